@@ -1,0 +1,2 @@
+//! Checks that the repository keeps its own rules.
+fn main() {}
