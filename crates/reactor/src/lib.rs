@@ -1,1 +1,51 @@
-//! (to be written)
+//! A one-thread executor over epoll and io_uring, so that a request handler is one async function
+//! that reads straight down.
+//!
+//! Each data-path thread owns one [`Reactor`]. Everything it runs stays on that thread, so tasks hold
+//! `Rc` and `RefCell` and need no locks; other threads reach it only by waking a task, most often
+//! through a [`Mailbox`].
+//!
+//! ```text
+//!            wakes on this thread                     wakes from other threads
+//!                     |                                         |
+//!                     v                                         v
+//!   +---------->  ready queue  <--------------------  remote queue + eventfd (only if asleep)
+//!   |                 |
+//!   |   1  run ready tasks (a bounded batch)
+//!   |   2  submit all new ring entries in one io_uring_enter, reap completions from shared memory
+//!   |   3  fire timers that are due
+//!   |   4  epoll: with work left or while spinning, look (timeout 0); otherwise sleep
+//!   +---------------- sockets, eventfd and the ring's own descriptor wake tasks
+//! ```
+//!
+//! A reactor with nothing to do makes no system calls: it sits in one `epoll_wait` until the next
+//! timer, or for ever. `spin_us` makes it look again for that long after the last work before it
+//! sleeps, which saves the cost of waking a sleeping core and pays for it in CPU time.
+//!
+//! ```
+//! use std::time::Duration;
+//! use weft_reactor::{Reactor, ReactorOptions, sleep, spawn};
+//!
+//! let reactor = Reactor::new(ReactorOptions::default()).unwrap();
+//! let sum = reactor.run(async {
+//!     let slow = spawn(async { sleep(Duration::from_millis(2)).await; 40 });
+//!     2 + slow.await
+//! });
+//! assert_eq!(sum, 42);
+//! ```
+//!
+//! Deliberately absent: work stealing, `Send` tasks, priorities, signal handling, name resolution.
+
+mod executor;
+mod mailbox;
+mod readiness;
+pub mod ring;
+mod slab;
+mod sync;
+mod timer;
+
+pub use executor::{JoinHandle, Reactor, ReactorOptions, ReactorStats, spawn, stats, yield_now};
+pub use mailbox::{MailSender, Mailbox, SendError, mailbox};
+pub use readiness::{Interest, Readiness};
+pub use sync::{Acquire, Event, LocalLock, LockGuard, Notify, Permit, Semaphore};
+pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout};

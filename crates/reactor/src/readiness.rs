@@ -1,0 +1,185 @@
+//! Waiting for descriptors, edge-triggered.
+//!
+//! A registration remembers whether its descriptor may be readable and writable. It starts out as
+//! "maybe", an attempt that would block clears the memory, and the kernel's next edge sets it again.
+//! So a call is always tried first, and a busy socket costs no `epoll_ctl` after its registration.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use crate::executor::{Core, current, epoll_add};
+use crate::slab::Slab;
+
+/// What a task waits for on a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Data, a connection, end of stream, or an error.
+    Read,
+    /// Room to send, a connection made, or an error.
+    Write,
+}
+
+pub(crate) struct FdTable {
+    fds: RefCell<Slab<Rc<FdState>>>,
+}
+
+struct FdState {
+    read: Direction,
+    write: Direction,
+}
+
+/// One direction of a descriptor: the memory and the tasks that wait.
+struct Direction {
+    ready: Cell<bool>,
+    waiters: RefCell<Vec<(u64, Waker)>>,
+    next_waiter: Cell<u64>,
+}
+
+impl Direction {
+    fn new() -> Self {
+        Direction { ready: Cell::new(true), waiters: RefCell::new(Vec::new()), next_waiter: Cell::new(0) }
+    }
+
+    fn set_ready(&self) {
+        self.ready.set(true);
+        for (_, waker) in self.waiters.take() {
+            waker.wake();
+        }
+    }
+
+    async fn wait(&self) {
+        if self.ready.get() {
+            return;
+        }
+        let id = self.next_waiter.get();
+        self.next_waiter.set(id + 1);
+        let _waiting = Waiting { direction: self, id };
+        std::future::poll_fn(|cx| {
+            if self.ready.get() {
+                return Poll::Ready(());
+            }
+            let mut waiters = self.waiters.borrow_mut();
+            match waiters.iter_mut().find(|(waiter, _)| *waiter == id) {
+                Some((_, waker)) => waker.clone_from(cx.waker()),
+                None => waiters.push((id, cx.waker().clone())),
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Takes a waiter off its list when its future ends or is dropped.
+struct Waiting<'a> {
+    direction: &'a Direction,
+    id: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.direction.waiters.borrow_mut().retain(|(waiter, _)| *waiter != self.id);
+    }
+}
+
+impl FdTable {
+    pub(crate) fn new() -> Self {
+        FdTable { fds: RefCell::new(Slab::new()) }
+    }
+
+    pub(crate) fn deliver(&self, key: u64, events: u32) {
+        let Some(state) = self.fds.borrow_mut().get_mut(key).cloned() else { return };
+        let failed = events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
+        if failed || events & (libc::EPOLLIN | libc::EPOLLRDHUP) as u32 != 0 {
+            state.read.set_ready();
+        }
+        if failed || events & libc::EPOLLOUT as u32 != 0 {
+            state.write.set_ready();
+        }
+    }
+}
+
+/// A non-blocking descriptor registered with the current reactor, until dropped.
+///
+/// Several tasks may wait at once; all that wait for a direction are woken together. Drop it before
+/// the descriptor is closed.
+pub struct Readiness {
+    core: Rc<Core>,
+    key: u64,
+    fd: RawFd,
+    state: Rc<FdState>,
+}
+
+impl Readiness {
+    /// Registers `fd`, which must be non-blocking, for both directions.
+    ///
+    /// # Errors
+    /// The error of `epoll_ctl`: regular files cannot be waited for (`EPERM`), and a descriptor can be
+    /// registered once (`EEXIST`).
+    ///
+    /// # Panics
+    /// Outside [`Reactor::run`](crate::Reactor::run).
+    pub fn new(fd: &impl AsFd) -> io::Result<Readiness> {
+        let core = current();
+        let fd = fd.as_fd().as_raw_fd();
+        let state = Rc::new(FdState { read: Direction::new(), write: Direction::new() });
+        let key = core.fds.fds.borrow_mut().insert(state.clone());
+        let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
+        if let Err(error) = epoll_add(&core.epoll, fd, key, events as u32) {
+            core.fds.fds.borrow_mut().remove(key);
+            return Err(error);
+        }
+        Ok(Readiness { core, key, fd, state })
+    }
+
+    fn direction(&self, interest: Interest) -> &Direction {
+        match interest {
+            Interest::Read => &self.state.read,
+            Interest::Write => &self.state.write,
+        }
+    }
+
+    /// Waits until the descriptor may be readable.
+    pub async fn readable(&self) {
+        self.state.read.wait().await
+    }
+
+    /// Waits until the descriptor may be writable.
+    pub async fn writable(&self) {
+        self.state.write.wait().await
+    }
+
+    /// Notes that a call in this direction would block, so that the next wait is for a new edge. Only
+    /// to be called after the kernel has said `EAGAIN`, or has moved less than a stream was asked for.
+    pub fn clear(&self, interest: Interest) {
+        self.direction(interest).ready.set(false);
+    }
+
+    /// Makes a system call until it does not say `WouldBlock`, waiting between attempts.
+    ///
+    /// # Errors
+    /// Any other error of the call, except `Interrupted`, which is tried again.
+    pub async fn io<R>(&self, interest: Interest, mut call: impl FnMut() -> io::Result<R>) -> io::Result<R> {
+        loop {
+            self.direction(interest).wait().await;
+            match call() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.clear(interest),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+}
+
+impl Drop for Readiness {
+    fn drop(&mut self) {
+        // SAFETY: no memory is passed. The call fails harmlessly if the descriptor was closed already;
+        // the key's generation keeps any event that is still queued from reaching a later owner.
+        unsafe {
+            libc::epoll_ctl(self.core.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, self.fd, std::ptr::null_mut())
+        };
+        self.core.fds.fds.borrow_mut().remove(self.key);
+    }
+}
