@@ -1,0 +1,60 @@
+//! Joining neighbours: turns a stream of fine-grained runs into the longest ones.
+
+/// A run of bytes that may continue in the next one.
+pub(crate) trait Run: Sized {
+    /// Length of the run.
+    fn bytes(&self) -> u64;
+    /// Appends `next` when it begins where this run ends, and says whether it did.
+    fn join(&mut self, next: &Self) -> bool;
+    /// Cuts the first `bytes` off and returns them.
+    fn split_front(&mut self, bytes: u64) -> Self;
+}
+
+/// Reads `source` one run ahead and joins what touches.
+#[derive(Debug, Clone)]
+pub(crate) struct Joined<I, R> {
+    source: I,
+    /// The run to begin the next one with: read ahead, or cut off.
+    pending: Option<R>,
+}
+
+impl<I: Iterator, R: Run + From<I::Item>> Joined<I, R> {
+    pub(crate) fn new(source: I) -> Self {
+        Joined { source, pending: None }
+    }
+
+    /// Begins with `first`, which `source` continues.
+    pub(crate) fn starting_with(first: R, source: I) -> Self {
+        Joined { source, pending: Some(first) }
+    }
+
+    /// The next run, as long as it gets.
+    pub(crate) fn next_run(&mut self) -> Option<R> {
+        self.next_at_most(u64::MAX)
+    }
+
+    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. Looks no further ahead
+    /// than it must.
+    pub(crate) fn next_at_most(&mut self, max_bytes: u64) -> Option<R> {
+        if max_bytes == 0 {
+            return None;
+        }
+        let mut run = match self.pending.take() {
+            Some(run) => run,
+            None => R::from(self.source.next()?),
+        };
+        while run.bytes() < max_bytes {
+            let Some(next) = self.source.next().map(R::from) else { return Some(run) };
+            if !run.join(&next) {
+                self.pending = Some(next);
+                return Some(run);
+            }
+        }
+        if run.bytes() == max_bytes {
+            return Some(run);
+        }
+        let front = run.split_front(max_bytes);
+        self.pending = Some(run);
+        Some(front)
+    }
+}

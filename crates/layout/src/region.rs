@@ -1,0 +1,480 @@
+//! Regions: which bytes, compactly and in order.
+//!
+//! A request names bytes by [`Regions`], a sequence of parts. The bytes of the parts, end to end, are the *request
+//! stream*: the order in which the program means them. A part is one extent, nested strides, a block of an n-d array, or a
+//! plain list, so that a slice of a NumPy array or an MPI datatype is a few words however many pieces it has.
+//! The same type describes the memory side of a request, with offsets from some base address.
+//!
+//! ```text
+//!   Strided { offset: 8, block_bytes: 2, levels: [3 × stride 16, 2 × stride 4] }         (outermost first)
+//!
+//!   offset   8   12          24  28          40  44
+//!            ##..##..........##..##..........##..##
+//!   stream   01  23          45  67          89  AB
+//! ```
+//!
+//! ```
+//! use weft_layout::{Extent, Order, Regions};
+//!
+//! // a[1:3, 2:4] of a C-ordered array of 4 × 5 doubles that begins at byte 1000.
+//! let slice = Regions::subarray(1000, vec![4, 5], vec![1, 2], vec![2, 2], 8, Order::C);
+//! slice.validate(1, 8)?;
+//! assert_eq!(slice.total_bytes(), 32);
+//! let extents: Vec<Extent> = slice.extents().collect();
+//! assert_eq!(extents, [Extent::new(1056, 16), Extent::new(1096, 16)]);
+//!
+//! // The same request cut into bounded ones.
+//! assert_eq!(slice.window(8, 16).extents().collect::<Vec<_>>(), [Extent::new(1064, 8), Extent::new(1096, 8)]);
+//! # Ok::<(), weft_layout::RegionError>(())
+//! ```
+
+use thiserror::Error;
+
+use crate::extents::{Extents, Nest};
+
+/// Every offset is below this, and so is every count of bytes: what a signed 64-bit file offset can say.
+pub const OFFSET_LIMIT: u64 = 1 << 63;
+
+/// Adjacent bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Extent {
+    /// Where they begin.
+    pub offset: u64,
+    /// How many there are.
+    pub bytes: u64,
+}
+
+impl Extent {
+    /// `bytes` bytes from `offset` on.
+    pub const fn new(offset: u64, bytes: u64) -> Extent {
+        Extent { offset, bytes }
+    }
+
+    /// The offset after the last byte. Saturates.
+    pub const fn end(&self) -> u64 {
+        self.offset.saturating_add(self.bytes)
+    }
+}
+
+/// One loop of a strided region: `count` repetitions, each `stride_bytes` after the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Level {
+    /// Number of repetitions; 0 makes the region empty.
+    pub count: u64,
+    /// Distance from the start of one to the start of the next; may be negative or zero.
+    pub stride_bytes: i64,
+}
+
+/// Which index of an array varies fastest in memory and in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// The last one.
+    C,
+    /// The first one.
+    Fortran,
+}
+
+/// One part of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Region {
+    /// Adjacent bytes.
+    Contiguous(Extent),
+    /// A block of adjacent bytes, repeated by nested loops.
+    Strided {
+        /// Where the first block begins.
+        offset: u64,
+        /// Bytes in a block.
+        block_bytes: u64,
+        /// The loops, outermost first. None: one block.
+        levels: Vec<Level>,
+    },
+    /// A rectangular block of an n-d array.
+    Subarray {
+        /// Where the whole array begins.
+        offset: u64,
+        /// Size of the whole array in elements, one per dimension.
+        dims: Vec<u64>,
+        /// First index of the block, one per dimension.
+        starts: Vec<u64>,
+        /// Size of the block in elements, one per dimension.
+        counts: Vec<u64>,
+        /// Bytes in an element.
+        element_bytes: u64,
+        /// How the array is stored, and so the order of its elements in the request stream.
+        order: Order,
+    },
+    /// Extents one by one.
+    List(Vec<Extent>),
+}
+
+impl Region {
+    /// Number of bytes, 0 when it is empty. Saturates.
+    pub fn total_bytes(&self) -> u64 {
+        match self {
+            Region::Contiguous(extent) => extent.bytes,
+            Region::Strided { block_bytes, levels, .. } => {
+                saturating_product(*block_bytes, levels.iter().map(|level| level.count))
+            }
+            Region::Subarray { counts, element_bytes, .. } => {
+                saturating_product(*element_bytes, counts.iter().copied())
+            }
+            Region::List(extents) => extents.iter().fold(0, |sum, extent| sum.saturating_add(extent.bytes)),
+        }
+    }
+
+    fn validate(&self, part: usize, max_levels: usize) -> Result<(), RegionError> {
+        let levels = match self {
+            Region::Strided { levels, .. } => levels.len(),
+            Region::Subarray { dims, .. } => dims.len(),
+            Region::Contiguous(_) | Region::List(_) => 0,
+        };
+        if levels > max_levels {
+            return Err(RegionError::TooManyLevels { part, levels, max_levels });
+        }
+        if let Region::Subarray { dims, starts, counts, .. } = self {
+            validate_axes(part, dims, starts, counts)?;
+        }
+        let total_bytes = self.total_bytes();
+        if total_bytes >= OFFSET_LIMIT {
+            return Err(RegionError::TooManyBytes { part });
+        }
+        if total_bytes == 0 || self.is_in_range() { Ok(()) } else { Err(RegionError::OutOfRange { part }) }
+    }
+
+    /// Whether every byte of a region that has some is at an offset below [`OFFSET_LIMIT`].
+    fn is_in_range(&self) -> bool {
+        match self {
+            Region::Contiguous(extent) => extent.end() <= OFFSET_LIMIT,
+            Region::Strided { offset, block_bytes, levels } => reach(*offset, *block_bytes, levels).is_some(),
+            Region::Subarray { offset, dims, element_bytes, .. } => {
+                let array_bytes = saturating_product(*element_bytes, dims.iter().copied());
+                offset.saturating_add(array_bytes) <= OFFSET_LIMIT
+            }
+            Region::List(extents) => {
+                extents.iter().all(|extent| extent.bytes == 0 || extent.end() <= OFFSET_LIMIT)
+            }
+        }
+    }
+
+    /// The smallest extent around all bytes of a valid region.
+    fn span(&self) -> Option<Extent> {
+        match Nest::of(self) {
+            Ok(nest) if nest.block_bytes == 0 => None,
+            Ok(nest) => reach(nest.offset, nest.block_bytes, &nest.loops),
+            Err(extents) => extents.iter().filter(|extent| extent.bytes > 0).copied().reduce(around),
+        }
+    }
+
+    fn piece_count(&self) -> u64 {
+        match Nest::of(self) {
+            Ok(nest) => nest.blocks(),
+            Err(extents) => extents.iter().filter(|extent| extent.bytes > 0).count() as u64,
+        }
+    }
+
+    /// Appends the `bytes` bytes from `start` on, none of them past the end, to `parts`.
+    fn window_into(&self, start: u64, bytes: u64, parts: &mut Vec<Region>) {
+        if start == 0 && bytes == self.total_bytes() {
+            return parts.push(self.clone());
+        }
+        match Nest::of(self) {
+            Ok(nest) => nest_window(nest.offset, nest.block_bytes, &nest.loops, start..start + bytes, parts),
+            Err(extents) => parts.push(list_window(extents, start, bytes)),
+        }
+    }
+}
+
+/// A request: parts, one after the other.
+///
+/// Anything may be put together; [`validate`](Regions::validate) says whether it makes sense. The other methods, and
+/// the functions of [`stream`](crate::stream), are for regions that passed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Regions {
+    /// The parts in request order.
+    pub parts: Vec<Region>,
+}
+
+/// Why regions are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum RegionError {
+    /// The request has too many parts.
+    #[error("{parts} region parts in one request: at most {max_parts}; split the request or use a list")]
+    TooManyParts {
+        /// Parts in the request.
+        parts: usize,
+        /// Parts allowed.
+        max_parts: usize,
+    },
+    /// A part is nested too deeply.
+    #[error("region part {part} has {levels} levels or dimensions: at most {max_levels}")]
+    TooManyLevels {
+        /// Index of the part.
+        part: usize,
+        /// Its levels or dimensions.
+        levels: usize,
+        /// Levels allowed.
+        max_levels: usize,
+    },
+    /// The three lists of a subarray differ in length.
+    #[error(
+        "region part {part}: subarray with {dims} dims, {starts} starts and {counts} counts; give one each per dimension"
+    )]
+    DimensionMismatch {
+        /// Index of the part.
+        part: usize,
+        /// Number of dims.
+        dims: usize,
+        /// Number of starts.
+        starts: usize,
+        /// Number of counts.
+        counts: usize,
+    },
+    /// A subarray is not inside its array.
+    #[error(
+        "region part {part}: {count} elements from {start} on are not within the {dim} of dimension {axis}"
+    )]
+    OutsideArray {
+        /// Index of the part.
+        part: usize,
+        /// Index of the dimension.
+        axis: usize,
+        /// First element.
+        start: u64,
+        /// Number of elements.
+        count: u64,
+        /// Size of the array in this dimension.
+        dim: u64,
+    },
+    /// A part reaches below 0 or to 2^63 and above.
+    #[error("region part {part} reaches outside of the offsets 0 to 2^63")]
+    OutOfRange {
+        /// Index of the part.
+        part: usize,
+    },
+    /// The request, up to this part, is of 2^63 bytes or more.
+    #[error("region part {part} brings the request to 2^63 bytes or more; split the request")]
+    TooManyBytes {
+        /// Index of the part.
+        part: usize,
+    },
+}
+
+impl Regions {
+    /// One extent.
+    pub fn contiguous(offset: u64, bytes: u64) -> Regions {
+        Region::Contiguous(Extent { offset, bytes }).into()
+    }
+
+    /// Extents one by one.
+    pub fn list(extents: impl Into<Vec<Extent>>) -> Regions {
+        Region::List(extents.into()).into()
+    }
+
+    /// Blocks of `block_bytes`, the first at `offset`, repeated by `levels`, outermost first.
+    pub fn strided(offset: u64, block_bytes: u64, levels: impl Into<Vec<Level>>) -> Regions {
+        Region::Strided { offset, block_bytes, levels: levels.into() }.into()
+    }
+
+    /// The block of `counts` elements from index `starts` on of an array of `dims` elements of `element_bytes` each that
+    /// begins at `offset`.
+    pub fn subarray(
+        offset: u64,
+        dims: impl Into<Vec<u64>>,
+        starts: impl Into<Vec<u64>>,
+        counts: impl Into<Vec<u64>>,
+        element_bytes: u64,
+        order: Order,
+    ) -> Regions {
+        let (dims, starts, counts) = (dims.into(), starts.into(), counts.into());
+        Region::Subarray { offset, dims, starts, counts, element_bytes, order }.into()
+    }
+
+    /// These regions, and `next` after them.
+    pub fn then(mut self, next: Regions) -> Regions {
+        self.parts.extend(next.parts);
+        self
+    }
+
+    /// Checks everything that the rest of this crate relies on: at most `max_parts` parts (a list is one part) of at most
+    /// `max_levels` levels or dimensions each, subarrays inside their arrays, every byte at an offset below 2^63,
+    /// and fewer than 2^63 bytes in all. A part without bytes may be anywhere.
+    pub fn validate(&self, max_parts: usize, max_levels: usize) -> Result<(), RegionError> {
+        if self.parts.len() > max_parts {
+            return Err(RegionError::TooManyParts { parts: self.parts.len(), max_parts });
+        }
+        let mut total_bytes = 0u64;
+        for (part, region) in self.parts.iter().enumerate() {
+            region.validate(part, max_levels)?;
+            total_bytes = total_bytes.saturating_add(region.total_bytes());
+            if total_bytes >= OFFSET_LIMIT {
+                return Err(RegionError::TooManyBytes { part });
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of bytes in the request stream. O(1) per part, but for lists. Saturates.
+    pub fn total_bytes(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.total_bytes()))
+    }
+
+    /// Whether there are no bytes at all.
+    pub fn is_empty(&self) -> bool {
+        self.parts.iter().all(|part| part.total_bytes() == 0)
+    }
+
+    /// How many extents there are at most: [`extents`](Regions::extents) may join some. O(1) per part, but for lists.
+    pub fn piece_count(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.piece_count()))
+    }
+
+    /// The smallest extent around all bytes, `None` when there are none. O(1) per part, but for lists.
+    pub fn span(&self) -> Option<Extent> {
+        self.parts.iter().filter_map(Region::span).reduce(around)
+    }
+
+    /// The one extent that these regions are, if they are one. Empty regions are an empty extent.
+    pub fn as_contiguous(&self) -> Option<Extent> {
+        let extent = self.extents().next().unwrap_or_default();
+        (extent.bytes == self.total_bytes()).then_some(extent)
+    }
+
+    /// The extents in request order, neighbours that touch joined.
+    pub fn extents(&self) -> Extents<'_> {
+        self.extents_from(0)
+    }
+
+    /// The extents from position `stream_offset` of the request stream on. Getting there takes O(levels) in a regular
+    /// part, and a step per extent in a list.
+    pub fn extents_from(&self, stream_offset: u64) -> Extents<'_> {
+        Extents::from_stream_offset(self, stream_offset)
+    }
+
+    /// The `bytes` bytes from position `start` of the request stream on, or as many as there are. A regular part that is cut
+    /// becomes at most `2 × levels + 1` regular parts.
+    pub fn window(&self, start: u64, bytes: u64) -> Regions {
+        let mut parts = Vec::new();
+        let (mut skip, mut left) = (start, bytes);
+        for part in &self.parts {
+            if left == 0 {
+                break;
+            }
+            let total_bytes = part.total_bytes();
+            if skip >= total_bytes {
+                skip -= total_bytes;
+                continue;
+            }
+            let taken = left.min(total_bytes - skip);
+            part.window_into(skip, taken, &mut parts);
+            left -= taken;
+            skip = 0;
+        }
+        Regions { parts }
+    }
+}
+
+impl From<Region> for Regions {
+    fn from(region: Region) -> Regions {
+        Regions { parts: vec![region] }
+    }
+}
+
+impl From<Extent> for Regions {
+    fn from(extent: Extent) -> Regions {
+        Region::Contiguous(extent).into()
+    }
+}
+
+fn saturating_product(first: u64, factors: impl Iterator<Item = u64>) -> u64 {
+    factors.fold(first, u64::saturating_mul)
+}
+
+fn validate_axes(part: usize, dims: &[u64], starts: &[u64], counts: &[u64]) -> Result<(), RegionError> {
+    if dims.len() != starts.len() || dims.len() != counts.len() {
+        let (dims, starts, counts) = (dims.len(), starts.len(), counts.len());
+        return Err(RegionError::DimensionMismatch { part, dims, starts, counts });
+    }
+    for (axis, ((&dim, &start), &count)) in dims.iter().zip(starts).zip(counts).enumerate() {
+        if start.checked_add(count).is_none_or(|end| end > dim) {
+            return Err(RegionError::OutsideArray { part, axis, start, count, dim });
+        }
+    }
+    Ok(())
+}
+
+/// The extent from the lowest to the highest byte that a block moved by `levels` gets to, or `None` when that leaves the
+/// offsets 0 to 2^63. No count may be 0.
+fn reach(offset: u64, block_bytes: u64, levels: &[Level]) -> Option<Extent> {
+    let (mut lowest, mut highest_end) = (i128::from(offset), i128::from(offset) + i128::from(block_bytes));
+    for level in levels {
+        let moved = i128::from(level.count - 1) * i128::from(level.stride_bytes);
+        let end = if moved < 0 { &mut lowest } else { &mut highest_end };
+        *end = end.checked_add(moved)?;
+    }
+    let within = lowest >= 0 && highest_end <= i128::from(OFFSET_LIMIT);
+    within.then(|| Extent { offset: lowest as u64, bytes: (highest_end - lowest) as u64 })
+}
+
+fn around(a: Extent, b: Extent) -> Extent {
+    let offset = a.offset.min(b.offset);
+    Extent { offset, bytes: a.end().max(b.end()) - offset }
+}
+
+/// Appends the part `range` of the stream of a nest of `loops`, innermost first. Of the outermost loop this is the end of
+/// one iteration, then whole ones, then the beginning of one; the two ends are windows of the loops inside.
+fn nest_window(
+    offset: u64,
+    block_bytes: u64,
+    loops: &[Level],
+    range: std::ops::Range<u64>,
+    parts: &mut Vec<Region>,
+) {
+    let Some((outer, inner)) = loops.split_last() else {
+        let extent = Extent { offset: offset + range.start, bytes: range.end - range.start };
+        return parts.push(Region::Contiguous(extent));
+    };
+    let iteration_bytes = block_bytes * inner.iter().map(|level| level.count).product::<u64>();
+    let iteration_offset = |index: u64| offset.wrapping_add(index.wrapping_mul(outer.stride_bytes as u64));
+    let (first, first_skip) = (range.start / iteration_bytes, range.start % iteration_bytes);
+    let (last, last_bytes) = (range.end / iteration_bytes, range.end % iteration_bytes);
+    if first == last {
+        return nest_window(iteration_offset(first), block_bytes, inner, first_skip..last_bytes, parts);
+    }
+    let first_whole = if first_skip == 0 { first } else { first + 1 };
+    if first_skip > 0 {
+        nest_window(iteration_offset(first), block_bytes, inner, first_skip..iteration_bytes, parts);
+    }
+    if first_whole < last {
+        let whole = Level { count: last - first_whole, ..*outer };
+        let levels =
+            std::iter::once(whole).chain(inner.iter().rev().copied()).filter(|level| level.count > 1);
+        parts.push(Region::Strided {
+            offset: iteration_offset(first_whole),
+            block_bytes,
+            levels: levels.collect(),
+        });
+    }
+    if last_bytes > 0 {
+        nest_window(iteration_offset(last), block_bytes, inner, 0..last_bytes, parts);
+    }
+}
+
+/// The `bytes` bytes from `start` on of the stream of a list, none of them past its end.
+fn list_window(extents: &[Extent], start: u64, bytes: u64) -> Region {
+    let (mut skip, mut left) = (start, bytes);
+    let mut window = Vec::new();
+    for extent in extents {
+        if left == 0 {
+            break;
+        }
+        if skip >= extent.bytes {
+            skip -= extent.bytes;
+            continue;
+        }
+        let taken = left.min(extent.bytes - skip);
+        window.push(Extent { offset: extent.offset + skip, bytes: taken });
+        left -= taken;
+        skip = 0;
+    }
+    Region::List(window)
+}
