@@ -1,1 +1,54 @@
-//! (to be written)
+//! The wire format: one message form for every transport and every server.
+//!
+//! ```text
+//!  0        8        16       24       32       40       48       56      64
+//!  ┌────────┬────────┬────────┬────────┬────────┬────────┬────────┬────────┐ body_bytes   payload_bytes
+//!  │magic·v·│request │status· │payload │share   │credit· │ trace  │0 · crc │┌───────────┐┌────────────────┐
+//!  │kind·op │  id    │body len│ bytes  │offset  │slot·flg│        │        ││ operation ││ data, or where │
+//!  └────────┴────────┴────────┴────────┴────────┴────────┴────────┴────────┘└───────────┘│ the data is    │
+//!     header (64 bytes, little-endian, checksummed)                                      └────────────────┘
+//! ```
+//!
+//! * [`Header`] is the fixed part, the same for requests, replies, data units and control.
+//! * [`Op`] is the one table of operations; every operation has a request and a reply type in [`messages`].
+//! * [`messages`] are plain fields in order, little-endian, variable parts behind a 32-bit count ([`codec`]).
+//! * A request names file bytes by [`weft_layout::Regions`] ([`regions`] has their compact form). *Where those
+//!   bytes are in the client's memory* is described apart from it and belongs to the transport.
+//! * [`security`] holds the mutual challenge and the signed capability.
+//! * Every bound is in [`limits`].
+//!
+//! Invariants: nothing here does I/O or reads a clock, and no integer from outside is trusted: a decoder checks
+//! every count against the bytes that are there before it allocates.
+#![forbid(unsafe_code)]
+
+pub mod codec;
+mod header;
+pub mod limits;
+pub mod messages;
+mod ops;
+pub mod regions;
+pub mod security;
+mod status;
+
+pub use codec::{DecodeError, Reader, Wire, Writer};
+pub use header::{HEADER_BYTES, Header, HeaderError, Kind, MAGIC, flags};
+pub use ops::{Class, Op, Request, Role};
+pub use status::Status;
+
+/// Protocol versions that this build speaks, oldest and newest, and why each exists.
+///
+/// | version | reason |
+/// | --- | --- |
+/// | 1 | the first |
+pub const VERSIONS: (u8, u8) = (1, 1);
+
+/// The version two peers use: the newest that both speak, or `None`.
+///
+/// ```
+/// assert_eq!(weft_wire::negotiate((1, 3), (2, 5)), Some(3));
+/// assert_eq!(weft_wire::negotiate((1, 1), (2, 5)), None);
+/// ```
+pub fn negotiate(ours: (u8, u8), theirs: (u8, u8)) -> Option<u8> {
+    let newest = ours.1.min(theirs.1);
+    (newest >= ours.0.max(theirs.0)).then_some(newest)
+}

@@ -1,0 +1,55 @@
+//! Every bound of the protocol, with the relations that must hold between them checked when this compiles.
+
+use crate::HEADER_BYTES;
+
+/// Largest body of any message. A list request carries a few thousand extents in it; a longer list is cut into
+/// several requests (windows) by the client, so that its length has no limit while memory has.
+pub const BODY_BYTES_MAX: usize = 128 << 10;
+/// Largest body before the peer has proved that it knows the cluster's secret.
+pub const BODY_BYTES_UNPROVEN_MAX: usize = 2 << 10;
+/// Data of up to this size rides in the message itself (payload) on transports with remote memory.
+pub const INLINE_BYTES_MAX: usize = 16 << 10;
+/// One pipelined part of a bulk transfer (IB 6.6: units under 2 MiB overlap network and disk completely).
+pub const UNIT_BYTES_MAX: usize = 1 << 20;
+/// Largest share of one request on one server; longer transfers are cut by the client.
+pub const SHARE_BYTES_MAX: u64 = 1 << 30;
+/// Extents of an explicit list in one request: each takes at most 20 bytes in its delta form.
+pub const LIST_EXTENTS_MAX: usize = 4096;
+/// Parts (descriptors) of one composed region list in one request.
+pub const REGION_PARTS_MAX: usize = 256;
+/// Nested loops of one strided descriptor, and dimensions of a subarray.
+pub const REGION_LEVELS_MAX: usize = 16;
+/// Memory pieces (runs) described to the server in one request, on transports with remote memory.
+pub const MEMORY_RUNS_MAX: usize = 8192;
+/// Requests that one connection may have under way at a server (credits, IB 3.3.1).
+pub const CREDITS_PER_CONNECTION: u16 = 64;
+/// Connections from one client process to one server.
+pub const LANES_PER_SERVER_MAX: usize = 8;
+/// Longest name of a directory entry.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path in one request.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Longest value of an extended attribute.
+pub const XATTR_BYTES_MAX: usize = 64 << 10;
+/// Supplementary groups of a caller.
+pub const GROUPS_MAX: usize = 1024;
+/// Entries in one page of a directory.
+pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 512;
+/// Data files named in one removal or listing.
+pub const OBJECTS_PER_MESSAGE_MAX: usize = 2048;
+/// I/O servers of one cluster.
+pub const SERVERS_MAX: usize = 1024;
+/// Time that a new connection has to prove itself.
+pub const HANDSHAKE_TIMEOUT_MS: u64 = 5_000;
+/// Time in which a message that has begun must make progress before its connection is cut.
+pub const STALL_TIMEOUT_MS: u64 = 30_000;
+/// Life of a capability; clients renew by opening again.
+pub const CAPABILITY_LIFE_S: u64 = 24 * 3600;
+
+const _: () = assert!(LIST_EXTENTS_MAX * 20 + 4096 <= BODY_BYTES_MAX, "a full list fits a body");
+const _: () = assert!(XATTR_BYTES_MAX + PATH_BYTES_MAX + 8 * GROUPS_MAX <= BODY_BYTES_MAX, "an attribute fits a body");
+const _: () = assert!(REGION_PARTS_MAX * (REGION_LEVELS_MAX * 24 + 64) <= BODY_BYTES_MAX, "a composition fits a body");
+const _: () = assert!(OBJECTS_PER_MESSAGE_MAX * 32 <= BODY_BYTES_MAX, "a page of objects fits a body");
+const _: () = assert!(INLINE_BYTES_MAX <= UNIT_BYTES_MAX, "what is inline is less than a unit");
+const _: () = assert!(BODY_BYTES_UNPROVEN_MAX > HEADER_BYTES, "a greeting fits");
+const _: () = assert!(DIRECTORY_PAGE_ENTRIES_MAX as usize * (NAME_BYTES_MAX + 160) <= 2 * BODY_BYTES_MAX, "pages");

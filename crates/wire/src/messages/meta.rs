@@ -1,0 +1,519 @@
+//! Operations of the metadata server.
+//!
+//! Names are given as [`At`]: an inode and a path relative to it. The server walks the path, so that every operation is
+//! one round trip however deep it goes.
+
+use crate::codec::{DecodeError, Reader, Wire, Writer};
+use crate::security::Capability;
+use weft_layout::Layout;
+
+/// Inode number of the root directory.
+pub const ROOT_INO: u64 = 1;
+
+/// Bits of rights and of access.
+pub mod rights {
+    /// Read file bytes.
+    pub const READ: u32 = 1;
+    /// Write file bytes.
+    pub const WRITE: u32 = 2;
+}
+
+/// Bits of [`SetAttrRequest::valid`].
+pub mod attr_valid {
+    /// Permission bits.
+    pub const MODE: u32 = 1;
+    /// Owner.
+    pub const UID: u32 = 2;
+    /// Group.
+    pub const GID: u32 = 4;
+    /// Access time as given.
+    pub const ATIME: u32 = 8;
+    /// Modification time as given.
+    pub const MTIME: u32 = 16;
+    /// Access time as of the server's clock.
+    pub const ATIME_NOW: u32 = 32;
+    /// Modification time as of the server's clock.
+    pub const MTIME_NOW: u32 = 64;
+    /// All bits that are known.
+    pub const KNOWN: u32 = 127;
+}
+
+/// Bits of [`RenameRequest::flags`], as in renameat2(2).
+pub mod rename_flags {
+    /// Fail where the new name exists.
+    pub const NOREPLACE: u32 = 1;
+    /// Swap the two names.
+    pub const EXCHANGE: u32 = 2;
+}
+
+/// Kind of an inode, in [`Attr::kind`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum FileKind {
+    /// A file with striped data.
+    File = 1,
+    /// A directory.
+    Directory = 2,
+    /// A symbolic link.
+    Symlink = 3,
+    /// A named pipe.
+    Fifo = 4,
+    /// A Unix socket's name.
+    Socket = 5,
+    /// A character device.
+    Character = 6,
+    /// A block device.
+    Block = 7,
+}
+
+impl Wire for FileKind {
+    const BYTES_MIN: usize = 1;
+    fn put(&self, out: &mut Writer) {
+        (*self as u8).put(out);
+    }
+    fn get(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(match u8::get(input)? {
+            1 => FileKind::File,
+            2 => FileKind::Directory,
+            3 => FileKind::Symlink,
+            4 => FileKind::Fifo,
+            5 => FileKind::Socket,
+            6 => FileKind::Character,
+            7 => FileKind::Block,
+            _ => return Err(DecodeError::Value("unknown kind of file")),
+        })
+    }
+    fn sample(_seed: &mut u64) -> Self {
+        FileKind::File
+    }
+}
+
+crate::message! {
+    /// A point in time.
+    pub struct Time {
+        /// Since 1970.
+        pub seconds: i64,
+        /// 0 … 999,999,999.
+        pub nanoseconds: u32,
+    }
+
+    /// On whose behalf.
+    pub struct Caller {
+        /// User.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Supplementary groups.
+        pub groups: Vec<u32>,
+    }
+
+    /// A name: a path relative to a directory. An empty path is the inode itself.
+    pub struct At {
+        /// The directory to begin at.
+        pub dir: u64,
+        /// Components separated by `/`.
+        pub path: Vec<u8>,
+    }
+
+    /// Attributes of an inode.
+    pub struct Attr {
+        /// Inode number; never used again.
+        pub ino: u64,
+        /// Tells uses of a number apart.
+        pub generation: u64,
+        /// What it is.
+        pub kind: FileKind,
+        /// Permission bits with set-id and sticky bits.
+        pub mode: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Hard links.
+        pub nlink: u32,
+        /// Device number of a special file.
+        pub rdev: u32,
+        /// Size; of a file with `size_live`, the least it can be.
+        pub size: u64,
+        /// Somebody may be writing: the I/O servers know the size (the greatest end over the data files).
+        pub size_live: bool,
+        /// Changes whenever the file's writers or its size do; for [`SettleRequest`].
+        pub epoch: u64,
+        /// Last access.
+        pub atime: Time,
+        /// Last change of contents.
+        pub mtime: Time,
+        /// Last change of attributes.
+        pub ctime: Time,
+        /// Creation.
+        pub btime: Time,
+        /// A file's layout, or a directory's default for what is created in it.
+        pub layout: Option<Layout>,
+    }
+
+    /// A wish for a layout; 0 means "as by default".
+    pub struct LayoutWish {
+        /// Strip size.
+        pub strip_bytes: u32,
+        /// Servers.
+        pub server_count: u16,
+        /// First server plus one; 0: the metadata server spreads files over the servers.
+        pub first_server_plus_1: u16,
+    }
+
+    /// See [`crate::Op::Lookup`].
+    pub struct LookupRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// What.
+        pub at: At,
+        /// Whether a symbolic link at the end is followed.
+        pub follow: bool,
+    }
+
+    /// Attributes.
+    pub struct AttrReply {
+        /// Of the inode in question.
+        pub attr: Attr,
+    }
+
+    /// See [`crate::Op::GetAttr`].
+    pub struct InodeRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// Which.
+        pub ino: u64,
+    }
+
+    /// See [`crate::Op::SetAttr`].
+    pub struct SetAttrRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// What; a link at the end is followed if `follow`.
+        pub at: At,
+        /// See `at`.
+        pub follow: bool,
+        /// Which of the fields count ([`attr_valid`]).
+        pub valid: u32,
+        /// Permission bits.
+        pub mode: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Access time.
+        pub atime: Time,
+        /// Modification time.
+        pub mtime: Time,
+    }
+
+    /// See [`crate::Op::Create`].
+    pub struct CreateRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The name.
+        pub at: At,
+        /// Permission bits, umask applied.
+        pub mode: u32,
+        /// Fail where the name exists.
+        pub exclusive: bool,
+        /// Layout, where another than the directory's default is wanted.
+        pub layout: Option<LayoutWish>,
+        /// [`rights`] to open with; 0: do not open.
+        pub access: u32,
+    }
+
+    /// See [`crate::Op::Open`].
+    pub struct OpenRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// What.
+        pub at: At,
+        /// Whether a symbolic link at the end is followed.
+        pub follow: bool,
+        /// [`rights`].
+        pub access: u32,
+    }
+
+    /// An open file.
+    pub struct OpenReply {
+        /// Its attributes.
+        pub attr: Attr,
+        /// For the I/O servers; absent where nothing was opened.
+        pub capability: Option<Capability>,
+        /// Whether this call created it.
+        pub created: bool,
+    }
+
+    /// What a writer tells of what it wrote.
+    pub struct WriteReport {
+        /// The greatest end of its writes.
+        pub end_bytes: u64,
+        /// Whether the modification time is to be set to now.
+        pub touch: bool,
+    }
+
+    /// See [`crate::Op::Close`].
+    pub struct CloseRequest {
+        /// Which file.
+        pub ino: u64,
+        /// The rights it was open with.
+        pub access: u32,
+        /// What was written since the last report, if anything.
+        pub report: Option<WriteReport>,
+    }
+
+    /// See [`crate::Op::Report`].
+    pub struct ReportRequest {
+        /// Which file.
+        pub ino: u64,
+        /// What was written.
+        pub report: WriteReport,
+    }
+
+    /// See [`crate::Op::Reopen`].
+    pub struct ReopenRequest {
+        /// Which file, proved by the capability it was open with.
+        pub capability: Capability,
+    }
+
+    /// See [`crate::Op::Mkdir`].
+    pub struct MkdirRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The name.
+        pub at: At,
+        /// Permission bits, umask applied.
+        pub mode: u32,
+        /// Default layout for what is created in it.
+        pub layout: Option<LayoutWish>,
+    }
+
+    /// See [`crate::Op::Mknod`].
+    pub struct MknodRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The name.
+        pub at: At,
+        /// Fifo, socket or device.
+        pub kind: FileKind,
+        /// Permission bits, umask applied.
+        pub mode: u32,
+        /// Device number.
+        pub rdev: u32,
+    }
+
+    /// See [`crate::Op::Symlink`].
+    pub struct SymlinkRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The name.
+        pub at: At,
+        /// Where it points.
+        pub target: Vec<u8>,
+    }
+
+    /// Answer to [`crate::Op::Readlink`].
+    pub struct ReadlinkReply {
+        /// Where it points.
+        pub target: Vec<u8>,
+    }
+
+    /// See [`crate::Op::Link`].
+    pub struct LinkRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// What there is.
+        pub from: At,
+        /// Whether a symbolic link at the end of `from` is followed.
+        pub follow: bool,
+        /// The new name.
+        pub to: At,
+    }
+
+    /// See [`crate::Op::Unlink`].
+    pub struct UnlinkRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The name.
+        pub at: At,
+    }
+
+    /// See [`crate::Op::Rmdir`].
+    pub struct RmdirRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The name.
+        pub at: At,
+    }
+
+    /// See [`crate::Op::Rename`].
+    pub struct RenameRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The old name.
+        pub from: At,
+        /// The new one.
+        pub to: At,
+        /// See [`rename_flags`].
+        pub flags: u32,
+    }
+
+    /// See [`crate::Op::ReadDir`].
+    pub struct ReadDirRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The directory.
+        pub ino: u64,
+        /// 0, or the cookie of the last entry seen.
+        pub after: u64,
+        /// Most entries wanted.
+        pub entries_max: u32,
+        /// Whether attributes are wanted.
+        pub with_attrs: bool,
+    }
+
+    /// A name in a directory.
+    pub struct Entry {
+        /// The name.
+        pub name: Vec<u8>,
+        /// Its inode.
+        pub ino: u64,
+        /// What it is.
+        pub kind: FileKind,
+        /// Where to go on after it; never used for another entry of this directory.
+        pub cookie: u64,
+        /// Its attributes, if wanted.
+        pub attr: Option<Attr>,
+    }
+
+    /// Answer to [`ReadDirRequest`].
+    pub struct ReadDirReply {
+        /// A page, without `.` and `..`.
+        pub entries: Vec<Entry>,
+        /// Whether this was the last page.
+        pub end: bool,
+        /// Inode of the parent directory.
+        pub parent: u64,
+    }
+
+    /// See [`crate::Op::Access`].
+    pub struct AccessRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// What.
+        pub at: At,
+        /// Whether a symbolic link at the end is followed.
+        pub follow: bool,
+        /// 4 read, 2 write, 1 execute, as in access(2).
+        pub mask: u32,
+    }
+
+    /// See [`crate::Op::GetXattr`].
+    pub struct GetXattrRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// Which inode.
+        pub ino: u64,
+        /// Attribute's name.
+        pub name: Vec<u8>,
+    }
+
+    /// A value.
+    pub struct XattrReply {
+        /// It.
+        pub value: Vec<u8>,
+    }
+
+    /// See [`crate::Op::SetXattr`].
+    pub struct SetXattrRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// Which inode.
+        pub ino: u64,
+        /// Attribute's name.
+        pub name: Vec<u8>,
+        /// Its value.
+        pub value: Vec<u8>,
+        /// 1: it must not be there; 2: it must, as in setxattr(2).
+        pub flags: u32,
+    }
+
+    /// See [`crate::Op::ListXattrs`].
+    pub struct ListXattrsRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// Which inode.
+        pub ino: u64,
+    }
+
+    /// Answer to [`ListXattrsRequest`].
+    pub struct ListXattrsReply {
+        /// The names.
+        pub names: Vec<Vec<u8>>,
+    }
+
+    /// See [`crate::Op::RemoveXattr`].
+    pub struct RemoveXattrRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// Which inode.
+        pub ino: u64,
+        /// Attribute's name.
+        pub name: Vec<u8>,
+    }
+
+    /// See [`crate::Op::SetLayout`].
+    pub struct SetLayoutRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The directory, or the file while it was never written.
+        pub at: At,
+        /// The layout; none removes a directory's default.
+        pub layout: Option<LayoutWish>,
+    }
+
+    /// See [`crate::Op::TruncateBegin`].
+    pub struct TruncateBeginRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// Which file.
+        pub at: At,
+        /// Whether it is open for writing by the caller already, so that its permission bits do not matter.
+        pub held: Option<Capability>,
+        /// The new size.
+        pub file_bytes: u64,
+    }
+
+    /// See [`crate::Op::TruncateCommit`].
+    pub struct TruncateCommitRequest {
+        /// Proves the right.
+        pub capability: Capability,
+        /// The size that the data files have now.
+        pub file_bytes: u64,
+        /// As returned by the beginning.
+        pub epoch: u64,
+    }
+
+    /// See [`crate::Op::Settle`].
+    pub struct SettleRequest {
+        /// Any right on the file.
+        pub capability: Capability,
+        /// The size found.
+        pub file_bytes: u64,
+        /// As in the attributes seen before asking the I/O servers.
+        pub epoch: u64,
+    }
+
+    /// See [`crate::Op::FileCount`].
+    pub struct FileCountRequest {}
+
+    /// Answer to [`FileCountRequest`].
+    pub struct FileCountReply {
+        /// Inodes in use.
+        pub files: u64,
+    }
+
+    /// See [`crate::Op::SyncMeta`].
+    pub struct SyncMetaRequest {}
+}

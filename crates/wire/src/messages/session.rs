@@ -1,0 +1,257 @@
+//! Greeting, proof, the cluster's map, and status.
+//!
+//! ```text
+//! client                                                server
+//!   │ Hello { versions, client_nonce, role, who }          │
+//!   ├─────────────────────────────────────────────────────►│
+//!   │ HelloReply { version, server_nonce, server's proof } │   the server knows the key: the client goes on
+//!   │◄─────────────────────────────────────────────────────┤
+//!   │ Prove { client's proof }                             │
+//!   ├─────────────────────────────────────────────────────►│   the client knows it: requests are served
+//!   │ ProveReply { credits, epoch, … }                     │
+//!   │◄─────────────────────────────────────────────────────┤
+//! ```
+
+use weft_layout::Layout;
+
+/// Values of [`HelloRequest::role`]: which key the proofs are made with.
+pub mod peer_role {
+    /// A client; holds the client key.
+    pub const CLIENT: u8 = 0;
+    /// A server of the cluster; holds the cluster key.
+    pub const SERVER: u8 = 1;
+}
+
+crate::message! {
+    /// See [`crate::Op::Hello`].
+    pub struct HelloRequest {
+        /// Oldest version spoken.
+        pub version_min: u8,
+        /// Newest version spoken.
+        pub version_max: u8,
+        /// See [`peer_role`].
+        pub role: u8,
+        /// Random, new for every connection.
+        pub client_nonce: [u8; 32],
+        /// The same for all connections of one client, random.
+        pub session: [u8; 16],
+        /// The kernel's boot identity of the client's host: equal means the same host.
+        pub boot_id: [u8; 16],
+        /// The client's process as it sees itself.
+        pub process_id: u32,
+        /// Host name, for people.
+        pub host: String,
+        /// Program name, for people.
+        pub program: String,
+    }
+
+    /// Answer to [`HelloRequest`].
+    pub struct HelloReply {
+        /// The version to be used.
+        pub version: u8,
+        /// Random, new for every connection.
+        pub server_nonce: [u8; 32],
+        /// Shows that the server knows the key ([`crate::security::server_proof`]).
+        pub proof: [u8; 32],
+    }
+
+    /// See [`crate::Op::Prove`].
+    pub struct ProveRequest {
+        /// Shows that the client knows the key ([`crate::security::client_proof`]).
+        pub proof: [u8; 32],
+    }
+
+    /// Answer to [`ProveRequest`]: the session stands.
+    pub struct ProveReply {
+        /// The cluster.
+        pub cluster_id: [u8; 16],
+        /// The server's name in the cluster file.
+        pub server_name: String,
+        /// Changes whenever the server starts: opens made before must be made anew.
+        pub epoch: u64,
+        /// Requests that may be under way on this connection.
+        pub credits: u16,
+        /// Kernel boot identity of the server's host.
+        pub boot_id: [u8; 16],
+    }
+
+    /// See [`crate::Op::Ping`].
+    pub struct PingRequest {
+        /// Comes back; with its length, for latency measurements.
+        pub echo: Vec<u8>,
+    }
+
+    /// Answer to [`PingRequest`].
+    pub struct PingReply {
+        /// What was sent.
+        pub echo: Vec<u8>,
+    }
+
+    /// See [`crate::Op::ClusterMap`].
+    pub struct ClusterMapRequest {}
+
+    /// One server of the cluster.
+    pub struct ServerInfo {
+        /// Name in the cluster file.
+        pub name: String,
+        /// For an I/O server, its place in the ring.
+        pub id: u16,
+        /// `host:port` for TCP.
+        pub addresses: Vec<String>,
+        /// Path of its Unix socket on its own host; empty where it has none.
+        pub socket_path: String,
+    }
+
+    /// Answer to [`ClusterMapRequest`].
+    pub struct ClusterMapReply {
+        /// The cluster.
+        pub cluster_id: [u8; 16],
+        /// Metadata servers.
+        pub meta_servers: Vec<ServerInfo>,
+        /// I/O servers, by id.
+        pub io_servers: Vec<ServerInfo>,
+        /// Layout of files for which nothing else is asked, with first server 0.
+        pub default_layout: Layout,
+    }
+
+    /// See [`crate::Op::Status`].
+    pub struct StatusRequest {
+        /// Whether the connected clients are listed.
+        pub with_clients: bool,
+    }
+
+    /// Counters of one operation.
+    pub struct OpCount {
+        /// The operation's number.
+        pub op: u16,
+        /// Times done.
+        pub count: u64,
+        /// Of these, with an error.
+        pub errors: u64,
+        /// File bytes moved.
+        pub bytes: u64,
+    }
+
+    /// A client of a server.
+    pub struct ClientInfo {
+        /// Its session.
+        pub session: [u8; 16],
+        /// Its host.
+        pub host: String,
+        /// Its program.
+        pub program: String,
+        /// Its process.
+        pub process_id: u32,
+        /// How it is connected ("tcp", "shm direct", "shm staged").
+        pub transport: String,
+        /// Its connections.
+        pub connections: u32,
+        /// Requests done for it.
+        pub requests: u64,
+    }
+
+    /// Answer to [`StatusRequest`].
+    pub struct StatusReply {
+        /// The server's name.
+        pub name: String,
+        /// "meta" or "io".
+        pub role: String,
+        /// Place in the ring of an I/O server.
+        pub id: u16,
+        /// Software version.
+        pub version: String,
+        /// Its process.
+        pub process_id: u32,
+        /// Time since its start.
+        pub uptime_ms: u64,
+        /// Processor time used.
+        pub cpu_ms: u64,
+        /// Resident memory.
+        pub memory_bytes: u64,
+        /// Storage directory.
+        pub directory: String,
+        /// Size of the disk under it.
+        pub space_bytes: u64,
+        /// Free on it.
+        pub free_bytes: u64,
+        /// Disk engine ("ring", "plain").
+        pub disk: String,
+        /// Whether writes are acknowledged when durable ("sync") or when taken ("nosync").
+        pub sync_mode: String,
+        /// Requests under way now.
+        pub active_requests: u64,
+        /// Counters of operations that were done at least once.
+        pub operations: Vec<OpCount>,
+        /// Named gauges and counters of the parts (buffers, garbage, …).
+        pub gauges: Vec<Gauge>,
+        /// Number of clients.
+        pub clients: u32,
+        /// The clients, if asked for.
+        pub client_list: Vec<ClientInfo>,
+    }
+
+    /// A named number.
+    pub struct Gauge {
+        /// Name, ending with its unit.
+        pub name: String,
+        /// Value.
+        pub value: u64,
+    }
+
+    /// See [`crate::Op::MemoryProbe`]: 32 bytes at `address`, 16 random ones of the client's and 16 for the server to
+    /// overwrite.
+    pub struct MemoryProbeRequest {
+        /// Address in the client.
+        pub address: u64,
+    }
+
+    /// Answer to [`MemoryProbeRequest`].
+    pub struct MemoryProbeReply {
+        /// Whether the kernel let the server read and write there.
+        pub reached: bool,
+        /// What was read.
+        pub read: [u8; 16],
+        /// What was written behind it.
+        pub written: [u8; 16],
+        /// Why not, where not.
+        pub reason: String,
+    }
+
+    /// See [`crate::Op::SegmentAdd`].
+    pub struct SegmentAddRequest {
+        /// The client's number for it; not 0.
+        pub segment: u16,
+        /// Its size.
+        pub bytes: u64,
+    }
+
+    /// See [`crate::Op::SegmentDrop`].
+    pub struct SegmentDropRequest {
+        /// The client's number for it.
+        pub segment: u16,
+    }
+
+    /// Equal pieces of client memory at equal distances: `count` pieces of `bytes`, the first at `address`, each
+    /// `stride_bytes` after the one before. A request's memory is a list of runs, in the order of the request's share.
+    ///
+    /// A 64 MiB buffer of a file striped by 64 KiB over 4 servers is one run for each:
+    /// `{ address, bytes: 65536, stride_bytes: 262144, count: 256 }`.
+    pub struct MemoryRun {
+        /// 0: the client's own memory, by address. Else a segment's number, and `address` is an offset in it.
+        pub segment: u16,
+        /// Where the first piece begins.
+        pub address: u64,
+        /// Bytes of each piece.
+        pub bytes: u64,
+        /// From the beginning of a piece to the next one's.
+        pub stride_bytes: i64,
+        /// Pieces.
+        pub count: u64,
+    }
+
+    /// Payload of a request with [`crate::flags::REMOTE_MEMORY`].
+    pub struct RemoteMemory {
+        /// In the order of the share.
+        pub runs: Vec<MemoryRun>,
+    }
+}

@@ -1,0 +1,221 @@
+//! The one table of operations.
+
+/// How an operation is scheduled and counted (IB 3.4's traffic classes).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Names and attributes.
+    Metadata,
+    /// File bytes.
+    Bulk,
+    /// The connection and the cluster themselves.
+    Control,
+}
+
+/// Who may be asked, and who may ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Any server, by anybody.
+    Any,
+    /// A metadata server, by clients.
+    Meta,
+    /// An I/O server, by clients that hold a capability.
+    Io,
+    /// An I/O server, by other servers of the cluster only.
+    IoByServer,
+}
+
+/// A request body: it names its operation and its reply.
+pub trait Request: crate::Wire {
+    /// The operation.
+    const OP: Op;
+    /// What comes back when it succeeded.
+    type Reply: crate::Wire;
+}
+
+macro_rules! ops {
+    ($($(#[doc = $doc:literal])* $number:literal $name:ident: $class:ident, $role:ident, $again:literal, $request:ident -> $reply:ident;)*) => {
+        /// Every operation of the protocol. A server matches on it without a wildcard, so that a missing handler does
+        /// not compile.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u16)]
+        pub enum Op { $($(#[doc = $doc])* $name = $number,)* }
+
+        impl Op {
+            /// Every operation, by number.
+            pub const ALL: &'static [Op] = &[$(Op::$name),*];
+
+            /// From the number on the wire.
+            pub fn from_u16(number: u16) -> Option<Op> {
+                match number { $($number => Some(Op::$name),)* _ => None }
+            }
+            /// Its name, in counters, logs and errors.
+            pub fn name(self) -> &'static str {
+                match self { $(Op::$name => stringify!($name),)* }
+            }
+            /// Its traffic class.
+            pub fn class(self) -> Class {
+                match self { $(Op::$name => Class::$class,)* }
+            }
+            /// Who does it, for whom.
+            pub fn role(self) -> Role {
+                match self { $(Op::$name => Role::$role,)* }
+            }
+            /// Whether doing it twice is the same as doing it once. What is not is sent with an exactly-once slot.
+            pub fn idempotent(self) -> bool {
+                match self { $(Op::$name => $again,)* }
+            }
+        }
+
+        $(impl Request for crate::messages::$request {
+            const OP: Op = Op::$name;
+            type Reply = crate::messages::$reply;
+        })*
+
+        #[cfg(test)]
+        pub(crate) fn samples() -> Vec<(String, Vec<u8>)> {
+            use crate::Wire;
+            let mut all = Vec::new();
+            $(
+                let mut seed = $number;
+                all.push((concat!(stringify!($name), " request").to_string(),
+                    crate::messages::$request::sample(&mut seed).to_bytes()));
+                all.push((concat!(stringify!($name), " reply").to_string(),
+                    crate::messages::$reply::sample(&mut seed).to_bytes()));
+            )*
+            all
+        }
+
+        /// Reads `bytes` as the request and as the reply of `op`, for fuzzing: it must neither panic nor accept
+        /// what it would write differently. Returns how many of the two readings succeeded.
+        #[doc(hidden)]
+        pub fn decode_any(op: Op, bytes: &[u8]) -> usize {
+            use crate::Wire;
+            fn one<T: Wire>(bytes: &[u8]) -> usize {
+                match T::from_bytes(bytes) {
+                    Ok(value) => {
+                        assert_eq!(value.to_bytes(), bytes, "an encoding has one form");
+                        1
+                    }
+                    Err(_) => 0,
+                }
+            }
+            match op { $(Op::$name => {
+                one::<crate::messages::$request>(bytes) + one::<crate::messages::$reply>(bytes)
+            })* }
+        }
+    };
+}
+
+ops! {
+    /// First message of a connection: versions, nonce, who is calling.
+    0x001 Hello: Control, Any, true, HelloRequest -> HelloReply;
+    /// Proof that the client knows the key; nothing else is served before it.
+    0x002 Prove: Control, Any, true, ProveRequest -> ProveReply;
+    /// Nothing, to see whether the peer lives.
+    0x003 Ping: Control, Any, true, PingRequest -> PingReply;
+    /// The servers of the cluster and its defaults.
+    0x004 ClusterMap: Control, Any, true, ClusterMapRequest -> ClusterMapReply;
+    /// What a server is doing.
+    0x005 Status: Control, Any, true, StatusRequest -> StatusReply;
+    /// Shared memory: may the server reach the client's memory directly?
+    0x010 MemoryProbe: Control, Any, true, MemoryProbeRequest -> MemoryProbeReply;
+    /// Shared memory: a segment whose descriptor comes with the message.
+    0x011 SegmentAdd: Control, Any, true, SegmentAddRequest -> Empty;
+    /// Shared memory: the segment is no longer used.
+    0x012 SegmentDrop: Control, Any, true, SegmentDropRequest -> Empty;
+
+    /// Read file regions: the server moves its share into the client's memory.
+    0x100 Read: Bulk, Io, true, ReadRequest -> ReadReply;
+    /// Write file regions: the server fetches its share from the client's memory.
+    0x101 Write: Bulk, Io, true, WriteRequest -> WriteReply;
+    /// Make what was written durable.
+    0x102 Sync: Bulk, Io, true, SyncRequest -> DataSize;
+    /// Size of the local data file.
+    0x103 Size: Metadata, Io, true, SizeRequest -> DataSize;
+    /// Cut or extend the file to a size.
+    0x104 Truncate: Bulk, Io, true, TruncateRequest -> DataSize;
+    /// Free the space under a range; it reads as zeros.
+    0x105 Punch: Bulk, Io, true, RangeRequest -> DataSize;
+    /// Reserve space for a range.
+    0x106 Allocate: Bulk, Io, true, AllocateRequest -> DataSize;
+    /// Space of an I/O server's disk.
+    0x107 Space: Metadata, Any, true, SpaceRequest -> SpaceReply;
+    /// Remove data files whose inodes are gone.
+    0x110 RemoveObjects: Bulk, IoByServer, true, RemoveObjectsRequest -> Empty;
+    /// Page through the data files that are there.
+    0x111 ListObjects: Bulk, IoByServer, true, ListObjectsRequest -> ListObjectsReply;
+
+    /// Walk a path and return the attributes at its end.
+    0x200 Lookup: Metadata, Meta, true, LookupRequest -> AttrReply;
+    /// Attributes of an inode.
+    0x201 GetAttr: Metadata, Meta, true, InodeRequest -> AttrReply;
+    /// Change attributes.
+    0x202 SetAttr: Metadata, Meta, true, SetAttrRequest -> AttrReply;
+    /// Create a file, and open it.
+    0x203 Create: Metadata, Meta, false, CreateRequest -> OpenReply;
+    /// Open a file: attributes and capability.
+    0x204 Open: Metadata, Meta, false, OpenRequest -> OpenReply;
+    /// End of an open; what was written is reported.
+    0x205 Close: Metadata, Meta, false, CloseRequest -> Empty;
+    /// What was written so far (flush, fsync).
+    0x206 Report: Metadata, Meta, true, ReportRequest -> AttrReply;
+    /// After a reconnection: this file is still open here.
+    0x207 Reopen: Metadata, Meta, true, ReopenRequest -> OpenReply;
+    /// Make a directory.
+    0x208 Mkdir: Metadata, Meta, false, MkdirRequest -> AttrReply;
+    /// Make a special file.
+    0x209 Mknod: Metadata, Meta, false, MknodRequest -> AttrReply;
+    /// Make a symbolic link.
+    0x20a Symlink: Metadata, Meta, false, SymlinkRequest -> AttrReply;
+    /// Read a symbolic link.
+    0x20b Readlink: Metadata, Meta, true, LookupRequest -> ReadlinkReply;
+    /// Make a hard link.
+    0x20c Link: Metadata, Meta, false, LinkRequest -> AttrReply;
+    /// Remove a name that is not a directory's.
+    0x20d Unlink: Metadata, Meta, false, UnlinkRequest -> Empty;
+    /// Remove an empty directory.
+    0x20e Rmdir: Metadata, Meta, false, RmdirRequest -> Empty;
+    /// Move a name.
+    0x20f Rename: Metadata, Meta, false, RenameRequest -> Empty;
+    /// A page of a directory, with attributes.
+    0x210 ReadDir: Metadata, Meta, true, ReadDirRequest -> ReadDirReply;
+    /// May the caller?
+    0x211 Access: Metadata, Meta, true, AccessRequest -> Empty;
+    /// Value of an extended attribute.
+    0x212 GetXattr: Metadata, Meta, true, GetXattrRequest -> XattrReply;
+    /// Set an extended attribute.
+    0x213 SetXattr: Metadata, Meta, false, SetXattrRequest -> Empty;
+    /// Names of the extended attributes.
+    0x214 ListXattrs: Metadata, Meta, true, ListXattrsRequest -> ListXattrsReply;
+    /// Remove an extended attribute.
+    0x215 RemoveXattr: Metadata, Meta, false, RemoveXattrRequest -> Empty;
+    /// Set a directory's default layout, or an unwritten file's own.
+    0x216 SetLayout: Metadata, Meta, true, SetLayoutRequest -> AttrReply;
+    /// Before the data files are cut: rights, and the size is unsettled from now on.
+    0x217 TruncateBegin: Metadata, Meta, true, TruncateBeginRequest -> OpenReply;
+    /// The data files are cut.
+    0x218 TruncateCommit: Metadata, Meta, true, TruncateCommitRequest -> AttrReply;
+    /// The size found on the I/O servers while nobody writes.
+    0x219 Settle: Metadata, Meta, true, SettleRequest -> AttrReply;
+    /// Files of the file system.
+    0x21a FileCount: Metadata, Meta, true, FileCountRequest -> FileCountReply;
+    /// Make all metadata acknowledged so far durable.
+    0x21b SyncMeta: Metadata, Meta, true, SyncMetaRequest -> Empty;
+}
+
+#[doc(hidden)]
+pub use decode_any as fuzz_decode;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_both_ways_and_rise() {
+        for op in Op::ALL {
+            assert_eq!(Op::from_u16(*op as u16), Some(*op));
+        }
+        assert!(Op::ALL.windows(2).all(|pair| (pair[0] as u16) < pair[1] as u16));
+        assert_eq!(Op::from_u16(0), None);
+    }
+}
