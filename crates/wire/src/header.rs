@@ -103,6 +103,11 @@ const _: () = assert!(std::mem::offset_of!(Raw, credit) == 40);
 const _: () = assert!(std::mem::offset_of!(Raw, trace) == 48);
 const _: () = assert!(std::mem::offset_of!(Raw, checksum) == 60);
 
+/// CRC-32C over all of a header but its last four bytes, where it is kept.
+pub fn header_checksum(bytes: &[u8; HEADER_BYTES]) -> u32 {
+    crc32c::crc32c(&bytes[..HEADER_BYTES - 4])
+}
+
 /// Why bytes are not a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
@@ -162,7 +167,7 @@ impl Header {
 
     /// The bytes on the wire.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        let mut raw = Raw {
+        let raw = Raw {
             magic: MAGIC,
             version: self.version,
             kind: self.kind as u8,
@@ -180,8 +185,10 @@ impl Header {
             zero_b: 0.into(),
             checksum: 0.into(),
         };
-        raw.checksum = crc32c::crc32c(&raw.as_bytes()[..HEADER_BYTES - 4]).into();
-        zerocopy::transmute!(raw)
+        let mut bytes: [u8; HEADER_BYTES] = zerocopy::transmute!(raw);
+        let checksum = header_checksum(&bytes);
+        bytes[HEADER_BYTES - 4..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
     }
 
     /// Reads a header; every length in it is still to be checked against [`crate::limits`] by the receiver.
@@ -190,7 +197,7 @@ impl Header {
         if raw.magic != MAGIC {
             return Err(HeaderError::Foreign(raw.magic));
         }
-        let computed = crc32c::crc32c(&bytes[..HEADER_BYTES - 4]);
+        let computed = header_checksum(bytes);
         if raw.checksum.get() != computed {
             return Err(HeaderError::Checksum { found: raw.checksum.get(), computed });
         }
@@ -270,8 +277,8 @@ mod tests {
     fn an_unknown_operation_keeps_its_request_id() {
         let mut bytes = sample().encode();
         bytes[6..8].copy_from_slice(&0xfff0u16.to_le_bytes());
-        let sum = crc32c::crc32c(&bytes[..60]).to_le_bytes();
-        bytes[60..].copy_from_slice(&sum);
+        let sum = header_checksum(&bytes);
+        bytes[60..].copy_from_slice(&sum.to_le_bytes());
         match Header::decode(&bytes) {
             Err(HeaderError::Unknown { field: "operation", value: 0xfff0, request_id, .. }) => {
                 assert_eq!(request_id, sample().request_id)

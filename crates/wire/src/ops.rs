@@ -88,7 +88,7 @@ macro_rules! ops {
         /// Reads `bytes` as the request and as the reply of `op`, for fuzzing: it must neither panic nor accept
         /// what it would write differently. Returns how many of the two readings succeeded.
         #[doc(hidden)]
-        pub fn decode_any(op: Op, bytes: &[u8]) -> usize {
+        pub fn fuzz_decode(op: Op, bytes: &[u8]) -> usize {
             use crate::Wire;
             fn one<T: Wire>(bytes: &[u8]) -> usize {
                 match T::from_bytes(bytes) {
@@ -202,9 +202,6 @@ ops! {
     /// Make all metadata acknowledged so far durable.
     0x21b SyncMeta: Metadata, Meta, true, SyncMetaRequest -> Empty;
 }
-
-#[doc(hidden)]
-pub use decode_any as fuzz_decode;
 
 #[cfg(test)]
 mod tests {
