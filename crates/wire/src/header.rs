@@ -157,7 +157,13 @@ impl Header {
 
     /// The reply to `self`, returning one credit.
     pub fn reply(&self, status: Status) -> Header {
-        Header { kind: Kind::Reply, status, credit: 1, trace: self.trace, ..Header::request(self.op, self.request_id) }
+        Header {
+            kind: Kind::Reply,
+            status,
+            credit: 1,
+            trace: self.trace,
+            ..Header::request(self.op, self.request_id)
+        }
     }
 
     /// A data unit of `self`'s transfer.

@@ -47,9 +47,12 @@ pub const STALL_TIMEOUT_MS: u64 = 30_000;
 pub const CAPABILITY_LIFE_S: u64 = 24 * 3600;
 
 const _: () = assert!(LIST_EXTENTS_MAX * 20 + 4096 <= BODY_BYTES_MAX, "a full list fits a body");
-const _: () = assert!(XATTR_BYTES_MAX + PATH_BYTES_MAX + 8 * GROUPS_MAX <= BODY_BYTES_MAX, "an attribute fits a body");
-const _: () = assert!(REGION_PARTS_MAX * (REGION_LEVELS_MAX * 24 + 64) <= BODY_BYTES_MAX, "a composition fits a body");
+const _: () =
+    assert!(XATTR_BYTES_MAX + PATH_BYTES_MAX + 8 * GROUPS_MAX <= BODY_BYTES_MAX, "an attribute fits a body");
+const _: () =
+    assert!(REGION_PARTS_MAX * (REGION_LEVELS_MAX * 24 + 64) <= BODY_BYTES_MAX, "a composition fits a body");
 const _: () = assert!(OBJECTS_PER_MESSAGE_MAX * 32 <= BODY_BYTES_MAX, "a page of objects fits a body");
 const _: () = assert!(INLINE_BYTES_MAX <= UNIT_BYTES_MAX, "what is inline is less than a unit");
 const _: () = assert!(BODY_BYTES_UNPROVEN_MAX > HEADER_BYTES, "a greeting fits");
-const _: () = assert!(DIRECTORY_PAGE_ENTRIES_MAX as usize * (NAME_BYTES_MAX + 160) <= 2 * BODY_BYTES_MAX, "pages");
+const _: () =
+    assert!(DIRECTORY_PAGE_ENTRIES_MAX as usize * (NAME_BYTES_MAX + 160) <= 2 * BODY_BYTES_MAX, "pages");

@@ -168,7 +168,7 @@ ops! {
     /// Make a symbolic link.
     0x20a Symlink: Metadata, Meta, false, SymlinkRequest -> AttrReply;
     /// Read a symbolic link.
-    0x20b Readlink: Metadata, Meta, true, LookupRequest -> ReadlinkReply;
+    0x20b Readlink: Metadata, Meta, true, ReadlinkRequest -> ReadlinkReply;
     /// Make a hard link.
     0x20c Link: Metadata, Meta, false, LinkRequest -> AttrReply;
     /// Remove a name that is not a directory's.

@@ -113,8 +113,8 @@ fn get_region(input: &mut Reader<'_>) -> Result<Region, DecodeError> {
 impl Wire for Regions {
     const BYTES_MIN: usize = 4;
     fn put(&self, out: &mut Writer) {
-        (self.parts().len() as u32).put(out);
-        for region in self.parts() {
+        (self.parts.len() as u32).put(out);
+        for region in &self.parts {
             put_region(region, out);
         }
     }
@@ -124,30 +124,35 @@ impl Wire for Regions {
             return Err(DecodeError::Count(count as u64));
         }
         let parts = (0..count).map(|_| get_region(input)).collect::<Result<_, _>>()?;
-        let regions = Regions::from_parts(parts);
+        let regions = Regions { parts };
         regions
             .validate(REGION_PARTS_MAX, REGION_LEVELS_MAX)
             .map_err(|_| DecodeError::Value("regions that do not fit a file"))?;
         Ok(regions)
     }
     fn sample(_seed: &mut u64) -> Self {
-        Regions::from_parts(vec![
-            Region::Contiguous(Extent { offset: 4096, bytes: 100 }),
-            Region::Strided {
-                offset: 1 << 20,
-                block_bytes: 24,
-                levels: vec![Level { count: 3, stride_bytes: 4096 }, Level { count: 1000, stride_bytes: 48 }],
-            },
-            Region::Subarray {
-                offset: 0,
-                dims: vec![768, 1024],
-                starts: vec![0, 512],
-                counts: vec![384, 512],
-                element_bytes: 24,
-                order: Order::C,
-            },
-            Region::List(vec![Extent { offset: 700, bytes: 7 }, Extent { offset: 10, bytes: 3 }]),
-        ])
+        Regions {
+            parts: vec![
+                Region::Contiguous(Extent { offset: 4096, bytes: 100 }),
+                Region::Strided {
+                    offset: 1 << 20,
+                    block_bytes: 24,
+                    levels: vec![
+                        Level { count: 3, stride_bytes: 4096 },
+                        Level { count: 1000, stride_bytes: 48 },
+                    ],
+                },
+                Region::Subarray {
+                    offset: 0,
+                    dims: vec![768, 1024],
+                    starts: vec![0, 512],
+                    counts: vec![384, 512],
+                    element_bytes: 24,
+                    order: Order::C,
+                },
+                Region::List(vec![Extent { offset: 700, bytes: 7 }, Extent { offset: 10, bytes: 3 }]),
+            ],
+        }
     }
 }
 
@@ -164,11 +169,13 @@ mod tests {
     #[test]
     fn a_pattern_takes_the_same_bytes_for_any_number_of_pieces() {
         let strided = |count| {
-            Regions::from_parts(vec![Region::Strided {
-                offset: 0,
-                block_bytes: 24,
-                levels: vec![Level { count, stride_bytes: 3072 }],
-            }])
+            Regions {
+                parts: vec![Region::Strided {
+                    offset: 0,
+                    block_bytes: 24,
+                    levels: vec![Level { count, stride_bytes: 3072 }],
+                }],
+            }
             .to_bytes()
             .len()
         };
@@ -179,7 +186,7 @@ mod tests {
     #[test]
     fn an_ascending_list_takes_three_bytes_a_piece() {
         let extents = (0..1000).map(|at| Extent { offset: at * 3072, bytes: 24 }).collect();
-        let bytes = Regions::from_parts(vec![Region::List(extents)]).to_bytes().len();
+        let bytes = Regions { parts: vec![Region::List(extents)] }.to_bytes().len();
         assert!(bytes < 3 * 1000 + 16, "{bytes}");
     }
 
@@ -187,11 +194,15 @@ mod tests {
     fn what_does_not_fit_a_file_is_refused() {
         for region in [
             Region::Contiguous(Extent { offset: u64::MAX, bytes: 2 }),
-            Region::Strided { offset: 0, block_bytes: 1, levels: vec![Level { count: u64::MAX, stride_bytes: 2 }] },
+            Region::Strided {
+                offset: 0,
+                block_bytes: 1,
+                levels: vec![Level { count: u64::MAX, stride_bytes: 2 }],
+            },
             Region::Strided { offset: 0, block_bytes: 1, levels: vec![Level { count: 2, stride_bytes: -1 }] },
             Region::List(vec![Extent { offset: 1 << 63, bytes: 1 }]),
         ] {
-            let bytes = Regions::from_parts(vec![region]).to_bytes();
+            let bytes = Regions { parts: vec![region] }.to_bytes();
             assert!(Regions::from_bytes(&bytes).is_err());
         }
     }

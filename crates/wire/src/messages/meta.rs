@@ -313,6 +313,14 @@ crate::message! {
         pub target: Vec<u8>,
     }
 
+    /// See [`crate::Op::Readlink`].
+    pub struct ReadlinkRequest {
+        /// On whose behalf.
+        pub caller: Caller,
+        /// The link.
+        pub at: At,
+    }
+
     /// Answer to [`crate::Op::Readlink`].
     pub struct ReadlinkReply {
         /// Where it points.
