@@ -9,6 +9,8 @@
 //!   for row in 0..2 { for column in 0..2 { 8 bytes at 24 row + 8 column } }   =>   for row in 0..2 { 16 bytes at 24 row }
 //! ```
 
+use std::ops::Range;
+
 use crate::joined::{Joined, Run};
 use crate::region::{Extent, Level, Order, Region, Regions};
 
@@ -151,16 +153,17 @@ impl NestCursor {
         }
     }
 
-    /// Passes over blocks of the current run of the innermost loop that end at or before `limit`, all at once.
-    /// Returns how many bytes of the stream that was.
-    fn skip_below(&mut self, limit: u64) -> u64 {
+    /// Passes over blocks that lie in `gap`, as far as the current run of the innermost loop goes, all at once. Returns
+    /// how many bytes of the stream that was.
+    fn skip_in(&mut self, gap: Range<u64>) -> u64 {
         let (Some(inner), Some(&index)) = (self.nest.loops.first(), self.indices.first()) else { return 0 };
         let first_end = self.next_offset + self.nest.block_bytes;
-        if self.blocks_left == 0 || inner.stride_bytes <= 0 || first_end > limit {
+        let is_first_in = gap.start <= self.next_offset && first_end <= gap.end;
+        if self.blocks_left == 0 || inner.stride_bytes <= 0 || !is_first_in {
             return 0;
         }
-        let below = (limit - first_end) / inner.stride_bytes as u64 + 1;
-        let blocks = below.min(inner.count - index);
+        let in_gap = (gap.end - first_end) / inner.stride_bytes as u64 + 1;
+        let blocks = in_gap.min(inner.count - index);
         self.skip_blocks(blocks);
         blocks * self.nest.block_bytes
     }
@@ -236,12 +239,12 @@ impl<'a> Cursor<'a> {
         self.load_block();
     }
 
-    /// Goes past the current block and, cheaply, past those that follow it and end at or before `limit`. May stop
-    /// early.
-    pub(crate) fn skip_below(&mut self, limit: u64) {
+    /// Goes past the current block and, cheaply, past those that follow it and end at or before `limit` without beginning
+    /// before it. May stop early.
+    pub(crate) fn skip_to(&mut self, limit: u64) {
         self.stream_offset += self.block.bytes;
         if let PartCursor::Nest(nest) = &mut self.part {
-            self.stream_offset += nest.skip_below(limit);
+            self.stream_offset += nest.skip_in(self.block.offset..limit);
         }
         self.load_block();
     }

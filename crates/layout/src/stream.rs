@@ -284,7 +284,7 @@ impl Iterator for OwnBlocks<'_> {
             let stream_minus_logical = self.cursor.stream_offset().wrapping_sub(block.offset);
             let (local_offset, bytes) = self.own(block);
             if bytes == 0 {
-                self.cursor.skip_below(self.layout.logical_offset(self.slot, local_offset));
+                self.cursor.skip_to(self.layout.logical_offset(self.slot, local_offset));
                 continue;
             }
             let share_offset = self.share_offset;

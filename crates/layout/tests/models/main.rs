@@ -1,0 +1,7 @@
+//! The crate against models that do everything one byte at a time.
+
+mod generate;
+mod partition;
+mod regions;
+mod stream;
+mod striping;
