@@ -1,1 +1,43 @@
-//! (to be written)
+//! Names and attributes of Weft, over a transactional ordered key-value seam. Synchronous: no sockets, no clock
+//! (time is a parameter), no threads.
+//!
+//! ```text
+//!   request -> ns.begin() or ns.begin_once(session, slot, request)  an [`Op`]: reads through caches, stages writes
+//!              op.create(...), op.rename(...), ...                  one call: the rules of one operation
+//!              op.commit() or op.commit_with_reply(bytes)           one atomic batch; caches and opens follow
+//!              dropped without commit                               nothing happened
+//! ```
+//!
+//! The order of reading: [`Engine`] (the seam and its two implementations), `keys` (what is stored),
+//! [`Namespace`] and [`Op`] (how an operation runs), `walk` (paths), then the operations by subject. File sizes
+//! have a protocol of their own, told in `ops::size`. [`Namespace::check`] says what a sound store is.
+
+mod cache;
+mod check;
+mod codec;
+mod engine;
+mod error;
+mod inode;
+mod keys;
+mod namespace;
+mod opens;
+mod ops;
+mod permission;
+mod replies;
+mod walk;
+
+pub use check::Damage;
+pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Scan, Syncer};
+pub use error::{EngineError, MetaError};
+pub use inode::{Attr, Caller, Kind, LayoutRequest, MODE_MASK, ROOT_INO, SessionId, Timestamp};
+pub use namespace::{Namespace, NamespaceOptions, Op, Statfs};
+pub use ops::attr::{SetAttr, SetTime};
+pub use ops::create::{Created, NewFile, OpenFlags, Opened};
+pub use ops::layout::LayoutInfo;
+pub use ops::readdir::{DirEntry, Page};
+pub use ops::rename::RenameMode;
+pub use ops::size::{Truncation, WriteReport};
+pub use ops::xattr::XattrMode;
+pub use permission::{EXECUTE, READ, WRITE};
+pub use replies::Once;
+pub use walk::{At, NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX, TARGET_BYTES_MAX};

@@ -1,0 +1,163 @@
+//! The embedded engine: fjall, a log-structured merge tree whose commits append to a journal.
+//!
+//! A commit writes the journal to the operating system (`PersistMode::Buffer`), so it survives a killed process.
+//! Durability is ours: fjall's own `persist` holds the journal's lock while it waits for the disk, which would stop
+//! every commit for the length of an fsync. The syncer therefore opens the newest journal file itself and calls
+//! fdatasync on it. That is enough, because fjall syncs a journal whole before it starts the next one, and deletes
+//! it only after its contents are in synced tables:
+//!
+//! ```text
+//!   DIR/0.jnl  sealed: synced by fjall at the change to 1.jnl
+//!   DIR/1.jnl  newest: all commits since then; our fdatasync makes them durable
+//! ```
+
+use super::{Batch, CommitSeq, Engine, Scan, Syncer};
+use crate::EngineError;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The one keyspace; the kinds of records differ by the first byte of the key.
+const KEYSPACE: &str = "meta";
+
+/// Journals on disk before the oldest memory table is forced out; the least fjall takes.
+const JOURNAL_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// How much memory the embedded engine may use.
+#[derive(Debug, Clone)]
+pub struct FjallOptions {
+    /// Block cache for tables on disk.
+    pub cache_bytes: u64,
+    /// Size at which a table in memory is written out; up to four of them wait at once.
+    pub memtable_bytes: u64,
+}
+
+impl Default for FjallOptions {
+    fn default() -> Self {
+        FjallOptions { cache_bytes: 16 * 1024 * 1024, memtable_bytes: 16 * 1024 * 1024 }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    committed: AtomicU64,
+    poisoned: AtomicBool,
+}
+
+/// The embedded engine over one directory.
+pub struct FjallEngine {
+    database: Database,
+    keyspace: Keyspace,
+    directory: PathBuf,
+    progress: Arc<Progress>,
+}
+
+fn store_error(action: &'static str, error: impl std::fmt::Display) -> EngineError {
+    EngineError::Store { action, reason: error.to_string() }
+}
+
+impl FjallEngine {
+    /// Opens the store in `directory`, creating it if there is none, and replays its journal. Fails if another
+    /// process has it open.
+    pub fn open(directory: &Path, options: &FjallOptions) -> Result<FjallEngine, EngineError> {
+        let database = Database::builder(directory)
+            .cache_size(options.cache_bytes)
+            .max_journaling_size(JOURNAL_BYTES_MAX)
+            .worker_threads(1)
+            .open()
+            .map_err(|error| store_error("open the store", error))?;
+        let keyspace = database
+            .keyspace(KEYSPACE, || KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes))
+            .map_err(|error| store_error("open the keyspace", error))?;
+        let progress = Arc::new(Progress::default());
+        Ok(FjallEngine { database, keyspace, directory: directory.to_owned(), progress })
+    }
+}
+
+impl Engine for FjallEngine {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, EngineError> {
+        let value = self.keyspace.get(key).map_err(|error| store_error("read a key", error))?;
+        Ok(value.map(|value| value.to_vec()))
+    }
+
+    fn scan<'a>(&'a self, from: &[u8], to: &[u8]) -> Scan<'a> {
+        if from >= to {
+            return Box::new(std::iter::empty());
+        }
+        Box::new(self.keyspace.range(from..to).map(|guard| {
+            let (key, value) = guard.into_inner().map_err(|error| store_error("scan keys", error))?;
+            Ok((key.to_vec(), value.to_vec()))
+        }))
+    }
+
+    fn commit(&mut self, batch: Batch) -> Result<CommitSeq, EngineError> {
+        if self.progress.poisoned.load(Ordering::Acquire) {
+            return Err(EngineError::Poisoned);
+        }
+        let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
+        for (key, value) in batch.writes {
+            match value {
+                Some(value) => writes.insert(&self.keyspace, key, value),
+                None => writes.remove(&self.keyspace, key),
+            }
+        }
+        if let Err(error) = writes.commit() {
+            self.progress.poisoned.store(true, Ordering::Release);
+            return Err(store_error("commit to the journal", error));
+        }
+        Ok(self.progress.committed.fetch_add(1, Ordering::AcqRel) + 1)
+    }
+
+    fn committed(&self) -> CommitSeq {
+        self.progress.committed.load(Ordering::Acquire)
+    }
+
+    fn syncer(&self) -> Box<dyn Syncer> {
+        Box::new(FjallSyncer { directory: self.directory.clone(), progress: Arc::clone(&self.progress) })
+    }
+}
+
+impl Drop for FjallEngine {
+    fn drop(&mut self) {
+        // A failure here loses nothing that was acknowledged as durable, and nobody is left to be told.
+        let _ = self.database.persist(PersistMode::SyncAll);
+    }
+}
+
+struct FjallSyncer {
+    directory: PathBuf,
+    progress: Arc<Progress>,
+}
+
+impl Syncer for FjallSyncer {
+    fn sync(&self) -> Result<CommitSeq, EngineError> {
+        if self.progress.poisoned.load(Ordering::Acquire) {
+            return Err(EngineError::Poisoned);
+        }
+        let covered = self.progress.committed.load(Ordering::Acquire);
+        if let Err(error) = sync_newest_journal(&self.directory) {
+            self.progress.poisoned.store(true, Ordering::Release);
+            return Err(store_error("sync the journal", error));
+        }
+        Ok(covered)
+    }
+}
+
+/// Syncs the journal with the highest number. One that vanishes between listing and opening was sealed meanwhile,
+/// written out to synced tables and deleted, so the search starts again.
+fn sync_newest_journal(directory: &Path) -> io::Result<()> {
+    loop {
+        let newest = std::fs::read_dir(directory)?
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(".jnl")?.parse::<u64>().ok())
+            .max()
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no journal file"))?;
+        match File::open(directory.join(format!("{newest}.jnl"))) {
+            Ok(journal) => return journal.sync_data(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What a metadata operation can fail with. No errno here: the front doors (FUSE, C, NFS) translate once.
+
+use thiserror::Error;
+
+/// Why the engine could not do what was asked. After a failed commit or sync the engine refuses every later
+/// commit: what is on disk is then unknown, and only a restart (which replays the journal) tells.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// The store below could not read, write or open its files.
+    #[error("metadata store: cannot {action}: {reason}; check the disk under the metadata directory")]
+    Store {
+        /// What was being done.
+        action: &'static str,
+        /// The store's own words.
+        reason: String,
+    },
+    /// A commit or sync failed earlier, so nothing more is accepted.
+    #[error("metadata store: an earlier write failed, nothing more is accepted until a restart")]
+    Poisoned,
+    /// A value does not have the form its key promises.
+    #[error("metadata store: the value under key {key} is damaged at '{field}'; run weft fsck")]
+    Decode {
+        /// The key, readable (kind letter, then hexadecimal).
+        key: String,
+        /// The field at which decoding stopped.
+        field: &'static str,
+    },
+    /// The store holds no file system, or one of another format.
+    #[error("metadata store: {0}")]
+    Format(String),
+}
+
+/// Why an operation on the namespace was refused.
+#[derive(Debug, Error)]
+pub enum MetaError {
+    /// A component of the path, or the last one, does not exist.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name is taken.
+    #[error("the name exists already")]
+    Exists,
+    /// A component used as a directory is none.
+    #[error("not a directory")]
+    NotDirectory,
+    /// The operation does not apply to directories.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory still has entries.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// The permission bits do not allow it.
+    #[error("permission denied")]
+    Access,
+    /// Only the owner or root may do this.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// A name over 255 bytes, a path over 4096 or a symlink target over 4095.
+    #[error("name too long")]
+    NameTooLong,
+    /// More than 40 symbolic links, or one where none may be followed.
+    #[error("too many levels of symbolic links")]
+    Loop,
+    /// The inode number, session or epoch given no longer exists.
+    #[error("stale handle: the file is gone")]
+    Stale,
+    /// An argument makes no sense; the text says which.
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// The file or directory is in use in a way that forbids this.
+    #[error("busy: {0}")]
+    Busy(&'static str),
+    /// The file already has as many links as can be counted.
+    #[error("too many links")]
+    TooManyLinks,
+    /// No such extended attribute.
+    #[error("no such extended attribute")]
+    NoXattr,
+    /// The extended attribute's value is over 64 KiB.
+    #[error("extended attribute too big")]
+    XattrTooBig,
+    /// The name space or kind of file is not supported for this operation.
+    #[error("not supported: {0}")]
+    NotSupported(&'static str),
+    /// The metadata disk is full.
+    #[error("no space left on the metadata server")]
+    NoSpace,
+    /// The store failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}

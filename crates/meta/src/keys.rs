@@ -1,0 +1,145 @@
+//! The keys of the store. The first byte is the kind of record; numbers are big-endian so that keys sort as numbers.
+//!
+//! ```text
+//!   i <ino>                    inode
+//!   n <dir ino> <name>         entry, found by name      -> ino, kind, cookie
+//!   o <dir ino> <cookie>       entry, in creation order  -> ino, kind, name
+//!   x <ino> <name>             extended attribute
+//!   g <ino>                    garbage: data files to remove on the I/O servers -> layout
+//!   u <ino>                    orphan: no name any more, but open somewhere
+//!   r <session 16> <slot 4>    last request of a session's slot, with its reply
+//!   s <field>                  superblock
+//! ```
+//!
+//! A directory with the entries `a` (inode 7, cookie 16) and `b` (inode 8, cookie 17) under root (inode 1) is
+//! `n1a -> 7,16`, `n1b -> 8,17`, `o1,16 -> 7,a`, `o1,17 -> 8,b`. Reading goes along `o`, so that a page of a
+//! listing is continued by its last cookie whatever was created or removed meanwhile.
+
+use crate::inode::SessionId;
+
+pub(crate) const INODE: u8 = b'i';
+pub(crate) const NAME: u8 = b'n';
+pub(crate) const ORDER: u8 = b'o';
+pub(crate) const XATTR: u8 = b'x';
+pub(crate) const GARBAGE: u8 = b'g';
+pub(crate) const ORPHAN: u8 = b'u';
+pub(crate) const REPLY: u8 = b'r';
+
+/// Superblock fields.
+pub(crate) const SUPER_FORMAT: &[u8] = b"sformat";
+pub(crate) const SUPER_INO_LEASE: &[u8] = b"sino";
+pub(crate) const SUPER_COOKIE_LEASE: &[u8] = b"scookie";
+pub(crate) const SUPER_FILES: &[u8] = b"sfiles";
+pub(crate) const SUPER_INCARNATION: &[u8] = b"sincarnation";
+
+/// `kind` followed by one number: the keys of inodes, garbage and orphans, and the prefix of the others.
+pub(crate) fn numbered(kind: u8, number: u64) -> Vec<u8> {
+    let mut key = Vec::with_capacity(9);
+    key.push(kind);
+    key.extend_from_slice(&number.to_be_bytes());
+    key
+}
+
+pub(crate) fn inode(ino: u64) -> Vec<u8> {
+    numbered(INODE, ino)
+}
+
+fn under(kind: u8, number: u64, tail: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(9 + tail.len());
+    key.push(kind);
+    key.extend_from_slice(&number.to_be_bytes());
+    key.extend_from_slice(tail);
+    key
+}
+
+pub(crate) fn name(dir: u64, name: &[u8]) -> Vec<u8> {
+    under(NAME, dir, name)
+}
+
+pub(crate) fn order(dir: u64, cookie: u64) -> Vec<u8> {
+    under(ORDER, dir, &cookie.to_be_bytes())
+}
+
+pub(crate) fn xattr(ino: u64, name: &[u8]) -> Vec<u8> {
+    under(XATTR, ino, name)
+}
+
+pub(crate) fn garbage(ino: u64) -> Vec<u8> {
+    numbered(GARBAGE, ino)
+}
+
+pub(crate) fn orphan(ino: u64) -> Vec<u8> {
+    numbered(ORPHAN, ino)
+}
+
+pub(crate) fn reply(session: SessionId, slot: u32) -> Vec<u8> {
+    let mut key = replies_of(session);
+    key.extend_from_slice(&slot.to_be_bytes());
+    key
+}
+
+pub(crate) fn replies_of(session: SessionId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(21);
+    key.push(REPLY);
+    key.extend_from_slice(&session.0);
+    key
+}
+
+/// The number after the kind byte, if the key is long enough to have one.
+pub(crate) fn number_of(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.get(1..9)?.try_into().ok()?))
+}
+
+/// The last eight bytes of an order key.
+pub(crate) fn cookie_of(key: &[u8]) -> Option<u64> {
+    Some(u64::from_be_bytes(key.get(9..17)?.try_into().ok()?))
+}
+
+/// The first key after all keys that begin with `prefix` (which never consists of 0xff bytes alone: it begins with
+/// a kind letter).
+pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while end.last() == Some(&u8::MAX) {
+        end.pop();
+    }
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end
+}
+
+/// A key for an error message: the kind letter, the number, then what follows in hexadecimal.
+pub(crate) fn readable(key: &[u8]) -> String {
+    let kind = key.first().map_or('?', |byte| char::from(*byte));
+    match number_of(key) {
+        Some(number) if matches!(key[0], INODE | NAME | ORDER | XATTR | GARBAGE | ORPHAN) => {
+            format!("{kind}:{number}:{}", hex(&key[9..]))
+        }
+        _ => format!("{kind}:{}", hex(key.get(1..).unwrap_or_default())),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_after_all_its_keys() {
+        let prefix = numbered(NAME, u64::MAX);
+        let end = after_prefix(&prefix);
+        assert!(name(u64::MAX, &[0xff; 255]) < end);
+        assert_eq!(end, b"o");
+        assert!(name(7, &[0xff; 255]) < after_prefix(&numbered(NAME, 7)));
+        assert!(after_prefix(&numbered(NAME, 7)) <= name(8, b""));
+    }
+
+    #[test]
+    fn damaged_keys_are_readable() {
+        assert_eq!(readable(&name(1, b"ab")), "n:1:6162");
+        assert_eq!(readable(b"sino"), "s:696e6f");
+    }
+}

@@ -1,0 +1,501 @@
+//! The namespace and the operation: how reads find what was just staged, and how a commit takes effect.
+//!
+//! ```text
+//!   Op            staged inodes, entries, records      read first
+//!   Namespace     caches (clock, by count), opens      read next; changed only after a commit has succeeded
+//!   Engine        the store                            read last
+//! ```
+//!
+//! Inode numbers and cookies are handed out from leases: the superblock holds a number that none handed out so far
+//! has reached, and is written once in `LEASE` numbers. A restart continues `RESTART_GAP` beyond the lease, so that
+//! even creates lost in a power cut (their numbers may name data files already) are not given out twice.
+
+use crate::cache::Clock;
+use crate::codec::{Reader, Writer};
+use crate::engine::{Batch, CommitSeq, Engine, Syncer};
+use crate::inode::{Attr, Caller, Entry, Inode, Kind, LayoutRequest, ROOT_INO, Timestamp};
+use crate::opens::{Effect, OpenFile, Opens};
+use crate::replies::PendingReply;
+use crate::{EngineError, MetaError, keys};
+use std::collections::BTreeMap;
+
+const FORMAT_VERSION: u8 = 1;
+const NUMBER_VERSION: u8 = 1;
+/// How many numbers one write of the superblock makes available.
+const LEASE: u64 = 4096;
+/// How far a restart jumps beyond the lease.
+const RESTART_GAP: u64 = 1 << 20;
+/// Cookies below are left to clients, for `.` and `..`.
+const FIRST_COOKIE: u64 = 16;
+const FIRST_INO: u64 = ROOT_INO + 1;
+
+/// What the namespace takes from the cluster's configuration.
+#[derive(Debug, Clone)]
+pub struct NamespaceOptions {
+    /// I/O servers in the cluster, at least 1.
+    pub ring_servers: u16,
+    /// Strip size of files where neither the request nor the directory says one.
+    pub strip_bytes: u32,
+    /// Servers of a file where neither the request nor the directory says so; 0 means all.
+    pub server_count: u16,
+    /// Inodes kept decoded in memory, about 300 bytes each.
+    pub cached_inodes: usize,
+    /// Entries kept decoded in memory, about 150 bytes each.
+    pub cached_entries: usize,
+}
+
+impl Default for NamespaceOptions {
+    fn default() -> Self {
+        NamespaceOptions {
+            ring_servers: 1,
+            strip_bytes: 256 * 1024,
+            server_count: 0,
+            cached_inodes: 64 * 1024,
+            cached_entries: 64 * 1024,
+        }
+    }
+}
+
+/// Counts for statfs and status.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Statfs {
+    /// Inodes in use, the root included.
+    pub inodes: u64,
+    /// Inodes open now.
+    pub open_files: u64,
+    /// Sessions that hold files or replies.
+    pub sessions: u64,
+}
+
+/// All names and attributes of one file system.
+pub struct Namespace<E: Engine> {
+    pub(crate) engine: E,
+    pub(crate) options: NamespaceOptions,
+    pub(crate) opens: Opens,
+    pub(crate) incarnation: u32,
+    /// After a restart until `reap_orphans`: sessions may still come back for their files.
+    pub(crate) grace: bool,
+    pub(crate) next_ino: u64,
+    pub(crate) next_cookie: u64,
+    ino_lease: u64,
+    cookie_lease: u64,
+    inodes_in_use: u64,
+    cluster_uuid: [u8; 16],
+    inode_cache: Clock<u64, Inode>,
+    entry_cache: Clock<Vec<u8>, Option<Entry>>,
+}
+
+fn encode_number(number: u64) -> Vec<u8> {
+    let mut out = Writer::with_version(NUMBER_VERSION, 9);
+    out.u64(number);
+    out.bytes
+}
+
+fn read_number<E: Engine>(engine: &E, key: &[u8]) -> Result<u64, EngineError> {
+    let value = engine
+        .get(key)?
+        .ok_or_else(|| EngineError::Format(format!("superblock field {} is missing", keys::readable(key))))?;
+    let mut from = Reader::with_version(key, &value, NUMBER_VERSION)?;
+    let number = from.u64("number")?;
+    from.end()?;
+    Ok(number)
+}
+
+impl<E: Engine> Namespace<E> {
+    /// Writes an empty file system: a root directory owned by `owner` with mode 0755. Fails if the store holds one.
+    pub fn format(
+        engine: &mut E,
+        cluster_uuid: [u8; 16],
+        owner: &Caller,
+        now: Timestamp,
+    ) -> Result<(), EngineError> {
+        if engine.get(keys::SUPER_FORMAT)?.is_some() {
+            return Err(EngineError::Format("the store holds a file system already".into()));
+        }
+        let mut root = Inode::new(ROOT_INO, 0, Kind::Directory, 0o755, owner.uid, owner.gid, now);
+        root.parent = ROOT_INO;
+        let mut format = Writer::with_version(FORMAT_VERSION, 17);
+        format.bytes.extend_from_slice(&cluster_uuid);
+        let mut batch = Batch::default();
+        batch.put(keys::SUPER_FORMAT, format.bytes);
+        batch.put(keys::SUPER_INO_LEASE, encode_number(FIRST_INO));
+        batch.put(keys::SUPER_COOKIE_LEASE, encode_number(FIRST_COOKIE));
+        batch.put(keys::SUPER_FILES, encode_number(1));
+        batch.put(keys::SUPER_INCARNATION, encode_number(0));
+        batch.put(keys::inode(ROOT_INO), root.encode());
+        engine.commit(batch)?;
+        engine.syncer().sync()?;
+        Ok(())
+    }
+
+    /// Whether the store holds a file system.
+    pub fn is_formatted(engine: &E) -> Result<bool, EngineError> {
+        Ok(engine.get(keys::SUPER_FORMAT)?.is_some())
+    }
+
+    /// Opens the file system in the store. If it was open before, a time of grace begins that
+    /// [`reap_orphans`](Namespace::reap_orphans) ends: sessions come back for their files, no size is settled and
+    /// no unlinked file vanishes.
+    pub fn open(mut engine: E, options: NamespaceOptions) -> Result<Namespace<E>, EngineError> {
+        let format = engine
+            .get(keys::SUPER_FORMAT)?
+            .ok_or_else(|| EngineError::Format("no file system in this store; format it first".into()))?;
+        let mut from = Reader::with_version(keys::SUPER_FORMAT, &format, FORMAT_VERSION)?;
+        let uuid = from.take(16, "uuid")?.try_into().map_err(|_| from.damaged("uuid"))?;
+        let incarnation = read_number(&engine, keys::SUPER_INCARNATION)? + 1;
+        let mut batch = Batch::default();
+        batch.put(keys::SUPER_INCARNATION, encode_number(incarnation));
+        engine.commit(batch)?;
+        let restarted = incarnation > 1;
+        let gap = if restarted { RESTART_GAP } else { 0 };
+        let ino_lease = read_number(&engine, keys::SUPER_INO_LEASE)?;
+        let cookie_lease = read_number(&engine, keys::SUPER_COOKIE_LEASE)?;
+        Ok(Namespace {
+            opens: Opens::default(),
+            incarnation: incarnation as u32,
+            grace: restarted,
+            next_ino: ino_lease + gap,
+            next_cookie: cookie_lease + gap,
+            ino_lease,
+            cookie_lease,
+            inodes_in_use: read_number(&engine, keys::SUPER_FILES)?,
+            cluster_uuid: uuid,
+            inode_cache: Clock::new(options.cached_inodes),
+            entry_cache: Clock::new(options.cached_entries),
+            options,
+            engine,
+        })
+    }
+
+    /// The cluster this file system belongs to.
+    pub fn cluster_uuid(&self) -> [u8; 16] {
+        self.cluster_uuid
+    }
+
+    /// The engine below.
+    pub fn engine(&self) -> &E {
+        &self.engine
+    }
+
+    /// A handle that makes commits durable, for the sync thread.
+    pub fn syncer(&self) -> Box<dyn Syncer> {
+        self.engine.syncer()
+    }
+
+    /// The number of the last commit: what a reply given now must wait for if it has to be durable.
+    pub fn committed(&self) -> CommitSeq {
+        self.engine.committed()
+    }
+
+    /// Whether sessions of before the restart may still claim their files.
+    pub fn in_grace(&self) -> bool {
+        self.grace
+    }
+
+    /// Counts for statfs and status.
+    pub fn statfs(&self) -> Statfs {
+        let (open_files, sessions) = self.opens.counts();
+        Statfs { inodes: self.inodes_in_use, open_files: open_files as u64, sessions: sessions as u64 }
+    }
+
+    /// All inode numbers from here on have not been given out. A scan for orphaned data files reads this first and
+    /// leaves files of such numbers alone.
+    pub fn next_ino(&self) -> u64 {
+        self.next_ino
+    }
+
+    /// Begins an operation.
+    pub fn begin(&mut self) -> Op<'_, E> {
+        Op {
+            ns: self,
+            inodes: Vec::new(),
+            entries: Vec::new(),
+            records: BTreeMap::new(),
+            effects: Vec::new(),
+            inodes_made: 0,
+            once: None,
+        }
+    }
+
+    /// Replaces the cluster's defaults, after servers were added.
+    pub fn set_options(&mut self, options: NamespaceOptions) {
+        self.options = options;
+    }
+
+    fn load_inode(&mut self, ino: u64) -> Result<Option<Inode>, EngineError> {
+        if let Some(inode) = self.inode_cache.get(&ino) {
+            return Ok(Some(inode.clone()));
+        }
+        let key = keys::inode(ino);
+        let Some(value) = self.engine.get(&key)? else { return Ok(None) };
+        let inode = Inode::decode(&key, &value)?;
+        self.inode_cache.insert(ino, inode.clone());
+        Ok(Some(inode))
+    }
+
+    fn load_entry(&mut self, key: Vec<u8>) -> Result<Option<Entry>, EngineError> {
+        if let Some(entry) = self.entry_cache.get(&key) {
+            return Ok(*entry);
+        }
+        let entry = match self.engine.get(&key)? {
+            Some(value) => Some(Entry::decode(&key, &value)?),
+            None => None,
+        };
+        self.entry_cache.insert(key, entry);
+        Ok(entry)
+    }
+}
+
+/// One operation: call one of its operation methods, then commit, or drop it and nothing happened.
+///
+/// A method that fails leaves nothing staged. Reading operations need no commit.
+pub struct Op<'n, E: Engine> {
+    pub(crate) ns: &'n mut Namespace<E>,
+    inodes: Vec<(u64, Option<Inode>)>,
+    entries: Vec<(Vec<u8>, Option<Entry>)>,
+    records: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    effects: Vec<Effect>,
+    inodes_made: i64,
+    pub(crate) once: Option<PendingReply>,
+}
+
+impl<E: Engine> Op<'_, E> {
+    /// Makes the operation happen. The number returned is what a durable reply waits for.
+    pub fn commit(self) -> Result<CommitSeq, MetaError> {
+        self.finish(None)
+    }
+
+    /// Makes the operation happen and, with it, keeps `reply` for a repetition of the request that
+    /// [`Namespace::begin_once`] was given. Without such a request the reply is not kept.
+    pub fn commit_with_reply(self, reply: &[u8]) -> Result<CommitSeq, MetaError> {
+        self.finish(Some(reply))
+    }
+
+    fn finish(mut self, reply: Option<&[u8]>) -> Result<CommitSeq, MetaError> {
+        let stored = reply.and_then(|reply| Some(self.once.take()?.into_stored(reply))).transpose()?;
+        let changes = !(self.inodes.is_empty() && self.entries.is_empty() && self.records.is_empty());
+        let seq = if changes {
+            if let Some((pending, stored)) = &stored {
+                self.put(keys::reply(pending.session, pending.slot), stored.encode());
+            }
+            self.commit_batch()?
+        } else {
+            self.ns.engine.committed()
+        };
+        if let Some((pending, stored)) = stored {
+            let session = self.ns.opens.sessions.entry(pending.session).or_default();
+            session.replies.insert(pending.slot, stored);
+        }
+        for effect in self.effects.drain(..) {
+            self.ns.opens.apply(effect);
+        }
+        Ok(seq)
+    }
+
+    fn commit_batch(&mut self) -> Result<CommitSeq, EngineError> {
+        let mut batch = Batch::default();
+        let ino_lease = lease_after(self.ns.next_ino, self.ns.ino_lease);
+        let cookie_lease = lease_after(self.ns.next_cookie, self.ns.cookie_lease);
+        let in_use = self.ns.inodes_in_use.saturating_add_signed(self.inodes_made);
+        if ino_lease != self.ns.ino_lease {
+            batch.put(keys::SUPER_INO_LEASE, encode_number(ino_lease));
+        }
+        if cookie_lease != self.ns.cookie_lease {
+            batch.put(keys::SUPER_COOKIE_LEASE, encode_number(cookie_lease));
+        }
+        if self.inodes_made != 0 {
+            batch.put(keys::SUPER_FILES, encode_number(in_use));
+        }
+        for (ino, inode) in &self.inodes {
+            batch.writes.push((keys::inode(*ino), inode.as_ref().map(Inode::encode)));
+        }
+        for (key, entry) in &self.entries {
+            batch.writes.push((key.clone(), entry.as_ref().map(Entry::encode)));
+        }
+        batch.writes.extend(std::mem::take(&mut self.records));
+        let seq = self.ns.engine.commit(batch)?;
+        self.ns.ino_lease = ino_lease;
+        self.ns.cookie_lease = cookie_lease;
+        self.ns.inodes_in_use = in_use;
+        for (ino, inode) in self.inodes.drain(..) {
+            match inode {
+                Some(inode) => self.ns.inode_cache.insert(ino, inode),
+                None => self.ns.inode_cache.remove(&ino),
+            }
+        }
+        for (key, entry) in self.entries.drain(..) {
+            self.ns.entry_cache.insert(key, entry);
+        }
+        Ok(seq)
+    }
+
+    /// Runs an operation's function; if it fails, nothing of it stays staged.
+    pub(crate) fn attempt<T>(
+        &mut self,
+        operation: impl FnOnce(&mut Self) -> Result<T, MetaError>,
+    ) -> Result<T, MetaError> {
+        let result = operation(self);
+        if result.is_err() {
+            self.inodes.clear();
+            self.entries.clear();
+            self.records.clear();
+            self.effects.clear();
+            self.inodes_made = 0;
+        }
+        result
+    }
+
+    pub(crate) fn inode(&mut self, ino: u64) -> Result<Option<Inode>, MetaError> {
+        match self.inodes.iter().find(|(staged, _)| *staged == ino) {
+            Some((_, inode)) => Ok(inode.clone()),
+            None => Ok(self.ns.load_inode(ino)?),
+        }
+    }
+
+    /// The inode, or `Stale` if the number leads nowhere.
+    pub(crate) fn need(&mut self, ino: u64) -> Result<Inode, MetaError> {
+        self.inode(ino)?.ok_or(MetaError::Stale)
+    }
+
+    /// The inode of an existing directory.
+    pub(crate) fn need_dir(&mut self, ino: u64) -> Result<Inode, MetaError> {
+        let inode = self.need(ino)?;
+        if inode.is_dir() { Ok(inode) } else { Err(MetaError::NotDirectory) }
+    }
+
+    pub(crate) fn put_inode(&mut self, inode: Inode) {
+        self.stage_inode(inode.ino, Some(inode));
+    }
+
+    fn stage_inode(&mut self, ino: u64, inode: Option<Inode>) {
+        match self.inodes.iter_mut().find(|(staged, _)| *staged == ino) {
+            Some((_, staged)) => *staged = inode,
+            None => self.inodes.push((ino, inode)),
+        }
+    }
+
+    /// Stages an inode that did not exist before.
+    pub(crate) fn add_inode(&mut self, inode: Inode) {
+        self.inodes_made += 1;
+        self.put_inode(inode);
+    }
+
+    pub(crate) fn delete_inode(&mut self, ino: u64) {
+        self.inodes_made -= 1;
+        self.stage_inode(ino, None);
+    }
+
+    pub(crate) fn entry(&mut self, dir: u64, name: &[u8]) -> Result<Option<Entry>, MetaError> {
+        let key = keys::name(dir, name);
+        match self.entries.iter().find(|(staged, _)| *staged == key) {
+            Some((_, entry)) => Ok(*entry),
+            None => Ok(self.ns.load_entry(key)?),
+        }
+    }
+
+    /// Stages `name` in `dir`, in both orders. An entry of another cookie under the name must be removed before.
+    pub(crate) fn put_entry(&mut self, dir: u64, name: &[u8], entry: Entry) {
+        self.put(keys::order(dir, entry.cookie), entry.encode_order(name));
+        self.stage_entry(keys::name(dir, name), Some(entry));
+    }
+
+    pub(crate) fn delete_entry(&mut self, dir: u64, name: &[u8], entry: &Entry) {
+        self.delete(keys::order(dir, entry.cookie));
+        self.stage_entry(keys::name(dir, name), None);
+    }
+
+    fn stage_entry(&mut self, key: Vec<u8>, entry: Option<Entry>) {
+        match self.entries.iter_mut().find(|(staged, _)| *staged == key) {
+            Some((_, staged)) => *staged = entry,
+            None => self.entries.push((key, entry)),
+        }
+    }
+
+    /// Any other record.
+    pub(crate) fn record(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
+        match self.records.get(key) {
+            Some(value) => Ok(value.clone()),
+            None => Ok(self.ns.engine.get(key)?),
+        }
+    }
+
+    pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
+        self.records.insert(key, Some(value));
+    }
+
+    pub(crate) fn delete(&mut self, key: Vec<u8>) {
+        self.records.insert(key, None);
+    }
+
+    /// Up to `max` records whose keys begin with `prefix` and come after `after`, staged ones included.
+    pub(crate) fn records_after(
+        &self,
+        prefix: &[u8],
+        after: &[u8],
+        max: usize,
+    ) -> Result<Vec<crate::engine::Pair>, MetaError> {
+        let mut from = after.to_vec();
+        from.push(0);
+        let (from, to) = (from.max(prefix.to_vec()), keys::after_prefix(prefix));
+        let mut found = BTreeMap::new();
+        for pair in self.ns.engine.scan(&from, &to) {
+            let (key, value) = pair?;
+            if self.records.contains_key(&key) {
+                continue;
+            }
+            found.insert(key, value);
+            if found.len() == max {
+                break;
+            }
+        }
+        for (key, value) in self.records.range(from..to) {
+            if let Some(value) = value {
+                found.insert(key.clone(), value.clone());
+            }
+        }
+        Ok(found.into_iter().take(max).collect())
+    }
+
+    pub(crate) fn effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    pub(crate) fn open_file(&self, ino: u64) -> Option<&OpenFile> {
+        self.ns.opens.file(ino)
+    }
+
+    pub(crate) fn take_ino(&mut self) -> u64 {
+        self.ns.next_ino += 1;
+        self.ns.next_ino - 1
+    }
+
+    pub(crate) fn take_cookie(&mut self) -> u64 {
+        self.ns.next_cookie += 1;
+        self.ns.next_cookie - 1
+    }
+
+    pub(crate) fn attr_of(&self, inode: &Inode) -> Attr {
+        inode.attr(self.ns.incarnation)
+    }
+
+    pub(crate) fn cluster_default(&self) -> LayoutRequest {
+        let options = &self.ns.options;
+        LayoutRequest {
+            strip_bytes: Some(options.strip_bytes),
+            server_count: Some(options.server_count),
+            first_server: None,
+        }
+    }
+}
+
+/// The lease to have on disk once `next` is the next number to be handed out.
+fn lease_after(next: u64, lease: u64) -> u64 {
+    if next > lease { next + LEASE } else { lease }
+}
+
+/// Every number handed out is below the lease.
+impl<E: Engine> Namespace<E> {
+    pub(crate) fn leases(&self) -> (u64, u64, u64) {
+        (self.ino_lease, self.cookie_lease, self.inodes_in_use)
+    }
+}

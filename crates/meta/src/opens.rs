@@ -1,0 +1,154 @@
+//! Who has which file open: in memory only, as sessions tell it again after a restart (`Op::reopen`).
+
+use crate::inode::SessionId;
+use crate::replies::StoredReply;
+use std::collections::{HashMap, HashSet};
+
+/// What one session holds of one file.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handles {
+    pub readers: u32,
+    pub writers: u32,
+    pub truncations: u32,
+}
+
+impl Handles {
+    fn is_empty(self) -> bool {
+        self == Handles::default()
+    }
+
+    fn count(&mut self, hold: Hold) -> &mut u32 {
+        match hold {
+            Hold::Read => &mut self.readers,
+            Hold::Write => &mut self.writers,
+            Hold::Truncate => &mut self.truncations,
+        }
+    }
+}
+
+/// The ways to hold a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hold {
+    Read,
+    Write,
+    Truncate,
+}
+
+/// One file with holders.
+#[derive(Debug, Default)]
+pub(crate) struct OpenFile {
+    pub total: Handles,
+    by_session: HashMap<SessionId, Handles>,
+    /// What the writers report does not suffice to know the size once the last one closes.
+    pub unclean: bool,
+    /// Two truncations ran at once: neither's result is certain.
+    pub overlapped: bool,
+}
+
+impl OpenFile {
+    pub fn held_by(&self, session: SessionId) -> Handles {
+        self.by_session.get(&session).copied().unwrap_or_default()
+    }
+
+    /// How many handles of any kind exist.
+    pub fn holders(&self) -> u32 {
+        self.total.readers + self.total.writers + self.total.truncations
+    }
+}
+
+/// A change of the opens, applied once the operation it belongs to has committed.
+#[derive(Debug)]
+pub(crate) enum Effect {
+    Take { ino: u64, session: SessionId, hold: Hold },
+    Release { ino: u64, session: SessionId, hold: Hold },
+    SetUnclean { ino: u64, unclean: bool },
+    SessionGone { session: SessionId },
+}
+
+/// One session: its open files and the last reply per slot.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    pub files: HashSet<u64>,
+    pub replies: HashMap<u32, StoredReply>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Opens {
+    files: HashMap<u64, OpenFile>,
+    pub sessions: HashMap<SessionId, Session>,
+}
+
+impl Opens {
+    pub fn file(&self, ino: u64) -> Option<&OpenFile> {
+        self.files.get(&ino)
+    }
+
+    pub fn is_open(&self, ino: u64) -> bool {
+        self.files.contains_key(&ino)
+    }
+
+    pub fn has_writers(&self, ino: u64) -> bool {
+        self.file(ino).is_some_and(|file| file.total.writers > 0)
+    }
+
+    pub fn files_of(&self, session: SessionId) -> Vec<u64> {
+        self.sessions.get(&session).map(|session| session.files.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// Files open and sessions known.
+    pub fn counts(&self) -> (usize, usize) {
+        (self.files.len(), self.sessions.len())
+    }
+
+    pub fn apply(&mut self, effect: Effect) {
+        match effect {
+            Effect::Take { ino, session, hold } => self.take(ino, session, hold),
+            Effect::Release { ino, session, hold } => self.release(ino, session, hold, 1),
+            Effect::SetUnclean { ino, unclean } => {
+                if let Some(file) = self.files.get_mut(&ino) {
+                    file.unclean = unclean;
+                }
+            }
+            Effect::SessionGone { session } => {
+                for ino in self.files_of(session) {
+                    let held = self.file(ino).map(|file| file.held_by(session)).unwrap_or_default();
+                    self.release(ino, session, Hold::Read, held.readers);
+                    self.release(ino, session, Hold::Write, held.writers);
+                    self.release(ino, session, Hold::Truncate, held.truncations);
+                }
+                self.sessions.remove(&session);
+            }
+        }
+    }
+
+    fn take(&mut self, ino: u64, session: SessionId, hold: Hold) {
+        let file = self.files.entry(ino).or_default();
+        *file.total.count(hold) += 1;
+        *file.by_session.entry(session).or_default().count(hold) += 1;
+        file.overlapped |= file.total.truncations > 1;
+        self.sessions.entry(session).or_default().files.insert(ino);
+    }
+
+    fn release(&mut self, ino: u64, session: SessionId, hold: Hold, handles: u32) {
+        let Some(file) = self.files.get_mut(&ino) else { return };
+        let Some(own) = file.by_session.get_mut(&session) else { return };
+        let released = handles.min(*own.count(hold));
+        *own.count(hold) -= released;
+        *file.total.count(hold) -= released;
+        if file.total.truncations == 0 {
+            file.overlapped = false;
+        }
+        if file.total.writers == 0 {
+            file.unclean = false;
+        }
+        if own.is_empty() {
+            file.by_session.remove(&session);
+            if let Some(session) = self.sessions.get_mut(&session) {
+                session.files.remove(&ino);
+            }
+        }
+        if file.by_session.is_empty() {
+            self.files.remove(&ino);
+        }
+    }
+}

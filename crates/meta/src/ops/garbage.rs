@@ -1,0 +1,100 @@
+//! What becomes of an inode without names: orphan while it is open, then garbage until its data files are gone.
+//!
+//! ```text
+//!   unlink, open     inode nlink 0, u<ino>         last close:  inode deleted, g<ino> -> layout
+//!   unlink, closed   inode deleted, g<ino>         data files removed on the I/O servers: g<ino> deleted
+//! ```
+//! A file never written has no data files and leaves no garbage record.
+
+use crate::MetaError;
+use crate::engine::Engine;
+use crate::inode::{Inode, Timestamp, decode_layout, encode_layout};
+use crate::keys;
+use crate::namespace::{Namespace, Op};
+use weft_layout::Layout;
+
+/// Records handled in one batch.
+const BATCH: usize = 256;
+
+impl<E: Engine> Op<'_, E> {
+    /// Takes one name off `inode`, and stages what follows from it.
+    pub(crate) fn drop_link(&mut self, now: Timestamp, mut inode: Inode) -> Result<(), MetaError> {
+        inode.nlink -= 1;
+        inode.ctime = now;
+        if inode.nlink > 0 {
+            self.put_inode(inode);
+        } else if self.ns.grace || self.ns.opens.is_open(inode.ino) {
+            self.put(keys::orphan(inode.ino), vec![1]);
+            self.put_inode(inode);
+        } else {
+            self.purge(&inode)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes an inode with all that hangs on it, and leaves the garbage record for its data.
+    pub(crate) fn purge(&mut self, inode: &Inode) -> Result<(), MetaError> {
+        if inode.xattrs > 0 {
+            let prefix = keys::numbered(keys::XATTR, inode.ino);
+            for (key, _) in self.records_after(&prefix, &prefix, usize::MAX)? {
+                self.delete(key);
+            }
+        }
+        if inode.nlink == 0 {
+            self.delete(keys::orphan(inode.ino));
+        }
+        if let Some(layout) = inode.layout.filter(|_| inode.may_have_data()) {
+            self.put(keys::garbage(inode.ino), encode_layout(&layout));
+        }
+        self.delete_inode(inode.ino);
+        Ok(())
+    }
+
+    /// Up to `max` removed files whose data files still have to go, with numbers above `after`.
+    pub fn garbage(&mut self, after: u64, max: usize) -> Result<Vec<(u64, Layout)>, MetaError> {
+        let page = self.records_after(&[keys::GARBAGE], &keys::garbage(after), max)?;
+        page.iter()
+            .map(|(key, value)| {
+                Ok((keys::number_of(key).ok_or(MetaError::Stale)?, decode_layout(key, value)?))
+            })
+            .collect()
+    }
+
+    /// Notes that the data files of these are gone from all their servers.
+    pub fn garbage_done(&mut self, inos: &[u64]) {
+        for ino in inos {
+            self.delete(keys::garbage(*ino));
+        }
+    }
+
+    /// Which of these inodes exist (orphans included).
+    pub fn inodes_exist(&mut self, inos: &[u64]) -> Result<Vec<bool>, MetaError> {
+        inos.iter().map(|ino| Ok(self.inode(*ino)?.is_some())).collect()
+    }
+}
+
+impl<E: Engine> Namespace<E> {
+    /// Ends the time of grace after a restart: deletes unlinked files that no session has come back for, and lets
+    /// sizes be settled again. Returns how many files went.
+    pub fn reap_orphans(&mut self) -> Result<usize, MetaError> {
+        self.grace = false;
+        let mut reaped = 0;
+        let mut after = vec![keys::ORPHAN];
+        loop {
+            let mut op = self.begin();
+            let page = op.records_after(&[keys::ORPHAN], &after, BATCH)?;
+            let Some((last, _)) = page.last() else { return Ok(reaped) };
+            after = last.clone();
+            for (key, _) in page {
+                let ino = keys::number_of(&key).ok_or(MetaError::Stale)?;
+                match op.inode(ino)? {
+                    _ if op.ns.opens.is_open(ino) => continue,
+                    Some(inode) if inode.nlink == 0 => op.purge(&inode)?,
+                    _ => op.delete(key),
+                }
+                reaped += 1;
+            }
+            op.commit()?;
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Listing a directory in pages.
+//!
+//! Each entry has a cookie, given out in ascending order and never again. A page says "all with cookies above this
+//! one, so many of them", so entries created or removed while the listing runs neither disturb the others nor make
+//! one appear twice. `.` and `..` are the client's, with cookies below 16, which no entry has.
+
+use crate::MetaError;
+use crate::engine::Engine;
+use crate::inode::{Attr, Caller, Entry, Kind};
+use crate::keys;
+use crate::namespace::Op;
+use crate::permission::{READ, require};
+
+/// What an entry counts against a page's byte limit besides its name: a generous bound for attributes and cookie.
+const ENTRY_OVERHEAD_BYTES: usize = 160;
+
+/// One entry of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirEntry {
+    /// The name, without slash or NUL.
+    pub name: Vec<u8>,
+    /// The inode.
+    pub ino: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// Where to go on after this entry.
+    pub cookie: u64,
+    /// Its attributes.
+    pub attr: Attr,
+}
+
+/// A page of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// In ascending order of cookies.
+    pub entries: Vec<DirEntry>,
+    /// Nothing comes after these.
+    pub eof: bool,
+    /// The directory that holds this one, for `..`.
+    pub parent: u64,
+}
+
+impl<E: Engine> Op<'_, E> {
+    /// The entries of directory `ino` after the cookie `after` (0 to begin): at most `max_entries`, and as many as
+    /// fit `max_bytes` of names and 160 bytes each, but at least one.
+    pub fn readdir(
+        &mut self,
+        caller: &Caller,
+        ino: u64,
+        after: u64,
+        max_entries: usize,
+        max_bytes: usize,
+    ) -> Result<Page, MetaError> {
+        let dir = self.need_dir(ino)?;
+        require(caller, &dir, READ)?;
+        let room = max_entries.min(max_bytes / ENTRY_OVERHEAD_BYTES + 1).max(1);
+        let prefix = keys::numbered(keys::ORDER, ino);
+        let records = self.records_after(&prefix, &keys::order(ino, after), room + 1)?;
+        let mut eof = records.len() <= room;
+        let mut entries = Vec::with_capacity(records.len().min(room));
+        let mut bytes = 0;
+        for (key, value) in records.iter().take(room) {
+            let (Entry { ino, kind, cookie }, name) = Entry::decode_order(key, value)?;
+            bytes += ENTRY_OVERHEAD_BYTES + name.len();
+            if bytes > max_bytes && !entries.is_empty() {
+                eof = false;
+                break;
+            }
+            let inode = self.need(ino)?;
+            entries.push(DirEntry { name, ino, kind, cookie, attr: self.attr_of(&inode) });
+        }
+        Ok(Page { entries, eof, parent: dir.parent })
+    }
+}

@@ -1,0 +1,66 @@
+//! unlink and rmdir. A file whose last name goes while it is open becomes an orphan: reachable by number until the
+//! last close.
+
+use crate::MetaError;
+use crate::engine::Engine;
+use crate::inode::{Caller, Entry, Inode, Timestamp};
+use crate::namespace::Op;
+use crate::permission::{require_change, require_removable};
+use crate::walk::{At, End, Follow, Walked};
+
+impl<E: Engine> Op<'_, E> {
+    /// Removes the name of anything but a directory. Returns the inode number it led to.
+    pub fn unlink(&mut self, caller: &Caller, now: Timestamp, at: At) -> Result<u64, MetaError> {
+        self.attempt(|op| match op.walk(caller, at, Follow::Never)? {
+            Walked::Itself { .. } => Err(MetaError::IsDirectory),
+            Walked::Name { entry: None, .. } => Err(MetaError::NotFound),
+            Walked::Name { dir, name, entry: Some(entry), slash } => {
+                let inode = op.need(entry.ino)?;
+                require_change(caller, &dir)?;
+                if inode.is_dir() {
+                    return Err(MetaError::IsDirectory);
+                }
+                if slash {
+                    return Err(MetaError::NotDirectory);
+                }
+                require_removable(caller, &dir, &inode)?;
+                op.remove_entry(now, dir, &name, &entry);
+                op.drop_link(now, inode)?;
+                Ok(entry.ino)
+            }
+        })
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&mut self, caller: &Caller, now: Timestamp, at: At) -> Result<u64, MetaError> {
+        self.attempt(|op| match op.walk(caller, at, Follow::Never)? {
+            Walked::Itself { end: End::Dot, .. } => Err(MetaError::Invalid("the last name is '.'")),
+            Walked::Itself { end: End::DotDot, .. } => Err(MetaError::NotEmpty),
+            Walked::Itself { end: End::Empty, .. } => Err(MetaError::NotFound),
+            Walked::Name { entry: None, .. } => Err(MetaError::NotFound),
+            Walked::Name { mut dir, name, entry: Some(entry), .. } => {
+                let inode = op.need(entry.ino)?;
+                require_change(caller, &dir)?;
+                if !inode.is_dir() {
+                    return Err(MetaError::NotDirectory);
+                }
+                require_removable(caller, &dir, &inode)?;
+                if inode.entries != 0 {
+                    return Err(MetaError::NotEmpty);
+                }
+                dir.nlink -= 1;
+                op.remove_entry(now, dir, &name, &entry);
+                op.purge(&inode)?;
+                Ok(entry.ino)
+            }
+        })
+    }
+
+    fn remove_entry(&mut self, now: Timestamp, mut dir: Inode, name: &[u8], entry: &Entry) {
+        dir.entries -= 1;
+        dir.mtime = now;
+        dir.ctime = now;
+        self.delete_entry(dir.ino, name, entry);
+        self.put_inode(dir);
+    }
+}

@@ -1,0 +1,205 @@
+//! rename, with the rules of POSIX and Linux's two variants.
+//!
+//! ```text
+//!   a -> b      b free            entry moves
+//!   a -> b      b a file          b's file loses this name, then the entry moves
+//!   a -> b      b an empty dir    only if a is a directory; b is deleted, then the entry moves
+//!   a <-> b     exchange          both names stay where they are and lead to the other's inode
+//! ```
+
+use crate::MetaError;
+use crate::engine::Engine;
+use crate::inode::{Caller, Entry, Inode, ROOT_INO, Timestamp};
+use crate::namespace::Op;
+use crate::permission::{WRITE, require, require_change, require_removable};
+use crate::walk::{At, End, Follow, Walked};
+
+/// What happens to an existing new name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// It is replaced.
+    #[default]
+    Replace,
+    /// The rename fails with `Exists`.
+    NoReplace,
+    /// Both names swap what they lead to; both must exist.
+    Exchange,
+}
+
+/// One side of a rename.
+struct Side {
+    dir: Inode,
+    name: Vec<u8>,
+    entry: Option<Entry>,
+    inode: Option<Inode>,
+    slash: bool,
+}
+
+impl<E: Engine> Op<'_, E> {
+    /// Moves `from` to `to`. Returns the number of the moved inode and, if one was replaced, of that.
+    pub fn rename(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        from: At,
+        to: At,
+        mode: RenameMode,
+    ) -> Result<(u64, Option<u64>), MetaError> {
+        self.attempt(|op| {
+            let source = op.side(caller, from, mode)?;
+            let target = op.side(caller, to, mode)?;
+            let (Some(entry), Some(moved)) = (source.entry, source.inode.clone()) else {
+                return Err(MetaError::NotFound);
+            };
+            match (&target.inode, mode) {
+                (Some(_), RenameMode::NoReplace) => return Err(MetaError::Exists),
+                (None, RenameMode::Exchange) => return Err(MetaError::NotFound),
+                _ => {}
+            }
+            op.check_rename(caller, &source, &moved, &target, mode)?;
+            if target.inode.as_ref().is_some_and(|replaced| replaced.ino == moved.ino) {
+                return Ok((moved.ino, None));
+            }
+            let replaced = target.inode.as_ref().map(|inode| inode.ino);
+            match mode {
+                RenameMode::Exchange => op.exchange(now, source, target)?,
+                _ => op.move_entry(now, source, &entry, moved, target)?,
+            }
+            Ok((entry.ino, replaced))
+        })
+    }
+
+    fn side(&mut self, caller: &Caller, at: At, mode: RenameMode) -> Result<Side, MetaError> {
+        match self.walk(caller, at, Follow::Never)? {
+            Walked::Itself { end: End::Empty, .. } => Err(MetaError::NotFound),
+            Walked::Itself { .. } if mode == RenameMode::NoReplace => Err(MetaError::Exists),
+            Walked::Itself { .. } => Err(MetaError::Busy("the last name is '.' or '..'")),
+            Walked::Name { dir, name, entry, slash } => {
+                require_change(caller, &dir)?;
+                let inode = match entry {
+                    Some(entry) => Some(self.need(entry.ino)?),
+                    None => None,
+                };
+                Ok(Side { dir, name, entry, inode, slash })
+            }
+        }
+    }
+
+    fn check_rename(
+        &mut self,
+        caller: &Caller,
+        source: &Side,
+        moved: &Inode,
+        target: &Side,
+        mode: RenameMode,
+    ) -> Result<(), MetaError> {
+        let exchange = mode == RenameMode::Exchange;
+        if (source.slash || target.slash && !exchange) && !moved.is_dir() {
+            return Err(MetaError::NotDirectory);
+        }
+        require_removable(caller, &source.dir, moved)?;
+        if moved.is_dir() && self.is_within(target.dir.ino, moved.ino)? {
+            return Err(MetaError::Invalid("a directory cannot move into itself"));
+        }
+        let changes_parent = source.dir.ino != target.dir.ino;
+        if moved.is_dir() && changes_parent {
+            require(caller, moved, WRITE)?;
+        }
+        let Some(other) = &target.inode else { return Ok(()) };
+        if other.ino == moved.ino {
+            return Ok(());
+        }
+        require_removable(caller, &target.dir, other)?;
+        if exchange {
+            if target.slash && !other.is_dir() {
+                return Err(MetaError::NotDirectory);
+            }
+            if other.is_dir() && self.is_within(source.dir.ino, other.ino)? {
+                return Err(MetaError::Invalid("a directory cannot move into itself"));
+            }
+            return if other.is_dir() && changes_parent { require(caller, other, WRITE) } else { Ok(()) };
+        }
+        match (moved.is_dir(), other.is_dir()) {
+            (true, false) => Err(MetaError::NotDirectory),
+            (false, true) => Err(MetaError::IsDirectory),
+            (true, true) if other.entries > 0 => Err(MetaError::NotEmpty),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether directory `ino` is `ancestor` or below it.
+    fn is_within(&mut self, mut ino: u64, ancestor: u64) -> Result<bool, MetaError> {
+        while ino != ancestor {
+            if ino == ROOT_INO {
+                return Ok(false);
+            }
+            ino = self.need_dir(ino)?.parent;
+        }
+        Ok(true)
+    }
+
+    fn move_entry(
+        &mut self,
+        now: Timestamp,
+        source: Side,
+        entry: &Entry,
+        mut moved: Inode,
+        target: Side,
+    ) -> Result<(), MetaError> {
+        let (old_dir, new_dir) = (source.dir.ino, target.dir.ino);
+        self.delete_entry(old_dir, &source.name, entry);
+        self.count_entry(now, old_dir, -1, moved.is_dir())?;
+        if let (Some(old_entry), Some(replaced)) = (target.entry, target.inode) {
+            self.delete_entry(new_dir, &target.name, &old_entry);
+            self.count_entry(now, new_dir, -1, replaced.is_dir())?;
+            if replaced.is_dir() {
+                self.purge(&replaced)?;
+            } else {
+                self.drop_link(now, replaced)?;
+            }
+        }
+        let cookie = self.take_cookie();
+        self.put_entry(new_dir, &target.name, Entry { cookie, ..*entry });
+        self.count_entry(now, new_dir, 1, moved.is_dir())?;
+        if moved.is_dir() {
+            moved.parent = new_dir;
+        }
+        moved.ctime = now;
+        self.put_inode(moved);
+        Ok(())
+    }
+
+    fn exchange(&mut self, now: Timestamp, source: Side, target: Side) -> Result<(), MetaError> {
+        let (Some(first), Some(second)) = (source.entry, target.entry) else {
+            return Err(MetaError::NotFound);
+        };
+        let sides = [(&source, second, first.cookie), (&target, first, second.cookie)];
+        for (side, incoming, cookie) in sides {
+            let leaving = side.inode.as_ref().is_some_and(Inode::is_dir);
+            self.put_entry(side.dir.ino, &side.name, Entry { cookie, ..incoming });
+            self.count_entry(now, side.dir.ino, -1, leaving)?;
+            let mut inode = self.need(incoming.ino)?;
+            self.count_entry(now, side.dir.ino, 1, inode.is_dir())?;
+            if inode.is_dir() {
+                inode = self.need(incoming.ino)?;
+                inode.parent = side.dir.ino;
+            }
+            inode.ctime = now;
+            self.put_inode(inode);
+        }
+        Ok(())
+    }
+
+    /// One entry more or less in `dir`; a subdirectory counts as a link of its parent.
+    fn count_entry(&mut self, now: Timestamp, dir: u64, change: i32, is_dir: bool) -> Result<(), MetaError> {
+        let mut dir = self.need_dir(dir)?;
+        dir.entries = dir.entries.saturating_add_signed(i64::from(change));
+        if is_dir {
+            dir.nlink = dir.nlink.saturating_add_signed(change);
+        }
+        dir.mtime = now;
+        dir.ctime = now;
+        self.put_inode(dir);
+        Ok(())
+    }
+}

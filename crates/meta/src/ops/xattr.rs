@@ -1,0 +1,153 @@
+//! Extended attributes, in the name spaces `user.`, `trusted.` (root only) and `security.` (set by root only).
+
+use crate::MetaError;
+use crate::engine::Engine;
+use crate::inode::{Caller, Inode, Kind, STICKY, Timestamp};
+use crate::keys;
+use crate::namespace::Op;
+use crate::permission::{READ, WRITE, require};
+use crate::walk::{At, Follow, NAME_BYTES_MAX};
+
+/// The longest value.
+const VALUE_BYTES_MAX: usize = 64 * 1024;
+/// How many attributes one inode may have.
+const XATTRS_MAX: u32 = 1024;
+const XATTR_VERSION: u8 = 1;
+
+/// Whether an attribute must be new or exist when it is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum XattrMode {
+    /// Either.
+    #[default]
+    Any,
+    /// It must not exist.
+    Create,
+    /// It must exist.
+    Replace,
+}
+
+fn follow_if(follow: bool) -> Follow {
+    if follow { Follow::Always } else { Follow::BeforeSlash }
+}
+
+/// Whether the caller may use attribute `name`, for reading or for a change.
+fn check_name(caller: &Caller, inode: &Inode, name: &[u8], change: bool) -> Result<(), MetaError> {
+    let absent = if change { MetaError::NotPermitted } else { MetaError::NoXattr };
+    let rest = if let Some(rest) = name.strip_prefix(b"user.") {
+        if !matches!(inode.kind, Kind::File | Kind::Directory) {
+            return Err(absent);
+        }
+        if change && inode.is_dir() && inode.mode & STICKY != 0 && !caller.owns(inode) {
+            return Err(MetaError::NotPermitted);
+        }
+        require(caller, inode, if change { WRITE } else { READ })?;
+        rest
+    } else if let Some(rest) = name.strip_prefix(b"trusted.") {
+        if !caller.is_root() {
+            return Err(absent);
+        }
+        rest
+    } else if let Some(rest) = name.strip_prefix(b"security.") {
+        if change && !caller.is_root() {
+            return Err(MetaError::NotPermitted);
+        }
+        rest
+    } else {
+        return Err(MetaError::NotSupported("name space of the extended attribute"));
+    };
+    match rest.len() {
+        0 => Err(MetaError::Invalid("name of the extended attribute")),
+        _ if name.len() > NAME_BYTES_MAX => Err(MetaError::NameTooLong),
+        _ => Ok(()),
+    }
+}
+
+impl<E: Engine> Op<'_, E> {
+    /// The value of one attribute.
+    pub fn get_xattr(
+        &mut self,
+        caller: &Caller,
+        at: At,
+        follow: bool,
+        name: &[u8],
+    ) -> Result<Vec<u8>, MetaError> {
+        let inode = self.resolve(caller, at, follow_if(follow))?;
+        check_name(caller, &inode, name, false)?;
+        if inode.xattrs == 0 {
+            return Err(MetaError::NoXattr);
+        }
+        let key = keys::xattr(inode.ino, name);
+        let value = self.record(&key)?.ok_or(MetaError::NoXattr)?;
+        let mut from = crate::codec::Reader::with_version(&key, &value, XATTR_VERSION)?;
+        Ok(from.remainder().to_vec())
+    }
+
+    /// The names of all attributes the caller may see, sorted.
+    pub fn list_xattrs(&mut self, caller: &Caller, at: At, follow: bool) -> Result<Vec<Vec<u8>>, MetaError> {
+        let inode = self.resolve(caller, at, follow_if(follow))?;
+        if inode.xattrs == 0 {
+            return Ok(Vec::new());
+        }
+        let prefix = keys::numbered(keys::XATTR, inode.ino);
+        let records = self.records_after(&prefix, &prefix, usize::MAX)?;
+        let names = records.into_iter().map(|(key, _)| key[prefix.len()..].to_vec());
+        Ok(names.filter(|name| caller.is_root() || !name.starts_with(b"trusted.")).collect())
+    }
+
+    /// Sets one attribute.
+    #[allow(clippy::too_many_arguments, reason = "they are those of setxattr(2)")]
+    pub fn set_xattr(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        at: At,
+        follow: bool,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), MetaError> {
+        self.attempt(|op| {
+            let mut inode = op.resolve(caller, at, follow_if(follow))?;
+            check_name(caller, &inode, name, true)?;
+            if value.len() > VALUE_BYTES_MAX {
+                return Err(MetaError::XattrTooBig);
+            }
+            let key = keys::xattr(inode.ino, name);
+            match (op.record(&key)?.is_some(), mode) {
+                (true, XattrMode::Create) => return Err(MetaError::Exists),
+                (false, XattrMode::Replace) => return Err(MetaError::NoXattr),
+                (false, _) if inode.xattrs >= XATTRS_MAX => return Err(MetaError::NoSpace),
+                (false, _) => inode.xattrs += 1,
+                (true, _) => {}
+            }
+            let mut out = crate::codec::Writer::with_version(XATTR_VERSION, 1 + value.len());
+            out.bytes.extend_from_slice(value);
+            op.put(key, out.bytes);
+            inode.ctime = now;
+            op.put_inode(inode);
+            Ok(())
+        })
+    }
+
+    /// Removes one attribute.
+    pub fn remove_xattr(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        at: At,
+        follow: bool,
+        name: &[u8],
+    ) -> Result<(), MetaError> {
+        self.attempt(|op| {
+            let mut inode = op.resolve(caller, at, follow_if(follow))?;
+            check_name(caller, &inode, name, true)?;
+            let key = keys::xattr(inode.ino, name);
+            op.record(&key)?.ok_or(MetaError::NoXattr)?;
+            op.delete(key);
+            inode.xattrs -= 1;
+            inode.ctime = now;
+            op.put_inode(inode);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,64 @@
+//! The permission rules of POSIX (XBD 4.5 "File Access Permissions"), in one place.
+
+use crate::MetaError;
+use crate::inode::{Caller, Inode, STICKY};
+
+/// Access mask: read (4).
+pub const READ: u32 = 4;
+/// Access mask: write (2).
+pub const WRITE: u32 = 2;
+/// Access mask: execute a file, search a directory (1).
+pub const EXECUTE: u32 = 1;
+
+impl Caller {
+    /// Root, with no supplementary groups.
+    pub fn root() -> Caller {
+        Caller::default()
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    pub(crate) fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+
+    pub(crate) fn owns(&self, inode: &Inode) -> bool {
+        self.is_root() || self.uid == inode.uid
+    }
+}
+
+/// Whether `caller` may do all of `mask` with `inode`. Only the first class that matches counts: an owner without
+/// the bit is refused even if others have it. Root may all, but executes only what somebody may.
+pub(crate) fn allows(caller: &Caller, inode: &Inode, mask: u32) -> bool {
+    if caller.is_root() {
+        return mask & EXECUTE == 0 || inode.is_dir() || inode.mode & 0o111 != 0;
+    }
+    let granted = if caller.uid == inode.uid {
+        inode.mode >> 6
+    } else if caller.in_group(inode.gid) {
+        inode.mode >> 3
+    } else {
+        inode.mode
+    };
+    granted & mask == mask
+}
+
+pub(crate) fn require(caller: &Caller, inode: &Inode, mask: u32) -> Result<(), MetaError> {
+    if allows(caller, inode, mask) { Ok(()) } else { Err(MetaError::Access) }
+}
+
+/// Changing the entries of `dir`.
+pub(crate) fn require_change(caller: &Caller, dir: &Inode) -> Result<(), MetaError> {
+    require(caller, dir, WRITE | EXECUTE)
+}
+
+/// In a sticky directory, an entry is removed or renamed only by the owner of the file, of the directory, or root.
+pub(crate) fn require_removable(caller: &Caller, dir: &Inode, child: &Inode) -> Result<(), MetaError> {
+    if dir.mode & STICKY == 0 || caller.owns(dir) || caller.owns(child) {
+        Ok(())
+    } else {
+        Err(MetaError::NotPermitted)
+    }
+}
