@@ -1,12 +1,13 @@
 //! Walking [`Regions`] block by block.
 //!
 //! Every regular form is one nest of loops around a block of adjacent bytes, with the loops that only continue
-//! the block folded into it. A C-ordered 2 × 3 corner of a 4 × 3 array of 8-byte elements needs no loop at all;
-//! a 2 × 2 corner needs one:
+//! the block folded into it. In a C-ordered 4 × 3 array of 8-byte elements, the first two rows need no loop at
+//! all, and the first two columns need one:
 //!
 //! ```text
 //!   for row in 0..2 { for column in 0..3 { 8 bytes at 24 row + 8 column } }   =>   48 bytes at 0
-//!   for row in 0..2 { for column in 0..2 { 8 bytes at 24 row + 8 column } }   =>   for row in 0..2 { 16 bytes at 24 row }
+//!   for row in 0..4 { for column in 0..2 { 8 bytes at 24 row + 8 column } }   =>   for row in 0..4 {
+//!                                                                                     16 bytes at 24 row }
 //! ```
 
 use std::ops::Range;
@@ -153,8 +154,8 @@ impl NestCursor {
         }
     }
 
-    /// Passes over blocks that lie in `gap`, as far as the current run of the innermost loop goes, all at once. Returns
-    /// how many bytes of the stream that was.
+    /// Passes over blocks that lie in `gap`, as far as the current run of the innermost loop goes, all at
+    /// once. Returns how many bytes of the stream that was.
     fn skip_in(&mut self, gap: Range<u64>) -> u64 {
         let (Some(inner), Some(&index)) = (self.nest.loops.first(), self.indices.first()) else { return 0 };
         let first_end = self.next_offset + self.nest.block_bytes;
@@ -239,8 +240,8 @@ impl<'a> Cursor<'a> {
         self.load_block();
     }
 
-    /// Goes past the current block and, cheaply, past those that follow it and end at or before `limit` without beginning
-    /// before it. May stop early.
+    /// Goes past the current block and, cheaply, past those that follow it and end at or before `limit`
+    /// without beginning before it. May stop early.
     pub(crate) fn skip_to(&mut self, limit: u64) {
         self.stream_offset += self.block.bytes;
         if let PartCursor::Nest(nest) = &mut self.part {
@@ -323,8 +324,8 @@ impl<'a> Extents<'a> {
         Extents(Joined::new(cursor))
     }
 
-    /// The next extent, or its first `max_bytes` bytes if it is longer; the rest comes next. `None` at the end, and
-    /// for a `max_bytes` of 0.
+    /// The next extent, or its first `max_bytes` bytes if it is longer; the rest comes next. `None` at the
+    /// end, and for a `max_bytes` of 0.
     pub fn next_at_most(&mut self, max_bytes: u64) -> Option<Extent> {
         self.0.next_at_most(max_bytes)
     }

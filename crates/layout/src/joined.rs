@@ -33,8 +33,8 @@ impl<I: Iterator, R: Run + From<I::Item>> Joined<I, R> {
         self.next_at_most(u64::MAX)
     }
 
-    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. Looks no further ahead
-    /// than it must.
+    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. Looks no further
+    /// ahead than it must.
     pub(crate) fn next_at_most(&mut self, max_bytes: u64) -> Option<R> {
         if max_bytes == 0 {
             return None;

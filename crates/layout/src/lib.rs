@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Positions in these four number lines never mix: a name that ends in `stream_offset`, `share_offset` or
-//! `local_offset` says which line it is on, and a plain `offset` is in the logical file (or, for the memory side of
-//! a request, in memory).
+//! `local_offset` says which line it is on, and a plain `offset` is in the logical file (or, for the memory
+//! side of a request, in memory).
 //!
 //! # Trust
 //!
@@ -32,6 +32,7 @@ pub mod partition;
 pub mod region;
 pub mod stream;
 pub mod striping;
+mod window;
 
 pub use extents::Extents;
 pub use partition::{Partition, PartitionError};
@@ -42,3 +43,4 @@ pub use stream::{
     stream_runs_from,
 };
 pub use striping::{Layout, LayoutError, STRIP_BYTES_MAX, STRIP_BYTES_UNIT};
+pub use window::Cutter;

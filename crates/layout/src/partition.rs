@@ -1,7 +1,8 @@
-//! The partitioned-file view: a regularly strided part of a file that is read and written as if it were a file.
+//! The partitioned-file view: a regularly strided part of a file that is read and written as if it were a
+//! file.
 //!
-//! It is the "partitioned-file interface" of Carns et al., *PVFS: A Parallel File System for Linux Clusters* (2000),
-//! section 3.3 and Figure 3, with its three parameters.
+//! It is the "partitioned-file interface" of Carns et al., *PVFS: A Parallel File System for Linux Clusters*
+//! (2000), section 3.3 and Figure 3, with its three parameters.
 //!
 //! ```text
 //!   file      |--- offset ---|## gsize ##|.........|###########|.........|###########|....
@@ -26,7 +27,8 @@ use thiserror::Error;
 
 use crate::region::{Level, OFFSET_LIMIT, Regions};
 
-/// A view of a file: groups of `group_bytes`, the first at `offset`, each `stride_bytes` after the one before.
+/// A view of a file: groups of `group_bytes`, the first at `offset`, each `stride_bytes` after the one
+/// before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Partition {
     offset: u64,
@@ -61,7 +63,8 @@ pub enum PartitionError {
 }
 
 impl Partition {
-    /// A view; all three in bytes. Groups may touch (`group_bytes == stride_bytes`: the file from `offset` on) but not overlap.
+    /// A view; all three in bytes. Groups may touch (`group_bytes == stride_bytes`: the file from `offset`
+    /// on) but not overlap.
     pub const fn new(offset: u64, group_bytes: u64, stride_bytes: u64) -> Result<Partition, PartitionError> {
         let fits = offset < OFFSET_LIMIT && stride_bytes < OFFSET_LIMIT;
         if !fits || group_bytes == 0 || group_bytes > stride_bytes {
@@ -99,8 +102,8 @@ impl Partition {
         after_offset / self.stride_bytes * self.group_bytes + in_last_group
     }
 
-    /// The file regions of `bytes` bytes at `position` of the view: at most three parts, for the end of one group, whole
-    /// groups, and the beginning of one.
+    /// The file regions of `bytes` bytes at `position` of the view: at most three parts, for the end of one
+    /// group, whole groups, and the beginning of one.
     pub fn regions(&self, position: u64, bytes: u64) -> Result<Regions, PartitionError> {
         if bytes == 0 {
             return Ok(Regions::default());

@@ -1,9 +1,10 @@
 //! Regions: which bytes, compactly and in order.
 //!
-//! A request names bytes by [`Regions`], a sequence of parts. The bytes of the parts, end to end, are the *request
-//! stream*: the order in which the program means them. A part is one extent, nested strides, a block of an n-d array, or a
-//! plain list, so that a slice of a NumPy array or an MPI datatype is a few words however many pieces it has.
-//! The same type describes the memory side of a request, with offsets from some base address.
+//! A request names bytes by [`Regions`], a sequence of parts. The bytes of the parts, end to end, are the
+//! *request stream*: the order in which the program means them. A part is one extent, nested strides, a block
+//! of an n-d array, or a plain list, so that a slice of a NumPy array or an MPI datatype is a few words
+//! however many pieces it has. The same type describes the memory side of a request, with offsets from some
+//! base address.
 //!
 //! ```text
 //!   Strided { offset: 8, block_bytes: 2, levels: [3 × stride 16, 2 × stride 4] }         (outermost first)
@@ -24,13 +25,15 @@
 //! assert_eq!(extents, [Extent::new(1056, 16), Extent::new(1096, 16)]);
 //!
 //! // The same request cut into bounded ones.
-//! assert_eq!(slice.window(8, 16).extents().collect::<Vec<_>>(), [Extent::new(1064, 8), Extent::new(1096, 8)]);
+//! let extents: Vec<Extent> = slice.window(8, 16).extents().collect();
+//! assert_eq!(extents, [Extent::new(1064, 8), Extent::new(1096, 8)]);
 //! # Ok::<(), weft_layout::RegionError>(())
 //! ```
 
 use thiserror::Error;
 
 use crate::extents::{Extents, Nest};
+use crate::window::Cutter;
 
 /// Every offset is below this, and so is every count of bytes: what a signed 64-bit file offset can say.
 pub const OFFSET_LIMIT: u64 = 1 << 63;
@@ -171,23 +174,12 @@ impl Region {
             Err(extents) => extents.iter().filter(|extent| extent.bytes > 0).count() as u64,
         }
     }
-
-    /// Appends the `bytes` bytes from `start` on, none of them past the end, to `parts`.
-    fn window_into(&self, start: u64, bytes: u64, parts: &mut Vec<Region>) {
-        if start == 0 && bytes == self.total_bytes() {
-            return parts.push(self.clone());
-        }
-        match Nest::of(self) {
-            Ok(nest) => nest_window(nest.offset, nest.block_bytes, &nest.loops, start..start + bytes, parts),
-            Err(extents) => parts.push(list_window(extents, start, bytes)),
-        }
-    }
 }
 
 /// A request: parts, one after the other.
 ///
-/// Anything may be put together; [`validate`](Regions::validate) says whether it makes sense. The other methods, and
-/// the functions of [`stream`](crate::stream), are for regions that passed.
+/// Anything may be put together; [`validate`](Regions::validate) says whether it makes sense. The other
+/// methods, and the functions of [`stream`](crate::stream), are for regions that passed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Regions {
     /// The parts in request order.
@@ -217,7 +209,8 @@ pub enum RegionError {
     },
     /// The three lists of a subarray differ in length.
     #[error(
-        "region part {part}: subarray with {dims} dims, {starts} starts and {counts} counts; give one each per dimension"
+        "region part {part}: subarray with {dims} dims, {starts} starts and {counts} counts; give one each per \
+         dimension"
     )]
     DimensionMismatch {
         /// Index of the part.
@@ -275,8 +268,8 @@ impl Regions {
         Region::Strided { offset, block_bytes, levels: levels.into() }.into()
     }
 
-    /// The block of `counts` elements from index `starts` on of an array of `dims` elements of `element_bytes` each that
-    /// begins at `offset`.
+    /// The block of `counts` elements from index `starts` on of an array of `dims` elements of
+    /// `element_bytes` each that begins at `offset`.
     pub fn subarray(
         offset: u64,
         dims: impl Into<Vec<u64>>,
@@ -295,9 +288,9 @@ impl Regions {
         self
     }
 
-    /// Checks everything that the rest of this crate relies on: at most `max_parts` parts (a list is one part) of at most
-    /// `max_levels` levels or dimensions each, subarrays inside their arrays, every byte at an offset below 2^63,
-    /// and fewer than 2^63 bytes in all. A part without bytes may be anywhere.
+    /// Checks everything that the rest of this crate relies on: at most `max_parts` parts (a list is one
+    /// part) of at most `max_levels` levels or dimensions each, subarrays inside their arrays, every byte at an
+    /// offset below 2^63, and fewer than 2^63 bytes in all. A part without bytes may be anywhere.
     pub fn validate(&self, max_parts: usize, max_levels: usize) -> Result<(), RegionError> {
         if self.parts.len() > max_parts {
             return Err(RegionError::TooManyParts { parts: self.parts.len(), max_parts });
@@ -323,7 +316,9 @@ impl Regions {
         self.parts.iter().all(|part| part.total_bytes() == 0)
     }
 
-    /// How many extents there are at most: [`extents`](Regions::extents) may join some. O(1) per part, but for lists.
+    /// How many extents there are at most: [`extents`](Regions::extents) may join some. O(1) per part, but
+    /// for lists. Walking a request takes at most this many steps and one per strip, so this is what a server
+    /// bounds.
     pub fn piece_count(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.piece_count()))
     }
@@ -344,32 +339,24 @@ impl Regions {
         self.extents_from(0)
     }
 
-    /// The extents from position `stream_offset` of the request stream on. Getting there takes O(levels) in a regular
-    /// part, and a step per extent in a list.
+    /// The extents from position `stream_offset` of the request stream on. Getting there takes O(levels) in a
+    /// regular part, and a step per extent in a list.
     pub fn extents_from(&self, stream_offset: u64) -> Extents<'_> {
         Extents::from_stream_offset(self, stream_offset)
     }
 
-    /// The `bytes` bytes from position `start` of the request stream on, or as many as there are. A regular part that is cut
-    /// becomes at most `2 × levels + 1` regular parts.
+    /// The `bytes` bytes from position `start` of the request stream on, or as many as there are. A regular
+    /// part that is cut becomes at most `2 × levels + 1` regular parts. To cut a long request into many
+    /// windows, use [`cutter`](Regions::cutter).
     pub fn window(&self, start: u64, bytes: u64) -> Regions {
-        let mut parts = Vec::new();
-        let (mut skip, mut left) = (start, bytes);
-        for part in &self.parts {
-            if left == 0 {
-                break;
-            }
-            let total_bytes = part.total_bytes();
-            if skip >= total_bytes {
-                skip -= total_bytes;
-                continue;
-            }
-            let taken = left.min(total_bytes - skip);
-            part.window_into(skip, taken, &mut parts);
-            left -= taken;
-            skip = 0;
-        }
-        Regions { parts }
+        let mut cutter = self.cutter();
+        cutter.skip(start);
+        cutter.take(bytes)
+    }
+
+    /// Cuts these regions into windows, one after the other, in one pass.
+    pub fn cutter(&self) -> Cutter<'_> {
+        Cutter::new(self)
     }
 }
 
@@ -402,8 +389,8 @@ fn validate_axes(part: usize, dims: &[u64], starts: &[u64], counts: &[u64]) -> R
     Ok(())
 }
 
-/// The extent from the lowest to the highest byte that a block moved by `levels` gets to, or `None` when that leaves the
-/// offsets 0 to 2^63. No count may be 0.
+/// The extent from the lowest to the highest byte that a block moved by `levels` gets to, or `None` when that
+/// leaves the offsets 0 to 2^63. No count may be 0.
 fn reach(offset: u64, block_bytes: u64, levels: &[Level]) -> Option<Extent> {
     let (mut lowest, mut highest_end) = (i128::from(offset), i128::from(offset) + i128::from(block_bytes));
     for level in levels {
@@ -418,63 +405,4 @@ fn reach(offset: u64, block_bytes: u64, levels: &[Level]) -> Option<Extent> {
 fn around(a: Extent, b: Extent) -> Extent {
     let offset = a.offset.min(b.offset);
     Extent { offset, bytes: a.end().max(b.end()) - offset }
-}
-
-/// Appends the part `range` of the stream of a nest of `loops`, innermost first. Of the outermost loop this is the end of
-/// one iteration, then whole ones, then the beginning of one; the two ends are windows of the loops inside.
-fn nest_window(
-    offset: u64,
-    block_bytes: u64,
-    loops: &[Level],
-    range: std::ops::Range<u64>,
-    parts: &mut Vec<Region>,
-) {
-    let Some((outer, inner)) = loops.split_last() else {
-        let extent = Extent { offset: offset + range.start, bytes: range.end - range.start };
-        return parts.push(Region::Contiguous(extent));
-    };
-    let iteration_bytes = block_bytes * inner.iter().map(|level| level.count).product::<u64>();
-    let iteration_offset = |index: u64| offset.wrapping_add(index.wrapping_mul(outer.stride_bytes as u64));
-    let (first, first_skip) = (range.start / iteration_bytes, range.start % iteration_bytes);
-    let (last, last_bytes) = (range.end / iteration_bytes, range.end % iteration_bytes);
-    if first == last {
-        return nest_window(iteration_offset(first), block_bytes, inner, first_skip..last_bytes, parts);
-    }
-    let first_whole = if first_skip == 0 { first } else { first + 1 };
-    if first_skip > 0 {
-        nest_window(iteration_offset(first), block_bytes, inner, first_skip..iteration_bytes, parts);
-    }
-    if first_whole < last {
-        let whole = Level { count: last - first_whole, ..*outer };
-        let levels =
-            std::iter::once(whole).chain(inner.iter().rev().copied()).filter(|level| level.count > 1);
-        parts.push(Region::Strided {
-            offset: iteration_offset(first_whole),
-            block_bytes,
-            levels: levels.collect(),
-        });
-    }
-    if last_bytes > 0 {
-        nest_window(iteration_offset(last), block_bytes, inner, 0..last_bytes, parts);
-    }
-}
-
-/// The `bytes` bytes from `start` on of the stream of a list, none of them past its end.
-fn list_window(extents: &[Extent], start: u64, bytes: u64) -> Region {
-    let (mut skip, mut left) = (start, bytes);
-    let mut window = Vec::new();
-    for extent in extents {
-        if left == 0 {
-            break;
-        }
-        if skip >= extent.bytes {
-            skip -= extent.bytes;
-            continue;
-        }
-        let taken = left.min(extent.bytes - skip);
-        window.push(Extent { offset: extent.offset + skip, bytes: taken });
-        left -= taken;
-        skip = 0;
-    }
-    Region::List(window)
 }

@@ -1,8 +1,9 @@
 //! The I/O stream: what one server must do for one request.
 //!
 //! The bytes of a request that live on one server, in request order, are its *share*: PVFS's I/O stream, the
-//! intersection of stripe and partition (Carns et al. 2000, section 3.2 and Figure 2). Client and server compute it
-//! independently, from the layout and the regions alone, and so agree on it without a word more on the wire.
+//! intersection of stripe and partition (Carns et al. 2000, section 3.2 and Figure 2). Client and server
+//! compute it independently, from the layout and the regions alone, and so agree on it without a word more on
+//! the wire.
 //!
 //! ```text
 //!   two slots, strips of 8; one extent of 24 bytes at 4
@@ -161,8 +162,8 @@ pub fn stream_runs_from<'a>(
     })
 }
 
-/// Where the share of `slot` lies in the memory that `memory` describes, in share order and in the longest runs. Offsets
-/// are memory's. Byte `n` of the request stream is byte `n` of both `file` and `memory`.
+/// Where the share of `slot` lies in the memory that `memory` describes, in share order and in the longest
+/// runs. Offsets are memory's. Byte `n` of the request stream is byte `n` of both `file` and `memory`.
 pub fn memory_runs<'a>(
     layout: &Layout,
     slot: u16,
@@ -201,8 +202,8 @@ pub fn share_has(layout: &Layout, slot: u16, regions: &Regions) -> bool {
     OwnBlocks::from(layout, slot, regions, 0).next().is_some()
 }
 
-/// The part of one block of the request that is on one slot. Its bytes are adjacent in the data file, since what is
-/// between them in the file is on other slots.
+/// The part of one block of the request that is on one slot. Its bytes are adjacent in the data file, since
+/// what is between them in the file is on other slots.
 #[derive(Debug, Clone, Copy)]
 struct OwnBlock {
     share_offset: u64,
@@ -224,7 +225,8 @@ struct OwnBlocks<'a> {
     strip: OwnStrip,
 }
 
-/// The strip of the slot that the last block ended in: most small blocks begin in it too, which saves the divisions.
+/// The strip of the slot that the last block ended in: most small blocks begin in it too, which saves the
+/// divisions.
 #[derive(Debug, Clone, Copy)]
 struct OwnStrip {
     logical: u64,
@@ -338,8 +340,8 @@ impl Iterator for Pieces<'_> {
 pub struct LocalRuns<'a>(Joined<OwnBlocks<'a>, LocalRun>);
 
 impl LocalRuns<'_> {
-    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. This is how a share is cut into
-    /// units. `None` at the end, and for a `max_bytes` of 0.
+    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. This is how a share
+    /// is cut into units. `None` at the end, and for a `max_bytes` of 0.
     pub fn next_at_most(&mut self, max_bytes: u64) -> Option<LocalRun> {
         self.0.next_at_most(max_bytes)
     }
@@ -386,8 +388,8 @@ impl Run for LocalRun {
 pub struct StreamRuns<'a>(Joined<Pieces<'a>, StreamRun>);
 
 impl StreamRuns<'_> {
-    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. `None` at the end, and for a
-    /// `max_bytes` of 0.
+    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. `None` at the end,
+    /// and for a `max_bytes` of 0.
     pub fn next_at_most(&mut self, max_bytes: u64) -> Option<StreamRun> {
         self.0.next_at_most(max_bytes)
     }
@@ -434,8 +436,8 @@ impl Run for StreamRun {
 pub struct MemoryRuns<'a>(Joined<MemoryBlocks<'a>, Extent>);
 
 impl MemoryRuns<'_> {
-    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. `None` at the end, and for a
-    /// `max_bytes` of 0.
+    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. `None` at the end,
+    /// and for a `max_bytes` of 0.
     pub fn next_at_most(&mut self, max_bytes: u64) -> Option<Extent> {
         self.0.next_at_most(max_bytes)
     }

@@ -1,11 +1,11 @@
 //! Striping: which server holds which byte of a file.
 //!
-//! A file is cut into strips of `strip_bytes`. Strips are dealt out to `server_count` consecutive servers of the
-//! cluster's ring, beginning with `first_server`; one round over them is a stripe. Each server keeps its strips of
-//! the file end to end in one local data file.
+//! A file is cut into strips of `strip_bytes`. Strips are dealt out to `server_count` consecutive servers of
+//! the cluster's ring, beginning with `first_server`; one round over them is a stripe. Each server keeps its
+//! strips of the file end to end in one local data file.
 //!
-//! The example is Table 1 and Figure 1 of Carns et al., *PVFS: A Parallel File System for Linux Clusters* (2000):
-//! base 2, pcount 3, ssize 65536, in a cluster of six I/O nodes.
+//! The example is Table 1 and Figure 1 of Carns et al., *PVFS: A Parallel File System for Linux Clusters*
+//! (2000): base 2, pcount 3, ssize 65536, in a cluster of six I/O nodes.
 //!
 //! ```text
 //!   logical file   | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | ...     strips of 64 KiB
@@ -159,8 +159,8 @@ impl Layout {
         (slot as u16, round * self.strip() + offset % self.strip())
     }
 
-    /// Where in the file the byte at `local_offset` of the data file of `slot` belongs. Saturates where no file can
-    /// reach.
+    /// Where in the file the byte at `local_offset` of the data file of `slot` belongs. Saturates where no
+    /// file can reach.
     pub const fn logical_offset(&self, slot: u16, local_offset: u64) -> u64 {
         let round = local_offset / self.strip();
         let within = local_offset % self.strip() + slot as u64 * self.strip();
@@ -169,8 +169,8 @@ impl Layout {
 
     /// How many bytes of a file of `logical_size` bytes are on `slot`: the size its data file must have.
     ///
-    /// It is also the number of the slot's bytes below any offset, and so the local offset of its first byte at
-    /// or after that offset. A slot outside the layout holds nothing.
+    /// It is also the number of the slot's bytes below any offset, and so the local offset of its first byte
+    /// at or after that offset. A slot outside the layout holds nothing.
     pub const fn local_size(&self, slot: u16, logical_size: u64) -> u64 {
         if slot >= self.server_count {
             return 0;
@@ -181,8 +181,8 @@ impl Layout {
         whole_rounds * self.strip() + in_last_round
     }
 
-    /// The end of file that a data file of `local_size` bytes on `slot` implies: one past the logical offset of its
-    /// last byte, 0 for an empty one. A file's size is the largest of its slots'.
+    /// The end of file that a data file of `local_size` bytes on `slot` implies: one past the logical offset
+    /// of its last byte, 0 for an empty one. A file's size is the largest of its slots'.
     pub const fn logical_size(&self, slot: u16, local_size: u64) -> u64 {
         match local_size.checked_sub(1) {
             None => 0,

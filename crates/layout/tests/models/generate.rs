@@ -11,7 +11,8 @@ pub fn layout() -> impl Strategy<Value = Layout> {
         .prop_map(|(pages, first, count, ring)| Layout::new(pages * 4096, first, count, ring).unwrap())
 }
 
-/// Up to four parts of every form, with parts that vanish and neighbours that touch. At most some ten thousands of bytes.
+/// Up to four parts of every form, with parts that vanish and neighbours that touch. At most some ten
+/// thousands of bytes.
 pub fn regions() -> impl Strategy<Value = Regions> {
     vec(region(), 0..4).prop_map(|parts| Regions { parts })
 }

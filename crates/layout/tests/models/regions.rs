@@ -54,6 +54,22 @@ proptest! {
     }
 
     #[test]
+    fn cut_windows_are_bounded_and_complete(regions in regions(), max_bytes in 1u64..9000, max_descriptors in 1usize..12) {
+        let mut cutter = regions.cutter();
+        let mut bytes = Vec::new();
+        while !cutter.is_at_end() {
+            let fitting = cutter.fit(max_bytes, max_descriptors);
+            prop_assert!((1..=max_bytes).contains(&fitting));
+            let window = cutter.take(fitting);
+            prop_assert!(descriptors(&window) <= max_descriptors);
+            bytes.extend(bytes_of(&window));
+            prop_assert_eq!(cutter.stream_offset(), bytes.len() as u64);
+        }
+        prop_assert_eq!(bytes, bytes_of(&regions));
+        prop_assert_eq!((cutter.fit(1, 1), cutter.take(1)), (0, Regions::default()));
+    }
+
+    #[test]
     fn windows_stay_compact(region in region(), at in 0.0..1.0f64, length in 0.0..1.0f64) {
         let parts_max = match &region {
             Region::Strided { levels, .. } => 2 * levels.len() + 1,
@@ -88,6 +104,11 @@ proptest! {
             let _ = (local_runs(&layout, 1, &regions).count(), pieces(&layout, 2, &regions).take(1000).count());
         }
     }
+}
+
+fn descriptors(regions: &Regions) -> usize {
+    let of_part = |part: &Region| if let Region::List(extents) = part { extents.len() } else { 1 };
+    regions.parts.iter().map(of_part).sum()
 }
 
 /// The first few extents, without joining a whole endless region into one.

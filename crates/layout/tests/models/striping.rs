@@ -3,7 +3,8 @@ use weft_layout::{Layout, LayoutError};
 
 use crate::generate::layout;
 
-/// Deals the bytes of a file of `logical_size` bytes out, one by one: their slots and local offsets, and the local sizes.
+/// Deals the bytes of a file of `logical_size` bytes out, one by one: their slots and local offsets, and the
+/// local sizes.
 fn dealt(layout: &Layout, logical_size: u64) -> (Vec<(u16, u64)>, Vec<u64>) {
     let mut local_sizes = vec![0; layout.server_count().into()];
     let mut slot = 0;
