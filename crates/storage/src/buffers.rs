@@ -1,0 +1,368 @@
+//! Memory for data on its way through a server: bounded, page-aligned, fair among clients.
+//!
+//! Each thread of a server has one pool, a single mapping cut up by the buddy method: a block of
+//! 2 MiB is halved until a half would be too small, and halves that are free again are joined.
+//!
+//! ```text
+//!   |      2 MiB, given      |  512K given  | 256K | 256K given |       1 MiB, free      | ...
+//! ```
+//!
+//! **Fairness.** The bound on what one client may hold moves with what is free (Choudhury and Hahne,
+//! "Dynamic queue length thresholds for multiple bursty traffic classes in shared-memory switches",
+//! IEEE/ACM Transactions on Networking 6(2), 1998): a client may hold at most [`SHARE_OF_FREE`] times
+//! the bytes that nobody holds. A client alone thus gets two thirds of the pool, `n` busy clients get
+//! `2/(2n+1)` each, and a newcomer always finds a part free. Within that, waiters are served in order;
+//! one that is over its share is passed by.
+//!
+//! **Short memory.** A buffer may be smaller than was asked for, down to 64 KiB, when the client's
+//! share or the free memory is short: a transfer goes on in smaller units instead of waiting.
+//!
+//! **No deadlock.** A task that holds a buffer must not wait for another one: it asks with
+//! [`BufferPool::try_take_more`], which never waits. Then every waiter holds nothing, and whoever holds
+//! something can finish and give it back.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::ops::{Deref, DerefMut};
+use std::os::fd::RawFd;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use crate::limits::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
+
+/// Bytes a client may hold for each byte that nobody holds.
+pub const SHARE_OF_FREE: usize = 2;
+
+/// Block sizes: `BUFFER_BYTES_MIN << order`.
+const ORDERS: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
+
+/// A bounded pool of transfer memory for the tasks of one thread. Clones are the same pool.
+#[derive(Clone)]
+pub struct BufferPool {
+    state: Rc<RefCell<PoolState>>,
+}
+
+/// What a pool holds now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// The bound.
+    pub budget_bytes: usize,
+    /// In buffers that are in use.
+    pub used_bytes: usize,
+    /// Memory that was touched since it was last given back to the system.
+    pub committed_bytes: usize,
+    /// Clients that hold buffers.
+    pub clients: usize,
+    /// Requests that wait.
+    pub waiting: usize,
+}
+
+struct PoolState {
+    memory: Mapping,
+    /// Free blocks by order, as numbers of their first leaf (a leaf is the smallest block).
+    free: [BTreeSet<u32>; ORDERS],
+    leaves: Vec<Leaf>,
+    used_bytes: usize,
+    held: HashMap<u64, usize>,
+    waiters: VecDeque<Rc<Waiter>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leaf {
+    /// Not backed by memory.
+    Released,
+    /// Backed, and not used since the last `shrink_idle`.
+    Idle,
+    /// Used since the last `shrink_idle`, or still in use.
+    Recent,
+}
+
+struct Waiter {
+    client: u64,
+    want_bytes: usize,
+    granted: RefCell<Option<Buffer>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl BufferPool {
+    /// A pool of `budget_bytes`, rounded down to whole 2 MiB blocks, at least one. No memory is
+    /// committed before it is used.
+    ///
+    /// # Errors
+    /// That of `mmap`.
+    pub fn new(budget_bytes: usize) -> io::Result<BufferPool> {
+        let blocks = (budget_bytes / BUFFER_BYTES_MAX).max(1);
+        let leaves_per_block = BUFFER_BYTES_MAX / BUFFER_BYTES_MIN;
+        let mut free: [BTreeSet<u32>; ORDERS] = Default::default();
+        free[ORDERS - 1].extend((0..blocks).map(|block| (block * leaves_per_block) as u32));
+        let state = PoolState {
+            memory: Mapping::anonymous(blocks * BUFFER_BYTES_MAX)?,
+            free,
+            leaves: vec![Leaf::Released; blocks * leaves_per_block],
+            used_bytes: 0,
+            held: HashMap::new(),
+            waiters: VecDeque::new(),
+        };
+        Ok(BufferPool { state: Rc::new(RefCell::new(state)) })
+    }
+
+    /// Waits, in turn, for a buffer of `want_bytes` (at most 2 MiB are given), or of less when memory is
+    /// short. A task that already holds a buffer must use [`BufferPool::try_take_more`] instead.
+    pub async fn take(&self, client: u64, want_bytes: usize) -> Buffer {
+        let nobody_waits = self.state.borrow().waiters.is_empty();
+        if nobody_waits && let Some(buffer) = self.try_take(client, want_bytes) {
+            return buffer;
+        }
+        let waiter =
+            Rc::new(Waiter { client, want_bytes, granted: RefCell::new(None), waker: RefCell::new(None) });
+        self.state.borrow_mut().waiters.push_back(waiter.clone());
+        // Those that wait may all be over their share while this client is not.
+        self.serve_waiters();
+        let waiting = Waiting { pool: self, waiter };
+        std::future::poll_fn(|cx| {
+            if let Some(buffer) = waiting.waiter.granted.take() {
+                return Poll::Ready(buffer);
+            }
+            waiting.waiter.waker.replace(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Another buffer for a task that holds one already, if memory is free, the client's share allows
+    /// it and nobody waits.
+    pub fn try_take_more(&self, client: u64, want_bytes: usize) -> Option<Buffer> {
+        if self.state.borrow().waiters.is_empty() { self.try_take(client, want_bytes) } else { None }
+    }
+
+    /// Gives memory that was not used since the last call back to the system. To be called now and
+    /// then, about once a second.
+    pub fn shrink_idle(&self) {
+        self.state.borrow_mut().shrink_idle();
+    }
+
+    /// What the pool holds now.
+    pub fn stats(&self) -> PoolStats {
+        let state = self.state.borrow();
+        let committed = state.leaves.iter().filter(|leaf| **leaf != Leaf::Released).count();
+        PoolStats {
+            budget_bytes: state.memory.bytes(),
+            used_bytes: state.used_bytes,
+            committed_bytes: committed * BUFFER_BYTES_MIN,
+            clients: state.held.len(),
+            waiting: state.waiters.len(),
+        }
+    }
+
+    fn try_take(&self, client: u64, want_bytes: usize) -> Option<Buffer> {
+        let (leaf, order) = self.state.borrow_mut().allocate(client, want_bytes)?;
+        let bytes = (BUFFER_BYTES_MIN << order).min(want_bytes.max(1));
+        // SAFETY: the block lies within the mapping.
+        let start = unsafe { self.state.borrow().memory.as_ptr().add(leaf as usize * BUFFER_BYTES_MIN) };
+        Some(Buffer { pool: self.clone(), client, leaf, order, start, bytes })
+    }
+
+    /// Gives out what is free, in order, passing by those who are over their share.
+    fn serve_waiters(&self) {
+        let mut at = 0;
+        loop {
+            let Some(waiter) = self.state.borrow().waiters.get(at).cloned() else { return };
+            match self.try_take(waiter.client, waiter.want_bytes) {
+                Some(buffer) => {
+                    self.state.borrow_mut().waiters.remove(at);
+                    waiter.granted.replace(Some(buffer));
+                    if let Some(waker) = waiter.waker.take() {
+                        waker.wake();
+                    }
+                }
+                None if self.state.borrow().is_full() => return,
+                None => at += 1,
+            }
+        }
+    }
+}
+
+/// Takes a waiter out of the queue when its future ends or is dropped. A buffer that was granted and
+/// not fetched goes back with the waiter.
+struct Waiting<'a> {
+    pool: &'a BufferPool,
+    waiter: Rc<Waiter>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.pool.state.borrow_mut().waiters.retain(|other| !Rc::ptr_eq(other, &self.waiter));
+    }
+}
+
+impl PoolState {
+    fn is_full(&self) -> bool {
+        self.free.iter().all(BTreeSet::is_empty)
+    }
+
+    /// Takes a block for a client: the largest that is free, within what is wanted and the client's
+    /// share. A client that holds nothing gets the smallest at least, if any is free.
+    fn allocate(&mut self, client: u64, want_bytes: usize) -> Option<(u32, usize)> {
+        let held = self.held.get(&client).copied().unwrap_or(0);
+        let free_bytes = self.memory.bytes() - self.used_bytes;
+        let wanted = want_bytes.clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX).next_power_of_two();
+        let highest = (wanted / BUFFER_BYTES_MIN).trailing_zeros() as usize;
+        let within_share = |order: &usize| {
+            let bytes = BUFFER_BYTES_MIN << order;
+            let free_after = free_bytes.saturating_sub(bytes);
+            held + bytes <= SHARE_OF_FREE * free_after || (held == 0 && *order == 0)
+        };
+        for order in (0..=highest).rev().filter(within_share) {
+            if let Some(leaf) = self.allocate_block(order) {
+                let leaves = leaf as usize..leaf as usize + (1 << order);
+                self.leaves[leaves].fill(Leaf::Recent);
+                self.used_bytes += BUFFER_BYTES_MIN << order;
+                *self.held.entry(client).or_insert(0) += BUFFER_BYTES_MIN << order;
+                return Some((leaf, order));
+            }
+        }
+        None
+    }
+
+    /// Takes a free block of this order, halving a larger one if there is no other.
+    fn allocate_block(&mut self, order: usize) -> Option<u32> {
+        let from = (order..ORDERS).find(|order| !self.free[*order].is_empty())?;
+        let leaf = self.free[from].pop_first()?;
+        for half in (order..from).rev() {
+            self.free[half].insert(leaf + (1 << half));
+        }
+        Some(leaf)
+    }
+
+    fn release(&mut self, client: u64, mut leaf: u32, mut order: usize) {
+        let bytes = BUFFER_BYTES_MIN << order;
+        self.used_bytes -= bytes;
+        if let Some(held) = self.held.get_mut(&client) {
+            *held -= bytes;
+            if *held == 0 {
+                self.held.remove(&client);
+            }
+        }
+        while order + 1 < ORDERS && self.free[order].remove(&(leaf ^ (1 << order))) {
+            leaf &= !(1 << order);
+            order += 1;
+        }
+        self.free[order].insert(leaf);
+    }
+
+    fn shrink_idle(&mut self) {
+        for order in 0..ORDERS {
+            for first in self.free[order].iter().map(|leaf| *leaf as usize) {
+                for leaf in first..first + (1 << order) {
+                    match self.leaves[leaf] {
+                        Leaf::Released => {}
+                        Leaf::Recent => self.leaves[leaf] = Leaf::Idle,
+                        Leaf::Idle => {
+                            self.memory.release(leaf * BUFFER_BYTES_MIN, BUFFER_BYTES_MIN);
+                            self.leaves[leaf] = Leaf::Released;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Page-aligned memory from a [`BufferPool`], given back on drop. Its content is whatever was there.
+pub struct Buffer {
+    pool: BufferPool,
+    client: u64,
+    leaf: u32,
+    order: usize,
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Where it begins, for system calls.
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.start
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the block is within the pool's mapping, which the pool in this struct keeps, is
+        // initialised (by the kernel, with zeros) and belongs to this buffer alone.
+        unsafe { std::slice::from_raw_parts(self.start, self.bytes) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.state.borrow_mut().release(self.client, self.leaf, self.order);
+        self.pool.serve_waiters();
+    }
+}
+
+/// Memory from `mmap`, unmapped on drop.
+pub(crate) struct Mapping {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: it owns a range of addresses, of which it hands out raw pointers only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; `release` needs exclusive access.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Private zeroed memory, committed when touched.
+    pub(crate) fn anonymous(bytes: usize) -> io::Result<Mapping> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        Self::map(bytes, flags, -1, 0)
+    }
+
+    /// A shared view of a file. Addresses beyond the file's end are not backed.
+    pub(crate) fn of_file(fd: RawFd, offset: i64, bytes: usize) -> io::Result<Mapping> {
+        Self::map(bytes, libc::MAP_SHARED, fd, offset)
+    }
+
+    fn map(bytes: usize, flags: i32, fd: RawFd, offset: i64) -> io::Result<Mapping> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapping { start: start.cast(), bytes })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.start
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives the memory of a part that nobody uses back to the system; it reads as zeros again.
+    fn release(&mut self, offset: usize, bytes: usize) {
+        assert!(offset + bytes <= self.bytes);
+        // SAFETY: the range is within this private anonymous mapping and, by the pool's books, in no
+        // buffer. A failure only keeps the memory.
+        unsafe { libc::madvise(self.start.add(offset).cast(), bytes, libc::MADV_DONTNEED) };
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by this struct, and whoever has pointers into it keeps the struct.
+        unsafe { libc::munmap(self.start.cast(), self.bytes) };
+    }
+}

@@ -1,0 +1,417 @@
+//! Data files by inode number, over any disk.
+//!
+//! A file whose inode has no data file here is empty: reading gives nothing, its size is 0. A data file
+//! is made by the first write, extending truncation or allocation. So creating a file in the file
+//! system touches no I/O server, and a server needs no word about files it holds no byte of.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weft_layout::Extent;
+
+use crate::disk::{Disk, ObjectInfo, Space};
+use crate::error::{Operation, StorageError};
+use crate::handles::RecentlyUsed;
+use crate::limits::{LIST_MAX, OPEN_FILES, WINDOWS_MAX};
+use crate::windows::{MappedWindow, Windows};
+
+/// All data files of one I/O server. Clones are the same set; every thread of the server has one.
+pub struct DataFiles<D: Disk> {
+    shared: Arc<Shared<D>>,
+}
+
+struct Shared<D: Disk> {
+    disk: D,
+    /// Held while a data file is opened, made or removed, so that a handle of a removed file never
+    /// stays behind under its number.
+    open: Mutex<RecentlyUsed<u64, Opened<D>>>,
+    windows: Windows,
+    openings: AtomicU64,
+}
+
+struct Opened<D: Disk> {
+    ino: u64,
+    /// Tells apart the openings of one number, whose files may differ.
+    opening: u64,
+    file: D::File,
+}
+
+/// What a server's data files use now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DataFilesStats {
+    /// Data files kept open.
+    pub open_files: usize,
+    /// Windows kept mapped.
+    pub windows: usize,
+}
+
+impl<D: Disk> Clone for DataFiles<D> {
+    fn clone(&self) -> Self {
+        DataFiles { shared: self.shared.clone() }
+    }
+}
+
+impl<D: Disk> DataFiles<D> {
+    /// The data files on `disk`, with the usual bounds.
+    pub fn new(disk: D) -> Self {
+        Self::with_bounds(disk, OPEN_FILES, WINDOWS_MAX)
+    }
+
+    /// The data files on `disk`, keeping at most `open_files` open while unused and `windows` mapped.
+    pub fn with_bounds(disk: D, open_files: usize, windows: usize) -> Self {
+        let shared = Shared {
+            disk,
+            open: Mutex::new(RecentlyUsed::new(open_files.max(1))),
+            windows: Windows::new(windows),
+            openings: AtomicU64::new(0),
+        };
+        DataFiles { shared: Arc::new(shared) }
+    }
+
+    /// The disk below.
+    pub fn disk(&self) -> &D {
+        &self.shared.disk
+    }
+
+    /// The data file of an inode, if there is one.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn open(&self, ino: u64) -> Result<Option<DataFile<D>>, StorageError> {
+        self.find(ino, |disk| disk.open(ino))
+    }
+
+    /// The data file of an inode, made if there is none.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn create(&self, ino: u64) -> Result<DataFile<D>, StorageError> {
+        let made = self.find(ino, |disk| disk.create(ino).map(Some))?;
+        Ok(made.expect("a file that was created is there"))
+    }
+
+    fn find(
+        &self,
+        ino: u64,
+        open: impl FnOnce(&D) -> std::io::Result<Option<D::File>>,
+    ) -> Result<Option<DataFile<D>>, StorageError> {
+        let handle = |opened| Some(DataFile { shared: self.shared.clone(), opened });
+        let mut cache = self.cache();
+        if let Some(opened) = cache.get(ino) {
+            return Ok(handle(opened));
+        }
+        let Some(file) = open(&self.shared.disk).map_err(failed(Operation::Open, ino))? else {
+            return Ok(None);
+        };
+        let opening = self.shared.openings.fetch_add(1, Ordering::Relaxed);
+        let opened = Arc::new(Opened { ino, opening, file });
+        // With all handles in use the bound is passed by one; the bound on requests keeps that small.
+        let (_, old) = cache.make_room();
+        cache.insert(ino, opened.clone());
+        drop(cache);
+        drop(old);
+        Ok(handle(opened))
+    }
+
+    fn cache(&self) -> MutexGuard<'_, RecentlyUsed<u64, Opened<D>>> {
+        self.shared.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads until `to` is full or the local data ends; says how much there was.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub async fn read_vectored(
+        &self,
+        ino: u64,
+        offset: u64,
+        to: &mut [IoSliceMut<'_>],
+    ) -> Result<usize, StorageError> {
+        match self.open(ino)? {
+            Some(file) => file.read_vectored(offset, to).await,
+            None => Ok(0),
+        }
+    }
+
+    /// Reads many pieces into `to`, one behind the other, with zeros for what the file does not have;
+    /// says how many bytes it had.
+    ///
+    /// # Errors
+    /// That of the disk.
+    ///
+    /// # Panics
+    /// If `to` is shorter than all pieces together.
+    pub async fn read_pieces(
+        &self,
+        ino: u64,
+        pieces: &[Extent],
+        to: &mut [u8],
+    ) -> Result<usize, StorageError> {
+        if let Some(file) = self.open(ino)? {
+            return file.read_pieces(pieces, to).await;
+        }
+        let bytes: u64 = pieces.iter().map(|piece| piece.bytes).sum();
+        to[..bytes as usize].fill(0);
+        Ok(0)
+    }
+
+    /// Writes all of `from`, making the data file if there is none. The slices are used up. After an
+    /// error an unknown part may have been written; other data is as it was.
+    ///
+    /// # Errors
+    /// That of the disk; see [`StorageError::is_full`].
+    pub async fn write_vectored(
+        &self,
+        ino: u64,
+        offset: u64,
+        from: &mut [IoSlice<'_>],
+    ) -> Result<(), StorageError> {
+        if from.iter().all(|slice| slice.is_empty()) {
+            return Ok(());
+        }
+        self.create(ino)?.write_vectored(offset, from).await
+    }
+
+    /// Makes what was written durable, with the file's size and name.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub async fn sync(&self, ino: u64) -> Result<(), StorageError> {
+        match self.open(ino)? {
+            Some(file) => file.sync().await,
+            None => Ok(()),
+        }
+    }
+
+    /// The exact local size in bytes.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn size(&self, ino: u64) -> Result<u64, StorageError> {
+        let cached = self.cache().get(ino);
+        let size = match cached {
+            Some(opened) => self.shared.disk.size(&opened.file),
+            None => self.shared.disk.size_of(ino).map(|size| size.unwrap_or(0)),
+        };
+        size.map_err(failed(Operation::Size, ino))
+    }
+
+    /// Sets the local size.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn truncate(&self, ino: u64, bytes: u64) -> Result<(), StorageError> {
+        let file = if bytes > 0 { Some(self.create(ino)?) } else { self.open(ino)? };
+        file.map_or(Ok(()), |file| file.truncate(bytes))
+    }
+
+    /// Makes a range read as zeros and gives its space back; the size stays.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn punch(&self, ino: u64, offset: u64, bytes: u64) -> Result<(), StorageError> {
+        self.open(ino)?.map_or(Ok(()), |file| file.punch(offset, bytes))
+    }
+
+    /// Makes sure that later writes to a range find space; extends the file unless `keep_size`.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn allocate(&self, ino: u64, offset: u64, bytes: u64, keep_size: bool) -> Result<(), StorageError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.create(ino)?.allocate(offset, bytes, keep_size)
+    }
+
+    /// Removes a data file. Says whether there was one. Handles that are in use stay usable, and their
+    /// file is gone with the last of them.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn remove(&self, ino: u64) -> Result<bool, StorageError> {
+        let mut cache = self.cache();
+        let removed = self.shared.disk.remove(ino).map_err(failed(Operation::Remove, ino))?;
+        let old = cache.remove(ino);
+        drop(cache);
+        drop(old);
+        self.shared.windows.forget(ino);
+        Ok(removed)
+    }
+
+    /// A page of all data files, at most `max` (and 4096), and the cursor for the next page: `None` when
+    /// this was the last. Begin with `None`. The order is the disk's own. A file that exists throughout
+    /// is listed once, whatever is made or removed meanwhile.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn list(
+        &self,
+        cursor: Option<u64>,
+        max: usize,
+    ) -> Result<(Vec<ObjectInfo>, Option<u64>), StorageError> {
+        let max = max.clamp(1, LIST_MAX);
+        let whole = |source| StorageError::Whole { what: "list", source };
+        let page = self.shared.disk.list(cursor, max).map_err(whole)?;
+        let next = page.last().filter(|_| page.len() == max).map(|last| last.ino);
+        Ok((page, next))
+    }
+
+    /// The room on the disk.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn space(&self) -> Result<Space, StorageError> {
+        self.shared.disk.space().map_err(|source| StorageError::Whole { what: "get the room of", source })
+    }
+
+    /// Unmaps windows that were not used since the last call. To be called now and then.
+    pub fn shrink_idle(&self) {
+        self.shared.windows.shrink_idle();
+    }
+
+    /// What is in use now.
+    pub fn stats(&self) -> DataFilesStats {
+        DataFilesStats { open_files: self.cache().len(), windows: self.shared.windows.len() }
+    }
+}
+
+fn failed(operation: Operation, ino: u64) -> impl FnOnce(std::io::Error) -> StorageError {
+    move |source| StorageError::File { operation, ino, source }
+}
+
+/// An open data file. Clones are the same opening.
+pub struct DataFile<D: Disk> {
+    shared: Arc<Shared<D>>,
+    opened: Arc<Opened<D>>,
+}
+
+impl<D: Disk> Clone for DataFile<D> {
+    fn clone(&self) -> Self {
+        DataFile { shared: self.shared.clone(), opened: self.opened.clone() }
+    }
+}
+
+impl<D: Disk> DataFile<D> {
+    /// The inode number.
+    pub fn ino(&self) -> u64 {
+        self.opened.ino
+    }
+
+    /// Reads until `to` is full or the file ends; says how much there was.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub async fn read_vectored(&self, offset: u64, to: &mut [IoSliceMut<'_>]) -> Result<usize, StorageError> {
+        let read = self.shared.disk.read_vectored(&self.opened.file, offset, to).await;
+        read.map_err(failed(Operation::Read, self.ino()))
+    }
+
+    /// [`DataFile::read_vectored`] into one slice.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub async fn read(&self, offset: u64, to: &mut [u8]) -> Result<usize, StorageError> {
+        self.read_vectored(offset, &mut [IoSliceMut::new(to)]).await
+    }
+
+    /// Reads many pieces into `to`, one behind the other, with zeros for what the file does not have;
+    /// says how many bytes it had. Pieces that have to wait for the device wait together.
+    ///
+    /// # Errors
+    /// That of the disk.
+    ///
+    /// # Panics
+    /// If `to` is shorter than all pieces together.
+    pub async fn read_pieces(&self, pieces: &[Extent], to: &mut [u8]) -> Result<usize, StorageError> {
+        let read = self.shared.disk.read_pieces(&self.opened.file, pieces, to).await;
+        read.map_err(failed(Operation::Read, self.ino()))
+    }
+
+    /// Writes all of `from`; the slices are used up. After an error an unknown part may have been
+    /// written.
+    ///
+    /// # Errors
+    /// That of the disk; see [`StorageError::is_full`].
+    pub async fn write_vectored(&self, offset: u64, from: &mut [IoSlice<'_>]) -> Result<(), StorageError> {
+        let written = self.shared.disk.write_vectored(&self.opened.file, offset, from).await;
+        written.map_err(failed(Operation::Write, self.ino()))
+    }
+
+    /// [`DataFile::write_vectored`] from one slice.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub async fn write(&self, offset: u64, from: &[u8]) -> Result<(), StorageError> {
+        self.write_vectored(offset, &mut [IoSlice::new(from)]).await
+    }
+
+    /// Makes what was written durable, with the file's size and name.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub async fn sync(&self) -> Result<(), StorageError> {
+        let synced = self.shared.disk.sync(&self.opened.file).await;
+        synced.map_err(failed(Operation::Sync, self.ino()))
+    }
+
+    /// The exact local size in bytes.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn size(&self) -> Result<u64, StorageError> {
+        self.shared.disk.size(&self.opened.file).map_err(failed(Operation::Size, self.ino()))
+    }
+
+    /// Sets the local size.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn truncate(&self, bytes: u64) -> Result<(), StorageError> {
+        self.shared.disk.truncate(&self.opened.file, bytes).map_err(failed(Operation::Truncate, self.ino()))
+    }
+
+    /// Makes a range read as zeros and gives its space back; the size stays.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn punch(&self, offset: u64, bytes: u64) -> Result<(), StorageError> {
+        let punched = self.shared.disk.punch(&self.opened.file, offset, bytes);
+        punched.map_err(failed(Operation::Punch, self.ino()))
+    }
+
+    /// Makes sure that later writes to a range find space; extends the file unless `keep_size`.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), StorageError> {
+        let allocated = self.shared.disk.allocate(&self.opened.file, offset, bytes, keep_size);
+        allocated.map_err(failed(Operation::Allocate, self.ino()))
+    }
+
+    /// Whether a range can be read without waiting for a device, as far as is known.
+    pub fn resident(&self, extent: Extent) -> bool {
+        self.shared.disk.resident(&self.opened.file, extent)
+    }
+
+    /// Brings ranges into the page cache without holding up the thread: before `sendfile`, or a copy
+    /// out of a window, of what is not resident.
+    pub async fn fetch(&self, extents: &[Extent]) {
+        self.shared.disk.fetch(&self.opened.file, extents).await
+    }
+
+    /// The local descriptor, if the disk has such; open as long as this handle lives.
+    pub fn raw_fd(&self) -> Option<RawFd> {
+        self.shared.disk.raw_fd(&self.opened.file)
+    }
+
+    /// The bytes from `offset` on at an address for system calls, up to `bytes` and the end of a 64 MiB
+    /// window; `None` if that is not to be had and the caller must read or write instead. Addresses
+    /// beyond the file's end are part of it, and system calls refuse them.
+    pub fn map(&self, offset: u64, bytes: u64) -> Option<MappedWindow> {
+        let fd = self.raw_fd()?;
+        self.shared.windows.get(self.opened.ino, self.opened.opening, fd, offset, bytes)
+    }
+}

@@ -1,0 +1,358 @@
+//! The storage directory of one I/O server.
+//!
+//! ```text
+//!   DIR/weft-storage                    who it belongs to: text, see below
+//!   DIR/lock                            locked (flock) while a server runs; holds its process number
+//!   DIR/data/3f/a0/000000000000002a     the data file of inode 42
+//! ```
+//!
+//! The two directory levels are the first two bytes, in hex, of `ino * 0x9e3779b97f4a7c15` (64 bits,
+//! wrapping): 65,536 directories, made when first needed. A data file's name is the inode number as 16
+//! hex digits. Its content is the bytes of the file that live on this server, with nothing added.
+//!
+//! `weft-storage` is three lines, written once, by rename:
+//!
+//! ```text
+//!   weft-storage 1
+//!   cluster 00112233445566778899aabbccddeeff
+//!   server 2
+//! ```
+//!
+//! The first gives the format version. A server refuses a directory that says anything else than it
+//! expects, so that a wrong path in a configuration can not mix the data of two servers.
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use crate::disk::{ObjectInfo, Space, fan_out};
+use crate::error::StorageError;
+
+/// The version of the format above.
+pub const FORMAT_VERSION: u32 = 1;
+
+const IDENTITY_FILE: &str = "weft-storage";
+const LOCK_FILE: &str = "lock";
+const DATA_DIRECTORY: &str = "data";
+
+/// Whose storage a directory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// The cluster.
+    pub cluster_id: [u8; 16],
+    /// The server's index in the cluster's ring of I/O servers.
+    pub server_id: u16,
+}
+
+impl Identity {
+    fn text(&self) -> String {
+        let cluster: String = self.cluster_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("weft-storage {FORMAT_VERSION}\ncluster {cluster}\nserver {}\n", self.server_id)
+    }
+}
+
+/// An open, locked storage directory.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    data: File,
+    /// Held open, and so locked, as long as the directory is.
+    _lock: File,
+    always_resident: bool,
+    /// The fan-out directories that were made durable, with those above, since the server began.
+    durable: Mutex<HashSet<u16>>,
+}
+
+impl Directory {
+    /// Opens a server's storage directory, made if it is missing or empty.
+    ///
+    /// # Errors
+    /// [`StorageError::InUse`] if another server has it open, [`StorageError::WrongDirectory`] if it is
+    /// not that of `identity`, [`StorageError::Directory`] if the local file system refuses.
+    pub fn open(path: &Path, identity: &Identity) -> Result<Directory, StorageError> {
+        let failed = |what, at: &Path| {
+            let path = at.to_path_buf();
+            move |source| StorageError::Directory { what, path, source }
+        };
+        fs::create_dir_all(path).map_err(failed("make the storage directory", path))?;
+        let lock = lock(path)?;
+        let data_path = path.join(DATA_DIRECTORY);
+        check_identity(path, identity, data_path.exists())?;
+        fs::create_dir_all(&data_path).map_err(failed("make the data directory", &data_path))?;
+        let data = File::open(&data_path).map_err(failed("open the data directory", &data_path))?;
+        File::open(path).and_then(|dir| dir.sync_all()).map_err(failed("sync", path))?;
+        let always_resident = is_in_memory(&data).map_err(failed("examine", &data_path))?;
+        Ok(Directory {
+            path: path.to_path_buf(),
+            data,
+            _lock: lock,
+            always_resident,
+            durable: Mutex::default(),
+        })
+    }
+
+    /// The directory's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the file system keeps everything in memory (tmpfs), so that no read waits.
+    pub(crate) fn always_resident(&self) -> bool {
+        self.always_resident
+    }
+
+    pub(crate) fn open_file(&self, ino: u64) -> io::Result<Option<File>> {
+        match self.open_at(&file_name(ino), libc::O_RDWR) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn create_file(&self, ino: u64) -> io::Result<File> {
+        let name = file_name(ino);
+        match self.open_at(&name, libc::O_RDWR | libc::O_CREAT) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
+        }
+        self.make_directory(&name[..2])?;
+        self.make_directory(&name[..5])?;
+        self.open_at(&name, libc::O_RDWR | libc::O_CREAT)
+    }
+
+    pub(crate) fn remove_file(&self, ino: u64) -> io::Result<bool> {
+        let name = c_string(&file_name(ino));
+        // SAFETY: `name` is a live C string.
+        match unsafe { libc::unlinkat(self.data.as_raw_fd(), name.as_ptr(), 0) } {
+            0 => Ok(true),
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::NotFound => Ok(false),
+                error => Err(error),
+            },
+        }
+    }
+
+    /// The size and time of the last change of a data file, if there is one.
+    pub(crate) fn examine(&self, ino: u64) -> io::Result<Option<(u64, SystemTime)>> {
+        let name = c_string(&file_name(ino));
+        // SAFETY: all-zero bytes are a valid `stat`.
+        let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: `name` is a live C string, `stat` is live and writable.
+        if unsafe { libc::fstatat(self.data.as_raw_fd(), name.as_ptr(), &mut stat, 0) } != 0 {
+            return match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::NotFound => Ok(None),
+                error => Err(error),
+            };
+        }
+        let since_epoch = Duration::new(stat.st_mtime.max(0) as u64, stat.st_mtime_nsec as u32);
+        Ok(Some((stat.st_size as u64, SystemTime::UNIX_EPOCH + since_epoch)))
+    }
+
+    /// The directories to sync, innermost first, so that a data file's name is durable.
+    pub(crate) fn directories_to_sync(&self, ino: u64) -> io::Result<Vec<File>> {
+        let name = file_name(ino);
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY;
+        let inner = self.open_at(&name[..5], flags)?;
+        if self.durable().contains(&fan_out(ino)) {
+            return Ok(vec![inner]);
+        }
+        Ok(vec![inner, self.open_at(&name[..2], flags)?, self.data.try_clone()?])
+    }
+
+    /// Notes that the directories above a data file were synced.
+    pub(crate) fn directories_are_durable(&self, ino: u64) {
+        self.durable().insert(fan_out(ino));
+    }
+
+    fn durable(&self) -> MutexGuard<'_, HashSet<u16>> {
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// At most `max` objects in order of (fan-out, ino), after `after`.
+    pub(crate) fn list(&self, after: Option<u64>, max: usize) -> io::Result<Vec<ObjectInfo>> {
+        let start = after.map(fan_out).unwrap_or(0);
+        let mut found = Vec::new();
+        let data = self.path.join(DATA_DIRECTORY);
+        for outer in hex_names::<2>(&data)?.into_iter().filter(|outer| *outer >= u64::from(start >> 8)) {
+            let outer_path = data.join(format!("{outer:02x}"));
+            for inner in hex_names::<2>(&outer_path)? {
+                let place = (outer << 8 | inner) as u16;
+                if place < start {
+                    continue;
+                }
+                for ino in hex_names::<16>(&outer_path.join(format!("{inner:02x}")))? {
+                    if after.is_some_and(|after| (place, ino) <= (start, after)) {
+                        continue;
+                    }
+                    if let Some((bytes, modified)) = self.examine(ino)? {
+                        found.push(ObjectInfo { ino, bytes, modified });
+                    }
+                    if found.len() >= max {
+                        return Ok(found);
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    pub(crate) fn space(&self) -> io::Result<Space> {
+        // SAFETY: all-zero bytes are a valid `statvfs`.
+        let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+        // SAFETY: `stat` is live and writable.
+        if unsafe { libc::fstatvfs(self.data.as_raw_fd(), &mut stat) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Space {
+            total_bytes: stat.f_blocks * stat.f_frsize,
+            available_bytes: stat.f_bavail * stat.f_frsize,
+            files: stat.f_files,
+            files_available: stat.f_favail,
+        })
+    }
+
+    fn open_at(&self, name: &str, flags: i32) -> io::Result<File> {
+        let name = c_string(name);
+        // SAFETY: `name` is a live C string.
+        let fd =
+            unsafe { libc::openat(self.data.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC, 0o600) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nobody else owns.
+        Ok(unsafe { File::from_raw_fd(fd) })
+    }
+
+    fn make_directory(&self, name: &str) -> io::Result<()> {
+        let name = c_string(name);
+        // SAFETY: `name` is a live C string.
+        match unsafe { libc::mkdirat(self.data.as_raw_fd(), name.as_ptr(), 0o700) } {
+            0 => Ok(()),
+            _ => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                error => Err(error),
+            },
+        }
+    }
+}
+
+/// `xx/yy/<ino>`, relative to the data directory.
+fn file_name(ino: u64) -> String {
+    let place = fan_out(ino);
+    format!("{:02x}/{:02x}/{ino:016x}", place >> 8, place & 0xff)
+}
+
+fn c_string(name: &str) -> CString {
+    CString::new(name).expect("names of data files are hex digits and slashes")
+}
+
+/// The entries of a directory that are lower-case hex of exactly `DIGITS` digits, as sorted numbers.
+/// A directory that is gone is empty.
+fn hex_names<const DIGITS: usize>(path: &Path) -> io::Result<Vec<u64>> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        result => result?,
+    };
+    let mut numbers = Vec::new();
+    for entry in entries {
+        let name = entry?.file_name();
+        let Some(name) = name.to_str().filter(|name| name.len() == DIGITS) else { continue };
+        if name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte)) {
+            numbers.extend(u64::from_str_radix(name, 16).ok());
+        }
+    }
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn lock(directory: &Path) -> Result<File, StorageError> {
+    let path = directory.join(LOCK_FILE);
+    let failed = |source| StorageError::Directory { what: "lock", path: path.clone(), source };
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(failed)?;
+    // SAFETY: locks a descriptor that is open.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return Err(failed(error));
+        }
+        let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_string();
+        return Err(StorageError::InUse { path: directory.to_path_buf(), holder });
+    }
+    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    Ok(file)
+}
+
+/// Compares the identity file with what is expected; writes it into a directory that has none and no
+/// data either.
+fn check_identity(directory: &Path, identity: &Identity, has_data: bool) -> Result<(), StorageError> {
+    let path = directory.join(IDENTITY_FILE);
+    let wrong = |reason| Err(StorageError::WrongDirectory { path: directory.to_path_buf(), reason });
+    let failed = |what| {
+        let path = path.clone();
+        move |source| StorageError::Directory { what, path, source }
+    };
+    let found = match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && has_data => {
+            return wrong(format!(
+                "it holds data but no {IDENTITY_FILE} file that says whose: check the configured path"
+            ));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return write_identity(directory, identity).map_err(failed("write"));
+        }
+        Err(error) => return Err(failed("read")(error)),
+    };
+    let expected = identity.text();
+    if found == expected {
+        return Ok(());
+    }
+    let line = |text: &str, n: usize| text.lines().nth(n).unwrap_or("nothing").to_string();
+    for (n, subject) in ["format", "cluster", "server"].into_iter().enumerate() {
+        let (has, wants) = (line(&found, n), line(&expected, n));
+        if has != wants {
+            return wrong(format!(
+                "its {subject} line says `{has}` where `{wants}` is expected: check the configured path and server"
+            ));
+        }
+    }
+    wrong(format!("its {IDENTITY_FILE} file has lines that this version does not know"))
+}
+
+fn write_identity(directory: &Path, identity: &Identity) -> io::Result<()> {
+    let temporary = directory.join("weft-storage.new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(identity.text().as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, directory.join(IDENTITY_FILE))
+}
+
+fn is_in_memory(data: &File) -> io::Result<bool> {
+    const RAMFS_MAGIC: u32 = 0x8584_58f6;
+    // SAFETY: all-zero bytes are a valid `statfs`.
+    let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is live and writable.
+    if unsafe { libc::fstatfs(data.as_raw_fd(), &mut stat) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // The field's type differs among C libraries; all magic numbers are 32 bits long.
+    Ok([libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&(stat.f_type as u32)))
+}
+
+/// The size of an open file.
+pub(crate) fn size_of_file(file: &File) -> io::Result<u64> {
+    Ok(file.metadata()?.size())
+}

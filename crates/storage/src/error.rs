@@ -1,0 +1,110 @@
+//! What can go wrong with storage, said once.
+
+use std::io;
+use std::path::PathBuf;
+
+/// What was being done to a data file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Opening or creating it.
+    Open,
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Making it durable.
+    Sync,
+    /// Setting its size.
+    Truncate,
+    /// Punching a hole.
+    Punch,
+    /// Allocating space.
+    Allocate,
+    /// Asking for its size.
+    Size,
+    /// Removing it.
+    Remove,
+}
+
+impl std::fmt::Display for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Operation::Open => "open",
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Sync => "sync",
+            Operation::Truncate => "truncate",
+            Operation::Punch => "punch a hole into",
+            Operation::Allocate => "allocate space for",
+            Operation::Size => "get the size of",
+            Operation::Remove => "remove",
+        })
+    }
+}
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// The local file system refused an operation on a data file.
+    #[error("cannot {operation} data file {ino:016x}: {source}")]
+    File {
+        /// What was tried.
+        operation: Operation,
+        /// The file's inode number.
+        ino: u64,
+        /// The local error.
+        source: io::Error,
+    },
+    /// The local file system refused an operation on the storage as a whole.
+    #[error("cannot {what} the storage directory: {source}")]
+    Whole {
+        /// What was tried.
+        what: &'static str,
+        /// The local error.
+        source: io::Error,
+    },
+    /// The storage directory could not be used.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Directory {
+        /// What was tried.
+        what: &'static str,
+        /// The path concerned.
+        path: PathBuf,
+        /// The local error.
+        source: io::Error,
+    },
+    /// Another server runs on this directory.
+    #[error("{} is in use by another server (process {holder}): stop that one first, or give this one its own directory", path.display())]
+    InUse {
+        /// The storage directory.
+        path: PathBuf,
+        /// The process that holds it, as it wrote it down.
+        holder: String,
+    },
+    /// The directory belongs to another server, another cluster or another version, or to no Weft at all.
+    #[error("{} is not this server's storage: {reason}", path.display())]
+    WrongDirectory {
+        /// The storage directory.
+        path: PathBuf,
+        /// What does not fit, and what to do.
+        reason: String,
+    },
+}
+
+impl StorageError {
+    /// The local errno, for the reply to a client (`EIO` where there is none).
+    pub fn errno(&self) -> i32 {
+        match self {
+            StorageError::File { source, .. }
+            | StorageError::Whole { source, .. }
+            | StorageError::Directory { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            StorageError::InUse { .. } => libc::EBUSY,
+            StorageError::WrongDirectory { .. } => libc::EINVAL,
+        }
+    }
+
+    /// Whether the disk, or the quota on it, is full.
+    pub fn is_full(&self) -> bool {
+        [libc::ENOSPC, libc::EDQUOT].contains(&self.errno())
+    }
+}

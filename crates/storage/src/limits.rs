@@ -1,0 +1,34 @@
+//! Every bound of this crate, with the reasons.
+
+/// Smallest buffer that a [`BufferPool`](crate::BufferPool) gives, in bytes.
+pub const BUFFER_BYTES_MIN: usize = 64 << 10;
+
+/// Largest buffer that a [`BufferPool`](crate::BufferPool) gives, in bytes. It is the longest unit of a
+/// pipelined transfer: long enough that a unit's fixed costs are under a percent.
+pub const BUFFER_BYTES_MAX: usize = 2 << 20;
+
+/// Buffer memory of one server, in bytes, unless told otherwise.
+pub const BUFFER_POOL_BYTES: usize = 32 << 20;
+
+/// Open data files a server keeps, unless told otherwise. Half of the usual limit of 1024 descriptors
+/// stays for connections.
+pub const OPEN_FILES: usize = 512;
+
+/// Bytes of one cached window into a data file. Windows begin at multiples of it.
+pub const WINDOW_BYTES: u64 = 64 << 20;
+
+/// Windows a server keeps mapped. 4 GiB of addresses, not of memory.
+pub const WINDOWS_MAX: usize = 64;
+
+/// Longest single read that brings bytes of a data file into the page cache, in bytes.
+pub const FETCH_BYTES_MAX: u64 = 1 << 20;
+
+/// Pieces of memory in one system call (`IOV_MAX` of Linux).
+pub const IOV_MAX: usize = 1024;
+
+/// Objects in one page of a listing: bounds the time the listing holds up its thread.
+pub const LIST_MAX: usize = 4096;
+
+const _: () = assert!(BUFFER_BYTES_MIN.is_power_of_two() && BUFFER_BYTES_MAX.is_power_of_two());
+const _: () = assert!(BUFFER_POOL_BYTES >= 4 * BUFFER_BYTES_MAX);
+const _: () = assert!(WINDOW_BYTES.is_power_of_two() && WINDOW_BYTES >= BUFFER_BYTES_MAX as u64);

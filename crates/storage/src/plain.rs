@@ -1,0 +1,179 @@
+//! The plain disk: every call waits on the calling thread. For kernels and containers without
+//! io_uring, and the base of [`RingDisk`](crate::RingDisk).
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use weft_layout::Extent;
+
+use crate::directory::{Directory, Identity, size_of_file};
+use crate::disk::{Disk, ObjectInfo, Space, check};
+use crate::error::StorageError;
+use crate::limits::IOV_MAX;
+use crate::residency;
+
+/// Data files in a local directory, with plain `preadv` and `pwritev`.
+pub struct PlainDisk {
+    pub(crate) directory: Directory,
+}
+
+/// An open data file of a [`PlainDisk`] or a [`RingDisk`](crate::RingDisk).
+#[derive(Clone)]
+pub struct LocalFile {
+    pub(crate) inner: Arc<LocalFileInner>,
+}
+
+pub(crate) struct LocalFileInner {
+    pub(crate) ino: u64,
+    pub(crate) file: File,
+    /// Set when the file's name was made durable since it was opened.
+    pub(crate) name_durable: AtomicBool,
+}
+
+impl LocalFile {
+    pub(crate) fn new(ino: u64, file: File) -> Self {
+        LocalFile { inner: Arc::new(LocalFileInner { ino, file, name_durable: AtomicBool::new(false) }) }
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.inner.file.as_raw_fd()
+    }
+}
+
+impl PlainDisk {
+    /// Opens the storage directory of a server; see [`Directory::open`].
+    ///
+    /// # Errors
+    /// As [`Directory::open`].
+    pub fn open(path: &Path, identity: &Identity) -> Result<PlainDisk, StorageError> {
+        Ok(PlainDisk { directory: Directory::open(path, identity)? })
+    }
+
+    pub(crate) fn fallocate(file: &LocalFile, mode: i32, offset: u64, bytes: u64) -> io::Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (offset, bytes) = (signed(offset)?, signed(bytes)?);
+        loop {
+            // SAFETY: no memory is passed.
+            if unsafe { libc::fallocate(file.fd(), mode, offset, bytes) } == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// An offset or length as the kernel wants it.
+pub(crate) fn signed(number: u64) -> io::Result<i64> {
+    i64::try_from(number).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
+}
+
+/// One `preadv2` with `flags`.
+pub(crate) fn read_at(
+    file: &LocalFile,
+    offset: u64,
+    to: &mut [IoSliceMut<'_>],
+    flags: i32,
+) -> io::Result<usize> {
+    let count = to.len().min(IOV_MAX) as i32;
+    let offset = signed(offset)?;
+    // SAFETY: IoSliceMut has the layout of iovec, and the slices are live and writable for the call.
+    check(unsafe { libc::preadv2(file.fd(), to.as_mut_ptr().cast(), count, offset, flags) })
+}
+
+impl Disk for PlainDisk {
+    type File = LocalFile;
+
+    fn open(&self, ino: u64) -> io::Result<Option<LocalFile>> {
+        Ok(self.directory.open_file(ino)?.map(|file| LocalFile::new(ino, file)))
+    }
+
+    fn create(&self, ino: u64) -> io::Result<LocalFile> {
+        Ok(LocalFile::new(ino, self.directory.create_file(ino)?))
+    }
+
+    fn remove(&self, ino: u64) -> io::Result<bool> {
+        self.directory.remove_file(ino)
+    }
+
+    fn size_of(&self, ino: u64) -> io::Result<Option<u64>> {
+        Ok(self.directory.examine(ino)?.map(|(bytes, _)| bytes))
+    }
+
+    fn list(&self, after: Option<u64>, max: usize) -> io::Result<Vec<ObjectInfo>> {
+        self.directory.list(after, max)
+    }
+
+    fn space(&self) -> io::Result<Space> {
+        self.directory.space()
+    }
+
+    fn size(&self, file: &LocalFile) -> io::Result<u64> {
+        size_of_file(&file.inner.file)
+    }
+
+    fn truncate(&self, file: &LocalFile, bytes: u64) -> io::Result<()> {
+        signed(bytes)?;
+        file.inner.file.set_len(bytes)
+    }
+
+    fn punch(&self, file: &LocalFile, offset: u64, bytes: u64) -> io::Result<()> {
+        Self::fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes)
+    }
+
+    fn allocate(&self, file: &LocalFile, offset: u64, bytes: u64, keep_size: bool) -> io::Result<()> {
+        let mode = if keep_size { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
+        Self::fallocate(file, mode, offset, bytes)
+    }
+
+    fn read_cached(
+        &self,
+        file: &LocalFile,
+        offset: u64,
+        to: &mut [IoSliceMut<'_>],
+    ) -> io::Result<Option<usize>> {
+        read_at(file, offset, to, 0).map(Some)
+    }
+
+    fn read_blocking(&self, file: &LocalFile, offset: u64, to: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        read_at(file, offset, to, 0)
+    }
+
+    async fn fetch(&self, _file: &LocalFile, _extents: &[Extent]) {}
+
+    fn resident(&self, file: &LocalFile, extent: Extent) -> bool {
+        self.directory.always_resident() || residency::is_cached(&file.inner.file, extent)
+    }
+
+    async fn write_some(&self, file: &LocalFile, offset: u64, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        let count = from.len().min(IOV_MAX) as i32;
+        let offset = signed(offset)?;
+        // SAFETY: IoSlice has the layout of iovec, and the slices are live for the call.
+        check(unsafe { libc::pwritev(file.fd(), from.as_ptr().cast(), count, offset) })
+    }
+
+    async fn sync(&self, file: &LocalFile) -> io::Result<()> {
+        file.inner.file.sync_data()?;
+        if !file.inner.name_durable.load(Ordering::Acquire) {
+            // A removed file has no name to keep, and its directories may be gone.
+            for directory in self.directory.directories_to_sync(file.inner.ino)? {
+                directory.sync_all()?;
+            }
+            self.directory.directories_are_durable(file.inner.ino);
+            file.inner.name_durable.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    fn raw_fd(&self, file: &LocalFile) -> Option<RawFd> {
+        Some(file.fd())
+    }
+}
