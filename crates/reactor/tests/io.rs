@@ -213,3 +213,10 @@ fn without_a_ring_operations_say_so() {
     });
     assert!(!ring::is_available());
 }
+
+#[test]
+fn a_ring_that_cannot_be_had_is_explained() {
+    let result = Reactor::new(ReactorOptions { ring_entries: Some(u32::MAX), spin_us: 0 });
+    let message = result.err().expect("no kernel makes a ring that large").to_string();
+    assert!(message.contains("make the reactor without a ring and use the plain disk"), "{message}");
+}

@@ -22,7 +22,7 @@
 //! something can finish and give it back.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
@@ -165,19 +165,23 @@ impl BufferPool {
 
     /// Gives out what is free, in order, passing by those who are over their share.
     fn serve_waiters(&self) {
+        let mut refused = HashSet::new();
         let mut at = 0;
-        loop {
+        while !self.state.borrow().is_full() {
             let Some(waiter) = self.state.borrow().waiters.get(at).cloned() else { return };
-            match self.try_take(waiter.client, waiter.want_bytes) {
-                Some(buffer) => {
-                    self.state.borrow_mut().waiters.remove(at);
-                    waiter.granted.replace(Some(buffer));
-                    if let Some(waker) = waiter.waker.take() {
-                        waker.wake();
-                    }
-                }
-                None if self.state.borrow().is_full() => return,
-                None => at += 1,
+            if refused.contains(&waiter.client) {
+                at += 1;
+                continue;
+            }
+            let Some(buffer) = self.try_take(waiter.client, waiter.want_bytes) else {
+                // Not even the smallest block: the client's other requests would fare alike.
+                refused.insert(waiter.client);
+                continue;
+            };
+            self.state.borrow_mut().waiters.remove(at);
+            waiter.granted.replace(Some(buffer));
+            if let Some(waker) = waiter.waker.take() {
+                waker.wake();
             }
         }
     }

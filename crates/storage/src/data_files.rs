@@ -391,6 +391,16 @@ impl<D: Disk> DataFile<D> {
         allocated.map_err(failed(Operation::Allocate, self.ino()))
     }
 
+    /// Makes the file at least `bytes` long, with a hole up to its last byte. Unlike
+    /// [`DataFile::truncate`] it never cuts what another thread has added meanwhile. A window beyond
+    /// the end can be written to after this.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn grow_to(&self, bytes: u64) -> Result<(), StorageError> {
+        if bytes <= self.size()? { Ok(()) } else { self.allocate(bytes - 1, 1, false) }
+    }
+
     /// Whether a range can be read without waiting for a device, as far as is known.
     pub fn resident(&self, extent: Extent) -> bool {
         self.shared.disk.resident(&self.opened.file, extent)

@@ -3,11 +3,11 @@
 //! ```text
 //!   DIR/weft-storage                    who it belongs to: text, see below
 //!   DIR/lock                            locked (flock) while a server runs; holds its process number
-//!   DIR/data/3f/a0/000000000000002a     the data file of inode 42
+//!   DIR/data/9e/37/000000000000012a     the data file of inode 298
 //! ```
 //!
-//! The two directory levels are the first two bytes, in hex, of `ino * 0x9e3779b97f4a7c15` (64 bits,
-//! wrapping): 65,536 directories, made when first needed. A data file's name is the inode number as 16
+//! The two directory levels are the first two bytes, in hex, of `(ino >> 8) * 0x9e3779b97f4a7c15` (64
+//! bits, wrapping): 65,536 directories, made when first needed. A data file's name is the inode number as 16
 //! hex digits. Its content is the bytes of the file that live on this server, with nothing added.
 //!
 //! `weft-storage` is three lines, written once, by rename:
@@ -95,11 +95,6 @@ impl Directory {
             always_resident,
             durable: Mutex::default(),
         })
-    }
-
-    /// The directory's path.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Whether the file system keeps everything in memory (tmpfs), so that no read waits.
@@ -291,7 +286,8 @@ fn lock(directory: &Path) -> Result<File, StorageError> {
         let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_string();
         return Err(StorageError::InUse { path: directory.to_path_buf(), holder });
     }
-    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(failed)?;
+    // Only for the message above; on a full disk a server starts without it.
+    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
 }
 

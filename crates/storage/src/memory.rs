@@ -60,15 +60,17 @@ impl MemDisk {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the size, as far as there is room: the size reached.
-    fn resize(&self, content: &mut Content, bytes: u64) -> u64 {
-        let old = content.bytes.len() as u64;
+    /// The size that a file of `old` bytes can grow to, up to `wanted`.
+    fn reachable(&self, old: u64, wanted: u64) -> u64 {
         let room = self.capacity_bytes.saturating_sub(self.used_bytes.load(Ordering::Relaxed));
-        let new = bytes.min(old.saturating_add(room));
-        content.bytes.resize(new as usize, 0);
-        self.used_bytes.fetch_add(new.wrapping_sub(old), Ordering::Relaxed);
+        wanted.min(old.saturating_add(room))
+    }
+
+    fn resize(&self, content: &mut Content, bytes: u64) {
+        let old = content.bytes.len() as u64;
+        content.bytes.resize(bytes as usize, 0);
+        self.used_bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
         content.modified = SystemTime::now();
-        new
     }
 }
 
@@ -127,11 +129,10 @@ impl Disk for MemDisk {
 
     fn truncate(&self, file: &MemFile, bytes: u64) -> io::Result<()> {
         let mut content = file.content();
-        let old = content.bytes.len() as u64;
-        if self.resize(&mut content, bytes) < bytes {
-            self.resize(&mut content, old);
+        if self.reachable(content.bytes.len() as u64, bytes) < bytes {
             return Err(full());
         }
+        self.resize(&mut content, bytes);
         Ok(())
     }
 
@@ -183,11 +184,11 @@ impl Disk for MemDisk {
         let mut content = file.content();
         let end = offset.checked_add(bytes).ok_or(io::Error::from_raw_os_error(libc::EFBIG))?;
         let old = content.bytes.len() as u64;
-        let reached = self.resize(&mut content, end.max(old));
+        let reached = self.reachable(old, end.max(old));
         if reached <= offset && bytes > 0 {
-            self.resize(&mut content, old);
             return Err(full());
         }
+        self.resize(&mut content, reached);
         let mut at = offset as usize;
         for slice in from {
             let count = slice.len().min(content.bytes.len() - at);

@@ -102,6 +102,17 @@ fn windows_show_the_file_and_survive_its_truncation() {
         file.read(WINDOW_BYTES, &mut back[..100]).await.unwrap();
         assert!(back[..100] == new);
 
+        // Beyond the end only after the file has grown there.
+        // SAFETY: within the window's mapping, which is 64 MiB long.
+        let beyond = unsafe { rest.as_ptr().add(1 << 20) };
+        assert!(copy_by_kernel(true, beyond, new.as_mut_ptr(), 100).is_err());
+        file.grow_to(WINDOW_BYTES + (1 << 20) + 100).unwrap();
+        file.grow_to(5).unwrap();
+        assert_eq!(copy_by_kernel(true, beyond, new.as_mut_ptr(), 100).unwrap(), 100);
+        assert_eq!(file.size().unwrap(), WINDOW_BYTES + (1 << 20) + 100);
+        file.read(WINDOW_BYTES + (1 << 20), &mut back[..100]).await.unwrap();
+        assert!(back[..100] == new);
+
         // Windows in use are not put out, and their number is bounded.
         assert!(file.map(10 * WINDOW_BYTES, 1).is_none());
         drop(window);
