@@ -16,6 +16,7 @@
 //! One fsync so covers all operations committed while the one before it ran (group commit).
 
 mod fjall;
+mod journal;
 mod mem;
 
 pub use self::fjall::{FjallEngine, FjallOptions};

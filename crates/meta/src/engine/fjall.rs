@@ -10,7 +10,12 @@
 //!   DIR/0.jnl  sealed: synced by fjall at the change to 1.jnl
 //!   DIR/1.jnl  newest: all commits since then; our fdatasync makes them durable
 //! ```
+//!
+//! Recovery is ours in one point too: fjall stops (or panics) at a journal that a power cut has torn in the middle
+//! of a batch, so `journal` cuts it back to its last whole batch before fjall opens it. A lock of our own keeps a
+//! second process from doing that to a store in use.
 
+use super::journal::{self, cut_torn_tail};
 use super::{Batch, CommitSeq, Engine, Scan, Syncer};
 use crate::EngineError;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
@@ -22,6 +27,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The one keyspace; the kinds of records differ by the first byte of the key.
 const KEYSPACE: &str = "meta";
+
+/// Held for as long as the store is open.
+const LOCK_FILE: &str = "weft.lock";
+
+/// One thread that writes full memory tables out at once, and one that compacts; with a single thread a long
+/// compaction would let the memory table grow without bound.
+const WORKERS: usize = 2;
 
 /// Journals on disk before the oldest memory table is forced out; the least fjall takes.
 const JOURNAL_BYTES_MAX: u64 = 128 * 1024 * 1024;
@@ -53,6 +65,8 @@ pub struct FjallEngine {
     keyspace: Keyspace,
     directory: PathBuf,
     progress: Arc<Progress>,
+    torn_bytes: u64,
+    _lock: File,
 }
 
 fn store_error(action: &'static str, error: impl std::fmt::Display) -> EngineError {
@@ -63,18 +77,40 @@ impl FjallEngine {
     /// Opens the store in `directory`, creating it if there is none, and replays its journal. Fails if another
     /// process has it open.
     pub fn open(directory: &Path, options: &FjallOptions) -> Result<FjallEngine, EngineError> {
+        let lock = lock(directory).map_err(|error| store_error("lock the store (is it in use?)", error))?;
+        let torn_bytes = cut_torn_tail(directory).map_err(|error| store_error("read the journal", error))?;
         let database = Database::builder(directory)
             .cache_size(options.cache_bytes)
             .max_journaling_size(JOURNAL_BYTES_MAX)
-            .worker_threads(1)
+            .worker_threads(WORKERS)
             .open()
             .map_err(|error| store_error("open the store", error))?;
         let keyspace = database
             .keyspace(KEYSPACE, || KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes))
             .map_err(|error| store_error("open the keyspace", error))?;
         let progress = Arc::new(Progress::default());
-        Ok(FjallEngine { database, keyspace, directory: directory.to_owned(), progress })
+        Ok(FjallEngine {
+            database,
+            keyspace,
+            directory: directory.to_owned(),
+            progress,
+            torn_bytes,
+            _lock: lock,
+        })
     }
+
+    /// How many bytes of the journal were cut off at opening because a power cut had torn them: commits that were
+    /// never synced. 0 after an orderly end and after a killed process.
+    pub fn torn_bytes(&self) -> u64 {
+        self.torn_bytes
+    }
+}
+
+fn lock(directory: &Path) -> io::Result<File> {
+    std::fs::create_dir_all(directory)?;
+    let file = File::create(directory.join(LOCK_FILE))?;
+    file.try_lock()?;
+    Ok(file)
 }
 
 impl Engine for FjallEngine {
@@ -146,15 +182,13 @@ impl Syncer for FjallSyncer {
     }
 }
 
-/// Syncs the journal with the highest number. One that vanishes between listing and opening was sealed meanwhile,
-/// written out to synced tables and deleted, so the search starts again.
+/// One that vanishes between listing and opening was sealed meanwhile, written out to synced tables and deleted, so
+/// the search starts again.
 fn sync_newest_journal(directory: &Path) -> io::Result<()> {
     loop {
-        let newest = std::fs::read_dir(directory)?
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(".jnl")?.parse::<u64>().ok())
-            .max()
+        let newest = journal::newest(directory)?
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no journal file"))?;
-        match File::open(directory.join(format!("{newest}.jnl"))) {
+        match File::open(newest) {
             Ok(journal) => return journal.sync_data(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
