@@ -13,7 +13,7 @@ use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Kind, ROOT_INO, decode_layout};
 use crate::keys;
 use crate::namespace::Namespace;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use thiserror::Error;
 
 /// A rule that the store breaks.
@@ -129,7 +129,7 @@ struct Census {
     by_name: HashMap<(u64, Vec<u8>), Entry>,
     by_order: HashMap<(u64, Vec<u8>), Entry>,
     xattrs: HashMap<u64, u32>,
-    orphans: Vec<u64>,
+    orphans: HashSet<u64>,
     garbage: Vec<u64>,
     damage: Vec<Damage>,
 }
@@ -178,7 +178,9 @@ impl Census {
                 }
             }
             keys::XATTR => *self.xattrs.entry(number).or_default() += 1,
-            keys::ORPHAN => self.orphans.push(number),
+            keys::ORPHAN => {
+                self.orphans.insert(number);
+            }
             keys::GARBAGE => {
                 decode_layout(key, value)?;
                 self.garbage.push(number);

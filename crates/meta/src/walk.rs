@@ -73,6 +73,9 @@ impl<E: Engine> Op<'_, E> {
         if at.path.len() > PATH_BYTES_MAX {
             return Err(MetaError::NameTooLong);
         }
+        if at.path.contains(&0) {
+            return Err(MetaError::Invalid("a path with a zero byte"));
+        }
         let mut dir = self.need(at.dir)?;
         let mut end = End::Empty;
         let mut path = std::borrow::Cow::Borrowed(at.path);

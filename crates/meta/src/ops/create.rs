@@ -225,6 +225,9 @@ impl<E: Engine> Op<'_, E> {
         if target.len() > TARGET_BYTES_MAX {
             return Err(MetaError::NameTooLong);
         }
+        if target.contains(&0) {
+            return Err(MetaError::Invalid("a target with a zero byte"));
+        }
         self.attempt(|op| {
             let place = op.free_place(caller, at, false)?;
             let mut inode = op.new_inode(caller, now, &place.dir, Kind::Symlink, 0o777);

@@ -1,0 +1,389 @@
+//! Paths, links and the rules of rename; listing while the directory changes; replies kept for repetitions.
+
+mod common;
+use common::*;
+use weft_meta::{At, Caller, MemEngine, Namespace, NewFile, Once, OpenFlags, ROOT_INO, RenameMode};
+
+fn tree() -> Namespace<MemEngine> {
+    let mut ns = mem();
+    let root = Caller::root();
+    for dir in ["d", "d/e", "d/e/g", "empty", "full", "full/x"] {
+        mkdir(&mut ns, &root, dir, 0o755).unwrap();
+    }
+    for file in ["f", "h", "d/f"] {
+        mkfile(&mut ns, &root, file, 0o644).unwrap();
+    }
+    run(&mut ns, |op| op.link(&root, now(1), at("f"), true, at("f2"))).unwrap();
+    for (target, path) in [
+        ("/d/e", "abs"),
+        ("e/..", "d/up"),
+        ("loop2", "loop1"),
+        ("loop1", "loop2"),
+        ("gone", "dangling"),
+        ("f", "tof"),
+    ] {
+        symlink(&mut ns, target, path);
+    }
+    ns
+}
+
+#[test]
+fn paths() {
+    let mut ns = tree();
+    let ino = |ns: &mut Namespace<MemEngine>, path: &str| stat(ns, path).unwrap().ino;
+    let (e, d, f) = (ino(&mut ns, "d/e"), ino(&mut ns, "d"), ino(&mut ns, "f"));
+    let long_name = "n".repeat(256);
+    let long_path = "./".repeat(2049);
+    for (path, follow, expected) in [
+        ("", false, Ok(ROOT_INO)),
+        ("/", false, Ok(ROOT_INO)),
+        ("..", false, Ok(ROOT_INO)),
+        ("d//e/.", false, Ok(e)),
+        ("d/e/../e/", false, Ok(e)),
+        ("abs", true, Ok(e)),
+        ("abs/", false, Ok(e)),
+        ("abs/../f", false, Ok(ino(&mut ns, "d/f"))),
+        ("d/up", true, Ok(d)),
+        ("d/up/up/up/e", true, Ok(e)),
+        ("tof", true, Ok(f)),
+        ("tof/", false, Err("NotDirectory")),
+        ("f/.", false, Err("NotDirectory")),
+        ("f/x", false, Err("NotDirectory")),
+        ("loop1", true, Err("Loop")),
+        ("loop1/x", false, Err("Loop")),
+        ("dangling", true, Err("NotFound")),
+        ("no/x", false, Err("NotFound")),
+        (long_name.as_str(), false, Err("NameTooLong")),
+        (long_path.as_str(), false, Err("NameTooLong")),
+        ("a\0b", false, Err("Invalid")),
+    ] {
+        let found = ns.begin().stat(&Caller::root(), at(path), follow);
+        let found = found.map(|attr| attr.ino).map_err(|error| outcome::<()>(Err(error)));
+        assert_eq!(found, expected, "{path}");
+    }
+    let below = At::new(d, "e/g");
+    assert_eq!(ns.begin().stat(&Caller::root(), below, true).unwrap().ino, ino(&mut ns, "d/e/g"));
+    assert_eq!(outcome(ns.begin().stat(&Caller::root(), At::ino(999_999), true)), "Stale");
+    assert_eq!(ns.begin().readlink(&Caller::root(), at("abs")).unwrap(), b"/d/e");
+    assert_eq!(outcome(ns.begin().readlink(&Caller::root(), at("f"))), "Invalid");
+}
+
+#[test]
+fn forty_links_and_no_more() {
+    let mut ns = mem();
+    mkfile(&mut ns, &Caller::root(), "l0", 0o644).unwrap();
+    for link in 1..=41 {
+        symlink(&mut ns, &format!("l{}", link - 1), &format!("l{link}"));
+    }
+    assert_eq!(outcome(ns.begin().stat(&Caller::root(), at("l40"), true)), "ok");
+    assert_eq!(outcome(ns.begin().stat(&Caller::root(), at("l41"), true)), "Loop");
+}
+
+#[test]
+fn creating() {
+    let mut ns = tree();
+    let exclusive = OpenFlags { exclusive: true, ..WRITE };
+    for (path, flags, expected) in [
+        ("new", exclusive, Ok(true)),
+        ("new", exclusive, Err("Exists")),
+        ("new", WRITE, Ok(false)),
+        ("dangling", exclusive, Err("Exists")),
+        ("dangling", WRITE, Ok(true)),
+        ("gone", READ, Ok(false)),
+        ("d", WRITE, Err("IsDirectory")),
+        ("new/", WRITE, Err("NotDirectory")),
+        ("other/", WRITE, Err("IsDirectory")),
+        ("no/where", WRITE, Err("NotFound")),
+        ("f/x", WRITE, Err("NotDirectory")),
+        ("loop1", WRITE, Err("Loop")),
+    ] {
+        let opened = create(&mut ns, S1, path, flags);
+        let opened = opened.map(|opened| opened.created).map_err(|error| outcome::<()>(Err(error)));
+        assert_eq!(opened, expected, "{path}");
+    }
+    let root = Caller::root();
+    for (path, expected) in
+        [("d", "Exists"), (".", "Exists"), ("tof", "Exists"), ("p/", "ok"), ("p/q/r", "NotFound")]
+    {
+        assert_eq!(outcome(mkdir(&mut ns, &root, path, 0o755)), expected, "mkdir {path}");
+    }
+    let target = "t".repeat(4096);
+    assert_eq!(
+        outcome(run(&mut ns, |op| op.symlink(&root, now(1), at("s"), target.as_bytes()))),
+        "NameTooLong"
+    );
+    assert_eq!(outcome(run(&mut ns, |op| op.link(&root, now(1), at("d"), true, at("d2")))), "NotPermitted");
+    assert_eq!(outcome(run(&mut ns, |op| op.link(&root, now(1), at("f"), true, at("h")))), "Exists");
+    assert_eq!(stat(&mut ns, "f").unwrap().nlink, 2);
+    sound(&ns);
+}
+
+#[test]
+fn removing() {
+    let mut ns = tree();
+    let root = Caller::root();
+    for (path, expected) in [
+        ("d", "IsDirectory"),
+        (".", "IsDirectory"),
+        ("f/", "NotDirectory"),
+        ("no", "NotFound"),
+        ("tof", "ok"),
+        ("f", "ok"),
+        ("f2", "ok"),
+        ("f2", "NotFound"),
+    ] {
+        assert_eq!(outcome(run(&mut ns, |op| op.unlink(&root, now(5), at(path)))), expected, "unlink {path}");
+    }
+    for (path, expected) in [
+        ("d", "NotEmpty"),
+        ("d/e/.", "Invalid"),
+        ("d/e/..", "NotEmpty"),
+        ("h", "NotDirectory"),
+        ("abs", "NotDirectory"),
+        ("no", "NotFound"),
+        ("empty/", "ok"),
+        ("empty", "NotFound"),
+    ] {
+        assert_eq!(outcome(run(&mut ns, |op| op.rmdir(&root, now(5), at(path)))), expected, "rmdir {path}");
+    }
+    assert_eq!(stat(&mut ns, "/").unwrap().mtime, now(5));
+    sound(&ns);
+}
+
+#[test]
+fn renaming() {
+    use RenameMode::{Exchange, NoReplace, Replace};
+    // from, to, mode -> outcome; each on a fresh tree
+    for (from, to, mode, expected) in [
+        ("f", "new", Replace, "ok"),
+        ("f", "h", Replace, "ok"),
+        ("f", "f2", Replace, "ok"),
+        ("f", "f", Replace, "ok"),
+        ("f", "d", Replace, "IsDirectory"),
+        ("f", "new/", Replace, "NotDirectory"),
+        ("f/", "new", Replace, "NotDirectory"),
+        ("f", "h", NoReplace, "Exists"),
+        ("f", "f", NoReplace, "Exists"),
+        ("f", "d/new", NoReplace, "ok"),
+        ("f", "no/new", Replace, "NotFound"),
+        ("no", "new", Replace, "NotFound"),
+        ("d", "new", Replace, "ok"),
+        ("d/", "new/", Replace, "ok"),
+        ("d/e", "e", Replace, "ok"),
+        ("d", "empty", Replace, "ok"),
+        ("d/e", "empty", Replace, "ok"),
+        ("d", "full", Replace, "NotEmpty"),
+        ("d", "f", Replace, "NotDirectory"),
+        ("d", "d/e/new", Replace, "Invalid"),
+        ("d", "d/new", Replace, "Invalid"),
+        ("d", "d", Replace, "ok"),
+        ("d/e/g", "d", Replace, "NotEmpty"),
+        ("d/.", "new", Replace, "Busy"),
+        ("d", "full/..", Replace, "Busy"),
+        ("tof", "new", Replace, "ok"),
+        ("f", "tof", Replace, "ok"),
+        ("f", "d", Exchange, "ok"),
+        ("d/e", "full", Exchange, "ok"),
+        ("d/e", "d/f", Exchange, "ok"),
+        ("f", "h", Exchange, "ok"),
+        ("f", "f2", Exchange, "ok"),
+        ("f", "new", Exchange, "NotFound"),
+        ("d", "d/e", Exchange, "Invalid"),
+        ("d/e/g", "d", Exchange, "Invalid"),
+    ] {
+        let mut ns = tree();
+        let before = (stat(&mut ns, from), stat(&mut ns, to));
+        let renamed = run(&mut ns, |op| op.rename(&Caller::root(), now(7), at(from), at(to), mode));
+        assert_eq!(outcome(renamed), expected, "{from} -> {to} {mode:?}");
+        sound(&ns);
+        if let ("ok", (Ok(source), target)) = (expected, before) {
+            assert_eq!(stat(&mut ns, to).unwrap().ino, source.ino, "{from} -> {to}");
+            let same = target.as_ref().is_ok_and(|target| target.ino == source.ino);
+            match stat(&mut ns, from) {
+                Ok(left) if mode == Exchange => assert_eq!(left.ino, target.unwrap().ino),
+                Ok(_) => assert!(same, "{from} is still there"),
+                Err(_) => assert!(!same && mode != Exchange),
+            }
+        }
+    }
+}
+
+#[test]
+fn moving_a_directory_needs_write_permission_on_it() {
+    let mut ns = mem();
+    let owner = user(10);
+    mkdir(&mut ns, &owner, "a", 0o755).unwrap();
+    mkdir(&mut ns, &owner, "b", 0o755).unwrap();
+    mkdir(&mut ns, &owner, "a/d", 0o555).unwrap();
+    let same = run(&mut ns, |op| op.rename(&owner, now(1), at("a/d"), at("a/e"), RenameMode::Replace));
+    assert_eq!(outcome(same), "ok", "its .. stays");
+    let other = run(&mut ns, |op| op.rename(&owner, now(1), at("a/e"), at("b/e"), RenameMode::Replace));
+    assert_eq!(outcome(other), "Access");
+}
+
+#[test]
+fn a_failed_operation_stages_nothing() {
+    let mut ns = tree();
+    let mut op = ns.begin();
+    assert_eq!(
+        outcome(op.rename(&Caller::root(), now(1), at("d"), at("full"), RenameMode::Replace)),
+        "NotEmpty"
+    );
+    let before = op.commit().unwrap();
+    let mut op = ns.begin();
+    op.mkdir(&Caller::root(), now(1), at("dropped"), 0o755).unwrap();
+    drop(op);
+    assert_eq!(ns.committed(), before);
+    assert_eq!(outcome(stat(&mut ns, "dropped")), "NotFound");
+}
+
+#[test]
+fn listing_while_the_directory_changes() {
+    let mut ns = mem();
+    let root = Caller::root();
+    for file in 0..100 {
+        mkfile(&mut ns, &root, &format!("old{file:03}"), 0o644).unwrap();
+    }
+    let mut names: Vec<String> = Vec::new();
+    let mut after = 0;
+    let mut round = 0;
+    loop {
+        let page = ns.begin().readdir(&root, ROOT_INO, after, 7, 1 << 20).unwrap();
+        assert!(page.entries.len() <= 7);
+        for entry in &page.entries {
+            assert!(entry.cookie > after && entry.cookie >= 16);
+            assert_eq!(entry.attr.ino, entry.ino);
+            after = entry.cookie;
+            names.push(String::from_utf8(entry.name.clone()).unwrap());
+        }
+        // Entries already listed vanish, some not yet listed too, and new ones appear.
+        let done = &names[round * 7 % names.len()];
+        let _ = run(&mut ns, |op| op.unlink(&root, now(2), at(done)));
+        let _ = run(&mut ns, |op| op.unlink(&root, now(2), at(&format!("old{:03}", 99 - round))));
+        if round < 5 {
+            mkfile(&mut ns, &root, &format!("new{round}"), 0o644).unwrap();
+        }
+        round += 1;
+        if page.eof {
+            break;
+        }
+    }
+    let mut unique = names.clone();
+    unique.sort();
+    unique.dedup();
+    assert_eq!(unique.len(), names.len(), "nothing twice");
+    let expected = (0..100 - round).map(|file| format!("old{file:03}"));
+    for name in expected.filter(|name| name < &"old080".to_string()) {
+        assert!(names.contains(&name), "{name} was there all the time");
+    }
+    assert_eq!(names.iter().filter(|name| name.starts_with("new")).count(), 5);
+    sound(&ns);
+}
+
+#[test]
+fn pages_keep_to_their_bytes_but_make_progress() {
+    let mut ns = mem();
+    for file in 0..10 {
+        mkfile(&mut ns, &Caller::root(), &format!("{}{file}", "n".repeat(200)), 0o644).unwrap();
+    }
+    let page = ns.begin().readdir(&Caller::root(), ROOT_INO, 0, 100, 1000).unwrap();
+    assert_eq!((page.entries.len(), page.eof), (2, false));
+    let page = ns.begin().readdir(&Caller::root(), ROOT_INO, 0, 100, 1).unwrap();
+    assert_eq!((page.entries.len(), page.eof), (1, false));
+    let ino = mkdir(&mut ns, &user(5), "mine", 0o711).unwrap();
+    assert_eq!(outcome(ns.begin().readdir(&user(6), ino, 0, 9, 9)), "Access");
+    let page = ns.begin().readdir(&user(5), ino, 0, 9, 9).unwrap();
+    assert_eq!((page.entries.len(), page.eof, page.parent), (0, true, ROOT_INO));
+}
+
+#[test]
+fn a_repeated_request_gets_the_same_reply_even_after_a_kill() {
+    let mut ns = mem();
+    let root = Caller::root();
+    let new = NewFile { mode: 0o600, layout: None };
+    let flags = OpenFlags { exclusive: true, ..WRITE };
+    let Once::Fresh(mut op) = ns.begin_once(now(1), S1, 3, 41).unwrap() else { panic!("new request") };
+    let ino = op.create(&root, now(1), S1, at("f"), &new, flags).unwrap().attr.ino;
+    op.commit_with_reply(&ino.to_le_bytes()).unwrap();
+    let killed = ns.engine().fork();
+    for mut ns in [ns, Namespace::open(killed, options()).unwrap()] {
+        match ns.begin_once(now(2), S1, 3, 41).unwrap() {
+            Once::Replay(reply) => assert_eq!(reply, ino.to_le_bytes()),
+            Once::Fresh(_) => panic!("it has run"),
+        }
+        assert_eq!(outcome(ns.begin_once(now(2), S1, 3, 40).map(|_| ())), "Invalid", "a straggler");
+        assert_eq!(outcome(ns.begin_once(now(2), S1, 5000, 1).map(|_| ())), "Invalid", "no such slot");
+        for (session, slot, request) in [(S1, 3, 42), (S1, 4, 1), (S2, 3, 41)] {
+            assert!(matches!(ns.begin_once(now(2), session, slot, request).unwrap(), Once::Fresh(_)));
+        }
+        run(&mut ns, |op| op.session_gone(S1)).unwrap();
+        assert!(matches!(ns.begin_once(now(2), S1, 3, 41).unwrap(), Once::Fresh(_)), "forgotten");
+    }
+}
+
+#[test]
+fn replies_without_a_stored_effect_are_kept_in_memory() {
+    let mut ns = mem();
+    let root = Caller::root();
+    mkfile(&mut ns, &root, "f", 0o644).unwrap();
+    let before = ns.committed();
+    for _ in 0..2 {
+        if let Once::Fresh(mut op) = ns.begin_once(now(1), S1, 0, 1).unwrap() {
+            op.open(&root, now(1), S1, at("f"), READ).unwrap();
+            op.commit_with_reply(b"open").unwrap();
+        }
+    }
+    assert_eq!((ns.committed(), ns.statfs().open_files), (before, 1));
+    let ino = stat(&mut ns, "f").unwrap().ino;
+    run(&mut ns, |op| op.close(now(1), S1, ino, false, None)).unwrap();
+    assert_eq!(ns.statfs().open_files, 0, "it was counted once");
+}
+
+#[test]
+fn old_replies_of_unknown_sessions_are_dropped() {
+    let mut ns = mem();
+    for (session, seconds) in [(S1, 10), (S2, 20)] {
+        for slot in 0..300 {
+            let Once::Fresh(mut op) = ns.begin_once(now(seconds), session, slot, 1).unwrap() else {
+                panic!()
+            };
+            op.mkdir(&Caller::root(), now(1), at(&format!("{seconds}.{slot}")), 0o755).unwrap();
+            op.commit_with_reply(b"r").unwrap();
+        }
+    }
+    assert_eq!(ns.drop_old_replies(now(99)).unwrap(), 0, "the sessions are known");
+    let mut ns = Namespace::open(ns.engine().fork(), options()).unwrap();
+    assert_eq!(ns.drop_old_replies(now(15)).unwrap(), 300);
+    assert!(matches!(ns.begin_once(now(2), S2, 7, 1).unwrap(), Once::Replay(_)));
+    assert!(matches!(ns.begin_once(now(2), S1, 7, 1).unwrap(), Once::Fresh(_)));
+}
+
+#[test]
+fn check_finds_planted_damage() {
+    use weft_meta::{Batch, Damage, Engine};
+    let mut ns = tree();
+    ns.syncer().sync().unwrap();
+    let clean = ns.engine().fork();
+    let keys: Vec<_> = clean.scan(b"i", b"y").map(|pair| pair.unwrap().0).collect();
+    assert!(keys.len() > 30);
+    for key in keys.iter().filter(|key| matches!(key[0], b'i' | b'n' | b'o')) {
+        let mut engine = clean.fork();
+        let mut batch = Batch::default();
+        batch.delete(key.clone());
+        engine.commit(batch).unwrap();
+        let ns = Namespace::open(engine, options()).unwrap();
+        assert_ne!(ns.check().unwrap(), vec![], "without {key:?}");
+        let mut engine = clean.fork();
+        let mut batch = Batch::default();
+        batch.put(key.clone(), [9, 9, 9]);
+        engine.commit(batch).unwrap();
+        let ns = Namespace::open(engine, options()).unwrap();
+        assert!(matches!(ns.check().unwrap()[0], Damage::Unreadable(_)), "{key:?} overwritten");
+    }
+    let mut engine = clean.fork();
+    let mut batch = Batch::default();
+    batch.put([b"x".as_slice(), &77_777u64.to_be_bytes(), b"user.a"].concat(), [1]);
+    batch.put([b"u".as_slice(), &stat(&mut ns, "f").unwrap().ino.to_be_bytes()].concat(), [1]);
+    engine.commit(batch).unwrap();
+    assert_eq!(Namespace::open(engine, options()).unwrap().check().unwrap().len(), 2);
+}
