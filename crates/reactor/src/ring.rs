@@ -204,8 +204,9 @@ pub fn is_available() -> bool {
 /// which may be long after the future was dropped. The entry's `user_data` is overwritten.
 ///
 /// # Safety
-/// Every descriptor and all memory the entry refers to must stay valid, and the memory must not be
-/// referred to by anything else, until `keepalive` is dropped. Multishot operations are not allowed.
+/// Every descriptor and all memory the entry refers to must stay valid until `keepalive` is dropped, and
+/// until then no Rust reference may exist to memory that the kernel writes, nor an exclusive one to
+/// memory that it reads. Multishot operations are not allowed.
 ///
 /// # Panics
 /// Outside [`Reactor::run`](crate::Reactor::run).
