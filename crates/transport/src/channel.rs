@@ -1,0 +1,414 @@
+//! The client's end of a byte stream: requests out, data and replies in, never blocking.
+//!
+//! ```text
+//!  submit ─► queue of messages ─► writev (header, body, caller's pieces) ─►  server
+//!            one is being sent,                                                │
+//!            the rest wait                                                     ▼
+//!  done ◄── requests under way ◄── replies in any order; data ──► caller's pieces (readv)
+//! ```
+//!
+//! A completion is given only when nothing of its request is left to send: from then on the caller's memory is not touched.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use weft_wire::limits::{BODY_BYTES_MAX, CREDITS_PER_CONNECTION};
+use weft_wire::{HEADER_BYTES, Header, Kind};
+
+use crate::error::{FrameError, LinkError};
+use crate::framing::{CLIENT_BUFFER_BYTES, FrameLimits, FrameReader};
+use crate::runs::{Cursor, IoVecs, MemoryRuns};
+use crate::segment::Segment;
+use crate::socket::{SocketSource, send, shut_down, wait_for};
+use crate::{Completion, OWN_REQUEST_IDS};
+
+/// Most bytes given to one `writev`, so that one call does not hold up the other servers' connections.
+const SEND_BYTES_MAX: u64 = 4 << 20;
+/// How long a link that is dropped waits for the server to have let go of the caller's memory.
+const LET_GO_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The payload of a message to be sent.
+pub(crate) enum Payload {
+    None,
+    /// Bytes of the link's own.
+    Bytes(Vec<u8>),
+    /// The caller's pieces (tidy, in this process) and how many bytes they hold.
+    Pieces(MemoryRuns, u64),
+}
+
+struct Outgoing {
+    request_id: u64,
+    /// Header, body, and own payload.
+    head: Vec<u8>,
+    head_sent: usize,
+    pieces: MemoryRuns,
+    cursor: Cursor,
+    pieces_left: u64,
+    passed: Option<Segment>,
+}
+
+struct Pending {
+    request_id: u64,
+    /// Where data of the server goes: tidy, in this process.
+    memory: MemoryRuns,
+    total_bytes: u64,
+    cursor: Cursor,
+    /// Share offset of `cursor`.
+    position: u64,
+    delivered_bytes: u64,
+    sent: bool,
+    reply: Option<(Header, Vec<u8>)>,
+}
+
+/// What of the incoming stream is being taken.
+#[derive(Clone, Copy)]
+struct Taking {
+    request_id: u64,
+    ends_request: bool,
+}
+
+pub(crate) struct Channel {
+    fd: OwnedFd,
+    peer: String,
+    unix: bool,
+    reader: FrameReader,
+    taking: Option<Taking>,
+    outgoing: VecDeque<Outgoing>,
+    pending: Vec<Pending>,
+    ready: Vec<Completion>,
+    credits: u16,
+    failed: bool,
+    process: u32,
+}
+
+impl Channel {
+    pub(crate) fn new(fd: OwnedFd, peer: String, unix: bool) -> Channel {
+        Channel {
+            fd,
+            peer,
+            unix,
+            reader: FrameReader::new(CLIENT_BUFFER_BYTES),
+            taking: None,
+            outgoing: VecDeque::new(),
+            pending: Vec::new(),
+            ready: Vec::new(),
+            credits: 1,
+            failed: false,
+            process: std::process::id(),
+        }
+    }
+
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    pub(crate) fn wants_write(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    pub(crate) fn credits(&self) -> u16 {
+        self.credits
+    }
+
+    pub(crate) fn set_credits(&mut self, credits: u16) {
+        self.credits = credits.min(CREDITS_PER_CONNECTION);
+    }
+
+    /// Takes a credit for a request of the caller's.
+    pub(crate) fn take_credit(&mut self) -> Result<(), LinkError> {
+        self.check_open()?;
+        self.credits =
+            self.credits.checked_sub(1).ok_or_else(|| LinkError::NoCredit { peer: self.peer.clone() })?;
+        Ok(())
+    }
+
+    fn check_open(&self) -> Result<(), LinkError> {
+        if self.failed { Err(LinkError::Closed { peer: self.peer.clone() }) } else { Ok(()) }
+    }
+
+    /// Checks a request of the caller's before anything is done for it.
+    pub(crate) fn check_request(&self, header: &Header, body: &[u8]) -> Result<(), LinkError> {
+        self.check_open()?;
+        if self.credits == 0 {
+            return Err(LinkError::NoCredit { peer: self.peer.clone() });
+        }
+        let what = if header.kind != Kind::Request {
+            "only requests are sent by a client"
+        } else if body.len() > BODY_BYTES_MAX {
+            "its body is larger than any server takes"
+        } else if header.request_id >= OWN_REQUEST_IDS {
+            "its number is one of those kept for the transport"
+        } else if self.is_pending(header.request_id) {
+            "its number is in use by a request under way"
+        } else {
+            return Ok(());
+        };
+        Err(LinkError::Request { peer: self.peer.clone(), what })
+    }
+
+    pub(crate) fn is_pending(&self, request_id: u64) -> bool {
+        self.pending.iter().any(|pending| pending.request_id == request_id)
+    }
+
+    /// Sends a request; `memory` (tidy, in this process) is where its data goes.
+    ///
+    /// # Safety
+    /// The memory of `payload` and `memory` stays valid until the completion comes or this is dropped.
+    pub(crate) unsafe fn start(
+        &mut self,
+        mut header: Header,
+        body: &[u8],
+        payload: Payload,
+        memory: (MemoryRuns, u64),
+        passed: Option<Segment>,
+    ) -> Result<(), LinkError> {
+        let (own, pieces, pieces_left) = match payload {
+            Payload::None => (Vec::new(), MemoryRuns::new(), 0),
+            Payload::Bytes(bytes) => (bytes, MemoryRuns::new(), 0),
+            Payload::Pieces(pieces, bytes) => (Vec::new(), pieces, bytes),
+        };
+        header.body_bytes = body.len() as u32;
+        header.payload_bytes = own.len() as u64 + pieces_left;
+        let mut head = Vec::with_capacity(HEADER_BYTES + body.len() + own.len());
+        head.extend_from_slice(&header.encode());
+        head.extend_from_slice(body);
+        head.extend_from_slice(&own);
+        let request_id = header.request_id;
+        self.pending.push(Pending {
+            request_id,
+            memory: memory.0,
+            total_bytes: memory.1,
+            cursor: Cursor::default(),
+            position: 0,
+            delivered_bytes: 0,
+            sent: false,
+            reply: None,
+        });
+        let cursor = Cursor::default();
+        self.outgoing.push_back(Outgoing {
+            request_id,
+            head,
+            head_sent: 0,
+            pieces,
+            cursor,
+            pieces_left,
+            passed,
+        });
+        if self.outgoing.len() == 1 { self.flush() } else { Ok(()) }
+    }
+
+    /// Sends and receives what can be without waiting.
+    pub(crate) fn progress(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
+        self.check_open()?;
+        self.flush()?;
+        let result = self.receive();
+        done.append(&mut self.ready);
+        result.map_err(|error| self.fail(error))
+    }
+
+    fn fail(&mut self, error: LinkError) -> LinkError {
+        self.failed = true;
+        error
+    }
+
+    fn stream_error(&mut self, source: impl Into<FrameError>) -> LinkError {
+        self.fail(LinkError::Stream { peer: self.peer.clone(), source: source.into() })
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        while let Some(message) = self.outgoing.front_mut() {
+            match send_some(self.fd.as_fd(), message) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // The server may have said why before it closed: that is read first.
+                Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                    self.outgoing.clear();
+                    return Ok(());
+                }
+                Err(error) => return Err(self.stream_error(error)),
+            }
+            if message.head_sent == message.head.len() && message.pieces_left == 0 {
+                let request_id = message.request_id;
+                self.outgoing.pop_front();
+                self.note_sent(request_id);
+            }
+        }
+        Ok(())
+    }
+
+    fn note_sent(&mut self, request_id: u64) {
+        if let Some(at) = self.pending.iter().position(|pending| pending.request_id == request_id) {
+            self.pending[at].sent = true;
+            self.complete(at);
+        }
+    }
+
+    /// Gives the completion of a request that is sent and answered.
+    fn complete(&mut self, at: usize) {
+        if self.pending[at].sent && self.pending[at].reply.is_some() {
+            let Pending { reply, delivered_bytes, .. } = self.pending.swap_remove(at);
+            self.ready.extend(reply.map(|(header, body)| Completion { header, body, delivered_bytes }));
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), LinkError> {
+        let mut drained = Some(false);
+        let limits = FrameLimits::client();
+        loop {
+            if self.taking.is_some() && !self.take_payload(&mut drained)? {
+                return Ok(());
+            }
+            let mut source = SocketSource { fd: self.fd.as_fd(), unix: self.unix, drained };
+            let message = self.reader.next(&mut source, &limits);
+            drained = source.drained;
+            match message {
+                Ok(Some((header, body))) => self.take_message(header, body)?,
+                Ok(None) => return Ok(()),
+                Err(error) => return Err(self.stream_error(error)),
+            }
+        }
+    }
+
+    fn protocol(&self, what: &'static str) -> LinkError {
+        LinkError::Protocol { peer: self.peer.clone(), what }
+    }
+
+    fn take_message(&mut self, header: Header, body: Vec<u8>) -> Result<(), LinkError> {
+        let Some(at) = self.pending.iter().position(|pending| pending.request_id == header.request_id) else {
+            return Err(self.protocol("it answered a request that is not under way"));
+        };
+        if self.pending[at].reply.is_some() {
+            return Err(self.protocol("it answered a request twice"));
+        }
+        let reply = header.kind == Kind::Reply;
+        let offset = if reply { 0 } else { header.share_offset };
+        if header.payload_bytes > 0 {
+            let protocol = self.protocol("it sent data outside of the memory it was given");
+            let pending = &mut self.pending[at];
+            if offset.checked_add(header.payload_bytes).is_none_or(|end| end > pending.total_bytes) {
+                return Err(protocol);
+            }
+            if offset < pending.position {
+                (pending.cursor, pending.position) = (Cursor::default(), 0);
+            }
+            pending.cursor.advance(&pending.memory, offset - pending.position);
+            pending.position = offset;
+        }
+        if reply {
+            if header.request_id < OWN_REQUEST_IDS {
+                self.credits = self.credits.saturating_add(header.credit).min(CREDITS_PER_CONNECTION);
+            }
+            self.pending[at].reply = Some((header, body));
+        }
+        if header.payload_bytes > 0 {
+            self.taking = Some(Taking { request_id: header.request_id, ends_request: reply });
+        } else if reply {
+            self.complete(at);
+        }
+        Ok(())
+    }
+
+    /// Moves payload into the caller's pieces. `false`: no more is there now.
+    fn take_payload(&mut self, drained: &mut Option<bool>) -> Result<bool, LinkError> {
+        let Some(Taking { request_id, ends_request }) = self.taking else { return Ok(true) };
+        let at = self.pending.iter().position(|pending| pending.request_id == request_id);
+        let at = at.ok_or_else(|| self.protocol("it sent data for a request that is not under way"))?;
+        while self.reader.payload_left() > 0 {
+            let pending = &mut self.pending[at];
+            let mut pieces = IoVecs::new();
+            pending.cursor.gather(&pending.memory, self.reader.payload_left(), &mut pieces);
+            let mut source = SocketSource { fd: self.fd.as_fd(), unix: self.unix, drained: *drained };
+            // SAFETY: the pieces are the caller's, who keeps them valid and untouched until the completion.
+            let moved = unsafe { self.reader.payload(&mut source, &mut pieces) };
+            *drained = source.drained;
+            match moved {
+                Ok(Some(moved)) => {
+                    pending.cursor.advance(&pending.memory, moved as u64);
+                    pending.position += moved as u64;
+                    pending.delivered_bytes += moved as u64;
+                }
+                Ok(None) => return Ok(false),
+                Err(error) => return Err(self.stream_error(error)),
+            }
+        }
+        self.taking = None;
+        if ends_request {
+            self.complete(at);
+        }
+        Ok(true)
+    }
+
+    /// Waits for the completion of a request of the link's own; for setting up a link, before anything else is under way.
+    pub(crate) fn wait_own(&mut self, request_id: u64, timeout: Duration) -> Result<Completion, LinkError> {
+        let deadline = Instant::now() + timeout;
+        let mut done = Vec::new();
+        loop {
+            self.progress(&mut done)?;
+            if let Some(at) = done.iter().position(|completion| completion.header.request_id == request_id) {
+                return Ok(done.swap_remove(at));
+            }
+            let events = libc::POLLIN | if self.wants_write() { libc::POLLOUT } else { 0 };
+            let there =
+                wait_for(self.fd.as_fd(), events, deadline).map_err(|error| self.stream_error(error))?;
+            if !there {
+                let error = LinkError::SetUpTimeout {
+                    peer: self.peer.clone(),
+                    timeout_ms: timeout.as_millis() as u64,
+                };
+                return Err(self.fail(error));
+            }
+        }
+    }
+
+    /// Ends the connection and waits until the server has let go of the caller's memory: it closes its end when it will not
+    /// touch it any more. In a forked child nothing is done: there the connection is still the parent's.
+    pub(crate) fn let_go(&mut self) {
+        let nothing_lent = self.pending.iter().all(|pending| pending.request_id >= OWN_REQUEST_IDS);
+        if nothing_lent || std::process::id() != self.process {
+            return;
+        }
+        shut_down(self.fd.as_fd(), libc::SHUT_WR);
+        let deadline = Instant::now() + LET_GO_TIMEOUT;
+        let mut sink = [0u8; 4096];
+        loop {
+            // SAFETY: a live buffer of the length given.
+            let read = unsafe {
+                libc::recv(self.raw_fd(), sink.as_mut_ptr().cast(), sink.len(), libc::MSG_DONTWAIT)
+            };
+            let blocked = read < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
+            if read <= 0 && !blocked {
+                return;
+            }
+            if blocked && !wait_for(self.fd.as_fd(), libc::POLLIN, deadline).unwrap_or(false) {
+                return;
+            }
+        }
+    }
+}
+
+/// One `sendmsg` of what is left of a message.
+fn send_some(fd: BorrowedFd<'_>, message: &mut Outgoing) -> io::Result<()> {
+    let mut pieces = IoVecs::new();
+    let head = &message.head[message.head_sent..];
+    pieces.push(head.as_ptr().cast_mut(), head.len());
+    let passed = message.passed.as_ref().map(Segment::fd);
+    if message.pieces_left > 0 {
+        message.cursor.gather(&message.pieces, message.pieces_left.min(SEND_BYTES_MAX), &mut pieces);
+    }
+    // SAFETY: the head is live, and the caller of `start` keeps the pieces valid.
+    let sent = unsafe { send(fd, pieces.as_slice(), passed, false) }?;
+    message.passed = None;
+    let of_head = sent.min(message.head.len() - message.head_sent);
+    message.head_sent += of_head;
+    let of_pieces = (sent - of_head) as u64;
+    message.cursor.advance(&message.pieces, of_pieces);
+    message.pieces_left -= of_pieces;
+    Ok(())
+}

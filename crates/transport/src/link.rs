@@ -1,0 +1,111 @@
+//! The client's side of the seam.
+
+use std::os::fd::RawFd;
+
+use weft_wire::Header;
+use weft_wire::limits::SHARE_BYTES_MAX;
+
+use crate::error::LinkError;
+use crate::runs::MemoryRuns;
+use crate::segment::Segment;
+
+/// The memory of a request. Pieces with segment 0 are addresses in this process, whether they lie in a [`Segment`] or not:
+/// a link finds out by itself. With a segment's number the address is an offset in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Bulk {
+    /// None.
+    None,
+    /// The server fills these pieces.
+    Put(MemoryRuns),
+    /// The server fetches these pieces.
+    Get(MemoryRuns),
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Completion {
+    /// The reply's header; its `request_id` says which request.
+    pub header: Header,
+    /// The reply's body.
+    pub body: Vec<u8>,
+    /// Bytes that came over the stream into the memory of a put. Where the server reaches the memory itself: all of it when
+    /// it answered [`weft_wire::Status::Ok`], else 0; how far it was filled is in the reply's body.
+    pub delivered_bytes: u64,
+}
+
+/// How a link moves data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LinkKind {
+    /// TCP, with this congestion control.
+    Tcp {
+        /// Its name in the kernel.
+        congestion: String,
+    },
+    /// Shared memory; the server reaches this process's memory.
+    ShmDirect,
+    /// Shared memory; data is copied through a segment of the link's.
+    ShmStaged {
+        /// Why the server cannot reach this process's memory.
+        reason: String,
+    },
+    /// In one process, for tests.
+    Memory,
+}
+
+impl std::fmt::Display for LinkKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            LinkKind::Tcp { congestion } => write!(f, "tcp {congestion}"),
+            LinkKind::ShmDirect => f.write_str("shm direct"),
+            LinkKind::ShmStaged { reason } => write!(f, "shm staged: {reason}"),
+            LinkKind::Memory => f.write_str("memory"),
+        }
+    }
+}
+
+/// A client's connection to a server. The calling thread does all the work: it submits requests on any number of links,
+/// waits for their descriptors with `poll(2)`, and calls [`Link::progress`] on those that are ready.
+///
+/// Dropping a link closes it. The memory of requests under way is the caller's again when drop returns: over shared memory it
+/// first tells the server to let go (in a forked child it only closes descriptors).
+pub trait Link: Send {
+    /// How it moves data, for status.
+    fn kind(&self) -> LinkKind;
+    /// The server, for people.
+    fn peer(&self) -> &str;
+    /// To wait for: readable always, writable too while [`Link::wants_write`].
+    fn fd(&self) -> RawFd;
+    /// Whether something is waiting to be sent.
+    fn wants_write(&self) -> bool;
+    /// Requests that may still be submitted. It is 1 until [`Link::set_credits`] is told what the server allows.
+    fn credits(&self) -> u16;
+    /// Sets the requests that the server allows at once, from its handshake; nothing may be under way.
+    fn set_credits(&mut self, credits: u16);
+    /// The largest bulk of one request whose memory is not all in segments.
+    fn bulk_bytes_max(&self) -> u64 {
+        SHARE_BYTES_MAX
+    }
+    /// Sends a request. `header` has operation, id, slot and trace; lengths and flags are set here.
+    ///
+    /// # Errors
+    /// See [`LinkError::is_fatal`]: other errors refuse this request and leave the link as it was.
+    ///
+    /// # Safety
+    /// The memory of `bulk` stays valid, and untouched by others, until the completion comes or the link is dropped.
+    unsafe fn submit(&mut self, header: Header, body: &[u8], bulk: Bulk) -> Result<(), LinkError>;
+    /// Sends and receives what can be without waiting; adds completed requests to `done`, also when it returns an error.
+    ///
+    /// # Errors
+    /// The link has failed and so have all its requests under way.
+    fn progress(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError>;
+    /// Makes a segment known, so that requests with pieces in it move without a copy where the transport can.
+    ///
+    /// # Errors
+    /// The link has failed.
+    fn add_segment(&mut self, segment: &Segment) -> Result<(), LinkError>;
+    /// Forgets a segment. Requests under way may still use it.
+    ///
+    /// # Errors
+    /// The link has failed.
+    fn drop_segment(&mut self, id: u16) -> Result<(), LinkError>;
+}

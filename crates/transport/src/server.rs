@@ -1,0 +1,660 @@
+//! The server's side of the seam, and the part of it that TCP and Unix sockets share: a stream of messages on a reactor.
+//!
+//! ```text
+//!  one task:      recv ─► Incoming ─► spawn handler ─► recv …       (recv waits while a request's payload is being read)
+//!  its handlers:  bulk.get / bulk.put … reply                       (units of several requests interleave: fair turns)
+//! ```
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::ops::Deref;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use weft_reactor::{Interest, LocalLock, Notify, Readiness, timeout};
+use weft_wire::limits::{STALL_TIMEOUT_MS, UNIT_BYTES_MAX};
+use weft_wire::messages::ErrorDetail;
+use weft_wire::{HEADER_BYTES, Header, HeaderError, Op, Status, VERSIONS, Wire};
+
+use crate::error::{ConnError, FrameError};
+use crate::framing::{FrameLimits, FrameReader, SERVER_BUFFER_BYTES};
+use crate::runs::IoVecs;
+use crate::socket::{SocketSource, checked, send, set_nonblocking, shut_down};
+
+const STALL_TIMEOUT: Duration = Duration::from_millis(STALL_TIMEOUT_MS);
+/// What a refused peer may still send before its connection is closed, so that the refusal reaches it.
+const REFUSED_BYTES_MAX: usize = 256 << 10;
+/// How long it may do so.
+const REFUSED_TIMEOUT: Duration = Duration::from_millis(500);
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Who is at the other end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// How data moves, for status: "tcp cubic", "shm direct", "shm staged", "memory".
+    pub transport: String,
+    /// Its address, for people.
+    pub address: String,
+    /// Over a Unix socket: its process, as the kernel says.
+    pub process_id: Option<u32>,
+    /// Over a Unix socket: its user, as the kernel says.
+    pub user_id: Option<u32>,
+}
+
+impl std::fmt::Display for PeerInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "client {} ({})", self.address, self.transport)
+    }
+}
+
+/// A request as it came.
+#[derive(Debug)]
+pub struct Incoming<B> {
+    /// Its header, with lengths that were checked.
+    pub header: Header,
+    /// Its body, not decoded.
+    pub body: Vec<u8>,
+    /// Its way to the client's memory.
+    pub bulk: B,
+}
+
+/// A server's end of a connection; many tasks of one thread share it.
+#[allow(async_fn_in_trait)]
+pub trait ServerConn: 'static {
+    /// The way to the memory of a request.
+    type Bulk: ServerBulk;
+
+    /// Waits for the next request; first until the payload of the one before is taken or its bulk dropped. What the
+    /// transport itself asks for (probe, segments) is answered within.
+    ///
+    /// Called by one task at a time. After an error the connection is closed.
+    ///
+    /// # Errors
+    /// The client is gone, stalled, or sent what is no message; where it can be told, it was.
+    async fn recv(&self) -> Result<Incoming<Self::Bulk>, ConnError>;
+
+    /// Sends a reply. Lengths are set here; `payload` is inline data, placed at the beginning of the memory of a put.
+    ///
+    /// # Errors
+    /// The client is gone or takes nothing any more.
+    async fn reply(&self, header: Header, body: &[u8], payload: &[IoSlice<'_>]) -> Result<(), ConnError>;
+
+    /// The client has proved that it knows the key: the limits of strangers are lifted.
+    fn prove(&self);
+
+    /// Who it is.
+    fn peer(&self) -> PeerInfo;
+
+    /// Cuts the connection: everything waiting on it fails.
+    fn close(&self);
+}
+
+/// The way to the client's memory for one request. Offsets are in the request's share.
+///
+/// Dropping it is always right: what is left of a streamed payload is then read and thrown away.
+#[allow(async_fn_in_trait)]
+pub trait ServerBulk: 'static {
+    /// Bytes that the request streams or describes. 0 for a put that is streamed: how much the client takes is known from its
+    /// request, and more than that makes the client close the connection.
+    fn bytes(&self) -> u64;
+
+    /// Client memory that this process can address: pieces in order, for system calls only (the client may change it at any
+    /// time). They live as long as the bulk or its [`ServerBulk::keeper`]. `None` where it cannot, or there are too many pieces.
+    fn local(&self, share_offset: u64, bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>>;
+
+    /// Keeps what [`ServerBulk::local`] gave alive, beyond the bulk: for operations that outlive a dropped handler.
+    fn keeper(&self) -> Option<Rc<dyn Any>>;
+
+    /// Whether [`ServerBulk::put_file`] works.
+    fn sends_files(&self) -> bool;
+
+    /// Whether [`ServerBulk::put_mapped`] and [`ServerBulk::get_mapped`] work.
+    fn reaches_mapped(&self) -> bool;
+
+    /// Moves one unit into the client's memory.
+    ///
+    /// # Errors
+    /// The client is gone, or its memory is not there.
+    async fn put(&mut self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError>;
+
+    /// Moves bytes of a file into the client's memory without passing through this process. What the file does not have
+    /// (any more) arrives as zeros.
+    ///
+    /// # Errors
+    /// As [`ServerBulk::put`]; `Mechanism` where [`ServerBulk::sends_files`] says no.
+    async fn put_file(
+        &mut self,
+        share_offset: u64,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+        bytes: u64,
+    ) -> Result<(), ConnError>;
+
+    /// Moves bytes from mapped pages of a data file into the client's memory; pages that are gone are an error, no signal.
+    ///
+    /// # Errors
+    /// As [`ServerBulk::put`]; `Mechanism` where [`ServerBulk::reaches_mapped`] says no.
+    ///
+    /// # Safety
+    /// `pages` lies in a mapping that stays until this returns.
+    async unsafe fn put_mapped(
+        &mut self,
+        share_offset: u64,
+        pages: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<(), ConnError>;
+
+    /// The other way.
+    ///
+    /// # Errors
+    /// As [`ServerBulk::put_mapped`].
+    ///
+    /// # Safety
+    /// As [`ServerBulk::put_mapped`], and the mapping is writable.
+    async unsafe fn get_mapped(
+        &mut self,
+        share_offset: u64,
+        pages: NonNull<u8>,
+        bytes: usize,
+    ) -> Result<(), ConnError>;
+
+    /// Fetches one unit from the client's memory. Of a streamed payload offsets must rise; what is left out is thrown away.
+    ///
+    /// # Errors
+    /// The client is gone, stalled, or its memory is not there.
+    async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError>;
+
+    /// Throws away what is left of a streamed payload, now.
+    ///
+    /// # Errors
+    /// The client is gone or stalled.
+    async fn discard(self) -> Result<(), ConnError>
+    where
+        Self: Sized;
+}
+
+/// Who has the payload of the message that the stream stands in.
+#[derive(Clone, Copy, PartialEq)]
+enum PayloadOwner {
+    /// Nobody, or there is none: it is thrown away before the next message.
+    Nobody,
+    /// A bulk.
+    Bulk,
+}
+
+/// A stream of messages on a reactor.
+pub(crate) struct ServerStream {
+    // Before the descriptor: it has to be taken off the reactor first.
+    readiness: Readiness,
+    fd: OwnedFd,
+    unix: bool,
+    reader: RefCell<FrameReader>,
+    owner: Cell<PayloadOwner>,
+    payload_free: Notify,
+    writing: LocalLock<()>,
+    proven: Cell<bool>,
+    closed: Cell<bool>,
+    peer: RefCell<PeerInfo>,
+}
+
+/// Cuts the connection if a message is left half written: nothing after it could be understood.
+struct WholeMessage<'a> {
+    stream: &'a ServerStream,
+    whole: bool,
+}
+
+impl Drop for WholeMessage<'_> {
+    fn drop(&mut self) {
+        if !self.whole {
+            self.stream.close();
+        }
+    }
+}
+
+impl ServerStream {
+    pub(crate) fn new(fd: OwnedFd, unix: bool, peer: PeerInfo) -> io::Result<ServerStream> {
+        set_nonblocking(fd.as_fd())?;
+        Ok(ServerStream {
+            readiness: Readiness::new(&fd)?,
+            fd,
+            unix,
+            reader: RefCell::new(FrameReader::new(SERVER_BUFFER_BYTES)),
+            owner: Cell::new(PayloadOwner::Nobody),
+            payload_free: Notify::new(),
+            writing: LocalLock::new(()),
+            proven: Cell::new(false),
+            closed: Cell::new(false),
+            peer: RefCell::new(peer),
+        })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn prove(&self) {
+        self.proven.set(true);
+    }
+
+    pub(crate) fn is_proven(&self) -> bool {
+        self.proven.get()
+    }
+
+    pub(crate) fn peer(&self) -> PeerInfo {
+        self.peer.borrow().clone()
+    }
+
+    pub(crate) fn set_transport(&self, transport: &str) {
+        self.peer.borrow_mut().transport = transport.into();
+    }
+
+    pub(crate) fn peer_text(&self) -> String {
+        self.peer.borrow().to_string()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.get()
+    }
+
+    pub(crate) fn close(&self) {
+        if !self.closed.replace(true) {
+            shut_down(self.fd.as_fd(), libc::SHUT_RDWR);
+            self.payload_free.notify();
+        }
+    }
+
+    pub(crate) fn closed_error(&self) -> ConnError {
+        ConnError::Closed { peer: self.peer_text() }
+    }
+
+    pub(crate) fn take_descriptor(&self) -> Option<OwnedFd> {
+        self.reader.borrow_mut().take_descriptor()
+    }
+
+    fn source(&self) -> SocketSource<'_> {
+        SocketSource { fd: self.fd.as_fd(), unix: self.unix, drained: None }
+    }
+
+    fn io_error(&self, error: impl Into<FrameError>) -> ConnError {
+        let was_closed = self.closed.get();
+        self.close();
+        let source = error.into();
+        let gone = match &source {
+            FrameError::Closed => true,
+            FrameError::Io(error) => {
+                matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+            }
+            _ => false,
+        };
+        let peer = self.peer_text();
+        if gone || was_closed { ConnError::Closed { peer } } else { ConnError::Stream { peer, source } }
+    }
+
+    fn stalled(&self) -> ConnError {
+        self.close();
+        ConnError::Stalled { peer: self.peer_text(), timeout_ms: STALL_TIMEOUT_MS }
+    }
+
+    /// Waits for bytes; in the middle of something only until `deadline`.
+    async fn wait_readable(&self, deadline: Option<Instant>) -> Result<(), ConnError> {
+        self.readiness.clear(Interest::Read);
+        match deadline {
+            None => self.readiness.readable().await,
+            Some(deadline) => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                timeout(left, self.readiness.readable()).await.map_err(|_| self.stalled())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for room to send.
+    async fn wait_writable(&self) -> Result<(), ConnError> {
+        self.readiness.clear(Interest::Write);
+        timeout(STALL_TIMEOUT, self.readiness.writable()).await.map_err(|_| self.stalled())
+    }
+
+    /// The next request's header and body. Its payload, if there is one, is the caller's to hand out.
+    pub(crate) async fn message(&self, remote_memory: bool) -> Result<(Header, Vec<u8>), ConnError> {
+        while self.owner.get() == PayloadOwner::Bulk && !self.closed.get() {
+            self.payload_free.notified().await;
+        }
+        self.skip(u64::MAX).await?;
+        let mut deadline = None;
+        loop {
+            if self.closed.get() {
+                return Err(self.closed_error());
+            }
+            match self.next_message(remote_memory) {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => {
+                    let begun = !self.reader.borrow().is_idle();
+                    deadline = begun.then(|| deadline.unwrap_or_else(|| Instant::now() + STALL_TIMEOUT));
+                    self.wait_readable(deadline).await?;
+                }
+                Err(error) => return Err(self.refuse(error).await),
+            }
+        }
+    }
+
+    /// The next request if it is here. An idle connection gives up its buffer.
+    fn next_message(&self, remote_memory: bool) -> Result<Option<(Header, Vec<u8>)>, FrameError> {
+        let limits = FrameLimits::server(self.proven.get(), remote_memory);
+        let mut reader = self.reader.borrow_mut();
+        let message = reader.next(&mut self.source(), &limits)?;
+        if message.is_none() && reader.is_idle() {
+            reader.release_buffer();
+            reader.drop_descriptors();
+        }
+        Ok(message)
+    }
+
+    /// Payload of the current message that is still to be taken.
+    fn payload_left(&self) -> u64 {
+        self.reader.borrow().payload_left()
+    }
+
+    /// Takes payload into buffers, in order, as much as they hold; it must be there to be taken.
+    async fn take(&self, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {
+        let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
+        let mut done = 0;
+        while done < total {
+            if self.closed.get() {
+                return Err(self.closed_error());
+            }
+            let step = {
+                let mut pieces = IoVecs::new();
+                pieces.push_rest_mut(buffers, done);
+                // SAFETY: the pieces are the rest of the caller's exclusively borrowed buffers.
+                unsafe { self.reader.borrow_mut().payload(&mut self.source(), &mut pieces) }
+            };
+            match step {
+                Ok(Some(moved)) => done += moved,
+                Ok(None) => self.wait_readable(Some(Instant::now() + STALL_TIMEOUT)).await?,
+                Err(error) => return Err(self.io_error(error)),
+            }
+        }
+        self.free_payload();
+        Ok(())
+    }
+
+    fn free_payload(&self) {
+        if self.payload_left() == 0 && self.owner.replace(PayloadOwner::Nobody) == PayloadOwner::Bulk {
+            self.payload_free.notify();
+        }
+    }
+
+    /// Throws away up to `bytes` of payload.
+    async fn skip(&self, bytes: u64) -> Result<(), ConnError> {
+        let mut left = self.payload_left().min(bytes);
+        if left == 0 {
+            return Ok(());
+        }
+        let mut sink = vec![0u8; left.min(64 << 10) as usize];
+        while left > 0 {
+            let part = left.min(sink.len() as u64) as usize;
+            self.take(&mut [IoSliceMut::new(&mut sink[..part])]).await?;
+            left -= part as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes the whole of a short payload.
+    pub(crate) async fn take_all(&self, header: &Header) -> Result<Vec<u8>, ConnError> {
+        let mut payload = vec![0u8; header.payload_bytes as usize];
+        self.take(&mut [IoSliceMut::new(&mut payload)]).await?;
+        Ok(payload)
+    }
+
+    /// Tells a peer whose message cannot be taken why, where it can be told, and closes the connection.
+    async fn refuse(&self, error: FrameError) -> ConnError {
+        let refusal = match &error {
+            FrameError::Header(HeaderError::Unknown { version, request_id, .. }) => {
+                let known = (VERSIONS.0..=VERSIONS.1).contains(version);
+                let status = if known { Status::Unsupported } else { Status::Version };
+                Some(Header::request(Op::Ping, *request_id).reply(status))
+            }
+            FrameError::TooBig { header, .. } => Some(header.reply(Status::TooBig)),
+            FrameError::Misplaced { header, .. } => Some(header.reply(Status::Malformed)),
+            _ => None,
+        };
+        if let Some(header) = refusal {
+            let detail = ErrorDetail { text: error.to_string() }.to_bytes();
+            if self.send_message(header, &detail, &[]).await.is_ok() {
+                shut_down(self.fd.as_fd(), libc::SHUT_WR);
+                // Closing with unread bytes would reset the connection under the refusal.
+                let _ = timeout(REFUSED_TIMEOUT, self.drain_refused()).await;
+            }
+        }
+        self.io_error(error)
+    }
+
+    async fn drain_refused(&self) {
+        let mut sink = vec![0u8; 16 << 10];
+        let mut drained = 0;
+        while drained < REFUSED_BYTES_MAX {
+            let read = self.readiness.io(Interest::Read, || {
+                // SAFETY: a live buffer of the length given.
+                checked(unsafe { libc::recv(self.fd.as_raw_fd(), sink.as_mut_ptr().cast(), sink.len(), 0) })
+            });
+            match read.await {
+                Ok(count) if count > 0 => drained += count,
+                _ => return,
+            }
+        }
+    }
+
+    /// Sends a message in this task's turn: header, body, payload, in one system call if the socket takes it.
+    pub(crate) async fn send_message(
+        &self,
+        mut header: Header,
+        body: &[u8],
+        payload: &[IoSlice<'_>],
+    ) -> Result<(), ConnError> {
+        let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
+        header.body_bytes = body.len() as u32;
+        header.payload_bytes = payload_bytes as u64;
+        let head = header.encode();
+        let _turn = self.writing.lock().await;
+        let mut message = WholeMessage { stream: self, whole: false };
+        let total = HEADER_BYTES + body.len() + payload_bytes;
+        let mut done = 0;
+        while done < total {
+            let parts = [head.as_slice(), body].into_iter().chain(payload.iter().map(Deref::deref));
+            done += self.send_once(parts, done, false).await?;
+        }
+        message.whole = true;
+        Ok(())
+    }
+
+    /// One `sendmsg` of what is left of `parts` after `done` bytes; waits for room if there is none.
+    async fn send_once<'a>(
+        &self,
+        parts: impl Iterator<Item = &'a [u8]>,
+        done: usize,
+        more: bool,
+    ) -> Result<usize, ConnError> {
+        if self.closed.get() {
+            return Err(self.closed_error());
+        }
+        let sent = {
+            let mut pieces = IoVecs::new();
+            pieces.push_rest(parts, done);
+            // SAFETY: the pieces are parts of borrowed slices.
+            unsafe { send(self.fd.as_fd(), pieces.as_slice(), None, more) }
+        };
+        self.sent_or_wait(sent).await
+    }
+
+    async fn sent_or_wait(&self, sent: io::Result<usize>) -> Result<usize, ConnError> {
+        match sent {
+            Ok(sent) => Ok(sent),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable().await.map(|()| 0),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+            Err(error) => Err(self.io_error(error)),
+        }
+    }
+
+    /// Sends one data unit from a file.
+    async fn send_file_unit(
+        &self,
+        header: Header,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+    ) -> Result<(), ConnError> {
+        let head = header.encode();
+        let bytes = header.payload_bytes;
+        let _turn = self.writing.lock().await;
+        let mut message = WholeMessage { stream: self, whole: false };
+        let mut done = 0;
+        while done < HEADER_BYTES {
+            done += self.send_once([head.as_slice()].into_iter(), done, true).await?;
+        }
+        let mut moved = 0;
+        let mut at_end = false;
+        while moved < bytes && !at_end {
+            if self.closed.get() {
+                return Err(self.closed_error());
+            }
+            let mut offset = (file_offset + moved) as libc::off_t;
+            let left = (bytes - moved) as usize;
+            // SAFETY: a live offset; the descriptors are open.
+            let sent =
+                checked(unsafe { libc::sendfile(self.fd.as_raw_fd(), file.as_raw_fd(), &mut offset, left) });
+            at_end = matches!(sent, Ok(0));
+            moved += self.sent_or_wait(sent).await? as u64;
+        }
+        // The file became shorter meanwhile: the length is already on its way.
+        while moved < bytes {
+            let part = &ZEROS[..(bytes - moved).min(ZEROS.len() as u64) as usize];
+            moved += self.send_once([part].into_iter(), 0, false).await? as u64;
+        }
+        message.whole = true;
+        Ok(())
+    }
+}
+
+/// The way to a client's memory by the stream of its connection: the whole of TCP, and what is small on a Unix socket.
+pub struct StreamBulk {
+    stream: Rc<ServerStream>,
+    request: Header,
+    owns_payload: bool,
+    /// Share offset of the next byte of payload.
+    position: u64,
+}
+
+impl std::fmt::Debug for StreamBulk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "StreamBulk {{ bytes: {}, position: {} }}", self.request.payload_bytes, self.position)
+    }
+}
+
+impl StreamBulk {
+    pub(crate) fn new(stream: &Rc<ServerStream>, request: Header) -> StreamBulk {
+        let owns_payload = request.payload_bytes > 0;
+        if owns_payload {
+            stream.owner.set(PayloadOwner::Bulk);
+        }
+        StreamBulk { stream: stream.clone(), request, owns_payload, position: 0 }
+    }
+
+    fn mechanism(&self, what: &'static str) -> ConnError {
+        ConnError::Mechanism { peer: self.stream.peer_text(), what }
+    }
+}
+
+impl ServerBulk for StreamBulk {
+    fn bytes(&self) -> u64 {
+        self.request.payload_bytes
+    }
+
+    fn local(&self, _share_offset: u64, _bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>> {
+        None
+    }
+
+    fn keeper(&self) -> Option<Rc<dyn Any>> {
+        None
+    }
+
+    fn sends_files(&self) -> bool {
+        true
+    }
+
+    fn reaches_mapped(&self) -> bool {
+        false
+    }
+
+    async fn put(&mut self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError> {
+        let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.stream.send_message(self.request.data(share_offset, bytes), &[], data).await
+    }
+
+    async fn put_file(
+        &mut self,
+        share_offset: u64,
+        file: BorrowedFd<'_>,
+        file_offset: u64,
+        bytes: u64,
+    ) -> Result<(), ConnError> {
+        let mut done = 0;
+        while done < bytes {
+            let unit_bytes = (bytes - done).min(UNIT_BYTES_MAX as u64);
+            let header = self.request.data(share_offset + done, unit_bytes);
+            self.stream.send_file_unit(header, file, file_offset + done).await?;
+            done += unit_bytes;
+        }
+        Ok(())
+    }
+
+    async unsafe fn put_mapped(&mut self, _: u64, _: NonNull<u8>, _: usize) -> Result<(), ConnError> {
+        Err(self.mechanism("send mapped pages; use put or put_file"))
+    }
+
+    async unsafe fn get_mapped(&mut self, _: u64, _: NonNull<u8>, _: usize) -> Result<(), ConnError> {
+        Err(self.mechanism("receive into mapped pages; use get"))
+    }
+
+    async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {
+        let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        if bytes == 0 {
+            return Ok(());
+        }
+        if share_offset < self.position {
+            return Err(self.mechanism("go back in a streamed payload: it is read in the order of the share"));
+        }
+        let end = share_offset.saturating_add(bytes);
+        if end > self.request.payload_bytes {
+            let peer = self.stream.peer_text();
+            return Err(ConnError::Range { peer, bytes: self.request.payload_bytes, end });
+        }
+        self.stream.skip(share_offset - self.position).await?;
+        self.position = share_offset;
+        self.stream.take(buffers).await?;
+        self.position = end;
+        self.owns_payload = end < self.request.payload_bytes;
+        Ok(())
+    }
+
+    async fn discard(mut self) -> Result<(), ConnError> {
+        if self.owns_payload {
+            self.stream.skip(u64::MAX).await?;
+            self.owns_payload = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for StreamBulk {
+    fn drop(&mut self) {
+        if self.owns_payload {
+            self.stream.owner.set(PayloadOwner::Nobody);
+            self.stream.payload_free.notify();
+        }
+    }
+}
