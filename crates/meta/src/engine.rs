@@ -68,6 +68,10 @@ pub trait Engine: Send {
     /// The number of the last commit.
     fn committed(&self) -> CommitSeq;
 
+    /// Whether there is room for batches that add data. Without it the namespace refuses to grow, while removals
+    /// still find the space they need.
+    fn has_room(&self) -> bool;
+
     /// A handle that makes commits durable, for use on another thread.
     fn syncer(&self) -> Box<dyn Syncer>;
 }

@@ -213,13 +213,21 @@ impl<E: Engine> Namespace<E> {
             records: BTreeMap::new(),
             effects: Vec::new(),
             inodes_made: 0,
+            grows: false,
             once: None,
         }
     }
 
-    /// Replaces the cluster's defaults, after servers were added.
-    pub fn set_options(&mut self, options: NamespaceOptions) {
-        self.options = options;
+    /// Changes what new files get, after I/O servers were added; sizes of the caches stay.
+    pub fn set_defaults(&mut self, ring_servers: u16, strip_bytes: u32, server_count: u16) {
+        let (cached_inodes, cached_entries) = (self.options.cached_inodes, self.options.cached_entries);
+        self.options =
+            NamespaceOptions { ring_servers, strip_bytes, server_count, cached_inodes, cached_entries };
+    }
+
+    /// Bounds of inode numbers and cookies on disk, and the count of inodes.
+    pub(crate) fn leases(&self) -> (u64, u64, u64) {
+        (self.ino_lease, self.cookie_lease, self.inodes_in_use)
     }
 
     fn load_inode(&mut self, ino: u64) -> Result<Option<Inode>, EngineError> {
@@ -256,6 +264,7 @@ pub struct Op<'n, E: Engine> {
     records: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     effects: Vec<Effect>,
     inodes_made: i64,
+    grows: bool,
     pub(crate) once: Option<PendingReply>,
 }
 
@@ -274,6 +283,9 @@ impl<E: Engine> Op<'_, E> {
     fn finish(mut self, reply: Option<&[u8]>) -> Result<CommitSeq, MetaError> {
         let stored = reply.and_then(|reply| Some(self.once.take()?.into_stored(reply))).transpose()?;
         let changes = !(self.inodes.is_empty() && self.entries.is_empty() && self.records.is_empty());
+        if self.grows && !self.ns.engine.has_room() {
+            return Err(MetaError::NoSpace);
+        }
         let seq = if changes {
             if let Some((pending, stored)) = &stored {
                 self.put(keys::reply(pending.session, pending.slot), stored.encode());
@@ -341,6 +353,7 @@ impl<E: Engine> Op<'_, E> {
             self.records.clear();
             self.effects.clear();
             self.inodes_made = 0;
+            self.grows = false;
         }
         result
     }
@@ -377,7 +390,13 @@ impl<E: Engine> Op<'_, E> {
     /// Stages an inode that did not exist before.
     pub(crate) fn add_inode(&mut self, inode: Inode) {
         self.inodes_made += 1;
+        self.grows = true;
         self.put_inode(inode);
+    }
+
+    /// Marks the operation as one that adds data, so that it fails when the disk is nearly full.
+    pub(crate) fn needs_room(&mut self) {
+        self.grows = true;
     }
 
     pub(crate) fn delete_inode(&mut self, ino: u64) {
@@ -491,11 +510,4 @@ impl<E: Engine> Op<'_, E> {
 /// The lease to have on disk once `next` is the next number to be handed out.
 fn lease_after(next: u64, lease: u64) -> u64 {
     if next > lease { next + LEASE } else { lease }
-}
-
-/// Every number handed out is below the lease.
-impl<E: Engine> Namespace<E> {
-    pub(crate) fn leases(&self) -> (u64, u64, u64) {
-        (self.ino_lease, self.cookie_lease, self.inodes_in_use)
-    }
 }

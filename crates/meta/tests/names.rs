@@ -359,6 +359,25 @@ fn old_replies_of_unknown_sessions_are_dropped() {
 }
 
 #[test]
+fn a_full_disk_refuses_growth_but_not_removal() {
+    let mut ns = tree();
+    let root = Caller::root();
+    ns.engine().set_full(true);
+    assert_eq!(outcome(mkdir(&mut ns, &root, "new", 0o755)), "NoSpace");
+    assert_eq!(outcome(create(&mut ns, S1, "new", WRITE)), "NoSpace");
+    assert_eq!(ns.statfs().open_files, 0, "what was refused is not open");
+    assert_eq!(outcome(run(&mut ns, |op| op.link(&root, now(1), at("f"), true, at("new")))), "NoSpace");
+    assert_eq!(outcome(run(&mut ns, |op| op.unlink(&root, now(1), at("f")))), "ok");
+    assert_eq!(
+        outcome(run(&mut ns, |op| op.rename(&root, now(1), at("h"), at("f"), RenameMode::Replace))),
+        "ok"
+    );
+    ns.engine().set_full(false);
+    assert_eq!(outcome(mkdir(&mut ns, &root, "new", 0o755)), "ok");
+    sound(&ns);
+}
+
+#[test]
 fn check_finds_planted_damage() {
     use weft_meta::{Batch, Damage, Engine};
     let mut ns = tree();

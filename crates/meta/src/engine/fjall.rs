@@ -19,14 +19,24 @@ use super::journal::{self, cut_torn_tail};
 use super::{Batch, CommitSeq, Engine, Scan, Syncer};
 use crate::EngineError;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The one keyspace; the kinds of records differ by the first byte of the key.
 const KEYSPACE: &str = "meta";
+
+/// Free space below which nothing is added any more (on a small disk, a sixteenth of it): room for removals, and for
+/// compaction, which writes before it deletes.
+const RESERVED_BYTES: u64 = 128 * 1024 * 1024;
+
+/// How often the free space is looked at; so many commits are far smaller than what is reserved.
+const COMMITS_PER_LOOK: u64 = 256;
 
 /// Held for as long as the store is open.
 const LOCK_FILE: &str = "weft.lock";
@@ -66,6 +76,7 @@ pub struct FjallEngine {
     directory: PathBuf,
     progress: Arc<Progress>,
     torn_bytes: u64,
+    has_room: bool,
     _lock: File,
 }
 
@@ -95,6 +106,7 @@ impl FjallEngine {
             directory: directory.to_owned(),
             progress,
             torn_bytes,
+            has_room: has_room(directory),
             _lock: lock,
         })
     }
@@ -104,6 +116,20 @@ impl FjallEngine {
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes
     }
+}
+
+/// Whether more than the reserve is free; if the file system does not tell, writing will.
+fn has_room(directory: &Path) -> bool {
+    let Ok(path) = CString::new(directory.as_os_str().as_bytes()) else { return true };
+    let mut stat = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: `path` is a C string and `stat` a buffer of the size the call fills; both live through it.
+    if unsafe { libc::statvfs(path.as_ptr(), stat.as_mut_ptr()) } != 0 {
+        return true;
+    }
+    // SAFETY: the call has succeeded, so it has filled the buffer.
+    let stat = unsafe { stat.assume_init() };
+    let reserved = RESERVED_BYTES.min(stat.f_blocks.saturating_mul(stat.f_frsize) / 16);
+    stat.f_bavail.saturating_mul(stat.f_frsize) > reserved
 }
 
 fn lock(directory: &Path) -> io::Result<File> {
@@ -144,11 +170,20 @@ impl Engine for FjallEngine {
             self.progress.poisoned.store(true, Ordering::Release);
             return Err(store_error("commit to the journal", error));
         }
-        Ok(self.progress.committed.fetch_add(1, Ordering::AcqRel) + 1)
+        let seq = self.progress.committed.fetch_add(1, Ordering::AcqRel) + 1;
+        if seq.is_multiple_of(COMMITS_PER_LOOK) {
+            self.has_room = has_room(&self.directory);
+        }
+        Ok(seq)
     }
 
     fn committed(&self) -> CommitSeq {
         self.progress.committed.load(Ordering::Acquire)
+    }
+
+    /// Looks again when there was no room: something may have been deleted.
+    fn has_room(&self) -> bool {
+        self.has_room || has_room(&self.directory)
     }
 
     fn syncer(&self) -> Box<dyn Syncer> {

@@ -12,6 +12,7 @@ struct State {
     durable: BTreeMap<Vec<u8>, Vec<u8>>,
     unsynced: Vec<Batch>,
     committed: CommitSeq,
+    full: bool,
 }
 
 fn apply(map: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
@@ -45,12 +46,17 @@ impl MemEngine {
         self.lock().unsynced.len()
     }
 
+    /// Pretends that the disk is full, or no longer.
+    pub fn set_full(&self, full: bool) {
+        self.lock().full = full;
+    }
+
     /// The store as it is after a power cut that kept only the first `kept` of the unsynced commits.
     pub fn after_crash(&self, kept: usize) -> MemEngine {
         let state = self.lock();
         let mut map = state.durable.clone();
         state.unsynced.iter().take(kept).for_each(|batch| apply(&mut map, batch));
-        let fresh = State { durable: map.clone(), map, unsynced: Vec::new(), committed: 0 };
+        let fresh = State { durable: map.clone(), map, unsynced: Vec::new(), committed: 0, full: false };
         MemEngine { state: Arc::new(Mutex::new(fresh)) }
     }
 
@@ -88,6 +94,10 @@ impl Engine for MemEngine {
 
     fn committed(&self) -> CommitSeq {
         self.lock().committed
+    }
+
+    fn has_room(&self) -> bool {
+        !self.lock().full
     }
 
     fn syncer(&self) -> Box<dyn Syncer> {

@@ -266,6 +266,7 @@ impl<E: Engine> Op<'_, E> {
             let place = op.free_place(caller, to, false)?;
             let cookie = op.take_cookie();
             op.add_entry(now, place, Entry { ino: inode.ino, kind: inode.kind, cookie });
+            op.needs_room();
             op.put_inode(inode.clone());
             Ok(op.attr_of(&inode))
         })

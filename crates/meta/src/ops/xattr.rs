@@ -123,6 +123,7 @@ impl<E: Engine> Op<'_, E> {
             let mut out = crate::codec::Writer::with_version(XATTR_VERSION, 1 + value.len());
             out.bytes.extend_from_slice(value);
             op.put(key, out.bytes);
+            op.needs_room();
             inode.ctime = now;
             op.put_inode(inode);
             Ok(())
