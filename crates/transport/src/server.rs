@@ -24,7 +24,6 @@ use crate::framing::{FrameLimits, FrameReader, SERVER_BUFFER_BYTES};
 use crate::runs::IoVecs;
 use crate::socket::{SocketSource, checked, send, set_nonblocking, shut_down};
 
-const STALL_TIMEOUT: Duration = Duration::from_millis(STALL_TIMEOUT_MS);
 /// What a refused peer may still send before its connection is closed, so that the refusal reaches it.
 const REFUSED_BYTES_MAX: usize = 256 << 10;
 /// How long it may do so.
@@ -197,6 +196,7 @@ pub(crate) struct ServerStream {
     writing: LocalLock<()>,
     proven: Cell<bool>,
     closed: Cell<bool>,
+    stall_timeout: Cell<Duration>,
     peer: RefCell<PeerInfo>,
 }
 
@@ -227,6 +227,7 @@ impl ServerStream {
             writing: LocalLock::new(()),
             proven: Cell::new(false),
             closed: Cell::new(false),
+            stall_timeout: Cell::new(Duration::from_millis(STALL_TIMEOUT_MS)),
             peer: RefCell::new(peer),
         })
     }
@@ -237,6 +238,10 @@ impl ServerStream {
 
     pub(crate) fn prove(&self) {
         self.proven.set(true);
+    }
+
+    pub(crate) fn set_stall_timeout(&self, stall_timeout: Duration) {
+        self.stall_timeout.set(stall_timeout);
     }
 
     pub(crate) fn is_proven(&self) -> bool {
@@ -295,7 +300,7 @@ impl ServerStream {
 
     fn stalled(&self) -> ConnError {
         self.close();
-        ConnError::Stalled { peer: self.peer_text(), timeout_ms: STALL_TIMEOUT_MS }
+        ConnError::Stalled { peer: self.peer_text(), timeout_ms: self.stall_timeout.get().as_millis() as u64 }
     }
 
     /// Waits for bytes; in the middle of something only until `deadline`.
@@ -314,7 +319,7 @@ impl ServerStream {
     /// Waits for room to send.
     async fn wait_writable(&self) -> Result<(), ConnError> {
         self.readiness.clear(Interest::Write);
-        timeout(STALL_TIMEOUT, self.readiness.writable()).await.map_err(|_| self.stalled())
+        timeout(self.stall_timeout.get(), self.readiness.writable()).await.map_err(|_| self.stalled())
     }
 
     /// The next request's header and body. Its payload, if there is one, is the caller's to hand out.
@@ -332,7 +337,8 @@ impl ServerStream {
                 Ok(Some(message)) => return Ok(message),
                 Ok(None) => {
                     let begun = !self.reader.borrow().is_idle();
-                    deadline = begun.then(|| deadline.unwrap_or_else(|| Instant::now() + STALL_TIMEOUT));
+                    deadline =
+                        begun.then(|| deadline.unwrap_or_else(|| Instant::now() + self.stall_timeout.get()));
                     self.wait_readable(deadline).await?;
                 }
                 Err(error) => return Err(self.refuse(error).await),
@@ -373,7 +379,7 @@ impl ServerStream {
             };
             match step {
                 Ok(Some(moved)) => done += moved,
-                Ok(None) => self.wait_readable(Some(Instant::now() + STALL_TIMEOUT)).await?,
+                Ok(None) => self.wait_readable(Some(Instant::now() + self.stall_timeout.get())).await?,
                 Err(error) => return Err(self.io_error(error)),
             }
         }

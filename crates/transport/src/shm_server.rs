@@ -19,6 +19,7 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::time::Duration;
 
 use weft_reactor::yield_now;
 use weft_wire::limits::{MEMORY_RUNS_MAX, UNIT_BYTES_MAX};
@@ -209,6 +210,12 @@ impl ShmConn {
         };
         let stream = Rc::new(ServerStream::new(fd, true, peer)?);
         Ok(ShmConn { stream, client: Rc::new(ClientMemory::new(&credentials)) })
+    }
+
+    /// Changes the time in which a message that has begun must make progress
+    /// ([`weft_wire::limits::STALL_TIMEOUT_MS`] otherwise).
+    pub fn set_stall_timeout(&self, stall_timeout: Duration) {
+        self.stream.set_stall_timeout(stall_timeout);
     }
 
     /// Answers what concerns the transport only.

@@ -196,6 +196,12 @@ impl TcpConn {
         let peer = PeerInfo { transport, address, process_id: None, user_id: None };
         Ok(TcpConn { stream: Rc::new(ServerStream::new(socket.into(), false, peer)?) })
     }
+
+    /// Changes the time in which a message that has begun must make progress
+    /// ([`weft_wire::limits::STALL_TIMEOUT_MS`] otherwise).
+    pub fn set_stall_timeout(&self, stall_timeout: Duration) {
+        self.stream.set_stall_timeout(stall_timeout);
+    }
 }
 
 impl ServerConn for TcpConn {

@@ -1,0 +1,600 @@
+//! The server that obeys commands, the fixtures, and memory with a known pattern.
+#![allow(dead_code, reason = "each test crate uses a part of this")]
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weft_reactor::{MailSender, Reactor, ReactorOptions, mailbox, sleep, spawn, yield_now};
+use weft_transport::*;
+use weft_wire::messages::MemoryRun;
+use weft_wire::{Header, Op, Status};
+
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The byte at an offset of a share.
+pub fn pattern(seed: u64, offset: u64) -> u8 {
+    (offset.wrapping_mul(31) ^ (offset >> 8).wrapping_mul(7) ^ seed.wrapping_mul(89)) as u8
+}
+
+fn pattern_bytes(seed: u64, offset: u64, bytes: usize) -> Vec<u8> {
+    (offset..offset + bytes as u64).map(|offset| pattern(seed, offset)).collect()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[repr(u8)]
+pub enum Verb {
+    #[default]
+    Echo,
+    /// Put the pattern in units.
+    Read,
+    /// Get in units and compare.
+    Write,
+    ReadInline,
+    ReadLocal,
+    WriteLocal,
+    ReadFile,
+    ReadMapped,
+    WriteMapped,
+    Ignore,
+    Discard,
+    ReadHalf,
+    VanishInPut,
+    VanishInGet,
+}
+
+const VERBS: [Verb; 14] = [
+    Verb::Echo,
+    Verb::Read,
+    Verb::Write,
+    Verb::ReadInline,
+    Verb::ReadLocal,
+    Verb::WriteLocal,
+    Verb::ReadFile,
+    Verb::ReadMapped,
+    Verb::WriteMapped,
+    Verb::Ignore,
+    Verb::Discard,
+    Verb::ReadHalf,
+    Verb::VanishInPut,
+    Verb::VanishInGet,
+];
+
+#[derive(Debug, Clone, Default)]
+pub struct Command {
+    pub verb: Verb,
+    pub bytes: u64,
+    pub unit_bytes: u32,
+    pub seed: u64,
+    pub delay_ms: u32,
+    pub yields: bool,
+    pub extra: Vec<u8>,
+}
+
+impl Command {
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.verb as u8, self.yields as u8];
+        bytes.extend(self.bytes.to_le_bytes());
+        bytes.extend(self.unit_bytes.to_le_bytes());
+        bytes.extend(self.seed.to_le_bytes());
+        bytes.extend(self.delay_ms.to_le_bytes());
+        bytes.extend(&self.extra);
+        bytes
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Command> {
+        Some(Command {
+            verb: *VERBS.get(usize::from(*bytes.first()?))?,
+            yields: *bytes.get(1)? != 0,
+            bytes: u64::from_le_bytes(bytes.get(2..10)?.try_into().ok()?),
+            unit_bytes: u32::from_le_bytes(bytes.get(10..14)?.try_into().ok()?).max(1),
+            seed: u64::from_le_bytes(bytes.get(14..22)?.try_into().ok()?),
+            delay_ms: u32::from_le_bytes(bytes.get(22..26)?.try_into().ok()?),
+            extra: Vec::new(),
+        })
+    }
+}
+
+/// Why connections ended, for tests to look at.
+pub type Ends = Arc<Mutex<Vec<String>>>;
+
+async fn serve<C: ServerConn + Clone>(conn: C, ends: Ends) {
+    let mut first = true;
+    loop {
+        let incoming = match conn.recv().await {
+            Ok(incoming) => incoming,
+            Err(error) => {
+                ends.lock().unwrap().push(error.to_string());
+                return;
+            }
+        };
+        if std::mem::take(&mut first) && incoming.body == b"prove" {
+            conn.prove();
+            let _ = conn.reply(incoming.header.reply(Status::Ok), &[], &[]).await;
+            continue;
+        }
+        let conn = conn.clone();
+        spawn(async move {
+            let (header, body) = (incoming.header, incoming.body);
+            let answer = match Command::from_bytes(&body) {
+                Some(command) => obey(&conn, &command, incoming.bulk).await,
+                None => Answer::Fails(Status::Malformed, "no command".into()),
+            };
+            let _ = match answer {
+                Answer::Echoes => conn.reply(header.reply(Status::Ok), &body, &[]).await,
+                Answer::Inline(data) => {
+                    let (head, tail) = data.split_at(data.len() / 3);
+                    conn.reply(header.reply(Status::Ok), b"inline", &[IoSlice::new(head), IoSlice::new(tail)])
+                        .await
+                }
+                Answer::Fails(status, text) => conn.reply(header.reply(status), text.as_bytes(), &[]).await,
+                Answer::None => Ok(()),
+            };
+        });
+    }
+}
+
+enum Answer {
+    Echoes,
+    Inline(Vec<u8>),
+    Fails(Status, String),
+    None,
+}
+
+async fn obey<C: ServerConn>(conn: &C, command: &Command, bulk: C::Bulk) -> Answer {
+    if command.delay_ms > 0 {
+        sleep(Duration::from_millis(command.delay_ms.into())).await;
+    }
+    let result = match command.verb {
+        Verb::Echo => Ok(()),
+        Verb::Read => put_units(command, bulk, command.bytes).await,
+        Verb::Write => get_units(command, bulk, command.bytes).await,
+        Verb::ReadInline => {
+            return Answer::Inline(pattern_bytes(command.seed, 0, command.bytes as usize));
+        }
+        Verb::ReadLocal | Verb::WriteLocal => touch_local(command, bulk),
+        Verb::ReadFile => put_file(command, bulk).await,
+        Verb::ReadMapped | Verb::WriteMapped => move_mapped(command, bulk).await,
+        Verb::Ignore => {
+            drop(bulk);
+            return Answer::Fails(Status::NoSpace, "ignored".into());
+        }
+        Verb::Discard => {
+            let result = bulk.discard().await;
+            return Answer::Fails(Status::NoSpace, format!("{result:?}"));
+        }
+        Verb::ReadHalf => {
+            let result = get_units(command, bulk, command.bytes / 2).await;
+            return Answer::Fails(Status::NoSpace, format!("{result:?}"));
+        }
+        Verb::VanishInPut => {
+            let _ = put_units(command, bulk, command.bytes / 2).await;
+            conn.close();
+            return Answer::None;
+        }
+        Verb::VanishInGet => {
+            let _ = get_units(command, bulk, command.bytes / 2).await;
+            conn.close();
+            return Answer::None;
+        }
+    };
+    match result {
+        Ok(()) => Answer::Echoes,
+        Err(text) => Answer::Fails(Status::Internal, text),
+    }
+}
+
+async fn put_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) -> Result<(), String> {
+    let mut done = 0;
+    while done < bytes {
+        let unit = (bytes - done).min(command.unit_bytes.into()) as usize;
+        let data = pattern_bytes(command.seed, done, unit);
+        let (head, tail) = data.split_at(unit / 2);
+        bulk.put(done, &[IoSlice::new(head), IoSlice::new(tail)]).await.map_err(|error| error.to_string())?;
+        if command.yields {
+            yield_now().await;
+        }
+        done += unit as u64;
+    }
+    Ok(())
+}
+
+async fn get_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) -> Result<(), String> {
+    if bulk.bytes() != command.bytes {
+        return Err(format!("{} bytes came, {} were announced", bulk.bytes(), command.bytes));
+    }
+    let mut done = 0;
+    while done < bytes {
+        let unit = (bytes - done).min(command.unit_bytes.into()) as usize;
+        let mut data = vec![0; unit];
+        let (head, tail) = data.split_at_mut(unit / 2);
+        bulk.get(done, &mut [IoSliceMut::new(head), IoSliceMut::new(tail)])
+            .await
+            .map_err(|error| error.to_string())?;
+        if data != pattern_bytes(command.seed, done, unit) {
+            return Err(format!("the unit at {done} is wrong"));
+        }
+        if command.yields {
+            yield_now().await;
+        }
+        done += unit as u64;
+    }
+    Ok(())
+}
+
+fn touch_local<B: ServerBulk>(command: &Command, bulk: B) -> Result<(), String> {
+    let half = command.bytes / 2;
+    let mut at = 0;
+    for (offset, bytes) in [(0, half), (half, command.bytes - half)] {
+        let pieces = bulk.local(offset, bytes).ok_or("the memory cannot be addressed")?;
+        for (base, bytes) in pieces {
+            for byte in 0..bytes {
+                // SAFETY: within the client's piece, which lives in this test process.
+                let place = unsafe { &mut *base.as_ptr().add(byte) };
+                let expected = pattern(command.seed, at);
+                if command.verb == Verb::ReadLocal {
+                    *place = expected;
+                } else if *place != expected {
+                    return Err(format!("byte {at} is wrong"));
+                }
+                at += 1;
+            }
+        }
+    }
+    if at == command.bytes { Ok(()) } else { Err(format!("{at} bytes were lent")) }
+}
+
+fn pattern_file(command: &Command, bytes: u64) -> std::fs::File {
+    use std::io::Write;
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[1; 100]).unwrap();
+    file.write_all(&pattern_bytes(command.seed, 0, bytes as usize)).unwrap();
+    file
+}
+
+/// From a file that turns out shorter: the last 10 bytes, which arrive as zeros, are put after.
+async fn put_file<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), String> {
+    if !bulk.sends_files() {
+        return put_units(&Command { unit_bytes: 1 << 20, ..command.clone() }, bulk, command.bytes).await;
+    }
+    let file = pattern_file(command, command.bytes - 10);
+    bulk.put_file(0, file.as_fd(), 100, command.bytes).await.map_err(|error| error.to_string())?;
+    let tail = pattern_bytes(command.seed, command.bytes - 10, 10);
+    bulk.put(command.bytes - 10, &[IoSlice::new(&tail)]).await.map_err(|error| error.to_string())
+}
+
+async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), String> {
+    let units = Command { unit_bytes: 1 << 20, ..command.clone() };
+    if !bulk.reaches_mapped() {
+        return match command.verb {
+            Verb::ReadMapped => put_units(&units, bulk, command.bytes).await,
+            _ => get_units(&units, bulk, command.bytes).await,
+        };
+    }
+    let bytes = command.bytes as usize;
+    let file = pattern_file(command, command.bytes);
+    // SAFETY: a new shared mapping of a file of at least this size.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes + 100,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    assert_ne!(base, libc::MAP_FAILED);
+    // SAFETY: within the mapping.
+    let pages = unsafe { NonNull::new(base.cast::<u8>().add(100)).unwrap() };
+    let result = if command.verb == Verb::ReadMapped {
+        // SAFETY: the mapping stays until the end of this function.
+        let moved = unsafe { bulk.put_mapped(0, pages, bytes) }.await.map_err(|error| error.to_string());
+        file.set_len(0).unwrap();
+        // SAFETY: as above; its pages are gone now, which has to be an error and not a signal.
+        let gone = unsafe { bulk.put_mapped(0, pages, bytes) }.await;
+        moved.and(match gone {
+            Err(ConnError::ClientMemory { .. }) => Ok(()),
+            other => Err(format!("pages that are gone: {other:?}")),
+        })
+    } else {
+        // SAFETY: as above, and it is writable.
+        unsafe {
+            pages.as_ptr().write_bytes(0, bytes);
+            let moved = bulk.get_mapped(0, pages, bytes).await.map_err(|error| error.to_string());
+            let same =
+                std::slice::from_raw_parts(pages.as_ptr(), bytes) == pattern_bytes(command.seed, 0, bytes);
+            moved.and(if same { Ok(()) } else { Err("wrong bytes in the mapped file".into()) })
+        }
+    };
+    // SAFETY: nobody uses the mapping any more.
+    unsafe { libc::munmap(base, bytes + 100) };
+    result
+}
+
+/// A server thread that is stopped at the end of a test.
+pub struct ServerThread {
+    stop: MailSender<()>,
+    thread: Option<JoinHandle<()>>,
+    pub ends: Ends,
+}
+
+impl ServerThread {
+    fn spawn<M: Send + 'static>(material: M, accept: impl FnOnce(M, Ends) + Send + 'static) -> ServerThread {
+        let (stop, mut stopped) = mailbox(1);
+        let ends = Ends::default();
+        let thread_ends = ends.clone();
+        let thread = std::thread::spawn(move || {
+            let reactor = Reactor::new(ReactorOptions::default()).unwrap();
+            reactor.run(async {
+                accept(material, thread_ends);
+                stopped.receive().await;
+            });
+        });
+        ServerThread { stop, thread: Some(thread), ends }
+    }
+}
+
+impl Drop for ServerThread {
+    fn drop(&mut self) {
+        let _ = self.stop.send(());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+            && !std::thread::panicking()
+        {
+            panic!("the server thread panicked");
+        }
+    }
+}
+
+fn serve_sockets(listening: Listening, ends: Ends) {
+    spawn(async move {
+        let acceptor = listening.acceptor().unwrap();
+        loop {
+            let accepted = acceptor.accept().await.unwrap();
+            match accepted.network {
+                Network::Tcp => {
+                    let conn = TcpConn::from_fd(accepted.fd, &TcpOptions::default()).unwrap();
+                    conn.set_stall_timeout(Duration::from_millis(300));
+                    spawn(serve(conn, ends.clone()));
+                }
+                Network::Unix => {
+                    let conn = ShmConn::from_fd(accepted.fd).unwrap();
+                    conn.set_stall_timeout(Duration::from_millis(300));
+                    spawn(serve(conn, ends.clone()));
+                }
+            }
+        }
+    });
+}
+
+/// A transport under test.
+pub trait Fixture: Sized {
+    type Link: Link;
+    /// Whether the server addresses segments directly.
+    const REACHES_SEGMENTS: bool = false;
+    fn start() -> Self;
+    fn connect_unproven(&self) -> Self::Link;
+    fn set_up(_link: &mut Self::Link) {}
+
+    fn connect(&self) -> Self::Link {
+        let mut link = self.connect_unproven();
+        assert_eq!(call(&mut link, b"prove", Bulk::None).header.status, Status::Ok);
+        link.set_credits(32);
+        Self::set_up(&mut link);
+        link
+    }
+}
+
+pub struct Tcp {
+    pub server: ServerThread,
+    pub address: SocketAddr,
+}
+
+impl Fixture for Tcp {
+    type Link = TcpLink;
+
+    fn start() -> Self {
+        let listening = listen_tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listening.address().unwrap();
+        Tcp { server: ServerThread::spawn(listening, serve_sockets), address }
+    }
+
+    fn connect_unproven(&self) -> TcpLink {
+        connect_tcp(self.address, &TcpOptions::default(), PATIENCE).unwrap()
+    }
+}
+
+pub struct Shm<const STAGED: bool> {
+    pub server: ServerThread,
+    pub path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl<const STAGED: bool> Fixture for Shm<STAGED> {
+    type Link = ShmLink;
+    const REACHES_SEGMENTS: bool = true;
+
+    fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listening = listen_unix(&path).unwrap();
+        Shm { server: ServerThread::spawn(listening, serve_sockets), path, _directory: directory }
+    }
+
+    fn connect_unproven(&self) -> ShmLink {
+        let options = ShmOptions { staged: STAGED, ..ShmOptions::default() };
+        connect_shm(&self.path, options, PATIENCE).unwrap()
+    }
+
+    fn set_up(link: &mut ShmLink) {
+        link.set_up(PATIENCE).unwrap();
+        let kind = link.kind().to_string();
+        assert_eq!(kind, if STAGED { "shm staged: asked for" } else { "shm direct" });
+    }
+}
+
+pub struct InProcess {
+    pub server: ServerThread,
+    pub connector: MemoryConnector,
+}
+
+impl InProcess {
+    pub fn with(faults: MemoryFaults) -> InProcess {
+        let (connector, hub) = MemoryHub::new(faults);
+        let server = ServerThread::spawn(hub, |mut hub: MemoryHub, ends| {
+            spawn(async move {
+                while let Some(end) = hub.accept().await {
+                    spawn(serve(MemoryConn::from_end(end), ends.clone()));
+                }
+            });
+        });
+        InProcess { server, connector }
+    }
+}
+
+impl Fixture for InProcess {
+    type Link = MemoryLink;
+
+    fn start() -> Self {
+        InProcess::with(MemoryFaults::default())
+    }
+
+    fn connect_unproven(&self) -> MemoryLink {
+        self.connector.connect().unwrap()
+    }
+}
+
+/// Memory with pieces described by (gap before each, bytes, count); what lies between pieces is watched.
+pub struct TestMemory {
+    buffer: Vec<u8>,
+    runs: Vec<(usize, usize, usize, u64)>,
+}
+
+const GUARD: u8 = 0xa5;
+
+impl TestMemory {
+    pub fn new(shape: &[(usize, usize, u64)]) -> TestMemory {
+        let mut at = 0;
+        let mut runs = Vec::new();
+        for (gap, bytes, count) in shape {
+            runs.push((at + gap, *bytes, gap + bytes, *count));
+            at += (gap + bytes) * *count as usize;
+        }
+        TestMemory { buffer: vec![GUARD; at + 16], runs }
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.runs.iter().map(|(_, bytes, _, count)| *bytes as u64 * count).sum()
+    }
+
+    /// Every other run is described from its last piece... in order: the order of the pieces is the order of the share.
+    pub fn runs(&self) -> MemoryRuns {
+        let base = self.buffer.as_ptr() as u64;
+        self.runs
+            .iter()
+            .map(|(start, bytes, stride, count)| MemoryRun {
+                segment: 0,
+                address: base + *start as u64,
+                bytes: *bytes as u64,
+                stride_bytes: *stride as i64,
+                count: *count,
+            })
+            .collect()
+    }
+
+    fn positions(&self) -> impl Iterator<Item = usize> + '_ {
+        self.runs.iter().flat_map(|(start, bytes, stride, count)| {
+            (0..*count as usize).flat_map(move |piece| start + piece * stride..start + piece * stride + bytes)
+        })
+    }
+
+    pub fn fill(&mut self, seed: u64) {
+        let positions: Vec<usize> = self.positions().collect();
+        for (offset, at) in positions.into_iter().enumerate() {
+            self.buffer[at] = pattern(seed, offset as u64);
+        }
+    }
+
+    pub fn check(&self, seed: u64, bytes: u64) {
+        for (offset, at) in self.positions().enumerate().take(bytes as usize) {
+            assert_eq!(self.buffer[at], pattern(seed, offset as u64), "byte {offset} of the share");
+        }
+        self.check_untouched_outside();
+    }
+
+    pub fn check_untouched_outside(&self) {
+        let mut inside = vec![false; self.buffer.len()];
+        self.positions().for_each(|at| inside[at] = true);
+        for (at, byte) in self.buffer.iter().enumerate().filter(|(at, _)| !inside[*at]) {
+            assert_eq!(*byte, GUARD, "byte {at} between the pieces");
+        }
+    }
+}
+
+/// Writes a pattern from the memory, and reads another one into it.
+pub fn round_trip(link: &mut impl Link, memory: &mut TestMemory, unit_bytes: u32, seed: u64) {
+    let bytes = memory.bytes();
+    memory.fill(seed);
+    let command = Command { verb: Verb::Write, bytes, unit_bytes, seed, ..Command::default() };
+    let done = call(link, &command.to_bytes(), Bulk::Get(memory.runs()));
+    assert_eq!(done.header.status, Status::Ok, "{}", String::from_utf8_lossy(&done.body));
+    memory.check(seed, bytes);
+    let seed = seed + 1;
+    let command = Command { verb: Verb::Read, bytes, unit_bytes, seed, ..Command::default() };
+    let done = call(link, &command.to_bytes(), Bulk::Put(memory.runs()));
+    assert_eq!(done.header.status, Status::Ok, "{}", String::from_utf8_lossy(&done.body));
+    assert_eq!(done.delivered_bytes, bytes);
+    memory.check(seed, bytes);
+}
+
+pub fn submit(link: &mut impl Link, id: u64, body: &[u8], bulk: Bulk) -> Result<(), LinkError> {
+    // SAFETY: tests keep their memory until the completion or until they have dropped the link.
+    unsafe { link.submit(Header::request(Op::Ping, id), body, bulk) }
+}
+
+/// Waits for so many completions.
+pub fn try_wait(link: &mut impl Link, count: usize) -> Result<Vec<Completion>, LinkError> {
+    let mut done = Vec::new();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        link.progress(&mut done)?;
+        if done.len() >= count {
+            return Ok(done);
+        }
+        let events = libc::POLLIN | if link.wants_write() { libc::POLLOUT } else { 0 };
+        let mut entry = libc::pollfd { fd: link.fd(), events, revents: 0 };
+        // SAFETY: one live entry.
+        unsafe { libc::poll(&mut entry, 1, 1000) };
+        assert!(Instant::now() < deadline, "no completion came");
+    }
+}
+
+pub fn wait_all(link: &mut impl Link, count: usize) -> Vec<Completion> {
+    try_wait(link, count).unwrap()
+}
+
+pub fn call(link: &mut impl Link, body: &[u8], bulk: Bulk) -> Completion {
+    submit(link, 1, body, bulk).unwrap();
+    wait_all(link, 1).remove(0)
+}
+
+/// Does all requests, as many at once as credits allow; results in the order of the requests.
+pub fn call_many(link: &mut impl Link, requests: Vec<(Vec<u8>, Bulk)>) -> Vec<Completion> {
+    let total = requests.len();
+    let mut waiting = requests.into_iter().enumerate();
+    let mut done = Vec::new();
+    while done.len() < total {
+        while link.credits() > 0 {
+            let Some((id, (body, bulk))) = waiting.next() else { break };
+            submit(link, id as u64, &body, bulk).unwrap();
+        }
+        done.append(&mut wait_all(link, 1));
+    }
+    done.sort_by_key(|done| done.header.request_id);
+    done
+}

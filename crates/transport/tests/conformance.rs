@@ -1,0 +1,322 @@
+//! One suite over every transport: tcp, shared memory that the server reaches, shared memory that is staged, and in one
+//! process. A server thread obeys small commands; the client checks every byte.
+
+mod common;
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use common::*;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use weft_transport::*;
+use weft_wire::messages::MemoryRun;
+use weft_wire::{Op, Status};
+
+fn echo<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    for bytes in [0usize, 100, 4000, 70_000, 127 << 10] {
+        let body = Command { verb: Verb::Echo, extra: vec![7; bytes], ..Command::default() }.to_bytes();
+        let done = call(&mut link, &body, Bulk::None);
+        assert_eq!((done.header.status, done.header.op), (Status::Ok, Op::Ping));
+        assert_eq!(done.body, body);
+    }
+}
+
+fn sizes_around_every_threshold<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    for bytes in [0, 1, 4095, 4096, 16 << 10, (16 << 10) + 1, 100_000, (1 << 20) - 1, (1 << 20) + 1] {
+        let mut memory = TestMemory::new(&[(3, bytes, 1)]);
+        round_trip(&mut link, &mut memory, 1 << 20, bytes as u64);
+    }
+}
+
+fn inline_replies<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    for bytes in [1, 500, 16 << 10] {
+        let memory = TestMemory::new(&[(5, bytes / 2, 1), (9, bytes - bytes / 2, 1)]);
+        let command = Command { verb: Verb::ReadInline, bytes: bytes as u64, seed: 3, ..Command::default() };
+        let done = call(&mut link, &command.to_bytes(), Bulk::Put(memory.runs()));
+        assert_eq!(done.header.status, Status::Ok);
+        assert_eq!(done.delivered_bytes, bytes as u64);
+        memory.check(3, bytes as u64);
+    }
+}
+
+fn big_transfers<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    let bytes = (64 << 20).min(link.bulk_bytes_max()) as usize;
+    let mut memory = TestMemory::new(&[(0, bytes, 1)]);
+    round_trip(&mut link, &mut memory, 1 << 20, 9);
+}
+
+fn any_shape<F: Fixture>() {
+    let server = F::start();
+    let link = RefCell::new(server.connect());
+    let shape = proptest::collection::vec((0usize..5000, 1usize..9000, 1u64..12), 1..40);
+    let mut runner = TestRunner::new(ProptestConfig { cases: 40, ..ProptestConfig::default() });
+    runner
+        .run(&(shape, 100u32..200_000, any::<u8>()), |(shape, unit_bytes, seed)| {
+            let mut memory = TestMemory::new(&shape);
+            round_trip(&mut *link.borrow_mut(), &mut memory, unit_bytes, seed.into());
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn many_small_pieces<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    let mut memory = TestMemory::new(&[(24, 24, 40_000)]);
+    round_trip(&mut link, &mut memory, 300_000, 77);
+}
+
+fn many_in_flight<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    link.set_credits(16);
+    let bytes = 600_000usize;
+    let mut memories: Vec<TestMemory> = (0..48).map(|_| TestMemory::new(&[(100, bytes / 4, 4)])).collect();
+    let requests = memories.iter_mut().enumerate().map(|(at, memory)| {
+        let verb = if at % 2 == 0 { Verb::Read } else { Verb::Write };
+        let seed = at as u64;
+        if verb == Verb::Write {
+            memory.fill(seed);
+        }
+        let runs = memory.runs();
+        let bulk = if verb == Verb::Read { Bulk::Put(runs) } else { Bulk::Get(runs) };
+        // Odd delays make replies overtake each other.
+        let delay_ms = (at * 7 % 5) as u32;
+        let unit_bytes = 65_536;
+        let command = Command {
+            verb,
+            bytes: bytes as u64,
+            unit_bytes,
+            seed,
+            delay_ms,
+            yields: true,
+            ..Command::default()
+        };
+        (command.to_bytes(), bulk)
+    });
+    let done = call_many(&mut link, requests.collect());
+    assert!(done.iter().all(|done| done.header.status == Status::Ok), "{done:?}");
+    assert_eq!(link.credits(), 16);
+    for (at, memory) in memories.iter().enumerate() {
+        memory.check(at as u64, bytes as u64);
+    }
+}
+
+fn credits_bound_the_requests_under_way<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    link.set_credits(2);
+    let slow = Command { verb: Verb::Echo, delay_ms: 30, ..Command::default() }.to_bytes();
+    for id in 0..2 {
+        submit(&mut link, 900 + id, &slow, Bulk::None).unwrap();
+    }
+    assert!(matches!(submit(&mut link, 902, &slow, Bulk::None), Err(LinkError::NoCredit { .. })));
+    wait_all(&mut link, 2);
+    assert_eq!(link.credits(), 2);
+    submit(&mut link, 903, &slow, Bulk::None).unwrap();
+    assert!(matches!(submit(&mut link, 903, &slow, Bulk::None), Err(LinkError::Request { .. })));
+    wait_all(&mut link, 1);
+}
+
+fn a_handler_that_leaves_data_unread_harms_nothing<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    let mut memory = TestMemory::new(&[(0, 1 << 20, 1)]);
+    for verb in [Verb::Ignore, Verb::Discard, Verb::ReadHalf] {
+        memory.fill(1);
+        let command = Command { verb, bytes: 1 << 20, unit_bytes: 100_000, seed: 1, ..Command::default() };
+        let done = call(&mut link, &command.to_bytes(), Bulk::Get(memory.runs()));
+        assert_eq!(done.header.status, Status::NoSpace);
+        round_trip(&mut link, &mut memory, 50_000, 4);
+    }
+}
+
+fn bad_memory_is_refused_and_the_link_lives<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    let run = |segment, address, bytes| MemoryRun { segment, address, bytes, stride_bytes: 0, count: 1 };
+    let echo = Command { verb: Verb::Echo, ..Command::default() }.to_bytes();
+    for (runs, fits) in [
+        (vec![run(0, u64::MAX, 2)], false),
+        (vec![run(77, 0, 20_000)], false),
+        (vec![MemoryRun { segment: 0, address: 0, bytes: 1, stride_bytes: 1 << 62, count: 1 << 40 }], false),
+        (vec![], true),
+    ] {
+        assert_eq!(submit(&mut link, 5, &echo, Bulk::Put(runs)).is_ok(), fits);
+    }
+    wait_all(&mut link, 1);
+    call(&mut link, &echo, Bulk::None);
+}
+
+fn more_than_was_asked_for_does_not_overrun<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    let memory = TestMemory::new(&[(10, 100_000, 1)]);
+    let command =
+        Command { verb: Verb::Read, bytes: 150_000, unit_bytes: 60_000, seed: 6, ..Command::default() };
+    submit(&mut link, 1, &command.to_bytes(), Bulk::Put(memory.runs())).unwrap();
+    // A stream is cut by the client; where the server reaches the memory itself it refuses to go beyond it.
+    match try_wait(&mut link, 1) {
+        Ok(done) => assert_ne!(done[0].header.status, Status::Ok),
+        Err(error) => assert!(error.is_fatal()),
+    }
+    memory.check_untouched_outside();
+}
+
+fn segments<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    let segment = Segment::new(4 << 20).unwrap();
+    link.add_segment(&segment).unwrap();
+    let nothing = Command { verb: Verb::Echo, ..Command::default() }.to_bytes();
+    // By the time this is answered the server has the segment.
+    call(&mut link, &nothing, Bulk::None);
+    let base = segment.base().as_ptr() as u64;
+    let strided =
+        |segment, address| vec![MemoryRun { segment, address, bytes: 3000, stride_bytes: 5000, count: 600 }];
+    for (runs, start, seed) in [(strided(0, base + 8), 8, 1u64), (strided(segment.id(), 16), 16, 2)] {
+        read_and_write_segment::<F>(&mut link, &segment, runs, start, seed);
+    }
+    let beyond = MemoryRun { segment: segment.id(), address: 4 << 20, bytes: 1, stride_bytes: 0, count: 1 };
+    assert!(submit(&mut link, 50, &nothing, Bulk::Put(vec![beyond])).is_err());
+    link.drop_segment(segment.id()).unwrap();
+    assert!(submit(&mut link, 51, &nothing, Bulk::Put(strided(segment.id(), 0))).is_err());
+    call(&mut link, &nothing, Bulk::None);
+}
+
+/// 600 pieces of 3,000 bytes, 5,000 apart.
+fn read_and_write_segment<F: Fixture>(
+    link: &mut F::Link,
+    segment: &Segment,
+    runs: MemoryRuns,
+    start: usize,
+    seed: u64,
+) {
+    let bytes = 3000 * 600;
+    // SAFETY: the segment is this test's alone, and nothing is under way.
+    let memory = unsafe { std::slice::from_raw_parts_mut(segment.base().as_ptr(), segment.bytes()) };
+    memory.fill(0xee);
+    let verb = if F::REACHES_SEGMENTS { Verb::ReadLocal } else { Verb::Read };
+    let command = Command { verb, bytes, unit_bytes: 1 << 20, seed, ..Command::default() };
+    let done = call(link, &command.to_bytes(), Bulk::Put(runs.clone()));
+    assert_eq!(done.header.status, Status::Ok, "{}", String::from_utf8_lossy(&done.body));
+    assert_eq!(done.delivered_bytes, bytes);
+    for piece in 0..600usize {
+        let at = start + piece * 5000;
+        for byte in 0..3000 {
+            assert_eq!(memory[at + byte], pattern(seed, (piece * 3000 + byte) as u64));
+        }
+        assert_eq!(memory[at + 3000], 0xee);
+    }
+    for verb in [Verb::Write, if F::REACHES_SEGMENTS { Verb::WriteLocal } else { Verb::Write }] {
+        let command = Command { verb, bytes, unit_bytes: 1 << 20, seed, ..Command::default() };
+        let done = call(link, &command.to_bytes(), Bulk::Get(runs.clone()));
+        assert_eq!(done.header.status, Status::Ok, "{}", String::from_utf8_lossy(&done.body));
+    }
+}
+
+fn files_and_mapped_pages<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    let bytes = 1_500_000usize.min(link.bulk_bytes_max() as usize);
+    for (verb, is_put) in [(Verb::ReadFile, true), (Verb::ReadMapped, true), (Verb::WriteMapped, false)] {
+        for small in [10_000, bytes] {
+            let mut memory = TestMemory::new(&[(10, small / 10, 10)]);
+            let command = Command { verb, bytes: small as u64, seed: 8, ..Command::default() };
+            if !is_put {
+                memory.fill(8);
+            }
+            let bulk = if is_put { Bulk::Put(memory.runs()) } else { Bulk::Get(memory.runs()) };
+            let done = call(&mut link, &command.to_bytes(), bulk);
+            assert_eq!(done.header.status, Status::Ok, "{verb:?} {}", String::from_utf8_lossy(&done.body));
+            memory.check(8, small as u64);
+        }
+    }
+}
+
+fn a_server_that_vanishes_is_noticed<F: Fixture>() {
+    let server = F::start();
+    for verb in [Verb::VanishInPut, Verb::VanishInGet] {
+        let mut link = server.connect();
+        let mut memory = TestMemory::new(&[(0, 1 << 20, 1)]);
+        memory.fill(1);
+        let command = Command { verb, bytes: 1 << 20, unit_bytes: 100_000, seed: 1, ..Command::default() };
+        let bulk =
+            if verb == Verb::VanishInPut { Bulk::Put(memory.runs()) } else { Bulk::Get(memory.runs()) };
+        submit(&mut link, 1, &command.to_bytes(), bulk).unwrap();
+        let begin = Instant::now();
+        let error = try_wait(&mut link, 1).unwrap_err();
+        assert!(error.is_fatal(), "{error}");
+        assert!(begin.elapsed() < Duration::from_secs(2));
+        assert!(error.to_string().contains("server"), "{error}");
+        assert!(submit(&mut link, 2, &command.to_bytes(), Bulk::None).is_err());
+    }
+}
+
+fn a_client_that_vanishes_gets_its_memory_back<F: Fixture>() {
+    let server = F::start();
+    for verb in [Verb::Read, Verb::Write] {
+        let mut link = server.connect();
+        let mut memory = TestMemory::new(&[(0, 2 << 20, 1)]);
+        memory.fill(1);
+        let command =
+            Command { verb, bytes: 2 << 20, unit_bytes: 4000, seed: 2, yields: true, ..Command::default() };
+        let bulk = if verb == Verb::Read { Bulk::Put(memory.runs()) } else { Bulk::Get(memory.runs()) };
+        submit(&mut link, 1, &command.to_bytes(), bulk).unwrap();
+        let mut done = Vec::new();
+        link.progress(&mut done).unwrap();
+        std::thread::sleep(Duration::from_millis(3));
+        drop(link);
+        memory.fill(9);
+        std::thread::sleep(Duration::from_millis(30));
+        memory.check(9, 2 << 20);
+        // Others are still served.
+        let mut other = server.connect();
+        round_trip(&mut other, &mut memory, 1 << 20, 3);
+    }
+}
+
+fn nothing_is_taken_before_the_proof<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect_unproven();
+    let memory = TestMemory::new(&[(0, 100, 1)]);
+    let command = Command { verb: Verb::Echo, ..Command::default() }.to_bytes();
+    submit(&mut link, 1, &command, Bulk::Get(memory.runs())).unwrap();
+    match try_wait(&mut link, 1) {
+        Ok(done) => assert_eq!(done[0].header.status, Status::TooBig),
+        Err(error) => assert!(error.is_fatal()),
+    }
+}
+
+macro_rules! suite {
+    ($($name:ident: $fixture:ty;)*) => { $(mod $name {
+        suite!(@tests $fixture: echo sizes_around_every_threshold inline_replies big_transfers any_shape
+            many_small_pieces many_in_flight credits_bound_the_requests_under_way
+            a_handler_that_leaves_data_unread_harms_nothing bad_memory_is_refused_and_the_link_lives
+            more_than_was_asked_for_does_not_overrun segments files_and_mapped_pages
+            a_server_that_vanishes_is_noticed a_client_that_vanishes_gets_its_memory_back
+            nothing_is_taken_before_the_proof);
+    })* };
+    (@tests $fixture:ty: $($test:ident)*) => { $(
+        #[test]
+        fn $test() {
+            super::$test::<$fixture>();
+        }
+    )* };
+}
+
+suite! {
+    tcp: crate::common::Tcp;
+    shm_direct: crate::common::Shm<false>;
+    shm_staged: crate::common::Shm<true>;
+    memory: crate::common::InProcess;
+}
