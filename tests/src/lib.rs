@@ -1,0 +1,261 @@
+//! Clusters and mounts of real processes, for black-box tests.
+//!
+//! ```no_run
+//! let cluster = weft_tests::Cluster::start(2);
+//! let mount = cluster.mount();
+//! mount.sh("echo hello > file; test \"$(cat file)\" = hello");
+//! ```
+//!
+//! Everything lives in a temporary directory. Dropping a [`Mount`] unmounts it, dropping a [`Cluster`] stops its servers; both
+//! check that nothing is left behind. The program under test is `$WEFT_BIN`, else it is built first.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Longest time for processes to end and mounts to go.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The `weft` program: `$WEFT_BIN`, else built from this workspace in the profile of the running test.
+pub fn weft_bin() -> &'static Path {
+    static BIN: OnceLock<PathBuf> = OnceLock::new();
+    BIN.get_or_init(|| {
+        if let Some(given) = std::env::var_os("WEFT_BIN") {
+            return PathBuf::from(given);
+        }
+        let target = target_dir();
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--quiet", "--package", "weft-cli", "--bin", "weft"]);
+        build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
+        if target.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo can be run").success(), "the weft program cannot be built");
+        target.join("weft")
+    })
+}
+
+/// `target/debug` or `target/release`, where the running test is from.
+pub fn target_dir() -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its own program");
+    let deps = test.parent().expect("a program is in a directory");
+    if deps.ends_with("deps") { deps.parent().unwrap_or(deps).to_path_buf() } else { deps.to_path_buf() }
+}
+
+/// Panics with everything the program said unless it ended with success.
+#[track_caller]
+pub fn expect_success(what: &str, output: &Output) -> String {
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {}\n--- stdout\n{stdout}\n--- stderr\n{stderr}", output.status);
+    stdout
+}
+
+/// Waits until `condition` holds; says what did not come about otherwise.
+#[track_caller]
+pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < timeout, "{what}: not after {} s", timeout.as_secs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Processes whose command line names `text`.
+pub fn processes_naming(text: &str) -> Vec<u32> {
+    let is_meant = |pid: &u32| {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        *pid != std::process::id() && String::from_utf8_lossy(&command).contains(text)
+    };
+    let entries = std::fs::read_dir("/proc").expect("/proc is there").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_meant).collect()
+}
+
+/// A running cluster; stopped when dropped.
+pub struct Cluster {
+    dir: TempDir,
+    url: String,
+}
+
+impl Cluster {
+    /// Starts a metadata server and `io_servers` I/O servers in a fresh directory (in memory where there is /dev/shm).
+    pub fn start(io_servers: u16) -> Cluster {
+        Cluster::start_with(io_servers, &[])
+    }
+
+    /// As [`start`](Cluster::start), with more arguments for `weft up`.
+    pub fn start_with(io_servers: u16, arguments: &[&str]) -> Cluster {
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let dir =
+            tempfile::Builder::new().prefix("weft-test-").tempdir_in(parent).expect("a temporary directory");
+        let mut cluster = Cluster { dir, url: String::new() };
+        cluster.up(io_servers, arguments);
+        cluster
+    }
+
+    /// Starts the servers (again); the data of an earlier start is found again.
+    pub fn up(&mut self, io_servers: u16, arguments: &[&str]) {
+        let io_servers = io_servers.to_string();
+        let mut command = self.command(&["up", "--detach", "--json", "--io", &io_servers, "--dir"]);
+        command.arg(self.storage()).args(arguments);
+        let output = command.output().expect("weft can be run");
+        let said = expect_success("weft up", &output);
+        let answer: serde_json::Value =
+            serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        self.url = answer["url"].as_str().unwrap_or_else(|| panic!("no url in {said}")).to_string();
+    }
+
+    /// Stops the servers.
+    pub fn down(&self) {
+        let output = self.command(&["down", "--dir"]).arg(self.storage()).output().expect("weft can be run");
+        expect_success("weft down", &output);
+    }
+
+    /// `weft://host:port/`
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Where the servers keep their files.
+    pub fn storage(&self) -> PathBuf {
+        self.dir.path().join("storage")
+    }
+
+    /// A place outside the file system for the test's own files.
+    pub fn scratch(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::create_dir_all(&path).expect("a directory in the temporary directory");
+        path
+    }
+
+    /// The file with the clients' key.
+    pub fn key_file(&self) -> PathBuf {
+        self.storage().join("client.key")
+    }
+
+    /// A call of `weft` with the clients' key, which leaves the user's own configuration alone.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(weft_bin());
+        command.args(arguments).env("HOME", self.dir.path()).env_remove("XDG_CONFIG_HOME");
+        command
+    }
+
+    /// Runs `weft` and returns what it printed; panics if it failed.
+    #[track_caller]
+    pub fn weft(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("weft can be run");
+        expect_success(&format!("weft {}", arguments.join(" ")), &output)
+    }
+
+    /// Mounts the root directory.
+    #[track_caller]
+    pub fn mount(&self) -> Mount {
+        self.mount_with(self.url(), &[])
+    }
+
+    /// Mounts `url` with more arguments for `weft mount`.
+    #[track_caller]
+    pub fn mount_with(&self, url: &str, arguments: &[&str]) -> Mount {
+        assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is not there: tests of the mount cannot run");
+        let dir =
+            tempfile::Builder::new().prefix("mount-").tempdir_in(self.dir.path()).expect("a mount point");
+        let output =
+            self.command(&["mount", url]).arg(dir.path()).args(arguments).output().expect("weft can be run");
+        expect_success("weft mount", &output);
+        let mount = Mount { dir: Some(dir), log: self.dir.path().to_path_buf() };
+        assert!(is_mounted(mount.path()), "weft mount returned before the mount was live");
+        mount
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let storage = self.storage();
+        let output = self.command(&["down", "--dir"]).arg(&storage).output();
+        if std::thread::panicking() {
+            return;
+        }
+        expect_success("weft down", &output.expect("weft can be run"));
+        let name = storage.to_string_lossy().into_owned();
+        wait_until("no server process is left", END_TIMEOUT, || processes_naming(&name).is_empty());
+    }
+}
+
+/// Whether a Weft file system is mounted on `dir`.
+pub fn is_mounted(dir: &Path) -> bool {
+    let table = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_path_buf());
+    table.lines().any(|line| {
+        let mut fields = line.split(' ').skip(1);
+        fields.next() == dir.to_str() && fields.next() == Some("fuse.weft")
+    })
+}
+
+/// A mounted file system; unmounted when dropped.
+pub struct Mount {
+    dir: Option<TempDir>,
+    log: PathBuf,
+}
+
+impl Mount {
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        self.dir.as_ref().map_or(&self.log, TempDir::path)
+    }
+
+    /// A path in it.
+    pub fn join(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.path().join(path)
+    }
+
+    /// Runs a bash script in the mount's root directory; panics if any command of it failed, else returns what it printed.
+    #[track_caller]
+    pub fn sh(&self, script: &str) -> String {
+        sh_in(self.path(), script)
+    }
+
+    /// `weft umount`, as a person would call it.
+    pub fn umount(&self, arguments: &[&str]) -> Output {
+        Command::new(weft_bin())
+            .arg("umount")
+            .args(arguments)
+            .arg(self.path())
+            .output()
+            .expect("weft can be run")
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let Some(dir) = self.dir.take() else { return };
+        if is_mounted(dir.path()) {
+            let run = |arguments: &[&str]| Command::new(weft_bin()).args(arguments).arg(dir.path()).output();
+            let output = run(&["umount"]);
+            if !output.as_ref().is_ok_and(|output| output.status.success()) {
+                let _ = Command::new("umount").arg("-l").arg(dir.path()).output();
+            }
+            if !std::thread::panicking() {
+                expect_success("weft umount", &output.expect("weft can be run"));
+            }
+        }
+        if std::thread::panicking() {
+            return;
+        }
+        let name = dir.path().to_string_lossy().into_owned();
+        wait_until("no mount process is left", END_TIMEOUT, || processes_naming(&name).is_empty());
+    }
+}
+
+/// Runs a bash script in `dir`; panics if any command of it failed, else returns what it printed.
+#[track_caller]
+pub fn sh_in(dir: &Path, script: &str) -> String {
+    let mut bash = Command::new("bash");
+    bash.args(["-euo", "pipefail", "-c", script]).current_dir(dir);
+    // No configuration of the user's reaches git, and no locale changes sort's order.
+    bash.env("LC_ALL", "C").env("HOME", "/nonexistent").env("GIT_CONFIG_NOSYSTEM", "1");
+    let output = bash.output().expect("bash can be run");
+    expect_success(script, &output)
+}
