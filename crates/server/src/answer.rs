@@ -1,0 +1,116 @@
+//! What a handler ends with: an answer, or a refusal with a status and words for people.
+
+use weft_meta::MetaError;
+use weft_storage::StorageError;
+use weft_wire::messages::ErrorDetail;
+use weft_wire::security::CapabilityError;
+use weft_wire::{DecodeError, Status, Wire};
+
+/// A successful reply.
+#[derive(Debug, Default)]
+pub(crate) struct Answer {
+    /// The encoded reply message.
+    pub body: Vec<u8>,
+    /// File bytes that ride in the reply.
+    pub payload: Vec<u8>,
+    /// File bytes that the operation moved, for the counters.
+    pub moved_bytes: u64,
+}
+
+impl Answer {
+    /// An answer without file bytes.
+    pub fn of(reply: &impl Wire) -> Answer {
+        Answer { body: reply.to_bytes(), ..Answer::default() }
+    }
+}
+
+/// Why a request is not done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    /// For programs.
+    pub status: Status,
+    /// For people.
+    pub text: String,
+}
+
+impl Refusal {
+    /// A refusal with a text of its own.
+    pub fn new(status: Status, text: impl Into<String>) -> Refusal {
+        Refusal { status, text: text.into() }
+    }
+
+    /// The body of the reply.
+    pub fn body(&self) -> Vec<u8> {
+        ErrorDetail { text: self.text.clone() }.to_bytes()
+    }
+}
+
+impl From<DecodeError> for Refusal {
+    fn from(error: DecodeError) -> Refusal {
+        Refusal::new(Status::Malformed, error.to_string())
+    }
+}
+
+impl From<CapabilityError> for Refusal {
+    fn from(error: CapabilityError) -> Refusal {
+        Refusal::new(Status::Capability, format!("capability refused: {error}; open the file again"))
+    }
+}
+
+impl From<StorageError> for Refusal {
+    fn from(error: StorageError) -> Refusal {
+        let status = match error.errno() {
+            _ if error.is_full() => Status::NoSpace,
+            libc::EFBIG => Status::FileTooBig,
+            libc::EROFS => Status::ReadOnly,
+            libc::EOPNOTSUPP => Status::Unsupported,
+            libc::EMFILE | libc::ENFILE => Status::Limit,
+            _ => Status::Io,
+        };
+        Refusal::new(status, error.to_string())
+    }
+}
+
+impl From<MetaError> for Refusal {
+    fn from(error: MetaError) -> Refusal {
+        let status = match &error {
+            MetaError::NotFound => Status::NotFound,
+            MetaError::Exists => Status::Exists,
+            MetaError::NotDirectory => Status::NotDirectory,
+            MetaError::IsDirectory => Status::IsDirectory,
+            MetaError::NotEmpty => Status::NotEmpty,
+            MetaError::Access => Status::Access,
+            MetaError::NotPermitted => Status::NotPermitted,
+            MetaError::NameTooLong => Status::NameTooLong,
+            MetaError::Loop => Status::Loop,
+            MetaError::Stale => Status::Stale,
+            MetaError::Invalid(_) => Status::Invalid,
+            MetaError::Busy(_) => Status::Busy,
+            MetaError::TooManyLinks => Status::TooManyLinks,
+            MetaError::NoXattr => Status::NoXattr,
+            MetaError::XattrTooBig => Status::TooBig,
+            MetaError::NotSupported(_) => Status::Unsupported,
+            MetaError::NoSpace => Status::NoSpace,
+            MetaError::Engine(_) => Status::Io,
+        };
+        Refusal::new(status, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_storage::Operation;
+
+    #[test]
+    fn a_full_disk_is_told_apart_from_a_broken_one() {
+        let error = |errno| StorageError::File {
+            operation: Operation::Write,
+            ino: 5,
+            source: std::io::Error::from_raw_os_error(errno),
+        };
+        assert_eq!(Refusal::from(error(libc::ENOSPC)).status, Status::NoSpace);
+        assert_eq!(Refusal::from(error(libc::EIO)).status, Status::Io);
+        assert!(Refusal::from(error(libc::EIO)).text.contains("write data file"));
+    }
+}

@@ -1,0 +1,272 @@
+//! Removing data files whose inodes are gone, by the metadata server, on a thread of its own.
+//!
+//! ```text
+//!   unlink ─► garbage record ─► poke ─► make the unlink durable ─► RemoveObjects on the file's servers ─► record gone
+//!                                              a server is down: its files' records stay, tried again later
+//!
+//!   now and then: ListObjects of every server ─► old, and no such inode? ─► RemoveObjects
+//! ```
+//!
+//! The second way finds what no record tells of: files whose creation was lost with a power cut while their data was
+//! already there.
+
+use crate::answer::Refusal;
+use crate::config::ClusterSection;
+use crate::log;
+use crate::meta::unix_s;
+use crate::node::Shared;
+use crate::peer::{Peer, PeerError};
+use crate::stop::StopFlag;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use weft_layout::Layout;
+use weft_meta::{Engine, MetaError, Namespace, Syncer};
+use weft_reactor::MailSender;
+use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, ServerInfo};
+use weft_wire::security::Key;
+
+/// Files removed in one step.
+const BATCH: usize = 1024;
+/// How long pokes are gathered before their work is done.
+const GATHER: Duration = Duration::from_millis(20);
+/// How long a server that is down is left alone.
+const RETRY: Duration = Duration::from_secs(5);
+/// The first scan begins this long after the start, or after the interval if that is shorter.
+const FIRST_SCAN: Duration = Duration::from_secs(60);
+/// How long a wait goes on before it looks whether the server is to stop.
+const WAIT_STEP: Duration = Duration::from_millis(200);
+
+/// A piece of work for the metadata thread.
+pub(crate) type Letter<E> = Box<dyn FnOnce(&mut Namespace<E>) + Send>;
+
+/// Wakes the remover. Clones wake the same one.
+#[derive(Clone, Default)]
+pub(crate) struct Poke {
+    signal: Arc<Signal>,
+}
+
+#[derive(Default)]
+struct Signal {
+    poked: AtomicBool,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Poke {
+    /// There may be something to remove.
+    pub fn poke(&self) {
+        if !self.signal.poked.swap(true, Ordering::AcqRel) {
+            let _lock = self.signal.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.signal.changed.notify_one();
+        }
+    }
+
+    /// Waits until poked or `deadline`, at most a step. Says whether it was poked, which is then forgotten.
+    fn wait(&self, deadline: Instant) -> bool {
+        let lock = self.signal.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.signal.poked.load(Ordering::Acquire) {
+            let left = deadline.saturating_duration_since(Instant::now()).min(WAIT_STEP);
+            drop(self.signal.changed.wait_timeout(lock, left));
+        }
+        self.signal.poked.swap(false, Ordering::AcqRel)
+    }
+}
+
+/// What the remover needs.
+pub(crate) struct Setup<E: Engine> {
+    pub cluster: ClusterSection,
+    pub io_servers: Vec<ServerInfo>,
+    pub server_key: Key,
+    pub stop: StopFlag,
+    pub poke: Poke,
+    pub namespace: MailSender<Letter<E>>,
+    pub syncer: Box<dyn Syncer>,
+    pub shared: Arc<Shared>,
+}
+
+/// Starts the remover. It ends when the server stops.
+pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>) -> std::io::Result<std::thread::JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name("weft-garbage".into());
+    thread.spawn(move || Remover::new(setup).run())
+}
+
+/// Why a step was not finished; it is tried again.
+#[derive(Debug, thiserror::Error)]
+enum StepError {
+    #[error("{0}")]
+    Peer(#[from] PeerError),
+    #[error("{}", .0.text)]
+    Namespace(Refusal),
+    #[error("the metadata thread has ended")]
+    Ended,
+}
+
+impl From<MetaError> for StepError {
+    fn from(error: MetaError) -> StepError {
+        StepError::Namespace(error.into())
+    }
+}
+
+struct Remover<E: Engine> {
+    setup: Setup<E>,
+    peers: Vec<Peer>,
+    /// Servers that did not answer lately, by id, and when to try them again.
+    down_until: BTreeMap<u16, Instant>,
+    removed_files: Arc<AtomicU64>,
+    orphans_removed: Arc<AtomicU64>,
+    scans_done: Arc<AtomicU64>,
+}
+
+impl<E: Engine + 'static> Remover<E> {
+    fn new(setup: Setup<E>) -> Remover<E> {
+        let peer =
+            |server: &ServerInfo| Peer::new(server.clone(), setup.server_key.clone(), setup.stop.clone());
+        Remover {
+            peers: setup.io_servers.iter().map(peer).collect(),
+            down_until: BTreeMap::new(),
+            removed_files: setup.shared.counters.gauge("garbage_removed_files"),
+            orphans_removed: setup.shared.counters.gauge("orphans_removed_files"),
+            scans_done: setup.shared.counters.gauge("orphan_scans"),
+            setup,
+        }
+    }
+
+    fn run(mut self) {
+        let interval = Duration::from_secs(self.setup.cluster.scrub_interval_s);
+        let mut next_scan = Instant::now() + interval.min(FIRST_SCAN);
+        let mut waiting = true;
+        while !self.setup.stop.is_stopped() {
+            let retry = self.down_until.values().min().copied().filter(|_| waiting);
+            let poked = self.setup.poke.wait(retry.map_or(next_scan, |retry| retry.min(next_scan)));
+            let now = Instant::now();
+            if poked || retry.is_some_and(|retry| retry <= now) {
+                std::thread::sleep(GATHER);
+                self.down_until.retain(|_, until| *until > now);
+                waiting =
+                    self.remove_garbage().unwrap_or_else(|error| self.failed("remove data files", &error));
+            }
+            if now >= next_scan {
+                next_scan = now + interval;
+                match self.scan() {
+                    Ok(()) => drop(self.scans_done.fetch_add(1, Ordering::Relaxed)),
+                    Err(error) => drop(self.failed("look for orphaned data files", &error)),
+                }
+            }
+        }
+    }
+
+    /// Tells of a failure, unless the server is stopping. There may be work left.
+    fn failed(&self, what: &str, error: &StepError) -> bool {
+        if !self.setup.stop.is_stopped() && log::once_a_minute(&format!("{what} {error}")) {
+            log::warning!(&self.setup.shared.name, "cannot {what} now, will try again: {error}");
+        }
+        true
+    }
+
+    /// Has the metadata thread do something, and waits for the result.
+    fn ask<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Namespace<E>) -> Result<R, MetaError> + Send + 'static,
+    ) -> Result<R, StepError> {
+        let (sender, receiver) = mpsc::channel();
+        let letter: Letter<E> = Box::new(move |namespace| {
+            // Nobody listens any more only where this thread has ended.
+            let _ = sender.send(work(namespace));
+        });
+        self.setup.namespace.send(letter).map_err(|_| StepError::Ended)?;
+        Ok(receiver.recv().map_err(|_| StepError::Ended)??)
+    }
+
+    /// Removes the data files of all garbage records. Says whether some are left because servers are down.
+    fn remove_garbage(&mut self) -> Result<bool, StepError> {
+        let mut after = 0;
+        let mut left = false;
+        loop {
+            let page = self.ask(move |namespace| namespace.begin().garbage(after, BATCH))?;
+            let Some((last, _)) = page.last() else { return Ok(left) };
+            after = *last;
+            // A power cut must not bring back a name whose data is gone.
+            self.setup.syncer.sync().map_err(MetaError::from)?;
+            let failed = self.remove_on_servers(&page)?;
+            let done: Vec<u64> =
+                page.iter().map(|(ino, _)| *ino).filter(|ino| !failed.contains(ino)).collect();
+            left |= !failed.is_empty();
+            self.removed_files.fetch_add(done.len() as u64, Ordering::Relaxed);
+            self.ask(move |namespace| {
+                let mut op = namespace.begin();
+                op.garbage_done(&done);
+                op.commit()
+            })?;
+        }
+    }
+
+    /// Removes files on each of their servers. Returns those that could not be removed everywhere.
+    fn remove_on_servers(&mut self, page: &[(u64, Layout)]) -> Result<HashSet<u64>, StepError> {
+        let mut by_server: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+        for (ino, layout) in page {
+            for slot in 0..layout.server_count() {
+                by_server.entry(layout.server_id(slot)).or_default().push(*ino);
+            }
+        }
+        let mut failed = HashSet::new();
+        for (id, inos) in by_server {
+            let down = self.down_until.contains_key(&id);
+            let Some(peer) = self.peers.get_mut(usize::from(id)).filter(|_| !down) else {
+                failed.extend(inos);
+                continue;
+            };
+            match peer.call(&RemoveObjectsRequest { inos: inos.clone() }) {
+                Ok(_) => {}
+                Err(PeerError::Stopping) => return Err(PeerError::Stopping.into()),
+                Err(error) => {
+                    self.down_until.insert(id, Instant::now() + RETRY);
+                    self.failed("remove data files", &error.into());
+                    failed.extend(inos);
+                }
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Looks through all data files for such whose inodes are gone.
+    fn scan(&mut self) -> Result<(), StepError> {
+        let first_new = self.ask(|namespace| Ok(namespace.next_ino()))?;
+        let old_s = unix_s().saturating_sub(self.setup.cluster.orphan_age_s) as i64;
+        for id in 0..self.peers.len() {
+            let mut cursor = 0;
+            loop {
+                let request = ListObjectsRequest { cursor, entries_max: BATCH as u32 };
+                let page = self.peers[id].call(&request)?;
+                let old =
+                    page.objects.iter().filter(|object| object.ino < first_new && object.mtime_s <= old_s);
+                self.remove_orphans(id, old.map(|object| object.ino).collect())?;
+                cursor = page.cursor;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_orphans(&mut self, id: usize, inos: Vec<u64>) -> Result<(), StepError> {
+        let asked = inos.clone();
+        let exist = self.ask(move |namespace| namespace.begin().inodes_exist(&asked))?;
+        let gone: Vec<u64> =
+            inos.into_iter().zip(exist).filter(|(_, exists)| !exists).map(|(ino, _)| ino).collect();
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let count = gone.len();
+        self.peers[id].call(&RemoveObjectsRequest { inos: gone })?;
+        self.orphans_removed.fetch_add(count as u64, Ordering::Relaxed);
+        log::info!(
+            &self.setup.shared.name,
+            "removed {count} orphaned data files from {}",
+            self.peers[id].name()
+        );
+        Ok(())
+    }
+}

@@ -1,0 +1,141 @@
+//! The I/O server's part: file bytes between clients and data files, one function per operation.
+//!
+//! ```text
+//!   request ─► admit: capability, slot, this server's place in the layout
+//!           ─► units.rs: the share of this slot, cut into units
+//!           ─► read.rs / write.rs: unit by unit, by the shortest way there is
+//!
+//!   way of a unit       when                                                     copies
+//!   local               the client's memory is in this process (segments)        data file ─ client
+//!   inline              the whole answer is small                                in the reply
+//!   sendfile            TCP, in the page cache, pieces are long                  page cache ─ socket
+//!   mapped              shm, in the page cache, pieces are long                  page cache ─ client (process_vm)
+//!   buffered            else; network and disk of neighbouring units overlap     data file ─ buffer ─ client
+//! ```
+
+mod objects;
+mod read;
+mod size;
+mod units;
+mod write;
+
+use crate::answer::Refusal;
+use crate::config::SyncMode;
+use crate::meta::unix_s;
+use std::os::fd::RawFd;
+use weft_layout::{Extent, Layout};
+use weft_storage::{BufferPool, DataFile, DataFiles, Disk};
+use weft_transport::ConnError;
+use weft_wire::Status;
+use weft_wire::messages::{DataSize, Time};
+use weft_wire::security::{Capability, Key};
+
+/// Unit of transfers that pass through a buffer: small enough that it stays in a processor's cache between the two copies.
+const BUFFERED_UNIT_BYTES: u64 = 256 << 10;
+/// From this length on a piece of a data file is moved by a system call of its own.
+const LONG_PIECE_BYTES: u64 = 16 << 10;
+
+/// Everything that one thread of an I/O server serves from.
+pub(crate) struct IoPart<D: Disk> {
+    /// Shared by all threads of the server.
+    pub files: DataFiles<D>,
+    /// This thread's transfer buffers.
+    pub pool: BufferPool,
+    id: u16,
+    capability_key: Key,
+    sync: SyncMode,
+}
+
+impl<D: Disk> IoPart<D> {
+    /// The part of the server with this id in the ring.
+    pub fn new(
+        files: DataFiles<D>,
+        pool: BufferPool,
+        id: u16,
+        cluster_key: &Key,
+        sync: SyncMode,
+    ) -> IoPart<D> {
+        IoPart { files, pool, id, capability_key: cluster_key.capability_key(), sync }
+    }
+
+    /// Checks that `capability` gives `rights` now, and that this server has part `slot` of the file.
+    fn admit(&self, capability: &Capability, rights: u32, slot: u16) -> Result<(u64, Layout), Refusal> {
+        capability.check(&self.capability_key, unix_s(), rights)?;
+        let layout = capability.layout;
+        if slot >= layout.server_count() || layout.server_id(slot) != self.id {
+            return Err(self.wrong_server(slot, &layout));
+        }
+        Ok((capability.ino, layout))
+    }
+
+    /// The same for operations on a whole data file.
+    fn admit_any(&self, capability: &Capability) -> Result<u64, Refusal> {
+        capability.check(&self.capability_key, unix_s(), 0)?;
+        match capability.layout.slot_of_server(self.id) {
+            Some(_) => Ok(capability.ino),
+            None => Err(self.wrong_server(0, &capability.layout)),
+        }
+    }
+
+    fn wrong_server(&self, slot: u16, layout: &Layout) -> Refusal {
+        let text = format!(
+            "this is I/O server {}, which has not part {slot} of a file over {} of {} servers from {} on",
+            self.id,
+            layout.server_count(),
+            layout.ring_servers(),
+            layout.first_server()
+        );
+        Refusal::new(Status::WrongServer, text)
+    }
+
+    fn data_size(&self, ino: u64) -> Result<DataSize, Refusal> {
+        let Some(file) = self.files.open(ino)? else {
+            return Ok(DataSize {
+                local_bytes: 0,
+                allocated_bytes: 0,
+                mtime: Time { seconds: 0, nanoseconds: 0 },
+            });
+        };
+        let local_bytes = file.size()?;
+        let (allocated_bytes, mtime) =
+            file.raw_fd().and_then(examine).unwrap_or((local_bytes, Time { seconds: 0, nanoseconds: 0 }));
+        Ok(DataSize { local_bytes, allocated_bytes, mtime })
+    }
+
+    async fn settle(&self, file: Option<&DataFile<D>>, asked: bool) -> Result<(), Refusal> {
+        if let (Some(file), true) = (file, asked || self.sync == SyncMode::Sync) {
+            file.sync().await?;
+        }
+        Ok(())
+    }
+}
+
+/// Space that a file takes, and when it was last written.
+fn examine(fd: RawFd) -> Option<(u64, Time)> {
+    // SAFETY: all-zero bytes are a valid `stat`.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is live and writable; the descriptor is open as long as the caller's handle.
+    let result = unsafe { libc::fstat(fd, &mut stat) };
+    let mtime = Time { seconds: stat.st_mtime, nanoseconds: stat.st_mtime_nsec as u32 };
+    (result == 0).then_some((stat.st_blocks as u64 * 512, mtime))
+}
+
+/// The part of a range of the whole file that is in the data file of `slot`.
+fn local_range(layout: &Layout, slot: u16, offset: u64, bytes: u64) -> Result<Extent, Refusal> {
+    let end = offset.checked_add(bytes).filter(|end| *end <= i64::MAX as u64);
+    let end = end.ok_or_else(|| Refusal::new(Status::FileTooBig, "the range ends beyond 2^63"))?;
+    let begin = layout.local_size(slot, offset);
+    Ok(Extent { offset: begin, bytes: layout.local_size(slot, end) - begin })
+}
+
+/// What a failed movement of bulk data means for its request.
+impl From<ConnError> for Refusal {
+    fn from(error: ConnError) -> Refusal {
+        let status = match &error {
+            ConnError::ClientMemory { .. } => Status::Invalid,
+            ConnError::Range { .. } => Status::Malformed,
+            _ => Status::Io,
+        };
+        Refusal::new(status, error.to_string())
+    }
+}

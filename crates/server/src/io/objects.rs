@@ -1,0 +1,45 @@
+//! Operations of the metadata server on data files: removing them, and listing what is there.
+
+use super::IoPart;
+use crate::answer::{Answer, Refusal};
+use std::time::UNIX_EPOCH;
+use weft_storage::Disk;
+use weft_wire::Status;
+use weft_wire::limits::OBJECTS_PER_MESSAGE_MAX;
+use weft_wire::messages::*;
+
+/// Data files removed before other tasks of the thread get their turn.
+const REMOVALS_AT_ONCE: usize = 32;
+
+impl<D: Disk> IoPart<D> {
+    /// Removes data files whose inodes are gone; those that are not there are no error.
+    pub async fn remove_objects(&self, request: RemoveObjectsRequest) -> Result<Answer, Refusal> {
+        if request.inos.len() > OBJECTS_PER_MESSAGE_MAX {
+            let text = format!(
+                "{} data files in one removal, at most {OBJECTS_PER_MESSAGE_MAX}",
+                request.inos.len()
+            );
+            return Err(Refusal::new(Status::TooBig, text));
+        }
+        for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
+            for ino in batch {
+                self.files.remove(*ino)?;
+            }
+            weft_reactor::yield_now().await;
+        }
+        Ok(Answer::of(&Empty {}))
+    }
+
+    /// A page of the data files that are there.
+    pub fn list_objects(&self, request: ListObjectsRequest) -> Result<Answer, Refusal> {
+        let entries_max = (request.entries_max as usize).clamp(1, OBJECTS_PER_MESSAGE_MAX);
+        let after = (request.cursor != 0).then_some(request.cursor);
+        let (page, next) = self.files.list(after, entries_max)?;
+        let objects = page.iter().map(|object| ObjectInfo {
+            ino: object.ino,
+            bytes: object.bytes,
+            mtime_s: object.modified.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64,
+        });
+        Ok(Answer::of(&ListObjectsReply { objects: objects.collect(), cursor: next.unwrap_or(0) }))
+    }
+}

@@ -1,0 +1,60 @@
+//! Operations on a data file's size and space, and making it durable.
+
+use super::{IoPart, local_range};
+use crate::answer::{Answer, Refusal};
+use weft_storage::Disk;
+use weft_wire::messages::*;
+
+impl<D: Disk> IoPart<D> {
+    /// Makes what was written durable.
+    pub async fn sync(&self, request: SyncRequest) -> Result<Answer, Refusal> {
+        let ino = self.admit_any(&request.capability)?;
+        self.files.sync(ino).await?;
+        Ok(Answer::of(&self.data_size(ino)?))
+    }
+
+    /// Size of the local data file.
+    pub fn size(&self, request: SizeRequest) -> Result<Answer, Refusal> {
+        let ino = self.admit_any(&request.capability)?;
+        Ok(Answer::of(&self.data_size(ino)?))
+    }
+
+    /// Cuts or extends the local data file to what a file of this size has here.
+    pub async fn truncate(&self, request: TruncateRequest) -> Result<Answer, Refusal> {
+        let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
+        let local = local_range(&layout, request.slot, 0, request.file_bytes)?;
+        self.files.truncate(ino, local.bytes)?;
+        self.settle(self.files.open(ino)?.as_ref(), false).await?;
+        Ok(Answer::of(&self.data_size(ino)?))
+    }
+
+    /// Frees the space under a range.
+    pub async fn punch(&self, request: RangeRequest) -> Result<Answer, Refusal> {
+        let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
+        let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
+        if local.bytes > 0 {
+            self.files.punch(ino, local.offset, local.bytes)?;
+        }
+        self.settle(self.files.open(ino)?.as_ref(), false).await?;
+        Ok(Answer::of(&self.data_size(ino)?))
+    }
+
+    /// Reserves space for a range.
+    pub async fn allocate(&self, request: AllocateRequest) -> Result<Answer, Refusal> {
+        let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
+        let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
+        self.files.allocate(ino, local.offset, local.bytes, request.keep_size)?;
+        self.settle(self.files.open(ino)?.as_ref(), false).await?;
+        Ok(Answer::of(&self.data_size(ino)?))
+    }
+
+    /// Space of this server's disk.
+    pub fn space(&self) -> Result<Answer, Refusal> {
+        let space = self.files.space()?;
+        Ok(Answer::of(&SpaceReply {
+            space_bytes: space.total_bytes,
+            free_bytes: space.available_bytes,
+            available_bytes: space.available_bytes,
+        }))
+    }
+}

@@ -1,0 +1,152 @@
+//! A share cut into units: what is moved in one step, bounded in bytes and in pieces.
+//!
+//! ```text
+//!   share          0 ........................ 2.5 MiB
+//!   local runs     [ 1.5 MiB at 4 MiB ][ 1 MiB at 9 MiB ]
+//!   units of 1 MiB [ 1 MiB ][ 0.5 + 0.5 MiB ][ 0.5 MiB ]
+//! ```
+
+use weft_layout::{Extent, Layout, LocalRuns, Regions, local_runs};
+
+/// Pieces of a data file in one unit: bounds its list to 64 KiB of memory.
+const PIECES_MAX: usize = 4096;
+
+/// A part of a share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Unit {
+    /// Position in the share.
+    pub share_offset: u64,
+    /// Length.
+    pub bytes: u64,
+    /// Where it is in the data file, in share order.
+    pub pieces: Vec<Extent>,
+}
+
+impl Unit {
+    /// Cuts the first `bytes` off, at most all of them.
+    pub fn split_front(&mut self, bytes: u64) -> Unit {
+        if bytes >= self.bytes {
+            return std::mem::take(self);
+        }
+        let mut front = Unit { share_offset: self.share_offset, bytes, pieces: Vec::new() };
+        let (mut left, mut whole) = (bytes, 0);
+        for piece in &mut self.pieces {
+            if piece.bytes <= left {
+                front.pieces.push(*piece);
+                left -= piece.bytes;
+                whole += 1;
+                continue;
+            }
+            if left > 0 {
+                front.pieces.push(Extent { offset: piece.offset, bytes: left });
+                piece.offset += left;
+                piece.bytes -= left;
+            }
+            break;
+        }
+        self.pieces.drain(..whole);
+        self.share_offset += bytes;
+        self.bytes -= bytes;
+        front
+    }
+
+    /// Whether its pieces are long enough, on average, to be moved one by one.
+    pub fn has_long_pieces(&self, bytes_min: u64) -> bool {
+        self.bytes >= bytes_min * self.pieces.len() as u64
+    }
+}
+
+/// The units of the first `end` bytes of a share, one after the other.
+pub(super) struct Units<'a> {
+    runs: LocalRuns<'a>,
+    share_offset: u64,
+    end: u64,
+}
+
+impl<'a> Units<'a> {
+    pub fn new(layout: &Layout, slot: u16, regions: &'a Regions, end: u64) -> Units<'a> {
+        Units { runs: local_runs(layout, slot, regions), share_offset: 0, end }
+    }
+
+    /// The next one, of at most `bytes_max`; `None` at the end.
+    pub fn next_at_most(&mut self, bytes_max: u64) -> Option<Unit> {
+        let bytes_max = bytes_max.min(self.end - self.share_offset);
+        let mut unit = Unit { share_offset: self.share_offset, ..Unit::default() };
+        while unit.bytes < bytes_max && unit.pieces.len() < PIECES_MAX {
+            let Some(run) = self.runs.next_at_most(bytes_max - unit.bytes) else { break };
+            unit.pieces.push(Extent { offset: run.local_offset, bytes: run.bytes });
+            unit.bytes += run.bytes;
+        }
+        self.share_offset += unit.bytes;
+        (unit.bytes > 0).then_some(unit)
+    }
+}
+
+/// A share as a whole, seen with a data file of `local_bytes`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Share {
+    /// All of it.
+    pub bytes: u64,
+    /// Up to the last byte that lies below the end of the data file.
+    pub filled_bytes: u64,
+}
+
+impl Share {
+    /// One pass over the regions.
+    pub fn of(layout: &Layout, slot: u16, regions: &Regions, local_bytes: u64) -> Share {
+        let mut share = Share { bytes: 0, filled_bytes: 0 };
+        for run in local_runs(layout, slot, regions) {
+            share.bytes += run.bytes;
+            if run.local_offset < local_bytes {
+                share.filled_bytes = run.share_offset + run.bytes.min(local_bytes - run.local_offset);
+            }
+        }
+        share
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn filled_ends_with_the_last_byte_that_the_file_has() {
+        let layout = Layout::new(4096, 0, 1, 1).unwrap();
+        let list = Regions::list([Extent::new(5000, 100), Extent::new(0, 50), Extent::new(4000, 500)]);
+        let filled = |local_bytes| Share::of(&layout, 0, &list, local_bytes).filled_bytes;
+        assert_eq!(filled(0), 0);
+        assert_eq!(filled(10), 110);
+        assert_eq!(filled(4100), 250);
+        assert_eq!(filled(9000), 650);
+    }
+
+    proptest! {
+        #[test]
+        fn units_hold_the_runs_in_order(
+            extents in proptest::collection::vec((0u64..100_000, 1u64..9_000), 1..20),
+            steps in proptest::collection::vec(1u64..8_000, 1..20),
+            slot in 0u16..3,
+        ) {
+            let layout = Layout::new(4096, 1, 3, 3).unwrap();
+            let regions = Regions::list(extents.iter().map(|(at, bytes)| Extent::new(*at, *bytes)).collect::<Vec<_>>());
+            let bytes_of = |pieces: &[Extent]| {
+                pieces.iter().flat_map(|piece| piece.offset..piece.offset + piece.bytes).collect::<Vec<_>>()
+            };
+            let whole: Vec<Extent> =
+                local_runs(&layout, slot, &regions).map(|run| Extent::new(run.local_offset, run.bytes)).collect();
+            let end = Share::of(&layout, slot, &regions, u64::MAX).bytes;
+            let mut units = Units::new(&layout, slot, &regions, end);
+            let (mut seen, mut steps) = (Vec::new(), steps.iter().cycle());
+            while let Some(mut unit) = units.next_at_most(20_000) {
+                while unit.bytes > 0 {
+                    let front = unit.split_front(*steps.next().unwrap());
+                    prop_assert_eq!(front.share_offset, seen.len() as u64);
+                    seen.extend(bytes_of(&front.pieces));
+                    prop_assert_eq!(front.share_offset + front.bytes, seen.len() as u64);
+                }
+            }
+            prop_assert_eq!(seen, bytes_of(&whole));
+        }
+    }
+}

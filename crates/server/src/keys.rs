@@ -1,0 +1,117 @@
+//! Key files: `cluster.key` for servers, `client.key`, made from it, for clients.
+
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use weft_wire::security::Key;
+
+/// Name of the file with the cluster's secret.
+pub const CLUSTER_KEY_FILE: &str = "cluster.key";
+/// Name of the file with the clients' key.
+pub const CLIENT_KEY_FILE: &str = "client.key";
+
+/// Why a key file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// It cannot be read or written.
+    #[error("cannot {action} the key file {path}: {reason}", path = path.display())]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        reason: io::Error,
+    },
+    /// Others could read the secret.
+    #[error("the key file {path} can be read by others; run: chmod 600 {path}", path = path.display())]
+    Readable {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// It holds something else.
+    #[error("{path} does not hold a key: {reason}", path = path.display())]
+    Contents {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: weft_wire::security::KeyError,
+    },
+}
+
+/// Fills `bytes` from the kernel's random source.
+pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let rest = &mut bytes[filled..];
+        // SAFETY: the kernel writes at most `rest.len()` bytes to `rest`.
+        let count = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        } else {
+            filled += count as usize;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a random cluster key and writes `cluster.key` and `client.key` into `directory`, readable by the owner only.
+/// Returns the cluster key.
+///
+/// # Errors
+/// [`KeyFileError::File`], also where one of them exists: a cluster's key is never overwritten.
+pub fn create_keys(directory: &Path) -> Result<Key, KeyFileError> {
+    let mut bytes = [0; 32];
+    random(&mut bytes).map_err(|reason| KeyFileError::File {
+        action: "make random bytes for",
+        path: directory.join(CLUSTER_KEY_FILE),
+        reason,
+    })?;
+    let key = Key(bytes);
+    write_key(&directory.join(CLUSTER_KEY_FILE), &key)?;
+    write_key(&directory.join(CLIENT_KEY_FILE), &key.client_key())?;
+    Ok(key)
+}
+
+fn write_key(path: &Path, key: &Key) -> Result<(), KeyFileError> {
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut file| {
+        writeln!(file, "{}", key.to_hex())?;
+        file.sync_all()
+    })
+    .map_err(|reason| KeyFileError::File { action: "write", path: path.to_owned(), reason })
+}
+
+/// Reads a key file that only its owner can read.
+///
+/// # Errors
+/// See [`KeyFileError`].
+pub fn load_key(path: &Path) -> Result<Key, KeyFileError> {
+    let file_error = |reason| KeyFileError::File { action: "read", path: path.to_owned(), reason };
+    let mode = std::fs::metadata(path).map_err(file_error)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        return Err(KeyFileError::Readable { path: path.to_owned() });
+    }
+    let text = std::fs::read_to_string(path).map_err(file_error)?;
+    Key::from_hex(&text).map_err(|reason| KeyFileError::Contents { path: path.to_owned(), reason })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_private_and_never_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let key = create_keys(directory.path()).unwrap();
+        let cluster = directory.path().join(CLUSTER_KEY_FILE);
+        assert_eq!(load_key(&cluster).unwrap(), key);
+        assert_eq!(load_key(&directory.path().join(CLIENT_KEY_FILE)).unwrap(), key.client_key());
+        assert!(matches!(create_keys(directory.path()), Err(KeyFileError::File { .. })));
+        std::fs::set_permissions(&cluster, std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(load_key(&cluster).unwrap_err().to_string().contains("chmod 600"));
+    }
+}

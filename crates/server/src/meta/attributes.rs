@@ -1,0 +1,91 @@
+//! Operations on attributes: reading and setting them, access, extended attributes, layouts, counts.
+
+use super::translate as t;
+use super::{Call, MetaPart};
+use crate::answer::{Answer, Refusal};
+use weft_meta::{At, Engine};
+use weft_wire::messages::*;
+
+impl<E: Engine + 'static> MetaPart<E> {
+    /// Attributes of an inode.
+    pub fn get_attr(&self, request: InodeRequest) -> Result<Answer, Refusal> {
+        self.read(|op| {
+            let attr = op.getattr(request.ino)?;
+            self.attr_reply(op, attr)
+        })
+    }
+
+    /// Changes mode, owner and times.
+    pub async fn set_attr(&self, call: &Call, request: SetAttrRequest) -> Result<Answer, Refusal> {
+        let change = t::set_attr(&request)?;
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            let attr = op.setattr(&caller, now, t::at(&request.at), request.follow, &change)?;
+            self.attr_reply(op, attr)
+        })
+        .await
+    }
+
+    /// Whether the caller may.
+    pub fn access(&self, request: AccessRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.read(|op| {
+            op.access(&caller, t::at(&request.at), request.follow, request.mask)?;
+            Ok(Empty {})
+        })
+    }
+
+    /// Value of an extended attribute.
+    pub fn get_xattr(&self, request: GetXattrRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.read(|op| {
+            let value = op.get_xattr(&caller, At::ino(request.ino), false, &request.name)?;
+            Ok(XattrReply { value })
+        })
+    }
+
+    /// Names of the extended attributes.
+    pub fn list_xattrs(&self, request: ListXattrsRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.read(|op| Ok(ListXattrsReply { names: op.list_xattrs(&caller, At::ino(request.ino), false)? }))
+    }
+
+    /// Sets an extended attribute.
+    pub async fn set_xattr(&self, call: &Call, request: SetXattrRequest) -> Result<Answer, Refusal> {
+        let mode = t::xattr_mode(request.flags)?;
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            let at = At::ino(request.ino);
+            op.set_xattr(&caller, now, at, false, &request.name, &request.value, mode)?;
+            Ok(Empty {})
+        })
+        .await
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr(&self, call: &Call, request: RemoveXattrRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            op.remove_xattr(&caller, now, At::ino(request.ino), false, &request.name)?;
+            Ok(Empty {})
+        })
+        .await
+    }
+
+    /// Sets a directory's default layout, or that of a file that was never written.
+    pub async fn set_layout(&self, call: &Call, request: SetLayoutRequest) -> Result<Answer, Refusal> {
+        let wish = t::layout_request(request.layout.as_ref());
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            op.set_layout(&caller, now, t::at(&request.at), &wish)?;
+            let attr = op.stat(&caller, t::at(&request.at), true)?;
+            self.attr_reply(op, attr)
+        })
+        .await
+    }
+
+    /// Inodes in use.
+    pub fn file_count(&self) -> Answer {
+        Answer::of(&FileCountReply { files: self.namespace.borrow().statfs().inodes })
+    }
+}

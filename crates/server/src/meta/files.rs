@@ -1,0 +1,158 @@
+//! Operations on open files: create, open, close, reports of what was written, truncation, settling of sizes.
+
+use super::translate as t;
+use super::{Call, MetaPart, meta};
+use crate::answer::{Answer, Refusal};
+use weft_meta::{Engine, NewFile, OpenFlags, Opened};
+use weft_wire::Status;
+use weft_wire::messages::*;
+use weft_wire::security::Capability;
+
+impl<E: Engine + 'static> MetaPart<E> {
+    /// Creates a file and opens it; opens the one that is there unless the creation is exclusive.
+    pub async fn create(&self, call: &Call, request: CreateRequest) -> Result<Answer, Refusal> {
+        let (read, write) = t::access(request.access)?;
+        let flags = OpenFlags { read, write, exclusive: request.exclusive, ..OpenFlags::default() };
+        let layout = request.layout.as_ref().map(|wish| t::layout_request(Some(wish)));
+        let new = NewFile { mode: request.mode, layout };
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            let at = t::at(&request.at);
+            let opened = op.create(&caller, now, call.session, at, &new, flags).map_err(meta)?;
+            Ok(self.open_reply(&opened, request.access))
+        })
+        .await
+    }
+
+    /// Opens a file.
+    pub async fn open(&self, call: &Call, request: OpenRequest) -> Result<Answer, Refusal> {
+        let (read, write) = t::access(request.access)?;
+        let flags = OpenFlags { read, write, no_follow: !request.follow, ..OpenFlags::default() };
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            let opened = op.open(&caller, now, call.session, t::at(&request.at), flags).map_err(meta)?;
+            Ok(self.open_reply(&opened, request.access))
+        })
+        .await
+    }
+
+    fn open_reply(&self, opened: &Opened, access: u32) -> OpenReply {
+        let layout = opened.attr.layout.filter(|_| access != 0);
+        OpenReply {
+            attr: t::attr(&opened.attr),
+            capability: layout.map(|layout| self.sign(opened.attr.ino, access, layout)),
+            created: opened.created,
+        }
+    }
+
+    /// Gives back an open.
+    pub async fn close(&self, call: &Call, request: CloseRequest) -> Result<Answer, Refusal> {
+        let (read, write) = t::access(request.access)?;
+        if read && write && !self.is_repeated(call)? {
+            // Two handles in two transactions, so that the second sees whether it is the last one.
+            let mut namespace = self.namespace.borrow_mut();
+            let mut op = namespace.begin();
+            op.close(t::now(), call.session, request.ino, false, None)?;
+            op.commit()?;
+        }
+        let closed = self.change(call, |op, now| {
+            // No report means that nothing was written since the last one.
+            let report =
+                request.report.as_ref().map(|report| t::write_report(report, now)).unwrap_or_default();
+            op.close(now, call.session, request.ino, write, write.then_some(&report)).map_err(meta)?;
+            Ok(Empty {})
+        });
+        let closed = closed.await;
+        self.poke_garbage();
+        closed
+    }
+
+    /// Notes what a writer has written so far.
+    pub async fn report(&self, call: &Call, request: ReportRequest) -> Result<Answer, Refusal> {
+        self.change(call, |op, now| {
+            let report = t::write_report(&request.report, now);
+            let attr = op.report_write(now, call.session, request.ino, &report)?;
+            self.attr_reply(op, attr)
+        })
+        .await
+    }
+
+    /// Takes a client's word, proved by its capability, that it has this file open.
+    pub async fn reopen(&self, call: &Call, request: ReopenRequest) -> Result<Answer, Refusal> {
+        let held = request.capability;
+        self.check(&held, 0)?;
+        let (read, write) = t::access(held.rights)?;
+        self.change(call, |op, _| {
+            let mut attr = None;
+            for (wanted, for_writing) in [(write, true), (read, false)] {
+                if wanted {
+                    attr = Some(op.reopen(call.session, held.ino, for_writing)?);
+                }
+            }
+            let attr = attr.ok_or_else(|| Refusal::new(Status::Invalid, "a capability without rights"))?;
+            let capability = attr.layout.map(|layout| self.sign(held.ino, held.rights, layout));
+            Ok(OpenReply { attr: t::attr(&attr), capability, created: false })
+        })
+        .await
+    }
+
+    /// Begins to set a file's size. The reply has a capability where the data files must be cut and a commit is to follow;
+    /// without one all is done.
+    pub async fn truncate_begin(
+        &self,
+        call: &Call,
+        request: TruncateBeginRequest,
+    ) -> Result<Answer, Refusal> {
+        let held = match &request.held {
+            Some(held) => self.holds_writable(held, &request.at)?,
+            None => false,
+        };
+        let caller = if held { weft_meta::Caller::root() } else { t::caller(request.caller) };
+        self.change(call, |op, now| {
+            let size = request.file_bytes;
+            let begun = op.truncate_begin(&caller, now, call.session, t::at(&request.at), size)?;
+            let layout = begun.attr.layout.filter(|_| begun.data_work);
+            Ok(OpenReply {
+                attr: t::attr(&begun.attr),
+                capability: layout
+                    .map(|layout| self.sign(begun.attr.ino, rights::READ | rights::WRITE, layout)),
+                created: false,
+            })
+        })
+        .await
+    }
+
+    /// Whether `held` shows that the inode `at` itself is open for writing.
+    fn holds_writable(&self, held: &Capability, at: &At) -> Result<bool, Refusal> {
+        self.check(held, rights::WRITE)?;
+        Ok(at.path.is_empty() && at.dir == held.ino)
+    }
+
+    /// The data files are cut.
+    pub async fn truncate_commit(
+        &self,
+        call: &Call,
+        request: TruncateCommitRequest,
+    ) -> Result<Answer, Refusal> {
+        let held = request.capability;
+        self.check(&held, rights::WRITE)?;
+        let committed = self.change(call, |op, now| {
+            let attr = op.truncate_commit(now, call.session, held.ino, request.file_bytes, request.epoch)?;
+            self.attr_reply(op, attr)
+        });
+        let committed = committed.await;
+        self.poke_garbage();
+        committed
+    }
+
+    /// Takes over a size found on the I/O servers.
+    pub async fn settle(&self, call: &Call, request: SettleRequest) -> Result<Answer, Refusal> {
+        let held = request.capability;
+        self.check(&held, 0)?;
+        self.change(call, |op, _| {
+            let attr = op.settle(held.ino, request.file_bytes, None, request.epoch)?;
+            self.attr_reply(op, attr)
+        })
+        .await
+    }
+}

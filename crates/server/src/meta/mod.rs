@@ -1,0 +1,207 @@
+//! The metadata server's part: one namespace on one thread, one function per operation.
+//!
+//! ```text
+//!   request ─► names.rs, attributes.rs, files.rs     translate, run one transaction of weft-meta, translate back
+//!                  │ commit number
+//!                  ▼
+//!              durable.rs      sync mode: the reply waits for the group commit that covers it
+//!              sessions.rs     who is connected; what a client that stays away held is given back
+//! ```
+//!
+//! A change that may not happen twice runs under the client's exactly-once slot: its reply is stored in the same
+//! transaction, and a repetition is answered with it.
+
+mod attributes;
+pub(crate) mod durable;
+mod files;
+mod names;
+mod sessions;
+mod translate;
+
+#[cfg(test)]
+pub(crate) use sessions::SESSION_GRACE;
+pub(crate) use translate::now;
+
+use crate::answer::{Answer, Refusal};
+use crate::config::SyncMode;
+use crate::garbage::Poke;
+use durable::Durability;
+use sessions::Sessions;
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+use weft_layout::Layout;
+use weft_meta::{CommitSeq, Engine, MetaError, Namespace, Once, Op, SessionId, Timestamp};
+use weft_wire::limits::CAPABILITY_LIFE_S;
+use weft_wire::security::{Capability, Key};
+use weft_wire::{Header, Status, Wire};
+
+/// How often a nosync server makes durable what was acknowledged.
+const BACKGROUND_SYNC: Duration = Duration::from_secs(1);
+/// How long after a restart clients may come back for their open files.
+const GRACE: Duration = Duration::from_secs(20);
+/// How often replies kept for clients that never came back are dropped, and how old they are then.
+const OLD_REPLIES_EVERY: Duration = Duration::from_secs(3600);
+const OLD_REPLIES_AGE_S: i64 = 24 * 3600;
+
+/// Who calls: a request's header and its connection's session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Call {
+    pub header: Header,
+    pub session: SessionId,
+}
+
+/// Everything a metadata server serves from.
+pub(crate) struct MetaPart<E: Engine> {
+    pub(crate) namespace: RefCell<Namespace<E>>,
+    durability: Rc<Durability>,
+    sync: SyncMode,
+    capability_key: Key,
+    ring_servers: u16,
+    sessions: Sessions,
+    garbage: Poke,
+}
+
+impl<E: Engine + 'static> MetaPart<E> {
+    /// Serves from `namespace`, on the current reactor. `garbage` is told when something is to be removed.
+    pub fn start(
+        namespace: Namespace<E>,
+        sync: SyncMode,
+        cluster_key: &Key,
+        ring_servers: u16,
+        garbage: Poke,
+    ) -> std::io::Result<Rc<MetaPart<E>>> {
+        let part = Rc::new(MetaPart {
+            durability: Durability::start(namespace.syncer())?,
+            namespace: RefCell::new(namespace),
+            sync,
+            capability_key: cluster_key.capability_key(),
+            ring_servers,
+            sessions: Sessions::default(),
+            garbage,
+        });
+        let weak = Rc::downgrade(&part);
+        weft_reactor::spawn(async move {
+            loop {
+                weft_reactor::sleep(BACKGROUND_SYNC).await;
+                let Some(part) = weak.upgrade() else { return };
+                let committed = part.namespace.borrow().committed();
+                part.durability.want(committed);
+            }
+        });
+        let weak = Rc::downgrade(&part);
+        weft_reactor::spawn(async move {
+            weft_reactor::sleep(GRACE).await;
+            while let Some(part) = weak.upgrade() {
+                part.tidy();
+                drop(part);
+                weft_reactor::sleep(OLD_REPLIES_EVERY).await;
+            }
+        });
+        Ok(part)
+    }
+
+    /// Ends the time of grace, and drops what clients that never came back left.
+    fn tidy(&self) {
+        let before = Timestamp { seconds: translate::now().seconds - OLD_REPLIES_AGE_S, nanos: 0 };
+        let mut namespace = self.namespace.borrow_mut();
+        let reaped = if namespace.in_grace() { namespace.reap_orphans() } else { Ok(0) };
+        let tidied = reaped.and_then(|_| namespace.drop_old_replies(before));
+        if let Err(error) = tidied {
+            crate::log::warning!("meta", "cannot tidy up after clients that are gone: {error}");
+        }
+        drop(namespace);
+        self.poke_garbage();
+    }
+
+    /// Tells the remover of data files that there may be work.
+    pub fn poke_garbage(&self) {
+        self.garbage.poke();
+    }
+
+    /// Whether a reply may have to wait for the disk, so that the connection's other requests should go on meanwhile.
+    pub fn replies_wait(&self) -> bool {
+        self.sync == SyncMode::Sync
+    }
+
+    /// Runs a reading operation.
+    fn read<R: Wire>(
+        &self,
+        run: impl FnOnce(&mut Op<'_, E>) -> Result<R, Refusal>,
+    ) -> Result<Answer, Refusal> {
+        let mut namespace = self.namespace.borrow_mut();
+        let mut op = namespace.begin();
+        Ok(Answer::of(&run(&mut op)?))
+    }
+
+    /// Runs a changing operation as one transaction, once per request, and waits until it may be acknowledged.
+    async fn change<R: Wire>(
+        &self,
+        call: &Call,
+        run: impl FnOnce(&mut Op<'_, E>, Timestamp) -> Result<R, Refusal>,
+    ) -> Result<Answer, Refusal> {
+        let (body, seq) = self.commit(call, run)?;
+        if self.sync == SyncMode::Sync {
+            self.durable(seq).await?;
+        }
+        Ok(Answer { body, ..Answer::default() })
+    }
+
+    fn commit<R: Wire>(
+        &self,
+        call: &Call,
+        run: impl FnOnce(&mut Op<'_, E>, Timestamp) -> Result<R, Refusal>,
+    ) -> Result<(Vec<u8>, CommitSeq), Refusal> {
+        let now = translate::now();
+        let mut namespace = self.namespace.borrow_mut();
+        let committed = namespace.committed();
+        let header = &call.header;
+        let mut op = if header.op.idempotent() {
+            namespace.begin()
+        } else {
+            match namespace.begin_once(now, call.session, u32::from(header.slot), header.request_id)? {
+                Once::Replay(body) => return Ok((body, committed)),
+                Once::Fresh(op) => op,
+            }
+        };
+        let body = run(&mut op, now)?.to_bytes();
+        let seq = op.commit_with_reply(&body)?;
+        Ok((body, seq))
+    }
+
+    /// Whether this request has been done before, so that it will be answered from what is kept.
+    fn is_repeated(&self, call: &Call) -> Result<bool, Refusal> {
+        let (slot, request) = (u32::from(call.header.slot), call.header.request_id);
+        let mut namespace = self.namespace.borrow_mut();
+        Ok(matches!(namespace.begin_once(translate::now(), call.session, slot, request)?, Once::Replay(_)))
+    }
+
+    async fn durable(&self, seq: CommitSeq) -> Result<(), Refusal> {
+        self.durability.wait(seq).await.map_err(|reason| Refusal::new(Status::Io, reason))
+    }
+
+    /// Makes everything durable that was acknowledged so far.
+    pub async fn sync_all(&self) -> Result<(), Refusal> {
+        let committed = self.namespace.borrow().committed();
+        self.durable(committed).await
+    }
+
+    fn sign(&self, ino: u64, rights: u32, layout: Layout) -> Capability {
+        let expires_s = unix_s() + CAPABILITY_LIFE_S;
+        Capability::sign(&self.capability_key, ino, rights, expires_s, layout)
+    }
+
+    fn check(&self, capability: &Capability, rights: u32) -> Result<(), Refusal> {
+        Ok(capability.check(&self.capability_key, unix_s(), rights)?)
+    }
+}
+
+/// The wall clock, in whole seconds since 1970.
+pub(crate) fn unix_s() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// An error inside of an operation that only the namespace can make.
+fn meta(error: MetaError) -> Refusal {
+    error.into()
+}

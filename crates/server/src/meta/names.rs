@@ -1,0 +1,134 @@
+//! Operations on names: looking up, making, moving, removing, listing.
+
+use super::translate as t;
+use super::{Call, MetaPart, meta};
+use crate::answer::{Answer, Refusal};
+use weft_meta::{Engine, Op};
+use weft_wire::limits::{BODY_BYTES_MAX, DIRECTORY_PAGE_ENTRIES_MAX};
+use weft_wire::messages::*;
+
+/// Left of a body for what a page of a directory has besides its entries.
+const PAGE_OVERHEAD_BYTES: usize = 64;
+
+impl<E: Engine + 'static> MetaPart<E> {
+    /// The attributes at the end of a path.
+    pub fn lookup(&self, request: LookupRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.read(|op| {
+            let attr = op.stat(&caller, t::at(&request.at), request.follow)?;
+            self.attr_reply(op, attr)
+        })
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, request: LookupRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.read(|op| Ok(ReadlinkReply { target: op.readlink(&caller, t::at(&request.at))? }))
+    }
+
+    /// A page of a directory.
+    pub fn read_dir(&self, request: ReadDirRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        let entries_max = request.entries_max.clamp(1, DIRECTORY_PAGE_ENTRIES_MAX) as usize;
+        let bytes_max = BODY_BYTES_MAX - PAGE_OVERHEAD_BYTES;
+        self.read(|op| {
+            let page = op.readdir(&caller, request.ino, request.after, entries_max, bytes_max)?;
+            let with_attrs = request.with_attrs;
+            let entries = page.entries.into_iter().map(|entry| t::entry(entry, with_attrs)).collect();
+            Ok(ReadDirReply { entries, end: page.eof, parent: page.parent })
+        })
+    }
+
+    /// Makes a directory, with a default layout where one is wished for.
+    pub async fn mkdir(&self, call: &Call, request: MkdirRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            let made = op.mkdir(&caller, now, t::at(&request.at), request.mode)?;
+            if request.layout.is_some() {
+                let wish = t::layout_request(request.layout.as_ref());
+                op.set_layout(&caller, now, weft_meta::At::ino(made.attr.ino), &wish)?;
+            }
+            self.attr_reply(op, made.attr)
+        })
+        .await
+    }
+
+    /// Makes a special file.
+    pub async fn mknod(&self, call: &Call, request: MknodRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        let kind = t::kind_from_wire(request.kind);
+        let rdev = u64::from(request.rdev);
+        self.change(call, |op, now| {
+            let made = op.mknod(&caller, now, t::at(&request.at), kind, request.mode, rdev)?;
+            self.attr_reply(op, made.attr)
+        })
+        .await
+    }
+
+    /// Makes a symbolic link.
+    pub async fn symlink(&self, call: &Call, request: SymlinkRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            let made = op.symlink(&caller, now, t::at(&request.at), &request.target)?;
+            self.attr_reply(op, made.attr)
+        })
+        .await
+    }
+
+    /// Makes a hard link.
+    pub async fn link(&self, call: &Call, request: LinkRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            let attr = op.link(&caller, now, t::at(&request.from), request.follow, t::at(&request.to))?;
+            self.attr_reply(op, attr)
+        })
+        .await
+    }
+
+    /// Removes a name that is not a directory's.
+    pub async fn unlink(&self, call: &Call, request: UnlinkRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        let removed = self.change(call, |op, now| {
+            op.unlink(&caller, now, t::at(&request.at)).map_err(meta)?;
+            Ok(Empty {})
+        });
+        let removed = removed.await;
+        self.poke_garbage();
+        removed
+    }
+
+    /// Removes an empty directory.
+    pub async fn rmdir(&self, call: &Call, request: RmdirRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        self.change(call, |op, now| {
+            op.rmdir(&caller, now, t::at(&request.at))?;
+            Ok(Empty {})
+        })
+        .await
+    }
+
+    /// Moves a name; a file that it replaces loses one.
+    pub async fn rename(&self, call: &Call, request: RenameRequest) -> Result<Answer, Refusal> {
+        let caller = t::caller(request.caller);
+        let mode = t::rename_mode(request.flags)?;
+        let moved = self.change(call, |op, now| {
+            op.rename(&caller, now, t::at(&request.from), t::at(&request.to), mode)?;
+            Ok(Empty {})
+        });
+        let moved = moved.await;
+        self.poke_garbage();
+        moved
+    }
+
+    /// Attributes as the reply has them: a directory with a default layout of its own shows it.
+    pub(super) fn attr_reply(&self, op: &mut Op<'_, E>, attr: weft_meta::Attr) -> Result<AttrReply, Refusal> {
+        let mut reply = AttrReply { attr: t::attr(&attr) };
+        if attr.kind == weft_meta::Kind::Directory {
+            let info = op.get_layout(&weft_meta::Caller::root(), weft_meta::At::ino(attr.ino))?;
+            if let weft_meta::LayoutInfo::Directory { effective, own: Some(_) } = info {
+                reply.attr.layout = t::default_layout(&effective, self.ring_servers);
+            }
+        }
+        Ok(reply)
+    }
+}

@@ -1,0 +1,65 @@
+//! A client's session: it lives while it has connections, and for a while after, so that a client that reconnects finds its
+//! files open.
+
+use super::MetaPart;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+use weft_meta::{Engine, SessionId};
+
+/// How long a client may stay away before what it held is given back.
+pub(crate) const SESSION_GRACE: Duration = Duration::from_secs(10);
+
+#[derive(Default)]
+pub(super) struct Sessions {
+    table: RefCell<HashMap<SessionId, Connections>>,
+}
+
+#[derive(Default)]
+struct Connections {
+    alive: u32,
+    /// Counted up with every connection, to see whether the client was here during the grace.
+    made: u64,
+}
+
+impl<E: Engine + 'static> MetaPart<E> {
+    /// Notes a connection of this client.
+    pub fn session_connected(&self, session: SessionId) {
+        let mut table = self.sessions.table.borrow_mut();
+        let connections = table.entry(session).or_default();
+        connections.alive += 1;
+        connections.made += 1;
+    }
+
+    /// Notes the end of one; when it was the last and none comes within the grace, the session is over.
+    pub fn session_disconnected(self: &Rc<Self>, session: SessionId) {
+        let mut table = self.sessions.table.borrow_mut();
+        let Some(connections) = table.get_mut(&session) else { return };
+        connections.alive -= 1;
+        if connections.alive > 0 {
+            return;
+        }
+        let (part, made) = (self.clone(), connections.made);
+        weft_reactor::spawn(async move {
+            weft_reactor::sleep(SESSION_GRACE).await;
+            part.end_session(session, made);
+        });
+    }
+
+    fn end_session(&self, session: SessionId, made: u64) {
+        let mut table = self.sessions.table.borrow_mut();
+        if table.get(&session).is_none_or(|connections| connections.made != made) {
+            return;
+        }
+        table.remove(&session);
+        let mut namespace = self.namespace.borrow_mut();
+        let mut op = namespace.begin();
+        let ended = op.session_gone(session).and_then(|()| op.commit());
+        if let Err(error) = ended {
+            crate::log::warning!("meta", "cannot end the session of a client that is gone: {error}");
+        }
+        drop(namespace);
+        self.poke_garbage();
+    }
+}

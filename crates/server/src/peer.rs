@@ -1,0 +1,165 @@
+//! A server as the client of another one: one request at a time, waiting with `poll(2)`.
+
+use crate::node::boot_id;
+use crate::stop::StopFlag;
+use std::net::ToSocketAddrs;
+use std::time::{Duration, Instant};
+use weft_transport::{Bulk, Completion, Link, LinkError, TcpLink, TcpOptions, connect_tcp};
+use weft_wire::messages::{ErrorDetail, HelloRequest, ProveRequest, ServerInfo, peer_role};
+use weft_wire::security::{Key, client_proof, same_proof, server_proof};
+use weft_wire::{DecodeError, Header, Request, Status, VERSIONS, Wire};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a wait goes on before it looks whether this server is to stop.
+const WAIT_STEP: Duration = Duration::from_millis(50);
+
+/// Why another server did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeerError {
+    #[error("{name}: {source}")]
+    Link { name: String, source: LinkError },
+    #[error("{name}: cannot find its address {address}: {source}")]
+    Address { name: String, address: String, source: std::io::Error },
+    #[error("{name} does not have this cluster's key")]
+    WrongKey { name: String },
+    #[error("{name} refused: {status}: {text}")]
+    Refused { name: String, status: Status, text: String },
+    #[error("{name} sent a reply that cannot be read: {source}")]
+    Reply { name: String, source: DecodeError },
+    #[error("{name} did not answer within {} s", REPLY_TIMEOUT.as_secs())]
+    Timeout { name: String },
+    #[error("this server is stopping")]
+    Stopping,
+}
+
+/// A connection to another server of the cluster, made when it is needed.
+pub(crate) struct Peer {
+    server: ServerInfo,
+    key: Key,
+    stop: StopFlag,
+    link: Option<TcpLink>,
+    next_request_id: u64,
+}
+
+impl Peer {
+    /// Not connected yet. `key` is the key between servers.
+    pub fn new(server: ServerInfo, key: Key, stop: StopFlag) -> Peer {
+        Peer { server, key, stop, link: None, next_request_id: 1 }
+    }
+
+    /// Its name in the cluster file.
+    pub fn name(&self) -> &str {
+        &self.server.name
+    }
+
+    /// Asks, and waits for the answer; connects first where there is no connection.
+    pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Reply, PeerError> {
+        if self.link.is_none() {
+            self.link = Some(self.connect()?);
+            if let Err(error) = self.prove() {
+                self.link = None;
+                return Err(error);
+            }
+        }
+        let reply = self.exchange(request);
+        if matches!(reply, Err(PeerError::Link { .. } | PeerError::Timeout { .. } | PeerError::Reply { .. }))
+        {
+            self.link = None;
+        }
+        reply
+    }
+
+    fn connect(&self) -> Result<TcpLink, PeerError> {
+        let name = || self.server.name.clone();
+        let mut failed = PeerError::Timeout { name: name() };
+        for address in &self.server.addresses {
+            let found = match address.to_socket_addrs() {
+                Ok(found) => found,
+                Err(source) => {
+                    failed = PeerError::Address { name: name(), address: address.clone(), source };
+                    continue;
+                }
+            };
+            for address in found {
+                match connect_tcp(address, &TcpOptions::default(), CONNECT_TIMEOUT) {
+                    Ok(link) => return Ok(link),
+                    Err(source) => failed = PeerError::Link { name: name(), source },
+                }
+            }
+        }
+        Err(failed)
+    }
+
+    fn prove(&mut self) -> Result<(), PeerError> {
+        let (mut client_nonce, mut session) = ([0; 32], [0; 16]);
+        for bytes in [&mut client_nonce[..], &mut session[..]] {
+            crate::keys::random(bytes).map_err(|source| PeerError::Link {
+                name: self.server.name.clone(),
+                source: LinkError::Local { what: "make random numbers", source },
+            })?;
+        }
+        let hello = HelloRequest {
+            version_min: VERSIONS.0,
+            version_max: VERSIONS.1,
+            role: peer_role::SERVER,
+            client_nonce,
+            session,
+            boot_id: boot_id(),
+            process_id: std::process::id(),
+            host: String::new(),
+            program: "weft metadata server".into(),
+        };
+        let greeted = self.exchange(&hello)?;
+        if !same_proof(&greeted.proof, &server_proof(&self.key, &hello, &greeted.server_nonce)) {
+            return Err(PeerError::WrongKey { name: self.server.name.clone() });
+        }
+        let proof = client_proof(&self.key, &hello, &greeted.server_nonce);
+        self.exchange(&ProveRequest { proof })?;
+        Ok(())
+    }
+
+    fn exchange<R: Request>(&mut self, request: &R) -> Result<R::Reply, PeerError> {
+        let name = self.server.name.clone();
+        let request_id = self.next_request_id;
+        self.next_request_id += 1;
+        let completion = self.round_trip(Header::request(R::OP, request_id), &request.to_bytes())?;
+        let status = completion.header.status;
+        if status != Status::Ok {
+            let text = ErrorDetail::from_bytes(&completion.body).map_or(String::new(), |detail| detail.text);
+            return Err(PeerError::Refused { name, status, text });
+        }
+        R::Reply::from_bytes(&completion.body).map_err(|source| PeerError::Reply { name, source })
+    }
+
+    fn round_trip(&mut self, header: Header, body: &[u8]) -> Result<Completion, PeerError> {
+        let name = &self.server.name;
+        let failed = |source| PeerError::Link { name: name.clone(), source };
+        let Some(link) = &mut self.link else { return Err(PeerError::Timeout { name: name.clone() }) };
+        // SAFETY: the request has no bulk memory.
+        unsafe { link.submit(header, body, Bulk::None) }.map_err(failed)?;
+        let deadline = Instant::now() + REPLY_TIMEOUT;
+        let mut done = Vec::new();
+        loop {
+            link.progress(&mut done).map_err(failed)?;
+            if let Some(at) = done.iter().position(|done| done.header.request_id == header.request_id) {
+                return Ok(done.swap_remove(at));
+            }
+            if self.stop.is_stopped() {
+                return Err(PeerError::Stopping);
+            }
+            if Instant::now() >= deadline {
+                return Err(PeerError::Timeout { name: name.clone() });
+            }
+            wait(link);
+        }
+    }
+}
+
+/// Waits a little for the link's descriptor.
+fn wait(link: &TcpLink) {
+    let events = libc::POLLIN | if link.wants_write() { libc::POLLOUT } else { 0 };
+    let mut poll = libc::pollfd { fd: link.fd(), events, revents: 0 };
+    // SAFETY: one live pollfd. An interrupted or failed wait only ends early.
+    unsafe { libc::poll(&mut poll, 1, WAIT_STEP.as_millis() as i32) };
+}

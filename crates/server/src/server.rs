@@ -1,0 +1,516 @@
+//! Threads and sockets of one server.
+//!
+//! ```text
+//!   thread 0   accepts on all sockets ── round robin ──► its own connections
+//!                                                   └──► mailbox of thread 1, 2, …
+//!   stop       nothing is accepted, requests under way have 2 s, then everything is dropped
+//! ```
+
+use crate::config::{ClusterConfig, ConfigError, DiskChoice, ServerConfig, ServerRole};
+use crate::garbage::{self, Letter, Poke};
+use crate::io::IoPart;
+use crate::log;
+use crate::meta::MetaPart;
+use crate::node::{Node, Part, Shared};
+use crate::session;
+use crate::stop::StopFlag;
+use std::cell::Cell;
+use std::io;
+use std::net::ToSocketAddrs;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+use weft_meta::{
+    Caller, Engine, EngineError, FjallEngine, FjallOptions, MemEngine, Namespace, NamespaceOptions,
+};
+use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox};
+use weft_storage::{BufferPool, DataFiles, Disk, Identity, MemDisk, PlainDisk, RingDisk, StorageError};
+use weft_transport::{
+    Accepted, ListenError, Listening, Network, ShmConn, TcpConn, TcpOptions, listen_tcp, listen_unix,
+};
+use weft_wire::security::Key;
+
+/// Time that requests under way have when the server stops.
+const DRAIN: Duration = Duration::from_secs(2);
+/// How often idle buffers and windows are given back.
+const HOUSEKEEPING: Duration = Duration::from_secs(1);
+/// Entries of each thread's ring.
+const RING_ENTRIES: u32 = 256;
+/// Accepted connections on their way to another thread.
+const HANDED_OVER_MAX: usize = 1024;
+/// Letters from the remover of data files to the metadata thread.
+const LETTERS_MAX: usize = 64;
+/// Name of the store in a metadata server's directory.
+const NAMES_DIRECTORY: &str = "names";
+
+/// Why a server does not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The cluster file.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The storage directory of an I/O server.
+    #[error("{server}: {source}")]
+    Storage {
+        /// Which server.
+        server: String,
+        /// What is wrong with it.
+        source: StorageError,
+    },
+    /// The store of a metadata server.
+    #[error("{server}: {source}")]
+    Names {
+        /// Which server.
+        server: String,
+        /// What is wrong with it.
+        source: EngineError,
+    },
+    /// The store belongs to another cluster.
+    #[error(
+        "{server}: {directory} holds the names of another cluster ({found}); give this server a directory of its own",
+        directory = directory.display()
+    )]
+    OtherCluster {
+        /// Which server.
+        server: String,
+        /// Its directory.
+        directory: PathBuf,
+        /// The cluster found in it.
+        found: crate::config::ClusterId,
+    },
+    /// A host of the cluster file.
+    #[error("{server}: cannot find the address {address}: {source}; check it in the cluster file")]
+    Address {
+        /// Which server.
+        server: String,
+        /// As in the cluster file.
+        address: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// A socket to listen on.
+    #[error("{server}: {source}")]
+    Listen {
+        /// Which server.
+        server: String,
+        /// Where and why.
+        source: ListenError,
+    },
+    /// io_uring was asked for and is not there.
+    #[error(
+        "{server}: io_uring cannot be used here: {source}; set disk = \"plain\" or \"auto\" in the cluster file"
+    )]
+    Ring {
+        /// Which server.
+        server: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Something else of the operating system.
+    #[error("{server}: cannot {what}: {source}")]
+    System {
+        /// Which server.
+        server: String,
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A server whose storage is open and whose sockets listen: clients that connect now wait for [`Server::run`].
+pub struct Server {
+    shared: Arc<Shared>,
+    key: Key,
+    config: ClusterConfig,
+    server: ServerConfig,
+    listeners: Vec<Listening>,
+    storage: Storage,
+}
+
+/// What a server keeps its data in.
+enum Storage {
+    Ring(DataFiles<RingDisk>),
+    Plain(DataFiles<PlainDisk>),
+    Names(Box<Namespace<FjallEngine>>),
+}
+
+/// Starts the server `name` of the cluster and serves until `stop` is set. `ready` is called once clients can connect.
+///
+/// # Errors
+/// See [`ServerError`].
+pub fn run_server(
+    config: &ClusterConfig,
+    name: &str,
+    key: &Key,
+    stop: &StopFlag,
+    ready: impl FnOnce(),
+) -> Result<(), ServerError> {
+    let server = Server::start(config, name, key)?;
+    ready();
+    server.run(stop)
+}
+
+impl Server {
+    /// Opens the storage and the sockets of the server `name`.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    pub fn start(config: &ClusterConfig, name: &str, key: &Key) -> Result<Server, ServerError> {
+        let server = config.server(name)?.clone();
+        let system = |what, source| ServerError::System { server: name.to_owned(), what, source };
+        raise_descriptor_limit();
+        std::fs::create_dir_all(config.directory_of(&server))
+            .map_err(|source| system("make its directory", source))?;
+        let (storage, disk) = match server.role {
+            ServerRole::Meta => (open_names(config, &server)?, "names"),
+            ServerRole::Io => open_data(config, &server)?,
+        };
+        let listeners = listen(config, &server)?;
+        let shared = Arc::new(Shared::new(config, &server, key, disk));
+        Ok(Server { shared, key: key.clone(), config: config.clone(), server, listeners, storage })
+    }
+
+    /// Serves until `stop` is set.
+    ///
+    /// # Errors
+    /// Of the operating system, while the threads are set up.
+    pub fn run(self, stop: &StopFlag) -> Result<(), ServerError> {
+        let Server { shared, key, config, server, listeners, storage } = self;
+        let name = server.name.clone();
+        for address in &server.addresses {
+            log::info!(&name, "listens on {address}");
+        }
+        let run = Run { shared, key, config, server, stop: stop.clone() };
+        let ended = match storage {
+            Storage::Ring(files) => run.io(files, Some(RING_ENTRIES), listeners),
+            Storage::Plain(files) => run.io(files, None, listeners),
+            Storage::Names(namespace) => run.meta(*namespace, listeners),
+        };
+        log::info!(&name, "has stopped");
+        ended.map_err(|source| ServerError::System { server: name, what: "run its threads", source })
+    }
+}
+
+/// Connections and data files need more descriptors than the usual soft limit.
+fn raise_descriptor_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is live and writable. A limit that cannot be raised is kept.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+fn open_names(config: &ClusterConfig, server: &ServerConfig) -> Result<Storage, ServerError> {
+    let names = |source| ServerError::Names { server: server.name.clone(), source };
+    let directory = config.directory_of(server).join(NAMES_DIRECTORY);
+    let mut engine = FjallEngine::open(&directory, &FjallOptions::default()).map_err(names)?;
+    if !Namespace::is_formatted(&engine).map_err(names)? {
+        // SAFETY: these calls only return numbers.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        let owner = Caller { uid, gid, groups: Vec::new() };
+        let now = crate::meta::now();
+        Namespace::format(&mut engine, config.cluster.id.0, &owner, now).map_err(names)?;
+    }
+    let options = NamespaceOptions {
+        ring_servers: config.io_servers().count() as u16,
+        strip_bytes: config.cluster.strip_bytes,
+        server_count: config.cluster.server_count,
+        ..NamespaceOptions::default()
+    };
+    let namespace = Namespace::open(engine, options).map_err(names)?;
+    if namespace.cluster_uuid() != config.cluster.id.0 {
+        let found = crate::config::ClusterId(namespace.cluster_uuid());
+        return Err(ServerError::OtherCluster { server: server.name.clone(), directory, found });
+    }
+    Ok(Storage::Names(Box::new(namespace)))
+}
+
+fn open_data(config: &ClusterConfig, server: &ServerConfig) -> Result<(Storage, &'static str), ServerError> {
+    let storage = |source| ServerError::Storage { server: server.name.clone(), source };
+    let directory = config.directory_of(server);
+    let identity = Identity { cluster_id: config.cluster.id.0, server_id: config.id_of(server) };
+    let with_ring = match server.disk {
+        DiskChoice::Plain => false,
+        DiskChoice::Ring | DiskChoice::Auto => {
+            match Reactor::new(reactor_options(server, Some(RING_ENTRIES))) {
+                Ok(_) => true,
+                Err(source) if server.disk == DiskChoice::Ring => {
+                    return Err(ServerError::Ring { server: server.name.clone(), source });
+                }
+                Err(_) => false,
+            }
+        }
+    };
+    if with_ring {
+        let disk = RingDisk::open(&directory, &identity).map_err(storage)?;
+        return Ok((Storage::Ring(DataFiles::new(disk)), "ring"));
+    }
+    let disk = PlainDisk::open(&directory, &identity).map_err(storage)?;
+    Ok((Storage::Plain(DataFiles::new(disk)), "plain"))
+}
+
+fn reactor_options(server: &ServerConfig, ring_entries: Option<u32>) -> ReactorOptions {
+    ReactorOptions { ring_entries, spin_us: server.spin_us }
+}
+
+/// A server that runs.
+struct Run {
+    shared: Arc<Shared>,
+    key: Key,
+    config: ClusterConfig,
+    server: ServerConfig,
+    stop: StopFlag,
+}
+
+impl Run {
+    /// The metadata server: one thread, and the remover of data files.
+    fn meta(self, namespace: Namespace<FjallEngine>, listeners: Vec<Listening>) -> io::Result<()> {
+        let reactor = Reactor::new(reactor_options(&self.server, None))?;
+        let (letters, mut letterbox) = mailbox::<Letter<FjallEngine>>(LETTERS_MAX);
+        let poke = Poke::default();
+        let remover = garbage::start(garbage::Setup {
+            cluster: self.config.cluster.clone(),
+            io_servers: self.shared.map.io_servers.clone(),
+            server_key: self.shared.server_key.clone(),
+            stop: self.stop.clone(),
+            poke: poke.clone(),
+            namespace: letters,
+            syncer: namespace.syncer(),
+            shared: self.shared.clone(),
+        })?;
+        let ring_servers = self.config.io_servers().count() as u16;
+        let served = reactor.run(async {
+            let meta = MetaPart::start(namespace, self.server.sync, &self.key, ring_servers, poke)?;
+            let part = meta.clone();
+            weft_reactor::spawn(async move {
+                while let Some(letter) = letterbox.receive().await {
+                    letter(&mut part.namespace.borrow_mut());
+                }
+            });
+            meta.poke_garbage();
+            let node = Node::<MemDisk, _>::new(self.shared.clone(), Part::Meta(meta.clone()));
+            let served = accept_and_serve(&node, &self.stop, listeners, Vec::new()).await;
+            let synced = meta.sync_all().await;
+            if let Err(refusal) = synced {
+                log::warning!(&self.server.name, "cannot make the last changes durable: {}", refusal.text);
+            }
+            served
+        });
+        drop(reactor);
+        // The remover ends by the same flag; a panic of it has been printed.
+        let _ = remover.join();
+        served
+    }
+
+    /// An I/O server: threads over the same data files.
+    fn io<D: Disk>(
+        self,
+        files: DataFiles<D>,
+        ring: Option<u32>,
+        listeners: Vec<Listening>,
+    ) -> io::Result<()> {
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+        let threads = self.server.threads.map_or(processors.min(4), usize::from);
+        let pool_bytes = self.server.buffers_bytes as usize / threads;
+        let options = reactor_options(&self.server, ring);
+        let thread = |files| IoThread {
+            shared: self.shared.clone(),
+            key: self.key.clone(),
+            sync: self.server.sync,
+            files,
+            pool_bytes,
+            stop: self.stop.clone(),
+        };
+        std::thread::scope(|scope| {
+            let mut others = Vec::new();
+            for number in 1..threads {
+                let (sender, connections) = mailbox(HANDED_OVER_MAX);
+                let thread = thread(files.clone());
+                std::thread::Builder::new()
+                    .name(format!("weft-io-{number}"))
+                    .spawn_scoped(scope, move || thread.run_other(options, connections))?;
+                others.push(sender);
+            }
+            let first = thread(files);
+            Reactor::new(options)?.run(async {
+                let node = first.node()?;
+                accept_and_serve(&node, &self.stop, listeners, others).await
+            })
+        })
+    }
+}
+
+/// One data-path thread of an I/O server.
+struct IoThread<D: Disk> {
+    shared: Arc<Shared>,
+    key: Key,
+    sync: crate::config::SyncMode,
+    files: DataFiles<D>,
+    pool_bytes: usize,
+    stop: StopFlag,
+}
+
+impl<D: Disk> IoThread<D> {
+    /// On the current reactor.
+    fn node(self) -> io::Result<Rc<Node<D, MemEngine>>> {
+        let pool = BufferPool::new(self.pool_bytes)?;
+        let part = IoPart::new(self.files, pool, self.shared.id, &self.key, self.sync);
+        let node = Node::new(self.shared, Part::Io(part));
+        weft_reactor::spawn(keep_house(Rc::downgrade(&node)));
+        Ok(node)
+    }
+
+    fn run_other(self, options: ReactorOptions, mut connections: Mailbox<Accepted>) {
+        let (stop, name) = (self.stop.clone(), self.shared.name.clone());
+        let served = Reactor::new(options).and_then(|reactor| {
+            reactor.run(async {
+                let node = self.node()?;
+                let accepting = node.clone();
+                weft_reactor::spawn(async move {
+                    while let Some(accepted) = connections.receive().await {
+                        start_session(&accepting, accepted);
+                    }
+                });
+                stop.wait().await?;
+                drain(&node).await;
+                Ok(())
+            })
+        });
+        if let Err(error) = served {
+            log::warning!(&name, "a data-path thread has ended: {error}");
+            stop.stop();
+        }
+    }
+}
+
+/// Gives back what idles, and brings the gauges up to date.
+async fn keep_house<D: Disk, E: Engine + 'static>(node: std::rc::Weak<Node<D, E>>) {
+    let mut told = [0u64; 2];
+    loop {
+        weft_reactor::sleep(HOUSEKEEPING).await;
+        let Some(node) = node.upgrade() else { return };
+        let Part::Io(part) = &node.part else { return };
+        part.pool.shrink_idle();
+        part.files.shrink_idle();
+        let (pool, files) = (part.pool.stats(), part.files.stats());
+        let gauge = |name| node.shared.counters.gauge(name);
+        gauge("data_files_open").store(files.open_files as u64, Ordering::Relaxed);
+        gauge("windows_mapped").store(files.windows as u64, Ordering::Relaxed);
+        // Each thread has a pool of its own and adds what changed in it.
+        let now = [pool.used_bytes as u64, pool.waiting as u64];
+        for (at, name) in ["buffers_used_bytes", "buffers_waiting_requests"].into_iter().enumerate() {
+            gauge(name).fetch_add(now[at].wrapping_sub(told[at]), Ordering::Relaxed);
+        }
+        told = now;
+    }
+}
+
+/// Accepts connections and serves them here and on the other threads, until `stop` is set and all is drained.
+async fn accept_and_serve<D: Disk, E: Engine + 'static>(
+    node: &Rc<Node<D, E>>,
+    stop: &StopFlag,
+    listeners: Vec<Listening>,
+    others: Vec<MailSender<Accepted>>,
+) -> io::Result<()> {
+    let others = Rc::new(others);
+    let next = Rc::new(Cell::new(0));
+    let mut accepting = Vec::new();
+    for listener in listeners {
+        let task = accept(node.clone(), listener, others.clone(), next.clone());
+        accepting.push(weft_reactor::spawn(task));
+    }
+    stop.wait().await?;
+    accepting.into_iter().for_each(weft_reactor::JoinHandle::cancel);
+    drain(node).await;
+    Ok(())
+}
+
+/// Ends the connections; requests under way have some time.
+async fn drain<D: Disk, E: Engine>(node: &Node<D, E>) {
+    node.stopping.set();
+    let deadline = Instant::now() + DRAIN;
+    while node.under_way.get() > 0 && Instant::now() < deadline {
+        weft_reactor::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+async fn accept<D: Disk, E: Engine + 'static>(
+    node: Rc<Node<D, E>>,
+    listening: Listening,
+    others: Rc<Vec<MailSender<Accepted>>>,
+    next: Rc<Cell<usize>>,
+) {
+    let accepted_all: io::Result<()> = async {
+        let acceptor = listening.acceptor()?;
+        loop {
+            let accepted = acceptor.accept().await?;
+            let turn = next.get();
+            next.set((turn + 1) % (others.len() + 1));
+            match turn.checked_sub(1).and_then(|other| others.get(other)) {
+                None => start_session(&node, accepted),
+                Some(other) => {
+                    // A thread that takes no more connections is stopping, or has more of them than it can begin.
+                    if other.send(accepted).is_err() && log::once_a_minute("hand over") {
+                        log::warning!(
+                            &node.shared.name,
+                            "dropped a connection: the thread it was for takes none"
+                        );
+                    }
+                }
+            }
+        }
+    }
+    .await;
+    if let Err(error) = accepted_all {
+        log::warning!(&node.shared.name, "no longer accepts connections on one of its sockets: {error}");
+    }
+}
+
+fn start_session<D: Disk, E: Engine + 'static>(node: &Rc<Node<D, E>>, accepted: Accepted) {
+    let started = match accepted.network {
+        Network::Tcp => TcpConn::from_fd(accepted.fd, &TcpOptions::default())
+            .map(|conn| drop(weft_reactor::spawn(session::serve(node.clone(), conn)))),
+        Network::Unix => ShmConn::from_fd(accepted.fd)
+            .map(|conn| drop(weft_reactor::spawn(session::serve(node.clone(), conn)))),
+    };
+    if let Err(error) = started
+        && log::once_a_minute("start session")
+    {
+        log::warning!(&node.shared.name, "cannot serve a connection: {error}");
+    }
+}
+
+/// Binds all sockets of a server.
+fn listen(config: &ClusterConfig, server: &ServerConfig) -> Result<Vec<Listening>, ServerError> {
+    let mut listeners = Vec::new();
+    for address in &server.addresses {
+        let resolved = address.to_socket_addrs().map_err(|source| ServerError::Address {
+            server: server.name.clone(),
+            address: address.clone(),
+            source,
+        })?;
+        for address in resolved {
+            let failed = |source| ServerError::Listen { server: server.name.clone(), source };
+            listeners.push(listen_tcp(address).map_err(failed)?);
+        }
+    }
+    match listen_unix(&config.socket_of(server)) {
+        Ok(listening) => listeners.push(listening),
+        Err(source) if server.socket.is_some() => {
+            return Err(ServerError::Listen { server: server.name.clone(), source });
+        }
+        Err(source) => {
+            log::warning!(
+                &server.name,
+                "no shared memory for clients on this host: {source}; set socket to a short path"
+            );
+        }
+    }
+    Ok(listeners)
+}

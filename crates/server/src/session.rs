@@ -1,0 +1,240 @@
+//! One connection: greeting and proof, then requests until it ends.
+//!
+//! ```text
+//!   accepted ──Hello──► versions? role? ──HelloReply──► Prove ──right──► requests: recv, dispatch, reply
+//!                 │                                       │
+//!                 └── refused ◄───────── wrong ───────────┘            all within the handshake's time
+//! ```
+//!
+//! A request that may wait runs as a task of its own, as many as the connection has credits; the others are done in place,
+//! which costs nothing but their own time. An error is a reply; only a peer that breaks the protocol is cut off.
+
+use crate::answer::{Answer, Refusal};
+use crate::both::{Either, either};
+use crate::log;
+use crate::node::{Node, Session};
+use std::cell::Cell;
+use std::io::IoSlice;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use weft_meta::Engine;
+use weft_storage::Disk;
+use weft_transport::{ConnError, Incoming, ServerBulk, ServerConn};
+use weft_wire::limits::{CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS};
+use weft_wire::messages::{HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
+use weft_wire::security::{client_proof, same_proof, server_proof};
+use weft_wire::{Header, Op, Status, VERSIONS, Wire, negotiate};
+
+/// Why a connection is not served.
+#[derive(Debug, thiserror::Error)]
+enum HandshakeError {
+    #[error("it did not prove itself within {HANDSHAKE_TIMEOUT_MS} ms")]
+    Timeout,
+    #[error("{0}")]
+    Connection(#[from] ConnError),
+    #[error("{}", .0.text)]
+    Refused(Refusal),
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn serve<C: ServerConn, D: Disk, E: Engine + 'static>(node: Rc<Node<D, E>>, conn: C) {
+    let limit = Duration::from_millis(HANDSHAKE_TIMEOUT_MS);
+    let greeted = weft_reactor::timeout(limit, greet(&node, &conn)).await;
+    let session = match greeted.unwrap_or(Err(HandshakeError::Timeout)) {
+        Ok(session) => session,
+        Err(HandshakeError::Connection(ConnError::Closed { .. })) => return,
+        Err(error) => {
+            node.shared.counters.refused_connections.fetch_add(1, Ordering::Relaxed);
+            let address = conn.peer().address;
+            if log::once_a_minute(&format!("refused {address}")) {
+                log::warning!(&node.shared.name, "refused a connection of {address}: {error}");
+            }
+            return conn.close();
+        }
+    };
+    let requests = node.shared.clients.connected(&session.hello, conn.peer().transport);
+    node.connected(&session);
+    let connection =
+        Rc::new(Connection { node: node.clone(), conn, session, requests, under_way: Cell::new(0) });
+    let cause = connection.run().await;
+    connection.conn.close();
+    node.disconnected(&connection.session);
+    if let Some(cause) = cause {
+        node.shared.counters.cut_connections.fetch_add(1, Ordering::Relaxed);
+        let address = connection.conn.peer().address;
+        if log::once_a_minute(&format!("cut {address}")) {
+            log::warning!(&node.shared.name, "cut the connection of {address}: {cause}");
+        }
+    }
+}
+
+/// Greeting and proof.
+async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
+    node: &Node<D, E>,
+    conn: &C,
+) -> Result<Session, HandshakeError> {
+    let (header, body) = message(conn).await?;
+    let hello = match check_hello(&header, &body) {
+        Ok(hello) => hello,
+        Err(refusal) => return refuse(conn, &header, refusal).await,
+    };
+    let key = if hello.role == peer_role::SERVER { &node.shared.server_key } else { &node.shared.client_key };
+    let mut server_nonce = [0; 32];
+    if let Err(error) = crate::keys::random(&mut server_nonce) {
+        let refusal = Refusal::new(Status::Internal, format!("no random numbers: {error}"));
+        return refuse(conn, &header, refusal).await;
+    }
+    let version = negotiate(VERSIONS, (hello.version_min, hello.version_max)).unwrap_or(VERSIONS.1);
+    let reply = HelloReply { version, server_nonce, proof: server_proof(key, &hello, &server_nonce) };
+    conn.reply(header.reply(Status::Ok), &reply.to_bytes(), &[]).await?;
+
+    let (header, body) = message(conn).await?;
+    let expected = client_proof(key, &hello, &server_nonce);
+    let proof = ProveRequest::from_bytes(&body).ok().filter(|_| header.op == Op::Prove);
+    if !proof.is_some_and(|given| same_proof(&given.proof, &expected)) {
+        let text = "the proof is wrong: the peer does not have this cluster's key";
+        return refuse(conn, &header, Refusal::new(Status::Unauthenticated, text)).await;
+    }
+    let reply = ProveReply {
+        cluster_id: node.shared.cluster_id,
+        server_name: node.shared.name.clone(),
+        epoch: node.shared.epoch,
+        credits: CREDITS_PER_CONNECTION,
+        boot_id: node.shared.boot_id,
+    };
+    conn.prove();
+    conn.reply(header.reply(Status::Ok), &reply.to_bytes(), &[]).await?;
+    Ok(Session::new(hello))
+}
+
+/// The next message of the handshake, which has no bulk data.
+async fn message<C: ServerConn>(conn: &C) -> Result<(Header, Vec<u8>), HandshakeError> {
+    let incoming = conn.recv().await?;
+    incoming.bulk.discard().await?;
+    Ok((incoming.header, incoming.body))
+}
+
+fn check_hello(header: &Header, body: &[u8]) -> Result<HelloRequest, Refusal> {
+    if header.op != Op::Hello {
+        let text = format!("{} before the peer has proved that it knows the cluster's key", header.op.name());
+        return Err(Refusal::new(Status::Unauthenticated, text));
+    }
+    let hello = HelloRequest::from_bytes(body)?;
+    if negotiate(VERSIONS, (hello.version_min, hello.version_max)).is_none() {
+        let text = format!(
+            "the peer speaks versions {} to {} of the protocol, this server {} to {}; use the same release on both",
+            hello.version_min, hello.version_max, VERSIONS.0, VERSIONS.1
+        );
+        return Err(Refusal::new(Status::Version, text));
+    }
+    if ![peer_role::CLIENT, peer_role::SERVER].contains(&hello.role) {
+        return Err(Refusal::new(Status::Invalid, format!("unknown role {}", hello.role)));
+    }
+    Ok(hello)
+}
+
+async fn refuse<C: ServerConn>(
+    conn: &C,
+    header: &Header,
+    refusal: Refusal,
+) -> Result<Session, HandshakeError> {
+    conn.reply(header.reply(refusal.status), &refusal.body(), &[]).await?;
+    Err(HandshakeError::Refused(refusal))
+}
+
+/// A proven connection.
+struct Connection<C: ServerConn, D: Disk, E: Engine> {
+    node: Rc<Node<D, E>>,
+    conn: C,
+    session: Session,
+    requests: std::sync::Arc<AtomicU64>,
+    under_way: Cell<u16>,
+}
+
+impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
+    /// Takes requests until the connection ends or the server stops. Returns why it is cut, if it is.
+    async fn run(self: &Rc<Self>) -> Option<String> {
+        let mut transport_known = false;
+        loop {
+            let incoming = match either(self.conn.recv(), self.node.stopping.wait()).await {
+                Either::First(Ok(incoming)) => incoming,
+                Either::First(Err(ConnError::Closed { .. })) => return None,
+                Either::First(Err(error)) => return Some(error.to_string()),
+                Either::Second(()) => return self.drain().await,
+            };
+            if !std::mem::replace(&mut transport_known, true) {
+                let transport = self.conn.peer().transport;
+                self.node.shared.clients.transport_is(&self.session.hello.session, transport);
+            }
+            if self.under_way.get() >= CREDITS_PER_CONNECTION {
+                return Some(format!(
+                    "it sent more than the {CREDITS_PER_CONNECTION} requests it has credits for"
+                ));
+            }
+            let under_way = UnderWay::begin(self.clone());
+            if self.node.may_wait(incoming.header.op) {
+                weft_reactor::spawn(under_way.serve(incoming));
+            } else {
+                under_way.serve(incoming).await;
+            }
+        }
+    }
+
+    /// Lets what is under way end, within the server's time for stopping.
+    async fn drain(&self) -> Option<String> {
+        while self.under_way.get() > 0 {
+            weft_reactor::sleep(Duration::from_millis(2)).await;
+        }
+        None
+    }
+
+    async fn serve_one(&self, incoming: Incoming<C::Bulk>) {
+        let Incoming { header, body, mut bulk } = incoming;
+        let result = self.node.dispatch(&self.session, &header, &body, &mut bulk).await;
+        let counters = &self.node.shared.counters;
+        let moved_bytes = result.as_ref().map_or(0, |answer| answer.moved_bytes);
+        counters.done(header.op, result.is_err(), moved_bytes);
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let replied = match result {
+            Ok(Answer { body, payload, .. }) => {
+                self.conn.reply(header.reply(Status::Ok), &body, &[IoSlice::new(&payload)]).await
+            }
+            Err(refusal) => match bulk.discard().await {
+                Ok(()) => self.conn.reply(header.reply(refusal.status), &refusal.body(), &[]).await,
+                Err(error) => Err(error),
+            },
+        };
+        if replied.is_err() {
+            // The connection is gone, which its receiving side hears too.
+            self.conn.close();
+        }
+    }
+}
+
+/// Counts a request while it is under way, however its task ends.
+struct UnderWay<C: ServerConn, D: Disk, E: Engine> {
+    connection: Rc<Connection<C, D, E>>,
+}
+
+impl<C: ServerConn, D: Disk, E: Engine + 'static> UnderWay<C, D, E> {
+    fn begin(connection: Rc<Connection<C, D, E>>) -> Self {
+        connection.under_way.set(connection.under_way.get() + 1);
+        connection.node.under_way.set(connection.node.under_way.get() + 1);
+        connection.node.shared.counters.active_requests.fetch_add(1, Ordering::Relaxed);
+        UnderWay { connection }
+    }
+
+    async fn serve(self, incoming: Incoming<C::Bulk>) {
+        self.connection.serve_one(incoming).await;
+    }
+}
+
+impl<C: ServerConn, D: Disk, E: Engine> Drop for UnderWay<C, D, E> {
+    fn drop(&mut self) {
+        let connection = &self.connection;
+        connection.under_way.set(connection.under_way.get() - 1);
+        connection.node.under_way.set(connection.node.under_way.get() - 1);
+        connection.node.shared.counters.active_requests.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,86 @@
+//! What a server tells of itself.
+
+use crate::node::{Node, Part};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use weft_meta::Engine;
+use weft_storage::Disk;
+use weft_wire::messages::{Gauge, SpaceReply, StatusReply, StatusRequest};
+
+/// Clients in one reply; the number of all is told beside.
+const CLIENTS_LISTED_MAX: usize = 256;
+
+impl<D: Disk, E: Engine + 'static> Node<D, E> {
+    /// The server's state.
+    pub fn status(&self, request: StatusRequest) -> StatusReply {
+        let shared = &self.shared;
+        let space = space_of(&shared.directory);
+        let mut gauges = shared.counters.gauges();
+        if let Part::Meta(meta) = &self.part {
+            let counts = meta.namespace.borrow().statfs();
+            for (name, value) in
+                [("inodes", counts.inodes), ("open_files", counts.open_files), ("sessions", counts.sessions)]
+            {
+                gauges.push(Gauge { name: name.into(), value });
+            }
+        }
+        StatusReply {
+            name: shared.name.clone(),
+            role: shared.role.name().into(),
+            id: shared.id,
+            version: env!("CARGO_PKG_VERSION").into(),
+            process_id: std::process::id(),
+            uptime_ms: shared.started.elapsed().as_millis() as u64,
+            cpu_ms: cpu_ms(),
+            memory_bytes: memory_bytes(),
+            directory: shared.directory.to_string_lossy().into_owned(),
+            space_bytes: space.space_bytes,
+            free_bytes: space.free_bytes,
+            disk: shared.disk.into(),
+            sync_mode: shared.sync.name().into(),
+            active_requests: shared.counters.active_requests.load(Ordering::Relaxed),
+            operations: shared.counters.operations(),
+            gauges,
+            clients: shared.clients.count(),
+            client_list: if request.with_clients {
+                shared.clients.list(CLIENTS_LISTED_MAX)
+            } else {
+                Vec::new()
+            },
+        }
+    }
+}
+
+/// Space of the disk under `directory`; zeros where it cannot be told.
+pub(crate) fn space_of(directory: &Path) -> SpaceReply {
+    let mut space = SpaceReply { space_bytes: 0, free_bytes: 0, available_bytes: 0 };
+    let Ok(path) = std::ffi::CString::new(directory.as_os_str().as_bytes()) else { return space };
+    // SAFETY: all-zero bytes are a valid `statvfs`.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `path` is a live C string, `stat` is live and writable.
+    if unsafe { libc::statvfs(path.as_ptr(), &mut stat) } == 0 {
+        space.space_bytes = stat.f_blocks * stat.f_frsize;
+        space.free_bytes = stat.f_bfree * stat.f_frsize;
+        space.available_bytes = stat.f_bavail * stat.f_frsize;
+    }
+    space
+}
+
+/// Processor time that this process has used.
+fn cpu_ms() -> u64 {
+    // SAFETY: all-zero bytes are a valid `rusage`.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is live and writable.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    let ms = |time: libc::timeval| time.tv_sec as u64 * 1000 + time.tv_usec as u64 / 1000;
+    ms(usage.ru_utime) + ms(usage.ru_stime)
+}
+
+/// Resident memory of this process.
+fn memory_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    // SAFETY: asks for a constant of the system.
+    pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64
+}

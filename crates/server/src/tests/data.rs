@@ -1,0 +1,235 @@
+//! Reading and writing over several servers, against a model of bytes.
+
+use super::support::*;
+use crate::config::SyncMode;
+use proptest::prelude::*;
+use weft_layout::{Extent, Layout, Level, Regions, share_has};
+use weft_storage::FaultPlan;
+use weft_transport::MemoryLink;
+use weft_wire::Status;
+use weft_wire::messages::*;
+use weft_wire::security::Capability;
+
+fn capability(rights: u32, layout: Layout) -> Capability {
+    Capability::sign(&cluster_key().capability_key(), 99, rights, u64::MAX, layout)
+}
+
+fn writable(layout: Layout) -> Capability {
+    capability(rights::READ | rights::WRITE, layout)
+}
+
+fn slots(layout: &Layout, regions: &Regions) -> Vec<u16> {
+    (0..layout.server_count()).filter(|slot| share_has(layout, *slot, regions)).collect()
+}
+
+/// A file over the cluster's servers, and what it should hold.
+struct Checked {
+    io: Vec<Client<MemoryLink>>,
+    capability: Capability,
+    model: Vec<u8>,
+}
+
+impl Checked {
+    fn write(&mut self, regions: &Regions, from: &[u8]) {
+        let layout = self.capability.layout;
+        for slot in slots(&layout, regions) {
+            let io = &mut self.io[usize::from(layout.server_id(slot))];
+            let written = io.write(&self.capability, slot, regions, from).unwrap();
+            assert_eq!(written.written_bytes, weft_layout::share_bytes(&layout, slot, regions));
+        }
+        let mut at = 0;
+        for extent in regions.extents() {
+            let (begin, end) = (extent.offset as usize, extent.end() as usize);
+            if self.model.len() < end {
+                self.model.resize(end, 0);
+            }
+            self.model[begin..end].copy_from_slice(&from[at..at + extent.bytes as usize]);
+            at += extent.bytes as usize;
+        }
+    }
+
+    /// What the servers do not deliver lies beyond their files' ends and reads as zeros.
+    fn read_and_compare(&mut self, regions: &Regions) {
+        let layout = self.capability.layout;
+        let mut into = vec![0u8; regions.total_bytes() as usize];
+        let mut end_of_file = 0;
+        for slot in slots(&layout, regions) {
+            let io = &mut self.io[usize::from(layout.server_id(slot))];
+            let read = io.read(&self.capability, slot, regions, &mut into).unwrap();
+            end_of_file = end_of_file.max(layout.logical_size(slot, read.local_bytes));
+            assert!(read.filled_bytes <= weft_layout::share_bytes(&layout, slot, regions));
+        }
+        assert!(end_of_file <= self.model.len() as u64);
+        let expected: Vec<u8> = regions
+            .extents()
+            .flat_map(|extent| extent.offset..extent.end())
+            .map(|at| self.model.get(at as usize).copied().unwrap_or(0))
+            .collect();
+        assert!(into == expected, "{regions:?}");
+    }
+}
+
+fn noise(bytes: u64, seed: u8) -> Vec<u8> {
+    (0..bytes).map(|at| (at.wrapping_mul(31) >> 3) as u8 ^ seed ^ at as u8 | 1).collect()
+}
+
+fn regions() -> impl Strategy<Value = Regions> {
+    let offset = 0u64..60_000;
+    prop_oneof![
+        (offset.clone(), 1u64..40_000).prop_map(|(offset, bytes)| Regions::contiguous(offset, bytes)),
+        (offset.clone(), 1u64..3000, 1u64..20, 0i64..5000).prop_map(|(offset, block, count, gap)| {
+            let level = Level { count, stride_bytes: block as i64 + gap };
+            Regions::strided(offset, block, vec![level])
+        }),
+        proptest::collection::vec((0u64..30, 1u64..2000), 1..12).prop_map(|extents| {
+            let extents = extents.iter().enumerate();
+            Regions::list(
+                extents
+                    .map(|(at, (gap, bytes))| Extent::new(at as u64 * 9000 + gap * 200, *bytes))
+                    .collect::<Vec<_>>(),
+            )
+        }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+    #[test]
+    fn what_is_read_is_what_was_written(
+        steps in proptest::collection::vec((any::<bool>(), regions()), 1..24),
+        servers in 1u16..4,
+        first in 0u16..4,
+        short in prop_oneof![Just(0u32), Just(300u32)],
+    ) {
+        let plan = FaultPlan { seed: 5, short_per_mille: short, ..FaultPlan::default() };
+        let cluster = Cluster::start_with(4, SyncMode::Nosync, plan);
+        let layout = Layout::new(4096, first, servers, 4).unwrap();
+        let mut file = Checked { io: cluster.io(), capability: writable(layout), model: Vec::new() };
+        for (step, (write, regions)) in steps.iter().enumerate() {
+            if *write {
+                file.write(regions, &noise(regions.total_bytes(), step as u8));
+            } else {
+                file.read_and_compare(regions);
+            }
+        }
+        let end = file.model.len() as u64 + 5000;
+        file.read_and_compare(&Regions::contiguous(0, end));
+    }
+}
+
+#[test]
+fn long_transfers_go_through_several_buffers() {
+    let cluster = Cluster::start_with(1, SyncMode::Sync, FaultPlan::default());
+    let layout = Layout::new(65536, 0, 1, 1).unwrap();
+    let mut file = Checked { io: cluster.io(), capability: writable(layout), model: Vec::new() };
+    let whole = Regions::contiguous(100, 5 << 20);
+    file.write(&whole, &noise(5 << 20, 9));
+    file.read_and_compare(&whole);
+    file.read_and_compare(&Regions::strided(0, 30_000, vec![Level { count: 170, stride_bytes: 31_000 }]));
+}
+
+#[test]
+fn holes_arrive_as_zeros_and_the_end_is_told() {
+    let cluster = Cluster::start(1);
+    let layout = Layout::new(4096, 0, 1, 1).unwrap();
+    let capability = writable(layout);
+    let mut io = cluster.io().remove(0);
+    let mut into = vec![0xaa; 300];
+    let missing = io.read(&capability, 0, &Regions::contiguous(0, 300), &mut into).unwrap();
+    assert_eq!((missing.filled_bytes, missing.local_bytes, into[0]), (0, 0, 0xaa));
+    io.write(&capability, 0, &Regions::contiguous(200, 10), &[7; 10]).unwrap();
+    let read = io.read(&capability, 0, &Regions::contiguous(0, 300), &mut into).unwrap();
+    assert_eq!((read.filled_bytes, read.local_bytes), (210, 210));
+    assert!(
+        into[..200].iter().all(|byte| *byte == 0) && into[200..210] == [7; 10] && into[210..] == [0xaa; 90]
+    );
+    let size = io.call(&SizeRequest { capability }).unwrap();
+    assert_eq!(size.local_bytes, 210);
+}
+
+#[test]
+fn truncation_punching_and_allocation_are_local_parts_of_the_whole() {
+    let cluster = Cluster::start(2);
+    let layout = Layout::new(4096, 0, 2, 2).unwrap();
+    let capability = writable(layout);
+    let mut file = Checked { io: cluster.io(), capability: capability.clone(), model: Vec::new() };
+    let whole = Regions::contiguous(0, 5 * 4096);
+    file.write(&whole, &noise(5 * 4096, 1));
+    for slot in 0..2u16 {
+        let io = &mut file.io[usize::from(slot)];
+        io.call(&RangeRequest { capability: capability.clone(), slot, offset: 4000, bytes: 5000 }).unwrap();
+        let cut = io
+            .call(&TruncateRequest { capability: capability.clone(), slot, file_bytes: 3 * 4096 + 10 })
+            .unwrap();
+        assert_eq!(cut.local_bytes, [2 * 4096, 4096 + 10][usize::from(slot)]);
+        let kept = AllocateRequest {
+            capability: capability.clone(),
+            slot,
+            offset: 0,
+            bytes: 9 * 4096,
+            keep_size: true,
+        };
+        assert_eq!(io.call(&kept).unwrap().local_bytes, cut.local_bytes);
+    }
+    file.model[4000..9000].fill(0);
+    file.model.truncate(3 * 4096 + 10);
+    file.read_and_compare(&whole);
+    let grown = AllocateRequest {
+        capability: capability.clone(),
+        slot: 0,
+        offset: 0,
+        bytes: 9 * 4096,
+        keep_size: false,
+    };
+    assert_eq!(file.io[0].call(&grown).unwrap().local_bytes, 5 * 4096);
+    let beyond = RangeRequest { capability: capability.clone(), slot: 0, offset: u64::MAX, bytes: 2 };
+    assert_eq!(file.io[0].call(&beyond).unwrap_err().status, Status::FileTooBig);
+}
+
+#[test]
+fn a_capability_must_be_genuine_alive_sufficient_and_for_this_server() {
+    let cluster = Cluster::start(2);
+    let layout = Layout::new(4096, 0, 1, 2).unwrap();
+    let mut io = cluster.io();
+    let regions = Regions::contiguous(0, 8);
+    let good = writable(layout);
+    io[0].write(&good, 0, &regions, &[1; 8]).unwrap();
+    let key = cluster_key().capability_key();
+    let mut into = [0; 8];
+    for bad in [
+        Capability { ino: 100, ..good.clone() },
+        Capability::sign(&cluster_key().client_key(), 99, rights::READ, u64::MAX, layout),
+        Capability::sign(&key, 99, rights::READ, 1, layout),
+        Capability::sign(&key, 99, rights::WRITE, u64::MAX, layout),
+    ] {
+        let refused = io[0].read(&bad, 0, &regions, &mut into).unwrap_err();
+        assert_eq!(refused.status, Status::Capability);
+        assert!(refused.text.contains("open the file again"));
+    }
+    assert_eq!(io[1].read(&good, 0, &regions, &mut into).unwrap_err().status, Status::WrongServer);
+    assert_eq!(io[0].call(&SizeRequest { capability: good.clone() }).unwrap().local_bytes, 8);
+    assert_eq!(io[1].call(&SizeRequest { capability: good }).unwrap_err().status, Status::WrongServer);
+    let read_only = capability(rights::READ, layout);
+    let refused = io[0].write(&read_only, 0, &regions, &[2; 8]).unwrap_err();
+    assert_eq!(refused.status, Status::Capability);
+    io[0].read(&read_only, 0, &regions, &mut into).unwrap();
+    assert_eq!(into, [1; 8]);
+}
+
+#[test]
+fn a_full_disk_is_told_and_earlier_data_stays() {
+    let plan = FaultPlan { full_after_bytes: Some(1 << 20), ..FaultPlan::default() };
+    let cluster = Cluster::start_with(1, SyncMode::Nosync, plan);
+    let layout = Layout::new(65536, 0, 1, 1).unwrap();
+    let mut file = Checked { io: cluster.io(), capability: writable(layout), model: Vec::new() };
+    let first = Regions::contiguous(0, 700_000);
+    file.write(&first, &noise(700_000, 3));
+    let more = noise(2 << 20, 4);
+    let refused =
+        file.io[0].write(&writable(layout), 0, &Regions::contiguous(1 << 20, 2 << 20), &more).unwrap_err();
+    assert_eq!(refused.status, Status::NoSpace);
+    assert!(refused.text.contains("write data file"), "{}", refused.text);
+    let mut into = vec![0; 700_000];
+    file.io[0].read(&writable(layout), 0, &first, &mut into).unwrap();
+    assert!(into == file.model);
+}

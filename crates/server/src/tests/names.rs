@@ -1,0 +1,121 @@
+//! The metadata server: exactly once, open files, sizes, sessions.
+
+use super::support::*;
+use crate::config::SyncMode;
+use crate::meta::SESSION_GRACE;
+use weft_storage::FaultPlan;
+use weft_wire::messages::*;
+use weft_wire::{Header, Op, Status};
+
+#[test]
+fn a_repeated_request_is_answered_and_not_done_again() {
+    let cluster = Cluster::start(2);
+    let header = Header { slot: 3, ..Header::request(Op::Create, 41) };
+    let request = create("f", rights::WRITE);
+    let first = cluster.meta().call_as(header, &request).unwrap();
+    let again = cluster.meta().call_as(header, &request).unwrap();
+    assert!(first.created && again == first);
+    let mut client = cluster.meta();
+    let later = Header { slot: 3, ..Header::request(Op::Create, 42) };
+    assert_eq!(client.call_as(later, &request).unwrap_err().status, Status::Exists);
+    assert_eq!(client.call(&FileCountRequest {}).unwrap().files, 2);
+}
+
+#[test]
+fn names_are_made_found_listed_moved_and_removed() {
+    let cluster = Cluster::start(1);
+    let mut client = cluster.meta();
+    let mkdir = |path, layout| MkdirRequest { caller: ROOT, at: at(path), mode: 0o755, layout };
+    let wish = LayoutWish { strip_bytes: 8192, server_count: 0, first_server_plus_1: 0 };
+    client.call(&mkdir("d", Some(wish))).unwrap();
+    assert_eq!(client.call(&lookup("d")).unwrap().attr.layout.unwrap().strip_bytes(), 8192);
+    let file = client.call(&create("d/f", 0)).unwrap();
+    assert!(file.capability.is_none());
+    assert_eq!(file.attr.layout.unwrap().strip_bytes(), 8192);
+    let symlink = SymlinkRequest { caller: ROOT, at: at("l"), target: b"d/f".to_vec() };
+    client.call(&symlink).unwrap();
+    assert_eq!(client.call(&lookup("l")).unwrap().attr.ino, file.attr.ino);
+    let header = Header::request(Op::Readlink, client.fresh_id());
+    // SAFETY: no memory is given.
+    let target = unsafe {
+        client.exchange(header, &weft_wire::Wire::to_bytes(&lookup("l")), weft_transport::Bulk::None).unwrap()
+    };
+    assert_eq!(&target.body[4..], b"d/f");
+    let rename = |from, to, flags| RenameRequest { caller: ROOT, from: at(from), to: at(to), flags };
+    client.call(&rename("d/f", "g", 0)).unwrap();
+    assert_eq!(client.call(&rename("g", "l", rename_flags::NOREPLACE)).unwrap_err().status, Status::Exists);
+    let list = ReadDirRequest { caller: ROOT, ino: ROOT_INO, after: 0, entries_max: 2, with_attrs: true };
+    let page = client.call(&list).unwrap();
+    assert_eq!(page.entries.iter().map(|entry| &entry.name[..]).collect::<Vec<_>>(), [b"d", b"l"]);
+    assert!(!page.end);
+    let rest = client.call(&ReadDirRequest { after: page.entries[1].cookie, ..list }).unwrap();
+    assert_eq!((&rest.entries[0].name[..], rest.end), (&b"g"[..], true));
+    client.call(&unlink("g")).unwrap();
+    assert_eq!(client.call(&lookup("g")).unwrap_err().status, Status::NotFound);
+    client.call(&RmdirRequest { caller: ROOT, at: at("d") }).unwrap();
+}
+
+#[test]
+fn in_sync_mode_changes_are_acknowledged_too() {
+    let cluster = Cluster::start_with(1, SyncMode::Sync, FaultPlan::default());
+    let mut client = cluster.meta();
+    client.call(&create("f", rights::WRITE)).unwrap();
+    client.call(&SyncMetaRequest {}).unwrap();
+    client.call(&unlink("f")).unwrap();
+}
+
+#[test]
+fn the_last_report_settles_the_size() {
+    let cluster = Cluster::start(1);
+    let mut client = cluster.meta();
+    let made = client.call(&create("f", rights::READ | rights::WRITE)).unwrap();
+    assert!(made.attr.size_live);
+    let report = Some(WriteReport { end_bytes: 12345, touch: true });
+    let both = rights::READ | rights::WRITE;
+    client.call(&CloseRequest { ino: made.attr.ino, access: both, report }).unwrap();
+    let attr = client.call(&lookup("f")).unwrap().attr;
+    assert_eq!((attr.size, attr.size_live), (12345, false));
+    let status = client.call(&StatusRequest { with_clients: false }).unwrap();
+    assert!(status.gauges.iter().any(|gauge| gauge.name == "open_files" && gauge.value == 0));
+}
+
+#[test]
+fn a_truncation_is_begun_and_committed() {
+    let cluster = Cluster::start(1);
+    let mut client = cluster.meta();
+    let made = client.call(&create("f", rights::WRITE)).unwrap();
+    let held = made.capability;
+    let begin = TruncateBeginRequest {
+        caller: ROOT,
+        at: At { dir: made.attr.ino, path: Vec::new() },
+        held,
+        file_bytes: 77,
+    };
+    let begun = client.call(&begin).unwrap();
+    let commit = TruncateCommitRequest {
+        capability: begun.capability.unwrap(),
+        file_bytes: 77,
+        epoch: begun.attr.epoch,
+    };
+    assert_eq!(client.call(&commit).unwrap().attr.size, 77);
+    let stranger = Caller { uid: 5, gid: 5, groups: Vec::new() };
+    let refused = client.call(&TruncateBeginRequest { caller: stranger, at: at("f"), held: None, ..begin });
+    assert_eq!(refused.unwrap_err().status, Status::Access);
+}
+
+#[test]
+fn what_a_client_held_that_stays_away_is_given_back() {
+    let cluster = Cluster::start(1);
+    let mut watcher = Client::proven(cluster.meta.connect().unwrap(), [8; 16]);
+    let mut client = cluster.meta();
+    let made = client.call(&create("f", rights::WRITE)).unwrap();
+    client.call(&unlink("f")).unwrap();
+    let inode = InodeRequest { caller: ROOT, ino: made.attr.ino };
+    watcher.call(&inode).unwrap();
+    drop(client);
+    // A client that comes back within the grace finds its file open.
+    drop(cluster.meta());
+    std::thread::sleep(SESSION_GRACE / 4);
+    watcher.call(&inode).unwrap();
+    eventually("the end of the session", || watcher.call(&inode).is_err());
+}

@@ -1,0 +1,295 @@
+//! A cluster in this process, and a client that says exactly what the test wants.
+
+use crate::config::{ClusterConfig, Generate, SyncMode};
+use crate::garbage::Poke;
+use crate::io::IoPart;
+use crate::meta::MetaPart;
+use crate::node::{Node, Part, Shared};
+use crate::session;
+use crate::stop::StopFlag;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weft_layout::{Layout, Regions, memory_runs};
+use weft_meta::{Engine, MemEngine, Namespace, NamespaceOptions};
+use weft_reactor::{Reactor, ReactorOptions};
+use weft_storage::{BufferPool, DataFiles, Disk, FaultDisk, FaultPlan, MemDisk};
+use weft_transport::{
+    Bulk, Completion, Link, LinkError, MemoryConn, MemoryConnector, MemoryFaults, MemoryHub, MemoryLink,
+    MemoryRuns,
+};
+use weft_wire::messages::*;
+use weft_wire::security::{Capability, Key, client_proof};
+use weft_wire::{Header, Request, Status, VERSIONS, Wire};
+
+pub(super) const ROOT: Caller = Caller { uid: 0, gid: 0, groups: Vec::new() };
+const WAIT: Duration = Duration::from_secs(10);
+const POOL_BYTES: usize = 8 << 20;
+
+pub(super) fn cluster_key() -> Key {
+    Key([42; 32])
+}
+
+pub(super) fn config(io_servers: u16, sync: SyncMode) -> ClusterConfig {
+    let wanted = Generate {
+        path: PathBuf::from("/nowhere/cluster.toml"),
+        host: "127.0.0.1".into(),
+        port: 7400,
+        io_servers,
+        sync,
+        strip_bytes: 4096,
+    };
+    ClusterConfig::generate(&wanted).unwrap()
+}
+
+/// One metadata server and some I/O servers, each on a thread of its own.
+pub(super) struct Cluster {
+    pub config: ClusterConfig,
+    pub meta: MemoryConnector,
+    pub io: Vec<MemoryConnector>,
+    stop: StopFlag,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Cluster {
+    pub fn start(io_servers: u16) -> Cluster {
+        Cluster::start_with(io_servers, SyncMode::Nosync, FaultPlan::default())
+    }
+
+    pub fn start_with(io_servers: u16, sync: SyncMode, plan: FaultPlan) -> Cluster {
+        let config = config(io_servers, sync);
+        let stop = StopFlag::new().unwrap();
+        let mut threads = Vec::new();
+        let mut connectors = Vec::new();
+        for server in config.servers.clone() {
+            let (connector, hub) = MemoryHub::new(MemoryFaults::default());
+            connectors.push(connector);
+            let (config, stop) = (config.clone(), stop.clone());
+            threads.push(std::thread::spawn(move || {
+                let shared = Arc::new(Shared::new(&config, &server, &cluster_key(), "memory"));
+                let reactor = Reactor::new(ReactorOptions::default()).unwrap();
+                reactor.run(async {
+                    let part: Part<FaultDisk<MemDisk>, MemEngine> = match server.role {
+                        crate::config::ServerRole::Meta => Part::Meta(meta_part(&config, sync)),
+                        crate::config::ServerRole::Io => Part::Io(io_part(shared.id, sync, plan)),
+                    };
+                    let node = Node::new(shared, part);
+                    weft_reactor::spawn(accept(node.clone(), hub));
+                    stop.wait().await.unwrap();
+                    node.stopping.set();
+                });
+            }));
+        }
+        let meta = connectors.remove(0);
+        Cluster { config, meta, io: connectors, stop, threads }
+    }
+
+    pub fn meta(&self) -> Client<MemoryLink> {
+        Client::proven(self.meta.connect().unwrap(), [7; 16])
+    }
+
+    pub fn io(&self) -> Vec<Client<MemoryLink>> {
+        self.io.iter().map(|io| Client::proven(io.connect().unwrap(), [7; 16])).collect()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.stop.stop();
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+async fn accept<D: Disk, E: Engine + 'static>(node: Rc<Node<D, E>>, mut hub: MemoryHub) {
+    while let Some(end) = hub.accept().await {
+        weft_reactor::spawn(session::serve(node.clone(), MemoryConn::from_end(end)));
+    }
+}
+
+fn meta_part(config: &ClusterConfig, sync: SyncMode) -> Rc<MetaPart<MemEngine>> {
+    let mut engine = MemEngine::default();
+    let ring_servers = config.io_servers().count() as u16;
+    Namespace::format(&mut engine, config.cluster.id.0, &weft_meta::Caller::root(), crate::meta::now())
+        .unwrap();
+    let options = NamespaceOptions { ring_servers, strip_bytes: 4096, ..NamespaceOptions::default() };
+    let namespace = Namespace::open(engine, options).unwrap();
+    MetaPart::start(namespace, sync, &cluster_key(), ring_servers, Poke::default()).unwrap()
+}
+
+pub(super) fn io_part(id: u16, sync: SyncMode, plan: FaultPlan) -> IoPart<FaultDisk<MemDisk>> {
+    let files = DataFiles::new(FaultDisk::new(MemDisk::new(1 << 30), plan));
+    IoPart::new(files, BufferPool::new(POOL_BYTES).unwrap(), id, &cluster_key(), sync)
+}
+
+/// An error reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refused {
+    pub status: Status,
+    pub text: String,
+}
+
+/// A client's connection.
+pub(super) struct Client<L: Link> {
+    pub link: L,
+    next_request_id: u64,
+}
+
+pub(super) fn hello(role: u8, session: [u8; 16]) -> HelloRequest {
+    HelloRequest {
+        version_min: VERSIONS.0,
+        version_max: VERSIONS.1,
+        role,
+        client_nonce: [3; 32],
+        session,
+        boot_id: [0; 16],
+        process_id: std::process::id(),
+        host: "here".into(),
+        program: "test".into(),
+    }
+}
+
+impl<L: Link> Client<L> {
+    /// Not yet proven.
+    pub fn new(link: L) -> Client<L> {
+        Client { link, next_request_id: 1 }
+    }
+
+    pub fn proven(link: L, session: [u8; 16]) -> Client<L> {
+        let mut client = Client::new(link);
+        client.prove(&cluster_key().client_key(), &hello(peer_role::CLIENT, session)).unwrap();
+        client
+    }
+
+    pub fn prove(&mut self, key: &Key, hello: &HelloRequest) -> Result<ProveReply, Refused> {
+        let greeted = self.call(hello)?;
+        let proof = client_proof(key, hello, &greeted.server_nonce);
+        let proven = self.call(&ProveRequest { proof })?;
+        self.link.set_credits(proven.credits);
+        Ok(proven)
+    }
+
+    /// A request number that was not used.
+    pub fn fresh_id(&mut self) -> u64 {
+        self.next_request_id += 1;
+        self.next_request_id
+    }
+
+    pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Reply, Refused> {
+        let header = Header::request(R::OP, self.fresh_id());
+        self.call_as(header, request)
+    }
+
+    pub fn call_as<R: Request>(&mut self, header: Header, request: &R) -> Result<R::Reply, Refused> {
+        // SAFETY: no memory is given.
+        let done = unsafe { self.exchange(header, &request.to_bytes(), Bulk::None) }.unwrap();
+        reply_of::<R>(&done)
+    }
+
+    /// # Safety
+    /// As for [`Link::submit`].
+    pub unsafe fn exchange(
+        &mut self,
+        header: Header,
+        body: &[u8],
+        bulk: Bulk,
+    ) -> Result<Completion, LinkError> {
+        // SAFETY: as the caller promises.
+        unsafe { self.link.submit(header, body, bulk) }?;
+        let deadline = Instant::now() + WAIT;
+        let mut done = Vec::new();
+        loop {
+            let progressed = self.link.progress(&mut done);
+            if let Some(at) = done.iter().position(|done| done.header.request_id == header.request_id) {
+                return Ok(done.swap_remove(at));
+            }
+            progressed?;
+            assert!(Instant::now() < deadline, "no answer to {:?}", header.op);
+            let mut poll = libc::pollfd { fd: self.link.fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one live pollfd.
+            unsafe { libc::poll(&mut poll, 1, 100) };
+        }
+    }
+
+    pub fn read(
+        &mut self,
+        capability: &Capability,
+        slot: u16,
+        regions: &Regions,
+        into: &mut [u8],
+    ) -> Result<ReadReply, Refused> {
+        let request =
+            ReadRequest { capability: capability.clone(), slot, flags: 0, regions: regions.clone() };
+        let runs = runs(&capability.layout, slot, regions, into.as_mut_ptr());
+        let header = Header::request(ReadRequest::OP, self.fresh_id());
+        // SAFETY: `into` outlives the call.
+        let done = unsafe { self.exchange(header, &request.to_bytes(), Bulk::Put(runs)) }.unwrap();
+        reply_of::<ReadRequest>(&done)
+    }
+
+    pub fn write(
+        &mut self,
+        capability: &Capability,
+        slot: u16,
+        regions: &Regions,
+        from: &[u8],
+    ) -> Result<WriteReply, Refused> {
+        let request =
+            WriteRequest { capability: capability.clone(), slot, flags: 0, regions: regions.clone() };
+        let runs = runs(&capability.layout, slot, regions, from.as_ptr().cast_mut());
+        let header = Header::request(WriteRequest::OP, self.fresh_id());
+        // SAFETY: `from` outlives the call.
+        let done = unsafe { self.exchange(header, &request.to_bytes(), Bulk::Get(runs)) }.unwrap();
+        reply_of::<WriteRequest>(&done)
+    }
+}
+
+fn reply_of<R: Request>(done: &Completion) -> Result<R::Reply, Refused> {
+    if done.header.status != Status::Ok {
+        let text = ErrorDetail::from_bytes(&done.body).unwrap().text;
+        return Err(Refused { status: done.header.status, text });
+    }
+    Ok(R::Reply::from_bytes(&done.body).unwrap())
+}
+
+/// Where the share of `slot` is in a buffer that holds the request's bytes end to end.
+fn runs(layout: &Layout, slot: u16, regions: &Regions, base: *mut u8) -> MemoryRuns {
+    let memory = Regions::contiguous(0, regions.total_bytes());
+    let pieces = memory_runs(layout, slot, regions, &memory).unwrap();
+    let run = |bytes: u64, offset: u64| MemoryRun {
+        segment: 0,
+        address: base as u64 + offset,
+        bytes,
+        stride_bytes: 0,
+        count: 1,
+    };
+    pieces.map(|piece| run(piece.bytes, piece.offset)).collect()
+}
+
+pub(super) fn create(path: &str, access: u32) -> CreateRequest {
+    CreateRequest { caller: ROOT, at: at(path), mode: 0o644, exclusive: true, layout: None, access }
+}
+
+pub(super) fn at(path: &str) -> At {
+    At { dir: ROOT_INO, path: path.as_bytes().to_vec() }
+}
+
+pub(super) fn lookup(path: &str) -> LookupRequest {
+    LookupRequest { caller: ROOT, at: at(path), follow: true }
+}
+
+pub(super) fn unlink(path: &str) -> UnlinkRequest {
+    UnlinkRequest { caller: ROOT, at: at(path) }
+}
+
+/// Tries until it holds.
+pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + 2 * WAIT;
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
