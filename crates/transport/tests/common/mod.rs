@@ -492,7 +492,7 @@ impl TestMemory {
         self.runs.iter().map(|(_, bytes, _, count)| *bytes as u64 * count).sum()
     }
 
-    /// Every other run is described from its last piece... in order: the order of the pieces is the order of the share.
+    /// In the order of the share.
     pub fn runs(&self) -> MemoryRuns {
         let base = self.buffer.as_ptr() as u64;
         self.runs
