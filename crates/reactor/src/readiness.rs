@@ -34,13 +34,20 @@ struct FdState {
 /// One direction of a descriptor: the memory and the tasks that wait.
 struct Direction {
     ready: Cell<bool>,
+    /// The stream has ended in this direction: it stays ready, for the end has no further edge.
+    ended: Cell<bool>,
     waiters: RefCell<Vec<(u64, Waker)>>,
     next_waiter: Cell<u64>,
 }
 
 impl Direction {
     fn new() -> Self {
-        Direction { ready: Cell::new(true), waiters: RefCell::new(Vec::new()), next_waiter: Cell::new(0) }
+        Direction {
+            ready: Cell::new(true),
+            ended: Cell::new(false),
+            waiters: RefCell::new(Vec::new()),
+            next_waiter: Cell::new(0),
+        }
     }
 
     fn set_ready(&self) {
@@ -92,6 +99,9 @@ impl FdTable {
     pub(crate) fn deliver(&self, key: u64, events: u32) {
         let Some(state) = self.fds.borrow_mut().get_mut(key).cloned() else { return };
         let failed = events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
+        if failed || events & libc::EPOLLRDHUP as u32 != 0 {
+            state.read.ended.set(true);
+        }
         if failed || events & (libc::EPOLLIN | libc::EPOLLRDHUP) as u32 != 0 {
             state.read.set_ready();
         }
@@ -153,8 +163,10 @@ impl Readiness {
 
     /// Notes that a call in this direction would block, so that the next wait is for a new edge. Only
     /// to be called after the kernel has said `EAGAIN`, or has moved less than a stream was asked for.
+    /// At the end of a stream reading stays possible, so that the end is not missed.
     pub fn clear(&self, interest: Interest) {
-        self.direction(interest).ready.set(false);
+        let direction = self.direction(interest);
+        direction.ready.set(direction.ended.get());
     }
 
     /// Makes a system call until it does not say `WouldBlock`, waiting between attempts.

@@ -259,7 +259,7 @@ impl Channel {
     }
 
     fn receive(&mut self) -> Result<(), LinkError> {
-        let mut drained = Some(false);
+        let mut drained = false;
         let limits = FrameLimits::client();
         loop {
             if self.taking.is_some() && !self.take_payload(&mut drained)? {
@@ -316,7 +316,7 @@ impl Channel {
     }
 
     /// Moves payload into the caller's pieces. `false`: no more is there now.
-    fn take_payload(&mut self, drained: &mut Option<bool>) -> Result<bool, LinkError> {
+    fn take_payload(&mut self, drained: &mut bool) -> Result<bool, LinkError> {
         let Some(Taking { request_id, ends_request }) = self.taking else { return Ok(true) };
         let at = self.pending.iter().position(|pending| pending.request_id == request_id);
         let at = at.ok_or_else(|| self.protocol("it sent data for a request that is not under way"))?;

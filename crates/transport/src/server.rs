@@ -191,6 +191,7 @@ pub(crate) struct ServerStream {
     fd: OwnedFd,
     unix: bool,
     reader: RefCell<FrameReader>,
+    drained: Cell<bool>,
     owner: Cell<PayloadOwner>,
     payload_free: Notify,
     writing: LocalLock<()>,
@@ -222,6 +223,7 @@ impl ServerStream {
             fd,
             unix,
             reader: RefCell::new(FrameReader::new(SERVER_BUFFER_BYTES)),
+            drained: Cell::new(false),
             owner: Cell::new(PayloadOwner::Nobody),
             payload_free: Notify::new(),
             writing: LocalLock::new(()),
@@ -280,7 +282,7 @@ impl ServerStream {
     }
 
     fn source(&self) -> SocketSource<'_> {
-        SocketSource { fd: self.fd.as_fd(), unix: self.unix, drained: None }
+        SocketSource { fd: self.fd.as_fd(), unix: self.unix, drained: self.drained.get() }
     }
 
     fn io_error(&self, error: impl Into<FrameError>) -> ConnError {
@@ -306,6 +308,7 @@ impl ServerStream {
     /// Waits for bytes; in the middle of something only until `deadline`.
     async fn wait_readable(&self, deadline: Option<Instant>) -> Result<(), ConnError> {
         self.readiness.clear(Interest::Read);
+        self.drained.set(false);
         match deadline {
             None => self.readiness.readable().await,
             Some(deadline) => {
@@ -350,7 +353,10 @@ impl ServerStream {
     fn next_message(&self, remote_memory: bool) -> Result<Option<(Header, Vec<u8>)>, FrameError> {
         let limits = FrameLimits::server(self.proven.get(), remote_memory);
         let mut reader = self.reader.borrow_mut();
-        let message = reader.next(&mut self.source(), &limits)?;
+        let mut source = self.source();
+        let message = reader.next(&mut source, &limits);
+        self.drained.set(source.drained);
+        let message = message?;
         if message.is_none() && reader.is_idle() {
             reader.release_buffer();
             reader.drop_descriptors();
@@ -374,8 +380,11 @@ impl ServerStream {
             let step = {
                 let mut pieces = IoVecs::new();
                 pieces.push_rest_mut(buffers, done);
+                let mut source = self.source();
                 // SAFETY: the pieces are the rest of the caller's exclusively borrowed buffers.
-                unsafe { self.reader.borrow_mut().payload(&mut self.source(), &mut pieces) }
+                let step = unsafe { self.reader.borrow_mut().payload(&mut source, &mut pieces) };
+                self.drained.set(source.drained);
+                step
             };
             match step {
                 Ok(Some(moved)) => done += moved,

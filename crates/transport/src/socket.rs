@@ -38,9 +38,8 @@ pub(crate) struct SocketSource<'a> {
     pub fd: BorrowedFd<'a>,
     /// A Unix socket, over which descriptors may come.
     pub unix: bool,
-    /// Set when a read got less than it had room for, so that the stream is empty; later reads are not tried. `None` where
-    /// waiting is edge-triggered and the stream has to be read until the kernel says so.
-    pub drained: Option<bool>,
+    /// Set when a read got less than it had room for: the stream is empty, and reads are not tried until it was waited for.
+    pub drained: bool,
 }
 
 impl Source for SocketSource<'_> {
@@ -49,7 +48,7 @@ impl Source for SocketSource<'_> {
         pieces: &mut [libc::iovec],
         passed: &mut VecDeque<OwnedFd>,
     ) -> io::Result<usize> {
-        if self.drained == Some(true) {
+        if self.drained {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let room: usize = pieces.iter().map(|piece| piece.iov_len).sum();
@@ -65,13 +64,13 @@ impl Source for SocketSource<'_> {
         // SAFETY: the pieces are writable, as the caller promises; the control buffer is live and of the length given.
         let read =
             checked(unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) })?;
-        if self.unix && message.msg_controllen > 0 {
+        let with_descriptors = self.unix && message.msg_controllen > 0;
+        if with_descriptors {
             // SAFETY: the kernel has just filled this message.
             unsafe { collect_descriptors(&message, passed) };
         }
-        if let Some(drained) = &mut self.drained {
-            *drained = read < room;
-        }
+        // The kernel ends a read behind descriptors though there may be more.
+        self.drained = read < room && !with_descriptors;
         Ok(read)
     }
 }

@@ -16,13 +16,24 @@ use weft_wire::{Header, Op, Status};
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
+/// After so many bytes a pattern begins again: a prime, so that no unit or strip falls together with it.
+const PERIOD: u64 = 65_521;
+
 /// The byte at an offset of a share.
 pub fn pattern(seed: u64, offset: u64) -> u8 {
-    (offset.wrapping_mul(31) ^ (offset >> 8).wrapping_mul(7) ^ seed.wrapping_mul(89)) as u8
+    let place = offset % PERIOD;
+    (place.wrapping_mul(31) ^ (place >> 8).wrapping_mul(7) ^ seed.wrapping_mul(89)) as u8
 }
 
 fn pattern_bytes(seed: u64, offset: u64, bytes: usize) -> Vec<u8> {
-    (offset..offset + bytes as u64).map(|offset| pattern(seed, offset)).collect()
+    let period: Vec<u8> = (0..PERIOD).map(|place| pattern(seed, place)).collect();
+    let mut all = Vec::with_capacity(bytes);
+    while all.len() < bytes {
+        let place = ((offset + all.len() as u64) % PERIOD) as usize;
+        let part = (bytes - all.len()).min(period.len() - place);
+        all.extend_from_slice(&period[place..place + part]);
+    }
+    all
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -507,31 +518,44 @@ impl TestMemory {
             .collect()
     }
 
-    fn positions(&self) -> impl Iterator<Item = usize> + '_ {
-        self.runs.iter().flat_map(|(start, bytes, stride, count)| {
-            (0..*count as usize).flat_map(move |piece| start + piece * stride..start + piece * stride + bytes)
-        })
+    /// Begin and length of every piece, in the order of the share.
+    fn pieces(&self) -> Vec<(usize, usize)> {
+        let pieces = self.runs.iter().flat_map(|(start, bytes, stride, count)| {
+            (0..*count as usize).map(move |piece| (start + piece * stride, *bytes))
+        });
+        pieces.collect()
     }
 
     pub fn fill(&mut self, seed: u64) {
-        let positions: Vec<usize> = self.positions().collect();
-        for (offset, at) in positions.into_iter().enumerate() {
-            self.buffer[at] = pattern(seed, offset as u64);
+        let data = pattern_bytes(seed, 0, self.bytes() as usize);
+        let mut offset = 0;
+        for (start, bytes) in self.pieces() {
+            self.buffer[start..start + bytes].copy_from_slice(&data[offset..offset + bytes]);
+            offset += bytes;
         }
     }
 
     pub fn check(&self, seed: u64, bytes: u64) {
-        for (offset, at) in self.positions().enumerate().take(bytes as usize) {
-            assert_eq!(self.buffer[at], pattern(seed, offset as u64), "byte {offset} of the share");
+        let data = pattern_bytes(seed, 0, bytes as usize);
+        let mut offset = 0;
+        for (start, bytes) in self.pieces() {
+            let part = bytes.min(data.len() - offset);
+            let same = self.buffer[start..start + part] == data[offset..offset + part];
+            assert!(same, "a piece at byte {offset} of the share is wrong");
+            offset += part;
         }
         self.check_untouched_outside();
     }
 
+    /// Pieces lie in rising order.
     pub fn check_untouched_outside(&self) {
-        let mut inside = vec![false; self.buffer.len()];
-        self.positions().for_each(|at| inside[at] = true);
-        for (at, byte) in self.buffer.iter().enumerate().filter(|(at, _)| !inside[*at]) {
-            assert_eq!(*byte, GUARD, "byte {at} between the pieces");
+        let mut end = 0;
+        for (start, bytes) in self.pieces().into_iter().chain([(self.buffer.len(), 0)]) {
+            assert!(
+                self.buffer[end..start].iter().all(|byte| *byte == GUARD),
+                "bytes before {start} were touched"
+            );
+            end = start + bytes;
         }
     }
 }
