@@ -137,20 +137,12 @@ enum Storage {
     Names(Box<Namespace<FjallEngine>>),
 }
 
-/// Starts the server `name` of the cluster and serves until `stop` is set. `ready` is called once clients can connect.
+/// Starts the server `name` of the cluster and serves until `stop` is set.
 ///
 /// # Errors
 /// See [`ServerError`].
-pub fn run_server(
-    config: &ClusterConfig,
-    name: &str,
-    key: &Key,
-    stop: &StopFlag,
-    ready: impl FnOnce(),
-) -> Result<(), ServerError> {
-    let server = Server::start(config, name, key)?;
-    ready();
-    server.run(stop)
+pub fn run_server(config: &ClusterConfig, name: &str, key: Key, stop: StopFlag) -> Result<(), ServerError> {
+    Server::start(config, name, &key)?.run(&stop)
 }
 
 impl Server {

@@ -26,6 +26,9 @@ use weft_wire::messages::{HelloReply, HelloRequest, ProveReply, ProveRequest, pe
 use weft_wire::security::{client_proof, same_proof, server_proof};
 use weft_wire::{Header, Op, Status, VERSIONS, Wire, negotiate};
 
+/// Requests done in place, one behind the other, before other connections get their turn.
+const TURNS: u32 = 8;
+
 /// Why a connection is not served.
 #[derive(Debug, thiserror::Error)]
 enum HandshakeError {
@@ -47,25 +50,43 @@ pub(crate) async fn serve<C: ServerConn, D: Disk, E: Engine + 'static>(node: Rc<
         Err(error) => {
             node.shared.counters.refused_connections.fetch_add(1, Ordering::Relaxed);
             let address = conn.peer().address;
-            if log::once_a_minute(&format!("refused {address}")) {
+            if log::once_a_minute(&format!("refused {}", host_of(&address))) {
                 log::warning!(&node.shared.name, "refused a connection of {address}: {error}");
             }
             return conn.close();
         }
     };
-    let requests = node.shared.clients.connected(&session.hello, conn.peer().transport);
+    let transport = conn.peer().transport;
+    let connections = node.shared.counters.gauge(connections_over(&transport));
+    connections.fetch_add(1, Ordering::Relaxed);
+    let requests = node.shared.clients.connected(&session.hello, transport);
     node.connected(&session);
     let connection =
         Rc::new(Connection { node: node.clone(), conn, session, requests, under_way: Cell::new(0) });
     let cause = connection.run().await;
     connection.conn.close();
     node.disconnected(&connection.session);
+    connections.fetch_sub(1, Ordering::Relaxed);
     if let Some(cause) = cause {
         node.shared.counters.cut_connections.fetch_add(1, Ordering::Relaxed);
         let address = connection.conn.peer().address;
-        if log::once_a_minute(&format!("cut {address}")) {
-            log::warning!(&node.shared.name, "cut the connection of {address}: {cause}");
+        if log::once_a_minute(&format!("cut {}", host_of(&address))) {
+            log::warning!(&node.shared.name, "cut off {address}: {cause}");
         }
+    }
+}
+
+/// An address without the port, by which a peer that connects again and again is known.
+fn host_of(address: &str) -> &str {
+    address.rsplit_once(':').map_or(address, |(host, _)| host)
+}
+
+/// The gauge of a transport.
+fn connections_over(transport: &str) -> &'static str {
+    match transport.split(' ').next() {
+        Some("tcp") => "connections_tcp",
+        Some("shm") => "connections_shm",
+        _ => "connections_in_process",
     }
 }
 
@@ -156,6 +177,7 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
     /// Takes requests until the connection ends or the server stops. Returns why it is cut, if it is.
     async fn run(self: &Rc<Self>) -> Option<String> {
         let mut transport_known = false;
+        let mut turns = 0u32;
         loop {
             let incoming = match either(self.conn.recv(), self.node.stopping.wait()).await {
                 Either::First(Ok(incoming)) => incoming,
@@ -177,6 +199,10 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
                 weft_reactor::spawn(under_way.serve(incoming));
             } else {
                 under_way.serve(incoming).await;
+                turns += 1;
+                if turns.is_multiple_of(TURNS) {
+                    weft_reactor::yield_now().await;
+                }
             }
         }
     }

@@ -208,7 +208,8 @@ impl<L: Link> Client<L> {
             }
             progressed?;
             assert!(Instant::now() < deadline, "no answer to {:?}", header.op);
-            let mut poll = libc::pollfd { fd: self.link.fd(), events: libc::POLLIN, revents: 0 };
+            let events = libc::POLLIN | if self.link.wants_write() { libc::POLLOUT } else { 0 };
+            let mut poll = libc::pollfd { fd: self.link.fd(), events, revents: 0 };
             // SAFETY: one live pollfd.
             unsafe { libc::poll(&mut poll, 1, 100) };
         }
