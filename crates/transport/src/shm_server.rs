@@ -256,6 +256,9 @@ impl ShmConn {
         let fd = self.stream.take_descriptor();
         let request = SegmentAddRequest::from_bytes(body).map_err(malformed)?;
         self.client.add_segment(request.segment, request.bytes, fd)?;
+        if !self.client.reached.get() {
+            self.stream.set_transport("shm staged");
+        }
         Ok(Empty {}.to_bytes())
     }
 

@@ -319,4 +319,5 @@ suite! {
     shm_direct: crate::common::Shm<false>;
     shm_staged: crate::common::Shm<true>;
     memory: crate::common::InProcess;
+    memory_lending: crate::common::Lending;
 }

@@ -434,3 +434,99 @@ fn the_congestion_control_in_effect_is_told() {
     let wrong = TcpOptions { congestion: Congestion::Named("none such".into()), ..TcpOptions::default() };
     assert!(connect_tcp(server.address, &wrong, PATIENCE).is_err());
 }
+
+/// Runs `child` in a forked process and returns its exit status.
+fn in_forked_child(child: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child only runs `child` and leaves without unwinding or running destructors of other threads.
+    unsafe {
+        let process = libc::fork();
+        assert!(process >= 0);
+        if process == 0 {
+            let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
+            libc::_exit(status);
+        }
+        let mut status = 0;
+        assert_eq!(libc::waitpid(process, &mut status, 0), process);
+        assert!(libc::WIFEXITED(status));
+        libc::WEXITSTATUS(status)
+    }
+}
+
+fn a_link_dropped_in_a_forked_child_is_still_the_parents<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    let mut memory = TestMemory::new(&[(0, 300_000, 1)]);
+    let command = Command {
+        verb: Verb::Read,
+        bytes: 300_000,
+        unit_bytes: 65_536,
+        seed: 5,
+        delay_ms: 100,
+        ..Command::default()
+    };
+    submit(&mut link, 1, &command.to_bytes(), Bulk::Put(memory.runs())).unwrap();
+    // SAFETY: the child drops its own copy of the link; the parent's memory has its own.
+    let mut copy = Some(unsafe { std::ptr::read(&link) });
+    let begin = Instant::now();
+    let status = in_forked_child(|| {
+        drop(copy.take());
+        0
+    });
+    std::mem::forget(copy);
+    assert_eq!(status, 0);
+    assert!(begin.elapsed() < Duration::from_secs(1), "the child only closes descriptors");
+    assert_eq!(wait_all(&mut link, 1)[0].header.status, Status::Ok);
+    memory.check(5, 300_000);
+    round_trip(&mut link, &mut memory, 65_536, 6);
+}
+
+#[test]
+fn links_survive_a_fork() {
+    a_link_dropped_in_a_forked_child_is_still_the_parents::<Tcp>();
+    a_link_dropped_in_a_forked_child_is_still_the_parents::<Shm<false>>();
+    a_link_dropped_in_a_forked_child_is_still_the_parents::<Shm<true>>();
+}
+
+#[test]
+fn the_memory_of_another_user_is_not_reached_for() {
+    use std::os::unix::fs::PermissionsExt;
+    // SAFETY: no memory is passed.
+    if unsafe { libc::geteuid() } != 0 {
+        return; // only root can become another user
+    }
+    let server = Shm::<false>::start();
+    std::fs::set_permissions(server.path.parent().unwrap(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let status = in_forked_child(|| {
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::setresuid(65_534, 65_534, 65_534) }, 0);
+        let mut link = server.connect_unproven();
+        call(&mut link, b"prove", Bulk::None);
+        link.set_credits(4);
+        link.set_up(PATIENCE).unwrap();
+        round_trip(&mut link, &mut TestMemory::new(&[(7, 50_000, 9)]), 1 << 20, 3);
+        i32::from(link.kind().to_string() != "shm staged: the server runs as another user")
+    });
+    assert_eq!(status, 0);
+}
+
+#[test]
+fn a_request_of_a_client_that_has_died_touches_nothing() {
+    let server = Shm::<false>::start();
+    let status = in_forked_child(|| {
+        let mut link = server.connect();
+        let memory = TestMemory::new(&[(0, 1 << 20, 1)]);
+        let command = Command {
+            verb: Verb::Read,
+            bytes: 1 << 20,
+            unit_bytes: 1 << 16,
+            delay_ms: 100,
+            ..Command::default()
+        };
+        submit(&mut link, 1, &command.to_bytes(), Bulk::Put(memory.runs())).unwrap();
+        // SAFETY: ends this process as a kill would.
+        unsafe { libc::_exit(7) }
+    });
+    assert_eq!(status, 7);
+    wait_for_end(&server.server.ends, "closed the connection");
+    round_trip(&mut server.connect(), &mut TestMemory::new(&[(0, 70_000, 1)]), 1 << 16, 1);
+}

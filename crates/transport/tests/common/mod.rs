@@ -456,7 +456,10 @@ pub struct InProcess {
 
 impl InProcess {
     pub fn with(faults: MemoryFaults) -> InProcess {
-        let (connector, hub) = MemoryHub::new(faults);
+        InProcess::on(MemoryHub::new(faults))
+    }
+
+    fn on((connector, hub): (MemoryConnector, MemoryHub)) -> InProcess {
         let server = ServerThread::spawn(hub, |mut hub: MemoryHub, ends| {
             spawn(async move {
                 while let Some(end) = hub.accept().await {
@@ -477,6 +480,23 @@ impl Fixture for InProcess {
 
     fn connect_unproven(&self) -> MemoryLink {
         self.connector.connect().unwrap()
+    }
+}
+
+/// In one process, where the server is lent the client's memory.
+pub struct Lending(InProcess);
+
+impl Fixture for Lending {
+    type Link = MemoryLink;
+    const REACHES_SEGMENTS: bool = true;
+
+    fn start() -> Self {
+        // SAFETY: the server of these tests uses what it is lent before it gives way to anything else.
+        Lending(InProcess::on(unsafe { MemoryHub::lending(MemoryFaults::default()) }))
+    }
+
+    fn connect_unproven(&self) -> MemoryLink {
+        self.0.connect_unproven()
     }
 }
 
