@@ -107,7 +107,7 @@ impl Peer {
             session,
             boot_id: boot_id(),
             process_id: std::process::id(),
-            host: String::new(),
+            host: host_name(),
             program: "weft metadata server".into(),
         };
         let greeted = self.exchange(&hello)?;
@@ -154,6 +154,11 @@ impl Peer {
             wait(link);
         }
     }
+}
+
+fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    name.trim().to_owned()
 }
 
 /// Waits a little for the link's descriptor.

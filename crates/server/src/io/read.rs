@@ -5,11 +5,11 @@ use super::{BUFFERED_UNIT_BYTES, IoPart, LONG_PIECE_BYTES};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use weft_storage::{Buffer, DataFile, Disk};
 use weft_transport::{ConnError, ServerBulk};
-use weft_wire::limits::{INLINE_BYTES_MAX, SHARE_BYTES_MAX, UNIT_BYTES_MAX};
+use weft_wire::limits::{INLINE_BYTES_MAX, UNIT_BYTES_MAX};
 use weft_wire::messages::{ReadReply, ReadRequest, io_flags, rights};
 use weft_wire::{Status, Wire};
 
@@ -29,8 +29,7 @@ impl<D: Disk> IoPart<D> {
             return Ok(Answer::of(&ReadReply { filled_bytes: 0, local_bytes: 0 }));
         };
         let local_bytes = file.size()?;
-        let share = Share::of(&layout, request.slot, &request.regions, local_bytes);
-        check_share(share.bytes)?;
+        let share = Share::of(&layout, request.slot, &request.regions, local_bytes).await?;
         let filled_bytes = share.filled_bytes;
         let mut units = Units::new(&layout, request.slot, &request.regions, filled_bytes);
         let body = ReadReply { filled_bytes, local_bytes }.to_bytes();
@@ -49,16 +48,6 @@ impl<D: Disk> IoPart<D> {
     }
 }
 
-/// Refuses shares that no transport could describe.
-pub(super) fn check_share(bytes: u64) -> Result<(), Refusal> {
-    if bytes > SHARE_BYTES_MAX {
-        let text =
-            format!("{bytes} bytes on one server in one request, at most {SHARE_BYTES_MAX}; cut the request");
-        return Err(Refusal::new(Status::TooBig, text));
-    }
-    Ok(())
-}
-
 /// One read under way.
 struct Transfer<'a, D: Disk, B: ServerBulk> {
     part: &'a IoPart<D>,
@@ -72,28 +61,30 @@ struct Transfer<'a, D: Disk, B: ServerBulk> {
 impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     async fn run(&mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
         while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64) {
-            if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
-                read_into(self.file, &unit, &memory).await?;
-                weft_reactor::yield_now().await;
-                continue;
-            }
-            let resident = unit.has_long_pieces(LONG_PIECE_BYTES)
-                && (self.bulk.sends_files() || self.bulk.reaches_mapped())
-                && unit.pieces.iter().all(|piece| self.file.resident(*piece));
-            if resident && self.bulk.sends_files() && self.file.raw_fd().is_some() {
-                self.send_file(&unit).await?;
-            } else if resident && self.bulk.reaches_mapped() {
-                self.put_mapped(unit).await?;
-            } else {
-                self.read_and_put(unit).await?;
-            }
+            self.move_unit(unit).await?;
+            // What is in memory is moved without waiting: other clients get their turn between units.
+            weft_reactor::yield_now().await;
         }
         self.put_waiting().await
     }
 
-    async fn send_file(&mut self, unit: &Unit) -> Result<(), Refusal> {
+    /// By the shortest way there is; see the table in this module's parent.
+    async fn move_unit(&mut self, unit: Unit) -> Result<(), Refusal> {
+        if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
+            return read_into(self.file, &unit, &memory).await;
+        }
+        let resident = unit.has_long_pieces(LONG_PIECE_BYTES)
+            && (self.bulk.sends_files() || self.bulk.reaches_mapped())
+            && unit.pieces.iter().all(|piece| self.file.resident(*piece));
+        match self.file.raw_fd() {
+            Some(fd) if resident && self.bulk.sends_files() => self.send_file(&unit, fd).await,
+            _ if resident && self.bulk.reaches_mapped() => self.put_mapped(unit).await,
+            _ => self.read_and_put(unit).await,
+        }
+    }
+
+    async fn send_file(&mut self, unit: &Unit, fd: RawFd) -> Result<(), Refusal> {
         self.put_waiting().await?;
-        let Some(fd) = self.file.raw_fd() else { return Ok(()) };
         // SAFETY: the descriptor is open as long as the handle, which outlives this call.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let mut share_offset = unit.share_offset;

@@ -6,10 +6,15 @@
 //!   units of 1 MiB [ 1 MiB ][ 0.5 + 0.5 MiB ][ 0.5 MiB ]
 //! ```
 
+use crate::answer::Refusal;
 use weft_layout::{Extent, Layout, LocalRuns, Regions, local_runs};
+use weft_wire::Status;
+use weft_wire::limits::SHARE_BYTES_MAX;
 
-/// Pieces of a data file in one unit: bounds its list to 64 KiB of memory.
+/// Pieces of a data file in one unit: bounds its list to 64 KiB of memory, and the time of its task's turn.
 const PIECES_MAX: usize = 4096;
+/// Pieces of the whole file in one request: bounds the time of looking for this server's among them to about a second.
+const REQUEST_PIECES_MAX: u64 = 1 << 28;
 
 /// A part of a share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -92,16 +97,37 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// One pass over the regions.
-    pub fn of(layout: &Layout, slot: u16, regions: &Regions, local_bytes: u64) -> Share {
+    /// One pass over the regions, in turns with the other tasks of the thread where they have many pieces.
+    ///
+    /// # Errors
+    /// More pieces or bytes than one request may have.
+    pub async fn of(
+        layout: &Layout,
+        slot: u16,
+        regions: &Regions,
+        local_bytes: u64,
+    ) -> Result<Share, Refusal> {
+        let pieces = regions.piece_count();
+        if pieces > REQUEST_PIECES_MAX {
+            let text =
+                format!("{pieces} pieces of the file in one request, at most {REQUEST_PIECES_MAX}; cut it");
+            return Err(Refusal::new(Status::TooBig, text));
+        }
         let mut share = Share { bytes: 0, filled_bytes: 0 };
-        for run in local_runs(layout, slot, regions) {
+        for (number, run) in local_runs(layout, slot, regions).enumerate() {
             share.bytes += run.bytes;
+            if share.bytes > SHARE_BYTES_MAX {
+                let text = format!("more than {SHARE_BYTES_MAX} bytes on one server in one request; cut it");
+                return Err(Refusal::new(Status::TooBig, text));
+            }
             if run.local_offset < local_bytes {
                 share.filled_bytes = run.share_offset + run.bytes.min(local_bytes - run.local_offset);
             }
+            if number % PIECES_MAX == PIECES_MAX - 1 {
+                weft_reactor::yield_now().await;
+            }
         }
-        share
+        Ok(share)
     }
 }
 
@@ -109,16 +135,33 @@ impl Share {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use weft_layout::Level;
+    use weft_reactor::{Reactor, ReactorOptions};
 
     #[test]
     fn filled_ends_with_the_last_byte_that_the_file_has() {
         let layout = Layout::new(4096, 0, 1, 1).unwrap();
         let list = Regions::list([Extent::new(5000, 100), Extent::new(0, 50), Extent::new(4000, 500)]);
-        let filled = |local_bytes| Share::of(&layout, 0, &list, local_bytes).filled_bytes;
+        let filled = |local_bytes| share(&layout, 0, &list, local_bytes).unwrap().filled_bytes;
         assert_eq!(filled(0), 0);
         assert_eq!(filled(10), 110);
         assert_eq!(filled(4100), 250);
         assert_eq!(filled(9000), 650);
+    }
+
+    #[test]
+    fn a_request_that_is_too_big_is_refused_before_it_is_walked_through() {
+        let layout = Layout::new(4096, 0, 2, 2).unwrap();
+        let everywhere = Regions::strided(0, 1, vec![Level { count: 1 << 40, stride_bytes: 2 }]);
+        let elsewhere = Regions::strided(4096, 1, vec![Level { count: 1 << 40, stride_bytes: 8192 }]);
+        for regions in [everywhere, elsewhere, Regions::contiguous(0, 1 << 40)] {
+            assert_eq!(share(&layout, 0, &regions, 0).unwrap_err().status, Status::TooBig);
+        }
+    }
+
+    fn share(layout: &Layout, slot: u16, regions: &Regions, local_bytes: u64) -> Result<Share, Refusal> {
+        let reactor = Reactor::new(ReactorOptions::default()).unwrap();
+        reactor.run(Share::of(layout, slot, regions, local_bytes))
     }
 
     proptest! {
@@ -135,7 +178,7 @@ mod tests {
             };
             let whole: Vec<Extent> =
                 local_runs(&layout, slot, &regions).map(|run| Extent::new(run.local_offset, run.bytes)).collect();
-            let end = Share::of(&layout, slot, &regions, u64::MAX).bytes;
+            let end = share(&layout, slot, &regions, u64::MAX).unwrap().bytes;
             let mut units = Units::new(&layout, slot, &regions, end);
             let (mut seen, mut steps) = (Vec::new(), steps.iter().cycle());
             while let Some(mut unit) = units.next_at_most(20_000) {

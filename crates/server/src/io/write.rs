@@ -1,6 +1,6 @@
 //! Writing: from the client's memory to the data file, unit by unit, as the bytes arrive.
 
-use super::read::{Pieces, check_share};
+use super::read::Pieces;
 use super::units::{Share, Unit, Units};
 use super::{BUFFERED_UNIT_BYTES, IoPart};
 use crate::answer::{Answer, Refusal};
@@ -25,8 +25,7 @@ impl<D: Disk> IoPart<D> {
         if request.flags & !io_flags::KNOWN != 0 {
             return Err(Refusal::new(Status::Invalid, "unknown flags of a write"));
         }
-        let share = Share::of(&layout, request.slot, &request.regions, 0);
-        check_share(share.bytes)?;
+        let share = Share::of(&layout, request.slot, &request.regions, 0).await?;
         if bulk.bytes() != share.bytes {
             let text = format!("{} bytes came for {} bytes of the file", bulk.bytes(), share.bytes);
             return Err(Refusal::new(Status::Malformed, text));
@@ -57,12 +56,12 @@ struct Transfer<'a, D: Disk, B: ServerBulk> {
 impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     async fn run(&mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
         while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64) {
-            if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
-                write_from(self.file, &unit, &memory).await?;
-                weft_reactor::yield_now().await;
-            } else {
-                self.get_and_write(unit).await?;
+            match self.bulk.local(unit.share_offset, unit.bytes) {
+                Some(memory) => write_from(self.file, &unit, &memory).await?,
+                None => self.get_and_write(unit).await?,
             }
+            // What is there already is written without waiting: other clients get their turn between units.
+            weft_reactor::yield_now().await;
         }
         self.write_waiting().await
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weft_meta::MemEngine;
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::FaultPlan;
-use weft_transport::{Bulk, TcpConn, TcpOptions};
+use weft_transport::{Bulk, Link, TcpConn, TcpOptions};
 use weft_wire::limits::CREDITS_PER_CONNECTION;
 use weft_wire::messages::*;
 use weft_wire::security::{Capability, Key, client_proof, same_proof, server_proof};
@@ -47,6 +47,16 @@ fn nobody_else_is() {
     let other = connect().call(&future).unwrap_err();
     assert_eq!(other.status, Status::Version);
     assert!(other.text.contains("200 to 201"), "{}", other.text);
+}
+
+#[test]
+fn whoever_says_nothing_is_sent_away() {
+    let cluster = Cluster::start(1);
+    let mut silent = cluster.io[0].connect().unwrap();
+    eventually("the end of the connection", || silent.progress(&mut Vec::new()).is_err());
+    let mut client = cluster.io().remove(0);
+    let status = client.call(&StatusRequest { with_clients: false }).unwrap();
+    assert!(status.gauges.iter().any(|gauge| gauge.name == "connections_refused" && gauge.value == 1));
 }
 
 #[test]
