@@ -1,1 +1,69 @@
-//! (to be written)
+//! The client of a Weft file system: files, names, and I/O that one thread drives on all servers at once.
+//!
+//! ```no_run
+//! use weft_client::{Client, ConnectOptions, OpenOptions, Url};
+//!
+//! let client = Client::connect(&Url::parse("weft://node1:7400/")?, ConnectOptions::default())?;
+//! let file = client.open("/results", &OpenOptions::new().read(true).write(true).create(true))?;
+//! file.write_at(b"striped over all I/O servers", 0)?;
+//! file.close()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! There is no thread and no runtime behind it. Whoever waits does the work:
+//!
+//! ```text
+//!   File::read_at ─► Transfer     cuts the request into windows, these into one share for each server   (window, transfer)
+//!                      │
+//!                    Batch        submits to all servers at once; watches briefly, then sleeps in poll  (batch)
+//!                      │          on all of them; repeats what was lost with a connection
+//!        ┌─────────────┼─────────────┐
+//!      Lane io0      Lane io1      Lane meta    one connection each; a thread takes an idle one, opens  (lane, session)
+//!        │             │             │          a new one, or shares; who has the lock receives for all (wait)
+//!      Link          Link          Link         weft-transport: tcp, shm
+//! ```
+//!
+//! Invariants: no lock but a file's cursor and append turn is held while waiting for a server; memory lent to a request is
+//! given back only when its answer is there or its connection is gone; a repeated change carries the same number and slot, so
+//! that the metadata server answers it from what it kept; a forked child shares nothing with its parent but the files that are
+//! open.
+
+mod arena;
+mod at;
+mod batch;
+mod client;
+mod dial;
+mod directory;
+mod error;
+mod file;
+mod fork;
+mod greet;
+mod held;
+mod inner;
+mod lane;
+mod open_file;
+mod options;
+mod pending;
+mod runs;
+mod session;
+mod size;
+mod transfer;
+mod url;
+mod wait;
+mod window;
+
+pub use arena::Arena;
+pub use at::At;
+pub use client::{Client, StatFs, TransportInUse};
+pub use dial::{Dial, Dialled, Greet};
+pub use directory::ReadDir;
+pub use error::{Error, ErrorKind};
+pub use file::File;
+pub use options::{
+    ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, installed_key_path, process_caller,
+};
+pub use pending::{Pending, PendingRaw, wait_all};
+pub use url::{PORT_DEFAULT, Url, UrlError};
+
+/// What every call returns.
+pub type Result<T> = std::result::Result<T, Error>;

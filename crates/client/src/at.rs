@@ -1,0 +1,115 @@
+//! How an operation names an inode.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use weft_wire::messages::{self, ROOT_INO};
+
+/// A name: a directory's inode and a path relative to it. The metadata server walks the path, so that an operation is one
+/// round trip however deep it goes.
+///
+/// ```
+/// use weft_client::At;
+/// let from_root: At = "/a/b".into();
+/// let in_directory = At::child(7, b"b");
+/// let itself = At::ino(7);
+/// # let _ = (from_root, in_directory, itself);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct At<'a> {
+    dir: u64,
+    path: Cow<'a, [u8]>,
+}
+
+impl<'a> At<'a> {
+    /// A path from the root of the file system; leading slashes are not needed.
+    pub fn path(path: &'a (impl AsRef<OsStr> + ?Sized)) -> At<'a> {
+        At { dir: ROOT_INO, path: Cow::Borrowed(path.as_ref().as_bytes()) }
+    }
+
+    /// An inode itself.
+    pub fn ino(ino: u64) -> At<'static> {
+        At { dir: ino, path: Cow::Borrowed(b"") }
+    }
+
+    /// A name, or a relative path, in the directory `dir`.
+    pub fn child(dir: u64, name: &'a [u8]) -> At<'a> {
+        At { dir, path: Cow::Borrowed(name) }
+    }
+
+    pub(crate) fn to_wire(&self) -> messages::At {
+        let leading = self.path.iter().take_while(|byte| **byte == b'/').count();
+        messages::At { dir: self.dir, path: self.path[leading..].to_vec() }
+    }
+}
+
+impl std::fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let path = String::from_utf8_lossy(&self.path);
+        match (self.dir, path.is_empty()) {
+            (ROOT_INO, _) => write!(f, "/{}", path.trim_start_matches('/')),
+            (dir, true) => write!(f, "inode {dir}"),
+            (dir, false) => write!(f, "{path} in inode {dir}"),
+        }
+    }
+}
+
+impl<'a> From<&'a str> for At<'a> {
+    fn from(path: &'a str) -> At<'a> {
+        At::path(path)
+    }
+}
+
+impl<'a> From<&'a OsStr> for At<'a> {
+    fn from(path: &'a OsStr) -> At<'a> {
+        At::path(path)
+    }
+}
+
+impl<'a> From<&'a Path> for At<'a> {
+    fn from(path: &'a Path) -> At<'a> {
+        At::path(path)
+    }
+}
+
+impl<'a> From<&'a PathBuf> for At<'a> {
+    fn from(path: &'a PathBuf) -> At<'a> {
+        At::path(path)
+    }
+}
+
+impl<'a> From<&'a String> for At<'a> {
+    fn from(path: &'a String) -> At<'a> {
+        At::path(path)
+    }
+}
+
+impl<'a> From<&'a OsString> for At<'a> {
+    fn from(path: &'a OsString) -> At<'a> {
+        At::path(path)
+    }
+}
+
+impl<'a> From<&'a [u8]> for At<'a> {
+    fn from(path: &'a [u8]) -> At<'a> {
+        At { dir: ROOT_INO, path: Cow::Borrowed(path) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_goes_from_the_root_with_or_without_a_slash() {
+        for text in ["/a/b", "a/b", "//a/b"] {
+            assert_eq!(At::from(text).to_wire(), messages::At { dir: ROOT_INO, path: b"a/b".to_vec() });
+            assert_eq!(At::from(text).to_string(), "/a/b");
+        }
+        assert_eq!(At::ino(9).to_wire(), messages::At { dir: 9, path: vec![] });
+        assert_eq!(At::child(9, b"x").to_string(), "x in inode 9");
+        assert_eq!(At::from("/").to_string(), "/");
+    }
+}

@@ -1,0 +1,448 @@
+//! A cluster, as a program sees it: names and attributes, and the way to open files.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weft_wire::messages::{
+    AccessRequest, Attr, AttrReply, Caller, ClusterMapReply, CreateRequest, FileCountRequest, FileKind,
+    GetXattrRequest, InodeRequest, LayoutWish, LinkRequest, ListXattrsRequest, LookupRequest, MkdirRequest,
+    MknodRequest, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
+    RemoveXattrRequest, RenameRequest, RmdirRequest, ServerInfo, SetAttrRequest, SetLayoutRequest,
+    SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest, SyncMetaRequest, Time,
+    UnlinkRequest, attr_valid, rights,
+};
+use weft_wire::{Request, Status};
+
+use crate::batch;
+use crate::dial::Dial;
+use crate::error::{Error, ErrorKind};
+use crate::greet::Identity;
+use crate::held::Held;
+use crate::inner::Inner;
+use crate::open_file::OpenFile;
+use crate::session::Role;
+use crate::size;
+use crate::{Arena, At, ConnectOptions, File, OpenOptions, ReadDir, Result, SetAttr, SetTime, Url};
+
+/// How long a server may take to come back before its status is an error.
+const STATUS_PATIENCE: Duration = Duration::from_millis(200);
+
+/// A connection to a cluster, on somebody's behalf. Clones share the connections; all methods may be called by many
+/// threads at once, and after a fork, in parent and child.
+///
+/// Errors of all methods: [`ErrorKind::Status`] with the server's reason, [`ErrorKind::Unreachable`] when a server was lost
+/// and did not come back within [`ConnectOptions::retry_timeout_ms`].
+#[derive(Clone)]
+pub struct Client {
+    inner: Arc<Inner>,
+    caller: Arc<Caller>,
+}
+
+/// Space and files of the whole cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Size of the I/O servers' disks together, in bytes.
+    pub space_bytes: u64,
+    /// Free on them.
+    pub free_bytes: u64,
+    /// Free for users other than root.
+    pub available_bytes: u64,
+    /// Inodes in use.
+    pub files: u64,
+}
+
+/// How one server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransportInUse {
+    /// The server's name.
+    pub server: String,
+    /// "meta" or "io".
+    pub role: &'static str,
+    /// "tcp cubic", "shm direct", "shm staged: REASON", …; `None` while there is no connection.
+    pub transport: Option<String>,
+    /// Why not over shared memory, where that was tried.
+    pub fallback: Option<String>,
+    /// Connections at the moment.
+    pub connections: usize,
+}
+
+impl Client {
+    /// Connects to the cluster that has the server of `url`, and learns its other servers. They are connected to when
+    /// they are needed.
+    ///
+    /// # Errors
+    /// At once, if that server cannot be reached, does not know the key, or refuses.
+    pub fn connect(url: &Url, options: ConnectOptions) -> Result<Client> {
+        let caller = Arc::new(options.find_caller());
+        Ok(Client { inner: Arc::new(Inner::connect(url, options)?), caller })
+    }
+
+    /// A client of a cluster with this map whose connections `dial` makes: for simulations and tests.
+    ///
+    /// # Errors
+    /// If there is no key.
+    pub fn over(map: ClusterMapReply, options: ConnectOptions, dial: Box<dyn Dial>) -> Result<Client> {
+        let url = Url::parse("weft://simulated/").expect("a URL");
+        let caller = Arc::new(options.find_caller());
+        let identity = Identity::new(options.find_key(&url)?, options.program.as_deref());
+        Ok(Client { inner: Arc::new(Inner::over(url, options, identity, map, dial)?), caller })
+    }
+
+    /// The same connections, on another's behalf.
+    pub fn with_caller(&self, caller: Caller) -> Client {
+        Client { inner: self.inner.clone(), caller: Arc::new(caller) }
+    }
+
+    /// On whose behalf.
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// The cluster's servers and defaults, as of the connecting.
+    pub fn map(&self) -> &ClusterMapReply {
+        &self.inner.map
+    }
+
+    /// What was connected to.
+    pub fn url(&self) -> &Url {
+        &self.inner.url
+    }
+
+    /// How each server is reached at the moment, metadata servers first.
+    pub fn transports(&self) -> Vec<TransportInUse> {
+        let of = |server: &crate::session::Server| {
+            let lanes = server.lanes();
+            TransportInUse {
+                server: server.info.name.clone(),
+                role: if server.role == Role::Meta { "meta" } else { "io" },
+                transport: lanes.first().map(|lane| lane.kind().to_string()),
+                fallback: server.fallback(),
+                connections: lanes.len(),
+            }
+        };
+        self.inner.session().servers().iter().map(of).collect()
+    }
+
+    fn caller_owned(&self) -> Caller {
+        (*self.caller).clone()
+    }
+
+    fn meta<R: Request>(&self, request: &R) -> Result<R::Reply> {
+        batch::reap(&self.inner, false);
+        batch::ask(&self.inner, self.inner.meta(), request)
+    }
+
+    /// Asks for attributes and brings their size up to date.
+    fn attr<R: Request<Reply = AttrReply>>(&self, request: &R, on: &dyn std::fmt::Display) -> Result<Attr> {
+        let attr = || {
+            let mut attr = self.meta(request)?.attr;
+            size::bring_up_to_date(&self.inner, &self.caller, std::iter::once(&mut attr))?;
+            Ok(attr)
+        };
+        attr().map_err(|error: Error| error.on(on))
+    }
+
+    /// Attributes of what a name leads to; `follow`: of what a symbolic link at its end points to.
+    pub fn stat<'a>(&self, at: impl Into<At<'a>>, follow: bool) -> Result<Attr> {
+        let at = at.into();
+        self.attr(&LookupRequest { caller: self.caller_owned(), at: at.to_wire(), follow }, &at)
+    }
+
+    /// Attributes of an inode.
+    pub fn getattr(&self, ino: u64) -> Result<Attr> {
+        self.attr(&InodeRequest { caller: self.caller_owned(), ino }, &At::ino(ino))
+    }
+
+    /// Changes attributes; returns them as they are then.
+    pub fn setattr<'a>(&self, at: impl Into<At<'a>>, follow: bool, changes: &SetAttr) -> Result<Attr> {
+        let at = at.into();
+        let zero = Time { seconds: 0, nanoseconds: 0 };
+        let time = |change: &Option<SetTime>, to: u32, now: u32| match change {
+            None => (0, zero.clone()),
+            Some(SetTime::Now) => (now, zero.clone()),
+            Some(SetTime::To(time)) => (to, time.clone()),
+        };
+        let (atime_valid, atime) = time(&changes.atime, attr_valid::ATIME, attr_valid::ATIME_NOW);
+        let (mtime_valid, mtime) = time(&changes.mtime, attr_valid::MTIME, attr_valid::MTIME_NOW);
+        let given = |given: bool, bit: u32| if given { bit } else { 0 };
+        let valid = given(changes.mode.is_some(), attr_valid::MODE)
+            | given(changes.uid.is_some(), attr_valid::UID)
+            | given(changes.gid.is_some(), attr_valid::GID)
+            | atime_valid
+            | mtime_valid;
+        let request = SetAttrRequest {
+            caller: self.caller_owned(),
+            at: at.to_wire(),
+            follow,
+            valid,
+            mode: changes.mode.unwrap_or(0),
+            uid: changes.uid.unwrap_or(0),
+            gid: changes.gid.unwrap_or(0),
+            atime,
+            mtime,
+        };
+        let attr = self.attr(&request, &at)?;
+        if mtime_valid != 0 {
+            self.inner.held.of(attr.ino).iter().for_each(|held| held.note_time_set());
+        }
+        Ok(attr)
+    }
+
+    /// Opens a file, or creates it: one round trip.
+    pub fn open<'a>(&self, at: impl Into<At<'a>>, options: &OpenOptions) -> Result<File> {
+        let at = at.into();
+        self.open_at(&at, options).map_err(|error| error.on(&at))
+    }
+
+    fn open_at(&self, at: &At<'_>, options: &OpenOptions) -> Result<File> {
+        let read = if options.read { rights::READ } else { 0 };
+        let access = read | if options.write { rights::WRITE } else { 0 };
+        if access == 0 || options.truncate && !options.write {
+            let text = "a file is opened to read, to write, or both; to be truncated, to write";
+            return Err(Error::new("Open", ErrorKind::Invalid, text));
+        }
+        let caller = self.caller_owned();
+        let reply = if options.create {
+            self.meta(&CreateRequest {
+                caller,
+                at: at.to_wire(),
+                mode: options.mode,
+                exclusive: options.exclusive,
+                layout: options.layout.clone(),
+                access,
+            })?
+        } else {
+            self.meta(&OpenRequest { caller, at: at.to_wire(), follow: options.follow, access })?
+        };
+        let Some(capability) = reply.capability else {
+            let status = match reply.attr.kind {
+                FileKind::Directory => Status::IsDirectory,
+                _ => Status::Unsupported,
+            };
+            return Err(Error::new("Open", ErrorKind::Status(status), "only files have contents here"));
+        };
+        let is_empty = reply.attr.size == 0 && !reply.attr.size_live;
+        let held = Held::new(capability, access);
+        let open = OpenFile::new(
+            &self.inner,
+            &self.caller,
+            held,
+            at.to_string(),
+            (options.sync, reply.created),
+            reply.attr,
+        );
+        let file = File::new(open);
+        if options.truncate && !file.created() && !is_empty {
+            file.truncate(0)?;
+        }
+        Ok(file)
+    }
+
+    /// Makes a directory; `mode` has the umask applied.
+    pub fn mkdir<'a>(&self, at: impl Into<At<'a>>, mode: u32) -> Result<Attr> {
+        self.make_directory(at.into(), mode, None)
+    }
+
+    /// Makes a directory with a default layout for what is created in it.
+    pub fn mkdir_with_layout<'a>(
+        &self,
+        at: impl Into<At<'a>>,
+        mode: u32,
+        layout: &LayoutWish,
+    ) -> Result<Attr> {
+        self.make_directory(at.into(), mode, Some(layout.clone()))
+    }
+
+    fn make_directory(&self, at: At<'_>, mode: u32, layout: Option<LayoutWish>) -> Result<Attr> {
+        self.attr(&MkdirRequest { caller: self.caller_owned(), at: at.to_wire(), mode, layout }, &at)
+    }
+
+    /// Makes a named pipe, a socket's name or a device.
+    pub fn mknod<'a>(&self, at: impl Into<At<'a>>, kind: FileKind, mode: u32, rdev: u32) -> Result<Attr> {
+        let at = at.into();
+        self.attr(&MknodRequest { caller: self.caller_owned(), at: at.to_wire(), kind, mode, rdev }, &at)
+    }
+
+    /// Makes a symbolic link to `target`.
+    pub fn symlink<'a>(&self, at: impl Into<At<'a>>, target: &[u8]) -> Result<Attr> {
+        let at = at.into();
+        let target = target.to_vec();
+        self.attr(&SymlinkRequest { caller: self.caller_owned(), at: at.to_wire(), target }, &at)
+    }
+
+    /// Where a symbolic link points.
+    pub fn readlink<'a>(&self, at: impl Into<At<'a>>) -> Result<Vec<u8>> {
+        let at = at.into();
+        let reply = self.meta(&ReadlinkRequest { caller: self.caller_owned(), at: at.to_wire() });
+        reply.map(|reply| reply.target).map_err(|error| error.on(&at))
+    }
+
+    /// Gives what `from` leads to another name; `follow`: what a symbolic link at the end of `from` points to.
+    pub fn link<'a, 'b>(&self, from: impl Into<At<'a>>, follow: bool, to: impl Into<At<'b>>) -> Result<Attr> {
+        let (from, to) = (from.into(), to.into());
+        let request =
+            LinkRequest { caller: self.caller_owned(), from: from.to_wire(), follow, to: to.to_wire() };
+        self.attr(&request, &format_args!("{from} to {to}"))
+    }
+
+    /// Removes a name that is not a directory's.
+    pub fn unlink<'a>(&self, at: impl Into<At<'a>>) -> Result<()> {
+        let at = at.into();
+        let reply = self.meta(&UnlinkRequest { caller: self.caller_owned(), at: at.to_wire() });
+        reply.map(drop).map_err(|error| error.on(&at))
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir<'a>(&self, at: impl Into<At<'a>>) -> Result<()> {
+        let at = at.into();
+        let reply = self.meta(&RmdirRequest { caller: self.caller_owned(), at: at.to_wire() });
+        reply.map(drop).map_err(|error| error.on(&at))
+    }
+
+    /// Moves a name; `flags` are [`weft_wire::messages::rename_flags`].
+    pub fn rename<'a, 'b>(&self, from: impl Into<At<'a>>, to: impl Into<At<'b>>, flags: u32) -> Result<()> {
+        let (from, to) = (from.into(), to.into());
+        let request =
+            RenameRequest { caller: self.caller_owned(), from: from.to_wire(), to: to.to_wire(), flags };
+        self.meta(&request).map(drop).map_err(|error| error.on(&format_args!("{from} to {to}")))
+    }
+
+    /// One page of a directory; `after` is 0 or the cookie of the last entry seen, `entries_max` at most
+    /// [`weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX`].
+    pub fn read_dir_page(
+        &self,
+        ino: u64,
+        after: u64,
+        entries_max: u32,
+        with_attrs: bool,
+    ) -> Result<ReadDirReply> {
+        self.page(ino, after, entries_max, with_attrs).map_err(|error| error.on(&At::ino(ino)))
+    }
+
+    pub(crate) fn page(
+        &self,
+        ino: u64,
+        after: u64,
+        entries_max: u32,
+        with_attrs: bool,
+    ) -> Result<ReadDirReply> {
+        let request = ReadDirRequest { caller: self.caller_owned(), ino, after, entries_max, with_attrs };
+        let mut page = self.meta(&request)?;
+        let attrs = page.entries.iter_mut().filter_map(|entry| entry.attr.as_mut());
+        size::bring_up_to_date(&self.inner, &self.caller, attrs)?;
+        Ok(page)
+    }
+
+    /// All entries of a directory, with attributes.
+    pub fn read_dir<'a>(&self, at: impl Into<At<'a>>) -> Result<ReadDir> {
+        let at = at.into();
+        let request = LookupRequest { caller: self.caller_owned(), at: at.to_wire(), follow: true };
+        let attr = self.meta(&request).map_err(|error| error.on(&at))?.attr;
+        if attr.kind != FileKind::Directory {
+            return Err(Error::new("ReadDir", ErrorKind::Status(Status::NotDirectory), "").on(&at));
+        }
+        Ok(ReadDir::new(self.clone(), attr.ino, at.to_string()))
+    }
+
+    /// Whether the caller may; `mask`: 4 read, 2 write, 1 execute, 0 only whether it is there.
+    pub fn access<'a>(&self, at: impl Into<At<'a>>, follow: bool, mask: u32) -> Result<()> {
+        let at = at.into();
+        let request = AccessRequest { caller: self.caller_owned(), at: at.to_wire(), follow, mask };
+        self.meta(&request).map(drop).map_err(|error| error.on(&at))
+    }
+
+    /// Value of an extended attribute.
+    pub fn get_xattr(&self, ino: u64, name: &[u8]) -> Result<Vec<u8>> {
+        let request = GetXattrRequest { caller: self.caller_owned(), ino, name: name.to_vec() };
+        self.meta(&request).map(|reply| reply.value).map_err(|error| error.on(&At::ino(ino)))
+    }
+
+    /// Sets an extended attribute; `flags`: 1: it must not be there, 2: it must.
+    pub fn set_xattr(&self, ino: u64, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
+        let (name, value) = (name.to_vec(), value.to_vec());
+        let request = SetXattrRequest { caller: self.caller_owned(), ino, name, value, flags };
+        self.meta(&request).map(drop).map_err(|error| error.on(&At::ino(ino)))
+    }
+
+    /// Names of the extended attributes.
+    pub fn list_xattrs(&self, ino: u64) -> Result<Vec<Vec<u8>>> {
+        let request = ListXattrsRequest { caller: self.caller_owned(), ino };
+        self.meta(&request).map(|reply| reply.names).map_err(|error| error.on(&At::ino(ino)))
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, ino: u64, name: &[u8]) -> Result<()> {
+        let request = RemoveXattrRequest { caller: self.caller_owned(), ino, name: name.to_vec() };
+        self.meta(&request).map(drop).map_err(|error| error.on(&At::ino(ino)))
+    }
+
+    /// Sets a directory's default layout, or that of a file while it was never written; `None` removes a directory's.
+    pub fn set_layout<'a>(&self, at: impl Into<At<'a>>, layout: Option<&LayoutWish>) -> Result<Attr> {
+        let at = at.into();
+        let layout = layout.cloned();
+        self.attr(&SetLayoutRequest { caller: self.caller_owned(), at: at.to_wire(), layout }, &at)
+    }
+
+    /// Cuts or extends a file to `file_bytes`; what is added reads as zeros.
+    pub fn truncate<'a>(&self, at: impl Into<At<'a>>, file_bytes: u64) -> Result<()> {
+        let at = at.into();
+        size::truncate(&self.inner, &self.caller, &at, None, file_bytes).map_err(|error| error.on(&at))
+    }
+
+    /// Space and files of the whole cluster.
+    pub fn statfs(&self) -> Result<StatFs> {
+        let io = self.inner.session().io_indices();
+        let spaces = batch::ask_all(&self.inner, io.map(|server| (server, SpaceRequest {})), None);
+        let files = self.meta(&FileCountRequest {})?.files;
+        let mut all = StatFs { space_bytes: 0, free_bytes: 0, available_bytes: 0, files };
+        for space in spaces {
+            let space = space?;
+            all.space_bytes += space.space_bytes;
+            all.free_bytes += space.free_bytes;
+            all.available_bytes += space.available_bytes;
+        }
+        Ok(all)
+    }
+
+    /// Reports what this client's open files have written, and makes all metadata durable that was acknowledged so far.
+    pub fn sync_all(&self) -> Result<()> {
+        for held in self.inner.held.all() {
+            held.report_to(&self.inner)?;
+        }
+        let meta = self.inner.session().meta_indices();
+        let replies = batch::ask_all(&self.inner, meta.map(|server| (server, SyncMetaRequest {})), None);
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
+    }
+
+    /// What every server is doing, or why it does not say; metadata servers first.
+    pub fn server_status(&self, with_clients: bool) -> Vec<(ServerInfo, Result<StatusReply>)> {
+        let servers = self.inner.session().servers();
+        let requests = (0..servers.len()).map(|server| (server, StatusRequest { with_clients }));
+        let replies = batch::ask_all(&self.inner, requests, Some(STATUS_PATIENCE));
+        servers.iter().map(|server| server.info.clone()).zip(replies).collect()
+    }
+
+    /// Shared memory for I/O without a copy on the servers' host.
+    pub fn alloc(&self, bytes: usize) -> Result<Arena> {
+        Arena::new(&self.inner, bytes)
+    }
+
+    /// Time of a round trip of `echo` to the server with this name.
+    pub fn ping(&self, server: &str, echo: &[u8]) -> Result<Duration> {
+        let servers = self.inner.session().servers();
+        let index = servers.iter().position(|one| one.info.name == server).ok_or_else(|| {
+            let text = format!("the cluster has no server `{server}`");
+            Error::new("Ping", ErrorKind::Invalid, text)
+        })?;
+        let request = PingRequest { echo: echo.to_vec() };
+        let begin = Instant::now();
+        batch::ask(&self.inner, index, &request)?;
+        Ok(begin.elapsed())
+    }
+}
+
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Client {{ url: {} }}", self.url())
+    }
+}

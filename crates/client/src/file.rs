@@ -1,0 +1,291 @@
+//! Open files.
+
+use std::io::{IoSlice, IoSliceMut, SeekFrom};
+use std::sync::{Arc, Mutex};
+
+use weft_layout::{Extent, Layout, Partition, Regions};
+use weft_wire::messages::Attr;
+
+use crate::Result;
+use crate::error::{Error, ErrorKind};
+use crate::open_file::OpenFile;
+use crate::pending::{Pending, PendingRaw};
+use crate::transfer::Transfer;
+use crate::wait::lock;
+use crate::window::Direction;
+
+/// An open file. All methods may be called by several threads at once. Dropping it closes it; [`File::close`] says
+/// whether that succeeded.
+///
+/// The general calls are [`File::read_raw`] and [`File::write_raw`]: any regions of the file, any regions of memory. The others
+/// are covers of these.
+///
+/// What a read finds: bytes of every write that had returned before the read began, by whatever client. Where the file has
+/// holes it reads zeros. A read that overlaps a write under way sees, of each strip, the old or the new bytes or some of
+/// both.
+pub struct File {
+    open: Arc<OpenFile>,
+    cursor: Mutex<Cursor>,
+}
+
+/// Where [`File::read`] and [`File::write`] go on.
+#[derive(Default)]
+struct Cursor {
+    position: u64,
+    view: Option<Partition>,
+}
+
+impl Cursor {
+    fn regions(&self, bytes: usize) -> Result<Regions> {
+        match &self.view {
+            None => Ok(Regions::contiguous(self.position, bytes as u64)),
+            Some(view) => {
+                view.regions(self.position, bytes as u64).map_err(|error| invalid(error.to_string()))
+            }
+        }
+    }
+}
+
+fn invalid(text: String) -> Error {
+    Error::new("seek", ErrorKind::Invalid, text)
+}
+
+/// Memory regions of a buffer, as addresses.
+fn memory_of(buffer: &[u8]) -> Regions {
+    Regions::contiguous(buffer.as_ptr() as u64, buffer.len() as u64)
+}
+
+fn memory_of_list<'a>(buffers: impl Iterator<Item = &'a [u8]>) -> Regions {
+    let extents = buffers.map(|buffer| Extent { offset: buffer.as_ptr() as u64, bytes: buffer.len() as u64 });
+    Regions::list(extents.collect::<Vec<_>>())
+}
+
+impl File {
+    pub(crate) fn new(open: Arc<OpenFile>) -> File {
+        File { open, cursor: Mutex::default() }
+    }
+
+    /// Inode number.
+    pub fn ino(&self) -> u64 {
+        self.open.held.ino
+    }
+
+    /// Attributes as of the opening, or the last [`File::stat`] or [`File::flush`] through this handle. The size of a file that
+    /// somebody may be writing (`size_live`) is a lower bound here.
+    pub fn attr(&self) -> Attr {
+        lock(&self.open.attr).clone()
+    }
+
+    /// How it is striped.
+    pub fn layout(&self) -> Layout {
+        self.open.held.layout
+    }
+
+    /// Whether this open created it.
+    pub fn created(&self) -> bool {
+        self.open.created
+    }
+
+    fn begin_read(&self, memory: &Regions, file: &Regions) -> Result<Transfer> {
+        // SAFETY: callers lend memory that they have exclusively until the transfer is over: buffers borrowed mutably for as
+        // long as they wait, or what the caller of an unsafe method promised.
+        unsafe { Transfer::begin(&self.open, Direction::Read, 0, memory, file) }
+    }
+
+    fn begin_write(&self, memory: &Regions, file: &Regions) -> Result<Transfer> {
+        // SAFETY: as above, shared for reading.
+        unsafe { Transfer::begin(&self.open, Direction::Write, 0, memory, file) }
+    }
+
+    /// Reads from `offset` on; the number of bytes, fewer than asked for only at the end of the file.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let file = Regions::contiguous(offset, buffer.len() as u64);
+        Ok(self.begin_read(&memory_of(buffer), &file)?.wait()? as usize)
+    }
+
+    /// Writes all of `data` from `offset` on; the number of bytes.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        let file = Regions::contiguous(offset, data.len() as u64);
+        Ok(self.begin_write(&memory_of(data), &file)?.wait()? as usize)
+    }
+
+    /// As [`File::read_at`], into several buffers one after the other.
+    pub fn readv_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        let memory = memory_of_list(buffers.iter().map(|buffer| &**buffer));
+        let file = Regions::contiguous(offset, memory.total_bytes());
+        Ok(self.begin_read(&memory, &file)?.wait()? as usize)
+    }
+
+    /// As [`File::write_at`], from several buffers one after the other.
+    pub fn writev_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        let memory = memory_of_list(buffers.iter().map(|buffer| &**buffer));
+        let file = Regions::contiguous(offset, memory.total_bytes());
+        Ok(self.begin_write(&memory, &file)?.wait()? as usize)
+    }
+
+    /// Reads regions of the file, in their order, into buffers, in theirs. Both sides must have the same number of bytes.
+    ///
+    /// Unlike a plain read it fills all of the memory: what lies beyond the end of the file is zeros. The number returned is
+    /// that of the bytes below the end.
+    pub fn read_list(&self, memory: &mut [IoSliceMut<'_>], file: &Regions) -> Result<u64> {
+        let memory = memory_of_list(memory.iter().map(|buffer| &**buffer));
+        self.begin_read(&memory, file)?.wait()
+    }
+
+    /// Writes buffers, in their order, to regions of the file, in theirs. Where regions overlap it is not said which bytes
+    /// win.
+    pub fn write_list(&self, memory: &[IoSlice<'_>], file: &Regions) -> Result<u64> {
+        let memory = memory_of_list(memory.iter().map(|buffer| &**buffer));
+        self.begin_write(&memory, file)?.wait()
+    }
+
+    /// Reads any regions of the file into any regions of memory; offsets of `memory` count from `base`. Of one contiguous region
+    /// as [`File::read_at`], else as [`File::read_list`].
+    ///
+    /// # Safety
+    /// The memory is writable and nobody else's until this returns.
+    pub unsafe fn read_raw(&self, base: *mut u8, memory: &Regions, file: &Regions) -> Result<u64> {
+        // SAFETY: the caller's promise.
+        unsafe { Transfer::begin(&self.open, Direction::Read, base as u64, memory, file)? }.wait()
+    }
+
+    /// Writes any regions of memory to any regions of the file; offsets of `memory` count from `base`.
+    ///
+    /// # Safety
+    /// The memory is readable and does not change until this returns.
+    pub unsafe fn write_raw(&self, base: *const u8, memory: &Regions, file: &Regions) -> Result<u64> {
+        // SAFETY: the caller's promise.
+        unsafe { Transfer::begin(&self.open, Direction::Write, base as u64, memory, file)? }.wait()
+    }
+
+    /// Begins to read `buffer.len()` bytes from `offset` on.
+    pub fn start_read(&self, mut buffer: Vec<u8>, offset: u64) -> Pending {
+        let file = Regions::contiguous(offset, buffer.len() as u64);
+        let memory = memory_of(buffer.as_mut_slice());
+        Pending::new(self.begin_read(&memory, &file), buffer)
+    }
+
+    /// Begins to write all of `buffer` from `offset` on.
+    pub fn start_write(&self, buffer: Vec<u8>, offset: u64) -> Pending {
+        let file = Regions::contiguous(offset, buffer.len() as u64);
+        Pending::new(self.begin_write(&memory_of(&buffer), &file), buffer)
+    }
+
+    /// Begins a [`File::read_raw`].
+    ///
+    /// # Safety
+    /// The memory is writable and nobody else's until the result was waited for or dropped.
+    pub unsafe fn start_read_raw(&self, base: *mut u8, memory: &Regions, file: &Regions) -> PendingRaw {
+        // SAFETY: the caller's promise.
+        PendingRaw::new(unsafe { Transfer::begin(&self.open, Direction::Read, base as u64, memory, file) })
+    }
+
+    /// Begins a [`File::write_raw`].
+    ///
+    /// # Safety
+    /// The memory is readable and does not change until the result was waited for or dropped.
+    pub unsafe fn start_write_raw(&self, base: *const u8, memory: &Regions, file: &Regions) -> PendingRaw {
+        // SAFETY: the caller's promise.
+        PendingRaw::new(unsafe { Transfer::begin(&self.open, Direction::Write, base as u64, memory, file) })
+    }
+
+    /// Reads at the cursor, in the view if one is set, and moves it on.
+    pub fn read(&self, buffer: &mut [u8]) -> Result<usize> {
+        let mut cursor = lock(&self.cursor);
+        let file = cursor.regions(buffer.len()).map_err(|error| error.on(&self.open.name))?;
+        let bytes = self.begin_read(&memory_of(buffer), &file)?.wait()?;
+        cursor.position += bytes;
+        Ok(bytes as usize)
+    }
+
+    /// Writes at the cursor, in the view if one is set, and moves it on.
+    pub fn write(&self, data: &[u8]) -> Result<usize> {
+        let mut cursor = lock(&self.cursor);
+        let file = cursor.regions(data.len()).map_err(|error| error.on(&self.open.name))?;
+        let bytes = self.begin_write(&memory_of(data), &file)?.wait()?;
+        cursor.position += bytes;
+        Ok(bytes as usize)
+    }
+
+    /// Moves the cursor; positions are the view's if one is set. Returns where it is.
+    pub fn seek(&self, to: SeekFrom) -> Result<u64> {
+        let mut cursor = lock(&self.cursor);
+        let (from, by) = match to {
+            SeekFrom::Start(position) => (position, 0),
+            SeekFrom::Current(by) => (cursor.position, by),
+            SeekFrom::End(by) => {
+                let file_bytes = self.stat()?.size;
+                (cursor.view.map_or(file_bytes, |view| view.view_size(file_bytes)), by)
+            }
+        };
+        let position = from.checked_add_signed(by).filter(|position| *position <= i64::MAX as u64);
+        cursor.position = position.ok_or_else(|| {
+            invalid(format!("{by} bytes from {from} is before the beginning or beyond 2^63"))
+                .on(&self.open.name)
+        })?;
+        Ok(cursor.position)
+    }
+
+    /// Lets the cursor go through a strided view of the file (PVFS 3.3), or through the file itself again. It goes to 0.
+    pub fn set_view(&self, view: Option<Partition>) {
+        *lock(&self.cursor) = Cursor { position: 0, view };
+    }
+
+    /// Writes all of `data` at the end of the file; returns where that was. Appends through one handle follow each other; with
+    /// other writers of the file there is no order yet, and two may choose the same end.
+    pub fn append(&self, data: &[u8]) -> Result<u64> {
+        self.open.check_access(Direction::Write)?;
+        let _turn = lock(&self.open.append);
+        let end = self.open.live_bytes().map_err(|error| error.on(&self.open.name))?;
+        self.write_at(data, end)?;
+        Ok(end)
+    }
+
+    /// Cuts or extends the file to `file_bytes`; what is added reads as zeros.
+    pub fn truncate(&self, file_bytes: u64) -> Result<()> {
+        self.open.truncate(file_bytes).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Frees the space under a range; it reads as zeros. The size stays.
+    pub fn punch(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.open.punch(offset, bytes).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Reserves space for a range; the file reaches at least to its end then, unless `keep_size`.
+    pub fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<()> {
+        self.open.allocate(offset, bytes, keep_size).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Makes durable what was written to the file, its size and its times.
+    pub fn sync_data(&self) -> Result<()> {
+        self.open.sync_data().map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Tells the metadata server what was written through this handle; the attributes after it, or `None` when there was
+    /// nothing to tell. Nothing has to be flushed for others to see what was written, or how long the file is.
+    pub fn flush(&self) -> Result<Option<Attr>> {
+        self.open.flush().map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Attributes now.
+    pub fn stat(&self) -> Result<Attr> {
+        self.open.stat().map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Closes the file; what was started and not waited for goes on.
+    ///
+    /// # Errors
+    /// If what was written could not be reported. All of it is on the I/O servers all the same.
+    pub fn close(self) -> Result<()> {
+        match Arc::into_inner(self.open) {
+            Some(open) => open.close().map_err(|error| error.on(&open.name)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for File {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "File {{ name: {:?}, ino: {} }}", self.open.name, self.ino())
+    }
+}

@@ -1,0 +1,200 @@
+//! The files that this process has open, as its cluster connections must know them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use weft_layout::Layout;
+use weft_wire::messages::{Attr, ReportRequest, WriteReport};
+use weft_wire::security::Capability;
+
+use crate::batch;
+use crate::error::Error;
+use crate::inner::Inner;
+use crate::size::ask_size;
+use crate::wait::lock;
+
+/// One open of a file.
+pub(crate) struct Held {
+    pub ino: u64,
+    pub layout: Layout,
+    /// [`weft_wire::messages::rights`].
+    pub access: u32,
+    capability: Mutex<Capability>,
+    written: Mutex<Written>,
+}
+
+/// What was written and not yet reported.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Written {
+    end_bytes: u64,
+    unreported: bool,
+    touch: bool,
+    /// A write failed: how far it came is not known.
+    unsure: bool,
+}
+
+impl Held {
+    pub(crate) fn new(capability: Capability, access: u32) -> Held {
+        Held {
+            ino: capability.ino,
+            layout: capability.layout,
+            access,
+            capability: Mutex::new(capability),
+            written: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn capability(&self) -> Capability {
+        lock(&self.capability).clone()
+    }
+
+    pub(crate) fn is_for_writing(&self) -> bool {
+        self.access & weft_wire::messages::rights::WRITE != 0
+    }
+
+    pub(crate) fn renew(&self, capability: Capability) {
+        *lock(&self.capability) = capability;
+    }
+
+    /// Notes that bytes up to `end_bytes` were written.
+    pub(crate) fn note_write(&self, end_bytes: u64) {
+        let mut written = lock(&self.written);
+        written.end_bytes = written.end_bytes.max(end_bytes);
+        (written.unreported, written.touch) = (true, true);
+    }
+
+    /// Notes that a write failed somewhere on its way.
+    pub(crate) fn note_failed_write(&self) {
+        let mut written = lock(&self.written);
+        (written.unreported, written.touch, written.unsure) = (true, true, true);
+    }
+
+    fn note_end(&self, end_bytes: u64) {
+        let mut written = lock(&self.written);
+        written.end_bytes = written.end_bytes.max(end_bytes);
+        written.unsure = false;
+    }
+
+    /// The file was cut or extended: an end beyond it is not there any more.
+    pub(crate) fn note_size(&self, file_bytes: u64) {
+        let mut written = lock(&self.written);
+        written.end_bytes = written.end_bytes.min(file_bytes);
+    }
+
+    /// The modification time was set by hand after what was written so far.
+    pub(crate) fn note_time_set(&self) {
+        lock(&self.written).touch = false;
+    }
+
+    /// What is to be reported; it counts as reported then.
+    pub(crate) fn take_report(&self) -> Option<WriteReport> {
+        let mut written = lock(&self.written);
+        let report = WriteReport { end_bytes: written.end_bytes, touch: written.touch };
+        std::mem::take(&mut written.unreported).then(|| {
+            written.touch = false;
+            report
+        })
+    }
+
+    /// Tells the metadata server what was written; the attributes after it, or `None` when there was nothing to report.
+    pub(crate) fn report_to(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
+        self.settle_end(inner)?;
+        let Some(report) = self.take_report() else { return Ok(None) };
+        let request = ReportRequest { ino: self.ino, report };
+        match batch::ask(inner, inner.meta(), &request) {
+            Ok(reply) => Ok(Some(reply.attr)),
+            Err(error) => {
+                self.put_back(&request.report);
+                Err(error)
+            }
+        }
+    }
+
+    /// After a failed write, asks the I/O servers how far it came.
+    pub(crate) fn settle_end(&self, inner: &Inner) -> Result<(), Error> {
+        if lock(&self.written).unsure {
+            inner.keep_alive(self)?;
+            self.note_end(ask_size(inner, &self.capability())?.file_bytes);
+        }
+        Ok(())
+    }
+
+    /// A report did not get through.
+    fn put_back(&self, report: &WriteReport) {
+        let mut written = lock(&self.written);
+        written.unreported = true;
+        written.touch |= report.touch;
+    }
+}
+
+/// All of them, by inode.
+#[derive(Default)]
+pub(crate) struct HeldFiles {
+    files: Mutex<HashMap<u64, Vec<Arc<Held>>>>,
+}
+
+impl HeldFiles {
+    pub(crate) fn add(&self, held: &Arc<Held>) {
+        lock(&self.files).entry(held.ino).or_default().push(held.clone());
+    }
+
+    pub(crate) fn remove(&self, held: &Arc<Held>) {
+        let mut files = lock(&self.files);
+        if let Some(opens) = files.get_mut(&held.ino) {
+            opens.retain(|open| !Arc::ptr_eq(open, held));
+            if opens.is_empty() {
+                files.remove(&held.ino);
+            }
+        }
+    }
+
+    pub(crate) fn of(&self, ino: u64) -> Vec<Arc<Held>> {
+        lock(&self.files).get(&ino).cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Held>> {
+        lock(&self.files).values().flatten().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held() -> Held {
+        let layout = Layout::new(65536, 0, 1, 1).unwrap();
+        let capability = Capability { ino: 5, rights: 2, expires_s: 0, layout, signature: [0; 16] };
+        Held::new(capability, 2)
+    }
+
+    #[test]
+    fn a_report_has_the_greatest_end_and_is_made_once() {
+        let held = held();
+        assert_eq!(held.take_report(), None);
+        held.note_write(100);
+        held.note_write(50);
+        assert_eq!(held.take_report(), Some(WriteReport { end_bytes: 100, touch: true }));
+        assert_eq!(held.take_report(), None);
+    }
+
+    #[test]
+    fn a_time_set_by_hand_stays_until_the_next_write() {
+        let held = held();
+        held.note_write(10);
+        held.note_time_set();
+        assert_eq!(held.take_report(), Some(WriteReport { end_bytes: 10, touch: false }));
+        held.note_write(10);
+        assert_eq!(held.take_report().map(|report| report.touch), Some(true));
+    }
+
+    #[test]
+    fn a_truncation_takes_ends_beyond_it_away_and_a_lost_report_comes_back() {
+        let held = held();
+        held.note_write(100);
+        held.note_size(30);
+        let report = held.take_report().unwrap();
+        assert_eq!(report.end_bytes, 30);
+        held.put_back(&report);
+        assert_eq!(held.take_report(), Some(report));
+    }
+}

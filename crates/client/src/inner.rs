@@ -1,0 +1,279 @@
+//! What all clones of a client share.
+
+use std::net::ToSocketAddrs;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Mutex, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use weft_transport::{Link, Segment, ShmOptions, TcpOptions, connect_shm, connect_tcp};
+use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, ProveReply, ReopenRequest, ServerInfo};
+
+use crate::batch;
+use crate::dial::{Dial, Dialled, NetworkDial};
+use crate::error::{Error, ErrorKind};
+use crate::fork;
+use crate::greet::{Identity, ask, random};
+use crate::held::{Held, HeldFiles};
+use crate::lane::{Lane, LaneUse};
+use crate::session::{Role, Server, Session};
+use crate::wait::lock;
+use crate::{ConnectOptions, Url};
+
+/// A capability is renewed when it has less than this to live.
+const CAPABILITY_MARGIN: Duration = Duration::from_secs(3600);
+
+pub(crate) struct Inner {
+    pub url: Url,
+    pub options: ConnectOptions,
+    pub map: ClusterMapReply,
+    pub held: HeldFiles,
+    identity: Identity,
+    dial: Box<dyn Dial>,
+    session: AtomicPtr<Session>,
+    /// Held while a forked child makes its session.
+    forking: Mutex<()>,
+    arenas: RwLock<Vec<Segment>>,
+    arena_count: AtomicUsize,
+}
+
+impl Inner {
+    /// Asks the server of the URL for the cluster's map.
+    pub(crate) fn connect(url: &Url, options: ConnectOptions) -> Result<Inner, Error> {
+        let transport = options.find_transport(url)?;
+        let identity = Identity::new(options.find_key(url)?, options.program.as_deref());
+        let timeout = Duration::from_millis(options.connect_timeout_ms);
+        let first = reach(url, &identity, timeout).map_err(|error| error.on(url))?;
+        let Reached { mut link, proven } = first;
+        let map = ask(&mut *link, 3, &ClusterMapRequest {}, Instant::now() + timeout)?;
+        check_map(&map, &proven).map_err(|error| error.at_server(link.peer()))?;
+        drop(link);
+        let dial = NetworkDial { transport, timeout };
+        Inner::over(url.clone(), options, identity, map, Box::new(dial))
+    }
+
+    /// With a map that is known, and connections made by `dial`.
+    pub(crate) fn over(
+        url: Url,
+        options: ConnectOptions,
+        identity: Identity,
+        map: ClusterMapReply,
+        dial: Box<dyn Dial>,
+    ) -> Result<Inner, Error> {
+        fork::watch();
+        let session = Box::into_raw(Box::new(Session::new(&map)?));
+        Ok(Inner {
+            url,
+            options,
+            map,
+            held: HeldFiles::default(),
+            identity,
+            dial,
+            session: AtomicPtr::new(session),
+            forking: Mutex::default(),
+            arenas: RwLock::default(),
+            arena_count: AtomicUsize::new(0),
+        })
+    }
+
+    /// This process's session.
+    pub(crate) fn session(&self) -> &Session {
+        // SAFETY: the pointer is always to a session from `Box::into_raw`, which lives until `drop`; one that is replaced
+        // is never freed.
+        let session = unsafe { &*self.session.load(Ordering::Acquire) };
+        if session.generation == fork::generation() { session } else { self.session_after_fork() }
+    }
+
+    /// Whether this is a forked child that has not used its parent's client yet.
+    pub(crate) fn is_unused_fork(&self) -> bool {
+        // SAFETY: as in `session`.
+        unsafe { (*self.session.load(Ordering::Acquire)).generation != fork::generation() }
+    }
+
+    /// The parent's session is left as it is, for threads that are not here may have been using it; only its descriptors
+    /// are closed.
+    fn session_after_fork(&self) -> &Session {
+        let _guard = lock(&self.forking);
+        // SAFETY: as above.
+        let parents = unsafe { &*self.session.load(Ordering::Acquire) };
+        if parents.generation == fork::generation() {
+            return parents;
+        }
+        // Without random bytes there is no session; a number that differs from the parent's is the next best.
+        let mut ours =
+            Session::new(&self.map).unwrap_or_else(|_| Session::without_random(&self.map, parents.id));
+        ours.is_fork = true;
+        parents.abandon();
+        let ours = Box::into_raw(Box::new(ours));
+        self.session.store(ours, Ordering::Release);
+        // SAFETY: as above.
+        unsafe { &*ours }
+    }
+
+    /// The metadata server.
+    pub(crate) fn meta(&self) -> usize {
+        0
+    }
+
+    /// The I/O server with this id.
+    pub(crate) fn io(&self, id: u16) -> Result<usize, Error> {
+        self.session().io_index(id).ok_or_else(|| {
+            let text = format!(
+                "the file is on I/O server {id}, which the cluster's map does not have; connect again"
+            );
+            Error::new("connect", ErrorKind::Configuration, text)
+        })
+    }
+
+    /// An idle lane to a server, a new one, or one that others use too.
+    pub(crate) fn take_lane(&self, index: usize) -> Result<LaneUse, Error> {
+        let session = self.session();
+        let server = session.server(index);
+        if let Some(used) = server.pick(false) {
+            return Ok(used);
+        }
+        self.open_lane(session, server).or_else(|error| server.pick(true).ok_or(error))
+    }
+
+    fn open_lane(&self, session: &Session, server: &Server) -> Result<LaneUse, Error> {
+        let timeout = Duration::from_millis(self.options.connect_timeout_ms);
+        let mut greet = |link: &mut dyn Link| {
+            let proven = self.identity.greet(link, session.id, timeout)?;
+            self.check_server(&server.info, &proven)?;
+            Ok(proven)
+        };
+        let Dialled { mut link, proven, fallback } = self.dial.dial(&server.info, &mut greet)?;
+        if server.role == Role::Meta {
+            let mut arrival = lock(&server.arriving);
+            let first = arrival.epoch == 0 && !session.is_fork;
+            if !first && (arrival.epoch != proven.epoch || server.lanes().is_empty()) {
+                self.reopen_all(session, &mut *link, Instant::now() + timeout)?;
+            }
+            arrival.epoch = proven.epoch;
+        }
+        Ok(server.add(Lane::new(link), fallback))
+    }
+
+    fn check_server(&self, info: &ServerInfo, proven: &ProveReply) -> Result<(), Error> {
+        if proven.cluster_id == self.map.cluster_id && proven.server_name == info.name {
+            return Ok(());
+        }
+        let text = format!(
+            "server `{}` answered where `{}` was expected; the cluster's addresses have changed, connect again",
+            proven.server_name, info.name
+        );
+        Err(Error::new("connect", ErrorKind::Untrusted, text).at_server(&info.name))
+    }
+
+    /// Tells a metadata server that has started anew, or has not seen this client for a while, which files are open.
+    fn reopen_all(&self, session: &Session, link: &mut dyn Link, deadline: Instant) -> Result<(), Error> {
+        for held in self.held.all() {
+            let request = ReopenRequest { capability: held.capability() };
+            match ask(link, session.next_request_id(), &request, deadline) {
+                Ok(reply) => reply.capability.into_iter().for_each(|capability| held.renew(capability)),
+                // The file is gone; whoever uses it will be told.
+                Err(error) if error.status().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that the capability of an open file does not expire under an operation.
+    pub(crate) fn keep_alive(&self, held: &Held) -> Result<(), Error> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let capability = held.capability();
+        if capability.expires_s > (now + CAPABILITY_MARGIN).as_secs() {
+            return Ok(());
+        }
+        let reply = batch::ask(self, self.meta(), &ReopenRequest { capability })?;
+        reply.capability.into_iter().for_each(|capability| held.renew(capability));
+        Ok(())
+    }
+
+    /// Shared memory that overlaps these addresses.
+    pub(crate) fn segments_in(&self, (first, end): (u64, u64)) -> Vec<Segment> {
+        if self.arena_count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
+        let arenas = self.arenas.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let overlaps = |segment: &&Segment| {
+            let base = segment.base().as_ptr() as u64;
+            base < end && first < base + segment.bytes() as u64
+        };
+        arenas.iter().filter(overlaps).cloned().collect()
+    }
+
+    pub(crate) fn add_arena(&self, segment: &Segment) {
+        let mut arenas = self.arenas.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+        arenas.push(segment.clone());
+        self.arena_count.store(arenas.len(), Ordering::Release);
+    }
+
+    pub(crate) fn drop_arena(&self, id: u16) {
+        {
+            let mut arenas = self.arenas.write().unwrap_or_else(|poisoned| poisoned.into_inner());
+            arenas.retain(|segment| segment.id() != id);
+            self.arena_count.store(arenas.len(), Ordering::Release);
+        }
+        for server in self.session().servers() {
+            server.lanes().iter().for_each(|lane| lane.drop_segment(id));
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if self.is_unused_fork() {
+            return;
+        }
+        // Files that were closed last: the metadata server should hear of it before the connection ends.
+        batch::reap(self, true);
+        // SAFETY: made by `Box::into_raw`; nobody has a reference any more.
+        drop(unsafe { Box::from_raw(*self.session.get_mut()) });
+    }
+}
+
+/// A first connection.
+struct Reached {
+    link: Box<dyn Link>,
+    proven: ProveReply,
+}
+
+/// Connects to the server that a URL names, over its Unix socket if the URL has one, else TCP.
+fn reach(url: &Url, identity: &Identity, timeout: Duration) -> Result<Reached, Error> {
+    let session = random()?;
+    let unreachable = |cause: String| Error::new("connect", ErrorKind::Unreachable, cause);
+    let mut causes = Vec::new();
+    if let Some(socket) = url.socket() {
+        match connect_shm(socket.as_ref(), ShmOptions::default(), timeout) {
+            Ok(mut link) => {
+                let proven = identity.greet(&mut link, session, timeout)?;
+                return Ok(Reached { link: Box::new(link), proven });
+            }
+            Err(error) => causes.push(error.to_string()),
+        }
+    }
+    let addresses = (url.host(), url.port())
+        .to_socket_addrs()
+        .map_err(|error| unreachable(format!("cannot look up {}: {error}", url.host())))?;
+    for address in addresses {
+        match connect_tcp(address, &TcpOptions::default(), timeout) {
+            Ok(mut link) => {
+                let proven = identity.greet(&mut link, session, timeout)?;
+                return Ok(Reached { link: Box::new(link), proven });
+            }
+            Err(error) => causes.push(error.to_string()),
+        }
+    }
+    Err(unreachable(causes.join("; ")))
+}
+
+fn check_map(map: &ClusterMapReply, proven: &ProveReply) -> Result<(), Error> {
+    let ids_in_order = map.io_servers.iter().enumerate().all(|(at, server)| usize::from(server.id) == at);
+    let whole = !map.meta_servers.is_empty() && !map.io_servers.is_empty() && ids_in_order;
+    if whole && map.cluster_id == proven.cluster_id {
+        return Ok(());
+    }
+    let text = "its map of the cluster is not whole; check the cluster file";
+    Err(Error::new("connect", ErrorKind::Protocol, text))
+}

@@ -1,0 +1,206 @@
+//! What an open file is to the library; [`crate::File`] is its front.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use weft_layout::Regions;
+use weft_wire::messages::{
+    AllocateRequest, Attr, Caller, CloseRequest, InodeRequest, RangeRequest, SyncMetaRequest, SyncRequest,
+    rights,
+};
+
+use crate::At;
+use crate::batch::{self, Batch, Call};
+use crate::error::{Error, ErrorKind};
+use crate::held::Held;
+use crate::inner::Inner;
+use crate::size::{self, ask_size, on_all_slots};
+use crate::wait::lock;
+use crate::window::{Direction, slots_of};
+
+/// An open file, shared by its handle and the operations under way on it. It is closed with the last of them.
+pub(crate) struct OpenFile {
+    pub inner: Arc<Inner>,
+    pub caller: Arc<Caller>,
+    pub held: Arc<Held>,
+    /// For errors.
+    pub name: String,
+    /// Every write is acknowledged when durable.
+    pub sync: bool,
+    pub created: bool,
+    pub attr: Mutex<Attr>,
+    /// Held while this file is appended to, over the network: two appends to one handle must not choose the same end.
+    pub append: Mutex<()>,
+    closed: AtomicBool,
+}
+
+impl OpenFile {
+    pub(crate) fn new(
+        inner: &Arc<Inner>,
+        caller: &Arc<Caller>,
+        held: Held,
+        name: String,
+        (sync, created): (bool, bool),
+        attr: Attr,
+    ) -> Arc<OpenFile> {
+        let held = Arc::new(held);
+        inner.held.add(&held);
+        Arc::new(OpenFile {
+            inner: inner.clone(),
+            caller: caller.clone(),
+            held,
+            name,
+            sync,
+            created,
+            attr: Mutex::new(attr),
+            append: Mutex::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn check_access(&self, direction: Direction) -> Result<(), Error> {
+        let (right, operation, what) = match direction {
+            Direction::Read => (rights::READ, "Read", "reading"),
+            Direction::Write => (rights::WRITE, "Write", "writing"),
+        };
+        if self.held.access & right != 0 {
+            return Ok(());
+        }
+        let text = format!("the file was not opened for {what}");
+        Err(Error::new(operation, ErrorKind::NotOpenForThis, text).on(&self.name))
+    }
+
+    /// The most that one request to any of the servers concerned may move.
+    pub(crate) fn share_bytes_max(&self, regions: &Regions) -> u64 {
+        let session = self.inner.session();
+        let layout = &self.held.layout;
+        let servers = slots_of(layout, regions).filter_map(|slot| session.io_index(layout.server_id(slot)));
+        let bounds = servers.map(|index| {
+            let server = session.server(index);
+            if !server.was_reached() {
+                // Where it cannot be reached, the request itself will say so.
+                drop(self.inner.take_lane(index));
+            }
+            server.bulk_bytes_max()
+        });
+        bounds.min().unwrap_or(weft_wire::limits::SHARE_BYTES_MAX)
+    }
+
+    /// The size now, over all data files.
+    pub(crate) fn live_bytes(&self) -> Result<u64, Error> {
+        self.inner.keep_alive(&self.held)?;
+        Ok(ask_size(&self.inner, &self.held.capability())?.file_bytes)
+    }
+
+    /// Reports what was written; the attributes after it, or `None` when there was nothing to report.
+    pub(crate) fn flush(&self) -> Result<Option<Attr>, Error> {
+        let attr = self.held.report_to(&self.inner)?;
+        if let Some(attr) = &attr {
+            *lock(&self.attr) = attr.clone();
+        }
+        Ok(attr)
+    }
+
+    /// Makes durable what any client has written to the file, its size and times.
+    pub(crate) fn sync_data(&self) -> Result<(), Error> {
+        self.inner.keep_alive(&self.held)?;
+        let capability = self.held.capability();
+        let request = |_| SyncRequest { capability: capability.clone() };
+        let requests = on_all_slots(&self.inner, &self.held.layout, request)?;
+        batch::ask_all(&self.inner, requests, None).into_iter().collect::<Result<Vec<_>, _>>()?;
+        self.flush()?;
+        batch::ask(&self.inner, self.inner.meta(), &SyncMetaRequest {}).map(drop)
+    }
+
+    pub(crate) fn stat(&self) -> Result<Attr, Error> {
+        let request = InodeRequest { caller: (*self.caller).clone(), ino: self.held.ino };
+        let mut attr = batch::ask(&self.inner, self.inner.meta(), &request)?.attr;
+        size::bring_up_to_date(&self.inner, &self.caller, std::iter::once(&mut attr))?;
+        *lock(&self.attr) = attr.clone();
+        Ok(attr)
+    }
+
+    pub(crate) fn truncate(&self, file_bytes: u64) -> Result<(), Error> {
+        self.check_access(Direction::Write)?;
+        self.inner.keep_alive(&self.held)?;
+        let held = Some(self.held.capability());
+        size::truncate(&self.inner, &self.caller, &At::ino(self.held.ino), held, file_bytes)
+    }
+
+    pub(crate) fn punch(&self, offset: u64, bytes: u64) -> Result<(), Error> {
+        self.on_range(offset, bytes, |capability, slot| RangeRequest { capability, slot, offset, bytes })?;
+        self.held.note_write(0);
+        Ok(())
+    }
+
+    pub(crate) fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
+        self.on_range(offset, bytes, |capability, slot| AllocateRequest {
+            capability,
+            slot,
+            offset,
+            bytes,
+            keep_size,
+        })?;
+        if !keep_size {
+            self.held.note_write(offset + bytes);
+        }
+        Ok(())
+    }
+
+    /// Sends a request to every server that has a part of a range.
+    fn on_range<R: weft_wire::Request>(
+        &self,
+        offset: u64,
+        bytes: u64,
+        request: impl Fn(weft_wire::security::Capability, u16) -> R,
+    ) -> Result<(), Error> {
+        self.check_access(Direction::Write)?;
+        let end = offset.checked_add(bytes).filter(|end| *end <= weft_layout::OFFSET_LIMIT && bytes > 0);
+        let end = end.ok_or_else(|| {
+            let text = format!("{bytes} bytes at {offset} are no range of a file");
+            Error::new(R::OP.name(), ErrorKind::Invalid, text)
+        })?;
+        self.inner.keep_alive(&self.held)?;
+        let layout = self.held.layout;
+        let concerned = |slot: u16| layout.local_size(slot, end) > layout.local_size(slot, offset);
+        let requests = on_all_slots(&self.inner, &layout, |slot| {
+            concerned(slot).then(|| request(self.held.capability(), slot))
+        })?;
+        let requests = requests.into_iter().filter_map(|(server, request)| Some((server, request?)));
+        batch::ask_all(&self.inner, requests, None).into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(())
+    }
+
+    /// Ends the open, once. Waits only if there is something to report, for only then something can be lost.
+    pub(crate) fn close(&self) -> Result<(), Error> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let inner = &self.inner;
+        // A forked child that has not touched the file system leaves its parent's files alone.
+        if inner.is_unused_fork() {
+            return Ok(());
+        }
+        let settled = self.held.settle_end(inner);
+        inner.held.remove(&self.held);
+        // Without a report that is true the open is better left to end with the session: the size stays marked as unknown.
+        settled?;
+        let report = self.held.take_report();
+        let request = CloseRequest { ino: self.held.ino, access: self.held.access, report };
+        batch::reap(inner, false);
+        if request.report.is_some() {
+            return batch::ask(inner, inner.meta(), &request).map(drop);
+        }
+        let mut batch = Batch::default();
+        batch.push(Call::of(inner, inner.meta(), &request, 0));
+        batch.detach(inner);
+        Ok(())
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        // There is nobody left to tell of an error; who wants to know calls `File::close`.
+        let _ = self.close();
+    }
+}

@@ -1,0 +1,297 @@
+//! How to connect, and where the key is found.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use weft_wire::messages::{Caller, LayoutWish, Time};
+use weft_wire::security::Key;
+
+use crate::error::Error;
+use crate::url::Url;
+
+/// How messages and data travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Shared memory with servers on this host, TCP with others.
+    #[default]
+    Auto,
+    /// TCP with all.
+    Tcp,
+    /// Shared memory with all; connecting fails where a server is on another host.
+    Shm,
+}
+
+impl FromStr for Transport {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Transport, String> {
+        match text {
+            "auto" => Ok(Transport::Auto),
+            "tcp" => Ok(Transport::Tcp),
+            "shm" => Ok(Transport::Shm),
+            _ => Err(format!("`{text}` is not a transport (auto, tcp, shm)")),
+        }
+    }
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Transport::Auto => "auto",
+            Transport::Tcp => "tcp",
+            Transport::Shm => "shm",
+        })
+    }
+}
+
+/// How to connect. [`Default`] is right for most.
+#[derive(Debug, Clone)]
+pub struct ConnectOptions {
+    /// The clients' key. Without it: `$WEFT_KEY` (64 hexadecimal digits), the file `$WEFT_KEY_FILE`, the URL's `key-file`,
+    /// then `~/.config/weft/keys/HOST:PORT`, where `weft up` puts it.
+    pub key: Option<Key>,
+    /// The transport. Without it: the URL's, then `$WEFT_TRANSPORT`, then [`Transport::Auto`].
+    pub transport: Option<Transport>,
+    /// On whose behalf. Without it: the process's effective user, group, and supplementary groups.
+    pub caller: Option<Caller>,
+    /// This program, for the servers' list of clients. Without it: the name of the executable.
+    pub program: Option<String>,
+    /// How long an operation goes on trying after its connection broke, in milliseconds.
+    pub retry_timeout_ms: u64,
+    /// How long one connection may take to come about, in milliseconds.
+    pub connect_timeout_ms: u64,
+    /// How long a server may stay silent about a request before its connection counts as broken, in milliseconds.
+    pub reply_timeout_ms: u64,
+    /// How long a small operation watches its connections before the thread sleeps, in microseconds. It stops by itself
+    /// where that does not help. 0: never.
+    pub spin_us: u32,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> ConnectOptions {
+        ConnectOptions {
+            key: None,
+            transport: None,
+            caller: None,
+            program: None,
+            retry_timeout_ms: 30_000,
+            connect_timeout_ms: 5_000,
+            reply_timeout_ms: 120_000,
+            spin_us: 50,
+        }
+    }
+}
+
+impl ConnectOptions {
+    pub(crate) fn find_transport(&self, url: &Url) -> Result<Transport, Error> {
+        if let Some(transport) = self.transport.or(url.transport()) {
+            return Ok(transport);
+        }
+        match std::env::var("WEFT_TRANSPORT") {
+            Ok(text) if !text.is_empty() => {
+                text.parse().map_err(|reason| Error::configuration(format!("WEFT_TRANSPORT: {reason}")))
+            }
+            _ => Ok(Transport::Auto),
+        }
+    }
+
+    pub(crate) fn find_key(&self, url: &Url) -> Result<Key, Error> {
+        if let Some(key) = &self.key {
+            return Ok(key.clone());
+        }
+        if let Some(text) = std::env::var("WEFT_KEY").ok().filter(|text| !text.is_empty()) {
+            return Key::from_hex(&text).map_err(|error| Error::configuration(format!("WEFT_KEY: {error}")));
+        }
+        if let Some(path) = std::env::var_os("WEFT_KEY_FILE").filter(|path| !path.is_empty()) {
+            return read_key(Path::new(&path));
+        }
+        if let Some(path) = url.key_file() {
+            return read_key(Path::new(path));
+        }
+        match installed_key_path(&url.server()) {
+            Some(path) if path.exists() => read_key(&path),
+            path => {
+                let place = match path {
+                    Some(path) => format!("copy the cluster's client.key to {} (mode 0600)", path.display()),
+                    None => "HOME is not set".to_string(),
+                };
+                Err(Error::configuration(format!(
+                    "there is no key for {}: {place}, or name its file in WEFT_KEY_FILE or with ?key-file=PATH",
+                    url.server()
+                )))
+            }
+        }
+    }
+
+    pub(crate) fn find_caller(&self) -> Caller {
+        self.caller.clone().unwrap_or_else(process_caller)
+    }
+}
+
+/// Where the clients' key of the cluster reached through `server` (`HOST:PORT`) is kept for this user; `None` without a home.
+pub fn installed_key_path(server: &str) -> Option<PathBuf> {
+    let config = match std::env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty()) {
+        Some(config) => PathBuf::from(config),
+        None => PathBuf::from(std::env::var_os("HOME").filter(|path| !path.is_empty())?).join(".config"),
+    };
+    Some(config.join("weft/keys").join(server))
+}
+
+fn read_key(path: &Path) -> Result<Key, Error> {
+    let wrong = |reason: String| Error::configuration(format!("the key file {}: {reason}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    Key::from_hex(&text).map_err(|error| wrong(error.to_string()))
+}
+
+/// The effective user, group and supplementary groups of this process.
+pub fn process_caller() -> Caller {
+    let mut groups = vec![0; weft_wire::limits::GROUPS_MAX];
+    // SAFETY: these calls have no preconditions; getgroups writes at most as many as there is room for.
+    let (uid, gid, count) = unsafe {
+        (libc::geteuid(), libc::getegid(), libc::getgroups(groups.len() as i32, groups.as_mut_ptr()))
+    };
+    groups.truncate(usize::try_from(count).unwrap_or(0));
+    Caller { uid, gid, groups }
+}
+
+/// How to open a file; the same words as in the standard library.
+///
+/// ```
+/// use weft_client::OpenOptions;
+/// let options = OpenOptions::new().read(true).write(true).create(true).mode(0o640);
+/// # let _ = options;
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenOptions {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) create: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) truncate: bool,
+    pub(crate) sync: bool,
+    pub(crate) follow: bool,
+    pub(crate) mode: u32,
+    pub(crate) layout: Option<LayoutWish>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions::new()
+    }
+}
+
+impl OpenOptions {
+    /// Neither to read nor to write; says otherwise before it is used.
+    pub fn new() -> OpenOptions {
+        OpenOptions {
+            read: false,
+            write: false,
+            create: false,
+            exclusive: false,
+            truncate: false,
+            sync: false,
+            follow: true,
+            mode: 0o666,
+            layout: None,
+        }
+    }
+    /// Whether to read.
+    pub fn read(mut self, read: bool) -> OpenOptions {
+        self.read = read;
+        self
+    }
+    /// Whether to write.
+    pub fn write(mut self, write: bool) -> OpenOptions {
+        self.write = write;
+        self
+    }
+    /// Whether to create the file where it is not there.
+    pub fn create(mut self, create: bool) -> OpenOptions {
+        self.create = create;
+        self
+    }
+    /// Whether to create the file, and fail where it is there.
+    pub fn create_new(mut self, create_new: bool) -> OpenOptions {
+        self.exclusive = create_new;
+        self.create |= create_new;
+        self
+    }
+    /// Whether to cut the file to no bytes; needs `write`.
+    pub fn truncate(mut self, truncate: bool) -> OpenOptions {
+        self.truncate = truncate;
+        self
+    }
+    /// Whether every write is durable when it returns, on whatever server.
+    pub fn sync(mut self, sync: bool) -> OpenOptions {
+        self.sync = sync;
+        self
+    }
+    /// Whether a symbolic link at the end of the name is followed (it is, if nothing is said).
+    pub fn follow(mut self, follow: bool) -> OpenOptions {
+        self.follow = follow;
+        self
+    }
+    /// Permission bits of a file that is created, umask applied; 0o666 if nothing is said.
+    pub fn mode(mut self, mode: u32) -> OpenOptions {
+        self.mode = mode;
+        self
+    }
+    /// Layout of a file that is created, where another than the directory's default is wanted.
+    pub fn layout(mut self, layout: LayoutWish) -> OpenOptions {
+        self.layout = Some(layout);
+        self
+    }
+}
+
+/// A time to be set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetTime {
+    /// The metadata server's now.
+    Now,
+    /// This one.
+    To(Time),
+}
+
+/// Changes of attributes; what is `None` stays.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SetAttr {
+    /// Permission bits with set-id and sticky bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of contents.
+    pub mtime: Option<SetTime>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_given_comes_first_and_a_missing_one_teaches() {
+        let url = Url::parse("weft://nowhere.invalid:9/?key-file=/does/not/exist").unwrap();
+        let options = ConnectOptions { key: Some(Key([3; 32])), ..ConnectOptions::default() };
+        assert_eq!(options.find_key(&url).unwrap(), Key([3; 32]));
+        let error = read_key(Path::new("/does/not/exist")).unwrap_err().to_string();
+        assert!(error.contains("/does/not/exist"), "{error}");
+    }
+
+    #[test]
+    fn the_option_wins_over_the_url() {
+        let url = Url::parse("weft://h/?transport=tcp").unwrap();
+        assert_eq!(ConnectOptions::default().find_transport(&url).unwrap(), Transport::Tcp);
+        let options = ConnectOptions { transport: Some(Transport::Shm), ..ConnectOptions::default() };
+        assert_eq!(options.find_transport(&url).unwrap(), Transport::Shm);
+    }
+
+    #[test]
+    fn this_process_has_an_identity() {
+        let caller = process_caller();
+        // SAFETY: no preconditions.
+        assert_eq!(caller.uid, unsafe { libc::geteuid() });
+        assert!(caller.groups.len() <= weft_wire::limits::GROUPS_MAX);
+    }
+}

@@ -1,0 +1,273 @@
+//! This process's connections to a cluster: for each server a few lanes, and the numbers that requests carry.
+//!
+//! A forked child has its own session; of its parent's it only closes the descriptors.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use weft_wire::limits::{LANES_PER_SERVER_MAX, SHARE_BYTES_MAX};
+use weft_wire::messages::{ClusterMapReply, ServerInfo};
+
+use crate::batch::Call;
+use crate::error::Error;
+use crate::fork;
+use crate::greet::random;
+use crate::lane::{Lane, LaneUse};
+use crate::wait::lock;
+
+/// Changing operations of one session that may be under way at once; the metadata server keeps a reply for each.
+const EXACTLY_ONCE_SLOTS: u16 = 512;
+
+/// What a server is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    Meta,
+    Io,
+}
+
+/// A server and the lanes to it.
+pub(crate) struct Server {
+    pub info: ServerInfo,
+    pub role: Role,
+    lanes: Mutex<Vec<Arc<Lane>>>,
+    /// Held while a connection to a metadata server is made, for files may have to be opened again on it.
+    pub(crate) arriving: Mutex<Arrival>,
+    /// The smallest that its lanes allow; 0 before the first.
+    bulk_bytes_max: AtomicU64,
+    fallback: Mutex<Option<String>>,
+}
+
+/// What is known of the server's running.
+#[derive(Default)]
+pub(crate) struct Arrival {
+    /// Epoch of the last connection; 0 before the first.
+    pub epoch: u64,
+}
+
+impl Server {
+    fn new(info: &ServerInfo, role: Role) -> Server {
+        Server {
+            info: info.clone(),
+            role,
+            lanes: Mutex::default(),
+            arriving: Mutex::default(),
+            bulk_bytes_max: AtomicU64::new(0),
+            fallback: Mutex::default(),
+        }
+    }
+
+    /// An idle lane, or where `share` any lane.
+    pub(crate) fn pick(&self, share: bool) -> Option<LaneUse> {
+        let mut lanes = lock(&self.lanes);
+        lanes.retain(|lane| lane.is_alive());
+        let least = lanes.iter().min_by_key(|lane| lane.users())?;
+        let take = share || least.users() == 0 || lanes.len() >= LANES_PER_SERVER_MAX;
+        take.then(|| LaneUse::new(least))
+    }
+
+    /// Adds a new lane and takes it.
+    pub(crate) fn add(&self, lane: Arc<Lane>, fallback: Option<String>) -> LaneUse {
+        let known = self.bulk_bytes_max();
+        self.bulk_bytes_max.store(known.min(lane.bulk_bytes_max()), Ordering::Relaxed);
+        *lock(&self.fallback) = fallback;
+        let lane_use = LaneUse::new(&lane);
+        lock(&self.lanes).push(lane);
+        lane_use
+    }
+
+    pub(crate) fn was_reached(&self) -> bool {
+        self.bulk_bytes_max.load(Ordering::Relaxed) > 0
+    }
+
+    /// Largest share of one request.
+    pub(crate) fn bulk_bytes_max(&self) -> u64 {
+        match self.bulk_bytes_max.load(Ordering::Relaxed) {
+            0 => SHARE_BYTES_MAX,
+            bytes => bytes,
+        }
+    }
+
+    pub(crate) fn fallback(&self) -> Option<String> {
+        lock(&self.fallback).clone()
+    }
+
+    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+        lock(&self.lanes).iter().filter(|lane| lane.is_alive()).cloned().collect()
+    }
+
+    /// Name and address, for errors.
+    pub(crate) fn describe(&self, lane: Option<&Lane>) -> String {
+        let address = self.info.addresses.first().unwrap_or(&self.info.socket_path);
+        match lane {
+            Some(lane) => format!("{} ({address}, {})", self.info.name, lane.kind()),
+            None => format!("{} ({address})", self.info.name),
+        }
+    }
+
+    /// In a forked child: closes the parent's descriptors. Nothing else of a lane may be touched, for a thread that is not
+    /// here any more may have been using it.
+    fn abandon(&self) {
+        if let Ok(lanes) = self.lanes.try_lock() {
+            for lane in lanes.iter().filter(|lane| !lane.is_ours()) {
+                // SAFETY: the child's copy of a descriptor of a lane that is never used or dropped in this process.
+                unsafe { libc::close(lane.fd()) };
+            }
+        }
+    }
+}
+
+/// One process's connections.
+pub(crate) struct Session {
+    pub generation: u64,
+    pub id: [u8; 16],
+    /// Made in a child: files may be open that this session's servers do not know of.
+    pub is_fork: bool,
+    next_request: AtomicU64,
+    meta_count: usize,
+    servers: Vec<Server>,
+    slots: Arc<Mutex<Slots>>,
+    /// Requests whose replies nobody waits for.
+    pub detached: Mutex<Vec<Call>>,
+}
+
+#[derive(Default)]
+struct Slots {
+    free: Vec<u16>,
+    used: u16,
+}
+
+/// An exactly-once slot of the session, held by one request until it is answered.
+pub(crate) struct SlotLease {
+    number: u16,
+    slots: Arc<Mutex<Slots>>,
+}
+
+impl SlotLease {
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+}
+
+impl Drop for SlotLease {
+    fn drop(&mut self) {
+        lock(&self.slots).free.push(self.number);
+    }
+}
+
+impl Session {
+    pub(crate) fn new(map: &ClusterMapReply) -> Result<Session, Error> {
+        Ok(Session::with_id(map, random()?))
+    }
+
+    /// Where the kernel gives no random bytes: an id that is not the parent's.
+    pub(crate) fn without_random(map: &ClusterMapReply, mut parents: [u8; 16]) -> Session {
+        for (byte, ours) in parents.iter_mut().zip(std::process::id().to_le_bytes()) {
+            *byte ^= ours;
+        }
+        Session::with_id(map, parents)
+    }
+
+    fn with_id(map: &ClusterMapReply, id: [u8; 16]) -> Session {
+        let meta = map.meta_servers.iter().map(|info| Server::new(info, Role::Meta));
+        let io = map.io_servers.iter().map(|info| Server::new(info, Role::Io));
+        Session {
+            generation: fork::generation(),
+            id,
+            is_fork: false,
+            next_request: AtomicU64::new(16),
+            meta_count: map.meta_servers.len(),
+            servers: meta.chain(io).collect(),
+            slots: Arc::default(),
+            detached: Mutex::default(),
+        }
+    }
+
+    /// A number that no other request of the session has; they rise.
+    pub(crate) fn next_request_id(&self) -> u64 {
+        self.next_request.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A slot for a request that must not be done twice; `None` while all are in use.
+    pub(crate) fn lease_slot(&self) -> Option<SlotLease> {
+        let mut slots = lock(&self.slots);
+        let number = match slots.free.pop() {
+            Some(number) => number,
+            None if slots.used < EXACTLY_ONCE_SLOTS => {
+                slots.used += 1;
+                slots.used - 1
+            }
+            None => return None,
+        };
+        Some(SlotLease { number, slots: self.slots.clone() })
+    }
+
+    pub(crate) fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    pub(crate) fn server(&self, index: usize) -> &Server {
+        &self.servers[index]
+    }
+
+    /// Index of an I/O server by its id in the ring, if the map has it.
+    pub(crate) fn io_index(&self, id: u16) -> Option<usize> {
+        let index = self.meta_count + usize::from(id);
+        (index < self.servers.len()).then_some(index)
+    }
+
+    pub(crate) fn io_indices(&self) -> std::ops::Range<usize> {
+        self.meta_count..self.servers.len()
+    }
+
+    pub(crate) fn meta_indices(&self) -> std::ops::Range<usize> {
+        0..self.meta_count
+    }
+
+    pub(crate) fn abandon(&self) {
+        self.servers.iter().for_each(Server::abandon);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_layout::Layout;
+
+    fn map() -> ClusterMapReply {
+        let server = |name: &str, id| ServerInfo {
+            name: name.to_string(),
+            id,
+            addresses: vec![format!("{name}:1")],
+            socket_path: String::new(),
+        };
+        ClusterMapReply {
+            cluster_id: [1; 16],
+            meta_servers: vec![server("meta", 0)],
+            io_servers: vec![server("io0", 0), server("io1", 1)],
+            default_layout: Layout::new(65536, 0, 2, 2).unwrap(),
+        }
+    }
+
+    #[test]
+    fn slots_are_used_again_and_bounded_and_request_numbers_rise() {
+        let session = Session::new(&map()).unwrap();
+        let first = session.lease_slot().unwrap();
+        let second = session.lease_slot().unwrap();
+        assert_ne!(first.number(), second.number());
+        let number = first.number();
+        drop(first);
+        assert_eq!(session.lease_slot().unwrap().number(), number);
+        let all: Vec<_> = std::iter::from_fn(|| session.lease_slot()).collect();
+        assert_eq!(all.len() + 1, usize::from(EXACTLY_ONCE_SLOTS));
+        assert!(session.next_request_id() < session.next_request_id());
+    }
+
+    #[test]
+    fn servers_are_found_by_their_place() {
+        let session = Session::new(&map()).unwrap();
+        assert_eq!(session.server(session.io_index(1).unwrap()).info.name, "io1");
+        assert_eq!(session.io_index(2), None);
+        assert_eq!(session.server(0).role, Role::Meta);
+        assert_eq!(session.io_indices(), 1..3);
+    }
+}

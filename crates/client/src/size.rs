@@ -1,0 +1,193 @@
+//! Sizes of files that somebody may be writing: their data files know.
+//!
+//! ```text
+//!   attributes say size_live ─► Size to every server of the file, at once ─► size  = greatest end that a data file implies
+//!                                                                            mtime = newest, if newer than the attributes
+//! ```
+
+use weft_layout::Layout;
+use weft_wire::messages::{
+    Attr, Caller, DataSize, FileKind, OpenRequest, SettleRequest, SizeRequest, Time, TruncateBeginRequest,
+    TruncateCommitRequest, TruncateRequest,
+};
+use weft_wire::security::Capability;
+
+use crate::At;
+use crate::batch::{self, Batch, Call};
+use crate::error::Error;
+use crate::inner::Inner;
+
+/// What the data files of a file say together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LiveSize {
+    pub file_bytes: u64,
+    pub mtime: Time,
+}
+
+fn time_key(time: &Time) -> (i64, u32) {
+    (time.seconds, time.nanoseconds)
+}
+
+impl LiveSize {
+    fn of(layout: &Layout, parts: &[DataSize]) -> LiveSize {
+        let ends =
+            parts.iter().enumerate().map(|(slot, part)| layout.logical_size(slot as u16, part.local_bytes));
+        let newest = parts.iter().map(|part| part.mtime.clone()).max_by_key(time_key);
+        LiveSize {
+            file_bytes: ends.max().unwrap_or(0),
+            mtime: newest.unwrap_or(Time { seconds: 0, nanoseconds: 0 }),
+        }
+    }
+
+    /// Puts it into attributes. A time set by hand is as new as the last change of attributes and stays, until data is
+    /// written after it.
+    pub(crate) fn apply(&self, attr: &mut Attr) {
+        attr.size = self.file_bytes;
+        if time_key(&self.mtime) > time_key(&attr.ctime) {
+            attr.mtime = self.mtime.clone();
+        }
+    }
+}
+
+/// Asks all servers of a file.
+pub(crate) fn ask_size(inner: &Inner, capability: &Capability) -> Result<LiveSize, Error> {
+    let requests =
+        on_all_slots(inner, &capability.layout, |_| SizeRequest { capability: capability.clone() })?;
+    let parts: Result<Vec<DataSize>, Error> = batch::ask_all(inner, requests, None).into_iter().collect();
+    Ok(LiveSize::of(&capability.layout, &parts?))
+}
+
+/// One request for each slot of a layout, with the index of its server.
+pub(crate) fn on_all_slots<R>(
+    inner: &Inner,
+    layout: &Layout,
+    request: impl Fn(u16) -> R,
+) -> Result<Vec<(usize, R)>, Error> {
+    let slots = 0..layout.server_count();
+    slots.map(|slot| Ok((inner.io(layout.server_id(slot))?, request(slot)))).collect()
+}
+
+/// Puts the present size into the attributes of each file whose size the metadata server cannot know, all at once.
+pub(crate) fn bring_up_to_date<'a>(
+    inner: &Inner,
+    caller: &Caller,
+    attrs: impl Iterator<Item = &'a mut Attr>,
+) -> Result<(), Error> {
+    let mut live: Vec<&mut Attr> =
+        attrs.filter(|attr| attr.size_live && attr.kind == FileKind::File && attr.layout.is_some()).collect();
+    if live.is_empty() {
+        return Ok(());
+    }
+    let capabilities = capabilities(inner, caller, &live)?;
+    let mut requests = Vec::new();
+    for capability in capabilities.iter().flatten() {
+        let request = |_| SizeRequest { capability: capability.clone() };
+        requests.extend(on_all_slots(inner, &capability.layout, request)?);
+    }
+    let mut parts = batch::ask_all(inner, requests, None).into_iter();
+    for (attr, capability) in live.iter_mut().zip(&capabilities) {
+        // Without one the file has been removed meanwhile; the attributes are the last it had.
+        let Some(capability) = capability else { continue };
+        let count = usize::from(capability.layout.server_count());
+        let parts: Result<Vec<DataSize>, Error> = parts.by_ref().take(count).collect();
+        let size = LiveSize::of(&capability.layout, &parts?);
+        size.apply(attr);
+        offer(inner, attr, capability);
+    }
+    Ok(())
+}
+
+/// A capability for each file: of an open, or one that gives no rights but to ask.
+fn capabilities(
+    inner: &Inner,
+    caller: &Caller,
+    live: &[&mut Attr],
+) -> Result<Vec<Option<Capability>>, Error> {
+    let held = |attr: &Attr| inner.held.of(attr.ino).first().map(|held| held.capability());
+    let mut capabilities: Vec<Option<Capability>> = live.iter().map(|attr| held(attr)).collect();
+    let missing: Vec<usize> = (0..live.len()).filter(|at| capabilities[*at].is_none()).collect();
+    let requests = missing.iter().map(|at| {
+        let at = At::ino(live[*at].ino).to_wire();
+        (inner.meta(), OpenRequest { caller: caller.clone(), at, follow: false, access: 0 })
+    });
+    let replies = batch::ask_all(inner, requests, None);
+    for (at, reply) in missing.into_iter().zip(replies) {
+        match reply {
+            Ok(reply) => capabilities[at] = reply.capability,
+            Err(error) if error.status().is_some() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(capabilities)
+}
+
+/// Offers the size found to the metadata server, which takes it if nobody is writing. The answer is not waited for.
+fn offer(inner: &Inner, attr: &Attr, capability: &Capability) {
+    let writes_itself = inner.held.of(attr.ino).iter().any(|held| held.is_for_writing());
+    if writes_itself {
+        return;
+    }
+    let request = SettleRequest { capability: capability.clone(), file_bytes: attr.size, epoch: attr.epoch };
+    let mut batch = Batch::default();
+    batch.push(Call::of(inner, inner.meta(), &request, 0));
+    batch.detach(inner);
+}
+
+/// Sets a file's size: the metadata server checks and notes it, the I/O servers cut, the metadata server notes the end.
+/// `held` shows that the file is open for writing.
+pub(crate) fn truncate(
+    inner: &Inner,
+    caller: &Caller,
+    at: &At<'_>,
+    held: Option<Capability>,
+    file_bytes: u64,
+) -> Result<(), Error> {
+    batch::reap(inner, false);
+    let request = TruncateBeginRequest { caller: caller.clone(), at: at.to_wire(), held, file_bytes };
+    let begun = batch::ask(inner, inner.meta(), &request)?;
+    if let Some(capability) = begun.capability {
+        let cuts = on_all_slots(inner, &capability.layout, |slot| TruncateRequest {
+            capability: capability.clone(),
+            slot,
+            file_bytes,
+        })?;
+        batch::ask_all(inner, cuts, None).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let commit = TruncateCommitRequest { capability, file_bytes, epoch: begun.attr.epoch };
+        batch::ask(inner, inner.meta(), &commit)?;
+    }
+    inner.held.of(begun.attr.ino).iter().for_each(|held| held.note_size(file_bytes));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(local_bytes: u64, seconds: i64) -> DataSize {
+        DataSize { local_bytes, allocated_bytes: 0, mtime: Time { seconds, nanoseconds: 0 } }
+    }
+
+    fn attr(mtime_s: i64, ctime_s: i64) -> Attr {
+        use weft_wire::Wire;
+        let time = |seconds| Time { seconds, nanoseconds: 0 };
+        Attr { mtime: time(mtime_s), ctime: time(ctime_s), size: 1, ..Attr::sample(&mut 0) }
+    }
+
+    #[test]
+    fn the_greatest_end_counts() {
+        let layout = Layout::new(4096, 0, 3, 3).unwrap();
+        let size = LiveSize::of(&layout, &[part(4096, 5), part(10, 9), part(0, 0)]);
+        assert_eq!(size, LiveSize { file_bytes: 4106, mtime: Time { seconds: 9, nanoseconds: 0 } });
+    }
+
+    #[test]
+    fn a_time_set_by_hand_stays_until_data_is_written_after_it() {
+        let size = LiveSize { file_bytes: 7, mtime: Time { seconds: 50, nanoseconds: 0 } };
+        let mut by_hand = attr(10, 60);
+        size.apply(&mut by_hand);
+        assert_eq!((by_hand.size, by_hand.mtime.seconds), (7, 10));
+        let mut written_after = attr(10, 40);
+        size.apply(&mut written_after);
+        assert_eq!(written_after.mtime.seconds, 50);
+    }
+}
