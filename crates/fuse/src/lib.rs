@@ -1,1 +1,22 @@
-//! (to be written)
+//! Mounts a Weft file system through FUSE.
+//!
+//! [`mount`] serves a mount until it is unmounted; [`umount`] ends one. [`MountOptions`] says how. In the kernel's mount
+//! table the source is the URL (`weft://host:port/path`) and the type `fuse.weft`.
+
+mod attach;
+mod background;
+mod callers;
+mod directory;
+mod fs;
+mod fuser_adapter;
+mod log;
+mod mount;
+mod options;
+mod read_buffer;
+mod sharded;
+mod signals;
+mod umount;
+
+pub use mount::mount;
+pub use options::{MountError, MountOptions};
+pub use umount::{umount, umount_lazy};

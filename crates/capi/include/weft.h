@@ -1,0 +1,255 @@
+/*
+ * weft.h: the C interface of Weft, a parallel file system.
+ *
+ *     weft_fs *fs = weft_connect("weft://head:7000/", NULL);
+ *     weft_file *file = weft_creat(fs, "/results", 0644, NULL);
+ *     if (weft_pwrite(file, data, bytes, 0) < 0)
+ *         fprintf(stderr, "%s\n", weft_last_error());
+ *     weft_close(file);
+ *     weft_disconnect(fs);
+ *
+ * Errors: functions return -1 or NULL and set errno, as in libc. weft_last_error() has the whole story: the operation,
+ * the path, the server, and what to do.
+ *
+ * Threads: every function may be called from any thread, also with the same handle; the cursor of a file (weft_read,
+ * weft_write, weft_lseek) is shared by all who use the handle. The library starts no threads: the calling thread drives
+ * all servers at once. After fork the child may use handles that were open.
+ *
+ * Paths are absolute within the file system ("/a/b"); a URL's path is the directory that they begin at.
+ *
+ * Link with -lweft, or `pkg-config --cflags --libs weft`.
+ */
+#ifndef WEFT_H
+#define WEFT_H
+
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Version of this header; weft_version() is the library's. */
+#define WEFT_VERSION_MAJOR 0
+#define WEFT_VERSION_MINOR 1
+#define WEFT_VERSION_PATCH 0
+
+typedef struct weft_fs weft_fs;     /* a connected file system */
+typedef struct weft_file weft_file; /* an open file */
+typedef struct weft_dir weft_dir;   /* an open directory */
+typedef struct weft_op weft_op;     /* a read or write that is under way */
+
+/* The library's version, "0.1.0". */
+const char *weft_version(void);
+
+/* Short text for an errno value. Never NULL; valid until the thread's next call. */
+const char *weft_strerror(int error);
+
+/* What went wrong in this thread's last call that failed: operation, path, server, and what to do. "" if none failed.
+ * Valid until the thread's next failing call. */
+const char *weft_last_error(void);
+
+/* ---- Connection ------------------------------------------------------------------------------------------------ */
+
+/* Zero-initialise it; what is 0 or NULL is as by default. */
+struct weft_connect_options {
+    const char *key_file;   /* the cluster's secret; default: $WEFT_KEY_FILE, or as `weft help keys` tells */
+    uint32_t timeout_ms;    /* longest time that a call waits for a server that does not answer */
+    uint32_t reserved[6];   /* 0 */
+};
+
+/* Connects to weft://HOST:PORT/PATH[?transport=auto|tcp|shm]. `options` may be NULL. */
+weft_fs *weft_connect(const char *url, const struct weft_connect_options *options);
+
+/* Gives the handle back. Files that are still open keep the connections until they are closed. */
+int weft_disconnect(weft_fs *fs);
+
+/* ---- Layout ---------------------------------------------------------------------------------------------------- */
+
+/* How a file is striped: byte o is in strip o / strip_bytes, and strip s is on server (first_server + s % server_count) of the
+ * ring. */
+struct weft_layout {
+    uint32_t strip_bytes;  /* multiple of 4096; as a wish, 0: as by default */
+    uint16_t server_count; /* as a wish, 0: as by default */
+    uint16_t reserved;     /* 0 */
+    int32_t first_server;  /* as a wish, -1: the metadata server spreads files over the servers */
+};
+
+/* Layout of a file, or a directory's default for what is created in it (ENODATA where it has none). */
+int weft_get_layout(weft_fs *fs, const char *path, struct weft_layout *layout);
+int weft_fget_layout(weft_file *file, struct weft_layout *layout);
+
+/* Sets a directory's default (NULL removes it), or the layout of a file that was never written. */
+int weft_set_layout(weft_fs *fs, const char *path, const struct weft_layout *layout);
+
+/* ---- Files ----------------------------------------------------------------------------------------------------- */
+
+/* flags as of open(2): O_RDONLY, O_WRONLY, O_RDWR with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW, O_SYNC, O_DSYNC.
+ * mode counts with O_CREAT, and is not changed by the umask. */
+weft_file *weft_open(weft_fs *fs, const char *path, int flags, mode_t mode);
+
+/* As weft_open; a file that this call creates gets `layout` (NULL: as by default). */
+weft_file *weft_open_layout(weft_fs *fs, const char *path, int flags, mode_t mode, const struct weft_layout *layout);
+
+/* As weft_open_layout with O_RDWR | O_CREAT | O_TRUNC. */
+weft_file *weft_creat(weft_fs *fs, const char *path, mode_t mode, const struct weft_layout *layout);
+
+/* Reports size and times of what was written, and closes. The handle is gone also when it fails. */
+int weft_close(weft_file *file);
+
+/* At the cursor, through the view if one is set. */
+ssize_t weft_read(weft_file *file, void *buffer, size_t bytes);
+ssize_t weft_write(weft_file *file, const void *buffer, size_t bytes);
+off_t weft_lseek(weft_file *file, off_t offset, int whence);
+
+/* At an offset of the file, whatever view is set. */
+ssize_t weft_pread(weft_file *file, void *buffer, size_t bytes, off_t offset);
+ssize_t weft_pwrite(weft_file *file, const void *buffer, size_t bytes, off_t offset);
+
+/* Many pieces of memory, one contiguous part of the file. */
+ssize_t weft_readv(weft_file *file, const struct iovec *pieces, int count);
+ssize_t weft_writev(weft_file *file, const struct iovec *pieces, int count);
+ssize_t weft_preadv(weft_file *file, const struct iovec *pieces, int count, off_t offset);
+ssize_t weft_pwritev(weft_file *file, const struct iovec *pieces, int count, off_t offset);
+
+/* List I/O: many pieces of memory and many regions of the file in one operation. The pieces in order and the regions in order
+ * are two cuts of the same stream of bytes; they may be cut differently, but must have the same sum.
+ *
+ *     memory:  [---- 6 ----] [-- 4 --]
+ *     file:    [2] [---- 5 ----] [ 3 ]
+ *
+ * Returns the bytes read or written; a read ends early only at the end of the file. */
+ssize_t weft_readv_list(weft_file *file,
+                        size_t memory_count, void *const memory_offsets[], const size_t memory_lengths[],
+                        size_t file_count, const uint64_t file_offsets[], const uint64_t file_lengths[]);
+ssize_t weft_writev_list(weft_file *file,
+                         size_t memory_count, const void *const memory_offsets[], const size_t memory_lengths[],
+                         size_t file_count, const uint64_t file_offsets[], const uint64_t file_lengths[]);
+
+/* The partitioned-file view: of every stride_bytes of the file from `offset` on, the first group_bytes are seen, as one
+ * contiguous file, by weft_read, weft_write and weft_lseek. Process p of n sees its part of interleaved records of r bytes with
+ * { p * r, r, n * r }. */
+struct weft_partition {
+    uint64_t offset;
+    uint64_t group_bytes;
+    uint64_t stride_bytes; /* at least group_bytes */
+};
+
+/* Sets the view (NULL: the whole file) and moves the cursor to its beginning. */
+int weft_set_view(weft_file *file, const struct weft_partition *partition);
+
+int weft_ftruncate(weft_file *file, off_t bytes);
+int weft_truncate(weft_fs *fs, const char *path, off_t bytes);
+
+/* Frees the space under a range, which reads as zeros afterwards. */
+int weft_punch(weft_file *file, off_t offset, off_t bytes);
+
+/* Reserves space; the file grows to the range's end unless keep_size. */
+int weft_allocate(weft_file *file, off_t offset, off_t bytes, int keep_size);
+
+/* Makes durable what was written: weft_fsync with size and times. */
+int weft_fsync(weft_file *file);
+int weft_fdatasync(weft_file *file);
+
+/* Lets others see size and time of what was written, without making it durable. */
+int weft_flush(weft_file *file);
+
+/* ---- Reads and writes that go on while the program does something else ------------------------------------------- */
+
+/* They start at once. The memory must stay valid, and untouched in a read, until weft_test or weft_wait has told the end. The
+ * lists themselves are copied. Data moves during weft_test and weft_wait calls for any operation of the file system, and on the
+ * servers in between. */
+weft_op *weft_iread(weft_file *file, void *buffer, size_t bytes, off_t offset);
+weft_op *weft_iwrite(weft_file *file, const void *buffer, size_t bytes, off_t offset);
+weft_op *weft_ireadv_list(weft_file *file,
+                          size_t memory_count, void *const memory_offsets[], const size_t memory_lengths[],
+                          size_t file_count, const uint64_t file_offsets[], const uint64_t file_lengths[]);
+weft_op *weft_iwritev_list(weft_file *file,
+                           size_t memory_count, const void *const memory_offsets[], const size_t memory_lengths[],
+                           size_t file_count, const uint64_t file_offsets[], const uint64_t file_lengths[]);
+
+/* 1 when it has ended (*result is what the blocking call would have returned, with errno; *op becomes NULL), 0 while it goes on,
+ * -1 where the call makes no sense. */
+int weft_test(weft_op **op, ssize_t *result);
+
+/* Waits for the end; returns what the blocking call would have returned. *op becomes NULL. */
+ssize_t weft_wait(weft_op **op);
+
+/* Waits for all (NULLs are skipped); 0 if none failed. `results` may be NULL. */
+int weft_wait_all(size_t count, weft_op *ops[], ssize_t results[]);
+
+/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+
+/* Memory that servers of the same host reach without a copy (and that is registered once for RDMA). Page-aligned, zeroed. Any other
+ * memory works as well, more slowly. */
+void *weft_mem_alloc(weft_fs *fs, size_t bytes);
+
+/* Gives it back; `memory` as returned by weft_mem_alloc, or NULL. */
+int weft_mem_free(void *memory);
+
+/* ---- Names and attributes -------------------------------------------------------------------------------------- */
+
+int weft_stat(weft_fs *fs, const char *path, struct stat *status);
+int weft_lstat(weft_fs *fs, const char *path, struct stat *status);
+int weft_fstat(weft_file *file, struct stat *status);
+int weft_access(weft_fs *fs, const char *path, int mode);
+
+int weft_mkdir(weft_fs *fs, const char *path, mode_t mode);
+int weft_rmdir(weft_fs *fs, const char *path);
+int weft_unlink(weft_fs *fs, const char *path);
+
+/* flags as of renameat2(2): 0, 1 (RENAME_NOREPLACE), 2 (RENAME_EXCHANGE). */
+int weft_rename(weft_fs *fs, const char *from, const char *to, unsigned int flags);
+int weft_link(weft_fs *fs, const char *from, const char *to);
+int weft_symlink(weft_fs *fs, const char *target, const char *path);
+
+/* Up to `bytes` of the target, without a zero at its end; returns their number. */
+ssize_t weft_readlink(weft_fs *fs, const char *path, char *target, size_t bytes);
+
+int weft_chmod(weft_fs *fs, const char *path, mode_t mode);
+int weft_chown(weft_fs *fs, const char *path, uid_t owner, gid_t group);
+int weft_lchown(weft_fs *fs, const char *path, uid_t owner, gid_t group);
+
+/* times[0] of access, times[1] of modification; NULL: now. UTIME_NOW and UTIME_OMIT as in utimensat(2); flags: 0 or
+ * AT_SYMLINK_NOFOLLOW. */
+int weft_utimens(weft_fs *fs, const char *path, const struct timespec times[2], int flags);
+int weft_futimens(weft_file *file, const struct timespec times[2]);
+
+struct weft_dirent {
+    uint64_t ino;
+    uint64_t cookie;    /* for weft_seekdir: go on after this entry */
+    uint8_t type;       /* DT_REG, DT_DIR, … of dirent.h */
+    char name[256];
+};
+
+/* Entries without "." and "..". */
+weft_dir *weft_opendir(weft_fs *fs, const char *path);
+
+/* The next entry, valid until the next call with this directory. NULL at the end (errno is 0 then) and on errors. */
+const struct weft_dirent *weft_readdir(weft_dir *dir);
+int weft_seekdir(weft_dir *dir, uint64_t cookie);
+int weft_closedir(weft_dir *dir);
+
+/* Extended attributes, as getxattr(2) and its family. */
+ssize_t weft_getxattr(weft_fs *fs, const char *path, const char *name, void *value, size_t bytes);
+int weft_setxattr(weft_fs *fs, const char *path, const char *name, const void *value, size_t bytes, int flags);
+ssize_t weft_listxattr(weft_fs *fs, const char *path, char *names, size_t bytes);
+int weft_removexattr(weft_fs *fs, const char *path, const char *name);
+
+/* Space and files of the whole file system. */
+int weft_statvfs(weft_fs *fs, struct statvfs *space);
+
+/* Makes everything durable that was acknowledged to this client so far. */
+int weft_sync(weft_fs *fs);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,544 @@
+//! Open files: reading, writing, lists and views.
+
+use crate::guard::{Failure, Outcome, call};
+use crate::handles::{borrow, give, result, take, weft_file, weft_fs};
+use libc::{iovec, mode_t, off_t, size_t, ssize_t, stat, timespec};
+use std::ffi::{c_char, c_int, c_void};
+use std::io::{IoSlice, IoSliceMut, SeekFrom};
+use weft_client::{At, File, OpenOptions};
+use weft_layout::{Extent, Layout, Partition, Regions};
+use weft_wire::messages::LayoutWish;
+
+/// `struct weft_layout`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct CLayout {
+    /// Strip size.
+    pub strip_bytes: u32,
+    /// Servers.
+    pub server_count: u16,
+    /// 0.
+    pub reserved: u16,
+    /// First server of the ring; -1 in a wish: any.
+    pub first_server: i32,
+}
+
+/// `struct weft_partition`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+#[allow(non_camel_case_types)]
+pub struct weft_partition {
+    /// Where the first group begins.
+    pub offset: u64,
+    /// Bytes seen of every stride.
+    pub group_bytes: u64,
+    /// From one group to the next.
+    pub stride_bytes: u64,
+}
+
+impl CLayout {
+    pub(crate) fn wish(&self) -> Outcome<LayoutWish> {
+        let first_server_plus_1 = u16::try_from(self.first_server + 1)
+            .map_err(|_| Failure::invalid("first_server is -1 or a server of the ring"))?;
+        Ok(LayoutWish { strip_bytes: self.strip_bytes, server_count: self.server_count, first_server_plus_1 })
+    }
+
+    pub(crate) fn of(layout: &Layout) -> CLayout {
+        CLayout {
+            strip_bytes: layout.strip_bytes(),
+            server_count: layout.server_count(),
+            reserved: 0,
+            first_server: layout.first_server().into(),
+        }
+    }
+}
+
+/// # Safety
+/// `path` is a string.
+unsafe fn open(
+    fs: &weft_fs,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    layout: Option<&CLayout>,
+) -> Outcome<*mut weft_file> {
+    let access = flags & libc::O_ACCMODE;
+    let mut options = OpenOptions::new()
+        .read(access != libc::O_WRONLY)
+        .write(access != libc::O_RDONLY)
+        .create(flags & libc::O_CREAT != 0)
+        .create_new(flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL)
+        .truncate(flags & libc::O_TRUNC != 0)
+        .follow(flags & libc::O_NOFOLLOW == 0)
+        .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
+        .mode(mode & 0o7777);
+    if let Some(layout) = layout {
+        options = options.layout(layout.wish()?);
+    }
+    // SAFETY: as the caller promises.
+    let file = fs.client.open(unsafe { fs.at(path)? }, &options)?;
+    Ok(give(weft_file { file, client: fs.client.clone(), append: flags & libc::O_APPEND != 0 }))
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `fs` is a handle, `path` a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_open(
+    fs: *const weft_fs,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+) -> *mut weft_file {
+    // SAFETY: as the caller promises.
+    call("weft_open", || unsafe { open(borrow(fs)?, path, flags, mode, None) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_open`; `layout` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_open_layout(
+    fs: *const weft_fs,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    layout: *const CLayout,
+) -> *mut weft_file {
+    // SAFETY: as the caller promises.
+    call("weft_open_layout", || unsafe { open(borrow(fs)?, path, flags, mode, layout.as_ref()) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_open_layout`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_creat(
+    fs: *const weft_fs,
+    path: *const c_char,
+    mode: mode_t,
+    layout: *const CLayout,
+) -> *mut weft_file {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
+    // SAFETY: as the caller promises.
+    call("weft_creat", || unsafe { open(borrow(fs)?, path, flags, mode, layout.as_ref()) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle that is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_close(file: *mut weft_file) -> c_int {
+    call("weft_close", || {
+        // SAFETY: as the caller promises.
+        unsafe { take(file)? }.file.close()?;
+        Ok(0)
+    })
+}
+
+/// The caller's memory as a slice to read into.
+///
+/// # Safety
+/// `buffer` is valid for writing `bytes`, and used by nobody else.
+unsafe fn memory_mut<'a>(buffer: *mut c_void, bytes: size_t) -> Outcome<&'a mut [u8]> {
+    match (buffer.is_null(), bytes) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(Failure::new(libc::EFAULT, "the buffer is NULL")),
+        // SAFETY: as the caller promises.
+        _ => Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), bytes) }),
+    }
+}
+
+/// The caller's memory as a slice to write from.
+///
+/// # Safety
+/// `buffer` is valid for reading `bytes`.
+unsafe fn memory<'a>(buffer: *const c_void, bytes: size_t) -> Outcome<&'a [u8]> {
+    match (buffer.is_null(), bytes) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Failure::new(libc::EFAULT, "the buffer is NULL")),
+        // SAFETY: as the caller promises.
+        _ => Ok(unsafe { std::slice::from_raw_parts(buffer.cast(), bytes) }),
+    }
+}
+
+fn position(offset: off_t) -> Outcome<u64> {
+    u64::try_from(offset).map_err(|_| Failure::invalid("the offset is negative"))
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle, `buffer` valid for writing `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_read(file: *const weft_file, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+    // SAFETY: as the caller promises.
+    call("weft_read", || unsafe { Ok(borrow(file)?.file.read(memory_mut(buffer, bytes)?)? as ssize_t) })
+}
+
+fn write(file: &weft_file, data: &[u8]) -> Outcome<ssize_t> {
+    if file.append {
+        let offset = file.file.append(data)?;
+        file.file.seek(SeekFrom::Start(offset + data.len() as u64))?;
+        return Ok(data.len() as ssize_t);
+    }
+    Ok(file.file.write(data)? as ssize_t)
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle, `buffer` valid for reading `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_write(file: *const weft_file, buffer: *const c_void, bytes: size_t) -> ssize_t {
+    // SAFETY: as the caller promises.
+    call("weft_write", || unsafe { write(borrow(file)?, memory(buffer, bytes)?) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_lseek(file: *const weft_file, offset: off_t, whence: c_int) -> off_t {
+    call("weft_lseek", || {
+        let target = match whence {
+            libc::SEEK_SET => SeekFrom::Start(position(offset)?),
+            libc::SEEK_CUR => SeekFrom::Current(offset),
+            libc::SEEK_END => SeekFrom::End(offset),
+            _ => return Err(Failure::invalid("whence is SEEK_SET, SEEK_CUR or SEEK_END")),
+        };
+        // SAFETY: as the caller promises.
+        Ok(unsafe { borrow(file)? }.file.seek(target)? as off_t)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_read`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_pread(
+    file: *const weft_file,
+    buffer: *mut c_void,
+    bytes: size_t,
+    offset: off_t,
+) -> ssize_t {
+    call("weft_pread", || {
+        // SAFETY: as the caller promises.
+        let (file, buffer) = unsafe { (borrow(file)?, memory_mut(buffer, bytes)?) };
+        Ok(file.file.read_at(buffer, position(offset)?)? as ssize_t)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_write`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_pwrite(
+    file: *const weft_file,
+    buffer: *const c_void,
+    bytes: size_t,
+    offset: off_t,
+) -> ssize_t {
+    call("weft_pwrite", || {
+        // SAFETY: as the caller promises.
+        let (file, buffer) = unsafe { (borrow(file)?, memory(buffer, bytes)?) };
+        Ok(file.file.write_at(buffer, position(offset)?)? as ssize_t)
+    })
+}
+
+/// # Safety
+/// `pieces` has `count` valid pieces.
+unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
+    let count = usize::try_from(count).map_err(|_| Failure::invalid("the number of pieces is negative"))?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if pieces.is_null() {
+        return Err(Failure::new(libc::EFAULT, "the list of pieces is NULL"));
+    }
+    // SAFETY: as the caller promises.
+    Ok(unsafe { std::slice::from_raw_parts(pieces, count) })
+}
+
+/// # Safety
+/// Every piece is valid for writing, and no two overlap.
+unsafe fn pieces_mut<'a>(list: *const iovec, count: c_int) -> Outcome<Vec<IoSliceMut<'a>>> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        pieces(list, count)?
+            .iter()
+            .map(|piece| memory_mut(piece.iov_base, piece.iov_len).map(IoSliceMut::new))
+            .collect()
+    }
+}
+
+/// # Safety
+/// Every piece is valid for reading.
+unsafe fn pieces_const<'a>(list: *const iovec, count: c_int) -> Outcome<Vec<IoSlice<'a>>> {
+    // SAFETY: as the caller promises.
+    unsafe {
+        pieces(list, count)?
+            .iter()
+            .map(|piece| memory(piece.iov_base, piece.iov_len).map(IoSlice::new))
+            .collect()
+    }
+}
+
+/// Reads at the cursor into many pieces: in one operation, so that the cursor moves once.
+fn readv(file: &weft_file, pieces: &mut [IoSliceMut<'_>]) -> Outcome<ssize_t> {
+    let mut data = vec![0; pieces.iter().map(|piece| piece.len()).sum()];
+    let bytes = file.file.read(&mut data)?;
+    let mut rest = &data[..bytes];
+    for piece in pieces {
+        let (now, later) = rest.split_at(piece.len().min(rest.len()));
+        piece[..now.len()].copy_from_slice(now);
+        rest = later;
+    }
+    Ok(bytes as ssize_t)
+}
+
+fn joined(pieces: &[IoSlice<'_>]) -> Vec<u8> {
+    pieces.iter().flat_map(|piece| piece.iter().copied()).collect()
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle, `list` has `count` pieces valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_readv(file: *const weft_file, list: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as the caller promises.
+    call("weft_readv", || unsafe { readv(borrow(file)?, &mut pieces_mut(list, count)?) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle, `list` has `count` pieces valid for reading.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_writev(file: *const weft_file, list: *const iovec, count: c_int) -> ssize_t {
+    // SAFETY: as the caller promises.
+    call("weft_writev", || unsafe { write(borrow(file)?, &joined(&pieces_const(list, count)?)) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_readv`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_preadv(
+    file: *const weft_file,
+    list: *const iovec,
+    count: c_int,
+    offset: off_t,
+) -> ssize_t {
+    call("weft_preadv", || {
+        // SAFETY: as the caller promises.
+        let (file, mut list) = unsafe { (borrow(file)?, pieces_mut(list, count)?) };
+        Ok(file.file.readv_at(&mut list, position(offset)?)? as ssize_t)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_writev`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_pwritev(
+    file: *const weft_file,
+    list: *const iovec,
+    count: c_int,
+    offset: off_t,
+) -> ssize_t {
+    call("weft_pwritev", || {
+        // SAFETY: as the caller promises.
+        let (file, list) = unsafe { (borrow(file)?, pieces_const(list, count)?) };
+        Ok(file.file.writev_at(&list, position(offset)?)? as ssize_t)
+    })
+}
+
+/// Both sides of a list operation: memory by address, file by offset.
+pub(crate) struct Lists {
+    pub(crate) memory: Regions,
+    pub(crate) file: Regions,
+}
+
+/// # Safety
+/// The arrays have as many values as said, and outlive the call.
+pub(crate) unsafe fn lists(
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const u64,
+    file_lengths: *const u64,
+) -> Outcome<Lists> {
+    // SAFETY: as the caller promises.
+    let (addresses, lengths) =
+        unsafe { (array(memory_offsets, memory_count)?, array(memory_lengths, memory_count)?) };
+    let pieces = addresses.iter().zip(lengths);
+    let memory: Vec<Extent> =
+        pieces.map(|(address, bytes)| Extent { offset: *address as u64, bytes: *bytes as u64 }).collect();
+    // SAFETY: as the caller promises.
+    let (offsets, lengths) = unsafe { (array(file_offsets, file_count)?, array(file_lengths, file_count)?) };
+    let extents = offsets.iter().zip(lengths);
+    let file: Vec<Extent> =
+        extents.map(|(offset, bytes)| Extent { offset: *offset, bytes: *bytes }).collect();
+    Ok(Lists { memory: Regions::list(memory), file: Regions::list(file) })
+}
+
+/// # Safety
+/// `first` is valid for reading `count` values.
+unsafe fn array<'a, T>(first: *const T, count: size_t) -> Outcome<&'a [T]> {
+    match (first.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Failure::new(libc::EFAULT, "a list is NULL")),
+        // SAFETY: as the caller promises.
+        _ => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+    }
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_readv_list(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const u64,
+    file_lengths: *const u64,
+) -> ssize_t {
+    // SAFETY: as the caller promises.
+    call("weft_readv_list", || unsafe {
+        let file = borrow(file)?;
+        let lists =
+            lists(memory_count, memory_offsets, memory_lengths, file_count, file_offsets, file_lengths)?;
+        Ok(file.file.read_raw(std::ptr::null_mut(), &lists.memory, &lists.file)? as ssize_t)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_readv_list`; the memory is valid for reading.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_writev_list(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const u64,
+    file_lengths: *const u64,
+) -> ssize_t {
+    // SAFETY: as the caller promises.
+    call("weft_writev_list", || unsafe {
+        let file = borrow(file)?;
+        let lists =
+            lists(memory_count, memory_offsets, memory_lengths, file_count, file_offsets, file_lengths)?;
+        Ok(file.file.write_raw(std::ptr::null(), &lists.memory, &lists.file)? as ssize_t)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle, `partition` NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_set_view(file: *const weft_file, partition: *const weft_partition) -> c_int {
+    call("weft_set_view", || {
+        // SAFETY: as the caller promises.
+        let (file, partition) = unsafe { (borrow(file)?, partition.as_ref()) };
+        let partition = partition
+            .map(|view| Partition::new(view.offset, view.group_bytes, view.stride_bytes))
+            .transpose()
+            .map_err(|error| Failure::invalid(error.to_string()))?;
+        file.file.set_view(partition);
+        Ok(0)
+    })
+}
+
+/// Defines a function of an open file that takes numbers only and returns 0.
+macro_rules! on_file {
+    ($($name:ident($file:ident $(, $argument:ident: $kind:ty)*) $body:block)*) => { $(
+        /// See weft.h.
+        ///
+        /// # Safety
+        /// `file` is a handle.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(file: *const weft_file $(, $argument: $kind)*) -> c_int {
+            call(stringify!($name), || {
+                // SAFETY: as the caller promises.
+                let $file: &File = unsafe { &borrow(file)?.file };
+                $body
+                Ok(0)
+            })
+        }
+    )* };
+}
+
+on_file! {
+    weft_ftruncate(file, bytes: off_t) { file.truncate(position(bytes)?)?; }
+    weft_punch(file, offset: off_t, bytes: off_t) { file.punch(position(offset)?, position(bytes)?)?; }
+    weft_allocate(file, offset: off_t, bytes: off_t, keep_size: c_int) {
+        file.allocate(position(offset)?, position(bytes)?, keep_size != 0)?;
+    }
+    weft_fsync(file) { file.sync_data()?; }
+    weft_fdatasync(file) { file.sync_data()?; }
+    weft_flush(file) { file.flush()?; }
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle, `status` valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_fstat(file: *const weft_file, status: *mut stat) -> c_int {
+    call("weft_fstat", || {
+        // SAFETY: as the caller promises.
+        let (file, status) = unsafe { (borrow(file)?, result("status", status)?) };
+        *status = crate::names::status_of(&file.file.stat()?);
+        Ok(0)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle, `times` NULL or two valid values.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_futimens(file: *const weft_file, times: *const timespec) -> c_int {
+    call("weft_futimens", || {
+        // SAFETY: as the caller promises.
+        let (file, changes) = unsafe { (borrow(file)?, crate::names::times_to_set(times)?) };
+        // A report of writes after this would set the time of modification again.
+        file.file.flush()?;
+        file.client.setattr(At::ino(file.file.ino()), false, &changes)?;
+        Ok(0)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle, `layout` valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_fget_layout(file: *const weft_file, layout: *mut CLayout) -> c_int {
+    call("weft_fget_layout", || {
+        // SAFETY: as the caller promises.
+        let (file, layout) = unsafe { (borrow(file)?, result("layout", layout)?) };
+        *layout = CLayout::of(&file.file.layout());
+        Ok(0)
+    })
+}

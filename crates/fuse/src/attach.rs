@@ -1,0 +1,190 @@
+//! Getting a FUSE connection attached to a directory: by mount(2) as root, else through the helper `fusermount3`.
+//!
+//! ```text
+//!   root                                    others (or auto_unmount)
+//!   open /dev/fuse ──► mount(2) with fd=N    fusermount3 -o … DIR  ── the descriptor, over a socket ──► here
+//! ```
+//!
+//! The crate `fuser` can mount as well, but then it unmounts the *directory* when a session ends: whatever is mounted there
+//! by then. [`Attached`] knows its own device number and leaves others' mounts alone.
+
+use crate::options::{MountError, MountOptions};
+use crate::umount;
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const FUSE_DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+/// Tells the helper the number of the socket on which it sends the descriptor.
+const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
+
+/// A mount of ours. Dropped before the kernel has let go of it, it detaches it.
+pub(crate) struct Attached {
+    dir: PathBuf,
+    /// `major:minor`, as in mountinfo.
+    pub(crate) device: String,
+    /// With auto_unmount, the helper unmounts when this is closed.
+    _helper: Option<UnixStream>,
+}
+
+/// Mounts; the descriptor is the connection to the kernel, on which its first request waits.
+pub(crate) fn attach(options: &MountOptions) -> Result<(Attached, OwnedFd), MountError> {
+    let by_system_call = if options.auto_unmount { Err(libc::EPERM) } else { by_system_call(options)? };
+    let (connection, helper) = match by_system_call {
+        Ok(connection) => (connection, None),
+        Err(_) => by_helper(options)?,
+    };
+    let mounts = umount::mounts();
+    let mount = mounts.into_iter().rev().find(|mount| mount.dir == options.dir);
+    let device = mount.map(|mount| mount.device).unwrap_or_default();
+    let helper = helper.filter(|_| options.auto_unmount);
+    Ok((Attached { dir: options.dir.clone(), device, _helper: helper }, connection))
+}
+
+fn refused(options: &MountOptions, source: io::Error) -> MountError {
+    MountError::Kernel { dir: options.dir.clone(), source }
+}
+
+/// The inner error is EPERM: this user may not mount by himself.
+fn by_system_call(options: &MountOptions) -> Result<Result<OwnedFd, i32>, MountError> {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return Ok(Err(libc::EPERM));
+    }
+    let device = File::options()
+        .read(true)
+        .write(true)
+        .open(FUSE_DEVICE)
+        .map_err(|source| refused(options, source))?;
+    // SAFETY: neither call has preconditions.
+    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let mut data =
+        format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let read_only = if options.read_only { libc::MS_RDONLY } else { 0 };
+    let flags = libc::MS_NODEV | libc::MS_NOSUID | read_only;
+    let source = c_string(options, options.url.to_string().as_bytes())?;
+    let dir = c_string(options, options.dir.as_os_str().as_bytes())?;
+    let data = c_string(options, data.as_bytes())?;
+    // SAFETY: all pointers are to strings that end with a zero and live through the call.
+    let mounted = unsafe {
+        libc::mount(source.as_ptr(), dir.as_ptr(), c"fuse.weft".as_ptr(), flags, data.as_ptr().cast())
+    };
+    match (mounted, io::Error::last_os_error()) {
+        (0, _) => Ok(Ok(device.into())),
+        (_, error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Err(libc::EPERM)),
+        (_, error) => Err(refused(options, error)),
+    }
+}
+
+fn c_string(options: &MountOptions, bytes: &[u8]) -> Result<CString, MountError> {
+    let reason = || "a name contains a zero byte".to_string();
+    CString::new(bytes).map_err(|_| MountError::MountPoint { dir: options.dir.clone(), reason: reason() })
+}
+
+fn by_helper(options: &MountOptions) -> Result<(OwnedFd, Option<UnixStream>), MountError> {
+    let failed = |source| refused(options, source);
+    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+    let mut command = Command::new(HELPER);
+    command.arg("-o").arg(helper_options(options)).arg("--").arg(&options.dir);
+    command.env(HELPER_SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let socket = theirs.as_raw_fd();
+    // SAFETY: between fork and exec only fcntl is called, which is allowed there; the socket is open until after spawn.
+    unsafe {
+        command.pre_exec(move || match libc::fcntl(socket, libc::F_SETFD, 0) {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        });
+    }
+    let mut child = command.spawn().map_err(|error| {
+        let text = format!("{HELPER} cannot be run ({error}); install the package fuse3, or mount as root");
+        failed(io::Error::new(error.kind(), text))
+    })?;
+    drop(theirs);
+    if let Some(connection) = receive_descriptor(&ours) {
+        if !options.auto_unmount {
+            let _ = child.wait();
+        }
+        return Ok((connection, Some(ours)));
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    Err(failed(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_string())))
+}
+
+/// `a,b=c`, with commas in values escaped.
+fn helper_options(options: &MountOptions) -> String {
+    let source = options.url.to_string().replace('\\', "\\\\").replace(',', "\\,");
+    let mut text = format!("fsname={source},subtype=weft,default_permissions,nodev,nosuid");
+    for (wanted, name) in [
+        (options.allow_other, "allow_other"),
+        (options.read_only, "ro"),
+        (options.auto_unmount, "auto_unmount"),
+    ] {
+        if wanted {
+            text.push(',');
+            text.push_str(name);
+        }
+    }
+    text
+}
+
+/// One byte comes with the descriptor; nothing comes where the helper failed.
+fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
+    let mut byte = 0u8;
+    let mut part = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let mut control = [0u64; 8];
+    // SAFETY: all pointers in the message are to places that live through the call and are as long as said; a control
+    // message is read only where the kernel says that there is one, and its descriptor then belongs to this process.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        if libc::recvmsg(socket.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) <= 0 {
+            return None;
+        }
+        let header = libc::CMSG_FIRSTHDR(&message);
+        if header.is_null() || (*header).cmsg_type != libc::SCM_RIGHTS {
+            return None;
+        }
+        let descriptor = libc::CMSG_DATA(header).cast::<i32>().read_unaligned();
+        Some(OwnedFd::from_raw_fd(descriptor))
+    }
+}
+
+/// Whether every serving thread can have a descriptor of its own.
+pub(crate) fn can_clone() -> bool {
+    File::options().read(true).write(true).open(FUSE_DEVICE).is_ok()
+}
+
+impl Attached {
+    fn is_there(&self) -> bool {
+        let is_ours = |mount: &umount::MountLine| mount.dir == self.dir && mount.device == self.device;
+        umount::mounts().iter().any(|mount| mount.is_weft() && is_ours(mount))
+    }
+
+    /// The kernel reads ahead 128 KiB at most unless the backing device of the mount says otherwise; only root may say it.
+    pub(crate) fn read_ahead(&self, kib: u32) {
+        let setting = Path::new("/sys/class/bdi").join(&self.device).join("read_ahead_kb");
+        let _ = std::fs::write(setting, kib.to_string());
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if self.is_there() {
+            let _ = umount::umount_lazy(&self.dir);
+        }
+    }
+}

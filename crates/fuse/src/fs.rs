@@ -1,0 +1,625 @@
+//! The file system as a kernel interface sees it, without any kernel interface in it.
+//!
+//! ```text
+//!   kernel ──► fuser_adapter (decodes, replies) ──► WeftFs (this) ──► weft_client ──► servers
+//!                       ▲                              │
+//!                       └────── KernelCache ◄──────────┘   "forget the attributes of inode 7"
+//! ```
+//!
+//! **Inodes.** A node number is Weft's inode number, so nothing has to be looked up or kept for it. Only the root of
+//! the mount differs: the kernel calls it 1, whichever directory of the cluster it is.
+//!
+//! **Permissions** are checked twice: by the kernel (`default_permissions`) with the attributes it has cached, so that a
+//! cached name or a cached page gives nothing away to a user who may not have it; and by the metadata server with
+//! the caller's user, group and supplementary groups, which decides.
+//!
+//! **Caching.** Attributes and names are believed for the timeouts of the mount (1 s by default): so late may a change by
+//! another client be seen in what the kernel knows already. A name that does not exist is never cached. An `open`
+//! always asks the metadata server: if size or modification time are not what they were at the open before, or
+//! somebody may be writing, the cached pages of the file go, and attributes that the kernel has wrong go as well. So
+//! whoever opens a file after another client has closed it sees all of it.
+//!
+//! **Writes** go straight to the I/O servers (no write-back cache). What this mount has written is reported to the
+//! metadata server before attributes of that file are read or set, so `stat` after `write` is right at once, and a
+//! modification time that was set is not overwritten when the file is closed.
+
+use crate::callers::{Callers, Requester};
+use crate::directory::{DirItem, DirStream};
+use crate::read_buffer::with_read_buffer;
+use crate::sharded::Sharded;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+use weft_client::{At, Client, File, OpenOptions, SetAttr, SetTime};
+use weft_wire::messages::{Attr, FileKind, Time};
+
+/// The kernel's number for the root of a mount; FUSE fixes it.
+pub(crate) const ROOT_NODE: u64 = 1;
+const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
+
+/// An error as the kernel wants it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) i32);
+
+impl From<weft_client::Error> for Errno {
+    fn from(error: weft_client::Error) -> Errno {
+        let errno = error.errno();
+        crate::log::server_trouble(errno, &error);
+        Errno(errno)
+    }
+}
+
+/// Result of an operation of the file system.
+pub(crate) type Outcome<T> = Result<T, Errno>;
+
+/// What the file system asks of the kernel.
+pub(crate) trait KernelCache: Send + Sync {
+    /// Drop the cached attributes of an inode, but not its pages.
+    fn attributes_changed(&self, node: u64);
+}
+
+/// An inode as told to the kernel.
+pub(crate) struct Told {
+    /// Its attributes, with the kernel's number for it.
+    pub(crate) attr: Attr,
+    /// How long they may be believed.
+    pub(crate) attr_valid: Duration,
+    /// How long the name may be believed.
+    pub(crate) entry_valid: Duration,
+}
+
+/// An open file as told to the kernel.
+pub(crate) struct Opened {
+    /// Number for later requests.
+    pub(crate) handle: u64,
+    /// Bypass the page cache.
+    pub(crate) direct_io: bool,
+    /// Pages cached before are still good.
+    pub(crate) keep_cache: bool,
+}
+
+/// Attributes to set.
+#[derive(Default)]
+pub(crate) struct Changes {
+    pub(crate) mode: Option<u32>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) size: Option<u64>,
+    pub(crate) atime: Option<SetTime>,
+    pub(crate) mtime: Option<SetTime>,
+}
+
+/// What the file system is told once.
+pub(crate) struct Behaviour {
+    pub(crate) direct_io: bool,
+    pub(crate) attr_timeout: Duration,
+    pub(crate) entry_timeout: Duration,
+}
+
+struct OpenFile {
+    file: File,
+    ino: u64,
+    append: bool,
+    writable: bool,
+    /// Whether set-id bits may have to be cleared by a write.
+    set_id: AtomicBool,
+}
+
+/// What is remembered of a regular file that the kernel knows.
+#[derive(Default)]
+struct Note {
+    /// Size and modification time last told to the kernel.
+    told: Option<(u64, Time)>,
+    /// The same when the pages that the kernel may hold were read first.
+    pages: Option<(u64, Time)>,
+    /// When this mount created it.
+    created: Option<Instant>,
+}
+
+/// A mounted Weft file system.
+pub(crate) struct WeftFs {
+    callers: Callers,
+    root_ino: u64,
+    behaviour: Behaviour,
+    next_handle: AtomicU64,
+    files: Sharded<u64, Arc<OpenFile>>,
+    writers: Sharded<u64, Vec<Arc<OpenFile>>>,
+    directories: Sharded<u64, Arc<Mutex<DirStream>>>,
+    notes: Sharded<u64, Note>,
+    kernel: OnceLock<Box<dyn KernelCache>>,
+}
+
+impl WeftFs {
+    /// A file system whose root is the directory `root_ino` of the cluster.
+    pub(crate) fn new(client: &Client, root_ino: u64, behaviour: Behaviour) -> WeftFs {
+        WeftFs {
+            callers: Callers::new(client),
+            root_ino,
+            behaviour,
+            next_handle: AtomicU64::new(1),
+            files: Sharded::default(),
+            writers: Sharded::default(),
+            directories: Sharded::default(),
+            notes: Sharded::default(),
+            kernel: OnceLock::new(),
+        }
+    }
+
+    /// Sets whom to tell about changes seen; before the first request.
+    pub(crate) fn connect_kernel(&self, kernel: Box<dyn KernelCache>) {
+        let _ = self.kernel.set(kernel);
+    }
+
+    /// Reports and closes every open file, when the mount ends before its users do.
+    pub(crate) fn close_all(&self) {
+        self.writers.drain();
+        for open in self.files.drain() {
+            if let Some(open) = Arc::into_inner(open) {
+                let _ = open.file.close();
+            }
+        }
+    }
+
+    fn ino(&self, node: u64) -> u64 {
+        if node == ROOT_NODE { self.root_ino } else { node }
+    }
+
+    fn node(&self, ino: u64) -> u64 {
+        if ino == self.root_ino { ROOT_NODE } else { ino }
+    }
+
+    /// Attributes for the kernel; notes what it was told.
+    fn tell(&self, mut attr: Attr) -> Told {
+        if attr.kind == FileKind::File {
+            self.notes.lock(&attr.ino).entry(attr.ino).or_default().told =
+                Some((attr.size, attr.mtime.clone()));
+        }
+        attr.ino = self.node(attr.ino);
+        Told { attr, attr_valid: self.behaviour.attr_timeout, entry_valid: self.behaviour.entry_timeout }
+    }
+
+    fn file(&self, handle: u64) -> Outcome<Arc<OpenFile>> {
+        self.files.lock(&handle).get(&handle).cloned().ok_or(Errno(libc::EBADF))
+    }
+
+    /// Reports what this mount wrote to `ino`; returns the attributes after it, if anything was reported.
+    fn report_writes(&self, ino: u64) -> Outcome<Option<Attr>> {
+        let writers = self.writers.lock(&ino).get(&ino).cloned().unwrap_or_default();
+        let mut attr = None;
+        for writer in writers {
+            attr = writer.file.flush()?.or(attr);
+        }
+        Ok(attr)
+    }
+}
+
+/// Names and attributes.
+impl WeftFs {
+    pub(crate) fn lookup(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<Told> {
+        let client = self.callers.client(who);
+        let attr = client.stat(self.at(parent, name), false)?;
+        Ok(self.tell(self.with_own_writes(&client, attr)?))
+    }
+
+    /// `attr`, or newer ones where this mount has written to the file and not reported it.
+    fn with_own_writes(&self, client: &Client, attr: Attr) -> Outcome<Attr> {
+        if attr.kind != FileKind::File || !self.writers.lock(&attr.ino).contains_key(&attr.ino) {
+            return Ok(attr);
+        }
+        match self.report_writes(attr.ino)? {
+            Some(attr) if !attr.size_live => Ok(attr),
+            _ => Ok(client.getattr(attr.ino)?),
+        }
+    }
+
+    pub(crate) fn getattr(&self, who: Requester, node: u64) -> Outcome<Told> {
+        let ino = self.ino(node);
+        self.report_writes(ino)?;
+        Ok(self.tell(self.callers.client(who).getattr(ino)?))
+    }
+
+    pub(crate) fn setattr(
+        &self,
+        who: Requester,
+        node: u64,
+        handle: Option<u64>,
+        changes: Changes,
+    ) -> Outcome<Told> {
+        let ino = self.ino(node);
+        let client = self.callers.client(who);
+        self.report_writes(ino)?;
+        if let Some(size) = changes.size {
+            self.truncate(&client, who, ino, handle, size)?;
+        }
+        if let Some(mode) = changes.mode {
+            let writers = self.writers.lock(&ino).get(&ino).cloned().unwrap_or_default();
+            writers.iter().for_each(|writer| writer.set_id.store(mode & SET_ID_BITS != 0, Ordering::Relaxed));
+        }
+        let wanted = SetAttr {
+            mode: changes.mode.map(|mode| mode & 0o7777),
+            uid: changes.uid,
+            gid: changes.gid,
+            atime: changes.atime,
+            mtime: changes.mtime,
+        };
+        let attr = if wanted == SetAttr::default() {
+            client.getattr(ino)?
+        } else {
+            client.setattr(At::ino(ino), false, &wanted)?
+        };
+        Ok(self.tell(attr))
+    }
+
+    fn truncate(
+        &self,
+        client: &Client,
+        who: Requester,
+        ino: u64,
+        handle: Option<u64>,
+        size: u64,
+    ) -> Outcome<()> {
+        let open = handle.and_then(|handle| self.file(handle).ok()).filter(|open| open.writable);
+        match &open {
+            Some(open) => open.file.truncate(size)?,
+            None => client.truncate(At::ino(ino), size)?,
+        }
+        match open {
+            Some(open) if who.uid != 0 => self.clear_set_id(&open),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn readlink(&self, who: Requester, node: u64) -> Outcome<Vec<u8>> {
+        Ok(self.callers.client(who).readlink(At::ino(self.ino(node)))?)
+    }
+
+    pub(crate) fn mknod(
+        &self,
+        who: Requester,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        rdev: u32,
+    ) -> Outcome<Told> {
+        let client = self.callers.client(who);
+        let at = self.at(parent, name);
+        let kind = match mode & libc::S_IFMT {
+            0 | libc::S_IFREG => {
+                let options = OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777);
+                let file = client.open(at, &options)?;
+                let attr = file.attr();
+                file.close()?;
+                return Ok(self.tell(attr));
+            }
+            libc::S_IFIFO => FileKind::Fifo,
+            libc::S_IFSOCK => FileKind::Socket,
+            libc::S_IFCHR => FileKind::Character,
+            libc::S_IFBLK => FileKind::Block,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        Ok(self.tell(client.mknod(at, kind, mode & 0o7777, rdev)?))
+    }
+
+    pub(crate) fn mkdir(&self, who: Requester, parent: u64, name: &OsStr, mode: u32) -> Outcome<Told> {
+        Ok(self.tell(self.callers.client(who).mkdir(self.at(parent, name), mode & 0o7777)?))
+    }
+
+    pub(crate) fn unlink(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<()> {
+        Ok(self.callers.client(who).unlink(self.at(parent, name))?)
+    }
+
+    pub(crate) fn rmdir(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<()> {
+        Ok(self.callers.client(who).rmdir(self.at(parent, name))?)
+    }
+
+    pub(crate) fn symlink(&self, who: Requester, parent: u64, name: &OsStr, target: &[u8]) -> Outcome<Told> {
+        Ok(self.tell(self.callers.client(who).symlink(self.at(parent, name), target)?))
+    }
+
+    pub(crate) fn rename(
+        &self,
+        who: Requester,
+        (parent, name): (u64, &OsStr),
+        (new_parent, new_name): (u64, &OsStr),
+        flags: u32,
+    ) -> Outcome<()> {
+        let (from, to) = (self.at(parent, name), self.at(new_parent, new_name));
+        Ok(self.callers.client(who).rename(from, to, flags)?)
+    }
+
+    pub(crate) fn link(&self, who: Requester, node: u64, parent: u64, name: &OsStr) -> Outcome<Told> {
+        let ino = self.ino(node);
+        self.report_writes(ino)?;
+        let attr = self.callers.client(who).link(At::ino(ino), false, self.at(parent, name))?;
+        Ok(self.tell(attr))
+    }
+
+    pub(crate) fn access(&self, who: Requester, node: u64, mask: u32) -> Outcome<()> {
+        Ok(self.callers.client(who).access(At::ino(self.ino(node)), false, mask)?)
+    }
+
+    pub(crate) fn forget(&self, node: u64) {
+        let ino = self.ino(node);
+        self.notes.lock(&ino).remove(&ino);
+    }
+
+    fn at<'a>(&self, parent: u64, name: &'a OsStr) -> At<'a> {
+        At::child(self.ino(parent), name.as_bytes())
+    }
+}
+
+/// Open files.
+impl WeftFs {
+    pub(crate) fn create(
+        &self,
+        who: Requester,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        flags: i32,
+    ) -> Outcome<(Told, Opened)> {
+        let options = open_options(flags).create(true).mode(mode & 0o7777);
+        let options = if flags & libc::O_EXCL != 0 { options.create_new(true) } else { options };
+        let file = self.callers.client(who).open(self.at(parent, name), &options)?;
+        let attr = file.attr();
+        if file.created() {
+            self.notes.lock(&attr.ino).entry(attr.ino).or_default().created = Some(Instant::now());
+        }
+        let opened = self.add_file(file, flags);
+        self.truncated_at_open(who, &opened, flags)?;
+        Ok((self.tell(attr), opened))
+    }
+
+    pub(crate) fn open(&self, who: Requester, node: u64, flags: i32) -> Outcome<Opened> {
+        let file = self.callers.client(who).open(At::ino(self.ino(node)), &open_options(flags))?;
+        let opened = self.add_file(file, flags);
+        self.truncated_at_open(who, &opened, flags)?;
+        Ok(opened)
+    }
+
+    /// Who truncates without being root ends set-id bits, as by a write.
+    fn truncated_at_open(&self, who: Requester, opened: &Opened, flags: i32) -> Outcome<()> {
+        if flags & libc::O_TRUNC == 0 || who.uid == 0 {
+            return Ok(());
+        }
+        let open = self.file(opened.handle)?;
+        self.clear_set_id(&open)
+    }
+
+    fn add_file(&self, file: File, flags: i32) -> Opened {
+        let attr = file.attr();
+        let append = flags & libc::O_APPEND != 0;
+        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let set_id = AtomicBool::new(attr.mode & SET_ID_BITS != 0);
+        let open = Arc::new(OpenFile { ino: attr.ino, file, append, writable, set_id });
+        if writable {
+            self.writers.lock(&attr.ino).entry(attr.ino).or_default().push(open.clone());
+        }
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.files.lock(&handle).insert(handle, open);
+        let keep_cache = self.pages_still_good(&attr) && flags & libc::O_TRUNC == 0;
+        // The kernel computes the position of an appending write from a size that may be old; without the page cache the
+        // server's position is the only one.
+        let direct_io = self.behaviour.direct_io || (append && writable);
+        Opened { handle, direct_io, keep_cache }
+    }
+
+    /// Compares the attributes of a file that is being opened with what the kernel has of it.
+    fn pages_still_good(&self, attr: &Attr) -> bool {
+        let now = (!attr.size_live).then(|| (attr.size, attr.mtime.clone()));
+        let mut shard = self.notes.lock(&attr.ino);
+        let note = shard.entry(attr.ino).or_default();
+        let same_pages = now.is_some() && note.pages == now;
+        let same_attributes = now.is_some() && note.told == now;
+        note.pages = now;
+        drop(shard);
+        if !same_attributes {
+            self.invalidate(attr.ino);
+        }
+        same_pages
+    }
+
+    /// Has the kernel ask for the attributes of `ino` again.
+    fn invalidate(&self, ino: u64) {
+        if let Some(kernel) = self.kernel.get() {
+            kernel.attributes_changed(self.node(ino));
+        }
+    }
+
+    /// Reads up to `bytes`, and passes them to `reply` where they are.
+    pub(crate) fn read(&self, handle: u64, offset: u64, bytes: usize, reply: impl FnOnce(Outcome<&[u8]>)) {
+        with_read_buffer(self.callers.root(), bytes, |buffer| {
+            let read = self.file(handle).and_then(|open| Ok(open.file.read_at(buffer, offset)?));
+            reply(read.map(|bytes| &buffer[..bytes]));
+        });
+    }
+
+    /// Writes all of `data`; `clear_set_id` when the writer must lose the file's set-id bits.
+    pub(crate) fn write(&self, handle: u64, offset: u64, data: &[u8], clear_set_id: bool) -> Outcome<usize> {
+        let open = self.file(handle)?;
+        if clear_set_id {
+            self.clear_set_id(&open)?;
+        }
+        if open.append {
+            open.file.append(data)?;
+            return Ok(data.len());
+        }
+        Ok(open.file.write_at(data, offset)?)
+    }
+
+    fn clear_set_id(&self, open: &OpenFile) -> Outcome<()> {
+        if !open.set_id.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let root = self.callers.root();
+        let mode = root.getattr(open.ino)?.mode;
+        // A set-group-id bit without execution by the group means something else (mandatory locking), and stays.
+        let group_bit = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+        let cleared = mode & !(libc::S_ISUID | group_bit);
+        if cleared != mode {
+            root.setattr(At::ino(open.ino), false, &SetAttr { mode: Some(cleared), ..SetAttr::default() })?;
+            self.invalidate(open.ino);
+        }
+        Ok(())
+    }
+
+    /// At every close of a descriptor: what was written is known to the metadata server when close returns.
+    pub(crate) fn flush(&self, handle: u64) -> Outcome<()> {
+        let open = self.file(handle)?;
+        if open.writable {
+            open.file.flush()?;
+        }
+        Ok(())
+    }
+
+    /// At the last close.
+    pub(crate) fn release(&self, handle: u64) -> Outcome<()> {
+        let Some(open) = self.files.lock(&handle).remove(&handle) else { return Err(Errno(libc::EBADF)) };
+        if open.writable {
+            let mut shard = self.writers.lock(&open.ino);
+            if let Some(writers) = shard.get_mut(&open.ino) {
+                writers.retain(|writer| !Arc::ptr_eq(writer, &open));
+                if writers.is_empty() {
+                    shard.remove(&open.ino);
+                }
+            }
+        }
+        // Somebody may be reporting for it right now; then it closes when they are done.
+        match Arc::into_inner(open) {
+            Some(open) => Ok(open.file.close()?),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn fsync(&self, handle: u64) -> Outcome<()> {
+        let open = self.file(handle)?;
+        open.file.sync_data()?;
+        Ok(())
+    }
+
+    pub(crate) fn fallocate(&self, handle: u64, offset: u64, bytes: u64, mode: i32) -> Outcome<()> {
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        let open = self.file(handle)?;
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        match mode {
+            0 | libc::FALLOC_FL_KEEP_SIZE => open.file.allocate(offset, bytes, keep_size)?,
+            PUNCH => open.file.punch(offset, bytes)?,
+            libc::FALLOC_FL_ZERO_RANGE | ZERO_KEEP => {
+                open.file.punch(offset, bytes)?;
+                open.file.allocate(offset, bytes, keep_size)?;
+            }
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sync_all(&self) -> Outcome<()> {
+        Ok(self.callers.root().sync_all()?)
+    }
+}
+
+/// Directories.
+impl WeftFs {
+    pub(crate) fn open_directory(&self, node: u64) -> u64 {
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        let stream = Arc::new(Mutex::new(DirStream::new(self.ino(node))));
+        self.directories.lock(&handle).insert(handle, stream);
+        handle
+    }
+
+    /// Passes entries from `position` on to `emit`, until it says that it is full (and did not take the last one).
+    pub(crate) fn read_directory(
+        &self,
+        who: Requester,
+        handle: u64,
+        position: u64,
+        with_attrs: bool,
+        mut emit: impl FnMut(DirItem<'_>) -> bool,
+    ) -> Outcome<()> {
+        let stream = self.directories.lock(&handle).get(&handle).cloned().ok_or(Errno(libc::EBADF))?;
+        let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = self.callers.client(who);
+        stream.seek(&client, position, with_attrs, self.behaviour.attr_timeout)?;
+        let valid = self.behaviour.attr_timeout.saturating_sub(stream.age());
+        stream.emit(|mut item| {
+            if let Some(attr) = item.attr {
+                let told = self.with_own_writes(&client, attr.clone()).map(|attr| self.tell(attr));
+                let told = told.map(|told| Told { attr_valid: valid, entry_valid: valid, ..told });
+                item.told = told.ok();
+            }
+            item.node = self.node(item.node);
+            emit(item)
+        });
+        Ok(())
+    }
+
+    pub(crate) fn release_directory(&self, handle: u64) {
+        self.directories.lock(&handle).remove(&handle);
+    }
+}
+
+/// Extended attributes and the file system as a whole.
+impl WeftFs {
+    pub(crate) fn getxattr(&self, who: Requester, node: u64, name: &OsStr) -> Outcome<Vec<u8>> {
+        let ino = self.ino(node);
+        self.refuse_acl(name)?;
+        if name == "security.capability" && self.is_newborn(ino) {
+            return Err(Errno(libc::ENODATA));
+        }
+        Ok(self.callers.client(who).get_xattr(ino, name.as_bytes())?)
+    }
+
+    pub(crate) fn setxattr(
+        &self,
+        who: Requester,
+        node: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Outcome<()> {
+        let ino = self.ino(node);
+        self.refuse_acl(name)?;
+        if let Some(note) = self.notes.lock(&ino).get_mut(&ino) {
+            note.created = None;
+        }
+        Ok(self.callers.client(who).set_xattr(ino, name.as_bytes(), value, flags as u32)?)
+    }
+
+    pub(crate) fn listxattr(&self, who: Requester, node: u64) -> Outcome<Vec<u8>> {
+        let names = self.callers.client(who).list_xattrs(self.ino(node))?;
+        Ok(names.iter().flat_map(|name| name.iter().copied().chain([0])).collect())
+    }
+
+    pub(crate) fn removexattr(&self, who: Requester, node: u64, name: &OsStr) -> Outcome<()> {
+        self.refuse_acl(name)?;
+        Ok(self.callers.client(who).remove_xattr(self.ino(node), name.as_bytes())?)
+    }
+
+    /// Access control lists are not enforced by the servers, so they must not be stored as if they were.
+    fn refuse_acl(&self, name: &OsStr) -> Outcome<()> {
+        if name.as_bytes().starts_with(b"system.posix_acl_") { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(()) }
+    }
+
+    /// A file that was created here a moment ago has no attributes but those set through this mount. The kernel asks
+    /// for its capabilities at the first write: a round trip saved for every new file.
+    fn is_newborn(&self, ino: u64) -> bool {
+        let created = self.notes.lock(&ino).get(&ino).and_then(|note| note.created);
+        created.is_some_and(|created| created.elapsed() < self.behaviour.attr_timeout)
+    }
+
+    pub(crate) fn statfs(&self) -> Outcome<weft_client::StatFs> {
+        Ok(self.callers.root().statfs()?)
+    }
+}
+
+fn open_options(flags: i32) -> OpenOptions {
+    let access = flags & libc::O_ACCMODE;
+    OpenOptions::new()
+        .read(access != libc::O_WRONLY)
+        .write(access != libc::O_RDONLY)
+        .truncate(flags & libc::O_TRUNC != 0)
+        .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
+}

@@ -1,0 +1,133 @@
+//! Mounting, serving, and ending it.
+//!
+//! ```text
+//!   mount()                                  with `background`
+//!     │                                        parent ── fork ──► child (own session, no terminal)
+//!     │ connect, find the root directory         │ waits on a pipe   │
+//!     │ attach (the mount is live)               │◄──── "live" ──────┤   or the text of the error
+//!     │ read-ahead of the mount                  ▼                   ▼
+//!     │                                        returns             serves
+//!     ├─ threads serve requests ── umount ──► they end
+//!     └─ poll(signals, end of threads): SIGINT, SIGTERM, SIGHUP unmount, lazily if somebody uses it
+//! ```
+
+use crate::attach::{attach, can_clone};
+use crate::background;
+use crate::fs::{Behaviour, WeftFs};
+use crate::fuser_adapter::{FuserAdapter, FuserCache};
+use crate::options::{MountError, MountOptions};
+use crate::signals::{Ending, Signals};
+use crate::umount;
+use fuser::{Config, Session, SessionACL};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use weft_client::Client;
+use weft_wire::messages::FileKind;
+
+/// Read-ahead of a mount: a few requests of the greatest size, so that several threads have work for one reader.
+const READ_AHEAD_KIB: u32 = 4096;
+
+/// Mounts a Weft file system and serves it until it is unmounted or the process gets SIGINT, SIGTERM or SIGHUP.
+///
+/// With [`MountOptions::background`] it returns as soon as the mount is live; the calling process must have one thread
+/// only, and its child serves the mount and exits when it ends.
+pub fn mount(options: MountOptions) -> Result<(), MountError> {
+    let dir = usable_mount_point(&options.dir)?;
+    let options = MountOptions { dir, ..options };
+    if !options.background {
+        return serve(&options, || {});
+    }
+    match background::fork()? {
+        background::Side::Parent(child) => child.wait_until_live(),
+        background::Side::Child(parent) => {
+            let mut parent = Some(parent);
+            let outcome = serve(&options, || {
+                if let Some(parent) = parent.take() {
+                    parent.live();
+                }
+            });
+            match (outcome, parent) {
+                (Err(error), Some(parent)) => parent.failed(&error.to_string()),
+                (Err(_), None) => std::process::exit(1),
+                (Ok(()), _) => std::process::exit(0),
+            }
+        }
+    }
+}
+
+fn usable_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
+    let unusable = |reason: String| MountError::MountPoint { dir: dir.to_path_buf(), reason };
+    let resolved = dir.canonicalize().map_err(|error| match error.raw_os_error() {
+        Some(libc::ENOTCONN) => {
+            unusable("a mount whose process died is there; run `weft umount` on it first".into())
+        }
+        Some(libc::ENOENT) => unusable("it does not exist; make it with mkdir first".into()),
+        _ => unusable(error.to_string()),
+    })?;
+    if umount::mounts().iter().any(|mount| mount.dir == resolved && mount.is_weft()) {
+        return Err(unusable("a Weft file system is mounted there already".into()));
+    }
+    if !resolved.is_dir() {
+        return Err(unusable("it is not a directory".into()));
+    }
+    Ok(resolved)
+}
+
+/// Connects, mounts, calls `live`, and serves until the end.
+fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> {
+    let (client, root_ino) = connect(options)?;
+    let behaviour = Behaviour {
+        direct_io: options.direct_io,
+        attr_timeout: options.attr_timeout,
+        entry_timeout: options.entry_timeout,
+    };
+    let fs = Arc::new(WeftFs::new(&client, root_ino, behaviour));
+    let (attached, connection) = attach(options)?;
+    let adapter = FuserAdapter { fs: fs.clone(), max_background: options.max_background };
+    let session = Session::from_fd(adapter, connection, session_acl(options), session_config(options))
+        .map_err(|source| MountError::Kernel { dir: options.dir.clone(), source })?;
+    fs.connect_kernel(Box::new(FuserCache(session.notifier())));
+    attached.read_ahead(READ_AHEAD_KIB);
+    let serving = Signals::block().and_then(|signals| signals.watch(move || session.run()));
+    let serving = serving.map_err(|source| session_error(options, source))?;
+    live();
+    loop {
+        match serving.wait() {
+            Ending::Served(outcome) => return outcome.map_err(|source| session_error(options, source)),
+            Ending::Signal(signal) => {
+                if let Err(error) = umount::umount(&options.dir) {
+                    eprintln!("weft mount: {signal}: {error}; taken away from its users");
+                    drop(attached);
+                    fs.close_all();
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+fn session_acl(options: &MountOptions) -> SessionACL {
+    if options.allow_other { SessionACL::All } else { SessionACL::Owner }
+}
+
+fn session_config(options: &MountOptions) -> Config {
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = can_clone();
+    config
+}
+
+fn connect(options: &MountOptions) -> Result<(Client, u64), MountError> {
+    let failed = |source| MountError::Cluster { url: options.url.to_string(), source };
+    let client = Client::connect(&options.url, options.connect.clone()).map_err(failed)?;
+    let root = client.stat(options.url.path(), true).map_err(failed)?;
+    if root.kind != FileKind::Directory {
+        let reason = format!("{} is not a directory; only directories can be mounted", options.url);
+        return Err(MountError::MountPoint { dir: options.dir.clone(), reason });
+    }
+    Ok((client, root.ino))
+}
+
+fn session_error(options: &MountOptions, source: std::io::Error) -> MountError {
+    MountError::Session { dir: options.dir.clone(), source }
+}

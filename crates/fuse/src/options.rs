@@ -1,0 +1,127 @@
+//! What a mount can be told, and how it can fail.
+
+use std::path::PathBuf;
+use std::time::Duration;
+use thiserror::Error;
+use weft_client::{ConnectOptions, Url};
+
+/// How to mount.
+#[derive(Debug, Clone)]
+pub struct MountOptions {
+    /// The cluster, and the directory in it that becomes the root of the mount.
+    pub url: Url,
+    /// Where; an existing directory.
+    pub dir: PathBuf,
+    /// How to connect.
+    pub connect: ConnectOptions,
+    /// Refuse changes.
+    pub read_only: bool,
+    /// Let other users in. Users other than root need `user_allow_other` in `/etc/fuse.conf` for it.
+    pub allow_other: bool,
+    /// Bypass the kernel's page cache for all files.
+    pub direct_io: bool,
+    /// How long the kernel believes attributes, and so how late a change by another client may be seen.
+    pub attr_timeout: Duration,
+    /// How long the kernel believes that a name leads to an inode.
+    pub entry_timeout: Duration,
+    /// Threads that take requests from the kernel.
+    pub threads: usize,
+    /// Read-ahead and asynchronous requests that the kernel may have under way.
+    pub max_background: u16,
+    /// Go on in the background: the call returns when the mount is live, in a process whose child serves it.
+    pub background: bool,
+    /// Have `fusermount3` watch the serving process and unmount when it dies. Needs `allow_other`.
+    pub auto_unmount: bool,
+}
+
+impl MountOptions {
+    /// Timeout of attributes and names where nothing else is said.
+    pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
+    /// Threads where nothing else is said.
+    pub const THREADS_DEFAULT: usize = 4;
+    /// Requests in the background where nothing else is said.
+    pub const MAX_BACKGROUND_DEFAULT: u16 = 64;
+
+    /// The usual options for mounting `url` on `dir`; other users are let in when root mounts.
+    pub fn new(url: Url, dir: impl Into<PathBuf>) -> MountOptions {
+        // SAFETY: geteuid has no preconditions and cannot fail.
+        let is_root = unsafe { libc::geteuid() } == 0;
+        MountOptions {
+            url,
+            dir: dir.into(),
+            connect: ConnectOptions::default(),
+            read_only: false,
+            allow_other: is_root,
+            direct_io: false,
+            attr_timeout: Self::TIMEOUT_DEFAULT,
+            entry_timeout: Self::TIMEOUT_DEFAULT,
+            threads: Self::THREADS_DEFAULT,
+            max_background: Self::MAX_BACKGROUND_DEFAULT,
+            background: false,
+            auto_unmount: false,
+        }
+    }
+}
+
+/// Why a mount or an unmount did not come about.
+#[derive(Debug, Error)]
+pub enum MountError {
+    /// The cluster, or the directory in it, could not be reached.
+    #[error("cannot mount {url}: {source}")]
+    Cluster {
+        /// What was to be mounted.
+        url: String,
+        /// Why not.
+        source: weft_client::Error,
+    },
+    /// The mount point cannot be used.
+    #[error("cannot mount on {}: {reason}", dir.display())]
+    MountPoint {
+        /// The mount point.
+        dir: PathBuf,
+        /// Why not, and what to do.
+        reason: String,
+    },
+    /// The kernel or `fusermount3` refused.
+    #[error("the kernel refused the mount on {}: {source}; is /dev/fuse there and allowed, or fusermount3 installed?", dir.display())]
+    Kernel {
+        /// The mount point.
+        dir: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The mount ended with an error.
+    #[error("the mount on {} ended: {source}", dir.display())]
+    Session {
+        /// The mount point.
+        dir: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Going into the background failed, or the background process told why it could not mount.
+    #[error("{0}")]
+    Background(String),
+    /// Nothing of Weft is mounted there.
+    #[error("{} is not a Weft mount; `weft umount` takes the directory given to `weft mount`", .0.display())]
+    NotMounted(PathBuf),
+    /// Somebody uses the mount.
+    #[error("{} is busy{}; end them, or force it with --lazy", dir.display(), used_by(.users))]
+    Busy {
+        /// The mount point.
+        dir: PathBuf,
+        /// Processes that use it ("bash (712)"), as far as they can be seen.
+        users: Vec<String>,
+    },
+    /// Unmounting failed otherwise.
+    #[error("cannot unmount {}: {reason}", dir.display())]
+    Unmount {
+        /// The mount point.
+        dir: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+fn used_by(users: &[String]) -> String {
+    if users.is_empty() { String::new() } else { format!(", used by {}", users.join(", ")) }
+}

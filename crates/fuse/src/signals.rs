@@ -1,0 +1,126 @@
+//! Waiting for two things at once: the end of the serving threads, and a signal to end them.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+const ENDING_SIGNALS: [(libc::c_int, &str); 3] =
+    [(libc::SIGINT, "SIGINT"), (libc::SIGTERM, "SIGTERM"), (libc::SIGHUP, "SIGHUP")];
+
+/// Signals that end a mount, blocked and readable from a descriptor.
+pub(crate) struct Signals(OwnedFd);
+
+/// What happened first.
+pub(crate) enum Ending {
+    /// The mount was served to its end.
+    Served(io::Result<()>),
+    /// This signal came.
+    Signal(&'static str),
+}
+
+/// A serving thread and the signals.
+pub(crate) struct Watched {
+    signals: Signals,
+    finished: Arc<OwnedFd>,
+    thread: std::cell::Cell<Option<JoinHandle<io::Result<()>>>>,
+}
+
+fn own(descriptor: libc::c_int) -> io::Result<OwnedFd> {
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just returned by the kernel and belongs to nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+impl Signals {
+    /// Blocks them for this thread and those it will start.
+    pub(crate) fn block() -> io::Result<Signals> {
+        // SAFETY: `set` is initialised by sigemptyset before it is used; null asks for no old set.
+        let descriptor = unsafe {
+            let mut set = std::mem::zeroed::<libc::sigset_t>();
+            libc::sigemptyset(&mut set);
+            for (signal, _) in ENDING_SIGNALS {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            libc::signalfd(-1, &set, libc::SFD_CLOEXEC)
+        };
+        Ok(Signals(own(descriptor)?))
+    }
+
+    /// Runs `serve` in a thread of its own.
+    pub(crate) fn watch(
+        self,
+        serve: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Watched> {
+        // SAFETY: eventfd takes no pointers.
+        let finished = Arc::new(own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?);
+        let finisher = Finisher(finished.clone());
+        let thread = std::thread::Builder::new().name("weft-serve".into()).spawn(move || {
+            let _finisher = finisher;
+            serve()
+        })?;
+        Ok(Watched { signals: self, finished, thread: Some(thread).into() })
+    }
+
+    fn take(&self) -> &'static str {
+        // SAFETY: zeroed bytes are a valid signalfd_siginfo, and read fills at most its size.
+        let number = unsafe {
+            let mut info = std::mem::zeroed::<libc::signalfd_siginfo>();
+            let bytes = size_of::<libc::signalfd_siginfo>();
+            libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), bytes);
+            info.ssi_signo as libc::c_int
+        };
+        ENDING_SIGNALS.iter().find(|(signal, _)| *signal == number).map_or("signal", |(_, name)| name)
+    }
+}
+
+/// Says that the thread ended, also when it panicked.
+struct Finisher(Arc<OwnedFd>);
+
+impl Drop for Finisher {
+    fn drop(&mut self) {
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: eight bytes are read from `one`, which has eight.
+        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    }
+}
+
+impl Watched {
+    /// Waits for whichever comes first; may be called again after a signal.
+    pub(crate) fn wait(&self) -> Ending {
+        let descriptors = [self.finished.as_raw_fd(), self.signals.0.as_raw_fd()];
+        let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        loop {
+            // SAFETY: `polled` is an array of two.
+            let count = unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };
+            if count > 0 && polled[0].revents != 0 {
+                let died = || Err(io::Error::other("the serving thread panicked"));
+                let joined = self.thread.take().map(|thread| thread.join().unwrap_or_else(|_| died()));
+                return Ending::Served(joined.unwrap_or(Ok(())));
+            }
+            if count > 0 && polled[1].revents != 0 {
+                return Ending::Signal(self.signals.take());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_is_seen_and_then_the_end() {
+        let signals = Signals::block().unwrap();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        let watched = signals.watch(move || ended.recv().map_err(io::Error::other)).unwrap();
+        // SAFETY: the signal is blocked in this thread, so that it only becomes readable.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGHUP) };
+        assert!(matches!(watched.wait(), Ending::Signal("SIGHUP")));
+        end.send(()).unwrap();
+        assert!(matches!(watched.wait(), Ending::Served(Ok(()))));
+    }
+}

@@ -1,0 +1,209 @@
+//! Unmounting.
+//!
+//! ```text
+//!   in /proc/self/mountinfo as fuse.weft? ── no ──► not a Weft mount
+//!      │ yes
+//!   umount2 (root), else fusermount3 -u ── done
+//!      │ EBUSY
+//!   its process answers? ── no (ENOTCONN) ──► detach: nobody can use it any more
+//!      │ yes
+//!   say who uses it
+//! ```
+
+use crate::options::MountError;
+use std::ffi::CString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Unmounts the Weft file system on `dir`. Fails with [`MountError::Busy`] while it is in use. A mount whose
+/// serving process is dead is detached at once.
+pub fn umount(dir: &Path) -> Result<(), MountError> {
+    unmount(dir, false)
+}
+
+/// As [`umount`], but takes the mount out of sight even while it is in use; it ends when its last user does.
+pub fn umount_lazy(dir: &Path) -> Result<(), MountError> {
+    unmount(dir, true)
+}
+
+fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
+    let dir = find_mount(dir)?;
+    match unmount_once(&dir, lazy) {
+        Err(MountError::Busy { .. }) if is_dead(&dir) => unmount_once(&dir, true),
+        outcome => outcome,
+    }
+}
+
+fn unmount_once(dir: &Path, lazy: bool) -> Result<(), MountError> {
+    let dir = dir.to_path_buf();
+    let flags = if lazy { libc::MNT_DETACH } else { 0 };
+    let path = CString::new(dir.as_os_str().as_bytes()).map_err(|_| MountError::Unmount {
+        dir: dir.clone(),
+        reason: "its name contains a zero byte".into(),
+    })?;
+    // SAFETY: `path` is a string that ends with a zero and lives through the call.
+    if unsafe { libc::umount2(path.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EBUSY) => Err(MountError::Busy { users: users_of(&dir), dir }),
+        Some(libc::EPERM) => fusermount(&dir, lazy),
+        _ => Err(MountError::Unmount { dir, reason: error.to_string() }),
+    }
+}
+
+/// Users other than root unmount through the set-user-id helper.
+fn fusermount(dir: &Path, lazy: bool) -> Result<(), MountError> {
+    let failed = |reason: String| MountError::Unmount { dir: dir.to_path_buf(), reason };
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if lazy {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(dir).output().map_err(|error| {
+        failed(format!("fusermount3 cannot be run ({error}); install the package fuse3, or unmount as root"))
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    if text.contains("busy") {
+        return Err(MountError::Busy { dir: dir.to_path_buf(), users: users_of(dir) });
+    }
+    Err(failed(text))
+}
+
+/// The mount point as the kernel has it. Does not look at the mount itself, which may hang or be dead, unless `dir` is a
+/// symbolic link.
+fn find_mount(dir: &Path) -> Result<PathBuf, MountError> {
+    let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
+    let resolved = match (absolute.parent().map(Path::canonicalize), absolute.file_name()) {
+        (Some(Ok(parent)), Some(name)) => parent.join(name),
+        _ => absolute,
+    };
+    let is_mount = |dir: &PathBuf| mounts().iter().any(|mount| mount.dir == *dir && mount.is_weft());
+    if is_mount(&resolved) {
+        return Ok(resolved);
+    }
+    let behind_link = resolved.canonicalize().ok().filter(is_mount);
+    behind_link.ok_or_else(|| MountError::NotMounted(dir.to_path_buf()))
+}
+
+/// Whether the process behind the mount is gone.
+fn is_dead(dir: &Path) -> bool {
+    std::fs::metadata(dir).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+}
+
+/// A line of `/proc/self/mountinfo`.
+pub(crate) struct MountLine {
+    /// `major:minor` of the device.
+    pub(crate) device: String,
+    /// Mount point.
+    pub(crate) dir: PathBuf,
+    fs_type: String,
+}
+
+impl MountLine {
+    pub(crate) fn is_weft(&self) -> bool {
+        self.fs_type == "fuse.weft"
+    }
+}
+
+/// What is mounted in this process's view, in order of mounting.
+pub(crate) fn mounts() -> Vec<MountLine> {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    text.split(|byte| *byte == b'\n').filter_map(parse_mount_line).collect()
+}
+
+/// `36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/root rw`: see proc(5).
+fn parse_mount_line(line: &[u8]) -> Option<MountLine> {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let device = fields.nth(2)?;
+    let dir = fields.nth(1)?;
+    let fs_type = fields.skip_while(|field| *field != b"-").nth(1)?;
+    Some(MountLine {
+        device: String::from_utf8_lossy(device).into_owned(),
+        dir: PathBuf::from(std::ffi::OsString::from_vec(unescape(dir))),
+        fs_type: String::from_utf8_lossy(fs_type).into_owned(),
+    })
+}
+
+/// Undoes the kernel's `\040` for space, tab, newline and backslash.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, after)) = rest.split_first() {
+        let code =
+            after.get(..3).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                plain.push(byte);
+                rest = &after[3..];
+            }
+            None => {
+                plain.push(first);
+                rest = after;
+            }
+        }
+    }
+    plain
+}
+
+/// Processes with something open, mapped or their working directory under `dir`, by reading links only.
+fn users_of(dir: &Path) -> Vec<String> {
+    let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let mut users = Vec::new();
+    for process in processes.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        if uses(&process.path(), dir) {
+            let name = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            users.push(format!("{} ({pid})", name.trim()));
+        }
+    }
+    users
+}
+
+fn uses(process: &Path, dir: &Path) -> bool {
+    let leads_there = |link: PathBuf| std::fs::read_link(link).is_ok_and(|target| target.starts_with(dir));
+    if leads_there(process.join("cwd"))
+        || leads_there(process.join("root"))
+        || leads_there(process.join("exe"))
+    {
+        return true;
+    }
+    ["fd", "map_files"].iter().any(|links| {
+        std::fs::read_dir(process.join(links))
+            .is_ok_and(|entries| entries.flatten().any(|entry| leads_there(entry.path())))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_line_is_read() {
+        let line = b"36 35 0:52 / /mnt/a\\040b rw,nosuid - fuse.weft weft://h:7000/ rw,user_id=0";
+        let mount = parse_mount_line(line).unwrap();
+        assert_eq!((mount.device.as_str(), mount.dir.as_path()), ("0:52", Path::new("/mnt/a b")));
+        assert!(mount.is_weft());
+        assert!(parse_mount_line(b"36 35 0:52").is_none());
+    }
+
+    #[test]
+    fn what_is_not_mounted_is_not_unmounted() {
+        let dir = std::env::temp_dir();
+        assert!(matches!(umount(&dir), Err(MountError::NotMounted(_))));
+    }
+
+    #[test]
+    fn users_are_found_by_their_links() {
+        let here = std::env::current_dir().unwrap();
+        let me = format!("({})", std::process::id());
+        assert!(users_of(&here).iter().any(|user| user.ends_with(&me)));
+    }
+}
