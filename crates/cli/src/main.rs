@@ -1,2 +1,55 @@
-//! The `weft` program.
-fn main() {}
+//! `weft`, the one program: servers, mount and tools.
+//!
+//! ```text
+//!   args        the command line, from which help, completions and man pages are made
+//!   commands/   one file per subcommand, each with one `run`
+//!   launch/     a whole cluster on this machine
+//!   place       what an argument means: a local path, or a path in a weft file system
+//!   session     connections and keys
+//!   tree        directories, walked and removed
+//!   bench/      measurements, each with the machine's own limit from the same run
+//!   help/       the texts of `weft help SUBJECT`
+//! ```
+//!
+//! Results go to standard output; everything else goes to standard error as `weft: what, where, what to do`.
+//! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense.
+
+mod args;
+mod bench;
+mod commands;
+mod copy;
+mod help;
+mod launch;
+mod output;
+mod place;
+mod session;
+mod size;
+mod tree;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// The command has told what went wrong; only the exit code is left to set.
+#[derive(Debug, thiserror::Error)]
+#[error("some of it failed")]
+struct Reported;
+
+fn main() -> ExitCode {
+    let arguments = args::Cli::parse();
+    match commands::run(arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is::<Reported>() => ExitCode::FAILURE,
+        Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("weft: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whoever read the output has had enough (`weft ls | head`).
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,130 @@
+//! The command line: what help, completions and man pages are generated from.
+
+use crate::{bench, commands::*};
+use clap::{Parser, Subcommand};
+
+/// A parallel file system in user space.
+///
+/// Files are striped over I/O servers; programs read and write all of them at once, over TCP or, on one machine, shared
+/// memory. `weft up --dir DIR` starts a whole cluster on this machine; `weft help SUBJECT` explains the rest.
+#[derive(Debug, Parser)]
+#[command(
+    name = "weft",
+    version,
+    disable_help_subcommand = true,
+    max_term_width = 100,
+    after_help = "Subjects of `weft help`: start, urls, striping, transports, keys, semantics, cluster, cluster-file, \
+                  scripts, and every command."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Start a whole cluster on this machine.
+    Up(up::Args),
+    /// Stop the cluster of a directory.
+    Down(down::Args),
+    /// Write the cluster file and keys of a cluster on several machines.
+    Init(init::Args),
+    /// Run one server of a cluster file in the foreground.
+    Serve(serve::Args),
+    /// Mount a file system.
+    Mount(mount::Args),
+    /// Unmount a file system.
+    Umount(umount::Args),
+    /// Copy files into, out of and between file systems.
+    Cp(cp::Args),
+    /// List directories.
+    Ls(ls::Args),
+    /// Write files to standard output.
+    Cat(cat::Args),
+    /// Remove files and directories.
+    Rm(rm::Args),
+    /// Make directories.
+    Mkdir(mkdir::Args),
+    /// Move or rename.
+    Mv(mv::Args),
+    /// Show everything about a file.
+    Stat(stat::Args),
+    /// Add up the sizes of files.
+    Du(du::Args),
+    /// Show the space of a file system and of its servers.
+    Df(df::Args),
+    /// Show a directory as a tree.
+    Tree(tree::Args),
+    /// Show or set how files are striped.
+    #[command(subcommand)]
+    Stripe(stripe::Command),
+    /// Show servers, space, load and clients.
+    Status(status::Args),
+    /// Measure, next to this machine's own limits.
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Explain a subject or a command.
+    Help(help::Args),
+    /// Print a shell's completions.
+    Completions(completions::Args),
+    /// Write the man pages.
+    Man(man::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_command_lines_of_the_documentation_are_understood() {
+        for line in [
+            "weft up --dir D",
+            "weft up --dir D --io 2 --port 7500 --bind 10.0.0.1 --sync --detach --json",
+            "weft down --dir D --json",
+            "weft init --dir D --meta a:7400:/s/m --io a:7401:/s/0 --io b:7401:/s/1 --sync",
+            "weft serve --config weft.toml --name io0",
+            "weft mount weft://h:7400/ /mnt --foreground",
+            "weft umount /mnt",
+            "weft cp -r a b weft://h:7400/c",
+            "weft cp -rp weft://h:7400/c . --jobs 8",
+            "weft ls -la weft:/x",
+            "weft rm -rf weft:/x",
+            "weft mkdir -p weft:/x/y",
+            "weft stripe set weft:/x --strip-bytes 1M --servers 2 --first 1",
+            "weft stripe get weft:/x --json",
+            "weft status weft:/ --clients",
+            "weft bench limits --runs 3 --json",
+            "weft bench shared-file --clients 4 --io 4 --bytes 64M --transport tcp",
+            "weft bench shared-file --transport shm --memory alloc --scale",
+            "weft bench latency",
+            "weft bench meta --sync",
+            "weft help striping",
+            "weft help stripe set",
+            "weft completions bash",
+            "weft man D",
+        ] {
+            if let Err(error) = parse(line) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for line in ["weft up", "weft cp a", "weft up --dir D --sync --nosync", "weft cp -r a b --jobs 0", "weft nothing"] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+    }
+}

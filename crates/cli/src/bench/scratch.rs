@@ -1,0 +1,170 @@
+//! A directory, and maybe a cluster in it, for the time of a measurement.
+
+use super::CommonArgs;
+use crate::launch::{self, BlockedSignals, Lifetime, LocalCluster, RunState, StartOptions};
+use crate::place::WeftPath;
+use crate::session::{ConnectArgs, Session};
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+use weft_client::Client;
+use weft_server::SyncMode;
+
+/// What a signal must not leave behind.
+struct Leftovers {
+    dirs: Vec<PathBuf>,
+    clusters: Vec<RunState>,
+}
+
+static LEFTOVERS: Mutex<Leftovers> = Mutex::new(Leftovers { dirs: Vec::new(), clusters: Vec::new() });
+
+fn leftovers() -> std::sync::MutexGuard<'static, Leftovers> {
+    LEFTOVERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// From now on, what asks this process to end first stops clusters and removes scratch directories.
+pub fn clean_up_when_interrupted() -> Result<()> {
+    let signals = BlockedSignals::ends_and(&[])?;
+    let end = move || {
+        if let Ok(signal) = signals.wait() {
+            let leftovers = leftovers();
+            leftovers.clusters.iter().for_each(|cluster| drop(cluster.stop(Duration::from_secs(2))));
+            leftovers.dirs.iter().for_each(|dir| drop(std::fs::remove_dir_all(dir)));
+            std::process::exit(128 + signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(end).context("cannot wait for signals")?;
+    Ok(())
+}
+
+/// A directory that is removed again.
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// In the directory asked for, or where `bytes` have room.
+    pub fn new(wanted: Option<&Path>, bytes: u64) -> Result<Scratch> {
+        let parent = match wanted {
+            Some(dir) => dir.to_owned(),
+            None if launch::free_bytes(Path::new("/dev/shm")).is_some_and(|free| free > bytes) => "/dev/shm".into(),
+            None => std::env::temp_dir(),
+        };
+        if launch::free_bytes(&parent).is_some_and(|free| free < bytes) {
+            let needed = crate::size::format_bytes(bytes);
+            bail!("{} has no room for {needed}; give another --dir, or measure with less", parent.display());
+        }
+        let path = parent.join(format!("weft-bench-{}", std::process::id()));
+        leftovers().dirs.push(path.clone());
+        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Scratch { path: path.canonicalize()? })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            eprintln!("weft: {} could not be removed: {error}", self.path.display());
+        }
+        leftovers().dirs.clear();
+    }
+}
+
+/// A cluster to measure: one that is there, or a new one in a scratch directory.
+pub struct Testbed {
+    url: String,
+    /// A connection for setting up and for the servers' processor time.
+    pub client: Client,
+    /// Where in it to work.
+    pub dir: PathBuf,
+    cluster: Option<LocalCluster>,
+}
+
+impl Testbed {
+    /// A new cluster in `scratch`.
+    pub fn start(scratch: &Scratch, io_servers: u16, sync: SyncMode) -> Result<Testbed> {
+        let dir = scratch.path().join(format!("cluster-{io_servers}-{}", sync.name()));
+        let options = StartOptions {
+            dir: dir.clone(),
+            io_servers: Some(io_servers),
+            port: None,
+            bind: None,
+            sync: Some(sync),
+            lifetime: Lifetime::WithParent,
+        };
+        let cluster = launch::start(&options, &mut |time| {
+            std::thread::sleep(time);
+            true
+        })?;
+        leftovers().clusters.push(cluster.state.clone());
+        let url = format!("{}?key-file={}", cluster.state.url, cluster.client_key_path().display());
+        let client = Session::new(&ConnectArgs::default()).client(&url)?;
+        Ok(Testbed { url, client, dir: PathBuf::from("/"), cluster: Some(cluster) })
+    }
+
+    /// A cluster that is there; work goes on in a directory of its own, made below the URL's path.
+    pub fn existing(url: &str, connect: &ConnectArgs) -> Result<Testbed> {
+        let place = WeftPath::from_argument(url)?;
+        let client = Session::new(connect).client(&place.url)?;
+        let mut url = format!("{}?", place.url.split('?').next().unwrap_or(&place.url));
+        if let Some(key) = &connect.key {
+            url.push_str(&format!("key-file={}", key.canonicalize()?.display()));
+        }
+        let dir = place.path.join(format!("weft-bench-{}", std::process::id()));
+        crate::tree::make_dirs(&client, &dir, 0o755)?;
+        Ok(Testbed { url, client, dir, cluster: None })
+    }
+
+    /// The cluster asked for.
+    pub fn new(
+        url: Option<&str>,
+        connect: &ConnectArgs,
+        scratch: &Scratch,
+        io_servers: u16,
+        sync: SyncMode,
+    ) -> Result<Testbed> {
+        match url {
+            Some(url) => Testbed::existing(url, connect),
+            None => Testbed::start(scratch, io_servers, sync),
+        }
+    }
+
+    /// Its URL for workers: with the key, and by this transport.
+    pub fn url(&self, transport: &str) -> String {
+        let mark = if self.url.ends_with('?') { "" } else { "&" };
+        format!("{}{mark}transport={transport}", self.url)
+    }
+
+    /// Processor seconds that all servers have used so far.
+    pub fn server_cpu_s(&self) -> f64 {
+        let answers = self.client.server_status(false).into_iter();
+        answers.filter_map(|(_, answer)| answer.ok()).map(|status| status.cpu_ms as f64 / 1e3).sum()
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        match &mut self.cluster {
+            Some(cluster) => {
+                cluster.stop();
+                leftovers().clusters.clear();
+            }
+            None => {
+                if let Err(error) = self.client.rmdir(crate::session::at(&self.dir)) {
+                    eprintln!("weft: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// A scratch directory as the options want it.
+pub fn scratch(common: &CommonArgs, bytes: u64) -> Result<Scratch> {
+    Scratch::new(common.dir.as_deref(), bytes)
+}

@@ -1,0 +1,312 @@
+//! All clients write, then read, disjoint parts of one file (PVFS, section 4.1).
+//!
+//! ```text
+//!   client 0   | block 0 |                          open ─ barrier ─ write ─ close
+//!   client 1             | block 1 |                open ─ barrier ─ read  ─ close ─ check what was read
+//!   client 2                       | block 2 |
+//!   file       | block 0 | block 1 | block 2 | …    a new one for every repetition
+//! ```
+//!
+//! The time is from the first client's begin to the last one's end, which is never less than the paper's maximum over the
+//! processes. The limits are measured by turns with it: loopback TCP with four streams at its best congestion control, process_vm
+//! between as many pairs of processes, and the same writes and reads by the same processes on one local file.
+
+use super::CommonArgs;
+use super::fleet::{Fleet, per_client};
+use super::limits::{self, Samples};
+use super::report::{Report, Row, median, number};
+use super::scratch::{Scratch, Testbed, scratch};
+use super::worker::{Memory, Task};
+use crate::output;
+use crate::session::{ConnectArgs, at};
+use crate::size::{format_bytes, mib_per_s, parse_bytes};
+use anyhow::{Result, bail};
+use weft_server::SyncMode;
+
+const SCALE: [u16; 4] = [1, 2, 4, 8];
+
+/// All clients write, then read, disjoint parts of one file, each client a process of its own.
+///
+/// Without --transport and --memory: TCP, and shared memory with ordinary memory and with memory from weft_mem_alloc.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Client processes.
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    clients: u16,
+    /// I/O servers of the cluster that is started [default: 4].
+    #[arg(long, value_name = "COUNT", conflicts_with = "url", value_parser = clap::value_parser!(u16).range(1..=256))]
+    io: Option<u16>,
+    /// Bytes that each client writes and reads.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_bytes)]
+    bytes: u64,
+    /// One transport only.
+    #[arg(long, value_enum)]
+    transport: Option<Transport>,
+    /// One kind of memory only.
+    #[arg(long, value_enum)]
+    memory: Option<Memory>,
+    /// From 1 to 8 clients and from 1 to 8 I/O servers, as two tables of MiB/s.
+    #[arg(long, conflicts_with_all = ["url", "io"])]
+    scale: bool,
+    /// Measure this cluster instead of one of its own.
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    #[command(flatten)]
+    common: CommonArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// How data travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// Shared memory.
+    Shm,
+}
+
+/// A transport and a kind of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case {
+    /// How data travels.
+    pub transport: Transport,
+    /// Where it comes from and goes to.
+    pub memory: Memory,
+}
+
+/// What is written and read.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    /// Client processes.
+    pub clients: usize,
+    /// Bytes of each.
+    pub bytes: u64,
+}
+
+/// One write and one read by all clients.
+#[derive(Debug, Clone, Copy)]
+struct Once {
+    write_mib_s: f64,
+    read_mib_s: f64,
+    client_cpu_s: [f64; 2],
+    server_cpu_s: [f64; 2],
+}
+
+/// Measures.
+pub fn run(args: Args) -> Result<()> {
+    let cases = cases(args.transport, args.memory)?;
+    let shape = Shape { clients: usize::from(args.clients), bytes: args.bytes };
+    let most = if args.scale { 8 } else { shape.clients as u64 };
+    let scratch = scratch(&args.common, 3 * args.bytes * most)?;
+    let runs = args.common.runs;
+    if args.scale {
+        return scale(&cases, args.bytes, runs, &scratch, args.common.json);
+    }
+    let io = args.io.unwrap_or(4);
+    let testbed = Testbed::new(args.url.as_deref(), &args.connect, &scratch, io, SyncMode::Nosync)?;
+    let parameters = serde_json::json!({
+        "clients": shape.clients, "bytes": shape.bytes, "io_servers": testbed.client.map().io_servers.len(),
+    });
+    let mut report = Report::new("shared-file", parameters);
+    report.rows = measure(&testbed, &scratch, &cases, shape, runs)?;
+    report.print(args.common.json)
+}
+
+fn cases(transport: Option<Transport>, memory: Option<Memory>) -> Result<Vec<Case>> {
+    let all = [
+        Case { transport: Transport::Tcp, memory: Memory::Any },
+        Case { transport: Transport::Shm, memory: Memory::Any },
+        Case { transport: Transport::Shm, memory: Memory::Alloc },
+    ];
+    let wanted = |case: &Case| {
+        transport.is_none_or(|transport| transport == case.transport)
+            && memory.is_none_or(|memory| memory == case.memory)
+    };
+    let cases: Vec<_> = all.into_iter().filter(wanted).collect();
+    if cases.is_empty() {
+        bail!("--memory alloc matters with shared memory only; leave out --transport tcp");
+    }
+    Ok(cases)
+}
+
+/// Every case next to the limits, by turns.
+pub fn measure(testbed: &Testbed, scratch: &Scratch, cases: &[Case], shape: Shape, runs: u16) -> Result<Vec<Row>> {
+    let mut limit_fleet = Fleet::start(2 * shape.clients)?;
+    let mut fleets = cases.iter().map(|_| Fleet::start(shape.clients)).collect::<Result<Vec<_>>>()?;
+    let mut limits = Limits::default();
+    let mut results = vec![Vec::new(); cases.len()];
+    for _ in 0..runs {
+        limits.measure(&mut limit_fleet, scratch, cases, shape)?;
+        for ((case, fleet), results) in cases.iter().zip(&mut fleets).zip(&mut results) {
+            results.push(once(testbed, fleet, *case, shape)?);
+        }
+    }
+    let rows = cases.iter().zip(&results).flat_map(|(case, results)| limits.rows(*case, results, shape));
+    Ok(rows.collect())
+}
+
+fn once(testbed: &Testbed, fleet: &mut Fleet, case: Case, shape: Shape) -> Result<Once> {
+    let (url, path) = (testbed.url(case.transport.name()), testbed.dir.join("shared-file"));
+    let memory = case.memory;
+    // Created here, so that the clients only open it.
+    let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);
+    testbed.client.open(at(&path), &options)?.close()?;
+    let before = testbed.server_cpu_s();
+    let writes = per_client(shape.clients, shape.bytes, |block| {
+        Task::Write { url: url.clone(), path: path.clone(), block, memory }
+    });
+    let write = fleet.run(&writes)?;
+    let between = testbed.server_cpu_s();
+    let reads = per_client(shape.clients, shape.bytes, |block| {
+        Task::Read { url: url.clone(), path: path.clone(), block, memory }
+    });
+    let read = fleet.run(&reads)?;
+    let after = testbed.server_cpu_s();
+    testbed.client.unlink(at(&path))?;
+    let total = shape.bytes * shape.clients as u64;
+    Ok(Once {
+        write_mib_s: mib_per_s(total, write.seconds),
+        read_mib_s: mib_per_s(total, read.seconds),
+        client_cpu_s: [write.cpu_s, read.cpu_s],
+        server_cpu_s: [between - before, after - between],
+    })
+}
+
+/// What the machine could do in the same repetitions.
+#[derive(Default)]
+struct Limits {
+    tcp: Samples,
+    process_vm: Vec<f64>,
+    local_write: Vec<f64>,
+    local_read: Vec<f64>,
+}
+
+impl Limits {
+    fn measure(&mut self, fleet: &mut Fleet, scratch: &Scratch, cases: &[Case], shape: Shape) -> Result<()> {
+        let (write, read) = limits::local_file(fleet, scratch.path(), shape.clients, shape.bytes)?;
+        self.local_write.push(write);
+        self.local_read.push(read);
+        if cases.iter().any(|case| case.transport == Transport::Tcp) {
+            for control in limits::congestion_controls() {
+                self.tcp.add(&control, limits::tcp(4, &control)?);
+            }
+        }
+        if cases.iter().any(|case| case.transport == Transport::Shm) {
+            self.process_vm.push(limits::process_vm(fleet, shape.clients, shape.bytes)?);
+        }
+        Ok(())
+    }
+
+    fn rows(&self, case: Case, results: &[Once], shape: Shape) -> [Row; 2] {
+        let name = case.name();
+        let samples = |pick: fn(&Once) -> f64| results.iter().map(pick).collect::<Vec<_>>();
+        let sum = |pick: fn(&Once) -> f64| results.iter().map(pick).sum::<f64>();
+        let moved = (shape.bytes * shape.clients as u64 * results.len() as u64) as f64;
+        let write = Row::new(format!("{name}, write"), "MiB/s", samples(|once| once.write_mib_s))
+            .against("local file, first write", &self.local_write)
+            .with_cpu(sum(|once| once.client_cpu_s[0]), sum(|once| once.server_cpu_s[0]), moved);
+        let read = Row::new(format!("{name}, read"), "MiB/s", samples(|once| once.read_mib_s));
+        let read = match (case.transport, case.memory) {
+            (Transport::Tcp, _) => {
+                let (control, tcp) = self.tcp.best();
+                read.against(format!("loopback TCP, 4 streams, {control}"), tcp)
+            }
+            (Transport::Shm, Memory::Any) => read.against("process_vm_readv", &self.process_vm),
+            (Transport::Shm, Memory::Alloc) => read.against("local file, read", &self.local_read),
+        };
+        let read = read.with_cpu(sum(|once| once.client_cpu_s[1]), sum(|once| once.server_cpu_s[1]), moved);
+        [write, read]
+    }
+}
+
+impl Transport {
+    /// As in a URL.
+    fn name(self) -> &'static str {
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Shm => "shm",
+        }
+    }
+}
+
+impl Case {
+    fn name(self) -> String {
+        match self.transport {
+            Transport::Tcp => "tcp".to_string(),
+            Transport::Shm => format!("shm, {}", self.memory),
+        }
+    }
+}
+
+/// Write and read at every number of clients and of servers.
+fn scale(cases: &[Case], bytes: u64, runs: u16, scratch: &Scratch, json: bool) -> Result<()> {
+    let parameters = serde_json::json!({ "bytes": bytes, "clients": SCALE, "io_servers": SCALE });
+    let mut report = Report::new("shared-file scale", parameters);
+    for case in cases {
+        for io in SCALE {
+            let testbed = Testbed::start(scratch, io, SyncMode::Nosync)?;
+            for clients in SCALE {
+                let shape = Shape { clients: usize::from(clients), bytes };
+                let mut fleet = Fleet::start(shape.clients)?;
+                let results: Vec<_> =
+                    (0..runs).map(|_| once(&testbed, &mut fleet, *case, shape)).collect::<Result<_>>()?;
+                for (way, pick) in [("write", write_of as fn(&Once) -> f64), ("read", read_of)] {
+                    let what = scale_name(*case, way, clients, io);
+                    report.rows.push(Row::new(what, "MiB/s", results.iter().map(pick).collect()));
+                }
+            }
+        }
+    }
+    if json {
+        return report.print(true);
+    }
+    for case in cases {
+        for way in ["write", "read"] {
+            println!("{}, {way}, MiB/s, {} per client", case.name(), format_bytes(bytes));
+            output::print_table(&scale_table(&report, *case, way))?;
+            println!();
+        }
+    }
+    Ok(())
+}
+
+fn write_of(once: &Once) -> f64 {
+    once.write_mib_s
+}
+
+fn read_of(once: &Once) -> f64 {
+    once.read_mib_s
+}
+
+fn scale_name(case: Case, way: &str, clients: u16, io: u16) -> String {
+    format!("{}, {way}, {clients} clients, {io} I/O servers", case.name())
+}
+
+fn scale_table(report: &Report, case: Case, way: &str) -> comfy_table::Table {
+    let headings = ["", "1 server", "2 servers", "4 servers", "8 servers"];
+    let mut table = output::table(&headings, &[1, 2, 3, 4]);
+    for clients in SCALE {
+        let mut cells = vec![if clients == 1 { "1 client".to_string() } else { format!("{clients} clients") }];
+        for io in SCALE {
+            let name = scale_name(case, way, clients, io);
+            let row = report.rows.iter().find(|row| row.what == name);
+            cells.push(row.map_or(String::new(), |row| number(median(&row.samples))));
+        }
+        table.add_row(cells);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_wished_cases_are_measured() {
+        assert_eq!(cases(None, None).unwrap().len(), 3);
+        assert_eq!(cases(Some(Transport::Shm), None).unwrap().len(), 2);
+        assert_eq!(cases(None, Some(Memory::Any)).unwrap().len(), 2);
+        assert!(cases(Some(Transport::Tcp), Some(Memory::Alloc)).is_err());
+    }
+}

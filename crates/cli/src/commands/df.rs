@@ -1,0 +1,77 @@
+//! `weft df`
+
+use super::Failures;
+use crate::place::WeftPath;
+use crate::session::{ConnectArgs, Session};
+use crate::{output, size};
+use anyhow::Result;
+
+/// Shows the space of a file system: in all, and on each I/O server.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The file systems.
+    #[arg(required = true, value_name = "URL")]
+    places: Vec<String>,
+    /// Print as JSON, in bytes.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Space of a file system or of one of its servers.
+#[derive(serde::Serialize)]
+struct Space {
+    url: String,
+    /// `None`: the whole.
+    server: Option<String>,
+    space_bytes: u64,
+    free_bytes: u64,
+    files: Option<u64>,
+}
+
+/// Shows space.
+pub fn run(args: Args) -> Result<()> {
+    let session = Session::new(&args.connect);
+    let mut failures = Failures::default();
+    let mut rows = Vec::new();
+    for argument in &args.places {
+        let place = WeftPath::from_argument(argument)?;
+        let client = session.client(&place.url)?;
+        let (url, whole) = (place.url.clone(), client.statfs()?);
+        let (space_bytes, free_bytes) = (whole.space_bytes, whole.free_bytes);
+        rows.push(Space { url: url.clone(), server: None, space_bytes, free_bytes, files: Some(whole.files) });
+        for (server, answer) in client.server_status(false) {
+            match answer {
+                Ok(status) if status.role == "io" => rows.push(Space {
+                    url: url.clone(),
+                    server: Some(server.name),
+                    space_bytes: status.space_bytes,
+                    free_bytes: status.free_bytes,
+                    files: None,
+                }),
+                Ok(_) => {}
+                Err(error) => failures.tell(&error.into()),
+            }
+        }
+    }
+    if args.json {
+        output::print_json(&rows)?;
+        return failures.result();
+    }
+    let mut table = output::table(&["file system", "size", "used", "free", "use", "files"], &[1, 2, 3, 4, 5]);
+    for row in rows {
+        let used = row.space_bytes.saturating_sub(row.free_bytes);
+        let percent = (used * 100).div_ceil(row.space_bytes.max(1));
+        table.add_row([
+            row.server.map_or(row.url, |name| format!("  {name}")),
+            size::format_bytes(row.space_bytes),
+            size::format_bytes(used),
+            size::format_bytes(row.free_bytes),
+            format!("{percent} %"),
+            row.files.map_or(String::new(), |files| files.to_string()),
+        ]);
+    }
+    output::print_table(&table)?;
+    failures.result()
+}

@@ -1,0 +1,43 @@
+//! `weft help`
+
+use crate::args::Cli;
+use crate::help::{SUBJECTS, find};
+use crate::output;
+use anyhow::{Result, bail};
+use clap::CommandFactory;
+use std::io::Write;
+
+/// Explains a subject, or everything about a command.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A subject or a command; without one, the list of both.
+    subject: Vec<String>,
+}
+
+/// Explains.
+pub fn run(args: Args) -> Result<()> {
+    let mut out = output::stdout();
+    if args.subject.is_empty() {
+        writeln!(out, "{}", Cli::command().render_long_help())?;
+        writeln!(out, "Subjects:")?;
+        for subject in SUBJECTS {
+            writeln!(out, "  {:14} {}", subject.name, subject.title)?;
+        }
+        return Ok(out.flush()?);
+    }
+    let name = args.subject.join(" ");
+    if let Some(subject) = find(&name) {
+        writeln!(out, "{}", subject.text.trim_end())?;
+        return Ok(out.flush()?);
+    }
+    let mut command = Cli::command();
+    command.build();
+    for word in &args.subject {
+        match command.find_subcommand(word) {
+            Some(found) => command = found.clone(),
+            None => bail!("there is no subject or command `{name}`; `weft help` lists them"),
+        }
+    }
+    writeln!(out, "{}", command.render_long_help())?;
+    Ok(out.flush()?)
+}

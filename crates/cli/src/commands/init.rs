@@ -1,0 +1,121 @@
+//! `weft init`
+
+use crate::launch::CLUSTER_FILE;
+use crate::{output, size};
+use anyhow::{Context, Result, bail};
+use std::path::PathBuf;
+use std::str::FromStr;
+use weft_server::{ClusterConfig, Generate, STRIP_BYTES_DEFAULT, ServerRole, SyncMode};
+
+/// Writes the cluster file and the keys of a new cluster, whose servers may be on any machines.
+///
+/// Copy the directory's weft.toml and cluster.key to every server, and start each one there with
+/// `weft serve --config weft.toml --name NAME` (a systemd unit, weft@.service, does it). Clients need client.key only.
+/// `weft help cluster` shows it step by step.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Directory to write weft.toml, cluster.key and client.key to; made where it is missing.
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// The metadata server: where it listens, and where it keeps its data on its machine.
+    #[arg(long, value_name = "HOST:PORT:STORAGE_DIR", required = true)]
+    meta: ServerPlace,
+    /// An I/O server; repeat it for each, in the order that files are striped in.
+    #[arg(long, value_name = "HOST:PORT:STORAGE_DIR", required = true)]
+    io: Vec<ServerPlace>,
+    /// Strip size of files for which nothing else is asked [default: 256K].
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes)]
+    strip_bytes: Option<u64>,
+    /// I/O servers of a file for which nothing else is asked; 0 means all.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    servers: u16,
+    /// Acknowledge writes and changes of names only when they are on the disk.
+    #[arg(long)]
+    sync: bool,
+    /// Print what was written as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where a server is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ServerPlace {
+    address: String,
+    directory: PathBuf,
+}
+
+impl FromStr for ServerPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ServerPlace, String> {
+        let wrong = || format!("`{text}` is not HOST:PORT:STORAGE_DIR, such as node1:7401:/srv/weft/io0");
+        let (address, directory) = text.split_once(":/").ok_or_else(wrong)?;
+        let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+        if host.is_empty() || !port.parse::<u16>().is_ok_and(|port| port > 0) {
+            return Err(wrong());
+        }
+        Ok(ServerPlace { address: address.to_string(), directory: PathBuf::from(format!("/{directory}")) })
+    }
+}
+
+/// Writes a new cluster.
+pub fn run(args: Args) -> Result<()> {
+    std::fs::create_dir_all(&args.dir).with_context(|| format!("cannot make {}", args.dir.display()))?;
+    let path = std::path::absolute(args.dir.join(CLUSTER_FILE))?;
+    if path.exists() {
+        bail!("{} exists; a cluster file is never overwritten, choose another --dir", path.display());
+    }
+    let strip_bytes = args.strip_bytes.unwrap_or(STRIP_BYTES_DEFAULT.into());
+    let mut config = ClusterConfig::generate(&Generate {
+        path: path.clone(),
+        host: "localhost".into(),
+        port: 1,
+        io_servers: u16::try_from(args.io.len()).context("too many --io")?,
+        sync: if args.sync { SyncMode::Sync } else { SyncMode::Nosync },
+        strip_bytes: u32::try_from(strip_bytes).context("--strip-bytes is too large; at most 1G")?,
+    })?;
+    config.cluster.server_count = args.servers;
+    let mut io_places = args.io.iter();
+    for server in &mut config.servers {
+        let place = match server.role {
+            ServerRole::Meta => &args.meta,
+            ServerRole::Io => io_places.next().expect("one was generated for each"),
+        };
+        server.addresses = vec![place.address.clone()];
+        server.directory = place.directory.clone();
+        // The machine it will run on may have other processors than this one.
+        server.threads = None;
+    }
+    let config = ClusterConfig::parse(&config.to_toml(), &path)?;
+    weft_server::create_keys(&args.dir)?;
+    config.save()?;
+    let url = format!("weft://{}/", args.meta.address);
+    let names: Vec<_> = config.servers.iter().map(|server| server.name.as_str()).collect();
+    if args.json {
+        return output::print_json(&serde_json::json!({ "url": url, "config": path, "servers": names }));
+    }
+    println!("{url}");
+    eprintln!(
+        "weft: wrote {}, cluster.key and client.key for {}; copy weft.toml and cluster.key to each server's machine and run \
+         there: weft serve --config weft.toml --name NAME",
+        path.display(),
+        names.join(", ")
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_an_address_and_a_directory() {
+        let place: ServerPlace = "node1:7401:/srv/weft".parse().unwrap();
+        assert_eq!(place, ServerPlace { address: "node1:7401".into(), directory: "/srv/weft".into() });
+        let place: ServerPlace = "[fd00::1]:7401:/srv".parse().unwrap();
+        assert_eq!(place.address, "[fd00::1]:7401");
+        for text in ["node1", "node1:7401", "node1:x:/srv", ":1:/srv", "node1:0:/srv", "node1:7401:srv"] {
+            assert!(text.parse::<ServerPlace>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `weft ls`
+
+use super::Failures;
+use crate::place::{WeftPath, expand_all};
+use crate::session::{ConnectArgs, Session, at};
+use crate::{output, tree};
+use anyhow::Result;
+use std::io::Write;
+use std::path::Path;
+use weft_client::Client;
+use weft_wire::messages::{Attr, FileKind};
+
+/// Lists directories, sorted by name.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to list.
+    #[arg(required = true, value_name = "URL")]
+    places: Vec<String>,
+    /// Mode, links, owner, group, size and time of each.
+    #[arg(short)]
+    long: bool,
+    /// Names that begin with a dot too.
+    #[arg(short)]
+    all: bool,
+    /// A directory itself, not what is in it.
+    #[arg(short)]
+    directory: bool,
+    /// Print attributes as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// What is listed under one heading.
+struct Listing {
+    heading: String,
+    rows: Vec<(String, std::path::PathBuf, Attr)>,
+}
+
+/// Lists.
+pub fn run(args: Args) -> Result<()> {
+    let session = Session::new(&args.connect);
+    let mut failures = Failures::default();
+    let mut single = Listing { heading: String::new(), rows: Vec::new() };
+    let mut listings = Vec::new();
+    let places = expand_all(&session, &args.places)?;
+    for (client, place) in &places {
+        match list(&args, client, place) {
+            Ok(mut listing) if listing.heading.is_empty() => single.rows.append(&mut listing.rows),
+            Ok(listing) => listings.push(listing),
+            Err(error) => failures.tell(&error),
+        }
+    }
+    if !single.rows.is_empty() {
+        listings.insert(0, single);
+    }
+    if args.json {
+        let all = listings.iter().flat_map(|listing| &listing.rows);
+        let all: Vec<_> = all.map(|(name, _, attr)| output::attr_json(name, attr)).collect();
+        output::print_json(&all)?;
+        return failures.result();
+    }
+    let mut out = output::stdout();
+    let many = listings.len() > 1;
+    for (index, listing) in listings.iter().enumerate() {
+        if many && !listing.heading.is_empty() {
+            writeln!(out, "{}{}:", if index > 0 { "\n" } else { "" }, listing.heading)?;
+        }
+        if args.long {
+            print_long(&mut out, &places[0].0, listing)?;
+        } else {
+            for (name, ..) in &listing.rows {
+                writeln!(out, "{name}")?;
+            }
+        }
+    }
+    out.flush()?;
+    failures.result()
+}
+
+/// A directory's entries under its name, or a file as a row without heading.
+fn list(args: &Args, client: &Client, place: &WeftPath) -> Result<Listing> {
+    let follow = !args.long && !args.directory;
+    let attr = client.stat(at(&place.path), follow)?;
+    if attr.kind != FileKind::Directory || args.directory {
+        return Ok(Listing { heading: String::new(), rows: vec![(place.display(), place.path.clone(), attr)] });
+    }
+    let entries = tree::list(client, &place.path)?.into_iter();
+    let shown = entries.filter(|entry| args.all || !entry.name.as_encoded_bytes().starts_with(b"."));
+    let rows = shown
+        .map(|entry| (entry.name.to_string_lossy().into_owned(), place.path.join(&entry.name), entry.attr))
+        .collect();
+    Ok(Listing { heading: place.display(), rows })
+}
+
+fn print_long(out: &mut impl Write, client: &Client, listing: &Listing) -> Result<()> {
+    let rows: Vec<_> = listing.rows.iter().map(|(name, path, attr)| long_row(client, name, path, attr)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let (links, owner, group, size) = (width(1), width(2), width(3), width(4));
+    for [mode, link_count, user, in_group, bytes, time, name] in &rows {
+        writeln!(
+            out,
+            "{mode} {link_count:>links$} {user:owner$} {in_group:group$} {bytes:>size$} {time} {name}"
+        )?;
+    }
+    Ok(())
+}
+
+fn long_row(client: &Client, name: &str, path: &Path, attr: &Attr) -> [String; 7] {
+    let mut name = name.to_string();
+    if attr.kind == FileKind::Symlink
+        && let Ok(target) = client.readlink(at(path))
+    {
+        name.push_str(&format!(" -> {}", String::from_utf8_lossy(&target)));
+    }
+    [
+        output::mode_text(attr.kind, attr.mode),
+        attr.nlink.to_string(),
+        output::user_name(attr.uid),
+        output::group_name(attr.gid),
+        attr.size.to_string(),
+        output::time_text(attr.mtime, false),
+        name,
+    ]
+}

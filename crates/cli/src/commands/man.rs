@@ -1,0 +1,62 @@
+//! `weft man`
+
+use crate::args::Cli;
+use crate::help::{SUBJECTS, Subject};
+use crate::output;
+use anyhow::{Context, Result};
+use clap::CommandFactory;
+use std::io::Write;
+use std::path::PathBuf;
+
+/// Writes the man pages, weft.1, one for each command, and one for each subject of `weft help`, to a directory. Without one,
+/// prints weft.1.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Directory to write to; made where it is missing.
+    dir: Option<PathBuf>,
+}
+
+/// Writes man pages.
+pub fn run(args: Args) -> Result<()> {
+    let Some(dir) = args.dir else {
+        let mut out = output::stdout();
+        clap_mangen::Man::new(Cli::command()).render(&mut out)?;
+        return Ok(out.flush()?);
+    };
+    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    clap_mangen::generate_to(Cli::command(), &dir).with_context(|| format!("cannot write to {}", dir.display()))?;
+    for subject in SUBJECTS {
+        let path = dir.join(format!("weft-{}.7", subject.name));
+        std::fs::write(&path, subject_page(subject)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// A subject as a page of section 7. Its text is laid out already; a dot or quote at a line's beginning would be a command.
+fn subject_page(subject: &Subject) -> String {
+    let heading = subject.name.to_uppercase();
+    let mut page = format!(".TH WEFT-{heading} 7\n.SH NAME\nweft-{} \\- {}\n", subject.name, subject.title);
+    page.push_str(".SH DESCRIPTION\n.nf\n");
+    for line in subject.text.lines() {
+        let line = line.replace('\\', "\\e").replace('-', "\\-");
+        let shield = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
+        page.push_str(&format!("{shield}{line}\n"));
+    }
+    page.push_str(".fi\n");
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_and_subject_gets_its_page() {
+        let dir = tempfile::tempdir().unwrap();
+        run(Args { dir: Some(dir.path().to_owned()) }).unwrap();
+        for page in ["weft.1", "weft-cp.1", "weft-stripe-set.1", "weft-bench-limits.1", "weft-striping.7"] {
+            let text = std::fs::read_to_string(dir.path().join(page)).unwrap();
+            assert!(text.contains(".SH NAME"), "{page}");
+        }
+    }
+}

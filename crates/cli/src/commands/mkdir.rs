@@ -1,0 +1,87 @@
+//! `weft mkdir`
+
+use super::{Failures, LayoutArgs};
+use crate::place::WeftPath;
+use crate::session::{ConnectArgs, Session, at, is_directory};
+use crate::tree;
+use anyhow::Result;
+
+/// Makes directories.
+///
+/// With --strip-bytes, --servers or --first, what is created in them is striped that way (see `weft help striping`).
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The directories.
+    #[arg(required = true, value_name = "URL")]
+    places: Vec<String>,
+    /// Make the directories above them too, and do not mind those that are there.
+    #[arg(short, long)]
+    parents: bool,
+    /// Permission bits, in octal [default: 777 without the umask].
+    #[arg(short, long, value_parser = parse_mode)]
+    mode: Option<u32>,
+    #[command(flatten)]
+    layout: LayoutArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Reads permission bits.
+fn parse_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err(format!("`{text}` is not a mode in octal, such as 755")),
+    }
+}
+
+/// Makes directories.
+pub fn run(args: Args) -> Result<()> {
+    let session = Session::new(&args.connect);
+    let mut failures = Failures::default();
+    for argument in &args.places {
+        let place = WeftPath::from_argument(argument)?;
+        if let Err(error) = make(&args, &session, &place) {
+            failures.tell(&error);
+        }
+    }
+    failures.result()
+}
+
+fn make(args: &Args, session: &Session, place: &WeftPath) -> Result<()> {
+    let client = session.client(&place.url)?;
+    let plain_mode = 0o777 & !umask();
+    if args.parents {
+        if let Some(above) = place.path.parent() {
+            tree::make_dirs(&client, above, plain_mode | 0o300)?;
+        }
+        if is_directory(&client, &place.path) {
+            return Ok(());
+        }
+    }
+    let mode = args.mode.unwrap_or(plain_mode);
+    match args.layout.wish()? {
+        Some(layout) => client.mkdir_with_layout(at(&place.path), mode, &layout)?,
+        None => client.mkdir(at(&place.path), mode)?,
+    };
+    Ok(())
+}
+
+/// The permission bits that this process takes from what it creates.
+pub fn umask() -> u32 {
+    // SAFETY: umask only exchanges a number; this program creates nothing from another thread in between.
+    unsafe {
+        let mask = libc::umask(0o022);
+        libc::umask(mask);
+        mask
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(super::parse_mode("0755"), Ok(0o755));
+        assert_eq!(super::parse_mode("1777"), Ok(0o1777));
+        assert!(super::parse_mode("8").is_err() && super::parse_mode("77777").is_err());
+    }
+}

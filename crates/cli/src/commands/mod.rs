@@ -1,0 +1,107 @@
+//! The subcommands: one file each, with its options (from which its help is made) and one `run`.
+
+pub mod cat;
+pub mod completions;
+pub mod cp;
+pub mod df;
+pub mod down;
+pub mod du;
+pub mod help;
+pub mod init;
+pub mod ls;
+pub mod man;
+pub mod mkdir;
+pub mod mount;
+pub mod mv;
+pub mod rm;
+pub mod serve;
+pub mod stat;
+pub mod status;
+pub mod stripe;
+pub mod tree;
+pub mod umount;
+pub mod up;
+
+use crate::Reported;
+use crate::args::Command;
+use anyhow::Result;
+
+/// Does what the command line says.
+pub fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Up(args) => up::run(args),
+        Command::Down(args) => down::run(args),
+        Command::Init(args) => init::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Mount(args) => mount::run(args),
+        Command::Umount(args) => umount::run(args),
+        Command::Cp(args) => cp::run(args),
+        Command::Ls(args) => ls::run(args),
+        Command::Cat(args) => cat::run(args),
+        Command::Rm(args) => rm::run(args),
+        Command::Mkdir(args) => mkdir::run(args),
+        Command::Mv(args) => mv::run(args),
+        Command::Stat(args) => stat::run(args),
+        Command::Du(args) => du::run(args),
+        Command::Df(args) => df::run(args),
+        Command::Tree(args) => tree::run(args),
+        Command::Stripe(command) => stripe::run(command),
+        Command::Status(args) => status::run(args),
+        Command::Bench(command) => crate::bench::run(command),
+        Command::Help(args) => help::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
+    }
+}
+
+/// Counts what failed while a command goes on with the rest.
+#[derive(Debug, Default)]
+struct Failures {
+    count: usize,
+}
+
+impl Failures {
+    /// Tells about one.
+    fn tell(&mut self, error: &anyhow::Error) {
+        self.count += 1;
+        eprintln!("weft: {error:#}");
+    }
+
+    /// The command's end.
+    fn result(self) -> Result<()> {
+        if self.count == 0 { Ok(()) } else { Err(Reported.into()) }
+    }
+}
+
+/// Layout of files to be created.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct LayoutArgs {
+    /// Strip size: bytes on one server before the next one's turn; a multiple of 4K.
+    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse_bytes)]
+    strip_bytes: Option<u64>,
+    /// Number of I/O servers.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
+    servers: Option<u16>,
+    /// Id of the first I/O server; by default the metadata server spreads files over all.
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(..65535))]
+    first: Option<u16>,
+}
+
+impl LayoutArgs {
+    /// As a wish; `None` where nothing is wished.
+    fn wish(&self) -> Result<Option<weft_wire::messages::LayoutWish>> {
+        if self.strip_bytes.is_none() && self.servers.is_none() && self.first.is_none() {
+            return Ok(None);
+        }
+        let strip_bytes = u32::try_from(self.strip_bytes.unwrap_or(0))
+            .map_err(|_| anyhow::anyhow!("--strip-bytes is too large; at most 1G"))?;
+        if self.strip_bytes == Some(0) {
+            anyhow::bail!("--strip-bytes is 0; 256K is a good value");
+        }
+        Ok(Some(weft_wire::messages::LayoutWish {
+            strip_bytes,
+            server_count: self.servers.unwrap_or(0),
+            first_server_plus_1: self.first.map_or(0, |first| first + 1),
+        }))
+    }
+}

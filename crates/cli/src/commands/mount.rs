@@ -1,0 +1,62 @@
+//! `weft mount`
+
+use crate::place::WeftPath;
+use crate::session::{ConnectArgs, Session};
+use anyhow::Result;
+use std::path::PathBuf;
+use std::time::Duration;
+use weft_client::Url;
+use weft_fuse::MountOptions;
+
+/// Mounts a file system, or a directory of it, so that any program can use it. Needs no root where fusermount3 (package fuse3)
+/// is installed.
+///
+/// Returns when the mount is there and goes on in the background until `weft umount DIR`; with --foreground it stays.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to mount: weft://HOST:PORT/ or a directory below it.
+    url: String,
+    /// Where to; an empty directory.
+    dir: PathBuf,
+    /// Stay in the foreground.
+    #[arg(long)]
+    foreground: bool,
+    /// Refuse all changes.
+    #[arg(long)]
+    read_only: bool,
+    /// Let other users of this machine in; their own permissions apply. Root does it anyway; others need user_allow_other in
+    /// /etc/fuse.conf.
+    #[arg(long)]
+    allow_other: bool,
+    /// Bypass the kernel's page cache: every read sees what others wrote at once, and large I/O is copied once less.
+    #[arg(long)]
+    direct_io: bool,
+    /// How long attributes and names may be remembered, in milliseconds; 0: not at all.
+    #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
+    cache_ms: u64,
+    /// Threads that serve the kernel.
+    #[arg(long, value_name = "COUNT", default_value_t = MountOptions::THREADS_DEFAULT)]
+    threads: usize,
+    /// Unmount when the serving process dies, however it dies.
+    #[arg(long)]
+    auto_unmount: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Mounts.
+pub fn run(args: Args) -> Result<()> {
+    let place = WeftPath::from_argument(&args.url)?;
+    let session = Session::new(&args.connect);
+    let mut options = MountOptions::new(Url::parse(&place.display())?, &args.dir);
+    options.connect = session.options()?;
+    options.background = !args.foreground;
+    options.read_only = args.read_only;
+    options.allow_other |= args.allow_other;
+    options.direct_io = args.direct_io;
+    options.attr_timeout = Duration::from_millis(args.cache_ms);
+    options.entry_timeout = options.attr_timeout;
+    options.threads = args.threads;
+    options.auto_unmount = args.auto_unmount;
+    Ok(weft_fuse::mount(options)?)
+}

@@ -1,0 +1,73 @@
+//! `weft rm`
+
+use super::Failures;
+use crate::place::{WeftPath, expand_all};
+use crate::session::{ConnectArgs, Session, at};
+use crate::tree::{self, Visit};
+use anyhow::{Context, Result, bail};
+use weft_client::Client;
+use weft_wire::messages::FileKind;
+
+/// Removes files, and with -r directories and everything in them.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to remove.
+    #[arg(required = true, value_name = "URL")]
+    places: Vec<String>,
+    /// Directories too, with everything in them.
+    #[arg(short, long)]
+    recursive: bool,
+    /// Do not mind what is not there.
+    #[arg(short, long)]
+    force: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Removes.
+pub fn run(args: Args) -> Result<()> {
+    let session = Session::new(&args.connect);
+    let mut failures = Failures::default();
+    for argument in &args.places {
+        let places = match expand_all(&session, std::slice::from_ref(argument)) {
+            Err(error) if args.force && error.to_string().contains("no file matches") => continue,
+            places => places?,
+        };
+        for (client, place) in places {
+            if let Err(error) = remove(&args, &client, &place, &mut failures) {
+                failures.tell(&error);
+            }
+        }
+    }
+    failures.result()
+}
+
+fn remove(args: &Args, client: &Client, place: &WeftPath, failures: &mut Failures) -> Result<()> {
+    if place.path.parent().is_none() {
+        bail!("{}: the root of a file system cannot be removed", place.display());
+    }
+    let attr = match client.stat(at(&place.path), false) {
+        Err(error) if args.force && error.errno() == libc::ENOENT => return Ok(()),
+        attr => attr.with_context(|| place.display())?,
+    };
+    if attr.kind == FileKind::Directory && !args.recursive {
+        bail!("{} is a directory; use -r to remove it with everything in it", place.display());
+    }
+    let mut errors = Vec::new();
+    let mut unread = Vec::new();
+    let mut visit = |visit: Visit<'_>| {
+        let removed = match visit {
+            Visit::Enter(path, attr, _) if attr.kind != FileKind::Directory => client.unlink(at(path)),
+            Visit::Enter(..) => Ok(()),
+            Visit::Leave(path, ..) => client.rmdir(at(path)),
+        };
+        match removed {
+            Err(error) if error.errno() != libc::ENOENT => errors.push(anyhow::Error::from(error)),
+            _ => {}
+        }
+        Ok(())
+    };
+    tree::walk(client, &place.path, &attr, &mut visit, &mut |_, error| unread.push(error))?;
+    errors.iter().chain(&unread).for_each(|error| failures.tell(error));
+    Ok(())
+}

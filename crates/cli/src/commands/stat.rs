@@ -1,0 +1,100 @@
+//! `weft stat`
+
+use super::Failures;
+use crate::place::{WeftPath, expand_all};
+use crate::session::{ConnectArgs, Session, at, transport_of};
+use crate::{output, size};
+use anyhow::{Context, Result};
+use serde_json::Value;
+use std::io::Write;
+use weft_client::Client;
+use weft_wire::messages::{Attr, FileKind};
+
+/// Shows everything about files: attributes, how they are striped, and by which transport this machine reaches their servers.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The files.
+    #[arg(required = true, value_name = "URL")]
+    places: Vec<String>,
+    /// Follow symbolic links.
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Shows attributes.
+pub fn run(args: Args) -> Result<()> {
+    let session = Session::new(&args.connect);
+    let mut failures = Failures::default();
+    let mut shown = Vec::new();
+    for (client, place) in expand_all(&session, &args.places)? {
+        match client.stat(at(&place.path), args.dereference).with_context(|| place.display()) {
+            Ok(attr) => shown.push((client, place, attr)),
+            Err(error) => failures.tell(&error),
+        }
+    }
+    if args.json {
+        let all: Vec<_> = shown.iter().map(|(client, place, attr)| as_json(client, place, attr)).collect();
+        output::print_json(&all)?;
+        return failures.result();
+    }
+    let mut out = output::stdout();
+    for (client, place, attr) in &shown {
+        print(&mut out, client, place, attr)?;
+    }
+    out.flush()?;
+    failures.result()
+}
+
+fn as_json(client: &Client, place: &WeftPath, attr: &Attr) -> Value {
+    let mut value = output::attr_json(&place.display(), attr);
+    value["generation"] = attr.generation.into();
+    value["servers"] = servers(client, attr)
+        .into_iter()
+        .map(|(name, transport)| serde_json::json!({ "name": name, "transport": transport }))
+        .collect();
+    value
+}
+
+/// The servers that hold a file, in striping order, and how this process reaches each.
+fn servers(client: &Client, attr: &Attr) -> Vec<(String, String)> {
+    let Some(layout) = attr.layout.filter(|_| attr.kind == FileKind::File) else { return Vec::new() };
+    let map = client.map();
+    (0..layout.server_count())
+        .filter_map(|slot| map.io_servers.get(usize::from(layout.server_id(slot))))
+        .map(|server| (server.name.clone(), transport_of(client, &server.name)))
+        .collect()
+}
+
+fn print(out: &mut impl Write, client: &Client, place: &WeftPath, attr: &Attr) -> Result<()> {
+    let owner = format!("{} ({})", output::user_name(attr.uid), attr.uid);
+    let group = format!("{} ({})", output::group_name(attr.gid), attr.gid);
+    writeln!(out, "{}", place.display())?;
+    if attr.kind == FileKind::Symlink {
+        let target = client.readlink(at(&place.path))?;
+        writeln!(out, "  target    {}", String::from_utf8_lossy(&target))?;
+    }
+    writeln!(out, "  kind      {}", output::kind_text(attr.kind))?;
+    writeln!(out, "  size      {} bytes ({})", attr.size, size::format_bytes(attr.size))?;
+    writeln!(out, "  inode     {}, generation {}, {} links", attr.ino, attr.generation, attr.nlink)?;
+    writeln!(out, "  mode      {:04o} {}", attr.mode & 0o7777, output::mode_text(attr.kind, attr.mode))?;
+    writeln!(out, "  owner     {owner}, group {group}")?;
+    for (name, time) in
+        [("accessed", attr.atime), ("modified", attr.mtime), ("changed", attr.ctime), ("created", attr.btime)]
+    {
+        writeln!(out, "  {name:9} {}", output::time_text(time, true))?;
+    }
+    if let Some(layout) = &attr.layout {
+        let strip = size::format_bytes(layout.strip_bytes().into());
+        let what = if attr.kind == FileKind::Directory { "default" } else { "striping" };
+        writeln!(out, "  {what:9} strips of {strip} over {} servers", layout.server_count())?;
+    }
+    for (name, transport) in servers(client, attr) {
+        writeln!(out, "  server    {name}, reached by {transport}")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,206 @@
+//! `weft status`
+
+use super::Failures;
+use crate::place::WeftPath;
+use crate::session::{ConnectArgs, Session, transport_of};
+use crate::{output, size};
+use anyhow::Result;
+use serde_json::{Value, json};
+use weft_wire::Op;
+use weft_wire::messages::{ClientInfo, StatusReply};
+
+/// Shows the servers of a file system: role, address, load, memory, space, and the transport by which this process reaches each.
+/// With --clients, who uses it and how they are connected.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The file system.
+    #[arg(value_name = "URL", env = "WEFT_URL")]
+    url: String,
+    /// List the clients of each server.
+    #[arg(long)]
+    clients: bool,
+    /// Count the operations that each server has done, and show its gauges.
+    #[arg(long)]
+    operations: bool,
+    /// Print everything as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// A server and its answer.
+struct Row {
+    name: String,
+    address: String,
+    transport: String,
+    status: Option<StatusReply>,
+}
+
+/// Shows servers.
+pub fn run(args: Args) -> Result<()> {
+    let place = WeftPath::from_argument(&args.url)?;
+    let client = Session::new(&args.connect).client(&place.url)?;
+    let mut failures = Failures::default();
+    let mut rows = Vec::new();
+    for (server, answer) in client.server_status(args.clients || args.json) {
+        let transport = transport_of(&client, &server.name);
+        let status = match answer {
+            Ok(status) => Some(status),
+            Err(error) => {
+                failures.tell(&error.into());
+                None
+            }
+        };
+        let address = server.addresses.into_iter().next().unwrap_or_default();
+        rows.push(Row { name: server.name, address, transport, status });
+    }
+    if args.json {
+        let servers: Vec<_> = rows.iter().map(as_json).collect();
+        output::print_json(&json!({ "url": place.url, "servers": servers }))?;
+        return failures.result();
+    }
+    print_servers(&rows)?;
+    if args.operations {
+        print_operations(&rows)?;
+    }
+    if args.clients {
+        print_clients(&rows)?;
+    }
+    failures.result()
+}
+
+fn print_servers(rows: &[Row]) -> Result<()> {
+    let headings = [
+        "server", "role", "address", "reached by", "up", "clients", "active", "cpu", "memory", "free", "of", "sync", "disk",
+    ];
+    let mut table = output::table(&headings, &[4, 5, 6, 7, 8, 9, 10]);
+    for row in rows {
+        let Some(status) = &row.status else {
+            table.add_row([row.name.as_str(), "", &row.address, "does not answer"]);
+            continue;
+        };
+        table.add_row([
+            row.name.clone(),
+            status.role.clone(),
+            row.address.clone(),
+            row.transport.clone(),
+            duration_text(status.uptime_ms),
+            status.clients.to_string(),
+            status.active_requests.to_string(),
+            format!("{:.1} s", status.cpu_ms as f64 / 1e3),
+            size::format_bytes(status.memory_bytes),
+            size::format_bytes(status.free_bytes),
+            size::format_bytes(status.space_bytes),
+            status.sync_mode.clone(),
+            status.disk.clone(),
+        ]);
+    }
+    output::print_table(&table)
+}
+
+fn print_operations(rows: &[Row]) -> Result<()> {
+    let mut table = output::table(&["server", "operation", "count", "errors", "bytes"], &[2, 3, 4]);
+    for row in rows {
+        let Some(status) = &row.status else { continue };
+        for op in &status.operations {
+            let bytes = if op.bytes > 0 { size::format_bytes(op.bytes) } else { String::new() };
+            let (count, errors) = (op.count.to_string(), op.errors.to_string());
+            table.add_row([row.name.clone(), op_name(op.op), count, errors, bytes]);
+        }
+        for gauge in &status.gauges {
+            table.add_row([row.name.clone(), gauge.name.clone(), gauge.value.to_string()]);
+        }
+    }
+    println!();
+    output::print_table(&table)
+}
+
+fn print_clients(rows: &[Row]) -> Result<()> {
+    let headings = ["server", "client", "program", "process", "transport", "connections", "requests"];
+    let mut table = output::table(&headings, &[3, 5, 6]);
+    for row in rows {
+        for client in row.status.iter().flat_map(|status| &status.client_list) {
+            table.add_row([
+                row.name.clone(),
+                client.host.clone(),
+                client.program.clone(),
+                client.process_id.to_string(),
+                client.transport.clone(),
+                client.connections.to_string(),
+                client.requests.to_string(),
+            ]);
+        }
+    }
+    println!();
+    output::print_table(&table)
+}
+
+fn as_json(row: &Row) -> Value {
+    let mut value = json!({ "name": row.name, "address": row.address, "answers": row.status.is_some() });
+    let Some(status) = &row.status else { return value };
+    let operations = status.operations.iter().map(|op| {
+        json!({ "operation": op_name(op.op), "count": op.count, "errors": op.errors, "bytes": op.bytes })
+    });
+    let gauges = status.gauges.iter().map(|gauge| (gauge.name.clone(), Value::from(gauge.value)));
+    let more = json!({
+        "role": status.role,
+        "id": status.id,
+        "version": status.version,
+        "pid": status.process_id,
+        "transport": row.transport,
+        "uptime_ms": status.uptime_ms,
+        "cpu_ms": status.cpu_ms,
+        "memory_bytes": status.memory_bytes,
+        "directory": status.directory,
+        "space_bytes": status.space_bytes,
+        "free_bytes": status.free_bytes,
+        "disk": status.disk,
+        "sync": status.sync_mode,
+        "active_requests": status.active_requests,
+        "clients": status.clients,
+        "client_list": status.client_list.iter().map(client_json).collect::<Vec<_>>(),
+        "operations": operations.collect::<Vec<_>>(),
+        "gauges": gauges.collect::<serde_json::Map<_, _>>(),
+    });
+    let (Value::Object(value_map), Value::Object(more)) = (&mut value, more) else { unreachable!("both are objects") };
+    value_map.extend(more);
+    value
+}
+
+fn client_json(client: &ClientInfo) -> Value {
+    json!({
+        "host": client.host,
+        "program": client.program,
+        "pid": client.process_id,
+        "transport": client.transport,
+        "connections": client.connections,
+        "requests": client.requests,
+    })
+}
+
+fn op_name(number: u16) -> String {
+    Op::from_u16(number).map_or_else(|| format!("{number:#x}"), |op| op.name().to_string())
+}
+
+fn duration_text(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
+        (0, 0, 0, seconds) => format!("{seconds}s"),
+        (0, 0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
+        (0, hours, minutes, _) => format!("{hours}h{minutes:02}m"),
+        (days, hours, ..) => format!("{days}d{hours:02}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short() {
+        for (ms, text) in [(999, "0s"), (61_000, "1m01s"), (3_660_000, "1h01m"), (90_000_000, "1d01h")] {
+            assert_eq!(duration_text(ms), text);
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! `weft stripe`
+
+use super::{Failures, LayoutArgs};
+use crate::place::{WeftPath, expand_all};
+use crate::session::{ConnectArgs, Session, at};
+use crate::{output, size};
+use anyhow::{Context, Result, bail};
+use weft_client::OpenOptions;
+use weft_wire::messages::{Attr, FileKind};
+
+/// Show or set how files are striped.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Show how files are striped, or what a directory gives to what is created in it.
+    Get(GetArgs),
+    /// Stripe a new file, or set what a directory gives to what is created in it.
+    ///
+    /// A file that does not exist is created, empty, with this striping; one that exists can be set as long as nothing was
+    /// ever written to it. Files that have data keep their striping: copy them (`weft cp`) to change it.
+    Set(SetArgs),
+}
+
+/// Options of `get`.
+#[derive(Debug, clap::Args)]
+pub struct GetArgs {
+    /// Files and directories.
+    #[arg(required = true, value_name = "URL")]
+    places: Vec<String>,
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Options of `set`.
+#[derive(Debug, clap::Args)]
+pub struct SetArgs {
+    /// A file or directory.
+    #[arg(value_name = "URL")]
+    place: String,
+    #[command(flatten)]
+    layout: LayoutArgs,
+    /// Take a directory's own setting away: the file system's default applies again.
+    #[arg(long, conflicts_with_all = ["strip_bytes", "servers", "first"])]
+    reset: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Shows or sets striping.
+pub fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Get(args) => get(args),
+        Command::Set(args) => set(args),
+    }
+}
+
+fn get(args: GetArgs) -> Result<()> {
+    let session = Session::new(&args.connect);
+    let mut failures = Failures::default();
+    let mut shown = Vec::new();
+    for (client, place) in expand_all(&session, &args.places)? {
+        match client.stat(at(&place.path), true).with_context(|| place.display()) {
+            Ok(attr) => shown.push((client, place, attr)),
+            Err(error) => failures.tell(&error),
+        }
+    }
+    if args.json {
+        let row = |place: &WeftPath, attr: &Attr| {
+            let layout = attr.layout.map(|layout| output::layout_json(&layout));
+            serde_json::json!({ "path": place.display(), "kind": output::kind_text(attr.kind), "layout": layout })
+        };
+        let all: Vec<_> = shown.iter().map(|(_, place, attr)| row(place, attr)).collect();
+        output::print_json(&all)?;
+        return failures.result();
+    }
+    let mut table = output::table(&["strip", "servers", "first", "path"], &[0, 1, 2]);
+    for (client, place, attr) in &shown {
+        let own = attr.layout;
+        let layout = own.unwrap_or(client.map().default_layout);
+        let first = match (attr.kind, own) {
+            (FileKind::File, Some(layout)) => layout.first_server().to_string(),
+            _ => "any".to_string(),
+        };
+        let note = if own.is_none() { "  (the file system's default)" } else { "" };
+        table.add_row([
+            size::format_bytes(layout.strip_bytes().into()),
+            layout.server_count().to_string(),
+            first,
+            format!("{}{note}", place.display()),
+        ]);
+    }
+    output::print_table(&table)?;
+    failures.result()
+}
+
+fn set(args: SetArgs) -> Result<()> {
+    let wish = args.layout.wish()?;
+    if wish.is_none() && !args.reset {
+        bail!("nothing to set; give --strip-bytes, --servers or --first, or --reset");
+    }
+    let place = WeftPath::from_argument(&args.place)?;
+    let client = Session::new(&args.connect).client(&place.url)?;
+    let path = place.path.as_path();
+    match client.stat(at(path), true) {
+        Err(error) if error.errno() == libc::ENOENT && !args.reset => {
+            let options = OpenOptions::new().write(true).create_new(true).mode(0o666 & !super::mkdir::umask());
+            let options = wish.into_iter().fold(options, OpenOptions::layout);
+            client.open(at(path), &options).with_context(|| place.display())?;
+        }
+        attr => {
+            if args.reset && attr?.kind != FileKind::Directory {
+                bail!("{}: only a directory's setting can be taken away", place.display());
+            }
+            client.set_layout(at(path), wish.as_ref()).with_context(|| place.display())?;
+        }
+    }
+    Ok(())
+}

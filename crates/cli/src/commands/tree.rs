@@ -1,0 +1,99 @@
+//! `weft tree`
+
+use super::Failures;
+use crate::place::expand_all;
+use crate::session::{ConnectArgs, Session, at};
+use crate::{output, tree};
+use anyhow::{Context, Result};
+use std::io::Write;
+use std::path::Path;
+use weft_client::Client;
+use weft_wire::messages::FileKind;
+
+/// Shows a directory as a tree.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where to begin.
+    #[arg(required = true, value_name = "URL")]
+    places: Vec<String>,
+    /// Names that begin with a dot too.
+    #[arg(short, long)]
+    all: bool,
+    /// Directories only.
+    #[arg(short, long)]
+    directories: bool,
+    /// How many levels.
+    #[arg(short = 'L', long, value_name = "COUNT", default_value_t = usize::MAX, hide_default_value = true)]
+    levels: usize,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Default)]
+struct Counts {
+    directories: usize,
+    files: usize,
+}
+
+/// Shows trees.
+pub fn run(args: Args) -> Result<()> {
+    let session = Session::new(&args.connect);
+    let mut failures = Failures::default();
+    let mut counts = Counts::default();
+    let mut out = output::stdout();
+    for (client, place) in expand_all(&session, &args.places)? {
+        let attr = client.stat(at(&place.path), true).with_context(|| place.display())?;
+        writeln!(out, "{}", place.display())?;
+        if attr.kind == FileKind::Directory {
+            branch(&args, &client, &place.path, "", 1, &mut counts, &mut failures, &mut out)?;
+        }
+    }
+    writeln!(out, "\n{} directories, {} files", counts.directories, counts.files)?;
+    out.flush()?;
+    failures.result()
+}
+
+#[expect(clippy::too_many_arguments, reason = "a recursion carries its state")]
+fn branch(
+    args: &Args,
+    client: &Client,
+    dir: &Path,
+    indent: &str,
+    level: usize,
+    counts: &mut Counts,
+    failures: &mut Failures,
+    out: &mut impl Write,
+) -> Result<()> {
+    if level > args.levels {
+        return Ok(());
+    }
+    let mut entries = match tree::list(client, dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            failures.tell(&error);
+            return Ok(());
+        }
+    };
+    entries.retain(|entry| args.all || !entry.name.as_encoded_bytes().starts_with(b"."));
+    entries.retain(|entry| !args.directories || entry.attr.kind == FileKind::Directory);
+    let last = entries.len().saturating_sub(1);
+    for (index, entry) in entries.iter().enumerate() {
+        let (knot, more) = if index == last { ("└── ", "    ") } else { ("├── ", "│   ") };
+        let path = dir.join(&entry.name);
+        write!(out, "{indent}{knot}{}", entry.name.to_string_lossy())?;
+        match entry.attr.kind {
+            FileKind::Symlink => {
+                let target = client.readlink(at(&path)).unwrap_or_default();
+                writeln!(out, " -> {}", String::from_utf8_lossy(&target))?;
+            }
+            _ => writeln!(out)?,
+        }
+        if entry.attr.kind == FileKind::Directory {
+            counts.directories += 1;
+            branch(args, client, &path, &format!("{indent}{more}"), level + 1, counts, failures, out)?;
+        } else {
+            counts.files += 1;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,97 @@
+//! Work for the copying threads.
+
+use super::file::Chunk;
+use super::side::{Meta, Side};
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+/// Files that the walk may be ahead of the workers.
+const FILES_AHEAD_MAX: usize = 4096;
+
+/// A piece of work.
+pub(super) enum Task {
+    /// A file that was found.
+    File {
+        /// The source's side.
+        from_side: Side,
+        /// The source.
+        from: PathBuf,
+        /// The target's side.
+        to_side: Side,
+        /// The target.
+        to: PathBuf,
+        /// Attributes of the source.
+        meta: Meta,
+    },
+    /// A part of a file that is open.
+    Chunk(Chunk),
+}
+
+#[derive(Default)]
+struct State {
+    tasks: VecDeque<Task>,
+    walking: bool,
+    /// Tasks taken and not done; they may still become more.
+    under_way: usize,
+}
+
+/// First in, first out, but chunks of files that are open go before files that are not.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Queue {
+    pub(super) fn new() -> Queue {
+        Queue { state: Mutex::new(State { walking: true, ..State::default() }), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no thread panics while it holds the queue")
+    }
+
+    /// From the walk: waits while the workers are far behind.
+    pub(super) fn push_file(&self, task: Task) {
+        let state = self.lock();
+        let mut state = self
+            .changed
+            .wait_while(state, |state| state.tasks.len() >= FILES_AHEAD_MAX)
+            .expect("no thread panics while it holds the queue");
+        state.tasks.push_back(task);
+        self.changed.notify_all();
+    }
+
+    /// From a worker, which never waits.
+    pub(super) fn push_chunks(&self, chunks: Vec<Chunk>) {
+        let mut state = self.lock();
+        for chunk in chunks.into_iter().rev() {
+            state.tasks.push_front(Task::Chunk(chunk));
+        }
+        self.changed.notify_all();
+    }
+
+    pub(super) fn walk_is_over(&self) {
+        self.lock().walking = false;
+        self.changed.notify_all();
+    }
+
+    /// The next task; `None` when there will be none.
+    pub(super) fn take(&self) -> Option<Task> {
+        let state = self.lock();
+        let mut state = self
+            .changed
+            .wait_while(state, |state| state.tasks.is_empty() && (state.walking || state.under_way > 0))
+            .expect("no thread panics while it holds the queue");
+        let task = state.tasks.pop_front()?;
+        state.under_way += 1;
+        self.changed.notify_all();
+        Some(task)
+    }
+
+    /// A task that was taken is done.
+    pub(super) fn done(&self) {
+        self.lock().under_way -= 1;
+        self.changed.notify_all();
+    }
+}

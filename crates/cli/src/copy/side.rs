@@ -1,0 +1,373 @@
+//! The two kinds of ends of a copy behind one face: a local file system and a weft one.
+
+use crate::session::at;
+use crate::tree;
+use anyhow::{Context, Result, bail};
+use std::ffi::{CString, OsString};
+use std::fs::File;
+use std::io::ErrorKind;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use weft_client::{Client, OpenOptions, SetAttr, SetTime};
+use weft_wire::messages::{Attr, FileKind, LayoutWish, Time};
+
+/// Where one end of a copy is.
+#[derive(Clone)]
+pub enum Side {
+    /// This machine.
+    Local,
+    /// A weft file system.
+    Weft {
+        /// The connection.
+        client: Client,
+        /// Its URL.
+        url: String,
+    },
+}
+
+/// What a name is, as far as copying goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A file with data.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device, socket or pipe.
+    Other,
+}
+
+/// Attributes that copying needs.
+#[derive(Debug, Clone)]
+pub struct Meta {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Size in bytes.
+    pub size: u64,
+    /// Device and inode.
+    pub id: (u64, u64),
+    uid: u32,
+    gid: u32,
+    atime: Time,
+    mtime: Time,
+}
+
+impl From<&Attr> for Meta {
+    fn from(attr: &Attr) -> Meta {
+        let kind = match attr.kind {
+            FileKind::File => Kind::File,
+            FileKind::Directory => Kind::Directory,
+            FileKind::Symlink => Kind::Symlink,
+            _ => Kind::Other,
+        };
+        Meta {
+            kind,
+            mode: attr.mode,
+            size: attr.size,
+            id: (0, attr.ino),
+            uid: attr.uid,
+            gid: attr.gid,
+            atime: attr.atime,
+            mtime: attr.mtime,
+        }
+    }
+}
+
+impl From<&std::fs::Metadata> for Meta {
+    fn from(meta: &std::fs::Metadata) -> Meta {
+        let file_type = meta.file_type();
+        let kind = match () {
+            () if file_type.is_file() => Kind::File,
+            () if file_type.is_dir() => Kind::Directory,
+            () if file_type.is_symlink() => Kind::Symlink,
+            () => Kind::Other,
+        };
+        Meta {
+            kind,
+            mode: meta.mode() & 0o7777,
+            size: meta.size(),
+            id: (meta.dev(), meta.ino()),
+            uid: meta.uid(),
+            gid: meta.gid(),
+            atime: Time { seconds: meta.atime(), nanoseconds: meta.atime_nsec() as u32 },
+            mtime: Time { seconds: meta.mtime(), nanoseconds: meta.mtime_nsec() as u32 },
+        }
+    }
+}
+
+impl Side {
+    /// Whether both are the same file system.
+    pub fn is_same(&self, other: &Side) -> bool {
+        match (self, other) {
+            (Side::Local, Side::Local) => true,
+            (Side::Weft { client, .. }, Side::Weft { client: other, .. }) => {
+                client.map().cluster_id == other.map().cluster_id
+            }
+            _ => false,
+        }
+    }
+
+    /// A path, for people.
+    pub fn display(&self, path: &Path) -> String {
+        match self {
+            Side::Local => path.display().to_string(),
+            Side::Weft { url, .. } => crate::place::WeftPath { url: url.clone(), path: path.into() }.display(),
+        }
+    }
+
+    /// Attributes.
+    pub fn meta(&self, path: &Path, follow: bool) -> Result<Meta> {
+        Ok(match self {
+            Side::Local if follow => Meta::from(&std::fs::metadata(path)?),
+            Side::Local => Meta::from(&std::fs::symlink_metadata(path)?),
+            Side::Weft { client, .. } => Meta::from(&client.stat(at(path), follow)?),
+        })
+    }
+
+    /// The entries of a directory.
+    pub fn list(&self, dir: &Path) -> Result<Vec<(OsString, Meta)>> {
+        if let Side::Weft { client, .. } = self {
+            let entries = tree::list(client, dir)?.into_iter();
+            return Ok(entries.map(|entry| (entry.name, Meta::from(&entry.attr))).collect());
+        }
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let entry = entry?;
+            match entry.metadata() {
+                Err(error) if error.kind() == ErrorKind::NotFound => continue,
+                meta => all.push((entry.file_name(), Meta::from(&meta?))),
+            }
+        }
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(all)
+    }
+
+    /// Where a symbolic link points.
+    pub fn read_link(&self, path: &Path) -> Result<PathBuf> {
+        Ok(match self {
+            Side::Local => std::fs::read_link(path)?,
+            Side::Weft { client, .. } => PathBuf::from(OsString::from_vec(client.readlink(at(path))?)),
+        })
+    }
+
+    /// Makes a symbolic link, in place of one that is there.
+    pub fn make_symlink(&self, target: &Path, path: &Path) -> Result<()> {
+        if self.meta(path, false).is_ok_and(|there| there.kind == Kind::Symlink) {
+            self.remove(path)?;
+        }
+        match self {
+            Side::Local => std::os::unix::fs::symlink(target, path)?,
+            Side::Weft { client, .. } => {
+                client.symlink(at(path), target.as_os_str().as_bytes())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        match self {
+            Side::Local => std::fs::remove_file(path)?,
+            Side::Weft { client, .. } => client.unlink(at(path))?,
+        }
+        Ok(())
+    }
+
+    /// Makes a directory; false: it was there.
+    pub fn make_dir(&self, path: &Path, mode: u32) -> Result<bool> {
+        let made = match self {
+            Side::Local => std::fs::DirBuilder::new().mode(mode).create(path).map_err(anyhow::Error::from),
+            Side::Weft { client, .. } => client.mkdir(at(path), mode).map(drop).map_err(anyhow::Error::from),
+        };
+        match made {
+            Ok(()) => Ok(true),
+            Err(_) if self.meta(path, true).is_ok_and(|there| there.kind == Kind::Directory) => Ok(false),
+            Err(error) => Err(error.context(format!("cannot make the directory {}", self.display(path)))),
+        }
+    }
+
+    /// Opens a file for reading.
+    pub(super) fn open(&self, path: &Path) -> Result<Source> {
+        Ok(match self {
+            Side::Local => Source::Local(File::open(path)?),
+            Side::Weft { client, .. } => Source::Weft(client.open(at(path), &OpenOptions::new().read(true))?),
+        })
+    }
+
+    /// Opens a file for writing, empty.
+    pub(super) fn create(&self, path: &Path, mode: u32, layout: Option<&LayoutWish>) -> Result<Target> {
+        Ok(match self {
+            Side::Local => {
+                let options = File::options().write(true).create(true).truncate(true).mode(mode).open(path);
+                Target::Local(options?)
+            }
+            Side::Weft { client, .. } => {
+                let options = OpenOptions::new().write(true).create(true).truncate(true).mode(mode);
+                let options = layout.cloned().into_iter().fold(options, OpenOptions::layout);
+                Target::Weft(client.open(at(path), &options)?)
+            }
+        })
+    }
+
+    /// Sets mode, and with `all` owner, where that is allowed, and times. Links have no mode of their own.
+    pub fn set_meta(&self, path: &Path, meta: &Meta, all: bool) -> Result<()> {
+        match self {
+            Side::Local => set_local_meta(path, meta, all),
+            Side::Weft { client, .. } => set_weft_meta(client, path, meta, all),
+        }
+    }
+}
+
+fn set_weft_meta(client: &Client, path: &Path, meta: &Meta, all: bool) -> Result<()> {
+    if all {
+        let owner = SetAttr { uid: Some(meta.uid), gid: Some(meta.gid), ..SetAttr::default() };
+        match client.setattr(at(path), false, &owner) {
+            Err(error) if error.errno() == libc::EPERM => {}
+            set => drop(set?),
+        }
+    }
+    let mode = (meta.kind != Kind::Symlink).then_some(meta.mode);
+    let set = match all {
+        true => SetAttr { mode, atime: Some(SetTime::To(meta.atime)), mtime: Some(SetTime::To(meta.mtime)), ..SetAttr::default() },
+        false => SetAttr { mode, ..SetAttr::default() },
+    };
+    client.setattr(at(path), false, &set)?;
+    Ok(())
+}
+
+fn set_local_meta(path: &Path, meta: &Meta, all: bool) -> Result<()> {
+    if all {
+        match std::os::unix::fs::lchown(path, Some(meta.uid), Some(meta.gid)) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
+            set => set.with_context(|| format!("cannot set the owner of {}", path.display()))?,
+        }
+    }
+    if meta.kind != Kind::Symlink {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(meta.mode))?;
+    }
+    if all {
+        set_local_times(path, meta).with_context(|| format!("cannot set the times of {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn set_local_times(path: &Path, meta: &Meta) -> Result<()> {
+    let spec = |time: Time| libc::timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+    let times = [spec(meta.atime), spec(meta.mtime)];
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the path is a C string, and there are two times.
+    let result =
+        unsafe { libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW) };
+    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
+}
+
+/// A file that is read.
+pub(super) enum Source {
+    Local(File),
+    Weft(weft_client::File),
+}
+
+impl Source {
+    /// Reads at `offset`; 0 at the file's end.
+    pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        Ok(match self {
+            Source::Local(file) => file.read_at(buffer, offset)?,
+            Source::Weft(file) => file.read_at(buffer, offset)?,
+        })
+    }
+
+    /// The next range with data in `offset..end`; `None`: there are only holes.
+    pub(super) fn next_data(&self, offset: u64, end: u64) -> Result<Option<Range<u64>>> {
+        let Source::Local(file) = self else { return Ok(Some(offset..end)) };
+        let data = match seek(file, offset, libc::SEEK_DATA) {
+            // ENXIO: there is no data behind `offset` (lseek(2)).
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
+            // A file system that knows no holes.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Some(offset..end)),
+            data => data?,
+        };
+        if data >= end {
+            return Ok(None);
+        }
+        let hole = seek(file, data, libc::SEEK_HOLE)?;
+        if hole <= data {
+            bail!("its holes changed while it was copied");
+        }
+        Ok(Some(data..hole.min(end)))
+    }
+}
+
+fn seek(file: &File, offset: u64, whence: i32) -> std::io::Result<u64> {
+    // SAFETY: the descriptor is open; no memory is involved.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+    u64::try_from(found).map_err(|_| std::io::Error::last_os_error())
+}
+
+/// A file that is written.
+pub(super) enum Target {
+    Local(File),
+    Weft(weft_client::File),
+}
+
+impl Target {
+    pub(super) fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        match self {
+            Target::Local(file) => file.write_all_at(data, offset)?,
+            Target::Weft(file) => drop(file.write_at(data, offset)?),
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_len(&self, bytes: u64) -> Result<()> {
+        match self {
+            Target::Local(file) => file.set_len(bytes)?,
+            Target::Weft(file) => file.truncate(bytes)?,
+        }
+        Ok(())
+    }
+
+    /// Errors that a close would hide come out here.
+    pub(super) fn flush(&self) -> Result<()> {
+        if let Target::Weft(file) = self {
+            file.flush()?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_holes_are_found() {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, b"x").unwrap();
+        file.write_all_at(b"y", 1 << 20).unwrap();
+        file.set_len(4 << 20).unwrap();
+        let source = Source::Local(file);
+        let first = source.next_data(0, 4 << 20).unwrap().unwrap();
+        assert_eq!(first.start, 0);
+        let tail = source.next_data(2 << 20, 4 << 20).unwrap();
+        assert!(tail.is_none_or(|data| data.start == 2 << 20), "no file system invents data elsewhere");
+    }
+
+    #[test]
+    fn local_attributes_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        std::fs::write(&from, "x").unwrap();
+        std::fs::write(&to, "x").unwrap();
+        std::fs::set_permissions(&from, std::fs::Permissions::from_mode(0o640)).unwrap();
+        let mut meta = Side::Local.meta(&from, false).unwrap();
+        meta.mtime = Time { seconds: 1_000_000, nanoseconds: 7 };
+        Side::Local.set_meta(&to, &meta, true).unwrap();
+        let there = Side::Local.meta(&to, false).unwrap();
+        assert_eq!((there.mode, there.mtime), (0o640, meta.mtime));
+    }
+}

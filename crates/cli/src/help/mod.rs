@@ -1,0 +1,54 @@
+//! The texts of `weft help SUBJECT`.
+
+/// Something that is explained.
+pub struct Subject {
+    /// What it is asked for by.
+    pub name: &'static str,
+    /// In one line.
+    pub title: &'static str,
+    /// The explanation, laid out for 80 columns.
+    pub text: &'static str,
+}
+
+/// Every subject, in the order in which a newcomer reads them.
+pub const SUBJECTS: &[Subject] = &[
+    Subject { name: "start", title: "the first ten minutes", text: include_str!("start.txt") },
+    Subject { name: "urls", title: "how places are written", text: include_str!("urls.txt") },
+    Subject { name: "striping", title: "where a file's bytes are", text: include_str!("striping.txt") },
+    Subject { name: "transports", title: "how data travels", text: include_str!("transports.txt") },
+    Subject { name: "keys", title: "who may connect", text: include_str!("keys.txt") },
+    Subject { name: "semantics", title: "what is promised", text: include_str!("semantics.txt") },
+    Subject { name: "cluster", title: "a cluster on several machines", text: include_str!("cluster.txt") },
+    Subject { name: "cluster-file", title: "the keys of weft.toml", text: include_str!("cluster-file.txt") },
+    Subject { name: "scripts", title: "exit codes, JSON, environment", text: include_str!("scripts.txt") },
+];
+
+/// The subject of this name.
+pub fn find(name: &str) -> Option<&'static Subject> {
+    SUBJECTS.iter().find(|subject| subject.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_subject_fits_a_terminal() {
+        for subject in SUBJECTS {
+            for line in subject.text.lines() {
+                assert!(line.chars().count() <= 80, "{}: {line}", subject.name);
+                assert_eq!(line.trim_end(), line, "{}: {line}", subject.name);
+            }
+        }
+    }
+
+    #[test]
+    fn the_list_of_subjects_in_the_program_s_help_is_complete() {
+        use clap::CommandFactory;
+        let help = crate::args::Cli::command().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        for subject in SUBJECTS {
+            assert!(help.contains(subject.name), "{}", subject.name);
+        }
+    }
+}

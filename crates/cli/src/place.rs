@@ -1,0 +1,260 @@
+//! Where a command's argument points: a local path, or a path in a weft file system.
+//!
+//! ```text
+//!   weft://10.0.0.5:7400/data/a.txt      a file system by its URL, and a path in it
+//!   10.0.0.5:7400:/data/a.txt            the same, shorter
+//!   weft:/data/a.txt                     the file system named by $WEFT_URL
+//!   data/a.txt, ./weft:/x                anything else is local
+//! ```
+//!
+//! A `?transport=tcp` at the end of a URL belongs to the URL, not to the path. Paths of weft may hold the wildcards `*`, `?`
+//! and `[…]`; a name that exists as it is written is taken as it is.
+
+use crate::session::{Session, at};
+use anyhow::{Result, bail};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use weft_client::Client;
+
+/// A path in a weft file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WeftPath {
+    /// The file system, as `weft://HOST:PORT/` with its options.
+    pub url: String,
+    /// Absolute, without `.` and `..`.
+    pub path: PathBuf,
+}
+
+/// An argument that may be on either side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A path on this machine.
+    Local(PathBuf),
+    /// A path in a weft file system.
+    Weft(WeftPath),
+}
+
+impl Place {
+    /// Reads an argument; `default_url` is what `weft:/path` stands for.
+    pub fn parse(text: &str, default_url: Option<&str>) -> Result<Place> {
+        if let Some(rest) = text.strip_prefix("weft://") {
+            return WeftPath::split(rest).map(Place::Weft);
+        }
+        if let Some(path) = text.strip_prefix("weft:") {
+            let Some(url) = default_url else {
+                bail!("{text}: WEFT_URL is not set; set it to weft://HOST:PORT/ or write the whole URL");
+            };
+            let Some(rest) = url.strip_prefix("weft://") else {
+                bail!("WEFT_URL is `{url}`; it must look like weft://HOST:PORT/");
+            };
+            let base = WeftPath::split(rest)?;
+            let path = path.trim_start_matches('/');
+            return Ok(Place::Weft(WeftPath { path: tidy(&base.path.join(path)), url: base.url }));
+        }
+        if let Some((server, path)) = plain_url(text) {
+            let path = tidy(Path::new(path));
+            return Ok(Place::Weft(WeftPath { url: format!("weft://{server}/"), path }));
+        }
+        Ok(Place::Local(PathBuf::from(text)))
+    }
+
+    /// As [`Place::parse`] with `$WEFT_URL`.
+    pub fn from_argument(text: &str) -> Result<Place> {
+        Place::parse(text, std::env::var("WEFT_URL").ok().as_deref())
+    }
+}
+
+impl WeftPath {
+    /// Reads an argument that must be in a weft file system.
+    pub fn from_argument(text: &str) -> Result<WeftPath> {
+        match Place::from_argument(text)? {
+            Place::Weft(path) => Ok(path),
+            Place::Local(path) => bail!(
+                "{} is a local path; write weft://HOST:PORT/PATH, or set WEFT_URL and write weft:/PATH",
+                path.display()
+            ),
+        }
+    }
+
+    /// Of `HOST:PORT/path?option=value`.
+    fn split(rest: &str) -> Result<WeftPath> {
+        let (rest, query) = match rest.rsplit_once('?') {
+            Some((front, query)) if query.split('&').all(|option| option.contains('=')) => (front, query),
+            _ => (rest, ""),
+        };
+        let (server, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if server.is_empty() {
+            bail!("weft://{rest}: there is no server in it; write weft://HOST:PORT/PATH");
+        }
+        let query = if query.is_empty() { String::new() } else { format!("?{query}") };
+        Ok(WeftPath { url: format!("weft://{server}/{query}"), path: tidy(&Path::new("/").join(path)) })
+    }
+
+    /// The same file system, another path.
+    pub fn with_path(&self, path: PathBuf) -> WeftPath {
+        WeftPath { url: self.url.clone(), path }
+    }
+
+    /// For people: the URL with the path in it.
+    pub fn display(&self) -> String {
+        let (server, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
+        let server = server.trim_end_matches('/');
+        let mark = if query.is_empty() { "" } else { "?" };
+        format!("{server}{}{mark}{query}", self.path.display())
+    }
+
+    /// Last component, or `/`.
+    pub fn name(&self) -> &OsStr {
+        self.path.file_name().unwrap_or(OsStr::new("/"))
+    }
+
+    fn has_wildcards(&self) -> bool {
+        self.path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
+    }
+
+    /// The paths that the wildcards of this one stand for, sorted; itself where it has none. No match is an error.
+    pub fn expand(&self, client: &Client) -> Result<Vec<WeftPath>> {
+        if !self.has_wildcards() || client.stat(at(&self.path), false).is_ok() {
+            return Ok(vec![self.clone()]);
+        }
+        let list = |dir: &Path| -> Vec<std::ffi::OsString> {
+            let Ok(entries) = crate::tree::list(client, dir) else { return Vec::new() };
+            entries.into_iter().map(|entry| entry.name).collect()
+        };
+        let exists = |path: &Path| client.stat(at(path), false).is_ok();
+        let found = expand_with(&self.path, &list, &exists)?;
+        if found.is_empty() {
+            bail!("{}: no file matches", self.display());
+        }
+        Ok(found.into_iter().map(|path| self.with_path(path)).collect())
+    }
+}
+
+/// Arguments with their wildcards expanded, each with the connection to its file system.
+pub fn expand_all(session: &Session, arguments: &[String]) -> Result<Vec<(Client, WeftPath)>> {
+    let mut all = Vec::new();
+    for argument in arguments {
+        let place = WeftPath::from_argument(argument)?;
+        let client = session.client(&place.url)?;
+        all.extend(place.expand(&client)?.into_iter().map(|place| (client.clone(), place)));
+    }
+    Ok(all)
+}
+
+fn expand_with(
+    pattern: &Path,
+    list: &dyn Fn(&Path) -> Vec<std::ffi::OsString>,
+    exists: &dyn Fn(&Path) -> bool,
+) -> Result<Vec<PathBuf>> {
+    let mut found = vec![PathBuf::from("/")];
+    for component in pattern.components() {
+        let Component::Normal(component) = component else { continue };
+        let text = component.to_string_lossy();
+        if !text.contains(['*', '?', '[']) {
+            found.iter_mut().for_each(|path| path.push(component));
+            continue;
+        }
+        let matcher = glob::Pattern::new(&text)
+            .map_err(|error| anyhow::anyhow!("{}: {error}; quote a literal [ as [[]", pattern.display()))?;
+        let options = glob::MatchOptions { require_literal_leading_dot: true, ..Default::default() };
+        let mut next = Vec::new();
+        for dir in found {
+            let mut names = list(&dir);
+            names.retain(|name| matcher.matches_with(&name.to_string_lossy(), options));
+            names.sort();
+            next.extend(names.into_iter().map(|name| dir.join(name)));
+        }
+        found = next;
+    }
+    found.retain(|path| exists(path));
+    Ok(found)
+}
+
+/// Resolves `.`, `..` and doubled slashes of an absolute path.
+fn tidy(path: &Path) -> PathBuf {
+    let mut tidied = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => tidied.push(name),
+            Component::ParentDir => {
+                tidied.pop();
+            }
+            _ => {}
+        }
+    }
+    tidied
+}
+
+/// `HOST:PORT:/path` into its two halves.
+fn plain_url(text: &str) -> Option<(&str, &str)> {
+    let (server, path) = text.split_once(":/")?;
+    let (host, port) = server.rsplit_once(':')?;
+    let host_ok = !host.is_empty() && !host.contains('/');
+    (host_ok && port.parse::<u16>().is_ok()).then(|| (server, &text[server.len() + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weft(url: &str, path: &str) -> Place {
+        Place::Weft(WeftPath { url: url.into(), path: path.into() })
+    }
+
+    #[test]
+    fn every_form_of_a_url_is_understood() {
+        let default = Some("weft://h:1/base");
+        for (text, place) in [
+            ("weft://h:7400/a/b", weft("weft://h:7400/", "/a/b")),
+            ("weft://h:7400", weft("weft://h:7400/", "/")),
+            ("weft://h:7400/a/../b//c/.", weft("weft://h:7400/", "/b/c")),
+            ("weft://h:7400/a?transport=tcp", weft("weft://h:7400/?transport=tcp", "/a")),
+            ("weft://h:7400/a?.txt", weft("weft://h:7400/", "/a?.txt")),
+            ("h:7400:/a/b", weft("weft://h:7400/", "/a/b")),
+            ("weft:/x", weft("weft://h:1/", "/base/x")),
+            ("weft:", weft("weft://h:1/", "/base")),
+            ("a/b", Place::Local("a/b".into())),
+            ("./h:1:/b", Place::Local("./h:1:/b".into())),
+            ("h:x:/b", Place::Local("h:x:/b".into())),
+        ] {
+            assert_eq!(Place::parse(text, default).unwrap(), place, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_missing_server_or_default_is_said() {
+        assert!(Place::parse("weft:///a", None).unwrap_err().to_string().contains("no server"));
+        assert!(Place::parse("weft:/a", None).unwrap_err().to_string().contains("WEFT_URL"));
+        assert!(Place::parse("weft:/a", Some("nfs://x")).unwrap_err().to_string().contains("WEFT_URL"));
+    }
+
+    #[test]
+    fn a_place_is_shown_as_it_was_written() {
+        for text in ["weft://h:7400/a/b", "weft://h:7400/a?transport=tcp"] {
+            let Place::Weft(place) = Place::parse(text, None).unwrap() else { panic!("{text} is in weft") };
+            assert_eq!(place.display(), text);
+        }
+    }
+
+    #[test]
+    fn wildcards_match_names_level_by_level() {
+        let tree = ["/a/x1.txt", "/a/x2.txt", "/a/.x3.txt", "/b/x1.txt", "/b/y"];
+        let list = |dir: &Path| {
+            let mut names: Vec<_> = tree
+                .iter()
+                .filter_map(|path| Path::new(path).strip_prefix(dir).ok()?.components().next())
+                .map(|name| name.as_os_str().to_os_string())
+                .collect();
+            names.dedup();
+            names
+        };
+        let exists = |path: &Path| tree.iter().any(|known| Path::new(known).starts_with(path));
+        let expand = |pattern: &str| expand_with(Path::new(pattern), &list, &exists).unwrap();
+        let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(expand("/a/*.txt"), paths(&["/a/x1.txt", "/a/x2.txt"]));
+        assert_eq!(expand("/*/x1.txt"), paths(&["/a/x1.txt", "/b/x1.txt"]));
+        assert_eq!(expand("/[b-c]/?"), paths(&["/b/y"]));
+        assert_eq!(expand("/c*"), paths(&[]));
+    }
+}

@@ -1,0 +1,70 @@
+//! Connections to file systems.
+
+use anyhow::Result;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use weft_client::{At, Client, ConnectOptions, Url};
+use weft_wire::messages::FileKind;
+
+/// Options of every command that connects.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ConnectArgs {
+    /// File with the clients' key [default: see `weft help keys`].
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+}
+
+/// One connection per file system, for as long as a command runs.
+#[derive(Default)]
+pub struct Session {
+    key: Option<PathBuf>,
+    clients: RefCell<HashMap<String, Client>>,
+}
+
+impl Session {
+    /// With the options of a command line.
+    pub fn new(arguments: &ConnectArgs) -> Session {
+        Session { key: arguments.key.clone(), clients: RefCell::default() }
+    }
+
+    /// A connection to `url` (`weft://HOST:PORT/…`).
+    pub fn client(&self, url: &str) -> Result<Client> {
+        if let Some(client) = self.clients.borrow().get(url) {
+            return Ok(client.clone());
+        }
+        let client = Client::connect(&Url::parse(url)?, self.options()?)?;
+        self.clients.borrow_mut().insert(url.to_string(), client.clone());
+        Ok(client)
+    }
+
+    /// How to connect. Without `--key` the client library finds the key.
+    pub fn options(&self) -> Result<ConnectOptions> {
+        let key = self.key.as_deref().map(weft_server::load_key).transpose()?;
+        Ok(ConnectOptions { key, ..ConnectOptions::default() })
+    }
+}
+
+/// A path of weft, for the client library.
+pub fn at(path: &Path) -> At<'_> {
+    At::from(path.as_os_str().as_bytes())
+}
+
+/// Whether a path leads to a directory.
+pub fn is_directory(client: &Client, path: &Path) -> bool {
+    client.stat(at(path), true).is_ok_and(|attr| attr.kind == FileKind::Directory)
+}
+
+/// How this process reaches a server, for people.
+pub fn transport_of(client: &Client, server: &str) -> String {
+    let found = client.transports().into_iter().find(|transport| transport.server == server);
+    match found {
+        Some(found) => match (found.transport, found.fallback) {
+            (Some(transport), Some(reason)) => format!("{transport} ({reason})"),
+            (Some(transport), None) => transport,
+            (None, _) => "not connected".to_string(),
+        },
+        None => "not connected".to_string(),
+    }
+}

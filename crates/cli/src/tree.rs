@@ -1,0 +1,90 @@
+//! Directories of a weft file system: listed, walked, removed.
+
+use anyhow::{Context, Result};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use crate::session::at;
+use weft_client::Client;
+use weft_wire::messages::{Attr, FileKind};
+
+/// A name in a directory.
+#[derive(Debug, Clone)]
+pub struct Named {
+    /// The name.
+    pub name: OsString,
+    /// What it names.
+    pub attr: Attr,
+}
+
+/// The entries of a directory with their attributes, sorted by name.
+pub fn list(client: &Client, dir: &Path) -> Result<Vec<Named>> {
+    let mut all = Vec::new();
+    for entry in client.read_dir(at(dir))? {
+        let entry = entry?;
+        let name = <OsString as std::os::unix::ffi::OsStringExt>::from_vec(entry.name);
+        let attr = match entry.attr {
+            Some(attr) => attr,
+            None => client.getattr(entry.ino)?,
+        };
+        all.push(Named { name, attr });
+    }
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(all)
+}
+
+/// What [`walk`] shows.
+pub enum Visit<'a> {
+    /// Anything that is not a directory, or a directory before what is in it.
+    Enter(&'a Path, &'a Attr, usize),
+    /// A directory behind what is in it.
+    Leave(&'a Path, &'a Attr, usize),
+}
+
+/// Shows `path`, which has these attributes, and everything below it, with its depth. Directories that cannot be read are given to
+/// `failed`, and the walk goes on.
+pub fn walk(
+    client: &Client,
+    path: &Path,
+    attr: &Attr,
+    visit: &mut dyn FnMut(Visit<'_>) -> Result<()>,
+    failed: &mut dyn FnMut(&Path, anyhow::Error),
+) -> Result<()> {
+    enum Step {
+        Enter(PathBuf, Attr, usize),
+        Leave(PathBuf, Attr, usize),
+    }
+    let mut steps = vec![Step::Enter(path.to_owned(), attr.clone(), 0)];
+    while let Some(step) = steps.pop() {
+        match step {
+            Step::Leave(path, attr, depth) => visit(Visit::Leave(&path, &attr, depth))?,
+            Step::Enter(path, attr, depth) => {
+                visit(Visit::Enter(&path, &attr, depth))?;
+                if attr.kind != FileKind::Directory {
+                    continue;
+                }
+                let entries = list(client, &path).unwrap_or_else(|error| {
+                    failed(&path, error);
+                    Vec::new()
+                });
+                let inside = entries.into_iter().rev();
+                let inside: Vec<_> =
+                    inside.map(|entry| Step::Enter(path.join(entry.name), entry.attr, depth + 1)).collect();
+                steps.push(Step::Leave(path, attr, depth));
+                steps.extend(inside);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Makes a directory and those above it that are missing.
+pub fn make_dirs(client: &Client, path: &Path, mode: u32) -> Result<()> {
+    let missing: Vec<_> = path.ancestors().take_while(|dir| client.stat(at(dir), true).is_err()).collect();
+    for dir in missing.into_iter().rev() {
+        match client.mkdir(at(dir), mode) {
+            Err(error) if error.errno() == libc::EEXIST => {}
+            made => drop(made.with_context(|| format!("cannot make {}", dir.display()))?),
+        }
+    }
+    Ok(())
+}
