@@ -1,2 +1,98 @@
-//! Checks that the repository keeps its own rules.
-fn main() {}
+//! Checks that the repository keeps its own rules: `cargo run -p xtask -- check`.
+//!
+//! | rule | module |
+//! | --- | --- |
+//! | crates depend on each other only as ARCHITECTURE.md says | [`edges`] |
+//! | every `unsafe` tells why it is sound; every crate has a header; files stay short and finished | [`sources`] |
+//! | every claim of docs/semantics.md names a test that exists; no link of a document leads nowhere | [`documents`] |
+//!
+//! Each rule is a pure function from text to complaints, with tests of its own.
+
+mod documents;
+mod edges;
+mod sources;
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// What a rule has against a file.
+#[derive(Debug, PartialEq, Eq)]
+struct Complaint {
+    /// File, relative to the repository, with a line where there is one.
+    place: String,
+    /// What is wrong and what would be right.
+    text: String,
+}
+
+impl Complaint {
+    fn new(place: impl Into<String>, text: impl Into<String>) -> Complaint {
+        Complaint { place: place.into(), text: text.into() }
+    }
+}
+
+/// A file of the repository.
+struct SourceFile {
+    /// Relative to the repository.
+    path: PathBuf,
+    text: String,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    if arguments != ["check"] {
+        eprintln!("usage: cargo run -p xtask -- check");
+        return ExitCode::from(2);
+    }
+    match check(&repository()) {
+        Ok(0) => {
+            println!("all rules are kept");
+            ExitCode::SUCCESS
+        }
+        Ok(count) => {
+            eprintln!("{count} complaints");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the repository").to_owned()
+}
+
+/// Prints every complaint; returns how many there are.
+fn check(root: &Path) -> Result<usize> {
+    let files = tracked_files(root)?;
+    let mut complaints = edges::check(&files)?;
+    for file in &files {
+        complaints.extend(sources::check(file));
+    }
+    complaints.extend(documents::check(&files, &|path| root.join(path).exists()));
+    for complaint in &complaints {
+        eprintln!("{}: {}", complaint.place, complaint.text);
+    }
+    Ok(complaints.len())
+}
+
+/// The text files that git knows or would add.
+fn tracked_files(root: &Path) -> Result<Vec<SourceFile>> {
+    let list = ["ls-files", "--cached", "--others", "--exclude-standard", "-z"];
+    let output = Command::new("git").arg("-C").arg(root).args(list).output().context("cannot run git")?;
+    if !output.status.success() {
+        bail!("git ls-files: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    let names = String::from_utf8(output.stdout).context("a file name that is not UTF-8")?;
+    let mut files = Vec::new();
+    for name in names.split('\0').filter(|name| !name.is_empty()) {
+        let path = PathBuf::from(name);
+        // Files that are not text, or are deleted but not yet committed, have no rules.
+        if let Ok(text) = std::fs::read_to_string(root.join(&path)) {
+            files.push(SourceFile { path, text });
+        }
+    }
+    Ok(files)
+}

@@ -81,7 +81,7 @@ pub fn kind_text(kind: FileKind) -> &'static str {
 }
 
 /// Local time to the minute, or with `full` to the nanosecond and with the zone.
-pub fn time_text(time: Time, full: bool) -> String {
+pub fn time_text(time: &Time, full: bool) -> String {
     let mut parts = MaybeUninit::<libc::tm>::zeroed();
     let mut text = [0u8; 64];
     let format = if full { c"%Y-%m-%d %H:%M:%S" } else { c"%Y-%m-%d %H:%M" };
@@ -129,7 +129,7 @@ pub fn group_name(gid: u32) -> String {
 /// Attributes for scripts.
 pub fn attr_json(path: &str, attr: &Attr) -> serde_json::Value {
     let layout = attr.layout.map(|layout| layout_json(&layout));
-    let seconds = |time: Time| time.seconds as f64 + f64::from(time.nanoseconds) / 1e9;
+    let seconds = |time: &Time| time.seconds as f64 + f64::from(time.nanoseconds) / 1e9;
     serde_json::json!({
         "path": path,
         "ino": attr.ino,
@@ -139,10 +139,10 @@ pub fn attr_json(path: &str, attr: &Attr) -> serde_json::Value {
         "gid": attr.gid,
         "nlink": attr.nlink,
         "bytes": attr.size,
-        "atime_s": seconds(attr.atime),
-        "mtime_s": seconds(attr.mtime),
-        "ctime_s": seconds(attr.ctime),
-        "btime_s": seconds(attr.btime),
+        "atime_s": seconds(&attr.atime),
+        "mtime_s": seconds(&attr.mtime),
+        "ctime_s": seconds(&attr.ctime),
+        "btime_s": seconds(&attr.btime),
         "layout": layout,
     })
 }
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn times_and_owners_have_names() {
-        assert!(time_text(Time { seconds: 86400 * 365, nanoseconds: 5 }, true).contains(".000000005 "));
+        assert!(time_text(&Time { seconds: 86400 * 365, nanoseconds: 5 }, true).contains(".000000005 "));
         assert_eq!(user_name(0), "root");
         assert_eq!(group_name(0), "root");
         assert_eq!(user_name(4_000_000_001), "4000000001");

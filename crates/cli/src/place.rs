@@ -188,7 +188,7 @@ fn tidy(path: &Path) -> PathBuf {
 
 /// `HOST:PORT:/path` into its two halves.
 fn plain_url(text: &str) -> Option<(&str, &str)> {
-    let (server, path) = text.split_once(":/")?;
+    let (server, _) = text.split_once(":/")?;
     let (host, port) = server.rsplit_once(':')?;
     let host_ok = !host.is_empty() && !host.contains('/');
     (host_ok && port.parse::<u16>().is_ok()).then(|| (server, &text[server.len() + 1..]))

@@ -35,12 +35,12 @@ pub fn list(client: &Client, dir: &Path) -> Result<Vec<Named>> {
 /// What [`walk`] shows.
 pub enum Visit<'a> {
     /// Anything that is not a directory, or a directory before what is in it.
-    Enter(&'a Path, &'a Attr, usize),
+    Enter(&'a Path, &'a Attr),
     /// A directory behind what is in it.
-    Leave(&'a Path, &'a Attr, usize),
+    Leave(&'a Path),
 }
 
-/// Shows `path`, which has these attributes, and everything below it, with its depth. Directories that cannot be read are given to
+/// Shows `path`, which has these attributes, and everything below it. Directories that cannot be read are given to
 /// `failed`, and the walk goes on.
 pub fn walk(
     client: &Client,
@@ -50,15 +50,15 @@ pub fn walk(
     failed: &mut dyn FnMut(&Path, anyhow::Error),
 ) -> Result<()> {
     enum Step {
-        Enter(PathBuf, Attr, usize),
-        Leave(PathBuf, Attr, usize),
+        Enter(PathBuf, Attr),
+        Leave(PathBuf),
     }
-    let mut steps = vec![Step::Enter(path.to_owned(), attr.clone(), 0)];
+    let mut steps = vec![Step::Enter(path.to_owned(), attr.clone())];
     while let Some(step) = steps.pop() {
         match step {
-            Step::Leave(path, attr, depth) => visit(Visit::Leave(&path, &attr, depth))?,
-            Step::Enter(path, attr, depth) => {
-                visit(Visit::Enter(&path, &attr, depth))?;
+            Step::Leave(path) => visit(Visit::Leave(&path))?,
+            Step::Enter(path, attr) => {
+                visit(Visit::Enter(&path, &attr))?;
                 if attr.kind != FileKind::Directory {
                     continue;
                 }
@@ -67,9 +67,8 @@ pub fn walk(
                     Vec::new()
                 });
                 let inside = entries.into_iter().rev();
-                let inside: Vec<_> =
-                    inside.map(|entry| Step::Enter(path.join(entry.name), entry.attr, depth + 1)).collect();
-                steps.push(Step::Leave(path, attr, depth));
+                let inside: Vec<_> = inside.map(|entry| Step::Enter(path.join(entry.name), entry.attr)).collect();
+                steps.push(Step::Leave(path));
                 steps.extend(inside);
             }
         }

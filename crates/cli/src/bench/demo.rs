@@ -65,7 +65,7 @@ pub fn run(args: Args) -> Result<()> {
     ];
     let rows = shared_file::measure(&testbed, &scratch, &cases, shape, args.common.runs)?;
     report.rows.extend(rows.into_iter().map(|row| Row { what: format!("4 processes, one file, {}", row.what), ..row }));
-    report.print(args.common.json)
+    report.print(&args.common)
 }
 
 fn copies(args: &Args, testbed: &Testbed, tree_bytes: u64) -> Result<Vec<Row>> {

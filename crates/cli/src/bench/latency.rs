@@ -85,5 +85,5 @@ pub fn run(args: Args) -> Result<()> {
             times.sleeping_p50,
         ));
     }
-    report.print(args.common.json)
+    report.print(&args.common)
 }

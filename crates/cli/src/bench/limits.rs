@@ -68,7 +68,7 @@ pub fn run(args: Args) -> Result<()> {
         }
     }
     report.rows.extend(times.rows("µs"));
-    report.print(args.common.json)
+    report.print(&args.common)
 }
 
 /// Samples by name, in the order in which the names came.

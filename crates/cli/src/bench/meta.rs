@@ -91,7 +91,7 @@ pub fn run(args: Args) -> Result<()> {
             row.against("local file system", local.of(name))
         });
     }
-    report.print(args.common.json)
+    report.print(&args.common)
 }
 
 fn names(

@@ -53,6 +53,9 @@ pub struct CommonArgs {
     /// Print as JSON.
     #[arg(long)]
     json: bool,
+    /// Write the results as JSON to FILE too.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
 }
 
 /// Measures.

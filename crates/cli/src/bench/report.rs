@@ -1,7 +1,8 @@
 //! Rows of results, as a table and as JSON.
 
+use super::CommonArgs;
 use crate::output;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -91,9 +92,10 @@ impl Report {
         Report { bench, parameters, processors, kernel: kernel.trim().to_string(), rows: Vec::new() }
     }
 
-    /// Prints it.
-    pub fn print(&self, json: bool) -> Result<()> {
-        if json {
+    /// Prints it, as a table where nothing else is asked for, and saves it where that is.
+    pub fn print(&self, common: &CommonArgs) -> Result<()> {
+        self.save(common)?;
+        if common.json {
             return output::print_json(self);
         }
         let with_limit = self.rows.iter().any(|row| row.limit.is_some());
@@ -110,6 +112,15 @@ impl Report {
             table.add_row(cells(row, with_limit, with_cpu));
         }
         output::print_table(&table)
+    }
+}
+
+impl Report {
+    /// Writes it to the file of `--save`.
+    pub fn save(&self, common: &CommonArgs) -> Result<()> {
+        let Some(path) = &common.save else { return Ok(()) };
+        let text = serde_json::to_string_pretty(self)? + "\n";
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 

@@ -29,8 +29,13 @@ pub fn clean_up_when_interrupted() -> Result<()> {
     let end = move || {
         if let Ok(signal) = signals.wait() {
             let leftovers = leftovers();
-            leftovers.clusters.iter().for_each(|cluster| drop(cluster.stop(Duration::from_secs(2))));
-            leftovers.dirs.iter().for_each(|dir| drop(std::fs::remove_dir_all(dir)));
+            for cluster in &leftovers.clusters {
+                cluster.stop(Duration::from_secs(2));
+            }
+            for dir in &leftovers.dirs {
+                // Its owner may be removing it at the same time.
+                let _ = std::fs::remove_dir_all(dir);
+            }
             std::process::exit(128 + signal);
         }
     };

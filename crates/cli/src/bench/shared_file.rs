@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Result<()> {
     let scratch = scratch(&args.common, 3 * args.bytes * most)?;
     let runs = args.common.runs;
     if args.scale {
-        return scale(&cases, args.bytes, runs, &scratch, args.common.json);
+        return scale(&cases, args.bytes, &scratch, &args.common);
     }
     let io = args.io.unwrap_or(4);
     let testbed = Testbed::new(args.url.as_deref(), &args.connect, &scratch, io, SyncMode::Nosync)?;
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<()> {
     });
     let mut report = Report::new("shared-file", parameters);
     report.rows = measure(&testbed, &scratch, &cases, shape, runs)?;
-    report.print(args.common.json)
+    report.print(&args.common)
 }
 
 fn cases(transport: Option<Transport>, memory: Option<Memory>) -> Result<Vec<Case>> {
@@ -240,7 +240,7 @@ impl Case {
 }
 
 /// Write and read at every number of clients and of servers.
-fn scale(cases: &[Case], bytes: u64, runs: u16, scratch: &Scratch, json: bool) -> Result<()> {
+fn scale(cases: &[Case], bytes: u64, scratch: &Scratch, common: &CommonArgs) -> Result<()> {
     let parameters = serde_json::json!({ "bytes": bytes, "clients": SCALE, "io_servers": SCALE });
     let mut report = Report::new("shared-file scale", parameters);
     for case in cases {
@@ -250,7 +250,7 @@ fn scale(cases: &[Case], bytes: u64, runs: u16, scratch: &Scratch, json: bool) -
                 let shape = Shape { clients: usize::from(clients), bytes };
                 let mut fleet = Fleet::start(shape.clients)?;
                 let results: Vec<_> =
-                    (0..runs).map(|_| once(&testbed, &mut fleet, *case, shape)).collect::<Result<_>>()?;
+                    (0..common.runs).map(|_| once(&testbed, &mut fleet, *case, shape)).collect::<Result<_>>()?;
                 for (way, pick) in [("write", write_of as fn(&Once) -> f64), ("read", read_of)] {
                     let what = scale_name(*case, way, clients, io);
                     report.rows.push(Row::new(what, "MiB/s", results.iter().map(pick).collect()));
@@ -258,9 +258,10 @@ fn scale(cases: &[Case], bytes: u64, runs: u16, scratch: &Scratch, json: bool) -
             }
         }
     }
-    if json {
-        return report.print(true);
+    if common.json {
+        return report.print(common);
     }
+    report.save(common)?;
     for case in cases {
         for way in ["write", "read"] {
             println!("{}, {way}, MiB/s, {} per client", case.name(), format_bytes(bytes));

@@ -5,7 +5,7 @@ use crate::{output, size};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::str::FromStr;
-use weft_server::{ClusterConfig, Generate, STRIP_BYTES_DEFAULT, ServerRole, SyncMode};
+use weft_server::{ClusterConfig, Generate, ServerRole, SyncMode};
 
 /// Writes the cluster file and the keys of a new cluster, whose servers may be on any machines.
 ///
@@ -65,7 +65,7 @@ pub fn run(args: Args) -> Result<()> {
     if path.exists() {
         bail!("{} exists; a cluster file is never overwritten, choose another --dir", path.display());
     }
-    let strip_bytes = args.strip_bytes.unwrap_or(STRIP_BYTES_DEFAULT.into());
+    let strip_bytes = args.strip_bytes.unwrap_or(weft_server::config::STRIP_BYTES_DEFAULT.into());
     let mut config = ClusterConfig::generate(&Generate {
         path: path.clone(),
         host: "localhost".into(),

@@ -120,7 +120,7 @@ fn long_row(client: &Client, name: &str, path: &Path, attr: &Attr) -> [String; 7
         output::user_name(attr.uid),
         output::group_name(attr.gid),
         attr.size.to_string(),
-        output::time_text(attr.mtime, false),
+        output::time_text(&attr.mtime, false),
         name,
     ]
 }

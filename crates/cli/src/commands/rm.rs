@@ -57,9 +57,9 @@ fn remove(args: &Args, client: &Client, place: &WeftPath, failures: &mut Failure
     let mut unread = Vec::new();
     let mut visit = |visit: Visit<'_>| {
         let removed = match visit {
-            Visit::Enter(path, attr, _) if attr.kind != FileKind::Directory => client.unlink(at(path)),
+            Visit::Enter(path, attr) if attr.kind != FileKind::Directory => client.unlink(at(path)),
             Visit::Enter(..) => Ok(()),
-            Visit::Leave(path, ..) => client.rmdir(at(path)),
+            Visit::Leave(path) => client.rmdir(at(path)),
         };
         match removed {
             Err(error) if error.errno() != libc::ENOENT => errors.push(anyhow::Error::from(error)),

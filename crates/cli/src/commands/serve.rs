@@ -2,8 +2,9 @@
 
 use crate::launch::BlockedSignals;
 use anyhow::{Context, Result};
+use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, StopFlag};
+use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, Server, StopFlag};
 
 /// Runs one server of a cluster file in the foreground, until SIGTERM or SIGINT. Says what it does on standard error, one line per
 /// event, as systemd likes it.
@@ -36,5 +37,16 @@ pub fn run(args: Args) -> Result<()> {
             }
         })
         .context("cannot start the thread that waits for signals")?;
-    Ok(weft_server::run_server(&config, &args.name, key, stop)?)
+    let server = Server::start(&config, &args.name, &key)?;
+    tell_systemd();
+    Ok(server.run(&stop)?)
+}
+
+/// Clients can connect: where systemd started this, it wants to know (sd_notify(3)).
+fn tell_systemd() {
+    let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
+    let told = UnixDatagram::unbound().and_then(|from| from.send_to(b"READY=1", &socket));
+    if let Err(error) = told {
+        eprintln!("weft: cannot tell {} that the server is ready: {error}", socket.display());
+    }
 }

@@ -84,7 +84,7 @@ fn print(out: &mut impl Write, client: &Client, place: &WeftPath, attr: &Attr) -
     writeln!(out, "  mode      {:04o} {}", attr.mode & 0o7777, output::mode_text(attr.kind, attr.mode))?;
     writeln!(out, "  owner     {owner}, group {group}")?;
     for (name, time) in
-        [("accessed", attr.atime), ("modified", attr.mtime), ("changed", attr.ctime), ("created", attr.btime)]
+        [("accessed", &attr.atime), ("modified", &attr.mtime), ("changed", &attr.ctime), ("created", &attr.btime)]
     {
         writeln!(out, "  {name:9} {}", output::time_text(time, true))?;
     }

@@ -153,7 +153,7 @@ impl Copy<'_> {
                 let fresh = pair.to_side.make_dir(to, wanted | 0o700)?;
                 if self.options.preserve || (fresh && wanted | 0o700 != wanted) {
                     let mode = if self.options.preserve { meta.mode } else { wanted };
-                    let meta = Meta { mode, ..meta.clone() };
+                    let meta = meta.with_mode(mode);
                     directories.push(FinishDir { side: pair.to_side.clone(), path: to.to_owned(), meta });
                 }
                 Ok(Some(pair.from_side.list(from)?))

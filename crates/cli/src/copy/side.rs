@@ -58,6 +58,13 @@ pub struct Meta {
     mtime: Time,
 }
 
+impl Meta {
+    /// The same with other permission bits.
+    pub fn with_mode(&self, mode: u32) -> Meta {
+        Meta { mode, ..self.clone() }
+    }
+}
+
 impl From<&Attr> for Meta {
     fn from(attr: &Attr) -> Meta {
         let kind = match attr.kind {
@@ -73,8 +80,8 @@ impl From<&Attr> for Meta {
             id: (0, attr.ino),
             uid: attr.uid,
             gid: attr.gid,
-            atime: attr.atime,
-            mtime: attr.mtime,
+            atime: attr.atime.clone(),
+            mtime: attr.mtime.clone(),
         }
     }
 }
@@ -233,7 +240,7 @@ fn set_weft_meta(client: &Client, path: &Path, meta: &Meta, all: bool) -> Result
     }
     let mode = (meta.kind != Kind::Symlink).then_some(meta.mode);
     let set = match all {
-        true => SetAttr { mode, atime: Some(SetTime::To(meta.atime)), mtime: Some(SetTime::To(meta.mtime)), ..SetAttr::default() },
+        true => SetAttr { mode, atime: Some(SetTime::To(meta.atime.clone())), mtime: Some(SetTime::To(meta.mtime.clone())), ..SetAttr::default() },
         false => SetAttr { mode, ..SetAttr::default() },
     };
     client.setattr(at(path), false, &set)?;
@@ -257,8 +264,8 @@ fn set_local_meta(path: &Path, meta: &Meta, all: bool) -> Result<()> {
 }
 
 fn set_local_times(path: &Path, meta: &Meta) -> Result<()> {
-    let spec = |time: Time| libc::timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
-    let times = [spec(meta.atime), spec(meta.mtime)];
+    let spec = |time: &Time| libc::timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+    let times = [spec(&meta.atime), spec(&meta.mtime)];
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string, and there are two times.
     let result =

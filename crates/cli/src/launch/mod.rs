@@ -15,7 +15,7 @@ mod ports;
 mod run_state;
 mod signals;
 
-pub use run_state::{RunState, RunningServer};
+pub use run_state::RunState;
 pub use signals::BlockedSignals;
 
 use anyhow::{Context, Result, bail};
@@ -29,7 +29,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, Url, installed_key_path};
-use weft_server::{CLIENT_KEY_FILE, ClusterConfig, Generate, STRIP_BYTES_DEFAULT, ServerConfig, SyncMode};
+use weft_server::{CLIENT_KEY_FILE, ClusterConfig, Generate, ServerConfig, SyncMode};
 
 /// Name of the cluster file in a cluster's directory.
 pub const CLUSTER_FILE: &str = "weft.toml";
@@ -131,7 +131,7 @@ fn load_or_make_config(dir: &Path, options: &StartOptions) -> Result<ClusterConf
             port: options.port.unwrap_or(PORT_DEFAULT),
             io_servers: options.io_servers.unwrap_or(4),
             sync: options.sync.unwrap_or_default(),
-            strip_bytes: STRIP_BYTES_DEFAULT,
+            strip_bytes: weft_server::config::STRIP_BYTES_DEFAULT,
         })?;
         weft_server::create_keys(dir)?;
         config

@@ -63,7 +63,7 @@ fn taken_port(host: &str, first: u16, count: u16) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weft_server::{Generate, STRIP_BYTES_DEFAULT, SyncMode};
+    use weft_server::{Generate, SyncMode};
 
     fn cluster(port: u16) -> ClusterConfig {
         ClusterConfig::generate(&Generate {
@@ -72,7 +72,7 @@ mod tests {
             port,
             io_servers: 2,
             sync: SyncMode::Nosync,
-            strip_bytes: STRIP_BYTES_DEFAULT,
+            strip_bytes: weft_server::config::STRIP_BYTES_DEFAULT,
         })
         .unwrap()
     }

@@ -1,0 +1,25 @@
+# make run    a cluster, a mount, copies and a shared file, in one table; leaves nothing behind
+# make test   everything that must hold before a change is taken
+# make bench  the bars of docs/benchmarks.md; figures go to bench/figures/
+
+.PHONY: run test bench build install
+
+run:
+	@scripts/run-demo.sh
+
+test:
+	@scripts/test.sh
+
+bench:
+	@bench/run.sh
+
+build:
+	@scripts/need.sh cargo
+	cargo build --release --locked
+
+PREFIX ?= /usr/local
+install: build
+	install -D target/release/weft $(DESTDIR)$(PREFIX)/bin/weft
+	install -D target/release/libweft.so $(DESTDIR)$(PREFIX)/lib/libweft.so
+	install -D -m 644 packaging/weft@.service $(DESTDIR)$(PREFIX)/lib/systemd/system/weft@.service
+	target/release/weft man $(DESTDIR)$(PREFIX)/share/man/man1

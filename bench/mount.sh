@@ -1,0 +1,43 @@
+#!/bin/bash
+# 1 MiB sequential writes and reads through the mount, next to the same by one native client: medians of MiB/s.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+weft=${WEFT:-$PWD/target/release/weft}
+runs=${WEFT_RUNS:-5}
+mib=${WEFT_MIB:-1024}
+scratch=$(mktemp -d /dev/shm/weft-mount.XXXXXX)
+export HOME=$scratch
+
+finish() {
+    trap - EXIT INT TERM HUP
+    "$weft" umount "$scratch/mnt" 2>/dev/null || "$weft" umount --lazy "$scratch/mnt" 2>/dev/null || true
+    [ ! -e "$scratch/cluster/weft.toml" ] || "$weft" down --dir "$scratch/cluster" >/dev/null || true
+    rm -rf "$scratch"
+}
+trap finish EXIT
+trap 'finish; exit 130' INT
+trap 'finish; exit 143' TERM HUP
+
+median() { sort -n | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+# dd says how long it took: "… bytes … copied, 0.5 s, …".
+rate() { LC_ALL=C dd "$@" 2>&1 | awk -v mib="$mib" '/copied/ { for (i = 1; i < NF; i++) if ($(i + 1) ~ /^s,?$/) { printf "%.0f\n", mib / $i } }'; }
+
+url=$("$weft" up --dir "$scratch/cluster" --io 4 --detach)
+mkdir "$scratch/mnt"
+"$weft" mount "$url" "$scratch/mnt"
+native=$("$weft" bench shared-file --url "$url" --clients 1 --bytes "${mib}M" --transport shm --memory any --runs "$runs" --dir "$scratch" --json)
+native_of() { printf '%s' "$native" | tr -d '\n' | sed "s/.*\"what\": \"shm, any memory, $1\", *\"value\": \([0-9.]*\).*/\1/"; }
+for ((run = 0; run < runs; run++)); do
+    rm -f "$scratch/mnt/file"
+    rate if=/dev/zero of="$scratch/mnt/file" bs=1M count="$mib" conv=fsync >>"$scratch/write"
+    # Mounted anew, so that the kernel has nothing of the file.
+    "$weft" umount "$scratch/mnt"
+    "$weft" mount "$url" "$scratch/mnt"
+    rate if="$scratch/mnt/file" of=/dev/null bs=1M >>"$scratch/read"
+done
+for way in write read; do
+    mount=$(median <"$scratch/$way")
+    awk -v way="$way" -v mount="$mount" -v native="$(native_of "$way")" \
+        'BEGIN { printf "mount, 1 MiB sequential %-5s  %6.0f MiB/s  %3.0f %% of native (%.0f MiB/s)\n", way, mount, 100 * mount / native, native }'
+done

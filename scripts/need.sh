@@ -1,0 +1,57 @@
+#!/bin/bash
+# Installs what is missing, or says in one line what to install.
+#   scripts/need.sh cargo fuse rsync …
+set -euo pipefail
+
+package_of() {
+    case $1 in
+        cc) echo gcc libc6-dev ;;
+        fuse) echo fuse3 ;;
+        sqlite) echo sqlite3 ;;
+        ip) echo iproute2 ;;
+        *) echo "$1" ;;
+    esac
+}
+
+is_here() {
+    case $1 in
+        fuse) command -v fusermount3 ;;
+        sqlite) command -v sqlite3 ;;
+        *) command -v "$1" ;;
+    esac >/dev/null
+}
+
+packages=()
+for need in "$@"; do
+    [ "$need" = cargo ] || is_here "$need" || packages+=($(package_of "$need"))
+done
+if [ ${#packages[@]} -gt 0 ]; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "installing ${packages[*]}" >&2
+        export DEBIAN_FRONTEND=noninteractive
+        { apt-get install -y -q "${packages[@]}" || { apt-get update -q && apt-get install -y -q "${packages[@]}"; }; } >&2
+    else
+        echo "weft: missing; install with: sudo apt-get install ${packages[*]}" >&2
+        exit 1
+    fi
+fi
+
+# The toolchain: rust-version in Cargo.toml, or newer.
+[[ " $* " == *" cargo "* ]] || exit 0
+wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")
+PATH="$HOME/.cargo/bin:$PATH"
+have=$(cargo --version 2>/dev/null | cut -d' ' -f2 || true)
+newest() { printf '%s\n' "$@" | sort -V | tail -n 1; }
+if [ -n "$have" ] && [ "$(newest "$wanted" "$have")" = "$have" ]; then
+    exit 0
+fi
+# Debian 13 and later have the package rustup; before that its own installer is needed.
+if ! command -v rustup >/dev/null && [ "$(id -u)" = 0 ] && apt-cache show rustup >/dev/null 2>&1; then
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -q rustup >&2
+fi
+if command -v rustup >/dev/null; then
+    { rustup toolchain install stable --profile minimal --component clippy,rustfmt && rustup default stable; } >&2
+else
+    echo "weft: Rust $wanted or newer is needed${have:+ (there is $have)}; install it with rustup, see https://rustup.rs" >&2
+    exit 1
+fi

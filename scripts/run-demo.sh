@@ -1,0 +1,65 @@
+#!/bin/bash
+# A whole file system in front of your eyes: builds, starts 1 metadata and 4 I/O servers, mounts, copies a tree in and out by every
+# way, compares, has 4 processes write and read one shared 1 GiB file, prints one table, and stops everything.
+#   WEFT_SCRATCH=DIR   where to work (default: /dev/shm where it has room, else /tmp)
+#   WEFT_TREE=DIR      the tree to copy (default: /usr/include, else this repository's sources)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$HOME/.cargo/bin:$PATH"
+
+scripts/need.sh cc cargo fuse
+cargo build --release --locked --quiet -p weft-cli
+weft=$PWD/target/release/weft
+
+room_kib() { df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $4 }'; }
+default=/tmp
+[ "$(room_kib /dev/shm || echo 0)" -gt $((6 << 20)) ] 2>/dev/null && default=/dev/shm
+scratch=$(mktemp -d "${WEFT_SCRATCH:-$default}/weft-run.XXXXXX")
+mount_pid=
+
+finish() {
+    trap - EXIT INT TERM HUP
+    if [ -n "$mount_pid" ]; then
+        "$weft" umount "$scratch/mnt" 2>/dev/null || "$weft" umount --lazy "$scratch/mnt" 2>/dev/null || kill "$mount_pid" 2>/dev/null || true
+        wait "$mount_pid" 2>/dev/null || true
+    fi
+    [ ! -e "$scratch/cluster/weft.toml" ] || "$weft" down --dir "$scratch/cluster" >/dev/null || true
+    rm -rf "$scratch"
+}
+trap finish EXIT
+trap 'finish; exit 130' INT
+trap 'finish; exit 143' TERM HUP
+
+say() { printf '\n== %s\n' "$*"; }
+sums() { (cd "$1" && find . -type f -print0 | sort -z | xargs -0 sha256sum); }
+
+tree=${WEFT_TREE:-/usr/include}
+if [ ! -d "$tree" ]; then
+    tree=$scratch/sources
+    mkdir "$tree" && git ls-files -z | xargs -0 cp --parents -t "$tree"
+fi
+
+say "a cluster of 1 metadata and 4 I/O servers in $scratch/cluster"
+export HOME=$scratch # the clients' key goes here, not to your own configuration
+url=$("$weft" up --dir "$scratch/cluster" --io 4 --detach)
+"$weft" status "$url"
+
+say "mounted on $scratch/mnt"
+mkdir "$scratch/mnt" "$scratch/out"
+setsid "$weft" mount --foreground "$url" "$scratch/mnt" &
+mount_pid=$!
+for _ in $(seq 100); do mountpoint -q "$scratch/mnt" && break; sleep 0.1; done
+mountpoint -q "$scratch/mnt"
+
+say "$tree in and out, then 4 processes on one file of 1 GiB"
+"$weft" bench demo --url "$url" --mount "$scratch/mnt" --mount-pid "$mount_pid" \
+    --source "$tree" --out "$scratch/out" --dir "$scratch" --runs "${WEFT_RUNS:-3}" &
+wait $!
+
+say "comparing checksums"
+sums "$tree" >"$scratch/expected"
+for copy in mnt/by-mount mnt/by-cp out/by-mount out/by-cp; do
+    sums "$scratch/$copy" | cmp - "$scratch/expected"
+    diff -r --no-dereference "$tree" "$scratch/$copy"
+    echo "$copy: $(wc -l <"$scratch/expected") files, all the same"
+done

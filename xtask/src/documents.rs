@@ -1,0 +1,146 @@
+//! Rules for documents.
+//!
+//! A claim of docs/semantics.md is followed by the tests that show it, each as a line
+//!
+//! ```text
+//! Test: tests/tests/semantics.rs::a_read_sees_every_write_that_has_returned
+//! ```
+//!
+//! with the path of a file and the name of a `#[test]` function (or proptest) in it.
+
+use crate::{Complaint, SourceFile};
+use std::path::{Component, Path, PathBuf};
+
+const SEMANTICS: &str = "docs/semantics.md";
+
+/// Complains about claims without tests and links that lead nowhere.
+pub fn check(files: &[SourceFile], exists: &dyn Fn(&Path) -> bool) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for file in files.iter().filter(|file| file.path.extension().is_some_and(|extension| extension == "md")) {
+        complaints.extend(check_links(file, exists));
+        if file.path == Path::new(SEMANTICS) {
+            complaints.extend(check_claims(file, files));
+        }
+    }
+    complaints
+}
+
+fn check_claims(document: &SourceFile, files: &[SourceFile]) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    let mut tests = 0;
+    for (index, line) in document.text.lines().enumerate() {
+        let line = line.trim().trim_start_matches(['-', '*', ' ']);
+        let Some(list) = line.strip_prefix("Test:").or_else(|| line.strip_prefix("Tests:")) else { continue };
+        for test in list.split(',').map(|test| test.trim().trim_matches('`')) {
+            tests += 1;
+            if let Some(text) = missing(test, files) {
+                complaints.push(Complaint::new(format!("{SEMANTICS}:{}", index + 1), text));
+            }
+        }
+    }
+    if tests == 0 {
+        complaints.push(Complaint::new(SEMANTICS, "no claim names its test (a line `Test: path::name`)"));
+    }
+    complaints
+}
+
+/// What is wrong with a reference to a test.
+fn missing(test: &str, files: &[SourceFile]) -> Option<String> {
+    let Some((path, name)) = test.rsplit_once("::") else {
+        return Some(format!("`{test}` is not path::name"));
+    };
+    let Some(file) = files.iter().find(|file| file.path == Path::new(path)) else {
+        return Some(format!("there is no file {path}"));
+    };
+    let is_test = has_test(&file.text, name);
+    (!is_test).then(|| format!("{path} has no test named {name}"))
+}
+
+/// Whether a source has a function of this name with `#[test]` above it.
+fn has_test(text: &str, name: &str) -> bool {
+    let mut marked = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[test]") {
+            marked = true;
+        } else if let Some(rest) = line.strip_prefix("fn ") {
+            if marked && rest.strip_prefix(name).is_some_and(|rest| rest.starts_with('(')) {
+                return true;
+            }
+            marked = false;
+        }
+    }
+    false
+}
+
+fn check_links(document: &SourceFile, exists: &dyn Fn(&Path) -> bool) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    let mut in_code = false;
+    for (index, line) in document.text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            in_code = !in_code;
+        }
+        if in_code {
+            continue;
+        }
+        for target in links(line) {
+            let path = tidy(&document.path.parent().unwrap_or(Path::new("")).join(target));
+            if !exists(&path) {
+                let place = format!("{}:{}", document.path.display(), index + 1);
+                complaints.push(Complaint::new(place, format!("the link to {target} leads nowhere")));
+            }
+        }
+    }
+    complaints
+}
+
+/// Targets of `[text](target)` that are files.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    let targets = line.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+    let files = targets.map(|target| target.split('#').next().unwrap_or(target));
+    files.filter(|target| !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:"))
+}
+
+fn tidy(path: &Path) -> PathBuf {
+    let mut tidied = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(tidied.pop()),
+            Component::CurDir => {}
+            other => tidied.push(other),
+        }
+    }
+    tidied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn complaints(document: &str) -> Vec<String> {
+        let source = "#[test]\nfn it_holds() {}\n\nfn helper() {}\n";
+        let files = [
+            SourceFile { path: SEMANTICS.into(), text: document.into() },
+            SourceFile { path: "tests/a.rs".into(), text: source.into() },
+        ];
+        let exists = |path: &Path| path == Path::new("docs/formats.md") || path == Path::new("README.md");
+        check(&files, &exists).into_iter().map(|complaint| complaint.text).collect()
+    }
+
+    #[test]
+    fn a_claim_names_a_test_that_exists() {
+        assert!(complaints("It holds.\nTest: `tests/a.rs::it_holds`\n").is_empty());
+        assert!(complaints("It holds.\n- Test: tests/a.rs::helper\n")[0].contains("no test named helper"));
+        assert!(complaints("Test: tests/b.rs::x\n")[0].contains("no file tests/b.rs"));
+        assert!(complaints("Test: it_holds\n")[0].contains("not path::name"));
+        assert!(complaints("It holds.\n")[0].contains("no claim names its test"));
+    }
+
+    #[test]
+    fn links_lead_somewhere() {
+        let test = "Test: tests/a.rs::it_holds\n";
+        let good = "[a](formats.md#x) [b](../README.md) [c](#here) [d](https://x.example/y) `[e](f)`";
+        assert_eq!(complaints(&format!("{test}{good}\n")), ["the link to f leads nowhere"]);
+        assert!(complaints(&format!("{test}```\n[a](gone.md)\n```\n")).is_empty());
+        assert!(complaints(&format!("{test}[a](gone.md)\n"))[0].contains("gone.md"));
+    }
+}
