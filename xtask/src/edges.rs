@@ -39,7 +39,8 @@ fn check_manifest(file: &SourceFile) -> Result<Vec<Complaint>> {
         return Ok(Vec::new());
     };
     let Some((_, allowed)) = ALLOWED.iter().find(|(known, _)| *known == name) else {
-        let text = format!("{name} is a new crate; give it a line in xtask/src/edges.rs and in ARCHITECTURE.md");
+        let text =
+            format!("{name} is a new crate; give it a line in xtask/src/edges.rs and in ARCHITECTURE.md");
         return Ok(vec![Complaint::new(place, text)]);
     };
     let used = ours(&manifest);
@@ -55,7 +56,8 @@ fn check_manifest(file: &SourceFile) -> Result<Vec<Complaint>> {
 /// Dependencies of tests are free.
 fn ours(manifest: &toml::Table) -> Vec<String> {
     let targets = manifest.get("target").and_then(|targets| targets.as_table());
-    let owners = targets.into_iter().flat_map(|targets| targets.values().filter_map(|target| target.as_table()));
+    let owners =
+        targets.into_iter().flat_map(|targets| targets.values().filter_map(|target| target.as_table()));
     let tables = std::iter::once(manifest).chain(owners).flat_map(|owner| {
         ["dependencies", "build-dependencies"].into_iter().filter_map(|kind| owner.get(kind)?.as_table())
     });
@@ -73,14 +75,16 @@ mod tests {
 
     #[test]
     fn allowed_edges_pass() {
-        let text = "[package]\nname = \"weft-client\"\n[dependencies]\nweft-wire.workspace = true\nlibc = \"1\"\n";
+        let text =
+            "[package]\nname = \"weft-client\"\n[dependencies]\nweft-wire.workspace = true\nlibc = \"1\"\n";
         assert!(complaints(text).is_empty());
     }
 
     #[test]
     fn other_edges_do_not() {
         for section in ["dependencies", "build-dependencies", "target.'cfg(unix)'.dependencies"] {
-            let text = format!("[package]\nname = \"weft-client\"\n[{section}]\nweft-storage.workspace = true\n");
+            let text =
+                format!("[package]\nname = \"weft-client\"\n[{section}]\nweft-storage.workspace = true\n");
             let found = complaints(&text);
             assert!(found[0].text.contains("must not depend on weft-storage"), "{section}: {found:?}");
         }

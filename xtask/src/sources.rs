@@ -40,13 +40,16 @@ fn is_crate_root(place: &str) -> bool {
 
 /// The word by which a line says that something is missing. (Put together here, so that this file keeps the rule.)
 fn unfinished(line: &str) -> Option<String> {
-    let notes = ["TO", "FIX", "XX"].iter().zip(["DO", "ME", "X"]).map(|(front, back)| format!("{front}{back}"));
+    let notes =
+        ["TO", "FIX", "XX"].iter().zip(["DO", "ME", "X"]).map(|(front, back)| format!("{front}{back}"));
     let macros = ["todo", "unimplemented"].map(|name| format!("{name}!("));
     let is_word = |word: &String| {
         line.match_indices(word.as_str()).any(|(at, _)| {
-            let edge = |byte: Option<&u8>| byte.is_none_or(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
+            let edge =
+                |byte: Option<&u8>| byte.is_none_or(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_');
             let bytes = line.as_bytes();
-            edge(at.checked_sub(1).and_then(|before| bytes.get(before))) && (word.ends_with('(') || edge(bytes.get(at + word.len())))
+            edge(at.checked_sub(1).and_then(|before| bytes.get(before)))
+                && (word.ends_with('(') || edge(bytes.get(at + word.len())))
         })
     };
     notes.chain(macros).find(is_word)
@@ -108,7 +111,9 @@ mod tests {
 
     #[test]
     fn unfinished_work_is_found() {
-        for text in [concat!("// TO", "DO: later\n"), concat!("fn f() { to", "do!() }\n"), concat!("// FIX", "ME\n")] {
+        for text in
+            [concat!("// TO", "DO: later\n"), concat!("fn f() { to", "do!() }\n"), concat!("// FIX", "ME\n")]
+        {
             assert_eq!(complaints("crates/x/src/a.rs", text).len(), 1, "{text}");
         }
         assert!(complaints("crates/x/src/a.rs", "let mastodon = FIXMESS;\n").is_empty());

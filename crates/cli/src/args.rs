@@ -123,7 +123,13 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for line in ["weft up", "weft cp a", "weft up --dir D --sync --nosync", "weft cp -r a b --jobs 0", "weft nothing"] {
+        for line in [
+            "weft up",
+            "weft cp a",
+            "weft up --dir D --sync --nosync",
+            "weft cp -r a b --jobs 0",
+            "weft nothing",
+        ] {
             assert!(parse(line).is_err(), "{line}");
         }
     }

@@ -110,7 +110,11 @@ pub fn user_name(uid: u32) -> String {
     // SAFETY: the buffers live through the call and their true size is given; `found` points to `entry` when it is set.
     unsafe {
         libc::getpwuid_r(uid, entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &mut found);
-        if found.is_null() { uid.to_string() } else { CStr::from_ptr((*found).pw_name).to_string_lossy().into() }
+        if found.is_null() {
+            uid.to_string()
+        } else {
+            CStr::from_ptr((*found).pw_name).to_string_lossy().into()
+        }
     }
 }
 
@@ -122,7 +126,11 @@ pub fn group_name(gid: u32) -> String {
     // SAFETY: as in `user_name`.
     unsafe {
         libc::getgrgid_r(gid, entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &mut found);
-        if found.is_null() { gid.to_string() } else { CStr::from_ptr((*found).gr_name).to_string_lossy().into() }
+        if found.is_null() {
+            gid.to_string()
+        } else {
+            CStr::from_ptr((*found).gr_name).to_string_lossy().into()
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! Directories of a weft file system: listed, walked, removed.
 
+use crate::session::at;
 use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use crate::session::at;
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
 
@@ -67,7 +67,8 @@ pub fn walk(
                     Vec::new()
                 });
                 let inside = entries.into_iter().rev();
-                let inside: Vec<_> = inside.map(|entry| Step::Enter(path.join(entry.name), entry.attr)).collect();
+                let inside: Vec<_> =
+                    inside.map(|entry| Step::Enter(path.join(entry.name), entry.attr)).collect();
                 steps.push(Step::Leave(path));
                 steps.extend(inside);
             }

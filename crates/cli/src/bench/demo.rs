@@ -55,7 +55,8 @@ pub fn run(args: Args) -> Result<()> {
     let scratch = scratch(&args.common, 3 * 4 * args.bytes)?;
     let testbed = Testbed::existing(&args.url, &args.connect)?;
     let tree_bytes = tree_bytes(&args.source)?;
-    let mut report = Report::new("demo", serde_json::json!({ "tree_bytes": tree_bytes, "file_bytes": 4 * args.bytes }));
+    let mut report =
+        Report::new("demo", serde_json::json!({ "tree_bytes": tree_bytes, "file_bytes": 4 * args.bytes }));
     report.rows = copies(&args, &testbed, tree_bytes)?;
     let case = |transport, memory| Case { transport, memory };
     let cases = [
@@ -64,7 +65,9 @@ pub fn run(args: Args) -> Result<()> {
         case(Transport::Shm, Memory::Alloc),
     ];
     let rows = shared_file::measure(&testbed, &scratch, &cases, shape, args.common.runs)?;
-    report.rows.extend(rows.into_iter().map(|row| Row { what: format!("4 processes, one file, {}", row.what), ..row }));
+    report.rows.extend(
+        rows.into_iter().map(|row| Row { what: format!("4 processes, one file, {}", row.what), ..row }),
+    );
     report.print(&args.common)
 }
 
@@ -96,9 +99,11 @@ fn copies(args: &Args, testbed: &Testbed, tree_bytes: u64) -> Result<Vec<Row>> {
         ("tree out, through the mount", time(cp(&args.mount.join("by-cp"), &args.out.join("by-mount")))?),
     ];
     let row = |(name, copied): (&str, Copied)| {
-        Row::new(name, "MiB/s", vec![copied.mib_s])
-            .against("cp -r, local", &[limit.mib_s])
-            .with_cpu(copied.client_cpu_s, copied.server_cpu_s, tree_bytes as f64)
+        Row::new(name, "MiB/s", vec![copied.mib_s]).against("cp -r, local", &[limit.mib_s]).with_cpu(
+            copied.client_cpu_s,
+            copied.server_cpu_s,
+            tree_bytes as f64,
+        )
     };
     Ok(named.into_iter().map(row).collect())
 }

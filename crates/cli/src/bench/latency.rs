@@ -74,10 +74,12 @@ pub fn run(args: Args) -> Result<()> {
     for ((transport, socket), times) in ways.iter().zip(times) {
         let ping = format!("{} ping-pong, same waiting", socket.name());
         report.rows.push(
-            Row::new(format!("{transport}, 4 KiB read, p50"), "µs", times.weft_p50).against(&ping, &times.raw_p50),
+            Row::new(format!("{transport}, 4 KiB read, p50"), "µs", times.weft_p50)
+                .against(&ping, &times.raw_p50),
         );
         report.rows.push(
-            Row::new(format!("{transport}, 4 KiB read, p99"), "µs", times.weft_p99).against(&ping, &times.raw_p99),
+            Row::new(format!("{transport}, 4 KiB read, p99"), "µs", times.weft_p99)
+                .against(&ping, &times.raw_p99),
         );
         report.rows.push(Row::new(
             format!("{} ping-pong, both ends sleep, p50", socket.name()),

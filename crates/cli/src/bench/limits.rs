@@ -51,7 +51,10 @@ pub fn run(args: Args) -> Result<()> {
             }
         }
         for copiers in [1, clients] {
-            samples.add(&format!("process_vm_readv, {copiers} processes"), process_vm(&mut fleet, copiers, bytes)?);
+            samples.add(
+                &format!("process_vm_readv, {copiers} processes"),
+                process_vm(&mut fleet, copiers, bytes)?,
+            );
         }
         let (write, read) = local_file(&mut fleet, scratch.path(), clients, bytes)?;
         samples.add(&format!("local file, {clients} processes, first write"), write);
@@ -128,7 +131,8 @@ pub fn memory_copy(threads: usize) -> f64 {
 
 /// What the kernel offers.
 pub fn congestion_controls() -> Vec<String> {
-    let known = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
+    let known =
+        std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
     known.split_whitespace().map(str::to_string).collect()
 }
 
@@ -172,7 +176,8 @@ fn receive_all(mut stream: TcpStream) -> Result<()> {
 fn set_congestion_control(stream: &TcpStream, control: &str) -> Result<()> {
     let (name, bytes) = (control.as_ptr().cast(), control.len() as u32);
     // SAFETY: the name is live and its true length is given.
-    let set = unsafe { libc::setsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, bytes) };
+    let set =
+        unsafe { libc::setsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, bytes) };
     if set == 0 {
         return Ok(());
     }
@@ -212,7 +217,13 @@ pub struct Ping {
 }
 
 /// Ping-pongs of 4 KiB between two processes; `spin_us` is how long the calling and the answering one look before they sleep.
-pub fn ping_pong(fleet: &mut Fleet, socket: Socket, dir: &Path, rounds: usize, spin_us: [u64; 2]) -> Result<Ping> {
+pub fn ping_pong(
+    fleet: &mut Fleet,
+    socket: Socket,
+    dir: &Path,
+    rounds: usize,
+    spin_us: [u64; 2],
+) -> Result<Ping> {
     let (bytes, dir) = (PING_BYTES, dir.to_owned());
     let to = fleet.prepare(1, &Task::Echo { socket, dir, bytes, spin_us: spin_us[1] })?;
     // The echo accepts only when it was let go, but a connection can be made before that.

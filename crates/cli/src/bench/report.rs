@@ -138,7 +138,9 @@ fn cells(row: &Row, with_limit: bool, with_cpu: bool) -> Vec<String> {
         }
     }
     if with_cpu {
-        let cpu = row.cpu.map(|cpu| [cpu.client_s_per_gib, cpu.server_s_per_gib].map(|value| format!("{value:.3}")));
+        let cpu = row
+            .cpu
+            .map(|cpu| [cpu.client_s_per_gib, cpu.server_s_per_gib].map(|value| format!("{value:.3}")));
         cells.extend(cpu.unwrap_or_default());
     }
     cells
@@ -190,6 +192,9 @@ mod tests {
         let row = Row::new("read", "MiB/s", vec![50.0, 100.0, 75.0]).against("wire", &[150.0]);
         assert_eq!(row.share, Some(0.5));
         let row = row.with_cpu(2.0, 4.0, 2.0 * GIB);
-        assert_eq!(cells(&row, true, true), ["read", "75.0", "MiB/s", "50 %", "150", "wire", "1.000", "2.000"]);
+        assert_eq!(
+            cells(&row, true, true),
+            ["read", "75.0", "MiB/s", "50 %", "150", "wire", "1.000", "2.000"]
+        );
     }
 }

@@ -53,7 +53,9 @@ impl Scratch {
     pub fn new(wanted: Option<&Path>, bytes: u64) -> Result<Scratch> {
         let parent = match wanted {
             Some(dir) => dir.to_owned(),
-            None if launch::free_bytes(Path::new("/dev/shm")).is_some_and(|free| free > bytes) => "/dev/shm".into(),
+            None if launch::free_bytes(Path::new("/dev/shm")).is_some_and(|free| free > bytes) => {
+                "/dev/shm".into()
+            }
             None => std::env::temp_dir(),
         };
         if launch::free_bytes(&parent).is_some_and(|free| free < bytes) {

@@ -131,7 +131,13 @@ fn cases(transport: Option<Transport>, memory: Option<Memory>) -> Result<Vec<Cas
 }
 
 /// Every case next to the limits, by turns.
-pub fn measure(testbed: &Testbed, scratch: &Scratch, cases: &[Case], shape: Shape, runs: u16) -> Result<Vec<Row>> {
+pub fn measure(
+    testbed: &Testbed,
+    scratch: &Scratch,
+    cases: &[Case],
+    shape: Shape,
+    runs: u16,
+) -> Result<Vec<Row>> {
     let mut limit_fleet = Fleet::start(2 * shape.clients)?;
     let mut fleets = cases.iter().map(|_| Fleet::start(shape.clients)).collect::<Result<Vec<_>>>()?;
     let mut limits = Limits::default();
@@ -153,13 +159,19 @@ fn once(testbed: &Testbed, fleet: &mut Fleet, case: Case, shape: Shape) -> Resul
     let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);
     testbed.client.open(at(&path), &options)?.close()?;
     let before = testbed.server_cpu_s();
-    let writes = per_client(shape.clients, shape.bytes, |block| {
-        Task::Write { url: url.clone(), path: path.clone(), block, memory }
+    let writes = per_client(shape.clients, shape.bytes, |block| Task::Write {
+        url: url.clone(),
+        path: path.clone(),
+        block,
+        memory,
     });
     let write = fleet.run(&writes)?;
     let between = testbed.server_cpu_s();
-    let reads = per_client(shape.clients, shape.bytes, |block| {
-        Task::Read { url: url.clone(), path: path.clone(), block, memory }
+    let reads = per_client(shape.clients, shape.bytes, |block| Task::Read {
+        url: url.clone(),
+        path: path.clone(),
+        block,
+        memory,
     });
     let read = fleet.run(&reads)?;
     let after = testbed.server_cpu_s();
@@ -249,8 +261,9 @@ fn scale(cases: &[Case], bytes: u64, scratch: &Scratch, common: &CommonArgs) -> 
             for clients in SCALE {
                 let shape = Shape { clients: usize::from(clients), bytes };
                 let mut fleet = Fleet::start(shape.clients)?;
-                let results: Vec<_> =
-                    (0..common.runs).map(|_| once(&testbed, &mut fleet, *case, shape)).collect::<Result<_>>()?;
+                let results: Vec<_> = (0..common.runs)
+                    .map(|_| once(&testbed, &mut fleet, *case, shape))
+                    .collect::<Result<_>>()?;
                 for (way, pick) in [("write", write_of as fn(&Once) -> f64), ("read", read_of)] {
                     let what = scale_name(*case, way, clients, io);
                     report.rows.push(Row::new(what, "MiB/s", results.iter().map(pick).collect()));
@@ -288,7 +301,8 @@ fn scale_table(report: &Report, case: Case, way: &str) -> comfy_table::Table {
     let headings = ["", "1 server", "2 servers", "4 servers", "8 servers"];
     let mut table = output::table(&headings, &[1, 2, 3, 4]);
     for clients in SCALE {
-        let mut cells = vec![if clients == 1 { "1 client".to_string() } else { format!("{clients} clients") }];
+        let mut cells =
+            vec![if clients == 1 { "1 client".to_string() } else { format!("{clients} clients") }];
         for io in SCALE {
             let name = scale_name(case, way, clients, io);
             let row = report.rows.iter().find(|row| row.what == name);

@@ -147,7 +147,9 @@ impl State {
                 measure(|| copy_from(pid, address, &mut self.memory))
             }
             Task::Echo { socket, dir, bytes, spin_us } => echo(socket, &dir, bytes, spin_us, ready),
-            Task::Call { socket, to, bytes, spin_us, rounds } => call(socket, &to, bytes, spin_us, rounds, ready),
+            Task::Call { socket, to, bytes, spin_us, rounds } => {
+                call(socket, &to, bytes, spin_us, rounds, ready)
+            }
             Task::ReadAgain { url, path, bytes, rounds } => {
                 let file = self.client(&url)?.open(at(&path), &OpenOptions::new().read(true))?;
                 let mut buffer = vec![0; bytes];
@@ -266,11 +268,9 @@ impl State {
         let data = self.block_memory(&client, block.bytes, memory)?;
         data.fill(0);
         ready(String::new())?;
-        let done = measure(|| {
-            match file.read_at(data, block.offset)? {
-                got if got == data.len() => Ok(()),
-                got => bail!("{}: the file ends at {}", path.display(), block.offset + got as u64),
-            }
+        let done = measure(|| match file.read_at(data, block.offset)? {
+            got if got == data.len() => Ok(()),
+            got => bail!("{}: the file ends at {}", path.display(), block.offset + got as u64),
         })?;
         check(data, block.offset).with_context(|| path.display().to_string())?;
         Ok(done)
@@ -334,9 +334,8 @@ fn copy_from(pid: u32, address: u64, memory: &mut [u8]) -> Result<()> {
             .collect();
         let remote = libc::iovec { iov_base: (address + done as u64) as *mut libc::c_void, iov_len: bytes };
         // SAFETY: the local pieces are live and disjoint; the kernel checks the remote address.
-        let copied = unsafe {
-            libc::process_vm_readv(pid as i32, local.as_ptr(), local.len() as u64, &remote, 1, 0)
-        };
+        let copied =
+            unsafe { libc::process_vm_readv(pid as i32, local.as_ptr(), local.len() as u64, &remote, 1, 0) };
         if copied <= 0 {
             return Err(std::io::Error::last_os_error()).context("process_vm_readv");
         }
@@ -374,7 +373,14 @@ fn echo(socket: Socket, dir: &Path, bytes: usize, spin_us: u64, ready: Ready<'_>
     }
 }
 
-fn call(socket: Socket, to: &str, bytes: usize, spin_us: u64, rounds: usize, ready: Ready<'_>) -> Result<Done> {
+fn call(
+    socket: Socket,
+    to: &str,
+    bytes: usize,
+    spin_us: u64,
+    rounds: usize,
+    ready: Ready<'_>,
+) -> Result<Done> {
     let stream: OwnedFd = match socket {
         Socket::Tcp => {
             let stream = TcpStream::connect(to)?;
@@ -396,7 +402,8 @@ fn send(socket: &OwnedFd, data: &[u8]) -> Result<()> {
     while sent < data.len() {
         let rest = &data[sent..];
         // SAFETY: the buffer is live and its true size is given.
-        let count = unsafe { libc::send(socket.as_raw_fd(), rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) };
+        let count =
+            unsafe { libc::send(socket.as_raw_fd(), rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) };
         if count < 0 {
             return Err(std::io::Error::last_os_error().into());
         }
@@ -444,7 +451,8 @@ fn done_by_threads(
             let part = |thread: usize| move || (thread..files).step_by(threads).try_for_each(one);
             let others: Vec<_> = (1..threads).map(|thread| scope.spawn(part(thread))).collect();
             let mine = part(0)();
-            let theirs = others.into_iter().map(|other| other.join().expect("a worker's thread does not panic"));
+            let theirs =
+                others.into_iter().map(|other| other.join().expect("a worker's thread does not panic"));
             theirs.fold(mine, Result::and)
         })
     })

@@ -40,7 +40,13 @@ pub fn run(args: Args) -> Result<()> {
         let client = session.client(&place.url)?;
         let (url, whole) = (place.url.clone(), client.statfs()?);
         let (space_bytes, free_bytes) = (whole.space_bytes, whole.free_bytes);
-        rows.push(Space { url: url.clone(), server: None, space_bytes, free_bytes, files: Some(whole.files) });
+        rows.push(Space {
+            url: url.clone(),
+            server: None,
+            space_bytes,
+            free_bytes,
+            files: Some(whole.files),
+        });
         for (server, answer) in client.server_status(false) {
             match answer {
                 Ok(status) if status.role == "io" => rows.push(Space {

@@ -49,7 +49,9 @@ pub fn run(args: Args) -> Result<()> {
         let mut open: Vec<(PathBuf, u64, u64)> = vec![(place.path.clone(), 0, 0)];
         let mut visit = |visit: Visit<'_>| {
             match visit {
-                Visit::Enter(path, attr) if attr.kind == FileKind::Directory => open.push((path.into(), 0, 0)),
+                Visit::Enter(path, attr) if attr.kind == FileKind::Directory => {
+                    open.push((path.into(), 0, 0))
+                }
                 Visit::Enter(_, attr) => {
                     let (_, bytes, files) = open.last_mut().expect("the argument is at the bottom");
                     if attr.nlink < 2 || seen.insert((place.url.clone(), attr.ino)) {

@@ -84,7 +84,10 @@ fn list(args: &Args, client: &Client, place: &WeftPath) -> Result<Listing> {
     let follow = !args.long && !args.directory;
     let attr = client.stat(at(&place.path), follow)?;
     if attr.kind != FileKind::Directory || args.directory {
-        return Ok(Listing { heading: String::new(), rows: vec![(place.display(), place.path.clone(), attr)] });
+        return Ok(Listing {
+            heading: String::new(),
+            rows: vec![(place.display(), place.path.clone(), attr)],
+        });
     }
     let entries = tree::list(client, &place.path)?.into_iter();
     let shown = entries.filter(|entry| args.all || !entry.name.as_encoded_bytes().starts_with(b"."));
@@ -95,7 +98,8 @@ fn list(args: &Args, client: &Client, place: &WeftPath) -> Result<Listing> {
 }
 
 fn print_long(out: &mut impl Write, client: &Client, listing: &Listing) -> Result<()> {
-    let rows: Vec<_> = listing.rows.iter().map(|(name, path, attr)| long_row(client, name, path, attr)).collect();
+    let rows: Vec<_> =
+        listing.rows.iter().map(|(name, path, attr)| long_row(client, name, path, attr)).collect();
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let (links, owner, group, size) = (width(1), width(2), width(3), width(4));
     for [mode, link_count, user, in_group, bytes, time, name] in &rows {

@@ -24,10 +24,12 @@ pub fn run(args: Args) -> Result<()> {
         return Ok(out.flush()?);
     };
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-    clap_mangen::generate_to(Cli::command(), &dir).with_context(|| format!("cannot write to {}", dir.display()))?;
+    clap_mangen::generate_to(Cli::command(), &dir)
+        .with_context(|| format!("cannot write to {}", dir.display()))?;
     for subject in SUBJECTS {
         let path = dir.join(format!("weft-{}.7", subject.name));
-        std::fs::write(&path, subject_page(subject)).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(&path, subject_page(subject))
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }

@@ -34,7 +34,11 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     for (_, from) in sources {
         if from.url != to.url {
-            bail!("{} and {} are in different file systems; use weft cp and weft rm", from.display(), to.display());
+            bail!(
+                "{} and {} are in different file systems; use weft cp and weft rm",
+                from.display(),
+                to.display()
+            );
         }
         let target = if into_dir { to.path.join(from.name()) } else { to.path.clone() };
         let flags = if args.no_clobber { rename_flags::NOREPLACE } else { 0 };

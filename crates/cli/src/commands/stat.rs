@@ -83,9 +83,12 @@ fn print(out: &mut impl Write, client: &Client, place: &WeftPath, attr: &Attr) -
     writeln!(out, "  inode     {}, generation {}, {} links", attr.ino, attr.generation, attr.nlink)?;
     writeln!(out, "  mode      {:04o} {}", attr.mode & 0o7777, output::mode_text(attr.kind, attr.mode))?;
     writeln!(out, "  owner     {owner}, group {group}")?;
-    for (name, time) in
-        [("accessed", &attr.atime), ("modified", &attr.mtime), ("changed", &attr.ctime), ("created", &attr.btime)]
-    {
+    for (name, time) in [
+        ("accessed", &attr.atime),
+        ("modified", &attr.mtime),
+        ("changed", &attr.ctime),
+        ("created", &attr.btime),
+    ] {
         writeln!(out, "  {name:9} {}", output::time_text(time, true))?;
     }
     if let Some(layout) = &attr.layout {

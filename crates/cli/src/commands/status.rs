@@ -72,7 +72,19 @@ pub fn run(args: Args) -> Result<()> {
 
 fn print_servers(rows: &[Row]) -> Result<()> {
     let headings = [
-        "server", "role", "address", "reached by", "up", "clients", "active", "cpu", "memory", "free", "of", "sync", "disk",
+        "server",
+        "role",
+        "address",
+        "reached by",
+        "up",
+        "clients",
+        "active",
+        "cpu",
+        "memory",
+        "free",
+        "of",
+        "sync",
+        "disk",
     ];
     let mut table = output::table(&headings, &[4, 5, 6, 7, 8, 9, 10]);
     for row in rows {
@@ -163,7 +175,9 @@ fn as_json(row: &Row) -> Value {
         "operations": operations.collect::<Vec<_>>(),
         "gauges": gauges.collect::<serde_json::Map<_, _>>(),
     });
-    let (Value::Object(value_map), Value::Object(more)) = (&mut value, more) else { unreachable!("both are objects") };
+    let (Value::Object(value_map), Value::Object(more)) = (&mut value, more) else {
+        unreachable!("both are objects")
+    };
     value_map.extend(more);
     value
 }

@@ -105,7 +105,8 @@ fn set(args: SetArgs) -> Result<()> {
     let path = place.path.as_path();
     match client.stat(at(path), true) {
         Err(error) if error.errno() == libc::ENOENT && !args.reset => {
-            let options = OpenOptions::new().write(true).create_new(true).mode(0o666 & !super::mkdir::umask());
+            let options =
+                OpenOptions::new().write(true).create_new(true).mode(0o666 & !super::mkdir::umask());
             let options = wish.into_iter().fold(options, OpenOptions::layout);
             client.open(at(path), &options).with_context(|| place.display())?;
         }

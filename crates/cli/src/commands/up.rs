@@ -54,9 +54,10 @@ pub fn run(args: Args) -> Result<()> {
         },
         lifetime: if args.detach { Lifetime::Detached } else { Lifetime::WithParent },
     };
-    let mut cluster = launch::start(&options, &mut |time| {
-        !matches!(signals.wait_at_most(time), Some(signal) if signal != libc::SIGCHLD)
-    })?;
+    let mut cluster = launch::start(
+        &options,
+        &mut |time| !matches!(signals.wait_at_most(time), Some(signal) if signal != libc::SIGCHLD),
+    )?;
     let key = launch::install_client_key(&cluster.client_key_path(), &cluster.state.url)?;
     if args.json {
         output::print_json(&serde_json::json!({
@@ -73,7 +74,10 @@ pub fn run(args: Args) -> Result<()> {
     }
     if !args.json {
         let io = cluster.running() - 1;
-        eprintln!("weft: 1 metadata and {io} I/O servers are up; Ctrl-C stops them. Try: weft ls {}", cluster.state.url);
+        eprintln!(
+            "weft: 1 metadata and {io} I/O servers are up; Ctrl-C stops them. Try: weft ls {}",
+            cluster.state.url
+        );
     }
     supervise(&mut cluster, &signals)
 }

@@ -119,7 +119,8 @@ impl Copy<'_> {
     }
 
     fn walk(&self, pair: Pair, queue: &Queue, directories: &mut Vec<FinishDir>) {
-        let Some(meta) = self.note(&pair.from_side, &pair.from, pair.from_side.meta(&pair.from, !self.options.recursive))
+        let Some(meta) =
+            self.note(&pair.from_side, &pair.from, pair.from_side.meta(&pair.from, !self.options.recursive))
         else {
             return;
         };
@@ -127,7 +128,8 @@ impl Copy<'_> {
         while let Some((from, to, meta)) = found.pop() {
             let result = self.walk_one(&pair, &from, &to, meta, queue, directories);
             if let Some(Some(entries)) = self.note(&pair.from_side, &from, result) {
-                let inside = entries.into_iter().rev().map(|(name, meta)| (from.join(&name), to.join(&name), meta));
+                let inside =
+                    entries.into_iter().rev().map(|(name, meta)| (from.join(&name), to.join(&name), meta));
                 found.extend(inside);
             }
         }
@@ -144,7 +146,9 @@ impl Copy<'_> {
         directories: &mut Vec<FinishDir>,
     ) -> Result<Option<Vec<(std::ffi::OsString, Meta)>>> {
         match meta.kind {
-            Kind::Directory if !self.options.recursive => bail!("is a directory; use -r to copy it with everything in it"),
+            Kind::Directory if !self.options.recursive => {
+                bail!("is a directory; use -r to copy it with everything in it")
+            }
             Kind::Directory => {
                 if pair.from_side.is_same(&pair.to_side) && to.starts_with(from) {
                     bail!("cannot be copied into itself, {}", pair.to_side.display(to));

@@ -124,7 +124,9 @@ impl Side {
     pub fn display(&self, path: &Path) -> String {
         match self {
             Side::Local => path.display().to_string(),
-            Side::Weft { url, .. } => crate::place::WeftPath { url: url.clone(), path: path.into() }.display(),
+            Side::Weft { url, .. } => {
+                crate::place::WeftPath { url: url.clone(), path: path.into() }.display()
+            }
         }
     }
 
@@ -240,7 +242,12 @@ fn set_weft_meta(client: &Client, path: &Path, meta: &Meta, all: bool) -> Result
     }
     let mode = (meta.kind != Kind::Symlink).then_some(meta.mode);
     let set = match all {
-        true => SetAttr { mode, atime: Some(SetTime::To(meta.atime.clone())), mtime: Some(SetTime::To(meta.mtime.clone())), ..SetAttr::default() },
+        true => SetAttr {
+            mode,
+            atime: Some(SetTime::To(meta.atime.clone())),
+            mtime: Some(SetTime::To(meta.mtime.clone())),
+            ..SetAttr::default()
+        },
         false => SetAttr { mode, ..SetAttr::default() },
     };
     client.setattr(at(path), false, &set)?;

@@ -157,8 +157,9 @@ fn load_or_make_config(dir: &Path, options: &StartOptions) -> Result<ClusterConf
 
 /// A Unix socket's path has a small limit; the sockets of a cluster deep in a tree go to /tmp.
 fn shorten_sockets(config: &mut ClusterConfig) -> Result<()> {
-    let too_long =
-        |config: &ClusterConfig, server: &_| config.socket_of(server).as_os_str().len() > SOCKET_PATH_BYTES_MAX;
+    let too_long = |config: &ClusterConfig, server: &_| {
+        config.socket_of(server).as_os_str().len() > SOCKET_PATH_BYTES_MAX
+    };
     if !config.servers.iter().any(|server| too_long(config, server)) {
         return Ok(());
     }
@@ -177,9 +178,9 @@ fn shorten_sockets(config: &mut ClusterConfig) -> Result<()> {
 }
 
 fn spawn_servers(dir: &Path, config: &ClusterConfig, lifetime: Lifetime) -> Result<LocalCluster> {
-    let url = format!("weft://{}/", config.meta_servers().next().expect("a checked file has one").addresses[0]);
-    let mut cluster =
-        LocalCluster { state: RunState::new(url)?, dir: dir.to_owned(), children: Vec::new() };
+    let url =
+        format!("weft://{}/", config.meta_servers().next().expect("a checked file has one").addresses[0]);
+    let mut cluster = LocalCluster { state: RunState::new(url)?, dir: dir.to_owned(), children: Vec::new() };
     for server in &config.servers {
         if let Err(error) = cluster.spawn(config, server, lifetime) {
             cluster.stop();
@@ -269,7 +270,11 @@ impl LocalCluster {
         self.children.retain_mut(|(name, child)| match child.try_wait() {
             Ok(Some(status)) => {
                 let log = dir.join("log").join(format!("{name}.log"));
-                ended.push(format!("{name} has ended ({status}); {} says: {}", log.display(), last_line(&log)));
+                ended.push(format!(
+                    "{name} has ended ({status}); {} says: {}",
+                    log.display(),
+                    last_line(&log)
+                ));
                 false
             }
             _ => true,
@@ -309,8 +314,9 @@ fn last_line(log: &Path) -> String {
 /// Puts the clients' key of a cluster where `weft` and the client library look for it, readable by the user only.
 pub fn install_client_key(key_file: &Path, url: &str) -> Result<PathBuf> {
     let server = Url::parse(url)?.server();
-    let installed = installed_key_path(&server)
-        .with_context(|| format!("HOME is not set; without a home the clients' key is in {} only", key_file.display()))?;
+    let installed = installed_key_path(&server).with_context(|| {
+        format!("HOME is not set; without a home the clients' key is in {} only", key_file.display())
+    })?;
     let text = std::fs::read(key_file).with_context(|| format!("cannot read {}", key_file.display()))?;
     let dir = installed.parent().expect("a key file is in a directory");
     std::fs::DirBuilder::new()

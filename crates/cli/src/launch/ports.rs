@@ -10,13 +10,18 @@ pub fn assign(config: &mut ClusterConfig, host: Option<&str>, port: Option<u16>)
     let (file_host, file_port) = meta_address(config)?;
     let host = host.unwrap_or(&file_host).to_string();
     if matches!(host.as_str(), "0.0.0.0" | "::" | "[::]" | "*") {
-        bail!("--bind {host}: give the address or name by which clients reach this machine, such as 192.168.1.5");
+        bail!(
+            "--bind {host}: give the address or name by which clients reach this machine, such as 192.168.1.5"
+        );
     }
     let count = config.servers.len() as u16;
     let first = match port {
         Some(port) => {
             if let Some(taken) = taken_port(&host, port, count) {
-                bail!("port {taken} of {host} is in use; the cluster needs {port} to {}; choose another --port", port + count - 1);
+                bail!(
+                    "port {taken} of {host} is in use; the cluster needs {port} to {}; choose another --port",
+                    port + count - 1
+                );
             }
             port
         }
@@ -82,7 +87,8 @@ mod tests {
         let busy = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = busy.local_addr().unwrap().port();
         let mut config = cluster(port.saturating_sub(1).min(60000));
-        let asked = config.meta_servers().next().unwrap().addresses[0].rsplit_once(':').unwrap().1.parse().unwrap();
+        let asked =
+            config.meta_servers().next().unwrap().addresses[0].rsplit_once(':').unwrap().1.parse().unwrap();
         if (asked..asked + 3).contains(&port) {
             assert!(assign(&mut config, None, Some(asked)).unwrap_err().to_string().contains("in use"));
             assign(&mut config, None, None).unwrap();
@@ -94,6 +100,8 @@ mod tests {
 
     #[test]
     fn an_address_that_no_client_can_use_is_refused() {
-        assert!(assign(&mut cluster(7400), Some("0.0.0.0"), None).unwrap_err().to_string().contains("--bind"));
+        assert!(
+            assign(&mut cluster(7400), Some("0.0.0.0"), None).unwrap_err().to_string().contains("--bind")
+        );
     }
 }

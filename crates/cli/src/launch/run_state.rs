@@ -48,9 +48,17 @@ impl RunState {
 
     /// Notes a server that was just started.
     pub fn add(&mut self, server: &ServerConfig, pid: u32, log: PathBuf) -> Result<()> {
-        let start_ticks = start_ticks(pid).with_context(|| format!("server {} ended at once", server.name))?;
+        let start_ticks =
+            start_ticks(pid).with_context(|| format!("server {} ended at once", server.name))?;
         let (name, role) = (server.name.clone(), server.role.name().to_string());
-        self.servers.push(RunningServer { name, role, address: server.addresses[0].clone(), pid, start_ticks, log });
+        self.servers.push(RunningServer {
+            name,
+            role,
+            address: server.addresses[0].clone(),
+            pid,
+            start_ticks,
+            log,
+        });
         Ok(())
     }
 
@@ -62,7 +70,9 @@ impl RunState {
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
         let state = serde_json::from_str(&text);
-        state.map(Some).with_context(|| format!("{} is damaged; remove it when no server runs", path.display()))
+        state
+            .map(Some)
+            .with_context(|| format!("{} is damaged; remove it when no server runs", path.display()))
     }
 
     /// Into a cluster's directory.
@@ -89,8 +99,10 @@ impl RunState {
         let handles = self.handles();
         handles.iter().for_each(|handle| handle.signal(libc::SIGTERM));
         let deadline = Instant::now() + timeout;
-        let stubborn: Vec<_> =
-            handles.iter().filter(|handle| !handle.wait(deadline.saturating_duration_since(Instant::now()))).collect();
+        let stubborn: Vec<_> = handles
+            .iter()
+            .filter(|handle| !handle.wait(deadline.saturating_duration_since(Instant::now())))
+            .collect();
         for handle in &stubborn {
             handle.signal(libc::SIGKILL);
             handle.wait(timeout);
