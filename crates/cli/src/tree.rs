@@ -83,7 +83,9 @@ pub fn make_dirs(client: &Client, path: &Path, mode: u32) -> Result<()> {
     for dir in missing.into_iter().rev() {
         match client.mkdir(at(dir), mode) {
             Err(error) if error.errno() == libc::EEXIST => {}
-            made => drop(made.with_context(|| format!("cannot make {}", dir.display()))?),
+            made => {
+                made.with_context(|| format!("cannot make {}", dir.display()))?;
+            }
         }
     }
     Ok(())

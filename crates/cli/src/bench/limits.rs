@@ -43,16 +43,19 @@ pub fn run(args: Args) -> Result<()> {
     let mut samples = Samples::default();
     for _ in 0..args.common.runs {
         for cores in [1, 2] {
-            samples.add(&format!("memory copy, {cores} cores"), memory_copy(cores));
+            samples.add(&format!("memory copy, {}", counted(cores, "core")), memory_copy(cores));
         }
         for control in congestion_controls() {
             for streams in [1, 4] {
-                samples.add(&format!("loopback TCP, {streams} streams, {control}"), tcp(streams, &control)?);
+                samples.add(
+                    &format!("loopback TCP, {}, {control}", counted(streams, "stream")),
+                    tcp(streams, &control)?,
+                );
             }
         }
         for copiers in [1, clients] {
             samples.add(
-                &format!("process_vm_readv, {copiers} processes"),
+                &format!("process_vm_readv, {}", counted(copiers, "copier")),
                 process_vm(&mut fleet, copiers, bytes)?,
             );
         }
@@ -72,6 +75,10 @@ pub fn run(args: Args) -> Result<()> {
     }
     report.rows.extend(times.rows("µs"));
     report.print(&args.common)
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Samples by name, in the order in which the names came.

@@ -465,7 +465,9 @@ fn weft_name(client: &Client, dir: &Path, op: NameOp, index: usize) -> Result<()
             let options = OpenOptions::new().write(true).create_new(true).mode(0o644);
             client.open(at(&path), &options)?.close()?;
         }
-        NameOp::Stat => drop(client.stat(at(&path), true)?),
+        NameOp::Stat => {
+            client.stat(at(&path), true)?;
+        }
         NameOp::Unlink => client.unlink(at(&path))?,
     }
     Ok(())
@@ -475,7 +477,9 @@ fn local_name(dir: &Path, op: NameOp, index: usize) -> Result<()> {
     let path = dir.join(format!("f{index}"));
     match op {
         NameOp::Create => drop(File::create_new(&path)?),
-        NameOp::Stat => drop(std::fs::metadata(&path)?),
+        NameOp::Stat => {
+            std::fs::metadata(&path)?;
+        }
         NameOp::Unlink => std::fs::remove_file(&path)?,
     }
     Ok(())

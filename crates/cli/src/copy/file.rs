@@ -97,11 +97,11 @@ pub(super) fn chunks(file: OpenFile) -> Vec<Chunk> {
 }
 
 impl Chunk {
-    pub(super) fn from_side(&self) -> &Side {
+    pub(super) fn source_side(&self) -> &Side {
         &self.file.from_side
     }
 
-    pub(super) fn from(&self) -> &Path {
+    pub(super) fn source_path(&self) -> &Path {
         &self.file.from
     }
 
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(runs_with_data(&data[..block], 0), []);
         // Blocks are aligned in the file, not in the buffer: the first one ends 10 bytes behind the buffer's beginning.
         let offset = (block - 10) as u64;
-        assert_eq!(runs_with_data(&data[block..2 * block], offset), [0..10]);
+        assert_eq!(runs_with_data(&data[block..2 * block], offset), vec![0..10; 1]);
     }
 
     #[test]

@@ -203,9 +203,9 @@ impl Copy<'_> {
                         self.bytes.fetch_add(written, Ordering::Relaxed);
                     });
                     let failed = done.is_err();
-                    self.note(chunk.from_side(), chunk.from(), done);
+                    self.note(chunk.source_side(), chunk.source_path(), done);
                     if let Some(finished) = chunk.finish(failed, self.options)
-                        && self.note(chunk.from_side(), chunk.from(), finished).is_some()
+                        && self.note(chunk.source_side(), chunk.source_path(), finished).is_some()
                     {
                         self.files.fetch_add(1, Ordering::Relaxed);
                     }

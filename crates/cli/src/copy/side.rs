@@ -237,7 +237,9 @@ fn set_weft_meta(client: &Client, path: &Path, meta: &Meta, all: bool) -> Result
         let owner = SetAttr { uid: Some(meta.uid), gid: Some(meta.gid), ..SetAttr::default() };
         match client.setattr(at(path), false, &owner) {
             Err(error) if error.errno() == libc::EPERM => {}
-            set => drop(set?),
+            set => {
+                set?;
+            }
         }
     }
     let mode = (meta.kind != Kind::Symlink).then_some(meta.mode);

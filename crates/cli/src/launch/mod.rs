@@ -91,6 +91,7 @@ pub fn start(options: &StartOptions, pause: &mut dyn FnMut(Duration) -> bool) ->
             dir.display()
         );
     }
+    let _ports = ports::PortLock::take(2 * READY_TIMEOUT, pause)?;
     let config = load_or_make_config(&dir, options)?;
     std::fs::create_dir_all(dir.join("log")).with_context(|| format!("cannot make {}/log", dir.display()))?;
     let mut cluster = spawn_servers(&dir, &config, options.lifetime)?;

@@ -1,8 +1,36 @@
 //! Addresses of a cluster on this machine: one host, consecutive ports.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::time::{Duration, Instant};
 use weft_server::{ClusterConfig, ServerRole};
+
+/// Held from the choice of ports until servers listen on them, so that two clusters that start at the same time do not choose the
+/// same. It is an abstract Unix socket's name, which one process of a network namespace can have, as with the ports themselves, and
+/// which is free when that process ends.
+pub struct PortLock {
+    _name: UnixListener,
+}
+
+impl PortLock {
+    /// Waits for it.
+    pub fn take(timeout: Duration, pause: &mut dyn FnMut(Duration) -> bool) -> Result<PortLock> {
+        let name = SocketAddr::from_abstract_name(b"weft up chooses ports")?;
+        let deadline = Instant::now() + timeout;
+        loop {
+            match UnixListener::bind_addr(&name) {
+                Ok(listener) => return Ok(PortLock { _name: listener }),
+                Err(error) if Instant::now() > deadline => {
+                    return Err(error).context("another `weft up` takes too long to start its servers");
+                }
+                Err(_) if pause(Duration::from_millis(5)) => {}
+                Err(_) => bail!("interrupted while another `weft up` started its servers"),
+            }
+        }
+    }
+}
 
 /// Gives the servers of `config` the host and ports that are asked for. Where no port is asked for and one of the file's
 /// is taken, the next free range is used.

@@ -1,0 +1,352 @@
+//! The program as its users call it: clusters come up and go, files are copied, listed, striped and removed.
+
+use serde_json::Value;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+use weft_tests::{Cluster, expect_success, processes_naming, sh_in, wait_until, weft_bin};
+
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+fn json(said: &str) -> Value {
+    serde_json::from_str(said).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+/// What a call that must fail says.
+#[track_caller]
+fn complaint(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.starts_with("weft: "), "{stderr}");
+    stderr
+}
+
+#[test]
+fn a_second_up_finds_the_data_again() {
+    let mut cluster = Cluster::start(2);
+    let file = cluster.scratch("files").join("file");
+    std::fs::write(&file, "still here").unwrap();
+    cluster.weft(&["cp", text(&file), cluster.url()]);
+    cluster.down();
+    cluster.up(2, &[]);
+    assert_eq!(cluster.weft(&["cat", &format!("{}file", cluster.url())]), "still here");
+}
+
+#[test]
+fn what_cannot_be_is_told() {
+    let cluster = Cluster::start(2);
+    let storage = cluster.storage();
+    let dir = text(&storage);
+    let run = |arguments: &[&str]| cluster.command(arguments).output().expect("weft can be run");
+    assert!(complaint(&run(&["up", "--dir", dir, "--detach"])).contains("running already"));
+    let missing = format!("{}no/such", cluster.url());
+    assert!(complaint(&run(&["cat", &missing])).contains("no such file"));
+    assert!(complaint(&run(&["rm", cluster.url()])).contains("root"));
+    assert!(complaint(&run(&["cp", dir, "/tmp/x"])).contains("local"));
+    assert!(complaint(&run(&["ls", &format!("{}*.none", cluster.url())])).contains("no file matches"));
+    assert!(complaint(&run(&["ls", "weft:/x"])).contains("WEFT_URL"));
+    assert!(complaint(&run(&["help", "nonsense"])).contains("weft help"));
+    assert_eq!(run(&["nonsense"]).status.code(), Some(2));
+    cluster.down();
+    assert!(complaint(&run(&["up", "--dir", dir, "--detach", "--io", "3"])).contains("2 I/O servers"));
+    assert!(cluster.weft(&["down", "--dir", dir]).contains("no cluster"));
+}
+
+#[test]
+fn the_wrong_key_opens_nothing() {
+    let (cluster, other) = (Cluster::start(1), Cluster::start(1));
+    let key = other.key_file();
+    let output =
+        cluster.command(&["ls", cluster.url(), "--key", text(&key)]).output().expect("weft can be run");
+    assert!(complaint(&output).contains("key"), "{output:?}");
+    cluster.weft(&["ls", cluster.url(), "--key", text(&cluster.key_file())]);
+}
+
+/// Starts `weft up` in the foreground and waits until it has printed its URL.
+fn foreground(dir: &Path) -> std::process::Child {
+    let mut command = Command::new(weft_bin());
+    command.args(["up", "--io", "2", "--dir"]).arg(dir.join("storage")).env("HOME", dir);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("weft can be run");
+    let mut line = String::new();
+    let stdout = child.stdout.as_mut().expect("piped");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).expect("a line");
+    assert!(line.starts_with("weft://"), "{line}");
+    child
+}
+
+#[test]
+fn servers_end_with_a_foreground_up_however_it_ends() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut up = foreground(dir.path());
+        let servers = || processes_naming(text(&dir.path().join("storage/weft.toml")));
+        assert_eq!(servers().len(), 3);
+        // SAFETY: the process is our child and was not waited for.
+        unsafe { libc::kill(up.id() as i32, signal) };
+        let status = up.wait().unwrap();
+        assert_eq!(status.success(), signal != libc::SIGKILL, "{status}");
+        wait_until("the servers have ended", TIMEOUT, || servers().is_empty());
+    }
+}
+
+#[test]
+fn a_tree_comes_back_as_it_went() {
+    let cluster = Cluster::start(3);
+    let scratch = cluster.scratch("files");
+    sh_in(
+        &scratch,
+        "mkdir -p tree/deep/er tree/empty; for size in 0 1 4095 65537 3000000; do head -c $size /dev/urandom > tree/deep/$size; done
+         head -c 150000000 /dev/urandom > tree/large; ln -s deep/1 tree/link; chmod 600 tree/deep/1; chmod 555 tree/deep/er
+         touch -d '2001-02-03 04:05:06.789' tree/deep/4095 tree/empty; printf x > 'tree/a name with * and ?'",
+    );
+    let (url, tree, back) = (cluster.url(), scratch.join("tree"), scratch.join("back"));
+    cluster.weft(&["cp", "-rp", text(&tree), url]);
+    cluster.weft(&["cp", "-rp", &format!("{url}tree"), text(&back)]);
+    sh_in(&scratch, "diff -r --no-dereference tree back");
+    let all = "find . -printf '%p %y %m %T@ %l\\n' | sort";
+    assert_eq!(sh_in(&tree, all), sh_in(&back, all));
+    // Between places of one file system, and over what is there already.
+    cluster.weft(&["cp", "-r", &format!("{url}tree"), &format!("{url}copy")]);
+    cluster.weft(&["cp", "-r", &format!("{url}copy/."), text(&back)]);
+    sh_in(&scratch, "diff -r --no-dereference tree back");
+    // Into itself is no copy.
+    let output =
+        cluster.command(&["cp", "-r", &format!("{url}tree"), &format!("{url}tree/deep")]).output().unwrap();
+    assert!(complaint(&output).contains("itself"));
+}
+
+#[test]
+fn sparse_files_stay_sparse() {
+    let cluster = Cluster::start(2);
+    let scratch = cluster.scratch("files");
+    let (sparse, back) = (scratch.join("sparse"), scratch.join("back"));
+    let file = std::fs::File::create(&sparse).unwrap();
+    file.write_all_at(b"in the middle", 300 << 20).unwrap();
+    file.set_len(1 << 30).unwrap();
+    cluster.weft(&["cp", text(&sparse), cluster.url()]);
+    cluster.weft(&["cp", &format!("{}sparse", cluster.url()), text(&back)]);
+    sh_in(&scratch, "cmp sparse back");
+    assert!(std::fs::metadata(&back).unwrap().blocks() * 512 < 1 << 20, "the copy has no holes");
+    let stored = sh_in(&cluster.storage(), "du -sk io0 io1 | awk '{ sum += $1 } END { print sum }'");
+    assert!(stored.trim().parse::<u64>().unwrap() < 20 << 10, "the servers hold {stored} KiB");
+}
+
+#[test]
+fn what_fails_is_listed_and_the_rest_is_copied() {
+    let cluster = Cluster::start(1);
+    let scratch = cluster.scratch("files");
+    sh_in(&scratch, "mkdir tree; echo 1 > tree/one; mkfifo tree/pipe; echo 2 > tree/two");
+    let output = cluster.command(&["cp", "-r", text(&scratch.join("tree")), cluster.url()]).output().unwrap();
+    let stderr = complaint(&output);
+    assert!(stderr.contains("tree/pipe") && stderr.contains("1 could not be copied"), "{stderr}");
+    assert_eq!(cluster.weft(&["cat", &format!("{}tree/*", cluster.url())]), "1\n2\n");
+}
+
+#[test]
+fn names_are_made_listed_moved_and_removed() {
+    let cluster = Cluster::start(1);
+    let weft = |arguments: &[&str]| {
+        let output =
+            cluster.command(arguments).env("WEFT_URL", cluster.url()).output().expect("weft can be run");
+        expect_success(&arguments.join(" "), &output)
+    };
+    let files = cluster.scratch("files");
+    sh_in(&files, "echo a > a.txt; echo bb > b.txt; echo c > c.dat; echo h > .hidden");
+    weft(&["mkdir", "-p", "weft:/x/y/z"]);
+    weft(&["mkdir", "-p", "weft:/x/y/z"]);
+    weft(&["mkdir", "-m", "1770", "weft:/tmp"]);
+    for name in ["a.txt", "b.txt", "c.dat", ".hidden"] {
+        weft(&["cp", text(&files.join(name)), "weft:/x/y"]);
+    }
+    assert_eq!(weft(&["ls", "weft:/x/y"]), "a.txt\nb.txt\nc.dat\nz\n");
+    assert!(weft(&["ls", "-a", "weft:/x/y"]).starts_with(".hidden\n"));
+    assert!(weft(&["ls", "-ld", "weft:/tmp"]).starts_with("drwxrwx--T"));
+    let long = weft(&["ls", "-l", "weft:/x/y/b.txt"]);
+    assert!(long.starts_with("-rw-r--r--") && long.contains(" 3 "), "{long}");
+    let listed = json(&weft(&["ls", "--json", "weft:/x/y/*.txt"]));
+    assert_eq!(listed.as_array().map(Vec::len), Some(2));
+    assert_eq!(listed[1]["bytes"], 3);
+    assert_eq!(weft(&["cat", "weft:/x/y/[ab].txt"]), "a\nbb\n");
+
+    weft(&["mv", "weft:/x/y/a.txt", "weft:/x/y/c.dat", "weft:/x/y/z"]);
+    weft(&["mv", "weft:/x/y/b.txt", "weft:/x/y/renamed"]);
+    let tree = weft(&["tree", "weft:/x"]);
+    assert!(tree.contains("│       ├── a.txt") || tree.contains("├── a.txt"), "{tree}");
+    assert!(tree.contains("2 directories, 3 files"), "{tree}");
+    let sums = json(&weft(&["du", "--json", "weft:/x"]));
+    let last = sums.as_array().and_then(|sums| sums.last()).unwrap();
+    assert_eq!((&last["bytes"], &last["files"]), (&Value::from(2 + 3 + 2 + 2), &Value::from(4)));
+    assert!(weft(&["du", "-sb", "weft:/x"]).trim_start().starts_with("9 "));
+    let stat = weft(&["stat", "weft:/x/y/renamed"]);
+    assert!(stat.contains("3 bytes") && stat.contains("io0, reached by"), "{stat}");
+
+    let output = cluster.command(&["rm", &format!("{}x", cluster.url())]).output().unwrap();
+    assert!(complaint(&output).contains("-r"));
+    weft(&["rm", "weft:/x/y/z/*"]);
+    weft(&["rm", "-rf", "weft:/x", "weft:/nothing/here", "weft:/none*"]);
+    assert_eq!(weft(&["ls", "weft:/"]), "tmp\n");
+}
+
+#[test]
+fn directories_give_their_striping_to_files() {
+    let cluster = Cluster::start(3);
+    let url = cluster.url();
+    let at = |path: &str| format!("{url}{path}");
+    let layout =
+        |path: &str| json(&cluster.weft(&["stripe", "get", "--json", &at(path)]))[0]["layout"].clone();
+    cluster.weft(&["mkdir", "--strip-bytes", "1M", "--servers", "2", &at("two")]);
+    cluster.weft(&["mkdir", &at("two/below")]);
+    let file = cluster.scratch("files").join("file");
+    std::fs::write(&file, vec![7; 3_000_000]).unwrap();
+    cluster.weft(&["cp", text(&file), &at("two/below/file")]);
+    let inherited = layout("two/below/file");
+    assert_eq!((&inherited["strip_bytes"], &inherited["servers"]), (&Value::from(1 << 20), &Value::from(2)));
+
+    cluster.weft(&["cp", "--strip-bytes", "64K", "--servers", "1", "--first", "2", text(&file), &at("one")]);
+    assert_eq!(layout("one")["server_ids"], Value::from(vec![2]));
+    cluster.weft(&["stripe", "set", &at("new"), "--servers", "3", "--first", "1"]);
+    assert_eq!(layout("new")["server_ids"], Value::from(vec![1, 2, 0]));
+    cluster.weft(&["stripe", "set", &at("two"), "--reset"]);
+    assert!(cluster.weft(&["stripe", "get", &at("two")]).contains("default"));
+    for wrong in [["--servers", "9"], ["--strip-bytes", "5000"], ["--first", "3"]] {
+        let place = at("two");
+        let output = cluster.command(&["stripe", "set", &place, wrong[0], wrong[1]]).output().unwrap();
+        complaint(&output);
+    }
+    assert_eq!(layout("one")["servers"], 1);
+}
+
+#[test]
+fn status_and_space_are_told() {
+    let cluster = Cluster::start(2);
+    let status = json(&cluster.weft(&["status", "--json", cluster.url()]));
+    let servers = status["servers"].as_array().unwrap();
+    let names: Vec<_> = servers.iter().map(|server| server["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["meta0", "io0", "io1"]);
+    for server in servers {
+        assert_eq!(server["answers"], true);
+        assert!(server["transport"].as_str().unwrap().starts_with("shm"), "{server}");
+        assert!(server["space_bytes"].as_u64().unwrap() > 0);
+        assert!(server["memory_bytes"].as_u64().unwrap() > 0);
+    }
+    let by_tcp = json(&cluster.weft(&["status", "--json", &format!("{}?transport=tcp", cluster.url())]));
+    assert!(by_tcp["servers"][1]["transport"].as_str().unwrap().starts_with("tcp"));
+    let table = cluster.weft(&["status", "--clients", "--operations", cluster.url()]);
+    assert!(table.contains("io1") && table.contains("nosync") && table.contains("weft"), "{table}");
+    let space = json(&cluster.weft(&["df", "--json", cluster.url()]));
+    assert_eq!(space.as_array().map(Vec::len), Some(3));
+    assert!(space[0]["free_bytes"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_server_that_dies_is_told_about() {
+    let cluster = Cluster::start(2);
+    let run: Value = json(&std::fs::read_to_string(cluster.storage().join("run.json")).unwrap());
+    let io1 = run["servers"].as_array().unwrap().iter().find(|server| server["name"] == "io1").unwrap();
+    // SAFETY: the process is a server that this test's cluster started.
+    unsafe { libc::kill(io1["pid"].as_i64().unwrap() as i32, libc::SIGKILL) };
+    wait_until("status tells", TIMEOUT, || {
+        let output = cluster.command(&["status", cluster.url()]).output().expect("weft can be run");
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.code() == Some(1) && stdout.contains("does not answer") && stdout.contains("io0")
+    });
+}
+
+#[test]
+fn a_cluster_file_is_served_by_hand() {
+    let dir = tempfile::tempdir().unwrap();
+    let weft = |arguments: &[&str]| {
+        let mut command = Command::new(weft_bin());
+        command.args(arguments).env("HOME", dir.path()).env("WEFT_KEY_FILE", dir.path().join("c/client.key"));
+        command
+    };
+    let (cluster_dir, ports) = (dir.path().join("c"), free_ports());
+    let place =
+        |index: usize| format!("127.0.0.1:{}:{}", ports[index], text(&dir.path().join(format!("s{index}"))));
+    let init = [
+        "init",
+        "--dir",
+        text(&cluster_dir),
+        "--meta",
+        &place(0),
+        "--io",
+        &place(1),
+        "--io",
+        &place(2),
+        "--json",
+    ];
+    let said = json(&expect_success("init", &weft(&init).output().unwrap()));
+    let url = said["url"].as_str().unwrap().to_string();
+    assert!(complaint(&weft(&init).output().unwrap()).contains("never overwritten"));
+    let config = cluster_dir.join("weft.toml");
+    let mut servers: Vec<_> = ["meta0", "io0", "io1"]
+        .iter()
+        .map(|name| {
+            weft(&["serve", "--config", text(&config), "--name", name]).stderr(Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    wait_until("all servers answer", TIMEOUT, || weft(&["status", &url]).output().unwrap().status.success());
+    expect_success("mkdir", &weft(&["mkdir", &format!("{url}dir")]).output().unwrap());
+    for server in &mut servers {
+        // SAFETY: the process is our child and was not waited for.
+        unsafe { libc::kill(server.id() as i32, libc::SIGTERM) };
+        assert!(server.wait().unwrap().success());
+    }
+    let output = weft(&["serve", "--config", text(&config), "--name", "io7"]).output().unwrap();
+    assert!(complaint(&output).contains("meta0, io0, io1"));
+}
+
+/// Three ports that nobody uses now.
+fn free_ports() -> Vec<u16> {
+    let bind = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listeners: Vec<_> = (0..3).map(bind).collect();
+    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
+}
+
+#[test]
+fn the_program_explains_itself() {
+    let run = |arguments: &[&str]| {
+        expect_success("weft", &Command::new(weft_bin()).args(arguments).output().unwrap())
+    };
+    assert!(run(&["help"]).contains("striping"));
+    assert!(run(&["help", "striping"]).contains("--strip-bytes"));
+    assert!(run(&["help", "stripe", "set"]).contains("--reset"));
+    assert!(run(&["completions", "bash"]).contains("complete"));
+    let dir = tempfile::tempdir().unwrap();
+    run(&["man", text(dir.path())]);
+    assert!(dir.path().join("weft-up.1").exists() && dir.path().join("weft-semantics.7").exists());
+}
+
+#[test]
+fn measurements_end_with_figures_and_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new(weft_bin());
+        command.arg("bench").args(arguments).args(["--runs", "1", "--json", "--dir", text(dir.path())]);
+        command
+    };
+    for (arguments, rows) in [
+        (&["shared-file", "--clients", "2", "--io", "2", "--bytes", "1M"][..], 6),
+        (&["latency", "--rounds", "50"], 6),
+        (&["meta", "--files", "20", "--clients", "2"], 3),
+    ] {
+        let report = json(&expect_success(&arguments.join(" "), &bench(arguments).output().unwrap()));
+        let found = report["rows"].as_array().unwrap();
+        assert_eq!(found.len(), rows, "{report}");
+        assert!(found.iter().all(|row| row["value"].as_f64().unwrap() > 0.0), "{report}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a scratch directory is left");
+    }
+    let mut long = bench(&["shared-file", "--bytes", "128M"]).stdout(Stdio::null()).spawn().unwrap();
+    let name = text(dir.path()).to_string();
+    wait_until("its servers run", TIMEOUT, || processes_naming(&format!("{name}/weft-bench")).len() >= 5);
+    // SAFETY: the process is our child and was not waited for.
+    unsafe { libc::kill(long.id() as i32, libc::SIGINT) };
+    assert_eq!(long.wait().unwrap().code(), Some(130));
+    wait_until("its servers have ended", TIMEOUT, || processes_naming(&name).is_empty());
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a scratch directory is left");
+}
