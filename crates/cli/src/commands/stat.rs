@@ -66,7 +66,10 @@ fn servers(client: &Client, attr: &Attr) -> Vec<(String, String)> {
     let map = client.map();
     (0..layout.server_count())
         .filter_map(|slot| map.io_servers.get(usize::from(layout.server_id(slot))))
-        .map(|server| (server.name.clone(), transport_of(client, &server.name)))
+        .map(|server| match client.ping(&server.name, &[]) {
+            Ok(_) => (server.name.clone(), transport_of(client, &server.name)),
+            Err(error) => (server.name.clone(), error.to_string()),
+        })
         .collect()
 }
 
