@@ -16,7 +16,7 @@ use weft_storage::Disk;
 use weft_transport::ServerBulk;
 use weft_wire::messages::{ClusterMapReply, HelloRequest, PingReply, PingRequest, ServerInfo, peer_role};
 use weft_wire::security::Key;
-use weft_wire::{Class, Header, Op, Role, Status, Wire};
+use weft_wire::{Class, Header, Op, Request, Role, Status};
 
 /// What all threads of a server share.
 pub(crate) struct Shared {
@@ -120,7 +120,9 @@ impl Session {
     }
 }
 
-fn decode<T: Wire>(body: &[u8]) -> Result<T, Refusal> {
+/// The body of `op`'s request; a handler that takes another operation's has no way to be right.
+fn decode<T: Request>(op: Op, body: &[u8]) -> Result<T, Refusal> {
+    debug_assert_eq!(T::OP, op, "a handler takes the request of another operation");
     Ok(T::from_bytes(body)?)
 }
 
@@ -194,48 +196,48 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
                 let text = format!("{} is for connections over shared memory", op.name());
                 Err(Refusal::new(Status::Unsupported, text))
             }
-            Op::Ping => Ok(Answer::of(&PingReply { echo: decode::<PingRequest>(body)?.echo })),
+            Op::Ping => Ok(Answer::of(&PingReply { echo: decode::<PingRequest>(op, body)?.echo })),
             Op::ClusterMap => Ok(Answer::of(&self.shared.map)),
-            Op::Status => Ok(Answer::of(&self.status(decode(body)?))),
+            Op::Status => Ok(Answer::of(&self.status(decode(op, body)?))),
             Op::Space => match &self.part {
                 Part::Io(io) => io.space(),
                 Part::Meta(_) => Ok(Answer::of(&crate::status::space_of(&self.shared.directory))),
             },
-            Op::Read => self.io(op)?.read(session.client, decode(body)?, bulk).await,
-            Op::Write => self.io(op)?.write(session.client, decode(body)?, bulk).await,
-            Op::Sync => self.io(op)?.sync(decode(body)?).await,
-            Op::Size => self.io(op)?.size(decode(body)?),
-            Op::Truncate => self.io(op)?.truncate(decode(body)?).await,
-            Op::Punch => self.io(op)?.punch(decode(body)?).await,
-            Op::Allocate => self.io(op)?.allocate(decode(body)?).await,
-            Op::RemoveObjects => self.io(op)?.remove_objects(decode(body)?).await,
-            Op::ListObjects => self.io(op)?.list_objects(decode(body)?),
-            Op::Lookup => self.meta(op)?.lookup(decode(body)?),
-            Op::GetAttr => self.meta(op)?.get_attr(decode(body)?),
-            Op::SetAttr => self.meta(op)?.set_attr(call, decode(body)?).await,
-            Op::Create => self.meta(op)?.create(call, decode(body)?).await,
-            Op::Open => self.meta(op)?.open(call, decode(body)?).await,
-            Op::Close => self.meta(op)?.close(call, decode(body)?).await,
-            Op::Report => self.meta(op)?.report(call, decode(body)?).await,
-            Op::Reopen => self.meta(op)?.reopen(call, decode(body)?).await,
-            Op::Mkdir => self.meta(op)?.mkdir(call, decode(body)?).await,
-            Op::Mknod => self.meta(op)?.mknod(call, decode(body)?).await,
-            Op::Symlink => self.meta(op)?.symlink(call, decode(body)?).await,
-            Op::Readlink => self.meta(op)?.readlink(decode(body)?),
-            Op::Link => self.meta(op)?.link(call, decode(body)?).await,
-            Op::Unlink => self.meta(op)?.unlink(call, decode(body)?).await,
-            Op::Rmdir => self.meta(op)?.rmdir(call, decode(body)?).await,
-            Op::Rename => self.meta(op)?.rename(call, decode(body)?).await,
-            Op::ReadDir => self.meta(op)?.read_dir(decode(body)?),
-            Op::Access => self.meta(op)?.access(decode(body)?),
-            Op::GetXattr => self.meta(op)?.get_xattr(decode(body)?),
-            Op::SetXattr => self.meta(op)?.set_xattr(call, decode(body)?).await,
-            Op::ListXattrs => self.meta(op)?.list_xattrs(decode(body)?),
-            Op::RemoveXattr => self.meta(op)?.remove_xattr(call, decode(body)?).await,
-            Op::SetLayout => self.meta(op)?.set_layout(call, decode(body)?).await,
-            Op::TruncateBegin => self.meta(op)?.truncate_begin(call, decode(body)?).await,
-            Op::TruncateCommit => self.meta(op)?.truncate_commit(call, decode(body)?).await,
-            Op::Settle => self.meta(op)?.settle(call, decode(body)?).await,
+            Op::Read => self.io(op)?.read(session.client, decode(op, body)?, bulk).await,
+            Op::Write => self.io(op)?.write(session.client, decode(op, body)?, bulk).await,
+            Op::Sync => self.io(op)?.sync(decode(op, body)?).await,
+            Op::Size => self.io(op)?.size(decode(op, body)?),
+            Op::Truncate => self.io(op)?.truncate(decode(op, body)?).await,
+            Op::Punch => self.io(op)?.punch(decode(op, body)?).await,
+            Op::Allocate => self.io(op)?.allocate(decode(op, body)?).await,
+            Op::RemoveObjects => self.io(op)?.remove_objects(decode(op, body)?).await,
+            Op::ListObjects => self.io(op)?.list_objects(decode(op, body)?),
+            Op::Lookup => self.meta(op)?.lookup(decode(op, body)?),
+            Op::GetAttr => self.meta(op)?.get_attr(decode(op, body)?),
+            Op::SetAttr => self.meta(op)?.set_attr(call, decode(op, body)?).await,
+            Op::Create => self.meta(op)?.create(call, decode(op, body)?).await,
+            Op::Open => self.meta(op)?.open(call, decode(op, body)?).await,
+            Op::Close => self.meta(op)?.close(call, decode(op, body)?).await,
+            Op::Report => self.meta(op)?.report(call, decode(op, body)?).await,
+            Op::Reopen => self.meta(op)?.reopen(call, decode(op, body)?).await,
+            Op::Mkdir => self.meta(op)?.mkdir(call, decode(op, body)?).await,
+            Op::Mknod => self.meta(op)?.mknod(call, decode(op, body)?).await,
+            Op::Symlink => self.meta(op)?.symlink(call, decode(op, body)?).await,
+            Op::Readlink => self.meta(op)?.readlink(decode(op, body)?),
+            Op::Link => self.meta(op)?.link(call, decode(op, body)?).await,
+            Op::Unlink => self.meta(op)?.unlink(call, decode(op, body)?).await,
+            Op::Rmdir => self.meta(op)?.rmdir(call, decode(op, body)?).await,
+            Op::Rename => self.meta(op)?.rename(call, decode(op, body)?).await,
+            Op::ReadDir => self.meta(op)?.read_dir(decode(op, body)?),
+            Op::Access => self.meta(op)?.access(decode(op, body)?),
+            Op::GetXattr => self.meta(op)?.get_xattr(decode(op, body)?),
+            Op::SetXattr => self.meta(op)?.set_xattr(call, decode(op, body)?).await,
+            Op::ListXattrs => self.meta(op)?.list_xattrs(decode(op, body)?),
+            Op::RemoveXattr => self.meta(op)?.remove_xattr(call, decode(op, body)?).await,
+            Op::SetLayout => self.meta(op)?.set_layout(call, decode(op, body)?).await,
+            Op::TruncateBegin => self.meta(op)?.truncate_begin(call, decode(op, body)?).await,
+            Op::TruncateCommit => self.meta(op)?.truncate_commit(call, decode(op, body)?).await,
+            Op::Settle => self.meta(op)?.settle(call, decode(op, body)?).await,
             Op::FileCount => Ok(self.meta(op)?.file_count()),
             Op::SyncMeta => {
                 self.meta(op)?.sync_all().await.map(|()| Answer::of(&weft_wire::messages::Empty {}))

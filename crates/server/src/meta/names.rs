@@ -21,7 +21,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     /// The target of a symbolic link.
-    pub fn readlink(&self, request: LookupRequest) -> Result<Answer, Refusal> {
+    pub fn readlink(&self, request: ReadlinkRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         self.read(|op| Ok(ReadlinkReply { target: op.readlink(&caller, t::at(&request.at))? }))
     }

@@ -35,12 +35,8 @@ fn names_are_made_found_listed_moved_and_removed() {
     let symlink = SymlinkRequest { caller: ROOT, at: at("l"), target: b"d/f".to_vec() };
     client.call(&symlink).unwrap();
     assert_eq!(client.call(&lookup("l")).unwrap().attr.ino, file.attr.ino);
-    let header = Header::request(Op::Readlink, client.fresh_id());
-    // SAFETY: no memory is given.
-    let target = unsafe {
-        client.exchange(header, &weft_wire::Wire::to_bytes(&lookup("l")), weft_transport::Bulk::None).unwrap()
-    };
-    assert_eq!(&target.body[4..], b"d/f");
+    let readlink = ReadlinkRequest { caller: ROOT, at: at("l") };
+    assert_eq!(client.call(&readlink).unwrap().target, b"d/f");
     let rename = |from, to, flags| RenameRequest { caller: ROOT, from: at(from), to: at(to), flags };
     client.call(&rename("d/f", "g", 0)).unwrap();
     assert_eq!(client.call(&rename("g", "l", rename_flags::NOREPLACE)).unwrap_err().status, Status::Exists);
