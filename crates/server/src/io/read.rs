@@ -34,7 +34,9 @@ impl<D: Disk> IoPart<D> {
         let mut units = Units::new(&layout, request.slot, &request.regions, filled_bytes);
         let body = ReadReply { filled_bytes, local_bytes }.to_bytes();
         let mut payload = Vec::new();
-        if filled_bytes <= INLINE_BYTES_MAX as u64 && bulk.local(0, filled_bytes).is_none() {
+        // A client that described its memory has its data put there, however little it is.
+        let inline_max = INLINE_BYTES_MAX as u64;
+        if filled_bytes.max(bulk.bytes()) <= inline_max && bulk.local(0, filled_bytes).is_none() {
             payload.resize(filled_bytes as usize, 0);
             let mut at = 0;
             while let Some(unit) = units.next_at_most(filled_bytes) {
