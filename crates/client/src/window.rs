@@ -21,6 +21,8 @@ use weft_wire::{Wire, Writer};
 use crate::error::{Error, ErrorKind};
 use crate::runs;
 
+/// About how many pieces of the file one window has at most: both sides walk over them, and neither should do so for long.
+const PIECES_MAX: u64 = 1 << 20;
 /// Room in a body for everything but the regions.
 const BODY_REST_BYTES: usize = 256;
 
@@ -74,7 +76,9 @@ pub(crate) fn cut(
         );
         return Err(invalid(text));
     }
-    let bytes_max = window_bytes_max(layout, file, share_bytes_max);
+    let piece_bytes = (file_bytes / file.piece_count().max(1)).max(1);
+    let bytes_max =
+        window_bytes_max(layout, file, share_bytes_max).min(piece_bytes.saturating_mul(PIECES_MAX));
     let small = |regions: &Regions| matches!(regions.parts.as_slice(), [Region::Contiguous(_)]);
     if file_bytes <= bytes_max && small(file) && small(memory) {
         return Ok(VecDeque::from([Cut { file: file.clone(), memory: memory.clone() }]));
@@ -336,6 +340,14 @@ mod tests {
             total += share.bytes;
         }
         assert_eq!(total, bytes);
+    }
+
+    #[test]
+    fn a_pattern_of_very_many_pieces_is_cut_by_pieces() {
+        let blocks = 5 * PIECES_MAX;
+        let file = Regions::strided(0, 3, [Level { count: blocks, stride_bytes: 10 }]);
+        let cuts = cut(&layout(2), &file, &Regions::contiguous(0, blocks * 3), SHARE_BYTES_MAX).unwrap();
+        assert_eq!(cuts.len(), 5);
     }
 
     #[test]

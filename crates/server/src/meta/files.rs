@@ -36,8 +36,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         .await
     }
 
+    /// With no access nothing is held, and the capability gives no right but to ask the I/O servers for the size.
     fn open_reply(&self, opened: &Opened, access: u32) -> OpenReply {
-        let layout = opened.attr.layout.filter(|_| access != 0);
+        let layout = opened.attr.layout.filter(|_| opened.attr.kind == weft_meta::Kind::File);
         OpenReply {
             attr: t::attr(&opened.attr),
             capability: layout.map(|layout| self.sign(opened.attr.ino, access, layout)),

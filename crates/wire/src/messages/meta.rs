@@ -231,7 +231,7 @@ crate::message! {
         pub at: At,
         /// Whether a symbolic link at the end is followed.
         pub follow: bool,
-        /// [`rights`].
+        /// [`rights`]; 0: only a capability to ask for the size, nothing to close.
         pub access: u32,
     }
 
@@ -239,7 +239,8 @@ crate::message! {
     pub struct OpenReply {
         /// Its attributes.
         pub attr: Attr,
-        /// For the I/O servers; absent where nothing was opened.
+        /// For the I/O servers; without rights where nothing was opened (it suffices to ask for the size); absent for what is
+        /// no file.
         pub capability: Option<Capability>,
         /// Whether this call created it.
         pub created: bool,

@@ -1,0 +1,101 @@
+//! A cluster in this process: real servers on threads, real sockets, a temporary directory.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread::JoinHandle;
+
+use weft_client::{Client, ConnectOptions, Transport, Url};
+use weft_server::{ClusterConfig, Generate, Server, StopFlag, SyncMode, create_keys};
+use weft_wire::security::Key;
+
+pub struct Cluster {
+    _dir: tempfile::TempDir,
+    config: ClusterConfig,
+    key: Key,
+    running: Vec<Option<(StopFlag, JoinHandle<()>)>>,
+}
+
+/// Ports of this process's clusters; the process id keeps test programs apart.
+fn port(servers: u16) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 400) as u16 * 100;
+    loop {
+        let port = first + NEXT.fetch_add(servers, Ordering::Relaxed) % 5000;
+        let free = |port| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if (port..port + servers).all(free) {
+            return port;
+        }
+    }
+}
+
+impl Cluster {
+    pub fn start(io_servers: u16, strip_bytes: u32) -> Cluster {
+        let dir = tempfile::tempdir().unwrap();
+        let config = ClusterConfig::generate(&Generate {
+            path: PathBuf::from(dir.path()).join("cluster.toml"),
+            host: "127.0.0.1".into(),
+            port: port(io_servers + 1),
+            io_servers,
+            sync: SyncMode::Nosync,
+            strip_bytes,
+        })
+        .unwrap();
+        let key = create_keys(dir.path()).unwrap();
+        let running = config.servers.iter().map(|_| None).collect();
+        let mut cluster = Cluster { _dir: dir, config, key, running };
+        (0..=usize::from(io_servers)).for_each(|server| cluster.start_server(server));
+        cluster
+    }
+
+    /// Server 0 is the metadata server.
+    pub fn start_server(&mut self, server: usize) {
+        let name = self.config.servers[server].name.clone();
+        let started = Server::start(&self.config, &name, &self.key).unwrap();
+        let stop = StopFlag::new().unwrap();
+        let flag = stop.clone();
+        let thread = std::thread::spawn(move || started.run(&flag).unwrap());
+        self.running[server] = Some((stop, thread));
+    }
+
+    pub fn stop_server(&mut self, server: usize) {
+        if let Some((stop, thread)) = self.running[server].take() {
+            stop.stop();
+            thread.join().unwrap();
+        }
+    }
+
+    pub fn url(&self) -> Url {
+        Url::parse(&format!("weft://{}/", self.config.servers[0].addresses[0])).unwrap()
+    }
+
+    pub fn options(&self, transport: Transport) -> ConnectOptions {
+        ConnectOptions {
+            key: Some(self.key.client_key()),
+            transport: Some(transport),
+            retry_timeout_ms: 10_000,
+            ..ConnectOptions::default()
+        }
+    }
+
+    pub fn client(&self, transport: Transport) -> Client {
+        Client::connect(&self.url(), self.options(transport)).unwrap()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        (0..self.running.len()).for_each(|server| self.stop_server(server));
+    }
+}
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    std::iter::repeat_with(next).take(bytes).collect()
+}

@@ -1,0 +1,125 @@
+//! Servers that go and come back, and processes that fork.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Cluster, pattern};
+use weft_client::{Client, ConnectOptions, ErrorKind, OpenOptions, Transport};
+
+fn create() -> OpenOptions {
+    OpenOptions::new().read(true).write(true).create(true)
+}
+
+#[test]
+fn operations_go_on_when_servers_come_back() {
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let mut cluster = Cluster::start(3, 4096);
+        let client = cluster.client(transport);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let (client, stop) = (&client, &stop);
+                scope.spawn(move || {
+                    let path = format!("/t{thread}");
+                    let file = client.open(path.as_str(), &create()).unwrap();
+                    let mut round = 0;
+                    while !stop.load(Ordering::Relaxed) || round < 3 {
+                        let data = pattern(thread << 32 | round, 50_000);
+                        file.write_at(&data, round % 5 * 10_000).unwrap();
+                        let mut back = vec![0; data.len()];
+                        assert_eq!(file.read_at(&mut back, round % 5 * 10_000).unwrap(), data.len());
+                        assert!(back == data, "thread {thread}, round {round}");
+                        let name = format!("/n{thread}-{round}");
+                        client.open(name.as_str(), &create().create_new(true)).unwrap().close().unwrap();
+                        client.unlink(name.as_str()).unwrap();
+                        round += 1;
+                    }
+                    file.close().unwrap();
+                });
+            }
+            for server in [1, 0, 2, 0, 3] {
+                std::thread::sleep(Duration::from_millis(100));
+                cluster.stop_server(server);
+                std::thread::sleep(Duration::from_millis(100));
+                cluster.start_server(server);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        let names: Vec<_> = client.read_dir("/").unwrap().map(|entry| entry.unwrap().name).collect();
+        assert_eq!(names.len(), 4, "{names:?}");
+    }
+}
+
+#[test]
+fn a_file_stays_open_over_a_restart_of_the_metadata_server() {
+    let mut cluster = Cluster::start(2, 4096);
+    let client = cluster.client(Transport::Auto);
+    let file = client.open("/kept", &create()).unwrap();
+    file.write_at(&[1; 10_000], 0).unwrap();
+    cluster.stop_server(0);
+    cluster.start_server(0);
+    file.write_at(&[2; 10_000], 10_000).unwrap();
+    assert_eq!(file.stat().unwrap().size, 20_000);
+    client.unlink("/kept").unwrap();
+    let mut back = vec![0; 20_000];
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), 20_000, "an open file outlives its name");
+    file.close().unwrap();
+}
+
+#[test]
+fn a_server_that_stays_away_is_named_in_bounded_time() {
+    let mut cluster = Cluster::start(2, 4096);
+    let options = ConnectOptions { retry_timeout_ms: 700, ..cluster.options(Transport::Tcp) };
+    let client = Client::connect(&cluster.url(), options).unwrap();
+    let file = client.open("/lost", &create()).unwrap();
+    file.write_at(&[1; 10_000], 0).unwrap();
+    cluster.stop_server(2);
+    let begin = Instant::now();
+    let error = file.write_at(&[2; 10_000], 0).unwrap_err();
+    let text = error.to_string();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(text.contains("Write /lost: server io1 (127.0.0.1:") && text.contains("within"), "{text}");
+    assert!((700..5000).contains(&(begin.elapsed().as_millis() as u64)), "{:?}", begin.elapsed());
+    let status = client.server_status(false);
+    assert_eq!(status.iter().filter(|(_, reply)| reply.is_err()).count(), 1);
+    cluster.start_server(2);
+    file.write_at(&[3; 10_000], 0).unwrap();
+    file.close().unwrap();
+    assert_eq!(client.stat("/lost", true).unwrap().size, 10_000);
+}
+
+#[test]
+fn parent_and_child_both_go_on_after_a_fork() {
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let cluster = Cluster::start(2, 4096);
+        let client = cluster.client(transport);
+        let file = client.open("/fork", &create()).unwrap();
+        let data = pattern(1, 30_000);
+        file.write_at(&data, 0).unwrap();
+        // SAFETY: the child only uses the client and ends by `_exit`.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let mut back = vec![0; 30_000];
+            let read = file.read_at(&mut back, 0).is_ok() && back == data;
+            let wrote = file.write_at(&[7; 1000], 100_000).is_ok();
+            let made = client.mkdir("/by-child", 0o755).is_ok();
+            let code = i32::from(!(read && wrote && made));
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(code) };
+        }
+        for round in 0..20 {
+            file.write_at(&data[..1000], 40_000 + round * 1000).unwrap();
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
+        assert_eq!(file.stat().unwrap().size, 101_000);
+        assert!(client.stat("/by-child", true).is_ok());
+        let mut back = vec![0; 30_000];
+        file.read_at(&mut back, 0).unwrap();
+        assert!(back == data);
+    }
+}
