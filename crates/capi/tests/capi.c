@@ -1,0 +1,374 @@
+/* Every function of weft.h against a running cluster: capi URL. Prints one line per test; the first failure ends it. */
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <weft.h>
+
+static weft_fs *fs;
+
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            fprintf(stderr, "%s:%d: %s: not so; errno %d (%s); %s\n", __FILE__, __LINE__, #condition, errno, \
+                    strerror(errno), weft_last_error());                                                     \
+            exit(1);                                                                                         \
+        }                                                                                                    \
+    } while (0)
+
+#define FAILS_WITH(error, call)      \
+    do {                             \
+        errno = 0;                   \
+        CHECK((intptr_t)(call) <= 0); \
+        CHECK(errno == (error));     \
+    } while (0)
+
+static void fill(unsigned char *data, size_t bytes, unsigned seed) {
+    for (size_t at = 0; at < bytes; at++)
+        data[at] = (unsigned char)((at * 2654435761u + seed * 97u) >> 11);
+}
+
+static unsigned char *pattern(size_t bytes, unsigned seed) {
+    unsigned char *data = malloc(bytes);
+    CHECK(data != NULL);
+    fill(data, bytes, seed);
+    return data;
+}
+
+static void test_version_and_errors(void) {
+    char version[32];
+    snprintf(version, sizeof version, "%d.%d.%d", WEFT_VERSION_MAJOR, WEFT_VERSION_MINOR, WEFT_VERSION_PATCH);
+    CHECK(strcmp(weft_version(), version) == 0);
+    CHECK(strcmp(weft_strerror(ENOENT), strerror(ENOENT)) == 0);
+    FAILS_WITH(ENOENT, weft_open(fs, "/no/such/file", O_RDONLY, 0));
+    CHECK(strstr(weft_last_error(), "/no/such/file") != NULL);
+    FAILS_WITH(EBADF, weft_close(NULL));
+    FAILS_WITH(EINVAL, weft_open(fs, NULL, O_RDONLY, 0));
+    FAILS_WITH(EBADF, weft_mkdir(NULL, "/x", 0755));
+    FAILS_WITH(EINVAL, weft_connect("http://nowhere/", NULL));
+}
+
+static void test_cursor(void) {
+    weft_file *file = weft_open(fs, "/cursor", O_RDWR | O_CREAT | O_EXCL, 0640);
+    CHECK(file != NULL);
+    FAILS_WITH(EEXIST, weft_open(fs, "/cursor", O_RDWR | O_CREAT | O_EXCL, 0640));
+    CHECK(weft_write(file, "abcdef", 6) == 6);
+    CHECK(weft_lseek(file, 0, SEEK_CUR) == 6);
+    CHECK(weft_lseek(file, -2, SEEK_END) == 4);
+    char back[8] = "";
+    CHECK(weft_read(file, back, sizeof back) == 2 && memcmp(back, "ef", 2) == 0);
+    CHECK(weft_read(file, back, sizeof back) == 0);
+    CHECK(weft_lseek(file, 2, SEEK_SET) == 2);
+    FAILS_WITH(EINVAL, weft_lseek(file, -1, SEEK_SET));
+    struct iovec pieces[2] = {{back, 1}, {back + 4, 2}};
+    CHECK(weft_readv(file, pieces, 2) == 3 && back[0] == 'c' && back[4] == 'd' && back[5] == 'e');
+    struct stat status;
+    CHECK(weft_fstat(file, &status) == 0 && status.st_size == 6 && (status.st_mode & 07777) == 0640);
+    CHECK(S_ISREG(status.st_mode));
+    CHECK(weft_close(file) == 0);
+
+    weft_file *appender = weft_open(fs, "/cursor", O_WRONLY | O_APPEND, 0);
+    CHECK(appender != NULL && weft_write(appender, "gh", 2) == 2);
+    FAILS_WITH(EBADF, weft_pread(appender, back, 1, 0));
+    CHECK(weft_close(appender) == 0);
+    CHECK(weft_stat(fs, "/cursor", &status) == 0 && status.st_size == 8);
+}
+
+static void test_large(void) {
+    const size_t bytes = 5 * 1024 * 1024 + 4321;
+    unsigned char *out = pattern(bytes, 1), *in = malloc(bytes);
+    struct weft_layout wish = {.strip_bytes = 65536, .server_count = 2, .first_server = 1};
+    weft_file *file = weft_creat(fs, "/large", 0644, &wish);
+    CHECK(file != NULL);
+    struct weft_layout layout;
+    CHECK(weft_fget_layout(file, &layout) == 0);
+    CHECK(layout.strip_bytes == 65536 && layout.server_count == 2 && layout.first_server == 1);
+    CHECK(weft_pwrite(file, out, bytes, 100) == (ssize_t)bytes);
+    memset(in, 1, bytes);
+    CHECK(weft_pread(file, in, bytes, 100) == (ssize_t)bytes && memcmp(in, out, bytes) == 0);
+    CHECK(weft_pread(file, in, 200, 0) == 200);
+    for (int at = 0; at < 100; at++)
+        CHECK(in[at] == 0);
+    CHECK(memcmp(in + 100, out, 100) == 0);
+    CHECK(weft_pread(file, in, 100, (off_t)bytes + 100) == 0);
+    CHECK(weft_fsync(file) == 0 && weft_fdatasync(file) == 0 && weft_flush(file) == 0);
+
+    struct iovec cut[3] = {{in, 1000}, {in + 5000, 70000}, {in + 100000, 7}};
+    CHECK(weft_preadv(file, cut, 3, 100) == 71007);
+    CHECK(memcmp(in, out, 1000) == 0 && memcmp(in + 5000, out + 1000, 70000) == 0);
+    CHECK(weft_pwritev(file, cut, 3, 100) == 71007);
+
+    CHECK(weft_ftruncate(file, 150) == 0);
+    CHECK(weft_pread(file, in, bytes, 0) == 150);
+    CHECK(weft_truncate(fs, "/large", 1000) == 0);
+    CHECK(weft_pread(file, in, bytes, 0) == 1000 && memcmp(in + 100, out, 50) == 0 && in[150] == 0 && in[999] == 0);
+    CHECK(weft_punch(file, 100, 10) == 0);
+    CHECK(weft_pread(file, in, 20, 95) == 20 && in[5] == 0 && in[14] == 0 && memcmp(in + 15, out + 10, 5) == 0);
+    CHECK(weft_allocate(file, 0, 200000, 0) == 0);
+    struct stat status;
+    CHECK(weft_fstat(file, &status) == 0 && status.st_size == 200000);
+    CHECK(weft_close(file) == 0);
+    CHECK(weft_get_layout(fs, "/large", &layout) == 0 && layout.server_count == 2);
+    free(out);
+    free(in);
+}
+
+static void test_lists(void) {
+    enum { PIECES = 3000 };
+    unsigned char *out = pattern(PIECES * 24, 2), *in = calloc(PIECES, 48);
+    static void *memory[PIECES];
+    static const void *source[PIECES];
+    static size_t lengths[PIECES];
+    static uint64_t offsets[2 * PIECES], extents[2 * PIECES];
+    for (int piece = 0; piece < PIECES; piece++) {
+        source[piece] = out + 24 * piece;
+        memory[piece] = in + 48 * piece;
+        lengths[piece] = 24;
+        offsets[2 * piece] = 100 * (uint64_t)piece;
+        extents[2 * piece] = 20;
+        offsets[2 * piece + 1] = 100 * (uint64_t)piece + 50;
+        extents[2 * piece + 1] = 4;
+    }
+    weft_file *file = weft_creat(fs, "/lists", 0600, NULL);
+    CHECK(file != NULL);
+    CHECK(weft_writev_list(file, PIECES, source, lengths, 2 * PIECES, offsets, extents) == 24 * PIECES);
+    CHECK(weft_readv_list(file, PIECES, memory, lengths, 2 * PIECES, offsets, extents) == 24 * PIECES);
+    for (int piece = 0; piece < PIECES; piece++)
+        CHECK(memcmp(in + 48 * piece, out + 24 * piece, 24) == 0 && in[48 * piece + 30] == 0);
+    unsigned char part[4];
+    CHECK(weft_pread(file, part, 4, 150) == 4 && memcmp(part, out + 24 + 20, 4) == 0);
+    FAILS_WITH(EINVAL, weft_readv_list(file, 1, memory, lengths, 1, offsets, extents));
+
+    memset(in, 0, PIECES * 48);
+    weft_op *op = weft_ireadv_list(file, PIECES, memory, lengths, 2 * PIECES, offsets, extents);
+    CHECK(op != NULL && weft_wait(&op) == 24 * PIECES && op == NULL);
+    CHECK(memcmp(in, out, 24) == 0);
+    op = weft_iwritev_list(file, PIECES, source, lengths, 2 * PIECES, offsets, extents);
+    CHECK(op != NULL && weft_wait(&op) == 24 * PIECES);
+    CHECK(weft_close(file) == 0);
+    free(out);
+    free(in);
+}
+
+static void test_view(void) {
+    weft_file *file = weft_creat(fs, "/view", 0644, NULL);
+    unsigned char *out = pattern(40, 3), back[64];
+    struct weft_partition second = {.offset = 10, .group_bytes = 10, .stride_bytes = 30};
+    CHECK(weft_set_view(file, &second) == 0);
+    CHECK(weft_write(file, out, 25) == 25);
+    CHECK(weft_lseek(file, 0, SEEK_CUR) == 25);
+    CHECK(weft_pread(file, back, 5, 70) == 5 && memcmp(back, out + 20, 5) == 0);
+    CHECK(weft_pread(file, back, 10, 40) == 10 && memcmp(back, out + 10, 10) == 0);
+    CHECK(weft_lseek(file, 5, SEEK_SET) == 5);
+    CHECK(weft_read(file, back, 20) == 20 && memcmp(back, out + 5, 20) == 0);
+    CHECK(weft_set_view(file, NULL) == 0);
+    CHECK(weft_lseek(file, 0, SEEK_CUR) == 0);
+    CHECK(weft_read(file, back, 12) == 12 && back[0] == 0 && back[9] == 0 && back[10] == out[0]);
+    struct weft_partition overlapping = {.offset = 0, .group_bytes = 10, .stride_bytes = 5};
+    FAILS_WITH(EINVAL, weft_set_view(file, &overlapping));
+    CHECK(weft_close(file) == 0);
+    free(out);
+}
+
+static void test_nonblocking(void) {
+    enum { OPS = 16, BYTES = 300000 };
+    unsigned char *out = pattern(OPS * BYTES, 4);
+    unsigned char *in = weft_mem_alloc(fs, OPS * BYTES);
+    CHECK(in != NULL && (uintptr_t)in % 4096 == 0 && in[BYTES] == 0);
+    weft_file *file = weft_creat(fs, "/nonblocking", 0644, NULL);
+    weft_op *ops[OPS + 1] = {NULL};
+    ssize_t results[OPS + 1];
+    for (int op = 0; op < OPS; op++)
+        CHECK((ops[op] = weft_iwrite(file, out + op * BYTES, BYTES, (off_t)op * BYTES)) != NULL);
+    CHECK(weft_wait_all(OPS + 1, ops, results) == 0);
+    for (int op = 0; op < OPS; op++)
+        CHECK(ops[op] == NULL && results[op] == BYTES);
+    for (int op = 0; op < OPS; op++)
+        CHECK((ops[op] = weft_iread(file, in + op * BYTES, BYTES, (off_t)op * BYTES)) != NULL);
+    for (int op = 0; op < OPS; op++) {
+        int done;
+        ssize_t result = -1;
+        while ((done = weft_test(&ops[op], &result)) == 0)
+            usleep(100);
+        CHECK(done == 1 && result == BYTES && ops[op] == NULL);
+    }
+    CHECK(memcmp(in, out, OPS * BYTES) == 0);
+    FAILS_WITH(EINVAL, weft_wait(&ops[0]));
+    CHECK(weft_close(file) == 0);
+    CHECK(weft_mem_free(in) == 0 && weft_mem_free(NULL) == 0);
+    FAILS_WITH(EINVAL, weft_mem_free(out));
+    free(out);
+}
+
+static void test_names(void) {
+    struct stat status;
+    CHECK(weft_mkdir(fs, "/names", 0755) == 0);
+    FAILS_WITH(EEXIST, weft_mkdir(fs, "/names", 0755));
+    CHECK(weft_close(weft_creat(fs, "/names/a", 0644, NULL)) == 0);
+    CHECK(weft_link(fs, "/names/a", "/names/b") == 0);
+    CHECK(weft_symlink(fs, "a", "/names/c") == 0);
+    char target[8];
+    CHECK(weft_readlink(fs, "/names/c", target, sizeof target) == 1 && target[0] == 'a');
+    CHECK(weft_lstat(fs, "/names/c", &status) == 0 && S_ISLNK(status.st_mode));
+    CHECK(weft_stat(fs, "/names/c", &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 2);
+    FAILS_WITH(ENOTEMPTY, weft_rmdir(fs, "/names"));
+    CHECK(weft_access(fs, "/names/a", R_OK | W_OK) == 0);
+    FAILS_WITH(ENOENT, weft_access(fs, "/names/z", F_OK));
+
+    CHECK(weft_chmod(fs, "/names/a", 0600) == 0 && weft_chown(fs, "/names/a", 12, 34) == 0);
+    CHECK(weft_lchown(fs, "/names/c", 56, (gid_t)-1) == 0);
+    struct timespec times[2] = {{1000000000, 5}, {0, UTIME_OMIT}};
+    CHECK(weft_utimens(fs, "/names/a", times, 0) == 0);
+    CHECK(weft_stat(fs, "/names/b", &status) == 0);
+    CHECK(status.st_uid == 12 && status.st_gid == 34 && (status.st_mode & 07777) == 0600);
+    CHECK(status.st_atim.tv_sec == 1000000000 && status.st_atim.tv_nsec == 5 && status.st_mtim.tv_sec > 1000000000);
+    CHECK(weft_lstat(fs, "/names/c", &status) == 0 && status.st_uid == 56);
+
+    FAILS_WITH(EEXIST, weft_rename(fs, "/names/a", "/names/c", 1));
+    CHECK(weft_rename(fs, "/names/a", "/names/d", 0) == 0);
+    CHECK(weft_unlink(fs, "/names/b") == 0 && weft_unlink(fs, "/names/c") == 0 && weft_unlink(fs, "/names/d") == 0);
+    FAILS_WITH(EISDIR, weft_unlink(fs, "/names"));
+    CHECK(weft_rmdir(fs, "/names") == 0);
+}
+
+static void test_directories(void) {
+    enum { FILES = 1200 };
+    char path[64];
+    static char seen[FILES];
+    CHECK(weft_mkdir(fs, "/many", 0755) == 0);
+    for (int file = 0; file < FILES; file++) {
+        snprintf(path, sizeof path, "/many/%d", file);
+        CHECK(weft_close(weft_creat(fs, path, 0644, NULL)) == 0);
+    }
+    weft_dir *dir = weft_opendir(fs, "/many");
+    CHECK(dir != NULL);
+    const struct weft_dirent *entry;
+    uint64_t middle = 0;
+    int count = 0, after_middle = 0;
+    while ((entry = weft_readdir(dir)) != NULL) {
+        CHECK(entry->type == DT_REG && entry->ino != 0);
+        seen[atoi(entry->name)]++;
+        if (++count == FILES / 2)
+            middle = entry->cookie;
+    }
+    CHECK(errno == 0 && count == FILES);
+    for (int file = 0; file < FILES; file++)
+        CHECK(seen[file] == 1);
+    CHECK(weft_seekdir(dir, middle) == 0);
+    while (weft_readdir(dir) != NULL)
+        after_middle++;
+    CHECK(after_middle == FILES / 2);
+    CHECK(weft_closedir(dir) == 0);
+    FAILS_WITH(ENOTDIR, weft_opendir(fs, "/many/0"));
+
+    struct weft_layout layout, wish = {.strip_bytes = 131072, .server_count = 1, .first_server = -1};
+    FAILS_WITH(ENODATA, weft_get_layout(fs, "/many", &layout));
+    CHECK(weft_set_layout(fs, "/many", &wish) == 0);
+    CHECK(weft_close(weft_creat(fs, "/many/striped", 0644, NULL)) == 0);
+    CHECK(weft_get_layout(fs, "/many/striped", &layout) == 0);
+    CHECK(layout.strip_bytes == 131072 && layout.server_count == 1);
+    CHECK(weft_set_layout(fs, "/many", NULL) == 0);
+}
+
+static void test_xattrs(void) {
+    char value[16], names[64];
+    CHECK(weft_close(weft_creat(fs, "/xattrs", 0644, NULL)) == 0);
+    CHECK(weft_setxattr(fs, "/xattrs", "user.one", "1", 1, 0) == 0);
+    CHECK(weft_setxattr(fs, "/xattrs", "user.two", "22", 2, 1) == 0);
+    FAILS_WITH(EEXIST, weft_setxattr(fs, "/xattrs", "user.two", "22", 2, 1));
+    CHECK(weft_getxattr(fs, "/xattrs", "user.two", value, sizeof value) == 2 && memcmp(value, "22", 2) == 0);
+    CHECK(weft_getxattr(fs, "/xattrs", "user.two", NULL, 0) == 2);
+    FAILS_WITH(ERANGE, weft_getxattr(fs, "/xattrs", "user.two", value, 1));
+    FAILS_WITH(ENODATA, weft_getxattr(fs, "/xattrs", "user.three", value, sizeof value));
+    CHECK(weft_listxattr(fs, "/xattrs", names, sizeof names) == 18);
+    CHECK(memcmp(names, "user.one\0user.two\0", 18) == 0 || memcmp(names, "user.two\0user.one\0", 18) == 0);
+    CHECK(weft_removexattr(fs, "/xattrs", "user.one") == 0);
+    CHECK(weft_listxattr(fs, "/xattrs", NULL, 0) == 9);
+}
+
+static void test_space(void) {
+    struct statvfs space;
+    CHECK(weft_statvfs(fs, &space) == 0);
+    CHECK(space.f_blocks > 0 && space.f_bavail <= space.f_blocks && space.f_namemax == 255);
+    CHECK(weft_sync(fs) == 0);
+}
+
+struct part {
+    weft_file *file;
+    int number;
+};
+
+static void *write_and_read_part(void *argument) {
+    enum { BYTES = 400001 };
+    struct part *part = argument;
+    unsigned char *out = pattern(BYTES, 10 + (unsigned)part->number), *in = malloc(BYTES);
+    for (int round = 0; round < 5; round++) {
+        CHECK(weft_pwrite(part->file, out, BYTES, (off_t)part->number * BYTES) == BYTES);
+        CHECK(weft_pread(part->file, in, BYTES, (off_t)part->number * BYTES) == BYTES && memcmp(in, out, BYTES) == 0);
+    }
+    free(out);
+    free(in);
+    return NULL;
+}
+
+static void test_threads(void) {
+    enum { THREADS = 4 };
+    weft_file *file = weft_creat(fs, "/threads", 0644, NULL);
+    pthread_t threads[THREADS];
+    struct part parts[THREADS];
+    for (int thread = 0; thread < THREADS; thread++) {
+        parts[thread] = (struct part){file, thread};
+        CHECK(pthread_create(&threads[thread], NULL, write_and_read_part, &parts[thread]) == 0);
+    }
+    for (int thread = 0; thread < THREADS; thread++)
+        CHECK(pthread_join(threads[thread], NULL) == 0);
+    CHECK(weft_close(file) == 0);
+}
+
+static void test_fork(void) {
+    weft_file *file = weft_creat(fs, "/fork", 0644, NULL);
+    CHECK(weft_pwrite(file, "parent", 6, 0) == 6);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    char back[16] = "";
+    if (child == 0) {
+        CHECK(weft_pread(file, back, 6, 0) == 6 && memcmp(back, "parent", 6) == 0);
+        CHECK(weft_pwrite(file, "child", 5, 100) == 5);
+        CHECK(weft_close(file) == 0);
+        _exit(0);
+    }
+    int status;
+    CHECK(weft_pread(file, back, 6, 0) == 6);
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(weft_pread(file, back, 16, 100) == 5 && memcmp(back, "child", 5) == 0);
+    CHECK(weft_close(file) == 0);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    fs = weft_connect(argv[1], NULL);
+    CHECK(fs != NULL);
+    const struct {
+        const char *name;
+        void (*run)(void);
+    } tests[] = {
+        {"version and errors", test_version_and_errors}, {"cursor", test_cursor},
+        {"large", test_large}, {"lists", test_lists},
+        {"view", test_view}, {"nonblocking", test_nonblocking},
+        {"names", test_names}, {"directories", test_directories},
+        {"xattrs", test_xattrs}, {"space", test_space},
+        {"threads", test_threads}, {"fork", test_fork},
+    };
+    for (size_t test = 0; test < sizeof tests / sizeof *tests; test++) {
+        tests[test].run();
+        printf("ok %s\n", tests[test].name);
+        fflush(stdout);
+    }
+    CHECK(weft_disconnect(fs) == 0);
+    return 0;
+}
