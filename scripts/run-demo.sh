@@ -15,10 +15,11 @@ room_kib() { df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $4 }'; }
 default=/tmp
 [ "$(room_kib /dev/shm || echo 0)" -gt $((6 << 20)) ] 2>/dev/null && default=/dev/shm
 scratch=$(mktemp -d "${WEFT_SCRATCH:-$default}/weft-run.XXXXXX")
-mount_pid=
+mount_pid= bench_pid=
 
 finish() {
     trap - EXIT INT TERM HUP
+    [ -z "$bench_pid" ] || { kill "$bench_pid" && wait "$bench_pid"; } 2>/dev/null || true
     if [ -n "$mount_pid" ]; then
         "$weft" umount "$scratch/mnt" 2>/dev/null || "$weft" umount --lazy "$scratch/mnt" 2>/dev/null || kill "$mount_pid" 2>/dev/null || true
         wait "$mount_pid" 2>/dev/null || true
@@ -54,7 +55,9 @@ mountpoint -q "$scratch/mnt"
 say "$tree in and out, then 4 processes on one file of 1 GiB"
 "$weft" bench demo --url "$url" --mount "$scratch/mnt" --mount-pid "$mount_pid" \
     --source "$tree" --out "$scratch/out" --dir "$scratch" --runs "${WEFT_RUNS:-3}" &
-wait $!
+bench_pid=$!
+wait "$bench_pid"
+bench_pid=
 
 say "comparing checksums"
 sums "$tree" >"$scratch/expected"

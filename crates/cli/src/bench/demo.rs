@@ -111,6 +111,7 @@ fn copies(args: &Args, testbed: &Testbed, tree_bytes: u64) -> Result<Vec<Row>> {
 fn copy(args: &Args, testbed: &Testbed, bytes: u64, mut command: Command) -> Result<Copied> {
     let client_cpu_s = || children_cpu_s() + process_cpu_s(args.mount_pid);
     let before = (client_cpu_s(), testbed.server_cpu_s());
+    crate::launch::end_with_parent(&mut command);
     let begun = Instant::now();
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
     let seconds = begun.elapsed().as_secs_f64();
