@@ -31,6 +31,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const BLOCKED_PAUSE: Duration = Duration::from_millis(1);
 /// Replies that nobody waits for, before somebody does.
 const DETACHED_MAX: usize = 32;
+/// How long they are waited for at the end.
+const DETACHED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What a request says.
 pub(crate) enum Content {
@@ -432,25 +434,37 @@ impl Drop for Batch {
 }
 
 /// Takes the replies that nobody waited for; repeats what was lost.
-pub(crate) fn reap(inner: &Inner, all: bool) {
+pub(crate) fn reap(inner: &Inner) {
     let mut again = Batch::default();
     {
         let mut detached = lock(&inner.session().detached);
         if detached.is_empty() {
             return;
         }
-        let wait_for_all = all || detached.len() >= DETACHED_MAX;
+        let too_many = detached.len() >= DETACHED_MAX;
         let mut at = 0;
         while at < detached.len() {
             detached[at].settle(inner);
             match detached[at].state {
                 State::Done(_) => drop(detached.swap_remove(at)),
-                State::Sent { .. } if !wait_for_all => at += 1,
+                State::Sent { .. } if !too_many => at += 1,
                 _ => again.push(detached.swap_remove(at)),
             }
         }
     }
     while again.wait(inner).is_some() {}
+}
+
+/// Waits a little for the replies that nobody waited for, before the connections end.
+pub(crate) fn finish_detached(inner: &Inner) {
+    let mut last = Batch::default();
+    lock(&inner.session().detached).drain(..).for_each(|call| last.push(call));
+    let end = Instant::now() + DETACHED_TIMEOUT;
+    while !last.is_empty() && Instant::now() < end {
+        if last.poll(inner).is_none() {
+            std::thread::sleep(BLOCKED_PAUSE);
+        }
+    }
 }
 
 /// One request, and its reply.

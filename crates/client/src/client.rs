@@ -34,7 +34,7 @@ const STATUS_PATIENCE: Duration = Duration::from_millis(200);
 /// and did not come back within [`ConnectOptions::retry_timeout_ms`].
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
     caller: Arc<Caller>,
 }
 
@@ -128,7 +128,7 @@ impl Client {
     }
 
     fn meta<R: Request>(&self, request: &R) -> Result<R::Reply> {
-        batch::reap(&self.inner, false);
+        batch::reap(&self.inner);
         batch::ask(&self.inner, self.inner.meta(), request)
     }
 

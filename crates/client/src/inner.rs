@@ -227,7 +227,7 @@ impl Drop for Inner {
             return;
         }
         // Files that were closed last: the metadata server should hear of it before the connection ends.
-        batch::reap(self, true);
+        batch::finish_detached(self);
         // SAFETY: made by `Box::into_raw`; nobody has a reference any more.
         drop(unsafe { Box::from_raw(*self.session.get_mut()) });
     }

@@ -45,6 +45,8 @@ mod open_file;
 mod options;
 mod pending;
 mod runs;
+#[cfg(test)]
+mod scripted;
 mod session;
 mod size;
 mod transfer;

@@ -187,7 +187,7 @@ impl OpenFile {
         settled?;
         let report = self.held.take_report();
         let request = CloseRequest { ino: self.held.ino, access: self.held.access, report };
-        batch::reap(inner, false);
+        batch::reap(inner);
         if request.report.is_some() {
             return batch::ask(inner, inner.meta(), &request).map(drop);
         }

@@ -142,7 +142,7 @@ pub(crate) fn truncate(
     held: Option<Capability>,
     file_bytes: u64,
 ) -> Result<(), Error> {
-    batch::reap(inner, false);
+    batch::reap(inner);
     let request = TruncateBeginRequest { caller: caller.clone(), at: at.to_wire(), held, file_bytes };
     let begun = batch::ask(inner, inner.meta(), &request)?;
     if let Some(capability) = begun.capability {
