@@ -8,7 +8,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-layout", &[]),
     ("weft-wire", &["layout"]),
     ("weft-reactor", &[]),
-    ("weft-transport", &["wire", "reactor", "layout"]),
+    ("weft-transport", &["wire", "reactor"]),
     ("weft-storage", &["layout", "reactor"]),
     ("weft-meta", &["layout"]),
     ("weft-server", &["layout", "wire", "reactor", "transport", "storage", "meta"]),

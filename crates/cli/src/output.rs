@@ -12,6 +12,13 @@ pub fn stdout() -> BufWriter<Stdout> {
     BufWriter::new(std::io::stdout())
 }
 
+/// Prints a line.
+pub fn print_line(text: impl std::fmt::Display) -> Result<()> {
+    let mut out = stdout();
+    writeln!(out, "{text}")?;
+    Ok(out.flush()?)
+}
+
 /// Prints one JSON value.
 pub fn print_json(value: &impl serde::Serialize) -> Result<()> {
     let mut out = stdout();

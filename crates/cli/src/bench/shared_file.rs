@@ -277,9 +277,13 @@ fn scale(cases: &[Case], bytes: u64, scratch: &Scratch, common: &CommonArgs) -> 
     report.save(common)?;
     for case in cases {
         for way in ["write", "read"] {
-            println!("{}, {way}, MiB/s, {} per client", case.name(), format_bytes(bytes));
+            output::print_line(format_args!(
+                "{}, {way}, MiB/s, {} per client",
+                case.name(),
+                format_bytes(bytes)
+            ))?;
             output::print_table(&scale_table(&report, *case, way))?;
-            println!();
+            output::print_line("")?;
         }
     }
     Ok(())

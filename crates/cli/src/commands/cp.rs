@@ -120,7 +120,9 @@ fn report(outcome: &Outcome, seconds: f64, tell: bool) -> Result<()> {
     if tell {
         let rate = size::mib_per_s(outcome.bytes, seconds);
         let bytes = size::format_bytes(outcome.bytes);
-        eprintln!("{} files, {bytes} in {seconds:.1} s, {rate:.0} MiB/s", outcome.files);
+        let files = outcome.files;
+        let plural = if files == 1 { "" } else { "s" };
+        eprintln!("{files} file{plural}, {bytes} in {seconds:.1} s, {rate:.0} MiB/s");
     }
     if outcome.failed.is_empty() {
         return Ok(());

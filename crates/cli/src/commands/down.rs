@@ -33,9 +33,10 @@ pub fn run(args: Args) -> Result<()> {
         return output::print_json(&serde_json::json!({ "stopped": stopped, "forced": forced.unwrap_or(0) }));
     }
     match forced {
-        None => println!("no cluster of {dir} is running"),
-        Some(0) => println!("stopped {stopped} servers"),
-        Some(forced) => println!("stopped {stopped} servers, {forced} of them by force; see {dir}/log"),
+        None => output::print_line(format_args!("no cluster of {dir} is running")),
+        Some(0) => output::print_line(format_args!("stopped {stopped} servers")),
+        Some(forced) => output::print_line(format_args!(
+            "stopped {stopped} servers, {forced} of them by force; see {dir}/log"
+        )),
     }
-    Ok(())
 }

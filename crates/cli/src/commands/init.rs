@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<()> {
     if args.json {
         return output::print_json(&serde_json::json!({ "url": url, "config": path, "servers": names }));
     }
-    println!("{url}");
+    output::print_line(&url)?;
     eprintln!(
         "weft: wrote {}, cluster.key and client.key for {}; copy weft.toml and cluster.key to each server's machine and run \
          there: weft serve --config weft.toml --name NAME",

@@ -124,7 +124,7 @@ fn print_operations(rows: &[Row]) -> Result<()> {
             table.add_row([row.name.clone(), gauge.name.clone(), gauge.value.to_string()]);
         }
     }
-    println!();
+    output::print_line("")?;
     output::print_table(&table)
 }
 
@@ -144,7 +144,7 @@ fn print_clients(rows: &[Row]) -> Result<()> {
             ]);
         }
     }
-    println!();
+    output::print_line("")?;
     output::print_table(&table)
 }
 

@@ -67,7 +67,7 @@ pub fn run(args: Args) -> Result<()> {
             "servers": cluster.state.servers,
         }))?;
     } else {
-        println!("{}", cluster.state.url);
+        output::print_line(&cluster.state.url)?;
     }
     if args.detach {
         return Ok(());
