@@ -25,7 +25,7 @@
 
 use crate::callers::{Callers, Requester};
 use crate::directory::{DirItem, DirStream};
-use crate::read_buffer::with_read_buffer;
+use crate::read_buffer::ReadBuffers;
 use crate::sharded::Sharded;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -129,6 +129,7 @@ pub(crate) struct WeftFs {
     directories: Sharded<u64, Arc<Mutex<DirStream>>>,
     notes: Sharded<u64, Note>,
     kernel: OnceLock<Box<dyn KernelCache>>,
+    read_buffers: ReadBuffers,
 }
 
 impl WeftFs {
@@ -144,6 +145,7 @@ impl WeftFs {
             directories: Sharded::default(),
             notes: Sharded::default(),
             kernel: OnceLock::new(),
+            read_buffers: ReadBuffers::default(),
         }
     }
 
@@ -400,9 +402,11 @@ impl WeftFs {
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         self.files.lock(&handle).insert(handle, open);
         let keep_cache = self.pages_still_good(&attr) && flags & libc::O_TRUNC == 0;
-        // The kernel computes the position of an appending write from a size that may be old; without the page cache the
-        // server's position is the only one.
-        let direct_io = self.behaviour.direct_io || (append && writable);
+        // Pages that a write leaves in the cache are dropped at the next open, as the file's time has changed: who only writes
+        // is quicker without them. And the kernel would compute the position of an appending write from a size that
+        // may be old; without the page cache the server's position is the only one.
+        let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
+        let direct_io = self.behaviour.direct_io || write_only || (append && writable);
         Opened { handle, direct_io, keep_cache }
     }
 
@@ -430,7 +434,7 @@ impl WeftFs {
 
     /// Reads up to `bytes`, and passes them to `reply` where they are.
     pub(crate) fn read(&self, handle: u64, offset: u64, bytes: usize, reply: impl FnOnce(Outcome<&[u8]>)) {
-        with_read_buffer(self.callers.root(), bytes, |buffer| {
+        self.read_buffers.lend(self.callers.root(), bytes, |buffer| {
             let read = self.file(handle).and_then(|open| Ok(open.file.read_at(buffer, offset)?));
             reply(read.map(|bytes| &buffer[..bytes]));
         });
