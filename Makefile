@@ -22,4 +22,6 @@ install: build
 	install -D target/release/weft $(DESTDIR)$(PREFIX)/bin/weft
 	install -D target/release/libweft.so $(DESTDIR)$(PREFIX)/lib/libweft.so
 	install -D -m 644 packaging/weft@.service $(DESTDIR)$(PREFIX)/lib/systemd/system/weft@.service
-	target/release/weft man $(DESTDIR)$(PREFIX)/share/man/man1
+	target/release/weft man target/man
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 target/man/*.1
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man7 target/man/*.7

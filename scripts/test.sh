@@ -1,5 +1,5 @@
 #!/bin/bash
-# Everything that must hold before a change is taken; the last line counts.
+# Everything that must hold before a change is taken; the last line counts. Leaves nothing behind, also when interrupted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
@@ -8,23 +8,46 @@ scripts/need.sh cc cargo fuse rsync git sqlite ip tar make || exit 1
 
 passed=0 failed=0
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+# Tests work below these directories, in memory and on the disk. The first also marks, in their environment, all processes that
+# are started from here.
+memory=/tmp
+[ -w /dev/shm ] && memory=/dev/shm
+WEFT_TEST_DIR=$(mktemp -d "$memory/weft-tests.XXXXXX")
+TMPDIR=$(mktemp -d)
+export WEFT_TEST_DIR TMPDIR
+
+ours() { grep -lzx "WEFT_TEST_DIR=$WEFT_TEST_DIR" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
+
+finish() {
+    trap - EXIT INT TERM HUP
+    ours | xargs -r kill 2>/dev/null
+    for _ in $(seq 50); do [ -z "$(ours)" ] && break; sleep 0.1; done
+    ours | xargs -r kill -9 2>/dev/null
+    awk -v dir="$WEFT_TEST_DIR/" 'index($2, dir) == 1 { print $2 }' /proc/self/mounts | xargs -r -n 1 umount -l 2>/dev/null
+    rm -rf "$log" "$WEFT_TEST_DIR" "$TMPDIR"
+}
+trap finish EXIT
+trap 'finish; exit 130' INT
+trap 'finish; exit 143' TERM HUP
+
+# In the background, so that a signal to this script is noticed at once.
+run() { "$@" & wait $!; }
 
 # One check that either holds or not.
 holds() {
     local what=$1
     shift
     printf '== %s\n' "$what"
-    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $what"; fi
+    if run "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $what"; fi
 }
+
+logged() { "$@" 2>&1 | tee "$log"; }
 
 # Tests, counted by what they say.
 tests() {
     printf '== %s\n' "$*"
-    "$@" 2>&1 | tee "$log"
-    local status=${PIPESTATUS[0]} good bad
+    run logged "$@"
+    local status=$? good bad
     good=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")
     bad=$(awk '/^test result:/ { sum += $6 } END { print sum + 0 }' "$log")
     [ "$status" = 0 ] || [ "$bad" -gt 0 ] || bad=1

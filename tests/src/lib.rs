@@ -80,7 +80,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a metadata server and `io_servers` I/O servers in a fresh directory (in memory where there is /dev/shm).
+    /// Starts a metadata server and `io_servers` I/O servers in a fresh directory: below `$WEFT_TEST_DIR`, else in
+    /// memory where there is /dev/shm.
     pub fn start(io_servers: u16) -> Cluster {
         Cluster::start_with(io_servers, &[])
     }
@@ -88,7 +89,8 @@ impl Cluster {
     /// As [`start`](Cluster::start), with more arguments for `weft up`.
     pub fn start_with(io_servers: u16, arguments: &[&str]) -> Cluster {
         let memory = Path::new("/dev/shm");
-        let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let fallback = || if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let parent = std::env::var_os("WEFT_TEST_DIR").map_or_else(fallback, PathBuf::from);
         let dir =
             tempfile::Builder::new().prefix("weft-test-").tempdir_in(parent).expect("a temporary directory");
         let mut cluster = Cluster { dir, url: String::new() };
