@@ -30,7 +30,7 @@ pub struct MountOptions {
     pub max_background: u16,
     /// Go on in the background: the call returns when the mount is live, in a process whose child serves it.
     pub background: bool,
-    /// Have `fusermount3` watch the serving process and unmount when it dies. Needs `allow_other`.
+    /// Have `fusermount3` (package fuse3) watch the serving process and unmount when it dies.
     pub auto_unmount: bool,
 }
 
