@@ -31,12 +31,18 @@ pub struct Args {
     /// Bypass the kernel's page cache: every read sees what others wrote at once, and large I/O is copied once less.
     #[arg(long)]
     direct_io: bool,
-    /// How long attributes and names may be remembered, in milliseconds; 0: not at all.
+    /// How long attributes may be remembered, in milliseconds; 0: not at all.
     #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
-    cache_ms: u64,
+    attr_timeout_ms: u64,
+    /// How long names may be remembered, in milliseconds; 0: not at all.
+    #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
+    entry_timeout_ms: u64,
     /// Threads that serve the kernel.
     #[arg(long, value_name = "COUNT", default_value_t = MountOptions::THREADS_DEFAULT)]
     threads: usize,
+    /// Requests that the kernel may have under way in the background, such as read-ahead.
+    #[arg(long, value_name = "COUNT", default_value_t = MountOptions::MAX_BACKGROUND_DEFAULT)]
+    max_background: u16,
     /// Unmount when the serving process dies, however it dies.
     #[arg(long)]
     auto_unmount: bool,
@@ -54,9 +60,10 @@ pub fn run(args: Args) -> Result<()> {
     options.read_only = args.read_only;
     options.allow_other |= args.allow_other;
     options.direct_io = args.direct_io;
-    options.attr_timeout = Duration::from_millis(args.cache_ms);
-    options.entry_timeout = options.attr_timeout;
+    options.attr_timeout = Duration::from_millis(args.attr_timeout_ms);
+    options.entry_timeout = Duration::from_millis(args.entry_timeout_ms);
     options.threads = args.threads;
+    options.max_background = args.max_background;
     options.auto_unmount = args.auto_unmount;
     Ok(weft_fuse::mount(options)?)
 }
