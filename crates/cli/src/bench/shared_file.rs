@@ -175,6 +175,9 @@ fn once(testbed: &Testbed, fleet: &mut Fleet, case: Case, shape: Shape) -> Resul
     });
     let read = fleet.run(&reads)?;
     let after = testbed.server_cpu_s();
+    let checks =
+        per_client(shape.clients, shape.bytes, |block| Task::Check { path: path.clone(), block, memory });
+    fleet.run(&checks)?;
     testbed.client.unlink(at(&path))?;
     let total = shape.bytes * shape.clients as u64;
     Ok(Once {
