@@ -118,12 +118,12 @@ impl Model {
     fn link(&mut self, from: &str, to: &str) -> Outcome {
         let (_, _, node) = self.find(from)?;
         let node = node.ok_or("NotFound")?;
-        if self.nodes[node].kind == Kind::Directory {
-            return Err("NotPermitted");
-        }
         let (dir, name, taken) = self.find(to)?;
         if taken.is_some() {
             return Err("Exists");
+        }
+        if self.nodes[node].kind == Kind::Directory {
+            return Err("NotPermitted");
         }
         self.nodes[dir].children.insert(name, node);
         self.nodes[node].links += 1;
@@ -150,10 +150,10 @@ impl Model {
         if target == Some(source) {
             return Ok(());
         }
+        if target.is_some_and(|target| self.contains(target, from_dir)) {
+            return Err(if mode == RenameMode::Exchange { "Invalid" } else { "NotEmpty" });
+        }
         if let (Some(target), RenameMode::Exchange) = (target, mode) {
-            if self.contains(target, from_dir) {
-                return Err("Invalid");
-            }
             self.nodes[from_dir].children.insert(from_name, target);
             self.nodes[to_dir].children.insert(to_name, source);
             return Ok(());

@@ -255,6 +255,8 @@ impl<E: Engine> Op<'_, E> {
         let follow = if follow { Follow::Always } else { Follow::BeforeSlash };
         self.attempt(|op| {
             let mut inode = op.resolve(caller, from, follow)?;
+            // As in Linux, what is wrong with the new name is told before what is wrong with the old one's inode.
+            let place = op.free_place(caller, to, false)?;
             if inode.is_dir() {
                 return Err(MetaError::NotPermitted);
             }
@@ -263,7 +265,6 @@ impl<E: Engine> Op<'_, E> {
             }
             inode.nlink = inode.nlink.checked_add(1).ok_or(MetaError::TooManyLinks)?;
             inode.ctime = now;
-            let place = op.free_place(caller, to, false)?;
             let cookie = op.take_cookie();
             op.add_entry(now, place, Entry { ino: inode.ino, kind: inode.kind, cookie });
             op.needs_room();

@@ -101,6 +101,16 @@ impl<E: Engine> Op<'_, E> {
         if moved.is_dir() && self.is_within(target.dir.ino, moved.ino)? {
             return Err(MetaError::Invalid("a directory cannot move into itself"));
         }
+        // As in Linux, a directory that holds the source is told before any other fault of the target.
+        let above = target.inode.as_ref().filter(|other| other.is_dir() && other.ino != moved.ino);
+        if let Some(above) = above
+            && self.is_within(source.dir.ino, above.ino)?
+        {
+            return Err(match exchange {
+                true => MetaError::Invalid("a directory cannot change places with what it holds"),
+                false => MetaError::NotEmpty,
+            });
+        }
         let changes_parent = source.dir.ino != target.dir.ino;
         if moved.is_dir() && changes_parent {
             require(caller, moved, WRITE)?;
@@ -113,9 +123,6 @@ impl<E: Engine> Op<'_, E> {
         if exchange {
             if target.slash && !other.is_dir() {
                 return Err(MetaError::NotDirectory);
-            }
-            if other.is_dir() && self.is_within(source.dir.ino, other.ino)? {
-                return Err(MetaError::Invalid("a directory cannot move into itself"));
             }
             return if other.is_dir() && changes_parent { require(caller, other, WRITE) } else { Ok(()) };
         }
