@@ -6,6 +6,7 @@
 //! ```
 
 use weft_layout::Layout;
+use weft_wire::Status;
 use weft_wire::messages::{
     Attr, Caller, DataSize, FileKind, OpenRequest, SettleRequest, SizeRequest, Time, TruncateBeginRequest,
     TruncateCommitRequest, TruncateRequest,
@@ -133,8 +134,12 @@ fn offer(inner: &Inner, attr: &Attr, capability: &Capability) {
     batch.detach(inner);
 }
 
+/// How often a truncation is begun again because the metadata server was restarted under it.
+const TRUNCATIONS_MAX: usize = 8;
+
 /// Sets a file's size: the metadata server checks and notes it, the I/O servers cut, the metadata server notes the end.
-/// `held` shows that the file is open for writing.
+/// `held` shows that the file is open for writing. A metadata server that was restarted in between knows of no beginning:
+/// it is begun again, on the same inode.
 pub(crate) fn truncate(
     inner: &Inner,
     caller: &Caller,
@@ -143,20 +148,35 @@ pub(crate) fn truncate(
     file_bytes: u64,
 ) -> Result<(), Error> {
     batch::reap(inner);
-    let request = TruncateBeginRequest { caller: caller.clone(), at: at.to_wire(), held, file_bytes };
-    let begun = batch::ask(inner, inner.meta(), &request)?;
-    if let Some(capability) = begun.capability {
-        let cuts = on_all_slots(inner, &capability.layout, |slot| TruncateRequest {
-            capability: capability.clone(),
-            slot,
-            file_bytes,
-        })?;
-        batch::ask_all(inner, cuts, None).into_iter().collect::<Result<Vec<_>, _>>()?;
-        let commit = TruncateCommitRequest { capability, file_bytes, epoch: begun.attr.epoch };
-        batch::ask(inner, inner.meta(), &commit)?;
+    let mut request = TruncateBeginRequest { caller: caller.clone(), at: at.to_wire(), held, file_bytes };
+    for begun_before in 0.. {
+        let begun = batch::ask(inner, inner.meta(), &request)?;
+        if let Some(capability) = &begun.capability {
+            let committed = cut_and_commit(inner, capability, file_bytes, begun.attr.epoch);
+            match committed {
+                Err(error) if error.status() == Some(Status::Stale) && begun_before < TRUNCATIONS_MAX => {
+                    request.at = At::ino(begun.attr.ino).to_wire();
+                    request.held = Some(capability.clone());
+                    continue;
+                }
+                committed => committed?,
+            }
+        }
+        inner.held.of(begun.attr.ino).iter().for_each(|held| held.note_size(file_bytes));
+        break;
     }
-    inner.held.of(begun.attr.ino).iter().for_each(|held| held.note_size(file_bytes));
     Ok(())
+}
+
+fn cut_and_commit(inner: &Inner, capability: &Capability, file_bytes: u64, epoch: u64) -> Result<(), Error> {
+    let cuts = on_all_slots(inner, &capability.layout, |slot| TruncateRequest {
+        capability: capability.clone(),
+        slot,
+        file_bytes,
+    })?;
+    batch::ask_all(inner, cuts, None).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let commit = TruncateCommitRequest { capability: capability.clone(), file_bytes, epoch };
+    batch::ask(inner, inner.meta(), &commit).map(drop)
 }
 
 #[cfg(test)]

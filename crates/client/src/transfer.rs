@@ -236,7 +236,8 @@ impl Transfer {
             self.over = true;
             return;
         }
-        let undecided = !self.short.is_empty() && self.known_end() < request_end;
+        // A share may be filled to its end and yet have bytes beyond the end of its data file: lists go back and forth.
+        let undecided = self.known_end() < request_end;
         if undecided && !self.sizing {
             self.sizing = true;
             return self.ask_sizes();

@@ -125,6 +125,20 @@ fn long_lists_are_cut_into_windows() {
 }
 
 #[test]
+fn a_list_that_goes_back_counts_the_hole_at_the_end_of_one_data_file() {
+    both(|_, client| {
+        let file = client.open("/back", &create()).unwrap();
+        file.write_at(&[1; 100], 0).unwrap();
+        file.write_at(&[2; 100], file.layout().strip_bytes().into()).unwrap();
+        // Both extents are in the first strip, whose data file ends between them; the file ends in another.
+        let regions = Regions::list([Extent::new(1000, 10), Extent::new(0, 10)]);
+        let mut back = [9; 20];
+        assert_eq!(file.read_list(&mut [IoSliceMut::new(&mut back)], &regions).unwrap(), 20);
+        assert_eq!((&back[..10], &back[10..]), (&[0; 10][..], &[1; 10][..]));
+    });
+}
+
+#[test]
 fn a_size_is_right_for_every_client_while_the_file_is_written() {
     both(|cluster, client| {
         let other = cluster.client(Transport::Tcp);
