@@ -9,6 +9,14 @@
 //! Everything lives in a temporary directory. Dropping a [`Mount`] unmounts it, dropping a [`Cluster`] stops its servers; both
 //! check that nothing is left behind. The program under test is `$WEFT_BIN`, else it is built first.
 
+mod load;
+pub mod pattern;
+pub mod raw;
+mod served;
+
+pub use load::{Load, weft_load};
+pub use served::{Served, ServedOptions, end_with_parent, free_ports, resident_bytes, signal};
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -73,6 +81,14 @@ pub fn processes_naming(text: &str) -> Vec<u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_meant).collect()
 }
 
+/// A fresh directory: below `$WEFT_TEST_DIR`, else in memory where there is /dev/shm.
+pub fn temporary_dir() -> TempDir {
+    let memory = Path::new("/dev/shm");
+    let fallback = || if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+    let parent = std::env::var_os("WEFT_TEST_DIR").map_or_else(fallback, PathBuf::from);
+    tempfile::Builder::new().prefix("weft-test-").tempdir_in(parent).expect("a temporary directory")
+}
+
 /// A running cluster; stopped when dropped.
 pub struct Cluster {
     dir: TempDir,
@@ -88,13 +104,10 @@ impl Cluster {
 
     /// As [`start`](Cluster::start), with more arguments for `weft up`.
     pub fn start_with(io_servers: u16, arguments: &[&str]) -> Cluster {
-        let memory = Path::new("/dev/shm");
-        let fallback = || if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
-        let parent = std::env::var_os("WEFT_TEST_DIR").map_or_else(fallback, PathBuf::from);
-        let dir =
-            tempfile::Builder::new().prefix("weft-test-").tempdir_in(parent).expect("a temporary directory");
-        let mut cluster = Cluster { dir, url: String::new() };
-        cluster.up(io_servers, arguments);
+        let mut cluster = Cluster { dir: temporary_dir(), url: String::new() };
+        // Clusters that start at the same time would look for free ports at the same place.
+        let port = free_ports(io_servers + 1).to_string();
+        cluster.up(io_servers, &[arguments, &["--port", &port]].concat());
         cluster
     }
 

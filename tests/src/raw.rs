@@ -1,0 +1,188 @@
+//! The protocol by hand, over a plain socket: for peers that do not keep to it.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
+use weft_wire::security::{Key, client_proof, same_proof, server_proof};
+use weft_wire::{HEADER_BYTES, Header, Kind, Op, Request, Status, VERSIONS, Wire};
+
+/// Longest wait for bytes of a server; a server that should have answered or hung up by then has failed the test.
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A socket of either family.
+pub trait Socket: Read + Write + Send {
+    /// Sets how long reads wait.
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
+}
+
+impl Socket for TcpStream {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
+    }
+}
+
+impl Socket for UnixStream {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
+    }
+}
+
+/// A message as it came.
+#[derive(Debug, Clone)]
+pub struct Message {
+    /// Its header.
+    pub header: Header,
+    /// Its body.
+    pub body: Vec<u8>,
+    /// Its payload.
+    pub payload: Vec<u8>,
+}
+
+impl Message {
+    /// The words of an error reply.
+    pub fn error_text(&self) -> String {
+        ErrorDetail::from_bytes(&self.body).map(|detail| detail.text).unwrap_or_default()
+    }
+}
+
+/// A connection that sends whatever it is told to.
+pub struct Raw {
+    /// The socket, for bytes that are no messages.
+    pub socket: Box<dyn Socket>,
+    next_request: u64,
+}
+
+impl Raw {
+    /// Over TCP, to `host:port`.
+    pub fn tcp(address: &str) -> io::Result<Raw> {
+        Raw::over(TcpStream::connect(address)?)
+    }
+
+    /// Over a Unix socket.
+    pub fn unix(path: &Path) -> io::Result<Raw> {
+        Raw::over(UnixStream::connect(path)?)
+    }
+
+    fn over(socket: impl Socket + 'static) -> io::Result<Raw> {
+        socket.set_timeout(READ_TIMEOUT)?;
+        Ok(Raw { socket: Box::new(socket), next_request: 1 })
+    }
+
+    /// Sends a header as it is, with its lengths set to what follows.
+    pub fn send(&mut self, header: Header, body: &[u8], payload: &[u8]) -> io::Result<()> {
+        let header = Header { body_bytes: body.len() as u32, payload_bytes: payload.len() as u64, ..header };
+        let mut all = header.encode().to_vec();
+        all.extend_from_slice(body);
+        all.extend_from_slice(payload);
+        self.socket.write_all(&all)
+    }
+
+    /// The next message.
+    pub fn receive(&mut self) -> io::Result<Message> {
+        let mut bytes = [0; HEADER_BYTES];
+        self.socket.read_exact(&mut bytes)?;
+        let header = Header::decode(&bytes).map_err(io::Error::other)?;
+        let mut body = vec![0; header.body_bytes as usize];
+        self.socket.read_exact(&mut body)?;
+        let mut payload = vec![0; header.payload_bytes as usize];
+        self.socket.read_exact(&mut payload)?;
+        Ok(Message { header, body, payload })
+    }
+
+    /// The next reply; data units before it are dropped.
+    pub fn receive_reply(&mut self) -> io::Result<Message> {
+        loop {
+            let message = self.receive()?;
+            if message.header.kind == Kind::Reply {
+                return Ok(message);
+            }
+        }
+    }
+
+    /// A header for the next request.
+    pub fn request(&mut self, op: Op) -> Header {
+        self.next_request += 1;
+        Header::request(op, self.next_request)
+    }
+
+    /// Sends a request and returns its reply, whatever it says.
+    pub fn ask<R: Request>(&mut self, request: &R) -> io::Result<Message> {
+        let header = self.request(R::OP);
+        self.send(header, &request.to_bytes(), &[])?;
+        self.receive_reply()
+    }
+
+    /// As [`ask`](Raw::ask), for a request that must succeed.
+    #[track_caller]
+    pub fn must<R: Request>(&mut self, request: &R) -> R::Reply {
+        let reply = self.ask(request).unwrap_or_else(|error| panic!("{}: {error}", R::OP.name()));
+        assert_eq!(reply.header.status, Status::Ok, "{}: {}", R::OP.name(), reply.error_text());
+        R::Reply::from_bytes(&reply.body).expect("a reply of its kind")
+    }
+
+    /// Greets, and proves the key.
+    pub fn greet(&mut self, key: &Key) -> io::Result<ProveReply> {
+        self.greet_as(key, hello())
+    }
+
+    /// Greets in the given words, and proves the key.
+    pub fn greet_as(&mut self, key: &Key, hello: HelloRequest) -> io::Result<ProveReply> {
+        let reply = self.ask(&hello)?;
+        if reply.header.status != Status::Ok {
+            return Err(io::Error::other(reply.error_text()));
+        }
+        let server = HelloReply::from_bytes(&reply.body).map_err(io::Error::other)?;
+        if !same_proof(&server.proof, &server_proof(key, &hello, &server.server_nonce)) {
+            return Err(io::Error::other("the server does not know this key"));
+        }
+        let reply = self.ask(&ProveRequest { proof: client_proof(key, &hello, &server.server_nonce) })?;
+        if reply.header.status != Status::Ok {
+            return Err(io::Error::other(reply.error_text()));
+        }
+        ProveReply::from_bytes(&reply.body).map_err(io::Error::other)
+    }
+
+    /// Whether the server has hung up: nothing but an end comes within `timeout`.
+    pub fn is_cut_within(&mut self, timeout: Duration) -> bool {
+        let deadline = std::time::Instant::now() + timeout;
+        let mut bytes = [0; 4096];
+        loop {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            if left.is_zero() || self.socket.set_timeout(left).is_err() {
+                return false;
+            }
+            match self.socket.read(&mut bytes) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    return false;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return true,
+            }
+        }
+    }
+}
+
+/// A client's greeting, with a session of its own.
+pub fn hello() -> HelloRequest {
+    let mut random = [0u8; 48];
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
+    read.expect("random numbers");
+    HelloRequest {
+        version_min: VERSIONS.0,
+        version_max: VERSIONS.1,
+        role: peer_role::CLIENT,
+        client_nonce: random[..32].try_into().expect("32 bytes"),
+        session: random[32..].try_into().expect("16 bytes"),
+        boot_id: [0; 16],
+        process_id: std::process::id(),
+        host: "test".into(),
+        program: "test".into(),
+    }
+}

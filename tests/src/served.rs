@@ -1,0 +1,346 @@
+//! A cluster of single server processes, each of which a test can kill, stop and start again.
+//!
+//! ```no_run
+//! let mut cluster = weft_tests::Served::start(2);
+//! cluster.kill("io1");
+//! cluster.spawn("io1");
+//! cluster.wait_ready("io1");
+//! ```
+//!
+//! The servers are made by `weft init` and run by `weft serve`, as on several hosts. They are children of the test's thread and
+//! die with it, however it ends: start and restart them from the thread that holds the [`Served`].
+
+use crate::{temporary_dir, wait_until, weft_bin};
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+use weft_client::{Client, ConnectOptions, Transport, Url};
+use weft_wire::security::Key;
+
+/// Time that a server has to come up, and to end when it is asked to.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// What is wanted of a cluster.
+#[derive(Debug, Clone)]
+pub struct ServedOptions {
+    /// Number of I/O servers.
+    pub io_servers: u16,
+    /// Whether what is acknowledged is on the disk.
+    pub sync: bool,
+    /// Default strip size in bytes.
+    pub strip_bytes: u32,
+    /// Commands that a server is started through, by its name: `["ip", "netns", "exec", "x"]`.
+    pub through: BTreeMap<String, Vec<String>>,
+    /// Address of a server, by its name; 127.0.0.1 where none is given.
+    pub hosts: BTreeMap<String, String>,
+}
+
+impl Default for ServedOptions {
+    fn default() -> ServedOptions {
+        ServedOptions {
+            io_servers: 2,
+            sync: false,
+            strip_bytes: 64 << 10,
+            through: BTreeMap::new(),
+            hosts: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Server {
+    address: String,
+    directory: PathBuf,
+    child: Option<Child>,
+}
+
+/// See the module's header.
+#[derive(Debug)]
+pub struct Served {
+    dir: TempDir,
+    options: ServedOptions,
+    servers: BTreeMap<String, Server>,
+}
+
+impl Served {
+    /// `meta0` and `io0`, `io1`, …, ready.
+    pub fn start(io_servers: u16) -> Served {
+        Served::start_with(ServedOptions { io_servers, ..ServedOptions::default() })
+    }
+
+    /// As [`start`](Served::start), with more to say.
+    pub fn start_with(options: ServedOptions) -> Served {
+        let mut cluster = Served::init(options);
+        let names = cluster.names();
+        names.iter().for_each(|name| cluster.spawn(name));
+        names.iter().for_each(|name| cluster.wait_ready(name));
+        cluster
+    }
+
+    /// Only the cluster file and keys; no server runs.
+    pub fn init(options: ServedOptions) -> Served {
+        let dir = temporary_dir();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("an own directory");
+        let names: Vec<_> = std::iter::once("meta0".to_string())
+            .chain((0..options.io_servers).map(|id| format!("io{id}")))
+            .collect();
+        let first_port = free_ports(names.len() as u16);
+        let mut init = Command::new(weft_bin());
+        init.args(["init", "--strip-bytes", &options.strip_bytes.to_string(), "--dir"])
+            .arg(dir.path().join("cluster"));
+        init.args(options.sync.then_some("--sync"));
+        let mut servers = BTreeMap::new();
+        for (name, port) in names.into_iter().zip(first_port..) {
+            let host = options.hosts.get(&name).map_or("127.0.0.1", String::as_str);
+            let (address, directory) = (format!("{host}:{port}"), dir.path().join(&name));
+            fs::create_dir(&directory).expect("a directory in a new one");
+            init.arg(if name == "meta0" { "--meta" } else { "--io" });
+            init.arg(format!("{address}:{}", directory.display()));
+            servers.insert(name, Server { address, directory, child: None });
+        }
+        crate::expect_success("weft init", &init.output().expect("weft can be run"));
+        Served { dir, options, servers }
+    }
+
+    /// All servers' names, the metadata server last.
+    pub fn names(&self) -> Vec<String> {
+        self.servers.keys().cloned().collect()
+    }
+
+    /// Starts a server that does not run.
+    pub fn spawn(&mut self, name: &str) {
+        let through = self.options.through.get(name).cloned().unwrap_or_default();
+        let config = self.config_path();
+        let log = OpenOptions::new().create(true).append(true).open(self.log_path(name)).expect("a log");
+        let mut words = through.iter().map(PathBuf::from).chain([weft_bin().to_path_buf()]);
+        let mut command = Command::new(words.next().expect("weft at least"));
+        command.args(words).arg("serve").arg("--config").arg(config).args(["--name", name]);
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
+        end_with_parent(&mut command);
+        let server = self.server_mut(name);
+        assert!(server.child.is_none(), "{name} runs already");
+        server.child = Some(command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}")));
+    }
+
+    /// Starts a server through a command, now and whenever it is started again.
+    pub fn start_through(&mut self, name: &str, through: Vec<String>) {
+        self.options.through.insert(name.to_string(), through);
+        self.spawn(name);
+    }
+
+    /// Waits until a server accepts connections.
+    #[track_caller]
+    pub fn wait_ready(&mut self, name: &str) {
+        let log = self.log_path(name);
+        let server = self.server_mut(name);
+        let child = server.child.as_mut().expect("it was started");
+        wait_until(&format!("{name} accepts connections"), SERVER_TIMEOUT, || {
+            if let Some(status) = child.try_wait().expect("a child can be waited for") {
+                panic!("{name} ended with {status}:\n{}", fs::read_to_string(&log).unwrap_or_default());
+            }
+            TcpStream::connect(&server.address).is_ok()
+        });
+    }
+
+    /// Ends a server with SIGKILL, in the middle of whatever it does.
+    pub fn kill(&mut self, name: &str) {
+        let mut child = self.server_mut(name).child.take().expect("it runs");
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+    }
+
+    /// Asks a server to end, and checks that it ends well.
+    #[track_caller]
+    pub fn stop(&mut self, name: &str) {
+        let log = self.log_path(name);
+        let mut child = self.server_mut(name).child.take().expect("it runs");
+        signal(child.id(), libc::SIGTERM);
+        let mut status = None;
+        wait_until(&format!("{name} ends when asked to"), SERVER_TIMEOUT, || {
+            status = child.try_wait().expect("a child can be waited for");
+            status.is_some()
+        });
+        let status = status.expect("it was waited for");
+        assert!(
+            status.success(),
+            "{name} ended with {status}:\n{}",
+            fs::read_to_string(log).unwrap_or_default()
+        );
+    }
+
+    /// Kills a server and has it run again.
+    #[track_caller]
+    pub fn crash(&mut self, name: &str) {
+        self.kill(name);
+        self.spawn(name);
+        self.wait_ready(name);
+    }
+
+    /// Process of a running server.
+    pub fn pid(&self, name: &str) -> u32 {
+        self.server(name).child.as_ref().expect("it runs").id()
+    }
+
+    /// Whether a server still runs.
+    pub fn is_running(&mut self, name: &str) -> bool {
+        self.server_mut(name)
+            .child
+            .as_mut()
+            .is_some_and(|child| child.try_wait().is_ok_and(|ended| ended.is_none()))
+    }
+
+    /// What a server has said so far, over all its runs.
+    pub fn log(&self, name: &str) -> String {
+        fs::read_to_string(self.log_path(name)).unwrap_or_default()
+    }
+
+    /// `host:port` of a server.
+    pub fn address(&self, name: &str) -> &str {
+        &self.server(name).address
+    }
+
+    /// Unix socket of a server.
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.server(name).directory.join("weft.sock")
+    }
+
+    /// Storage directory of a server.
+    pub fn directory(&self, name: &str) -> &Path {
+        &self.server(name).directory
+    }
+
+    /// A place for the test's own files.
+    pub fn scratch(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// `weft://host:port/`
+    pub fn url(&self) -> String {
+        format!("weft://{}/", self.address("meta0"))
+    }
+
+    /// The URL of a path.
+    pub fn at(&self, path: &str) -> String {
+        format!("weft://{}/{}", self.address("meta0"), path.trim_start_matches('/'))
+    }
+
+    /// The file with the clients' key.
+    pub fn key_file(&self) -> PathBuf {
+        self.dir.path().join("cluster/client.key")
+    }
+
+    /// The clients' key.
+    pub fn key(&self) -> Key {
+        Key::from_hex(&fs::read_to_string(self.key_file()).expect("weft init wrote it")).expect("a key")
+    }
+
+    /// A client of this process.
+    #[track_caller]
+    pub fn client(&self, transport: Transport) -> Client {
+        self.client_with(ConnectOptions { transport: Some(transport), ..ConnectOptions::default() })
+    }
+
+    /// As [`client`](Served::client), with more to say; the key is added.
+    #[track_caller]
+    pub fn client_with(&self, options: ConnectOptions) -> Client {
+        let options = ConnectOptions { key: Some(self.key()), ..options };
+        let url = Url::parse(&self.url()).expect("a URL");
+        Client::connect(&url, options).unwrap_or_else(|error| panic!("{error}\n{}", self.logs()))
+    }
+
+    /// A call of `weft` with the clients' key.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(weft_bin());
+        command.args(arguments).env("WEFT_KEY_FILE", self.key_file());
+        command
+    }
+
+    /// Runs `weft` and returns what it printed; panics if it failed.
+    #[track_caller]
+    pub fn weft(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().expect("weft can be run");
+        crate::expect_success(&format!("weft {}", arguments.join(" ")), &output)
+    }
+
+    /// What all servers have said, for a failing test.
+    pub fn logs(&self) -> String {
+        self.names().iter().map(|name| format!("--- {name}\n{}", self.log(name))).collect()
+    }
+
+    fn config_path(&self) -> PathBuf {
+        self.dir.path().join("cluster/weft.toml")
+    }
+
+    fn log_path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.log"))
+    }
+
+    fn server(&self, name: &str) -> &Server {
+        self.servers.get(name).unwrap_or_else(|| panic!("there is no server {name}"))
+    }
+
+    fn server_mut(&mut self, name: &str) -> &mut Server {
+        self.servers.get_mut(name).unwrap_or_else(|| panic!("there is no server {name}"))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.logs());
+        }
+        for server in self.servers.values_mut() {
+            if let Some(child) = &mut server.child {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+}
+
+/// Has a command's process die with the thread that starts it.
+pub fn end_with_parent(command: &mut Command) {
+    // SAFETY: between fork and exec only one system call without memory is made.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        });
+    }
+}
+
+/// Sends a signal to a process of the test's own.
+pub fn signal(pid: u32, signal: i32) {
+    // SAFETY: no memory is passed.
+    unsafe { libc::kill(pid as libc::pid_t, signal) };
+}
+
+/// The first of `count` free ports in a row, below those that the kernel gives to outgoing connections.
+pub fn free_ports(count: u16) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let spread = (std::process::id() % 500) as u16 * 20;
+    for _ in 0..500 {
+        let first = 12_000 + (spread + NEXT.fetch_add(count, Ordering::Relaxed)) % 20_000;
+        let held: Vec<_> =
+            (first..first + count).map_while(|port| TcpListener::bind(("0.0.0.0", port)).ok()).collect();
+        if held.len() == usize::from(count) {
+            return first;
+        }
+    }
+    panic!("there are no {count} free ports in a row");
+}
+
+/// Resident memory of a process in bytes.
+pub fn resident_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("a process has memory");
+    let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number");
+    kib << 10
+}

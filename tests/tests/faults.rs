@@ -1,0 +1,358 @@
+//! Processes killed at any moment, full disks, servers that stay away: what was acknowledged is there, others go on, and errors
+//! are clear and come in bounded time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+use weft_client::{Client, ConnectOptions, OpenOptions, Transport};
+use weft_tests::pattern::{self, Stamp};
+use weft_tests::{Load, Served, ServedOptions, wait_until};
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const WRITERS: u64 = 3;
+/// Over the strips of several servers.
+const BLOCK_BYTES: u64 = 200 * KIB;
+const SLOTS: u64 = 24;
+
+fn read_write() -> OpenOptions {
+    OpenOptions::new().read(true).write(true)
+}
+
+fn start_writers(cluster: &Served, path: &str, transport: &str) -> Vec<Load> {
+    let writer = |writer: u64| {
+        let words =
+            [path, &writer.to_string(), &BLOCK_BYTES.to_string(), &SLOTS.to_string()].map(str::to_string);
+        Load::start(cluster, "write", transport, &words.each_ref().map(String::as_str))
+    };
+    (0..WRITERS).map(writer).collect()
+}
+
+/// Every block that was acknowledged is there, whole, and from the last acknowledged round or a later one.
+fn check_blocks(client: &Client, path: &str, writer: u64, acknowledged: &[String]) {
+    let mut rounds: BTreeMap<u64, u64> = BTreeMap::new();
+    for line in acknowledged {
+        let (slot, round) = line.split_once(' ').expect("a slot and a round");
+        rounds.insert(slot.parse().expect("a number"), round.parse().expect("a number"));
+    }
+    let file = client.open(path, &read_write()).expect("the file is there");
+    let mut block = vec![0; BLOCK_BYTES as usize];
+    for (slot, round) in rounds {
+        let read = file.read_at(&mut block, (slot * WRITERS + writer) * BLOCK_BYTES).expect("it can be read");
+        assert_eq!(read, block.len(), "block {slot} of writer {writer} is short");
+        let stamp =
+            pattern::read(&block).unwrap_or_else(|torn| panic!("block {slot} of writer {writer}: {torn}"));
+        assert_eq!((stamp.writer, stamp.slot), (writer as u32, slot as u32));
+        assert!(
+            stamp.round >= round,
+            "block {slot} of writer {writer}: round {} of {round} is back",
+            stamp.round
+        );
+    }
+}
+
+/// End of the last block that was acknowledged.
+fn end_of(acknowledged: &[String], writer: u64, block_bytes: u64) -> u64 {
+    let slot = |line: &String| line.split_once(' ')?.0.parse::<u64>().ok();
+    acknowledged.iter().filter_map(slot).max().map_or(0, |slot| (slot * WRITERS + writer + 1) * block_bytes)
+}
+
+fn io_server_killed_under_writes(transport: &str) {
+    let mut cluster = Served::start(3);
+    let mut writers = start_writers(&cluster, "/shared", transport);
+    for server in ["io1", "io0", "io1"] {
+        writers.iter_mut().for_each(|writer| writer.wait_progress(20));
+        cluster.kill(server);
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.spawn(server);
+        cluster.wait_ready(server);
+    }
+    writers.iter_mut().for_each(|writer| writer.wait_progress(20));
+    let acknowledged: Vec<_> = writers.into_iter().map(Load::finish).collect();
+    let client = cluster.client(Transport::Auto);
+    for (writer, lines) in acknowledged.iter().enumerate() {
+        check_blocks(&client, "/shared", writer as u64, lines);
+    }
+}
+
+#[test]
+fn clients_go_on_through_a_killed_io_server_over_tcp() {
+    io_server_killed_under_writes("tcp");
+}
+
+#[test]
+fn clients_go_on_through_a_killed_io_server_over_shared_memory() {
+    io_server_killed_under_writes("shm");
+}
+
+fn names_in(client: &Client, dir: &str) -> Vec<String> {
+    let entries = client.read_dir(dir).expect("a directory can be read");
+    entries.map(|entry| String::from_utf8(entry.expect("every page comes").name).expect("ASCII")).collect()
+}
+
+/// What must be there: the names that were added and not taken away.
+fn names_left(acknowledged: &[String]) -> BTreeSet<String> {
+    let mut left = BTreeSet::new();
+    for line in acknowledged {
+        match line.split_at(1) {
+            ("+", name) => assert!(left.insert(name.to_string()), "{name} was made twice"),
+            (_, name) => assert!(left.remove(name), "{name} was taken twice"),
+        }
+    }
+    left
+}
+
+#[test]
+fn every_acknowledged_name_survives_a_killed_metadata_server() {
+    let mut cluster = Served::start(2);
+    cluster.client(Transport::Auto).mkdir("/names", 0o755).expect("a directory");
+    let start =
+        |(index, transport)| Load::start(&cluster, "names", transport, &["/names", &format!("{index}")]);
+    let mut workers: Vec<_> = ["tcp", "shm", "tcp"].into_iter().enumerate().map(start).collect();
+    for _ in 0..4 {
+        workers.iter_mut().for_each(|worker| worker.wait_progress(50));
+        cluster.crash("meta0");
+    }
+    workers.iter_mut().for_each(|worker| worker.wait_progress(50));
+    let acknowledged: Vec<_> = workers.into_iter().flat_map(Load::finish).collect();
+    let client = cluster.client(Transport::Auto);
+    let mut found = names_in(&client, "/names");
+    found.sort();
+    let expected: Vec<_> = names_left(&acknowledged).into_iter().collect();
+    assert_eq!(found, expected);
+    for name in &found {
+        client
+            .stat(&format!("/names/{name}"), false)
+            .unwrap_or_else(|error| panic!("{name} is listed: {error}"));
+    }
+}
+
+#[test]
+fn writes_go_on_through_a_killed_metadata_server() {
+    let mut cluster = Served::start(2);
+    let mut writers = start_writers(&cluster, "/shared", "auto");
+    writers.iter_mut().for_each(|writer| writer.wait_progress(20));
+    cluster.kill("meta0");
+    // The metadata server is not in the data path: open files go on without it.
+    writers.iter_mut().for_each(|writer| writer.wait_progress(20));
+    cluster.spawn("meta0");
+    cluster.wait_ready("meta0");
+    writers.iter_mut().for_each(|writer| writer.wait_progress(20));
+    let acknowledged: Vec<_> = writers.into_iter().map(Load::finish).collect();
+    let client = cluster.client(Transport::Auto);
+    for (writer, lines) in acknowledged.iter().enumerate() {
+        check_blocks(&client, "/shared", writer as u64, lines);
+    }
+    let ends =
+        acknowledged.iter().enumerate().map(|(writer, lines)| end_of(lines, writer as u64, BLOCK_BYTES));
+    let size = client.stat("/shared", true).expect("it is there").size;
+    assert!(size >= ends.max().expect("three"), "{size} bytes are less than what was acknowledged");
+}
+
+#[test]
+fn a_killed_client_leaves_a_consistent_file_and_no_session() {
+    let cluster = Served::start(3);
+    let big = (16 * MIB).to_string();
+    let mut victims: Vec<_> = (0..2)
+        .map(|index| {
+            let (path, transport) = (format!("/half-{index}"), ["tcp", "shm"][index]);
+            Load::start(&cluster, "write", transport, &[&path, "0", &big, "4"])
+        })
+        .collect();
+    let mut others = start_writers(&cluster, "/shared", "auto");
+    victims.iter_mut().for_each(|victim| victim.wait_progress(1));
+    std::thread::sleep(Duration::from_millis(37));
+    let pids: Vec<_> = victims.iter().map(Load::pid).collect();
+    let lost: Vec<_> = victims.into_iter().map(Load::kill).collect();
+    others.iter_mut().for_each(|other| other.wait_progress(30));
+    let others: Vec<_> = others.into_iter().map(Load::finish).collect();
+
+    let (one, two) = (cluster.client(Transport::Tcp), cluster.client(Transport::Shm));
+    others.iter().enumerate().for_each(|(writer, lines)| check_blocks(&one, "/shared", writer as u64, lines));
+    wait_until("the servers forget the killed clients", Duration::from_secs(10), || {
+        let servers = one.server_status(true).into_iter();
+        let mut clients = servers.flat_map(|(_, status)| status.expect("every server answers").client_list);
+        !clients.any(|client| pids.contains(&client.process_id))
+    });
+    for (index, acknowledged) in lost.iter().enumerate() {
+        let path = format!("/half-{index}");
+        let size = one.stat(&path, true).expect("it is there").size;
+        assert_eq!(two.stat(&path, true).expect("it is there").size, size, "all see one size");
+        assert!(
+            size >= end_of(acknowledged, 0, 16 * MIB),
+            "{size} bytes are less than what was acknowledged"
+        );
+        let file = two.open(&path, &read_write()).expect("it can be opened");
+        let mut bytes = vec![0; size as usize + 1];
+        assert_eq!(file.read_at(&mut bytes, 0).expect("it can be read") as u64, size);
+        // It can be used as if nothing had happened.
+        file.truncate(5).expect("it can be cut");
+        file.write_at(b"after", 0).expect("it can be written");
+        assert_eq!(one.stat(&path, true).expect("it is there").size, 5);
+    }
+}
+
+#[test]
+fn a_server_that_stays_down_is_named_within_the_retry_time() {
+    let mut cluster = Served::start(2);
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let options = ConnectOptions {
+            transport: Some(transport),
+            retry_timeout_ms: 1500,
+            ..ConnectOptions::default()
+        };
+        let client = cluster.client_with(options);
+        let file = client.open("/file", &read_write().create(true)).expect("all servers run");
+        let data = vec![7; 1 << 20];
+        file.write_at(&data, 0).expect("all servers run");
+
+        cluster.kill("io1");
+        let mut back = vec![0; 1 << 20];
+        let read = || file.read_at(&mut back, 0).map(|_| ());
+        let write = || file.write_at(&data, 0).map(|_| ());
+        for attempt in [Box::new(read) as Box<dyn FnMut() -> _>, Box::new(write)] {
+            let mut attempt = attempt;
+            let start = Instant::now();
+            let error = attempt().expect_err("a server is away").to_string();
+            assert!(error.contains("io1"), "{transport}: the error does not name the server: {error}");
+            assert!(
+                start.elapsed() < Duration::from_secs(8),
+                "{transport}: {error} took {:?}",
+                start.elapsed()
+            );
+        }
+        // What the other servers have is within reach.
+        client.mkdir(&format!("/{transport}"), 0o755).expect("the metadata server runs");
+        cluster.spawn("io1");
+        cluster.wait_ready("io1");
+        file.write_at(&data, 0).expect("the same open file works again");
+
+        cluster.kill("meta0");
+        let start = Instant::now();
+        let error = client.stat("/", true).expect_err("the metadata server is away").to_string();
+        assert!(error.contains("meta0"), "{transport}: the error does not name the server: {error}");
+        assert!(start.elapsed() < Duration::from_secs(8), "{transport}: {error} took {:?}", start.elapsed());
+        cluster.spawn("meta0");
+        cluster.wait_ready("meta0");
+        client.stat("/", true).expect("the same client works again");
+    }
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_named_at_once() {
+    let cluster = Served::init(ServedOptions::default());
+    let start = Instant::now();
+    let output = cluster.command(&["ls", &cluster.url()]).output().expect("weft can be run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(cluster.address("meta0")), "the error does not name the address: {said}");
+    assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
+}
+
+/// A command that runs another with a small file system of its own on `dir`: it goes with the process.
+fn with_small_disk(dir: &str, bytes: u64) -> Option<Vec<String>> {
+    let script = format!("mount -t tmpfs -o size={bytes} tmpfs {dir} && exec \"$@\"");
+    // SAFETY: no preconditions.
+    let flags = if unsafe { libc::geteuid() } == 0 { "-m" } else { "-rm" };
+    let probe =
+        std::process::Command::new("unshare").args([flags, "sh", "-c", "mount -t tmpfs tmpfs /mnt"]).output();
+    let works = probe.is_ok_and(|output| output.status.success());
+    works.then(|| ["unshare", flags, "sh", "-c", &script, "sh"].map(str::to_string).to_vec())
+}
+
+#[test]
+fn a_full_disk_reaches_the_writer_and_harms_nothing() {
+    let mut cluster = Served::init(ServedOptions::default());
+    let dir = cluster.directory("io1").display().to_string();
+    let Some(through) = with_small_disk(&dir, 24 * MIB) else {
+        eprintln!(
+            "skipped: a small disk needs mount namespaces (root, or user namespaces), which are not to be had here"
+        );
+        return;
+    };
+    cluster.start_through("io1", through);
+    for name in ["meta0", "io0"] {
+        cluster.spawn(name);
+    }
+    cluster.names().iter().for_each(|name| cluster.wait_ready(name));
+    let client = cluster.client(Transport::Tcp);
+
+    let earlier = client.open("/earlier", &read_write().create(true)).expect("there is room");
+    let mut block = vec![0; 4 << 20];
+    pattern::fill(&mut block, Stamp { writer: 1, slot: 2, round: 3 });
+    earlier.write_at(&block, 0).expect("there is room");
+
+    let big = client.open("/big", &read_write().create(true)).expect("names are elsewhere");
+    let error = (0..64).find_map(|index| big.write_at(&block, index * block.len() as u64).err());
+    let error = error.expect("the disk has no room for this");
+    assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+    assert!(error.to_string().contains("io1"), "the error does not name the server: {error}");
+    let error = big.write_at(&block, 512 << 20).expect_err("it is still full");
+    assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+
+    let mut back = vec![0; block.len()];
+    assert_eq!(earlier.read_at(&mut back, 0).expect("earlier data can be read"), block.len());
+    assert!(back == block, "earlier data is intact");
+    client.mkdir("/still", 0o755).expect("names go on");
+    let size = client.stat("/big", true).expect("it is there").size;
+    let (mut offset, mut chunk) = (0, vec![0; 1 << 20]);
+    while offset < size {
+        let read = big.read_at(&mut chunk, offset).expect("a file that hit the end of the disk can be read");
+        assert!(read > 0, "at {offset} of {size}");
+        offset += read as u64;
+    }
+
+    big.close().expect("it can be closed");
+    client.unlink("/big").expect("it can be removed");
+    let after = client.open("/after", &read_write().create(true)).expect("names are elsewhere");
+    wait_until("unlinking frees the space", Duration::from_secs(15), || after.write_at(&block, 0).is_ok());
+    after.read_at(&mut back, 0).expect("it can be read");
+    assert!(back == block, "what was written after is right");
+}
+
+#[test]
+fn in_sync_mode_everything_acknowledged_survives_the_loss_of_all_servers() {
+    let mut cluster =
+        Served::start_with(ServedOptions { io_servers: 2, sync: true, ..ServedOptions::default() });
+    cluster.client(Transport::Auto).mkdir("/names", 0o755).expect("a directory");
+    let mut writers = start_writers(&cluster, "/shared", "auto");
+    let mut namer = Load::start(&cluster, "names", "tcp", &["/names", "0"]);
+    for _ in 0..2 {
+        writers.iter_mut().chain([&mut namer]).for_each(|worker| worker.wait_progress(10));
+        let names = cluster.names();
+        names.iter().for_each(|name| cluster.kill(name));
+        names.iter().for_each(|name| cluster.spawn(name));
+        names.iter().for_each(|name| cluster.wait_ready(name));
+    }
+    writers.iter_mut().chain([&mut namer]).for_each(|worker| worker.wait_progress(10));
+    let acknowledged: Vec<_> = writers.into_iter().map(Load::finish).collect();
+    let names = namer.finish();
+    let last = cluster.names();
+    last.iter().for_each(|name| cluster.kill(name));
+    last.iter().for_each(|name| cluster.spawn(name));
+    last.iter().for_each(|name| cluster.wait_ready(name));
+    let client = cluster.client(Transport::Auto);
+    for (writer, lines) in acknowledged.iter().enumerate() {
+        check_blocks(&client, "/shared", writer as u64, lines);
+    }
+    let found: BTreeSet<_> = names_in(&client, "/names").into_iter().collect();
+    assert_eq!(found, names_left(&names));
+}
+
+#[test]
+fn a_stopping_server_ends_well_under_load() {
+    let mut cluster = Served::start(2);
+    let mut writers = start_writers(&cluster, "/shared", "auto");
+    for name in ["io0", "meta0", "io1"] {
+        writers.iter_mut().for_each(|writer| writer.wait_progress(10));
+        cluster.stop(name);
+        cluster.spawn(name);
+        cluster.wait_ready(name);
+    }
+    writers.iter_mut().for_each(|writer| writer.wait_progress(10));
+    let acknowledged: Vec<_> = writers.into_iter().map(Load::finish).collect();
+    let client = cluster.client(Transport::Auto);
+    acknowledged
+        .iter()
+        .enumerate()
+        .for_each(|(writer, lines)| check_blocks(&client, "/shared", writer as u64, lines));
+}
