@@ -24,6 +24,9 @@ finish() {
     for _ in $(seq 50); do [ -z "$(ours)" ] && break; sleep 0.1; done
     ours | xargs -r kill -9 2>/dev/null
     awk -v dir="$WEFT_TEST_DIR/" 'index($2, dir) == 1 { print $2 }' /proc/self/mounts | xargs -r -n 1 umount -l 2>/dev/null
+    # Network namespaces of tests (tests/tests/hosts.rs) that are gone.
+    ip netns list 2>/dev/null | sed -n 's/^\(weft\([0-9]*\)x[^ ]*\).*/\2 \1/p' |
+        while read -r pid name; do [ -d "/proc/$pid" ] || ip netns del "$name"; done
     rm -rf "$log" "$WEFT_TEST_DIR" "$TMPDIR"
 }
 trap finish EXIT
