@@ -49,9 +49,13 @@ pub fn run(args: Args) -> Result<()> {
             for streams in [1, 4] {
                 samples.add(
                     &format!("loopback TCP, {}, {control}", counted(streams, "stream")),
-                    tcp(streams, &control)?,
+                    tcp(streams, &control, Buffers::Cached)?,
                 );
             }
+            samples.add(
+                &format!("loopback TCP, {}, {control}, whole blocks", counted(clients, "stream")),
+                tcp(clients, &control, Buffers::Blocks(bytes))?,
+            );
         }
         for copiers in [1, clients] {
             samples.add(
@@ -143,41 +147,63 @@ pub fn congestion_controls() -> Vec<String> {
     known.split_whitespace().map(str::to_string).collect()
 }
 
-/// Loopback TCP in MiB/s: 1 GiB over this many streams, each with a sending and a receiving thread.
-pub fn tcp(streams: usize, control: &str) -> Result<f64> {
-    let each = TCP_BYTES / streams as u64;
+/// Memory that a TCP stream is sent from and received into, both touched before the time is taken.
+#[derive(Debug, Clone, Copy)]
+pub enum Buffers {
+    /// 1 GiB in all, over and over from and into 1 MiB that stays in the processors' caches: what the network stack alone can do.
+    Cached,
+    /// A block of this size per stream, once, from all of it and into all of it: what a transfer of that much data can do.
+    Blocks(u64),
+}
+
+impl Buffers {
+    /// Bytes of a stream, and of the buffer at each of its ends.
+    fn sizes(self, streams: usize) -> (u64, usize) {
+        match self {
+            Buffers::Cached => (TCP_BYTES / streams as u64, 1 << 20),
+            Buffers::Blocks(bytes) => (bytes, bytes as usize),
+        }
+    }
+}
+
+/// Loopback TCP in MiB/s over this many streams, each with a sending and a receiving thread.
+pub fn tcp(streams: usize, control: &str, buffers: Buffers) -> Result<f64> {
+    let (each, buffer_bytes) = buffers.sizes(streams);
     let mut pairs = Vec::new();
     for _ in 0..streams {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let sender = TcpStream::connect(listener.local_addr()?)?;
         set_congestion_control(&sender, control)?;
-        pairs.push((sender, listener.accept()?.0));
+        pairs.push((sender, listener.accept()?.0, vec![1u8; buffer_bytes], vec![1u8; buffer_bytes]));
     }
     let begun = Instant::now();
     std::thread::scope(|scope| {
         let mut threads = Vec::new();
-        for (sender, receiver) in pairs {
-            scope.spawn(move || send_all(sender, each));
-            threads.push(scope.spawn(move || receive_all(receiver)));
+        for (sender, receiver, from, mut into) in pairs {
+            scope.spawn(move || send_all(sender, &from, each));
+            threads.push(scope.spawn(move || receive_all(receiver, &mut into)));
         }
         threads.into_iter().try_for_each(|thread| thread.join().expect("receiving does not panic"))
     })?;
-    Ok(mib_per_s(TCP_BYTES, begun.elapsed().as_secs_f64()))
+    Ok(mib_per_s(each * streams as u64, begun.elapsed().as_secs_f64()))
 }
 
-fn send_all(mut stream: TcpStream, bytes: u64) {
-    let data = vec![1u8; 1 << 20];
-    for _ in 0..bytes >> 20 {
-        if stream.write_all(&data).is_err() {
+fn send_all(mut stream: TcpStream, from: &[u8], bytes: u64) {
+    for _ in 0..bytes / from.len() as u64 {
+        if stream.write_all(from).is_err() {
             return;
         }
     }
 }
 
-fn receive_all(mut stream: TcpStream) -> Result<()> {
-    let mut data = vec![0u8; 1 << 20];
-    while stream.read(&mut data)? > 0 {}
-    Ok(())
+fn receive_all(mut stream: TcpStream, into: &mut [u8]) -> Result<()> {
+    let mut at = 0;
+    loop {
+        match stream.read(&mut into[at..])? {
+            0 => return Ok(()),
+            got => at = (at + got) % into.len(),
+        }
+    }
 }
 
 fn set_congestion_control(stream: &TcpStream, control: &str) -> Result<()> {

@@ -13,7 +13,7 @@
 
 use super::CommonArgs;
 use super::fleet::{Fleet, per_client};
-use super::limits::{self, Samples};
+use super::limits::{self, Buffers, Samples};
 use super::report::{Report, Row, median, number};
 use super::scratch::{Scratch, Testbed, scratch};
 use super::worker::{Memory, Task};
@@ -192,6 +192,7 @@ fn once(testbed: &Testbed, fleet: &mut Fleet, case: Case, shape: Shape) -> Resul
 #[derive(Default)]
 struct Limits {
     tcp: Samples,
+    tcp_blocks: Samples,
     process_vm: Vec<f64>,
     local_write: Vec<f64>,
     local_read: Vec<f64>,
@@ -204,7 +205,9 @@ impl Limits {
         self.local_read.push(read);
         if cases.iter().any(|case| case.transport == Transport::Tcp) {
             for control in limits::congestion_controls() {
-                self.tcp.add(&control, limits::tcp(4, &control)?);
+                self.tcp.add(&control, limits::tcp(4, &control, Buffers::Cached)?);
+                let blocks = Buffers::Blocks(shape.bytes);
+                self.tcp_blocks.add(&control, limits::tcp(shape.clients, &control, blocks)?);
             }
         }
         if cases.iter().any(|case| case.transport == Transport::Shm) {
@@ -213,7 +216,7 @@ impl Limits {
         Ok(())
     }
 
-    fn rows(&self, case: Case, results: &[Once], shape: Shape) -> [Row; 2] {
+    fn rows(&self, case: Case, results: &[Once], shape: Shape) -> Vec<Row> {
         let name = case.name();
         let samples = |pick: fn(&Once) -> f64| results.iter().map(pick).collect::<Vec<_>>();
         let sum = |pick: fn(&Once) -> f64| results.iter().map(pick).sum::<f64>();
@@ -231,7 +234,13 @@ impl Limits {
             (Transport::Shm, Memory::Alloc) => read.against("local file, read", &self.local_read),
         };
         let read = read.with_cpu(sum(|once| once.client_cpu_s[1]), sum(|once| once.server_cpu_s[1]), moved);
-        [write, read]
+        let mut rows = vec![write, read];
+        if case.transport == Transport::Tcp {
+            let (control, tcp) = self.tcp_blocks.best();
+            let again = Row::new(format!("{name}, read (again)"), "MiB/s", samples(|once| once.read_mib_s));
+            rows.push(again.against(format!("loopback TCP, {} streams, {control}, whole blocks", shape.clients), tcp));
+        }
+        rows
     }
 }
 
