@@ -418,10 +418,21 @@ impl<D: Disk> DataFile<D> {
     }
 
     /// The bytes from `offset` on at an address for system calls, up to `bytes` and the end of a 64 MiB
-    /// window; `None` if that is not to be had and the caller must read or write instead. Addresses
-    /// beyond the file's end are part of it, and system calls refuse them.
+    /// window; `None` if that is not to be had and the caller must read or write instead: also where the
+    /// range has a hole or reaches beyond the end, since a look at a mapped hole of a tmpfs file fills it
+    /// with memory. Addresses beyond the end of a file that is cut later are refused by system calls.
     pub fn map(&self, offset: u64, bytes: u64) -> Option<MappedWindow> {
         let fd = self.raw_fd()?;
+        if first_hole(fd, offset)? < offset.checked_add(bytes)? {
+            return None;
+        }
         self.shared.windows.get(self.opened.ino, self.opened.opening, fd, offset, bytes)
     }
+}
+
+/// Where the first hole at or behind `offset` begins, the end of the file counting as one; `None` where there is no telling.
+fn first_hole(fd: RawFd, offset: u64) -> Option<u64> {
+    let offset = i64::try_from(offset).ok()?;
+    // SAFETY: no memory is passed. The descriptor's position, which this moves, is used by nobody.
+    u64::try_from(unsafe { libc::lseek(fd, offset, libc::SEEK_HOLE) }).ok()
 }

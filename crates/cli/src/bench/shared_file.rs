@@ -238,7 +238,12 @@ impl Limits {
         if case.transport == Transport::Tcp {
             let (control, tcp) = self.tcp_blocks.best();
             let again = Row::new(format!("{name}, read (again)"), "MiB/s", samples(|once| once.read_mib_s));
-            rows.push(again.against(format!("loopback TCP, {} streams, {control}, whole blocks", shape.clients), tcp));
+            rows.push(
+                again.against(
+                    format!("loopback TCP, {} streams, {control}, whole blocks", shape.clients),
+                    tcp,
+                ),
+            );
         }
         rows
     }
