@@ -52,6 +52,6 @@ fi
 if command -v rustup >/dev/null; then
     { rustup toolchain install stable --profile minimal --component clippy,rustfmt && rustup default stable; } >&2
 else
-    echo "weft: Rust $wanted or newer is needed${have:+ (there is $have)}; install it with rustup, see https://rustup.rs" >&2
+    echo "weft: Rust $wanted or newer is needed${have:+ (there is $have)}; install it with rustup" >&2
     exit 1
 fi
