@@ -43,13 +43,12 @@ fn a_client_process_takes_little_over_its_buffers() {
     let cluster = Served::start(4);
     let buffer_bytes = 96 * MIB;
     for transport in ["tcp", "shm"] {
-        let mut load = Load::start(
+        let load = Load::start(
             &cluster,
             "memory",
             transport,
             &[&format!("/{transport}"), &buffer_bytes.to_string()],
         );
-        load.wait_progress(1);
         let lines = load.finish();
         let bytes: u64 = lines[0].parse().expect("a number");
         let over = bytes.saturating_sub(buffer_bytes);
