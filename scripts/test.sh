@@ -14,12 +14,15 @@ memory=/tmp
 [ -w /dev/shm ] && memory=/dev/shm
 WEFT_TEST_DIR=$(mktemp -d "$memory/weft-tests.XXXXXX")
 TMPDIR=$(mktemp -d)
+chmod 755 "$WEFT_TEST_DIR" "$TMPDIR" # some tests become other users
 export WEFT_TEST_DIR TMPDIR
 
-ours() { grep -lzx "WEFT_TEST_DIR=$WEFT_TEST_DIR" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
+ours() { grep -lzx "WEFT_TEST_DIR=$marked" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
 
 finish() {
     trap - EXIT INT TERM HUP
+    local marked=$WEFT_TEST_DIR
+    export -n WEFT_TEST_DIR # what is run from here on is not to end itself
     ours | xargs -r kill 2>/dev/null
     for _ in $(seq 50); do [ -z "$(ours)" ] && break; sleep 0.1; done
     ours | xargs -r kill -9 2>/dev/null

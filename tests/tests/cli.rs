@@ -331,7 +331,7 @@ fn measurements_end_with_figures_and_leave_nothing() {
         command
     };
     for (arguments, rows) in [
-        (&["shared-file", "--clients", "2", "--io", "2", "--bytes", "1M"][..], 6),
+        (&["shared-file", "--clients", "2", "--io", "2", "--bytes", "1M"][..], 7),
         (&["latency", "--rounds", "50"], 6),
         (&["meta", "--files", "20", "--clients", "2"], 3),
     ] {
