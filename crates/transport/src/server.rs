@@ -281,8 +281,15 @@ impl ServerStream {
         self.reader.borrow_mut().take_descriptor()
     }
 
-    fn source(&self) -> SocketSource<'_> {
-        SocketSource { fd: self.fd.as_fd(), unix: self.unix, drained: self.drained.get() }
+    /// Reads from the socket. That it is empty is noted at once: the kernel tells once of what comes later, and such news
+    /// must not be cleared by a task that looks only then.
+    fn reading<R>(&self, read: impl FnOnce(&mut SocketSource<'_>) -> R) -> R {
+        let mut source = SocketSource { fd: self.fd.as_fd(), unix: self.unix, drained: self.drained.get() };
+        let result = read(&mut source);
+        if source.drained && !self.drained.replace(source.drained) {
+            self.readiness.clear(Interest::Read);
+        }
+        result
     }
 
     fn io_error(&self, error: impl Into<FrameError>) -> ConnError {
@@ -307,8 +314,6 @@ impl ServerStream {
 
     /// Waits for bytes; in the middle of something only until `deadline`.
     async fn wait_readable(&self, deadline: Option<Instant>) -> Result<(), ConnError> {
-        self.readiness.clear(Interest::Read);
-        self.drained.set(false);
         match deadline {
             None => self.readiness.readable().await,
             Some(deadline) => {
@@ -316,6 +321,7 @@ impl ServerStream {
                 timeout(left, self.readiness.readable()).await.map_err(|_| self.stalled())?;
             }
         }
+        self.drained.set(false);
         Ok(())
     }
 
@@ -353,10 +359,7 @@ impl ServerStream {
     fn next_message(&self, remote_memory: bool) -> Result<Option<(Header, Vec<u8>)>, FrameError> {
         let limits = FrameLimits::server(self.proven.get(), remote_memory);
         let mut reader = self.reader.borrow_mut();
-        let mut source = self.source();
-        let message = reader.next(&mut source, &limits);
-        self.drained.set(source.drained);
-        let message = message?;
+        let message = self.reading(|source| reader.next(source, &limits))?;
         if message.is_none() && reader.is_idle() {
             reader.release_buffer();
             reader.drop_descriptors();
@@ -380,11 +383,8 @@ impl ServerStream {
             let step = {
                 let mut pieces = IoVecs::new();
                 pieces.push_rest_mut(buffers, done);
-                let mut source = self.source();
                 // SAFETY: the pieces are the rest of the caller's exclusively borrowed buffers.
-                let step = unsafe { self.reader.borrow_mut().payload(&mut source, &mut pieces) };
-                self.drained.set(source.drained);
-                step
+                self.reading(|source| unsafe { self.reader.borrow_mut().payload(source, &mut pieces) })
             };
             match step {
                 Ok(Some(moved)) => done += moved,

@@ -38,7 +38,8 @@ pub(crate) struct SocketSource<'a> {
     pub fd: BorrowedFd<'a>,
     /// A Unix socket, over which descriptors may come.
     pub unix: bool,
-    /// Set when a read got less than it had room for: the stream is empty, and reads are not tried until it was waited for.
+    /// Set when a read got nothing, or less than it had room for: the stream is empty, and reads are not tried until it was
+    /// waited for.
     pub drained: bool,
 }
 
@@ -63,7 +64,8 @@ impl Source for SocketSource<'_> {
         }
         // SAFETY: the pieces are writable, as the caller promises; the control buffer is live and of the length given.
         let read =
-            checked(unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) })?;
+            checked(unsafe { libc::recvmsg(self.fd.as_raw_fd(), &mut message, libc::MSG_CMSG_CLOEXEC) })
+                .inspect_err(|error| self.drained = error.kind() == io::ErrorKind::WouldBlock)?;
         let with_descriptors = self.unix && message.msg_controllen > 0;
         if with_descriptors {
             // SAFETY: the kernel has just filled this message.
