@@ -4,8 +4,10 @@
 //! is made by the first write, extending truncation or allocation. So creating a file in the file
 //! system touches no I/O server, and a server needs no word about files it holds no byte of.
 
+use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::RawFd;
+use std::mem::ManuallyDrop;
+use std::os::fd::{FromRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +17,7 @@ use crate::disk::{Disk, ObjectInfo, Space};
 use crate::error::{Operation, StorageError};
 use crate::handles::RecentlyUsed;
 use crate::limits::{LIST_MAX, OPEN_FILES, WINDOWS_MAX};
+use crate::residency;
 use crate::windows::{MappedWindow, Windows};
 
 /// All data files of one I/O server. Clones are the same set; every thread of the server has one.
@@ -423,16 +426,16 @@ impl<D: Disk> DataFile<D> {
     /// with memory. Addresses beyond the end of a file that is cut later are refused by system calls.
     pub fn map(&self, offset: u64, bytes: u64) -> Option<MappedWindow> {
         let fd = self.raw_fd()?;
-        if first_hole(fd, offset)? < offset.checked_add(bytes)? {
+        if !is_filled(fd, Extent { offset, bytes }) {
             return None;
         }
         self.shared.windows.get(self.opened.ino, self.opened.opening, fd, offset, bytes)
     }
 }
 
-/// Where the first hole at or behind `offset` begins, the end of the file counting as one; `None` where there is no telling.
-fn first_hole(fd: RawFd, offset: u64) -> Option<u64> {
-    let offset = i64::try_from(offset).ok()?;
-    // SAFETY: no memory is passed. The descriptor's position, which this moves, is used by nobody.
-    u64::try_from(unsafe { libc::lseek(fd, offset, libc::SEEK_HOLE) }).ok()
+/// Whether all of a range is in the page cache, so that it has no hole; `false` where there is no telling.
+fn is_filled(fd: RawFd, extent: Extent) -> bool {
+    // SAFETY: the handle that gave the descriptor is alive for the call, and this file does not close it.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    residency::is_cached(&file, extent)
 }
