@@ -673,3 +673,34 @@ impl Drop for StreamBulk {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use weft_reactor::{Reactor, ReactorOptions, sleep};
+
+    #[test]
+    fn news_between_a_short_read_and_the_wait_for_more_is_not_lost() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let peer =
+            PeerInfo { transport: "test".into(), address: "here".into(), process_id: None, user_id: None };
+        Reactor::new(ReactorOptions::default()).unwrap().run(async {
+            let stream = ServerStream::new(ours.into(), true, peer).unwrap();
+            stream.prove();
+            stream.set_stall_timeout(Duration::from_millis(500));
+            let header = Header { payload_bytes: 20, ..Header::request(Op::Write, 1) };
+            theirs.write_all(&header.encode()).unwrap();
+            theirs.write_all(&[1; 10]).unwrap();
+            stream.message(false).await.unwrap();
+            let mut half = [0; 10];
+            stream.take(&mut [IoSliceMut::new(&mut half)]).await.unwrap();
+            // The socket is known to be empty; the rest comes while nobody waits for it.
+            theirs.write_all(&[2; 10]).unwrap();
+            sleep(Duration::from_millis(20)).await;
+            stream.take(&mut [IoSliceMut::new(&mut half)]).await.unwrap();
+            assert_eq!(half, [2; 10]);
+        });
+    }
+}
