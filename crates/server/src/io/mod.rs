@@ -17,6 +17,7 @@ mod objects;
 mod read;
 mod size;
 mod units;
+mod work;
 mod write;
 
 use crate::answer::Refusal;

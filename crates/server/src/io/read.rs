@@ -1,6 +1,7 @@
 //! Reading: from the data file to the client's memory, unit by unit, as the disk delivers.
 
 use super::units::{Share, Unit, Units};
+use super::work::{Work, check_flags};
 use super::{BUFFERED_UNIT_BYTES, IoPart, LONG_PIECE_BYTES};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
@@ -9,9 +10,9 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::ptr::NonNull;
 use weft_storage::{Buffer, DataFile, Disk};
 use weft_transport::{ConnError, ServerBulk};
+use weft_wire::Wire;
 use weft_wire::limits::{INLINE_BYTES_MAX, UNIT_BYTES_MAX};
-use weft_wire::messages::{ReadReply, ReadRequest, io_flags, rights};
-use weft_wire::{Status, Wire};
+use weft_wire::messages::{ReadReply, ReadRequest, rights};
 
 impl<D: Disk> IoPart<D> {
     /// Delivers this server's share of the regions, as far as the data file reaches; holes are delivered as zeros.
@@ -22,17 +23,15 @@ impl<D: Disk> IoPart<D> {
         bulk: &mut B,
     ) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::READ, request.slot)?;
-        if request.flags & !io_flags::KNOWN != 0 {
-            return Err(Refusal::new(Status::Invalid, "unknown flags of a read"));
-        }
+        check_flags(request.flags)?;
+        let mut work = Work::begin();
         let Some(file) = self.files.open(ino)? else {
-            return Ok(Answer::of(&ReadReply { filled_bytes: 0, local_bytes: 0 }));
+            return Ok(Answer::of(&ReadReply { filled_bytes: 0, local_bytes: 0, work: work.done() }));
         };
         let local_bytes = file.size()?;
         let share = Share::of(&layout, request.slot, &request.regions, local_bytes).await?;
         let filled_bytes = share.filled_bytes;
         let mut units = Units::new(&layout, request.slot, &request.regions, filled_bytes);
-        let body = ReadReply { filled_bytes, local_bytes }.to_bytes();
         let mut payload = Vec::new();
         // A client that described its memory has its data put there, however little it is.
         let inline_max = INLINE_BYTES_MAX as u64;
@@ -40,12 +39,16 @@ impl<D: Disk> IoPart<D> {
             payload.resize(filled_bytes as usize, 0);
             let mut at = 0;
             while let Some(unit) = units.next_at_most(filled_bytes) {
+                work.read(&unit);
                 file.read_pieces(&unit.pieces, &mut payload[at..]).await?;
                 at += unit.bytes as usize;
             }
         } else {
-            Transfer { part: self, client, file: &file, bulk, unput: None }.run(&mut units).await?;
+            let mut transfer =
+                Transfer { part: self, client, file: &file, bulk, work: &mut work, unput: None };
+            transfer.run(&mut units).await?;
         }
+        let body = ReadReply { filled_bytes, local_bytes, work: work.done() }.to_bytes();
         Ok(Answer { body, payload, moved_bytes: filled_bytes })
     }
 }
@@ -56,6 +59,7 @@ struct Transfer<'a, D: Disk, B: ServerBulk> {
     client: u64,
     file: &'a DataFile<D>,
     bulk: &'a mut B,
+    work: &'a mut Work,
     /// A unit that was read into a buffer and not yet put.
     unput: Option<(u64, usize, Buffer)>,
 }
@@ -63,6 +67,7 @@ struct Transfer<'a, D: Disk, B: ServerBulk> {
 impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     async fn run(&mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
         while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64) {
+            self.work.read(&unit);
             self.move_unit(unit).await?;
             // What is in memory is moved without waiting: other clients get their turn between units.
             weft_reactor::yield_now().await;

@@ -2,6 +2,7 @@
 
 use super::read::Pieces;
 use super::units::{Share, Unit, Units};
+use super::work::{Work, check_flags};
 use super::{BUFFERED_UNIT_BYTES, IoPart};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
@@ -22,9 +23,8 @@ impl<D: Disk> IoPart<D> {
         bulk: &mut B,
     ) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
-        if request.flags & !io_flags::KNOWN != 0 {
-            return Err(Refusal::new(Status::Invalid, "unknown flags of a write"));
-        }
+        check_flags(request.flags)?;
+        let mut work = Work::begin();
         let share = Share::of(&layout, request.slot, &request.regions, 0).await?;
         if bulk.bytes() != share.bytes {
             let text = format!("{} bytes came for {} bytes of the file", bulk.bytes(), share.bytes);
@@ -32,13 +32,15 @@ impl<D: Disk> IoPart<D> {
         }
         if share.bytes == 0 {
             let local_bytes = self.files.size(ino)?;
-            return Ok(Answer::of(&WriteReply { written_bytes: 0, local_bytes }));
+            return Ok(Answer::of(&WriteReply { written_bytes: 0, local_bytes, work: work.done() }));
         }
         let file = self.files.create(ino)?;
         let mut units = Units::new(&layout, request.slot, &request.regions, share.bytes);
-        Transfer { part: self, client, file: &file, bulk, unwritten: None }.run(&mut units).await?;
+        let mut transfer =
+            Transfer { part: self, client, file: &file, bulk, work: &mut work, unwritten: None };
+        transfer.run(&mut units).await?;
         self.settle(Some(&file), request.flags & io_flags::SYNC != 0).await?;
-        let reply = WriteReply { written_bytes: share.bytes, local_bytes: file.size()? };
+        let reply = WriteReply { written_bytes: share.bytes, local_bytes: file.size()?, work: work.done() };
         Ok(Answer { body: reply.to_bytes(), moved_bytes: share.bytes, ..Answer::default() })
     }
 }
@@ -49,6 +51,7 @@ struct Transfer<'a, D: Disk, B: ServerBulk> {
     client: u64,
     file: &'a DataFile<D>,
     bulk: &'a mut B,
+    work: &'a mut Work,
     /// A unit that was fetched into a buffer and not yet written.
     unwritten: Option<(Unit, Buffer)>,
 }
@@ -56,6 +59,7 @@ struct Transfer<'a, D: Disk, B: ServerBulk> {
 impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     async fn run(&mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
         while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64) {
+            self.work.write(&unit);
             match self.bulk.local(unit.share_offset, unit.bytes) {
                 Some(memory) => write_from(self.file, &unit, &memory).await?,
                 None => self.get_and_write(unit).await?,

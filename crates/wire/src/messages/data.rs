@@ -10,11 +10,33 @@ use weft_layout::Regions;
 pub mod io_flags {
     /// Acknowledge only what is durable.
     pub const SYNC: u32 = 1;
+    /// The data file is accessed once for each piece.
+    pub const ACCESS_EACH: u32 = 2;
+    /// The data file is accessed in few large extents, of which the pieces are copied (data sieving; NC 5.1).
+    pub const ACCESS_SIEVE: u32 = 4;
+    /// The pieces are copied from and to mapped pages of the data file, as far as they are in memory.
+    pub const ACCESS_MAPPED: u32 = 8;
+    /// The three ways of access. At most one is set; with none the server chooses by its cost model.
+    pub const ACCESS: u32 = ACCESS_EACH | ACCESS_SIEVE | ACCESS_MAPPED;
     /// All bits that are known.
-    pub const KNOWN: u32 = SYNC;
+    pub const KNOWN: u32 = SYNC | ACCESS;
 }
 
 crate::message! {
+    /// What a server did to its data file for one request (NC, table 6).
+    pub struct IoWork {
+        /// Ways of access that were used: the bits `ACCESS_*` of [`io_flags`]; 0 for one contiguous extent.
+        pub methods: u32,
+        /// Reading accesses to the data file.
+        pub reads: u64,
+        /// Writing accesses to the data file.
+        pub writes: u64,
+        /// Bytes that these read and wrote, wanted or not.
+        pub accessed_bytes: u64,
+        /// Time from the first access to the end of the last, with what was moved meanwhile.
+        pub busy_ns: u64,
+    }
+
     /// See [`crate::Op::Read`].
     pub struct ReadRequest {
         /// The right to read, with the layout.
@@ -34,6 +56,8 @@ crate::message! {
         pub filled_bytes: u64,
         /// Size of the local data file.
         pub local_bytes: u64,
+        /// How it was done.
+        pub work: IoWork,
     }
 
     /// See [`crate::Op::Write`].
@@ -54,6 +78,8 @@ crate::message! {
         pub written_bytes: u64,
         /// Size of the local data file now.
         pub local_bytes: u64,
+        /// How it was done.
+        pub work: IoWork,
     }
 
     /// See [`crate::Op::Sync`].
