@@ -118,19 +118,39 @@ ssize_t weft_writev(weft_file *file, const struct iovec *pieces, int count);
 ssize_t weft_preadv(weft_file *file, const struct iovec *pieces, int count, off_t offset);
 ssize_t weft_pwritev(weft_file *file, const struct iovec *pieces, int count, off_t offset);
 
-/* List I/O: many pieces of memory and many regions of the file in one operation. The pieces in order and the regions in order
- * are two cuts of the same stream of bytes; they may be cut differently, but must have the same sum.
+/* ---- List I/O -------------------------------------------------------------------------------------------------- */
+
+/* Many pieces of memory and many pieces of the file in one operation. The pieces of memory in their order and those of the file
+ * in theirs are two cuts of the same stream of bytes; they may be cut differently, but must have the same sum.
  *
  *     memory:  [---- 6 ----] [-- 4 --]
  *     file:    [2] [---- 5 ----] [ 3 ]
  *
- * Returns the bytes read or written; a read ends early only at the end of the file. */
+ * Lists may be of any length, need not be sorted, and may have pieces of no bytes. Returns the bytes written, or the bytes read that
+ * are below the end of the file; the memory of those that are not is filled with zeros. Where pieces of memory overlap in a read,
+ * or pieces of the file in a write, each byte is one of those that were meant for it. */
 ssize_t weft_readv_list(weft_file *file,
                         size_t memory_count, void *const memory_offsets[], const size_t memory_lengths[],
-                        size_t file_count, const uint64_t file_offsets[], const uint64_t file_lengths[]);
+                        size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
 ssize_t weft_writev_list(weft_file *file,
                          size_t memory_count, const void *const memory_offsets[], const size_t memory_lengths[],
-                         size_t file_count, const uint64_t file_offsets[], const uint64_t file_lengths[]);
+                         size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
+
+/* The same with the allocations that the memory is part of, so that these are registered for RDMA instead of every piece by itself:
+ * for the rows of a tile, the whole array. Every piece must lie in one of them (else EINVAL); one may be named more than
+ * once. */
+ssize_t weft_readv_list_alloc(weft_file *file,
+                              size_t memory_count, void *const memory_offsets[], const size_t memory_lengths[],
+                              size_t allocation_count, void *const allocation_offsets[],
+                              const size_t allocation_lengths[],
+                              size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
+ssize_t weft_writev_list_alloc(weft_file *file,
+                               size_t memory_count, const void *const memory_offsets[], const size_t memory_lengths[],
+                               size_t allocation_count, const void *const allocation_offsets[],
+                               const size_t allocation_lengths[],
+                               size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
+
+/* ---- Views ----------------------------------------------------------------------------------------------------- */
 
 /* The partitioned-file view: of every stride_bytes of the file from `offset` on, the first group_bytes are seen, as one
  * contiguous file, by weft_read, weft_write and weft_lseek. Process p of n sees its part of interleaved records of r bytes with
@@ -143,6 +163,8 @@ struct weft_partition {
 
 /* Sets the view (NULL: the whole file) and moves the cursor to its beginning. */
 int weft_set_view(weft_file *file, const struct weft_partition *partition);
+
+/* ---- Sizes and durability -------------------------------------------------------------------------------------- */
 
 int weft_ftruncate(weft_file *file, off_t bytes);
 int weft_truncate(weft_fs *fs, const char *path, off_t bytes);
@@ -162,17 +184,28 @@ int weft_flush(weft_file *file);
 
 /* ---- Reads and writes that go on while the program does something else ------------------------------------------- */
 
-/* They start at once. The memory must stay valid, and untouched in a read, until weft_test or weft_wait has told the end. The
- * lists themselves are copied. Data moves during weft_test and weft_wait calls for any operation of the file system, and on the
- * servers in between. */
-weft_op *weft_iread(weft_file *file, void *buffer, size_t bytes, off_t offset);
-weft_op *weft_iwrite(weft_file *file, const void *buffer, size_t bytes, off_t offset);
-weft_op *weft_ireadv_list(weft_file *file,
-                          size_t memory_count, void *const memory_offsets[], const size_t memory_lengths[],
-                          size_t file_count, const uint64_t file_offsets[], const uint64_t file_lengths[]);
-weft_op *weft_iwritev_list(weft_file *file,
-                           size_t memory_count, const void *const memory_offsets[], const size_t memory_lengths[],
-                           size_t file_count, const uint64_t file_offsets[], const uint64_t file_lengths[]);
+/* weft_start_X begins what weft_X does. The memory must stay valid, and untouched in a read, until weft_test or weft_wait has told
+ * the end. The lists themselves are copied. Data moves during weft_test and weft_wait calls for any operation of the file system, and
+ * on the servers in between. */
+weft_op *weft_start_pread(weft_file *file, void *buffer, size_t bytes, off_t offset);
+weft_op *weft_start_pwrite(weft_file *file, const void *buffer, size_t bytes, off_t offset);
+weft_op *weft_start_readv_list(weft_file *file,
+                               size_t memory_count, void *const memory_offsets[], const size_t memory_lengths[],
+                               size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
+weft_op *weft_start_writev_list(weft_file *file,
+                                size_t memory_count, const void *const memory_offsets[], const size_t memory_lengths[],
+                                size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
+weft_op *weft_start_readv_list_alloc(weft_file *file,
+                                     size_t memory_count, void *const memory_offsets[], const size_t memory_lengths[],
+                                     size_t allocation_count, void *const allocation_offsets[],
+                                     const size_t allocation_lengths[],
+                                     size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
+weft_op *weft_start_writev_list_alloc(weft_file *file,
+                                      size_t memory_count, const void *const memory_offsets[],
+                                      const size_t memory_lengths[],
+                                      size_t allocation_count, const void *const allocation_offsets[],
+                                      const size_t allocation_lengths[],
+                                      size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
 
 /* 1 when it has ended (*result is what the blocking call would have returned, with errno; *op becomes NULL), 0 while it goes on,
  * -1 where the call makes no sense. */

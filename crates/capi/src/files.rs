@@ -1,4 +1,4 @@
-//! Open files: reading, writing, lists and views.
+//! Open files: opening, contiguous reading and writing, views.
 
 use crate::guard::{Failure, Outcome, call};
 use crate::handles::{borrow, give, result, take, weft_file, weft_fs};
@@ -6,7 +6,7 @@ use libc::{iovec, mode_t, off_t, size_t, ssize_t, stat, timespec};
 use std::ffi::{c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
 use weft_client::{At, File, OpenOptions};
-use weft_layout::{Extent, Layout, Partition, Regions};
+use weft_layout::{Layout, Partition};
 use weft_wire::messages::LayoutWish;
 
 /// `struct weft_layout`.
@@ -166,7 +166,7 @@ unsafe fn memory<'a>(buffer: *const c_void, bytes: size_t) -> Outcome<&'a [u8]> 
     }
 }
 
-fn position(offset: off_t) -> Outcome<u64> {
+pub(crate) fn position(offset: off_t) -> Outcome<u64> {
     u64::try_from(offset).map_err(|_| Failure::invalid("the offset is negative"))
 }
 
@@ -361,93 +361,6 @@ pub unsafe extern "C" fn weft_pwritev(
         // SAFETY: as the caller promises.
         let (file, list) = unsafe { (borrow(file)?, pieces_const(list, count)?) };
         Ok(file.file.writev_at(&list, position(offset)?)? as ssize_t)
-    })
-}
-
-/// Both sides of a list operation: memory by address, file by offset.
-pub(crate) struct Lists {
-    pub(crate) memory: Regions,
-    pub(crate) file: Regions,
-}
-
-/// # Safety
-/// The arrays have as many values as said, and outlive the call.
-pub(crate) unsafe fn lists(
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const u64,
-    file_lengths: *const u64,
-) -> Outcome<Lists> {
-    // SAFETY: as the caller promises.
-    let (addresses, lengths) =
-        unsafe { (array(memory_offsets, memory_count)?, array(memory_lengths, memory_count)?) };
-    let pieces = addresses.iter().zip(lengths);
-    let memory: Vec<Extent> =
-        pieces.map(|(address, bytes)| Extent { offset: *address as u64, bytes: *bytes as u64 }).collect();
-    // SAFETY: as the caller promises.
-    let (offsets, lengths) = unsafe { (array(file_offsets, file_count)?, array(file_lengths, file_count)?) };
-    let extents = offsets.iter().zip(lengths);
-    let file: Vec<Extent> =
-        extents.map(|(offset, bytes)| Extent { offset: *offset, bytes: *bytes }).collect();
-    Ok(Lists { memory: Regions::list(memory), file: Regions::list(file) })
-}
-
-/// # Safety
-/// `first` is valid for reading `count` values.
-unsafe fn array<'a, T>(first: *const T, count: size_t) -> Outcome<&'a [T]> {
-    match (first.is_null(), count) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(Failure::new(libc::EFAULT, "a list is NULL")),
-        // SAFETY: as the caller promises.
-        _ => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
-    }
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_readv_list(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const u64,
-    file_lengths: *const u64,
-) -> ssize_t {
-    // SAFETY: as the caller promises.
-    call("weft_readv_list", || unsafe {
-        let file = borrow(file)?;
-        let lists =
-            lists(memory_count, memory_offsets, memory_lengths, file_count, file_offsets, file_lengths)?;
-        Ok(file.file.read_raw(std::ptr::null_mut(), &lists.memory, &lists.file)? as ssize_t)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// As for `weft_readv_list`; the memory is valid for reading.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_writev_list(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const u64,
-    file_lengths: *const u64,
-) -> ssize_t {
-    // SAFETY: as the caller promises.
-    call("weft_writev_list", || unsafe {
-        let file = borrow(file)?;
-        let lists =
-            lists(memory_count, memory_offsets, memory_lengths, file_count, file_offsets, file_lengths)?;
-        Ok(file.file.write_raw(std::ptr::null(), &lists.memory, &lists.file)? as ssize_t)
     })
 }
 

@@ -1,12 +1,11 @@
 //! Reads and writes that go on while the program does something else.
 
-use crate::files::{Lists, lists};
 use crate::guard::{Failure, Outcome, call};
-use crate::handles::{borrow, give, result, take, weft_file};
+use crate::handles::{give, result, take, weft_file};
+use crate::lists::Request;
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
 use weft_client::PendingRaw;
-use weft_layout::{Extent, Regions};
 
 /// An operation under way (`weft_op`).
 #[allow(non_camel_case_types)]
@@ -14,35 +13,10 @@ pub struct weft_op {
     pending: PendingRaw,
 }
 
-fn one_piece(buffer: *const c_void, bytes: size_t, offset: off_t) -> Outcome<Lists> {
-    let offset = u64::try_from(offset).map_err(|_| Failure::invalid("the offset is negative"))?;
-    if buffer.is_null() && bytes != 0 {
-        return Err(Failure::new(libc::EFAULT, "the buffer is NULL"));
+impl weft_op {
+    pub(crate) fn started(pending: PendingRaw) -> *mut weft_op {
+        give(weft_op { pending })
     }
-    Ok(Lists {
-        memory: Regions::list([Extent { offset: buffer as u64, bytes: bytes as u64 }]),
-        file: Regions::contiguous(offset, bytes as u64),
-    })
-}
-
-/// # Safety
-/// `file` is a handle; the memory stays valid, and is not touched, until the operation has ended.
-unsafe fn start_read(file: *const weft_file, lists: Lists) -> Outcome<*mut weft_op> {
-    // SAFETY: as the caller promises.
-    let file = &unsafe { borrow(file)? }.file;
-    // SAFETY: as the caller promises.
-    let pending = unsafe { file.start_read_raw(std::ptr::null_mut(), &lists.memory, &lists.file) };
-    Ok(give(weft_op { pending }))
-}
-
-/// # Safety
-/// `file` is a handle; the memory stays valid until the operation has ended.
-unsafe fn start_write(file: *const weft_file, lists: Lists) -> Outcome<*mut weft_op> {
-    // SAFETY: as the caller promises.
-    let file = &unsafe { borrow(file)? }.file;
-    // SAFETY: as the caller promises.
-    let pending = unsafe { file.start_write_raw(std::ptr::null(), &lists.memory, &lists.file) };
-    Ok(give(weft_op { pending }))
 }
 
 /// See weft.h.
@@ -50,14 +24,14 @@ unsafe fn start_write(file: *const weft_file, lists: Lists) -> Outcome<*mut weft
 /// # Safety
 /// `file` is a handle; `buffer` is valid for writing until the operation has ended.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_iread(
+pub unsafe extern "C" fn weft_start_pread(
     file: *const weft_file,
     buffer: *mut c_void,
     bytes: size_t,
     offset: off_t,
 ) -> *mut weft_op {
     // SAFETY: as the caller promises.
-    call("weft_iread", || unsafe { start_read(file, one_piece(buffer, bytes, offset)?) })
+    call("weft_start_pread", || unsafe { Request::plain(buffer, bytes, offset)?.start_read(file) })
 }
 
 /// See weft.h.
@@ -65,58 +39,14 @@ pub unsafe extern "C" fn weft_iread(
 /// # Safety
 /// `file` is a handle; `buffer` is valid for reading until the operation has ended.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_iwrite(
+pub unsafe extern "C" fn weft_start_pwrite(
     file: *const weft_file,
     buffer: *const c_void,
     bytes: size_t,
     offset: off_t,
 ) -> *mut weft_op {
     // SAFETY: as the caller promises.
-    call("weft_iwrite", || unsafe { start_write(file, one_piece(buffer, bytes, offset)?) })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing until the operation has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_ireadv_list(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const u64,
-    file_lengths: *const u64,
-) -> *mut weft_op {
-    // SAFETY: as the caller promises.
-    call("weft_ireadv_list", || unsafe {
-        let lists =
-            lists(memory_count, memory_offsets, memory_lengths, file_count, file_offsets, file_lengths)?;
-        start_read(file, lists)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// As for `weft_ireadv_list`; the memory is valid for reading until the operation has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_iwritev_list(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const u64,
-    file_lengths: *const u64,
-) -> *mut weft_op {
-    // SAFETY: as the caller promises.
-    call("weft_iwritev_list", || unsafe {
-        let lists =
-            lists(memory_count, memory_offsets, memory_lengths, file_count, file_offsets, file_lengths)?;
-        start_write(file, lists)
-    })
+    call("weft_start_pwrite", || unsafe { Request::plain(buffer, bytes, offset)?.start_write(file) })
 }
 
 /// The operation that `op` points to.

@@ -124,14 +124,14 @@ static void test_lists(void) {
     static void *memory[PIECES];
     static const void *source[PIECES];
     static size_t lengths[PIECES];
-    static uint64_t offsets[2 * PIECES], extents[2 * PIECES];
+    static int64_t offsets[2 * PIECES], extents[2 * PIECES];
     for (int piece = 0; piece < PIECES; piece++) {
         source[piece] = out + 24 * piece;
         memory[piece] = in + 48 * piece;
         lengths[piece] = 24;
-        offsets[2 * piece] = 100 * (uint64_t)piece;
+        offsets[2 * piece] = 100 * (int64_t)piece;
         extents[2 * piece] = 20;
-        offsets[2 * piece + 1] = 100 * (uint64_t)piece + 50;
+        offsets[2 * piece + 1] = 100 * (int64_t)piece + 50;
         extents[2 * piece + 1] = 4;
     }
     weft_file *file = weft_creat(fs, "/lists", 0600, NULL);
@@ -145,14 +145,64 @@ static void test_lists(void) {
     FAILS_WITH(EINVAL, weft_readv_list(file, 1, memory, lengths, 1, offsets, extents));
 
     memset(in, 0, PIECES * 48);
-    weft_op *op = weft_ireadv_list(file, PIECES, memory, lengths, 2 * PIECES, offsets, extents);
+    weft_op *op = weft_start_readv_list(file, PIECES, memory, lengths, 2 * PIECES, offsets, extents);
     CHECK(op != NULL && weft_wait(&op) == 24 * PIECES && op == NULL);
     CHECK(memcmp(in, out, 24) == 0);
-    op = weft_iwritev_list(file, PIECES, source, lengths, 2 * PIECES, offsets, extents);
+    op = weft_start_writev_list(file, PIECES, source, lengths, 2 * PIECES, offsets, extents);
     CHECK(op != NULL && weft_wait(&op) == 24 * PIECES);
+
+    int64_t behind[2] = {100 * PIECES, 0}, two[2] = {16, 8};
+    memset(in, 7, 48);
+    CHECK(weft_readv_list(file, 1, memory, lengths, 2, behind, two) == 8);
+    CHECK(in[0] == 0 && in[15] == 0 && memcmp(in + 16, out, 8) == 0 && in[24] == 7);
+    int64_t negative[2] = {0, -1};
+    FAILS_WITH(EINVAL, weft_readv_list(file, 1, memory, lengths, 2, negative, two));
+    CHECK(strstr(weft_last_error(), "piece 1 of the file") != NULL);
+    FAILS_WITH(EINVAL, weft_readv_list(file, 1, memory, lengths, 2, two, negative));
+    FAILS_WITH(EFAULT, weft_readv_list(file, 1, NULL, lengths, 2, behind, two));
+    CHECK(weft_readv_list(file, 0, NULL, NULL, 0, NULL, NULL) == 0);
     CHECK(weft_close(file) == 0);
     free(out);
     free(in);
+}
+
+/* The two tiles of an array in memory, of two allocations in all. */
+static void test_allocations(void) {
+    enum { ROWS = 64, ROW = 96, TILE = 32 };
+    unsigned char *out = pattern(ROWS * ROW, 7), *in = calloc(ROWS, ROW), *apart = calloc(1, TILE);
+    const void *source[ROWS + 1], *sources[2] = {apart, out};
+    void *memory[ROWS + 1], *memories[2] = {apart, in};
+    size_t lengths[ROWS + 1], allocated[2] = {TILE, ROWS * ROW};
+    for (int row = 0; row < ROWS; row++) {
+        source[row] = out + row * ROW + TILE;
+        memory[row] = in + row * ROW + TILE;
+        lengths[row] = TILE;
+    }
+    source[ROWS] = memory[ROWS] = apart;
+    lengths[ROWS] = TILE;
+    int64_t offset = 1000, bytes = (ROWS + 1) * TILE;
+    weft_file *file = weft_creat(fs, "/allocations", 0644, NULL);
+    CHECK(weft_writev_list_alloc(file, ROWS + 1, source, lengths, 2, sources, allocated, 1, &offset, &bytes) == bytes);
+    CHECK(weft_readv_list_alloc(file, ROWS + 1, memory, lengths, 2, memories, allocated, 1, &offset, &bytes) == bytes);
+    for (int row = 0; row < ROWS; row++)
+        CHECK(memcmp(in + row * ROW + TILE, out + row * ROW + TILE, TILE) == 0 && in[row * ROW] == 0);
+
+    weft_op *op = weft_start_writev_list_alloc(file, ROWS + 1, source, lengths, 2, sources, allocated, 1, &offset, &bytes);
+    CHECK(op != NULL && weft_wait(&op) == bytes);
+    op = weft_start_readv_list_alloc(file, ROWS + 1, memory, lengths, 2, memories, allocated, 1, &offset, &bytes);
+    CHECK(op != NULL && weft_wait(&op) == bytes);
+    /* In the papers' form there is one for each piece. */
+    CHECK(weft_readv_list_alloc(file, ROWS + 1, memory, lengths, ROWS + 1, memory, lengths, 1, &offset, &bytes) == bytes);
+
+    allocated[1] -= 1 + TILE;
+    FAILS_WITH(EINVAL, weft_readv_list_alloc(file, ROWS + 1, memory, lengths, 2, memories, allocated, 1, &offset, &bytes));
+    CHECK(strstr(weft_last_error(), "piece 63 of the memory") != NULL);
+    CHECK(strstr(weft_last_error(), "in none of the 2 allocations") != NULL);
+    FAILS_WITH(EINVAL, weft_writev_list_alloc(file, ROWS + 1, source, lengths, 0, NULL, NULL, 1, &offset, &bytes));
+    CHECK(weft_close(file) == 0);
+    free(out);
+    free(in);
+    free(apart);
 }
 
 static void test_view(void) {
@@ -184,12 +234,12 @@ static void test_nonblocking(void) {
     weft_op *ops[OPS + 1] = {NULL};
     ssize_t results[OPS + 1];
     for (int op = 0; op < OPS; op++)
-        CHECK((ops[op] = weft_iwrite(file, out + op * BYTES, BYTES, (off_t)op * BYTES)) != NULL);
+        CHECK((ops[op] = weft_start_pwrite(file, out + op * BYTES, BYTES, (off_t)op * BYTES)) != NULL);
     CHECK(weft_wait_all(OPS + 1, ops, results) == 0);
     for (int op = 0; op < OPS; op++)
         CHECK(ops[op] == NULL && results[op] == BYTES);
     for (int op = 0; op < OPS; op++)
-        CHECK((ops[op] = weft_iread(file, in + op * BYTES, BYTES, (off_t)op * BYTES)) != NULL);
+        CHECK((ops[op] = weft_start_pread(file, in + op * BYTES, BYTES, (off_t)op * BYTES)) != NULL);
     for (int op = 0; op < OPS; op++) {
         int done;
         ssize_t result = -1;
@@ -359,6 +409,7 @@ int main(int argc, char **argv) {
     } tests[] = {
         {"version and errors", test_version_and_errors}, {"cursor", test_cursor},
         {"large", test_large}, {"lists", test_lists},
+        {"allocations", test_allocations},
         {"view", test_view}, {"nonblocking", test_nonblocking},
         {"names", test_names}, {"directories", test_directories},
         {"xattrs", test_xattrs}, {"space", test_space},

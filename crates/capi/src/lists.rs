@@ -1,0 +1,370 @@
+//! List I/O: many pieces of memory and many of the file in one operation, each side cut in its own way.
+//!
+//! ```text
+//!   memory     [---- 6 ----] [-- 4 --]          arrays of addresses and lengths (NC 3.1), and optionally the
+//!   file       [2] [---- 5 ----] [ 3 ]          allocations that the memory pieces are parts of (IB 5)
+//! ```
+//!
+//! All forms become one [`Request`], so that conversion and checks are in one place.
+
+use crate::files::position;
+use crate::guard::{Failure, Outcome, call};
+use crate::handles::{borrow, weft_file};
+use crate::pending::weft_op;
+use libc::{off_t, size_t, ssize_t};
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+use weft_layout::{Extent, Regions};
+
+/// What to move: memory by address, file by offset.
+pub(crate) struct Request {
+    pub(crate) memory: Regions,
+    pub(crate) file: Regions,
+}
+
+/// Two arrays of the caller's, of as many values each.
+struct Cut<Offset, Length> {
+    count: size_t,
+    offsets: *const Offset,
+    lengths: *const Length,
+}
+
+type MemoryCut = Cut<*const c_void, size_t>;
+type FileCut = Cut<i64, i64>;
+
+impl<Offset: Copy, Length: Copy> Cut<Offset, Length> {
+    /// The pieces, as `extent` makes them of an offset and a length, or says what is wrong with these.
+    ///
+    /// # Safety
+    /// The arrays have as many values as said.
+    unsafe fn extents(
+        &self,
+        what: &str,
+        extent: impl Fn(Offset, Length) -> Result<Extent, &'static str>,
+    ) -> Outcome<Vec<Extent>> {
+        if self.count == 0 {
+            return Ok(Vec::new());
+        }
+        if self.offsets.is_null() || self.lengths.is_null() {
+            return Err(Failure::new(libc::EFAULT, format!("a list of the {what} is NULL")));
+        }
+        // SAFETY: as the caller promises.
+        let (offsets, lengths) = unsafe {
+            (
+                std::slice::from_raw_parts(self.offsets, self.count),
+                std::slice::from_raw_parts(self.lengths, self.count),
+            )
+        };
+        let pieces = offsets.iter().zip(lengths).enumerate();
+        let extents = pieces.map(|(index, (offset, length))| {
+            extent(*offset, *length)
+                .map_err(|wrong| Failure::invalid(format!("piece {index} of the {what} {wrong}")))
+        });
+        extents.collect()
+    }
+}
+
+fn memory_extent(address: *const c_void, bytes: size_t) -> Result<Extent, &'static str> {
+    match address.is_null() && bytes != 0 {
+        true => Err("is at NULL"),
+        false => Ok(Extent::new(address as u64, bytes as u64)),
+    }
+}
+
+fn file_extent(offset: i64, bytes: i64) -> Result<Extent, &'static str> {
+    match (u64::try_from(offset), u64::try_from(bytes)) {
+        (Ok(offset), Ok(bytes)) => Ok(Extent::new(offset, bytes)),
+        (Err(_), _) => Err("has a negative offset"),
+        _ => Err("has a negative length"),
+    }
+}
+
+/// Checks that every piece of memory lies in one of the allocations.
+fn check_parents(memory: &[Extent], mut allocations: Vec<Extent>) -> Outcome<()> {
+    allocations.sort_unstable_by_key(|allocation| allocation.offset);
+    // They may overlap and repeat: the greatest end of all that begin no later decides.
+    let mut end = 0;
+    for allocation in &mut allocations {
+        end = allocation.end().max(end);
+        allocation.bytes = end - allocation.offset;
+    }
+    for (index, piece) in memory.iter().enumerate().filter(|(_, piece)| piece.bytes > 0) {
+        let begun = allocations.partition_point(|allocation| allocation.offset <= piece.offset);
+        if begun == 0 || allocations[begun - 1].end() < piece.end() {
+            return Err(Failure::invalid(format!(
+                "piece {index} of the memory ({} bytes at {:#x}) is in none of the {} allocations",
+                piece.bytes,
+                piece.offset,
+                allocations.len()
+            )));
+        }
+    }
+    Ok(())
+}
+
+impl Request {
+    /// One piece on both sides.
+    pub(crate) fn plain(buffer: *const c_void, bytes: size_t, offset: off_t) -> Outcome<Request> {
+        if buffer.is_null() && bytes != 0 {
+            return Err(Failure::new(libc::EFAULT, "the buffer is NULL"));
+        }
+        Ok(Request {
+            memory: Regions::contiguous(buffer as u64, bytes as u64),
+            file: Regions::contiguous(position(offset)?, bytes as u64),
+        })
+    }
+
+    /// # Safety
+    /// The arrays have as many values as said.
+    unsafe fn lists(memory: MemoryCut, allocations: Option<MemoryCut>, file: FileCut) -> Outcome<Request> {
+        // SAFETY: as the caller promises.
+        let pieces = unsafe { memory.extents("memory", memory_extent)? };
+        if let Some(allocations) = allocations {
+            // SAFETY: as the caller promises.
+            check_parents(&pieces, unsafe { allocations.extents("allocations", memory_extent)? })?;
+        }
+        // SAFETY: as the caller promises.
+        let file = unsafe { file.extents("file", file_extent)? };
+        Ok(Request { memory: Regions::list(pieces), file: Regions::list(file) })
+    }
+
+    /// # Safety
+    /// `file` is a handle; the memory is valid for writing and nobody else's.
+    pub(crate) unsafe fn read(&self, file: *const weft_file) -> Outcome<ssize_t> {
+        // SAFETY: as the caller promises.
+        Ok(unsafe { borrow(file)?.file.read_raw(null_mut(), &self.memory, &self.file)? } as ssize_t)
+    }
+
+    /// # Safety
+    /// `file` is a handle; the memory is valid for reading.
+    pub(crate) unsafe fn write(&self, file: *const weft_file) -> Outcome<ssize_t> {
+        // SAFETY: as the caller promises.
+        Ok(unsafe { borrow(file)?.file.write_raw(null(), &self.memory, &self.file)? } as ssize_t)
+    }
+
+    /// # Safety
+    /// As for [`read`](Request::read), until the operation has ended.
+    pub(crate) unsafe fn start_read(&self, file: *const weft_file) -> Outcome<*mut weft_op> {
+        // SAFETY: as the caller promises.
+        Ok(weft_op::started(unsafe {
+            borrow(file)?.file.start_read_raw(null_mut(), &self.memory, &self.file)
+        }))
+    }
+
+    /// # Safety
+    /// As for [`write`](Request::write), until the operation has ended.
+    pub(crate) unsafe fn start_write(&self, file: *const weft_file) -> Outcome<*mut weft_op> {
+        // SAFETY: as the caller promises.
+        Ok(weft_op::started(unsafe { borrow(file)?.file.start_write_raw(null(), &self.memory, &self.file) }))
+    }
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_readv_list(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const i64,
+    file_lengths: *const i64,
+) -> ssize_t {
+    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+    // SAFETY: as the caller promises.
+    call("weft_readv_list", || unsafe { Request::lists(memory, None, regions)?.read(file) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_readv_list_alloc(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    allocation_count: size_t,
+    allocation_offsets: *const *const c_void,
+    allocation_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const i64,
+    file_lengths: *const i64,
+) -> ssize_t {
+    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+    let allocations =
+        Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
+    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+    // SAFETY: as the caller promises.
+    call("weft_readv_list_alloc", || unsafe {
+        Request::lists(memory, Some(allocations), regions)?.read(file)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle; the arrays have as many values as said; the memory is valid for reading.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_writev_list(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const i64,
+    file_lengths: *const i64,
+) -> ssize_t {
+    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+    // SAFETY: as the caller promises.
+    call("weft_writev_list", || unsafe { Request::lists(memory, None, regions)?.write(file) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle; the arrays have as many values as said; the memory is valid for reading.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_writev_list_alloc(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    allocation_count: size_t,
+    allocation_offsets: *const *const c_void,
+    allocation_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const i64,
+    file_lengths: *const i64,
+) -> ssize_t {
+    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+    let allocations =
+        Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
+    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+    // SAFETY: as the caller promises.
+    call("weft_writev_list_alloc", || unsafe {
+        Request::lists(memory, Some(allocations), regions)?.write(file)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing until the operation has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_start_readv_list(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const i64,
+    file_lengths: *const i64,
+) -> *mut weft_op {
+    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+    // SAFETY: as the caller promises.
+    call("weft_start_readv_list", || unsafe { Request::lists(memory, None, regions)?.start_read(file) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing until the operation has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_start_readv_list_alloc(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    allocation_count: size_t,
+    allocation_offsets: *const *const c_void,
+    allocation_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const i64,
+    file_lengths: *const i64,
+) -> *mut weft_op {
+    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+    let allocations =
+        Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
+    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+    // SAFETY: as the caller promises.
+    call("weft_start_readv_list_alloc", || unsafe {
+        Request::lists(memory, Some(allocations), regions)?.start_read(file)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle; the arrays have as many values as said; the memory is valid for reading until the operation has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_start_writev_list(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const i64,
+    file_lengths: *const i64,
+) -> *mut weft_op {
+    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+    // SAFETY: as the caller promises.
+    call("weft_start_writev_list", || unsafe { Request::lists(memory, None, regions)?.start_write(file) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `file` is a handle; the arrays have as many values as said; the memory is valid for reading until the operation has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_start_writev_list_alloc(
+    file: *const weft_file,
+    memory_count: size_t,
+    memory_offsets: *const *const c_void,
+    memory_lengths: *const size_t,
+    allocation_count: size_t,
+    allocation_offsets: *const *const c_void,
+    allocation_lengths: *const size_t,
+    file_count: size_t,
+    file_offsets: *const i64,
+    file_lengths: *const i64,
+) -> *mut weft_op {
+    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+    let allocations =
+        Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
+    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+    // SAFETY: as the caller promises.
+    call("weft_start_writev_list_alloc", || unsafe {
+        Request::lists(memory, Some(allocations), regions)?.start_write(file)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parents(memory: &[(u64, u64)], allocations: &[(u64, u64)]) -> bool {
+        let extents = |list: &[(u64, u64)]| -> Vec<Extent> {
+            list.iter().map(|&(offset, bytes)| Extent::new(offset, bytes)).collect()
+        };
+        check_parents(&extents(memory), extents(allocations)).is_ok()
+    }
+
+    #[test]
+    fn every_piece_lies_in_an_allocation() {
+        assert!(parents(&[(100, 10), (150, 50), (20, 1)], &[(100, 100), (20, 5)]));
+        assert!(parents(&[(5, 0)], &[]), "a piece without bytes may be anywhere");
+        assert!(!parents(&[(5, 1)], &[]));
+        assert!(!parents(&[(99, 2)], &[(100, 100)]));
+        assert!(!parents(&[(199, 2)], &[(100, 100)]));
+        assert!(parents(&[(150, 40)], &[(100, 100), (120, 5), (149, 1)]), "one within another");
+    }
+}
