@@ -147,6 +147,126 @@ fn what_fails_is_listed_and_the_rest_is_copied() {
     assert_eq!(cluster.weft(&["cat", &format!("{}tree/*", cluster.url())]), "1\n2\n");
 }
 
+/// The bytes of `a[rows, columns]` of an array with `width` elements of `element` bytes in a row that begins at `offset`, cut out by
+/// hand.
+fn slice(
+    file: &[u8],
+    offset: usize,
+    (width, element): (usize, usize),
+    rows: std::ops::Range<usize>,
+    columns: std::ops::Range<usize>,
+) -> Vec<u8> {
+    let place = |row: usize, column: usize| offset + (row * width + column) * element;
+    rows.flat_map(|row| file[place(row, columns.start)..place(row, columns.end)].to_vec()).collect()
+}
+
+#[test]
+fn a_part_of_a_file_is_shown() {
+    let cluster = Cluster::start(3);
+    let dir = cluster.scratch("dump");
+    let numbers: Vec<u8> = (0..60_000u32).flat_map(|number| f64::from(number).to_le_bytes()).collect();
+    let file = [vec![0xee; 512], numbers].concat();
+    std::fs::write(dir.join("array"), &file).unwrap();
+    let url = format!("{}array", cluster.url());
+    cluster.weft(&["cp", "--strip-bytes", "4K", text(&dir.join("array")), &url]);
+    let dump = |arguments: &[&str]| {
+        let output =
+            cluster.command(&[&["dump"], arguments, &[&url]].concat()).output().expect("weft can be run");
+        expect_success("weft dump", &output);
+        output.stdout
+    };
+
+    let block = dump(&["--subarray", "200,300:17,250:100,50:f64", "--offset", "512"]);
+    assert!(block == slice(&file, 512, (300, 8), 17..117, 250..300), "raw into a pipe");
+    let column = dump(&["--subarray", "200,300:0,299:200,1:8", "--offset", "512"]);
+    assert!(column == slice(&file, 512, (300, 8), 0..200, 299..300));
+    // In Fortran's order the same array is 300 by 200, and its columns are what C calls rows.
+    let fortran = dump(&["--subarray", "300,200:250,17:50,100:f64:F", "--offset", "512"]);
+    assert!(fortran == block);
+    let range = dump(&["--offset", "1000", "--bytes", "70001"]);
+    sh_in(&dir, "dd if=array of=range bs=1 skip=1000 count=70001 status=none");
+    assert!(range == std::fs::read(dir.join("range")).unwrap());
+    assert!(dump(&[]) == file);
+
+    let table = dump(&["--subarray", "200,300:9,7:2,3:f64", "--offset", "512", "--format", "f64"]);
+    let table = String::from_utf8(table).unwrap();
+    let words: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words, [["[9,7]", "2707.0", "2708.0", "2709.0"], ["[10,7]", "3007.0", "3008.0", "3009.0"]]);
+    let hex = String::from_utf8(dump(&["--offset", "508", "--bytes", "20", "--format", "hex"])).unwrap();
+    assert!(hex.starts_with("000001fc  ee ee ee ee 00 00 00 00  "), "{hex}");
+
+    let run = |arguments: &[&str]| {
+        complaint(
+            &cluster.command(&[&["dump"], arguments, &[&url]].concat()).output().expect("weft can be run"),
+        )
+    };
+    let said = run(&["--subarray", "201,300:200,0:1,1:f64", "--offset", "512"]);
+    assert!(said.contains("has 480512 bytes, and the part asked for ends at 480520"), "{said}");
+    assert!(run(&["--offset", "480000", "--bytes", "1K"]).contains("ends at 481024"));
+    assert!(run(&["--offset", "1M"]).contains("there is nothing at 1048576"));
+    assert!(run(&["--bytes", "9", "--format", "u16"]).contains("not whole numbers"));
+}
+
+#[test]
+fn a_part_of_a_file_is_copied_out_and_in() {
+    let cluster = Cluster::start(3);
+    let dir = cluster.scratch("blocks");
+    // An array of 1000 by 2000 elements of 5 bytes, put together of four blocks, in no order.
+    let (height, width, element) = (1000, 2000, 5);
+    let array: Vec<u8> = (0..(height * width * element) as u32)
+        .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
+        .collect();
+    let url = format!("{}array", cluster.url());
+    let blocks = [(600..1000, 700..2000), (0..600, 0..700), (600..1000, 0..700), (0..600, 700..2000)];
+    let block_file = dir.join("block");
+    let spec = |(rows, columns): &(std::ops::Range<usize>, std::ops::Range<usize>)| {
+        format!("1000,2000:{},{}:{},{}:5", rows.start, columns.start, rows.len(), columns.len())
+    };
+    for block in &blocks {
+        std::fs::write(&block_file, slice(&array, 0, (width, element), block.0.clone(), block.1.clone()))
+            .unwrap();
+        let (from, spec) = (text(&block_file), spec(block));
+        cluster.weft(&[
+            "cp",
+            "-q",
+            "--subarray",
+            &spec,
+            "--offset",
+            "100",
+            "--strip-bytes",
+            "64K",
+            from,
+            &url,
+        ]);
+    }
+    let whole = cluster.command(&["dump", "--offset", "100", &url]).output().unwrap().stdout;
+    assert!(whole == array);
+    assert_eq!(json(&cluster.weft(&["stripe", "get", "--json", &url]))[0]["layout"]["strip_bytes"], 65536);
+
+    std::fs::remove_file(&block_file).unwrap();
+    let inner = (1..999, 3..1997);
+    cluster.weft(&["cp", "--subarray", &spec(&inner), "--offset", "100", &url, text(&dir)]);
+    assert!(
+        std::fs::read(dir.join("array")).unwrap() == slice(&array, 0, (width, element), inner.0, inner.1)
+    );
+
+    let run = |arguments: &[&str]| {
+        complaint(&cluster.command(&[&["cp"], arguments].concat()).output().expect("weft can be run"))
+    };
+    let local = dir.join("local");
+    std::fs::write(&local, [7; 99]).unwrap();
+    let said = run(&["--subarray", "10,10:0,0:5,4:5", text(&local), &url]);
+    assert!(said.contains("has 99 bytes, and the subarray 100"), "{said}");
+    let said = run(&["--subarray", "9000,9000:8999,0:1,1:5", &url, text(&local)]);
+    assert!(said.contains("the part asked for ends at"), "{said}");
+    assert_eq!(std::fs::read(&local).unwrap(), [7; 99], "nothing is touched before it is known to fit");
+    assert!(run(&["--subarray", "9:0:1:5", &url, &format!("{url}2")]).contains("a local one"));
+    assert!(
+        run(&["--subarray", "9:0:1:5", text(&local), text(&local), cluster.url()])
+            .contains("copies one file")
+    );
+}
+
 #[test]
 fn names_are_made_listed_moved_and_removed() {
     let cluster = Cluster::start(1);

@@ -43,6 +43,8 @@ pub enum Command {
     Ls(ls::Args),
     /// Write files to standard output.
     Cat(cat::Args),
+    /// Show or extract a range of a file, or a block of an array in it.
+    Dump(dump::Args),
     /// Remove files and directories.
     Rm(rm::Args),
     /// Make directories.
@@ -99,6 +101,11 @@ mod tests {
             "weft umount /mnt",
             "weft cp -r a b weft://h:7400/c",
             "weft cp -rp weft://h:7400/c . --jobs 8",
+            "weft cp --subarray 1000,1000:0,500:10,10:f64 weft:/x block.bin",
+            "weft cp --subarray 1000,1000:0,500:10,10:f64:F --offset 512 block.bin weft:/x --servers 2",
+            "weft dump --bytes 64 weft:/x",
+            "weft dump --subarray 1000,500:10,0:2,8:f64be weft:/x --format hex -q",
+            "weft dump --offset 1M --bytes 4K --format u16 weft:/x",
             "weft ls -la weft:/x",
             "weft rm -rf weft:/x",
             "weft mkdir -p weft:/x/y",
@@ -128,6 +135,11 @@ mod tests {
             "weft cp a",
             "weft up --dir D --sync --nosync",
             "weft cp -r a b --jobs 0",
+            "weft cp a b --offset 5",
+            "weft cp -r --subarray 10:0:1:1 a b",
+            "weft dump --subarray 10:0:1:1 --bytes 5 a",
+            "weft dump --subarray 10:0:11:1 a",
+            "weft dump --format f80 a",
             "weft nothing",
         ] {
             assert!(parse(line).is_err(), "{line}");

@@ -6,6 +6,7 @@
 //!   launch/     a whole cluster on this machine
 //!   place       what an argument means: a local path, or a path in a weft file system
 //!   session     connections and keys
+//!   part        what a range or subarray of a file is, and moving it
 //!   tree        directories, walked and removed
 //!   bench/      measurements, each with the machine's own limit from the same run
 //!   help/       the texts of `weft help SUBJECT`
@@ -20,7 +21,9 @@ mod commands;
 mod copy;
 mod help;
 mod launch;
+mod numbers;
 mod output;
+mod part;
 mod place;
 mod session;
 mod size;

@@ -2,6 +2,7 @@
 
 use super::LayoutArgs;
 use crate::copy::{self, Kind, Options, Outcome, Pair, Side};
+use crate::part::{Part, Subarray};
 use crate::place::Place;
 use crate::session::{ConnectArgs, Session};
 use crate::{Reported, size};
@@ -15,7 +16,16 @@ use std::time::Instant;
 ///
 /// As with cp, the last argument is where to: into it where it is a directory. Symbolic links are copied as links with -r and
 /// followed without. Where something cannot be copied the rest goes on; what failed is listed and the exit code is 1.
+///
+/// With --subarray, one side is an array in a weft file and the other a local file that holds just a block of it. From weft, the
+/// local file is made or overwritten; the block must be in the file. To weft, the local file must have exactly the block's bytes; the
+/// weft file is made where there is none, and otherwise keeps everything outside of the block; it grows as far as the block's last byte.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  weft cp -r results weft:/                                            a directory into the root
+  weft cp --subarray 1000,500:10,0:2,8:f64 weft:/a block.bin           a[10:12, 0:8] of 1000 by 500 doubles
+  weft cp --subarray 1000,500:10,0:2,8:f64 block.bin weft:/a           and back again")]
 pub struct Args {
     /// What to copy, and where to; on either side weft://HOST:PORT/PATH or a local path.
     #[arg(required = true, num_args = 2.., value_name = "PLACE")]
@@ -32,6 +42,13 @@ pub struct Args {
     /// No progress bar.
     #[arg(short, long)]
     quiet: bool,
+    /// Only a block of an array, as DIMS:STARTS:COUNTS:ELEMENT[:C|F]; `weft help dump` tells more.
+    #[arg(long, value_name = "SPEC", value_parser = Subarray::parse,
+          conflicts_with_all = ["recursive", "preserve", "jobs"])]
+    subarray: Option<Subarray>,
+    /// With --subarray: where the array begins in the weft file.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, requires = "subarray")]
+    offset: Option<u64>,
     #[command(flatten)]
     layout: LayoutArgs,
     #[command(flatten)]
@@ -61,7 +78,7 @@ pub fn run(args: Args) -> Result<()> {
         let contents = argument.ends_with("/.") || argument == ".";
         from.extend(ends(&session, argument)?.into_iter().map(|end| (end, contents)));
     }
-    let pairs = pair_up(from, &to)?;
+    let mut pairs = pair_up(from, &to)?;
     let options = Options {
         recursive: args.recursive,
         preserve: args.preserve,
@@ -71,7 +88,14 @@ pub fn run(args: Args) -> Result<()> {
     };
     let bar = progress_bar(args.quiet);
     let begun = Instant::now();
-    let outcome = copy::copy(pairs, &options, &bar);
+    let outcome = match &args.subarray {
+        None => copy::copy(pairs, &options, &bar),
+        Some(_) if pairs.len() > 1 => bail!("--subarray copies one file, and there are {}", pairs.len()),
+        Some(subarray) => {
+            let part = Part::array(args.offset.unwrap_or(0), subarray)?;
+            copy::copy_part(&pairs.swap_remove(0), &part, &options, &bar)?
+        }
+    };
     bar.finish_and_clear();
     report(&outcome, begun.elapsed().as_secs_f64(), !args.quiet && !bar.is_hidden())
 }
@@ -109,7 +133,8 @@ fn pair_up(from: Vec<(End, bool)>, to: &End) -> Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-fn progress_bar(quiet: bool) -> ProgressBar {
+/// For bytes that move; drawn on terminals only.
+pub(super) fn progress_bar(quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(5) };
     let template = "{bar:30} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left";
     let style = ProgressStyle::with_template(template).expect("the template is correct");

@@ -6,6 +6,7 @@ pub mod cp;
 pub mod df;
 pub mod down;
 pub mod du;
+pub mod dump;
 pub mod help;
 pub mod init;
 pub mod ls;
@@ -38,6 +39,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Cp(args) => cp::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Cat(args) => cat::run(args),
+        Command::Dump(args) => dump::run(args),
         Command::Rm(args) => rm::run(args),
         Command::Mkdir(args) => mkdir::run(args),
         Command::Mv(args) => mv::run(args),

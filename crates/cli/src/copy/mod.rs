@@ -10,11 +10,15 @@
 //!
 //! Holes stay holes: a local source is asked where its data is (SEEK_DATA), and blocks of zeros are not written. What fails is
 //! remembered and the rest goes on.
+//!
+//! A part of a weft file and a local file that holds just it are copied by [`copy_part`].
 
+mod block;
 mod file;
 mod queue;
 mod side;
 
+pub use block::copy_part;
 pub use side::{Kind, Side};
 
 use anyhow::{Context, Result, bail};

@@ -1,0 +1,301 @@
+//! Parts of files: a range, or a subarray as `DIMS:STARTS:COUNTS:ELEMENT[:ORDER]`.
+//!
+//! ```text
+//!   4,6:1,2:2,3:f64          . . . . . .      an array of 4 by 6 numbers of 8 bytes; of it 2 by 3
+//!                            . . # # # .      from row 1 and column 2 on
+//!                            . . # # # .
+//!                            . . . . . .
+//! ```
+//!
+//! A part is moved window by window, so that memory is bounded however large it is.
+
+use crate::numbers::Number;
+use crate::size::parse_bytes;
+use anyhow::{Result, bail};
+use std::io::{IoSlice, IoSliceMut};
+use weft_client::File;
+use weft_layout::{Order, Regions};
+use weft_wire::limits::REGION_LEVELS_MAX;
+
+/// Most bytes moved at a time.
+const WINDOW_BYTES: u64 = 8 << 20;
+const SHAPE: &str = "DIMS:STARTS:COUNTS:ELEMENT[:C|F], for example 1000,1000:0,500:10,10:f64";
+
+/// A rectangular block of an array.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subarray {
+    dims: Vec<u64>,
+    starts: Vec<u64>,
+    counts: Vec<u64>,
+    element_bytes: u64,
+    /// Where the element was given as a kind of number.
+    number: Option<Number>,
+    order: Order,
+}
+
+impl Subarray {
+    /// Reads what a command line says.
+    pub fn parse(text: &str) -> Result<Subarray, String> {
+        let fields: Vec<&str> = text.split(':').collect();
+        let (dims, starts, counts, element, order) = match fields[..] {
+            [dims, starts, counts, element] => (dims, starts, counts, element, "C"),
+            [dims, starts, counts, element, order] => (dims, starts, counts, element, order),
+            _ => return Err(format!("has {} fields; write {SHAPE}", fields.len())),
+        };
+        let order = match order {
+            "C" => Order::C,
+            "F" => Order::Fortran,
+            _ => return Err(format!("`{order}` is no order; write C (last index fastest) or F (first)")),
+        };
+        let number = Number::parse(element);
+        let element_bytes = number.map_or_else(|| parse_bytes(element), |number| Ok(number.bytes() as u64));
+        let element_bytes = element_bytes
+            .map_err(|_| format!("`{element}` is neither a size nor a number like u16 or f64"))?;
+        let (dims, starts, counts) =
+            (integers("dims", dims)?, integers("starts", starts)?, integers("counts", counts)?);
+        let subarray = Subarray { dims, starts, counts, element_bytes, number, order };
+        subarray.check()?;
+        Ok(subarray)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let axes = self.dims.len();
+        if self.starts.len() != axes || self.counts.len() != axes {
+            let (starts, counts) = (self.starts.len(), self.counts.len());
+            return Err(format!(
+                "{axes} dims with {starts} starts and {counts} counts; give one each per dimension"
+            ));
+        }
+        if axes > REGION_LEVELS_MAX {
+            return Err(format!("{axes} dimensions; at most {REGION_LEVELS_MAX}"));
+        }
+        for (axis, ((dim, start), count)) in self.dims.iter().zip(&self.starts).zip(&self.counts).enumerate()
+        {
+            if *count == 0 {
+                return Err(format!("dimension {axis}: a count of 0"));
+            }
+            if start.checked_add(*count).is_none_or(|end| end > *dim) {
+                return Err(format!("dimension {axis}: {count} from {start} on are not within {dim}"));
+            }
+        }
+        if self.element_bytes == 0 {
+            return Err("elements of 0 bytes".into());
+        }
+        self.regions(0).validate(1, REGION_LEVELS_MAX).map_err(|_| "the array has 2^63 bytes or more".into())
+    }
+
+    /// The kind of number that its elements are, where that was said.
+    pub fn number(&self) -> Option<Number> {
+        self.number
+    }
+
+    fn regions(&self, offset: u64) -> Regions {
+        let (dims, starts, counts) = (self.dims.clone(), self.starts.clone(), self.counts.clone());
+        Regions::subarray(offset, dims, starts, counts, self.element_bytes, self.order)
+    }
+
+    /// Axes, the one whose index varies fastest first.
+    fn axes(&self) -> Vec<usize> {
+        let axes = 0..self.dims.len();
+        if self.order == Order::C { axes.rev().collect() } else { axes.collect() }
+    }
+
+    /// The index in the array of the block's `element`-th element, in its own order.
+    fn index(&self, mut element: u64) -> Vec<u64> {
+        let mut index = self.starts.clone();
+        for axis in self.axes() {
+            index[axis] += element % self.counts[axis];
+            element /= self.counts[axis];
+        }
+        index
+    }
+
+    /// The number of the element at `index` in the whole array.
+    fn place(&self, index: &[u64]) -> u64 {
+        self.axes().iter().rev().fold(0, |place, axis| place * self.dims[*axis] + index[*axis])
+    }
+}
+
+fn integers(what: &str, text: &str) -> Result<Vec<u64>, String> {
+    let integer = |number: &str| number.parse().map_err(|_| format!("{what}: `{number}` is no whole number"));
+    text.split(',').map(integer).collect()
+}
+
+/// What of a file is meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Part {
+    /// Adjacent bytes.
+    Range {
+        /// Where they begin.
+        offset: u64,
+        /// How many.
+        bytes: u64,
+    },
+    /// A block of an array.
+    Array {
+        /// Where the array begins.
+        offset: u64,
+        /// The block.
+        subarray: Subarray,
+    },
+}
+
+impl Part {
+    /// A block of an array that begins at `offset`.
+    pub fn array(offset: u64, subarray: &Subarray) -> Result<Part> {
+        if subarray.regions(offset).validate(1, REGION_LEVELS_MAX).is_err() {
+            bail!("the array begins at {offset} and ends behind 2^63");
+        }
+        Ok(Part::Array { offset, subarray: subarray.clone() })
+    }
+
+    /// As the library takes it.
+    pub fn regions(&self) -> Regions {
+        match self {
+            Part::Range { offset, bytes } => Regions::contiguous(*offset, *bytes),
+            Part::Array { offset, subarray } => subarray.regions(*offset),
+        }
+    }
+
+    /// Number of bytes.
+    pub fn bytes(&self) -> u64 {
+        self.regions().total_bytes()
+    }
+
+    /// Refuses a part that is not within a file of `file_bytes`.
+    pub fn check_within(&self, name: &str, file_bytes: u64) -> Result<()> {
+        let end = self.regions().span().map_or(0, |span| span.end());
+        if end > file_bytes {
+            bail!("{name} has {file_bytes} bytes, and the part asked for ends at {end}");
+        }
+        Ok(())
+    }
+
+    /// Bytes after which a new line begins: those of a row of the block.
+    pub fn row_bytes(&self) -> u64 {
+        match self {
+            Part::Range { .. } => u64::MAX,
+            Part::Array { subarray, .. } => {
+                let fastest = subarray.axes().first().map_or(1, |axis| subarray.counts[*axis]);
+                fastest * subarray.element_bytes
+            }
+        }
+    }
+
+    /// Bytes of an element, where there are elements.
+    pub fn element_bytes(&self) -> Option<u64> {
+        match self {
+            Part::Range { .. } => None,
+            Part::Array { subarray, .. } => Some(subarray.element_bytes),
+        }
+    }
+
+    /// Where in the file the byte at `position` of the part is.
+    pub fn file_offset(&self, position: u64) -> u64 {
+        match self {
+            Part::Range { offset, .. } => offset + position,
+            Part::Array { offset, subarray } => {
+                let element = subarray.place(&subarray.index(position / subarray.element_bytes));
+                offset + element * subarray.element_bytes + position % subarray.element_bytes
+            }
+        }
+    }
+
+    /// The index of the element at `position`, of `unit_bytes` each where the part is a range: `[3,17]`.
+    pub fn label(&self, position: u64, unit_bytes: u64) -> String {
+        let index = match self {
+            Part::Range { .. } => vec![position / unit_bytes],
+            Part::Array { subarray, .. } => subarray.index(position / subarray.element_bytes),
+        };
+        let numbers: Vec<String> = index.iter().map(u64::to_string).collect();
+        format!("[{}]", numbers.join(","))
+    }
+}
+
+/// Reads a part; `take` gets its bytes in order.
+pub fn read(file: &File, part: &Part, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+    let regions = part.regions();
+    let mut buffer = vec![0; part.bytes().min(WINDOW_BYTES) as usize];
+    let mut cutter = regions.cutter();
+    while !cutter.is_at_end() {
+        let window = cutter.take(WINDOW_BYTES);
+        let memory = &mut buffer[..window.total_bytes() as usize];
+        let read = file.read_list(&mut [IoSliceMut::new(memory)], &window)?;
+        if read < memory.len() as u64 {
+            bail!("the file became shorter while it was read");
+        }
+        take(memory)?;
+    }
+    Ok(())
+}
+
+/// Writes a part; `fill` is asked for its bytes in order.
+pub fn write(file: &File, part: &Part, mut fill: impl FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
+    let regions = part.regions();
+    let mut buffer = vec![0; part.bytes().min(WINDOW_BYTES) as usize];
+    let mut cutter = regions.cutter();
+    while !cutter.is_at_end() {
+        let window = cutter.take(WINDOW_BYTES);
+        let memory = &mut buffer[..window.total_bytes() as usize];
+        fill(memory)?;
+        file.write_list(&[IoSlice::new(memory)], &window)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offsets(text: &str) -> Vec<u64> {
+        let part = Part::array(100, &Subarray::parse(text).unwrap()).unwrap();
+        (0..part.bytes()).map(|position| part.file_offset(position)).collect()
+    }
+
+    #[test]
+    fn a_block_is_where_its_regions_are() {
+        for text in ["4,6:1,2:2,3:f64", "4,6:1,2:2,3:f64:F", "10:3:4:3", "3,4,5:0,1,2:3,2,3:u16be:F"] {
+            let regions = Part::array(100, &Subarray::parse(text).unwrap()).unwrap().regions();
+            let flat: Vec<u64> = regions.extents().flat_map(|extent| extent.offset..extent.end()).collect();
+            assert_eq!(offsets(text), flat, "{text}");
+        }
+    }
+
+    #[test]
+    fn rows_and_indices_follow_the_order() {
+        let part = |text: &str| Part::array(0, &Subarray::parse(text).unwrap()).unwrap();
+        let c = part("4,6:1,2:2,3:f64");
+        assert_eq!((c.bytes(), c.row_bytes()), (48, 24));
+        assert_eq!(c.label(24, 8), "[2,2]");
+        assert_eq!(c.label(8, 8), "[1,3]");
+        let fortran = part("4,6:1,2:2,3:f64:F");
+        assert_eq!((fortran.row_bytes(), fortran.label(16, 8)), (16, "[1,3]".to_string()));
+        assert_eq!(Part::Range { offset: 7, bytes: 100 }.label(16, 8), "[2]");
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (text, what) in [
+            ("10:0:5", "3 fields"),
+            ("10,10:0:5:4", "2 dims with 1 starts"),
+            ("10:6:5:4", "dimension 0: 5 from 6 on are not within 10"),
+            ("10:0:0:4", "a count of 0"),
+            ("10:0:5:0", "elements of 0 bytes"),
+            ("10:0:5:f63", "`f63` is neither"),
+            ("10:0:x:4", "counts: `x`"),
+            ("10:0:5:4:D", "`D` is no order"),
+            ("9999999999,9999999999:0,0:1,1:8", "2^63"),
+        ] {
+            let error = Subarray::parse(text).unwrap_err();
+            assert!(error.contains(what), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_part_must_be_within_its_file() {
+        let part = Part::array(10, &Subarray::parse("4,6:1,2:2,3:1").unwrap()).unwrap();
+        assert!(part.check_within("f", 10 + 2 * 6 + 5).is_ok());
+        let error = part.check_within("f", 10 + 2 * 6 + 4).unwrap_err().to_string();
+        assert_eq!(error, "f has 26 bytes, and the part asked for ends at 27");
+    }
+}
