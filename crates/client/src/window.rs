@@ -147,7 +147,7 @@ impl Common {
         cut.file.put(&mut out);
         let encoded = out.into_bytes();
         let fits =
-            cut.file.parts.len() <= REGION_PARTS_MAX && encoded.len() + BODY_REST_BYTES <= BODY_BYTES_MAX;
+            cut.file.part_count() <= REGION_PARTS_MAX && encoded.len() + BODY_REST_BYTES <= BODY_BYTES_MAX;
         let shares = if fits { self.runs_of_shares(&cut) } else { None };
         let Some(shares) = shares else {
             return Err(cut.halves().expect("one byte always fits a request"));

@@ -15,6 +15,52 @@ use std::ops::Range;
 use crate::joined::{Joined, Run};
 use crate::region::{Extent, Level, Order, Region, Regions};
 
+/// What there is to walk in a part of a request.
+#[derive(Debug, Clone)]
+pub(crate) enum Form<'a> {
+    Nest(Nest),
+    List(&'a [Extent]),
+    Repeat(Repetition<'a>),
+}
+
+/// The fields of a [`Region::Repeat`].
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Repetition<'a> {
+    pub(crate) offset: u64,
+    pub(crate) count: u64,
+    pub(crate) stride_bytes: i64,
+    pub(crate) body: &'a Regions,
+}
+
+impl<'a> Form<'a> {
+    pub(crate) fn of(region: &'a Region) -> Form<'a> {
+        Form::Nest(match region {
+            Region::Contiguous(extent) => {
+                Nest { offset: extent.offset, block_bytes: extent.bytes, loops: Vec::new() }
+            }
+            Region::Strided { offset, levels, .. } if levels.iter().any(|level| level.count == 0) => {
+                Nest::nothing(*offset)
+            }
+            Region::Strided { offset, block_bytes, levels } => {
+                Nest::fold(*offset, *block_bytes, levels.iter().rev().copied())
+            }
+            Region::Subarray { offset, dims, starts, counts, element_bytes, order } => {
+                let axes =
+                    dims.iter().zip(starts).zip(counts).map(|((&dim, &start), &count)| (dim, start, count));
+                match order {
+                    Order::C => Nest::of_array(*offset, *element_bytes, axes.rev()),
+                    Order::Fortran => Nest::of_array(*offset, *element_bytes, axes),
+                }
+            }
+            Region::List(extents) => return Form::List(extents),
+            Region::Repeat { offset, count, stride_bytes, body } => {
+                let (offset, count, stride_bytes) = (*offset, *count, *stride_bytes);
+                return Form::Repeat(Repetition { offset, count, stride_bytes, body });
+            }
+        })
+    }
+}
+
 /// A regular region in normal form. Loops are innermost first; none has a count of 0 or 1.
 #[derive(Debug, Clone)]
 pub(crate) struct Nest {
@@ -25,30 +71,6 @@ pub(crate) struct Nest {
 }
 
 impl Nest {
-    /// The normal form of `region`, or its extents when it is an explicit list.
-    pub(crate) fn of(region: &Region) -> Result<Nest, &[Extent]> {
-        match region {
-            Region::Contiguous(extent) => {
-                Ok(Nest { offset: extent.offset, block_bytes: extent.bytes, loops: Vec::new() })
-            }
-            Region::Strided { offset, levels, .. } if levels.iter().any(|level| level.count == 0) => {
-                Ok(Nest::nothing(*offset))
-            }
-            Region::Strided { offset, block_bytes, levels } => {
-                Ok(Nest::fold(*offset, *block_bytes, levels.iter().rev().copied()))
-            }
-            Region::Subarray { offset, dims, starts, counts, element_bytes, order } => {
-                let axes =
-                    dims.iter().zip(starts).zip(counts).map(|((&dim, &start), &count)| (dim, start, count));
-                Ok(match order {
-                    Order::C => Nest::of_array(*offset, *element_bytes, axes.rev()),
-                    Order::Fortran => Nest::of_array(*offset, *element_bytes, axes),
-                })
-            }
-            Region::List(extents) => Err(extents),
-        }
-    }
-
     /// `axes` are (dim, start, count), fastest varying first.
     fn of_array(
         offset: u64,
@@ -105,98 +127,186 @@ impl Nest {
 #[derive(Debug, Clone)]
 struct NestCursor {
     nest: Nest,
-    /// Loop counters of the next block, innermost first.
-    indices: Vec<u64>,
+    /// Counters of the loops around the innermost one, innermost first.
+    outer_indices: Vec<u64>,
+    /// Where the current run of the innermost loop begins.
+    run_offset: u64,
+    /// Blocks of the current run that are still to come.
+    run_left: u64,
+    /// Where the next of them is.
     next_offset: u64,
-    blocks_total: u64,
-    blocks_left: u64,
+    stride_bytes: i64,
 }
 
 impl NestCursor {
     fn new(nest: Nest) -> NestCursor {
-        let blocks = nest.blocks();
+        let innermost = nest.loops.first();
         NestCursor {
-            indices: vec![0; nest.loops.len()],
+            outer_indices: vec![0; nest.loops.len().saturating_sub(1)],
+            run_offset: nest.offset,
+            run_left: if nest.block_bytes == 0 { 0 } else { innermost.map_or(1, |level| level.count) },
             next_offset: nest.offset,
-            blocks_total: blocks,
-            blocks_left: blocks,
+            stride_bytes: innermost.map_or(0, |level| level.stride_bytes),
             nest,
         }
     }
 
+    #[inline]
     fn next(&mut self) -> Option<Extent> {
-        if self.blocks_left == 0 {
+        if self.run_left == 0 && !self.next_run() {
             return None;
         }
         let block = Extent { offset: self.next_offset, bytes: self.nest.block_bytes };
-        self.blocks_left -= 1;
-        for (level, index) in self.nest.loops.iter().zip(&mut self.indices) {
-            if *index + 1 < level.count {
-                *index += 1;
-                self.next_offset = self.next_offset.wrapping_add_signed(level.stride_bytes);
-                break;
-            }
-            self.next_offset = self.next_offset.wrapping_sub(index.wrapping_mul(level.stride_bytes as u64));
-            *index = 0;
-        }
+        self.run_left -= 1;
+        self.next_offset = self.next_offset.wrapping_add_signed(self.stride_bytes);
         Some(block)
     }
 
-    /// Passes over `blocks` blocks, of which there must be as many left. O(loops).
-    fn skip_blocks(&mut self, blocks: u64) {
-        self.blocks_left -= blocks;
-        let mut position = self.blocks_total - self.blocks_left;
-        self.next_offset = self.nest.offset;
-        for (level, index) in self.nest.loops.iter().zip(&mut self.indices) {
-            *index = position % level.count;
-            position /= level.count;
-            self.next_offset = self.next_offset.wrapping_add(index.wrapping_mul(level.stride_bytes as u64));
+    fn next_run(&mut self) -> bool {
+        let Some((innermost, outer)) = self.nest.loops.split_first() else { return false };
+        for (level, index) in outer.iter().zip(&mut self.outer_indices) {
+            if *index + 1 < level.count {
+                *index += 1;
+                self.run_offset = self.run_offset.wrapping_add_signed(level.stride_bytes);
+                self.next_offset = self.run_offset;
+                self.run_left = innermost.count;
+                return true;
+            }
+            self.run_offset = self.run_offset.wrapping_sub(index.wrapping_mul(level.stride_bytes as u64));
+            *index = 0;
         }
+        false
     }
 
-    /// Passes over blocks that lie in `gap`, as far as the current run of the innermost loop goes, all at
-    /// once. Returns how many bytes of the stream that was.
-    fn skip_in(&mut self, gap: Range<u64>) -> u64 {
-        let (Some(inner), Some(&index)) = (self.nest.loops.first(), self.indices.first()) else { return 0 };
-        let first_end = self.next_offset + self.nest.block_bytes;
-        let is_first_in = gap.start <= self.next_offset && first_end <= gap.end;
-        if self.blocks_left == 0 || inner.stride_bytes <= 0 || !is_first_in {
+    /// Passes over `blocks` blocks, or as many as there are left, and returns how many it were. O(loops).
+    fn skip_blocks(&mut self, blocks: u64) -> u64 {
+        if blocks <= self.run_left {
+            self.run_left -= blocks;
+            self.next_offset = self.next_offset.wrapping_add(blocks.wrapping_mul(self.stride_bytes as u64));
+            return blocks;
+        }
+        let Some((innermost, outer)) = self.nest.loops.split_first() else {
+            return std::mem::take(&mut self.run_left);
+        };
+        let runs_passed = outer
+            .iter()
+            .zip(&self.outer_indices)
+            .rev()
+            .fold(0, |runs, (level, index)| runs * level.count + index);
+        let passed = runs_passed * innermost.count + (innermost.count - self.run_left);
+        let skipped = blocks.min(self.nest.blocks() - passed);
+        // The last block that is passed over stays within its run, also where it ends all of them.
+        let last = passed + skipped - 1;
+        let mut run = last / innermost.count;
+        self.run_offset = self.nest.offset;
+        for (level, index) in outer.iter().zip(&mut self.outer_indices) {
+            *index = run % level.count;
+            run /= level.count;
+            self.run_offset = self.run_offset.wrapping_add(index.wrapping_mul(level.stride_bytes as u64));
+        }
+        let run_passed = last % innermost.count + 1;
+        self.run_left = innermost.count - run_passed;
+        self.next_offset = self.run_offset.wrapping_add(run_passed.wrapping_mul(self.stride_bytes as u64));
+        skipped
+    }
+
+    /// Passes over blocks that lie in `gap`, as far as the current run goes, all at once. Returns how many bytes
+    /// of the stream that was.
+    fn skip_in(&mut self, gap: &Range<u64>) -> u64 {
+        if self.run_left == 0 {
             return 0;
         }
-        let in_gap = (gap.end - first_end) / inner.stride_bytes as u64 + 1;
-        let blocks = in_gap.min(inner.count - index);
+        let next = Extent { offset: self.next_offset, bytes: self.nest.block_bytes };
+        let blocks = repetitions_in(gap, next, self.stride_bytes, self.run_left);
         self.skip_blocks(blocks);
         blocks * self.nest.block_bytes
+    }
+}
+
+/// How many of `count` repetitions of `first` one after the other lie in `gap`, from the first one on.
+fn repetitions_in(gap: &Range<u64>, first: Extent, stride_bytes: i64, count: u64) -> u64 {
+    if first.offset < gap.start || first.end() > gap.end {
+        return 0;
+    }
+    let room = if stride_bytes > 0 { gap.end - first.end() } else { first.offset - gap.start };
+    match stride_bytes.unsigned_abs() {
+        0 => count,
+        step => (room / step + 1).min(count),
     }
 }
 
 #[derive(Debug, Clone)]
 enum PartCursor<'a> {
     Nest(NestCursor),
-    List(std::slice::Iter<'a, Extent>),
+    List {
+        extents: std::slice::Iter<'a, Extent>,
+        /// What their offsets count from.
+        origin: u64,
+    },
 }
 
-impl<'a> PartCursor<'a> {
-    fn of(region: &'a Region) -> PartCursor<'a> {
-        match Nest::of(region) {
-            Ok(nest) => PartCursor::Nest(NestCursor::new(nest)),
-            Err(extents) => PartCursor::List(extents.iter()),
-        }
+impl PartCursor<'_> {
+    fn nothing() -> Self {
+        PartCursor::List { extents: [].iter(), origin: 0 }
     }
 
+    #[inline]
     fn next(&mut self) -> Option<Extent> {
         match self {
             PartCursor::Nest(nest) => nest.next(),
-            PartCursor::List(extents) => extents.find(|extent| extent.bytes > 0).copied(),
+            PartCursor::List { extents, origin } => {
+                let extent = extents.find(|extent| extent.bytes > 0)?;
+                Some(Extent { offset: extent.offset.wrapping_add(*origin), bytes: extent.bytes })
+            }
         }
+    }
+}
+
+/// A repeat that a cursor is in.
+#[derive(Debug, Clone)]
+struct OpenRepeat<'a> {
+    parts: &'a [Region],
+    stride_bytes: i64,
+    /// With the current one.
+    iterations_left: u64,
+    /// What offsets of the current iteration count from.
+    origin: u64,
+    /// Around the bytes of one iteration, from its origin.
+    span: Extent,
+    /// In one iteration.
+    bytes: u64,
+    /// Where in the request stream the current iteration ends.
+    stream_end: u64,
+    /// The parts that follow this one, and what their offsets count from.
+    parts_after: std::slice::Iter<'a, Region>,
+    origin_after: u64,
+}
+
+impl OpenRepeat<'_> {
+    /// How many iterations lie in `gap` as a whole, the current one first.
+    fn iterations_in(&self, gap: &Range<u64>) -> u64 {
+        let current = Extent { offset: self.origin.wrapping_add(self.span.offset), ..self.span };
+        repetitions_in(gap, current, self.stride_bytes, self.iterations_left)
+    }
+
+    /// Passes over `iterations` iterations, fewer than are left.
+    fn skip(&mut self, iterations: u64) {
+        self.iterations_left -= iterations;
+        self.stream_end += iterations * self.bytes;
+        self.origin = self.origin.wrapping_add(iterations.wrapping_mul(self.stride_bytes as u64));
     }
 }
 
 /// A position in the blocks of some regions, in request order.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor<'a> {
+    /// The parts to come of the request, or of the innermost open repeat.
     parts: std::slice::Iter<'a, Region>,
+    /// What their offsets count from.
+    origin: u64,
     part: PartCursor<'a>,
+    /// Outermost first.
+    repeats: Vec<OpenRepeat<'a>>,
     /// What is left of the current block; empty only at the end.
     block: Extent,
     stream_offset: u64,
@@ -213,10 +323,11 @@ impl<'a> Cursor<'a> {
     }
 
     fn over(parts: &'a [Region]) -> Cursor<'a> {
-        let none = PartCursor::List([].iter());
         let mut cursor = Cursor {
             parts: parts.iter(),
-            part: none,
+            origin: 0,
+            part: PartCursor::nothing(),
+            repeats: Vec::new(),
             block: Extent { offset: 0, bytes: 0 },
             stream_offset: 0,
         };
@@ -225,6 +336,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The current block, without what was passed over of it.
+    #[inline]
     pub(crate) fn block(&self) -> Option<Extent> {
         (self.block.bytes > 0).then_some(self.block)
     }
@@ -235,33 +347,39 @@ impl<'a> Cursor<'a> {
     }
 
     /// Goes to the next block.
+    #[inline]
     pub(crate) fn advance(&mut self) {
         self.stream_offset += self.block.bytes;
         self.load_block();
     }
 
-    /// Goes past the current block and, cheaply, past those that follow it and end at or before `limit`
-    /// without beginning before it. May stop early.
-    pub(crate) fn skip_to(&mut self, limit: u64) {
-        self.stream_offset += self.block.bytes;
-        if let PartCursor::Nest(nest) = &mut self.part {
-            self.stream_offset += nest.skip_in(self.block.offset..limit);
+    /// Goes past the current block, which lies in `gap`, and, cheaply, past those that follow it and lie in
+    /// `gap` too. May stop early.
+    pub(crate) fn skip_in(&mut self, gap: Range<u64>) {
+        let mut in_gap = self.repeats.iter().map(|repeat| repeat.iterations_in(&gap)).enumerate();
+        if let Some((depth, iterations)) = in_gap.find(|(_, iterations)| *iterations > 0) {
+            self.skip_iterations(depth, iterations);
+        } else {
+            self.stream_offset += self.block.bytes;
+            if let PartCursor::Nest(nest) = &mut self.part {
+                self.stream_offset += nest.skip_in(&gap);
+            }
         }
         self.load_block();
     }
 
-    /// Passes over `bytes` of the stream: O(loops) within a regular part, one step per extent in a list.
+    /// Passes over `bytes` of the stream: O(loops) within a regular part, one step per extent in a list, and one
+    /// for all whole iterations of a repeat.
     pub(crate) fn advance_bytes(&mut self, mut bytes: u64) {
         while bytes >= self.block.bytes && self.block.bytes > 0 {
             bytes -= self.block.bytes;
             self.stream_offset += self.block.bytes;
             if let PartCursor::Nest(nest) = &mut self.part {
-                let blocks = (bytes / nest.nest.block_bytes).min(nest.blocks_left);
-                let skipped = blocks * nest.nest.block_bytes;
-                nest.skip_blocks(blocks);
+                let skipped = nest.skip_blocks(bytes / nest.nest.block_bytes) * nest.nest.block_bytes;
                 bytes -= skipped;
                 self.stream_offset += skipped;
             }
+            bytes -= self.skip_whole_iterations(bytes);
             self.load_block();
         }
         let within = bytes.min(self.block.bytes);
@@ -269,16 +387,91 @@ impl<'a> Cursor<'a> {
         self.stream_offset += within;
     }
 
+    /// Passes over what is left of the current iteration and whole ones after it, in the outermost repeat where
+    /// that is at most `bytes`. The current block must be passed. Returns how many bytes it were.
+    fn skip_whole_iterations(&mut self, bytes: u64) -> u64 {
+        let stream_offset = self.stream_offset;
+        let rest_of = |repeat: &OpenRepeat| repeat.stream_end - stream_offset;
+        let Some(depth) = self.repeats.iter().position(|repeat| rest_of(repeat) <= bytes) else { return 0 };
+        let repeat = &self.repeats[depth];
+        let whole = (bytes - rest_of(repeat)) / repeat.bytes;
+        self.skip_iterations(depth, 1 + whole.min(repeat.iterations_left - 1));
+        self.stream_offset - stream_offset
+    }
+
+    /// Goes to the end of the `iterations`-th iteration from now of the repeat at `depth`, the current one being
+    /// the first, without loading the block that follows.
+    fn skip_iterations(&mut self, depth: usize, iterations: u64) {
+        self.repeats.truncate(depth + 1);
+        let repeat = &mut self.repeats[depth];
+        repeat.skip(iterations - 1);
+        self.stream_offset = repeat.stream_end;
+        self.parts = [].iter();
+        self.part = PartCursor::nothing();
+    }
+
+    #[inline]
     fn load_block(&mut self) {
-        self.block = loop {
-            if let Some(block) = self.part.next() {
-                break block;
-            }
-            match self.parts.next() {
-                Some(region) => self.part = PartCursor::of(region),
-                None => break Extent { offset: self.block.end(), bytes: 0 },
-            }
+        self.block = match self.part.next() {
+            Some(block) => block,
+            None => self.first_block_of_next_part(),
         };
+    }
+
+    fn first_block_of_next_part(&mut self) -> Extent {
+        self.part = PartCursor::nothing();
+        loop {
+            if let Some(region) = self.parts.next() {
+                self.open(region);
+            } else if !self.next_iteration() {
+                return Extent { offset: self.block.end(), bytes: 0 };
+            }
+            if let Some(block) = self.part.next() {
+                return block;
+            }
+        }
+    }
+
+    fn open(&mut self, region: &'a Region) {
+        match Form::of(region) {
+            Form::Nest(nest) => {
+                let offset = nest.offset.wrapping_add(self.origin);
+                self.part = PartCursor::Nest(NestCursor::new(Nest { offset, ..nest }));
+            }
+            Form::List(extents) => {
+                self.part = PartCursor::List { extents: extents.iter(), origin: self.origin }
+            }
+            Form::Repeat(Repetition { offset, count, stride_bytes, body }) => {
+                let Some(span) = body.span().filter(|_| count > 0) else { return };
+                let (bytes, origin) = (body.total_bytes(), self.origin.wrapping_add(offset));
+                let parts_after = std::mem::replace(&mut self.parts, body.parts.iter());
+                self.repeats.push(OpenRepeat {
+                    parts: &body.parts,
+                    stride_bytes,
+                    iterations_left: count,
+                    origin,
+                    span,
+                    bytes,
+                    stream_end: self.stream_offset + bytes,
+                    parts_after,
+                    origin_after: std::mem::replace(&mut self.origin, origin),
+                });
+            }
+        }
+    }
+
+    /// Begins the next iteration of the innermost repeat, or leaves it. False where there is none.
+    fn next_iteration(&mut self) -> bool {
+        let Some(repeat) = self.repeats.last_mut() else { return false };
+        if repeat.iterations_left > 1 {
+            repeat.skip(1);
+            self.origin = repeat.origin;
+            self.parts = repeat.parts.iter();
+        } else if let Some(over) = self.repeats.pop() {
+            self.parts = over.parts_after;
+            self.origin = over.origin_after;
+        }
+        true
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A request names bytes by [`Regions`], a sequence of parts. The bytes of the parts, end to end, are the
 //! *request stream*: the order in which the program means them. A part is one extent, nested strides, a block
-//! of an n-d array, or a plain list, so that a slice of a NumPy array or an MPI datatype is a few words
-//! however many pieces it has. The same type describes the memory side of a request, with offsets from some
+//! of an n-d array, a plain list, or any of these repeated as a whole, so that a slice of a NumPy array or an MPI
+//! datatype is a few words however many pieces it has. The same type describes the memory side of a request, with offsets from some
 //! base address.
 //!
 //! ```text
@@ -12,6 +12,12 @@
 //!   offset   8   12          24  28          40  44
 //!            ##..##..........##..##..........##..##
 //!   stream   01  23          45  67          89  AB
+//!
+//!   Repeat { offset: 8, count: 3, stride_bytes: 16, body: [List [1 × 0, 3 × 5], Contiguous 2 × 2] }
+//!
+//!   offset   8    13         24   29         40   45
+//!            #.##.###........#.##.###........#.##.###
+//!   stream   0 45 123        6 AB 789        C GH DEF
 //! ```
 //!
 //! ```
@@ -32,7 +38,7 @@
 
 use thiserror::Error;
 
-use crate::extents::{Extents, Nest};
+use crate::extents::{Extents, Form, Repetition};
 use crate::window::Cutter;
 
 /// Every offset is below this, and so is every count of bytes: what a signed 64-bit file offset can say.
@@ -108,6 +114,18 @@ pub enum Region {
     },
     /// Extents one by one.
     List(Vec<Extent>),
+    /// Regions of any form, repeated as a whole. ([`Region::Strided`] says the same of a single block, and is
+    /// walked faster.)
+    Repeat {
+        /// What the offsets of `body` count from, the first time.
+        offset: u64,
+        /// Number of repetitions; 0 makes the region empty.
+        count: u64,
+        /// Distance from the start of one to the start of the next; may be negative or zero.
+        stride_bytes: i64,
+        /// What is repeated.
+        body: Regions,
+    },
 }
 
 impl Region {
@@ -122,20 +140,30 @@ impl Region {
                 saturating_product(*element_bytes, counts.iter().copied())
             }
             Region::List(extents) => extents.iter().fold(0, |sum, extent| sum.saturating_add(extent.bytes)),
+            Region::Repeat { count, body, .. } => body.total_bytes().saturating_mul(*count),
         }
     }
 
-    fn validate(&self, part: usize, max_levels: usize) -> Result<(), RegionError> {
+    fn validate(&self, bounds: &mut Bounds) -> Result<(), RegionError> {
+        let part = bounds.part;
         let levels = match self {
             Region::Strided { levels, .. } => levels.len(),
             Region::Subarray { dims, .. } => dims.len(),
             Region::Contiguous(_) | Region::List(_) => 0,
+            Region::Repeat { .. } => 1,
         };
-        if levels > max_levels {
-            return Err(RegionError::TooManyLevels { part, levels, max_levels });
+        let levels = bounds.outer_levels + levels;
+        if levels > bounds.max_levels {
+            return Err(RegionError::TooManyLevels { part, levels, max_levels: bounds.max_levels });
         }
-        if let Region::Subarray { dims, starts, counts, .. } = self {
-            validate_axes(part, dims, starts, counts)?;
+        match self {
+            Region::Subarray { dims, starts, counts, .. } => validate_axes(part, dims, starts, counts)?,
+            Region::Repeat { body, .. } => {
+                bounds.outer_levels += 1;
+                body.validate_parts(bounds)?;
+                bounds.outer_levels -= 1;
+            }
+            Region::Contiguous(_) | Region::Strided { .. } | Region::List(_) => {}
         }
         let total_bytes = self.total_bytes();
         if total_bytes >= OFFSET_LIMIT {
@@ -156,24 +184,71 @@ impl Region {
             Region::List(extents) => {
                 extents.iter().all(|extent| extent.bytes == 0 || extent.end() <= OFFSET_LIMIT)
             }
+            Region::Repeat { offset, count, stride_bytes, body } => {
+                let body_end = body.span().map_or(0, |span| span.end());
+                reach(*offset, body_end, &[Level { count: *count, stride_bytes: *stride_bytes }]).is_some()
+            }
         }
     }
 
     /// The smallest extent around all bytes of a valid region.
     fn span(&self) -> Option<Extent> {
-        match Nest::of(self) {
-            Ok(nest) if nest.block_bytes == 0 => None,
-            Ok(nest) => reach(nest.offset, nest.block_bytes, &nest.loops),
-            Err(extents) => extents.iter().filter(|extent| extent.bytes > 0).copied().reduce(around),
+        match Form::of(self) {
+            Form::Nest(nest) if nest.block_bytes == 0 => None,
+            Form::Nest(nest) => reach(nest.offset, nest.block_bytes, &nest.loops),
+            Form::List(extents) => extents.iter().filter(|extent| extent.bytes > 0).copied().reduce(around),
+            Form::Repeat(Repetition { count: 0, .. }) => None,
+            Form::Repeat(Repetition { offset, count, stride_bytes, body }) => {
+                let span = body.span()?;
+                reach(offset + span.offset, span.bytes, &[Level { count, stride_bytes }])
+            }
         }
     }
 
     fn piece_count(&self) -> u64 {
-        match Nest::of(self) {
-            Ok(nest) => nest.blocks(),
-            Err(extents) => extents.iter().filter(|extent| extent.bytes > 0).count() as u64,
+        match Form::of(self) {
+            Form::Nest(nest) => nest.blocks(),
+            Form::List(extents) => extents.iter().filter(|extent| extent.bytes > 0).count() as u64,
+            Form::Repeat(repetition) => repetition.body.piece_count().saturating_mul(repetition.count),
         }
     }
+
+    /// Number of parts in bodies, itself not counted.
+    fn inner_part_count(&self) -> usize {
+        match self {
+            Region::Repeat { body, .. } => body.part_count(),
+            _ => 0,
+        }
+    }
+
+    /// Adds `bytes` to every offset (modulo 2^64).
+    pub(crate) fn shift(&mut self, bytes: u64) {
+        match self {
+            Region::Contiguous(extent) => extent.offset = extent.offset.wrapping_add(bytes),
+            Region::Strided { offset, .. }
+            | Region::Subarray { offset, .. }
+            | Region::Repeat { offset, .. } => {
+                *offset = offset.wrapping_add(bytes);
+            }
+            Region::List(extents) => {
+                for extent in extents {
+                    extent.offset = extent.offset.wrapping_add(bytes);
+                }
+            }
+        }
+    }
+}
+
+/// What validation may still accept, and where it is.
+struct Bounds {
+    max_parts: usize,
+    max_levels: usize,
+    /// Parts seen so far, with those of bodies.
+    parts: usize,
+    /// Index of the outermost part.
+    part: usize,
+    /// Repeats around the current part.
+    outer_levels: usize,
 }
 
 /// A request: parts, one after the other.
@@ -190,9 +265,11 @@ pub struct Regions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RegionError {
     /// The request has too many parts.
-    #[error("{parts} region parts in one request: at most {max_parts}; split the request or use a list")]
+    #[error(
+        "{parts} or more region parts in one request: at most {max_parts}; split the request or use a list"
+    )]
     TooManyParts {
-        /// Parts in the request.
+        /// Parts that were counted, with those of repeated bodies.
         parts: usize,
         /// Parts allowed.
         max_parts: usize,
@@ -202,7 +279,7 @@ pub enum RegionError {
     TooManyLevels {
         /// Index of the part.
         part: usize,
-        /// Its levels or dimensions.
+        /// Its levels or dimensions, each repeat around them counted as one.
         levels: usize,
         /// Levels allowed.
         max_levels: usize,
@@ -288,22 +365,43 @@ impl Regions {
         self
     }
 
-    /// Checks everything that the rest of this crate relies on: at most `max_parts` parts (a list is one
-    /// part) of at most `max_levels` levels or dimensions each, subarrays inside their arrays, every byte at an
-    /// offset below 2^63, and fewer than 2^63 bytes in all. A part without bytes may be anywhere.
+    /// `body` repeated `count` times, the first with its offset 0 at `offset`, each `stride_bytes` after the
+    /// one before.
+    pub fn repeat(offset: u64, count: u64, stride_bytes: i64, body: Regions) -> Regions {
+        Region::Repeat { offset, count, stride_bytes, body }.into()
+    }
+
+    /// Checks everything that the rest of this crate relies on: at most `max_parts` parts (a list is one part,
+    /// and those of repeated bodies count) of at most `max_levels` levels or dimensions each (where each repeat
+    /// around them counts), subarrays inside their arrays, every byte and the beginning of every repetition at
+    /// an offset below 2^63, and fewer than 2^63 bytes in all. A part without bytes may be anywhere.
     pub fn validate(&self, max_parts: usize, max_levels: usize) -> Result<(), RegionError> {
-        if self.parts.len() > max_parts {
-            return Err(RegionError::TooManyParts { parts: self.parts.len(), max_parts });
+        let mut bounds = Bounds { max_parts, max_levels, parts: 0, part: 0, outer_levels: 0 };
+        self.validate_parts(&mut bounds)
+    }
+
+    fn validate_parts(&self, bounds: &mut Bounds) -> Result<(), RegionError> {
+        bounds.parts += self.parts.len();
+        if bounds.parts > bounds.max_parts {
+            return Err(RegionError::TooManyParts { parts: bounds.parts, max_parts: bounds.max_parts });
         }
         let mut total_bytes = 0u64;
-        for (part, region) in self.parts.iter().enumerate() {
-            region.validate(part, max_levels)?;
+        for (index, region) in self.parts.iter().enumerate() {
+            if bounds.outer_levels == 0 {
+                bounds.part = index;
+            }
+            region.validate(bounds)?;
             total_bytes = total_bytes.saturating_add(region.total_bytes());
             if total_bytes >= OFFSET_LIMIT {
-                return Err(RegionError::TooManyBytes { part });
+                return Err(RegionError::TooManyBytes { part: bounds.part });
             }
         }
         Ok(())
+    }
+
+    /// Number of parts, with those of repeated bodies.
+    pub fn part_count(&self) -> usize {
+        self.parts.iter().map(|part| 1 + part.inner_part_count()).sum()
     }
 
     /// Number of bytes in the request stream. O(1) per part, but for lists. Saturates.
@@ -340,13 +438,14 @@ impl Regions {
     }
 
     /// The extents from position `stream_offset` of the request stream on. Getting there takes O(levels) in a
-    /// regular part, and a step per extent in a list.
+    /// regular part, a step per extent in a list, and what one repetition takes in a repeat.
     pub fn extents_from(&self, stream_offset: u64) -> Extents<'_> {
         Extents::from_stream_offset(self, stream_offset)
     }
 
     /// The `bytes` bytes from position `start` of the request stream on, or as many as there are. A regular
-    /// part that is cut becomes at most `2 × levels + 1` regular parts. To cut a long request into many
+    /// part that is cut becomes at most `2 × levels + 1` regular parts, and a repeat windows of one body at either
+    /// end of a shorter repeat. To cut a long request into many
     /// windows, use [`cutter`](Regions::cutter).
     pub fn window(&self, start: u64, bytes: u64) -> Regions {
         let mut cutter = self.cutter();

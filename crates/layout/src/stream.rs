@@ -286,7 +286,9 @@ impl Iterator for OwnBlocks<'_> {
             let stream_minus_logical = self.cursor.stream_offset().wrapping_sub(block.offset);
             let (local_offset, bytes) = self.own(block);
             if bytes == 0 {
-                self.cursor.skip_to(self.layout.logical_offset(self.slot, local_offset));
+                let next_strip = self.layout.logical_offset(self.slot, local_offset);
+                let others_bytes = self.layout.stripe_bytes() - u64::from(self.layout.strip_bytes());
+                self.cursor.skip_in(next_strip.saturating_sub(others_bytes)..next_strip);
                 continue;
             }
             let share_offset = self.share_offset;

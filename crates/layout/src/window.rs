@@ -9,11 +9,12 @@
 //!
 //! Whole iterations of the outer loop are one part (c), however many they are. At either end the inner loops are
 //! cut in the same way: `b` is the whole inner iterations that are left of the first outer one, and `a` and `d`
-//! are cut blocks.
+//! are cut blocks. A repeat is cut alike: a window of one body, whole iterations as a shorter repeat, and a window of one
+//! body.
 
 use std::ops::Range;
 
-use crate::extents::Nest;
+use crate::extents::{Form, Nest, Repetition};
 use crate::region::{Extent, Level, Region, Regions};
 
 /// Cuts [`Regions`] from front to back. All windows together cost one pass over a list, not one pass each.
@@ -35,20 +36,17 @@ use crate::region::{Extent, Level, Region, Regions};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Cutter<'a> {
-    /// What is not passed yet. The first part has bytes left, and so has its extent `passed_extents` if it is
-    /// a list.
+    /// What is left of the first part; it has bytes, unless all are passed.
+    front: Front<'a>,
+    /// The parts after it.
     parts: &'a [Region],
-    /// Extents of the first part that are passed, if it is a list.
-    passed_extents: usize,
-    /// Bytes that are passed of the first part, or of its extent `passed_extents` if it is a list.
-    passed_bytes: u64,
     stream_offset: u64,
 }
 
 impl<'a> Cutter<'a> {
     pub(crate) fn new(regions: &'a Regions) -> Cutter<'a> {
         let mut cutter =
-            Cutter { parts: &regions.parts, passed_extents: 0, passed_bytes: 0, stream_offset: 0 };
+            Cutter { front: Front::List(ListFront::of(&[])), parts: &regions.parts, stream_offset: 0 };
         cutter.drop_finished();
         cutter
     }
@@ -60,139 +58,300 @@ impl<'a> Cutter<'a> {
 
     /// Whether all bytes are passed.
     pub fn is_at_end(&self) -> bool {
-        self.parts.is_empty()
+        self.front.is_finished()
     }
 
     /// Passes over `bytes` bytes, or as many as there are.
-    pub fn skip(&mut self, mut bytes: u64) {
-        while bytes > 0 && !self.is_at_end() {
-            bytes -= self.pass_in_part(bytes);
-        }
+    pub fn skip(&mut self, bytes: u64) {
+        self.pass(bytes, None);
     }
 
     /// The next `bytes` bytes, or as many as there are.
-    pub fn take(&mut self, mut bytes: u64) -> Regions {
+    pub fn take(&mut self, bytes: u64) -> Regions {
         let mut parts = Vec::new();
-        while bytes > 0
-            && let Some(part) = self.parts.first()
-        {
-            let (first_extent, start) = (self.passed_extents, self.passed_bytes);
-            let passed = self.pass_in_part(bytes);
-            bytes -= passed;
-            match Nest::of(part) {
-                Ok(_) if passed == part.total_bytes() => parts.push(part.clone()),
-                Ok(nest) => {
-                    nest_window(
-                        nest.offset,
-                        nest.block_bytes,
-                        &nest.loops,
-                        start..start + passed,
-                        &mut parts,
-                    );
-                }
-                Err(extents) => parts.push(list_window(&extents[first_extent..], start, passed)),
-            }
-        }
+        self.pass(bytes, Some(&mut parts));
         Regions { parts }
     }
 
     /// How many of the next `max_bytes` bytes can be [taken](Cutter::take) as at most `max_descriptors`
-    /// descriptors, where a regular part is one and each extent of a list is one. At least 1, unless at the
-    /// end or a bound is 0; not always the most possible.
+    /// descriptors, where a regular part is one, each extent of a list is one, and a repeat is one more than its
+    /// body. At least 1, unless at the end or a bound is 0; not always the most possible.
     pub fn fit(&self, max_bytes: u64, max_descriptors: usize) -> u64 {
-        let mut rest = self.clone();
-        let (mut bytes_left, mut descriptors_left) = (max_bytes, max_descriptors);
-        while bytes_left > 0
-            && descriptors_left > 0
-            && let Some(part) = rest.parts.first()
-        {
-            let (taken, descriptors) = match Nest::of(part) {
-                Err(extents) => {
-                    list_fit(&extents[rest.passed_extents..], rest.passed_bytes, bytes_left, descriptors_left)
-                }
-                Ok(nest) => {
-                    let total_bytes = part.total_bytes();
-                    let wanted = bytes_left.min(total_bytes - rest.passed_bytes);
-                    let cut_parts_max = if wanted == total_bytes { 1 } else { 2 * nest.loops.len() + 1 };
-                    if cut_parts_max <= descriptors_left {
-                        (wanted, cut_parts_max)
-                    } else if bytes_left < max_bytes {
-                        break;
-                    } else {
-                        let block_left = nest.block_bytes - rest.passed_bytes % nest.block_bytes;
-                        (wanted.min(block_left), descriptors_left)
-                    }
-                }
-            };
-            bytes_left -= taken;
-            descriptors_left -= descriptors;
-            rest.skip(taken);
-        }
-        max_bytes - bytes_left
+        self.fit_within(max_bytes, max_descriptors).0
     }
 
-    /// Passes over up to `bytes` bytes of the first part, and returns how many it were.
-    fn pass_in_part(&mut self, bytes: u64) -> u64 {
+    /// [`fit`](Cutter::fit), and how many descriptors it takes.
+    fn fit_within(&self, max_bytes: u64, max_descriptors: usize) -> (u64, usize) {
+        let mut rest = self.clone();
+        let (mut bytes, mut descriptors) = (0, 0);
+        while bytes < max_bytes && descriptors < max_descriptors && !rest.is_at_end() {
+            let (bytes_left, descriptors_left) = (max_bytes - bytes, max_descriptors - descriptors);
+            let Some((here, taking)) = rest.front.fit(bytes_left, descriptors_left, bytes == 0) else {
+                break;
+            };
+            rest.skip(here);
+            bytes += here;
+            descriptors += taking;
+        }
+        (bytes, descriptors)
+    }
+
+    /// Passes over `bytes` bytes, or as many as there are, and appends them to `window`. Returns how many it
+    /// were.
+    fn pass(&mut self, bytes: u64, mut window: Option<&mut Vec<Region>>) -> u64 {
         let mut left = bytes;
-        match &self.parts[0] {
-            Region::List(extents) => {
-                while left > 0
-                    && let Some(extent) = extents.get(self.passed_extents)
-                {
-                    let passed = left.min(extent.bytes - self.passed_bytes);
-                    left -= passed;
-                    self.passed_bytes += passed;
-                    if self.passed_bytes == extent.bytes {
-                        self.passed_extents += 1;
-                        self.passed_bytes = 0;
-                    }
-                }
-            }
-            regular => {
-                let passed = left.min(regular.total_bytes() - self.passed_bytes);
-                left -= passed;
-                self.passed_bytes += passed;
-            }
+        while left > 0 && !self.is_at_end() {
+            left -= self.front.pass(left, window.as_deref_mut());
+            self.drop_finished();
         }
         self.stream_offset += bytes - left;
-        self.drop_finished();
         bytes - left
     }
 
     fn drop_finished(&mut self) {
-        while let Some((part, next_parts)) = self.parts.split_first() {
-            let has_more = match part {
-                Region::List(extents) => {
-                    let empty_extents =
-                        extents[self.passed_extents..].iter().take_while(|extent| extent.bytes == 0).count();
-                    self.passed_extents += empty_extents;
-                    self.passed_extents < extents.len()
-                }
-                regular => self.passed_bytes < regular.total_bytes(),
-            };
-            if has_more {
-                return;
-            }
-            self.parts = next_parts;
-            (self.passed_extents, self.passed_bytes) = (0, 0);
+        while self.front.is_finished()
+            && let Some((part, parts_after)) = self.parts.split_first()
+        {
+            self.front = Front::of(part);
+            self.parts = parts_after;
         }
     }
 }
 
-/// How many of the `bytes` bytes from `start` on of a list are in its first `max_extents` extents, and in how
-/// many.
-fn list_fit(extents: &[Extent], start: u64, bytes: u64, max_extents: usize) -> (u64, usize) {
-    let (mut taken, mut taken_extents, mut skip) = (0, 0, start);
-    for extent in extents {
-        if taken == bytes || taken_extents == max_extents {
-            break;
+/// What is left of a part.
+#[derive(Debug, Clone)]
+enum Front<'a> {
+    Nest(NestFront<'a>),
+    List(ListFront<'a>),
+    Repeat(Box<RepeatFront<'a>>),
+}
+
+impl<'a> Front<'a> {
+    fn of(part: &'a Region) -> Front<'a> {
+        match Form::of(part) {
+            Form::Nest(nest) => {
+                Front::Nest(NestFront { part, nest, total_bytes: part.total_bytes(), passed_bytes: 0 })
+            }
+            Form::List(extents) => Front::List(ListFront::of(extents)),
+            Form::Repeat(repetition) => Front::Repeat(Box::new(RepeatFront::of(repetition))),
         }
-        let here = (extent.bytes - skip).min(bytes - taken);
-        taken += here;
-        taken_extents += usize::from(here > 0);
-        skip = 0;
     }
-    (taken, taken_extents)
+
+    fn is_finished(&self) -> bool {
+        match self {
+            Front::Nest(nest) => nest.passed_bytes == nest.total_bytes,
+            Front::List(list) => list.extents.is_empty(),
+            Front::Repeat(repeat) => repeat.begun.is_none() && repeat.whole_left() == 0,
+        }
+    }
+
+    /// Passes over up to `bytes` bytes, appends them to `window`, and returns how many it were.
+    fn pass(&mut self, bytes: u64, window: Option<&mut Vec<Region>>) -> u64 {
+        match self {
+            Front::Nest(nest) => nest.pass(bytes, window),
+            Front::List(list) => list.pass(bytes, window),
+            Front::Repeat(repeat) => repeat.pass(bytes, window),
+        }
+    }
+
+    /// How many of the next `bytes` bytes can be taken as at most `max_descriptors` descriptors, and as how
+    /// many. At least 1 byte if it `must`, else `None` where it is better not to begin.
+    fn fit(&self, bytes: u64, max_descriptors: usize, must: bool) -> Option<(u64, usize)> {
+        match self {
+            Front::Nest(nest) => nest.fit(bytes, max_descriptors, must),
+            Front::List(list) => Some(list.fit(bytes, max_descriptors)),
+            Front::Repeat(repeat) => Some(repeat.fit(bytes, max_descriptors)),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct NestFront<'a> {
+    part: &'a Region,
+    nest: Nest,
+    total_bytes: u64,
+    passed_bytes: u64,
+}
+
+impl NestFront<'_> {
+    fn pass(&mut self, bytes: u64, window: Option<&mut Vec<Region>>) -> u64 {
+        let start = self.passed_bytes;
+        let passed = bytes.min(self.total_bytes - start);
+        self.passed_bytes += passed;
+        match window {
+            Some(parts) if passed == self.total_bytes => parts.push(self.part.clone()),
+            Some(parts) => {
+                let Nest { offset, block_bytes, loops } = &self.nest;
+                nest_window(*offset, *block_bytes, loops, start..start + passed, parts);
+            }
+            None => {}
+        }
+        passed
+    }
+
+    fn fit(&self, bytes: u64, max_descriptors: usize, must: bool) -> Option<(u64, usize)> {
+        let wanted = bytes.min(self.total_bytes - self.passed_bytes);
+        let descriptors_max = if wanted == self.total_bytes { 1 } else { 2 * self.nest.loops.len() + 1 };
+        if descriptors_max <= max_descriptors {
+            return Some((wanted, descriptors_max));
+        }
+        let block_left = self.nest.block_bytes - self.passed_bytes % self.nest.block_bytes;
+        must.then(|| (wanted.min(block_left), max_descriptors))
+    }
+}
+
+#[derive(Debug, Clone)]
+struct ListFront<'a> {
+    /// The first one has bytes that are not passed.
+    extents: &'a [Extent],
+    /// Of the first one.
+    passed_bytes: u64,
+}
+
+impl<'a> ListFront<'a> {
+    fn of(extents: &'a [Extent]) -> ListFront<'a> {
+        let mut list = ListFront { extents, passed_bytes: 0 };
+        list.drop_empty();
+        list
+    }
+
+    fn pass(&mut self, bytes: u64, window: Option<&mut Vec<Region>>) -> u64 {
+        let mut left = bytes;
+        let mut taken = Vec::new();
+        while left > 0
+            && let Some((extent, extents_after)) = self.extents.split_first()
+        {
+            let here = left.min(extent.bytes - self.passed_bytes);
+            if window.is_some() {
+                taken.push(Extent { offset: extent.offset + self.passed_bytes, bytes: here });
+            }
+            left -= here;
+            self.passed_bytes += here;
+            if self.passed_bytes == extent.bytes {
+                self.extents = extents_after;
+                self.passed_bytes = 0;
+                self.drop_empty();
+            }
+        }
+        if let Some(parts) = window {
+            parts.push(Region::List(taken));
+        }
+        bytes - left
+    }
+
+    fn drop_empty(&mut self) {
+        while let Some((Extent { bytes: 0, .. }, extents_after)) = self.extents.split_first() {
+            self.extents = extents_after;
+        }
+    }
+
+    fn fit(&self, bytes: u64, max_extents: usize) -> (u64, usize) {
+        let (mut taken, mut taken_extents, mut passed_bytes) = (0, 0, self.passed_bytes);
+        for extent in self.extents {
+            if taken == bytes || taken_extents == max_extents {
+                break;
+            }
+            let here = (extent.bytes - passed_bytes).min(bytes - taken);
+            taken += here;
+            taken_extents += usize::from(here > 0);
+            passed_bytes = 0;
+        }
+        (taken, taken_extents)
+    }
+}
+
+#[derive(Debug, Clone)]
+struct RepeatFront<'a> {
+    repetition: Repetition<'a>,
+    body_bytes: u64,
+    body_descriptors: usize,
+    /// Iterations that are passed or begun.
+    iterations: u64,
+    /// What is left of the last of them.
+    begun: Option<Cutter<'a>>,
+}
+
+impl<'a> RepeatFront<'a> {
+    fn of(repetition: Repetition<'a>) -> RepeatFront<'a> {
+        let body_bytes = repetition.body.total_bytes();
+        let body_descriptors = descriptors(repetition.body);
+        let iterations = if body_bytes == 0 { repetition.count } else { 0 };
+        RepeatFront { repetition, body_bytes, body_descriptors, iterations, begun: None }
+    }
+
+    fn whole_left(&self) -> u64 {
+        self.repetition.count - self.iterations
+    }
+
+    fn pass(&mut self, bytes: u64, mut window: Option<&mut Vec<Region>>) -> u64 {
+        let mut left = bytes - self.pass_begun(bytes, window.as_deref_mut());
+        let whole = (left / self.body_bytes).min(self.whole_left());
+        if whole > 0 {
+            if let Some(parts) = window.as_deref_mut() {
+                self.push_whole(whole, parts);
+            }
+            self.iterations += whole;
+            left -= whole * self.body_bytes;
+        }
+        if left > 0 && self.whole_left() > 0 {
+            self.begun = Some(self.repetition.body.cutter());
+            self.iterations += 1;
+            left -= self.pass_begun(left, window);
+        }
+        bytes - left
+    }
+
+    fn pass_begun(&mut self, bytes: u64, mut window: Option<&mut Vec<Region>>) -> u64 {
+        let Some(rest) = &mut self.begun else { return 0 };
+        let parts_before = window.as_ref().map_or(0, |parts| parts.len());
+        let passed = rest.pass(bytes, window.as_deref_mut());
+        if rest.is_at_end() {
+            self.begun = None;
+        }
+        let offset = self.iteration_offset(self.iterations - 1);
+        window.into_iter().flat_map(|parts| &mut parts[parts_before..]).for_each(|part| part.shift(offset));
+        passed
+    }
+
+    /// Appends the next `count` iterations.
+    fn push_whole(&self, count: u64, parts: &mut Vec<Region>) {
+        let offset = self.iteration_offset(self.iterations);
+        let Repetition { stride_bytes, body, .. } = self.repetition;
+        if count > 1 {
+            return parts.push(Region::Repeat { offset, count, stride_bytes, body: body.clone() });
+        }
+        let mut parts_of_one = body.cutter().take(self.body_bytes).parts;
+        parts_of_one.iter_mut().for_each(|part| part.shift(offset));
+        parts.append(&mut parts_of_one);
+    }
+
+    fn iteration_offset(&self, index: u64) -> u64 {
+        self.repetition.offset.wrapping_add(index.wrapping_mul(self.repetition.stride_bytes as u64))
+    }
+
+    fn fit(&self, bytes: u64, max_descriptors: usize) -> (u64, usize) {
+        if let Some(rest) = &self.begun {
+            return rest.fit_within(bytes, max_descriptors);
+        }
+        let whole = (bytes / self.body_bytes).min(self.whole_left());
+        if whole > 0 && self.body_descriptors < max_descriptors {
+            return (whole * self.body_bytes, self.body_descriptors + 1);
+        }
+        let (here, taking) =
+            self.repetition.body.cutter().fit_within(bytes.min(self.body_bytes), max_descriptors);
+        // Another one that is whole would make a repeat of the two, with all descriptors of the body.
+        (here, if here == self.body_bytes { max_descriptors } else { taking })
+    }
+}
+
+/// What [`Cutter::fit`] counts.
+fn descriptors(regions: &Regions) -> usize {
+    let of_part = |part: &Region| match part {
+        Region::List(extents) => extents.len(),
+        Region::Repeat { body, .. } => 1 + descriptors(body),
+        Region::Contiguous(_) | Region::Strided { .. } | Region::Subarray { .. } => 1,
+    };
+    regions.parts.iter().map(of_part).sum()
 }
 
 /// Appends the part `range` of the stream of a nest of `loops`, innermost first. Of the outermost loop this
@@ -227,24 +386,4 @@ fn nest_window(offset: u64, block_bytes: u64, loops: &[Level], range: Range<u64>
     if last_bytes > 0 {
         nest_window(iteration_offset(last), block_bytes, inner, 0..last_bytes, parts);
     }
-}
-
-/// The `bytes` bytes from `start` on of the stream of a list, none of them past its end.
-fn list_window(extents: &[Extent], start: u64, bytes: u64) -> Region {
-    let (mut skip, mut left) = (start, bytes);
-    let mut window = Vec::new();
-    for extent in extents {
-        if left == 0 {
-            break;
-        }
-        if skip >= extent.bytes {
-            skip -= extent.bytes;
-            continue;
-        }
-        let taken = left.min(extent.bytes - skip);
-        window.push(Extent { offset: extent.offset + skip, bytes: taken });
-        left -= taken;
-        skip = 0;
-    }
-    Region::List(window)
 }

@@ -15,9 +15,9 @@ pub const UNIT_BYTES_MAX: usize = 1 << 20;
 pub const SHARE_BYTES_MAX: u64 = 1 << 30;
 /// Extents of an explicit list in one request: each takes at most 20 bytes in its delta form.
 pub const LIST_EXTENTS_MAX: usize = 4096;
-/// Parts (descriptors) of one composed region list in one request.
+/// Parts (descriptors) of one composed region list in one request, those of repeated bodies included.
 pub const REGION_PARTS_MAX: usize = 256;
-/// Nested loops of one strided descriptor, and dimensions of a subarray.
+/// Nested loops of one strided descriptor and dimensions of a subarray, and the repeats around them.
 pub const REGION_LEVELS_MAX: usize = 16;
 /// Memory pieces (runs) described to the server in one request, on transports with remote memory.
 pub const MEMORY_RUNS_MAX: usize = 8192;

@@ -7,14 +7,20 @@
 //!            | 2 offset block_bytes levels(u8) (count stride)*     strided, outermost loop first
 //!            | 3 offset element_bytes order(u8) dims(u8) (dim start count)*
 //!            | 4 extents (gap bytes)*                              list; gap: from the end of the extent before, zig-zag
+//!            | 5 offset count stride parts part*                   repeat of a body; offsets inside count from its own
 //! ```
 //!
-//! All integers are LEB128, signed ones zig-zag. 1,000 pieces of 24 bytes at a distance of 3 KiB:
+//! Other integers are LEB128, signed ones zig-zag. Bodies of repeats nest; their parts count with the others, and each
+//! repeat is a level of what it holds, so that neither number nor depth of parts goes beyond the limits of a flat
+//! request. 1,000 pieces of 24 bytes at a distance of 3 KiB:
 //! as a pattern 8 bytes, as a list 3,000, as flat 16-byte pairs 16,000.
 
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 use crate::limits::{LIST_EXTENTS_MAX, REGION_LEVELS_MAX, REGION_PARTS_MAX};
 use weft_layout::{Extent, Level, Order, Region, Regions};
+
+/// An empty list.
+const PART_BYTES_MIN: usize = 2;
 
 fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
@@ -62,20 +68,46 @@ fn put_region(region: &Region, out: &mut Writer) {
                 end = extent.offset.wrapping_add(extent.bytes);
             }
         }
+        Region::Repeat { offset, count, stride_bytes, body } => {
+            out.raw(&[5]);
+            out.varint(*offset);
+            out.varint(*count);
+            out.varint(zigzag(*stride_bytes));
+            out.varint(body.parts.len() as u64);
+            for region in &body.parts {
+                put_region(region, out);
+            }
+        }
     }
 }
 
-fn get_levels(input: &mut Reader<'_>) -> Result<usize, DecodeError> {
-    let count = usize::from(u8::get(input)?);
-    if count > REGION_LEVELS_MAX { Err(DecodeError::Count(count as u64)) } else { Ok(count) }
+/// What may still come, of a request or of the body of a repeat.
+struct Room {
+    /// Parts, in this body and all others to come.
+    parts: usize,
+    /// Levels within the repeats that are open.
+    levels: usize,
 }
 
-fn get_region(input: &mut Reader<'_>) -> Result<Region, DecodeError> {
+impl Room {
+    fn take_parts(&mut self, count: u64, input: &Reader<'_>) -> Result<usize, DecodeError> {
+        let fits = count <= self.parts as u64 && count * PART_BYTES_MIN as u64 <= input.remaining() as u64;
+        let count = usize::try_from(count).ok().filter(|_| fits).ok_or(DecodeError::Count(count))?;
+        self.parts -= count;
+        Ok(count)
+    }
+
+    fn check_levels(&self, count: usize) -> Result<usize, DecodeError> {
+        if count > self.levels { Err(DecodeError::Count(count as u64)) } else { Ok(count) }
+    }
+}
+
+fn get_region(input: &mut Reader<'_>, room: &mut Room) -> Result<Region, DecodeError> {
     match u8::get(input)? {
         1 => Ok(Region::Contiguous(Extent { offset: input.varint()?, bytes: input.varint()? })),
         2 => {
             let (offset, block_bytes) = (input.varint()?, input.varint()?);
-            let levels = (0..get_levels(input)?)
+            let levels = (0..room.check_levels(u8::get(input)?.into())?)
                 .map(|_| Ok(Level { count: input.varint()?, stride_bytes: unzigzag(input.varint()?) }))
                 .collect::<Result<_, DecodeError>>()?;
             Ok(Region::Strided { offset, block_bytes, levels })
@@ -84,7 +116,7 @@ fn get_region(input: &mut Reader<'_>) -> Result<Region, DecodeError> {
             let (offset, element_bytes) = (input.varint()?, input.varint()?);
             let order = if bool::get(input)? { Order::Fortran } else { Order::C };
             let (mut dims, mut starts, mut counts) = (Vec::new(), Vec::new(), Vec::new());
-            for _ in 0..get_levels(input)? {
+            for _ in 0..room.check_levels(u8::get(input)?.into())? {
                 dims.push(input.varint()?);
                 starts.push(input.varint()?);
                 counts.push(input.varint()?);
@@ -106,8 +138,24 @@ fn get_region(input: &mut Reader<'_>) -> Result<Region, DecodeError> {
             }
             Ok(Region::List(extents))
         }
+        5 => {
+            room.check_levels(1)?;
+            let (offset, count) = (input.varint()?, input.varint()?);
+            let stride_bytes = unzigzag(input.varint()?);
+            let parts = input.varint()?;
+            room.levels -= 1;
+            let body = get_parts(parts, input, room)?;
+            room.levels += 1;
+            Ok(Region::Repeat { offset, count, stride_bytes, body })
+        }
         _ => Err(DecodeError::Value("unknown kind of region descriptor")),
     }
+}
+
+fn get_parts(count: u64, input: &mut Reader<'_>, room: &mut Room) -> Result<Regions, DecodeError> {
+    let count = room.take_parts(count, input)?;
+    let parts = (0..count).map(|_| get_region(input, room)).collect::<Result<_, _>>()?;
+    Ok(Regions { parts })
 }
 
 impl Wire for Regions {
@@ -119,12 +167,9 @@ impl Wire for Regions {
         }
     }
     fn get(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let count = input.count(3)?;
-        if count > REGION_PARTS_MAX {
-            return Err(DecodeError::Count(count as u64));
-        }
-        let parts = (0..count).map(|_| get_region(input)).collect::<Result<_, _>>()?;
-        let regions = Regions { parts };
+        let count = u32::get(input)?;
+        let mut room = Room { parts: REGION_PARTS_MAX, levels: REGION_LEVELS_MAX };
+        let regions = get_parts(count.into(), input, &mut room)?;
         regions
             .validate(REGION_PARTS_MAX, REGION_LEVELS_MAX)
             .map_err(|_| DecodeError::Value("regions that do not fit a file"))?;
@@ -151,6 +196,13 @@ impl Wire for Regions {
                     order: Order::C,
                 },
                 Region::List(vec![Extent { offset: 700, bytes: 7 }, Extent { offset: 10, bytes: 3 }]),
+                Region::Repeat {
+                    offset: 1 << 30,
+                    count: 500,
+                    stride_bytes: -4096,
+                    body: Regions::list([Extent { offset: 0, bytes: 8 }, Extent { offset: 40, bytes: 16 }])
+                        .then(Regions::repeat(64, 2, 1024, Regions::contiguous(8, 4))),
+                },
             ],
         }
     }
@@ -159,6 +211,7 @@ impl Wire for Regions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::BODY_BYTES_MAX;
 
     #[test]
     fn every_form_survives_the_wire() {
@@ -191,6 +244,53 @@ mod tests {
     }
 
     #[test]
+    fn a_repeated_list_takes_the_same_bytes_for_any_number_of_repetitions() {
+        let pair = Regions::list([Extent { offset: 0, bytes: 8 }, Extent { offset: 40, bytes: 16 }]);
+        let repeated = |count| Regions::repeat(0, count, 4096, pair.clone()).to_bytes().len();
+        assert_eq!(repeated(1 << 7), repeated((1 << 14) - 1));
+        assert!(repeated(1 << 30) <= 24);
+    }
+
+    fn nested(depth: usize) -> Regions {
+        (0..depth).fold(Regions::contiguous(0, 1), |body, _| Regions::repeat(0, 1, 0, body))
+    }
+
+    #[test]
+    fn repeats_nest_as_deep_as_loops_do() {
+        let deepest = nested(REGION_LEVELS_MAX);
+        assert_eq!(Regions::from_bytes(&deepest.to_bytes()), Ok(deepest));
+        let error = Regions::from_bytes(&nested(REGION_LEVELS_MAX + 1).to_bytes());
+        assert_eq!(error, Err(DecodeError::Count(1)));
+        let bottomless = [&[1, 0, 0, 0][..], &[5, 0, 1, 0, 1].repeat(BODY_BYTES_MAX / 5)].concat();
+        assert_eq!(Regions::from_bytes(&bottomless), Err(DecodeError::Count(1)), "without following it down");
+        let levels = vec![Level { count: 1, stride_bytes: 0 }; REGION_LEVELS_MAX];
+        let error = Regions::from_bytes(&Regions::repeat(0, 1, 0, Regions::strided(0, 1, levels)).to_bytes());
+        assert_eq!(error, Err(DecodeError::Count(REGION_LEVELS_MAX as u64)));
+    }
+
+    #[test]
+    fn parts_of_bodies_count() {
+        let part = Region::Contiguous(Extent { offset: 0, bytes: 1 });
+        let repeats = |body_parts: usize| {
+            let body = Regions { parts: vec![part.clone(); body_parts] };
+            Regions::repeat(0, 1, 0, body.clone()).then(Regions::repeat(0, 1, 0, body)).to_bytes()
+        };
+        let half = REGION_PARTS_MAX / 2;
+        assert!(Regions::from_bytes(&repeats(half - 1)).is_ok());
+        assert_eq!(Regions::from_bytes(&repeats(half)), Err(DecodeError::Count(half as u64)));
+    }
+
+    #[test]
+    fn a_body_that_claims_more_than_it_holds_is_refused_before_allocation() {
+        let mut out = Writer::new();
+        1u32.put(&mut out);
+        out.raw(&[5, 0, 1, 0]);
+        out.varint(200);
+        out.raw(&[1, 0, 1, 1, 0, 1]);
+        assert_eq!(Regions::from_bytes(out.as_bytes()), Err(DecodeError::Count(200)));
+    }
+
+    #[test]
     fn what_does_not_fit_a_file_is_refused() {
         for region in [
             Region::Contiguous(Extent { offset: u64::MAX, bytes: 2 }),
@@ -201,6 +301,8 @@ mod tests {
             },
             Region::Strided { offset: 0, block_bytes: 1, levels: vec![Level { count: 2, stride_bytes: -1 }] },
             Region::List(vec![Extent { offset: 1 << 63, bytes: 1 }]),
+            Region::Repeat { offset: 0, count: u64::MAX, stride_bytes: 1, body: Regions::contiguous(0, 1) },
+            Region::Repeat { offset: 0, count: 2, stride_bytes: -1, body: Regions::contiguous(1, 1) },
         ] {
             let bytes = Regions { parts: vec![region] }.to_bytes();
             assert!(Regions::from_bytes(&bytes).is_err());

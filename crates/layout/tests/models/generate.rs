@@ -19,11 +19,28 @@ pub fn regions() -> impl Strategy<Value = Regions> {
 
 /// One part.
 pub fn region() -> impl Strategy<Value = Region> {
-    prop_oneof![contiguous(), strided(3, 400), strided(1, 6000), subarray(), list()]
+    prop_oneof![contiguous(30_000), strided(3, 400), strided(1, 6000), subarray(), list(500), repeat()]
 }
 
-fn contiguous() -> impl Strategy<Value = Region> {
-    (0u64..100_000, 0u64..30_000).prop_map(|(offset, bytes)| Region::Contiguous(Extent { offset, bytes }))
+/// Up to three nested repeats around parts of every other form.
+fn repeat() -> impl Strategy<Value = Region> {
+    let leaf = prop_oneof![contiguous(2000), strided(2, 60), list(60)];
+    leaf.prop_recursive(3, 12, 3, |inner| {
+        let stride_bytes =
+            prop_oneof![Just(0), -9..=9i64, (-9..=9i64).prop_map(|at| at * 1000), -9000..9000i64];
+        (30_000u64..60_000, 0u64..=4, stride_bytes, vec(inner, 0..=3)).prop_map(
+            |(offset, count, stride_bytes, parts)| {
+                let body = Regions { parts };
+                // Three nested ones would else be too long for a byte-at-a-time model.
+                let count = count.min(20_000 / body.total_bytes().max(1));
+                Region::Repeat { offset, count, stride_bytes, body }
+            },
+        )
+    })
+}
+
+fn contiguous(bytes_max: u64) -> impl Strategy<Value = Region> {
+    (0u64..100_000, 0..bytes_max).prop_map(|(offset, bytes)| Region::Contiguous(Extent { offset, bytes }))
 }
 
 fn strided(levels_max: usize, block_bytes_max: u64) -> impl Strategy<Value = Region> {
@@ -56,9 +73,9 @@ fn subarray() -> impl Strategy<Value = Region> {
     )
 }
 
-fn list() -> impl Strategy<Value = Region> {
-    let extent =
-        (0u64..40, 0u64..5).prop_map(|(at, length)| Extent { offset: at * 1000, bytes: length * 500 });
+fn list(unit_bytes: u64) -> impl Strategy<Value = Region> {
+    let extent = (0u64..40, 0u64..5)
+        .prop_map(move |(at, length)| Extent { offset: at * 2 * unit_bytes, bytes: length * unit_bytes });
     vec(extent, 0..10).prop_map(Region::List)
 }
 
@@ -83,6 +100,13 @@ pub fn bytes_of(regions: &Regions) -> Vec<u64> {
                         .collect();
                     let at = offset + element_bytes * number_of(index, dims, *order);
                     offsets.extend(at..at + element_bytes);
+                }
+            }
+            Region::Repeat { offset, count, stride_bytes, body } => {
+                let body = bytes_of(body);
+                for index in 0..*count {
+                    let at = *offset as i64 + index as i64 * stride_bytes;
+                    offsets.extend(body.iter().map(|&byte| at as u64 + byte));
                 }
             }
         }

@@ -11,7 +11,7 @@ proptest! {
 
     #[test]
     fn extents_are_the_bytes_in_order(regions in regions()) {
-        prop_assert_eq!(regions.validate(4, 4), Ok(()));
+        prop_assert_eq!(regions.validate(60, 6), Ok(()));
         let bytes = bytes_of(&regions);
         let expected = joined(&bytes);
         prop_assert_eq!(regions.total_bytes(), bytes.len() as u64);
@@ -50,7 +50,7 @@ proptest! {
         let window = regions.window(start as u64, count as u64);
         let expected = bytes.get(start..).map(|rest| &rest[..count.min(rest.len())]).unwrap_or_default();
         prop_assert_eq!(bytes_of(&window), expected);
-        prop_assert_eq!(window.validate(usize::MAX, 4), Ok(()));
+        prop_assert_eq!(window.validate(usize::MAX, 6), Ok(()));
     }
 
     #[test]
@@ -71,21 +71,17 @@ proptest! {
 
     #[test]
     fn windows_stay_compact(region in region(), at in 0.0..1.0f64, length in 0.0..1.0f64) {
-        let parts_max = match &region {
-            Region::Strided { levels, .. } => 2 * levels.len() + 1,
-            Region::Subarray { dims, .. } => 2 * dims.len() + 1,
-            Region::Contiguous(_) | Region::List(_) => 1,
-        };
+        let parts_max = window_parts_max(&region);
         let regions = Regions::from(region);
         let total_bytes = regions.total_bytes() as f64;
         let window = regions.window((total_bytes * at) as u64, (total_bytes * length) as u64);
-        prop_assert!(window.parts.len() <= parts_max, "{} parts", window.parts.len());
+        prop_assert!(window.part_count() <= parts_max, "{} parts", window.part_count());
     }
 
     #[test]
     fn what_validates_does_not_overflow(parts in vec(extreme_region(), 1..4)) {
         let regions = Regions { parts };
-        if regions.validate(4, 4).is_err() {
+        if regions.validate(60, 6).is_err() {
             return Ok(());
         }
         let total_bytes = regions.total_bytes();
@@ -98,7 +94,7 @@ proptest! {
         }
         let window = regions.window(total_bytes / 3, total_bytes / 2);
         prop_assert_eq!(window.total_bytes(), total_bytes / 2);
-        prop_assert_eq!(window.validate(usize::MAX, 4), Ok(()));
+        prop_assert_eq!(window.validate(usize::MAX, 6), Ok(()));
         let layout = Layout::new(65536, 0, 3, 3).unwrap();
         if regions.piece_count() < 1000 {
             let _ = (local_runs(&layout, 1, &regions).count(), pieces(&layout, 2, &regions).take(1000).count());
@@ -107,8 +103,24 @@ proptest! {
 }
 
 fn descriptors(regions: &Regions) -> usize {
-    let of_part = |part: &Region| if let Region::List(extents) = part { extents.len() } else { 1 };
+    let of_part = |part: &Region| match part {
+        Region::List(extents) => extents.len(),
+        Region::Repeat { body, .. } => 1 + descriptors(body),
+        _ => 1,
+    };
     regions.parts.iter().map(of_part).sum()
+}
+
+/// How many parts a window of `region` may have: cut ones at either end, and what is whole.
+fn window_parts_max(region: &Region) -> usize {
+    match region {
+        Region::Strided { levels, .. } => 2 * levels.len() + 1,
+        Region::Subarray { dims, .. } => 2 * dims.len() + 1,
+        Region::Contiguous(_) | Region::List(_) => 1,
+        Region::Repeat { body, .. } => {
+            2 * body.parts.iter().map(window_parts_max).sum::<usize>() + 1 + body.part_count()
+        }
+    }
 }
 
 /// The first few extents, without joining a whole endless region into one.
@@ -141,12 +153,22 @@ fn extreme_region() -> impl Strategy<Value = Region> {
             order: if is_c { Order::C } else { Order::Fortran },
         },
     );
-    prop_oneof![
+    let leaf = prop_oneof![
         extent().prop_map(Region::Contiguous),
         strided,
         subarray,
         vec(extent(), 0..4).prop_map(Region::List)
-    ]
+    ];
+    leaf.prop_recursive(2, 6, 3, |inner| {
+        (extreme(), extreme(), extreme(), any::<bool>(), vec(inner, 0..3)).prop_map(
+            |(offset, count, stride, back, parts)| Region::Repeat {
+                offset,
+                count,
+                stride_bytes: if back { (stride as i64).wrapping_neg() } else { stride as i64 },
+                body: Regions { parts },
+            },
+        )
+    })
 }
 
 fn level(count: u64, stride_bytes: i64) -> Level {
@@ -170,6 +192,17 @@ fn refuses_what_makes_no_sense() {
         refusal(Regions::contiguous(0, 1).then(Regions::subarray(0, [4, 4], [0, 2], [4, 3], 1, Order::C))),
         RegionError::OutsideArray { part: 1, axis: 1, start: 2, count: 3, dim: 4 }
     );
+    let nested = Regions::repeat(0, 1, 0, Regions::strided(0, 1, [level(2, 1)]));
+    assert_eq!(nested.validate(2, 2), Ok(()));
+    assert_eq!(
+        refusal(Regions::repeat(0, 1, 0, nested.clone())),
+        RegionError::TooManyLevels { part: 0, levels: 3, max_levels: 2 }
+    );
+    assert_eq!(refusal(nested.clone().then(nested)), RegionError::TooManyParts { parts: 4, max_parts: 3 });
+    assert_eq!(
+        refusal(Regions::repeat(0, 1 << 60, 0, Regions::contiguous(0, 8))),
+        RegionError::TooManyBytes { part: 0 }
+    );
     let half = Regions::contiguous(0, OFFSET_LIMIT / 2);
     assert_eq!(refusal(half.clone().then(half)), RegionError::TooManyBytes { part: 1 });
     for out_of_range in [
@@ -179,6 +212,9 @@ fn refuses_what_makes_no_sense() {
         Regions::strided(OFFSET_LIMIT - 10, 1, [level(11, 1)]),
         Regions::strided(0, 1, [level(1 << 62, i64::MIN), level(1 << 0, 1)]),
         Regions::subarray(OFFSET_LIMIT - 10, [11], [0], [1], 1, Order::C),
+        Regions::repeat(OFFSET_LIMIT - 15, 2, 10, Regions::contiguous(0, 6)),
+        Regions::repeat(5, 2, -10, Regions::contiguous(10, 1)),
+        Regions::repeat(0, 0, 0, Regions::contiguous(OFFSET_LIMIT, 1)),
     ] {
         assert_eq!(refusal(out_of_range), RegionError::OutOfRange { part: 0 });
     }
@@ -189,8 +225,10 @@ fn what_has_no_bytes_may_be_anywhere() {
     let nothing = Regions::contiguous(u64::MAX, 0)
         .then(Regions::strided(u64::MAX, u64::MAX, [level(0, i64::MIN), level(u64::MAX, i64::MAX)]))
         .then(Regions::subarray(u64::MAX, [u64::MAX; 3], [u64::MAX - 1; 3], [0; 3], u64::MAX, Order::C))
-        .then(Regions::list([Extent::new(u64::MAX, 0)]));
-    assert_eq!(nothing.validate(4, 3), Ok(()));
+        .then(Regions::list([Extent::new(u64::MAX, 0)]))
+        .then(Regions::repeat(u64::MAX, 0, i64::MIN, Regions::contiguous(0, 8)))
+        .then(Regions::repeat(u64::MAX, u64::MAX, i64::MAX, Regions::contiguous(u64::MAX, 0)));
+    assert_eq!(nothing.validate(8, 3), Ok(()));
     assert!(nothing.is_empty());
     assert_eq!(nothing.extents().next(), None);
     assert_eq!(nothing.window(0, 10), Regions::default());

@@ -177,6 +177,29 @@ fn huge_requests_are_cheap() {
     let sparse = Regions::strided(0, 8, nested);
     assert_eq!(sparse.extents_from((1 << 52) + 8).next(), Some(Extent::new((1 << 62) + (1 << 12), 8)));
     assert_eq!(sparse.window(12, 1 << 50).parts.len(), 5);
+
+    let pair = Regions::list([Extent::new(0, 4), Extent::new(8, 4)]);
+    let pairs = Regions::repeat(0, 1 << 30, 1 << 32, Regions::repeat(0, 1 << 20, 1 << 12, pair));
+    assert_eq!(pairs.extents_from((1 << 52) + 12).next(), Some(Extent::new((1 << 61) + (1 << 12) + 8, 4)));
+    assert_eq!((pairs.piece_count(), pairs.total_bytes()), (1 << 51, 1 << 53));
+    assert_eq!(pairs.window(14, 1 << 50).part_count(), 8);
+    let places = memory_runs_from(&alone, 0, &pairs, &pairs, 1 << 52).unwrap();
+    assert_eq!(places.clone().next(), Some(Extent::new(1 << 61, 4)));
+}
+
+/// A window of a repeat begins where the one before it ended, without walking its body from the beginning.
+#[test]
+fn windows_of_a_long_repeated_list_cost_one_pass() {
+    let body: Vec<Extent> = (0..1 << 18).map(|at| Extent::new(at * 16, 8)).collect();
+    let repeated = Regions::repeat(0, 2, 1 << 23, Regions::list(body));
+    let mut cutter = repeated.cutter();
+    let mut windows = 0;
+    while !cutter.is_at_end() {
+        let window = cutter.take(cutter.fit(u64::MAX, 8));
+        assert_eq!(window.piece_count(), 8);
+        windows += 1;
+    }
+    assert_eq!(windows, 1 << 16);
 }
 
 /// The blocks between two strips of a slot are passed over at once: 2^24 blocks, of which the slot has 2^10.
@@ -188,6 +211,17 @@ fn blocks_of_other_slots_are_skipped() {
     assert_eq!(mine[1023].local_offset, 65536 - 64);
     assert_eq!(mine[1024].stream_offset, ((1 << 14) + 9) * 65536 / 64 * 8);
     assert_eq!(mine[4095].share_offset, 4095 * 8);
+
+    let pair = Regions::list([Extent::new(0, 4), Extent::new(8, 4)]);
+    let eights = Regions::repeat(0, 1 << 31, 0, Regions::contiguous(0, 8));
+    let pairs = Regions::repeat(0, 1 << 34, 64, Regions::repeat(8, 2, 16, pair));
+    for regions in [&pairs, &Regions::contiguous(0, 4).then(eights.clone()).then(pairs.clone())] {
+        let mine: Vec<Piece> = pieces(&layout, 9, regions).take(1 << 14).collect();
+        let before = regions.total_bytes() - pairs.total_bytes();
+        assert_eq!(mine[4096].stream_offset, before + ((1 << 14) + 9) * 65536 / 64 * 16);
+        assert_eq!(mine[4096].local_offset, 65536 + 8);
+        assert_eq!(mine[16383].share_offset, 16383 * 4);
+    }
 }
 
 /// A stride back, or none, brings blocks again that lie before the strip that skipping aims at.
