@@ -80,18 +80,25 @@ impl Curve {
         Ok(Curve { points })
     }
 
-    /// The curve through measured points: a cost that came out below that of a smaller size, which is
-    /// noise, is raised to it.
+    /// The curve near measured points: a cost that came out below that of a smaller size, which is noise, and
+    /// those that it contradicts get the mean of all of them (isotonic regression by pooling).
     ///
     /// # Errors
     /// As [`Curve::new`], but for the costs.
-    pub fn measured(mut points: Vec<(u64, u64)>) -> Result<Curve, CurveError> {
-        let mut highest_ns = 0;
-        for (_, ns) in &mut points {
-            highest_ns = highest_ns.max(*ns);
-            *ns = highest_ns;
+    pub fn measured(points: Vec<(u64, u64)>) -> Result<Curve, CurveError> {
+        // Neighbours with the same cost: (their sum, how many).
+        let mut pools: Vec<(u64, u64)> = Vec::new();
+        for (_, ns) in &points {
+            pools.push((*ns, 1));
+            while let [.., (low, low_count), (high, high_count)] = pools[..]
+                && low * high_count > high * low_count
+            {
+                pools.pop();
+                *pools.last_mut().expect("there were two") = (low + high, low_count + high_count);
+            }
         }
-        Curve::new(points)
+        let costs = pools.iter().flat_map(|(sum, count)| (0..*count).map(move |_| sum / count));
+        Curve::new(points.iter().map(|(bytes, _)| *bytes).zip(costs).collect())
     }
 
     /// The points, sizes rising.
@@ -144,8 +151,10 @@ pub struct CostModel {
     pub mapped_write: Curve,
     /// Making this many bytes, just written, durable.
     pub sync: Curve,
-    /// Entering one page of a mapping, as one of many pages side by side, in nanoseconds.
+    /// Entering one page of a mapping to read it, as one of many pages side by side, in nanoseconds.
     pub page_fault_ns: u64,
+    /// The same to write it.
+    pub page_fault_write_ns: u64,
     /// Taking and leaving the lock of a range, in nanoseconds.
     pub lock_ns: u64,
     /// When it was measured, seconds since 1970; 0: never, these are defaults.
@@ -153,20 +162,31 @@ pub struct CostModel {
 }
 
 impl Default for CostModel {
-    /// What a virtual machine with an NVMe disk behind it costs, about: good until measured.
+    /// What accesses cost in a small virtual machine with a virtual disk, about: good until measured.
     fn default() -> CostModel {
         let curve = |points: &[(u64, u64)]| Curve::new(points.to_vec()).expect("rising points");
         CostModel {
-            read_cached: curve(&[(64, 350), (4096, 650), (65536, 8_000), (1 << 20, 130_000)]),
-            read_device: curve(&[(64, 18_000), (4096, 19_000), (65536, 60_000), (1 << 20, 800_000)]),
-            write_cached: curve(&[(64, 600), (4096, 900), (65536, 12_000), (1 << 20, 190_000)]),
-            write_device: curve(&[(64, 80_000), (4096, 110_000), (65536, 130_000), (1 << 20, 400_000)]),
-            copy: curve(&[(64, 8), (4096, 180), (65536, 5_000), (1 << 20, 100_000)]),
-            mapped_read: curve(&[(64, 12), (4096, 250), (65536, 6_000), (1 << 20, 110_000)]),
-            mapped_write: curve(&[(64, 12), (4096, 250), (65536, 6_000), (1 << 20, 110_000)]),
-            sync: curve(&[(4096, 1_000_000), (1 << 20, 2_000_000)]),
+            read_cached: curve(&[(64, 480), (4 << 10, 900), (64 << 10, 4_000), (1 << 20, 45_000)]),
+            read_device: curve(&[
+                (64, 120_000),
+                (64 << 10, 125_000),
+                (256 << 10, 310_000),
+                (1 << 20, 1_200_000),
+            ]),
+            write_cached: curve(&[(64, 800), (4 << 10, 1_200), (64 << 10, 5_000), (1 << 20, 70_000)]),
+            write_device: curve(&[
+                (64, 65_000),
+                (4 << 10, 120_000),
+                (64 << 10, 135_000),
+                (256 << 10, 170_000),
+            ]),
+            copy: curve(&[(64, 3), (512, 11), (4 << 10, 75), (64 << 10, 1_000), (1 << 20, 19_000)]),
+            mapped_read: curve(&[(64, 5), (512, 12), (4 << 10, 85), (64 << 10, 1_100), (1 << 20, 19_500)]),
+            mapped_write: curve(&[(64, 5), (512, 12), (4 << 10, 90), (64 << 10, 1_250), (1 << 20, 20_000)]),
+            sync: curve(&[(4 << 10, 110_000), (256 << 10, 170_000), (1 << 20, 420_000)]),
             page_fault_ns: 150,
-            lock_ns: 100,
+            page_fault_write_ns: 500,
+            lock_ns: 50,
             measured_s: 0,
         }
     }
@@ -452,9 +472,12 @@ impl Costs<'_> {
 
     fn mapped(&self) -> Prediction {
         let shape = self.shape;
-        let curve = if shape.write { &self.model.mapped_write } else { &self.model.mapped_read };
+        let (curve, fault_ns) = match shape.write {
+            false => (&self.model.mapped_read, self.model.page_fault_ns),
+            true => (&self.model.mapped_write, self.model.page_fault_write_ns),
+        };
         let piece_bytes = mean(shape.wanted_bytes, shape.pieces);
-        let enter_ns = (shape.pages_to_enter * self.model.page_fault_ns) as f64;
+        let enter_ns = (shape.pages_to_enter * fault_ns) as f64;
         Prediction {
             cost_ns: self.pieces_ns(curve, &self.model.read_device, piece_bytes) + enter_ns,
             sync_ns: self.sync_ns(shape.pages * PAGE_BYTES),
@@ -577,8 +600,8 @@ mod tests {
         assert_eq!(Curve::new((1..=33).map(|n| (n, n)).collect()), Err(CurveError::Count(33)));
         assert_eq!(Curve::new(vec![(1, 1), (1, 2)]), Err(CurveError::Size(1)));
         assert_eq!(Curve::new(vec![(1, 2), (2, 3), (3, 1)]), Err(CurveError::Cost(2)));
-        let smooth = Curve::measured(vec![(1, 2), (2, 9), (3, 7)]).unwrap();
-        assert_eq!(smooth.points(), [(1, 2), (2, 9), (3, 9)]);
+        let smooth = Curve::measured(vec![(1, 2), (2, 9), (3, 7), (4, 8), (5, 20)]).unwrap();
+        assert_eq!(smooth.points(), [(1, 2), (2, 8), (3, 8), (4, 8), (5, 20)]);
     }
 
     #[test]

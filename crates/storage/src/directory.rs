@@ -4,6 +4,7 @@
 //!   DIR/weft-storage                    who it belongs to: text, see below
 //!   DIR/lock                            locked (flock) while a server runs; holds its process number
 //!   DIR/data/9e/37/000000000000012a     the data file of inode 298
+//!   DIR/cost-model.toml                 what accesses cost here; see the module `calibrate`
 //! ```
 //!
 //! The two directory levels are the first two bytes, in hex, of `(ino >> 8) * 0x9e3779b97f4a7c15` (64
@@ -39,7 +40,7 @@ pub const FORMAT_VERSION: u32 = 1;
 
 const IDENTITY_FILE: &str = "weft-storage";
 const LOCK_FILE: &str = "lock";
-const DATA_DIRECTORY: &str = "data";
+pub(crate) const DATA_DIRECTORY: &str = "data";
 
 /// Whose storage a directory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -336,7 +337,8 @@ fn write_identity(directory: &Path, identity: &Identity) -> io::Result<()> {
     fs::rename(&temporary, directory.join(IDENTITY_FILE))
 }
 
-fn is_in_memory(data: &File) -> io::Result<bool> {
+/// Whether a file is on a file system that keeps everything in memory.
+pub(crate) fn is_in_memory(data: &File) -> io::Result<bool> {
     const RAMFS_MAGIC: u32 = 0x8584_58f6;
     // SAFETY: all-zero bytes are a valid `statfs`.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };

@@ -22,6 +22,7 @@
 //! either on the same directory, one at a time.
 
 mod buffers;
+pub mod calibrate;
 pub mod cost;
 mod data_files;
 pub mod directory;

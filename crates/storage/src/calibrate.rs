@@ -1,0 +1,798 @@
+//! Measuring the [`CostModel`] of a server in its own directory, and keeping it there.
+//!
+//! ```text
+//!   DIR/cost-model.toml     what was measured: text, see docs/formats.md
+//!   DIR/data/calibration    scratch file, without a name as soon as it is open, so gone after a crash too
+//! ```
+//!
+//! At the first start the model is measured before the server serves: a fraction of a second, once in a
+//! directory's life, and then every request is planned with what holds here. Servers whose directories
+//! lie side by side on one file system would disturb each other: they measure one at a time (a lock on the
+//! directory above), and one that finds a fresh model next door takes that.
+//!
+//! A measured point is the median over batches of accesses that walk over a few MiB, at addresses that are not
+//! aligned to anything, as pieces of files are. What is read from the device was written, synced and dropped
+//! from the page cache before. A point that finds no time any more is left out; a curve with fewer than two
+//! points stays as it is by default.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use io_uring::{IoUring, opcode, types};
+use serde::{Deserialize, Serialize};
+use weft_layout::Extent;
+
+use crate::buffers::Mapping;
+use crate::cost::{CostModel, CurrentModel, Curve, CurveError};
+use crate::directory::{DATA_DIRECTORY, is_in_memory};
+use crate::disk::check;
+use crate::residency;
+
+/// Name of the stored model in a server's directory.
+pub const MODEL_FILE: &str = "cost-model.toml";
+/// The version of its format.
+pub const MODEL_VERSION: u32 = 1;
+
+/// A measurement ends within about this time, however slow the disk.
+const TIME_MAX: Duration = Duration::from_millis(1200);
+/// How long a server waits for its neighbours to measure, before it measures at the same time.
+const TURN_TIME_MAX: Duration = Duration::from_secs(3);
+/// A neighbour's model is taken if it is not older, in seconds.
+const NEIGHBOUR_AGE_MAX_S: i64 = 3600;
+/// Directories looked at beside one's own.
+const NEIGHBOURS_MAX: usize = 64;
+
+/// Part of the scratch file that stays cached.
+const CACHED_BYTES: u64 = 8 << 20;
+/// Part of the scratch file that is dropped from the cache again and again.
+const DEVICE_BYTES: u64 = 8 << 20;
+/// Free space without which nothing is measured: running full in a mapping would end the server.
+const ROOM_BYTES: u64 = 256 << 20;
+/// Reads under way at once at the device.
+const DEPTH: usize = 32;
+/// Lengths measured in the cache and in memory.
+const CACHED_SIZES: [u64; 7] = [64, 512, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Time for each of these points.
+const POINT_TIME: Duration = Duration::from_millis(2);
+/// Lengths measured at the device, and how many at once of each.
+const DEVICE_READS: [(u64, usize); 6] =
+    [(64, DEPTH), (4 << 10, DEPTH), (16 << 10, DEPTH), (64 << 10, DEPTH), (256 << 10, 24), (1 << 20, 6)];
+/// How many times.
+const DEVICE_BATCHES: usize = 3;
+const DEVICE_WRITES: [(u64, usize); 4] = [(64, 12), (4 << 10, 12), (64 << 10, 6), (256 << 10, 3)];
+/// Distance of pieces at the device, so that none finds its page brought in by its neighbour.
+const DEVICE_GAP_BYTES: u64 = 16 << 10;
+/// Pieces begin this far behind round addresses.
+const UNALIGNED: u64 = 24;
+
+/// Why there is no stored model to go by.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// It was never measured here.
+    #[error("there is none yet")]
+    Missing,
+    /// It cannot be read.
+    #[error("it cannot be read: {0}")]
+    Unreadable(#[from] io::Error),
+    /// It is no model, or one that makes no sense.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    /// Another version wrote it.
+    #[error("it has format version {found}, not {MODEL_VERSION}")]
+    Version {
+        /// Its version.
+        found: u32,
+    },
+    /// It was measured with, or without, io_uring, and the server now runs the other way.
+    #[error("it was measured with another disk engine")]
+    Engine,
+}
+
+/// Where a server's model comes from.
+#[derive(Debug)]
+pub enum Origin {
+    /// Stored at an earlier start.
+    Stored,
+    /// Measured now, in this time.
+    Measured(Duration),
+    /// Measured by the server in this directory, on the same file system.
+    Neighbour(PathBuf),
+    /// Not measured: the defaults are used.
+    Default(io::Error),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::Stored => f.write_str("the cost model of an earlier start is used"),
+            Origin::Measured(time) => {
+                write!(f, "measured what accesses cost here, in {} ms", time.as_millis())
+            }
+            Origin::Neighbour(path) => {
+                write!(f, "took the cost model of {}, on the same file system", path.display())
+            }
+            Origin::Default(error) => {
+                write!(f, "cannot measure what accesses cost here, and goes by defaults: {error}")
+            }
+        }
+    }
+}
+
+/// A server's cost model with the place where it is measured and kept. Clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Calibration {
+    /// What the server goes by.
+    pub model: CurrentModel,
+    place: Option<Arc<Place>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    directory: PathBuf,
+    with_ring: bool,
+    /// Held while it is measured.
+    measuring: Mutex<()>,
+}
+
+/// How a [`Calibration`] began.
+#[derive(Debug)]
+pub struct Begun {
+    /// Where the model comes from.
+    pub origin: Origin,
+    /// Why the stored model is not used, unless there was none.
+    pub rejected: Option<LoadError>,
+    /// Why the model was not stored, if so: the next start measures again.
+    pub unsaved: Option<io::Error>,
+}
+
+impl Calibration {
+    /// Defaults, for data that is in no directory: nothing can be measured.
+    pub fn fixed() -> Calibration {
+        Calibration::default()
+    }
+
+    /// The model of an open storage directory: the stored one, a fresh one of a neighbour, or one measured now,
+    /// which takes up to a second or so. `with_ring` says that reads wait through an io_uring.
+    pub fn begin(directory: &Path, with_ring: bool) -> (Calibration, Begun) {
+        let place = Place { directory: directory.to_path_buf(), with_ring, measuring: Mutex::new(()) };
+        let (model, begun) = match load(directory, with_ring) {
+            Ok(model) => (model, Begun { origin: Origin::Stored, rejected: None, unsaved: None }),
+            Err(why) => {
+                let _turn = turn(directory);
+                let found = neighbour(directory, with_ring).map(Ok);
+                let (model, origin) = match found.unwrap_or_else(|| measure(directory, with_ring)) {
+                    Ok(found) => found,
+                    Err(error) => (CostModel::default(), Origin::Default(error)),
+                };
+                let measured = !matches!(origin, Origin::Default(_));
+                let unsaved = if measured { save(directory, with_ring, &model).err() } else { None };
+                let rejected = (!matches!(why, LoadError::Missing)).then_some(why);
+                (model, Begun { origin, rejected, unsaved })
+            }
+        };
+        (Calibration { model: CurrentModel::new(model), place: Some(Arc::new(place)) }, begun)
+    }
+
+    /// Measures anew, stores the result and goes by it. Blocks for up to a few seconds: for a thread that serves
+    /// nobody.
+    ///
+    /// # Errors
+    /// Of the local file system; the present model then stays. [`io::ErrorKind::Unsupported`] if the data is in no
+    /// directory.
+    pub fn measure_anew(&self) -> io::Result<()> {
+        let place = self.place.as_ref().ok_or(io::ErrorKind::Unsupported)?;
+        let _measuring = place.measuring.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = turn(&place.directory);
+        let (model, _) = measure(&place.directory, place.with_ring)?;
+        save(&place.directory, place.with_ring, &model)?;
+        self.model.replace(model);
+        Ok(())
+    }
+}
+
+/// The file's form.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    version: u32,
+    measured_s: i64,
+    io_uring: bool,
+    page_fault_ns: u64,
+    page_fault_write_ns: u64,
+    lock_ns: u64,
+    curves: StoredCurves,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredCurves {
+    read_cached: Vec<(u64, u64)>,
+    read_device: Vec<(u64, u64)>,
+    write_cached: Vec<(u64, u64)>,
+    write_device: Vec<(u64, u64)>,
+    copy: Vec<(u64, u64)>,
+    mapped_read: Vec<(u64, u64)>,
+    mapped_write: Vec<(u64, u64)>,
+    sync: Vec<(u64, u64)>,
+}
+
+impl Stored {
+    fn of(model: &CostModel, io_uring: bool) -> Stored {
+        let points = |curve: &Curve| curve.points().to_vec();
+        Stored {
+            version: MODEL_VERSION,
+            measured_s: model.measured_s,
+            io_uring,
+            page_fault_ns: model.page_fault_ns,
+            page_fault_write_ns: model.page_fault_write_ns,
+            lock_ns: model.lock_ns,
+            curves: StoredCurves {
+                read_cached: points(&model.read_cached),
+                read_device: points(&model.read_device),
+                write_cached: points(&model.write_cached),
+                write_device: points(&model.write_device),
+                copy: points(&model.copy),
+                mapped_read: points(&model.mapped_read),
+                mapped_write: points(&model.mapped_write),
+                sync: points(&model.sync),
+            },
+        }
+    }
+
+    fn model(self) -> Result<CostModel, CurveError> {
+        Ok(CostModel {
+            read_cached: Curve::new(self.curves.read_cached)?,
+            read_device: Curve::new(self.curves.read_device)?,
+            write_cached: Curve::new(self.curves.write_cached)?,
+            write_device: Curve::new(self.curves.write_device)?,
+            copy: Curve::new(self.curves.copy)?,
+            mapped_read: Curve::new(self.curves.mapped_read)?,
+            mapped_write: Curve::new(self.curves.mapped_write)?,
+            sync: Curve::new(self.curves.sync)?,
+            page_fault_ns: self.page_fault_ns,
+            page_fault_write_ns: self.page_fault_write_ns,
+            lock_ns: self.lock_ns,
+            measured_s: self.measured_s,
+        })
+    }
+}
+
+/// The model stored in `directory`.
+///
+/// # Errors
+/// See [`LoadError`].
+pub fn load(directory: &Path, with_ring: bool) -> Result<CostModel, LoadError> {
+    let text = match fs::read_to_string(directory.join(MODEL_FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(LoadError::Missing),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            return Err(LoadError::Damaged("it is no text".into()));
+        }
+        result => result?,
+    };
+    let damaged = |error: &dyn std::fmt::Display| LoadError::Damaged(error.to_string());
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    let Versioned { version } = toml::from_str(&text).map_err(|error| damaged(&error.message()))?;
+    if version != MODEL_VERSION {
+        return Err(LoadError::Version { found: version });
+    }
+    let stored: Stored = toml::from_str(&text).map_err(|error| damaged(&error.message()))?;
+    if stored.io_uring != with_ring {
+        return Err(LoadError::Engine);
+    }
+    stored.model().map_err(|error| damaged(&error))
+}
+
+/// Stores a model in `directory`, by rename. Nothing is synced: after a power failure it is measured again.
+fn save(directory: &Path, with_ring: bool, model: &CostModel) -> io::Result<()> {
+    let head = "# What accesses cost on this server: [bytes, nanoseconds] per access. Measured by weft;\n\
+                # `weft calibrate --measure` measures anew, and so does the next start if this file is removed.\n";
+    let text = toml::to_string(&Stored::of(model, with_ring)).map_err(io::Error::other)?;
+    let temporary = directory.join("cost-model.new");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+    file.write_all(head.as_bytes())?;
+    file.write_all(text.as_bytes())?;
+    fs::rename(&temporary, directory.join(MODEL_FILE))
+}
+
+/// A turn at measuring among the servers whose directories lie in the same one; it ends when the file is dropped.
+/// Without one after some time, or where there is no locking, everybody measures at once.
+fn turn(directory: &Path) -> Option<File> {
+    let above = File::open(directory.canonicalize().ok()?.parent()?).ok()?;
+    let deadline = Instant::now() + TURN_TIME_MAX;
+    loop {
+        // SAFETY: locks a descriptor that is open.
+        if unsafe { libc::flock(above.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+            return Some(above);
+        }
+        if io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock || Instant::now() > deadline {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The fresh model of a directory beside this one, on the same file system.
+fn neighbour(directory: &Path, with_ring: bool) -> Option<(CostModel, Origin)> {
+    let own = directory.canonicalize().ok()?;
+    let device_of = |path: &Path| Some(fs::metadata(path.join(DATA_DIRECTORY)).ok()?.dev());
+    let device = device_of(&own)?;
+    let oldest_s = now_s() - NEIGHBOUR_AGE_MAX_S;
+    fs::read_dir(own.parent()?).ok()?.take(NEIGHBOURS_MAX).find_map(|entry| {
+        let path = entry.ok()?.path();
+        if path == own || device_of(&path) != Some(device) {
+            return None;
+        }
+        let model = load(&path, with_ring).ok()?;
+        (oldest_s..=now_s()).contains(&model.measured_s).then_some((model, Origin::Neighbour(path)))
+    })
+}
+
+fn now_s() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() as i64
+}
+
+/// Measures everything, in about a second at most.
+fn measure(directory: &Path, with_ring: bool) -> io::Result<(CostModel, Origin)> {
+    let begun = Instant::now();
+    let mut scratch = Scratch::make(directory, begun + TIME_MAX)?;
+    let mut model = CostModel { measured_s: now_s(), ..CostModel::default() };
+    scratch.memory(&mut model);
+    scratch.cached(&mut model, if with_ring { libc::RWF_NOWAIT } else { 0 })?;
+    scratch.mapped(&mut model)?;
+    if scratch.drop_from_cache()? {
+        scratch.device_reads(&mut model, with_ring)?;
+        scratch.device_writes(&mut model)?;
+        scratch.syncs(&mut model)?;
+    } else {
+        model.read_device = model.read_cached.clone();
+        model.write_device = model.write_cached.clone();
+        let free = vec![(CACHED_SIZES[0], 0), (CACHED_BYTES, 0)];
+        model.sync = Curve::new(free).map_err(io::Error::other)?;
+    }
+    Ok((model, Origin::Measured(begun.elapsed())))
+}
+
+/// The file to measure on, and memory to move it through.
+struct Scratch {
+    file: File,
+    in_memory: bool,
+    deadline: Instant,
+    buffer: Vec<u8>,
+    other: Vec<u8>,
+}
+
+impl Scratch {
+    fn make(directory: &Path, deadline: Instant) -> io::Result<Scratch> {
+        let data = directory.join(DATA_DIRECTORY);
+        let path = data.join("calibration");
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+        fs::remove_file(&path)?;
+        let in_memory = is_in_memory(&file)?;
+        enough_room(&file)?;
+        let mut scratch =
+            Scratch { file, in_memory, deadline, buffer: noise(1 << 20), other: noise(1 << 20) };
+        let bytes = if in_memory { CACHED_BYTES } else { CACHED_BYTES + DEVICE_BYTES };
+        for at in (0..bytes).step_by(scratch.buffer.len()) {
+            scratch.file.write_all_at(&scratch.buffer, at)?;
+            scratch.buffer[at as usize >> 12] ^= 1;
+        }
+        Ok(scratch)
+    }
+
+    /// Points for every size, as far as there is time. `access` does one access at an offset below `end` and may be
+    /// repeated at will.
+    fn curve(
+        &mut self,
+        end: u64,
+        mut access: impl FnMut(&mut Scratch, u64, usize) -> io::Result<()>,
+    ) -> io::Result<Vec<(u64, u64)>> {
+        let mut points = Vec::new();
+        for bytes in CACHED_SIZES {
+            let mut walk = Walk::new(bytes, end);
+            let batch = ((64 << 10) / bytes).clamp(1, 128);
+            let mut samples = Vec::new();
+            let begun = Instant::now();
+            while samples.len() < 3 || begun.elapsed() < POINT_TIME {
+                let batch_begun = Instant::now();
+                for _ in 0..batch {
+                    let at = walk.next();
+                    access(self, at, bytes as usize)?;
+                }
+                samples.push(batch_begun.elapsed().as_nanos() as u64 / batch);
+            }
+            // What came first found cold caches and is no median of anything.
+            points.push((bytes, median(&mut samples[1..])));
+            if Instant::now() > self.deadline {
+                break;
+            }
+        }
+        Ok(points)
+    }
+
+    fn memory(&mut self, model: &mut CostModel) {
+        let end = self.other.len() as u64;
+        let mut filled = 0;
+        let points = self.curve(end, |scratch, at, bytes| {
+            let at = (at as usize).min(scratch.other.len() - bytes);
+            filled = if filled + bytes > scratch.buffer.len() { 0 } else { filled };
+            scratch.buffer[filled..filled + bytes].copy_from_slice(&scratch.other[at..at + bytes]);
+            filled += bytes;
+            Ok(())
+        });
+        set(&mut model.copy, points.unwrap_or_default());
+        // As much as a set of ranges under a lock does for a range that comes and goes.
+        let ranges = Mutex::new(std::collections::BTreeMap::new());
+        let lock = || ranges.lock().unwrap_or_else(PoisonError::into_inner);
+        let begun = Instant::now();
+        const TIMES: u64 = 1000;
+        for at in 0..TIMES {
+            lock().insert(at, at + 1);
+            lock().remove(&at);
+        }
+        model.lock_ns = begun.elapsed().as_nanos() as u64 / TIMES;
+    }
+
+    fn cached(&mut self, model: &mut CostModel, flags: i32) -> io::Result<()> {
+        // A file system without RWF_NOWAIT is read without.
+        let flags = if self.read(0, 1, flags).is_ok() { flags } else { 0 };
+        let points = self.curve(CACHED_BYTES, |scratch, at, bytes| scratch.read(at, bytes, flags))?;
+        set(&mut model.read_cached, points);
+        let points = self.curve(CACHED_BYTES, |scratch, at, bytes| {
+            scratch.file.write_all_at(&scratch.buffer[..bytes], at)
+        })?;
+        set(&mut model.write_cached, points);
+        Ok(())
+    }
+
+    fn read(&mut self, at: u64, bytes: usize, flags: i32) -> io::Result<()> {
+        let to = libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: bytes };
+        assert!(bytes <= self.buffer.len());
+        // SAFETY: the vector describes the beginning of a live, writable buffer.
+        check(unsafe { libc::preadv2(self.file.as_raw_fd(), &to, 1, at as i64, flags) }).map(drop)
+    }
+
+    fn mapped(&mut self, model: &mut CostModel) -> io::Result<()> {
+        let map = |scratch: &Scratch| Mapping::of_file(scratch.file.as_raw_fd(), 0, CACHED_BYTES as usize);
+        model.page_fault_ns = enter(&map(self)?, |page| {
+            // SAFETY: the page is mapped, and the file reaches beyond it and is cut by nobody.
+            unsafe { page.read_volatile() };
+        });
+        let mapping = map(self)?;
+        // SAFETY: as above.
+        model.page_fault_write_ns = enter(&mapping, |page| unsafe { page.write_volatile(1) });
+        let mut at_buffer = 0;
+        let mut place = |bytes: usize, buffer_bytes: usize| {
+            at_buffer = if at_buffer + bytes > buffer_bytes { 0 } else { at_buffer };
+            at_buffer += bytes;
+            at_buffer - bytes
+        };
+        let points = self.curve(CACHED_BYTES, |scratch, at, bytes| {
+            let place = place(bytes, scratch.buffer.len());
+            let to = &mut scratch.buffer[place..place + bytes];
+            // SAFETY: both are `bytes` long, the mapping from `at` on; they are different memory.
+            unsafe { to.as_mut_ptr().copy_from_nonoverlapping(mapping.as_ptr().add(at as usize), bytes) };
+            Ok(())
+        })?;
+        set(&mut model.mapped_read, points);
+        let points = self.curve(CACHED_BYTES, |scratch, at, bytes| {
+            let place = place(bytes, scratch.buffer.len());
+            let from = &scratch.buffer[place..place + bytes];
+            // SAFETY: as above.
+            unsafe { mapping.as_ptr().add(at as usize).copy_from_nonoverlapping(from.as_ptr(), bytes) };
+            Ok(())
+        })?;
+        set(&mut model.mapped_write, points);
+        Ok(())
+    }
+
+    /// Makes all of the file clean and the part for the device uncached; `false` where it stays cached.
+    fn drop_from_cache(&mut self) -> io::Result<bool> {
+        if self.in_memory || Instant::now() > self.deadline {
+            return Ok(false);
+        }
+        self.file.sync_data()?;
+        let (from, bytes) = (CACHED_BYTES as i64, DEVICE_BYTES as i64);
+        // SAFETY: no memory is passed. It is a hint; whether it was taken is looked at below.
+        unsafe { libc::posix_fadvise(self.file.as_raw_fd(), from, bytes, libc::POSIX_FADV_DONTNEED) };
+        Ok(!residency::is_cached(&self.file, Extent { offset: CACHED_BYTES, bytes: DEVICE_BYTES }))
+    }
+
+    fn device_reads(&mut self, model: &mut CostModel, with_ring: bool) -> io::Result<()> {
+        let mut ring = if with_ring { Some(IoUring::new(DEPTH as u32)?) } else { None };
+        let mut scrap = vec![0; 1 << 20];
+        let mut points = Vec::new();
+        for (bytes, count) in DEVICE_READS {
+            let mut samples = Vec::new();
+            while samples.len() < DEVICE_BATCHES && Instant::now() < self.deadline {
+                self.drop_from_cache()?;
+                let places = device_places(CACHED_BYTES, bytes, count);
+                let begun = Instant::now();
+                if let Some(ring) = &mut ring
+                    && let Err(error) = fetch(ring, &self.file, &places, bytes, &mut scrap)
+                {
+                    // The kernel may still write to it.
+                    std::mem::forget(scrap);
+                    return Err(error);
+                }
+                for at in &places {
+                    self.read(*at, bytes as usize, 0)?;
+                }
+                samples.push(begun.elapsed().as_nanos() as u64 / places.len() as u64);
+            }
+            if !samples.is_empty() {
+                points.push((bytes, median(&mut samples)));
+            }
+        }
+        set(&mut model.read_device, points);
+        Ok(())
+    }
+
+    fn device_writes(&mut self, model: &mut CostModel) -> io::Result<()> {
+        self.drop_from_cache()?;
+        let mut points = Vec::new();
+        let mut begin = CACHED_BYTES;
+        for (bytes, count) in DEVICE_WRITES {
+            let mut samples = Vec::new();
+            let places = device_places(begin, bytes, count);
+            begin = places.last().map_or(begin, |last| last - UNALIGNED + device_step(bytes));
+            for at in places {
+                if Instant::now() > self.deadline {
+                    break;
+                }
+                let begun = Instant::now();
+                self.file.write_all_at(&self.buffer[..bytes as usize], at)?;
+                samples.push(begun.elapsed().as_nanos() as u64);
+            }
+            if !samples.is_empty() {
+                points.push((bytes, median(&mut samples)));
+            }
+        }
+        set(&mut model.write_device, points);
+        Ok(())
+    }
+
+    fn syncs(&mut self, model: &mut CostModel) -> io::Result<()> {
+        self.file.sync_data()?;
+        let mut points = Vec::new();
+        for bytes in [4 << 10, 256 << 10, 1 << 20] {
+            let mut samples = Vec::new();
+            for at in [0, 1 << 20, 2 << 20] {
+                if Instant::now() > self.deadline {
+                    break;
+                }
+                self.file.write_all_at(&self.buffer[..bytes as usize], at)?;
+                let begun = Instant::now();
+                self.file.sync_data()?;
+                samples.push(begun.elapsed().as_nanos() as u64);
+            }
+            if !samples.is_empty() {
+                points.push((bytes, median(&mut samples)));
+            }
+        }
+        set(&mut model.sync, points);
+        Ok(())
+    }
+}
+
+/// Up to `count` places for `bytes` each that share no page, from `begin` to the file's end.
+fn device_places(begin: u64, bytes: u64, count: usize) -> Vec<u64> {
+    let room = (CACHED_BYTES + DEVICE_BYTES - begin) / device_step(bytes);
+    (0..room.min(count as u64)).map(|n| begin + n * device_step(bytes) + UNALIGNED).collect()
+}
+
+fn device_step(bytes: u64) -> u64 {
+    bytes.next_multiple_of(4096) + DEVICE_GAP_BYTES
+}
+
+/// Brings pieces into the page cache through a ring, all at once. After an error reads may still be under way.
+fn fetch(ring: &mut IoUring, file: &File, places: &[u64], bytes: u64, scrap: &mut [u8]) -> io::Result<()> {
+    assert!(bytes as usize <= scrap.len() && places.len() <= DEPTH);
+    for at in places {
+        let entry = opcode::Read::new(types::Fd(file.as_raw_fd()), scrap.as_mut_ptr(), bytes as u32);
+        // SAFETY: `scrap` is at least `bytes` long; the caller keeps it until all reads have ended.
+        let pushed = unsafe { ring.submission().push(&entry.offset(*at).build()) };
+        pushed.map_err(io::Error::other)?;
+    }
+    let mut wanted = places.len();
+    let mut result = Ok(());
+    while wanted > 0 {
+        match ring.submit_and_wait(wanted) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        for done in ring.completion() {
+            wanted -= 1;
+            if done.result() < 0 {
+                result = Err(io::Error::from_raw_os_error(-done.result()));
+            }
+        }
+    }
+    result
+}
+
+/// Touches every page of a fresh mapping once: nanoseconds per page.
+fn enter(mapping: &Mapping, touch: impl Fn(*mut u8)) -> u64 {
+    let pages = mapping.bytes() / 4096;
+    let begun = Instant::now();
+    for page in 0..pages {
+        // SAFETY: within the mapping.
+        touch(unsafe { mapping.as_ptr().add(page * 4096) });
+    }
+    begun.elapsed().as_nanos() as u64 / pages as u64
+}
+
+/// Offsets of accesses of some length that walk over a range again and again, past other bytes than before.
+struct Walk {
+    bytes: u64,
+    step: u64,
+    end: u64,
+    at: u64,
+    round: u64,
+}
+
+impl Walk {
+    fn new(bytes: u64, end: u64) -> Walk {
+        let step = if bytes <= 64 << 10 { bytes * 5 } else { bytes + (68 << 10) };
+        Walk { bytes, step, end, at: UNALIGNED, round: 0 }
+    }
+
+    fn next(&mut self) -> u64 {
+        if self.at + self.bytes > self.end {
+            self.round += 1;
+            self.at = UNALIGNED + self.round * self.bytes % self.step;
+            if self.at + self.bytes > self.end {
+                self.at = 0;
+            }
+        }
+        let at = self.at;
+        self.at += self.step;
+        at
+    }
+}
+
+/// Replaces a curve where enough was measured.
+fn set(curve: &mut Curve, points: Vec<(u64, u64)>) {
+    if let Ok(measured) = Curve::measured(points) {
+        *curve = measured;
+    }
+}
+
+fn median(samples: &mut [u64]) -> u64 {
+    samples.sort_unstable();
+    samples[samples.len() / 2]
+}
+
+/// Bytes that no file system compresses.
+fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut words = Vec::with_capacity(bytes);
+    while words.len() < bytes {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        words.extend_from_slice(&state.to_le_bytes());
+    }
+    words
+}
+
+fn enough_room(file: &File) -> io::Result<()> {
+    // SAFETY: all-zero bytes are a valid `statvfs`.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `stat` is live and writable.
+    if unsafe { libc::fstatvfs(file.as_raw_fd(), &mut stat) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if stat.f_bavail * stat.f_frsize < ROOM_BYTES {
+        return Err(io::Error::new(
+            io::ErrorKind::StorageFull,
+            "there is too little free space to measure in",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A storage directory as it is after it was opened, in `above`.
+    fn storage(above: &Path, name: &str) -> PathBuf {
+        let path = above.join(name);
+        fs::create_dir_all(path.join(DATA_DIRECTORY)).unwrap();
+        path
+    }
+
+    #[test]
+    fn what_was_measured_is_used_again_and_by_the_server_next_door() {
+        let above = tempfile::tempdir().unwrap();
+        let (one, two) = (storage(above.path(), "one"), storage(above.path(), "two"));
+        let (first, begun) = Calibration::begin(&one, false);
+        assert!(matches!(begun.origin, Origin::Measured(_)), "{}", begun.origin);
+        assert!(begun.rejected.is_none() && begun.unsaved.is_none());
+        assert!(fs::read_dir(one.join(DATA_DIRECTORY)).unwrap().next().is_none(), "nothing stays behind");
+        assert_ne!(first.model.get().measured_s, 0);
+
+        let (again, begun) = Calibration::begin(&one, false);
+        assert!(matches!(begun.origin, Origin::Stored));
+        assert_eq!(again.model.get(), first.model.get());
+
+        let (next_door, begun) = Calibration::begin(&two, false);
+        assert!(matches!(begun.origin, Origin::Neighbour(path) if path.ends_with("one")));
+        assert_eq!(next_door.model.get(), first.model.get());
+        assert_eq!(load(&two, false).unwrap(), *first.model.get());
+    }
+
+    #[test]
+    fn a_model_that_does_not_fit_is_measured_anew() {
+        let above = tempfile::tempdir().unwrap();
+        let path = storage(above.path(), "one");
+        let stored = || {
+            save(&path, false, &CostModel::default()).unwrap();
+            fs::read_to_string(path.join(MODEL_FILE)).unwrap()
+        };
+        let text = stored();
+        assert_eq!(load(&path, false).unwrap(), CostModel::default());
+        assert!(matches!(load(&path, true), Err(LoadError::Engine)));
+        let of = |text: &str| {
+            fs::write(path.join(MODEL_FILE), text).unwrap();
+            load(&path, false).unwrap_err()
+        };
+        assert!(matches!(of(&text.replace("version = 1", "version = 9")), LoadError::Version { found: 9 }));
+        for damaged in ["", "version = 1", &text[..text.len() / 2], &text.replace("lock_ns", "clock_ns")] {
+            assert!(matches!(of(damaged), LoadError::Damaged(_)), "{damaged}");
+        }
+        let falling = text.replacen("[4096, ", "[32, ", 1);
+        assert!(matches!(of(&falling), LoadError::Damaged(why) if why.contains("does not rise")));
+        let (calibration, begun) = Calibration::begin(&path, false);
+        assert!(matches!(begun.rejected, Some(LoadError::Damaged(_))));
+        assert_eq!(load(&path, false).unwrap(), *calibration.model.get());
+    }
+
+    #[test]
+    fn measuring_anew_replaces_the_model() {
+        let above = tempfile::tempdir().unwrap();
+        let path = storage(above.path(), "one");
+        save(&path, false, &CostModel::default()).unwrap();
+        let (calibration, _) = Calibration::begin(&path, false);
+        let clone = calibration.clone();
+        assert_eq!(clone.model.get().measured_s, 0);
+        calibration.measure_anew().unwrap();
+        assert_ne!(clone.model.get().measured_s, 0);
+        assert_eq!(load(&path, false).unwrap(), *clone.model.get());
+        assert_eq!(Calibration::fixed().measure_anew().unwrap_err().kind(), io::ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn without_a_place_to_measure_the_defaults_serve() {
+        let above = tempfile::tempdir().unwrap();
+        let (calibration, begun) = Calibration::begin(&above.path().join("missing"), false);
+        assert!(matches!(begun.origin, Origin::Default(_)));
+        assert_eq!(*calibration.model.get(), CostModel::default());
+    }
+
+    #[test]
+    fn places_at_the_device_are_within_the_file() {
+        for (bytes, count) in DEVICE_READS {
+            let places = device_places(CACHED_BYTES, bytes, count);
+            assert_eq!(places.len(), count);
+            assert!(places.last().unwrap() + bytes <= CACHED_BYTES + DEVICE_BYTES);
+        }
+    }
+
+    #[test]
+    fn a_walk_stays_within_its_range() {
+        for bytes in CACHED_SIZES {
+            let mut walk = Walk::new(bytes, CACHED_BYTES);
+            assert!((0..10_000).all(|_| walk.next() + bytes <= CACHED_BYTES));
+        }
+    }
+}
