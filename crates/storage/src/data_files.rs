@@ -4,10 +4,8 @@
 //! is made by the first write, extending truncation or allocation. So creating a file in the file
 //! system touches no I/O server, and a server needs no word about files it holds no byte of.
 
-use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
-use std::mem::ManuallyDrop;
-use std::os::fd::{FromRawFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,8 +15,9 @@ use crate::disk::{Disk, ObjectInfo, Space};
 use crate::error::{Operation, StorageError};
 use crate::handles::RecentlyUsed;
 use crate::limits::{LIST_MAX, OPEN_FILES, WINDOWS_MAX};
+use crate::ranges::Ranges;
 use crate::residency;
-use crate::windows::{MappedWindow, Windows};
+use crate::windows::{MappedPieces, Windows};
 
 /// All data files of one I/O server. Clones are the same set; every thread of the server has one.
 pub struct DataFiles<D: Disk> {
@@ -39,6 +38,7 @@ struct Opened<D: Disk> {
     /// Tells apart the openings of one number, whose files may differ.
     opening: u64,
     file: D::File,
+    ranges: Ranges,
 }
 
 /// What a server's data files use now.
@@ -109,7 +109,7 @@ impl<D: Disk> DataFiles<D> {
             return Ok(None);
         };
         let opening = self.shared.openings.fetch_add(1, Ordering::Relaxed);
-        let opened = Arc::new(Opened { ino, opening, file });
+        let opened = Arc::new(Opened { ino, opening, file, ranges: Ranges::default() });
         // With all handles in use the bound is passed by one; the bound on requests keeps that small.
         let (_, old) = cache.make_room();
         cache.insert(ino, opened.clone());
@@ -373,7 +373,9 @@ impl<D: Disk> DataFile<D> {
     /// # Errors
     /// That of the disk.
     pub fn truncate(&self, bytes: u64) -> Result<(), StorageError> {
-        self.shared.disk.truncate(&self.opened.file, bytes).map_err(failed(Operation::Truncate, self.ino()))
+        let cut = self.shared.disk.truncate(&self.opened.file, bytes);
+        self.shared.windows.forget(self.ino());
+        cut.map_err(failed(Operation::Truncate, self.ino()))
     }
 
     /// Makes a range read as zeros and gives its space back; the size stays.
@@ -382,6 +384,7 @@ impl<D: Disk> DataFile<D> {
     /// That of the disk.
     pub fn punch(&self, offset: u64, bytes: u64) -> Result<(), StorageError> {
         let punched = self.shared.disk.punch(&self.opened.file, offset, bytes);
+        self.shared.windows.forget(self.ino());
         punched.map_err(failed(Operation::Punch, self.ino()))
     }
 
@@ -392,16 +395,6 @@ impl<D: Disk> DataFile<D> {
     pub fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), StorageError> {
         let allocated = self.shared.disk.allocate(&self.opened.file, offset, bytes, keep_size);
         allocated.map_err(failed(Operation::Allocate, self.ino()))
-    }
-
-    /// Makes the file at least `bytes` long, with a hole up to its last byte. Unlike
-    /// [`DataFile::truncate`] it never cuts what another thread has added meanwhile. A window beyond
-    /// the end can be written to after this.
-    ///
-    /// # Errors
-    /// That of the disk.
-    pub fn grow_to(&self, bytes: u64) -> Result<(), StorageError> {
-        if bytes <= self.size()? { Ok(()) } else { self.allocate(bytes - 1, 1, false) }
     }
 
     /// Whether a range can be read without waiting for a device, as far as is known.
@@ -420,22 +413,45 @@ impl<D: Disk> DataFile<D> {
         self.shared.disk.raw_fd(&self.opened.file)
     }
 
-    /// The bytes from `offset` on at an address for system calls, up to `bytes` and the end of a 64 MiB
-    /// window; `None` if that is not to be had and the caller must read or write instead: also where the
-    /// range has a hole or reaches beyond the end, since a look at a mapped hole of a tmpfs file fills it
-    /// with memory. Addresses beyond the end of a file that is cut later are refused by system calls.
-    pub fn map(&self, offset: u64, bytes: u64) -> Option<MappedWindow> {
+    /// The bytes of `pieces` at addresses of this process; `None` if that is not to be had and the caller must read or write
+    /// instead: where a page is not in memory, so also where there is a hole or the file ends, since a look at a mapped
+    /// hole of a tmpfs file fills it with memory.
+    pub fn mapped(&self, pieces: &[Extent]) -> Option<MappedPieces> {
         let fd = self.raw_fd()?;
-        if !is_filled(fd, Extent { offset, bytes }) {
-            return None;
-        }
-        self.shared.windows.get(self.opened.ino, self.opened.opening, fd, offset, bytes)
+        self.shared.windows.pieces(self.opened.ino, self.opened.opening, fd, pieces)
+    }
+
+    /// Bytes of whole pages that are in memory of those that `extent` touches; `None` where there is no telling.
+    pub fn cached_bytes(&self, extent: Extent) -> Option<u64> {
+        residency::cached_bytes(self.raw_fd()?, extent)
+    }
+
+    /// A turn at a range, for a write: it shares the range with others of its kind, but not with an exclusive one.
+    pub async fn plain_turn(&self, extent: Extent) -> RangeTurn<D> {
+        self.turn(extent, false).await
+    }
+
+    /// A turn at a range, for a read-modify-write: until it ends no other turn touches the range.
+    pub async fn exclusive_turn(&self, extent: Extent) -> RangeTurn<D> {
+        self.turn(extent, true).await
+    }
+
+    async fn turn(&self, extent: Extent, exclusive: bool) -> RangeTurn<D> {
+        let ranges = &self.opened.ranges;
+        let turn = RangeTurn { number: ranges.ask(extent, exclusive), opened: self.opened.clone() };
+        std::future::poll_fn(|cx| ranges.poll(turn.number, cx.waker())).await;
+        turn
     }
 }
 
-/// Whether all of a range is in the page cache, so that it has no hole; `false` where there is no telling.
-fn is_filled(fd: RawFd, extent: Extent) -> bool {
-    // SAFETY: the handle that gave the descriptor is alive for the call, and this file does not close it.
-    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
-    residency::is_cached(&file, extent)
+/// A turn at a range of a data file; it ends when this is dropped.
+pub struct RangeTurn<D: Disk> {
+    number: u64,
+    opened: Arc<Opened<D>>,
+}
+
+impl<D: Disk> Drop for RangeTurn<D> {
+    fn drop(&mut self) {
+        self.opened.ranges.end(self.number);
+    }
 }

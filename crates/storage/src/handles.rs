@@ -77,6 +77,11 @@ impl<K: Copy + Eq + Hash, V> RecentlyUsed<K, V> {
         removed
     }
 
+    /// Does something to each of them, which counts as no use.
+    pub(crate) fn for_each(&self, action: impl Fn(&V)) {
+        self.entries.values().for_each(|entry| action(&entry.value));
+    }
+
     /// The time of the latest use.
     pub(crate) fn time(&self) -> u64 {
         self.clock

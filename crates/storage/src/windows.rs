@@ -1,54 +1,203 @@
-//! Cached shared mappings of data files, for copies that the kernel makes between a data file's pages
-//! and another process (`process_vm_writev`, `process_vm_readv`).
+//! Cached shared mappings of data files: their pages at addresses of this process.
 //!
-//! A window covers [`WINDOW_BYTES`] of a data file from a multiple of it on, whatever the file's size:
+//! A window covers [`WINDOW_BYTES`] of a data file from a multiple of it on, whatever the file's size, and knows which of its
+//! pages were seen in memory:
 //!
 //! ```text
 //!   data file   |---- window 0 ----|---- window 1 ----|---- wi. 2 (mapped to its end; file ends ->|)
+//!   seen        #####..####.#######  ##..............
 //! ```
 //!
-//! **The pointers are never dereferenced by our code.** A data file may be cut at any time, and memory
-//! beyond its end raises SIGBUS when touched by a program. A system call given such an address says
-//! `EFAULT` or moves less instead, and the caller then goes the ordinary way.
+//! A page that is not in memory is left alone: it may have to come from a device, while other clients wait for this thread, and
+//! a look at a hole of a tmpfs file fills it with memory. What was seen is forgotten when the file is cut and, as the kernel
+//! may need the memory, about every second; a page that went meanwhile costs time, nothing else.
+//!
+//! **Pages may vanish** when the file is cut. System calls then say `EFAULT`; copies of our own go through
+//! [`guard`](crate::guard).
 
 use std::io;
 use std::os::fd::RawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use weft_layout::Extent;
+
 use crate::buffers::Mapping;
+use crate::guard;
 use crate::handles::RecentlyUsed;
 use crate::limits::WINDOW_BYTES;
+use crate::residency;
 
 /// The place of a window: the inode number, the opening of the data file, the window's index.
 type Key = (u64, u64, u64);
+
+/// Pages in one word of [`Window::seen`], and words looked up in the kernel at once.
+const WORD_PAGES: usize = 64;
+const LOOK_WORDS: usize = 4;
 
 pub(crate) struct Windows {
     state: Mutex<State>,
 }
 
 struct State {
-    recent: RecentlyUsed<Key, Mapping>,
+    recent: RecentlyUsed<Key, Window>,
     last_shrink: u64,
 }
 
-/// A part of a data file at an address of this process. The mapping stays while this lives.
-#[derive(Clone)]
-pub struct MappedWindow {
-    mapping: Arc<Mapping>,
+/// One window.
+pub(crate) struct Window {
+    mapping: Mapping,
+    /// Where it begins in the data file.
+    offset: u64,
+    broken: AtomicBool,
+    /// A bit for each page.
+    seen: Box<[AtomicU64]>,
+}
+
+impl Window {
+    fn map(fd: RawFd, offset: u64) -> io::Result<Window> {
+        let begin = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
+        let mapping = Mapping::of_file(fd, begin, WINDOW_BYTES as usize)?;
+        let words = mapping.bytes() / guard::page_bytes() / WORD_PAGES;
+        let seen = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Ok(Window { mapping, offset, broken: AtomicBool::new(false), seen })
+    }
+
+    /// Whether all pages of a range within the window are in memory, as far as is known.
+    fn is_in_memory(&self, fd: RawFd, start: usize, bytes: usize) -> bool {
+        let page_bytes = guard::page_bytes();
+        let (first, last) = (start / page_bytes, (start + bytes - 1) / page_bytes);
+        let mut page = first;
+        while page <= last {
+            let word = page / WORD_PAGES;
+            let mask = bits(page % WORD_PAGES, (last - word * WORD_PAGES).min(WORD_PAGES - 1));
+            if self.seen[word].load(Ordering::Relaxed) & mask != mask {
+                self.look(fd, word, (last / WORD_PAGES + 1).max(word + LOOK_WORDS));
+                if self.seen[word].load(Ordering::Relaxed) & mask != mask {
+                    return false;
+                }
+            }
+            page = (word + 1) * WORD_PAGES;
+        }
+        true
+    }
+
+    /// Asks the kernel about the pages of some words: whether all are there, and only if not, which.
+    fn look(&self, fd: RawFd, word: usize, end: usize) {
+        let end = end.min(self.seen.len());
+        let word_bytes = WORD_PAGES * guard::page_bytes();
+        let (start, bytes) = (word * word_bytes, (end - word) * word_bytes);
+        let extent = Extent { offset: self.offset + start as u64, bytes: bytes as u64 };
+        if residency::cached_bytes(fd, extent) == Some(extent.bytes) {
+            self.seen[word..end].iter().for_each(|seen| seen.store(u64::MAX, Ordering::Relaxed));
+            return;
+        }
+        let mut pages = vec![0u8; (end - word) * WORD_PAGES];
+        // SAFETY: the range is within the mapping, and the vector has a byte for each of its pages.
+        let known =
+            unsafe { libc::mincore(self.mapping.as_ptr().add(start).cast(), bytes, pages.as_mut_ptr()) };
+        if known == 0 {
+            for (seen, pages) in self.seen[word..end].iter().zip(pages.chunks(WORD_PAGES)) {
+                let bit = |(at, page): (usize, &u8)| u64::from(page & 1) << at;
+                seen.store(pages.iter().enumerate().map(bit).fold(0, |all, bit| all | bit), Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn forget_seen(&self) {
+        self.seen.iter().for_each(|seen| seen.store(0, Ordering::Relaxed));
+    }
+}
+
+/// Bits `first` to `last` of a word.
+fn bits(first: usize, last: usize) -> u64 {
+    (u64::MAX << first) & (u64::MAX >> (WORD_PAGES - 1 - last))
+}
+
+/// Pieces of a data file at addresses of this process. They stay mapped while this lives.
+pub struct MappedPieces {
+    windows: Vec<Arc<Window>>,
+    parts: Vec<Part>,
+}
+
+/// A piece, or the part of it that is in one window.
+#[derive(Clone, Copy)]
+struct Part {
+    window: usize,
     start: usize,
     bytes: usize,
 }
 
-impl MappedWindow {
-    /// The address of the first byte asked for. Only for system calls: see the module's header.
-    pub fn as_ptr(&self) -> *mut u8 {
-        // SAFETY: `start` is within the mapping.
-        unsafe { self.mapping.as_ptr().add(self.start) }
+impl MappedPieces {
+    /// Where they are, in order. For system calls only, which say so where a page is gone; see also
+    /// [`MappedPieces::is_whole`].
+    pub fn addresses(&self) -> Vec<(NonNull<u8>, usize)> {
+        let address = |part: &Part| {
+            let base = NonNull::new(self.windows[part.window].mapping.as_ptr()).expect("a mapping is not at 0");
+            // SAFETY: the part is within its window.
+            (unsafe { base.add(part.start) }, part.bytes)
+        };
+        self.parts.iter().map(address).collect()
     }
 
-    /// How many of the bytes asked for this window has: all up to the window's end.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    /// Whether what was moved from or to the pages until now was moved from or to the file. Look after moving.
+    pub fn is_whole(&self) -> bool {
+        self.windows.iter().all(|window| !window.broken.load(Ordering::SeqCst))
+    }
+
+    /// Copies them, one behind the other, into pieces of memory. False: a page was gone, and the copy is worth nothing.
+    ///
+    /// # Safety
+    /// The memory is writable for the time, is no part of these pages, and is as long as they are together.
+    pub unsafe fn copy_to(&self, memory: &[(NonNull<u8>, usize)]) -> bool {
+        // SAFETY: `both_sides` gives addresses within both sides and equal lengths.
+        self.both_sides(memory, |file, memory, bytes| unsafe {
+            std::ptr::copy_nonoverlapping(file, memory, bytes);
+        })
+    }
+
+    /// The other way.
+    ///
+    /// # Safety
+    /// As for [`MappedPieces::copy_to`], but readable.
+    pub unsafe fn copy_from(&self, memory: &[(NonNull<u8>, usize)]) -> bool {
+        // SAFETY: as above.
+        self.both_sides(memory, |file, memory, bytes| unsafe {
+            std::ptr::copy_nonoverlapping(memory.cast_const(), file, bytes);
+        })
+    }
+
+    fn both_sides(
+        &self,
+        memory: &[(NonNull<u8>, usize)],
+        mut copy: impl FnMut(*mut u8, *mut u8, usize),
+    ) -> bool {
+        let mut memory = memory.iter().copied();
+        let (mut base, mut left) = (NonNull::dangling(), 0);
+        let mut parts = self.parts.iter().copied().peekable();
+        while let Some(window) = parts.peek().map(|part| part.window) {
+            let Window { mapping, broken, .. } = &*self.windows[window];
+            guard::watch(mapping.as_ptr(), mapping.bytes(), broken, || {
+                while let Some(Part { start, bytes, .. }) = parts.next_if(|part| part.window == window) {
+                    let mut done = 0;
+                    while done < bytes {
+                        if left == 0 {
+                            (base, left) = memory.next().expect("the memory is as long as the pieces");
+                        }
+                        let count = left.min(bytes - done);
+                        // SAFETY: within the window, and within the memory's piece.
+                        let (file, here) = unsafe { (mapping.as_ptr().add(start + done), base.as_ptr()) };
+                        copy(file, here, count);
+                        // SAFETY: at most the end of the piece.
+                        base = unsafe { base.add(count) };
+                        left -= count;
+                        done += count;
+                    }
+                }
+            });
+        }
+        self.is_whole()
     }
 }
 
@@ -61,48 +210,63 @@ impl Windows {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The window at `offset` of an open data file; `None` if all windows are in use, or the kernel
-    /// does not map this file.
-    pub(crate) fn get(
-        &self,
-        ino: u64,
-        opening: u64,
-        fd: RawFd,
-        offset: u64,
-        bytes: u64,
-    ) -> Option<MappedWindow> {
-        let key = (ino, opening, offset / WINDOW_BYTES);
-        let start = offset % WINDOW_BYTES;
-        let window = |mapping| MappedWindow {
-            mapping,
-            start: start as usize,
-            bytes: bytes.min(WINDOW_BYTES - start) as usize,
-        };
-        let mut state = self.state();
-        if let Some(mapping) = state.recent.get(key) {
-            return Some(window(mapping));
+    /// Pieces of an open data file, if all of them are in memory; `None` if not, or if all windows are in use, or the
+    /// kernel does not map this file.
+    pub(crate) fn pieces(&self, ino: u64, opening: u64, fd: RawFd, pieces: &[Extent]) -> Option<MappedPieces> {
+        let mut windows: Vec<Arc<Window>> = Vec::new();
+        let mut parts = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            let (mut offset, end) = (piece.offset, piece.end());
+            while offset < end {
+                let start = offset % WINDOW_BYTES;
+                let bytes = (end - offset).min(WINDOW_BYTES - start);
+                let window = match windows.iter().position(|window| window.offset == offset - start) {
+                    Some(known) => known,
+                    None => {
+                        windows.push(self.get((ino, opening, offset / WINDOW_BYTES), fd)?);
+                        windows.len() - 1
+                    }
+                };
+                let part = Part { window, start: start as usize, bytes: bytes as usize };
+                if !windows[window].is_in_memory(fd, part.start, part.bytes) {
+                    return None;
+                }
+                parts.push(part);
+                offset += bytes;
+            }
         }
-        let (room, old) = state.recent.make_room();
-        let mapping = if room { map(fd, offset - start).ok().map(Arc::new) } else { None };
-        if let Some(mapping) = &mapping {
-            state.recent.insert(key, mapping.clone());
-        }
-        drop(state);
-        drop(old);
-        mapping.map(window)
+        Some(MappedPieces { windows, parts })
     }
 
-    /// Forgets the windows of a file, so that its space comes free when it is removed.
+    fn get(&self, key: Key, fd: RawFd) -> Option<Arc<Window>> {
+        let mut state = self.state();
+        if let Some(window) = state.recent.get(key).filter(|window| !window.broken.load(Ordering::SeqCst)) {
+            return Some(window);
+        }
+        let broken = state.recent.remove(key);
+        let (room, old) = state.recent.make_room();
+        let window = if room { Window::map(fd, key.2 * WINDOW_BYTES).ok().map(Arc::new) } else { None };
+        if let Some(window) = &window {
+            state.recent.insert(key, window.clone());
+        }
+        drop(state);
+        drop((broken, old));
+        window
+    }
+
+    /// Forgets the windows of a file: so that its space comes free when it is removed, and nothing is taken to be in memory
+    /// after it was cut.
     pub(crate) fn forget(&self, ino: u64) {
         let removed = self.state().recent.remove_where(|key| key.0 == ino);
         drop(removed);
     }
 
-    /// Unmaps windows that were not used since the last call.
+    /// Unmaps windows that were not used since the last call, and forgets what was seen in the others.
     pub(crate) fn shrink_idle(&self) {
         let mut state = self.state();
         let since = state.last_shrink;
         let removed = state.recent.remove_unused_since(since);
+        state.recent.for_each(Window::forget_seen);
         state.last_shrink = state.recent.time();
         drop(state);
         drop(removed);
@@ -113,7 +277,14 @@ impl Windows {
     }
 }
 
-fn map(fd: RawFd, offset: u64) -> io::Result<Mapping> {
-    let offset = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
-    Mapping::of_file(fd, offset, WINDOW_BYTES as usize)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_have_the_bits_from_first_to_last() {
+        assert_eq!(bits(0, 63), u64::MAX);
+        assert_eq!(bits(3, 5), 0b11_1000);
+        assert_eq!(bits(63, 63), 1 << 63);
+    }
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::IoSlice;
+use std::ptr::NonNull;
 
 use common::{IDENTITY, on_disk, pattern, plain_reactor};
 use weft_storage::limits::WINDOW_BYTES;
@@ -79,6 +80,10 @@ fn copy_by_kernel(read: bool, local: *mut u8, remote: *mut u8, bytes: usize) -> 
     usize::try_from(count).map_err(|_| std::io::Error::last_os_error())
 }
 
+fn memory_of(bytes: &mut [u8]) -> (NonNull<u8>, usize) {
+    (NonNull::new(bytes.as_mut_ptr()).unwrap(), bytes.len())
+}
+
 #[test]
 fn windows_show_the_file_and_survive_its_truncation() {
     let (_directory, files) = local();
@@ -87,58 +92,70 @@ fn windows_show_the_file_and_survive_its_truncation() {
         let data = pattern(1, 10_000);
         file.write(WINDOW_BYTES - 5000, &data).await.unwrap();
 
-        let window = file.map(WINDOW_BYTES - 5000, 10_000).unwrap();
-        assert_eq!(window.bytes(), 5000, "up to the end of the window");
-        let rest = file.map(WINDOW_BYTES, 5000).unwrap();
-        assert_eq!(rest.bytes(), 5000);
+        let whole = [Extent::new(WINDOW_BYTES - 5000, 10_000)];
+        let pieces = file.mapped(&whole).unwrap();
+        let addresses = pieces.addresses();
+        let lengths: Vec<usize> = addresses.iter().map(|(_, bytes)| *bytes).collect();
+        assert_eq!(lengths, [5000, 5000], "cut at the end of the window");
         let mut back = vec![0u8; 10_000];
-        assert_eq!(copy_by_kernel(false, window.as_ptr(), back.as_mut_ptr(), 5000).unwrap(), 5000);
-        assert_eq!(copy_by_kernel(false, rest.as_ptr(), back[5000..].as_mut_ptr(), 5000).unwrap(), 5000);
+        for ((address, bytes), back) in addresses.iter().zip(back.chunks_mut(5000)) {
+            assert_eq!(copy_by_kernel(false, address.as_ptr(), back.as_mut_ptr(), *bytes).unwrap(), 5000);
+        }
         assert!(back == data);
 
-        // Into the file as well.
-        let mut new = pattern(2, 100);
-        assert_eq!(copy_by_kernel(true, rest.as_ptr(), new.as_mut_ptr(), 100).unwrap(), 100);
-        file.read(WINDOW_BYTES, &mut back[..100]).await.unwrap();
-        assert!(back[..100] == new);
+        // By ourselves, out of the file and into it, with both sides cut differently.
+        let list = [Extent::new(WINDOW_BYTES + 10, 100), Extent::new(WINDOW_BYTES - 300, 400)];
+        let pieces = file.mapped(&list).unwrap();
+        let (mut first, mut second) = ([0u8; 250], [0u8; 250]);
+        let memory = [memory_of(&mut first), memory_of(&mut second)];
+        // SAFETY: live arrays of this test's, as long as the pieces.
+        assert!(unsafe { pieces.copy_to(&memory) });
+        assert_eq!(first[..100], data[5010..5110]);
+        assert_eq!(first[100..], data[4700..4850]);
+        assert_eq!(second, data[4850..5100]);
+        (first, second) = ([1; 250], [2; 250]);
+        let memory = [memory_of(&mut first), memory_of(&mut second)];
+        // SAFETY: as above.
+        assert!(unsafe { pieces.copy_from(&memory) });
+        file.read(WINDOW_BYTES - 300, &mut back[..410]).await.unwrap();
+        assert_eq!(back[..150], [1; 150]);
+        assert_eq!(back[150..400], [2; 250], "the second piece was written over the first");
+        assert_eq!(back[400..410], [1; 10]);
 
-        // Beyond the end only after the file has grown there.
-        // SAFETY: within the window's mapping, which is 64 MiB long.
-        let beyond = unsafe { rest.as_ptr().add(1 << 20) };
-        assert!(copy_by_kernel(true, beyond, new.as_mut_ptr(), 100).is_err());
-        file.grow_to(WINDOW_BYTES + (1 << 20) + 100).unwrap();
-        file.grow_to(5).unwrap();
-        assert_eq!(copy_by_kernel(true, beyond, new.as_mut_ptr(), 100).unwrap(), 100);
-        assert_eq!(file.size().unwrap(), WINDOW_BYTES + (1 << 20) + 100);
-        file.read(WINDOW_BYTES + (1 << 20), &mut back[..100]).await.unwrap();
-        assert!(back[..100] == new);
-
-        // A hole is not mapped: on tmpfs a look at it would fill it with memory.
-        assert!(file.map(0, 100).is_none());
-        assert!(file.map(WINDOW_BYTES - 20_000, 20_000).is_none());
+        // A hole is not mapped: on tmpfs a look at it would fill it with memory. Nor is what lies beyond the end.
+        assert!(file.mapped(&[Extent::new(0, 100)]).is_none());
+        assert!(file.mapped(&[Extent::new(WINDOW_BYTES - 20_000, 20_000)]).is_none());
+        assert!(file.mapped(&[Extent::new(WINDOW_BYTES + 5000, 8192)]).is_none());
 
         // Windows in use are not put out, and their number is bounded.
         file.write(10 * WINDOW_BYTES, b"x").await.unwrap();
-        assert!(file.map(10 * WINDOW_BYTES, 1).is_none());
-        drop(window);
-        assert!(file.map(10 * WINDOW_BYTES, 1).is_some());
+        let far = [Extent::new(10 * WINDOW_BYTES, 1)];
+        assert!(file.mapped(&far).is_none());
+        drop(pieces);
+        let rest = file.mapped(&[Extent::new(WINDOW_BYTES, 5000)]).unwrap();
+        assert!(file.mapped(&far).is_some());
         assert_eq!(files.stats().windows, 2);
 
-        // A cut file gives an error, not a signal.
+        // A cut file gives an error, not a signal; and a copy of our own is not whole.
         file.truncate(10).unwrap();
-        let error = copy_by_kernel(false, rest.as_ptr(), back.as_mut_ptr(), 100).unwrap_err();
+        let (address, _) = rest.addresses()[0];
+        let error = copy_by_kernel(false, address.as_ptr(), back.as_mut_ptr(), 100).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+        // SAFETY: a live vector, longer than the pieces.
+        assert!(!unsafe { rest.copy_to(&[memory_of(&mut back)]) });
+        assert!(file.mapped(&[Extent::new(WINDOW_BYTES, 100)]).is_none());
+        assert!(file.mapped(&[Extent::new(0, 10)]).is_some());
 
         drop(rest);
         files.shrink_idle();
         files.shrink_idle();
         assert_eq!(files.stats().windows, 0);
         file.write(0, b"x").await.unwrap();
-        file.map(0, 1).unwrap();
+        file.mapped(&[Extent::new(0, 1)]).unwrap();
         files.remove(1).unwrap();
         assert_eq!(files.stats().windows, 0);
     });
-    assert!(DataFiles::new(MemDisk::new(100)).create(1).unwrap().map(0, 1).is_none());
+    assert!(DataFiles::new(MemDisk::new(100)).create(1).unwrap().mapped(&[Extent::new(0, 1)]).is_none());
 }
 
 #[test]

@@ -73,7 +73,7 @@ async fn read<B: ServerBulk>(mut bulk: B, data: &Data) -> Result<(), ConnError> 
             bulk.put_file(at as u64, data.file.as_fd(), at as u64, UNIT_BYTES as u64).await?;
         } else if bulk.reaches_mapped() {
             // SAFETY: the mapping is never removed.
-            unsafe { bulk.put_mapped(at as u64, data.pages.add(at), UNIT_BYTES) }.await?;
+            unsafe { bulk.put_mapped(at as u64, &[(data.pages.add(at), UNIT_BYTES)]).await }?;
         } else {
             // SAFETY: the mapping is never removed or changed meanwhile.
             let unit = unsafe { std::slice::from_raw_parts(data.pages.as_ptr().add(at), UNIT_BYTES) };
@@ -96,7 +96,7 @@ async fn write<B: ServerBulk>(mut bulk: B, data: &Data) -> Result<(), ConnError>
             });
         } else if bulk.reaches_mapped() {
             // SAFETY: the mapping is writable and never removed.
-            unsafe { bulk.get_mapped(at as u64, data.pages.add(at), UNIT_BYTES) }.await?;
+            unsafe { bulk.get_mapped(at as u64, &[(data.pages.add(at), UNIT_BYTES)]).await }?;
         } else {
             bulk.get(at as u64, &mut [IoSliceMut::new(&mut buffer)]).await?;
         }

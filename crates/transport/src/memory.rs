@@ -519,11 +519,11 @@ impl ServerBulk for MemoryBulk {
         Err(self.mechanism("send files; use put"))
     }
 
-    async unsafe fn put_mapped(&mut self, _: u64, _: NonNull<u8>, _: usize) -> Result<(), ConnError> {
+    async unsafe fn put_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
         Err(self.mechanism("send mapped pages; use put"))
     }
 
-    async unsafe fn get_mapped(&mut self, _: u64, _: NonNull<u8>, _: usize) -> Result<(), ConnError> {
+    async unsafe fn get_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
         Err(self.mechanism("receive into mapped pages; use get"))
     }
 

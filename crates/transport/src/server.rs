@@ -132,18 +132,18 @@ pub trait ServerBulk: 'static {
         bytes: u64,
     ) -> Result<(), ConnError>;
 
-    /// Moves bytes from mapped pages of a data file into the client's memory; pages that are gone are an error, no signal.
+    /// Moves mapped pieces of a data file, one behind the other, into the client's memory; pages that are gone are an error,
+    /// no signal.
     ///
     /// # Errors
     /// As [`ServerBulk::put`]; `Mechanism` where [`ServerBulk::reaches_mapped`] says no.
     ///
     /// # Safety
-    /// `pages` lies in a mapping that stays until this returns.
+    /// The pieces lie in mappings that stay until this returns.
     async unsafe fn put_mapped(
         &mut self,
         share_offset: u64,
-        pages: NonNull<u8>,
-        bytes: usize,
+        pieces: &[(NonNull<u8>, usize)],
     ) -> Result<(), ConnError>;
 
     /// The other way.
@@ -152,12 +152,11 @@ pub trait ServerBulk: 'static {
     /// As [`ServerBulk::put_mapped`].
     ///
     /// # Safety
-    /// As [`ServerBulk::put_mapped`], and the mapping is writable.
+    /// As [`ServerBulk::put_mapped`], and the mappings are writable.
     async unsafe fn get_mapped(
         &mut self,
         share_offset: u64,
-        pages: NonNull<u8>,
-        bytes: usize,
+        pieces: &[(NonNull<u8>, usize)],
     ) -> Result<(), ConnError>;
 
     /// Fetches one unit from the client's memory. Of a streamed payload offsets must rise; what is left out is thrown away.
@@ -627,11 +626,11 @@ impl ServerBulk for StreamBulk {
         Ok(())
     }
 
-    async unsafe fn put_mapped(&mut self, _: u64, _: NonNull<u8>, _: usize) -> Result<(), ConnError> {
+    async unsafe fn put_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
         Err(self.mechanism("send mapped pages; use put or put_file"))
     }
 
-    async unsafe fn get_mapped(&mut self, _: u64, _: NonNull<u8>, _: usize) -> Result<(), ConnError> {
+    async unsafe fn get_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
         Err(self.mechanism("receive into mapped pages; use get"))
     }
 

@@ -454,16 +454,28 @@ impl ShmBulk {
     async unsafe fn transfer_mapped(
         &mut self,
         share_offset: u64,
-        pages: NonNull<u8>,
-        bytes: usize,
+        pieces: &[(NonNull<u8>, usize)],
         direction: Direction,
     ) -> Result<(), ConnError> {
-        let base = pages.as_ptr();
-        let local = |pieces: &mut IoVecs, done: usize| {
-            pieces.push(base.wrapping_add(done), (bytes - done).min(UNIT_BYTES_MAX));
+        let bytes = pieces.iter().map(|(_, bytes)| *bytes as u64).sum();
+        // Every batch goes on where the one before ended: the pieces before that are looked at once.
+        let (mut first, mut before) = (0, 0);
+        let local = |vecs: &mut IoVecs, done: usize| {
+            while first < pieces.len() && before + pieces[first].1 <= done {
+                before += pieces[first].1;
+                first += 1;
+            }
+            let mut skip = done - before;
+            for (base, bytes) in &pieces[first..] {
+                let left = (bytes - skip).min(UNIT_BYTES_MAX - vecs.bytes());
+                if !vecs.push(base.as_ptr().wrapping_add(skip), left) || vecs.bytes() == UNIT_BYTES_MAX {
+                    return;
+                }
+                skip = 0;
+            }
         };
         // SAFETY: as the caller promises; only the kernel touches the pages.
-        unsafe { self.transfer(share_offset, bytes as u64, direction, local) }.await
+        unsafe { self.transfer(share_offset, bytes, direction, local) }.await
     }
 }
 
@@ -535,27 +547,25 @@ impl ServerBulk for ShmBulk {
     async unsafe fn put_mapped(
         &mut self,
         share_offset: u64,
-        pages: NonNull<u8>,
-        bytes: usize,
+        pieces: &[(NonNull<u8>, usize)],
     ) -> Result<(), ConnError> {
         if !self.reaches_mapped() {
             return Err(self.mechanism("send mapped pages; use put or put_file"));
         }
         // SAFETY: as the caller promises.
-        unsafe { self.transfer_mapped(share_offset, pages, bytes, Direction::Put) }.await
+        unsafe { self.transfer_mapped(share_offset, pieces, Direction::Put) }.await
     }
 
     async unsafe fn get_mapped(
         &mut self,
         share_offset: u64,
-        pages: NonNull<u8>,
-        bytes: usize,
+        pieces: &[(NonNull<u8>, usize)],
     ) -> Result<(), ConnError> {
         if !self.reaches_mapped() {
             return Err(self.mechanism("receive into mapped pages; use get"));
         }
         // SAFETY: as the caller promises.
-        unsafe { self.transfer_mapped(share_offset, pages, bytes, Direction::Get) }.await
+        unsafe { self.transfer_mapped(share_offset, pieces, Direction::Get) }.await
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {

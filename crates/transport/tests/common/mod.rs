@@ -302,12 +302,21 @@ async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<()
     assert_ne!(base, libc::MAP_FAILED);
     // SAFETY: within the mapping.
     let pages = unsafe { NonNull::new(base.cast::<u8>().add(100)).unwrap() };
+    // In pieces of all lengths, more of them than one system call takes.
+    let mut pieces = Vec::new();
+    let mut at = 0;
+    while at < bytes {
+        let piece = (1 + pieces.len() * 37 % 1999).min(bytes - at);
+        // SAFETY: within the mapping.
+        pieces.push((unsafe { pages.add(at) }, piece));
+        at += piece;
+    }
     let result = if command.verb == Verb::ReadMapped {
         // SAFETY: the mapping stays until the end of this function.
-        let moved = unsafe { bulk.put_mapped(0, pages, bytes) }.await.map_err(|error| error.to_string());
+        let moved = unsafe { bulk.put_mapped(0, &pieces) }.await.map_err(|error| error.to_string());
         file.set_len(0).unwrap();
         // SAFETY: as above; its pages are gone now, which has to be an error and not a signal.
-        let gone = unsafe { bulk.put_mapped(0, pages, bytes) }.await;
+        let gone = unsafe { bulk.put_mapped(0, &pieces) }.await;
         moved.and(match gone {
             Err(ConnError::ClientMemory { .. }) => Ok(()),
             other => Err(format!("pages that are gone: {other:?}")),
@@ -316,7 +325,7 @@ async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<()
         // SAFETY: as above, and it is writable.
         unsafe {
             pages.as_ptr().write_bytes(0, bytes);
-            let moved = bulk.get_mapped(0, pages, bytes).await.map_err(|error| error.to_string());
+            let moved = bulk.get_mapped(0, &pieces).await.map_err(|error| error.to_string());
             let same =
                 std::slice::from_raw_parts(pages.as_ptr(), bytes) == pattern_bytes(command.seed, 0, bytes);
             moved.and(if same { Ok(()) } else { Err("wrong bytes in the mapped file".into()) })
