@@ -9,6 +9,7 @@
 use crate::config::{ClusterConfig, ConfigError, DiskChoice, ServerConfig, ServerRole};
 use crate::garbage::{self, Letter, Poke};
 use crate::io::IoPart;
+use crate::io::work::MethodCounters;
 use crate::log;
 use crate::meta::MetaPart;
 use crate::node::{Node, Part, Shared};
@@ -26,6 +27,7 @@ use weft_meta::{
     Caller, Engine, EngineError, FjallEngine, FjallOptions, MemEngine, Namespace, NamespaceOptions,
 };
 use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox};
+use weft_storage::cost::CurrentModel;
 use weft_storage::{BufferPool, DataFiles, Disk, Identity, MemDisk, PlainDisk, RingDisk, StorageError};
 use weft_transport::{
     Accepted, ListenError, Listening, Network, ShmConn, TcpConn, TcpOptions, listen_tcp, listen_unix,
@@ -311,12 +313,14 @@ impl Run {
         let threads = self.server.threads.map_or(processors.min(4), usize::from);
         let pool_bytes = self.server.buffers_bytes as usize / threads;
         let options = reactor_options(&self.server, ring);
+        let model = CurrentModel::default();
         let thread = |files| IoThread {
             shared: self.shared.clone(),
             key: self.key.clone(),
             sync: self.server.sync,
             files,
             pool_bytes,
+            model: model.clone(),
             stop: self.stop.clone(),
         };
         std::thread::scope(|scope| {
@@ -345,6 +349,7 @@ struct IoThread<D: Disk> {
     sync: crate::config::SyncMode,
     files: DataFiles<D>,
     pool_bytes: usize,
+    model: CurrentModel,
     stop: StopFlag,
 }
 
@@ -352,7 +357,8 @@ impl<D: Disk> IoThread<D> {
     /// On the current reactor.
     fn node(self) -> io::Result<Rc<Node<D, MemEngine>>> {
         let pool = BufferPool::new(self.pool_bytes)?;
-        let part = IoPart::new(self.files, pool, self.shared.id, &self.key, self.sync);
+        let methods = MethodCounters::among(&self.shared.counters);
+        let part = IoPart::new(self.files, pool, self.shared.id, &self.key, self.sync, self.model, methods);
         let node = Node::new(self.shared, Part::Io(part));
         weft_reactor::spawn(keep_house(Rc::downgrade(&node)));
         Ok(node)

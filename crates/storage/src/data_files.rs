@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_layout::Extent;
 
-use crate::disk::{Disk, ObjectInfo, Space};
+use crate::disk::{Disk, ObjectInfo, Space, check};
 use crate::error::{Operation, StorageError};
 use crate::handles::RecentlyUsed;
 use crate::limits::{LIST_MAX, OPEN_FILES, WINDOWS_MAX};
@@ -419,6 +419,20 @@ impl<D: Disk> DataFile<D> {
     pub fn mapped(&self, pieces: &[Extent]) -> Option<MappedPieces> {
         let fd = self.raw_fd()?;
         self.shared.windows.pieces(self.opened.ino, self.opened.opening, fd, pieces)
+    }
+
+    /// Moves the time of the last change on, after copies into mapped pages: the kernel does not notice these.
+    ///
+    /// # Errors
+    /// That of the file system.
+    pub fn note_written(&self) -> Result<(), StorageError> {
+        let Some(fd) = self.raw_fd() else { return Ok(()) };
+        let time = |nanoseconds| libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+        let times = [time(libc::UTIME_OMIT), time(libc::UTIME_NOW)];
+        // SAFETY: two live times; the descriptor is open as long as this handle.
+        check(unsafe { libc::futimens(fd, times.as_ptr()) } as isize)
+            .map(drop)
+            .map_err(failed(Operation::Write, self.ino()))
     }
 
     /// Bytes of whole pages that are in memory of those that `extent` touches; `None` where there is no telling.

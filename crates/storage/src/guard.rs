@@ -119,9 +119,7 @@ mod tests {
         let mut copy = |from: usize| {
             watch(mapping.as_ptr(), mapping.bytes(), &broken, || {
                 // SAFETY: the source is within the mapping, the target is as long.
-                unsafe {
-                    std::ptr::copy_nonoverlapping(mapping.as_ptr().add(from), into.as_mut_ptr(), page)
-                };
+                unsafe { std::ptr::copy_nonoverlapping(mapping.as_ptr().add(from), into.as_mut_ptr(), page) };
             });
             broken.load(Ordering::SeqCst)
         };

@@ -61,7 +61,8 @@ impl Ranges {
     /// Whether it is this turn's time; if not, its task is woken when that may have changed.
     pub(crate) fn poll(&self, number: u64, waker: &Waker) -> Poll<()> {
         let mut state = self.state();
-        let at = state.turns.iter().position(|turn| turn.number == number).expect("a turn is there until its end");
+        let at =
+            state.turns.iter().position(|turn| turn.number == number).expect("a turn is there until its end");
         let blocked = state.turns.range(..at).any(|earlier| earlier.excludes(&state.turns[at]));
         let turn = &mut state.turns[at];
         turn.waker = blocked.then(|| waker.clone());

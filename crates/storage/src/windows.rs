@@ -100,7 +100,10 @@ impl Window {
         if known == 0 {
             for (seen, pages) in self.seen[word..end].iter().zip(pages.chunks(WORD_PAGES)) {
                 let bit = |(at, page): (usize, &u8)| u64::from(page & 1) << at;
-                seen.store(pages.iter().enumerate().map(bit).fold(0, |all, bit| all | bit), Ordering::Relaxed);
+                seen.store(
+                    pages.iter().enumerate().map(bit).fold(0, |all, bit| all | bit),
+                    Ordering::Relaxed,
+                );
             }
         }
     }
@@ -134,7 +137,8 @@ impl MappedPieces {
     /// [`MappedPieces::is_whole`].
     pub fn addresses(&self) -> Vec<(NonNull<u8>, usize)> {
         let address = |part: &Part| {
-            let base = NonNull::new(self.windows[part.window].mapping.as_ptr()).expect("a mapping is not at 0");
+            let base =
+                NonNull::new(self.windows[part.window].mapping.as_ptr()).expect("a mapping is not at 0");
             // SAFETY: the part is within its window.
             (unsafe { base.add(part.start) }, part.bytes)
         };
@@ -212,7 +216,13 @@ impl Windows {
 
     /// Pieces of an open data file, if all of them are in memory; `None` if not, or if all windows are in use, or the
     /// kernel does not map this file.
-    pub(crate) fn pieces(&self, ino: u64, opening: u64, fd: RawFd, pieces: &[Extent]) -> Option<MappedPieces> {
+    pub(crate) fn pieces(
+        &self,
+        ino: u64,
+        opening: u64,
+        fd: RawFd,
+        pieces: &[Extent],
+    ) -> Option<MappedPieces> {
         let mut windows: Vec<Arc<Window>> = Vec::new();
         let mut parts = Vec::with_capacity(pieces.len());
         for piece in pieces {

@@ -3,38 +3,52 @@
 //! ```text
 //!   request ─► admit: capability, slot, this server's place in the layout
 //!           ─► units.rs: the share of this slot, cut into units
-//!           ─► read.rs / write.rs: unit by unit, by the shortest way there is
+//!           ─► read.rs / write.rs: unit by unit, by the shortest way there is to the client's memory
+//!           ─► plan.rs: how the pieces of a unit are accessed ─► access.rs does it
 //!
 //!   way of a unit       when                                                     copies
 //!   local               the client's memory is in this process (segments)        data file ─ client
 //!   inline              the whole answer is small                                in the reply
 //!   sendfile            TCP, in the page cache, pieces are long                  page cache ─ socket
-//!   mapped              shm, in the page cache, pieces are long                  page cache ─ client (process_vm)
+//!   direct              shm, in the page cache, pieces are not tiny              page cache ─ client (process_vm)
 //!   buffered            else; network and disk of neighbouring units overlap     data file ─ buffer ─ client
 //! ```
+//!
+//! Where this process copies (local, inline, buffered), a unit of many pieces is accessed piece by piece, by sieving, or through
+//! mapped pages, as the cost model says ([`weft_storage::cost`]) or the request.
 
+mod access;
+mod memory;
 mod objects;
+mod plan;
 mod read;
 mod size;
 mod units;
-mod work;
+pub(crate) mod work;
 mod write;
 
 use crate::answer::Refusal;
 use crate::config::SyncMode;
 use crate::meta::unix_s;
+use plan::Planner;
+use std::cell::RefCell;
 use std::os::fd::RawFd;
 use weft_layout::{Extent, Layout};
+use weft_storage::cost::{Corrections, CurrentModel, Method};
 use weft_storage::{BufferPool, DataFile, DataFiles, Disk};
 use weft_transport::ConnError;
 use weft_wire::Status;
 use weft_wire::messages::{DataSize, Time};
 use weft_wire::security::{Capability, Key};
+use work::MethodCounters;
 
 /// Unit of transfers that pass through a buffer: small enough that it stays in a processor's cache between the two copies.
 const BUFFERED_UNIT_BYTES: u64 = 256 << 10;
 /// From this length on a piece of a data file is moved by a system call of its own.
 const LONG_PIECE_BYTES: u64 = 16 << 10;
+/// From this length on pieces are moved between mapped pages and the client's memory by the kernel, many at once; what is
+/// shorter is gathered in a buffer first.
+const DIRECT_PIECE_BYTES: u64 = 512;
 
 /// Everything that one thread of an I/O server serves from.
 pub(crate) struct IoPart<D: Disk> {
@@ -45,6 +59,9 @@ pub(crate) struct IoPart<D: Disk> {
     id: u16,
     capability_key: Key,
     sync: SyncMode,
+    model: CurrentModel,
+    corrections: RefCell<Corrections>,
+    methods: MethodCounters,
 }
 
 impl<D: Disk> IoPart<D> {
@@ -55,8 +72,16 @@ impl<D: Disk> IoPart<D> {
         id: u16,
         cluster_key: &Key,
         sync: SyncMode,
+        model: CurrentModel,
+        methods: MethodCounters,
     ) -> IoPart<D> {
-        IoPart { files, pool, id, capability_key: cluster_key.capability_key(), sync }
+        let capability_key = cluster_key.capability_key();
+        IoPart { files, pool, id, capability_key, sync, model, corrections: RefCell::default(), methods }
+    }
+
+    fn planner(&self, write: bool, sync: bool, wish: Option<Method>) -> Planner<'_> {
+        let sync = write && (sync || self.sync == SyncMode::Sync);
+        Planner { model: self.model.get(), corrections: &self.corrections, write, sync, wish }
     }
 
     /// Checks that `capability` gives `rights` now, and that this server has part `slot` of the file.

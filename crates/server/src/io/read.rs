@@ -1,14 +1,18 @@
 //! Reading: from the data file to the client's memory, unit by unit, as the disk delivers.
 
+use super::access::Access;
+use super::memory::memory_of;
+use super::plan::{Planner, wish};
 use super::units::{Share, Unit, Units};
 use super::work::{Work, check_flags};
-use super::{BUFFERED_UNIT_BYTES, IoPart, LONG_PIECE_BYTES};
+use super::{BUFFERED_UNIT_BYTES, DIRECT_PIECE_BYTES, IoPart, LONG_PIECE_BYTES};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, RawFd};
-use std::ptr::NonNull;
-use weft_storage::{Buffer, DataFile, Disk};
+use std::time::Instant;
+use weft_storage::cost::Method;
+use weft_storage::{Buffer, Disk};
 use weft_transport::{ConnError, ServerBulk};
 use weft_wire::Wire;
 use weft_wire::limits::{INLINE_BYTES_MAX, UNIT_BYTES_MAX};
@@ -26,12 +30,14 @@ impl<D: Disk> IoPart<D> {
         check_flags(request.flags)?;
         let mut work = Work::begin();
         let Some(file) = self.files.open(ino)? else {
-            return Ok(Answer::of(&ReadReply { filled_bytes: 0, local_bytes: 0, work: work.done() }));
+            return Ok(Answer::of(&ReadReply { filled_bytes: 0, local_bytes: 0, work: work.done(self) }));
         };
         let local_bytes = file.size()?;
         let share = Share::of(&layout, request.slot, &request.regions, local_bytes).await?;
         let filled_bytes = share.filled_bytes;
         let mut units = Units::new(&layout, request.slot, &request.regions, filled_bytes);
+        let access = Access { file: &file, pool: &self.pool, client };
+        let planner = self.planner(false, false, wish(request.flags));
         let mut payload = Vec::new();
         // A client that described its memory has its data put there, however little it is.
         let inline_max = INLINE_BYTES_MAX as u64;
@@ -39,16 +45,17 @@ impl<D: Disk> IoPart<D> {
             payload.resize(filled_bytes as usize, 0);
             let mut at = 0;
             while let Some(unit) = units.next_at_most(filled_bytes) {
-                work.read(&unit);
-                file.read_pieces(&unit.pieces, &mut payload[at..]).await?;
+                let plan = planner.plan(&file, &unit.pieces, local_bytes);
+                let memory = [memory_of(&mut payload[at..at + unit.bytes as usize])];
+                access.fill(&plan, &unit.pieces, &memory, &mut work).await?;
                 at += unit.bytes as usize;
             }
         } else {
-            let mut transfer =
-                Transfer { part: self, client, file: &file, bulk, work: &mut work, unput: None };
+            let work = &mut work;
+            let transfer = Transfer { part: self, access, planner, bulk, work, local_bytes, unput: None };
             transfer.run(&mut units).await?;
         }
-        let body = ReadReply { filled_bytes, local_bytes, work: work.done() }.to_bytes();
+        let body = ReadReply { filled_bytes, local_bytes, work: work.done(self) }.to_bytes();
         Ok(Answer { body, payload, moved_bytes: filled_bytes })
     }
 }
@@ -56,18 +63,18 @@ impl<D: Disk> IoPart<D> {
 /// One read under way.
 struct Transfer<'a, D: Disk, B: ServerBulk> {
     part: &'a IoPart<D>,
-    client: u64,
-    file: &'a DataFile<D>,
+    access: Access<'a, D>,
+    planner: Planner<'a>,
     bulk: &'a mut B,
     work: &'a mut Work,
+    local_bytes: u64,
     /// A unit that was read into a buffer and not yet put.
     unput: Option<(u64, usize, Buffer)>,
 }
 
 impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
-    async fn run(&mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
+    async fn run(mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
         while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64) {
-            self.work.read(&unit);
             self.move_unit(unit).await?;
             // What is in memory is moved without waiting: other clients get their turn between units.
             weft_reactor::yield_now().await;
@@ -78,16 +85,31 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// By the shortest way there is; see the table in this module's parent.
     async fn move_unit(&mut self, unit: Unit) -> Result<(), Refusal> {
         if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
-            return read_into(self.file, &unit, &memory).await;
+            let plan = self.planner.plan(self.access.file, &unit.pieces, self.local_bytes);
+            let begun = Instant::now();
+            self.access.fill(&plan, &unit.pieces, &memory, self.work).await?;
+            self.planner.observe(&plan, begun.elapsed());
+            return Ok(());
         }
-        let resident = unit.has_long_pieces(LONG_PIECE_BYTES)
-            && (self.bulk.sends_files() || self.bulk.reaches_mapped())
-            && unit.pieces.iter().all(|piece| self.file.resident(*piece));
-        match self.file.raw_fd() {
-            Some(fd) if resident && self.bulk.sends_files() => self.send_file(&unit, fd).await,
-            _ if resident && self.bulk.reaches_mapped() => self.put_mapped(unit).await,
-            _ => self.read_and_put(unit).await,
+        let wish = self.planner.wish;
+        if self.bulk.reaches_mapped()
+            && unit.has_long_pieces(DIRECT_PIECE_BYTES)
+            && (wish.is_none()
+                || wish == Some(Method::Mapped)
+                || unit.has_long_pieces(LONG_PIECE_BYTES) && wish != Some(Method::Sieve))
+            && self.put_mapped(&unit).await?
+        {
+            return Ok(());
         }
+        if self.bulk.sends_files()
+            && unit.has_long_pieces(LONG_PIECE_BYTES)
+            && matches!(wish, None | Some(Method::Each))
+            && let Some(fd) = self.access.file.raw_fd()
+            && unit.pieces.iter().all(|piece| self.access.file.resident(*piece))
+        {
+            return self.send_file(&unit, fd).await;
+        }
+        self.read_and_put(unit).await
     }
 
     async fn send_file(&mut self, unit: &Unit, fd: RawFd) -> Result<(), Refusal> {
@@ -99,29 +121,25 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             self.bulk.put_file(share_offset, fd, piece.offset, piece.bytes).await?;
             share_offset += piece.bytes;
         }
+        self.work.read_each(&unit.pieces);
         Ok(())
     }
 
-    /// Puts the unit from the pages of the data file. What cannot be had so (the file was cut meanwhile, no window is free)
-    /// goes through a buffer.
-    async fn put_mapped(&mut self, mut unit: Unit) -> Result<(), Refusal> {
+    /// Puts the unit from the pages of the data file. False if it cannot be had so: a page is not in memory or went (the file
+    /// was cut meanwhile), or no window is free.
+    async fn put_mapped(&mut self, unit: &Unit) -> Result<bool, Refusal> {
+        let Some(mapped) = self.access.file.mapped(&unit.pieces) else { return Ok(false) };
         self.put_waiting().await?;
-        while let Some(piece) = unit.pieces.first().copied() {
-            let Some(window) = self.file.map(piece.offset, piece.bytes) else {
-                return self.read_and_put(unit).await;
-            };
-            let (bytes, Some(pages)) = (window.bytes(), NonNull::new(window.as_ptr())) else {
-                return self.read_and_put(unit).await;
-            };
-            // SAFETY: the window is mapped as long as `window` lives, and only system calls touch it.
-            let put = unsafe { self.bulk.put_mapped(unit.share_offset, pages, bytes).await };
-            match put {
-                Ok(()) => drop(unit.split_front(bytes as u64)),
-                Err(ConnError::ClientMemory { .. }) => return self.read_and_put(unit).await,
-                Err(error) => return Err(error.into()),
+        // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
+        let put = unsafe { self.bulk.put_mapped(unit.share_offset, &mapped.addresses()).await };
+        match put {
+            Ok(()) if mapped.is_whole() => {
+                self.work.mapped(&unit.pieces);
+                Ok(true)
             }
+            Ok(()) | Err(ConnError::ClientMemory { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
         }
-        Ok(())
     }
 
     /// Reads the unit into buffers; while one is filled from the disk, the one before is put.
@@ -130,7 +148,10 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             let mut buffer = self.take_buffer(unit.bytes).await?;
             let part = unit.split_front(buffer.len() as u64);
             let bytes = part.bytes as usize;
-            let read = self.file.read_pieces(&part.pieces, &mut buffer[..bytes]);
+            let plan = self.planner.plan(self.access.file, &part.pieces, self.local_bytes);
+            let memory = [memory_of(&mut buffer[..bytes])];
+            let begun = Instant::now();
+            let read = self.access.fill(&plan, &part.pieces, &memory, self.work);
             match self.unput.take() {
                 Some((share_offset, bytes, filled)) => {
                     let slices = [IoSlice::new(&filled[..bytes])];
@@ -140,6 +161,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
                 }
                 None => {
                     read.await?;
+                    self.planner.observe(&plan, begun.elapsed());
                 }
             }
             self.unput = Some((part.share_offset, bytes, buffer));
@@ -150,13 +172,14 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// A further buffer where there is one, else the one that is held, after it was put.
     async fn take_buffer(&mut self, bytes: u64) -> Result<Buffer, Refusal> {
         let want = bytes.min(BUFFERED_UNIT_BYTES) as usize;
+        let client = self.access.client;
         if self.unput.is_some() {
-            if let Some(buffer) = self.part.pool.try_take_more(self.client, want) {
+            if let Some(buffer) = self.part.pool.try_take_more(client, want) {
                 return Ok(buffer);
             }
             self.put_waiting().await?;
         }
-        Ok(self.part.pool.take(self.client, want).await)
+        Ok(self.part.pool.take(client, want).await)
     }
 
     async fn put_waiting(&mut self) -> Result<(), Refusal> {
@@ -164,62 +187,5 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             self.bulk.put(share_offset, &[IoSlice::new(&buffer[..bytes])]).await?;
         }
         Ok(())
-    }
-}
-
-/// Reads a unit straight into client memory that is in this process.
-async fn read_into<D: Disk>(
-    file: &DataFile<D>,
-    unit: &Unit,
-    memory: &[(NonNull<u8>, usize)],
-) -> Result<(), Refusal> {
-    let mut memory = Pieces::over(memory);
-    for piece in &unit.pieces {
-        let taken = memory.take(piece.bytes as usize);
-        // SAFETY: the transport vouches for the memory while the request is under way; what the client's process does to it
-        // meanwhile is between the client and itself, as the bytes are only written, by the kernel.
-        let slices =
-            || taken.iter().map(|(at, bytes)| unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), *bytes) });
-        let mut into: Vec<IoSliceMut<'_>> = slices().map(IoSliceMut::new).collect();
-        let mut read = file.read_vectored(piece.offset, &mut into).await?;
-        drop(into);
-        for slice in slices() {
-            let present = read.min(slice.len());
-            slice[present..].fill(0);
-            read -= present;
-        }
-    }
-    Ok(())
-}
-
-/// Pieces of memory, taken from the front.
-pub(super) struct Pieces<'a> {
-    rest: &'a [(NonNull<u8>, usize)],
-    /// Of the first piece, already taken.
-    taken: usize,
-}
-
-impl<'a> Pieces<'a> {
-    pub fn over(memory: &'a [(NonNull<u8>, usize)]) -> Pieces<'a> {
-        Pieces { rest: memory, taken: 0 }
-    }
-
-    /// The next `bytes` bytes.
-    pub fn take(&mut self, mut bytes: usize) -> Vec<(NonNull<u8>, usize)> {
-        let mut pieces = Vec::new();
-        while bytes > 0
-            && let Some((start, length)) = self.rest.first()
-        {
-            let part = bytes.min(length - self.taken);
-            // SAFETY: `taken` is less than the piece's length.
-            pieces.push((unsafe { start.add(self.taken) }, part));
-            bytes -= part;
-            self.taken += part;
-            if self.taken == *length {
-                self.rest = &self.rest[1..];
-                self.taken = 0;
-            }
-        }
-        pieces
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{IoPart, local_range};
 use crate::answer::{Answer, Refusal};
-use weft_storage::Disk;
+use weft_layout::Extent;
+use weft_storage::{DataFiles, Disk, StorageError};
 use weft_wire::messages::*;
 
 impl<D: Disk> IoPart<D> {
@@ -23,8 +24,7 @@ impl<D: Disk> IoPart<D> {
     pub async fn truncate(&self, request: TruncateRequest) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, 0, request.file_bytes)?;
-        self.files.truncate(ino, local.bytes)?;
-        self.settle(self.files.open(ino)?.as_ref(), false).await?;
+        self.change(ino, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes)).await?;
         Ok(Answer::of(&self.data_size(ino)?))
     }
 
@@ -33,9 +33,8 @@ impl<D: Disk> IoPart<D> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
         if local.bytes > 0 {
-            self.files.punch(ino, local.offset, local.bytes)?;
+            self.change(ino, local, |files| files.punch(ino, local.offset, local.bytes)).await?;
         }
-        self.settle(self.files.open(ino)?.as_ref(), false).await?;
         Ok(Answer::of(&self.data_size(ino)?))
     }
 
@@ -43,9 +42,26 @@ impl<D: Disk> IoPart<D> {
     pub async fn allocate(&self, request: AllocateRequest) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
-        self.files.allocate(ino, local.offset, local.bytes, request.keep_size)?;
-        self.settle(self.files.open(ino)?.as_ref(), false).await?;
+        let allocate =
+            |files: &DataFiles<D>| files.allocate(ino, local.offset, local.bytes, request.keep_size);
+        self.change(ino, local, allocate).await?;
         Ok(Answer::of(&self.data_size(ino)?))
+    }
+
+    /// Changes a data file, while no read-modify-write goes on where it changes, and makes that durable where that is wanted.
+    async fn change(
+        &self,
+        ino: u64,
+        extent: Extent,
+        change: impl FnOnce(&DataFiles<D>) -> Result<(), StorageError>,
+    ) -> Result<(), Refusal> {
+        let before = self.files.open(ino)?;
+        let _turn = match &before {
+            Some(file) => Some(file.plain_turn(extent).await),
+            None => None,
+        };
+        change(&self.files)?;
+        self.settle(self.files.open(ino)?.as_ref(), false).await
     }
 
     /// Space of this server's disk.

@@ -1,46 +1,131 @@
-//! What was done to a data file for one request, for its reply (NC, table 6).
+//! What was done to a data file for one request, for its reply and the server's counters (NC, table 6).
 
-use super::units::Unit;
+use super::IoPart;
 use crate::answer::Refusal;
+use crate::counters::Counters;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use weft_layout::Extent;
+use weft_storage::Disk;
+use weft_storage::cost::{Group, Method};
 use weft_wire::Status;
 use weft_wire::messages::{IoWork, io_flags};
 
+/// Names of the counters of each method, in the order of [`Method::ALL`]: requests, reads, writes, bytes wanted and accessed.
+const NAMES: [[&str; 5]; 3] = [
+    ["each_requests", "each_reads", "each_writes", "each_wanted_bytes", "each_accessed_bytes"],
+    ["sieve_requests", "sieve_reads", "sieve_writes", "sieve_wanted_bytes", "sieve_accessed_bytes"],
+    ["mapped_requests", "mapped_reads", "mapped_writes", "mapped_wanted_bytes", "mapped_accessed_bytes"],
+];
+
+/// What a server has done by each method, as gauges of its status.
+pub(crate) struct MethodCounters(Box<[[Arc<AtomicU64>; 5]; 3]>);
+
+impl MethodCounters {
+    /// Among the gauges of a server.
+    pub fn among(counters: &Counters) -> MethodCounters {
+        MethodCounters(Box::new(NAMES.map(|names| names.map(|name| counters.gauge(name)))))
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Count {
+    reads: u64,
+    writes: u64,
+    wanted_bytes: u64,
+    accessed_bytes: u64,
+}
+
 /// Counts while a request is served.
 pub(super) struct Work {
-    counts: IoWork,
+    counts: [Count; 3],
+    methods: u32,
     begun: Instant,
+}
+
+fn bytes_of(pieces: &[Extent]) -> u64 {
+    pieces.iter().map(|piece| piece.bytes).sum()
 }
 
 impl Work {
     pub fn begin() -> Work {
-        let counts = IoWork { methods: 0, reads: 0, writes: 0, accessed_bytes: 0, busy_ns: 0 };
-        Work { counts, begun: Instant::now() }
+        Work { counts: [Count::default(); 3], methods: 0, begun: Instant::now() }
     }
 
-    /// The pieces of a unit are read one by one.
-    pub fn read(&mut self, unit: &Unit) {
-        self.pieces(unit);
-        self.counts.reads += unit.pieces.len() as u64;
+    fn add(&mut self, method: Method, count: Count) {
+        let sum = &mut self.counts[method as usize];
+        sum.reads += count.reads;
+        sum.writes += count.writes;
+        sum.wanted_bytes += count.wanted_bytes;
+        sum.accessed_bytes += count.accessed_bytes;
     }
 
-    /// The pieces of a unit are written one by one.
-    pub fn write(&mut self, unit: &Unit) {
-        self.pieces(unit);
-        self.counts.writes += unit.pieces.len() as u64;
+    /// Pieces were read one by one.
+    pub fn read_each(&mut self, pieces: &[Extent]) {
+        if pieces.len() > 1 {
+            self.methods |= io_flags::ACCESS_EACH;
+        }
+        let bytes = bytes_of(pieces);
+        let reads = pieces.len() as u64;
+        self.add(Method::Each, Count { reads, writes: 0, wanted_bytes: bytes, accessed_bytes: bytes });
     }
 
-    fn pieces(&mut self, unit: &Unit) {
-        self.counts.accessed_bytes += unit.bytes;
-        if unit.pieces.len() > 1 {
-            self.counts.methods |= io_flags::ACCESS_EACH;
+    /// Pieces were written one by one.
+    pub fn wrote_each(&mut self, pieces: &[Extent]) {
+        if pieces.len() > 1 {
+            self.methods |= io_flags::ACCESS_EACH;
+        }
+        let bytes = bytes_of(pieces);
+        let writes = pieces.len() as u64;
+        self.add(Method::Each, Count { reads: 0, writes, wanted_bytes: bytes, accessed_bytes: bytes });
+    }
+
+    /// Groups of pieces were read.
+    pub fn read_sieved(&mut self, groups: &[Group]) {
+        self.methods |= io_flags::ACCESS_SIEVE;
+        for group in groups {
+            let (wanted_bytes, accessed_bytes) = (group.wanted_bytes, group.extent.bytes);
+            self.add(Method::Sieve, Count { reads: 1, writes: 0, wanted_bytes, accessed_bytes });
         }
     }
 
-    /// All of it.
-    pub fn done(mut self) -> IoWork {
-        self.counts.busy_ns = self.begun.elapsed().as_nanos() as u64;
-        self.counts
+    /// Groups of pieces were written, those with gaps after they were read.
+    pub fn wrote_sieved(&mut self, groups: &[Group]) {
+        self.methods |= io_flags::ACCESS_SIEVE;
+        for group in groups {
+            let reads = u64::from(group.has_gaps());
+            let accessed_bytes = (1 + reads) * group.extent.bytes;
+            let wanted_bytes = group.wanted_bytes;
+            self.add(Method::Sieve, Count { reads, writes: 1, wanted_bytes, accessed_bytes });
+        }
+    }
+
+    /// Pieces were copied from or to mapped pages: no accesses.
+    pub fn mapped(&mut self, pieces: &[Extent]) {
+        self.methods |= io_flags::ACCESS_MAPPED;
+        let bytes = bytes_of(pieces);
+        let count = Count { reads: 0, writes: 0, wanted_bytes: bytes, accessed_bytes: bytes };
+        self.add(Method::Mapped, count);
+    }
+
+    /// All of it; also added to the server's counters.
+    pub fn done<D: Disk>(self, part: &IoPart<D>) -> IoWork {
+        for (count, counters) in self.counts.iter().zip(part.methods.0.iter()) {
+            if count.wanted_bytes > 0 {
+                let added = [1, count.reads, count.writes, count.wanted_bytes, count.accessed_bytes];
+                for (counter, added) in counters.iter().zip(added) {
+                    counter.fetch_add(added, Ordering::Relaxed);
+                }
+            }
+        }
+        IoWork {
+            methods: self.methods,
+            reads: self.counts.iter().map(|count| count.reads).sum(),
+            writes: self.counts.iter().map(|count| count.writes).sum(),
+            accessed_bytes: self.counts.iter().map(|count| count.accessed_bytes).sum(),
+            busy_ns: self.begun.elapsed().as_nanos() as u64,
+        }
     }
 }
 

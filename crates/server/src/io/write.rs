@@ -1,15 +1,18 @@
 //! Writing: from the client's memory to the data file, unit by unit, as the bytes arrive.
 
-use super::read::Pieces;
+use super::access::Access;
+use super::memory::memory_of;
+use super::plan::{Planner, span, wish};
 use super::units::{Share, Unit, Units};
 use super::work::{Work, check_flags};
-use super::{BUFFERED_UNIT_BYTES, IoPart};
+use super::{BUFFERED_UNIT_BYTES, DIRECT_PIECE_BYTES, IoPart};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
-use std::io::{IoSlice, IoSliceMut};
-use std::ptr::NonNull;
-use weft_storage::{Buffer, DataFile, Disk};
-use weft_transport::ServerBulk;
+use std::io::IoSliceMut;
+use std::time::Instant;
+use weft_storage::cost::Method;
+use weft_storage::{Buffer, Disk};
+use weft_transport::{ConnError, ServerBulk};
 use weft_wire::limits::UNIT_BYTES_MAX;
 use weft_wire::messages::{WriteReply, WriteRequest, io_flags, rights};
 use weft_wire::{Status, Wire};
@@ -32,15 +35,20 @@ impl<D: Disk> IoPart<D> {
         }
         if share.bytes == 0 {
             let local_bytes = self.files.size(ino)?;
-            return Ok(Answer::of(&WriteReply { written_bytes: 0, local_bytes, work: work.done() }));
+            return Ok(Answer::of(&WriteReply { written_bytes: 0, local_bytes, work: work.done(self) }));
         }
         let file = self.files.create(ino)?;
         let mut units = Units::new(&layout, request.slot, &request.regions, share.bytes);
-        let mut transfer =
-            Transfer { part: self, client, file: &file, bulk, work: &mut work, unwritten: None };
+        let sync = request.flags & io_flags::SYNC != 0;
+        let access = Access { file: &file, pool: &self.pool, client };
+        let planner = self.planner(true, sync, wish(request.flags));
+        let local_bytes = file.size()?;
+        let transfer =
+            Transfer { part: self, access, planner, bulk, work: &mut work, local_bytes, unwritten: None };
         transfer.run(&mut units).await?;
-        self.settle(Some(&file), request.flags & io_flags::SYNC != 0).await?;
-        let reply = WriteReply { written_bytes: share.bytes, local_bytes: file.size()?, work: work.done() };
+        self.settle(Some(&file), sync).await?;
+        let reply =
+            WriteReply { written_bytes: share.bytes, local_bytes: file.size()?, work: work.done(self) };
         Ok(Answer { body: reply.to_bytes(), moved_bytes: share.bytes, ..Answer::default() })
     }
 }
@@ -48,26 +56,68 @@ impl<D: Disk> IoPart<D> {
 /// One write under way.
 struct Transfer<'a, D: Disk, B: ServerBulk> {
     part: &'a IoPart<D>,
-    client: u64,
-    file: &'a DataFile<D>,
+    access: Access<'a, D>,
+    planner: Planner<'a>,
     bulk: &'a mut B,
     work: &'a mut Work,
+    /// Size of the data file when the write began: a lower bound, for plans.
+    local_bytes: u64,
     /// A unit that was fetched into a buffer and not yet written.
     unwritten: Option<(Unit, Buffer)>,
 }
 
 impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
-    async fn run(&mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
+    async fn run(mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
         while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64) {
-            self.work.write(&unit);
-            match self.bulk.local(unit.share_offset, unit.bytes) {
-                Some(memory) => write_from(self.file, &unit, &memory).await?,
-                None => self.get_and_write(unit).await?,
-            }
+            self.move_unit(unit).await?;
             // What is there already is written without waiting: other clients get their turn between units.
             weft_reactor::yield_now().await;
         }
         self.write_waiting().await
+    }
+
+    async fn move_unit(&mut self, unit: Unit) -> Result<(), Refusal> {
+        if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
+            let plan = self.planner.plan(self.access.file, &unit.pieces, self.local_bytes);
+            let begun = Instant::now();
+            self.access.store(&plan, &unit.pieces, &memory, self.work).await?;
+            self.planner.observe(&plan, begun.elapsed());
+            return Ok(());
+        }
+        let several = unit.pieces.len() > 1;
+        if several
+            && self.bulk.reaches_mapped()
+            && unit.has_long_pieces(DIRECT_PIECE_BYTES)
+            && matches!(self.planner.wish, None | Some(Method::Mapped))
+            && self.get_mapped(&unit).await?
+        {
+            return Ok(());
+        }
+        self.get_and_write(unit).await
+    }
+
+    /// Fetches the unit into the pages of the data file. False if that cannot be: a page is not in memory or went, the file ends
+    /// before, or no window is free.
+    async fn get_mapped(&mut self, unit: &Unit) -> Result<bool, Refusal> {
+        let span = span(&unit.pieces);
+        if span.end() > self.local_bytes {
+            return Ok(false);
+        }
+        let file = self.access.file;
+        let Some(mapped) = file.mapped(&unit.pieces) else { return Ok(false) };
+        self.write_waiting().await?;
+        let _turn = file.plain_turn(span).await;
+        // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
+        let got = unsafe { self.bulk.get_mapped(unit.share_offset, &mapped.addresses()).await };
+        match got {
+            Ok(()) if mapped.is_whole() => {
+                file.note_written()?;
+                self.work.mapped(&unit.pieces);
+                Ok(true)
+            }
+            Ok(()) | Err(ConnError::ClientMemory { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Fetches the unit into buffers; while one is filled from the client, the one before is written.
@@ -78,8 +128,10 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             let mut slices = [IoSliceMut::new(&mut buffer[..part.bytes as usize])];
             let get = self.bulk.get(part.share_offset, &mut slices);
             match self.unwritten.take() {
-                Some((before, filled)) => {
-                    let (get, written) = both(get, write_buffer(self.file, &before, &filled)).await;
+                Some((before, mut filled)) => {
+                    let (planner, access, work) = (&self.planner, &self.access, &mut *self.work);
+                    let store = store_buffer(planner, access, self.local_bytes, &before, &mut filled, work);
+                    let (get, written) = both(get, store).await;
                     written?;
                     get?;
                 }
@@ -93,48 +145,38 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// A further buffer where there is one, else the one that is held, after it was written.
     async fn take_buffer(&mut self, bytes: u64) -> Result<Buffer, Refusal> {
         let want = bytes.min(BUFFERED_UNIT_BYTES) as usize;
+        let client = self.access.client;
         if self.unwritten.is_some() {
-            if let Some(buffer) = self.part.pool.try_take_more(self.client, want) {
+            if let Some(buffer) = self.part.pool.try_take_more(client, want) {
                 return Ok(buffer);
             }
             self.write_waiting().await?;
         }
-        Ok(self.part.pool.take(self.client, want).await)
+        Ok(self.part.pool.take(client, want).await)
     }
 
     async fn write_waiting(&mut self) -> Result<(), Refusal> {
-        if let Some((unit, buffer)) = self.unwritten.take() {
-            write_buffer(self.file, &unit, &buffer).await?;
+        if let Some((unit, mut buffer)) = self.unwritten.take() {
+            let (planner, access) = (&self.planner, &self.access);
+            store_buffer(planner, access, self.local_bytes, &unit, &mut buffer, self.work).await?;
         }
         Ok(())
     }
 }
 
-async fn write_buffer<D: Disk>(file: &DataFile<D>, unit: &Unit, buffer: &[u8]) -> Result<(), Refusal> {
-    let mut rest = buffer;
-    for piece in &unit.pieces {
-        let (front, behind) = rest.split_at(piece.bytes as usize);
-        file.write(piece.offset, front).await?;
-        rest = behind;
-    }
-    Ok(())
-}
-
-/// Writes a unit straight from client memory that is in this process.
-async fn write_from<D: Disk>(
-    file: &DataFile<D>,
+/// Writes a unit that is in a buffer.
+async fn store_buffer<D: Disk>(
+    planner: &Planner<'_>,
+    access: &Access<'_, D>,
+    local_bytes: u64,
     unit: &Unit,
-    memory: &[(NonNull<u8>, usize)],
+    buffer: &mut Buffer,
+    work: &mut Work,
 ) -> Result<(), Refusal> {
-    let mut memory = Pieces::over(memory);
-    for piece in &unit.pieces {
-        let taken = memory.take(piece.bytes as usize);
-        // SAFETY: the transport vouches for the memory while the request is under way; what the client's process does to it
-        // meanwhile is between the client and itself, as the bytes are only read, by the kernel.
-        let slices =
-            taken.iter().map(|(at, bytes)| unsafe { std::slice::from_raw_parts(at.as_ptr(), *bytes) });
-        let mut from: Vec<IoSlice<'_>> = slices.map(IoSlice::new).collect();
-        file.write_vectored(piece.offset, &mut from).await?;
-    }
+    let plan = planner.plan(access.file, &unit.pieces, local_bytes);
+    let memory = [memory_of(&mut buffer[..unit.bytes as usize])];
+    let begun = Instant::now();
+    access.store(&plan, &unit.pieces, &memory, work).await?;
+    planner.observe(&plan, begun.elapsed());
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! A cluster in this process, and a client that says exactly what the test wants.
 
 use crate::config::{ClusterConfig, Generate, SyncMode};
+use crate::counters::Counters;
 use crate::garbage::Poke;
 use crate::io::IoPart;
+use crate::io::work::MethodCounters;
 use crate::meta::MetaPart;
 use crate::node::{Node, Part, Shared};
 use crate::session;
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 use weft_layout::{Layout, Regions, memory_runs};
 use weft_meta::{Engine, MemEngine, Namespace, NamespaceOptions};
 use weft_reactor::{Reactor, ReactorOptions};
+use weft_storage::cost::CurrentModel;
 use weft_storage::{BufferPool, DataFiles, Disk, FaultDisk, FaultPlan, MemDisk};
 use weft_transport::{
     Bulk, Completion, Link, LinkError, MemoryConn, MemoryConnector, MemoryFaults, MemoryHub, MemoryLink,
@@ -122,7 +125,8 @@ fn meta_part(config: &ClusterConfig, sync: SyncMode) -> Rc<MetaPart<MemEngine>> 
 
 pub(super) fn io_part(id: u16, sync: SyncMode, plan: FaultPlan) -> IoPart<FaultDisk<MemDisk>> {
     let files = DataFiles::new(FaultDisk::new(MemDisk::new(1 << 30), plan));
-    IoPart::new(files, BufferPool::new(POOL_BYTES).unwrap(), id, &cluster_key(), sync)
+    let (pool, methods) = (BufferPool::new(POOL_BYTES).unwrap(), MethodCounters::among(&Counters::new()));
+    IoPart::new(files, pool, id, &cluster_key(), sync, CurrentModel::default(), methods)
 }
 
 /// An error reply.
