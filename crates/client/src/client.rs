@@ -231,6 +231,7 @@ impl Client {
             (options.sync, reply.created),
             reply.attr,
         );
+        open.set_access(options.access);
         let file = File::new(open);
         if options.truncate && !file.created() && !is_empty {
             file.truncate(0)?;

@@ -7,6 +7,7 @@ use weft_layout::{Extent, Layout, Partition, Regions};
 use weft_wire::messages::Attr;
 
 use crate::Result;
+use crate::access::{AccessOptions, IoStats};
 use crate::error::{Error, ErrorKind};
 use crate::open_file::OpenFile;
 use crate::pending::{Pending, PendingRaw};
@@ -86,13 +87,28 @@ impl File {
         self.open.created
     }
 
-    fn begin_read(&self, memory: &Regions, file: &Regions) -> Result<Transfer> {
+    /// How reads and writes of pieces are carried out.
+    pub fn access(&self) -> AccessOptions {
+        self.open.access()
+    }
+
+    /// Changes how they are carried out, for operations that begin from now on.
+    pub fn set_access(&self, access: AccessOptions) {
+        self.open.set_access(access);
+    }
+
+    /// What reads and writes through this handle have cost since it was opened.
+    pub fn io_stats(&self) -> IoStats {
+        self.open.stats()
+    }
+
+    fn begin_read<'a>(&self, memory: &'a Regions, file: &'a Regions) -> Result<Transfer<'a>> {
         // SAFETY: callers lend memory that they have exclusively until the transfer is over: buffers borrowed mutably for as
         // long as they wait, or what the caller of an unsafe method promised.
         unsafe { Transfer::begin(&self.open, Direction::Read, 0, memory, file) }
     }
 
-    fn begin_write(&self, memory: &Regions, file: &Regions) -> Result<Transfer> {
+    fn begin_write<'a>(&self, memory: &'a Regions, file: &'a Regions) -> Result<Transfer<'a>> {
         // SAFETY: as above, shared for reading.
         unsafe { Transfer::begin(&self.open, Direction::Write, 0, memory, file) }
     }
@@ -162,13 +178,33 @@ impl File {
     pub fn start_read(&self, mut buffer: Vec<u8>, offset: u64) -> Pending {
         let file = Regions::contiguous(offset, buffer.len() as u64);
         let memory = memory_of(buffer.as_mut_slice());
-        Pending::new(self.begin_read(&memory, &file), buffer)
+        // SAFETY: what is pending keeps the buffer, and gives it back when the transfer is over.
+        let begun = unsafe { Transfer::begin_owned(&self.open, Direction::Read, 0, memory, file) };
+        Pending::new(begun, buffer)
     }
 
     /// Begins to write all of `buffer` from `offset` on.
     pub fn start_write(&self, buffer: Vec<u8>, offset: u64) -> Pending {
         let file = Regions::contiguous(offset, buffer.len() as u64);
-        Pending::new(self.begin_write(&memory_of(&buffer), &file), buffer)
+        let memory = memory_of(&buffer);
+        // SAFETY: as above.
+        let begun = unsafe { Transfer::begin_owned(&self.open, Direction::Write, 0, memory, file) };
+        Pending::new(begun, buffer)
+    }
+
+    /// Begins an operation that outlives the regions given.
+    ///
+    /// # Safety
+    /// As for [`Transfer::begin`].
+    unsafe fn begin_raw(
+        &self,
+        direction: Direction,
+        base: u64,
+        memory: &Regions,
+        file: &Regions,
+    ) -> Result<Transfer<'static>> {
+        // SAFETY: the caller's promise.
+        unsafe { Transfer::begin_owned(&self.open, direction, base, memory.clone(), file.clone()) }
     }
 
     /// Begins a [`File::read_raw`].
@@ -177,7 +213,7 @@ impl File {
     /// The memory is writable and nobody else's until the result was waited for or dropped.
     pub unsafe fn start_read_raw(&self, base: *mut u8, memory: &Regions, file: &Regions) -> PendingRaw {
         // SAFETY: the caller's promise.
-        PendingRaw::new(unsafe { Transfer::begin(&self.open, Direction::Read, base as u64, memory, file) })
+        PendingRaw::new(unsafe { self.begin_raw(Direction::Read, base as u64, memory, file) })
     }
 
     /// Begins a [`File::write_raw`].
@@ -186,7 +222,7 @@ impl File {
     /// The memory is readable and does not change until the result was waited for or dropped.
     pub unsafe fn start_write_raw(&self, base: *const u8, memory: &Regions, file: &Regions) -> PendingRaw {
         // SAFETY: the caller's promise.
-        PendingRaw::new(unsafe { Transfer::begin(&self.open, Direction::Write, base as u64, memory, file) })
+        PendingRaw::new(unsafe { self.begin_raw(Direction::Write, base as u64, memory, file) })
     }
 
     /// Reads at the cursor, in the view if one is set, and moves it on.

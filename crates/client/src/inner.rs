@@ -2,7 +2,7 @@
 
 use std::net::ToSocketAddrs;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_transport::{Link, Segment, ShmOptions, TcpOptions, connect_shm, connect_tcp};
@@ -15,6 +15,7 @@ use crate::fork;
 use crate::greet::{Identity, ask, random};
 use crate::held::{Held, HeldFiles};
 use crate::lane::{Lane, LaneUse};
+use crate::pack::PackPool;
 use crate::session::{Role, Server, Session};
 use crate::wait::lock;
 use crate::{ConnectOptions, Url};
@@ -34,6 +35,7 @@ pub(crate) struct Inner {
     forking: Mutex<()>,
     arenas: RwLock<Vec<Segment>>,
     arena_count: AtomicUsize,
+    pub pack_pool: Arc<PackPool>,
 }
 
 impl Inner {
@@ -72,6 +74,7 @@ impl Inner {
             forking: Mutex::default(),
             arenas: RwLock::default(),
             arena_count: AtomicUsize::new(0),
+            pack_pool: Arc::default(),
         })
     }
 

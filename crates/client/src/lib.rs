@@ -28,6 +28,7 @@
 //! that the metadata server answers it from what it kept; a forked child shares nothing with its parent but the files that are
 //! open.
 
+mod access;
 mod arena;
 mod at;
 mod batch;
@@ -43,6 +44,7 @@ mod inner;
 mod lane;
 mod open_file;
 mod options;
+mod pack;
 mod pending;
 mod runs;
 #[cfg(test)]
@@ -54,6 +56,7 @@ mod url;
 mod wait;
 mod window;
 
+pub use access::{AccessOptions, IoStats, Method, Movement, Sieving};
 pub use arena::Arena;
 pub use at::At;
 pub use client::{Client, StatFs, TransportInUse};

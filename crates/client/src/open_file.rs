@@ -10,13 +10,14 @@ use weft_wire::messages::{
 };
 
 use crate::At;
+use crate::access::{AccessOptions, IoStats};
 use crate::batch::{self, Batch, Call};
 use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::inner::Inner;
 use crate::size::{self, ask_size, on_all_slots};
 use crate::wait::lock;
-use crate::window::{Direction, slots_of};
+use crate::window::{Direction, Reach, slots_of};
 
 /// An open file, shared by its handle and the operations under way on it. It is closed with the last of them.
 pub(crate) struct OpenFile {
@@ -29,6 +30,8 @@ pub(crate) struct OpenFile {
     pub sync: bool,
     pub created: bool,
     pub attr: Mutex<Attr>,
+    access: Mutex<AccessOptions>,
+    stats: Mutex<IoStats>,
     /// Held while this file is appended to, over the network: two appends to one handle must not choose the same end.
     pub append: Mutex<()>,
     closed: AtomicBool,
@@ -53,6 +56,8 @@ impl OpenFile {
             sync,
             created,
             attr: Mutex::new(attr),
+            access: Mutex::default(),
+            stats: Mutex::default(),
             append: Mutex::default(),
             closed: AtomicBool::new(false),
         })
@@ -70,20 +75,36 @@ impl OpenFile {
         Err(Error::new(operation, ErrorKind::NotOpenForThis, text).on(&self.name))
     }
 
-    /// The most that one request to any of the servers concerned may move.
-    pub(crate) fn share_bytes_max(&self, regions: &Regions) -> u64 {
+    pub(crate) fn access(&self) -> AccessOptions {
+        *lock(&self.access)
+    }
+
+    pub(crate) fn set_access(&self, access: AccessOptions) {
+        *lock(&self.access) = access.bounded();
+    }
+
+    pub(crate) fn stats(&self) -> IoStats {
+        *lock(&self.stats)
+    }
+
+    pub(crate) fn note_stats(&self, stats: &IoStats) {
+        lock(&self.stats).add(stats);
+    }
+
+    /// What all of the servers concerned can do.
+    pub(crate) fn reach(&self, regions: &Regions) -> Reach {
         let session = self.inner.session();
         let layout = &self.held.layout;
         let servers = slots_of(layout, regions).filter_map(|slot| session.io_index(layout.server_id(slot)));
-        let bounds = servers.map(|index| {
+        let reaches = servers.map(|index| {
             let server = session.server(index);
             if !server.was_reached() {
                 // Where it cannot be reached, the request itself will say so.
                 drop(self.inner.take_lane(index));
             }
-            server.bulk_bytes_max()
+            server.reach()
         });
-        bounds.min().unwrap_or(weft_wire::limits::SHARE_BYTES_MAX)
+        reaches.reduce(Reach::of_both).unwrap_or_default()
     }
 
     /// The size now, over all data files.

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use weft_wire::messages::{Caller, LayoutWish, Time};
 use weft_wire::security::Key;
 
+use crate::access::AccessOptions;
 use crate::error::Error;
 use crate::url::Url;
 
@@ -171,6 +172,7 @@ pub struct OpenOptions {
     pub(crate) follow: bool,
     pub(crate) mode: u32,
     pub(crate) layout: Option<LayoutWish>,
+    pub(crate) access: AccessOptions,
 }
 
 impl Default for OpenOptions {
@@ -192,6 +194,7 @@ impl OpenOptions {
             follow: true,
             mode: 0o666,
             layout: None,
+            access: AccessOptions::default(),
         }
     }
     /// Whether to read.
@@ -238,6 +241,11 @@ impl OpenOptions {
     /// Layout of a file that is created, where another than the directory's default is wanted.
     pub fn layout(mut self, layout: LayoutWish) -> OpenOptions {
         self.layout = Some(layout);
+        self
+    }
+    /// How reads and writes of pieces are carried out; [`crate::File::set_access`] changes it.
+    pub fn access(mut self, access: AccessOptions) -> OpenOptions {
+        self.access = access;
         self
     }
 }

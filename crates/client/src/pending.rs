@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::transfer::Transfer;
 
 /// An operation, or why it did not begin.
-type Begun = Result<Transfer, Error>;
+type Begun = Result<Transfer<'static>, Error>;
 
 fn test(begun: &mut Begun) -> bool {
     begun.as_mut().map_or(true, Transfer::test)
@@ -77,7 +77,7 @@ pub fn wait_all(mut pending: Vec<Pending>) -> Vec<Result<(usize, Vec<u8>), Error
         if all_over {
             return pending.into_iter().map(Pending::wait).collect();
         }
-        let under_way: Vec<&Transfer> =
+        let under_way: Vec<&Transfer<'_>> =
             pending.iter().filter_map(|one| one.begun.as_ref().ok()).filter(|one| !one.is_over()).collect();
         if let Some(first) = under_way.first() {
             let batches: Vec<_> = under_way.iter().map(|transfer| transfer.batch()).collect();

@@ -150,6 +150,11 @@ impl Dial for ScriptedDial {
     }
 }
 
+/// A client of a server that answers everything.
+pub(crate) fn some_client() -> Client {
+    client(&[], |_| ()).0
+}
+
 fn client(acts: &[Act], change: impl FnOnce(&mut ConnectOptions)) -> (Client, Arc<Script>) {
     let script = Arc::new(Script::default());
     lock(&script.acts).extend(acts);

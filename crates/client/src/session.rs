@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use weft_wire::limits::{LANES_PER_SERVER_MAX, SHARE_BYTES_MAX};
+use weft_wire::limits::LANES_PER_SERVER_MAX;
 use weft_wire::messages::{ClusterMapReply, ServerInfo};
 
 use crate::batch::Call;
@@ -14,6 +14,7 @@ use crate::fork;
 use crate::greet::random;
 use crate::lane::{Lane, LaneUse};
 use crate::wait::lock;
+use crate::window::Reach;
 
 /// Changing operations of one session that may be under way at once; the metadata server keeps a reply for each.
 const EXACTLY_ONCE_SLOTS: u16 = 512;
@@ -32,8 +33,8 @@ pub(crate) struct Server {
     lanes: Mutex<Vec<Arc<Lane>>>,
     /// Held while a connection to a metadata server is made, for files may have to be opened again on it.
     pub(crate) arriving: Mutex<Arrival>,
-    /// The smallest that its lanes allow; 0 before the first.
-    bulk_bytes_max: AtomicU64,
+    /// What all its lanes can do; nothing before the first.
+    reach: Mutex<Option<Reach>>,
     fallback: Mutex<Option<String>>,
 }
 
@@ -51,7 +52,7 @@ impl Server {
             role,
             lanes: Mutex::default(),
             arriving: Mutex::default(),
-            bulk_bytes_max: AtomicU64::new(0),
+            reach: Mutex::default(),
             fallback: Mutex::default(),
         }
     }
@@ -67,8 +68,10 @@ impl Server {
 
     /// Adds a new lane and takes it.
     pub(crate) fn add(&self, lane: Arc<Lane>, fallback: Option<String>) -> LaneUse {
-        let known = self.bulk_bytes_max();
-        self.bulk_bytes_max.store(known.min(lane.bulk_bytes_max()), Ordering::Relaxed);
+        let reach = Reach::over(lane.kind(), lane.bulk_bytes_max());
+        let mut known = lock(&self.reach);
+        *known = Some(known.map_or(reach, |known| known.of_both(reach)));
+        drop(known);
         *lock(&self.fallback) = fallback;
         let lane_use = LaneUse::new(&lane);
         lock(&self.lanes).push(lane);
@@ -76,15 +79,12 @@ impl Server {
     }
 
     pub(crate) fn was_reached(&self) -> bool {
-        self.bulk_bytes_max.load(Ordering::Relaxed) > 0
+        lock(&self.reach).is_some()
     }
 
-    /// Largest share of one request.
-    pub(crate) fn bulk_bytes_max(&self) -> u64 {
-        match self.bulk_bytes_max.load(Ordering::Relaxed) {
-            0 => SHARE_BYTES_MAX,
-            bytes => bytes,
-        }
+    /// What can be asked of it.
+    pub(crate) fn reach(&self) -> Reach {
+        lock(&self.reach).unwrap_or_default()
     }
 
     pub(crate) fn fallback(&self) -> Option<String> {

@@ -8,48 +8,60 @@
 //! beyond its end. Which of the two, the file's size says: the greatest end over all its data files. The answers
 //! to the read have told some of these; only if they do not suffice are the other servers asked.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use weft_layout::{Region, Regions};
 use weft_transport::Completion;
 use weft_wire::messages::{DataSize, ReadReply, SizeRequest, WriteReply, io_flags};
+use weft_wire::security::Capability;
 use weft_wire::{Op, Wire};
 
+use crate::access::{IoStats, Method};
 use crate::batch::{Batch, Call, Content, Finished};
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
 use crate::open_file::OpenFile;
-use crate::window::{Common, Cut, Direction, Share, cut};
+use crate::window::{Common, Direction, Share, Sieved, Source, Window, check};
 
-/// Windows of one request under way at a time.
-const WINDOWS_UNDER_WAY: usize = 2;
 /// Requests of up to this size are waited for with watchful eyes.
 const BULKY_BYTES: u64 = 128 << 10;
 /// Tags from here on are questions for sizes, of the slot that is the rest.
 const SIZE_TAG: usize = 1 << 32;
 
 /// A read or write under way.
-pub(crate) struct Transfer {
-    file: Arc<OpenFile>,
-    regions: Regions,
-    total_bytes: u64,
-    common: Common,
-    queue: VecDeque<Cut>,
-    /// Shares left of each window that was begun.
-    left: Vec<usize>,
-    windows_under_way: usize,
+pub(crate) struct Transfer<'a> {
+    /// First, for what it lends to servers is given back when it is dropped.
     batch: Batch,
-    /// Shares of reads that were not filled, and how far they were.
+    file: Arc<OpenFile>,
+    direction: Direction,
+    capability: Capability,
+    regions: &'a Regions,
+    total_bytes: u64,
+    /// One contiguous extent: it ends where the file ends. Others are filled with zeros from there on.
+    plain: Option<u64>,
+    windows: Source<'a>,
+    /// Windows under way; their places are used again.
+    begun: Vec<Begun>,
+    windows_under_way: usize,
+    /// Shares of a plain read that were not filled, and how far they were.
     short: Vec<(Box<Share>, u64)>,
     /// Ends of file that the slots' data files imply, as far as known.
     ends: Vec<Option<u64>>,
     sizing: bool,
+    stats: IoStats,
     error: Option<Error>,
     over: bool,
+    /// What `regions` and `windows` refer to, where nobody else keeps it.
+    _kept: Option<Arc<(Regions, Regions)>>,
 }
 
-impl Transfer {
+/// A window under way.
+struct Begun {
+    shares_left: usize,
+    sieved: Option<Sieved>,
+}
+
+impl<'a> Transfer<'a> {
     /// Begins to move bytes between `regions` of the file and `memory`, whose offsets count from `base`.
     ///
     /// # Safety
@@ -59,35 +71,70 @@ impl Transfer {
         file: &Arc<OpenFile>,
         direction: Direction,
         base: u64,
-        memory: &Regions,
-        regions: &Regions,
-    ) -> Result<Transfer, Error> {
+        memory: &'a Regions,
+        regions: &'a Regions,
+    ) -> Result<Transfer<'a>, Error> {
         let name = |error: Error| error.on(&file.name);
         file.check_access(direction)?;
+        check(regions, memory).map_err(name)?;
         let held = &file.held;
-        let share_bytes_max = file.share_bytes_max(regions);
-        let queue = cut(&held.layout, regions, memory, share_bytes_max).map_err(name)?;
+        let reach = file.reach(regions);
         file.inner.keep_alive(held).map_err(name)?;
-        let flags = if file.sync && direction == Direction::Write { io_flags::SYNC } else { 0 };
-        let common = Common { direction, layout: held.layout, capability: held.capability(), base, flags };
+        let plain = match regions.parts.as_slice() {
+            [Region::Contiguous(extent)] => Some(extent.offset),
+            _ => None,
+        };
+        let mut access = file.access();
+        if plain.is_some() {
+            access.method = Method::List;
+        }
+        let sync = if file.sync && direction == Direction::Write { io_flags::SYNC } else { 0 };
+        let flags = sync | access.sieving.io_flags();
+        let capability = held.capability();
+        let common = Common::new(&file.inner, direction, &capability, flags, access.movement, reach);
         let total_bytes = regions.total_bytes();
         let mut transfer = Transfer {
-            file: file.clone(),
-            regions: regions.clone(),
-            total_bytes,
-            common,
-            queue,
-            left: Vec::new(),
-            windows_under_way: 0,
             batch: Batch::default(),
+            file: file.clone(),
+            direction,
+            capability,
+            regions,
+            total_bytes,
+            plain,
+            // SAFETY: the caller's promise. The shares are over when the batch is, or dropped.
+            windows: unsafe { Source::new(common, &access, base, memory, regions) },
+            begun: Vec::new(),
+            windows_under_way: 0,
             short: Vec::new(),
             ends: vec![None; usize::from(held.layout.server_count())],
             sizing: false,
+            stats: IoStats::default(),
             error: None,
             over: false,
+            _kept: None,
         };
         transfer.batch.bulky = total_bytes > BULKY_BYTES;
         transfer.submit_windows();
+        Ok(transfer)
+    }
+
+    /// The same with regions of its own.
+    ///
+    /// # Safety
+    /// As for [`Transfer::begin`].
+    pub(crate) unsafe fn begin_owned(
+        file: &Arc<OpenFile>,
+        direction: Direction,
+        base: u64,
+        memory: Regions,
+        regions: Regions,
+    ) -> Result<Transfer<'static>, Error> {
+        let kept = Arc::new((memory, regions));
+        // SAFETY: the transfer keeps them, and drops them last.
+        let (memory, regions) = unsafe { &*Arc::as_ptr(&kept) };
+        // SAFETY: the caller's promise.
+        let mut transfer = unsafe { Transfer::begin(file, direction, base, memory, regions) }?;
+        transfer._kept = Some(kept);
         Ok(transfer)
     }
 
@@ -115,7 +162,7 @@ impl Transfer {
         }
         match self.error.take() {
             Some(error) => Err(error.on(&self.file.name)),
-            None if self.common.direction == Direction::Write => Ok(self.total_bytes),
+            None if self.direction == Direction::Write => Ok(self.total_bytes),
             None => Ok(self.count_read()),
         }
     }
@@ -133,34 +180,35 @@ impl Transfer {
     }
 
     fn submit_windows(&mut self) {
-        while self.windows_under_way < WINDOWS_UNDER_WAY
+        while self.windows_under_way < self.windows.windows_under_way
             && self.error.is_none()
-            && let Some(cut) = self.queue.pop_front()
+            && let Some(Window { shares, sieved }) = self.windows.next()
         {
-            let shares = match self.common.shares(cut) {
-                Ok(shares) => shares,
-                Err([first, second]) => {
-                    self.queue.push_front(second);
-                    self.queue.push_front(first);
-                    continue;
+            let begun = Begun { shares_left: shares.len(), sieved };
+            let place = match self.begun.iter().position(|begun| begun.shares_left == 0) {
+                Some(place) => {
+                    self.begun[place] = begun;
+                    place
+                }
+                None => {
+                    self.begun.push(begun);
+                    self.begun.len() - 1
                 }
             };
-            let window = self.left.len();
-            self.left.push(shares.len());
-            self.windows_under_way += usize::from(!shares.is_empty());
+            self.windows_under_way += 1;
             for share in shares {
-                self.submit(share, window);
+                self.submit(share, place);
             }
         }
     }
 
     fn submit(&mut self, share: Share, window: usize) {
-        let op = match self.common.direction {
+        let op = match self.direction {
             Direction::Read => Op::Read,
             Direction::Write => Op::Write,
         };
         let inner = &self.file.inner;
-        match inner.io(self.common.layout.server_id(share.slot)) {
+        match inner.io(self.file.held.layout.server_id(share.slot)) {
             Ok(server) => {
                 self.batch.push(Call::new(inner, server, op, Content::Share(Box::new(share)), window));
             }
@@ -172,41 +220,61 @@ impl Transfer {
     }
 
     fn share_over(&mut self, window: usize) {
-        self.left[window] -= 1;
-        self.windows_under_way -= usize::from(self.left[window] == 0);
+        let begun = &mut self.begun[window];
+        begun.shares_left -= 1;
+        if begun.shares_left > 0 {
+            return;
+        }
+        self.windows_under_way -= 1;
+        if let (Some(sieved), None) = (begun.sieved.take(), &self.error) {
+            // SAFETY: the transfer was begun with this memory lent to it, and every server has answered.
+            unsafe { sieved.copy_out() };
+        }
     }
 
     fn take(&mut self, finished: Finished) {
         let Finished { tag, content, result } = finished;
-        let taken = match content {
-            Content::Share(share) => {
-                self.share_over(tag);
-                result.and_then(|completion| self.take_share(share, &completion))
-            }
-            Content::Message(_) => result.and_then(|completion| {
+        let is_share = matches!(content, Content::Share(_));
+        let taken = result.and_then(|completion| match content {
+            Content::Share(share) => self.take_share(share, &completion),
+            Content::Message(_) => {
                 let size: DataSize = read_body(Op::Size, &completion)?;
                 self.note_local_size((tag - SIZE_TAG) as u16, size.local_bytes);
                 Ok(())
-            }),
-        };
+            }
+        });
         if let Err(error) = taken {
             self.error.get_or_insert(error);
+        }
+        if is_share {
+            self.share_over(tag);
         }
         self.submit_windows();
     }
 
-    fn take_share(&mut self, share: Box<Share>, completion: &Completion) -> Result<(), Error> {
-        match self.common.direction {
+    fn take_share(&mut self, mut share: Box<Share>, completion: &Completion) -> Result<(), Error> {
+        match self.direction {
             Direction::Read => {
                 let reply: ReadReply = read_body(Op::Read, completion)?;
+                let filled_bytes = reply.filled_bytes.min(share.bytes);
+                self.stats.add_request(share.message_bytes(), filled_bytes, &reply.work);
                 self.note_local_size(share.slot, reply.local_bytes);
-                if reply.filled_bytes < share.bytes {
-                    self.short.push((share, reply.filled_bytes));
+                // SAFETY: the transfer was begun with this memory lent to it, and the server has answered.
+                unsafe { share.unpack(filled_bytes) };
+                if filled_bytes == share.bytes {
+                    return Ok(());
+                }
+                if self.plain.is_some() {
+                    self.short.push((share, filled_bytes));
+                } else {
+                    // SAFETY: as above.
+                    unsafe { share.zero(filled_bytes, share.bytes) };
                 }
                 Ok(())
             }
             Direction::Write => {
                 let reply: WriteReply = read_body(Op::Write, completion)?;
+                self.stats.add_request(share.message_bytes(), share.bytes, &reply.work);
                 if reply.written_bytes == share.bytes {
                     return Ok(());
                 }
@@ -217,7 +285,7 @@ impl Transfer {
     }
 
     fn note_local_size(&mut self, slot: u16, local_bytes: u64) {
-        self.ends[usize::from(slot)] = Some(self.common.layout.logical_size(slot, local_bytes));
+        self.ends[usize::from(slot)] = Some(self.file.held.layout.logical_size(slot, local_bytes));
     }
 
     /// The end of the file, as far as known.
@@ -227,10 +295,10 @@ impl Transfer {
 
     fn next_phase(&mut self) {
         let request_end = self.regions.span().map_or(0, |span| span.end());
-        if self.error.is_some() || self.common.direction == Direction::Write {
+        if self.error.is_some() || self.direction == Direction::Write {
             if self.error.is_none() && self.total_bytes > 0 {
                 self.file.held.note_write(request_end);
-            } else if self.common.direction == Direction::Write {
+            } else if self.direction == Direction::Write {
                 self.file.held.note_failed_write();
             }
             self.over = true;
@@ -248,12 +316,12 @@ impl Transfer {
 
     fn ask_sizes(&mut self) {
         let inner = self.file.inner.clone();
-        let unknown: Vec<u16> = (0..self.common.layout.server_count())
-            .filter(|slot| self.ends[usize::from(*slot)].is_none())
-            .collect();
+        let layout = self.file.held.layout;
+        let unknown: Vec<u16> =
+            (0..layout.server_count()).filter(|slot| self.ends[usize::from(*slot)].is_none()).collect();
         for slot in unknown {
-            let request = SizeRequest { capability: self.common.capability.clone() };
-            match inner.io(self.common.layout.server_id(slot)) {
+            let request = SizeRequest { capability: self.capability.clone() };
+            match inner.io(layout.server_id(slot)) {
                 Ok(server) => {
                     self.batch.push(Call::of(&inner, server, &request, SIZE_TAG + usize::from(slot)))
                 }
@@ -262,22 +330,13 @@ impl Transfer {
         }
     }
 
-    /// Zeros for holes; and behind the end of the file too, where the request is a list.
+    /// Zeros for the holes of a plain read, as far as the file goes.
     fn fill_short(&mut self) {
-        let end = self.known_end();
+        let Some(offset) = self.plain else { return };
+        let end = self.known_end().clamp(offset, offset + self.total_bytes);
         for (share, filled_bytes) in std::mem::take(&mut self.short) {
-            let to = match share.window.file.parts.as_slice() {
-                [Region::Contiguous(extent)] => {
-                    let layout = &self.common.layout;
-                    let last = end.clamp(extent.offset, extent.end());
-                    layout.local_size(share.slot, last) - layout.local_size(share.slot, extent.offset)
-                }
-                _ => share.bytes,
-            };
-            if to > filled_bytes {
-                // SAFETY: the transfer was begun with this memory lent to it, and every server has answered.
-                unsafe { share.zero(filled_bytes, to) };
-            }
+            // SAFETY: the transfer was begun with this memory lent to it, and every server has answered.
+            unsafe { share.zero(filled_bytes, share.bytes_below(end)) };
         }
     }
 
@@ -288,6 +347,12 @@ impl Transfer {
             return self.total_bytes;
         }
         self.regions.extents().map(|extent| end.clamp(extent.offset, extent.end()) - extent.offset).sum()
+    }
+}
+
+impl Drop for Transfer<'_> {
+    fn drop(&mut self) {
+        self.file.note_stats(&self.stats);
     }
 }
 
