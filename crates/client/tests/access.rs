@@ -227,3 +227,55 @@ fn statistics_tell_methods_and_movements_apart() {
         }
     }
 }
+
+#[test]
+fn a_write_by_the_sieve_leaves_what_lies_between_alone() {
+    let cluster = Cluster::start(2, STRIP_BYTES);
+    for transport in TRANSPORTS {
+        let client = cluster.client(transport);
+        let access = AccessOptions { method: Method::Sieve, ..AccessOptions::default() };
+        let file = client.open("/between", &create().access(access)).unwrap();
+        file.write_at(&[1; 100_000], 0).unwrap();
+        let other = client.open("/between", &OpenOptions::new().read(true).write(true)).unwrap();
+        let even = Regions::strided(0, 50, [Level { count: 1000, stride_bytes: 100 }]);
+        let odd = Regions::strided(50, 50, [Level { count: 1000, stride_bytes: 100 }]);
+        let bytes = Regions::contiguous(0, 50_000);
+        std::thread::scope(|scope| {
+            scope.spawn(|| write(&other, &bytes, &[3; 50_000], &odd, false));
+            write(&file, &bytes, &[2; 50_000], &even, false);
+        });
+        let mut back = vec![0; 100_000];
+        file.read_at(&mut back, 0).unwrap();
+        assert!(back.iter().enumerate().all(|(at, byte)| *byte == if at % 100 < 50 { 2 } else { 3 }));
+        assert!(file.io_stats().requests > 1000);
+    }
+}
+
+#[test]
+fn where_pieces_overlap_each_byte_is_one_of_theirs() {
+    let cluster = Cluster::start(3, STRIP_BYTES);
+    for transport in TRANSPORTS {
+        let client = cluster.client(transport);
+        let file = client.open("/overlap", &create()).unwrap();
+        for access in every_access() {
+            file.set_access(access);
+            // Extent n is 3,000 bytes at 1,000 n, of the byte n: byte b of the file is of one of three extents.
+            let overlapping =
+                Regions::list((0..200).map(|n| Extent::new(n * 1000, 3000)).collect::<Vec<_>>());
+            let source: Vec<u8> = (0..200u8).flat_map(|n| [n; 3000]).collect();
+            write(&file, &Regions::contiguous(0, 600_000), &source, &overlapping, false);
+            let mut back = vec![0; 202_000];
+            assert_eq!(file.read_at(&mut back, 0).unwrap(), back.len());
+            let is_one = |at: usize, byte: u8| {
+                (at / 1000).saturating_sub(2) <= byte as usize && byte as usize <= at / 1000
+            };
+            assert!(back.iter().enumerate().all(|(at, byte)| is_one(at, *byte)), "write: {access:?}");
+
+            file.write_at(&source, 0).unwrap();
+            let mut target = vec![0; 202_000];
+            read(&file, &overlapping, &mut target, &Regions::contiguous(0, 600_000), false);
+            assert!(target.iter().enumerate().all(|(at, byte)| is_one(at, *byte)), "read: {access:?}");
+            file.truncate(0).unwrap();
+        }
+    }
+}
