@@ -414,18 +414,102 @@ fn a_subdirectory_can_be_mounted_and_a_mount_can_be_read_only() {
     );
 }
 
+/// As large as a file must be to be read past the page cache, and ahead.
+const STREAMED_BYTES: u64 = 64 << 20;
+const MIB: usize = 1 << 20;
+
+/// A large file, open for reading, of which the first mebibytes were read in order.
+fn read_in_order(path: &Path, mebibytes: usize) -> File {
+    let mut file = File::open(path).unwrap();
+    let mut buffer = vec![0; MIB];
+    (0..mebibytes).for_each(|_| file.read_exact(&mut buffer).unwrap());
+    file
+}
+
 #[test]
-fn direct_io_moves_the_same_bytes() {
+fn what_is_read_ahead_is_not_older_than_a_change_through_the_same_mount() {
     let cluster = Cluster::start(3);
-    let mount = cluster.mount_with(cluster.url(), &["--direct-io"]);
-    mount.sh(
-        r#"
+    let mount = cluster.mount();
+    let path = mount.join("large");
+    File::create(&path).unwrap().set_len(STREAMED_BYTES).unwrap();
+    let writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut reader = read_in_order(&path, 4);
+    let mut buffer = vec![0; MIB];
+    for round in 4..22u8 {
+        let at = u64::from(round) << 20;
+        writer.write_all_at(&vec![round; MIB], at).unwrap();
+        reader.read_exact(&mut buffer).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == round), "written, {round}");
+        // The next round's mebibytes are being read ahead now; every other kind of change comes in between as well.
+        match round % 3 {
+            0 => mount.sh(&format!("fallocate --punch-hole --offset {at} --length 1MiB large")),
+            1 => mount.sh(&format!("truncate -s {at} large; truncate -s {STREAMED_BYTES} large")),
+            _ => mount.sh(&format!("head -c {STREAMED_BYTES} /dev/zero > large")),
+        };
+        assert_eq!(reader.seek(SeekFrom::Start(at)).unwrap(), at);
+        reader.read_exact(&mut buffer).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == 0), "gone again, {round}");
+    }
+}
+
+#[test]
+fn what_another_mount_has_changed_is_seen_by_who_opens_and_soon_by_who_reads() {
+    let cluster = Cluster::start(3);
+    let (here, there) = (cluster.mount(), cluster.mount());
+    let path = here.join("large");
+    File::create(&path).unwrap().set_len(STREAMED_BYTES).unwrap();
+    let mut buffer = vec![0; MIB];
+    for round in 1..4u8 {
+        let mut early = read_in_order(&path, 8);
+        let writer = OpenOptions::new().write(true).open(there.join("large")).unwrap();
+        (0..32).for_each(|at| writer.write_all_at(&vec![round; MIB], at << 20).unwrap());
+        drop(writer);
+        let mut late = read_in_order(&path, 8);
+        late.read_exact(&mut buffer).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == round), "opened after the change");
+        std::thread::sleep(STALE_MAX);
+        early.read_exact(&mut buffer).unwrap();
+        assert!(buffer.iter().all(|byte| *byte == round), "open all the time");
+    }
+}
+
+#[test]
+fn a_large_file_is_read_in_any_order_and_to_its_moving_end() {
+    let cluster = Cluster::start(3);
+    let (here, there) = (cluster.mount(), cluster.mount());
+    let outside = cluster.scratch("outside");
+    sh_in(&outside, &format!("head -c {} /dev/urandom > large", STREAMED_BYTES + 1_234_567));
+    let outside = outside.join("large").display().to_string();
+    here.sh(&format!("cp {outside} large"));
+    for bytes in ["4095", "10000", "32k", "1000000", "1M", "3M"] {
+        here.sh(&format!("dd if=large bs={bytes} status=none | cmp - {outside}"));
+    }
+    here.sh(&format!(
+        "tac large | cmp - <(tac {outside}); tail -c 3000000 large | cmp - <(tail -c 3000000 {outside})"
+    ));
+    let mut reader = File::open(here.join("large")).unwrap();
+    let mut all = Vec::new();
+    reader.read_to_end(&mut all).unwrap();
+    there.sh("printf appended >> large");
+    let mut more = String::new();
+    reader.read_to_string(&mut more).unwrap();
+    assert_eq!((all.len() as u64, more.as_str()), (STREAMED_BYTES + 1_234_567, "appended"));
+}
+
+#[test]
+fn with_and_without_the_page_cache_the_bytes_are_the_same() {
+    let cluster = Cluster::start(3);
+    for which in ["never", "always"] {
+        let mount = cluster.mount_with(cluster.url(), &["--cache", which]);
+        mount.sh(
+            r#"
         head -c 5000001 /dev/urandom > random; cp random copy; cmp random copy
         dd if=random of=dd bs=3M status=none; cmp random dd
         dd if=random of=direct bs=1M oflag=direct iflag=fullblock count=4 status=none; cmp -n 4194304 random direct
         cp /bin/true program; ./program
         "#,
-    );
+        );
+    }
 }
 
 #[test]

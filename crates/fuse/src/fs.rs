@@ -19,12 +19,17 @@
 //! somebody may be writing, the cached pages of the file go, and attributes that the kernel has wrong go as well. So
 //! whoever opens a file after another client has closed it sees all of it.
 //!
+//! **Large files** that are only read go past the page cache, as filling it is most of the kernel's work then; what it would
+//! have read ahead is read ahead here (`read_ahead.rs`), and believed no longer than attributes.
+//!
 //! **Writes** go straight to the I/O servers (no write-back cache). What this mount has written is reported to the
 //! metadata server before attributes of that file are read or set, so `stat` after `write` is right at once, and a
 //! modification time that was set is not overwritten when the file is closed.
 
 use crate::callers::{Callers, Requester};
 use crate::directory::{DirItem, DirStream};
+use crate::options::CacheMode;
+use crate::read_ahead::{Epochs, ReadAhead, Reader};
 use crate::read_buffer::ReadBuffers;
 use crate::sharded::Sharded;
 use std::ffi::OsStr;
@@ -38,6 +43,9 @@ use weft_wire::messages::{Attr, FileKind, Time};
 /// The kernel's number for the root of a mount; FUSE fixes it.
 pub(crate) const ROOT_NODE: u64 = 1;
 const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
+const EXECUTE_BITS: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
+/// From this size on the kernel's work for its page cache is thought to cost more than it brings.
+const STREAMED_BYTES_MIN: u64 = 64 << 20;
 
 /// An error as the kernel wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,7 +101,7 @@ pub(crate) struct Changes {
 
 /// What the file system is told once.
 pub(crate) struct Behaviour {
-    pub(crate) direct_io: bool,
+    pub(crate) cache: CacheMode,
     pub(crate) attr_timeout: Duration,
     pub(crate) entry_timeout: Duration,
 }
@@ -103,6 +111,8 @@ struct OpenFile {
     ino: u64,
     append: bool,
     writable: bool,
+    /// Where the page cache is left out and reading ahead is allowed.
+    ahead: Option<ReadAhead>,
     /// Whether set-id bits may have to be cleared by a write.
     set_id: AtomicBool,
 }
@@ -130,6 +140,7 @@ pub(crate) struct WeftFs {
     notes: Sharded<u64, Note>,
     kernel: OnceLock<Box<dyn KernelCache>>,
     read_buffers: ReadBuffers,
+    epochs: Epochs,
 }
 
 impl WeftFs {
@@ -146,6 +157,7 @@ impl WeftFs {
             notes: Sharded::default(),
             kernel: OnceLock::new(),
             read_buffers: ReadBuffers::default(),
+            epochs: Epochs::default(),
         }
     }
 
@@ -263,10 +275,12 @@ impl WeftFs {
         size: u64,
     ) -> Outcome<()> {
         let open = handle.and_then(|handle| self.file(handle).ok()).filter(|open| open.writable);
-        match &open {
-            Some(open) => open.file.truncate(size)?,
-            None => client.truncate(At::ino(ino), size)?,
-        }
+        let truncated = match &open {
+            Some(open) => open.file.truncate(size),
+            None => client.truncate(At::ino(ino), size),
+        };
+        self.epochs.changed(ino);
+        truncated?;
         match open {
             Some(open) if who.uid != 0 => self.clear_set_id(&open),
             _ => Ok(()),
@@ -395,7 +409,12 @@ impl WeftFs {
         let append = flags & libc::O_APPEND != 0;
         let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let set_id = AtomicBool::new(attr.mode & SET_ID_BITS != 0);
-        let open = Arc::new(OpenFile { ino: attr.ino, file, append, writable, set_id });
+        if flags & libc::O_TRUNC != 0 {
+            self.epochs.changed(attr.ino);
+        }
+        let streamed = self.is_streamed(&attr, flags);
+        let ahead = streamed.then(ReadAhead::default);
+        let open = Arc::new(OpenFile { ino: attr.ino, file, append, writable, ahead, set_id });
         if writable {
             self.writers.lock(&attr.ino).entry(attr.ino).or_default().push(open.clone());
         }
@@ -406,8 +425,19 @@ impl WeftFs {
         // is quicker without them. And the kernel would compute the position of an appending write from a size that
         // may be old; without the page cache the server's position is the only one.
         let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
-        let direct_io = self.behaviour.direct_io || write_only || (append && writable);
+        let direct_io =
+            self.behaviour.cache == CacheMode::Never || streamed || write_only || (append && writable);
         Opened { handle, direct_io, keep_cache }
+    }
+
+    /// Whether a file that is being opened is read past the page cache, with reading ahead here: large, only read, and no
+    /// program, for what is mapped and mapped again is better kept.
+    fn is_streamed(&self, attr: &Attr, flags: i32) -> bool {
+        self.behaviour.cache == CacheMode::Auto
+            && attr.size >= STREAMED_BYTES_MIN
+            && !self.behaviour.attr_timeout.is_zero()
+            && flags & (libc::O_ACCMODE | libc::O_DIRECT) == libc::O_RDONLY
+            && attr.mode & EXECUTE_BITS == 0
     }
 
     /// Compares the attributes of a file that is being opened with what the kernel has of it.
@@ -434,10 +464,21 @@ impl WeftFs {
 
     /// Reads up to `bytes`, and passes them to `reply` where they are.
     pub(crate) fn read(&self, handle: u64, offset: u64, bytes: usize, reply: impl FnOnce(Outcome<&[u8]>)) {
-        self.read_buffers.lend(self.callers.root(), bytes, |buffer| {
-            let read = self.file(handle).and_then(|open| Ok(open.file.read_at(buffer, offset)?));
-            reply(read.map(|bytes| &buffer[..bytes]));
-        });
+        let open = match self.file(handle) {
+            Ok(open) => open,
+            Err(errno) => return reply(Err(errno)),
+        };
+        let reader = Reader {
+            client: self.callers.root(),
+            buffers: &self.read_buffers,
+            epochs: &self.epochs,
+            file: &open.file,
+            valid: self.behaviour.attr_timeout,
+        };
+        match &open.ahead {
+            Some(ahead) => ahead.read(&reader, offset, bytes, reply),
+            None => reader.read(offset, bytes, reply),
+        }
     }
 
     /// Writes all of `data`; `clear_set_id` when the writer must lose the file's set-id bits.
@@ -446,11 +487,12 @@ impl WeftFs {
         if clear_set_id {
             self.clear_set_id(&open)?;
         }
-        if open.append {
-            open.file.append(data)?;
-            return Ok(data.len());
-        }
-        Ok(open.file.write_at(data, offset)?)
+        let written = match open.append {
+            true => open.file.append(data).map(|_| data.len()),
+            false => open.file.write_at(data, offset),
+        };
+        self.epochs.changed(open.ino);
+        Ok(written?)
     }
 
     fn clear_set_id(&self, open: &OpenFile) -> Outcome<()> {
@@ -508,16 +550,16 @@ impl WeftFs {
         const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
         let open = self.file(handle)?;
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        match mode {
-            0 | libc::FALLOC_FL_KEEP_SIZE => open.file.allocate(offset, bytes, keep_size)?,
-            PUNCH => open.file.punch(offset, bytes)?,
+        let changed = match mode {
+            0 | libc::FALLOC_FL_KEEP_SIZE => open.file.allocate(offset, bytes, keep_size),
+            PUNCH => open.file.punch(offset, bytes),
             libc::FALLOC_FL_ZERO_RANGE | ZERO_KEEP => {
-                open.file.punch(offset, bytes)?;
-                open.file.allocate(offset, bytes, keep_size)?;
+                open.file.punch(offset, bytes).and_then(|()| open.file.allocate(offset, bytes, keep_size))
             }
             _ => return Err(Errno(libc::EOPNOTSUPP)),
-        }
-        Ok(())
+        };
+        self.epochs.changed(open.ino);
+        Ok(changed?)
     }
 
     pub(crate) fn sync_all(&self) -> Outcome<()> {

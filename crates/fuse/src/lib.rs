@@ -12,11 +12,12 @@ mod fuser_adapter;
 mod log;
 mod mount;
 mod options;
+mod read_ahead;
 mod read_buffer;
 mod sharded;
 mod signals;
 mod umount;
 
 pub use mount::mount;
-pub use options::{MountError, MountOptions};
+pub use options::{CacheMode, MountError, MountOptions};
 pub use umount::{umount, umount_lazy};

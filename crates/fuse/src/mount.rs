@@ -77,7 +77,7 @@ fn usable_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
 fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> {
     let (client, root_ino) = connect(options)?;
     let behaviour = Behaviour {
-        direct_io: options.direct_io,
+        cache: options.cache,
         attr_timeout: options.attr_timeout,
         entry_timeout: options.entry_timeout,
     };

@@ -5,6 +5,19 @@ use std::time::Duration;
 use thiserror::Error;
 use weft_client::{ConnectOptions, Url};
 
+/// Which files the kernel's page cache keeps. Opens for writing only never use it, nor do opens for appending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CacheMode {
+    /// All but files of 64 MiB and more that are opened only for reading and are no programs. These are read ahead by the mount
+    /// when they are read in order, and kept for no longer than attributes.
+    #[default]
+    Auto,
+    /// All.
+    Always,
+    /// None, and nothing is read ahead: every read asks the servers.
+    Never,
+}
+
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -18,8 +31,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Let other users in. Users other than root need `user_allow_other` in `/etc/fuse.conf` for it.
     pub allow_other: bool,
-    /// Bypass the kernel's page cache for all files.
-    pub direct_io: bool,
+    /// Which files the kernel's page cache keeps.
+    pub cache: CacheMode,
     /// How long the kernel believes attributes, and so how late a change by another client may be seen.
     pub attr_timeout: Duration,
     /// How long the kernel believes that a name leads to an inode.
@@ -52,7 +65,7 @@ impl MountOptions {
             connect: ConnectOptions::default(),
             read_only: false,
             allow_other: is_root,
-            direct_io: false,
+            cache: CacheMode::default(),
             attr_timeout: Self::TIMEOUT_DEFAULT,
             entry_timeout: Self::TIMEOUT_DEFAULT,
             threads: Self::THREADS_DEFAULT,

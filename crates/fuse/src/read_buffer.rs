@@ -4,17 +4,39 @@
 //! that was given back last is lent first, whichever thread asks: it is still in the processor's cache.
 
 use crate::fuser_adapter::REQUEST_BYTES_MAX;
-use std::sync::{Mutex, PoisonError};
+use crate::read_ahead::CHUNK_BYTES_MAX;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_client::{Arena, Client};
 
-/// Pieces that are not lent: at most one for each serving thread.
+/// Chunks fetched ahead at a time, of all open files together.
+const CHUNKS_LENT_MAX: usize = 32;
+
+/// Pieces that are not lent.
 #[derive(Default)]
-pub(crate) struct ReadBuffers(Mutex<Vec<Arena>>);
+pub(crate) struct ReadBuffers {
+    /// At most one for each serving thread.
+    requests: Mutex<Vec<Arena>>,
+    chunks: Arc<Chunks>,
+}
+
+#[derive(Default)]
+struct Chunks {
+    free: Mutex<Vec<Arena>>,
+    lent: AtomicUsize,
+}
+
+/// Memory of [`CHUNK_BYTES_MAX`], given back on drop.
+pub(crate) struct LentChunk {
+    memory: Option<Arena>,
+    chunks: Arc<Chunks>,
+}
 
 impl ReadBuffers {
     /// Lends `bytes` of memory to `use_it`; their contents are whatever was there.
     pub(crate) fn lend(&self, client: &Client, bytes: usize, use_it: impl FnOnce(&mut [u8])) {
-        let free = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let free = || self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = free().pop().filter(|buffer| buffer.len() >= bytes);
         let buffer = waiting.or_else(|| client.alloc(bytes.max(REQUEST_BYTES_MAX as usize)).ok());
         match buffer {
@@ -24,5 +46,42 @@ impl ReadBuffers {
             }
             None => use_it(&mut vec![0; bytes]),
         }
+    }
+
+    /// Memory for a chunk; `None` where too much is lent already.
+    pub(crate) fn take_chunk(&self, client: &Client) -> Option<LentChunk> {
+        let chunks = self.chunks.clone();
+        let lent_before = chunks.lent.fetch_add(1, Ordering::Relaxed);
+        let mut lent = LentChunk { memory: None, chunks };
+        if lent_before < CHUNKS_LENT_MAX {
+            lent.memory = lent.chunks.free().pop().or_else(|| client.alloc(CHUNK_BYTES_MAX as usize).ok());
+        }
+        lent.memory.is_some().then_some(lent)
+    }
+}
+
+impl Chunks {
+    fn free(&self) -> MutexGuard<'_, Vec<Arena>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for LentChunk {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        self.memory.as_deref().unwrap_or_default()
+    }
+}
+
+impl DerefMut for LentChunk {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.memory.as_deref_mut().unwrap_or_default()
+    }
+}
+
+impl Drop for LentChunk {
+    fn drop(&mut self) {
+        self.chunks.free().extend(self.memory.take());
+        self.chunks.lent.fetch_sub(1, Ordering::Relaxed);
     }
 }

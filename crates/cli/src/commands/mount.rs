@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
 use weft_client::Url;
-use weft_fuse::MountOptions;
+use weft_fuse::{CacheMode, MountOptions};
 
 /// Mounts a file system, or a directory of it, so that any program can use it. Needs no root where fusermount3 (package fuse3)
 /// is installed.
@@ -28,9 +28,9 @@ pub struct Args {
     /// /etc/fuse.conf.
     #[arg(long)]
     allow_other: bool,
-    /// Bypass the kernel's page cache: every read sees what others wrote at once, and large I/O is copied once less.
-    #[arg(long)]
-    direct_io: bool,
+    /// Which files the kernel's page cache keeps.
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
+    cache: Cache,
     /// How long attributes may be remembered, in milliseconds; 0: not at all.
     #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
     attr_timeout_ms: u64,
@@ -50,6 +50,26 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Cache {
+    /// All but files of 64 MiB and more that are opened only for reading (programs apart): these are read ahead past it.
+    Auto,
+    /// All.
+    Always,
+    /// None, and nothing is read ahead: every read sees what others wrote at once.
+    Never,
+}
+
+impl From<Cache> for CacheMode {
+    fn from(cache: Cache) -> CacheMode {
+        match cache {
+            Cache::Auto => CacheMode::Auto,
+            Cache::Always => CacheMode::Always,
+            Cache::Never => CacheMode::Never,
+        }
+    }
+}
+
 /// Mounts.
 pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.url)?;
@@ -59,7 +79,7 @@ pub fn run(args: Args) -> Result<()> {
     options.background = !args.foreground;
     options.read_only = args.read_only;
     options.allow_other |= args.allow_other;
-    options.direct_io = args.direct_io;
+    options.cache = args.cache.into();
     options.attr_timeout = Duration::from_millis(args.attr_timeout_ms);
     options.entry_timeout = Duration::from_millis(args.entry_timeout_ms);
     options.threads = args.threads;
