@@ -364,3 +364,20 @@ fn every_byte_is_where_the_model_has_it_over_tcp() {
 fn every_byte_is_where_the_model_has_it_over_shared_memory() {
     compare(Transport::Shm);
 }
+/// A request of so many pieces that it is sent as several, the last of which is one contiguous range.
+#[test]
+fn the_end_of_a_long_list_beyond_the_end_of_the_file_is_zeros() {
+    let cluster = Cluster::start(2);
+    let world = World::connect(&cluster, Transport::Shm);
+    let opened = world.create(2);
+    opened.rust.write_at(&noise(1, 100_000), 0).unwrap();
+    let list: Vec<Extent> = (0..4096).map(|at| Extent::new(at * 20, 7)).collect();
+    let file = Regions::list(list).then(Regions::contiguous(99_000, 5000));
+    let mut memory = vec![0x55; 4096 * 7 + 5000];
+    // SAFETY: the memory lives through the call.
+    let read = unsafe {
+        opened.rust.read_raw(memory.as_mut_ptr(), &Regions::contiguous(0, memory.len() as u64), &file)
+    };
+    assert_eq!(read.unwrap(), 4096 * 7 + 1000);
+    assert!(memory[4096 * 7 + 1000..].iter().all(|byte| *byte == 0));
+}
