@@ -27,7 +27,7 @@ use weft_meta::{
     Caller, Engine, EngineError, FjallEngine, FjallOptions, MemEngine, Namespace, NamespaceOptions,
 };
 use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox};
-use weft_storage::cost::CurrentModel;
+use weft_storage::calibrate::{Calibration, Origin};
 use weft_storage::{BufferPool, DataFiles, Disk, Identity, MemDisk, PlainDisk, RingDisk, StorageError};
 use weft_transport::{
     Accepted, ListenError, Listening, Network, ShmConn, TcpConn, TcpOptions, listen_tcp, listen_unix,
@@ -130,6 +130,7 @@ pub struct Server {
     server: ServerConfig,
     listeners: Vec<Listening>,
     storage: Storage,
+    calibration: Calibration,
 }
 
 /// What a server keeps its data in.
@@ -163,8 +164,17 @@ impl Server {
             ServerRole::Io => open_data(config, &server)?,
         };
         let listeners = listen(config, &server)?;
+        let calibration = calibrate(config, &server, &storage);
         let shared = Arc::new(Shared::new(config, &server, key, disk));
-        Ok(Server { shared, key: key.clone(), config: config.clone(), server, listeners, storage })
+        Ok(Server {
+            shared,
+            key: key.clone(),
+            config: config.clone(),
+            server,
+            listeners,
+            storage,
+            calibration,
+        })
     }
 
     /// Serves until `stop` is set.
@@ -172,12 +182,12 @@ impl Server {
     /// # Errors
     /// Of the operating system, while the threads are set up.
     pub fn run(self, stop: &StopFlag) -> Result<(), ServerError> {
-        let Server { shared, key, config, server, listeners, storage } = self;
+        let Server { shared, key, config, server, listeners, storage, calibration } = self;
         let name = server.name.clone();
         for address in &server.addresses {
             log::info!(&name, "listens on {address}");
         }
-        let run = Run { shared, key, config, server, stop: stop.clone() };
+        let run = Run { shared, key, config, server, calibration, stop: stop.clone() };
         let ended = match storage {
             Storage::Ring(files) => run.io(files, Some(RING_ENTRIES), listeners),
             Storage::Plain(files) => run.io(files, None, listeners),
@@ -249,6 +259,32 @@ fn open_data(config: &ClusterConfig, server: &ServerConfig) -> Result<(Storage, 
     Ok((Storage::Plain(DataFiles::new(disk)), "plain"))
 }
 
+/// The cost model of a server with data files. It is measured at the first start, with clients waiting at the sockets: a part of a
+/// second once, so that no request is ever planned with figures from elsewhere.
+fn calibrate(config: &ClusterConfig, server: &ServerConfig, storage: &Storage) -> Calibration {
+    let with_ring = match storage {
+        Storage::Names(_) => return Calibration::fixed(),
+        Storage::Ring(_) => true,
+        Storage::Plain(_) => false,
+    };
+    let (calibration, begun) = Calibration::begin(&config.directory_of(server), with_ring);
+    if let Some(why) = begun.rejected {
+        log::warning!(&server.name, "the stored cost model is not used: {why}");
+    }
+    match begun.origin {
+        Origin::Stored => {}
+        Origin::Default(_) => log::warning!(&server.name, "{}", begun.origin),
+        _ => log::info!(&server.name, "{}", begun.origin),
+    }
+    if let Some(error) = begun.unsaved {
+        log::warning!(
+            &server.name,
+            "cannot store the cost model, and will measure at the next start: {error}"
+        );
+    }
+    calibration
+}
+
 fn reactor_options(server: &ServerConfig, ring_entries: Option<u32>) -> ReactorOptions {
     ReactorOptions { ring_entries, spin_us: server.spin_us }
 }
@@ -259,6 +295,7 @@ struct Run {
     key: Key,
     config: ClusterConfig,
     server: ServerConfig,
+    calibration: Calibration,
     stop: StopFlag,
 }
 
@@ -313,14 +350,13 @@ impl Run {
         let threads = self.server.threads.map_or(processors.min(4), usize::from);
         let pool_bytes = self.server.buffers_bytes as usize / threads;
         let options = reactor_options(&self.server, ring);
-        let model = CurrentModel::default();
         let thread = |files| IoThread {
             shared: self.shared.clone(),
             key: self.key.clone(),
             sync: self.server.sync,
             files,
             pool_bytes,
-            model: model.clone(),
+            calibration: self.calibration.clone(),
             stop: self.stop.clone(),
         };
         std::thread::scope(|scope| {
@@ -349,7 +385,7 @@ struct IoThread<D: Disk> {
     sync: crate::config::SyncMode,
     files: DataFiles<D>,
     pool_bytes: usize,
-    model: CurrentModel,
+    calibration: Calibration,
     stop: StopFlag,
 }
 
@@ -358,7 +394,8 @@ impl<D: Disk> IoThread<D> {
     fn node(self) -> io::Result<Rc<Node<D, MemEngine>>> {
         let pool = BufferPool::new(self.pool_bytes)?;
         let methods = MethodCounters::among(&self.shared.counters);
-        let part = IoPart::new(self.files, pool, self.shared.id, &self.key, self.sync, self.model, methods);
+        let part =
+            IoPart::new(self.files, pool, self.shared.id, &self.key, self.sync, self.calibration, methods);
         let node = Node::new(self.shared, Part::Io(part));
         weft_reactor::spawn(keep_house(Rc::downgrade(&node)));
         Ok(node)

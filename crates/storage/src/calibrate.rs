@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use io_uring::{IoUring, opcode, types};
@@ -183,10 +183,14 @@ impl Calibration {
     ///
     /// # Errors
     /// Of the local file system; the present model then stays. [`io::ErrorKind::Unsupported`] if the data is in no
-    /// directory.
+    /// directory, [`io::ErrorKind::WouldBlock`] while another measurement is under way.
     pub fn measure_anew(&self) -> io::Result<()> {
         let place = self.place.as_ref().ok_or(io::ErrorKind::Unsupported)?;
-        let _measuring = place.measuring.lock().unwrap_or_else(PoisonError::into_inner);
+        let _measuring = match place.measuring.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(io::ErrorKind::WouldBlock.into()),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Ok(held) => held,
+        };
         let _turn = turn(&place.directory);
         let (model, _) = measure(&place.directory, place.with_ring)?;
         save(&place.directory, place.with_ring, &model)?;

@@ -140,6 +140,10 @@ ops! {
     0x106 Allocate: Bulk, Io, true, AllocateRequest -> DataSize;
     /// Space of an I/O server's disk.
     0x107 Space: Metadata, Any, true, SpaceRequest -> SpaceReply;
+    /// How a read or write of file regions would be done as the file is now, and what it is expected to cost.
+    0x108 Explain: Bulk, Io, true, ExplainRequest -> ExplainReply;
+    /// The cost model that a server goes by; on request measured anew.
+    0x109 Calibrate: Bulk, Any, true, CalibrateRequest -> CalibrateReply;
     /// Remove data files whose inodes are gone.
     0x110 RemoveObjects: Bulk, IoByServer, true, RemoveObjectsRequest -> Empty;
     /// Page through the data files that are there.

@@ -18,6 +18,7 @@
 //! mapped pages, as the cost model says ([`weft_storage::cost`]) or the request.
 
 mod access;
+mod explain;
 mod memory;
 mod objects;
 mod plan;
@@ -34,7 +35,8 @@ use plan::Planner;
 use std::cell::RefCell;
 use std::os::fd::RawFd;
 use weft_layout::{Extent, Layout};
-use weft_storage::cost::{Corrections, CurrentModel, Method};
+use weft_storage::calibrate::Calibration;
+use weft_storage::cost::{Corrections, Method};
 use weft_storage::{BufferPool, DataFile, DataFiles, Disk};
 use weft_transport::ConnError;
 use weft_wire::Status;
@@ -59,7 +61,7 @@ pub(crate) struct IoPart<D: Disk> {
     id: u16,
     capability_key: Key,
     sync: SyncMode,
-    model: CurrentModel,
+    calibration: Calibration,
     corrections: RefCell<Corrections>,
     methods: MethodCounters,
 }
@@ -72,16 +74,25 @@ impl<D: Disk> IoPart<D> {
         id: u16,
         cluster_key: &Key,
         sync: SyncMode,
-        model: CurrentModel,
+        calibration: Calibration,
         methods: MethodCounters,
     ) -> IoPart<D> {
         let capability_key = cluster_key.capability_key();
-        IoPart { files, pool, id, capability_key, sync, model, corrections: RefCell::default(), methods }
+        IoPart {
+            files,
+            pool,
+            id,
+            capability_key,
+            sync,
+            calibration,
+            corrections: RefCell::default(),
+            methods,
+        }
     }
 
     fn planner(&self, write: bool, sync: bool, wish: Option<Method>) -> Planner<'_> {
         let sync = write && (sync || self.sync == SyncMode::Sync);
-        Planner { model: self.model.get(), corrections: &self.corrections, write, sync, wish }
+        Planner { model: self.calibration.model.get(), corrections: &self.corrections, write, sync, wish }
     }
 
     /// Checks that `capability` gives `rights` now, and that this server has part `slot` of the file.

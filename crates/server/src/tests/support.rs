@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use weft_layout::{Layout, Regions, memory_runs};
 use weft_meta::{Engine, MemEngine, Namespace, NamespaceOptions};
 use weft_reactor::{Reactor, ReactorOptions};
-use weft_storage::cost::CurrentModel;
+use weft_storage::calibrate::Calibration;
 use weft_storage::{BufferPool, DataFiles, Disk, FaultDisk, FaultPlan, MemDisk};
 use weft_transport::{
     Bulk, Completion, Link, LinkError, MemoryConn, MemoryConnector, MemoryFaults, MemoryHub, MemoryLink,
@@ -126,7 +126,7 @@ fn meta_part(config: &ClusterConfig, sync: SyncMode) -> Rc<MetaPart<MemEngine>> 
 pub(super) fn io_part(id: u16, sync: SyncMode, plan: FaultPlan) -> IoPart<FaultDisk<MemDisk>> {
     let files = DataFiles::new(FaultDisk::new(MemDisk::new(1 << 30), plan));
     let (pool, methods) = (BufferPool::new(POOL_BYTES).unwrap(), MethodCounters::among(&Counters::new()));
-    IoPart::new(files, pool, id, &cluster_key(), sync, CurrentModel::default(), methods)
+    IoPart::new(files, pool, id, &cluster_key(), sync, Calibration::fixed(), methods)
 }
 
 /// An error reply.

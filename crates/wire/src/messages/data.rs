@@ -153,6 +153,102 @@ crate::message! {
         pub available_bytes: u64,
     }
 
+    /// See [`crate::Op::Explain`].
+    pub struct ExplainRequest {
+        /// The right to read or to write, as is explained.
+        pub capability: Capability,
+        /// Which part of the layout this server has.
+        pub slot: u16,
+        /// Whether a write is explained, not a read.
+        pub write: bool,
+        /// [`io_flags::SYNC`] or 0.
+        pub flags: u32,
+        /// Of the file, in request order.
+        pub regions: Regions,
+    }
+
+    /// What one way of access is expected to cost for a server's share of a request.
+    pub struct PlanReport {
+        /// Its bit `ACCESS_*` of [`io_flags`].
+        pub method: u32,
+        /// Windows that would be accessed so.
+        pub chosen_windows: u64,
+        /// Windows that could be.
+        pub possible_windows: u64,
+        /// Time for all windows that could be.
+        pub cost_ns: u64,
+        /// Accesses to the data file in these.
+        pub accesses: u64,
+        /// Bytes that they would read and write.
+        pub accessed_bytes: u64,
+    }
+
+    /// Answer to [`ExplainRequest`].
+    pub struct ExplainReply {
+        /// Pieces of the share in the data file.
+        pub pieces: u64,
+        /// Bytes of the share.
+        pub bytes: u64,
+        /// Parts of the share that are planned one by one.
+        pub windows: u64,
+        /// Those of one piece, where there is nothing to choose.
+        pub single_windows: u64,
+        /// Groups of pieces that sieving would access.
+        pub groups: u64,
+        /// Bytes of the share that are in the page cache, about.
+        pub cached_bytes: u64,
+        /// Size of the local data file.
+        pub local_bytes: u64,
+        /// Time that the chosen ways are expected to take, with what was observed before counted in.
+        pub chosen_cost_ns: u64,
+        /// Every way of access.
+        pub plans: Vec<PlanReport>,
+    }
+
+    /// See [`crate::Op::Calibrate`].
+    pub struct CalibrateRequest {
+        /// Whether it is to be measured anew first.
+        pub measure: bool,
+    }
+
+    /// A point of a [`CurveReport`].
+    pub struct CurvePoint {
+        /// Length of an access.
+        pub bytes: u64,
+        /// What it costs.
+        pub ns: u64,
+    }
+
+    /// What one kind of access costs, by its length.
+    pub struct CurveReport {
+        /// Its name in the model.
+        pub name: String,
+        /// Lengths rising.
+        pub points: Vec<CurvePoint>,
+    }
+
+    /// Answer to [`CalibrateRequest`].
+    pub struct CalibrateReply {
+        /// When it was measured, seconds since 1970; 0: never, these are defaults.
+        pub measured_s: i64,
+        /// Entering a page of a mapping to read it.
+        pub page_fault_ns: u64,
+        /// Entering a page of a mapping to write it.
+        pub page_fault_write_ns: u64,
+        /// Taking and leaving the lock of a range.
+        pub lock_ns: u64,
+        /// Longest gap that is read over in a read of cached data.
+        pub read_gap_cached_bytes: u64,
+        /// The same where it has to come from the device.
+        pub read_gap_device_bytes: u64,
+        /// Longest gap that is read and written over in a write to cached pages.
+        pub write_gap_cached_bytes: u64,
+        /// The same where it has to come from the device.
+        pub write_gap_device_bytes: u64,
+        /// All kinds of access.
+        pub curves: Vec<CurveReport>,
+    }
+
     /// See [`crate::Op::RemoveObjects`].
     pub struct RemoveObjectsRequest {
         /// Inodes whose data files go.
