@@ -461,6 +461,30 @@ fn measurements_end_with_figures_and_leave_nothing() {
         assert!(found.iter().all(|row| row["value"].as_f64().unwrap() > 0.0), "{report}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a scratch directory is left");
     }
+    for (arguments, contests) in [
+        (&["tile", "--element", "3", "--tile", "64x48"][..], 12),
+        (&["block-column", "--size", "64", "--sync", "--transport", "tcp"], 3),
+        (&["transfer", "--piece", "128", "--pieces", "16", "--array", "32", "--transport", "shm"], 9),
+        (&["blocks", "--blocks", "4", "--block-bytes", "4K", "--clients", "2"], 6),
+        (&["btio", "--class", "s", "--solutions", "2"], 4),
+        (&["random", "--piece", "64", "--pieces", "100", "--file-bytes", "1M", "--clients", "2"], 4),
+    ] {
+        let drawn = dir.path().join("drawn.svg");
+        let more = ["--io", "2", "--least-bytes", "0", "--svg", text(&drawn)];
+        let output = bench(arguments).args(more).output().unwrap();
+        let report = json(&expect_success(&arguments.join(" "), &output));
+        let found = report["contests"].as_array().unwrap();
+        assert_eq!(found.len(), contests, "{report}");
+        let methods = |contest: &Value| contest["methods"].as_array().unwrap().clone();
+        let speeds = found.iter().flat_map(methods).map(|method| method["mib_s"].as_f64().unwrap());
+        assert!(speeds.into_iter().all(|speed| speed > 0.0), "{report}");
+        let picture = std::fs::read_to_string(&drawn).unwrap();
+        assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"), "{picture}");
+        std::fs::remove_file(&drawn).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a scratch directory is left");
+    }
+    let refused = bench(&["tile", "--method", "pack"]).output().unwrap();
+    assert!(complaint(&refused).contains("--method"));
     let mut long = bench(&["shared-file", "--bytes", "128M"]).stdout(Stdio::null()).spawn().unwrap();
     let name = text(dir.path()).to_string();
     wait_until("its servers run", TIMEOUT, || processes_naming(&format!("{name}/weft-bench")).len() >= 5);

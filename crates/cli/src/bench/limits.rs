@@ -2,6 +2,7 @@
 
 use super::CommonArgs;
 use super::fleet::{Fleet, per_client};
+use super::page_cache::warm_memory;
 use super::report::{Report, Row, median};
 use super::scratch::scratch;
 use super::worker::{Socket, Task};
@@ -232,6 +233,7 @@ pub fn process_vm(fleet: &mut Fleet, copiers: usize, bytes: u64) -> Result<f64> 
 /// All processes write their blocks of a new local file, then read them: MiB/s of both.
 pub fn local_file(fleet: &mut Fleet, dir: &Path, clients: usize, bytes: u64) -> Result<(f64, f64)> {
     let path = dir.join("local-file");
+    warm_memory(dir, bytes * clients as u64)?;
     let writes = per_client(clients, bytes, |block| Task::LocalWrite { path: path.clone(), block });
     let write = fleet.run(&writes)?;
     let reads = per_client(clients, bytes, |block| Task::LocalRead { path: path.clone(), block });

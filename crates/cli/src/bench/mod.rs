@@ -10,14 +10,23 @@
 //! A measurement is repeated, limits and Weft by turns, and the median is told. Without `--url` a cluster of its own is started
 //! in a scratch directory and removed again, also when interrupted.
 
+mod access;
+mod block_column;
+mod blocks;
+mod btio;
+mod chart;
 mod demo;
 mod fleet;
 mod latency;
 mod limits;
 mod meta;
+mod page_cache;
+mod random;
 mod report;
 mod scratch;
 mod shared_file;
+mod tile;
+mod transfer;
 mod worker;
 
 use anyhow::Result;
@@ -34,6 +43,18 @@ pub enum Command {
     Latency(latency::Args),
     /// Files created, examined and removed per second.
     Meta(meta::Args),
+    /// Tiles of a frame: mpi-tile-io's pattern, by every method side by side (NC 6.6, IB 6.7, Q 4.2).
+    Tile(tile::Args),
+    /// Columns of a square array of integers, by every method side by side (NC 6.5).
+    BlockColumn(block_column::Args),
+    /// Ways of moving noncontiguous memory side by side (NC 6.3 and 6.4).
+    Transfer(transfer::Args),
+    /// Accesses of 1 MiB to disjoint blocks of one file, 4 to 64 at a time (Q 4.1).
+    Blocks(blocks::Args),
+    /// Solutions of the BT benchmark appended to a file and read back, by every method side by side (NC 6.7).
+    Btio(btio::Args),
+    /// Small pieces from anywhere in a large file, by every method side by side: what a data loader does.
+    Random(random::Args),
     /// Copies through a mount and with weft cp, and a shared file, in one table; what `make run` shows.
     Demo(demo::Args),
     /// One of the processes that the others measure with.
@@ -69,6 +90,12 @@ pub fn run(command: Command) -> Result<()> {
         Command::SharedFile(args) => shared_file::run(args),
         Command::Latency(args) => latency::run(args),
         Command::Meta(args) => meta::run(args),
+        Command::Tile(args) => tile::run(args),
+        Command::BlockColumn(args) => block_column::run(args),
+        Command::Transfer(args) => transfer::run(args),
+        Command::Blocks(args) => blocks::run(args),
+        Command::Btio(args) => btio::run(args),
+        Command::Random(args) => random::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Worker => worker::run(),
     }

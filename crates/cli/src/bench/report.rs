@@ -69,10 +69,10 @@ impl Row {
     }
 }
 
-/// All results of a measurement.
+/// What was measured, and where.
 #[derive(Debug, Serialize)]
-pub struct Report {
-    /// Which.
+pub struct Head {
+    /// Which measurement.
     pub bench: &'static str,
     /// Its parameters.
     pub parameters: serde_json::Value,
@@ -80,16 +80,30 @@ pub struct Report {
     pub processors: usize,
     /// Release of the kernel.
     pub kernel: String,
+}
+
+/// All results of a measurement.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    #[serde(flatten)]
+    head: Head,
     /// The results.
     pub rows: Vec<Row>,
+}
+
+impl Head {
+    /// On this machine.
+    pub fn new(bench: &'static str, parameters: serde_json::Value) -> Head {
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+        Head { bench, parameters, processors, kernel: kernel.trim().to_string() }
+    }
 }
 
 impl Report {
     /// Without results as yet.
     pub fn new(bench: &'static str, parameters: serde_json::Value) -> Report {
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
-        Report { bench, parameters, processors, kernel: kernel.trim().to_string(), rows: Vec::new() }
+        Report { head: Head::new(bench, parameters), rows: Vec::new() }
     }
 
     /// Prints it, as a table where nothing else is asked for, and saves it where that is.
@@ -118,10 +132,15 @@ impl Report {
 impl Report {
     /// Writes it to the file of `--save`.
     pub fn save(&self, common: &CommonArgs) -> Result<()> {
-        let Some(path) = &common.save else { return Ok(()) };
-        let text = serde_json::to_string_pretty(self)? + "\n";
-        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+        save(self, common)
     }
+}
+
+/// Writes results to the file of `--save`.
+pub fn save(results: &impl Serialize, common: &CommonArgs) -> Result<()> {
+    let Some(path) = &common.save else { return Ok(()) };
+    let text = serde_json::to_string_pretty(results)? + "\n";
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn cells(row: &Row, with_limit: bool, with_cpu: bool) -> Vec<String> {

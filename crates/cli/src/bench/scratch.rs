@@ -32,15 +32,25 @@ pub fn clean_up_when_interrupted() -> Result<()> {
             for cluster in &leftovers.clusters {
                 cluster.stop(Duration::from_secs(2));
             }
-            for dir in &leftovers.dirs {
-                // Its owner may be removing it at the same time.
-                let _ = std::fs::remove_dir_all(dir);
-            }
+            leftovers.dirs.iter().for_each(|dir| remove_in_use(dir));
             std::process::exit(128 + signal);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(end).context("cannot wait for signals")?;
     Ok(())
+}
+
+/// Removes a directory in which others may make files still, or which its owner may be removing at the same time.
+fn remove_in_use(dir: &Path) {
+    for _ in 0..100 {
+        match std::fs::remove_dir_all(dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            _ if dir.exists() => {}
+            _ => return,
+        }
+    }
 }
 
 /// A directory that is removed again.
@@ -62,10 +72,11 @@ impl Scratch {
             let needed = crate::size::format_bytes(bytes);
             bail!("{} has no room for {needed}; give another --dir, or measure with less", parent.display());
         }
+        let parent = parent.canonicalize().with_context(|| format!("cannot find {}", parent.display()))?;
         let path = parent.join(format!("weft-bench-{}", std::process::id()));
         leftovers().dirs.push(path.clone());
         std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
-        Ok(Scratch { path: path.canonicalize()? })
+        Ok(Scratch { path })
     }
 
     /// Where it is.
@@ -79,7 +90,7 @@ impl Drop for Scratch {
         if let Err(error) = std::fs::remove_dir_all(&self.path) {
             eprintln!("weft: {} could not be removed: {error}", self.path.display());
         }
-        leftovers().dirs.clear();
+        leftovers().dirs.retain(|dir| *dir != self.path);
     }
 }
 

@@ -9,11 +9,13 @@
 //!
 //! The time is from the first client's begin to the last one's end, which is never less than the paper's maximum over the
 //! processes. The limits are measured by turns with it: loopback TCP with four streams at its best congestion control, process_vm
-//! between as many pairs of processes, and the same writes and reads by the same processes on one local file.
+//! between as many pairs of processes, and the same writes and reads by the same processes on one local file. Memory is warmed up
+//! before each write.
 
 use super::CommonArgs;
 use super::fleet::{Fleet, per_client};
 use super::limits::{self, Buffers, Samples};
+use super::page_cache::warm_memory;
 use super::report::{Report, Row, median, number};
 use super::scratch::{Scratch, Testbed, scratch};
 use super::worker::{Memory, Task};
@@ -58,7 +60,8 @@ pub struct Args {
 }
 
 /// How data travels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
 pub enum Transport {
     /// TCP.
     Tcp,
@@ -145,19 +148,20 @@ pub fn measure(
     for _ in 0..runs {
         limits.measure(&mut limit_fleet, scratch, cases, shape)?;
         for ((case, fleet), results) in cases.iter().zip(&mut fleets).zip(&mut results) {
-            results.push(once(testbed, fleet, *case, shape)?);
+            results.push(once(testbed, scratch, fleet, *case, shape)?);
         }
     }
     let rows = cases.iter().zip(&results).flat_map(|(case, results)| limits.rows(*case, results, shape));
     Ok(rows.collect())
 }
 
-fn once(testbed: &Testbed, fleet: &mut Fleet, case: Case, shape: Shape) -> Result<Once> {
+fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, shape: Shape) -> Result<Once> {
     let (url, path) = (testbed.url(case.transport.name()), testbed.dir.join("shared-file"));
     let memory = case.memory;
     // Created here, so that the clients only open it.
     let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);
     testbed.client.open(at(&path), &options)?.close()?;
+    warm_memory(scratch.path(), shape.bytes * shape.clients as u64)?;
     let before = testbed.server_cpu_s();
     let writes = per_client(shape.clients, shape.bytes, |block| Task::Write {
         url: url.clone(),
@@ -251,7 +255,7 @@ impl Limits {
 
 impl Transport {
     /// As in a URL.
-    fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         match self {
             Transport::Tcp => "tcp",
             Transport::Shm => "shm",
@@ -279,7 +283,7 @@ fn scale(cases: &[Case], bytes: u64, scratch: &Scratch, common: &CommonArgs) -> 
                 let shape = Shape { clients: usize::from(clients), bytes };
                 let mut fleet = Fleet::start(shape.clients)?;
                 let results: Vec<_> = (0..common.runs)
-                    .map(|_| once(&testbed, &mut fleet, *case, shape))
+                    .map(|_| once(&testbed, scratch, &mut fleet, *case, shape))
                     .collect::<Result<_>>()?;
                 for (way, pick) in [("write", write_of as fn(&Once) -> f64), ("read", read_of)] {
                     let what = scale_name(*case, way, clients, io);

@@ -1,6 +1,8 @@
 //! A process that measurements are made with: it reads tasks as lines of JSON, prepares each, says so, waits for `go`, does it,
 //! and answers with begin, end and processor time.
 
+use super::access::method::Counters;
+use super::access::task::AccessTask;
 use super::report::percentile;
 use crate::session::{ConnectArgs, Session, at};
 use anyhow::{Context, Result, bail};
@@ -76,6 +78,8 @@ pub enum Task {
     Names { url: String, dir: PathBuf, op: NameOp, files: usize, threads: usize },
     /// The same in a local directory.
     LocalNames { dir: PathBuf, op: NameOp, files: usize },
+    /// A part of a measurement of noncontiguous access.
+    Access(AccessTask),
 }
 
 /// What a task took.
@@ -91,6 +95,8 @@ pub struct Done {
     pub p50_ns: u64,
     /// Only one in a hundred was slower.
     pub p99_ns: u64,
+    /// What the accesses cost, where that was counted.
+    pub counters: Counters,
 }
 
 /// What stays from task to task.
@@ -128,7 +134,8 @@ fn answer<T: Serialize>(answer: Result<T, String>) -> Result<()> {
     Ok(out.flush()?)
 }
 
-type Ready<'a> = &'a mut dyn FnMut(String) -> Result<()>;
+/// Says that a task is prepared, and returns when it is to be done.
+pub type Ready<'a> = &'a mut dyn FnMut(String) -> Result<()>;
 
 impl State {
     /// Prepares, calls `ready`, which returns when the measured part is to begin, and does it.
@@ -178,6 +185,12 @@ impl State {
             Task::LocalNames { dir, op, files } => {
                 ready(String::new())?;
                 measure(|| (0..files).try_for_each(|index| local_name(&dir, op, index)))
+            }
+            Task::Access(task) => {
+                let mut memory = std::mem::take(&mut self.memory);
+                let done = task.perform(&mut memory, |url| self.client(url), ready);
+                self.memory = memory;
+                done
             }
         }
     }
@@ -310,7 +323,8 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-fn measure(work: impl FnOnce() -> Result<()>) -> Result<Done> {
+/// Does it, and says what it took.
+pub fn measure(work: impl FnOnce() -> Result<()>) -> Result<Done> {
     let (begin_ns, cpu_ns) = (clock_ns(libc::CLOCK_MONOTONIC), clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID));
     work()?;
     let cpu_s = (clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID) - cpu_ns) as f64 / 1e9;

@@ -1,0 +1,482 @@
+//! Methods of noncontiguous access side by side in one run.
+//!
+//! ```text
+//!   for each case                      a pattern: who accesses what
+//!     for each repetition
+//!       straight on tmpfs              the same processes, a system call for each piece: what can be expected at best
+//!       for each transport, method     write a new file, read and check it, write it over, check all of it, remove it
+//!   medians; ratios; what the servers did; was the choice right?
+//! ```
+//!
+//! A case of little data is done to several files, one after the other, because a millisecond cannot be measured. By turns, because the machine is not the same from minute to minute. Every write is of data of its own, so that a process that
+//! reads checks that it has what was written last, and the check of the whole file that nothing else was touched. Memory is
+//! warmed up before each write of a new file. With `--uncached` the servers' data files are dropped from the page cache before
+//! each read and rewrite.
+
+pub mod method;
+pub mod pattern;
+pub mod results;
+pub mod task;
+
+mod content;
+
+use super::CommonArgs;
+use super::chart::Marks;
+use super::fleet::{Fleet, Phase};
+use super::page_cache::{drop_data_files, is_memory, warm_memory};
+use super::report::{self, Head};
+use super::scratch::{Scratch, Testbed};
+use super::shared_file::Transport;
+use super::worker::{Block, Task};
+use crate::output;
+use crate::session::{ConnectArgs, at};
+use crate::size::parse_bytes;
+use anyhow::{Context, Result, bail};
+use method::{Counters, How, Way};
+use pattern::Pattern;
+use results::{Contest, Sample};
+use std::path::{Path, PathBuf};
+use task::{AccessTask, Place};
+use weft_server::SyncMode;
+
+/// Options of every measurement of noncontiguous access.
+#[derive(Debug, Clone, clap::Args)]
+pub struct AccessArgs {
+    /// One transport only.
+    #[arg(long, value_enum)]
+    transport: Option<Transport>,
+    /// These methods only.
+    #[arg(long, value_enum, value_name = "METHOD", value_delimiter = ',')]
+    method: Vec<How>,
+    /// These ways of access only.
+    #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',')]
+    way: Vec<Way>,
+    /// Drop the data from the servers' page caches before each read and rewrite; needs --dir on a disk.
+    #[arg(long, conflicts_with = "url")]
+    uncached: bool,
+    /// Writes end with making the data durable.
+    #[arg(long)]
+    sync: bool,
+    /// I/O servers of the cluster that is started [default: 4].
+    #[arg(long, value_name = "COUNT", conflicts_with = "url", value_parser = clap::value_parser!(u16).range(1..=256))]
+    io: Option<u16>,
+    /// Do a case of less data to several files, up to 32, so that it can be measured.
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_bytes)]
+    pub least_bytes: u64,
+    /// Print what each method took too: requests, accesses of the servers, bytes wanted, accessed and moved, processor time (NC,
+    /// table 6). JSON has it always.
+    #[arg(long)]
+    counters: bool,
+    /// Draw the results to FILE.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Measure this cluster instead of one of its own.
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    #[command(flatten)]
+    common: CommonArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// What is measured of a bench.
+pub struct Bench {
+    /// Its name.
+    pub name: &'static str,
+    /// What a picture of it is called.
+    pub title: &'static str,
+    /// How it is drawn.
+    pub marks: Marks,
+    /// Parameters, for the record.
+    pub parameters: serde_json::Value,
+    /// The methods that it compares.
+    pub methods: &'static [How],
+    /// Its ways of access.
+    pub ways: &'static [Way],
+    /// Its cases.
+    pub cases: Vec<Case>,
+}
+
+/// A pattern with a name.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// Short, as below a chart.
+    pub name: String,
+    /// Who accesses what.
+    pub pattern: Pattern,
+}
+
+/// At most so many pieces of each process are accessed by a request each where a pattern can be measured by a part of it.
+const SINGLE_PIECES_MAX: u64 = 20_000;
+/// A case is done to at most so many files, one after the other.
+const ROUNDS_MAX: u64 = 32;
+/// The methods of access.
+pub const ACCESS_METHODS: &[How] =
+    &[How::Multiple, How::ClientSieve, How::Each, How::Sieve, How::Mapped, How::List];
+
+/// Whose turn it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Local,
+    Weft(Transport, How),
+}
+
+/// Everything that a measurement works with.
+struct Setup<'a> {
+    args: &'a AccessArgs,
+    ways: Vec<Way>,
+    testbed: Testbed,
+    scratch: Scratch,
+    /// In memory, where the scratch directory is not.
+    memory: Option<Scratch>,
+    local_fleet: Fleet,
+    fleets: Vec<(Transport, Fleet)>,
+    writes: u64,
+    /// Bytes that were cached at most after they should have been dropped.
+    kept_bytes: u64,
+}
+
+/// Measures, prints, saves and draws.
+pub fn run(bench: Bench, args: &AccessArgs) -> Result<()> {
+    let methods = chosen(bench.methods, &args.method, "--method")?;
+    let ways = chosen(bench.ways, &args.way, "--way")?;
+    let mut setup = Setup::new(&bench, args, ways)?;
+    let mut contests = Vec::new();
+    for case in &bench.cases {
+        contests.extend(setup.measure(case, &methods)?);
+    }
+    let mut parameters = bench.parameters;
+    parameters["io_servers"] = setup.testbed.client.map().io_servers.len().into();
+    parameters["runs"] = args.common.runs.into();
+    parameters["cached"] = (!args.uncached).into();
+    parameters["sync"] = args.sync.into();
+    if args.uncached {
+        parameters["kept_in_page_cache_bytes"] = setup.kept_bytes.into();
+    }
+    drop(setup);
+    if let Some(path) = &args.svg {
+        let chart = results::chart(bench.title, args.subtitle(), bench.marks, &contests, &methods);
+        std::fs::write(path, chart.svg()).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let figures = results::figures(Head::new(bench.name, parameters), &contests);
+    report::save(&figures, &args.common)?;
+    if args.common.json {
+        return output::print_json(&figures);
+    }
+    results::print(&contests, &methods, args.counters)
+}
+
+/// Those of `all` that were asked for; all where none was.
+fn chosen<T: Copy + PartialEq>(all: &[T], wanted: &[T], option: &str) -> Result<Vec<T>> {
+    let found: Vec<T> = all.iter().copied().filter(|one| wanted.is_empty() || wanted.contains(one)).collect();
+    if found.is_empty() {
+        bail!("this measurement has none of what {option} asks for");
+    }
+    Ok(found)
+}
+
+impl AccessArgs {
+    /// One line about how it was measured.
+    fn subtitle(&self) -> String {
+        let cached =
+            if self.uncached { "data not cached on the servers" } else { "data cached on the servers" };
+        let sync = if self.sync { "writes made durable" } else { "writes not made durable" };
+        format!("Medians of {} runs; {cached}; {sync}; all processes together.", self.common.runs)
+    }
+}
+
+impl<'a> Setup<'a> {
+    fn new(bench: &Bench, args: &'a AccessArgs, ways: Vec<Way>) -> Result<Setup<'a>> {
+        let most =
+            |of: fn(&Pattern) -> u64| bench.cases.iter().map(|case| of(&case.pattern)).max().unwrap_or(0);
+        let (file_bytes, ranks) =
+            (most(Pattern::file_bytes), most(|pattern| pattern.ranks() as u64) as usize);
+        let needed_bytes = 2 * file_bytes.max(args.least_bytes);
+        let scratch = super::scratch::scratch(&args.common, 2 * needed_bytes)?;
+        let in_memory = is_memory(scratch.path())?;
+        if args.uncached && in_memory {
+            bail!(
+                "{} is in memory, where data is always cached; give a --dir on a disk",
+                scratch.path().display()
+            );
+        }
+        let shm = Path::new("/dev/shm");
+        let memory =
+            if !in_memory && shm.is_dir() { Some(Scratch::new(Some(shm), needed_bytes)?) } else { None };
+        let io = args.io.unwrap_or(4);
+        let testbed = Testbed::new(args.url.as_deref(), &args.connect, &scratch, io, SyncMode::Nosync)?;
+        let transports = [Transport::Tcp, Transport::Shm];
+        let wanted = transports.into_iter().filter(|one| args.transport.is_none_or(|wanted| wanted == *one));
+        let fleets = wanted.map(|transport| Ok((transport, Fleet::start(ranks)?))).collect::<Result<_>>()?;
+        let local_fleet = Fleet::start(ranks)?;
+        Ok(Setup { args, ways, testbed, scratch, memory, local_fleet, fleets, writes: 0, kept_bytes: 0 })
+    }
+
+    /// A case, by every method.
+    fn measure(&mut self, case: &Case, methods: &[How]) -> Result<Vec<Contest>> {
+        let transports: Vec<_> = self.fleets.iter().map(|(transport, _)| *transport).collect();
+        let mut contests = Vec::new();
+        for transport in &transports {
+            for way in &self.ways {
+                contests.push(Contest {
+                    case: case.name.clone(),
+                    transport: *transport,
+                    way: *way,
+                    local: Vec::new(),
+                    methods: methods.iter().map(|how| (*how, Vec::new())).collect(),
+                });
+            }
+        }
+        self.prepare(case)?;
+        for run in 0..self.args.common.runs {
+            let local = self.turn(case, Turn::Local, false)?;
+            for contest in &mut contests {
+                contest
+                    .local
+                    .extend(local.iter().filter(|(way, _)| *way == contest.way).map(|(_, sample)| *sample));
+            }
+            for transport in &transports {
+                for (index, how) in methods.iter().enumerate() {
+                    for (way, sample) in self.turn(case, Turn::Weft(*transport, *how), run == 0)? {
+                        let contest = contests
+                            .iter_mut()
+                            .find(|contest| (contest.transport, contest.way) == (*transport, way));
+                        contest.expect("there is one for every way").methods[index].1.push(sample);
+                    }
+                }
+            }
+        }
+        self.finish(case)?;
+        Ok(contests)
+    }
+
+    /// A pattern that does not cover its file has one that is there all the time.
+    fn prepare(&mut self, case: &Case) -> Result<()> {
+        if case.pattern.covers_file() {
+            return Ok(());
+        }
+        for turn in [Turn::Local, Turn::Weft(self.fleets[0].0, How::List)] {
+            self.create(turn, &case.pattern)?;
+            self.fill(turn, &case.pattern)?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self, case: &Case) -> Result<()> {
+        if case.pattern.covers_file() {
+            return Ok(());
+        }
+        self.remove(Turn::Local, &case.pattern)?;
+        self.remove(Turn::Weft(self.fleets[0].0, How::List), &case.pattern)
+    }
+
+    /// Writes, reads and writes over, as far as that is wanted, and checks it.
+    fn turn(&mut self, case: &Case, turn: Turn, check_rest: bool) -> Result<Vec<(Way, Sample)>> {
+        let name = match turn {
+            Turn::Local => "straight".to_string(),
+            Turn::Weft(transport, how) => format!("{}, {}", transport.name(), how.name()),
+        };
+        self.take_turn(&case.pattern, turn, check_rest).with_context(|| format!("{}, {name}", case.name))
+    }
+
+    fn take_turn(&mut self, all: &Pattern, turn: Turn, check_rest: bool) -> Result<Vec<(Way, Sample)>> {
+        let is_single = matches!(turn, Turn::Weft(_, How::Multiple | How::AtOnce));
+        let pattern = if is_single { all.at_most(SINGLE_PIECES_MAX) } else { all.clone() };
+        let whole = all.covers_file();
+        let mut samples = Vec::new();
+        let mut salt = 0;
+        if whole {
+            self.create(turn, &pattern)?;
+            if self.ways.contains(&Way::Write) {
+                salt = self.next_write();
+                samples.push((Way::Write, self.access(turn, &pattern, Way::Write, salt)?));
+            } else {
+                self.fill(turn, &pattern)?;
+            }
+        } else if self.ways.contains(&Way::Rewrite) {
+            salt = self.next_write();
+            self.drop_cached(turn)?;
+            samples.push((Way::Rewrite, self.access(turn, &pattern, Way::Rewrite, salt)?));
+        }
+        if self.ways.contains(&Way::Read) {
+            self.drop_cached(turn)?;
+            samples.push((Way::Read, self.access(turn, &pattern, Way::Read, salt)?));
+            self.check_memory(turn, &pattern, salt)?;
+        }
+        if whole && self.ways.contains(&Way::Rewrite) {
+            salt = self.next_write();
+            self.drop_cached(turn)?;
+            samples.push((Way::Rewrite, self.access(turn, &pattern, Way::Rewrite, salt)?));
+        }
+        if whole || (check_rest && pattern == *all) {
+            self.check_files(turn, &pattern, salt)?;
+        }
+        if whole {
+            self.remove(turn, &pattern)?;
+        }
+        Ok(samples)
+    }
+
+    fn next_write(&mut self) -> u64 {
+        self.writes += 1;
+        self.writes
+    }
+
+    /// The files of a turn.
+    fn places(&self, turn: Turn, pattern: &Pattern) -> Vec<Place> {
+        (0..self.rounds(pattern))
+            .map(|round| match turn {
+                Turn::Local => Place::Local { path: self.local_dir().join(format!("straight-{round}")) },
+                Turn::Weft(transport, how) => {
+                    let path = self.testbed.dir.join(format!("access-{round}"));
+                    Place::Weft { url: self.testbed.url(transport.name()), path, how }
+                }
+            })
+            .collect()
+    }
+
+    fn rounds(&self, pattern: &Pattern) -> u64 {
+        let rounds = self.args.least_bytes / pattern.bytes().max(1);
+        if pattern.covers_file() { rounds.clamp(1, ROUNDS_MAX) } else { 1 }
+    }
+
+    fn local_dir(&self) -> &Path {
+        self.memory.as_ref().unwrap_or(&self.scratch).path()
+    }
+
+    /// Made here, so that the clients only open them.
+    fn create(&mut self, turn: Turn, pattern: &Pattern) -> Result<()> {
+        let dir = if turn == Turn::Local { self.local_dir() } else { self.scratch.path() };
+        warm_memory(dir, pattern.file_bytes() * self.rounds(pattern))?;
+        for place in self.places(turn, pattern) {
+            match place {
+                Place::Local { path } => {
+                    std::fs::File::create(&path)
+                        .with_context(|| format!("cannot make {}", path.display()))?;
+                }
+                Place::Weft { path, .. } => {
+                    let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);
+                    self.testbed.client.open(at(&path), &options)?.close()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, turn: Turn, pattern: &Pattern) -> Result<()> {
+        for place in self.places(turn, pattern) {
+            match place {
+                Place::Local { path } => std::fs::remove_file(path)?,
+                Place::Weft { path, .. } => self.testbed.client.unlink(at(&path))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn fleet(&mut self, turn: Turn) -> &mut Fleet {
+        match turn {
+            Turn::Local => &mut self.local_fleet,
+            Turn::Weft(transport, _) => {
+                let found = self.fleets.iter_mut().find(|(other, _)| *other == transport);
+                &mut found.expect("a fleet was started for every transport").1
+            }
+        }
+    }
+
+    /// Has every rank do a task.
+    fn all(&mut self, turn: Turn, pattern: &Pattern, task: impl Fn(usize) -> AccessTask) -> Result<Phase> {
+        let tasks: Vec<_> = (0..pattern.ranks()).map(|rank| Task::Access(task(rank))).collect();
+        self.fleet(turn).run(&tasks)
+    }
+
+    fn access(&mut self, turn: Turn, pattern: &Pattern, way: Way, salt: u64) -> Result<Sample> {
+        let (places, sync) = (self.places(turn, pattern), self.args.sync);
+        let before = self.testbed.server_cpu_s();
+        let phase = self.all(turn, pattern, |rank| AccessTask::Do {
+            places: places.clone(),
+            pattern: pattern.clone(),
+            rank,
+            way,
+            salt,
+            sync,
+        })?;
+        let mut counters = Counters::default();
+        phase.done.iter().for_each(|done| counters += done.counters);
+        Ok(Sample {
+            bytes: pattern.bytes() * self.rounds(pattern),
+            pieces: pattern.pieces() * self.rounds(pattern),
+            seconds: phase.seconds,
+            client_cpu_s: phase.cpu_s,
+            server_cpu_s: self.testbed.server_cpu_s() - before,
+            counters,
+        })
+    }
+
+    fn check_memory(&mut self, turn: Turn, pattern: &Pattern, salt: u64) -> Result<()> {
+        self.all(turn, pattern, |rank| AccessTask::Check { pattern: pattern.clone(), rank, salt })?;
+        Ok(())
+    }
+
+    /// Write 0, in one piece.
+    fn fill(&mut self, turn: Turn, pattern: &Pattern) -> Result<()> {
+        let places = self.places(turn, pattern);
+        self.all(turn, pattern, |rank| AccessTask::Fill {
+            places: places.clone(),
+            block: block(pattern, rank),
+        })?;
+        Ok(())
+    }
+
+    fn check_files(&mut self, turn: Turn, pattern: &Pattern, salt: u64) -> Result<()> {
+        let places = match turn {
+            Turn::Weft(transport, _) => self.places(Turn::Weft(transport, How::List), pattern),
+            Turn::Local => self.places(turn, pattern),
+        };
+        self.all(turn, pattern, |rank| AccessTask::CheckFiles {
+            places: places.clone(),
+            block: block(pattern, rank),
+            pattern: pattern.clone(),
+            salt,
+        })?;
+        Ok(())
+    }
+
+    fn drop_cached(&mut self, turn: Turn) -> Result<()> {
+        if self.args.uncached && turn != Turn::Local {
+            self.kept_bytes = self.kept_bytes.max(drop_data_files(self.scratch.path())?);
+        }
+        Ok(())
+    }
+}
+
+/// A rank's part when a file is read or written in one piece by each.
+fn block(pattern: &Pattern, rank: usize) -> Block {
+    let (bytes, ranks) = (pattern.file_bytes(), pattern.ranks() as u64);
+    let each = bytes.div_ceil(ranks);
+    let offset = (rank as u64 * each).min(bytes);
+    Block { offset, bytes: each.min(bytes - offset) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_asked_for_is_measured() {
+        assert_eq!(chosen(&[1, 2, 3], &[], "--x").unwrap(), [1, 2, 3]);
+        assert_eq!(chosen(&[1, 2, 3], &[3, 1, 7], "--x").unwrap(), [1, 3]);
+        assert!(chosen(&[1, 2, 3], &[7], "--x").is_err());
+    }
+
+    #[test]
+    fn blocks_are_the_whole_file() {
+        let pattern = Pattern::Blocks { ranks: 4, blocks: 1, block_bytes: 7 };
+        let blocks: Vec<_> =
+            (0..4).map(|rank| block(&pattern, rank)).map(|block| (block.offset, block.bytes)).collect();
+        assert_eq!(blocks, [(0, 7), (7, 7), (14, 7), (21, 7)]);
+        let pattern = Pattern::Random { ranks: 3, pieces: 1, piece_bytes: 1, file_bytes: 10, seed: 1 };
+        let blocks: Vec<_> =
+            (0..3).map(|rank| block(&pattern, rank)).map(|block| (block.offset, block.bytes)).collect();
+        assert_eq!(blocks, [(0, 4), (4, 4), (8, 2)]);
+    }
+}
