@@ -1,8 +1,13 @@
 #!/bin/bash
-# Measures every bar; figures go to bench/figures/ as text and as JSON.
+# Measures every bar; figures go to bench/figures/ as text, as JSON and, of noncontiguous access, as pictures.
+# `bench/run.sh quick` measures some cases of noncontiguous access only, in a few minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
+case ${1:-full} in
+    quick | full) set=${1:-full} ;;
+    *) echo "usage: bench/run.sh [quick|full]" >&2; exit 2 ;;
+esac
 if [ -z "${WEFT:-}" ]; then
     scripts/need.sh cc cargo fuse
     cargo build --release --locked --quiet -p weft-cli
@@ -10,6 +15,7 @@ if [ -z "${WEFT:-}" ]; then
 fi
 export WEFT
 runs=${WEFT_RUNS:-5}
+disk=${WEFT_DISK:-/var/tmp}
 figures=bench/figures
 mkdir -p "$figures"
 
@@ -20,6 +26,24 @@ measure() {
     "$WEFT" bench "$@" --runs "$runs" --save "$figures/$name.json" | tee "$figures/$name.txt"
 }
 
+# Noncontiguous access: with a picture, and with what each method took.
+access() {
+    local name=$1
+    shift
+    measure "$name" "$@" --counters --svg "$figures/$name.svg"
+}
+
+if [ "$set" = quick ]; then
+    access tile tile --element 24 --memory contiguous
+    access block-column block-column --size 512,2048
+    access transfer transfer --piece 128,8K --array 1024
+    access blocks blocks --blocks 4,64
+    access btio btio --class w
+    access random random --piece 64,4K --file-bytes 256M
+    access tile-uncached tile --element 3 --memory contiguous --uncached --dir "$disk"
+    exit
+fi
+
 measure limits limits
 measure shared-file shared-file --clients 4 --io 4 --bytes 64M
 measure scale shared-file --scale
@@ -28,3 +52,16 @@ measure meta meta
 measure meta-sync meta --sync
 echo "== bench/mount.sh"
 bench/mount.sh | tee "$figures/mount.txt"
+
+access tile tile
+access block-column block-column
+access transfer transfer
+access blocks blocks
+access btio btio
+access random random
+# On a disk: not cached on the servers, and writes that end with making them durable.
+for name in tile block-column btio; do
+    access "$name-uncached" "$name" --uncached --way read,rewrite --dir "$disk"
+    access "$name-sync" "$name" --sync --way write --dir "$disk"
+done
+access random-uncached random --uncached --way read --dir "$disk"

@@ -8,7 +8,7 @@ use crate::size::{format_bytes, parse_bytes};
 use anyhow::{Result, bail};
 
 /// Reads, and writes over, pieces of 64 bytes to 64 KiB in one call, in no order: 1,000,000 of them, or as many as are a quarter of
-/// the file. Multiple I/O is measured with 20,000.
+/// the file. Multiple I/O and client sieving are measured with 20,000.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Bytes of a piece [default: 64, 256, 1K, 4K, 16K, 64K].

@@ -1,6 +1,8 @@
 //! Methods that are compared, and ways of access.
 
 use serde::{Deserialize, Serialize};
+use weft_client::{AccessOptions, IoStats, Method, Movement, Sieving};
+use weft_wire::messages::io_flags;
 
 /// How noncontiguous data is accessed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
@@ -45,12 +47,28 @@ impl How {
         }
     }
 
-    /// The bit of the servers' way of access that it asks for, as in the protocol's replies.
-    pub fn server_method(self) -> Option<u8> {
+    /// As the client library is told.
+    pub fn options(self) -> AccessOptions {
+        let options = AccessOptions::default();
         match self {
-            How::Each => Some(1),
-            How::Sieve => Some(2),
-            How::Mapped => Some(4),
+            How::Multiple => AccessOptions { method: Method::Multiple, ..options },
+            How::ClientSieve => AccessOptions { method: Method::Sieve, ..options },
+            How::Each => AccessOptions { sieving: Sieving::Each, ..options },
+            How::Sieve => AccessOptions { sieving: Sieving::Sieve, ..options },
+            How::Mapped => AccessOptions { sieving: Sieving::Mapped, ..options },
+            How::Messages => AccessOptions { movement: Movement::Multiple, ..options },
+            How::Pack => AccessOptions { movement: Movement::Pack, ..options },
+            How::Direct => AccessOptions { movement: Movement::Direct, ..options },
+            How::AtOnce | How::List => options,
+        }
+    }
+
+    /// What servers that follow it say they have done.
+    pub fn server_method(self) -> Option<u32> {
+        match self {
+            How::Each => Some(io_flags::ACCESS_EACH),
+            How::Sieve => Some(io_flags::ACCESS_SIEVE),
+            How::Mapped => Some(io_flags::ACCESS_MAPPED),
             _ => None,
         }
     }
@@ -101,8 +119,23 @@ pub struct Counters {
     pub moved_bytes: u64,
     /// Time that the servers worked on it.
     pub busy_ns: u64,
-    /// Which ways of access the servers used, as in the protocol's replies.
-    pub methods: u8,
+    /// Ways of access that the servers used: bits `ACCESS_*` of the protocol.
+    pub methods: u32,
+}
+
+impl From<IoStats> for Counters {
+    fn from(stats: IoStats) -> Counters {
+        Counters {
+            requests: stats.requests,
+            request_bytes: stats.request_bytes,
+            server_reads: stats.server_reads,
+            server_writes: stats.server_writes,
+            accessed_bytes: stats.accessed_bytes,
+            moved_bytes: stats.moved_bytes,
+            busy_ns: stats.busy_ns,
+            methods: stats.methods,
+        }
+    }
 }
 
 impl std::ops::AddAssign for Counters {

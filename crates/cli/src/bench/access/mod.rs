@@ -280,7 +280,7 @@ impl<'a> Setup<'a> {
     }
 
     fn take_turn(&mut self, all: &Pattern, turn: Turn, check_rest: bool) -> Result<Vec<(Way, Sample)>> {
-        let is_single = matches!(turn, Turn::Weft(_, How::Multiple | How::AtOnce));
+        let is_single = matches!(turn, Turn::Weft(_, How::Multiple | How::AtOnce | How::ClientSieve));
         let pattern = if is_single { all.at_most(SINGLE_PIECES_MAX) } else { all.clone() };
         let whole = all.covers_file();
         let mut samples = Vec::new();

@@ -325,9 +325,10 @@ pub fn chart(title: &str, subtitle: String, marks: Marks, contests: &[Contest], 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_wire::messages::io_flags::{ACCESS_EACH, ACCESS_SIEVE};
 
-    fn contest(speeds: &[(How, f64, u8)]) -> Contest {
-        let samples = |mib_s: f64, methods| {
+    fn contest(speeds: &[(How, f64, u32)]) -> Contest {
+        let samples = |mib_s: f64, methods: u32| {
             let counters = Counters { methods, ..Counters::default() };
             [0.5, 1.0, 2.0]
                 .map(|off| Sample {
@@ -351,18 +352,22 @@ mod tests {
     #[test]
     fn a_choice_is_judged_by_the_plans_that_were_followed() {
         let speeds = [
-            (How::Multiple, 10.0, 1),
-            (How::Each, 100.0, 1),
-            (How::Sieve, 200.0, 2),
+            (How::Multiple, 10.0, ACCESS_EACH),
+            (How::Each, 100.0, ACCESS_EACH),
+            (How::Sieve, 200.0, ACCESS_SIEVE),
             // Nothing was cached: the server did something else.
-            (How::Mapped, 300.0, 2),
-            (How::List, 190.0, 2),
+            (How::Mapped, 300.0, ACCESS_SIEVE),
+            (How::List, 190.0, ACCESS_SIEVE),
         ];
         let one = contest(&speeds);
         let verdict = one.verdict().unwrap();
         assert_eq!(verdict.fastest, How::Sieve);
         assert!((verdict.of_fastest - 0.95).abs() < 1e-9 && (verdict.of_each.unwrap() - 1.9).abs() < 1e-9);
-        let slow = contest(&[(How::Each, 100.0, 1), (How::Sieve, 99.0, 2), (How::List, 80.0, 2)]);
+        let slow = contest(&[
+            (How::Each, 100.0, ACCESS_EACH),
+            (How::Sieve, 99.0, ACCESS_SIEVE),
+            (How::List, 80.0, ACCESS_SIEVE),
+        ]);
         let summary = Summary::of(&[one.clone(), slow, contest(&[(How::List, 1.0, 1)])]);
         let expected =
             Summary { cases: 2, within_10_percent: 1, cases_against_each: 2, no_slower_than_each: 1 };

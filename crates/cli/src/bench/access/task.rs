@@ -2,7 +2,7 @@
 
 use super::super::worker::{Block, Done, Ready, measure};
 use super::content;
-use super::method::{How, Way};
+use super::method::{Counters, How, Way};
 use super::pattern::{Access, Both, Pattern};
 use crate::session::at;
 use anyhow::{Context, Result, bail};
@@ -66,7 +66,7 @@ impl AccessTask {
                     Way::Write | Way::Rewrite => content::fill_memory(memory, &program, salt),
                 }
                 ready(String::new())?;
-                measure(|| {
+                let done = measure(|| {
                     files.iter().try_for_each(|file| {
                         for access in &program.accesses {
                             match way {
@@ -76,7 +76,10 @@ impl AccessTask {
                         }
                         if sync && way != Way::Read { file.sync() } else { Ok(()) }
                     })
-                })
+                })?;
+                let mut counters = Counters::default();
+                files.iter().for_each(|file| counters += file.counters());
+                Ok(Done { counters, ..done })
             }
             AccessTask::Check { pattern, rank, salt } => {
                 ready(String::new())?;
@@ -160,6 +163,7 @@ impl Place {
             }
             Place::Weft { url, path, how } => {
                 let file = connect(url)?.open(at(path), &OpenOptions::new().read(true).write(true))?;
+                file.set_access(how.options());
                 Ok(Opened::Weft(file, *how))
             }
         }
@@ -214,6 +218,14 @@ impl Opened {
                 let bytes = unsafe { file.write_raw(memory.as_ptr(), &access.memory, &access.file)? };
                 complete(bytes, access)
             }
+        }
+    }
+
+    /// What was done since it was opened.
+    fn counters(&self) -> Counters {
+        match self {
+            Opened::Local(_) => Counters::default(),
+            Opened::Weft(file, _) => file.io_stats().into(),
         }
     }
 
