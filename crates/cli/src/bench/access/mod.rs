@@ -236,8 +236,11 @@ impl<'a> Setup<'a> {
                     .extend(local.iter().filter(|(way, _)| *way == contest.way).map(|(_, sample)| *sample));
             }
             for transport in &transports {
-                for (index, how) in methods.iter().enumerate() {
-                    for (way, sample) in self.turn(case, Turn::Weft(*transport, *how), run == 0)? {
+                for turn in 0..methods.len() {
+                    // Another one is first in each repetition, so that none gains by its place.
+                    let index = (turn + usize::from(run)) % methods.len();
+                    let turn = Turn::Weft(*transport, methods[index]);
+                    for (way, sample) in self.turn(case, turn, run == 0)? {
                         let contest = contests
                             .iter_mut()
                             .find(|contest| (contest.transport, contest.way) == (*transport, way));
