@@ -133,7 +133,8 @@ pub trait ServerBulk: 'static {
     ) -> Result<(), ConnError>;
 
     /// Moves mapped pieces of a data file, one behind the other, into the client's memory; pages that are gone are an error,
-    /// no signal.
+    /// no signal: `ClientMemory` where it can be done another way then, and on a stream, which is cut in the middle of a
+    /// message, the end of the connection.
     ///
     /// # Errors
     /// As [`ServerBulk::put`]; `Mechanism` where [`ServerBulk::reaches_mapped`] says no.
@@ -598,7 +599,7 @@ impl ServerBulk for StreamBulk {
     }
 
     fn reaches_mapped(&self) -> bool {
-        false
+        true
     }
 
     async fn put(&mut self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError> {
@@ -626,12 +627,28 @@ impl ServerBulk for StreamBulk {
         Ok(())
     }
 
-    async unsafe fn put_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
-        Err(self.mechanism("send mapped pages; use put or put_file"))
+    async unsafe fn put_mapped(
+        &mut self,
+        share_offset: u64,
+        pieces: &[(NonNull<u8>, usize)],
+    ) -> Result<(), ConnError> {
+        // SAFETY: the caller keeps them mapped, and only the kernel looks at the bytes.
+        let slice = |(base, bytes): &(NonNull<u8>, usize)| unsafe {
+            IoSlice::new(std::slice::from_raw_parts(base.as_ptr(), *bytes))
+        };
+        self.put(share_offset, &pieces.iter().map(slice).collect::<Vec<_>>()).await
     }
 
-    async unsafe fn get_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
-        Err(self.mechanism("receive into mapped pages; use get"))
+    async unsafe fn get_mapped(
+        &mut self,
+        share_offset: u64,
+        pieces: &[(NonNull<u8>, usize)],
+    ) -> Result<(), ConnError> {
+        // SAFETY: the caller keeps them mapped and writable, and only the kernel touches the bytes.
+        let slice = |(base, bytes): &(NonNull<u8>, usize)| unsafe {
+            IoSliceMut::new(std::slice::from_raw_parts_mut(base.as_ptr(), *bytes))
+        };
+        self.get(share_offset, &mut pieces.iter().map(slice).collect::<Vec<_>>()).await
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {
@@ -679,6 +696,28 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     use weft_reactor::{Reactor, ReactorOptions, sleep};
+
+    #[test]
+    fn pages_that_are_gone_cut_the_stream_and_kill_nobody() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let peer =
+            PeerInfo { transport: "test".into(), address: "here".into(), process_id: None, user_id: None };
+        let file = tempfile::tempfile().unwrap();
+        // SAFETY: a new mapping; the file is empty, so none of its pages can be had.
+        let base = unsafe {
+            libc::mmap(std::ptr::null_mut(), 4096, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        let pieces = [(NonNull::new(base.cast::<u8>()).unwrap(), 4096)];
+        Reactor::new(ReactorOptions::default()).unwrap().run(async {
+            let stream = Rc::new(ServerStream::new(ours.into(), true, peer).unwrap());
+            let mut bulk = StreamBulk::new(&stream, Header::request(Op::Read, 1));
+            // SAFETY: mapped until the end of this test.
+            unsafe { bulk.put_mapped(0, &pieces).await }.unwrap_err();
+            assert!(stream.is_closed());
+        });
+        // SAFETY: nobody uses the mapping any more.
+        unsafe { libc::munmap(base, 4096) };
+    }
 
     #[test]
     fn news_between_a_short_read_and_the_wait_for_more_is_not_lost() {

@@ -10,7 +10,7 @@
 //!   local               the client's memory is in this process (segments)        data file ─ client
 //!   inline              the whole answer is small                                in the reply
 //!   sendfile            TCP, in the page cache, pieces are long                  page cache ─ socket
-//!   direct              shm, in the page cache, pieces are not tiny              page cache ─ client (process_vm)
+//!   direct              in the page cache, pieces are not tiny                   page cache ─ client (process_vm), or socket
 //!   buffered            else; network and disk of neighbouring units overlap     data file ─ buffer ─ client
 //! ```
 //!
@@ -46,8 +46,11 @@ use work::MethodCounters;
 
 /// Unit of transfers that pass through a buffer: small enough that it stays in a processor's cache between the two copies.
 const BUFFERED_UNIT_BYTES: u64 = 256 << 10;
-/// From this length on a piece of a data file is moved by a system call of its own.
+/// From this length on pieces that are to be accessed one by one are moved from mapped pages all the same.
 const LONG_PIECE_BYTES: u64 = 16 << 10;
+/// From this length on a piece is sent from the page cache by a system call of its own, which copies nothing; many shorter
+/// ones are copied by one call.
+const SENDFILE_PIECE_BYTES: u64 = 128 << 10;
 /// From this length on pieces are moved between mapped pages and the client's memory by the kernel, many at once; what is
 /// shorter is gathered in a buffer first.
 const DIRECT_PIECE_BYTES: u64 = 512;

@@ -19,7 +19,7 @@ use weft_wire::messages::io_flags;
 pub(super) const SIEVE_BYTES_MAX: u64 = 512 << 10;
 /// Pieces longer than this on average are not copied from and to mapped pages, unless that was asked for: a system call for
 /// each costs less than entering its pages.
-const MAPPED_PIECE_BYTES_MAX: u64 = 32 << 10;
+const MAPPED_PIECE_BYTES_MAX: u64 = 128 << 10;
 /// Up to this length all of a range is looked up in the page cache; of longer ones some pieces are.
 const LOOK_BYTES_MAX: u64 = 4 << 20;
 const LOOK_PIECES: usize = 8;

@@ -5,7 +5,7 @@ use super::memory::memory_of;
 use super::plan::{Planner, wish};
 use super::units::{Share, Unit, Units};
 use super::work::{Work, check_flags};
-use super::{BUFFERED_UNIT_BYTES, DIRECT_PIECE_BYTES, IoPart, LONG_PIECE_BYTES};
+use super::{BUFFERED_UNIT_BYTES, DIRECT_PIECE_BYTES, IoPart, LONG_PIECE_BYTES, SENDFILE_PIECE_BYTES};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
 use std::io::IoSlice;
@@ -91,23 +91,22 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             self.planner.observe(&plan, begun.elapsed());
             return Ok(());
         }
-        let wish = self.planner.wish;
-        if self.bulk.reaches_mapped()
-            && unit.has_long_pieces(DIRECT_PIECE_BYTES)
-            && (wish.is_none()
-                || wish == Some(Method::Mapped)
-                || unit.has_long_pieces(LONG_PIECE_BYTES) && wish != Some(Method::Sieve))
-            && self.put_mapped(&unit).await?
-        {
-            return Ok(());
-        }
-        if self.bulk.sends_files()
-            && unit.has_long_pieces(LONG_PIECE_BYTES)
-            && matches!(wish, None | Some(Method::Each))
+        let each = matches!(self.planner.wish, None | Some(Method::Each));
+        if each
+            && self.bulk.sends_files()
+            && unit.has_long_pieces(SENDFILE_PIECE_BYTES)
             && let Some(fd) = self.access.file.raw_fd()
             && unit.pieces.iter().all(|piece| self.access.file.resident(*piece))
         {
             return self.send_file(&unit, fd).await;
+        }
+        let direct = match self.planner.wish {
+            None | Some(Method::Mapped) => unit.has_long_pieces(DIRECT_PIECE_BYTES),
+            Some(Method::Each) => unit.has_long_pieces(LONG_PIECE_BYTES),
+            Some(Method::Sieve) => false,
+        };
+        if direct && self.bulk.reaches_mapped() && self.put_mapped(&unit).await? {
+            return Ok(());
         }
         self.read_and_put(unit).await
     }

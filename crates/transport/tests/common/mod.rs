@@ -314,6 +314,11 @@ async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<()
     let result = if command.verb == Verb::ReadMapped {
         // SAFETY: the mapping stays until the end of this function.
         let moved = unsafe { bulk.put_mapped(0, &pieces) }.await.map_err(|error| error.to_string());
+        if bulk.sends_files() {
+            // SAFETY: nobody uses the mapping any more.
+            unsafe { libc::munmap(base, bytes + 100) };
+            return moved;
+        }
         file.set_len(0).unwrap();
         // SAFETY: as above; its pages are gone now, which has to be an error and not a signal.
         let gone = unsafe { bulk.put_mapped(0, &pieces) }.await;
