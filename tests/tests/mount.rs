@@ -414,8 +414,9 @@ fn a_subdirectory_can_be_mounted_and_a_mount_can_be_read_only() {
     );
 }
 
-/// As large as a file must be to be read past the page cache, and ahead.
+/// Files in these tests that are read past the page cache, and ahead.
 const STREAMED_BYTES: u64 = 64 << 20;
+const STREAMING: [&str; 2] = ["--stream-from", "64M"];
 const MIB: usize = 1 << 20;
 
 /// A large file, open for reading, of which the first mebibytes were read in order.
@@ -429,7 +430,7 @@ fn read_in_order(path: &Path, mebibytes: usize) -> File {
 #[test]
 fn what_is_read_ahead_is_not_older_than_a_change_through_the_same_mount() {
     let cluster = Cluster::start(3);
-    let mount = cluster.mount();
+    let mount = cluster.mount_with(cluster.url(), &STREAMING);
     let path = mount.join("large");
     File::create(&path).unwrap().set_len(STREAMED_BYTES).unwrap();
     let writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -455,7 +456,8 @@ fn what_is_read_ahead_is_not_older_than_a_change_through_the_same_mount() {
 #[test]
 fn what_another_mount_has_changed_is_seen_by_who_opens_and_soon_by_who_reads() {
     let cluster = Cluster::start(3);
-    let (here, there) = (cluster.mount(), cluster.mount());
+    let (here, there) =
+        (cluster.mount_with(cluster.url(), &STREAMING), cluster.mount_with(cluster.url(), &STREAMING));
     let path = here.join("large");
     File::create(&path).unwrap().set_len(STREAMED_BYTES).unwrap();
     let mut buffer = vec![0; MIB];
@@ -476,7 +478,8 @@ fn what_another_mount_has_changed_is_seen_by_who_opens_and_soon_by_who_reads() {
 #[test]
 fn a_large_file_is_read_in_any_order_and_to_its_moving_end() {
     let cluster = Cluster::start(3);
-    let (here, there) = (cluster.mount(), cluster.mount());
+    let (here, there) =
+        (cluster.mount_with(cluster.url(), &STREAMING), cluster.mount_with(cluster.url(), &STREAMING));
     let outside = cluster.scratch("outside");
     sh_in(&outside, &format!("head -c {} /dev/urandom > large", STREAMED_BYTES + 1_234_567));
     let outside = outside.join("large").display().to_string();

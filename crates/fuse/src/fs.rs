@@ -44,8 +44,6 @@ use weft_wire::messages::{Attr, FileKind, Time};
 pub(crate) const ROOT_NODE: u64 = 1;
 const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 const EXECUTE_BITS: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
-/// From this size on the kernel's work for its page cache is thought to cost more than it brings.
-const STREAMED_BYTES_MIN: u64 = 64 << 20;
 
 /// An error as the kernel wants it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +100,7 @@ pub(crate) struct Changes {
 /// What the file system is told once.
 pub(crate) struct Behaviour {
     pub(crate) cache: CacheMode,
+    pub(crate) stream_bytes_min: u64,
     pub(crate) attr_timeout: Duration,
     pub(crate) entry_timeout: Duration,
 }
@@ -434,7 +433,7 @@ impl WeftFs {
     /// program, for what is mapped and mapped again is better kept.
     fn is_streamed(&self, attr: &Attr, flags: i32) -> bool {
         self.behaviour.cache == CacheMode::Auto
-            && attr.size >= STREAMED_BYTES_MIN
+            && attr.size >= self.behaviour.stream_bytes_min
             && !self.behaviour.attr_timeout.is_zero()
             && flags & (libc::O_ACCMODE | libc::O_DIRECT) == libc::O_RDONLY
             && attr.mode & EXECUTE_BITS == 0

@@ -78,6 +78,7 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     let (client, root_ino) = connect(options)?;
     let behaviour = Behaviour {
         cache: options.cache,
+        stream_bytes_min: options.stream_bytes_min,
         attr_timeout: options.attr_timeout,
         entry_timeout: options.entry_timeout,
     };

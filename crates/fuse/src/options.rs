@@ -8,8 +8,8 @@ use weft_client::{ConnectOptions, Url};
 /// Which files the kernel's page cache keeps. Opens for writing only never use it, nor do opens for appending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CacheMode {
-    /// All but files of 64 MiB and more that are opened only for reading and are no programs. These are read ahead by the mount
-    /// when they are read in order, and kept for no longer than attributes.
+    /// All but large files ([`MountOptions::stream_bytes_min`]) that are opened only for reading and are no programs. These
+    /// are read ahead by the mount when they are read in order, and kept for no longer than attributes.
     #[default]
     Auto,
     /// All.
@@ -33,6 +33,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Which files the kernel's page cache keeps.
     pub cache: CacheMode,
+    /// From this size on a file is large for [`CacheMode::Auto`].
+    pub stream_bytes_min: u64,
     /// How long the kernel believes attributes, and so how late a change by another client may be seen.
     pub attr_timeout: Duration,
     /// How long the kernel believes that a name leads to an inode.
@@ -55,6 +57,17 @@ impl MountOptions {
     /// Requests in the background where nothing else is said.
     pub const MAX_BACKGROUND_DEFAULT: u16 = 64;
 
+    /// A file that would take more than a 32nd of this machine's memory is large where nothing else is said: smaller ones are
+    /// likely to be read again, or in small steps, and the page cache is better at both.
+    pub fn stream_bytes_default() -> u64 {
+        const SHARE: u64 = 32;
+        const LEAST: u64 = 64 << 20;
+        // SAFETY: asks for two numbers of the system.
+        let (pages, page_bytes) =
+            unsafe { (libc::sysconf(libc::_SC_PHYS_PAGES), libc::sysconf(libc::_SC_PAGESIZE)) };
+        (pages.max(0) as u64 * page_bytes.max(0) as u64 / SHARE).max(LEAST)
+    }
+
     /// The usual options for mounting `url` on `dir`; other users are let in when root mounts.
     pub fn new(url: Url, dir: impl Into<PathBuf>) -> MountOptions {
         // SAFETY: geteuid has no preconditions and cannot fail.
@@ -66,6 +79,7 @@ impl MountOptions {
             read_only: false,
             allow_other: is_root,
             cache: CacheMode::default(),
+            stream_bytes_min: Self::stream_bytes_default(),
             attr_timeout: Self::TIMEOUT_DEFAULT,
             entry_timeout: Self::TIMEOUT_DEFAULT,
             threads: Self::THREADS_DEFAULT,

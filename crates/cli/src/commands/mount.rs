@@ -2,6 +2,7 @@
 
 use crate::place::WeftPath;
 use crate::session::{ConnectArgs, Session};
+use crate::size::parse_bytes;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -31,6 +32,9 @@ pub struct Args {
     /// Which files the kernel's page cache keeps.
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     cache: Cache,
+    /// From which size on --cache auto takes a file as large [default: a 32nd of this machine's memory].
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    stream_from: Option<u64>,
     /// How long attributes may be remembered, in milliseconds; 0: not at all.
     #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
     attr_timeout_ms: u64,
@@ -52,7 +56,7 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Cache {
-    /// All but files of 64 MiB and more that are opened only for reading (programs apart): these are read ahead past it.
+    /// All but large files (--stream-from) that are opened only for reading (programs apart): these are read ahead past it.
     Auto,
     /// All.
     Always,
@@ -80,6 +84,7 @@ pub fn run(args: Args) -> Result<()> {
     options.read_only = args.read_only;
     options.allow_other |= args.allow_other;
     options.cache = args.cache.into();
+    options.stream_bytes_min = args.stream_from.unwrap_or(options.stream_bytes_min);
     options.attr_timeout = Duration::from_millis(args.attr_timeout_ms);
     options.entry_timeout = Duration::from_millis(args.entry_timeout_ms);
     options.threads = args.threads;
