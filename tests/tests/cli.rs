@@ -494,3 +494,101 @@ fn measurements_end_with_figures_and_leave_nothing() {
     wait_until("its servers have ended", TIMEOUT, || processes_naming(&name).is_empty());
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "a scratch directory is left");
 }
+
+/// The answer of `weft explain --json` about a file.
+fn explained(cluster: &Cluster, url: &str, arguments: &[&str]) -> Value {
+    json(&cluster.weft(&[&["explain", url, "--json"], arguments].concat()))
+}
+
+fn sum(servers: &Value, field: &str) -> u64 {
+    servers["servers"].as_array().unwrap().iter().map(|server| server[field].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn servers_explain_what_they_would_do_and_what_it_cost() {
+    let cluster = Cluster::start(3);
+    let dir = cluster.scratch("explain");
+    sh_in(&dir, "head -c 3000000 /dev/urandom > file; seq 0 1000 200000 | sed 's/$/ 24 # a record/' > list");
+    let url = format!("{}file", cluster.url());
+    cluster.weft(&["cp", "-q", "--strip-bytes", "16K", text(&dir.join("file")), &url]);
+
+    let stride = explained(&cluster, &url, &["--stride", "100:64:1000:2900", "--run"]);
+    assert_eq!((stride["bytes"].as_u64(), stride["pieces"].as_u64()), (Some(2900 * 64), Some(2900)));
+    assert_eq!(stride["flat_list_bytes"], 2900 * 16);
+    assert_eq!(sum(&stride, "request_bytes"), stride["request_bytes"].as_u64().unwrap());
+    assert!(stride["request_bytes"].as_u64().unwrap() < 1000, "{stride}");
+    assert_eq!(sum(&stride, "bytes"), 2900 * 64);
+    assert!(sum(&stride, "pieces") >= 2900, "pieces that cross strips are two");
+    for server in stride["servers"].as_array().unwrap() {
+        let ways = server["ways"].as_array().unwrap();
+        let chosen: u64 = ways.iter().map(|way| way["chosen_windows"].as_u64().unwrap()).sum();
+        assert_eq!(chosen, server["windows"].as_u64().unwrap());
+        assert_eq!(ways[0]["accesses"], server["pieces"], "one each");
+        assert!(ways[1]["accesses"].as_u64().unwrap() < 100, "a few large ones: {}", ways[1]);
+    }
+    let runs = stride["runs"].as_array().unwrap();
+    let ways: Vec<&str> = runs.iter().map(|run| run["way"].as_str().unwrap()).collect();
+    assert_eq!(ways, ["planned", "each", "sieve", "mapped"]);
+    for run in runs {
+        assert_eq!(run["moved_bytes"], 2900 * 64);
+        assert!(run["busy_ns"].as_u64().unwrap() > 0 && run["expected_ns"].as_u64().unwrap() > 0);
+    }
+    assert_eq!(runs[1]["accesses"].as_u64(), Some(sum(&stride, "pieces")));
+
+    let list = explained(&cluster, &url, &["--list", text(&dir.join("list"))]);
+    assert_eq!((list["pieces"].as_u64(), list["bytes"].as_u64()), (Some(201), Some(201 * 24)));
+    let block = explained(&cluster, &url, &["--subarray", "500,600:0,0:500,60:10", "--write", "--sync"]);
+    assert_eq!((block["write"].as_bool(), sum(&block, "bytes")), (Some(true), 300_000));
+    let range = explained(&cluster, &url, &["--offset", "5", "--bytes", "10"]);
+    assert_eq!(sum(&range, "pieces"), 1);
+    assert!(cluster.weft(&["explain", &url, "--bytes", "1M", "--run"]).contains("servers busy"));
+    let before = sh_in(&dir, "sha256sum < file");
+    cluster.weft(&["cp", "-q", &url, text(&dir.join("back"))]);
+    assert_eq!(before, sh_in(&dir, "sha256sum < back"), "nothing was written");
+
+    let run = |arguments: &[&str]| {
+        let arguments = [&["explain", &url], arguments].concat();
+        complaint(&cluster.command(&arguments).output().expect("weft can be run"))
+    };
+    std::fs::write(dir.join("bad"), "0 5\nx 6\n").unwrap();
+    let said = run(&["--list", text(&dir.join("bad"))]);
+    assert!(said.contains("line 2: `x 6`"), "{said}");
+}
+
+#[test]
+fn cost_models_are_measured_once_kept_and_renewed() {
+    let mut cluster = Cluster::start(2);
+    let models = |cluster: &Cluster, more: &[&str]| {
+        json(&cluster.weft(&[&["calibrate", cluster.url(), "--json"], more].concat()))["servers"].clone()
+    };
+    let stored =
+        |cluster: &Cluster| std::fs::read_to_string(cluster.storage().join("io1/cost-model.toml")).unwrap();
+    let first = models(&cluster, &[]);
+    assert_eq!(first[0]["curves"], first[1]["curves"], "one has measured, the other has taken it");
+    assert!(first[0]["measured_s"].as_i64().unwrap() > 0);
+    for (name, points) in first[0]["curves"].as_object().unwrap() {
+        assert!(points.as_array().unwrap().len() >= 2, "{name}");
+    }
+    let text_of_first = stored(&cluster);
+    assert!(text_of_first.contains("[curves]"), "{text_of_first}");
+    cluster.down();
+    cluster.up(2, &[]);
+    assert_eq!(models(&cluster, &[]), first, "it is kept");
+
+    let again = models(&cluster, &["--measure"]);
+    assert_ne!(again[1]["curves"], first[1]["curves"]);
+    assert_ne!(stored(&cluster), text_of_first);
+    assert_eq!(models(&cluster, &[]), again);
+    assert!(cluster.weft(&["calibrate", cluster.url()]).contains("O_r + O_seek"));
+
+    cluster.down();
+    std::fs::write(cluster.storage().join("io1/cost-model.toml"), "version = 1\nrubbish").unwrap();
+    cluster.up(2, &[]);
+    assert_eq!(
+        models(&cluster, &[])[1]["curves"],
+        again[0]["curves"],
+        "the neighbour's, as its own was damaged"
+    );
+    let said = sh_in(&cluster.storage(), "cat log/io1*");
+    assert!(said.contains("the stored cost model is not used: it is damaged"), "{said}");
+}

@@ -13,8 +13,8 @@ use clap::{Parser, Subcommand};
     version,
     disable_help_subcommand = true,
     max_term_width = 100,
-    after_help = "Subjects of `weft help`: start, urls, striping, transports, keys, semantics, cluster, cluster-file, \
-                  scripts, and every command."
+    after_help = "Subjects of `weft help`: start, urls, striping, transports, pieces, keys, semantics, cluster, \
+                  cluster-file, scripts, and every command."
 )]
 pub struct Cli {
     /// What to do.
@@ -64,6 +64,10 @@ pub enum Command {
     Stripe(stripe::Command),
     /// Show servers, space, load and clients.
     Status(status::Args),
+    /// Explain how servers would read or write pieces of a file, and what they expect it to cost.
+    Explain(explain::Args),
+    /// Show or renew what accesses cost on each I/O server.
+    Calibrate(calibrate::Args),
     /// Measure, next to this machine's own limits.
     #[command(subcommand)]
     Bench(bench::Command),
@@ -112,6 +116,11 @@ mod tests {
             "weft stripe set weft:/x --strip-bytes 1M --servers 2 --first 1",
             "weft stripe get weft:/x --json",
             "weft status weft:/ --clients",
+            "weft explain weft:/x --bytes 4K --offset 1M",
+            "weft explain weft:/x --subarray 1000,1000:0,500:10,10:f64 --run --json",
+            "weft explain weft:/x --stride 0:64:256:100000 --write --sync",
+            "weft explain weft:/x --list -",
+            "weft calibrate weft:/ --measure --json",
             "weft bench limits --runs 3 --json",
             "weft bench shared-file --clients 4 --io 4 --bytes 64M --transport tcp",
             "weft bench shared-file --transport shm --memory alloc --scale",
@@ -143,6 +152,9 @@ mod tests {
             "weft dump --subarray 10:0:1:1 --bytes 5 a",
             "weft dump --subarray 10:0:11:1 a",
             "weft dump --format f80 a",
+            "weft explain weft:/x",
+            "weft explain weft:/x --bytes 1 --list f",
+            "weft explain weft:/x --bytes 1 --write --run",
             "weft nothing",
         ] {
             assert!(parse(line).is_err(), "{line}");

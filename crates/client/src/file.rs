@@ -66,6 +66,10 @@ impl File {
         File { open, cursor: Mutex::default() }
     }
 
+    pub(crate) fn open(&self) -> &Arc<OpenFile> {
+        &self.open
+    }
+
     /// Inode number.
     pub fn ino(&self) -> u64 {
         self.open.held.ino

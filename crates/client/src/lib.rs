@@ -36,6 +36,7 @@ mod client;
 mod dial;
 mod directory;
 mod error;
+mod explain;
 mod file;
 mod fork;
 mod greet;
@@ -63,6 +64,7 @@ pub use client::{Client, StatFs, TransportInUse};
 pub use dial::{Dial, Dialled, Greet};
 pub use directory::ReadDir;
 pub use error::{Error, ErrorKind};
+pub use explain::ServerPlan;
 pub use file::File;
 pub use options::{
     ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, installed_key_path, process_caller,

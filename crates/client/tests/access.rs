@@ -200,7 +200,7 @@ fn statistics_tell_methods_and_movements_apart() {
             read(&handle, memory, &mut target, file, false);
             let after = handle.io_stats();
             assert!(after.request_bytes - before.request_bytes >= 64 * (after.requests - before.requests));
-            assert!(after.server_reads > before.server_reads && after.busy_ns > 0);
+            assert!(after.accessed_bytes >= before.accessed_bytes + 800 && after.busy_ns > 0);
             (after.requests - before.requests, after.moved_bytes - before.moved_bytes)
         };
         let with = |method, movement| AccessOptions { method, movement, ..AccessOptions::default() };

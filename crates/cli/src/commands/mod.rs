@@ -1,5 +1,6 @@
 //! The subcommands: one file each, with its options (from which its help is made) and one `run`.
 
+pub mod calibrate;
 pub mod cat;
 pub mod completions;
 pub mod cp;
@@ -7,6 +8,7 @@ pub mod df;
 pub mod down;
 pub mod du;
 pub mod dump;
+pub mod explain;
 pub mod help;
 pub mod init;
 pub mod ls;
@@ -49,6 +51,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::Tree(args) => tree::run(args),
         Command::Stripe(command) => stripe::run(command),
         Command::Status(args) => status::run(args),
+        Command::Explain(args) => explain::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
         Command::Bench(command) => crate::bench::run(command),
         Command::Help(args) => help::run(args),
         Command::Completions(args) => completions::run(args),

@@ -1,0 +1,425 @@
+//! `weft explain`
+
+use crate::part::{Part, Subarray};
+use crate::place::WeftPath;
+use crate::session::{ConnectArgs, Session, at};
+use crate::{output, size};
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::io::{IoSliceMut, Read};
+use std::time::Instant;
+use weft_client::{AccessOptions, File, IoStats, OpenOptions, ServerPlan, Sieving};
+use weft_layout::{Extent, Level, Regions};
+use weft_wire::limits::REGION_LEVELS_MAX;
+use weft_wire::messages::io_flags;
+
+/// Bytes of a piece in the plainest description there is: offset and length.
+const FLAT_PIECE_BYTES: u64 = 16;
+/// Most bytes read by --run.
+const RUN_BYTES_MAX: u64 = 1 << 30;
+
+/// Explains how a read, or a write, of many pieces of a file would be done: which servers have how many of the pieces, what
+/// travels to describe them, and how each server would access its data file, with the cost it expects of every way:
+///
+///   each    one access per piece
+///   sieve   few large accesses, gaps and all, and copies (for a write: read, modify, write)
+///   mapped  copies from or to pages of the data file that are in memory
+///
+/// Servers decide by a cost model that they have measured (`weft calibrate`) and by what of the file is in their caches now.
+/// Nothing is read or written, unless --run is given.
+#[derive(Debug, clap::Args)]
+#[command(
+    group(clap::ArgGroup::new("pieces").required(true).args(["bytes", "subarray", "stride", "list"])),
+    after_help = "\
+Examples:
+  weft explain weft:/a --subarray 4096,4096:0,0:4096,1024:4        every row's first quarter
+  weft explain weft:/a --stride 0:64:256:100000 --write            64 bytes of each 256, written
+  weft explain weft:/a --list pieces.txt --run                     and then what it really cost"
+)]
+pub struct Args {
+    /// The file.
+    #[arg(value_name = "URL")]
+    place: String,
+    /// Where the range, the array or the pattern begins in the file.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "0")]
+    offset: u64,
+    /// A range of this length.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes)]
+    bytes: Option<u64>,
+    /// A block of an array, as DIMS:STARTS:COUNTS:ELEMENT[:ORDER]; see `weft dump --help`.
+    #[arg(long, value_name = "SPEC", value_parser = Subarray::parse)]
+    subarray: Option<Subarray>,
+    /// COUNT blocks of BLOCK bytes, each STRIDE bytes behind the one before, as OFFSET:BLOCK:STRIDE:COUNT.
+    #[arg(long, value_name = "SPEC", value_parser = Stride::parse)]
+    stride: Option<Stride>,
+    /// Pieces one by one: a file with an offset and a length in each line (- for standard input; # begins a comment).
+    #[arg(long, value_name = "FILE")]
+    list: Option<String>,
+    /// Explain a write, not a read.
+    #[arg(long)]
+    write: bool,
+    /// Acknowledged only when durable.
+    #[arg(long, requires = "write")]
+    sync: bool,
+    /// Then read the pieces: as planned, and again in each of the three ways, and show what that cost.
+    #[arg(long, conflicts_with = "write")]
+    run: bool,
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Equal blocks at equal distances.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Stride {
+    offset: u64,
+    block_bytes: u64,
+    level: Level,
+}
+
+impl Stride {
+    fn parse(text: &str) -> Result<Stride, String> {
+        let fields: Vec<&str> = text.split(':').collect();
+        let [offset, block, stride, count] = fields[..] else {
+            return Err(format!("has {} fields; write OFFSET:BLOCK:STRIDE:COUNT", fields.len()));
+        };
+        let stride_bytes = i64::try_from(size::parse_bytes(stride)?)
+            .map_err(|_| format!("a stride of {stride} is beyond 2^63"))?;
+        let count = count.parse().map_err(|_| format!("`{count}` is no number of blocks"))?;
+        Ok(Stride {
+            offset: size::parse_bytes(offset)?,
+            block_bytes: size::parse_bytes(block)?,
+            level: Level { count, stride_bytes },
+        })
+    }
+}
+
+/// Explains, and on request runs.
+pub fn run(args: Args) -> Result<()> {
+    let place = WeftPath::from_argument(&args.place)?;
+    let regions = regions(&args)?;
+    let client = Session::new(&args.connect).client(&place.url)?;
+    let options = OpenOptions::new().read(!args.write).write(args.write).sync(args.sync);
+    let file = client.open(at(&place.path), &options)?;
+    let explained = Explained {
+        name: place.display(),
+        write: args.write,
+        bytes: regions.total_bytes(),
+        pieces: regions.piece_count(),
+        plans: file.explain(&regions, args.write)?,
+    };
+    let runs = if args.run { run_all(&file, &regions)? } else { Vec::new() };
+    if args.json {
+        return output::print_json(&explained.as_json(&file, &runs));
+    }
+    explained.print(&file)?;
+    if !runs.is_empty() {
+        print_runs(&runs)?;
+    }
+    Ok(())
+}
+
+fn regions(args: &Args) -> Result<Regions> {
+    let regions = match (&args.subarray, &args.stride, &args.list) {
+        (Some(subarray), ..) => Part::array(args.offset, subarray)?.regions(),
+        (_, Some(stride), _) => {
+            let offset = args.offset.saturating_add(stride.offset);
+            Regions::strided(offset, stride.block_bytes, vec![stride.level])
+        }
+        (.., Some(list)) => {
+            let text = match list.as_str() {
+                "-" => {
+                    let mut text = String::new();
+                    std::io::stdin().read_to_string(&mut text).context("standard input")?;
+                    text
+                }
+                path => std::fs::read_to_string(path).with_context(|| path.to_string())?,
+            };
+            Regions::list(pieces(&text, args.offset).with_context(|| list.clone())?)
+        }
+        _ => Regions::contiguous(args.offset, args.bytes.unwrap_or(0)),
+    };
+    regions.validate(usize::MAX, REGION_LEVELS_MAX).context("the pieces make no sense")?;
+    Ok(regions)
+}
+
+fn pieces(text: &str, base: u64) -> Result<Vec<Extent>> {
+    let mut all = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or("").replace(',', " ");
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let (offset, bytes) = match fields[..] {
+            [] => continue,
+            [offset, bytes] => (size::parse_bytes(offset), size::parse_bytes(bytes)),
+            _ => bail!("line {}: write an offset and a length", number + 1),
+        };
+        let (Ok(offset), Ok(bytes)) = (offset, bytes) else {
+            bail!("line {}: `{}` is no offset and length", number + 1, line.trim());
+        };
+        let Some(offset) = base.checked_add(offset) else { bail!("line {}: beyond 2^64", number + 1) };
+        all.push(Extent::new(offset, bytes));
+    }
+    Ok(all)
+}
+
+/// What the servers said.
+struct Explained {
+    name: String,
+    write: bool,
+    bytes: u64,
+    pieces: u64,
+    plans: Vec<ServerPlan>,
+}
+
+fn method_name(method: u32) -> &'static str {
+    match method {
+        io_flags::ACCESS_EACH => "each",
+        io_flags::ACCESS_SIEVE => "sieve",
+        io_flags::ACCESS_MAPPED => "mapped",
+        _ => "several",
+    }
+}
+
+impl Explained {
+    fn request_bytes(&self) -> u64 {
+        self.plans.iter().map(|plan| plan.request_bytes).sum()
+    }
+
+    fn print(&self, file: &File) -> Result<()> {
+        let layout = file.layout();
+        let (what, strip) =
+            (if self.write { "write" } else { "read" }, size::format_bytes(layout.strip_bytes().into()));
+        output::print_line(format!(
+            "{what} of {} bytes in {} pieces of {}, in strips of {strip} over {} servers",
+            self.bytes,
+            self.pieces,
+            self.name,
+            layout.server_count()
+        ))?;
+        let requests: u64 = self.plans.iter().map(|plan| plan.requests).sum();
+        output::print_line(format!(
+            "on the wire: {requests} requests of {} bytes together (a flat list of the pieces takes {}), {} bytes of data\n",
+            self.request_bytes(),
+            self.pieces.saturating_mul(FLAT_PIECE_BYTES),
+            self.bytes
+        ))?;
+        let headings = [
+            "server", "requests", "bytes", "pieces", "data", "cached", "windows", "way", "chosen",
+            "accesses", "accessed", "expected",
+        ];
+        let mut table = output::table(&headings, &[1, 2, 3, 4, 5, 6, 8, 9, 10, 11]);
+        for one in &self.plans {
+            let plan = &one.plan;
+            let mut front = [
+                one.server.clone(),
+                one.requests.to_string(),
+                one.request_bytes.to_string(),
+                plan.pieces.to_string(),
+                size::format_bytes(plan.bytes),
+                percent(plan.cached_bytes, plan.bytes),
+                plan.windows.to_string(),
+            ];
+            for way in &plan.plans {
+                let possible = way.possible_windows > 0;
+                let shown = |text: String| if possible { text } else { "-".to_string() };
+                // The cost of some windows is no cost of the whole.
+                let whole = way.possible_windows == plan.windows;
+                let mut row = front.to_vec();
+                row.extend([
+                    method_name(way.method).to_string(),
+                    shown(way.chosen_windows.to_string()),
+                    shown(way.accesses.to_string()),
+                    shown(size::format_bytes(way.accessed_bytes)),
+                    shown(format!("{}{}", if whole { "" } else { "partly " }, time_text(way.cost_ns))),
+                ]);
+                table.add_row(row);
+                front = Default::default();
+            }
+        }
+        output::print_table(&table)
+    }
+
+    fn as_json(&self, file: &File, runs: &[Run]) -> Value {
+        let servers = self.plans.iter().map(|one| {
+            let plan = &one.plan;
+            let ways = plan.plans.iter().map(|way| {
+                json!({
+                    "way": method_name(way.method),
+                    "chosen_windows": way.chosen_windows,
+                    "possible_windows": way.possible_windows,
+                    "expected_ns": way.cost_ns,
+                    "accesses": way.accesses,
+                    "accessed_bytes": way.accessed_bytes,
+                })
+            });
+            json!({
+                "server": one.server,
+                "slot": one.slot,
+                "requests": one.requests,
+                "request_bytes": one.request_bytes,
+                "pieces": plan.pieces,
+                "bytes": plan.bytes,
+                "windows": plan.windows,
+                "single_windows": plan.single_windows,
+                "groups": plan.groups,
+                "cached_bytes": plan.cached_bytes,
+                "local_bytes": plan.local_bytes,
+                "expected_ns": plan.chosen_cost_ns,
+                "ways": ways.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "file": self.name,
+            "write": self.write,
+            "layout": output::layout_json(&file.layout()),
+            "bytes": self.bytes,
+            "pieces": self.pieces,
+            "request_bytes": self.request_bytes(),
+            "flat_list_bytes": self.pieces.saturating_mul(FLAT_PIECE_BYTES),
+            "servers": servers.collect::<Vec<_>>(),
+            "runs": runs.iter().map(Run::as_json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".into() } else { format!("{:.0} %", part as f64 * 100.0 / whole as f64) }
+}
+
+/// A time for people, in three digits or so.
+pub fn time_text(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
+/// One reading of the pieces.
+struct Run {
+    way: &'static str,
+    /// What the servers together expected of it just before.
+    expected_ns: u64,
+    elapsed_ns: u64,
+    stats: IoStats,
+}
+
+/// Reads as planned, then in every way; each time with what is expected then.
+fn run_all(file: &File, regions: &Regions) -> Result<Vec<Run>> {
+    let bytes = regions.total_bytes();
+    if bytes > RUN_BYTES_MAX {
+        bail!("--run reads into memory, at most {RUN_BYTES_MAX} bytes, and this is {bytes}");
+    }
+    let mut memory = vec![0; bytes as usize];
+    let ways = [
+        ("planned", Sieving::Auto, 0),
+        ("each", Sieving::Each, io_flags::ACCESS_EACH),
+        ("sieve", Sieving::Sieve, io_flags::ACCESS_SIEVE),
+        ("mapped", Sieving::Mapped, io_flags::ACCESS_MAPPED),
+    ];
+    let mut runs = Vec::new();
+    for (way, sieving, method) in ways {
+        let plans = file.explain(regions, false)?;
+        file.set_access(AccessOptions { sieving, ..file.access() });
+        let (before, begun) = (file.io_stats(), Instant::now());
+        file.read_list(&mut [IoSliceMut::new(&mut memory)], regions)?;
+        let elapsed_ns = begun.elapsed().as_nanos() as u64;
+        let stats = difference(&file.io_stats(), &before);
+        let expected_ns = plans.iter().map(|one| expected(one, method)).sum();
+        runs.push(Run { way, expected_ns, elapsed_ns, stats });
+    }
+    Ok(runs)
+}
+
+/// What a server expects of one way, or of what it chose where `method` is 0.
+fn expected(one: &ServerPlan, method: u32) -> u64 {
+    let way = one.plan.plans.iter().find(|way| way.method == method);
+    way.map_or(one.plan.chosen_cost_ns, |way| way.cost_ns)
+}
+
+fn difference(after: &IoStats, before: &IoStats) -> IoStats {
+    IoStats {
+        requests: after.requests - before.requests,
+        request_bytes: after.request_bytes - before.request_bytes,
+        moved_bytes: after.moved_bytes - before.moved_bytes,
+        server_reads: after.server_reads - before.server_reads,
+        server_writes: after.server_writes - before.server_writes,
+        accessed_bytes: after.accessed_bytes - before.accessed_bytes,
+        busy_ns: after.busy_ns - before.busy_ns,
+        methods: after.methods,
+    }
+}
+
+impl Run {
+    fn as_json(&self) -> Value {
+        json!({
+            "way": self.way,
+            "expected_ns": self.expected_ns,
+            "elapsed_ns": self.elapsed_ns,
+            "busy_ns": self.stats.busy_ns,
+            "requests": self.stats.requests,
+            "request_bytes": self.stats.request_bytes,
+            "moved_bytes": self.stats.moved_bytes,
+            "accesses": self.stats.server_reads,
+            "accessed_bytes": self.stats.accessed_bytes,
+        })
+    }
+}
+
+fn print_runs(runs: &[Run]) -> Result<()> {
+    output::print_line(
+        "\nread, each time with what the servers' disks were expected to take for it just before:",
+    )?;
+    let headings =
+        ["way", "requests", "request bytes", "accesses", "accessed", "expected", "servers busy", "elapsed"];
+    let mut table = output::table(&headings, &[1, 2, 3, 4, 5, 6, 7]);
+    for run in runs {
+        table.add_row([
+            run.way.to_string(),
+            run.stats.requests.to_string(),
+            run.stats.request_bytes.to_string(),
+            run.stats.server_reads.to_string(),
+            size::format_bytes(run.stats.accessed_bytes),
+            time_text(run.expected_ns),
+            time_text(run.stats.busy_ns),
+            time_text(run.elapsed_ns),
+        ]);
+    }
+    output::print_table(&table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strides_are_read() {
+        let stride = Stride::parse("1K:64:4K:100").unwrap();
+        assert_eq!((stride.offset, stride.block_bytes), (1024, 64));
+        assert_eq!(stride.level, Level { count: 100, stride_bytes: 4096 });
+        for (text, what) in [("1:2:3", "3 fields"), ("0:1:2:x", "`x` is no number"), ("0:q:1:1", "q")] {
+            assert!(Stride::parse(text).unwrap_err().contains(what), "{text}");
+        }
+    }
+
+    #[test]
+    fn lists_are_read() {
+        let read = pieces("# two pieces\n0 16\n4K, 8 # the second\n\n", 100).unwrap();
+        assert_eq!(read, [Extent::new(100, 16), Extent::new(4196, 8)]);
+        let error = |text| format!("{:#}", pieces(text, 0).unwrap_err());
+        assert_eq!(error("0 1\n5"), "line 2: write an offset and a length");
+        assert!(error("0 x").contains("`0 x` is no offset"));
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (ns, text) in
+            [(12, "12 ns"), (1_234, "1.2 µs"), (45_600_000, "45.6 ms"), (3_456_000_000, "3.46 s")]
+        {
+            assert_eq!(time_text(ns), text);
+        }
+    }
+}

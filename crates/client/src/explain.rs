@@ -1,0 +1,144 @@
+//! What a request would cost, asked of the servers that would serve it, and the models by which they know.
+
+use std::sync::Arc;
+
+use weft_layout::Regions;
+use weft_wire::Wire;
+use weft_wire::messages::{
+    CalibrateReply, CalibrateRequest, ExplainReply, ExplainRequest, PlanReport, ReadRequest, ServerInfo,
+    io_flags,
+};
+
+use crate::access::Method;
+use crate::batch;
+use crate::file::File;
+use crate::open_file::OpenFile;
+use crate::window::{Common, Direction, Share, Source, check};
+use crate::{Client, Result};
+
+/// How one server would serve its part of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerPlan {
+    /// Its name.
+    pub server: String,
+    /// Its place among the servers of the file.
+    pub slot: u16,
+    /// Requests that it would be sent.
+    pub requests: u64,
+    /// Bytes of these messages: header and body, without data.
+    pub request_bytes: u64,
+    /// What it plans for all of them together.
+    pub plan: ExplainReply,
+}
+
+impl File {
+    /// How every server would read, or write, its part of these regions as the file and the servers' caches are now. No data is
+    /// touched. The servers are asked with the very requests that list I/O would send them; a file that is written with
+    /// [`OpenOptions::sync`](crate::OpenOptions::sync) is explained so.
+    pub fn explain(&self, regions: &Regions, write: bool) -> Result<Vec<ServerPlan>> {
+        let direction = if write { Direction::Write } else { Direction::Read };
+        let open = self.open();
+        open.check_access(direction)?;
+        explain(open, regions, write).map_err(|error| error.on(&open.name))
+    }
+}
+
+fn explain(open: &Arc<OpenFile>, regions: &Regions, write: bool) -> Result<Vec<ServerPlan>> {
+    let memory = Regions::contiguous(0, regions.total_bytes());
+    check(regions, &memory)?;
+    open.inner.keep_alive(&open.held)?;
+    let access = crate::AccessOptions { method: Method::List, ..open.access() };
+    let flags = if write && open.sync { io_flags::SYNC } else { 0 };
+    let reach = open.reach(regions);
+    let common =
+        Common::new(&open.inner, Direction::Read, &open.held.capability(), flags, access.movement, reach);
+    // SAFETY: the shares are those of a read and none is submitted, so that no memory is touched.
+    let mut windows = unsafe { Source::new(common, &access, 0, &memory, regions) };
+    let mut plans: Vec<ServerPlan> = Vec::new();
+    while let Some(window) = windows.next() {
+        ask(open, &window.shares, write, &mut plans)?;
+    }
+    plans.sort_by_key(|plan| plan.slot);
+    Ok(plans)
+}
+
+/// Asks about one window and adds the answers.
+fn ask(open: &Arc<OpenFile>, shares: &[Share], write: bool, plans: &mut Vec<ServerPlan>) -> Result<()> {
+    let layout = open.held.layout;
+    let server_of = |share: &Share| open.inner.io(layout.server_id(share.slot));
+    let request_of = |share: &Share| {
+        let body = ReadRequest::from_bytes(&share.body()).expect("a message that was just made");
+        let ReadRequest { capability, slot, flags, regions } = body;
+        ExplainRequest { capability, slot, write, flags, regions }
+    };
+    let requests: Result<Vec<_>> =
+        shares.iter().map(|share| Ok((server_of(share)?, request_of(share)))).collect();
+    let replies = batch::ask_all(&open.inner, requests?, None);
+    for (share, reply) in shares.iter().zip(replies) {
+        let (reply, server) = (reply?, server_of(share)?);
+        let message_bytes = share.message_bytes();
+        match plans.iter_mut().find(|plan| plan.slot == share.slot) {
+            Some(plan) => {
+                plan.requests += 1;
+                plan.request_bytes += message_bytes;
+                add(&mut plan.plan, &reply);
+            }
+            None => plans.push(ServerPlan {
+                server: open.inner.session().server(server).info.name.clone(),
+                slot: share.slot,
+                requests: 1,
+                request_bytes: message_bytes,
+                plan: reply,
+            }),
+        }
+    }
+    Ok(())
+}
+
+/// Adds up numbers from a server, which are not trusted to stay small.
+fn add(sum: &mut ExplainReply, more: &ExplainReply) {
+    let numbers = [
+        (&mut sum.pieces, more.pieces),
+        (&mut sum.bytes, more.bytes),
+        (&mut sum.windows, more.windows),
+        (&mut sum.single_windows, more.single_windows),
+        (&mut sum.groups, more.groups),
+        (&mut sum.cached_bytes, more.cached_bytes),
+        (&mut sum.chosen_cost_ns, more.chosen_cost_ns),
+    ];
+    for (sum, more) in numbers {
+        *sum = sum.saturating_add(more);
+    }
+    sum.local_bytes = sum.local_bytes.max(more.local_bytes);
+    for more in &more.plans {
+        match sum.plans.iter_mut().find(|plan| plan.method == more.method) {
+            Some(plan) => add_plan(plan, more),
+            None => sum.plans.push(more.clone()),
+        }
+    }
+}
+
+fn add_plan(sum: &mut PlanReport, more: &PlanReport) {
+    let numbers = [
+        (&mut sum.chosen_windows, more.chosen_windows),
+        (&mut sum.possible_windows, more.possible_windows),
+        (&mut sum.cost_ns, more.cost_ns),
+        (&mut sum.accesses, more.accesses),
+        (&mut sum.accessed_bytes, more.accessed_bytes),
+    ];
+    for (sum, more) in numbers {
+        *sum = sum.saturating_add(more);
+    }
+}
+
+impl Client {
+    /// The cost model of every I/O server, measured anew first if `measure` says so, or why it does not tell. Measuring takes a
+    /// second or so per server and holds up nobody.
+    pub fn cost_models(&self, measure: bool) -> Vec<(ServerInfo, Result<CalibrateReply>)> {
+        let session = self.inner.session();
+        let requests = session.io_indices().map(|server| (server, CalibrateRequest { measure }));
+        let replies = batch::ask_all(&self.inner, requests, None);
+        let servers = session.io_indices().map(|server| session.server(server).info.clone());
+        servers.zip(replies).collect()
+    }
+}
