@@ -64,4 +64,4 @@ for name in tile block-column btio; do
     access "$name-uncached" "$name" --uncached --way read,rewrite --dir "$disk"
     access "$name-sync" "$name" --sync --way write --dir "$disk"
 done
-access random-uncached random --uncached --way read --dir "$disk"
+access random-uncached random --uncached --way read --file-bytes 256M --dir "$disk"

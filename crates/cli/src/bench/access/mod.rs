@@ -10,8 +10,8 @@
 //!
 //! A case of little data is done to several files, one after the other, because a millisecond cannot be measured. By turns, because the machine is not the same from minute to minute. Every write is of data of its own, so that a process that
 //! reads checks that it has what was written last, and the check of the whole file that nothing else was touched. Memory is
-//! warmed up before each write of a new file. With `--uncached` the servers' data files are dropped from the page cache before
-//! each read and rewrite.
+//! warmed up before each write of a new file. With `--uncached` every access has a file of its own, which is dropped from the servers'
+//! page cache before it is read or written over.
 
 pub mod method;
 pub mod pattern;
@@ -30,7 +30,7 @@ use super::shared_file::Transport;
 use super::worker::{Block, Task};
 use crate::output;
 use crate::session::{ConnectArgs, at};
-use crate::size::parse_bytes;
+use crate::size::{format_bytes, parse_bytes};
 use anyhow::{Context, Result, bail};
 use method::{Counters, How, Way};
 use pattern::Pattern;
@@ -152,6 +152,9 @@ pub fn run(bench: Bench, args: &AccessArgs) -> Result<()> {
     parameters["sync"] = args.sync.into();
     if args.uncached {
         parameters["kept_in_page_cache_bytes"] = setup.kept_bytes.into();
+        if setup.kept_bytes > 0 {
+            eprintln!("weft: up to {} stayed in the page cache", format_bytes(setup.kept_bytes));
+        }
     }
     drop(setup);
     if let Some(path) = &args.svg {
@@ -255,10 +258,7 @@ impl<'a> Setup<'a> {
 
     /// A pattern that does not cover its file has one that is there all the time.
     fn prepare(&mut self, case: &Case) -> Result<()> {
-        if case.pattern.covers_file() {
-            return Ok(());
-        }
-        for turn in [Turn::Local, Turn::Weft(self.fleets[0].0, How::List)] {
+        for turn in self.turns_with_known_file(case) {
             self.create(turn, &case.pattern)?;
             self.fill(turn, &case.pattern)?;
         }
@@ -266,11 +266,13 @@ impl<'a> Setup<'a> {
     }
 
     fn finish(&mut self, case: &Case) -> Result<()> {
-        if case.pattern.covers_file() {
-            return Ok(());
-        }
-        self.remove(Turn::Local, &case.pattern)?;
-        self.remove(Turn::Weft(self.fleets[0].0, How::List), &case.pattern)
+        self.turns_with_known_file(case).into_iter().try_for_each(|turn| self.remove(turn, &case.pattern))
+    }
+
+    fn turns_with_known_file(&self, case: &Case) -> Vec<Turn> {
+        let turns = [Turn::Local, Turn::Weft(self.fleets[0].0, How::List)];
+        let has_one = |turn: &Turn| !case.pattern.covers_file() && !self.is_dropped(*turn);
+        turns.into_iter().filter(has_one).collect()
     }
 
     /// Writes, reads and writes over, as far as that is wanted, and checks it.
@@ -285,39 +287,85 @@ impl<'a> Setup<'a> {
     fn take_turn(&mut self, all: &Pattern, turn: Turn, check_rest: bool) -> Result<Vec<(Way, Sample)>> {
         let is_single = matches!(turn, Turn::Weft(_, How::Multiple | How::AtOnce | How::ClientSieve));
         let pattern = if is_single { all.at_most(SINGLE_PIECES_MAX) } else { all.clone() };
-        let whole = all.covers_file();
+        if self.is_dropped(turn) {
+            let mut samples = Vec::new();
+            for way in self.ways.clone() {
+                samples.push((way, self.uncached(&pattern, turn, way)?));
+            }
+            Ok(samples)
+        } else if all.covers_file() {
+            self.new_file(&pattern, turn)
+        } else {
+            self.known_file(&pattern, turn, check_rest && pattern == *all)
+        }
+    }
+
+    /// Writes a new file, reads it and writes it over.
+    fn new_file(&mut self, pattern: &Pattern, turn: Turn) -> Result<Vec<(Way, Sample)>> {
         let mut samples = Vec::new();
         let mut salt = 0;
-        if whole {
-            self.create(turn, &pattern)?;
-            if self.ways.contains(&Way::Write) {
-                salt = self.next_write();
-                samples.push((Way::Write, self.access(turn, &pattern, Way::Write, salt)?));
-            } else {
-                self.fill(turn, &pattern)?;
-            }
-        } else if self.ways.contains(&Way::Rewrite) {
+        self.create(turn, pattern)?;
+        if self.ways.contains(&Way::Write) {
             salt = self.next_write();
-            self.drop_cached(turn)?;
-            samples.push((Way::Rewrite, self.access(turn, &pattern, Way::Rewrite, salt)?));
+            samples.push((Way::Write, self.access(turn, pattern, Way::Write, salt)?));
+        } else {
+            self.fill(turn, pattern)?;
         }
         if self.ways.contains(&Way::Read) {
-            self.drop_cached(turn)?;
-            samples.push((Way::Read, self.access(turn, &pattern, Way::Read, salt)?));
-            self.check_memory(turn, &pattern, salt)?;
+            samples.push((Way::Read, self.access(turn, pattern, Way::Read, salt)?));
+            self.check_memory(turn, pattern, salt)?;
         }
-        if whole && self.ways.contains(&Way::Rewrite) {
+        if self.ways.contains(&Way::Rewrite) {
             salt = self.next_write();
-            self.drop_cached(turn)?;
-            samples.push((Way::Rewrite, self.access(turn, &pattern, Way::Rewrite, salt)?));
+            samples.push((Way::Rewrite, self.access(turn, pattern, Way::Rewrite, salt)?));
         }
-        if whole || (check_rest && pattern == *all) {
-            self.check_files(turn, &pattern, salt)?;
+        self.check_files(turn, pattern, salt)?;
+        self.remove(turn, pattern)?;
+        Ok(samples)
+    }
+
+    /// Writes over parts of a file that stays, and reads them.
+    fn known_file(&mut self, pattern: &Pattern, turn: Turn, check_rest: bool) -> Result<Vec<(Way, Sample)>> {
+        let mut samples = Vec::new();
+        let mut salt = 0;
+        if self.ways.contains(&Way::Rewrite) {
+            salt = self.next_write();
+            samples.push((Way::Rewrite, self.access(turn, pattern, Way::Rewrite, salt)?));
         }
-        if whole {
-            self.remove(turn, &pattern)?;
+        if self.ways.contains(&Way::Read) {
+            samples.push((Way::Read, self.access(turn, pattern, Way::Read, salt)?));
+            self.check_memory(turn, pattern, salt)?;
+        }
+        if check_rest {
+            self.check_files(turn, pattern, salt)?;
         }
         Ok(samples)
+    }
+
+    /// One access to a file of its own that nothing was read of: what a server has mapped once cannot be dropped from the page cache.
+    fn uncached(&mut self, pattern: &Pattern, turn: Turn, way: Way) -> Result<Sample> {
+        self.create(turn, pattern)?;
+        let mut salt = 0;
+        if way != Way::Write {
+            self.fill(turn, pattern)?;
+            self.kept_bytes = self.kept_bytes.max(drop_data_files(self.scratch.path())?);
+        }
+        if way != Way::Read {
+            salt = self.next_write();
+        }
+        let sample = self.access(turn, pattern, way, salt)?;
+        if way == Way::Read {
+            self.check_memory(turn, pattern, salt)?;
+        } else {
+            self.check_files(turn, pattern, salt)?;
+        }
+        self.remove(turn, pattern)?;
+        Ok(sample)
+    }
+
+    /// Whether what is accessed is to be dropped from the page cache before.
+    fn is_dropped(&self, turn: Turn) -> bool {
+        self.args.uncached && turn != Turn::Local
     }
 
     fn next_write(&mut self) -> u64 {
@@ -441,13 +489,6 @@ impl<'a> Setup<'a> {
             pattern: pattern.clone(),
             salt,
         })?;
-        Ok(())
-    }
-
-    fn drop_cached(&mut self, turn: Turn) -> Result<()> {
-        if self.args.uncached && turn != Turn::Local {
-            self.kept_bytes = self.kept_bytes.max(drop_data_files(self.scratch.path())?);
-        }
         Ok(())
     }
 }
