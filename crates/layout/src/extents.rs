@@ -97,7 +97,7 @@ impl Nest {
     }
 
     /// Folds `levels`, innermost first and none of them with a count of 0, around a block.
-    fn fold(offset: u64, mut block_bytes: u64, levels: impl Iterator<Item = Level>) -> Nest {
+    pub(crate) fn fold(offset: u64, mut block_bytes: u64, levels: impl Iterator<Item = Level>) -> Nest {
         let mut loops: Vec<Level> = Vec::new();
         for level in levels {
             if block_bytes == 0 {
@@ -322,7 +322,7 @@ impl<'a> Cursor<'a> {
         Cursor::over(&[])
     }
 
-    fn over(parts: &'a [Region]) -> Cursor<'a> {
+    pub(crate) fn over(parts: &'a [Region]) -> Cursor<'a> {
         let mut cursor = Cursor {
             parts: parts.iter(),
             origin: 0,

@@ -1,11 +1,13 @@
 //! Where the bytes of a file live, and which of them a request means. Pure: no I/O, no clock, no wire.
 //!
-//! Three ideas, one module each, and a fourth that joins them:
+//! A few ideas, one module each:
 //!
 //! - a [`Layout`] deals a file's strips out to servers, round after round ([`striping`]);
 //! - [`Regions`] say which bytes a request is about, compactly and in request order ([`region`]);
-//! - a [`Partition`] is PVFS's strided view of a file, which becomes regions ([`partition`]);
-//! - the intersection of the first two is what one server must do for one request ([`stream`]).
+//! - a [`Datatype`] is such a description as MPI builds it, from smaller ones; it becomes regions ([`datatype`]);
+//! - a [`View`] is a part of a file, described by a datatype that repeats to its end, read and written as if it were
+//!   a file ([`view`]); a [`Partition`], PVFS's strided view, is one case of it ([`partition`]);
+//! - the intersection of the first two, layout and regions, is what one server must do for one request ([`stream`]).
 //!
 //! ```text
 //!   request stream   0........10........20........30     regions, end to end: what the program sees
@@ -22,18 +24,22 @@
 //!
 //! # Trust
 //!
-//! [`Layout::new`] and [`Regions::validate`] are where numbers from outside are checked. Behind them no
-//! arithmetic of this crate can overflow.
+//! [`Layout::new`], [`Regions::validate`] and the constructors of [`Datatype`] and [`View`] are where numbers from
+//! outside are checked. Behind them no arithmetic of this crate can overflow.
 #![forbid(unsafe_code)]
 
+pub mod datatype;
 mod extents;
 mod joined;
 pub mod partition;
+mod pattern;
 pub mod region;
 pub mod stream;
 pub mod striping;
+pub mod view;
 mod window;
 
+pub use datatype::{Datatype, DatatypeError};
 pub use extents::Extents;
 pub use partition::{Partition, PartitionError};
 pub use region::{Extent, Level, OFFSET_LIMIT, Order, Region, RegionError, Regions};
@@ -43,4 +49,5 @@ pub use stream::{
     stream_runs_from,
 };
 pub use striping::{Layout, LayoutError, STRIP_BYTES_MAX, STRIP_BYTES_UNIT};
+pub use view::{View, ViewError};
 pub use window::Cutter;

@@ -192,7 +192,7 @@ impl Region {
     }
 
     /// The smallest extent around all bytes of a valid region.
-    fn span(&self) -> Option<Extent> {
+    pub(crate) fn span(&self) -> Option<Extent> {
         match Form::of(self) {
             Form::Nest(nest) if nest.block_bytes == 0 => None,
             Form::Nest(nest) => reach(nest.offset, nest.block_bytes, &nest.loops),
@@ -205,7 +205,7 @@ impl Region {
         }
     }
 
-    fn piece_count(&self) -> u64 {
+    pub(crate) fn piece_count(&self) -> u64 {
         match Form::of(self) {
             Form::Nest(nest) => nest.blocks(),
             Form::List(extents) => extents.iter().filter(|extent| extent.bytes > 0).count() as u64,

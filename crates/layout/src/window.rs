@@ -344,6 +344,15 @@ impl<'a> RepeatFront<'a> {
     }
 }
 
+/// The `bytes` bytes from position `start` of the stream of a repeat on.
+pub(crate) fn window_of_repeat(repetition: Repetition<'_>, start: u64, bytes: u64) -> Regions {
+    let mut parts = Vec::new();
+    let mut repeat = RepeatFront::of(repetition);
+    repeat.pass(start, None);
+    repeat.pass(bytes, Some(&mut parts));
+    Regions { parts }
+}
+
 /// What [`Cutter::fit`] counts.
 fn descriptors(regions: &Regions) -> usize {
     let of_part = |part: &Region| match part {
@@ -375,12 +384,12 @@ fn nest_window(offset: u64, block_bytes: u64, loops: &[Level], range: Range<u64>
     }
     if first_whole < last {
         let whole = Level { count: last - first_whole, ..*outer };
-        let levels =
-            std::iter::once(whole).chain(inner.iter().rev().copied()).filter(|level| level.count > 1);
-        parts.push(Region::Strided {
-            offset: iteration_offset(first_whole),
-            block_bytes,
-            levels: levels.collect(),
+        let levels = std::iter::once(whole).chain(inner.iter().rev().copied());
+        let levels: Vec<Level> = levels.filter(|level| level.count > 1).collect();
+        let offset = iteration_offset(first_whole);
+        parts.push(match levels[..] {
+            [] => Region::Contiguous(Extent { offset, bytes: block_bytes }),
+            _ => Region::Strided { offset, block_bytes, levels },
         });
     }
     if last_bytes > 0 {
