@@ -45,11 +45,13 @@
 //!
 //! Regions must have passed [`Regions::validate`]. A slot outside the layout owns nothing.
 
+use std::ops::Range;
+
 use thiserror::Error;
 
-use crate::extents::Cursor;
+use crate::extents::{Cursor, Form};
 use crate::joined::{Joined, Run};
-use crate::region::{Extent, Regions};
+use crate::region::{Extent, Region, Regions};
 use crate::striping::Layout;
 
 /// Adjacent bytes of a request within one strip.
@@ -189,12 +191,56 @@ pub fn memory_runs_from<'a>(
     Ok(MemoryRuns(Joined::new(MemoryBlocks { share, run: None, memory: Cursor::new(memory) })))
 }
 
-/// How many bytes of the request live on `slot`. O(1) for a contiguous extent.
+/// How many bytes of the request live on `slot`. O(1) for a contiguous extent, and at most until the pattern of
+/// servers repeats for a regular or repeated part, whatever its length.
 pub fn share_bytes(layout: &Layout, slot: u16, regions: &Regions) -> u64 {
-    if layout.server_count() == 1 && slot == 0 {
+    if slot >= layout.server_count() {
+        return 0;
+    }
+    if layout.server_count() == 1 {
         return regions.total_bytes();
     }
-    OwnBlocks::from(layout, slot, regions, 0).map(|block| block.bytes).sum()
+    regions.parts.iter().map(|part| share_bytes_of_part(layout, slot, part)).sum()
+}
+
+fn share_bytes_of_part(layout: &Layout, slot: u16, part: &Region) -> u64 {
+    let (count, stride_bytes, iteration_bytes) = match Form::of(part) {
+        Form::Nest(nest) => match nest.loops.last() {
+            Some(outermost) => {
+                (outermost.count, outermost.stride_bytes, part.total_bytes() / outermost.count)
+            }
+            None => {
+                let block = Extent { offset: nest.offset, bytes: nest.block_bytes };
+                return layout.local_size(slot, block.end()) - layout.local_size(slot, block.offset);
+            }
+        },
+        Form::List(_) => (1, 0, part.total_bytes()),
+        Form::Repeat(repeat) => (repeat.count, repeat.stride_bytes, repeat.body.total_bytes()),
+    };
+    // After this many iterations, the same bytes of stripes come again.
+    let period = layout.stripe_bytes() / gcd(stride_bytes.unsigned_abs(), layout.stripe_bytes());
+    let (periods, rest) = (count / period, count % period);
+    let mut blocks = OwnBlocks::over(layout, slot, Cursor::over(std::slice::from_ref(part)));
+    if periods < 2 {
+        return blocks.map(|block| block.bytes).sum();
+    }
+    let (mut in_period, mut in_rest) = (0, 0);
+    while let Some(block) = blocks.next() {
+        // No block is in two iterations.
+        let stream_end = blocks.cursor.stream_offset();
+        if stream_end > period * iteration_bytes {
+            break;
+        }
+        in_period += block.bytes;
+        if stream_end <= rest * iteration_bytes {
+            in_rest += block.bytes;
+        }
+    }
+    periods * in_period + in_rest
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 /// Whether any byte of the request lives on `slot`.
@@ -222,22 +268,66 @@ struct OwnBlocks<'a> {
     share_offset: u64,
     /// A first block that was cut to begin in the middle of the share.
     first: Option<OwnBlock>,
-    strip: OwnStrip,
+    round: Round,
 }
 
-/// The strip of the slot that the last block ended in: most small blocks begin in it too, which saves the
-/// divisions.
+/// One round of strips over the servers, the one that the last short block began in: most blocks begin in it too,
+/// or in the next one, which saves the divisions.
 #[derive(Debug, Clone, Copy)]
-struct OwnStrip {
+struct Round {
+    /// Where it begins in the file.
     logical: u64,
-    end: u64,
+    /// Where the slot's strip of it begins in the data file.
     local: u64,
+    /// Where the slot's strip begins, from the beginning of the round.
+    strip_start: u64,
+    strip_bytes: u64,
+    stripe_bytes: u64,
+}
+
+impl Round {
+    fn first(layout: &Layout, slot: u16) -> Round {
+        let strip_bytes = u64::from(layout.strip_bytes());
+        let strip_start = u64::from(slot) * strip_bytes;
+        Round { logical: 0, local: 0, strip_start, strip_bytes, stripe_bytes: layout.stripe_bytes() }
+    }
+
+    /// Goes to the round that `offset` is in.
+    #[inline]
+    fn go_to(&mut self, offset: u64) {
+        let ahead = offset.wrapping_sub(self.logical);
+        if ahead < self.stripe_bytes {
+            return;
+        }
+        if ahead < 2 * self.stripe_bytes {
+            self.logical += self.stripe_bytes;
+            self.local += self.strip_bytes;
+        } else {
+            let index = offset / self.stripe_bytes;
+            self.logical = index * self.stripe_bytes;
+            self.local = index * self.strip_bytes;
+        }
+    }
+
+    /// How many bytes of the slot's strip are below `offset`, which is in this round or where it ends.
+    #[inline]
+    fn own_below(&self, offset: u64) -> u64 {
+        (offset - self.logical).saturating_sub(self.strip_start).min(self.strip_bytes)
+    }
+
+    /// The bytes of other slots around `offset`, which is in this round and not the slot's.
+    fn gap_around(&self, offset: u64) -> Range<u64> {
+        let others_bytes = self.stripe_bytes - self.strip_bytes;
+        let strip = self.logical.saturating_add(self.strip_start);
+        let end = if offset < strip { strip } else { strip.saturating_add(self.stripe_bytes) };
+        end.saturating_sub(others_bytes)..end
+    }
 }
 
 impl<'a> OwnBlocks<'a> {
     fn over(layout: &Layout, slot: u16, cursor: Cursor<'a>) -> OwnBlocks<'a> {
-        let strip = OwnStrip { logical: 0, end: 0, local: 0 };
-        OwnBlocks { layout: *layout, slot, cursor, share_offset: 0, first: None, strip }
+        let round = Round::first(layout, slot);
+        OwnBlocks { layout: *layout, slot, cursor, share_offset: 0, first: None, round }
     }
 
     fn from(layout: &Layout, slot: u16, regions: &'a Regions, share_offset: u64) -> OwnBlocks<'a> {
@@ -258,19 +348,17 @@ impl<'a> OwnBlocks<'a> {
     }
 
     /// Local offset and number of the slot's bytes in `block`.
+    #[inline]
     fn own(&mut self, block: Extent) -> (u64, u64) {
-        if block.offset >= self.strip.logical && block.end() <= self.strip.end {
-            return (self.strip.local + (block.offset - self.strip.logical), block.bytes);
+        if block.bytes < self.round.stripe_bytes {
+            self.round.go_to(block.offset);
+            if block.end() - self.round.logical <= self.round.stripe_bytes {
+                let start = self.round.own_below(block.offset);
+                return (self.round.local + start, self.round.own_below(block.end()) - start);
+            }
         }
         let local = self.layout.local_size(self.slot, block.offset);
-        let bytes = self.layout.local_size(self.slot, block.end()) - local;
-        if let Some(last) = (local + bytes).checked_sub(1) {
-            let strip_bytes = u64::from(self.layout.strip_bytes());
-            let strip_local = last - last % strip_bytes;
-            let logical = self.layout.logical_offset(self.slot, strip_local);
-            self.strip = OwnStrip { logical, end: logical + strip_bytes, local: strip_local };
-        }
-        (local, bytes)
+        (local, self.layout.local_size(self.slot, block.end()) - local)
     }
 }
 
@@ -286,9 +374,8 @@ impl Iterator for OwnBlocks<'_> {
             let stream_minus_logical = self.cursor.stream_offset().wrapping_sub(block.offset);
             let (local_offset, bytes) = self.own(block);
             if bytes == 0 {
-                let next_strip = self.layout.logical_offset(self.slot, local_offset);
-                let others_bytes = self.layout.stripe_bytes() - u64::from(self.layout.strip_bytes());
-                self.cursor.skip_in(next_strip.saturating_sub(others_bytes)..next_strip);
+                self.round.go_to(block.offset);
+                self.cursor.skip_in(self.round.gap_around(block.offset));
                 continue;
             }
             let share_offset = self.share_offset;

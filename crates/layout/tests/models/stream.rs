@@ -155,6 +155,31 @@ fn foreign_slots_own_nothing() {
     assert_eq!(stream_runs(&one_server, 1, &regions).next(), None);
 }
 
+/// Many times the period after which a stride meets the same servers again, and some iterations more.
+#[test]
+fn shares_of_long_patterns_are_counted_right() {
+    let layout = Layout::new(4096, 0, 3, 3).unwrap();
+    let body = Regions::list([Extent::new(90, 900), Extent::new(4000, 200)]).then(Regions::strided(
+        5000,
+        70,
+        [Level { count: 3, stride_bytes: 100 }],
+    ));
+    for stride_bytes in [0, 4096, -4096, 12_288, 3 * 12_288 + 1024, -6144] {
+        for count in [5, 24, 59, 60] {
+            let blocks = Level { count, stride_bytes };
+            let outermost = [blocks, Level { count: 2, stride_bytes: 30_000 }];
+            let strided = Regions::strided(3_000_000, 5000, outermost);
+            let repeated = Regions::repeat(3_000_000, count, stride_bytes, body.clone());
+            for regions in [&strided, &repeated, &strided.clone().then(repeated.clone())] {
+                for slot in 0..3 {
+                    let expected = share_of(&layout, slot, regions).len() as u64;
+                    assert_eq!(share_bytes(&layout, slot, regions), expected, "{stride_bytes} {count}");
+                }
+            }
+        }
+    }
+}
+
 /// Would not end if any of these visited strips or blocks one by one.
 #[test]
 fn huge_requests_are_cheap() {
@@ -162,6 +187,8 @@ fn huge_requests_are_cheap() {
     let layout = Layout::new(strip_bytes, 0, servers, 4).unwrap();
     let all = Regions::contiguous(0, bytes);
     assert_eq!(share_bytes(&layout, 1, &all), bytes / 4);
+    let eighths = [Level { count: 1 << 50, stride_bytes: 4096 }];
+    assert_eq!(share_bytes(&layout, 1, &Regions::strided(0, 512, eighths)), 1 << 57);
     let runs: Vec<LocalRun> = local_runs(&layout, 1, &all).collect();
     assert_eq!(runs, [LocalRun { share_offset: 0, local_offset: 0, bytes: bytes / 4 }]);
     let far = pieces_from(&layout, 1, &all, bytes / 8).next().unwrap();
