@@ -150,19 +150,130 @@ ssize_t weft_writev_list_alloc(weft_file *file,
                                const size_t allocation_lengths[],
                                size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
 
+/* ---- Types ----------------------------------------------------------------------------------------------------- */
+
+/* A type says which bytes, in which order, without listing them: as an MPI datatype does, it may be of millions of pieces and is a few
+ * words in memory and on the wire. A type has a size (bytes that are moved) and an extent (from one element to the next of an
+ * array of it).
+ *
+ *     vector(3, 2, 4, e):   [e][e] .  . [e][e] .  . [e][e]            size 6 e, extent 10 e
+ *
+ * A new type keeps what it needs of those it is made of; each is given back with weft_type_free. Displacements and strides may be
+ * negative. */
+typedef struct weft_type weft_type;
+
+/* `bytes` adjacent bytes: an element of anything. */
+weft_type *weft_type_bytes(uint64_t bytes);
+
+/* `count` elements, one after the other. */
+weft_type *weft_type_contiguous(uint64_t count, const weft_type *element);
+
+/* `count` blocks of `block_count` elements; from one block to the next, `stride` elements or bytes. */
+weft_type *weft_type_vector(uint64_t count, uint64_t block_count, int64_t stride_elements, const weft_type *element);
+weft_type *weft_type_hvector(uint64_t count, uint64_t block_count, int64_t stride_bytes, const weft_type *element);
+
+/* `count` blocks of block_counts[i] elements, displaced by displacements[i] elements or bytes. */
+weft_type *weft_type_indexed(size_t count, const int64_t displacements[], const uint64_t block_counts[],
+                             const weft_type *element);
+weft_type *weft_type_hindexed(size_t count, const int64_t displacements_bytes[], const uint64_t block_counts[],
+                              const weft_type *element);
+
+/* As weft_type_hindexed, with a type for each block. */
+weft_type *weft_type_struct(size_t count, const int64_t displacements_bytes[], const uint64_t block_counts[],
+                            const weft_type *const types[]);
+
+/* The block of `counts` elements from index `starts` on of an array of `dims` elements; its extent is the whole array's. */
+enum weft_order {
+    WEFT_ORDER_C = 0,      /* the last index varies fastest */
+    WEFT_ORDER_FORTRAN = 1 /* the first one */
+};
+weft_type *weft_type_subarray(size_t dimensions, const uint64_t dims[], const uint64_t starts[], const uint64_t counts[],
+                              enum weft_order order, const weft_type *element);
+
+/* The same bytes with another beginning and extent, so that elements follow each other otherwise. */
+weft_type *weft_type_resized(int64_t lower_bound_bytes, int64_t extent_bytes, const weft_type *element);
+
+/* Bytes that are moved; -1 for NULL. */
+int64_t weft_type_size(const weft_type *type);
+
+/* Where an element begins and how many bytes it spans, holes and all. Either may be NULL. */
+int weft_type_extent(const weft_type *type, int64_t *lower_bound_bytes, int64_t *extent_bytes);
+
+int weft_type_free(weft_type *type);
+
+/* Moves `memory_count` elements of `memory_type` at `memory` from or to `file_count` elements of `file_type` from byte `offset` of the
+ * file on; the two sides must have the same number of bytes. Where `file_type` is NULL (and `file_count` 0), the file side is
+ * as many bytes as the memory has, from position `offset` of the view on: of the file itself where none is set. Else as
+ * weft_readv_list and weft_writev_list; but a read of one contiguous range leaves memory beyond the end of the file as it was. */
+ssize_t weft_read_typed(weft_file *file, void *memory, uint64_t memory_count, const weft_type *memory_type,
+                        off_t offset, uint64_t file_count, const weft_type *file_type);
+ssize_t weft_write_typed(weft_file *file, const void *memory, uint64_t memory_count, const weft_type *memory_type,
+                         off_t offset, uint64_t file_count, const weft_type *file_type);
+
 /* ---- Views ----------------------------------------------------------------------------------------------------- */
 
-/* The partitioned-file view: of every stride_bytes of the file from `offset` on, the first group_bytes are seen, as one
- * contiguous file, by weft_read, weft_write and weft_lseek. Process p of n sees its part of interleaved records of r bytes with
- * { p * r, r, n * r }. */
+/* A view shows some bytes of the file as if they were all, one after the other: those of `type`, repeated for ever, from
+ * `displacement` on. weft_read, weft_write and weft_lseek go through it, and weft_read_typed and weft_write_typed where their
+ * file_type is NULL. The displacements in the type must not be negative or decrease. It moves the cursor to the view's beginning;
+ * with NULL for `type` the whole file is seen again. */
+int weft_set_view(weft_file *file, off_t displacement, const weft_type *type);
+
+/* The partitioned-file view: of every stride_bytes of the file from `offset` on, the first group_bytes. Process p of n sees its part
+ * of interleaved records of r bytes with { p * r, r, n * r }. */
 struct weft_partition {
     uint64_t offset;
     uint64_t group_bytes;
     uint64_t stride_bytes; /* at least group_bytes */
 };
 
-/* Sets the view (NULL: the whole file) and moves the cursor to its beginning. */
-int weft_set_view(weft_file *file, const struct weft_partition *partition);
+/* The view of a partition; NULL: the whole file again. */
+int weft_set_partition(weft_file *file, const struct weft_partition *partition);
+
+/* ---- How pieces are accessed ------------------------------------------------------------------------------------ */
+
+/* Of requests with pieces; contiguous ones are the same whatever is chosen. Zero-initialised it is the default, which is right for
+ * most. */
+enum weft_method {
+    WEFT_METHOD_LIST = 0,     /* all pieces in one request for each server and window */
+    WEFT_METHOD_MULTIPLE = 1, /* a request for each piece of the file, one after the other */
+    WEFT_METHOD_SIEVE = 2     /* reads: what spans the pieces, out of which these are copied; writes: as multiple */
+};
+enum weft_movement {
+    WEFT_MOVEMENT_AUTO = 0,     /* packed where pieces are small, else direct */
+    WEFT_MOVEMENT_MULTIPLE = 1, /* a message for each piece of memory */
+    WEFT_MOVEMENT_PACK = 2,     /* through a buffer */
+    WEFT_MOVEMENT_DIRECT = 3    /* gathered and scattered */
+};
+enum weft_sieving {
+    WEFT_SIEVING_AUTO = 0,  /* servers choose by their cost model */
+    WEFT_SIEVING_EACH = 1,  /* an access to the data file for each piece */
+    WEFT_SIEVING_SIEVE = 2, /* few large accesses, and copies */
+    WEFT_SIEVING_MAPPED = 3 /* through mapped pages */
+};
+struct weft_access {
+    enum weft_method method;
+    enum weft_movement movement;
+    enum weft_sieving sieving;
+    int reserved;         /* 0 */
+    uint64_t sieve_bytes; /* buffer of WEFT_METHOD_SIEVE; 0: as by default */
+};
+
+/* For what is begun behind it through this handle. NULL: as by default. */
+int weft_set_access(weft_file *file, const struct weft_access *access);
+int weft_get_access(weft_file *file, struct weft_access *access);
+
+/* What reads and writes through this handle have cost, since it was opened. */
+struct weft_io_stats {
+    uint64_t requests;       /* to I/O servers, answered */
+    uint64_t request_bytes;  /* bytes of these messages, without data */
+    uint64_t moved_bytes;    /* bytes of data between servers and this client */
+    uint64_t server_reads;   /* accesses of the servers to their data files that read … */
+    uint64_t server_writes;  /* … and that wrote */
+    uint64_t accessed_bytes; /* bytes of both */
+    uint64_t busy_ns;        /* time of servers, summed over these */
+    uint64_t methods;        /* ways they chose: 2 each, 4 sieve, 8 mapped */
+};
+int weft_get_io_stats(weft_file *file, struct weft_io_stats *stats);
 
 /* ---- Sizes and durability -------------------------------------------------------------------------------------- */
 
@@ -206,6 +317,11 @@ weft_op *weft_start_writev_list_alloc(weft_file *file,
                                       size_t allocation_count, const void *const allocation_offsets[],
                                       const size_t allocation_lengths[],
                                       size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
+weft_op *weft_start_read_typed(weft_file *file, void *memory, uint64_t memory_count, const weft_type *memory_type,
+                               off_t offset, uint64_t file_count, const weft_type *file_type);
+weft_op *weft_start_write_typed(weft_file *file, const void *memory, uint64_t memory_count,
+                                const weft_type *memory_type, off_t offset, uint64_t file_count,
+                                const weft_type *file_type);
 
 /* 1 when it has ended (*result is what the blocking call would have returned, with errno; *op becomes NULL), 0 while it goes on,
  * -1 where the call makes no sense. */

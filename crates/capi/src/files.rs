@@ -1,4 +1,4 @@
-//! Open files: opening, contiguous reading and writing, views.
+//! Open files: opening, contiguous reading and writing, sizes.
 
 use crate::guard::{Failure, Outcome, call};
 use crate::handles::{borrow, give, result, take, weft_file, weft_fs};
@@ -6,7 +6,7 @@ use libc::{iovec, mode_t, off_t, size_t, ssize_t, stat, timespec};
 use std::ffi::{c_char, c_int, c_void};
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
 use weft_client::{At, File, OpenOptions};
-use weft_layout::{Layout, Partition};
+use weft_layout::Layout;
 use weft_wire::messages::LayoutWish;
 
 /// `struct weft_layout`.
@@ -21,19 +21,6 @@ pub struct CLayout {
     pub reserved: u16,
     /// First server of the ring; -1 in a wish: any.
     pub first_server: i32,
-}
-
-/// `struct weft_partition`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-#[allow(non_camel_case_types)]
-pub struct weft_partition {
-    /// Where the first group begins.
-    pub offset: u64,
-    /// Bytes seen of every stride.
-    pub group_bytes: u64,
-    /// From one group to the next.
-    pub stride_bytes: u64,
 }
 
 impl CLayout {
@@ -361,24 +348,6 @@ pub unsafe extern "C" fn weft_pwritev(
         // SAFETY: as the caller promises.
         let (file, list) = unsafe { (borrow(file)?, pieces_const(list, count)?) };
         Ok(file.file.writev_at(&list, position(offset)?)? as ssize_t)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle, `partition` NULL or valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_set_view(file: *const weft_file, partition: *const weft_partition) -> c_int {
-    call("weft_set_view", || {
-        // SAFETY: as the caller promises.
-        let (file, partition) = unsafe { (borrow(file)?, partition.as_ref()) };
-        let partition = partition
-            .map(|view| Partition::new(view.offset, view.group_bytes, view.stride_bytes))
-            .transpose()
-            .map_err(|error| Failure::invalid(error.to_string()))?;
-        file.file.set_view(partition);
-        Ok(0)
     })
 }
 

@@ -85,6 +85,19 @@ pub(crate) unsafe fn bytes<'a>(what: &str, text: *const c_char) -> Outcome<&'a [
     Ok(unsafe { CStr::from_ptr(text) }.to_bytes())
 }
 
+/// An array argument.
+///
+/// # Safety
+/// It has `count` values, and lives as long as the result.
+pub(crate) unsafe fn array<'a, T>(first: *const T, count: usize) -> Outcome<&'a [T]> {
+    match (first.is_null(), count) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Failure::new(libc::EFAULT, "a list is NULL")),
+        // SAFETY: as the caller promises.
+        _ => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+    }
+}
+
 /// A place for results.
 ///
 /// # Safety

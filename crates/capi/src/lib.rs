@@ -9,6 +9,7 @@
 //! A handle is a pointer to a boxed value of ours; NULL is refused with `EBADF`. Pointers that are neither NULL nor from this
 //! library are the caller's fault, as with libc.
 
+mod access;
 mod directories;
 mod files;
 mod guard;
@@ -17,7 +18,9 @@ mod lists;
 mod memory;
 mod names;
 mod pending;
+mod types;
 
+pub use access::*;
 pub use directories::*;
 pub use files::*;
 pub use guard::{weft_last_error, weft_strerror, weft_version};
@@ -26,3 +29,4 @@ pub use lists::*;
 pub use memory::*;
 pub use names::*;
 pub use pending::*;
+pub use types::*;

@@ -9,7 +9,7 @@
 
 use crate::files::position;
 use crate::guard::{Failure, Outcome, call};
-use crate::handles::{borrow, weft_file};
+use crate::handles::{array, borrow, weft_file};
 use crate::pending::weft_op;
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::c_void;
@@ -42,19 +42,9 @@ impl<Offset: Copy, Length: Copy> Cut<Offset, Length> {
         what: &str,
         extent: impl Fn(Offset, Length) -> Result<Extent, &'static str>,
     ) -> Outcome<Vec<Extent>> {
-        if self.count == 0 {
-            return Ok(Vec::new());
-        }
-        if self.offsets.is_null() || self.lengths.is_null() {
-            return Err(Failure::new(libc::EFAULT, format!("a list of the {what} is NULL")));
-        }
         // SAFETY: as the caller promises.
-        let (offsets, lengths) = unsafe {
-            (
-                std::slice::from_raw_parts(self.offsets, self.count),
-                std::slice::from_raw_parts(self.lengths, self.count),
-            )
-        };
+        let (offsets, lengths) =
+            unsafe { (array(self.offsets, self.count)?, array(self.lengths, self.count)?) };
         let pieces = offsets.iter().zip(lengths).enumerate();
         let extents = pieces.map(|(index, (offset, length))| {
             extent(*offset, *length)

@@ -166,6 +166,43 @@ static void test_lists(void) {
     free(in);
 }
 
+static void test_access(void) {
+    enum { PIECES = 200 };
+    int64_t offsets[PIECES], lengths[PIECES];
+    for (int piece = 0; piece < PIECES; piece++) {
+        offsets[piece] = 64 * piece;
+        lengths[piece] = 8;
+    }
+    unsigned char *out = pattern(8 * PIECES, 8), in[8 * PIECES];
+    const void *source = out;
+    void *memory = in;
+    size_t bytes = 8 * PIECES;
+    weft_file *file = weft_creat(fs, "/access", 0644, NULL);
+    CHECK(weft_writev_list(file, 1, &source, &bytes, PIECES, offsets, lengths) == 8 * PIECES);
+    for (int method = WEFT_METHOD_LIST; method <= WEFT_METHOD_SIEVE; method++)
+        for (int sieving = WEFT_SIEVING_AUTO; sieving <= WEFT_SIEVING_MAPPED; sieving++) {
+            struct weft_access access = {.method = (enum weft_method)method, .sieving = (enum weft_sieving)sieving}, now;
+            struct weft_io_stats before, after;
+            CHECK(weft_set_access(file, &access) == 0 && weft_get_access(file, &now) == 0);
+            CHECK(now.method == access.method && now.sieving == access.sieving && now.sieve_bytes > 0);
+            memset(in, 0, sizeof in);
+            CHECK(weft_get_io_stats(file, &before) == 0);
+            CHECK(weft_readv_list(file, 1, &memory, &bytes, PIECES, offsets, lengths) == 8 * PIECES);
+            CHECK(weft_get_io_stats(file, &after) == 0);
+            CHECK(memcmp(in, out, sizeof in) == 0);
+            uint64_t requests = after.requests - before.requests;
+            CHECK(method == WEFT_METHOD_MULTIPLE ? requests == PIECES : requests > 0 && requests < 10);
+            CHECK(after.moved_bytes >= before.moved_bytes + 8 * PIECES && after.request_bytes > before.request_bytes);
+        }
+    struct weft_access wrong = {.sieve_bytes = 1};
+    wrong.reserved = 0;
+    memset(&wrong.movement, 9, sizeof wrong.movement);
+    FAILS_WITH(EINVAL, weft_set_access(file, &wrong));
+    CHECK(weft_set_access(file, NULL) == 0);
+    CHECK(weft_close(file) == 0);
+    free(out);
+}
+
 /* The two tiles of an array in memory, of two allocations in all. */
 static void test_allocations(void) {
     enum { ROWS = 64, ROW = 96, TILE = 32 };
@@ -209,20 +246,82 @@ static void test_view(void) {
     weft_file *file = weft_creat(fs, "/view", 0644, NULL);
     unsigned char *out = pattern(40, 3), back[64];
     struct weft_partition second = {.offset = 10, .group_bytes = 10, .stride_bytes = 30};
-    CHECK(weft_set_view(file, &second) == 0);
+    CHECK(weft_set_partition(file, &second) == 0);
     CHECK(weft_write(file, out, 25) == 25);
     CHECK(weft_lseek(file, 0, SEEK_CUR) == 25);
     CHECK(weft_pread(file, back, 5, 70) == 5 && memcmp(back, out + 20, 5) == 0);
     CHECK(weft_pread(file, back, 10, 40) == 10 && memcmp(back, out + 10, 10) == 0);
     CHECK(weft_lseek(file, 5, SEEK_SET) == 5);
     CHECK(weft_read(file, back, 20) == 20 && memcmp(back, out + 5, 20) == 0);
-    CHECK(weft_set_view(file, NULL) == 0);
+    CHECK(weft_set_partition(file, NULL) == 0);
     CHECK(weft_lseek(file, 0, SEEK_CUR) == 0);
     CHECK(weft_read(file, back, 12) == 12 && back[0] == 0 && back[9] == 0 && back[10] == out[0]);
     struct weft_partition overlapping = {.offset = 0, .group_bytes = 10, .stride_bytes = 5};
-    FAILS_WITH(EINVAL, weft_set_view(file, &overlapping));
+    FAILS_WITH(EINVAL, weft_set_partition(file, &overlapping));
+
+    /* The same view as a type, and in another order than the cursor's. */
+    weft_type *group = weft_type_bytes(10), *tile = weft_type_resized(0, 30, group), *byte = weft_type_bytes(1);
+    CHECK(weft_set_view(file, 10, tile) == 0);
+    CHECK(weft_lseek(file, 5, SEEK_SET) == 5);
+    CHECK(weft_read(file, back, 20) == 20 && memcmp(back, out + 5, 20) == 0);
+    CHECK(weft_read_typed(file, back, 15, byte, 10, 0, NULL) == 15 && memcmp(back, out + 10, 15) == 0);
+    CHECK(weft_lseek(file, 0, SEEK_CUR) == 25);
+    CHECK(weft_set_view(file, 0, NULL) == 0);
+    CHECK(weft_read_typed(file, back, 5, byte, 40, 0, NULL) == 5 && memcmp(back, out + 10, 5) == 0);
+    FAILS_WITH(EINVAL, weft_set_view(file, -1, tile));
+    FAILS_WITH(EINVAL, weft_read_typed(file, back, 5, byte, 40, 1, NULL));
+    CHECK(weft_type_free(group) == 0 && weft_type_free(tile) == 0 && weft_type_free(byte) == 0);
     CHECK(weft_close(file) == 0);
     free(out);
+}
+
+static void check_type(weft_type *type, int64_t bytes, int64_t lower_bound, int64_t extent) {
+    int64_t lower, span;
+    CHECK(type != NULL && weft_type_size(type) == bytes);
+    CHECK(weft_type_extent(type, &lower, &span) == 0 && lower == lower_bound && span == extent);
+    CHECK(weft_type_free(type) == 0);
+}
+
+static void test_types(void) {
+    weft_type *word = weft_type_bytes(4);
+    const int64_t at[2] = {3, 0}, at_bytes[2] = {24, 0};
+    const uint64_t two[2] = {2, 2}, five[2] = {5, 6}, one[2] = {1, 1};
+    check_type(weft_type_contiguous(3, word), 12, 0, 12);
+    check_type(weft_type_vector(3, 2, 4, word), 24, 0, 40);
+    check_type(weft_type_hvector(3, 2, 10, word), 24, 0, 28);
+    check_type(weft_type_indexed(2, at, two, word), 16, 0, 20);
+    check_type(weft_type_hindexed(2, at_bytes, two, word), 16, 0, 32);
+    check_type(weft_type_struct(2, at_bytes, two, (const weft_type *[]){word, word}), 16, 0, 32);
+    check_type(weft_type_subarray(2, five, one, two, WEFT_ORDER_C, word), 16, 0, 120);
+    check_type(weft_type_resized(-4, 100, word), 4, -4, 100);
+    CHECK(weft_type_free(NULL) == 0);
+    FAILS_WITH(EINVAL, weft_type_size(NULL));
+    FAILS_WITH(EINVAL, weft_type_contiguous(3, NULL));
+    FAILS_WITH(EINVAL, weft_type_subarray(2, two, one, five, WEFT_ORDER_C, word));
+    FAILS_WITH(EINVAL, weft_type_contiguous(UINT64_MAX, word));
+
+    /* A block of 2 by 2 words at (1, 1) of an array of 5 by 6 in memory, and a column of 4 in the file. */
+    uint32_t array[5][6], back[4];
+    for (uint32_t row = 0; row < 5; row++)
+        for (uint32_t column = 0; column < 6; column++)
+            array[row][column] = 10 * row + column;
+    weft_type *block = weft_type_subarray(2, five, one, two, WEFT_ORDER_C, word);
+    weft_type *column = weft_type_vector(4, 1, 100, word);
+    CHECK(block != NULL && column != NULL);
+    weft_file *file = weft_creat(fs, "/types", 0644, NULL);
+    CHECK(weft_write_typed(file, array, 1, block, 8, 1, column) == 16);
+    CHECK(weft_pread(file, &back[0], 4, 8 + 400) == 4 && back[0] == 12);
+    CHECK(weft_read_typed(file, back, 4, word, 8, 1, column) == 16);
+    CHECK(back[0] == 11 && back[1] == 12 && back[2] == 21 && back[3] == 22);
+    memset(array, 0, sizeof array);
+    weft_op *op = weft_start_read_typed(file, array, 1, block, 8, 1, column);
+    CHECK(op != NULL && weft_wait(&op) == 16 && array[1][1] == 11 && array[2][2] == 22 && array[0][0] == 0);
+    op = weft_start_write_typed(file, array, 1, block, 8, 4, word);
+    CHECK(op != NULL && weft_wait(&op) == 16);
+    FAILS_WITH(EINVAL, weft_write_typed(file, array, 2, block, 8, 1, column));
+    FAILS_WITH(EINVAL, weft_write_typed(file, array, 1, NULL, 8, 1, column));
+    CHECK(weft_type_free(word) == 0 && weft_type_free(block) == 0 && weft_type_free(column) == 0);
+    CHECK(weft_close(file) == 0);
 }
 
 static void test_nonblocking(void) {
@@ -409,8 +508,8 @@ int main(int argc, char **argv) {
     } tests[] = {
         {"version and errors", test_version_and_errors}, {"cursor", test_cursor},
         {"large", test_large}, {"lists", test_lists},
-        {"allocations", test_allocations},
-        {"view", test_view}, {"nonblocking", test_nonblocking},
+        {"allocations", test_allocations}, {"access", test_access},
+        {"view", test_view}, {"types", test_types}, {"nonblocking", test_nonblocking},
         {"names", test_names}, {"directories", test_directories},
         {"xattrs", test_xattrs}, {"space", test_space},
         {"threads", test_threads}, {"fork", test_fork},

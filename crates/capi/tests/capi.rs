@@ -54,7 +54,7 @@ fn every_function_works_from_c() {
     let cluster = Cluster::start(3);
     let program = cluster.scratch("bin").join("capi");
     compile("tests/capi.c", &program, false);
-    assert_eq!(run(&cluster, &program).lines().filter(|line| line.starts_with("ok ")).count(), 13);
+    assert_eq!(run(&cluster, &program).lines().filter(|line| line.starts_with("ok ")).count(), 15);
 }
 
 #[test]
@@ -64,6 +64,15 @@ fn the_example_greets() {
     compile("../../examples/c/hello.c", &program, true);
     let said = run(&cluster, &program);
     assert!(said.starts_with("Hello, striped world!\n/hello.txt: strips of "), "{said}");
+}
+
+#[test]
+fn the_example_puts_tiles_together() {
+    let cluster = Cluster::start(3);
+    let program = cluster.scratch("bin").join("tiles");
+    compile("../../examples/c/tiles.c", &program, false);
+    let said = run(&cluster, &program);
+    assert_eq!(said, "column 5 of tiles.f64: 5 17 29 41 53 65 77 89\nfirst 3 of 96 numbers: 0 1 2\n");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
 use std::sync::{Arc, Mutex};
 
-use weft_layout::{Extent, Layout, Partition, Regions};
+use weft_layout::{Extent, Layout, Regions, View};
 use weft_wire::messages::Attr;
 
 use crate::Result;
@@ -33,17 +33,20 @@ pub struct File {
 #[derive(Default)]
 struct Cursor {
     position: u64,
-    view: Option<Partition>,
+    view: Option<View>,
 }
 
 impl Cursor {
-    fn regions(&self, bytes: usize) -> Result<Regions> {
+    /// The bytes of the file that are seen at `position`.
+    fn regions_at(&self, position: u64, bytes: u64) -> Result<Regions> {
         match &self.view {
-            None => Ok(Regions::contiguous(self.position, bytes as u64)),
-            Some(view) => {
-                view.regions(self.position, bytes as u64).map_err(|error| invalid(error.to_string()))
-            }
+            None => Ok(Regions::contiguous(position, bytes)),
+            Some(view) => view.regions(position, bytes).map_err(|error| invalid(error.to_string())),
         }
+    }
+
+    fn regions(&self, bytes: usize) -> Result<Regions> {
+        self.regions_at(self.position, bytes as u64)
     }
 }
 
@@ -255,7 +258,7 @@ impl File {
             SeekFrom::Current(by) => (cursor.position, by),
             SeekFrom::End(by) => {
                 let file_bytes = self.stat()?.size;
-                (cursor.view.map_or(file_bytes, |view| view.view_size(file_bytes)), by)
+                (cursor.view.as_ref().map_or(file_bytes, |view| view.view_size(file_bytes)), by)
             }
         };
         let position = from.checked_add_signed(by).filter(|position| *position <= i64::MAX as u64);
@@ -266,9 +269,20 @@ impl File {
         Ok(cursor.position)
     }
 
-    /// Lets the cursor go through a strided view of the file (PVFS 3.3), or through the file itself again. It goes to 0.
-    pub fn set_view(&self, view: Option<Partition>) {
+    /// Lets the cursor, and [`Place::View`](crate::Place::View), go through a view of the file: a [`View`] of any type, or a
+    /// [`Partition`](weft_layout::Partition) (PVFS 3.3). `None`: the file itself again. The cursor goes to 0.
+    pub fn set_view(&self, view: Option<View>) {
         *lock(&self.cursor) = Cursor { position: 0, view };
+    }
+
+    /// The regions of the file that are `bytes` bytes at `position` of the view.
+    pub(crate) fn view_regions(&self, position: u64, bytes: u64) -> Result<Regions> {
+        lock(&self.cursor).regions_at(position, bytes)
+    }
+
+    /// What it was opened by.
+    pub(crate) fn name(&self) -> &str {
+        &self.open.name
     }
 
     /// Writes all of `data` at the end of the file; returns where that was. Appends through one handle follow each other; with

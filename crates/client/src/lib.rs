@@ -53,6 +53,7 @@ mod scripted;
 mod session;
 mod size;
 mod transfer;
+mod typed;
 mod url;
 mod wait;
 mod window;
@@ -70,6 +71,7 @@ pub use options::{
     ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, installed_key_path, process_caller,
 };
 pub use pending::{Pending, PendingRaw, wait_all};
+pub use typed::{Elements, Place};
 pub use url::{PORT_DEFAULT, Url, UrlError};
 
 /// What every call returns.

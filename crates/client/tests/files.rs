@@ -208,7 +208,7 @@ fn cursor_view_and_append() {
         assert_eq!(file.read(&mut back).unwrap(), 100);
         assert_eq!(back[..100], data[900..]);
         assert!(file.seek(SeekFrom::Start(0)).is_ok() && file.seek(SeekFrom::Current(-1)).is_err());
-        file.set_view(Some(Partition::new(100, 10, 50).unwrap()));
+        file.set_view(Some(Partition::new(100, 10, 50).unwrap().into()));
         assert_eq!(file.read(&mut back[..25]).unwrap(), 25);
         let expected: Vec<u8> = [&data[100..110], &data[150..160], &data[200..205]].concat();
         assert_eq!(back[..25], expected);

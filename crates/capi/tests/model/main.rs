@@ -7,8 +7,9 @@
 //! ```
 
 #[allow(dead_code)]
-#[path = "../../layout/tests/models/generate.rs"]
+#[path = "../../../layout/tests/models/generate.rs"]
 mod generate;
+mod types;
 
 use generate::{bytes_of, joined};
 use proptest::prelude::*;
@@ -16,13 +17,16 @@ use proptest::test_runner::{Config, TestRunner};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
+use std::ptr::null;
+use types::Tree;
 use weft::*;
-use weft_client::{Client, ConnectOptions, File, OpenOptions, Transport, Url};
-use weft_layout::{Extent, Region, Regions};
+use weft_client::{Client, ConnectOptions, Elements, File, OpenOptions, PendingRaw, Place, Transport, Url};
+use weft_layout::{Extent, Region, Regions, View};
 use weft_tests::Cluster;
 use weft_wire::messages::LayoutWish;
 use weft_wire::security::Key;
 
+/// Unless `$PROPTEST_CASES` says otherwise.
 const CASES: u32 = 150;
 const STRIP_BYTES: u32 = 4096;
 
@@ -35,17 +39,62 @@ enum Door {
     ListsAlloc,
     /// `File::read_raw`, `File::write_raw`.
     Regions,
+    /// `weft_read_typed`, `weft_write_typed`.
+    TypedC,
+    /// `File::read_typed`, `File::write_typed`.
+    TypedRust,
+    /// `weft_set_view`, `weft_lseek`, and `weft_read` or `weft_write`: memory is one range.
+    Cursor,
 }
 
 /// One side of an operation.
 #[derive(Debug, Clone)]
-struct Side {
-    regions: Regions,
+enum Side {
+    Regions(Regions),
+    Elements {
+        tree: Tree,
+        count: u64,
+        offset: u64,
+    },
+    /// Of the file.
+    View {
+        tree: Tree,
+        displacement: u64,
+        position: u64,
+        bytes: u64,
+    },
 }
 
 impl Side {
+    /// The offset of every byte, in order.
     fn bytes(&self) -> Vec<u64> {
-        bytes_of(&self.regions)
+        match self {
+            Side::Regions(regions) => bytes_of(regions),
+            Side::Elements { tree, count, offset } => {
+                let map = tree.map().repeated(*count);
+                map.displacements.iter().map(|at| (*offset as i64 + at) as u64).collect()
+            }
+            Side::View { tree, displacement, position, bytes } => {
+                let map = tree.map();
+                let size = map.displacements.len() as u64;
+                let place = |at: u64| {
+                    let tile = (at / size) as i64 * map.extent();
+                    (*displacement as i64 + tile + map.displacements[(at % size) as usize]) as u64
+                };
+                (*position..position + bytes).map(place).collect()
+            }
+        }
+    }
+
+    /// The first `bytes` bytes as the library has them.
+    fn regions(&self, bytes: u64) -> Regions {
+        match self {
+            Side::Regions(regions) => regions.window(0, bytes),
+            Side::Elements { tree, count, offset } => tree.datatype().regions(*offset, *count).unwrap(),
+            Side::View { tree, displacement, position, bytes } => {
+                View::new(*displacement, tree.datatype()).unwrap().regions(*position, *bytes).unwrap()
+            }
+        }
     }
 }
 
@@ -68,15 +117,79 @@ struct Case {
     operations: Vec<Operation>,
 }
 
-fn side() -> impl Strategy<Value = Side> {
-    generate::regions().prop_map(|regions| Side { regions })
+/// Elements whose first byte, wherever in them it is, is at `first` or behind it.
+fn elements(tree: Tree, count: u64, first: u64) -> Side {
+    let lowest = tree.map().repeated(count).displacements.into_iter().min().unwrap_or(0);
+    let offset = (first as i64 - lowest.min(0)) as u64;
+    Side::Elements { tree, count, offset }
+}
+
+/// The same with `bytes` bytes more.
+fn lengthened(tree: Tree, count: u64, bytes: u64) -> (Tree, u64) {
+    if bytes == 0 {
+        return (tree, count);
+    }
+    let behind = tree.map().repeated(count).displacements.into_iter().max().unwrap_or(0).max(0) + 14;
+    (Tree::Struct(vec![(0, count, tree), (behind, 1, Tree::Bytes(bytes))]), 1)
+}
+
+/// Up to a few elements, and not too many bytes.
+fn some_elements() -> impl Strategy<Value = (Tree, u64)> {
+    (types::tree(), 0u64..4).prop_map(|(tree, count)| {
+        let all = Tree::Contiguous(count, Box::new(tree.clone()));
+        if all.is_small() { (tree, count) } else { (tree, 1) }
+    })
+}
+
+/// Types on both sides, of equal size.
+fn typed_sides() -> impl Strategy<Value = (Side, Side)> {
+    (some_elements(), some_elements(), 0u64..60_000, 0u64..60_000).prop_map(
+        |((file, file_count), (memory, memory_count), place, address)| {
+            let bytes = |tree: &Tree, count: u64| tree.map().displacements.len() as u64 * count;
+            let (file_bytes, memory_bytes) = (bytes(&file, file_count), bytes(&memory, memory_count));
+            let (file, file_count) = lengthened(file, file_count, memory_bytes.saturating_sub(file_bytes));
+            let (memory, memory_count) =
+                lengthened(memory, memory_count, file_bytes.saturating_sub(memory_bytes));
+            (elements(file, file_count, place), elements(memory, memory_count, address))
+        },
+    )
+}
+
+/// A view, and memory of as many bytes as are seen.
+fn view_sides() -> impl Strategy<Value = (Side, Side)> {
+    (types::view_tree(), some_elements(), 0u64..30_000, 0u64..3000, 0u64..60_000).prop_map(
+        |(tree, (memory, count), displacement, position, address)| {
+            let bytes = memory.map().displacements.len() as u64 * count;
+            (Side::View { tree, displacement, position, bytes }, elements(memory, count, address))
+        },
+    )
+}
+
+fn regions_sides() -> impl Strategy<Value = (Side, Side)> {
+    (generate::regions(), generate::regions())
+        .prop_map(|(file, memory)| (Side::Regions(file), Side::Regions(memory)))
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let door = prop_oneof![Just(Door::Lists), Just(Door::ListsAlloc), Just(Door::Regions)];
-    let piece_bytes_max = (20u64..9000, 20u64..9000);
-    (any::<bool>(), side(), side(), door, any::<bool>(), piece_bytes_max).prop_map(
-        |(write, file, memory, door, nonblocking, piece_bytes_max)| Operation {
+    let any_door = |doors: &'static [Door]| proptest::sample::select(doors);
+    let by_pieces = any_door(&[Door::Lists, Door::ListsAlloc, Door::Regions]);
+    let by_type =
+        any_door(&[Door::TypedC, Door::TypedRust, Door::Lists, Door::Regions, Door::TypedC, Door::TypedRust]);
+    let by_view = any_door(&[Door::TypedC, Door::TypedRust]);
+    let range = (types::view_tree(), 0u64..30_000, 0u64..3000, 0u64..20_000).prop_map(
+        |(tree, displacement, position, bytes)| {
+            let memory = Side::Regions(Regions::contiguous(500, bytes));
+            (Side::View { tree, displacement, position, bytes }, memory)
+        },
+    );
+    let sides = prop_oneof![
+        4 => (regions_sides(), by_pieces),
+        4 => (typed_sides(), by_type),
+        2 => (view_sides(), by_view),
+        1 => (range, any_door(&[Door::Cursor])),
+    ];
+    (any::<bool>(), sides, any::<bool>(), (20u64..9000, 20u64..9000)).prop_map(
+        |(write, ((file, memory), door), nonblocking, piece_bytes_max)| Operation {
             write,
             file,
             memory,
@@ -195,9 +308,13 @@ impl Opened {
         match operation.door {
             Door::Lists | Door::ListsAlloc => self.perform_lists(operation, memory, bytes),
             Door::Regions => {
-                let window = |side: &Side| side.regions.window(0, bytes as u64);
-                self.perform_regions(operation, memory, &window(&operation.memory), &window(&operation.file))
+                let (memory_regions, file) =
+                    (operation.memory.regions(bytes as u64), operation.file.regions(bytes as u64));
+                self.perform_regions(operation, memory, &memory_regions, &file)
             }
+            Door::TypedC => self.perform_typed_in_c(operation, memory),
+            Door::TypedRust => self.perform_typed_in_rust(operation, memory),
+            Door::Cursor => self.perform_at_cursor(operation, memory, bytes),
         }
     }
 
@@ -269,6 +386,99 @@ impl Opened {
         };
         result.map_err(|error| error.to_string())
     }
+
+    fn perform_typed_in_c(&self, operation: &Operation, memory: &mut [u8]) -> Result<u64, String> {
+        let Side::Elements { tree, count, offset: address } = &operation.memory else {
+            panic!("{operation:?} has no typed memory")
+        };
+        let memory_type = tree.handle();
+        let base = memory.as_mut_ptr().wrapping_add(*address as usize).cast::<c_void>();
+        let (offset, file_count, file_type) = match &operation.file {
+            Side::Elements { tree, count, offset } => (*offset, *count, Some(tree.handle())),
+            Side::View { tree, displacement, position, .. } => {
+                // SAFETY: both are handles.
+                let set = unsafe { weft_set_view(self.c, *displacement as i64, tree.handle().0) };
+                assert_eq!(set, 0, "{}", last_error());
+                (*position, 0, None)
+            }
+            Side::Regions(_) => panic!("{operation:?} has no typed file"),
+        };
+        let file_type = file_type.as_ref().map_or(null(), |handle| handle.0.cast_const());
+        let (count, kind, offset) = (*count, memory_type.0.cast_const(), offset as i64);
+        // SAFETY: the types and the memory live until the call, or the wait behind it, is over.
+        unsafe {
+            match (operation.write, operation.nonblocking) {
+                (false, false) => {
+                    ended(weft_read_typed(self.c, base, count, kind, offset, file_count, file_type))
+                }
+                (true, false) => {
+                    ended(weft_write_typed(self.c, base, count, kind, offset, file_count, file_type))
+                }
+                (false, true) => {
+                    waited(weft_start_read_typed(self.c, base, count, kind, offset, file_count, file_type))
+                }
+                (true, true) => {
+                    waited(weft_start_write_typed(self.c, base, count, kind, offset, file_count, file_type))
+                }
+            }
+        }
+    }
+
+    fn perform_typed_in_rust(&self, operation: &Operation, memory: &mut [u8]) -> Result<u64, String> {
+        let Side::Elements { tree, count, offset: address } = &operation.memory else {
+            panic!("{operation:?} has no typed memory")
+        };
+        let memory_type = tree.datatype();
+        let elements = Elements { count: *count, datatype: &memory_type };
+        let base = memory.as_mut_ptr().wrapping_add(*address as usize);
+        let file_type;
+        let place = match &operation.file {
+            Side::Elements { tree, count, offset } => {
+                file_type = tree.datatype();
+                let elements = Elements { count: *count, datatype: &file_type };
+                Place::Elements { offset: *offset, elements }
+            }
+            Side::View { tree, displacement, position, .. } => {
+                self.rust.set_view(Some(View::new(*displacement, tree.datatype()).unwrap()));
+                Place::View { position: *position }
+            }
+            Side::Regions(_) => panic!("{operation:?} has no typed file"),
+        };
+        // SAFETY: the memory lives until the call, or the wait behind it, is over.
+        let result = unsafe {
+            match (operation.write, operation.nonblocking) {
+                (false, false) => self.rust.read_typed(base, elements, place),
+                (true, false) => self.rust.write_typed(base, elements, place),
+                (false, true) => self.rust.start_read_typed(base, elements, place).and_then(PendingRaw::wait),
+                (true, true) => self.rust.start_write_typed(base, elements, place).and_then(PendingRaw::wait),
+            }
+        };
+        result.map_err(|error| error.to_string())
+    }
+
+    fn perform_at_cursor(
+        &self,
+        operation: &Operation,
+        memory: &mut [u8],
+        bytes: usize,
+    ) -> Result<u64, String> {
+        let Side::View { tree, displacement, position, .. } = &operation.file else {
+            panic!("{operation:?} has no view")
+        };
+        let base = memory[500..].as_mut_ptr().cast::<c_void>();
+        // SAFETY: the handles are open, and the memory lives through the calls.
+        let moved = unsafe {
+            assert_eq!(weft_set_view(self.c, *displacement as i64, tree.handle().0), 0, "{}", last_error());
+            assert_eq!(weft_lseek(self.c, *position as i64, libc::SEEK_SET), *position as i64);
+            let moved = match operation.write {
+                false => weft_read(self.c, base, bytes),
+                true => weft_write(self.c, base, bytes),
+            };
+            assert_eq!(weft_lseek(self.c, 0, libc::SEEK_CUR), *position as i64 + moved as i64);
+            moved
+        };
+        ended(moved)
+    }
 }
 
 /// For every place that is written, all that it may hold afterwards.
@@ -298,8 +508,8 @@ fn contents(file: &File) -> Vec<u8> {
 
 /// Whether a read leaves the memory for bytes beyond the end of the file as it was.
 fn leaves_the_rest(operation: &Operation, bytes: usize) -> bool {
-    let window = operation.file.regions.window(0, bytes as u64);
-    operation.door == Door::Regions && matches!(window.parts.as_slice(), [Region::Contiguous(_)])
+    let by_list = matches!(operation.door, Door::Lists | Door::ListsAlloc);
+    !by_list && matches!(operation.file.regions(bytes as u64).parts.as_slice(), [Region::Contiguous(_)])
 }
 
 fn run(world: &World, case: &Case) -> Result<(), TestCaseError> {
@@ -348,7 +558,8 @@ fn run(world: &World, case: &Case) -> Result<(), TestCaseError> {
 fn compare(transport: Transport) {
     let cluster = Cluster::start(3);
     let world = World::connect(&cluster, transport);
-    let config = Config { cases: CASES, failure_persistence: None, ..Config::default() };
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { CASES };
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
     TestRunner::new(config).run(&case(), |case| run(&world, &case)).unwrap_or_else(|error| panic!("{error}"));
     let used: Vec<_> = world.client.transports().into_iter().filter_map(|server| server.transport).collect();
     let name = if transport == Transport::Tcp { "tcp" } else { "shm" };
@@ -364,6 +575,7 @@ fn every_byte_is_where_the_model_has_it_over_tcp() {
 fn every_byte_is_where_the_model_has_it_over_shared_memory() {
     compare(Transport::Shm);
 }
+
 /// A request of so many pieces that it is sent as several, the last of which is one contiguous range.
 #[test]
 fn the_end_of_a_long_list_beyond_the_end_of_the_file_is_zeros() {
