@@ -25,6 +25,7 @@
 
 use thiserror::Error;
 
+use crate::pattern::repeat;
 use crate::region::{Level, OFFSET_LIMIT, Regions};
 
 /// A view of a file: groups of `group_bytes`, the first at `offset`, each `stride_bytes` after the one
@@ -112,6 +113,8 @@ impl Partition {
         let last = position.checked_add(bytes - 1).ok_or(out_of_range)?;
         self.file_offset(last).ok_or(out_of_range)?;
         let groups = Level { count: last / self.group_bytes + 1, stride_bytes: self.stride_bytes as i64 };
-        Ok(Regions::strided(self.offset, self.group_bytes, [groups]).window(position, bytes))
+        let mut groups = repeat(&Regions::contiguous(0, self.group_bytes), groups);
+        groups.shift(self.offset);
+        Ok(Regions::from(groups).window(position, bytes))
     }
 }

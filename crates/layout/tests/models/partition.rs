@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use weft_layout::{OFFSET_LIMIT, Partition, PartitionError};
+use weft_layout::{OFFSET_LIMIT, Partition, PartitionError, Regions};
 
 use crate::generate::bytes_of;
 
@@ -34,6 +34,14 @@ proptest! {
     fn size_is_the_bytes_below_the_end_of_file(partition in partition(), file_bytes in 0u64..10_000) {
         prop_assert_eq!(partition.view_size(file_bytes), view_of(&partition, file_bytes).len() as u64);
     }
+}
+
+#[test]
+fn what_is_contiguous_is_one_extent() {
+    let all = Partition::new(100, 10, 10).unwrap();
+    assert_eq!(all.regions(5, 1000), Ok(Regions::contiguous(105, 1000)));
+    let groups = Partition::new(100, 10, 40).unwrap();
+    assert_eq!(groups.regions(0, 10), Ok(Regions::contiguous(100, 10)));
 }
 
 #[test]

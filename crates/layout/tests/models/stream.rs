@@ -168,7 +168,7 @@ fn shares_of_long_patterns_are_counted_right() {
         for count in [5, 24, 59, 60] {
             let blocks = Level { count, stride_bytes };
             let outermost = [blocks, Level { count: 2, stride_bytes: 30_000 }];
-            let strided = Regions::strided(3_000_000, 5000, outermost);
+            let strided = Regions::strided(3_000_000, 700, outermost);
             let repeated = Regions::repeat(3_000_000, count, stride_bytes, body.clone());
             for regions in [&strided, &repeated, &strided.clone().then(repeated.clone())] {
                 for slot in 0..3 {
