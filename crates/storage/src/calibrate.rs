@@ -63,7 +63,7 @@ const POINT_TIME: Duration = Duration::from_millis(2);
 const DEVICE_READS: [(u64, usize); 6] =
     [(64, DEPTH), (4 << 10, DEPTH), (16 << 10, DEPTH), (64 << 10, DEPTH), (256 << 10, 24), (1 << 20, 6)];
 /// How many times.
-const DEVICE_BATCHES: usize = 3;
+const DEVICE_BATCHES: usize = 5;
 const DEVICE_WRITES: [(u64, usize); 4] = [(64, 12), (4 << 10, 12), (64 << 10, 6), (256 << 10, 3)];
 /// Distance of pieces at the device, so that none finds its page brought in by its neighbour.
 const DEVICE_GAP_BYTES: u64 = 16 << 10;
@@ -208,6 +208,7 @@ struct Stored {
     io_uring: bool,
     page_fault_ns: u64,
     page_fault_write_ns: u64,
+    new_page_ns: u64,
     lock_ns: u64,
     curves: StoredCurves,
 }
@@ -234,6 +235,7 @@ impl Stored {
             io_uring,
             page_fault_ns: model.page_fault_ns,
             page_fault_write_ns: model.page_fault_write_ns,
+            new_page_ns: model.new_page_ns,
             lock_ns: model.lock_ns,
             curves: StoredCurves {
                 read_cached: points(&model.read_cached),
@@ -260,6 +262,7 @@ impl Stored {
             sync: Curve::new(self.curves.sync)?,
             page_fault_ns: self.page_fault_ns,
             page_fault_write_ns: self.page_fault_write_ns,
+            new_page_ns: self.new_page_ns,
             lock_ns: self.lock_ns,
             measured_s: self.measured_s,
         })
@@ -371,6 +374,8 @@ struct Scratch {
     deadline: Instant,
     buffer: Vec<u8>,
     other: Vec<u8>,
+    /// What writing a page cost that was new, by median.
+    fresh_page_ns: u64,
 }
 
 impl Scratch {
@@ -382,13 +387,23 @@ impl Scratch {
         fs::remove_file(&path)?;
         let in_memory = is_in_memory(&file)?;
         enough_room(&file)?;
-        let mut scratch =
-            Scratch { file, in_memory, deadline, buffer: noise(1 << 20), other: noise(1 << 20) };
+        let mut scratch = Scratch {
+            file,
+            in_memory,
+            deadline,
+            buffer: noise(1 << 20),
+            other: noise(1 << 20),
+            fresh_page_ns: 0,
+        };
         let bytes = if in_memory { CACHED_BYTES } else { CACHED_BYTES + DEVICE_BYTES };
+        let mut samples = Vec::new();
         for at in (0..bytes).step_by(scratch.buffer.len()) {
+            let begun = Instant::now();
             scratch.file.write_all_at(&scratch.buffer, at)?;
+            samples.push(begun.elapsed().as_nanos() as u64 / (scratch.buffer.len() as u64 / 4096));
             scratch.buffer[at as usize >> 12] ^= 1;
         }
+        scratch.fresh_page_ns = median(&mut samples);
         Ok(scratch)
     }
 
@@ -454,6 +469,9 @@ impl Scratch {
             scratch.file.write_all_at(&scratch.buffer[..bytes], at)
         })?;
         set(&mut model.write_cached, points);
+        let long = 1 << 20;
+        let again_ns = model.write_cached.cost_ns(long) / (long / 4096) as f64;
+        model.new_page_ns = self.fresh_page_ns.saturating_sub(again_ns as u64);
         Ok(())
     }
 

@@ -21,6 +21,7 @@
 //!   T_write = N w(S)                    in proportion to what is cached
 //!   T_dsr   = G r(D) + N copy(S)
 //!   T_dsw   = G' (r(D') + O_lock) + N copy(S) + G w_cached(D)      G', D': groups with gaps only
+//!             and for both writes, pages added to the file * new_page
 //!   T_map   = N mapped(S) + pages to enter * page_fault
 //! ```
 //!
@@ -155,6 +156,8 @@ pub struct CostModel {
     pub page_fault_ns: u64,
     /// The same to write it.
     pub page_fault_write_ns: u64,
+    /// What a page costs that a write adds to a file, beyond the write, in nanoseconds.
+    pub new_page_ns: u64,
     /// Taking and leaving the lock of a range, in nanoseconds.
     pub lock_ns: u64,
     /// When it was measured, seconds since 1970; 0: never, these are defaults.
@@ -186,6 +189,7 @@ impl Default for CostModel {
             sync: curve(&[(4 << 10, 110_000), (256 << 10, 170_000), (1 << 20, 420_000)]),
             page_fault_ns: 150,
             page_fault_write_ns: 500,
+            new_page_ns: 1_000,
             lock_ns: 50,
             measured_s: 0,
         }
@@ -361,7 +365,7 @@ impl WindowShape {
 }
 
 /// What a method is expected to cost for a window.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Prediction {
     /// Time until the window is moved, in nanoseconds.
     pub cost_ns: f64,
@@ -425,7 +429,7 @@ impl Costs<'_> {
         };
         let piece_bytes = mean(shape.wanted_bytes, shape.pieces);
         Prediction {
-            cost_ns: self.pieces_ns(cached, device, piece_bytes),
+            cost_ns: self.pieces_ns(cached, device, piece_bytes) + self.new_pages_ns(shape.pages),
             sync_ns: self.sync_ns(shape.pages * PAGE_BYTES),
             accesses: shape.pieces,
             accessed_bytes: shape.wanted_bytes,
@@ -462,9 +466,12 @@ impl Costs<'_> {
             plain_groups as f64 * (self.cached * plain_cached_ns + (1.0 - self.cached) * plain_device_ns);
         let gap_ns = shape.gap_groups as f64
             * model.write_cached.cost_ns(mean(shape.gap_group_bytes, shape.gap_groups));
+        // What lies in gaps is written, too, and takes pages.
+        let pages = (shape.group_bytes / PAGE_BYTES).max(shape.pages);
+        let write_ns = locks_ns + copies_ns + gap_ns + plain_ns;
         Prediction {
-            cost_ns: read_ns(read_groups, read_bytes) + locks_ns + copies_ns + gap_ns + plain_ns,
-            sync_ns: self.sync_ns(shape.group_bytes.max(shape.pages * PAGE_BYTES)),
+            cost_ns: read_ns(read_groups, read_bytes) + write_ns + self.new_pages_ns(pages),
+            sync_ns: self.sync_ns(pages * PAGE_BYTES),
             accesses: read_groups + shape.groups,
             accessed_bytes: read_bytes + shape.group_bytes,
         }
@@ -491,6 +498,14 @@ impl Costs<'_> {
         let waiting = self.shape.pieces.min(self.shape.pages) as f64 * (1.0 - self.cached);
         let ready = self.shape.pieces as f64 - waiting;
         ready * cached.cost_ns(piece_bytes) + waiting * device.cost_ns(piece_bytes)
+    }
+
+    /// The share of `pages` that a write adds to the file.
+    fn new_pages_ns(&self, pages: u64) -> f64 {
+        if !self.shape.write {
+            return 0.0;
+        }
+        self.shape.beyond_end_fraction.clamp(0.0, 1.0) * (pages * self.model.new_page_ns) as f64
     }
 
     /// Only what grows with the bytes: there is one sync, whatever the method.
@@ -674,6 +689,21 @@ mod tests {
         assert_eq!((holed.accesses, holed.accessed_bytes), (2, 2 * (99 * 128 + 64)));
         let fresh = WindowShape { beyond_end_fraction: 1.0, ..shape(true, 1.0, &strided(100, 64, 128)) };
         assert_eq!(predict(&model, &fresh)[1].unwrap().accesses, 1);
+    }
+
+    #[test]
+    fn gaps_beyond_the_end_take_pages_too() {
+        // Writing over 5 KiB costs less than one more access, but not if the pages between have to be made.
+        let sparse = strided(100, 64, 5 << 10);
+        let groups = sieve_groups(sparse.iter().copied(), 8 << 10, 1 << 20);
+        let fresh = WindowShape::of(true, &sparse, &groups, 0);
+        assert_eq!((fresh.beyond_end_fraction, fresh.groups), (1.0, 1));
+        let model = CostModel { new_page_ns: 0, ..CostModel::default() };
+        assert_eq!(choose(&model, &Corrections::new(), &fresh).method, Method::Sieve);
+        let model = CostModel { new_page_ns: 2_000, ..model };
+        assert_eq!(choose(&model, &Corrections::new(), &fresh).method, Method::Each);
+        let [each, sieve, _] = predict(&model, &fresh).map(Option::unwrap_or_default);
+        assert!(each.cost_ns < sieve.cost_ns);
     }
 
     #[test]

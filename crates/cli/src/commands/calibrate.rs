@@ -106,10 +106,11 @@ fn print(names: &str, model: &CalibrateReply) -> Result<()> {
     }
     output::print_table(&table)?;
     output::print_line(format!(
-        "lock (O_lock + O_unlock) {}, first touch of a mapped page {} to read and {} to write",
+        "lock (O_lock + O_unlock) {}, first touch of a mapped page {} to read and {} to write, a new page {}",
         time_text(model.lock_ns),
         time_text(model.page_fault_ns),
-        time_text(model.page_fault_write_ns)
+        time_text(model.page_fault_write_ns),
+        time_text(model.new_page_ns)
     ))?;
     output::print_line(format!(
         "gaps that sieving passes over: reads {} cached, {} from the device; writes {} and {}",
@@ -128,6 +129,7 @@ fn as_json(name: &str, model: &CalibrateReply) -> Value {
     json!({
         "server": name,
         "measured_s": model.measured_s,
+        "new_page_ns": model.new_page_ns,
         "lock_ns": model.lock_ns,
         "page_fault_ns": model.page_fault_ns,
         "page_fault_write_ns": model.page_fault_write_ns,

@@ -173,6 +173,7 @@ fn report(model: &CostModel) -> CalibrateReply {
         measured_s: model.measured_s,
         page_fault_ns: model.page_fault_ns,
         page_fault_write_ns: model.page_fault_write_ns,
+        new_page_ns: model.new_page_ns,
         lock_ns: model.lock_ns,
         read_gap_cached_bytes: model.gap_bytes_max(false, true),
         read_gap_device_bytes: model.gap_bytes_max(false, false),

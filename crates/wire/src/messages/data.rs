@@ -235,6 +235,8 @@ crate::message! {
         pub page_fault_ns: u64,
         /// Entering a page of a mapping to write it.
         pub page_fault_write_ns: u64,
+        /// What a page costs that a write adds to a file, beyond the write.
+        pub new_page_ns: u64,
         /// Taking and leaving the lock of a range.
         pub lock_ns: u64,
         /// Longest gap that is read over in a read of cached data.
