@@ -14,7 +14,7 @@ use crate::pending::weft_op;
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::c_void;
 use std::ptr::{null, null_mut};
-use weft_layout::{Extent, Regions};
+use weft_layout::{Extent, Level, Regions};
 
 /// What to move: memory by address, file by offset.
 pub(crate) struct Request {
@@ -69,6 +69,21 @@ fn file_extent(offset: i64, bytes: i64) -> Result<Extent, &'static str> {
     }
 }
 
+/// Pieces as a list; or, where all are as long and as far apart as the first two, as the pattern that they are, which travels in a
+/// few bytes.
+fn regions(extents: Vec<Extent>) -> Regions {
+    let apart = |pair: &[Extent]| pair[1].offset.wrapping_sub(pair[0].offset) as i64;
+    let is_alike =
+        |first: &[Extent], pair: &[Extent]| pair[1].bytes == first[0].bytes && apart(pair) == apart(first);
+    match extents.get(..2) {
+        Some(first) if extents.len() > 2 && extents.windows(2).all(|pair| is_alike(first, pair)) => {
+            let level = Level { count: extents.len() as u64, stride_bytes: apart(first) };
+            Regions::strided(first[0].offset, first[0].bytes, [level])
+        }
+        _ => Regions::list(extents),
+    }
+}
+
 /// Checks that every piece of memory lies in one of the allocations.
 fn check_parents(memory: &[Extent], mut allocations: Vec<Extent>) -> Outcome<()> {
     allocations.sort_unstable_by_key(|allocation| allocation.offset);
@@ -115,7 +130,7 @@ impl Request {
         }
         // SAFETY: as the caller promises.
         let file = unsafe { file.extents("file", file_extent)? };
-        Ok(Request { memory: Regions::list(pieces), file: Regions::list(file) })
+        Ok(Request { memory: regions(pieces), file: regions(file) })
     }
 
     /// # Safety
@@ -340,12 +355,34 @@ pub unsafe extern "C" fn weft_start_writev_list_alloc(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_layout::Region;
 
     fn parents(memory: &[(u64, u64)], allocations: &[(u64, u64)]) -> bool {
         let extents = |list: &[(u64, u64)]| -> Vec<Extent> {
             list.iter().map(|&(offset, bytes)| Extent::new(offset, bytes)).collect()
         };
         check_parents(&extents(memory), extents(allocations)).is_ok()
+    }
+
+    #[test]
+    fn regular_lists_become_patterns() {
+        let list =
+            |offsets: &[u64], bytes| offsets.iter().map(|at| Extent::new(*at, bytes)).collect::<Vec<_>>();
+        let parts = |extents: &[Extent]| regions(extents.to_vec()).parts;
+        for offsets in [&[0, 10, 20, 30][..], &[90, 50, 10], &[7, 7, 7], &[0, 4, 8]] {
+            let extents = list(offsets, 4);
+            assert!(matches!(parts(&extents)[..], [Region::Strided { .. }]), "{offsets:?}");
+            let single = |extents: &[Extent]| -> Vec<u64> {
+                extents.iter().flat_map(|extent| extent.offset..extent.end()).collect()
+            };
+            let extents_of = |parts: Vec<Region>| Regions { parts }.extents().collect::<Vec<_>>();
+            assert_eq!(single(&extents_of(parts(&extents))), single(&extents), "{offsets:?}");
+        }
+        for offsets in [&[][..], &[5], &[5, 10], &[0, 10, 21]] {
+            assert_eq!(parts(&list(offsets, 4)), [Region::List(list(offsets, 4))]);
+        }
+        let uneven = [list(&[0, 10], 4), list(&[20], 5)].concat();
+        assert_eq!(parts(&uneven), [Region::List(uneven.clone())]);
     }
 
     #[test]
