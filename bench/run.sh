@@ -33,6 +33,14 @@ access() {
     measure "$name" "$@" --counters --svg "$figures/$name.svg"
 }
 
+# Was the servers' and the client's choice right, over all that was measured?
+verdict() {
+    awk '/ within 10 % of the fastest plan in / { right += $(NF - 3); all += $(NF - 1) }
+         / slower than one access for each piece in / { not_slower += $(NF - 3); against += $(NF - 1) }
+         END { printf "choices within 10 %% of the fastest plan: %d of %d; no more than 5 %% slower than an access for each piece: %d of %d\n",
+                      right, all, not_slower, against }' "$@" | tee "$figures/verdict.txt"
+}
+
 if [ "$set" = quick ]; then
     access tile tile --element 24 --memory contiguous
     access block-column block-column --size 512,2048
@@ -41,6 +49,7 @@ if [ "$set" = quick ]; then
     access btio btio --class w
     access random random --piece 64,4K --file-bytes 256M
     access tile-uncached tile --element 3 --memory contiguous --uncached --dir "$disk"
+    verdict "$figures"/{tile,block-column,transfer,blocks,btio,random,tile-uncached}.txt
     exit
 fi
 
@@ -65,3 +74,4 @@ for name in tile block-column btio; do
     access "$name-sync" "$name" --sync --way write --dir "$disk"
 done
 access random-uncached random --uncached --way read --file-bytes 256M --dir "$disk"
+verdict "$figures"/{tile,block-column,btio}{,-uncached,-sync}.txt "$figures"/{transfer,blocks,random,random-uncached}.txt

@@ -121,6 +121,14 @@ enum Turn {
     Weft(Transport, How),
 }
 
+impl Turn {
+    /// Whether there is a request for each piece, and so no need for many of them.
+    fn is_single(self) -> bool {
+        let single = [How::Multiple, How::ClientSieve, How::Messages, How::AtOnce];
+        matches!(self, Turn::Weft(_, how) if single.contains(&how))
+    }
+}
+
 /// Everything that a measurement works with.
 struct Setup<'a> {
     args: &'a AccessArgs,
@@ -285,8 +293,7 @@ impl<'a> Setup<'a> {
     }
 
     fn take_turn(&mut self, all: &Pattern, turn: Turn, check_rest: bool) -> Result<Vec<(Way, Sample)>> {
-        let is_single = matches!(turn, Turn::Weft(_, How::Multiple | How::AtOnce | How::ClientSieve));
-        let pattern = if is_single { all.at_most(SINGLE_PIECES_MAX) } else { all.clone() };
+        let pattern = if turn.is_single() { all.at_most(SINGLE_PIECES_MAX) } else { all.clone() };
         if self.is_dropped(turn) {
             let mut samples = Vec::new();
             for way in self.ways.clone() {
@@ -375,7 +382,7 @@ impl<'a> Setup<'a> {
 
     /// The files of a turn.
     fn places(&self, turn: Turn, pattern: &Pattern) -> Vec<Place> {
-        (0..self.rounds(pattern))
+        (0..self.rounds(turn, pattern))
             .map(|round| match turn {
                 Turn::Local => Place::Local { path: self.local_dir().join(format!("straight-{round}")) },
                 Turn::Weft(transport, how) => {
@@ -386,9 +393,14 @@ impl<'a> Setup<'a> {
             .collect()
     }
 
-    fn rounds(&self, pattern: &Pattern) -> u64 {
+    fn rounds(&self, turn: Turn, pattern: &Pattern) -> u64 {
+        if !pattern.covers_file() {
+            return 1;
+        }
         let rounds = self.args.least_bytes / pattern.bytes().max(1);
-        if pattern.covers_file() { rounds.clamp(1, ROUNDS_MAX) } else { 1 }
+        let pieces = pattern.pieces() / pattern.ranks() as u64;
+        let most = if turn.is_single() { SINGLE_PIECES_MAX / pieces.max(1) } else { ROUNDS_MAX };
+        rounds.min(most).clamp(1, ROUNDS_MAX)
     }
 
     fn local_dir(&self) -> &Path {
@@ -398,7 +410,7 @@ impl<'a> Setup<'a> {
     /// Made here, so that the clients only open them.
     fn create(&mut self, turn: Turn, pattern: &Pattern) -> Result<()> {
         let dir = if turn == Turn::Local { self.local_dir() } else { self.scratch.path() };
-        warm_memory(dir, pattern.file_bytes() * self.rounds(pattern))?;
+        warm_memory(dir, pattern.file_bytes() * self.rounds(turn, pattern))?;
         for place in self.places(turn, pattern) {
             match place {
                 Place::Local { path } => {
@@ -454,8 +466,8 @@ impl<'a> Setup<'a> {
         let mut counters = Counters::default();
         phase.done.iter().for_each(|done| counters += done.counters);
         Ok(Sample {
-            bytes: pattern.bytes() * self.rounds(pattern),
-            pieces: pattern.pieces() * self.rounds(pattern),
+            bytes: pattern.bytes() * self.rounds(turn, pattern),
+            pieces: pattern.pieces() * self.rounds(turn, pattern),
             seconds: phase.seconds,
             client_cpu_s: phase.cpu_s,
             server_cpu_s: self.testbed.server_cpu_s() - before,
@@ -479,10 +491,12 @@ impl<'a> Setup<'a> {
     }
 
     fn check_files(&mut self, turn: Turn, pattern: &Pattern, salt: u64) -> Result<()> {
-        let places = match turn {
-            Turn::Weft(transport, _) => self.places(Turn::Weft(transport, How::List), pattern),
-            Turn::Local => self.places(turn, pattern),
-        };
+        let mut places = self.places(turn, pattern);
+        for place in &mut places {
+            if let Place::Weft { how, .. } = place {
+                *how = How::List;
+            }
+        }
         self.all(turn, pattern, |rank| AccessTask::CheckFiles {
             places: places.clone(),
             block: block(pattern, rank),

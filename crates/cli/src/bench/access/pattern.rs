@@ -123,11 +123,15 @@ impl Pattern {
         self.file_bytes() == self.bytes()
     }
 
-    /// The same with at most so many pieces of each rank, where a pattern can be measured by a part of it.
+    /// The same with at most about so many pieces of each rank, where a pattern can be measured by a part of it.
     pub fn at_most(&self, pieces_max: u64) -> Pattern {
         match self.clone() {
             Pattern::Random { ranks, pieces, piece_bytes, file_bytes, seed } => {
                 Pattern::Random { ranks, pieces: pieces.min(pieces_max), piece_bytes, file_bytes, seed }
+            }
+            Pattern::Pieces { ranks, pieces, piece_bytes, steps } => {
+                let steps = steps.min(pieces_max / pieces.max(1)).max(1);
+                Pattern::Pieces { ranks, pieces, piece_bytes, steps }
             }
             other => other,
         }
@@ -402,6 +406,17 @@ mod tests {
             assert_eq!(pattern.covers_file(), times.iter().all(|times| *times == 1), "{pattern:?}");
             // Neighbours may touch.
             assert!(pieces <= pattern.pieces(), "{pattern:?}: {pieces} of {}", pattern.pieces());
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_pattern_has_few_pieces() {
+        for pattern in all() {
+            let part = pattern.at_most(20);
+            assert!(part.pieces() <= pattern.pieces() && part.covers_file() == pattern.covers_file());
+            if matches!(part, Pattern::Random { .. } | Pattern::Pieces { .. }) {
+                assert!(part.pieces() <= 20 * part.ranks() as u64, "{part:?}");
+            }
         }
     }
 
