@@ -1,7 +1,8 @@
 //! Reads and writes of pieces through the C and Rust interfaces, on real servers, against a model that moves a byte at a time.
 //!
 //! ```text
-//!   operation = (file pieces, memory pieces, front door, nonblocking?)        random; also overlapping, unsorted, empty, beyond the end
+//!   operation = (file pieces, memory pieces, front door, method of access, nonblocking?)
+//!               random; pieces also overlap, are unsorted or empty, and lie beyond the end
 //!   model     : for every byte of the stream: file[f] ◄─► memory[m]
 //!   a byte that several are meant for may be any of these; every other byte is exactly as the model says
 //! ```
@@ -20,14 +21,17 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr::null;
 use types::Tree;
 use weft::*;
-use weft_client::{Client, ConnectOptions, Elements, File, OpenOptions, PendingRaw, Place, Transport, Url};
+use weft_client::{
+    AccessOptions, Client, ConnectOptions, Elements, File, Method, Movement, OpenOptions, PendingRaw, Place,
+    Sieving, Transport, Url,
+};
 use weft_layout::{Extent, Region, Regions, View};
 use weft_tests::Cluster;
 use weft_wire::messages::LayoutWish;
 use weft_wire::security::Key;
 
 /// Unless `$PROPTEST_CASES` says otherwise.
-const CASES: u32 = 150;
+const CASES: u32 = 100;
 const STRIP_BYTES: u32 = 4096;
 
 /// How an operation is asked for.
@@ -105,6 +109,7 @@ struct Operation {
     memory: Side,
     door: Door,
     nonblocking: bool,
+    access: AccessOptions,
     /// Lists have pieces of at most this many bytes, in memory and file.
     piece_bytes_max: (u64, u64),
 }
@@ -188,16 +193,29 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (view_sides(), by_view),
         1 => (range, any_door(&[Door::Cursor])),
     ];
-    (any::<bool>(), sides, any::<bool>(), (20u64..9000, 20u64..9000)).prop_map(
-        |(write, ((file, memory), door), nonblocking, piece_bytes_max)| Operation {
+    (any::<bool>(), sides, any::<bool>(), access(), (20u64..9000, 20u64..9000)).prop_map(
+        |(write, ((file, memory), door), nonblocking, access, piece_bytes_max)| Operation {
             write,
             file,
             memory,
             door,
             nonblocking,
+            access,
             piece_bytes_max,
         },
     )
+}
+
+/// Mostly the default; and one request for each of thousands of pieces only seldom.
+fn access() -> impl Strategy<Value = AccessOptions> {
+    let method = prop_oneof![10 => Just(Method::List), 3 => Just(Method::Sieve), 1 => Just(Method::Multiple)];
+    let movement =
+        proptest::sample::select(&[Movement::Auto, Movement::Auto, Movement::Pack, Movement::Direct][..]);
+    let ways = [Sieving::Auto, Sieving::Auto, Sieving::Each, Sieving::Sieve, Sieving::Mapped];
+    let sieving = proptest::sample::select(ways.to_vec());
+    (method, movement, sieving, 4096u64..100_000).prop_map(|(method, movement, sieving, sieve_bytes)| {
+        AccessOptions { method, movement, sieving, sieve_bytes }
+    })
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -305,6 +323,7 @@ fn waited(mut op: *mut weft_op) -> Result<u64, String> {
 impl Opened {
     /// Does it; the bytes that it says were moved.
     fn perform(&self, operation: &Operation, memory: &mut [u8], bytes: usize) -> Result<u64, String> {
+        self.choose(operation.access);
         match operation.door {
             Door::Lists | Door::ListsAlloc => self.perform_lists(operation, memory, bytes),
             Door::Regions => {
@@ -316,6 +335,31 @@ impl Opened {
             Door::TypedRust => self.perform_typed_in_rust(operation, memory),
             Door::Cursor => self.perform_at_cursor(operation, memory, bytes),
         }
+    }
+
+    /// Chooses how pieces are accessed, on both handles.
+    fn choose(&self, access: AccessOptions) {
+        self.rust.set_access(access);
+        let method = match access.method {
+            Method::List => 0,
+            Method::Multiple => 1,
+            Method::Sieve => 2,
+        };
+        let movement = match access.movement {
+            Movement::Auto => 0,
+            Movement::Multiple => 1,
+            Movement::Pack => 2,
+            Movement::Direct => 3,
+        };
+        let sieving = match access.sieving {
+            Sieving::Auto => 0,
+            Sieving::Each => 1,
+            Sieving::Sieve => 2,
+            Sieving::Mapped => 3,
+        };
+        let access = weft_access { method, movement, sieving, reserved: 0, sieve_bytes: access.sieve_bytes };
+        // SAFETY: the handle is open.
+        assert_eq!(unsafe { weft_set_access(self.c, &access) }, 0, "{}", last_error());
     }
 
     fn perform_lists(&self, operation: &Operation, memory: &mut [u8], bytes: usize) -> Result<u64, String> {
