@@ -7,7 +7,7 @@
 //! ```
 
 use crate::answer::Refusal;
-use weft_layout::{Extent, Layout, LocalRuns, Regions, local_runs};
+use weft_layout::{Extent, Layout, LocalRuns, Regions, local_runs, share_bytes};
 use weft_wire::Status;
 use weft_wire::limits::SHARE_BYTES_MAX;
 
@@ -15,6 +15,9 @@ use weft_wire::limits::SHARE_BYTES_MAX;
 const PIECES_MAX: usize = 4096;
 /// Pieces of the whole file in one request: bounds the time of looking for this server's among them to about a second.
 const REQUEST_PIECES_MAX: u64 = 1 << 28;
+
+/// Up to so many pieces a share is counted in one go.
+const COUNTED_PIECES_MAX: u64 = 1 << 16;
 
 /// A part of a share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -97,7 +100,8 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// One pass over the regions, in turns with the other tasks of the thread where they have many pieces.
+    /// Counted, where all of the share lies below the end of the data file, or none of it does; else by one pass over the
+    /// regions, in turns with the other tasks of the thread where they have many pieces.
     ///
     /// # Errors
     /// More pieces or bytes than one request may have.
@@ -113,13 +117,16 @@ impl Share {
                 format!("{pieces} pieces of the file in one request, at most {REQUEST_PIECES_MAX}; cut it");
             return Err(Refusal::new(Status::TooBig, text));
         }
+        let whole = regions.span().is_some_and(|span| layout.local_size(slot, span.end()) <= local_bytes);
+        if pieces <= COUNTED_PIECES_MAX && (whole || local_bytes == 0) {
+            let bytes = share_bytes(layout, slot, regions);
+            check_bytes(bytes)?;
+            return Ok(Share { bytes, filled_bytes: if whole { bytes } else { 0 } });
+        }
         let mut share = Share { bytes: 0, filled_bytes: 0 };
         for (number, run) in local_runs(layout, slot, regions).enumerate() {
             share.bytes += run.bytes;
-            if share.bytes > SHARE_BYTES_MAX {
-                let text = format!("more than {SHARE_BYTES_MAX} bytes on one server in one request; cut it");
-                return Err(Refusal::new(Status::TooBig, text));
-            }
+            check_bytes(share.bytes)?;
             if run.local_offset < local_bytes {
                 share.filled_bytes = run.share_offset + run.bytes.min(local_bytes - run.local_offset);
             }
@@ -129,6 +136,14 @@ impl Share {
         }
         Ok(share)
     }
+}
+
+fn check_bytes(bytes: u64) -> Result<(), Refusal> {
+    if bytes <= SHARE_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!("more than {SHARE_BYTES_MAX} bytes on one server in one request; cut it");
+    Err(Refusal::new(Status::TooBig, text))
 }
 
 #[cfg(test)]
