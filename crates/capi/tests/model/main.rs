@@ -78,16 +78,22 @@ impl Side {
                 let map = tree.map().repeated(*count);
                 map.displacements.iter().map(|at| (*offset as i64 + at) as u64).collect()
             }
-            Side::View { tree, displacement, position, bytes } => {
-                let map = tree.map();
-                let size = map.displacements.len() as u64;
-                let place = |at: u64| {
-                    let tile = (at / size) as i64 * map.extent();
-                    (*displacement as i64 + tile + map.displacements[(at % size) as usize]) as u64
-                };
-                (*position..position + bytes).map(place).collect()
+            Side::View { position, bytes, .. } => {
+                self.seen().skip(*position as usize).take(*bytes as usize).collect()
             }
         }
+    }
+
+    /// Every byte of a view, without end.
+    fn seen(&self) -> Box<dyn Iterator<Item = u64>> {
+        let Side::View { tree, displacement, .. } = self else { panic!("{self:?} is no view") };
+        let (map, displacement) = (tree.map(), *displacement as i64);
+        let extent = map.extent();
+        Box::new((0..).flat_map(move |tile: i64| {
+            let at: Vec<u64> =
+                map.displacements.iter().map(|at| (displacement + tile * extent + at) as u64).collect();
+            at
+        }))
     }
 
     /// The first `bytes` bytes as the library has them.
@@ -569,6 +575,14 @@ fn run(world: &World, case: &Case) -> Result<(), TestCaseError> {
         let before = noise(2 + index as u64, arena_bytes);
         let mut memory = before.clone();
         let moved = opened.perform(operation, &mut memory, bytes).map_err(TestCaseError::fail)?;
+        if operation.door == Door::Cursor {
+            let written = if operation.write { places.last().map_or(0, |last| last + 1) } else { 0 };
+            let end = written.max(file.len() as u64);
+            let seen = operation.file.seen().take_while(|place| *place < end).count();
+            // SAFETY: the handle is open.
+            let found = unsafe { weft_lseek(opened.c, 0, libc::SEEK_END) };
+            prop_assert_eq!(found, seen as i64, "end of the view of operation {}", index);
+        }
         let mut meant = Meant::new();
         if operation.write {
             for (place, address) in places.iter().zip(&addresses) {
