@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 use weft_client::{Client, OpenOptions, Transport};
+use weft_layout::{Extent, Regions};
 use weft_tests::{Load, Served, resident_bytes, wait_until};
 
 const MIB: u64 = 1 << 20;
@@ -54,5 +55,46 @@ fn a_client_process_takes_little_over_its_buffers() {
         let over = bytes.saturating_sub(buffer_bytes);
         eprintln!("client over {transport}: {} KiB over its buffer", over >> 10);
         assert!(over < 16 * MIB, "{transport}: {over} bytes over a buffer of {buffer_bytes}");
+    }
+}
+
+/// The most memory that a process has had.
+fn peak_bytes(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a living process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a peak");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+}
+
+#[test]
+fn a_list_of_a_million_pieces_takes_little_memory_on_both_sides() {
+    const PIECES: u64 = 1_000_000;
+    const BYTES: u64 = 64;
+    let cluster = Served::start(4);
+    let order = |factor: u64| (0..PIECES).map(move |at| at * factor % 1_000_003 % PIECES);
+    let list = |factor, room| {
+        Regions::list(order(factor).map(|at| Extent::new(at * room, BYTES)).collect::<Vec<_>>())
+    };
+    // Factors without a common divisor with the prime; a few pieces come twice, so writes are from a constant.
+    let (file_side, memory_side) = (list(7919, 2 * BYTES), list(104_729, BYTES + 8));
+    let mut memory = vec![7u8; (PIECES * (BYTES + 8)) as usize];
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let client = cluster.client(transport);
+        let options = OpenOptions::new().read(true).write(true).create(true);
+        let file = client.open("/million", &options).expect("open");
+        file.truncate(PIECES * 2 * BYTES).expect("extended");
+        let pids: Vec<u32> =
+            cluster.names().iter().map(|name| cluster.pid(name)).chain([std::process::id()]).collect();
+        let before: Vec<u64> = pids.iter().map(|pid| peak_bytes(*pid)).collect();
+        // SAFETY: the regions lie within the buffer.
+        unsafe {
+            file.write_raw(memory.as_ptr(), &memory_side, &file_side).expect("written");
+            file.read_raw(memory.as_mut_ptr(), &memory_side, &file_side).expect("read");
+        }
+        assert!(memory.iter().all(|byte| *byte == 7));
+        for (pid, before) in pids.iter().zip(before) {
+            let grown = peak_bytes(*pid) - before;
+            eprintln!("{transport}: process {pid} grew by {} KiB", grown >> 10);
+            assert!(grown < 64 * MIB, "{transport}: {grown} bytes");
+        }
     }
 }

@@ -186,7 +186,8 @@ impl File {
         let file = Regions::contiguous(offset, buffer.len() as u64);
         let memory = memory_of(buffer.as_mut_slice());
         // SAFETY: what is pending keeps the buffer, and gives it back when the transfer is over.
-        let begun = unsafe { Transfer::begin_owned(&self.open, Direction::Read, 0, memory, file) };
+        let begun =
+            unsafe { Transfer::begin_owned(&self.open, Direction::Read, 0, memory, Arc::default(), file) };
         Pending::new(begun, buffer)
     }
 
@@ -195,7 +196,8 @@ impl File {
         let file = Regions::contiguous(offset, buffer.len() as u64);
         let memory = memory_of(&buffer);
         // SAFETY: as above.
-        let begun = unsafe { Transfer::begin_owned(&self.open, Direction::Write, 0, memory, file) };
+        let begun =
+            unsafe { Transfer::begin_owned(&self.open, Direction::Write, 0, memory, Arc::default(), file) };
         Pending::new(begun, buffer)
     }
 
@@ -211,7 +213,9 @@ impl File {
         file: &Regions,
     ) -> Result<Transfer<'static>> {
         // SAFETY: the caller's promise.
-        unsafe { Transfer::begin_owned(&self.open, direction, base, memory.clone(), file.clone()) }
+        unsafe {
+            Transfer::begin_owned(&self.open, direction, base, memory.clone(), Arc::default(), file.clone())
+        }
     }
 
     /// Begins a [`File::read_raw`].

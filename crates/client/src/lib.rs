@@ -29,6 +29,7 @@
 //! open.
 
 mod access;
+mod allocations;
 mod arena;
 mod at;
 mod batch;

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use weft_layout::{Region, Regions};
-use weft_transport::Completion;
+use weft_transport::{Allocation, Completion};
 use weft_wire::messages::{DataSize, ReadReply, SizeRequest, WriteReply, io_flags};
 use weft_wire::security::Capability;
 use weft_wire::{Op, Wire};
@@ -74,6 +74,22 @@ impl<'a> Transfer<'a> {
         memory: &'a Regions,
         regions: &'a Regions,
     ) -> Result<Transfer<'a>, Error> {
+        // SAFETY: the caller's promise.
+        unsafe { Transfer::begin_in(file, direction, base, memory, Arc::default(), regions) }
+    }
+
+    /// The same where it is known what the memory is part of.
+    ///
+    /// # Safety
+    /// As for [`Transfer::begin`].
+    pub(crate) unsafe fn begin_in(
+        file: &Arc<OpenFile>,
+        direction: Direction,
+        base: u64,
+        memory: &'a Regions,
+        allocations: Arc<[Allocation]>,
+        regions: &'a Regions,
+    ) -> Result<Transfer<'a>, Error> {
         let name = |error: Error| error.on(&file.name);
         file.check_access(direction)?;
         check(regions, memory).map_err(name)?;
@@ -91,7 +107,8 @@ impl<'a> Transfer<'a> {
         let sync = if file.sync && direction == Direction::Write { io_flags::SYNC } else { 0 };
         let flags = sync | access.sieving.io_flags();
         let capability = held.capability();
-        let common = Common::new(&file.inner, direction, &capability, flags, access.movement, reach);
+        let movement = access.movement;
+        let common = Common::new(&file.inner, direction, &capability, flags, movement, reach, allocations);
         let total_bytes = regions.total_bytes();
         let mut transfer = Transfer {
             batch: Batch::default(),
@@ -127,13 +144,15 @@ impl<'a> Transfer<'a> {
         direction: Direction,
         base: u64,
         memory: Regions,
+        allocations: Arc<[Allocation]>,
         regions: Regions,
     ) -> Result<Transfer<'static>, Error> {
         let kept = Arc::new((memory, regions));
         // SAFETY: the transfer keeps them, and drops them last.
         let (memory, regions) = unsafe { &*Arc::as_ptr(&kept) };
         // SAFETY: the caller's promise.
-        let mut transfer = unsafe { Transfer::begin(file, direction, base, memory, regions) }?;
+        let begun = unsafe { Transfer::begin_in(file, direction, base, memory, allocations, regions) };
+        let mut transfer = begun?;
         transfer._kept = Some(kept);
         Ok(transfer)
     }

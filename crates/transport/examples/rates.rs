@@ -164,7 +164,7 @@ fn rate(link: &mut dyn Link, base: *mut u8, total_mib: usize, is_put: bool) -> f
             let run =
                 MemoryRun { segment: 0, address, bytes: REQUEST_BYTES as u64, stride_bytes: 0, count: 1 };
             let (body, bulk) =
-                if is_put { (b"r", Bulk::Put(vec![run])) } else { (b"w", Bulk::Get(vec![run])) };
+                if is_put { (b"r", Bulk::put(vec![run])) } else { (b"w", Bulk::get(vec![run])) };
             // SAFETY: the buffer lives until the end of `main`.
             unsafe { link.submit(Header::request(Op::Ping, id), body, bulk) }.expect("a credit is free");
             sent += 1;
@@ -187,7 +187,7 @@ fn latency(link: &mut dyn Link, base: *mut u8) -> f64 {
     for _ in 0..count {
         let run = MemoryRun { segment: 0, address: base as u64, bytes: 4096, stride_bytes: 0, count: 1 };
         // SAFETY: the buffer lives until the end of `main`.
-        unsafe { link.submit(Header::request(Op::Ping, 1), b"p", Bulk::Put(vec![run])) }
+        unsafe { link.submit(Header::request(Op::Ping, 1), b"p", Bulk::put(vec![run])) }
             .expect("a credit is free");
         wait(link, &mut done);
     }

@@ -41,7 +41,7 @@ mod socket;
 mod tcp;
 
 pub use error::{ConnError, FrameError, LinkError, RunsError};
-pub use link::{Bulk, Completion, Link, LinkKind};
+pub use link::{Allocation, Bulk, BulkMemory, Completion, Link, LinkKind};
 pub use listen::{Accepted, Acceptor, ListenError, Listening, Network, listen_tcp, listen_unix};
 pub use memory::{MemoryBulk, MemoryConn, MemoryConnector, MemoryEnd, MemoryFaults, MemoryHub, MemoryLink};
 pub use runs::MemoryRuns;

@@ -1,6 +1,7 @@
 //! The client's side of the seam.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use weft_wire::Header;
 use weft_wire::limits::SHARE_BYTES_MAX;
@@ -9,16 +10,60 @@ use crate::error::LinkError;
 use crate::runs::MemoryRuns;
 use crate::segment::Segment;
 
-/// The memory of a request. Pieces with segment 0 are addresses in this process, whether they lie in a [`Segment`] or not:
-/// a link finds out by itself. With a segment's number the address is an offset in it.
+/// Memory that was allocated as one, in this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Allocation {
+    /// Where it begins.
+    pub address: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// The memory of a request, as far as the caller knows it.
+///
+/// ```text
+///   allocations   [──────────── an array ────────────]
+///   runs             [piece]   [piece]   [piece]
+/// ```
+///
+/// Pieces with segment 0 are addresses in this process, whether they lie in a [`Segment`] or not: a link finds out by itself.
+/// With a segment's number the address is an offset in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BulkMemory {
+    /// The pieces.
+    pub runs: MemoryRuns,
+    /// Allocations that the pieces are parts of, all of them, or none where the caller did not say: a transport that has to
+    /// register memory registers these instead of every piece (NC 4.2.1).
+    pub allocations: Arc<[Allocation]>,
+}
+
+impl From<MemoryRuns> for BulkMemory {
+    fn from(runs: MemoryRuns) -> BulkMemory {
+        BulkMemory { runs, allocations: Arc::default() }
+    }
+}
+
+/// What of the caller's memory a request moves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bulk {
     /// None.
     None,
     /// The server fills these pieces.
-    Put(MemoryRuns),
+    Put(BulkMemory),
     /// The server fetches these pieces.
-    Get(MemoryRuns),
+    Get(BulkMemory),
+}
+
+impl Bulk {
+    /// The server fills pieces of which nothing more is known.
+    pub fn put(runs: MemoryRuns) -> Bulk {
+        Bulk::Put(runs.into())
+    }
+
+    /// The server fetches them.
+    pub fn get(runs: MemoryRuns) -> Bulk {
+        Bulk::Get(runs.into())
+    }
 }
 
 /// The answer to a request.

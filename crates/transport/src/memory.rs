@@ -240,8 +240,8 @@ impl Link for MemoryLink {
     unsafe fn submit(&mut self, mut header: Header, body: &[u8], bulk: Bulk) -> Result<(), LinkError> {
         let (mut runs, is_get) = match bulk {
             Bulk::None => (MemoryRuns::new(), true),
-            Bulk::Put(runs) => (runs, false),
-            Bulk::Get(runs) => (runs, true),
+            Bulk::Put(memory) => (memory.runs, false),
+            Bulk::Get(memory) => (memory.runs, true),
         };
         let bytes = self.segments.resolve(&mut runs)?;
         let mut state = self.wire.lock();

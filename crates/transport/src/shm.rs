@@ -394,8 +394,8 @@ impl Link for ShmLink {
         }
         let (mut runs, is_get) = match bulk {
             Bulk::None => (MemoryRuns::new(), true),
-            Bulk::Put(runs) => (runs, false),
-            Bulk::Get(runs) => (runs, true),
+            Bulk::Put(memory) => (memory.runs, false),
+            Bulk::Get(memory) => (memory.runs, true),
         };
         let bytes = self.segments.resolve(&mut runs)?;
         if bytes <= self.options.inline_bytes_max || matches!(self.reach, Reach::Unknown) {

@@ -10,7 +10,7 @@ use weft_wire::Header;
 
 use crate::channel::{Channel, Payload};
 use crate::error::{ConnError, LinkError};
-use crate::link::{Bulk, Completion, Link, LinkKind};
+use crate::link::{Bulk, BulkMemory, Completion, Link, LinkKind};
 use crate::runs::MemoryRuns;
 use crate::segment::{KnownSegments, Segment};
 use crate::server::{Incoming, PeerInfo, ServerConn, ServerStream, StreamBulk};
@@ -147,11 +147,11 @@ impl Link for TcpLink {
         let nothing = (MemoryRuns::new(), 0);
         let (payload, memory) = match bulk {
             Bulk::None => (Payload::None, nothing),
-            Bulk::Put(mut runs) => {
+            Bulk::Put(BulkMemory { mut runs, .. }) => {
                 let bytes = self.segments.resolve(&mut runs)?;
                 (Payload::None, (runs, bytes))
             }
-            Bulk::Get(mut runs) => {
+            Bulk::Get(BulkMemory { mut runs, .. }) => {
                 let bytes = self.segments.resolve(&mut runs)?;
                 (Payload::Pieces(runs, bytes), nothing)
             }

@@ -39,7 +39,7 @@ fn inline_replies<F: Fixture>() {
     for bytes in [1, 500, 16 << 10] {
         let memory = TestMemory::new(&[(5, bytes / 2, 1), (9, bytes - bytes / 2, 1)]);
         let command = Command { verb: Verb::ReadInline, bytes: bytes as u64, seed: 3, ..Command::default() };
-        let done = call(&mut link, &command.to_bytes(), Bulk::Put(memory.runs()));
+        let done = call(&mut link, &command.to_bytes(), Bulk::put(memory.runs()));
         assert_eq!(done.header.status, Status::Ok);
         assert_eq!(done.delivered_bytes, bytes as u64);
         memory.check(3, bytes as u64);
@@ -88,7 +88,7 @@ fn many_in_flight<F: Fixture>() {
             memory.fill(seed);
         }
         let runs = memory.runs();
-        let bulk = if verb == Verb::Read { Bulk::Put(runs) } else { Bulk::Get(runs) };
+        let bulk = if verb == Verb::Read { Bulk::put(runs) } else { Bulk::get(runs) };
         // Odd delays make replies overtake each other.
         let delay_ms = (at * 7 % 5) as u32;
         let unit_bytes = 65_536;
@@ -134,7 +134,7 @@ fn a_handler_that_leaves_data_unread_harms_nothing<F: Fixture>() {
     for verb in [Verb::Ignore, Verb::Discard, Verb::ReadHalf] {
         memory.fill(1);
         let command = Command { verb, bytes: 1 << 20, unit_bytes: 100_000, seed: 1, ..Command::default() };
-        let done = call(&mut link, &command.to_bytes(), Bulk::Get(memory.runs()));
+        let done = call(&mut link, &command.to_bytes(), Bulk::get(memory.runs()));
         assert_eq!(done.header.status, Status::NoSpace);
         round_trip(&mut link, &mut memory, 50_000, 4);
     }
@@ -151,7 +151,7 @@ fn bad_memory_is_refused_and_the_link_lives<F: Fixture>() {
         (vec![MemoryRun { segment: 0, address: 0, bytes: 1, stride_bytes: 1 << 62, count: 1 << 40 }], false),
         (vec![], true),
     ] {
-        assert_eq!(submit(&mut link, 5, &echo, Bulk::Put(runs)).is_ok(), fits);
+        assert_eq!(submit(&mut link, 5, &echo, Bulk::put(runs)).is_ok(), fits);
     }
     wait_all(&mut link, 1);
     call(&mut link, &echo, Bulk::None);
@@ -163,7 +163,7 @@ fn more_than_was_asked_for_does_not_overrun<F: Fixture>() {
     let memory = TestMemory::new(&[(10, 100_000, 1)]);
     let command =
         Command { verb: Verb::Read, bytes: 150_000, unit_bytes: 60_000, seed: 6, ..Command::default() };
-    submit(&mut link, 1, &command.to_bytes(), Bulk::Put(memory.runs())).unwrap();
+    submit(&mut link, 1, &command.to_bytes(), Bulk::put(memory.runs())).unwrap();
     // A stream is cut by the client; where the server reaches the memory itself it refuses to go beyond it.
     match try_wait(&mut link, 1) {
         Ok(done) => assert_ne!(done[0].header.status, Status::Ok),
@@ -187,9 +187,9 @@ fn segments<F: Fixture>() {
         read_and_write_segment::<F>(&mut link, &segment, runs, start, seed);
     }
     let beyond = MemoryRun { segment: segment.id(), address: 4 << 20, bytes: 1, stride_bytes: 0, count: 1 };
-    assert!(submit(&mut link, 50, &nothing, Bulk::Put(vec![beyond])).is_err());
+    assert!(submit(&mut link, 50, &nothing, Bulk::put(vec![beyond])).is_err());
     link.drop_segment(segment.id()).unwrap();
-    assert!(submit(&mut link, 51, &nothing, Bulk::Put(strided(segment.id(), 0))).is_err());
+    assert!(submit(&mut link, 51, &nothing, Bulk::put(strided(segment.id(), 0))).is_err());
     call(&mut link, &nothing, Bulk::None);
 }
 
@@ -207,7 +207,7 @@ fn read_and_write_segment<F: Fixture>(
     memory.fill(0xee);
     let verb = if F::REACHES_SEGMENTS { Verb::ReadLocal } else { Verb::Read };
     let command = Command { verb, bytes, unit_bytes: 1 << 20, seed, ..Command::default() };
-    let done = call(link, &command.to_bytes(), Bulk::Put(runs.clone()));
+    let done = call(link, &command.to_bytes(), Bulk::put(runs.clone()));
     assert_eq!(done.header.status, Status::Ok, "{}", String::from_utf8_lossy(&done.body));
     assert_eq!(done.delivered_bytes, bytes);
     for piece in 0..600usize {
@@ -219,7 +219,7 @@ fn read_and_write_segment<F: Fixture>(
     }
     for verb in [Verb::Write, if F::REACHES_SEGMENTS { Verb::WriteLocal } else { Verb::Write }] {
         let command = Command { verb, bytes, unit_bytes: 1 << 20, seed, ..Command::default() };
-        let done = call(link, &command.to_bytes(), Bulk::Get(runs.clone()));
+        let done = call(link, &command.to_bytes(), Bulk::get(runs.clone()));
         assert_eq!(done.header.status, Status::Ok, "{}", String::from_utf8_lossy(&done.body));
     }
 }
@@ -235,7 +235,7 @@ fn files_and_mapped_pages<F: Fixture>() {
             if !is_put {
                 memory.fill(8);
             }
-            let bulk = if is_put { Bulk::Put(memory.runs()) } else { Bulk::Get(memory.runs()) };
+            let bulk = if is_put { Bulk::put(memory.runs()) } else { Bulk::get(memory.runs()) };
             let done = call(&mut link, &command.to_bytes(), bulk);
             assert_eq!(done.header.status, Status::Ok, "{verb:?} {}", String::from_utf8_lossy(&done.body));
             memory.check(8, small as u64);
@@ -251,7 +251,7 @@ fn a_server_that_vanishes_is_noticed<F: Fixture>() {
         memory.fill(1);
         let command = Command { verb, bytes: 1 << 20, unit_bytes: 100_000, seed: 1, ..Command::default() };
         let bulk =
-            if verb == Verb::VanishInPut { Bulk::Put(memory.runs()) } else { Bulk::Get(memory.runs()) };
+            if verb == Verb::VanishInPut { Bulk::put(memory.runs()) } else { Bulk::get(memory.runs()) };
         submit(&mut link, 1, &command.to_bytes(), bulk).unwrap();
         let begin = Instant::now();
         let error = try_wait(&mut link, 1).unwrap_err();
@@ -270,7 +270,7 @@ fn a_client_that_vanishes_gets_its_memory_back<F: Fixture>() {
         memory.fill(1);
         let command =
             Command { verb, bytes: 2 << 20, unit_bytes: 4000, seed: 2, yields: true, ..Command::default() };
-        let bulk = if verb == Verb::Read { Bulk::Put(memory.runs()) } else { Bulk::Get(memory.runs()) };
+        let bulk = if verb == Verb::Read { Bulk::put(memory.runs()) } else { Bulk::get(memory.runs()) };
         submit(&mut link, 1, &command.to_bytes(), bulk).unwrap();
         let mut done = Vec::new();
         link.progress(&mut done).unwrap();
@@ -290,7 +290,7 @@ fn nothing_is_taken_before_the_proof<F: Fixture>() {
     let mut link = server.connect_unproven();
     let memory = TestMemory::new(&[(0, 100, 1)]);
     let command = Command { verb: Verb::Echo, ..Command::default() }.to_bytes();
-    submit(&mut link, 1, &command, Bulk::Get(memory.runs())).unwrap();
+    submit(&mut link, 1, &command, Bulk::get(memory.runs())).unwrap();
     match try_wait(&mut link, 1) {
         Ok(done) => assert_eq!(done[0].header.status, Status::TooBig),
         Err(error) => assert!(error.is_fatal()),

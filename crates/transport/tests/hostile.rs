@@ -272,7 +272,7 @@ fn memory_that_is_not_mapped_is_a_clear_error() {
         base as u64
     };
     let run = MemoryRun { segment: 0, address: hole, bytes: bytes as u64, stride_bytes: 0, count: 1 };
-    for (verb, bulk) in [(Verb::Read, Bulk::Put(vec![run.clone()])), (Verb::Write, Bulk::Get(vec![run]))] {
+    for (verb, bulk) in [(Verb::Read, Bulk::put(vec![run.clone()])), (Verb::Write, Bulk::get(vec![run]))] {
         let command = Command { verb, bytes: bytes as u64, unit_bytes: 65_536, ..Command::default() };
         let done = call(&mut link, &command.to_bytes(), bulk);
         assert_eq!(done.header.status, Status::Internal);
@@ -351,7 +351,7 @@ fn staged_requests_wait_for_room_and_large_ones_are_refused() {
         if verb == Verb::Write {
             memory.fill(seed);
         }
-        let bulk = if verb == Verb::Write { Bulk::Get(memory.runs()) } else { Bulk::Put(memory.runs()) };
+        let bulk = if verb == Verb::Write { Bulk::get(memory.runs()) } else { Bulk::put(memory.runs()) };
         let command = Command { verb, bytes, unit_bytes: 1 << 20, seed, ..Command::default() };
         (command.to_bytes(), bulk)
     });
@@ -362,7 +362,7 @@ fn staged_requests_wait_for_room_and_large_ones_are_refused() {
     }
     let large = TestMemory::new(&[(0, bytes as usize + 1, 1)]);
     let command = Command::default().to_bytes();
-    let refused = submit(&mut link, 1, &command, Bulk::Put(large.runs())).unwrap_err();
+    let refused = submit(&mut link, 1, &command, Bulk::put(large.runs())).unwrap_err();
     assert!(matches!(refused, LinkError::TooLarge { .. }) && !refused.is_fatal());
 }
 
@@ -464,7 +464,7 @@ fn a_link_dropped_in_a_forked_child_is_still_the_parents<F: Fixture>() {
         delay_ms: 100,
         ..Command::default()
     };
-    submit(&mut link, 1, &command.to_bytes(), Bulk::Put(memory.runs())).unwrap();
+    submit(&mut link, 1, &command.to_bytes(), Bulk::put(memory.runs())).unwrap();
     // SAFETY: the child drops its own copy of the link; the parent's memory has its own.
     let mut copy = Some(unsafe { std::ptr::read(&link) });
     let begin = Instant::now();
@@ -522,7 +522,7 @@ fn a_request_of_a_client_that_has_died_touches_nothing() {
             delay_ms: 100,
             ..Command::default()
         };
-        submit(&mut link, 1, &command.to_bytes(), Bulk::Put(memory.runs())).unwrap();
+        submit(&mut link, 1, &command.to_bytes(), Bulk::put(memory.runs())).unwrap();
         // SAFETY: ends this process as a kill would.
         unsafe { libc::_exit(7) }
     });

@@ -313,8 +313,7 @@ fn run_all(file: &File, regions: &Regions) -> Result<Vec<Run>> {
     if bytes > RUN_BYTES_MAX {
         bail!("--run reads into memory, at most {RUN_BYTES_MAX} bytes, and this is {bytes}");
     }
-    // Touched before, or the first way alone would pay for the kernel finding the memory.
-    let mut memory = vec![1; bytes as usize];
+    let mut memory = vec![0; bytes as usize];
     let ways = [
         ("planned", Sieving::Auto, 0),
         ("each", Sieving::Each, io_flags::ACCESS_EACH),

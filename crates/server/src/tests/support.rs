@@ -231,7 +231,7 @@ impl<L: Link> Client<L> {
         let runs = runs(&capability.layout, slot, regions, into.as_mut_ptr());
         let header = Header::request(ReadRequest::OP, self.fresh_id());
         // SAFETY: `into` outlives the call.
-        let done = unsafe { self.exchange(header, &request.to_bytes(), Bulk::Put(runs)) }.unwrap();
+        let done = unsafe { self.exchange(header, &request.to_bytes(), Bulk::put(runs)) }.unwrap();
         reply_of::<ReadRequest>(&done)
     }
 
@@ -247,7 +247,7 @@ impl<L: Link> Client<L> {
         let runs = runs(&capability.layout, slot, regions, from.as_ptr().cast_mut());
         let header = Header::request(WriteRequest::OP, self.fresh_id());
         // SAFETY: `from` outlives the call.
-        let done = unsafe { self.exchange(header, &request.to_bytes(), Bulk::Get(runs)) }.unwrap();
+        let done = unsafe { self.exchange(header, &request.to_bytes(), Bulk::get(runs)) }.unwrap();
         reply_of::<WriteRequest>(&done)
     }
 }

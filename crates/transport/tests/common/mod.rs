@@ -599,12 +599,12 @@ pub fn round_trip(link: &mut impl Link, memory: &mut TestMemory, unit_bytes: u32
     let bytes = memory.bytes();
     memory.fill(seed);
     let command = Command { verb: Verb::Write, bytes, unit_bytes, seed, ..Command::default() };
-    let done = call(link, &command.to_bytes(), Bulk::Get(memory.runs()));
+    let done = call(link, &command.to_bytes(), Bulk::get(memory.runs()));
     assert_eq!(done.header.status, Status::Ok, "{}", String::from_utf8_lossy(&done.body));
     memory.check(seed, bytes);
     let seed = seed + 1;
     let command = Command { verb: Verb::Read, bytes, unit_bytes, seed, ..Command::default() };
-    let done = call(link, &command.to_bytes(), Bulk::Put(memory.runs()));
+    let done = call(link, &command.to_bytes(), Bulk::put(memory.runs()));
     assert_eq!(done.header.status, Status::Ok, "{}", String::from_utf8_lossy(&done.body));
     assert_eq!(done.delivered_bytes, bytes);
     memory.check(seed, bytes);
