@@ -290,7 +290,7 @@ impl Typed {
             Place::Elements { offset, elements: Elements { count: self.file_count, datatype } }
         };
         let (memory, file) = file.file.typed_regions(self.memory as *mut u8, memory, place)?;
-        Ok(Request { memory, file })
+        Ok(Request { memory, allocations: None, file })
     }
 }
 
