@@ -108,6 +108,8 @@ pub struct Case {
 
 /// At most so many pieces of each process are accessed by a request each where a pattern can be measured by a part of it.
 const SINGLE_PIECES_MAX: u64 = 20_000;
+/// As many are enough, so that no further file is accessed for the time's sake.
+const SINGLE_PIECES_ENOUGH: u64 = 4_000;
 /// A case is done to at most so many files, one after the other.
 const ROUNDS_MAX: u64 = 32;
 /// The methods of access.
@@ -399,7 +401,7 @@ impl<'a> Setup<'a> {
         }
         let rounds = self.args.least_bytes / pattern.bytes().max(1);
         let pieces = pattern.pieces() / pattern.ranks() as u64;
-        let most = if turn.is_single() { SINGLE_PIECES_MAX / pieces.max(1) } else { ROUNDS_MAX };
+        let most = if turn.is_single() { SINGLE_PIECES_ENOUGH / pieces.max(1) } else { ROUNDS_MAX };
         rounds.min(most).clamp(1, ROUNDS_MAX)
     }
 
