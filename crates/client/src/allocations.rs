@@ -15,26 +15,29 @@ use crate::pending::PendingRaw;
 use crate::transfer::Transfer;
 use crate::window::Direction;
 
-/// Checks that every piece of memory lies in one of the allocations; offsets of both count from `base`.
+/// Checks that every piece of memory lies in the allocations (in one, or in some that touch); offsets of both count from `base`.
 ///
 /// # Errors
 /// Names the first piece that does not.
 fn check(base: u64, memory: &Regions, allocations: &[Extent]) -> Result<Arc<[Allocation]>> {
     let mut sorted = allocations.to_vec();
     sorted.sort_unstable_by_key(|allocation| allocation.offset);
-    // They may overlap and repeat: the greatest end of all that begin no later decides.
-    let mut end = 0;
-    for allocation in &mut sorted {
-        end = allocation.end().max(end);
-        allocation.bytes = end - allocation.offset;
+    // They may overlap and touch: what they cover together, as far as it goes without a gap.
+    let mut covered: Vec<Extent> = Vec::new();
+    for allocation in sorted {
+        match covered.last_mut() {
+            Some(last) if allocation.offset <= last.end() => {
+                last.bytes = last.bytes.max(allocation.end() - last.offset);
+            }
+            _ => covered.push(allocation),
+        }
     }
     let is_inside = |piece: &Extent| {
-        let begun = sorted.partition_point(|allocation| allocation.offset <= piece.offset);
-        begun > 0 && sorted[begun - 1].end() >= piece.end()
+        let begun = covered.partition_point(|extent| extent.offset <= piece.offset);
+        begun > 0 && covered[begun - 1].end() >= piece.end()
     };
     for (number, part) in memory.parts.iter().enumerate() {
         let outside = match part {
-            // Pieces of a list are looked at one by one, for arrays may happen to touch.
             Region::List(extents) => {
                 extents.iter().find(|piece| piece.bytes > 0 && !is_inside(piece)).copied()
             }
@@ -60,8 +63,8 @@ fn check(base: u64, memory: &Regions, allocations: &[Extent]) -> Result<Arc<[All
 }
 
 impl File {
-    /// As [`File::read_raw`], saying what the pieces of memory are parts of: each lies in one of `allocations`, whose offsets
-    /// count from `base` too.
+    /// As [`File::read_raw`], saying what the pieces of memory are parts of: each lies in `allocations` (in one, or in some that
+    /// touch), whose offsets count from `base` too.
     ///
     /// # Errors
     /// Those of [`File::read_raw`], and if a piece is in none of them; nothing is moved then.
@@ -193,7 +196,7 @@ mod tests {
         assert!(inside(&[(0, 10), (10, 10)], &[(0, 10), (10, 10)]), "arrays that happen to touch");
         assert!(!inside(&[(10, 10)], &[(0, 19)]));
         assert!(!inside(&[(10, 10)], &[(11, 100)]));
-        assert!(!inside(&[(10, 10)], &[(0, 15), (15, 15)]), "in one, not across two");
+        assert!(!inside(&[(10, 10)], &[(0, 15), (16, 15)]));
         let rows = Regions::strided(10, 8, [Level { count: 1 << 40, stride_bytes: 100 }]);
         assert!(check(0, &rows, &list(&[(0, 101 << 40)])).is_ok(), "looked at as a whole");
     }
