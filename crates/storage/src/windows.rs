@@ -53,8 +53,10 @@ pub(crate) struct Window {
     /// Where it begins in the data file.
     offset: u64,
     broken: AtomicBool,
-    /// A bit for each page.
+    /// A bit for each page: it was in memory when somebody looked.
     seen: Box<[AtomicU64]>,
+    /// A bit for each page: it was copied from or to, so that the processor finds it without the kernel's help.
+    entered: Box<[AtomicU64]>,
 }
 
 impl Window {
@@ -62,8 +64,8 @@ impl Window {
         let begin = i64::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
         let mapping = Mapping::of_file(fd, begin, WINDOW_BYTES as usize)?;
         let words = mapping.bytes() / guard::page_bytes() / WORD_PAGES;
-        let seen = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Ok(Window { mapping, offset, broken: AtomicBool::new(false), seen })
+        let bitmap = || (0..words).map(|_| AtomicU64::new(0)).collect();
+        Ok(Window { mapping, offset, broken: AtomicBool::new(false), seen: bitmap(), entered: bitmap() })
     }
 
     /// Whether all pages of a range within the window are in memory, as far as is known.
@@ -83,6 +85,23 @@ impl Window {
             page = (word + 1) * WORD_PAGES;
         }
         true
+    }
+
+    /// How many pages of a range were not entered yet; from now on they count as entered.
+    fn enter(&self, start: usize, bytes: usize) -> u64 {
+        let page_bytes = guard::page_bytes();
+        let (first, last) = (start / page_bytes, (start + bytes - 1) / page_bytes);
+        let mut new_pages = 0;
+        for word in first / WORD_PAGES..=last / WORD_PAGES {
+            let begin = word * WORD_PAGES;
+            let mask = bits(first.max(begin) - begin, (last - begin).min(WORD_PAGES - 1));
+            let missing = mask & !self.entered[word].load(Ordering::Relaxed);
+            if missing != 0 {
+                self.entered[word].fetch_or(missing, Ordering::Relaxed);
+                new_pages += u64::from(missing.count_ones());
+            }
+        }
+        new_pages
     }
 
     /// Asks the kernel about the pages of some words: whether all are there, and only if not, which.
@@ -124,6 +143,7 @@ fn bits(first: usize, last: usize) -> u64 {
 pub struct MappedPieces {
     windows: Vec<Arc<Window>>,
     parts: Vec<Part>,
+    pages_to_enter: u64,
 }
 
 /// A piece, or the part of it that is in one window.
@@ -135,6 +155,11 @@ struct Part {
 }
 
 impl MappedPieces {
+    /// Pages that nobody has copied from or to since they were mapped: the kernel has to enter them first.
+    pub fn pages_to_enter(&self) -> u64 {
+        self.pages_to_enter
+    }
+
     /// Where they are, in order. For system calls only, which say so where a page is gone; see also
     /// [`MappedPieces::is_whole`].
     pub fn addresses(&self) -> Vec<(NonNull<u8>, usize)> {
@@ -246,6 +271,7 @@ impl Windows {
     ) -> Option<MappedPieces> {
         let mut windows: Vec<Arc<Window>> = Vec::new();
         let mut parts = Vec::with_capacity(pieces.len());
+        let mut pages_to_enter = 0;
         for piece in pieces {
             let (mut offset, end) = (piece.offset, piece.end());
             while offset < end {
@@ -262,11 +288,12 @@ impl Windows {
                 if !windows[window].is_in_memory(fd, part.start, part.bytes) {
                     return None;
                 }
+                pages_to_enter += windows[window].enter(part.start, part.bytes);
                 parts.push(part);
                 offset += bytes;
             }
         }
-        Some(MappedPieces { windows, parts })
+        Some(MappedPieces { windows, parts, pages_to_enter })
     }
 
     fn get(&self, key: Key, fd: RawFd) -> Option<Arc<Window>> {
@@ -311,6 +338,19 @@ impl Windows {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pages_are_entered_once() {
+        use std::os::fd::AsRawFd;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(1 << 20).unwrap();
+        let window = Window::map(file.as_raw_fd(), 0).unwrap();
+        let page = guard::page_bytes();
+        assert_eq!(window.enter(10, 10), 1);
+        assert_eq!(window.enter(page - 1, 2), 1);
+        assert_eq!(window.enter(0, 130 * page), 128);
+        assert_eq!(window.enter(0, 130 * page), 0);
+    }
 
     #[test]
     fn masks_have_the_bits_from_first_to_last() {

@@ -95,6 +95,7 @@ impl Planner<'_> {
             sync: self.sync,
             cached_fraction,
             mappable: mapped.is_some(),
+            pages_to_enter: mapped.as_ref().map_or(0, MappedPieces::pages_to_enter),
             ..WindowShape::of(self.write, pieces, &groups, local_bytes)
         };
         let choice = choose(&self.model, &self.corrections.borrow(), &shape);
