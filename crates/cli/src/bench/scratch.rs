@@ -32,12 +32,26 @@ pub fn clean_up_when_interrupted() -> Result<()> {
             for cluster in &leftovers.clusters {
                 cluster.stop(Duration::from_secs(2));
             }
+            // Also servers that were only starting, which are in no list yet.
+            kill_children();
             leftovers.dirs.iter().for_each(|dir| remove_in_use(dir));
             std::process::exit(128 + signal);
         }
     };
     std::thread::Builder::new().name("signals".into()).spawn(end).context("cannot wait for signals")?;
     Ok(())
+}
+
+/// Kills what this process has started and not yet waited for.
+fn kill_children() {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    for task in tasks {
+        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()) {
+            // SAFETY: no memory is passed; a child that was not waited for keeps its number.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+    }
 }
 
 /// Removes a directory in which others may make files still, or which its owner may be removing at the same time.
