@@ -66,15 +66,22 @@ impl Server {
         take.then(|| LaneUse::new(least))
     }
 
-    /// Adds a new lane and takes it.
+    /// Adds a new lane and takes it; where others were quicker and there are enough, it is closed again and one of theirs
+    /// is taken.
     pub(crate) fn add(&self, lane: Arc<Lane>, fallback: Option<String>) -> LaneUse {
         let reach = Reach::over(lane.kind(), lane.bulk_bytes_max());
         let mut known = lock(&self.reach);
         *known = Some(known.map_or(reach, |known| known.of_both(reach)));
         drop(known);
         *lock(&self.fallback) = fallback;
+        let mut lanes = lock(&self.lanes);
+        if lanes.len() >= LANES_PER_SERVER_MAX
+            && let Some(least) = lanes.iter().filter(|lane| lane.is_alive()).min_by_key(|lane| lane.users())
+        {
+            return LaneUse::new(least);
+        }
         let lane_use = LaneUse::new(&lane);
-        lock(&self.lanes).push(lane);
+        lanes.push(lane);
         lane_use
     }
 

@@ -28,7 +28,7 @@ pub struct Args {
     /// The file.
     #[arg(value_name = "URL")]
     place: String,
-    /// A block of an array, as DIMS:STARTS:COUNTS:ELEMENT[:ORDER]: the array's size, the block's first index and its size, each
+    /// A block of an array, as `DIMS:STARTS:COUNTS:ELEMENT[:ORDER]`: the array's size, the block's first index and its size, each
     /// with commas between dimensions; the size of an element, or its kind (u8 … u64, i8 … i64, f32, f64, with `be` behind it
     /// where big-endian); C (the default: the last index varies fastest) or F (the first).
     #[arg(long, value_name = "SPEC", value_parser = Subarray::parse, conflicts_with = "bytes")]

@@ -46,7 +46,7 @@ pub struct Args {
     /// A range of this length.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes)]
     bytes: Option<u64>,
-    /// A block of an array, as DIMS:STARTS:COUNTS:ELEMENT[:ORDER]; see `weft dump --help`.
+    /// A block of an array, as `DIMS:STARTS:COUNTS:ELEMENT[:ORDER]`; see `weft dump --help`.
     #[arg(long, value_name = "SPEC", value_parser = Subarray::parse)]
     subarray: Option<Subarray>,
     /// COUNT blocks of BLOCK bytes, each STRIDE bytes behind the one before, as OFFSET:BLOCK:STRIDE:COUNT.

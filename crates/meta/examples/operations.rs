@@ -1,7 +1,7 @@
 //! Rates of single operations on one thread over the embedded engine: what the metadata thread can give at most.
 //!
 //! ```text
-//!   cargo run --release -p weft-meta --example rates -- [FILES] [DIRECTORY]
+//!   cargo run --release -p weft-meta --example operations -- [FILES] [DIRECTORY]
 //! ```
 
 use std::path::PathBuf;
