@@ -40,8 +40,8 @@ const PIECES_MAX: u64 = 1 << 20;
 /// Room in a body for everything but the regions.
 const BODY_REST_BYTES: usize = 256;
 /// Over shared memory, smaller pieces of memory are packed: the kernel pins a page for each piece that a server reaches by itself,
-/// and so in pieces of 1 KiB moves 4 MiB half as fast, of 64 bytes a tenth. Reads of 8 KiB are faster directly. Measured with
-/// the example `pieces`.
+/// and so in pieces of 1 KiB moves 4 MiB half as fast, of 64 bytes a tenth. With four clients on two processors packing still
+/// leads at 8 KiB, by up to two. Measured with `weft bench transfer` and the example `pieces`.
 const PACK_BELOW_BYTES_SHM: u64 = 16 << 10;
 /// The same over TCP: there a piece costs its place in a list of the kernel's, which from 256 bytes on is less than the copy.
 const PACK_BELOW_BYTES_TCP: u64 = 256;
