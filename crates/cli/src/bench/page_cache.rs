@@ -47,7 +47,11 @@ pub fn is_memory(dir: &Path) -> Result<bool> {
 pub fn drop_data_files(dir: &Path) -> Result<u64> {
     let mut left = 0;
     for path in data_files(dir)? {
-        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        // The servers may be removing the files of an access before.
+        let file = match File::open(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            file => file.with_context(|| format!("cannot open {}", path.display()))?,
+        };
         file.sync_data()?;
         // SAFETY: the call takes integers only.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
@@ -63,7 +67,7 @@ fn data_files(dir: &Path) -> Result<Vec<PathBuf>> {
     while let Some((dir, is_data)) = dirs.pop() {
         for entry in std::fs::read_dir(&dir).with_context(|| format!("cannot read {}", dir.display()))? {
             let entry = entry?;
-            let kind = entry.file_type()?;
+            let Ok(kind) = entry.file_type() else { continue };
             if kind.is_dir() {
                 dirs.push((entry.path(), is_data || entry.file_name() == "data"));
             } else if kind.is_file() && is_data {
