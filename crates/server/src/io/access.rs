@@ -253,6 +253,7 @@ mod tests {
                 write: *write,
                 sync: false,
                 wish: *wish,
+                not_in_memory: Default::default(),
             };
             let local_bytes = file.size().unwrap();
             let plan = planner.plan(&file, pieces, local_bytes);
@@ -326,6 +327,7 @@ mod tests {
                             write: true,
                             sync: false,
                             wish,
+                            not_in_memory: Default::default(),
                         };
                         let plan = planner.plan(&file, &pieces, 64 << 10);
                         let mut buffer = vec![round; 500 * 64];
@@ -368,6 +370,7 @@ mod tests {
                 write: false,
                 sync: false,
                 wish: Some(Method::Sieve),
+                not_in_memory: Default::default(),
             };
             let plan = planner.plan(&file, &pieces, 1 << 20);
             let mut buffer = vec![0; 100_000];

@@ -32,7 +32,7 @@ use crate::answer::Refusal;
 use crate::config::SyncMode;
 use crate::meta::unix_s;
 use plan::Planner;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
 use weft_layout::{Extent, Layout};
 use weft_storage::calibrate::Calibration;
@@ -95,7 +95,14 @@ impl<D: Disk> IoPart<D> {
 
     fn planner(&self, write: bool, sync: bool, wish: Option<Method>) -> Planner<'_> {
         let sync = write && (sync || self.sync == SyncMode::Sync);
-        Planner { model: self.calibration.model.get(), corrections: &self.corrections, write, sync, wish }
+        Planner {
+            model: self.calibration.model.get(),
+            corrections: &self.corrections,
+            write,
+            sync,
+            wish,
+            not_in_memory: Cell::new(false),
+        }
     }
 
     /// Checks that `capability` gives `rights` now, and that this server has part `slot` of the file.

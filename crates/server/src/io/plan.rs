@@ -7,7 +7,7 @@
 //!                      ─► groups that sieving would read ─┘
 //! ```
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::time::Duration;
 use weft_layout::Extent;
@@ -50,6 +50,8 @@ pub(super) struct Planner<'a> {
     pub write: bool,
     pub sync: bool,
     pub wish: Option<Method>,
+    /// A unit's pages were not in memory: those of the next ones are not looked for, which would cost each of them as much again.
+    pub not_in_memory: Cell<bool>,
 }
 
 /// The way of access that a request's flags ask for.
@@ -75,8 +77,8 @@ impl Planner<'_> {
             None => bytes <= MAPPED_PIECE_BYTES_MAX * pieces.len() as u64,
         };
         // A write beyond the end would not make the file longer.
-        let mapped =
-            if mappable && !(self.write && span.end() > local_bytes) { file.mapped(pieces) } else { None };
+        let within = !(self.write && span.end() > local_bytes);
+        let mapped = if mappable && within { self.mapped(file, pieces) } else { None };
         let cached_fraction = if mapped.is_some() { 1.0 } else { cached_fraction(file, pieces, span) };
         let waits = cached_fraction < 1.0;
         let groups = match (self.wish, &mapped) {
@@ -101,6 +103,16 @@ impl Planner<'_> {
         let choice = choose(&self.model, &self.corrections.borrow(), &shape);
         let mapped = mapped.filter(|_| choice.method == Method::Mapped);
         Plan { method: choice.method, groups, mapped, waits, chosen: Some((shape, choice)) }
+    }
+
+    /// The pieces at addresses, if all of them are in memory and those of units before were.
+    pub fn mapped<D: Disk>(&self, file: &DataFile<D>, pieces: &[Extent]) -> Option<MappedPieces> {
+        if self.not_in_memory.get() && self.wish.is_none() {
+            return None;
+        }
+        let mapped = file.mapped(pieces);
+        self.not_in_memory.set(mapped.is_none());
+        mapped
     }
 
     /// Notes what a unit took.
@@ -144,7 +156,14 @@ mod tests {
     use weft_storage::{DataFiles, Identity, MemDisk, PlainDisk};
 
     fn planner(corrections: &RefCell<Corrections>, write: bool, wish: Option<Method>) -> Planner<'_> {
-        Planner { model: Arc::default(), corrections, write, sync: false, wish }
+        Planner {
+            model: Arc::default(),
+            corrections,
+            write,
+            sync: false,
+            wish,
+            not_in_memory: Cell::new(false),
+        }
     }
 
     fn strided(count: u64, bytes: u64, stride: u64) -> Vec<Extent> {

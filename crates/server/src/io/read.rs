@@ -127,7 +127,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Puts the unit from the pages of the data file. False if it cannot be had so: a page is not in memory or went (the file
     /// was cut meanwhile), or no window is free.
     async fn put_mapped(&mut self, unit: &Unit) -> Result<bool, Refusal> {
-        let Some(mapped) = self.access.file.mapped(&unit.pieces) else { return Ok(false) };
+        let Some(mapped) = self.planner.mapped(self.access.file, &unit.pieces) else { return Ok(false) };
         self.put_waiting().await?;
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
         let put = unsafe { self.bulk.put_mapped(unit.share_offset, &mapped.addresses()).await };

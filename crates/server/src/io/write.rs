@@ -104,7 +104,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             return Ok(false);
         }
         let file = self.access.file;
-        let Some(mapped) = file.mapped(&unit.pieces) else { return Ok(false) };
+        let Some(mapped) = self.planner.mapped(file, &unit.pieces) else { return Ok(false) };
         self.write_waiting().await?;
         let _turn = file.plain_turn(span).await;
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
