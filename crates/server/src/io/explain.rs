@@ -1,6 +1,6 @@
 //! Telling how requests would be served, and by which cost model.
 
-use super::plan::Planner;
+use super::plan::{Planner, flag_of};
 use super::units::{Share, Units};
 use super::{BUFFERED_UNIT_BYTES, IoPart};
 use crate::answer::{Answer, Refusal};
@@ -134,7 +134,6 @@ impl Told {
     }
 
     fn reply(self, bytes: u64, local_bytes: u64) -> ExplainReply {
-        let bits = [io_flags::ACCESS_EACH, io_flags::ACCESS_SIEVE, io_flags::ACCESS_MAPPED];
         ExplainReply {
             pieces: self.pieces,
             bytes,
@@ -144,7 +143,7 @@ impl Told {
             cached_bytes: self.cached_bytes as u64,
             local_bytes,
             chosen_cost_ns: self.chosen_cost_ns as u64,
-            plans: self.methods.iter().zip(bits).map(|(sum, bit)| sum.report(bit)).collect(),
+            plans: Method::ALL.map(|method| self.methods[method as usize].report(flag_of(method))).to_vec(),
         }
     }
 }

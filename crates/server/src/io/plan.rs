@@ -54,14 +54,18 @@ pub(super) struct Planner<'a> {
     pub not_in_memory: Cell<bool>,
 }
 
+/// The flag by which a request asks for a way of access, and a reply tells that it was used.
+pub(super) fn flag_of(method: Method) -> u32 {
+    match method {
+        Method::Each => io_flags::ACCESS_EACH,
+        Method::Sieve => io_flags::ACCESS_SIEVE,
+        Method::Mapped => io_flags::ACCESS_MAPPED,
+    }
+}
+
 /// The way of access that a request's flags ask for.
 pub(super) fn wish(flags: u32) -> Option<Method> {
-    match flags & io_flags::ACCESS {
-        io_flags::ACCESS_EACH => Some(Method::Each),
-        io_flags::ACCESS_SIEVE => Some(Method::Sieve),
-        io_flags::ACCESS_MAPPED => Some(Method::Mapped),
-        _ => None,
-    }
+    Method::ALL.into_iter().find(|method| flags & io_flags::ACCESS == flag_of(*method))
 }
 
 impl Planner<'_> {

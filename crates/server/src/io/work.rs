@@ -1,6 +1,7 @@
 //! What was done to a data file for one request, for its reply and the server's counters (NC, table 6).
 
 use super::IoPart;
+use super::plan::flag_of;
 use crate::answer::Refusal;
 use crate::counters::Counters;
 use std::sync::Arc;
@@ -44,10 +45,6 @@ pub(super) struct Work {
     begun: Instant,
 }
 
-fn bytes_of(pieces: &[Extent]) -> u64 {
-    pieces.iter().map(|piece| piece.bytes).sum()
-}
-
 impl Work {
     pub fn begin() -> Work {
         Work { counts: [Count::default(); 3], methods: 0, begun: Instant::now() }
@@ -61,29 +58,35 @@ impl Work {
         sum.accessed_bytes += count.accessed_bytes;
     }
 
+    /// Pieces that were accessed for their own bytes and no others, by so many accesses.
+    fn add_pieces(&mut self, method: Method, pieces: &[Extent], reads: usize, writes: usize) {
+        let bytes = pieces.iter().map(|piece| piece.bytes).sum();
+        let (reads, writes) = (reads as u64, writes as u64);
+        self.add(method, Count { reads, writes, wanted_bytes: bytes, accessed_bytes: bytes });
+    }
+
     /// Pieces were read one by one.
     pub fn read_each(&mut self, pieces: &[Extent]) {
-        if pieces.len() > 1 {
-            self.methods |= io_flags::ACCESS_EACH;
-        }
-        let bytes = bytes_of(pieces);
-        let reads = pieces.len() as u64;
-        self.add(Method::Each, Count { reads, writes: 0, wanted_bytes: bytes, accessed_bytes: bytes });
+        self.note_each(pieces);
+        self.add_pieces(Method::Each, pieces, pieces.len(), 0);
     }
 
     /// Pieces were written one by one.
     pub fn wrote_each(&mut self, pieces: &[Extent]) {
+        self.note_each(pieces);
+        self.add_pieces(Method::Each, pieces, 0, pieces.len());
+    }
+
+    /// One contiguous extent is accessed in no particular way.
+    fn note_each(&mut self, pieces: &[Extent]) {
         if pieces.len() > 1 {
-            self.methods |= io_flags::ACCESS_EACH;
+            self.methods |= flag_of(Method::Each);
         }
-        let bytes = bytes_of(pieces);
-        let writes = pieces.len() as u64;
-        self.add(Method::Each, Count { reads: 0, writes, wanted_bytes: bytes, accessed_bytes: bytes });
     }
 
     /// Groups of pieces were read.
     pub fn read_sieved(&mut self, groups: &[Group]) {
-        self.methods |= io_flags::ACCESS_SIEVE;
+        self.methods |= flag_of(Method::Sieve);
         for group in groups {
             let (wanted_bytes, accessed_bytes) = (group.wanted_bytes, group.extent.bytes);
             self.add(Method::Sieve, Count { reads: 1, writes: 0, wanted_bytes, accessed_bytes });
@@ -92,7 +95,7 @@ impl Work {
 
     /// Groups of pieces were written, those with gaps after they were read.
     pub fn wrote_sieved(&mut self, groups: &[Group]) {
-        self.methods |= io_flags::ACCESS_SIEVE;
+        self.methods |= flag_of(Method::Sieve);
         for group in groups {
             let reads = u64::from(group.has_gaps());
             let accessed_bytes = (1 + reads) * group.extent.bytes;
@@ -103,10 +106,8 @@ impl Work {
 
     /// Pieces were copied from or to mapped pages: no accesses.
     pub fn mapped(&mut self, pieces: &[Extent]) {
-        self.methods |= io_flags::ACCESS_MAPPED;
-        let bytes = bytes_of(pieces);
-        let count = Count { reads: 0, writes: 0, wanted_bytes: bytes, accessed_bytes: bytes };
-        self.add(Method::Mapped, count);
+        self.methods |= flag_of(Method::Mapped);
+        self.add_pieces(Method::Mapped, pieces, 0, 0);
     }
 
     /// All of it; also added to the server's counters.
