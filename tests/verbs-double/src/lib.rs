@@ -1,0 +1,1 @@
+//! An adapter that exists in memory only, for tests: it is no RDMA and is not presented as such.
