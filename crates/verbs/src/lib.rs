@@ -139,7 +139,8 @@ pub trait Registration: Send + Sync + 'static {
     fn remote_key(&self) -> u32;
 }
 
-/// A key for peers of its own for a part of a registration.
+/// A key for peers of its own for a part of a registration. It is bound again only after its last key was invalidated, and not
+/// at all after a bind or invalidation that did not end well: then nobody knows which key it has.
 pub trait Window: Send + Sync + 'static {
     /// The key that the next [`Work::Bind`] of this window makes valid; it changes with every bind.
     fn next_key(&mut self) -> u32;
@@ -244,7 +245,8 @@ pub trait Endpoint: Send + 'static {
     /// [`VerbsError::Post`]: the queue is full, a piece too much, or the connection gone.
     ///
     /// # Safety
-    /// The local pieces are registered, live and (for reads) nobody else's until the end of the work is known.
+    /// The local pieces, and the windows and registrations of binds, are live and (for reads) nobody else's until the end of
+    /// the work is known.
     unsafe fn post_send(&mut self, chain: &[SendWork<'_>]) -> Result<(), VerbsError>;
 
     /// Adds receives to the endpoint's own queue; none with [`Receives::Shared`].
@@ -258,6 +260,10 @@ pub trait Endpoint: Send + 'static {
 
     /// The number of its queue pair in [`WorkDone::queue_pair`]; 0 before there is one.
     fn queue_pair(&self) -> u32;
+
+    /// How many bytes one piece of work can have with [`SendWork::inline`]: what was asked for in
+    /// [`EndpointOptions::inline_bytes`], or less where the adapter has less room; 0 before there is a queue pair.
+    fn inline_bytes(&self) -> u32;
 }
 
 /// An address that is listened on.

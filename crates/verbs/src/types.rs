@@ -75,8 +75,9 @@ pub struct DeviceLimits {
     pub on_demand: bool,
 }
 
-/// Registered memory of this process.
+/// Registered memory of this process. Laid out as adapters want it (`struct ibv_sge`), so that lists of it need no copying.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
 pub struct MemoryPiece {
     /// Where.
     pub address: u64,
