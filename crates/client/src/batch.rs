@@ -395,6 +395,7 @@ pub(crate) fn sleep_on(inner: &Inner, batches: &[&Batch]) {
     let reply_timeout = Duration::from_millis(inner.options.reply_timeout_ms);
     let wake_times = batches.iter().map(|batch| batch.prepare_sleep(&waker, now, reply_timeout));
     let wake_at = wake_times.min().unwrap_or(now);
+    batches.iter().flat_map(|batch| batch.lanes_waited_on()).for_each(|lane| lane.prepare_sleep());
     waker.about_to_sleep();
     if batches.iter().any(|batch| batch.any_ready()) {
         return waker.awake(false);
@@ -420,6 +421,7 @@ impl Drop for Batch {
         };
         while self.calls.iter().any(lends) {
             self.progress();
+            self.lanes_waited_on().for_each(|lane| lane.prepare_sleep());
             if !self.calls.iter().any(lends) {
                 return;
             }

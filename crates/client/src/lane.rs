@@ -24,6 +24,7 @@ pub(crate) struct Lane {
     fd: RawFd,
     kind: LinkKind,
     bulk_bytes_max: u64,
+    must_arm: bool,
     generation: u64,
     /// Operations that have chosen it.
     users: AtomicUsize,
@@ -57,6 +58,7 @@ impl Lane {
             fd: link.fd(),
             kind: link.kind(),
             bulk_bytes_max: link.bulk_bytes_max(),
+            must_arm: link.must_arm(),
             generation: fork::generation(),
             users: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
@@ -151,9 +153,25 @@ impl Lane {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return,
         };
+        self.receive(&mut state, |link, done| link.watch(done));
+    }
+
+    /// To be called before a sleep on the descriptor, with nothing in between but another look at the answers.
+    pub(crate) fn prepare_sleep(&self) {
+        // Not `try_lock`: who holds it may be about to leave a descriptor that is not armed.
+        if self.must_arm {
+            self.receive(&mut lock(&self.state), |link, done| link.progress(done));
+        }
+    }
+
+    fn receive(
+        &self,
+        state: &mut LaneState,
+        look: impl FnOnce(&mut dyn Link, &mut Vec<Completion>) -> Result<(), LinkError>,
+    ) {
         let LaneState { link, waiting, done, .. } = &mut *state;
         let Some(link) = link else { return };
-        let result = link.progress(done);
+        let result = look(&mut **link, done);
         self.wants_write.store(link.wants_write(), Ordering::Relaxed);
         for completion in done.drain(..) {
             let id = completion.header.request_id;
@@ -162,7 +180,7 @@ impl Lane {
             }
         }
         if let Err(error) = result {
-            self.fail(&mut state, &error.to_string());
+            self.fail(state, &error.to_string());
         }
     }
 

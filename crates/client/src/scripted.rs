@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,9 @@ struct Script {
     dials: AtomicUsize,
     refuse_dials: AtomicUsize,
     answer_after: Mutex<Duration>,
+    /// Descriptors tell of answers only when they were armed.
+    must_arm: AtomicBool,
+    arms: AtomicUsize,
 }
 
 struct ScriptedLink {
@@ -110,23 +113,39 @@ impl Link for ScriptedLink {
             Act::Break => self.broken = true,
             Act::Silence => {}
         }
-        self.arm();
+        if !self.must_arm() {
+            self.arm();
+        }
         Ok(())
     }
     fn progress(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
-        let now = Instant::now();
-        for (_, completion) in self.answers.extract_if(.., |(at, _)| *at <= now) {
-            self.credits += completion.header.credit;
-            done.push(completion);
-        }
+        let result = self.take_answers(done);
+        self.script.arms.fetch_add(1, Ordering::SeqCst);
         self.arm();
-        if self.broken { Err(LinkError::Closed { peer: "scripted".into() }) } else { Ok(()) }
+        result
+    }
+    fn watch(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
+        if self.must_arm() { self.take_answers(done) } else { self.progress(done) }
+    }
+    fn must_arm(&self) -> bool {
+        self.script.must_arm.load(Ordering::SeqCst)
     }
     fn add_segment(&mut self, _segment: &Segment) -> Result<(), LinkError> {
         Ok(())
     }
     fn drop_segment(&mut self, _id: u16) -> Result<(), LinkError> {
         Ok(())
+    }
+}
+
+impl ScriptedLink {
+    fn take_answers(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
+        let now = Instant::now();
+        for (_, completion) in self.answers.extract_if(.., |(at, _)| *at <= now) {
+            self.credits += completion.header.credit;
+            done.push(completion);
+        }
+        if self.broken { Err(LinkError::Closed { peer: "scripted".into() }) } else { Ok(()) }
     }
 }
 
@@ -255,4 +274,32 @@ fn threads_share_a_bounded_number_of_lanes_and_each_gets_its_own_answer() {
     });
     let lanes = client.transports().into_iter().map(|used| used.connections).max().unwrap();
     assert!((1..=LANES_PER_SERVER_MAX).contains(&lanes), "{lanes} lanes");
+}
+
+#[test]
+fn a_descriptor_that_must_be_armed_is_armed_before_every_sleep_and_not_while_watching() {
+    let (client, script) = client(&[], |options| options.reply_timeout_ms = 20_000);
+    script.must_arm.store(true, Ordering::SeqCst);
+    *lock(&script.answer_after) = Duration::from_millis(3);
+    let begin = Instant::now();
+    for _ in 0..20 {
+        client.ping("io0", &[1]).unwrap();
+    }
+    let arms = script.arms.load(Ordering::SeqCst);
+    assert!(begin.elapsed() < Duration::from_secs(5), "an answer to a sleeper was missed");
+    assert!((20..=60).contains(&arms), "armed {arms} times for 20 sleeps");
+
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| (0..50).for_each(|_| drop(client.ping("io0", &[2]).unwrap())));
+        }
+    });
+    assert!(begin.elapsed() < Duration::from_secs(10), "a wake-up was taken from a sleeper");
+
+    *lock(&script.answer_after) = Duration::ZERO;
+    let before = script.arms.load(Ordering::SeqCst);
+    (0..200).for_each(|_| drop(client.ping("io0", &[3]).unwrap()));
+    let arms = script.arms.load(Ordering::SeqCst) - before;
+    assert!(arms < 100, "armed {arms} times for 200 answers that came at once");
 }

@@ -9,6 +9,16 @@
 //!
 //! Both sides write first and read then, in one total order, so at least one of them sees the other. A thread that has its
 //! lanes for itself never has its eventfd written.
+//!
+//! The descriptor of a lane over RDMA tells of nothing until its completion queue was armed (IB 3.2.4). A thread that watches leaves
+//! it as it is; one that is about to sleep arms it, and looks once more:
+//!
+//! ```text
+//!   watch … watch │ take wake-ups, look, arm, look │ sleeping := true │ ready? │ poll(lanes …)
+//!                 └──────── prepare_sleep ─────────┘
+//! ```
+//!
+//! Wake-ups are taken out of a descriptor only by those who arm it again at once, so a thread that sleeps on it sleeps armed.
 
 use std::cell::RefCell;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

@@ -86,6 +86,7 @@ impl Reach {
             LinkKind::Tcp { .. } => (PACK_BELOW_BYTES_TCP, false),
             // The link packs by itself.
             LinkKind::ShmStaged { .. } => (0, true),
+            LinkKind::Verbs { .. } => (0, true),
             LinkKind::Memory => (0, false),
         };
         Reach { share_bytes_max, pack_below_bytes, shared }

@@ -93,6 +93,15 @@ pub enum LinkKind {
         /// Why the server cannot reach this process's memory.
         reason: String,
     },
+    /// RDMA.
+    Verbs {
+        /// The adapter: "mlx5_0", "rxe0".
+        device: String,
+        /// Its network: "InfiniBand", "RoCE", "iWARP".
+        link_layer: String,
+        /// What happens to memory that nobody registered by name.
+        registration: String,
+    },
     /// In one process, for tests.
     Memory,
 }
@@ -103,6 +112,9 @@ impl std::fmt::Display for LinkKind {
             LinkKind::Tcp { congestion } => write!(f, "tcp {congestion}"),
             LinkKind::ShmDirect => f.write_str("shm direct"),
             LinkKind::ShmStaged { reason } => write!(f, "shm staged: {reason}"),
+            LinkKind::Verbs { device, link_layer, registration } => {
+                write!(f, "verbs {device} {link_layer} {registration}")
+            }
             LinkKind::Memory => f.write_str("memory"),
         }
     }
@@ -143,6 +155,18 @@ pub trait Link: Send {
     /// # Errors
     /// The link has failed and so have all its requests under way.
     fn progress(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError>;
+    /// As [`Link::progress`], for a caller that looks again soon, and calls `progress` before it waits for [`Link::fd`]: where
+    /// [`Link::must_arm`], nothing is armed, and wake-ups are left to those who wait.
+    ///
+    /// # Errors
+    /// As [`Link::progress`].
+    fn watch(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
+        self.progress(done)
+    }
+    /// Whether [`Link::fd`] tells of what comes only after [`Link::progress`] has found nothing and armed it (IB 3.2.4).
+    fn must_arm(&self) -> bool {
+        false
+    }
     /// Makes a segment known, so that requests with pieces in it move without a copy where the transport can.
     ///
     /// # Errors
