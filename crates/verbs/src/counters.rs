@@ -25,6 +25,11 @@ macro_rules! counters {
                 Counts { $($name: self.$name - before.$name),* }
             }
 
+            /// Both together.
+            pub fn plus(&self, other: &Counts) -> Counts {
+                Counts { $($name: self.$name + other.$name),* }
+            }
+
             /// All of them, by name.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name)),*]
