@@ -1,10 +1,9 @@
-//! The suite of all fabrics, over the pretended one.
+//! The checks, in every mode.
 
-#[path = "../../../crates/verbs/tests/suite/mod.rs"]
-mod suite;
+mod checks;
 
+use checks::{Site, checks};
 use std::net::{IpAddr, Ipv4Addr};
-use suite::{Site, checks};
 use weft_verbs_double::{Adapter, Delivery, Pinning, Pretend, PretendOptions};
 
 /// Runs all checks between two hosts, each on a network of its own.
