@@ -210,7 +210,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             Op::Truncate => self.io(op)?.truncate(decode(op, body)?).await,
             Op::Punch => self.io(op)?.punch(decode(op, body)?).await,
             Op::Allocate => self.io(op)?.allocate(decode(op, body)?).await,
-            Op::Explain => self.io(op)?.explain(decode(op, body)?).await,
+            Op::Explain => self.io(op)?.explain(decode(op, body)?, bulk.unit_bytes()).await,
             Op::Calibrate => self.io(op)?.calibrate(&self.shared.name, decode(op, body)?).await,
             Op::RemoveObjects => self.io(op)?.remove_objects(decode(op, body)?).await,
             Op::ListObjects => self.io(op)?.list_objects(decode(op, body)?),

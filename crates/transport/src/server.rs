@@ -29,6 +29,9 @@ const REFUSED_BYTES_MAX: usize = 256 << 10;
 /// How long it may do so.
 const REFUSED_TIMEOUT: Duration = Duration::from_millis(500);
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+/// Unit of transfers that pass through a buffer and are copied out of it by a processor: small enough that it stays in the
+/// processor's cache between the two copies.
+const COPIED_UNIT_BYTES: u64 = 256 << 10;
 
 /// Who is at the other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,11 +116,40 @@ pub trait ServerBulk: 'static {
     /// Whether [`ServerBulk::put_mapped`] and [`ServerBulk::get_mapped`] work.
     fn reaches_mapped(&self) -> bool;
 
+    /// Bytes of a unit that passes through a buffer, as this way to the client's memory likes them best.
+    fn unit_bytes(&self) -> u64 {
+        COPIED_UNIT_BYTES
+    }
+
     /// Moves one unit into the client's memory.
     ///
     /// # Errors
     /// The client is gone, or its memory is not there.
     async fn put(&mut self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError>;
+
+    /// As [`ServerBulk::put`], for the last unit of a request that is going to succeed: it may be moved as late as with the
+    /// reply, so that both take one step, also when the bulk is dropped before it. A reply of a failure leaves open whether
+    /// the unit arrives.
+    ///
+    /// # Errors
+    /// As [`ServerBulk::put`].
+    ///
+    /// # Safety
+    /// The pieces stay, and nobody changes them, as long as `keeper` lives.
+    async unsafe fn put_last(
+        &mut self,
+        share_offset: u64,
+        data: &[(NonNull<u8>, usize)],
+        keeper: Rc<dyn Any>,
+    ) -> Result<(), ConnError> {
+        // SAFETY: as the caller promises; `keeper` lives until the end of this function.
+        let slice = |(base, bytes): &(NonNull<u8>, usize)| unsafe {
+            IoSlice::new(std::slice::from_raw_parts(base.as_ptr(), *bytes))
+        };
+        let put = self.put(share_offset, &data.iter().map(slice).collect::<Vec<_>>()).await;
+        drop(keeper);
+        put
+    }
 
     /// Moves bytes of a file into the client's memory without passing through this process. What the file does not have
     /// (any more) arrives as zeros.

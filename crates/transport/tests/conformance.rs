@@ -46,6 +46,28 @@ fn inline_replies<F: Fixture>() {
     }
 }
 
+fn the_last_unit_is_handed_over<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    for bytes in [1usize, 4096, 60_000, 300_000] {
+        for (verb, status) in [(Verb::HandOverAndFail, Status::NoSpace), (Verb::ReadHandingOver, Status::Ok)]
+        {
+            let memory = TestMemory::new(&[(7, bytes / 3, 1), (900, bytes - bytes / 3, 1)]);
+            let bytes = bytes as u64;
+            let command = Command { verb, bytes, unit_bytes: 70_000, seed: bytes, ..Command::default() };
+            let done = call(&mut link, &command.to_bytes(), Bulk::put(memory.runs()));
+            assert_eq!(done.header.status, status, "{}", String::from_utf8_lossy(&done.body));
+            memory.check_untouched_outside();
+            if status == Status::Ok {
+                assert_eq!(done.delivered_bytes, bytes);
+                memory.check(bytes, bytes);
+            } else {
+                assert_eq!(done.body, b"Ok(())");
+            }
+        }
+    }
+}
+
 fn big_transfers<F: Fixture>() {
     let server = F::start();
     let mut link = server.connect();
@@ -299,8 +321,8 @@ fn nothing_is_taken_before_the_proof<F: Fixture>() {
 
 macro_rules! suite {
     ($($name:ident: $fixture:ty;)*) => { $(mod $name {
-        suite!(@tests $fixture: echo sizes_around_every_threshold inline_replies big_transfers any_shape
-            many_small_pieces many_in_flight credits_bound_the_requests_under_way
+        suite!(@tests $fixture: echo sizes_around_every_threshold inline_replies the_last_unit_is_handed_over
+            big_transfers any_shape many_small_pieces many_in_flight credits_bound_the_requests_under_way
             a_handler_that_leaves_data_unread_harms_nothing bad_memory_is_refused_and_the_link_lives
             more_than_was_asked_for_does_not_overrun segments files_and_mapped_pages
             a_server_that_vanishes_is_noticed a_client_that_vanishes_gets_its_memory_back

@@ -15,6 +15,23 @@ use weft_layout::Extent;
 use weft_storage::cost::{Group, Method, sieve_groups};
 use weft_storage::{Buffer, BufferPool, DataFile, Disk};
 
+/// The buffer for the next part of a transfer of `client`. While a transfer holds the part before, `give_back` is the way to be
+/// rid of it: a further buffer is taken where there is one, so that network and disk overlap; else the same memory again.
+pub(super) async fn next_buffer(
+    pool: &BufferPool,
+    client: u64,
+    want_bytes: usize,
+    give_back: Option<impl Future<Output = Result<(), Refusal>>>,
+) -> Result<Buffer, Refusal> {
+    if let Some(give_back) = give_back {
+        if let Some(buffer) = pool.try_take_more(client, want_bytes) {
+            return Ok(buffer);
+        }
+        give_back.await?;
+    }
+    Ok(pool.take(client, want_bytes).await)
+}
+
 /// One data file, on behalf of one client.
 pub(super) struct Access<'a, D: Disk> {
     pub file: &'a DataFile<D>,

@@ -1,8 +1,8 @@
 //! Telling how requests would be served, and by which cost model.
 
-use super::plan::{Planner, flag_of};
+use super::IoPart;
+use super::plan::{Planner, SIEVE_BYTES_MAX, flag_of};
 use super::units::{Share, Units};
-use super::{BUFFERED_UNIT_BYTES, IoPart};
 use crate::answer::{Answer, Refusal};
 use crate::log;
 use std::io;
@@ -13,8 +13,9 @@ use weft_wire::Status;
 use weft_wire::messages::*;
 
 impl<D: Disk> IoPart<D> {
-    /// Plans this server's share of the regions as it would be read or written now through buffers, and touches no data.
-    pub async fn explain(&self, request: ExplainRequest) -> Result<Answer, Refusal> {
+    /// Plans this server's share of the regions as it would be read or written now through buffers of `unit_bytes`, and touches no
+    /// data.
+    pub async fn explain(&self, request: ExplainRequest, unit_bytes: u64) -> Result<Answer, Refusal> {
         let right = if request.write { rights::WRITE } else { rights::READ };
         let (ino, layout) = self.admit(&request.capability, right, request.slot)?;
         if request.flags & !io_flags::SYNC != 0 {
@@ -27,7 +28,7 @@ impl<D: Disk> IoPart<D> {
         let planner = self.planner(request.write, request.flags & io_flags::SYNC != 0, None);
         let mut told = Told::default();
         let mut units = Units::new(&layout, request.slot, &request.regions, end);
-        while let Some(unit) = units.next_at_most(BUFFERED_UNIT_BYTES) {
+        while let Some(unit) = units.next_at_most(unit_bytes) {
             let (shape, choice) = look(&planner, file.as_ref(), &unit.pieces, local_bytes);
             let factor = self.corrections.borrow().factor(choice.method, request.write, shape.is_cached());
             told.add(&shape, &choice, factor);
@@ -67,7 +68,7 @@ fn look<D: Disk>(
     planned.unwrap_or_else(|| {
         let cached = file.is_none_or(|file| pieces.iter().all(|piece| file.resident(*piece)));
         let gap_bytes_max = planner.model.gap_bytes_max(planner.write, cached);
-        let groups = sieve_groups(pieces.iter().copied(), gap_bytes_max, BUFFERED_UNIT_BYTES);
+        let groups = sieve_groups(pieces.iter().copied(), gap_bytes_max, SIEVE_BYTES_MAX);
         let shape = WindowShape {
             sync: planner.sync,
             cached_fraction: f64::from(cached),

@@ -44,8 +44,6 @@ use weft_wire::messages::{DataSize, Time};
 use weft_wire::security::{Capability, Key};
 use work::MethodCounters;
 
-/// Unit of transfers that pass through a buffer: small enough that it stays in a processor's cache between the two copies.
-const BUFFERED_UNIT_BYTES: u64 = 256 << 10;
 /// From this length on pieces that are to be accessed one by one are moved from mapped pages all the same.
 const LONG_PIECE_BYTES: u64 = 16 << 10;
 /// From this length on a piece is sent from the page cache by a system call of its own, which copies nothing; many shorter

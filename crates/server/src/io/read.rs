@@ -1,15 +1,16 @@
 //! Reading: from the data file to the client's memory, unit by unit, as the disk delivers.
 
-use super::access::Access;
+use super::access::{Access, next_buffer};
 use super::memory::memory_of;
 use super::plan::{Planner, wish};
 use super::units::{Share, Unit, Units};
 use super::work::{Work, check_flags};
-use super::{BUFFERED_UNIT_BYTES, DIRECT_PIECE_BYTES, IoPart, LONG_PIECE_BYTES, SENDFILE_PIECE_BYTES};
+use super::{DIRECT_PIECE_BYTES, IoPart, LONG_PIECE_BYTES, SENDFILE_PIECE_BYTES};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
 use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, RawFd};
+use std::rc::Rc;
 use std::time::Instant;
 use weft_storage::cost::Method;
 use weft_storage::{Buffer, Disk};
@@ -40,8 +41,7 @@ impl<D: Disk> IoPart<D> {
         let planner = self.planner(false, false, wish(request.flags));
         let mut payload = Vec::new();
         // A client that described its memory has its data put there, however little it is.
-        let inline_max = INLINE_BYTES_MAX as u64;
-        if filled_bytes.max(bulk.bytes()) <= inline_max && bulk.local(0, filled_bytes).is_none() {
+        if bulk.bytes() == 0 && filled_bytes <= INLINE_BYTES_MAX as u64 {
             payload.resize(filled_bytes as usize, 0);
             let mut at = 0;
             while let Some(unit) = units.next_at_most(filled_bytes) {
@@ -52,7 +52,7 @@ impl<D: Disk> IoPart<D> {
             }
         } else {
             let work = &mut work;
-            let transfer = Transfer { part: self, access, planner, bulk, work, local_bytes, unput: None };
+            let transfer = Transfer { access, planner, bulk, work, local_bytes, unput: None };
             transfer.run(&mut units).await?;
         }
         let body = ReadReply { filled_bytes, local_bytes, work: work.done(self) }.to_bytes();
@@ -62,14 +62,20 @@ impl<D: Disk> IoPart<D> {
 
 /// One read under way.
 struct Transfer<'a, D: Disk, B: ServerBulk> {
-    part: &'a IoPart<D>,
     access: Access<'a, D>,
     planner: Planner<'a>,
     bulk: &'a mut B,
     work: &'a mut Work,
     local_bytes: u64,
     /// A unit that was read into a buffer and not yet put.
-    unput: Option<(u64, usize, Buffer)>,
+    unput: Option<Filled>,
+}
+
+/// A part of a share, in a buffer.
+struct Filled {
+    share_offset: u64,
+    bytes: usize,
+    buffer: Buffer,
 }
 
 impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
@@ -79,7 +85,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             // What is in memory is moved without waiting: other clients get their turn between units.
             weft_reactor::yield_now().await;
         }
-        self.put_waiting().await
+        self.put_last().await
     }
 
     /// By the shortest way there is; see the table in this module's parent.
@@ -144,7 +150,10 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Reads the unit into buffers; while one is filled from the disk, the one before is put.
     async fn read_and_put(&mut self, mut unit: Unit) -> Result<(), Refusal> {
         while unit.bytes > 0 {
-            let mut buffer = self.take_buffer(unit.bytes).await?;
+            let want_bytes = unit.bytes.min(self.bulk.unit_bytes()) as usize;
+            let (pool, client) = (self.access.pool, self.access.client);
+            let give_back = self.unput.is_some().then(|| self.put_waiting());
+            let mut buffer = next_buffer(pool, client, want_bytes, give_back).await?;
             let part = unit.split_front(buffer.len() as u64);
             let bytes = part.bytes as usize;
             let plan = self.planner.plan(self.access.file, &part.pieces, self.local_bytes);
@@ -152,9 +161,9 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             let begun = Instant::now();
             let read = self.access.fill(&plan, &part.pieces, &memory, self.work);
             match self.unput.take() {
-                Some((share_offset, bytes, filled)) => {
-                    let slices = [IoSlice::new(&filled[..bytes])];
-                    let (put, read) = both(self.bulk.put(share_offset, &slices), read).await;
+                Some(before) => {
+                    let slices = [IoSlice::new(&before.buffer[..before.bytes])];
+                    let (put, read) = both(self.bulk.put(before.share_offset, &slices), read).await;
                     put?;
                     read?;
                 }
@@ -163,27 +172,24 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
                     self.planner.observe(&plan, begun.elapsed());
                 }
             }
-            self.unput = Some((part.share_offset, bytes, buffer));
+            self.unput = Some(Filled { share_offset: part.share_offset, bytes, buffer });
         }
         Ok(())
     }
 
-    /// A further buffer where there is one, else the one that is held, after it was put.
-    async fn take_buffer(&mut self, bytes: u64) -> Result<Buffer, Refusal> {
-        let want = bytes.min(BUFFERED_UNIT_BYTES) as usize;
-        let client = self.access.client;
-        if self.unput.is_some() {
-            if let Some(buffer) = self.part.pool.try_take_more(client, want) {
-                return Ok(buffer);
-            }
-            self.put_waiting().await?;
+    async fn put_waiting(&mut self) -> Result<(), Refusal> {
+        if let Some(Filled { share_offset, bytes, buffer }) = self.unput.take() {
+            self.bulk.put(share_offset, &[IoSlice::new(&buffer[..bytes])]).await?;
         }
-        Ok(self.part.pool.take(client, want).await)
+        Ok(())
     }
 
-    async fn put_waiting(&mut self) -> Result<(), Refusal> {
-        if let Some((share_offset, bytes, buffer)) = self.unput.take() {
-            self.bulk.put(share_offset, &[IoSlice::new(&buffer[..bytes])]).await?;
+    /// Hands the part that waits over with its buffer: it may go out with the reply.
+    async fn put_last(mut self) -> Result<(), Refusal> {
+        if let Some(Filled { share_offset, bytes, mut buffer }) = self.unput.take() {
+            let memory = [memory_of(&mut buffer[..bytes])];
+            // SAFETY: the memory is the buffer's, which is nobody else's until it is dropped.
+            unsafe { self.bulk.put_last(share_offset, &memory, Rc::new(buffer)).await }?;
         }
         Ok(())
     }

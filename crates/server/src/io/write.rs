@@ -1,11 +1,11 @@
 //! Writing: from the client's memory to the data file, unit by unit, as the bytes arrive.
 
-use super::access::Access;
+use super::access::{Access, next_buffer};
 use super::memory::memory_of;
 use super::plan::{Planner, span, wish};
 use super::units::{Share, Unit, Units};
 use super::work::{Work, check_flags};
-use super::{BUFFERED_UNIT_BYTES, DIRECT_PIECE_BYTES, IoPart};
+use super::{DIRECT_PIECE_BYTES, IoPart};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
 use std::io::IoSliceMut;
@@ -43,8 +43,7 @@ impl<D: Disk> IoPart<D> {
         let access = Access { file: &file, pool: &self.pool, client };
         let planner = self.planner(true, sync, wish(request.flags));
         let local_bytes = file.size()?;
-        let transfer =
-            Transfer { part: self, access, planner, bulk, work: &mut work, local_bytes, unwritten: None };
+        let transfer = Transfer { access, planner, bulk, work: &mut work, local_bytes, unwritten: None };
         transfer.run(&mut units).await?;
         self.settle(Some(&file), sync).await?;
         let reply =
@@ -55,7 +54,6 @@ impl<D: Disk> IoPart<D> {
 
 /// One write under way.
 struct Transfer<'a, D: Disk, B: ServerBulk> {
-    part: &'a IoPart<D>,
     access: Access<'a, D>,
     planner: Planner<'a>,
     bulk: &'a mut B,
@@ -123,7 +121,10 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Fetches the unit into buffers; while one is filled from the client, the one before is written.
     async fn get_and_write(&mut self, mut unit: Unit) -> Result<(), Refusal> {
         while unit.bytes > 0 {
-            let mut buffer = self.take_buffer(unit.bytes).await?;
+            let want_bytes = unit.bytes.min(self.bulk.unit_bytes()) as usize;
+            let (pool, client) = (self.access.pool, self.access.client);
+            let give_back = self.unwritten.is_some().then(|| self.write_waiting());
+            let mut buffer = next_buffer(pool, client, want_bytes, give_back).await?;
             let part = unit.split_front(buffer.len() as u64);
             let mut slices = [IoSliceMut::new(&mut buffer[..part.bytes as usize])];
             let get = self.bulk.get(part.share_offset, &mut slices);
@@ -140,19 +141,6 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             self.unwritten = Some((part, buffer));
         }
         Ok(())
-    }
-
-    /// A further buffer where there is one, else the one that is held, after it was written.
-    async fn take_buffer(&mut self, bytes: u64) -> Result<Buffer, Refusal> {
-        let want = bytes.min(BUFFERED_UNIT_BYTES) as usize;
-        let client = self.access.client;
-        if self.unwritten.is_some() {
-            if let Some(buffer) = self.part.pool.try_take_more(client, want) {
-                return Ok(buffer);
-            }
-            self.write_waiting().await?;
-        }
-        Ok(self.part.pool.take(client, want).await)
     }
 
     async fn write_waiting(&mut self) -> Result<(), Refusal> {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -43,6 +44,10 @@ pub enum Verb {
     Echo,
     /// Put the pattern in units.
     Read,
+    /// The same, the last unit with its keeper.
+    ReadHandingOver,
+    /// The same, and then fail.
+    HandOverAndFail,
     /// Get in units and compare.
     Write,
     ReadInline,
@@ -58,9 +63,11 @@ pub enum Verb {
     VanishInGet,
 }
 
-const VERBS: [Verb; 14] = [
+const VERBS: [Verb; 16] = [
     Verb::Echo,
     Verb::Read,
+    Verb::ReadHandingOver,
+    Verb::HandOverAndFail,
     Verb::Write,
     Verb::ReadInline,
     Verb::ReadLocal,
@@ -163,6 +170,11 @@ async fn obey<C: ServerConn>(conn: &C, command: &Command, bulk: C::Bulk) -> Answ
     let result = match command.verb {
         Verb::Echo => Ok(()),
         Verb::Read => put_units(command, bulk, command.bytes).await,
+        Verb::ReadHandingOver => put_and_hand_over(command, bulk).await,
+        Verb::HandOverAndFail => {
+            let result = put_and_hand_over(command, bulk).await;
+            return Answer::Fails(Status::NoSpace, format!("{result:?}"));
+        }
         Verb::Write => get_units(command, bulk, command.bytes).await,
         Verb::ReadInline => {
             return Answer::Inline(pattern_bytes(command.seed, 0, command.bytes as usize));
@@ -212,6 +224,31 @@ async fn put_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) ->
         done += unit as u64;
     }
     Ok(())
+}
+
+/// Memory that is spoilt when nobody keeps it any more.
+struct Kept(Vec<u8>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.fill(0x5a);
+    }
+}
+
+/// All units but the last are put; that one is handed over, in two pieces.
+async fn put_and_hand_over<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), String> {
+    let unit_bytes = u64::from(command.unit_bytes);
+    let mut done = 0;
+    while command.bytes - done > unit_bytes {
+        let data = pattern_bytes(command.seed, done, unit_bytes as usize);
+        bulk.put(done, &[IoSlice::new(&data)]).await.map_err(|error| error.to_string())?;
+        done += unit_bytes;
+    }
+    let mut kept = Kept(pattern_bytes(command.seed, done, (command.bytes - done) as usize));
+    let (head, tail) = kept.0.split_at_mut((command.bytes - done) as usize / 3);
+    let pieces = [head, tail].map(|part| (NonNull::from(&mut *part).cast(), part.len()));
+    // SAFETY: the pieces are the keeper's, which changes them only when it is dropped.
+    unsafe { bulk.put_last(done, &pieces, Rc::new(kept)) }.await.map_err(|error| error.to_string())
 }
 
 async fn get_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) -> Result<(), String> {
