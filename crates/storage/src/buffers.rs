@@ -20,12 +20,24 @@
 //! **No deadlock.** A task that holds a buffer must not wait for another one: it asks with
 //! [`BufferPool::try_take_more`], which never waits. Then every waiter holds nothing, and whoever holds
 //! something can finish and give it back.
+//!
+//! **Zones.** Server buffers for RDMA are registered memory, pre-registered and reused (IB 3.3.2). There, zones are lists of
+//! buffers of one size each, 64 KiB to 2 MiB; a transfer takes from the list of its size, then of a larger one, and is cut into
+//! smaller ones where there is none. The buddy method does the same and moves memory between the lists: the smallest free block
+//! that fits, else half of a larger one, else less than was asked for; joining the halves undoes the fragments. What is
+//! registered is the block of 2 MiB, the *zone*: with [`BufferPool::keep_zones`] memory comes and goes by whole zones, and a
+//! [`ZoneKeeper`] is told before a zone is used and before it goes.
+//!
+//! ```text
+//!   zone 0, kept from the start │ zone 1, begun when 0 was full │ zone 2, ended after a long idleness │ zone 3, never used
+//! ```
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
+use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
@@ -36,6 +48,10 @@ pub const SHARE_OF_FREE: usize = 2;
 
 /// Block sizes: `BUFFER_BYTES_MIN << order`.
 const ORDERS: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
+/// Calls of `shrink_idle` that a zone outlives unused: registering it again costs more than its memory for half a minute.
+const ZONE_IDLE_CALLS: u8 = 30;
+/// Length of one address space's largest pages, so that a zone can be one.
+const ZONE_ALIGNMENT: usize = BUFFER_BYTES_MAX;
 
 /// A bounded pool of transfer memory for the tasks of one thread. Clones are the same pool.
 #[derive(Clone)]
@@ -58,24 +74,37 @@ pub struct PoolStats {
     pub waiting: usize,
 }
 
+/// Makes zones of a pool known to an adapter, for as long as they have memory. It is called from within the pool, and must
+/// not use it.
+pub trait ZoneKeeper {
+    /// Buffers of this zone are about to be given out: its memory is there, and stays until its end.
+    fn begin(&self, start: NonNull<u8>, bytes: usize);
+
+    /// No buffer of the zone is in use, and its memory is about to go.
+    fn end(&self, start: NonNull<u8>, bytes: usize);
+}
+
 struct PoolState {
     memory: Mapping,
+    granules: Granules,
     /// Free blocks by order, as numbers of their first leaf (a leaf is the smallest block).
     free: [BTreeSet<u32>; ORDERS],
-    leaves: Vec<Leaf>,
     used_bytes: usize,
     held: HashMap<u64, usize>,
     waiters: VecDeque<Rc<Waiter>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Leaf {
-    /// Not backed by memory.
-    Released,
-    /// Backed, and not used since the last `shrink_idle`.
-    Idle,
-    /// Used since the last `shrink_idle`, or still in use.
-    Recent,
+/// The parts in which memory is had from the system and given back: leaves or, where they are kept, zones.
+struct Granules {
+    /// Leaves of one: `1 << order`.
+    order: usize,
+    /// For each, how often `shrink_idle` has found it free since it was used; `None` while it has no memory.
+    idle_calls: Vec<Option<u8>>,
+    /// When it has been found free so often, its memory goes.
+    idle_calls_max: u8,
+    /// So many keep their memory.
+    kept: usize,
+    keeper: Option<Rc<dyn ZoneKeeper>>,
 }
 
 struct Waiter {
@@ -93,18 +122,34 @@ impl BufferPool {
     /// That of `mmap`.
     pub fn new(budget_bytes: usize) -> io::Result<BufferPool> {
         let blocks = (budget_bytes / BUFFER_BYTES_MAX).max(1);
-        let leaves_per_block = BUFFER_BYTES_MAX / BUFFER_BYTES_MIN;
         let mut free: [BTreeSet<u32>; ORDERS] = Default::default();
-        free[ORDERS - 1].extend((0..blocks).map(|block| (block * leaves_per_block) as u32));
+        free[ORDERS - 1].extend((0..blocks).map(|block| (block << (ORDERS - 1)) as u32));
+        let granules = Granules {
+            order: 0,
+            idle_calls: vec![None; blocks << (ORDERS - 1)],
+            idle_calls_max: 1,
+            kept: 0,
+            keeper: None,
+        };
         let state = PoolState {
-            memory: Mapping::anonymous(blocks * BUFFER_BYTES_MAX)?,
+            granules,
+            memory: Mapping::aligned(blocks * BUFFER_BYTES_MAX, ZONE_ALIGNMENT)?,
             free,
-            leaves: vec![Leaf::Released; blocks * leaves_per_block],
             used_bytes: 0,
             held: HashMap::new(),
             waiters: VecDeque::new(),
         };
         Ok(BufferPool { state: Rc::new(RefCell::new(state)) })
+    }
+
+    /// From now on memory is had and given back by zones of 2 MiB, on huge pages where the system has them, and `keeper` told.
+    /// The first `kept` zones (at least one, at most all) begin now and stay to the end of the pool; others begin when they are needed,
+    /// and end when [`BufferPool::shrink_idle`] has found them idle for long.
+    ///
+    /// # Panics
+    /// If a buffer is in use.
+    pub fn keep_zones(&self, kept: usize, keeper: Rc<dyn ZoneKeeper>) {
+        self.state.borrow_mut().keep_zones(kept, keeper);
     }
 
     /// Waits, in turn, for a buffer of `want_bytes` (at most 2 MiB are given), or of less when memory is
@@ -136,8 +181,8 @@ impl BufferPool {
         if self.state.borrow().waiters.is_empty() { self.try_take(client, want_bytes) } else { None }
     }
 
-    /// Gives memory that was not used since the last call back to the system. To be called now and
-    /// then, about once a second.
+    /// Gives memory that was not used since the last call back to the system; of zones that are kept, what was not
+    /// used for 30 calls. To be called now and then, about once a second.
     pub fn shrink_idle(&self) {
         self.state.borrow_mut().shrink_idle();
     }
@@ -145,11 +190,10 @@ impl BufferPool {
     /// What the pool holds now.
     pub fn stats(&self) -> PoolStats {
         let state = self.state.borrow();
-        let committed = state.leaves.iter().filter(|leaf| **leaf != Leaf::Released).count();
         PoolStats {
             budget_bytes: state.memory.bytes(),
             used_bytes: state.used_bytes,
-            committed_bytes: committed * BUFFER_BYTES_MIN,
+            committed_bytes: state.granules.committed() * state.granules.bytes(),
             clients: state.held.len(),
             waiting: state.waiters.len(),
         }
@@ -219,8 +263,7 @@ impl PoolState {
         };
         for order in (0..=highest).rev().filter(within_share) {
             if let Some(leaf) = self.allocate_block(order) {
-                let leaves = leaf as usize..leaf as usize + (1 << order);
-                self.leaves[leaves].fill(Leaf::Recent);
+                self.granules.use_block(leaf, order, &self.memory);
                 self.used_bytes += BUFFER_BYTES_MIN << order;
                 *self.held.entry(client).or_insert(0) += BUFFER_BYTES_MIN << order;
                 return Some((leaf, order));
@@ -255,20 +298,85 @@ impl PoolState {
         self.free[order].insert(leaf);
     }
 
+    fn keep_zones(&mut self, kept: usize, keeper: Rc<dyn ZoneKeeper>) {
+        assert_eq!(self.used_bytes, 0, "zones can be kept only from the beginning");
+        let zones = self.memory.bytes() / BUFFER_BYTES_MAX;
+        self.memory.release(0, self.memory.bytes());
+        self.memory.prefer_huge_pages();
+        self.granules = Granules {
+            order: ORDERS - 1,
+            idle_calls: vec![None; zones],
+            idle_calls_max: ZONE_IDLE_CALLS,
+            kept: kept.clamp(1, zones),
+            keeper: Some(keeper),
+        };
+        for zone in 0..self.granules.kept {
+            self.granules.use_block((zone << (ORDERS - 1)) as u32, ORDERS - 1, &self.memory);
+        }
+    }
+
     fn shrink_idle(&mut self) {
-        for order in 0..ORDERS {
-            for first in self.free[order].iter().map(|leaf| *leaf as usize) {
-                for leaf in first..first + (1 << order) {
-                    match self.leaves[leaf] {
-                        Leaf::Released => {}
-                        Leaf::Recent => self.leaves[leaf] = Leaf::Idle,
-                        Leaf::Idle => {
-                            self.memory.release(leaf * BUFFER_BYTES_MIN, BUFFER_BYTES_MIN);
-                            self.leaves[leaf] = Leaf::Released;
-                        }
-                    }
-                }
+        for order in self.granules.order..ORDERS {
+            // From the end: blocks are given out from the beginning.
+            for first in self.free[order].iter().rev() {
+                self.granules.shrink_free(*first, order, &mut self.memory);
             }
+        }
+    }
+}
+
+impl Granules {
+    fn bytes(&self) -> usize {
+        BUFFER_BYTES_MIN << self.order
+    }
+
+    /// How many have memory.
+    fn committed(&self) -> usize {
+        self.idle_calls.iter().flatten().count()
+    }
+
+    /// The granules of a block.
+    fn of_block(&self, leaf: u32, order: usize) -> std::ops::Range<usize> {
+        let (first, behind) = (leaf as usize, leaf as usize + (1 << order));
+        first >> self.order..((behind - 1) >> self.order) + 1
+    }
+
+    /// Notes that a block is used; a zone that had no memory gets it.
+    fn use_block(&mut self, leaf: u32, order: usize, memory: &Mapping) {
+        for granule in self.of_block(leaf, order) {
+            let before = self.idle_calls[granule].replace(0);
+            if let (None, Some(keeper)) = (before, &self.keeper) {
+                let offset = granule * self.bytes();
+                memory.populate(offset, self.bytes());
+                keeper.begin(memory.at(offset), self.bytes());
+            }
+        }
+    }
+
+    /// Gives the memory of granules of a free block back that were idle for long.
+    fn shrink_free(&mut self, leaf: u32, order: usize, memory: &mut Mapping) {
+        for granule in self.of_block(leaf, order).rev() {
+            let Some(calls) = self.idle_calls[granule] else { continue };
+            if calls < self.idle_calls_max {
+                self.idle_calls[granule] = Some(calls + 1);
+            } else if granule >= self.kept {
+                let offset = granule * self.bytes();
+                if let Some(keeper) = &self.keeper {
+                    keeper.end(memory.at(offset), self.bytes());
+                }
+                memory.release(offset, self.bytes());
+                self.idle_calls[granule] = None;
+            }
+        }
+    }
+}
+
+impl Drop for PoolState {
+    fn drop(&mut self) {
+        let Some(keeper) = &self.granules.keeper else { return };
+        let begun = self.granules.idle_calls.iter().enumerate().filter(|(_, calls)| calls.is_some());
+        for (zone, _) in begun {
+            keeper.end(self.memory.at(zone * BUFFER_BYTES_MAX), BUFFER_BYTES_MAX);
         }
     }
 }
@@ -332,6 +440,20 @@ impl Mapping {
         Self::map(bytes, flags, -1, 0)
     }
 
+    /// The same, beginning at a multiple of `alignment`, which is a power of two.
+    pub(crate) fn aligned(bytes: usize, alignment: usize) -> io::Result<Mapping> {
+        let larger = Mapping::anonymous(bytes + alignment)?;
+        let before = larger.start.align_offset(alignment);
+        let aligned = Mapping { start: larger.start.wrapping_add(before), bytes };
+        let ends = [(larger.start, before), (aligned.start.wrapping_add(bytes), alignment - before)];
+        std::mem::forget(larger);
+        for (start, bytes) in ends.into_iter().filter(|(_, bytes)| *bytes > 0) {
+            // SAFETY: pages of the larger mapping, which nobody knows, outside the aligned part.
+            unsafe { libc::munmap(start.cast(), bytes) };
+        }
+        Ok(aligned)
+    }
+
     /// A shared view of a file. Addresses beyond the file's end are not backed.
     pub(crate) fn of_file(fd: RawFd, offset: i64, bytes: usize) -> io::Result<Mapping> {
         Self::map(bytes, libc::MAP_SHARED, fd, offset)
@@ -353,6 +475,26 @@ impl Mapping {
 
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The place at an offset.
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset < self.bytes);
+        NonNull::new(self.start.wrapping_add(offset)).expect("no mapping begins at zero")
+    }
+
+    /// Asks for huge pages; without them all works the same.
+    fn prefer_huge_pages(&mut self) {
+        // SAFETY: changes no content; the range is this mapping.
+        unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_HUGEPAGE) };
+    }
+
+    /// Makes the memory of a part present.
+    fn populate(&self, offset: usize, bytes: usize) {
+        assert!(offset + bytes <= self.bytes);
+        // SAFETY: within this mapping; the call changes no content. A failure (an old kernel, memory that is short) leaves it to
+        // the first touch, which is what happens to all other memory.
+        unsafe { libc::madvise(self.start.add(offset).cast(), bytes, libc::MADV_POPULATE_WRITE) };
     }
 
     /// Gives the memory of a part that nobody uses back to the system; it reads as zeros again.

@@ -39,7 +39,7 @@ mod residency;
 mod ring_disk;
 mod windows;
 
-pub use buffers::{Buffer, BufferPool, PoolStats};
+pub use buffers::{Buffer, BufferPool, PoolStats, ZoneKeeper};
 pub use data_files::{DataFile, DataFiles, DataFilesStats, RangeTurn};
 pub use directory::{Directory, Identity};
 pub use disk::{Disk, ObjectInfo, Space};
