@@ -182,6 +182,7 @@ fn client(acts: &[Act], change: impl FnOnce(&mut ConnectOptions)) -> (Client, Ar
         id: 0,
         addresses: vec!["scripted:1".to_string()],
         socket_path: String::new(),
+        rdma_addresses: Vec::new(),
     };
     let map = ClusterMapReply {
         cluster_id: [1; 16],

@@ -246,6 +246,7 @@ mod tests {
             id,
             addresses: vec![format!("{name}:1")],
             socket_path: String::new(),
+            rdma_addresses: Vec::new(),
         };
         ClusterMapReply {
             cluster_id: [1; 16],

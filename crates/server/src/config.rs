@@ -20,6 +20,7 @@
 //! addresses = ["127.0.0.1:7401"]
 //! directory = "io0"
 //! sync = "sync"
+//! rdma = "auto"                  # where there are libraries and an adapter
 //! ```
 //!
 //! An I/O server's place among the `[[server]]` entries of its role is its id in the ring. It is part of where every file's
@@ -148,6 +149,26 @@ pub struct ServerConfig {
     /// Time that a thread keeps looking for work before it sleeps: less latency for more processor time.
     #[serde(default)]
     pub spin_us: u32,
+    /// Whether it is to be reached with RDMA, too.
+    #[serde(default)]
+    pub rdma: RdmaMode,
+    /// `host:port` for RDMA, one for each adapter (rail): it listens on all, clients use them together; `addresses` where
+    /// none are given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rdma_addresses: Vec<String>,
+}
+
+/// Whether a server is to be reached with RDMA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RdmaMode {
+    /// Where the libraries and an adapter with its addresses are there; else `weft status` says why not.
+    #[default]
+    Auto,
+    /// No, and clients do not try.
+    Off,
+    /// Yes, or it does not start.
+    Require,
 }
 
 /// What a server serves.
@@ -223,6 +244,17 @@ fn default_buffers_bytes() -> u64 {
     BUFFERS_BYTES_DEFAULT
 }
 
+impl ServerConfig {
+    /// Where it is to listen with RDMA; none if that is off.
+    pub fn addresses_for_rdma(&self) -> &[String] {
+        match (self.rdma, self.rdma_addresses.as_slice()) {
+            (RdmaMode::Off, _) => &[],
+            (_, []) => &self.addresses,
+            (_, given) => given,
+        }
+    }
+}
+
 impl ServerRole {
     /// As in the file and in status.
     pub fn name(self) -> &'static str {
@@ -293,6 +325,8 @@ impl ClusterConfig {
                 disk: DiskChoice::Auto,
                 buffers_bytes: BUFFERS_BYTES_DEFAULT,
                 spin_us: 0,
+                rdma: RdmaMode::Auto,
+                rdma_addresses: Vec::new(),
             })
         };
         let mut servers = vec![server("meta0".into(), ServerRole::Meta, 0, 1)?];
@@ -442,7 +476,7 @@ impl ClusterConfig {
             return wrong("cluster.scrub_interval_s".into(), "it is 0".into(), "3600 scans once an hour");
         }
         let mut names = HashSet::new();
-        let mut addresses = HashSet::new();
+        let (mut addresses, mut rdma_addresses) = (HashSet::new(), HashSet::new());
         for server in &self.servers {
             if !names.insert(server.name.as_str()) {
                 return wrong(
@@ -452,9 +486,13 @@ impl ClusterConfig {
                 );
             }
             self.check_server(server)?;
-            for address in &server.addresses {
-                if !addresses.insert(address.as_str()) {
-                    let key = format!("server {:?}: addresses", server.name);
+            // RDMA has ports of its own: the same address may be in both.
+            for (key, given, used) in [
+                ("addresses", server.addresses.as_slice(), &mut addresses),
+                ("rdma_addresses", server.addresses_for_rdma(), &mut rdma_addresses),
+            ] {
+                if let Some(address) = given.iter().find(|address| !used.insert(address.as_str())) {
+                    let key = format!("server {:?}: {key}", server.name);
                     return wrong(key, format!("{address} is used twice"), "give each server its own port");
                 }
             }
@@ -475,15 +513,16 @@ impl ClusterConfig {
         if server.addresses.is_empty() {
             return wrong("addresses", "there is none".into(), "give one like \"node1:7401\"");
         }
-        for address in &server.addresses {
-            let port = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
-            if port.and_then(|(_, port)| port.parse::<u16>().ok()).is_none_or(|port| port == 0) {
-                return wrong(
-                    "addresses",
-                    format!("{address:?} is not host:port"),
-                    "write it like \"node1:7401\"",
-                );
+        for (key, addresses) in [("addresses", &server.addresses), ("rdma_addresses", &server.rdma_addresses)]
+        {
+            if let Some(address) = addresses.iter().find(|address| !is_host_and_port(address)) {
+                let reason = format!("{address:?} is not host:port");
+                return wrong(key, reason, "write it like \"node1:7401\"");
             }
+        }
+        if server.rdma == RdmaMode::Off && !server.rdma_addresses.is_empty() {
+            let reason = "they are given, and rdma is \"off\"".into();
+            return wrong("rdma_addresses", reason, "remove one of the two");
         }
         let most = if server.role == ServerRole::Meta { 1 } else { THREADS_MAX };
         if server.threads.is_some_and(|threads| threads == 0 || threads > most) {
@@ -497,6 +536,12 @@ impl ClusterConfig {
         }
         Ok(())
     }
+}
+
+/// Whether an address is like "node1:7401".
+fn is_host_and_port(address: &str) -> bool {
+    let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
+    parts.and_then(|(_, port)| port.parse::<u16>().ok()).is_some_and(|port| port > 0)
 }
 
 #[cfg(test)]
@@ -538,12 +583,34 @@ mod tests {
             ("role = \"meta\"", "role = \"io\"", "there is none with role = \"meta\"; add one"),
             ("server_count = 0", "server_cuont = 0", "server_cuont"),
             ("disk = \"auto\"", "disk = \"tape\"", "tape"),
+            ("rdma = \"auto\"", "rdma = \"maybe\"", "maybe"),
+            ("rdma = \"auto\"", "rdma_addresses = [\"ib0\"]", "rdma_addresses: \"ib0\" is not host:port"),
+            (
+                "rdma = \"auto\"",
+                "rdma = \"off\"\nrdma_addresses = [\"ib0:1\"]",
+                "rdma is \"off\"; remove one",
+            ),
+            (
+                "rdma = \"auto\"",
+                "rdma_addresses = [\"127.0.0.1:7402\"]",
+                "rdma_addresses: 127.0.0.1:7402 is used",
+            ),
         ] {
             let text = good.replacen(from, to, 1);
             assert_ne!(text, good, "{from}");
             let error = ClusterConfig::parse(&text, Path::new("/c.toml")).unwrap_err().to_string();
             assert!(error.contains(said) && error.contains("/c.toml"), "{error}");
         }
+    }
+
+    #[test]
+    fn clients_are_told_where_rdma_is_to_be_tried() {
+        let mut server = ClusterConfig::generate(&wanted()).unwrap().servers.remove(1);
+        assert_eq!(server.addresses_for_rdma(), ["127.0.0.1:7401"]);
+        server.rdma_addresses = vec!["ib0:7401".into(), "ib1:7401".into()];
+        assert_eq!(server.addresses_for_rdma(), ["ib0:7401", "ib1:7401"]);
+        server.rdma = RdmaMode::Off;
+        assert!(server.addresses_for_rdma().is_empty());
     }
 
     #[test]

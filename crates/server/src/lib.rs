@@ -31,7 +31,7 @@ mod status;
 mod stop;
 
 pub use config::{
-    ClusterConfig, ClusterId, ConfigError, DiskChoice, Generate, ServerConfig, ServerRole, SyncMode,
+    ClusterConfig, ClusterId, ConfigError, DiskChoice, Generate, RdmaMode, ServerConfig, ServerRole, SyncMode,
 };
 pub use keys::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE, KeyFileError, create_keys, load_key};
 pub use server::{Server, ServerError, run_server};

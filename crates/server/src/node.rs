@@ -69,6 +69,7 @@ fn cluster_map(config: &ClusterConfig) -> ClusterMapReply {
         id: config.id_of(server),
         addresses: server.addresses.clone(),
         socket_path: config.socket_of(server).to_string_lossy().into_owned(),
+        rdma_addresses: server.addresses_for_rdma().to_vec(),
     };
     ClusterMapReply {
         cluster_id: config.cluster.id.0,

@@ -100,6 +100,9 @@ crate::message! {
         pub addresses: Vec<String>,
         /// Path of its Unix socket on its own host; empty where it has none.
         pub socket_path: String,
+        /// `host:port` for RDMA, of each of its adapters; empty where it is not to be used. That it is tried is no promise:
+        /// the server may have no adapter.
+        pub rdma_addresses: Vec<String>,
     }
 
     /// Answer to [`ClusterMapRequest`].
