@@ -46,6 +46,17 @@ pub enum LinkLayer {
     Pretended,
 }
 
+impl std::fmt::Display for LinkLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            LinkLayer::InfiniBand => "InfiniBand",
+            LinkLayer::Roce => "RoCE",
+            LinkLayer::Iwarp => "iWARP",
+            LinkLayer::Pretended => "pretended",
+        })
+    }
+}
+
 /// What an adapter can do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceLimits {
