@@ -346,15 +346,13 @@ impl Endpoint for PretendEndpoint {
         else {
             return Err(self.not_posted(0, errno(libc::EINVAL)));
         };
-        if receives.len() > (*depth - *used) as usize {
-            return Err(self.not_posted(0, errno(libc::ENOMEM)));
-        }
-        *used += receives.len() as u32;
-        posted.extend(receives);
+        let taken = receives.len().min((*depth - *used) as usize);
+        *used += taken as u32;
+        posted.extend(&receives[..taken]);
         let failed = *failed;
         let adapter = &mut state.adapters[index];
-        adapter.charged.posting(&state.costs, receives.len() as u64, receives.len() as u64);
-        Counters::add(&adapter.counters.receives, receives.len() as u64);
+        adapter.charged.posting(&state.costs, taken as u64, taken as u64);
+        Counters::add(&adapter.counters.receives, taken as u64);
         if failed {
             state.flush(self.number);
         }
@@ -362,7 +360,10 @@ impl Endpoint for PretendEndpoint {
             state.receive_came(other);
         }
         state.run();
-        Ok(())
+        match taken == receives.len() {
+            true => Ok(()),
+            false => Err(self.not_posted(taken, errno(libc::ENOMEM))),
+        }
     }
 
     fn queue_pair(&self) -> u32 {

@@ -108,6 +108,7 @@ impl Memory {
         random: &mut Random,
     ) -> io::Result<u32> {
         let slot = match &mut self.pinned {
+            _ if access.contains(Access::ON_DEMAND) => None,
             Some(pinned) => Some(pinned.pin(address, bytes)?),
             None => {
                 check_mapped(address, bytes, access.contains(Access::LOCAL_WRITE))?;
@@ -239,18 +240,7 @@ impl Memory {
     /// The bytes of places in order.
     pub(crate) fn gather(&mut self, places: &[Place]) -> Result<Vec<u8>, Gone> {
         let mut bytes = vec![0; places.iter().map(|place| place.bytes as usize).sum()];
-        let Some(pinned) = &mut self.pinned else {
-            copy_own(Direction::Out, &mut bytes, places)?;
-            return Ok(bytes);
-        };
-        let mut rest = bytes.as_mut_slice();
-        for place in places {
-            let (part, behind) = rest.split_at_mut(place.bytes as usize);
-            if let Some(slot) = place.slot {
-                pinned.copy_out(slot, place.address, part).map_err(|_| Gone)?;
-            }
-            rest = behind;
-        }
+        self.copy(Direction::Out, &mut bytes, places)?;
         Ok(bytes)
     }
 
@@ -263,19 +253,28 @@ impl Memory {
             left -= place.bytes;
         }
         places.retain(|place| place.bytes > 0);
-        let Some(pinned) = &mut self.pinned else { return copy_own(Direction::In, bytes, &places) };
-        let mut rest = &bytes[..];
-        for place in &places {
-            let (part, behind) = rest.split_at(place.bytes as usize);
-            if let Some(slot) = place.slot {
-                pinned.copy_in(slot, place.address, part).map_err(|_| Gone)?;
-            }
+        self.copy(Direction::In, bytes, &places)
+    }
+
+    fn copy(&mut self, direction: Direction, bytes: &mut [u8], places: &[Place]) -> Result<(), Gone> {
+        let Some(pinned) = &mut self.pinned else { return copy_own(direction, bytes, places) };
+        let mut rest = bytes;
+        for place in places {
+            let (part, behind) = rest.split_at_mut(place.bytes as usize);
             rest = behind;
+            match (place.slot, direction) {
+                (None, _) => copy_own(direction, part, &[*place])?,
+                (Some(slot), Direction::Out) => {
+                    pinned.copy_out(slot, place.address, part).map_err(|_| Gone)?
+                }
+                (Some(slot), Direction::In) => pinned.copy_in(slot, place.address, part).map_err(|_| Gone)?,
+            }
         }
         Ok(())
     }
 }
 
+#[derive(Clone, Copy)]
 enum Direction {
     Out,
     In,

@@ -133,8 +133,8 @@ impl PretendShared {
         self.number
     }
 
-    fn error(&self, number: i32) -> VerbsError {
-        VerbsError::Post { device: self.adapter.clone(), posted: 0, source: errno(number) }
+    fn error(&self, posted: usize, number: i32) -> VerbsError {
+        VerbsError::Post { device: self.adapter.clone(), posted, source: errno(number) }
     }
 }
 
@@ -143,23 +143,23 @@ impl SharedReceives for PretendShared {
         let mut state = self.network.lock();
         let state = &mut *state;
         let costs = state.costs;
-        let Some(shared) = state.shared.get_mut(&self.number) else { return Err(self.error(libc::EINVAL)) };
+        let Some(shared) = state.shared.get_mut(&self.number) else {
+            return Err(self.error(0, libc::EINVAL));
+        };
         let known = &mut state.adapters[shared.adapter];
         if known.removed {
-            return Err(self.error(libc::ENODEV));
+            return Err(self.error(0, libc::ENODEV));
         }
-        if receives.len() > (shared.depth - shared.used) as usize {
-            return Err(self.error(libc::ENOMEM));
-        }
-        known.charged.posting(&costs, receives.len() as u64, receives.len() as u64);
-        Counters::add(&known.counters.receives, receives.len() as u64);
-        shared.used += receives.len() as u32;
-        shared.posted.extend(receives);
+        let taken = receives.len().min((shared.depth - shared.used) as usize);
+        known.charged.posting(&costs, taken as u64, taken as u64);
+        Counters::add(&known.counters.receives, taken as u64);
+        shared.used += taken as u32;
+        shared.posted.extend(&receives[..taken]);
         for waiting in std::mem::take(&mut shared.waiting) {
             state.receive_came(waiting);
         }
         state.run();
-        Ok(())
+        if taken == receives.len() { Ok(()) } else { Err(self.error(taken, libc::ENOMEM)) }
     }
 }
 

@@ -36,8 +36,12 @@ pub struct Side<F: Fabric> {
 impl<F: Fabric> Side<F> {
     fn new(endpoint: F::Endpoint) -> Side<F> {
         const DEPTH: u32 = 512;
+        let queue = endpoint.device().completion_queue(DEPTH).expect("a completion queue");
+        Side::with_queue(endpoint, queue)
+    }
+
+    fn with_queue(endpoint: F::Endpoint, queue: F::Queue) -> Side<F> {
         let device = endpoint.device();
-        let queue = device.completion_queue(DEPTH).expect("a completion queue");
         let memory = Mapping::new(MEMORY_BYTES);
         let mut access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         if device.limits().windows {
@@ -163,7 +167,20 @@ pub fn connected<F: Fabric>(site: &Site<F>) -> (Side<F>, Side<F>) {
 /// The same; the server may receive from a shared queue.
 pub fn connected_with<'a, F: Fabric>(
     site: &Site<F>,
-    shared: impl Fn(&F::Device) -> Option<&'a F::Shared> + Send,
+    shared: impl Fn(&F::Device) -> Option<&'a F::Shared>,
+) -> (Side<F>, Side<F>) {
+    connect(site, shared, Side::new)
+}
+
+/// The same; the client's work ends in `queue`.
+pub fn connected_through<F: Fabric>(site: &Site<F>, queue: F::Queue) -> (Side<F>, Side<F>) {
+    connect(site, |_| None, move |endpoint| Side::with_queue(endpoint, queue))
+}
+
+fn connect<'a, F: Fabric>(
+    site: &Site<F>,
+    shared: impl Fn(&F::Device) -> Option<&'a F::Shared>,
+    client: impl FnOnce(F::Endpoint) -> Side<F> + Send,
 ) -> (Side<F>, Side<F>) {
     const RECEIVES: u32 = 64;
     let mut listener = site.server.listen(site.address, 8).expect("listening");
@@ -172,7 +189,7 @@ pub fn connected_with<'a, F: Fabric>(
         let asking = scope.spawn(move || {
             let endpoint =
                 site.client.resolve(address, TrafficClass::default(), PATIENCE).expect("resolving");
-            let mut side = Side::<F>::new(endpoint);
+            let mut side = client(endpoint);
             side.endpoint
                 .create_queue_pair(&OPTIONS, &side.queue, Receives::Own(RECEIVES))
                 .expect("a queue pair");

@@ -46,6 +46,15 @@ impl Mapping {
         assert_eq!(unsafe { libc::mprotect(self.address as *mut _, self.bytes, libc::PROT_READ) }, 0);
     }
 
+    /// Unmaps a page and maps another in its place.
+    pub fn replace_page(&self, offset: usize) {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        let page = (self.address + offset) as *mut _;
+        // SAFETY: the mapping is ours.
+        assert_eq!(unsafe { libc::mmap(page, 4096, protection, flags, -1, 0) }, page);
+    }
+
     /// Puts a hole of a page into it.
     pub fn unmap_page(&self, offset: usize) {
         // SAFETY: the mapping is ours.

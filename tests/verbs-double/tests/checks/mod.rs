@@ -7,4 +7,4 @@ mod link;
 mod memory;
 
 pub use all::checks;
-pub use link::Site;
+pub use link::{OPTIONS, Side, Site, connected, connected_through};
