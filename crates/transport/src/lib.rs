@@ -32,6 +32,7 @@ mod framing;
 mod link;
 mod listen;
 mod memory;
+pub mod registration;
 mod runs;
 mod segment;
 mod server;

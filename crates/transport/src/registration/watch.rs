@@ -1,0 +1,552 @@
+//! Being told when memory of this process is unmapped: `userfaultfd`, used for its events only.
+//!
+//! ```text
+//!   watch(range) ─ UFFDIO_REGISTER, write-protect mode, and nothing is ever protected: no access ever faults
+//!
+//!   any thread:  munmap, mremap, madvise, brk, mmap(MAP_FIXED)      reader thread             lookup (settle)
+//!     │ "changing" + 1   (with the memory map locked)
+//!     │ pages are unmapped, the map is unlocked                      poll
+//!     │ event ───────────────────────────────────────────────────►  read, into the log       changing? read too, wait
+//!     │ woken: "changing" − 1                                        │                        else: the log is complete
+//!     ▼ returns                                                      ▼
+//!                                                    teller thread: caches apply it and deregister
+//! ```
+//!
+//! **Why a lookup cannot miss one.** The pages go, and the address can be given to somebody else, before the event can be read:
+//! having read everything is not enough. But the kernel counts operations under way in the descriptor (it refuses
+//! `UFFDIO_WRITEPROTECT` with `EAGAIN` while there are any, before it looks at anything else), and it begins to count while the
+//! memory map is locked. Whoever has an address that was given anew after an unmapping, sees the count or, if it is down again,
+//! finds the event in the log: it is read and put there under one lock.
+//!
+//! **Case by case.**
+//! - A watched range is unmapped in part, or mapped over (`MAP_FIXED`), or the heap shrinks (`brk`): an event with what was
+//!   unmapped.
+//! - `mremap` that moves, with `MREMAP_DONTUNMAP` too: an event with both places. The old one counts as unmapped. The new one is
+//!   still watched, for nobody: the teller ends that. One that shrinks or grows in place unmaps the tail, or touches nothing.
+//! - `madvise` with `MADV_DONTNEED`, `MADV_FREE`: an event, but before the pages go and with no sign when they are gone. See
+//!   `doubtful` in `cache`.
+//! - `fork`: a child's memory is not watched (no `UFFD_FEATURE_EVENT_FORK`), the parent's stays so. The child's copy of the
+//!   descriptor is closed by a handler, because what is watched would stay so until the last copy is closed.
+//! - `mprotect`: the pages stay; nothing to be told of. A key for writing outlives the right to write, until the program asks for
+//!   a read of a file into memory that it may not write.
+//! - Memory of files, shared memory, huge pages of `hugetlbfs`: can be cut off from elsewhere (`ftruncate`, holes), of which
+//!   nobody tells. Refused, and so not cached.
+//! - What is partly not mapped, or mapped while the watch begins: a range counts as watched only if the kernel finds each mapping
+//!   in it whole and watched *after* it was registered (`UFFDIO_CONTINUE` says `EINVAL` for such a range of private memory,
+//!   `ENOENT` for any other, and does nothing).
+//! - A range begins and ends inside of mappings: the kernel cuts them at the edges and joins them when the watch ends. If there
+//!   would be too many mappings, it refuses, and the memory is not cached.
+//! - Two buffers on one page: ranges are whole pages, and ranges may overlap. A page is watched until no range has it.
+//!
+//! **What is not told**, and so must not be done to buffers: `shmat` with `SHM_REMAP` over them, and `MADV_GUARD_INSTALL` (6.13)
+//! on their pages.
+//!
+//! **Why nothing can wait for ever.** A thread that unmaps waits, possibly with locks of the program's or the allocator's, until
+//! its event is read. So the reader takes no lock but the log's, allocates nothing and frees nothing; whoever has the log's lock
+//! does not either. All signals are blocked in it. Caches are told by another thread, which may wait like any other.
+//!
+//! Kernels: 5.13 or later on x86, by any user (the descriptor is one for user faults only, which `vm.unprivileged_userfaultfd`
+//! does not restrict); `/dev/userfaultfd` (6.1) where the call is forbidden. At the start everything above is tried out on a few
+//! pages; if anything is different, there is no watching.
+
+mod trial;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::coverage::Coverage;
+use super::group::PageRange;
+use super::home::Home;
+use super::{holes, page_bytes};
+use crate::socket::{checked, owned};
+
+/// Changes that the log holds; a cache that is further behind drops everything.
+const LOG_CHANGES: usize = 4096;
+/// Looks at whether something is being unmapped, before a lookup does without the cache.
+const SETTLE_LOOKS: u32 = 200;
+/// The first of these without sleeping in between.
+const SETTLE_LOOKS_AWAKE: u32 = 50;
+const SETTLE_SLEEP: Duration = Duration::from_micros(20);
+
+/// `linux/userfaultfd.h`.
+mod kernel {
+    pub const USER_MODE_ONLY: libc::c_int = 1;
+    pub const IOC_NEW: libc::c_ulong = 0xaa00;
+    pub const API: u64 = 0xaa;
+    pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
+    pub const FEATURE_EVENT_REMAP: u64 = 1 << 2;
+    pub const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
+    pub const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
+    pub const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
+    pub const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+    pub const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
+    pub const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
+    pub const UFFDIO_CONTINUE: libc::c_ulong = 0xc020_aa07;
+    pub const REGISTER_MODE_WP: u64 = 2;
+    /// A bit of the operations that a range allows: not with huge pages of `hugetlbfs` in it.
+    pub const ALLOWS_ZEROPAGE: u64 = 1 << 4;
+    pub const EVENT_REMAP: u8 = 0x14;
+    pub const EVENT_REMOVE: u8 = 0x15;
+    pub const EVENT_UNMAP: u8 = 0x16;
+
+    /// `struct uffd_msg`; the arguments by position.
+    #[repr(C)]
+    #[derive(Clone, Copy)]
+    pub struct Message {
+        pub event: u8,
+        pub reserved: [u8; 7],
+        pub arguments: [u64; 3],
+    }
+}
+
+/// What has happened to memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// The pages that were there are not any more.
+    Unmapped(PageRange),
+    /// The pages that are there were given back, or are just about to be.
+    Emptied(PageRange),
+    /// So much that it is not known.
+    Unknown,
+}
+
+/// Who wants to know at once.
+pub trait Told: Send + Sync {
+    /// There is something in the log.
+    fn told(&self);
+}
+
+#[derive(Clone, Copy)]
+enum Record {
+    Change(Change),
+    /// Watched memory is there now, for nobody.
+    Moved(PageRange),
+}
+
+/// What was read, in order; number n lies at n modulo the length. Nothing here allocates.
+struct Log {
+    records: Box<[Record; LOG_CHANGES]>,
+    next: u64,
+}
+
+impl Log {
+    fn push(&mut self, record: Record) {
+        self.records[(self.next % LOG_CHANGES as u64) as usize] = record;
+        self.next += 1;
+    }
+
+    /// The next one that a reader has not seen; `None` in the option if it is too late for some.
+    fn after(&self, seen: &mut u64) -> Option<Option<Record>> {
+        if *seen == self.next {
+            return None;
+        }
+        if self.next - *seen > LOG_CHANGES as u64 {
+            *seen = self.next;
+            return Some(None);
+        }
+        *seen += 1;
+        Some(Some(self.records[((*seen - 1) % LOG_CHANGES as u64) as usize]))
+    }
+}
+
+struct Inner {
+    descriptor: OwnedFd,
+    wake: OwnedFd,
+    log: Mutex<Log>,
+    news: Condvar,
+    is_stopping: AtomicBool,
+    watched: Mutex<Coverage>,
+    told: Mutex<Vec<Weak<dyn Told>>>,
+}
+
+/// The watcher of a process; there is one, because memory can be watched by one descriptor only.
+pub struct Watcher {
+    inner: Arc<Inner>,
+    home: Home,
+    reader: Option<JoinHandle<()>>,
+    teller: Option<JoinHandle<()>>,
+}
+
+/// A range that is watched. Ends when it is dropped.
+pub struct Watch {
+    watcher: Arc<Watcher>,
+    range: PageRange,
+    is_on: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+static CURRENT: Mutex<Weak<Watcher>> = Mutex::new(Weak::new());
+/// For the handler in forked children.
+static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn close_in_child() {
+    let descriptor = DESCRIPTOR.swap(-1, Ordering::Relaxed);
+    if descriptor >= 0 {
+        // SAFETY: the child's copy; nothing in the child uses it (see `Home`).
+        unsafe { libc::close(descriptor) };
+    }
+}
+
+impl Watcher {
+    /// The one of this process; started if there is none.
+    ///
+    /// # Errors
+    /// Why memory cannot be watched here.
+    pub fn of_this_process() -> Result<Arc<Watcher>, String> {
+        let mut current = lock_after_fork(&CURRENT)?;
+        if let Some(watcher) = current.upgrade().filter(|watcher| watcher.home.is_here()) {
+            return Ok(watcher);
+        }
+        let watcher = Arc::new(Watcher::start().map_err(|error| format!("userfaultfd: {error}"))?);
+        trial::run(&watcher).map_err(|what| format!("userfaultfd here is different: {what}"))?;
+        *current = Arc::downgrade(&watcher);
+        Ok(watcher)
+    }
+
+    fn start() -> io::Result<Watcher> {
+        static HANDLER: Once = Once::new();
+        // SAFETY: the handler only closes a descriptor.
+        HANDLER.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(close_in_child));
+        });
+        // SAFETY: no memory is passed; the result is new.
+        let wake = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }?;
+        let log = Log { records: Box::new([Record::Change(Change::Unknown); LOG_CHANGES]), next: 0 };
+        let inner = Arc::new(Inner {
+            descriptor: open()?,
+            wake,
+            log: Mutex::new(log),
+            news: Condvar::new(),
+            is_stopping: AtomicBool::new(false),
+            watched: Mutex::new(Coverage::default()),
+            told: Mutex::new(Vec::new()),
+        });
+        DESCRIPTOR.store(inner.descriptor.as_raw_fd(), Ordering::Relaxed);
+        let mut watcher = Watcher { inner: inner.clone(), home: Home::here(), reader: None, teller: None };
+        let reading = inner.clone();
+        watcher.reader = Some(spawn("weft-watch", move || reading.read_until_stopped())?);
+        watcher.teller = Some(spawn("weft-watch-tell", move || inner.tell_until_stopped())?);
+        Ok(watcher)
+    }
+
+    /// Adds one that is told at once, and returns the number of changes that came before.
+    pub fn tell(&self, told: Weak<dyn Told>) -> u64 {
+        let mut all = lock(&self.inner.told);
+        all.retain(|told| told.strong_count() > 0);
+        all.push(told);
+        lock(&self.inner.log).next
+    }
+
+    /// The next change after those that were seen.
+    pub fn next_change(&self, seen: &mut u64) -> Option<Change> {
+        let log = lock(&self.inner.log);
+        loop {
+            match log.after(seen)? {
+                None => return Some(Change::Unknown),
+                Some(Record::Change(change)) => return Some(change),
+                Some(Record::Moved(_)) => {}
+            }
+        }
+    }
+
+    /// Makes sure that everything which was unmapped before this call is in the log. Says `false` if so much is being unmapped
+    /// that it did not come to that.
+    pub fn settle(&self) -> bool {
+        for look in 0..SETTLE_LOOKS {
+            if !self.inner.is_changing() {
+                return true;
+            }
+            self.inner.read_events();
+            if look < SETTLE_LOOKS_AWAKE {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(SETTLE_SLEEP);
+            }
+        }
+        false
+    }
+
+    /// Watches a range, if all of it is private memory of no file.
+    pub fn watch(self: &Arc<Watcher>, range: PageRange) -> Option<Watch> {
+        let mut watched = lock(&self.inner.watched);
+        let allowed = self.inner.register(&range).ok()?;
+        if allowed & kernel::ALLOWS_ZEROPAGE == 0 || !self.is_watched_as_a_whole(&range) {
+            for part in watched.uncovered(&range) {
+                self.inner.unregister(&part);
+            }
+            return None;
+        }
+        watched.add(&range);
+        Some(Watch { watcher: self.clone(), range, is_on: AtomicBool::new(true) })
+    }
+
+    fn is_watched_as_a_whole(&self, range: &PageRange) -> bool {
+        if self.is_one_watched(range) {
+            return true;
+        }
+        // Several mappings.
+        let mut at = range.start;
+        for part in holes::mapped(*range).unwrap_or_default() {
+            if part.range.start != at || !part.is_private_anonymous || !self.is_one_watched(&part.range) {
+                return false;
+            }
+            at = part.range.end;
+        }
+        at == range.end
+    }
+
+    /// Whether a range is part of one mapping, which is private and watched.
+    fn is_one_watched(&self, range: &PageRange) -> bool {
+        for _ in 0..SETTLE_LOOKS {
+            match self.inner.ask(range) {
+                libc::EINVAL => return true,
+                libc::EAGAIN => self.settle(),
+                _ => return false,
+            };
+        }
+        false
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        // In a forked child there are no such threads, and the descriptor is closed.
+        if !self.home.is_here() {
+            return;
+        }
+        self.inner.is_stopping.store(true, Ordering::SeqCst);
+        // Locked, so that the teller either sees the flag or waits already.
+        drop(lock(&self.inner.log));
+        self.inner.news.notify_all();
+        if let Some(teller) = self.teller.take()
+            && teller.thread().id() != std::thread::current().id()
+        {
+            let _ = teller.join();
+        }
+        // Nothing is watched any more, and the reader runs to the end: from here on nobody waits for it.
+        let descriptor = self.inner.descriptor.as_raw_fd();
+        let _ = DESCRIPTOR.compare_exchange(descriptor, -1, Ordering::Relaxed, Ordering::Relaxed);
+        let one = 1u64.to_ne_bytes();
+        // SAFETY: an eventfd takes eight bytes.
+        unsafe { libc::write(self.inner.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+impl Watch {
+    /// Ends it. Of `gone` it is known that it was unmapped.
+    pub fn end(&self, gone: Option<PageRange>) {
+        if !self.watcher.home.is_here() || !self.is_on.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let inner = &self.watcher.inner;
+        let mut watched = lock(&inner.watched);
+        for part in watched.remove(&self.range) {
+            let gone = gone.unwrap_or(PageRange { start: part.end, end: part.end });
+            let before = PageRange { start: part.start, end: part.end.min(gone.start) };
+            let after = PageRange { start: part.start.max(gone.end), end: part.end };
+            for rest in [before, after].iter().filter(|rest| rest.start < rest.end) {
+                inner.unregister(rest);
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+impl Inner {
+    /// Whether something watched is being unmapped: an operation has begun, and its event was not read.
+    fn is_changing(&self) -> bool {
+        // SAFETY: the kernel looks at this first, and then refuses the address.
+        let result = unsafe {
+            libc::ioctl(self.descriptor.as_raw_fd(), kernel::UFFDIO_WRITEPROTECT, std::ptr::null_mut::<u64>())
+        };
+        result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+    }
+
+    /// Reads all events that there are. Neither allocates nor frees.
+    fn read_events(&self) {
+        const MESSAGES: usize = 16;
+        let mut messages = [kernel::Message { event: 0, reserved: [0; 7], arguments: [0; 3] }; MESSAGES];
+        loop {
+            let mut log = lock(&self.log);
+            // SAFETY: the buffer is as large as said, and its type has no invalid values.
+            let bytes = unsafe {
+                libc::read(self.descriptor.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(&messages))
+            };
+            let count = usize::try_from(bytes).unwrap_or(0) / size_of::<kernel::Message>();
+            for message in &messages[..count] {
+                record(message, &mut log);
+            }
+            if count > 0 {
+                self.news.notify_all();
+            }
+            if count < MESSAGES {
+                return;
+            }
+        }
+    }
+
+    fn read_until_stopped(&self) {
+        let poll = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        loop {
+            let mut both = [poll(&self.descriptor), poll(&self.wake)];
+            // SAFETY: two of them.
+            unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
+            self.read_events();
+            if both[1].revents != 0 {
+                return;
+            }
+        }
+    }
+
+    fn tell_until_stopped(&self) {
+        let mut seen = 0;
+        loop {
+            let is_stopping = {
+                let mut log = lock(&self.log);
+                while log.next == seen && !self.is_stopping.load(Ordering::SeqCst) {
+                    log = self.news.wait(log).unwrap_or_else(PoisonError::into_inner);
+                }
+                log.next == seen
+            };
+            if is_stopping {
+                return;
+            }
+            self.leave_moved(&mut seen);
+            let all: Vec<_> = lock(&self.told).clone();
+            for told in all.iter().filter_map(Weak::upgrade) {
+                told.told();
+            }
+        }
+    }
+
+    /// Ends the watching of memory that was moved.
+    fn leave_moved(&self, seen: &mut u64) {
+        loop {
+            let Some(record) = lock(&self.log).after(seen) else { return };
+            if let Some(Record::Moved(range)) = record {
+                let watched = lock(&self.watched);
+                for part in watched.uncovered(&range) {
+                    self.unregister(&part);
+                }
+            }
+        }
+    }
+
+    /// Returns which operations the range allows.
+    fn register(&self, range: &PageRange) -> io::Result<u64> {
+        let mut arguments = [range.start, range.bytes(), kernel::REGISTER_MODE_WP, 0];
+        self.ioctl(kernel::UFFDIO_REGISTER, &mut arguments)?;
+        Ok(arguments[3])
+    }
+
+    /// What is not mapped or not watched of it, is left as it is.
+    fn unregister(&self, range: &PageRange) {
+        let one = |range: &PageRange| {
+            self.ioctl(kernel::UFFDIO_UNREGISTER, &mut [range.start, range.bytes(), 0, 0])
+        };
+        if one(range).is_err() {
+            // There is memory in between that cannot be watched.
+            let mapped = holes::mapped(*range).unwrap_or_default();
+            for part in mapped.iter().filter(|part| part.is_private_anonymous) {
+                let _ = one(&part.range);
+            }
+        }
+    }
+
+    /// How the kernel refuses to map pages of a file there.
+    fn ask(&self, range: &PageRange) -> libc::c_int {
+        match self.ioctl(kernel::UFFDIO_CONTINUE, &mut [range.start, range.bytes(), 0, 0]) {
+            Ok(()) => 0,
+            Err(error) => error.raw_os_error().unwrap_or(0),
+        }
+    }
+
+    fn ioctl(&self, request: libc::c_ulong, arguments: &mut [u64; 4]) -> io::Result<()> {
+        // SAFETY: none of the requests takes more than four words.
+        let result = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), request, arguments.as_mut_ptr()) };
+        checked(result as isize).map(drop)
+    }
+}
+
+/// Enters an event into the log.
+fn record(message: &kernel::Message, log: &mut Log) {
+    let [first, second, third] = message.arguments;
+    let range = PageRange { start: first, end: second };
+    match message.event {
+        kernel::EVENT_UNMAP => log.push(Record::Change(Change::Unmapped(range))),
+        kernel::EVENT_REMOVE => log.push(Record::Change(Change::Emptied(range))),
+        kernel::EVENT_REMAP => {
+            let end = first.saturating_add(third);
+            log.push(Record::Change(Change::Unmapped(PageRange { start: first, end })));
+            log.push(Record::Moved(PageRange { start: second, end: second.saturating_add(third) }));
+        }
+        _ => log.push(Record::Change(Change::Unknown)),
+    }
+}
+
+/// Locks what another thread may have had locked when this process was forked.
+fn lock_after_fork<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, String> {
+    for _ in 0..1000 {
+        match mutex.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    Err("the process was forked while a watcher was being made".into())
+}
+
+/// A thread without signals.
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    // SAFETY: sets are plain data that these calls fill; the thread that is made inherits the mask.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        thread
+    }
+}
+
+/// A descriptor with the events that are needed.
+fn open() -> io::Result<OwnedFd> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | kernel::USER_MODE_ONLY;
+    // SAFETY: no memory is passed; the result is new.
+    let called = unsafe { owned(libc::syscall(libc::SYS_userfaultfd, flags) as RawFd) };
+    let descriptor = match called {
+        Ok(descriptor) => descriptor,
+        Err(error) => {
+            let device =
+                File::options().read(true).write(true).open("/dev/userfaultfd").map_err(|_| error)?;
+            // SAFETY: as above.
+            unsafe { owned(libc::ioctl(device.as_raw_fd(), kernel::IOC_NEW, flags)) }?
+        }
+    };
+    let features = kernel::FEATURE_PAGEFAULT_FLAG_WP
+        | kernel::FEATURE_EVENT_REMAP
+        | kernel::FEATURE_EVENT_REMOVE
+        | kernel::FEATURE_EVENT_UNMAP;
+    let mut arguments = [kernel::API, features, 0];
+    // SAFETY: `struct uffdio_api` has three words.
+    checked(unsafe {
+        libc::ioctl(descriptor.as_raw_fd(), kernel::UFFDIO_API, arguments.as_mut_ptr()) as isize
+    })?;
+    Ok(descriptor)
+}
