@@ -19,10 +19,14 @@
 
 mod counters;
 mod error;
+mod rdma;
 mod types;
 
 pub use counters::{Counters, Counts};
 pub use error::VerbsError;
+pub use rdma::{
+    RdmaCore, RdmaDevice, RdmaEndpoint, RdmaListener, RdmaQueue, RdmaRegistration, RdmaShared, RdmaWindow,
+};
 pub use types::{
     Access, DeviceEvent, DeviceLimits, EndpointOptions, EndpointState, LinkLayer, MemoryPiece, Receives,
     SendWork, TrafficClass, Work, WorkDone, WorkKind, WorkStatus,
@@ -176,7 +180,7 @@ pub trait SharedReceives: Send + Sync + 'static {
     /// Adds receives, each a number and a buffer.
     ///
     /// # Errors
-    /// The queue is full, or the adapter gone. Nothing is posted then.
+    /// [`VerbsError::Post`]: the queue is full, or the adapter gone. What is before the one named in it is posted.
     ///
     /// # Safety
     /// The buffers are registered, writable, and nobody else's until their [`WorkDone`] comes.

@@ -1,0 +1,384 @@
+//! The seam over rdma-core, on an adapter: what every implementation must do, and what only real ones can show.
+//!
+//! These tests need an adapter, and its address in `WEFT_TEST_RDMA`; `make test` runs them in a guest with one of software.
+
+#[macro_use]
+mod suite;
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use suite::{End, Hosts, Mapping, TIMEOUT, exchange};
+use weft_verbs::{
+    Access, Device, DeviceEvent, Endpoint, Fabric, LinkLayer, Listener, RdmaCore, TrafficClass, VerbsError,
+    Work, WorkStatus,
+};
+
+fn address_in(variable: &str) -> IpAddr {
+    let text = std::env::var(variable).unwrap_or_else(|_| panic!("{variable} is not set"));
+    text.parse().unwrap_or_else(|_| panic!("{variable} is not an address"))
+}
+
+fn core() -> RdmaCore {
+    RdmaCore::load().expect("there is RDMA where WEFT_TEST_RDMA is set")
+}
+
+fn hosts() -> Hosts<RdmaCore> {
+    hosts_at(address_in("WEFT_TEST_RDMA"))
+}
+
+/// The adapters of guests are of software: rdma_rxe, up to Linux 6.1 at least, looks only at the registration behind a window.
+fn hosts_at(ip: IpAddr) -> Hosts<RdmaCore> {
+    let core = core();
+    let is_software = |name: &String| name.starts_with("rxe");
+    let exact_windows = !core.device_names().expect("adapters are listed").iter().any(is_software);
+    Hosts { server: core, client: core, ip, exact_windows }
+}
+
+conformance!([#[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]] hosts());
+
+/// What can be said without any adapter: either there is RDMA, or the reason why not.
+#[test]
+fn without_rdma_the_reason_is_told() {
+    match RdmaCore::load() {
+        Ok(core) => assert!(!core.device_names().expect("adapters are listed").is_empty()),
+        Err(VerbsError::Unavailable(reason)) => assert!(reason.len() > 20, "{reason}"),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+fn the_adapter_is_described() {
+    let core = core();
+    let names = core.device_names().expect("adapters are listed");
+    let (client, server) = hosts().pair();
+    assert!(names.iter().any(|name| name == client.device.name()), "{names:?}");
+    assert!(Arc::ptr_eq(&client.device, &server.device), "an adapter is opened once in a process");
+    let limits = client.device.limits();
+    println!("{}: {limits:?}", client.device.name());
+    assert_ne!(limits.link_layer, LinkLayer::Pretended);
+    assert!(limits.send_pieces_max >= 2 && limits.read_pieces_max >= 1 && limits.send_depth_max >= 64);
+    assert!(limits.reads_out_max >= 1 && limits.reads_in_max >= 1 && limits.shared_receives_max >= 64);
+    assert!(limits.registration_bytes_max >= 1 << 30 && limits.completions_max >= 256);
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+fn what_leads_nowhere_is_named() {
+    let core = core();
+    let nowhere: SocketAddr = "127.0.0.1:7000".parse().expect("an address");
+    match core.resolve(nowhere, TrafficClass::default(), TIMEOUT) {
+        Err(VerbsError::Resolve { address, step, .. }) => {
+            assert_eq!(address, nowhere);
+            assert!(step.starts_with("resolving") && step.contains("rdma link"), "{step}");
+        }
+        other => panic!("a way was found: {:?}", other.map(|endpoint| endpoint.peer())),
+    }
+    let elsewhere: SocketAddr = "192.0.2.1:7000".parse().expect("an address");
+    let error = core.listen(elsewhere, 1).map(|listener| listener.address()).expect_err("it is not ours");
+    assert!(matches!(error, VerbsError::Listen { address, .. } if address == elsewhere), "{error}");
+    let listener = hosts().listen();
+    let error = core.listen(listener.address(), 1).map(|listener| listener.address()).expect_err("in use");
+    assert!(error.to_string().contains("in use"), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+fn a_class_of_traffic_is_taken() {
+    let hosts = hosts();
+    let door = hosts.listen_with(hosts.listen());
+    std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            let mut end = End::<RdmaCore>::new(door.next());
+            end.endpoint.accept(b"").expect("the request is taken");
+            end
+        });
+        let endpoint =
+            hosts.client.resolve(door.address, TrafficClass(0x68), TIMEOUT).expect("there is a way");
+        let mut client = End::<RdmaCore>::new(endpoint);
+        client.endpoint.connect(b"", TIMEOUT).expect("the server takes it");
+        exchange(&mut client, &mut accepting.join().expect("the server's side works"), 1);
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter, its IPv6 address in WEFT_TEST_RDMA_6"]
+fn ipv6_works_alike() {
+    let hosts = hosts_at(address_in("WEFT_TEST_RDMA_6"));
+    let (mut client, mut server) = hosts.pair();
+    exchange(&mut client, &mut server, 1);
+    assert!(client.endpoint.peer().is_ipv6());
+}
+
+/// The end that another process plays; see [`plays_the_peer`].
+struct Peer(Child);
+
+impl Peer {
+    fn start(part: &str, address: SocketAddr) -> Peer {
+        let program = std::env::current_exe().expect("a test knows its own program");
+        let mut command = Command::new(program);
+        command.args(["--ignored", "--exact", "--nocapture", "plays_the_peer"]);
+        command.env("WEFT_TEST_PART", part).env("WEFT_TEST_PEER", address.to_string());
+        Peer(
+            command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("the test's program can be run"),
+        )
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Not a test of its own: connects to `WEFT_TEST_PEER`, and plays the part `WEFT_TEST_PART`.
+#[test]
+#[ignore = "is a process that other tests start"]
+fn plays_the_peer() {
+    let Ok(part) = std::env::var("WEFT_TEST_PART") else { return };
+    let address = std::env::var("WEFT_TEST_PEER").expect("an address").parse().expect("an address");
+    let mut end =
+        End::<RdmaCore>::new(core().resolve(address, TrafficClass::default(), TIMEOUT).expect("a way"));
+    end.endpoint.connect(part.as_bytes(), TIMEOUT).expect("the other side takes it");
+    let memory = end.memory(4096);
+    match part.as_str() {
+        "killed" => std::thread::sleep(TIMEOUT * 2),
+        "ping" => {
+            for round in 0..pings() {
+                memory.fill(round as u8);
+                let answer = end.memory(4096);
+                end.receive(1, answer.all());
+                end.post(&[suite::silent(2, Work::Send, &[memory.all()])]);
+                assert_eq!(end.next_done().status, WorkStatus::Ok);
+                assert_eq!(answer.bytes(), memory.bytes(), "round {round}");
+            }
+        }
+        other => panic!("there is no part {other}"),
+    }
+}
+
+fn pings() -> usize {
+    std::env::var("WEFT_TEST_PINGS").map_or(50, |text| text.parse().expect("a number"))
+}
+
+/// Answers what a peer that pings sends.
+fn answer_pings(mut end: End<RdmaCore>, pings: usize) {
+    let (memory, answer) = (end.memory(4096), end.memory(4096));
+    end.receive(0, memory.all());
+    end.endpoint.accept(b"").expect("the request is taken");
+    for round in 0..pings {
+        let done = end.next_done();
+        assert_eq!((done.status, done.bytes), (WorkStatus::Ok, 4096), "round {round}");
+        // The receive is posted again before the answer goes out: the next ping finds it.
+        answer.copy_from(&memory);
+        end.receive(0, memory.all());
+        end.post(&[suite::silent(1, Work::Send, &[answer.all()])]);
+    }
+    end.wait_ended();
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+fn processes_talk() {
+    let hosts = hosts();
+    let door = hosts.listen_with(hosts.listen());
+    let _peer = Peer::start("ping", door.address);
+    answer_pings(End::new(door.next()), pings());
+}
+
+/// One half of a test of two hosts; the other is [`plays_the_peer`] with part "ping".
+#[test]
+#[ignore = "needs two hosts with RDMA adapters: its own address in WEFT_TEST_RDMA_SERVES"]
+fn hosts_talk() {
+    let ip = address_in("WEFT_TEST_RDMA_SERVES");
+    let listener = core().listen(SocketAddr::new(ip, 7171), 4).expect("the adapter has the address");
+    let hosts = hosts_at(ip);
+    answer_pings(End::new(hosts.listen_with(listener).next()), pings());
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+fn a_killed_process_ends_its_connections() {
+    let hosts = hosts();
+    let door = hosts.listen_with(hosts.listen());
+    let mut peer = Peer::start("killed", door.address);
+    let mut end = End::<RdmaCore>::new(door.next());
+    end.endpoint.accept(b"").expect("the request is taken");
+    end.wait_connected();
+    let memory = end.memory(64);
+    end.receive(1, memory.all());
+    peer.0.kill().expect("the peer is killed");
+    end.wait_ended();
+    assert_eq!(end.next_done().status, WorkStatus::Flushed);
+}
+
+/// Forks. The child runs `body`, and nothing else of the test.
+fn fork(body: impl FnOnce()) -> libc::pid_t {
+    // SAFETY: the child only runs what is here and ends without cleaning up.
+    match unsafe { libc::fork() } {
+        0 => {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            // SAFETY: nothing is passed but a number.
+            unsafe { libc::_exit(i32::from(result.is_err())) }
+        }
+        child => {
+            assert!(child > 0, "there can be a child");
+            child
+        }
+    }
+}
+
+fn wait_for(child: libc::pid_t) {
+    let mut status = -1;
+    // SAFETY: there is room for the status of a child of our own.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child ends well");
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+fn forked_children_end_nothing_of_their_parents() {
+    let hosts = hosts();
+    let door = hosts.listen_with(hosts.listen());
+    let (client, mut server) = hosts.pair_with(&door);
+    let kept = client.memory(4096);
+    let (device, address) = (client.device.clone(), door.address);
+    let mut everything = Some((client, kept));
+    let child = fork(|| {
+        drop(everything.take());
+        drop(device.window().ok());
+        let refused = core_of_child(address);
+        let Err(VerbsError::Unavailable(reason)) = refused else {
+            panic!("a child can use its parent's adapter")
+        };
+        assert!(reason.contains("fork"), "{reason}");
+    });
+    wait_for(child);
+    let (mut client_again, kept) = everything.take().expect("only the child has dropped it");
+    kept.fill(1);
+    let received = server.memory(4096);
+    server.receive(1, received.all());
+    client_again.run_well(Work::Send, &[kept.all()]);
+    assert_eq!(server.next_done().status, WorkStatus::Ok);
+    assert_eq!(received.bytes(), kept.bytes());
+    exchange(&mut server, &mut client_again, 2);
+    let (mut client, mut server) = hosts.pair_with(&door);
+    exchange(&mut client, &mut server, 3);
+}
+
+fn core_of_child(address: SocketAddr) -> Result<(), VerbsError> {
+    RdmaCore::load()?.resolve(address, TrafficClass::default(), TIMEOUT).map(|_| ())
+}
+
+/// Pages that are registered stay the parent's, whoever writes first after a fork.
+#[test]
+#[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+fn registered_memory_stays_the_parents_across_fork() {
+    let (mut client, mut server) = hosts().pair();
+    let (sent, received) = (client.memory(8192), server.memory(8192));
+    sent.fill(1);
+    let (mut reader, mut writer) = std::io::pipe().expect("a pipe");
+    let child = fork(|| {
+        // Waits until the parent has written and received.
+        let _ = std::io::Read::read(&mut reader, &mut [0]);
+    });
+    sent.fill(2);
+    server.receive(1, received.all());
+    client.run_well(Work::Send, &[sent.all()]);
+    assert_eq!(server.next_done().status, WorkStatus::Ok);
+    assert_eq!(received.bytes(), sent.bytes());
+    writer.write_all(&[0]).expect("the child reads");
+    wait_for(child);
+}
+
+/// A registration that a window is still bound to goes when the window goes, at the latest.
+#[test]
+#[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+fn a_registration_may_go_before_its_windows() {
+    use weft_verbs::{Registration, Window};
+    let (mut client, mut server) = hosts().pair();
+    if !server.device.limits().windows {
+        return;
+    }
+    server.wait_connected();
+    let mapping = Mapping::new(4096);
+    let access = Access::LOCAL_WRITE | Access::WINDOW_BIND;
+    // SAFETY: nobody is told of it.
+    let region =
+        unsafe { server.device.register(mapping.address(), 4096, access) }.expect("it is registered");
+    let mut window = server.device.window().expect("the adapter has windows");
+    let bind = Work::Bind {
+        window_key: window.next_key(),
+        local_key: region.local_key(),
+        address: mapping.address() as u64,
+        bytes: 4096,
+        access: Access::REMOTE_READ,
+    };
+    server.run_well(bind, &[]);
+    drop(region);
+    drop(window);
+    exchange(&mut client, &mut server, 1);
+}
+
+/// What befalls an adapter is told, and connections over it end; afterwards new ones can be made. Needs a guest of its own: it
+/// takes the interface `WEFT_TEST_INTERFACE` and the adapter rxe0 on it down and up.
+#[test]
+#[ignore = "takes an adapter away: needs a guest of its own, WEFT_TEST_RDMA and WEFT_TEST_INTERFACE"]
+fn an_adapter_may_go_and_come_back() {
+    let interface = std::env::var("WEFT_TEST_INTERFACE").expect("WEFT_TEST_INTERFACE is set");
+    let hosts = hosts();
+    let (mut client, mut server) = hosts.pair();
+    exchange(&mut client, &mut server, 1);
+    ip_link(&interface, "down");
+    assert!(suite::is_readable(client.device.event_fd(), TIMEOUT), "the adapter has something to tell");
+    let events = client.device.events();
+    assert!(events.iter().any(|event| matches!(event, DeviceEvent::PortDown(1))), "{events:?}");
+    ip_link(&interface, "up");
+    rdma_link(&["del", "rxe0"]);
+    let cause = client.wait_ended();
+    assert!(cause.contains("rxe0") && cause.contains("removed"), "{cause}");
+    server.wait_ended();
+    drop((client, server));
+    rdma_link(&["add", "rxe0", "type", "rxe", "netdev", &interface]);
+    std::thread::sleep(Duration::from_secs(1));
+    let (mut client, mut server) = hosts.pair();
+    exchange(&mut client, &mut server, 2);
+}
+
+fn ip_link(interface: &str, state: &str) {
+    let status = Command::new("ip").args(["link", "set", interface, state]).status().expect("ip can be run");
+    assert!(status.success());
+}
+
+fn rdma_link(arguments: &[&str]) {
+    let status = Command::new("rdma").arg("link").args(arguments).status().expect("rdma can be run");
+    assert!(status.success());
+}
+
+/// A flood of messages that nobody has receives for only slows down its own connection.
+#[test]
+#[ignore = "provokes what other tests forbid: needs WEFT_TEST_RDMA_FLOOD"]
+fn a_flood_harms_only_its_own_connection() {
+    let hosts = hosts_at(address_in("WEFT_TEST_RDMA_FLOOD"));
+    let door = hosts.listen_with(hosts.listen());
+    let (mut flooder, flooded) = hosts.pair_with(&door);
+    let memory = flooder.memory(64);
+    let piece = [memory.all()];
+    let chain: Vec<_> = (0..60).map(|id| suite::silent(id, Work::Send, &piece)).collect();
+    flooder.post(&chain);
+    let (mut client, mut server) = hosts.pair_with(&door);
+    for seed in 0..20 {
+        exchange(&mut client, &mut server, seed);
+    }
+    assert_eq!(flooder.next_done_within(Duration::from_secs(2)), None, "the flooder waits");
+    drop(flooded);
+    flooder.wait_ended();
+}
