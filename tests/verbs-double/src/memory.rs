@@ -107,14 +107,7 @@ impl Memory {
         access: Access,
         random: &mut Random,
     ) -> io::Result<u32> {
-        let slot = match &mut self.pinned {
-            _ if access.contains(Access::ON_DEMAND) => None,
-            Some(pinned) => Some(pinned.pin(address, bytes)?),
-            None => {
-                check_mapped(address, bytes, access.contains(Access::LOCAL_WRITE))?;
-                None
-            }
-        };
+        let slot = self.take_pages(address, bytes, access)?;
         let base = self.take_index();
         let local_key = base | random.below(256) as u32;
         let remote = access.contains(Access::REMOTE_READ) || access.contains(Access::REMOTE_WRITE);
@@ -125,6 +118,19 @@ impl Memory {
         self.registrations
             .insert(local_key, Registered { adapter, address, bytes, access, remote_key, slot });
         Ok(local_key)
+    }
+
+    /// Sees that pages are there, and pins them if that is what registering does.
+    fn take_pages(&mut self, address: u64, bytes: u64, access: Access) -> io::Result<Option<u32>> {
+        if access.contains(Access::ON_DEMAND) {
+            return Ok(None);
+        }
+        let write = access.contains(Access::LOCAL_WRITE);
+        match self.pinned.as_mut().map(|pinned| pinned.pin(address, bytes)) {
+            Some(Ok(slot)) => Ok(Some(slot)),
+            Some(Err(error)) if write || error.raw_os_error() != Some(libc::EFAULT) => Err(error),
+            _ => check_mapped(address, bytes, write).map(|()| None),
+        }
     }
 
     pub(crate) fn remote_key(&self, local_key: u32) -> u32 {

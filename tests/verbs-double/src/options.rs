@@ -196,7 +196,7 @@ pub enum Pinning {
     /// Nothing: they are looked at when it is made, and what is mapped there later is used.
     Copied,
     /// They are pinned by the kernel, as registered buffers of an io_uring, and used as they were then: memory that is
-    /// unmapped and mapped again is not what was registered, as with a real adapter. Memory that is not writable cannot be
-    /// registered at all then; at most 16384 registrations, of 1 GiB each.
+    /// unmapped and mapped again is not what was registered, as with a real adapter. Pages that cannot be written to
+    /// cannot be pinned so: they are [`Pinning::Copied`]. At most 16384 registrations, of 1 GiB each.
     Pinned,
 }
