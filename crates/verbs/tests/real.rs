@@ -178,7 +178,7 @@ fn answer_pings(mut end: End<RdmaCore>, pings: usize) {
         let done = end.next_done();
         assert_eq!((done.status, done.bytes), (WorkStatus::Ok, 4096), "round {round}");
         // The receive is posted again before the answer goes out: the next ping finds it.
-        answer.copy_from(&memory);
+        answer.put(&memory.bytes());
         end.receive(0, memory.all());
         end.post(&[suite::silent(1, Work::Send, &[answer.all()])]);
     }

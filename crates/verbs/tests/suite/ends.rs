@@ -327,15 +327,14 @@ impl<F: Fabric> Memory<F> {
     /// Writes something that differs from byte to byte and by seed.
     pub fn fill(&self, seed: u8) {
         let data: Vec<u8> = (0..self.length).map(|at| pattern(seed, at)).collect();
-        // SAFETY: the mapping is as long.
-        unsafe { copy_nonoverlapping(data.as_ptr(), self.mapping.start, self.length) };
+        self.put(&data);
     }
 
-    /// Takes over as much of another's bytes.
-    pub fn copy_from(&self, other: &Memory<F>) {
-        assert_eq!(self.length, other.length);
-        // SAFETY: both mappings are as long.
-        unsafe { copy_nonoverlapping(other.mapping.start, self.mapping.start, self.length) };
+    /// Writes all of it.
+    pub fn put(&self, data: &[u8]) {
+        assert_eq!(self.length, data.len());
+        // SAFETY: the mapping is as long.
+        unsafe { copy_nonoverlapping(data.as_ptr(), self.mapping.start, self.length) };
     }
 
     pub fn bytes(&self) -> Vec<u8> {
