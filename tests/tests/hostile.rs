@@ -10,7 +10,9 @@ use weft_layout::{Extent, Layout, Level, Order, Region, Regions};
 use weft_tests::pattern::Random;
 use weft_tests::raw::{Raw, hello};
 use weft_tests::{Served, resident_bytes};
-use weft_wire::limits::{BODY_BYTES_MAX, CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS, SHARE_BYTES_MAX};
+use weft_wire::limits::{
+    BODY_BYTES_MAX, CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS, REGION_LEVELS_MAX, REGION_PARTS_MAX, SHARE_BYTES_MAX,
+};
 use weft_wire::messages::*;
 use weft_wire::security::{Capability, Key};
 use weft_wire::{HEADER_BYTES, Header, Kind, Op, Status, Wire, flags, header_checksum};
@@ -479,7 +481,24 @@ fn regions_that_do_not_fit_a_file_are_refused() {
         element_bytes: 8,
         order: Order::C,
     };
+    let repeat = |offset, count, stride_bytes, body| Region::Repeat {
+        offset,
+        count,
+        stride_bytes,
+        body: Regions { parts: vec![body] },
+    };
+    let bytes_at = |offset| Region::Contiguous(extent(offset, 1));
+    let list = Region::List(vec![extent(0, 1), extent(3, 1)]);
+    let deepest = (0..=REGION_LEVELS_MAX).fold(list.clone(), |body, _| repeat(0, 1, 0, body));
+    let wide = Regions { parts: vec![list.clone(); REGION_PARTS_MAX] };
     let cases: Vec<(&str, Region)> = vec![
+        ("a repeat before the beginning", repeat(5, 10, -1, list.clone())),
+        ("a repeat beyond 2^63", repeat(0, 2, i64::MAX, bytes_at(8))),
+        ("a repeat whose extent overflows", repeat(0, u64::MAX, i64::MAX, list.clone())),
+        ("repeats whose counts overflow", repeat(0, 1 << 40, 2, repeat(0, 1 << 40, 2, list.clone()))),
+        ("bytes without end in one place", repeat(0, 1 << 62, 0, list)),
+        ("repeats too deep", deepest),
+        ("a repeat of too many parts", Region::Repeat { offset: 0, count: 1, stride_bytes: 0, body: wide }),
         ("beyond 2^64", Region::Contiguous(extent(u64::MAX - 5, 10))),
         ("beyond 2^63", Region::Contiguous(extent(i64::MAX as u64 - 5, 10))),
         ("a share beyond its limit", Region::Contiguous(extent(0, 1 << 60))),
