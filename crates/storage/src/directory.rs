@@ -338,7 +338,7 @@ fn write_identity(directory: &Path, identity: &Identity) -> io::Result<()> {
 }
 
 /// Whether a file is on a file system that keeps everything in memory.
-pub(crate) fn is_in_memory(data: &File) -> io::Result<bool> {
+pub(crate) fn is_in_memory(data: &impl AsRawFd) -> io::Result<bool> {
     const RAMFS_MAGIC: u32 = 0x8584_58f6;
     // SAFETY: all-zero bytes are a valid `statfs`.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };

@@ -12,9 +12,14 @@
 //! a look at a hole of a tmpfs file fills it with memory. What was seen is forgotten when the file is cut and, as the kernel
 //! may need the memory, about every second; a page that went meanwhile costs time, nothing else.
 //!
+//! **Entering pages.** The first write to a page of a mapping costs more than a copy of it. In memory file systems (tmpfs) the
+//! kernel enters many at once, for reading and writing, at a quarter of that (`docs/benchmarks.md`): where a write needs a good part
+//! of a bitmap word's pages they are asked for in one call. Reads enter neighbours as they go and gain nothing by it.
+//!
 //! **Pages may vanish** when the file is cut. System calls then say `EFAULT`; copies of our own go through
 //! [`guard`](crate::guard).
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
@@ -24,6 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_layout::Extent;
 
 use crate::buffers::Mapping;
+use crate::directory::is_in_memory;
 use crate::guard;
 use crate::handles::RecentlyUsed;
 use crate::limits::WINDOW_BYTES;
@@ -37,6 +43,8 @@ const WORD_PAGES: usize = 64;
 const LOOK_WORDS: usize = 4;
 /// How many pieces before its turn a piece is brought into the processor's cache.
 const AHEAD: usize = 8;
+/// From so many new pages of a word on all of its pages are entered at once.
+const DENSE_PAGES: u64 = 16;
 
 pub(crate) struct Windows {
     state: Mutex<State>,
@@ -52,6 +60,8 @@ pub(crate) struct Window {
     mapping: Mapping,
     /// Where it begins in the data file.
     offset: u64,
+    /// The file is kept in memory.
+    in_memory_system: bool,
     broken: AtomicBool,
     /// A bit for each page: it was in memory when somebody looked.
     seen: Box<[AtomicU64]>,
@@ -65,7 +75,14 @@ impl Window {
         let mapping = Mapping::of_file(fd, begin, WINDOW_BYTES as usize)?;
         let words = mapping.bytes() / guard::page_bytes() / WORD_PAGES;
         let bitmap = || (0..words).map(|_| AtomicU64::new(0)).collect();
-        Ok(Window { mapping, offset, broken: AtomicBool::new(false), seen: bitmap(), entered: bitmap() })
+        Ok(Window {
+            mapping,
+            offset,
+            in_memory_system: is_in_memory(&fd).unwrap_or(false),
+            broken: AtomicBool::new(false),
+            seen: bitmap(),
+            entered: bitmap(),
+        })
     }
 
     /// Whether all pages of a range within the window are in memory, as far as is known.
@@ -102,6 +119,17 @@ impl Window {
             }
         }
         new_pages
+    }
+
+    /// Enters all pages of some words, those that are in memory as a whole. What fails is left to the copies.
+    fn enter_words(&self, words: &[usize]) {
+        let word_bytes = WORD_PAGES * guard::page_bytes();
+        let whole = |word: &usize| self.seen[*word].load(Ordering::Relaxed) == u64::MAX;
+        for run in words.chunk_by(|word, next| word + 1 == *next) {
+            for run in run.split(|word| !whole(word)).filter(|run| !run.is_empty()) {
+                self.mapping.enter(run[0] * word_bytes, run.len() * word_bytes);
+            }
+        }
     }
 
     /// Asks the kernel about the pages of some words: whether all are there, and only if not, which.
@@ -144,6 +172,8 @@ pub struct MappedPieces {
     windows: Vec<Arc<Window>>,
     parts: Vec<Part>,
     pages_to_enter: u64,
+    /// Windows and their words of which many pages are to be entered, in rising order for each window.
+    dense: Vec<(usize, Vec<usize>)>,
 }
 
 /// A piece, or the part of it that is in one window.
@@ -152,6 +182,33 @@ struct Part {
     window: usize,
     start: usize,
     bytes: usize,
+}
+
+/// How many new pages the parts of a request bring to each word of bitmaps.
+#[derive(Default)]
+struct NewPages(BTreeMap<(usize, usize), u64>);
+
+impl NewPages {
+    /// Of a part that reaches over several words each gets as many as there may be.
+    fn add(&mut self, part: &Part, new_pages: u64) {
+        let word_bytes = WORD_PAGES * guard::page_bytes();
+        let words = part.start / word_bytes..=(part.start + part.bytes - 1) / word_bytes;
+        for word in words {
+            *self.0.entry((part.window, word)).or_default() += new_pages.min(WORD_PAGES as u64);
+        }
+    }
+
+    /// The words with many, by window.
+    fn dense(self) -> Vec<(usize, Vec<usize>)> {
+        let mut dense: Vec<(usize, Vec<usize>)> = Vec::new();
+        for ((window, word), _) in self.0.into_iter().filter(|(_, pages)| *pages >= DENSE_PAGES) {
+            match dense.last_mut() {
+                Some((last, words)) if *last == window => words.push(word),
+                _ => dense.push((window, vec![word])),
+            }
+        }
+        dense
+    }
 }
 
 impl MappedPieces {
@@ -193,10 +250,19 @@ impl MappedPieces {
     /// # Safety
     /// As for [`MappedPieces::copy_to`], but readable.
     pub unsafe fn copy_from(&self, memory: &[(NonNull<u8>, usize)]) -> bool {
+        self.enter_to_write();
         // SAFETY: as above.
         self.both_sides(memory, |file, memory, bytes| unsafe {
             std::ptr::copy_nonoverlapping(memory.cast_const(), file, bytes);
         })
+    }
+
+    /// Enters pages, many at once, where that is cheaper than to have the first write to each do it. To be called before the
+    /// addresses are written to.
+    pub fn enter_to_write(&self) {
+        for (window, words) in &self.dense {
+            self.windows[*window].enter_words(words);
+        }
     }
 
     fn both_sides(
@@ -272,6 +338,7 @@ impl Windows {
         let mut windows: Vec<Arc<Window>> = Vec::new();
         let mut parts = Vec::with_capacity(pieces.len());
         let mut pages_to_enter = 0;
+        let mut by_word = NewPages::default();
         for piece in pieces {
             let (mut offset, end) = (piece.offset, piece.end());
             while offset < end {
@@ -288,12 +355,16 @@ impl Windows {
                 if !windows[window].is_in_memory(fd, part.start, part.bytes) {
                     return None;
                 }
-                pages_to_enter += windows[window].enter(part.start, part.bytes);
+                let new_pages = windows[window].enter(part.start, part.bytes);
+                if new_pages > 0 && windows[window].in_memory_system {
+                    by_word.add(&part, new_pages);
+                }
+                pages_to_enter += new_pages;
                 parts.push(part);
                 offset += bytes;
             }
         }
-        Some(MappedPieces { windows, parts, pages_to_enter })
+        Some(MappedPieces { windows, parts, pages_to_enter, dense: by_word.dense() })
     }
 
     fn get(&self, key: Key, fd: RawFd) -> Option<Arc<Window>> {

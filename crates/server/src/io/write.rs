@@ -104,6 +104,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         let file = self.access.file;
         let Some(mapped) = self.planner.mapped(file, &unit.pieces) else { return Ok(false) };
         self.write_waiting().await?;
+        mapped.enter_to_write();
         let _turn = file.plain_turn(span).await;
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
         let got = unsafe { self.bulk.get_mapped(unit.share_offset, &mapped.addresses()).await };
