@@ -69,6 +69,21 @@ struct Taking {
     ends_request: bool,
 }
 
+/// What is wrong with a request of the caller's.
+pub(crate) fn request_fault(header: &Header, body: &[u8], in_use: bool) -> Option<&'static str> {
+    if header.kind != Kind::Request {
+        Some("only requests are sent by a client")
+    } else if body.len() > BODY_BYTES_MAX {
+        Some("its body is larger than any server takes")
+    } else if header.request_id >= OWN_REQUEST_IDS {
+        Some("its number is one of those kept for the transport")
+    } else if in_use {
+        Some("its number is in use by a request under way")
+    } else {
+        None
+    }
+}
+
 pub(crate) struct Channel {
     fd: OwnedFd,
     peer: String,
@@ -138,18 +153,10 @@ impl Channel {
         if self.credits == 0 {
             return Err(LinkError::NoCredit { peer: self.peer.clone() });
         }
-        let what = if header.kind != Kind::Request {
-            "only requests are sent by a client"
-        } else if body.len() > BODY_BYTES_MAX {
-            "its body is larger than any server takes"
-        } else if header.request_id >= OWN_REQUEST_IDS {
-            "its number is one of those kept for the transport"
-        } else if self.is_pending(header.request_id) {
-            "its number is in use by a request under way"
-        } else {
-            return Ok(());
-        };
-        Err(LinkError::Request { peer: self.peer.clone(), what })
+        match request_fault(header, body, self.is_pending(header.request_id)) {
+            Some(what) => Err(LinkError::Request { peer: self.peer.clone(), what }),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn is_pending(&self, request_id: u64) -> bool {

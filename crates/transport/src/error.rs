@@ -36,6 +36,9 @@ pub enum FrameError {
         /// The message.
         header: Box<Header>,
     },
+    /// What came over RDMA is no part of a message.
+    #[error("what came is no part of a message: {0}")]
+    Parts(&'static str),
     /// The system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -209,6 +212,9 @@ pub enum RunsError {
     /// A segment that was not made known, or was dropped.
     #[error("segment {0} is not known on this connection")]
     UnknownSegment(u16),
+    /// A piece lies in memory that the adapter does not know.
+    #[error("a piece lies outside of the memory that is registered for its request")]
+    NotRegistered,
     /// A piece does not lie inside its segment.
     #[error("a piece lies outside of segment {0}")]
     OutsideSegment(u16),

@@ -18,6 +18,8 @@
 //! | [`ShmLink`], [`Segment`] | the server writes its file from the segment | the server reads its file into the segment |
 //! | [`ShmLink`], staged | the client copies into a segment of the link's first | the client copies out of it after |
 //! | [`ShmLink`], small | as TCP | as TCP |
+//! | [`VerbsLink`], small | in the message, or a Fast RDMA Write | in the reply, or through a buffer of the link |
+//! | [`VerbsLink`] | the server's RDMA Reads | the server's RDMA Writes |
 //! | [`MemoryLink`] | copied, or lent | copied, or lent |
 //!
 //! Both byte streams share one framing, one client's end and one server's end; what differs is only how bulk data
@@ -40,6 +42,7 @@ mod shm;
 mod shm_server;
 mod socket;
 mod tcp;
+mod verbs;
 
 pub use error::{ConnError, FrameError, LinkError, RunsError};
 pub use link::{Allocation, Bulk, BulkMemory, Completion, Link, LinkKind};
@@ -51,6 +54,7 @@ pub use server::{Incoming, PeerInfo, ServerBulk, ServerConn, StreamBulk};
 pub use shm::{SHM_BULK_BYTES_MAX_STAGED, ShmLink, ShmOptions, connect_shm};
 pub use shm_server::{ShmBulk, ShmConn};
 pub use tcp::{Congestion, TcpConn, TcpLink, TcpOptions, connect_tcp};
+pub use verbs::*;
 
 /// Request ids from here on belong to the transport itself (setting up memory); a caller's are below.
 pub const OWN_REQUEST_IDS: u64 = 1 << 63;

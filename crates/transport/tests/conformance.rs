@@ -342,4 +342,8 @@ suite! {
     shm_staged: crate::common::Shm<true>;
     memory: crate::common::InProcess;
     memory_lending: crate::common::Lending;
+    verbs: crate::common::Verbs<0>;
+    verbs_inline: crate::common::Verbs<1>;
+    verbs_fast: crate::common::Verbs<2>;
+    verbs_remote: crate::common::Verbs<3>;
 }

@@ -21,6 +21,10 @@ pub const REGION_PARTS_MAX: usize = 256;
 pub const REGION_LEVELS_MAX: usize = 16;
 /// Memory pieces (runs) described to the server in one request, on transports with remote memory.
 pub const MEMORY_RUNS_MAX: usize = 8192;
+/// Registered memory of one request, on transports with remote keys.
+pub const REMOTE_KEYS_MAX: usize = 8192;
+/// Data of a request or reply that rides in messages of an RDMA connection, or in one Fast RDMA Write (IB 4.1).
+pub const MESSAGE_DATA_BYTES_MAX: usize = 64 << 10;
 /// Requests that one connection may have under way at a server (credits, IB 3.3.1).
 pub const CREDITS_PER_CONNECTION: u16 = 64;
 /// Connections from one client process to one server.
@@ -52,6 +56,9 @@ const _: () =
 const _: () =
     assert!(REGION_PARTS_MAX * (REGION_LEVELS_MAX * 24 + 64) <= BODY_BYTES_MAX, "a composition fits a body");
 const _: () = assert!(OBJECTS_PER_MESSAGE_MAX * 32 <= BODY_BYTES_MAX, "a page of objects fits a body");
+const _: () =
+    assert!(INLINE_BYTES_MAX <= MESSAGE_DATA_BYTES_MAX, "what a server answers inline fits messages");
+const _: () = assert!(REMOTE_KEYS_MAX < u16::MAX as usize, "a run names its key in 16 bits");
 const _: () = assert!(INLINE_BYTES_MAX <= UNIT_BYTES_MAX, "what is inline is less than a unit");
 const _: () = assert!(BODY_BYTES_UNPROVEN_MAX > HEADER_BYTES, "a greeting fits");
 const _: () =

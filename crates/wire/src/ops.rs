@@ -82,6 +82,9 @@ macro_rules! ops {
                 all.push((concat!(stringify!($name), " reply").to_string(),
                     crate::messages::$reply::sample(&mut seed).to_bytes()));
             )*
+            let mut seed = 0;
+            all.push(("remote memory".to_string(), crate::messages::RemoteMemory::sample(&mut seed).to_bytes()));
+            all.push(("remote keys".to_string(), crate::messages::RemoteKeys::sample(&mut seed).to_bytes()));
             all
         }
 

@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weft_reactor::{MailSender, Reactor, ReactorOptions, mailbox, sleep, spawn, yield_now};
+use weft_transport::registration::RegistrationOptions;
 use weft_transport::*;
+use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::messages::MemoryRun;
 use weft_wire::{Header, Op, Status};
 
@@ -531,6 +533,70 @@ impl Fixture for InProcess {
 
     fn connect_unproven(&self) -> MemoryLink {
         self.connector.connect().unwrap()
+    }
+}
+
+/// RDMA over a pretended adapter; `MECHANISM` 0 chooses, 1 to 3 always use one.
+pub struct Verbs<const MECHANISM: u8> {
+    pub server: ServerThread,
+    pub address: SocketAddr,
+    pub fabric: Pretend,
+    pub client: VerbsClient<Pretend>,
+}
+
+/// Serves RDMA connections.
+fn serve_verbs<F: weft_verbs::Fabric>(listening: VerbsListening<F>, ends: Ends) {
+    spawn(async move {
+        let mut acceptor = listening.acceptor().unwrap();
+        let thread = VerbsThread::new(VerbsServerOptions::default());
+        loop {
+            let accepted = acceptor.next().await.unwrap();
+            let (thread, ends) = (thread.clone(), ends.clone());
+            spawn(async move {
+                match thread.accept(accepted).await {
+                    Ok(conn) => serve(conn, ends).await,
+                    Err(error) => ends.lock().unwrap().push(error.to_string()),
+                }
+            });
+        }
+    });
+}
+
+impl<const MECHANISM: u8> Verbs<MECHANISM> {
+    pub fn with(options: PretendOptions) -> Self {
+        let fabric = Pretend::new(options);
+        let listening = listen_verbs(&fabric, "127.0.0.1:0".parse().unwrap(), VerbsKeys::none()).unwrap();
+        let address = listening.address();
+        let client = Adapter::new("pretend1", "127.0.0.2".parse().unwrap());
+        let client = VerbsClient::new(fabric.another_host(vec![client]), RegistrationOptions::default());
+        Verbs { server: ServerThread::spawn(listening, serve_verbs), address, fabric, client }
+    }
+
+    pub fn options() -> VerbsOptions {
+        let mechanism = [None, Some(Mechanism::Inline), Some(Mechanism::Fast), Some(Mechanism::Remote)]
+            [usize::from(MECHANISM)];
+        VerbsOptions { mechanism, ..VerbsOptions::default() }
+    }
+}
+
+impl<const MECHANISM: u8> Drop for Verbs<MECHANISM> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.fabric.complaints(), Vec::<String>::new());
+            assert_eq!(self.fabric.counts().receiver_not_ready, 0);
+        }
+    }
+}
+
+impl<const MECHANISM: u8> Fixture for Verbs<MECHANISM> {
+    type Link = VerbsLink<Pretend>;
+
+    fn start() -> Self {
+        Verbs::with(PretendOptions::default())
+    }
+
+    fn connect_unproven(&self) -> VerbsLink<Pretend> {
+        self.client.connect(self.address, &Self::options(), PATIENCE).unwrap()
     }
 }
 

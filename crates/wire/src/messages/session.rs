@@ -252,8 +252,27 @@ crate::message! {
         pub count: u64,
     }
 
-    /// Payload of a request with [`crate::flags::REMOTE_MEMORY`].
+    /// Over shared memory, payload of a request with [`crate::flags::REMOTE_MEMORY`].
     pub struct RemoteMemory {
+        /// In the order of the share.
+        pub runs: Vec<MemoryRun>,
+    }
+
+    /// Memory of the client's that its adapter lets the server read or write.
+    pub struct RemoteKey {
+        /// Where it begins, as the client's adapter knows it.
+        pub address: u64,
+        /// How much.
+        pub bytes: u64,
+        /// What the server shows for it.
+        pub remote_key: u32,
+    }
+
+    /// Over RDMA, payload of a request with [`crate::flags::REMOTE_MEMORY`]. The segment of a run is 1 + the place of its key,
+    /// which covers all of its pieces; addresses are those of the key.
+    pub struct RemoteKeys {
+        /// Registered memory.
+        pub keys: Vec<RemoteKey>,
         /// In the order of the share.
         pub runs: Vec<MemoryRun>,
     }

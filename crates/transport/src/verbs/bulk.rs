@@ -1,0 +1,307 @@
+//! The way to the memory of one request.
+//!
+//! | the request's data is | get | put |
+//! | --- | --- | --- |
+//! | described ([`Source::Remote`]) | RDMA Reads into zones, else into a buffer, copied | RDMA Writes from zones, else copied first |
+//! | in the message | copied | — |
+//! | in a Fast buffer | copied; lent to system calls | — |
+//! | not described | — | a message of data |
+
+use std::any::Any;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::rc::Rc;
+
+use weft_verbs::{Device, Fabric, MemoryPiece};
+use weft_wire::Header;
+use weft_wire::limits::UNIT_BYTES_MAX;
+
+use super::chain::Chain;
+use super::conn::{ConnInner, Deferred, Fast, Freed, Request, UnderWay};
+use super::keys::Described;
+use super::thread::BOUNCE_BYTES;
+use crate::error::ConnError;
+use crate::server::ServerBulk;
+
+/// Where a request's data is.
+pub(super) enum Source<F: Fabric> {
+    /// Nowhere: there is none, or the client takes what comes.
+    Nothing,
+    /// It came with the message.
+    Inline(Rc<Vec<u8>>),
+    /// In a Fast buffer of the connection's.
+    Fast { fast: Rc<Fast<F::Device>>, number: usize, data_at: usize },
+    /// In the client's registered memory.
+    Remote { described: Rc<Described>, request: Rc<Request<F>> },
+}
+
+/// The way to the client's memory over RDMA.
+pub struct VerbsBulk<F: Fabric> {
+    conn: Rc<ConnInner<F>>,
+    header: Header,
+    source: Source<F>,
+}
+
+impl<F: Fabric> std::fmt::Debug for VerbsBulk<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let source = match &self.source {
+            Source::Nothing => "nothing",
+            Source::Inline(_) => "inline",
+            Source::Fast { .. } => "fast",
+            Source::Remote { .. } => "remote",
+        };
+        write!(f, "VerbsBulk {{ {source}, bytes: {} }}", self.bytes())
+    }
+}
+
+impl<F: Fabric> VerbsBulk<F> {
+    pub(super) fn new(conn: Rc<ConnInner<F>>, header: Header, source: Source<F>) -> VerbsBulk<F> {
+        VerbsBulk { conn, header, source }
+    }
+
+    fn mechanism(&self, what: &'static str) -> ConnError {
+        ConnError::Mechanism { peer: self.conn.peer_text(), what }
+    }
+
+    fn check(&self, share_offset: u64, bytes: u64) -> Result<(), ConnError> {
+        let end = share_offset.saturating_add(bytes);
+        if end > self.bytes() {
+            return Err(ConnError::Range { peer: self.conn.peer_text(), bytes: self.bytes(), end });
+        }
+        Ok(())
+    }
+
+    /// Where data that came with the request begins.
+    fn came(&self) -> Option<NonNull<u8>> {
+        match &self.source {
+            Source::Inline(payload) => NonNull::new(payload.as_ptr().cast_mut()),
+            Source::Fast { fast, number, data_at } => {
+                // SAFETY: within the buffer: that the data fits was checked when it arrived.
+                Some(unsafe { fast.slots.base(*number).add(*data_at) })
+            }
+            Source::Nothing | Source::Remote { .. } => None,
+        }
+    }
+
+    /// Moves between registered memory here and the client's.
+    ///
+    /// # Safety
+    /// The pieces stay as they are, and for a read nobody else's, until this has returned or is dropped.
+    async unsafe fn transfer(
+        &self,
+        described: &Described,
+        share_offset: u64,
+        local: &[MemoryPiece],
+        read: bool,
+    ) -> Result<(), ConnError> {
+        let conn = &*self.conn;
+        let bytes = local.iter().map(|piece| u64::from(piece.bytes)).sum();
+        let limits = conn.port.device.limits();
+        let pieces_max = if read { limits.read_pieces_max } else { limits.send_pieces_max };
+        let chain = Chain::new(local, described.pieces(share_offset, bytes), pieces_max);
+        let _turn = conn.port.schedule.turn(conn.number, bytes).await;
+        let mut under_way = UnderWay::new(conn);
+        // SAFETY: as the caller promises; if this is dropped, so is `under_way`, which ends the work.
+        unsafe { conn.post_chain(&chain, &chain.links, read, &mut under_way) }.await?;
+        under_way.end().await
+    }
+
+    /// The same with memory that is not registered, in steps through a registered buffer.
+    async fn put_copied(
+        &self,
+        described: &Described,
+        share_offset: u64,
+        data: &[IoSlice<'_>],
+    ) -> Result<(), ConnError> {
+        let total: usize = data.iter().map(|part| part.len()).sum();
+        let mut bounce = self.conn.port.bounce_slot().await;
+        let mut done = 0;
+        while done < total {
+            let bytes = (total - done).min(BOUNCE_BYTES);
+            // SAFETY: the slot is this transfer's, and no work uses it now.
+            let memory = unsafe { bounce.fill() };
+            copy_from(data, done, &mut memory[..bytes]);
+            let piece = [bounce.piece(bytes)];
+            // SAFETY: the slot is given back only after the transfer has returned or been dropped.
+            unsafe { self.transfer(described, share_offset + done as u64, &piece, false) }.await?;
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    async fn get_copied(
+        &self,
+        described: &Described,
+        share_offset: u64,
+        buffers: &mut [IoSliceMut<'_>],
+    ) -> Result<(), ConnError> {
+        let total: usize = buffers.iter().map(|part| part.len()).sum();
+        let mut bounce = self.conn.port.bounce_slot().await;
+        let mut done = 0;
+        while done < total {
+            let bytes = (total - done).min(BOUNCE_BYTES);
+            let piece = [bounce.piece(bytes)];
+            // SAFETY: the slot is this transfer's, and given back only after it has returned or been dropped.
+            unsafe { self.transfer(described, share_offset + done as u64, &piece, true) }.await?;
+            // SAFETY: the transfer has ended.
+            let memory = unsafe { bounce.fill() };
+            copy_to(&memory[..bytes], buffers, done);
+            done += bytes;
+        }
+        Ok(())
+    }
+}
+
+/// Copies the bytes of a list of buffers from `skip` on.
+fn copy_from(parts: &[IoSlice<'_>], mut skip: usize, mut to: &mut [u8]) {
+    for part in parts {
+        if skip >= part.len() {
+            skip -= part.len();
+            continue;
+        }
+        let bytes = (part.len() - skip).min(to.len());
+        let (now, rest) = std::mem::take(&mut to).split_at_mut(bytes);
+        now.copy_from_slice(&part[skip..skip + bytes]);
+        (to, skip) = (rest, 0);
+    }
+}
+
+/// Copies into a list of buffers from `skip` on.
+fn copy_to(mut from: &[u8], parts: &mut [IoSliceMut<'_>], mut skip: usize) {
+    for part in parts {
+        if skip >= part.len() {
+            skip -= part.len();
+            continue;
+        }
+        let bytes = (part.len() - skip).min(from.len());
+        let (now, rest) = from.split_at(bytes);
+        part[skip..skip + bytes].copy_from_slice(now);
+        (from, skip) = (rest, 0);
+    }
+}
+
+impl<F: Fabric> ServerBulk for VerbsBulk<F> {
+    fn bytes(&self) -> u64 {
+        match &self.source {
+            Source::Remote { described, .. } => described.bytes(),
+            _ => self.header.payload_bytes,
+        }
+    }
+
+    fn local(&self, share_offset: u64, bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>> {
+        let base = self.came()?;
+        self.check(share_offset, bytes).ok()?;
+        // SAFETY: within the data, as was just checked.
+        Some(vec![(unsafe { base.add(share_offset as usize) }, bytes as usize)])
+    }
+
+    fn keeper(&self) -> Option<Rc<dyn Any>> {
+        match &self.source {
+            Source::Inline(payload) => Some(payload.clone()),
+            Source::Fast { fast, .. } => Some(fast.clone()),
+            Source::Nothing | Source::Remote { .. } => None,
+        }
+    }
+
+    fn sends_files(&self) -> bool {
+        false
+    }
+
+    fn reaches_mapped(&self) -> bool {
+        false
+    }
+
+    fn unit_bytes(&self) -> u64 {
+        UNIT_BYTES_MAX as u64
+    }
+
+    async fn put(&mut self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError> {
+        let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
+        if bytes == 0 {
+            return Ok(());
+        }
+        let Source::Remote { described, .. } = &self.source else {
+            if !matches!(self.source, Source::Nothing) {
+                return Err(self.mechanism("put data into the memory of a request that brings data"));
+            }
+            return self
+                .conn
+                .send_message(self.header.data(share_offset, bytes), &[], data, Vec::new())
+                .await;
+        };
+        self.check(share_offset, bytes)?;
+        match self.conn.port.zone_pieces(data.iter().map(|part| (part.as_ptr(), part.len()))) {
+            // SAFETY: the slices are borrowed for as long as this call.
+            Some(local) => unsafe { self.transfer(described, share_offset, &local, false) }.await,
+            None => self.put_copied(described, share_offset, data).await,
+        }
+    }
+
+    async unsafe fn put_last(
+        &mut self,
+        share_offset: u64,
+        data: &[(NonNull<u8>, usize)],
+        keeper: Rc<dyn Any>,
+    ) -> Result<(), ConnError> {
+        let bytes = data.iter().map(|(_, bytes)| *bytes as u64).sum();
+        let pieces =
+            self.conn.port.zone_pieces(data.iter().map(|(base, bytes)| (base.as_ptr().cast_const(), *bytes)));
+        if let (Source::Remote { request, .. }, Some(pieces)) = (&self.source, pieces) {
+            self.check(share_offset, bytes)?;
+            request.defer(Deferred { share_offset, pieces, bytes, freed: Freed::Keeper(keeper) });
+            return Ok(());
+        }
+        // SAFETY: as the caller promises; `keeper` lives until the end of this function.
+        let slice = |(base, bytes): &(NonNull<u8>, usize)| unsafe {
+            IoSlice::new(std::slice::from_raw_parts(base.as_ptr(), *bytes))
+        };
+        let put = self.put(share_offset, &data.iter().map(slice).collect::<Vec<_>>()).await;
+        drop(keeper);
+        put
+    }
+
+    async fn put_file(&mut self, _: u64, _: BorrowedFd<'_>, _: u64, _: u64) -> Result<(), ConnError> {
+        Err(self.mechanism("send files; use put"))
+    }
+
+    async unsafe fn put_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
+        Err(self.mechanism("send mapped pages; use put"))
+    }
+
+    async unsafe fn get_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
+        Err(self.mechanism("receive into mapped pages; use get"))
+    }
+
+    async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {
+        let bytes: u64 = buffers.iter().map(|buffer| buffer.len() as u64).sum();
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check(share_offset, bytes)?;
+        if let Some(base) = self.came() {
+            let mut at = share_offset as usize;
+            for buffer in buffers {
+                // SAFETY: within the data, as was checked; the client may write a Fast buffer meanwhile, and no reference
+                // to it is made.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(base.add(at).as_ptr(), buffer.as_mut_ptr(), buffer.len())
+                };
+                at += buffer.len();
+            }
+            return Ok(());
+        }
+        let Source::Remote { described, .. } = &self.source else {
+            return Err(ConnError::Range { peer: self.conn.peer_text(), bytes: 0, end: bytes });
+        };
+        match self.conn.port.zone_pieces(buffers.iter().map(|part| (part.as_ptr(), part.len()))) {
+            // SAFETY: the buffers are borrowed for as long as this call.
+            Some(local) => unsafe { self.transfer(described, share_offset, &local, true) }.await,
+            None => self.get_copied(described, share_offset, buffers).await,
+        }
+    }
+
+    async fn discard(self) -> Result<(), ConnError> {
+        Ok(())
+    }
+}
