@@ -6,7 +6,7 @@
 //! ```
 
 use crate::engine::errno;
-use crate::fabric::{Pretend, PretendDevice};
+use crate::fabric::{Pretend, PretendDevice, forked};
 use crate::queues::{PretendQueue, PretendShared};
 use crate::state::{End, Network, Pair, ReceivesFrom, Standing, State};
 use crate::wakeup::Wakeup;
@@ -161,7 +161,7 @@ impl Endpoint for PretendEndpoint {
         receives: Receives<'_, PretendShared>,
     ) -> Result<(), VerbsError> {
         const WHAT: &str = "make a queue pair";
-        let mut state = self.network.lock();
+        let Ok(mut state) = self.network.enter() else { return Err(self.device.error(WHAT, libc::EPERM)) };
         let index = self.device.index();
         if state.adapters[index].removed {
             return Err(self.device.error(WHAT, libc::ENODEV));
@@ -209,7 +209,7 @@ impl Endpoint for PretendEndpoint {
         }
         let until = Instant::now() + timeout;
         let network = self.network.clone();
-        let mut state = network.lock();
+        let mut state = network.enter().map_err(|error| self.failed(&error.to_string()))?;
         if state.ends.get(&self.number).is_some_and(|end| end.standing != Standing::Idle) {
             return Err(self.failed("it was asked for before"));
         }
@@ -250,7 +250,7 @@ impl Endpoint for PretendEndpoint {
         if private_data.len() > ACCEPT_BYTES || !self.has_pair {
             return Err(self.failed("too much private data, or no queue pair"));
         }
-        let mut state = self.network.lock();
+        let mut state = self.network.enter().map_err(|error| self.failed(&error.to_string()))?;
         let end = state.ends.get_mut(&self.number).filter(|end| end.standing == Standing::Asked);
         let Some(other) = end.and_then(|end| end.other) else {
             return Err(self.failed("the other side has given up"));
@@ -269,7 +269,7 @@ impl Endpoint for PretendEndpoint {
     }
 
     fn reject(self, private_data: &[u8]) {
-        let mut state = self.network.lock();
+        let Ok(mut state) = self.network.enter() else { return };
         state.refuse_asking(self.number, private_data);
         self.network.tell();
         drop(state);
@@ -280,7 +280,9 @@ impl Endpoint for PretendEndpoint {
     }
 
     fn state(&mut self) -> EndpointState {
-        let mut state = self.network.lock();
+        let Ok(mut state) = self.network.enter() else {
+            return EndpointState::Ended("it is the parent process's".to_string());
+        };
         self.wakeup.take();
         let standing = state.ends.get(&self.number).map(|end| end.standing.clone());
         match standing {
@@ -298,7 +300,7 @@ impl Endpoint for PretendEndpoint {
     }
 
     fn disconnect(&mut self) {
-        let mut state = self.network.lock();
+        let Ok(mut state) = self.network.enter() else { return };
         state.say_goodbye(self.number);
         state.fail(self.number);
         state.run();
@@ -309,7 +311,7 @@ impl Endpoint for PretendEndpoint {
         if chain.is_empty() {
             return Ok(());
         }
-        let mut state = self.network.lock();
+        let mut state = self.network.enter().map_err(|error| self.not_posted(0, error))?;
         let mut posted = 0;
         let mut refused = None;
         for item in chain {
@@ -332,7 +334,7 @@ impl Endpoint for PretendEndpoint {
     }
 
     unsafe fn post_receive(&mut self, receives: &[(u64, MemoryPiece)]) -> Result<(), VerbsError> {
-        let mut state = self.network.lock();
+        let mut state = self.network.enter().map_err(|error| self.not_posted(0, error))?;
         let state = &mut *state;
         let index = self.device.index();
         if state.adapters[index].removed {
@@ -377,7 +379,7 @@ impl Endpoint for PretendEndpoint {
 
 impl Drop for PretendEndpoint {
     fn drop(&mut self) {
-        let mut state = self.network.lock();
+        let Ok(mut state) = self.network.enter() else { return };
         state.refuse_asking(self.number, &[]);
         state.say_goodbye(self.number);
         state.ends.remove(&self.number);
@@ -444,7 +446,7 @@ impl Listener for PretendListener {
 
     fn next(&mut self) -> Result<Option<PretendEndpoint>, VerbsError> {
         let number = {
-            let mut state = self.network.lock();
+            let mut state = self.network.enter().map_err(|_| forked())?;
             let Some(listening) = state.listening.get_mut(&self.number) else { return Ok(None) };
             let next = listening.waiting.pop_front();
             if listening.waiting.is_empty() {
@@ -458,7 +460,7 @@ impl Listener for PretendListener {
 
 impl Drop for PretendListener {
     fn drop(&mut self) {
-        let mut state = self.network.lock();
+        let Ok(mut state) = self.network.enter() else { return };
         let Some(listening) = state.listening.remove(&self.number) else { return };
         for waiting in listening.waiting {
             state.refuse_asking(waiting, &[]);

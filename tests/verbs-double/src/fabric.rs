@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 use weft_verbs::{
     Access, Counters, Counts, Device, DeviceEvent, DeviceLimits, Fabric, LinkLayer, Registration,
@@ -198,6 +198,11 @@ impl Pretend {
     }
 }
 
+/// What a forked child is told.
+pub(crate) fn forked() -> VerbsError {
+    VerbsError::Unavailable("this process is the fork of one that pretends to have RDMA".to_string())
+}
+
 /// Whether two addresses look like those of one network: the first 24 bits of IPv4, the first 64 of IPv6.
 fn same_network(one: IpAddr, other: IpAddr) -> bool {
     match (one, other) {
@@ -215,7 +220,7 @@ impl Fabric for Pretend {
     type Listener = PretendListener;
 
     fn device_names(&self) -> Result<Vec<String>, VerbsError> {
-        let state = self.network.lock();
+        let state = self.network.enter().map_err(|_| forked())?;
         let own = |adapter: &&AdapterState| adapter.host == self.host && !adapter.removed;
         Ok(state.adapters.iter().filter(own).map(|adapter| adapter.name.clone()).collect())
     }
@@ -227,7 +232,7 @@ impl Fabric for Pretend {
         _timeout: Duration,
     ) -> Result<PretendEndpoint, VerbsError> {
         let failed = |step, number| VerbsError::Resolve { address, step, source: errno(number) };
-        let mut state = self.network.lock();
+        let mut state = self.network.enter().map_err(|_| forked())?;
         let reached =
             state.adapters.iter().position(|known| known.addresses.contains(&address.ip()) && known.works());
         let target =
@@ -261,7 +266,7 @@ impl Fabric for Pretend {
 
     fn listen(&self, address: SocketAddr, backlog: u32) -> Result<PretendListener, VerbsError> {
         let failed = |number| VerbsError::Listen { address, source: errno(number) };
-        let mut state = self.network.lock();
+        let mut state = self.network.enter().map_err(|_| forked())?;
         let own =
             |adapter: &AdapterState| adapter.host == self.host && adapter.addresses.contains(&address.ip());
         if !address.ip().is_unspecified() && !state.adapters.iter().any(own) {
@@ -333,8 +338,10 @@ impl PretendDevice {
         self.network.lock().adapters[self.index].charged
     }
 
-    fn check_present(&self, state: &State, what: &'static str) -> Result<(), VerbsError> {
-        if state.adapters[self.index].removed { Err(self.error(what, libc::ENODEV)) } else { Ok(()) }
+    /// To make something of an adapter that is there.
+    fn enter(&self, what: &'static str) -> Result<MutexGuard<'_, State>, VerbsError> {
+        let state = self.network.enter().map_err(|_| self.error(what, libc::EPERM))?;
+        if state.adapters[self.index].removed { Err(self.error(what, libc::ENODEV)) } else { Ok(state) }
     }
 
     /// Why a registration is refused before its memory is looked at.
@@ -367,7 +374,7 @@ impl PretendDevice {
     }
 
     fn try_register(&self, address: u64, bytes: u64, access: Access) -> io::Result<PretendRegistration> {
-        let mut state = self.network.lock();
+        let mut state = self.network.enter()?;
         self.check_registration(&mut state, bytes, access)?;
         if address.checked_add(bytes + PAGE_BYTES).is_none() {
             return Err(errno(libc::EFAULT));
@@ -412,8 +419,7 @@ impl Device for PretendDevice {
     }
 
     fn window(&self) -> Result<PretendWindow, VerbsError> {
-        let mut state = self.network.lock();
-        self.check_present(&state, "make a memory window")?;
+        let mut state = self.enter("make a memory window")?;
         if !self.limits.windows {
             return Err(self.error("make a memory window", libc::EOPNOTSUPP));
         }
@@ -423,8 +429,7 @@ impl Device for PretendDevice {
 
     fn completion_queue(&self, depth: u32) -> Result<PretendQueue, VerbsError> {
         const WHAT: &str = "make a completion queue";
-        let mut state = self.network.lock();
-        self.check_present(&state, WHAT)?;
+        let mut state = self.enter(WHAT)?;
         if depth == 0 || depth > self.limits.completions_max {
             return Err(self.error(WHAT, libc::EINVAL));
         }
@@ -445,8 +450,7 @@ impl Device for PretendDevice {
 
     fn shared_receives(&self, depth: u32) -> Result<PretendShared, VerbsError> {
         const WHAT: &str = "make a shared receive queue";
-        let mut state = self.network.lock();
-        self.check_present(&state, WHAT)?;
+        let mut state = self.enter(WHAT)?;
         if depth == 0 || depth > self.limits.shared_receives_max {
             return Err(self.error(WHAT, libc::EINVAL));
         }
@@ -461,7 +465,7 @@ impl Device for PretendDevice {
     }
 
     fn events(&self) -> Vec<DeviceEvent> {
-        let mut state = self.network.lock();
+        let Ok(mut state) = self.network.enter() else { return Vec::new() };
         self.wakeup.take();
         std::mem::take(&mut state.adapters[self.index].events)
     }
@@ -490,7 +494,7 @@ impl Registration for PretendRegistration {
 
 impl Drop for PretendRegistration {
     fn drop(&mut self) {
-        let mut state = self.network.lock();
+        let Ok(mut state) = self.network.enter() else { return };
         let state = &mut *state;
         let Some((gone, had_windows)) = state.memory.deregister(self.local_key) else { return };
         if had_windows {
@@ -522,6 +526,8 @@ impl Window for PretendWindow {
 
 impl Drop for PretendWindow {
     fn drop(&mut self) {
-        self.network.lock().memory.remove_window(self.base);
+        if let Ok(mut state) = self.network.enter() {
+            state.memory.remove_window(self.base);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use crate::engine::errno;
 use crate::state::{Frees, Network, ReceivesFrom};
 use crate::wakeup::Wakeup;
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use weft_verbs::{CompletionQueue, Counters, MemoryPiece, SharedReceives, VerbsError, WorkDone};
@@ -29,14 +30,19 @@ impl PretendQueue {
         self.number
     }
 
+    fn failed(&self, what: &'static str) -> impl Fn(io::Error) -> VerbsError + use<> {
+        let device = self.adapter.clone();
+        move |source| VerbsError::Device { device: device.clone(), what, source }
+    }
+
     fn error(&self, what: &'static str, number: i32) -> VerbsError {
-        VerbsError::Device { device: self.adapter.clone(), what, source: errno(number) }
+        self.failed(what)(errno(number))
     }
 }
 
 impl CompletionQueue for PretendQueue {
     fn poll(&mut self, done: &mut Vec<WorkDone>, most: usize) -> Result<(), VerbsError> {
-        let mut state = self.network.lock();
+        let mut state = self.network.enter().map_err(self.failed("poll the completion queue"))?;
         state.run();
         let state = &mut *state;
         let Some(queue) = state.queues.get_mut(&self.number) else { return Ok(()) };
@@ -62,7 +68,7 @@ impl CompletionQueue for PretendQueue {
     }
 
     fn arm(&mut self) -> Result<(), VerbsError> {
-        let mut state = self.network.lock();
+        let mut state = self.network.enter().map_err(self.failed("arm the completion queue"))?;
         state.settle();
         let Some(queue) = state.queues.get_mut(&self.number) else { return Ok(()) };
         if queue.overrun {
@@ -77,7 +83,7 @@ impl CompletionQueue for PretendQueue {
     }
 
     fn take_wakeups(&mut self) -> Result<u32, VerbsError> {
-        let mut state = self.network.lock();
+        let mut state = self.network.enter().map_err(self.failed("take wake-ups"))?;
         let taken = self.wakeup.take();
         let state = &mut *state;
         let Some(queue) = state.queues.get(&self.number) else { return Ok(0) };
@@ -90,7 +96,9 @@ impl CompletionQueue for PretendQueue {
 
 impl Drop for PretendQueue {
     fn drop(&mut self) {
-        self.network.lock().queues.remove(&self.number);
+        if let Ok(mut state) = self.network.enter() {
+            state.queues.remove(&self.number);
+        }
     }
 }
 
@@ -140,7 +148,7 @@ impl PretendShared {
 
 impl SharedReceives for PretendShared {
     unsafe fn post(&self, receives: &[(u64, MemoryPiece)]) -> Result<(), VerbsError> {
-        let mut state = self.network.lock();
+        let Ok(mut state) = self.network.enter() else { return Err(self.error(0, libc::EPERM)) };
         let state = &mut *state;
         let costs = state.costs;
         let Some(shared) = state.shared.get_mut(&self.number) else {
@@ -165,6 +173,8 @@ impl SharedReceives for PretendShared {
 
 impl Drop for PretendShared {
     fn drop(&mut self) {
-        self.network.lock().shared.remove(&self.number);
+        if let Ok(mut state) = self.network.enter() {
+            state.shared.remove(&self.number);
+        }
     }
 }

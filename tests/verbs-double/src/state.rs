@@ -1,12 +1,14 @@
 //! Everything of a pretended network, behind one lock.
 
 use crate::charges::Charged;
+use crate::engine::errno;
 use crate::fabric::PretendDevice;
 use crate::memory::Memory;
 use crate::options::{Costs, Delivery, Faults, NotReady};
 use crate::random::Random;
 use crate::wakeup::Wakeup;
 use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use weft_verbs::{
@@ -17,15 +19,23 @@ use weft_verbs::{
 pub(crate) struct Network {
     state: Mutex<State>,
     changed: Condvar,
+    /// The process that has it; a forked child has only its memory.
+    process: u32,
 }
 
 impl Network {
     pub(crate) fn new(state: State) -> Network {
-        Network { state: Mutex::new(state), changed: Condvar::new() }
+        Network { state: Mutex::new(state), changed: Condvar::new(), process: std::process::id() }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Network::lock`], but in a forked child, where the lock may be held for ever by a thread that is not there, and
+    /// where nothing is to be ended, it fails.
+    pub(crate) fn enter(&self) -> io::Result<MutexGuard<'_, State>> {
+        if std::process::id() == self.process { Ok(self.lock()) } else { Err(errno(libc::EPERM)) }
     }
 
     /// Wakes those who wait for an answer.

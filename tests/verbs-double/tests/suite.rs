@@ -390,3 +390,27 @@ fn the_nearest_adapter_is_used() {
     assert_eq!(errno_of(way([10, 0, 3, 1])), Some(libc::EHOSTUNREACH));
     assert_eq!(fabric.device_names().expect("names"), ["one", "two"]);
 }
+
+#[test]
+fn a_forked_child_ends_nothing_of_its_parents() {
+    let hosts = hosts(PretendOptions { pinning: Pinning::Pinned, ..PretendOptions::default() });
+    let mut both = Some(ends(&hosts));
+    // SAFETY: the child only runs what is here, and ends without cleaning up.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let uses = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let device = both.take().map(|ends| ends.client.device.clone());
+            let made =
+                device.is_some_and(|device| device.window().is_ok() || register(&device, &[0; 8]).is_ok());
+            made || resolve(&hosts.client, FAR).is_ok()
+        }));
+        // SAFETY: nothing is passed but a number.
+        unsafe { libc::_exit(i32::from(uses.unwrap_or(true))) };
+    }
+    let mut status = -1;
+    // SAFETY: there is room for the status of a child of our own.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child can use nothing");
+    let mut ends = both.take().expect("only the child has dropped it");
+    assert_eq!((ends.write(), ends.write_back()), (WorkStatus::Ok, WorkStatus::Ok));
+}
