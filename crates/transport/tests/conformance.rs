@@ -320,20 +320,22 @@ fn nothing_is_taken_before_the_proof<F: Fixture>() {
 }
 
 macro_rules! suite {
-    ($($name:ident: $fixture:ty;)*) => { $(mod $name {
-        suite!(@tests $fixture: echo sizes_around_every_threshold inline_replies the_last_unit_is_handed_over
-            big_transfers any_shape many_small_pieces many_in_flight credits_bound_the_requests_under_way
-            a_handler_that_leaves_data_unread_harms_nothing bad_memory_is_refused_and_the_link_lives
-            more_than_was_asked_for_does_not_overrun segments files_and_mapped_pages
-            a_server_that_vanishes_is_noticed a_client_that_vanishes_gets_its_memory_back
+    ($($(#[$attribute:meta])* $name:ident: $fixture:ty;)*) => { $(mod $name {
+        suite!(@tests [$(#[$attribute])*] $fixture: echo sizes_around_every_threshold inline_replies
+            the_last_unit_is_handed_over big_transfers any_shape many_small_pieces many_in_flight
+            credits_bound_the_requests_under_way a_handler_that_leaves_data_unread_harms_nothing
+            bad_memory_is_refused_and_the_link_lives more_than_was_asked_for_does_not_overrun segments
+            files_and_mapped_pages a_server_that_vanishes_is_noticed a_client_that_vanishes_gets_its_memory_back
             nothing_is_taken_before_the_proof);
     })* };
-    (@tests $fixture:ty: $($test:ident)*) => { $(
+    (@tests $attributes:tt $fixture:ty: $($test:ident)*) => { $(suite!(@test $attributes $fixture: $test);)* };
+    (@test [$(#[$attribute:meta])*] $fixture:ty: $test:ident) => {
         #[test]
+        $(#[$attribute])*
         fn $test() {
             super::$test::<$fixture>();
         }
-    )* };
+    };
 }
 
 suite! {
@@ -342,8 +344,16 @@ suite! {
     shm_staged: crate::common::Shm<true>;
     memory: crate::common::InProcess;
     memory_lending: crate::common::Lending;
-    verbs: crate::common::Verbs<0>;
-    verbs_inline: crate::common::Verbs<1>;
-    verbs_fast: crate::common::Verbs<2>;
-    verbs_remote: crate::common::Verbs<3>;
+    verbs: crate::common::Verbs<crate::common::Pretended, 0>;
+    verbs_inline: crate::common::Verbs<crate::common::Pretended, 1>;
+    verbs_fast: crate::common::Verbs<crate::common::Pretended, 2>;
+    verbs_remote: crate::common::Verbs<crate::common::Pretended, 3>;
+    #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+    rdma: crate::common::Verbs<crate::common::Real, 0>;
+    #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+    rdma_inline: crate::common::Verbs<crate::common::Real, 1>;
+    #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+    rdma_fast: crate::common::Verbs<crate::common::Real, 2>;
+    #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+    rdma_remote: crate::common::Verbs<crate::common::Real, 3>;
 }

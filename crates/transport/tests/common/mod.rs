@@ -11,11 +11,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weft_reactor::{MailSender, Reactor, ReactorOptions, mailbox, sleep, spawn, yield_now};
-use weft_transport::registration::RegistrationOptions;
 use weft_transport::*;
-use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::messages::MemoryRun;
 use weft_wire::{Header, Op, Status};
+
+mod verbs;
+mod zone;
+
+#[allow(unused_imports, reason = "each test crate uses a part of this")]
+pub use verbs::*;
+pub use zone::*;
 
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -122,7 +127,7 @@ impl Command {
 /// Why connections ended, for tests to look at.
 pub type Ends = Arc<Mutex<Vec<String>>>;
 
-async fn serve<C: ServerConn + Clone>(conn: C, ends: Ends) {
+pub async fn serve<C: ServerConn + Clone>(conn: C, ends: Ends) {
     let mut first = true;
     loop {
         let incoming = match conn.recv().await {
@@ -217,7 +222,7 @@ async fn put_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) ->
     let mut done = 0;
     while done < bytes {
         let unit = (bytes - done).min(command.unit_bytes.into()) as usize;
-        let data = pattern_bytes(command.seed, done, unit);
+        let data = UnitMemory::of(pattern_bytes(command.seed, done, unit));
         let (head, tail) = data.split_at(unit / 2);
         bulk.put(done, &[IoSlice::new(head), IoSlice::new(tail)]).await.map_err(|error| error.to_string())?;
         if command.yields {
@@ -229,7 +234,7 @@ async fn put_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) ->
 }
 
 /// Memory that is spoilt when nobody keeps it any more.
-struct Kept(Vec<u8>);
+struct Kept(UnitMemory);
 
 impl Drop for Kept {
     fn drop(&mut self) {
@@ -246,7 +251,7 @@ async fn put_and_hand_over<B: ServerBulk>(command: &Command, mut bulk: B) -> Res
         bulk.put(done, &[IoSlice::new(&data)]).await.map_err(|error| error.to_string())?;
         done += unit_bytes;
     }
-    let mut kept = Kept(pattern_bytes(command.seed, done, (command.bytes - done) as usize));
+    let mut kept = Kept(UnitMemory::of(pattern_bytes(command.seed, done, (command.bytes - done) as usize)));
     let (head, tail) = kept.0.split_at_mut((command.bytes - done) as usize / 3);
     let pieces = [head, tail].map(|part| (NonNull::from(&mut *part).cast(), part.len()));
     // SAFETY: the pieces are the keeper's, which changes them only when it is dropped.
@@ -260,12 +265,12 @@ async fn get_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) ->
     let mut done = 0;
     while done < bytes {
         let unit = (bytes - done).min(command.unit_bytes.into()) as usize;
-        let mut data = vec![0; unit];
+        let mut data = UnitMemory::of(vec![0; unit]);
         let (head, tail) = data.split_at_mut(unit / 2);
         bulk.get(done, &mut [IoSliceMut::new(head), IoSliceMut::new(tail)])
             .await
             .map_err(|error| error.to_string())?;
-        if data != pattern_bytes(command.seed, done, unit) {
+        if *data != *pattern_bytes(command.seed, done, unit) {
             return Err(format!("the unit at {done} is wrong"));
         }
         if command.yields {
@@ -533,70 +538,6 @@ impl Fixture for InProcess {
 
     fn connect_unproven(&self) -> MemoryLink {
         self.connector.connect().unwrap()
-    }
-}
-
-/// RDMA over a pretended adapter; `MECHANISM` 0 chooses, 1 to 3 always use one.
-pub struct Verbs<const MECHANISM: u8> {
-    pub server: ServerThread,
-    pub address: SocketAddr,
-    pub fabric: Pretend,
-    pub client: VerbsClient<Pretend>,
-}
-
-/// Serves RDMA connections.
-fn serve_verbs<F: weft_verbs::Fabric>(listening: VerbsListening<F>, ends: Ends) {
-    spawn(async move {
-        let mut acceptor = listening.acceptor().unwrap();
-        let thread = VerbsThread::new(VerbsServerOptions::default());
-        loop {
-            let accepted = acceptor.next().await.unwrap();
-            let (thread, ends) = (thread.clone(), ends.clone());
-            spawn(async move {
-                match thread.accept(accepted).await {
-                    Ok(conn) => serve(conn, ends).await,
-                    Err(error) => ends.lock().unwrap().push(error.to_string()),
-                }
-            });
-        }
-    });
-}
-
-impl<const MECHANISM: u8> Verbs<MECHANISM> {
-    pub fn with(options: PretendOptions) -> Self {
-        let fabric = Pretend::new(options);
-        let listening = listen_verbs(&fabric, "127.0.0.1:0".parse().unwrap(), VerbsKeys::none()).unwrap();
-        let address = listening.address();
-        let client = Adapter::new("pretend1", "127.0.0.2".parse().unwrap());
-        let client = VerbsClient::new(fabric.another_host(vec![client]), RegistrationOptions::default());
-        Verbs { server: ServerThread::spawn(listening, serve_verbs), address, fabric, client }
-    }
-
-    pub fn options() -> VerbsOptions {
-        let mechanism = [None, Some(Mechanism::Inline), Some(Mechanism::Fast), Some(Mechanism::Remote)]
-            [usize::from(MECHANISM)];
-        VerbsOptions { mechanism, ..VerbsOptions::default() }
-    }
-}
-
-impl<const MECHANISM: u8> Drop for Verbs<MECHANISM> {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            assert_eq!(self.fabric.complaints(), Vec::<String>::new());
-            assert_eq!(self.fabric.counts().receiver_not_ready, 0);
-        }
-    }
-}
-
-impl<const MECHANISM: u8> Fixture for Verbs<MECHANISM> {
-    type Link = VerbsLink<Pretend>;
-
-    fn start() -> Self {
-        Verbs::with(PretendOptions::default())
-    }
-
-    fn connect_unproven(&self) -> VerbsLink<Pretend> {
-        self.client.connect(self.address, &Self::options(), PATIENCE).unwrap()
     }
 }
 

@@ -1,0 +1,150 @@
+//! RDMA under test: over a pretended adapter, or over the one that `WEFT_TEST_RDMA` gives the address of.
+
+use std::net::{IpAddr, SocketAddr};
+
+use weft_reactor::spawn;
+use weft_transport::registration::RegistrationOptions;
+use weft_transport::*;
+use weft_verbs::{Counts, Device, Endpoint, Fabric, RdmaCore, TrafficClass};
+use weft_verbs_double::{Adapter, Pretend, PretendOptions};
+
+use super::{Ends, Fixture, PATIENCE, ServerThread, Zone, serve};
+
+/// A fabric with a server's host and a client's.
+pub trait Hosts: Sized {
+    type Fabric: Fabric;
+
+    /// The server's, the client's, and where the server's adapter is.
+    fn make() -> (Self, Self::Fabric, Self::Fabric, IpAddr);
+
+    /// What went wrong that nobody has seen.
+    fn complaints(&self) -> Vec<String>;
+
+    /// What was asked of all adapters.
+    fn counts(&self) -> Counts;
+}
+
+/// Two hosts with pretended adapters.
+pub struct Pretended {
+    pub server: Pretend,
+    pub client: Pretend,
+}
+
+impl Pretended {
+    pub fn with(options: PretendOptions, client: Adapter) -> (Self, Pretend, Pretend, IpAddr) {
+        let server = Pretend::new(options);
+        let client = server.another_host(vec![client]);
+        let hosts = Pretended { server: server.clone(), client: client.clone() };
+        (hosts, server, client, "127.0.0.1".parse().unwrap())
+    }
+
+    pub fn client_adapter() -> Adapter {
+        Adapter::new("pretend1", "127.0.0.2".parse().unwrap())
+    }
+}
+
+impl Hosts for Pretended {
+    type Fabric = Pretend;
+
+    fn make() -> (Self, Pretend, Pretend, IpAddr) {
+        Pretended::with(PretendOptions::default(), Pretended::client_adapter())
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        self.server.complaints()
+    }
+
+    fn counts(&self) -> Counts {
+        self.server.counts().plus(&self.client.counts())
+    }
+}
+
+/// This host's adapter, for both sides.
+pub struct Real {
+    core: RdmaCore,
+    address: SocketAddr,
+}
+
+impl Hosts for Real {
+    type Fabric = RdmaCore;
+
+    fn make() -> (Self, RdmaCore, RdmaCore, IpAddr) {
+        let ip: IpAddr = std::env::var("WEFT_TEST_RDMA").unwrap().parse().unwrap();
+        let core = RdmaCore::load().unwrap();
+        (Real { core, address: SocketAddr::new(ip, 1) }, core, core, ip)
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn counts(&self) -> Counts {
+        let endpoint = self.core.resolve(self.address, TrafficClass::default(), PATIENCE).unwrap();
+        endpoint.device().counters().counts()
+    }
+}
+
+/// `MECHANISM` 0 chooses, 1 to 3 always use one.
+pub struct Verbs<H: Hosts, const MECHANISM: u8> {
+    pub server: ServerThread,
+    pub address: SocketAddr,
+    pub hosts: H,
+    pub client: VerbsClient<H::Fabric>,
+}
+
+/// Serves RDMA connections, with units in a zone.
+fn serve_verbs<F: Fabric>((listening, options): (VerbsListening<F>, VerbsServerOptions), ends: Ends) {
+    spawn(async move {
+        let mut acceptor = listening.acceptor().unwrap();
+        let thread = VerbsThread::new(options);
+        let (base, bytes) = Zone::begin().memory();
+        // SAFETY: the zone lives until this thread has ended.
+        unsafe { thread.add_zone(base, bytes) }.unwrap();
+        loop {
+            let accepted = acceptor.next().await.unwrap();
+            let (thread, ends) = (thread.clone(), ends.clone());
+            spawn(async move {
+                match thread.accept(accepted).await {
+                    Ok(conn) => serve(conn, ends).await,
+                    Err(error) => ends.lock().unwrap().push(error.to_string()),
+                }
+            });
+        }
+    });
+}
+
+impl<H: Hosts, const MECHANISM: u8> Verbs<H, MECHANISM> {
+    pub fn with(made: (H, H::Fabric, H::Fabric, IpAddr), options: VerbsServerOptions) -> Self {
+        let (hosts, server, client, ip) = made;
+        let listening = listen_verbs(&server, SocketAddr::new(ip, 0), VerbsKeys::none()).unwrap();
+        let address = listening.address();
+        let client = VerbsClient::new(client, RegistrationOptions::default());
+        Verbs { server: ServerThread::spawn((listening, options), serve_verbs), address, hosts, client }
+    }
+
+    pub fn options() -> VerbsOptions {
+        let mechanisms = [None, Some(Mechanism::Inline), Some(Mechanism::Fast), Some(Mechanism::Remote)];
+        VerbsOptions { mechanism: mechanisms[usize::from(MECHANISM)], ..VerbsOptions::default() }
+    }
+}
+
+impl<H: Hosts, const MECHANISM: u8> Drop for Verbs<H, MECHANISM> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.hosts.complaints(), Vec::<String>::new());
+            assert_eq!(self.hosts.counts().receiver_not_ready, 0);
+        }
+    }
+}
+
+impl<H: Hosts, const MECHANISM: u8> Fixture for Verbs<H, MECHANISM> {
+    type Link = VerbsLink<H::Fabric>;
+
+    fn start() -> Self {
+        Verbs::with(H::make(), VerbsServerOptions::default())
+    }
+
+    fn connect_unproven(&self) -> VerbsLink<H::Fabric> {
+        self.client.connect(self.address, &Self::options(), PATIENCE).unwrap()
+    }
+}
