@@ -5,11 +5,11 @@
 #[macro_use]
 mod suite;
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use suite::{End, Hosts, Mapping, TIMEOUT, exchange};
 use weft_verbs::{
     Access, Device, DeviceEvent, Endpoint, Fabric, LinkLayer, Listener, RdmaCore, TrafficClass, VerbsError,
@@ -145,9 +145,7 @@ impl Drop for Peer {
 fn plays_the_peer() {
     let Ok(part) = std::env::var("WEFT_TEST_PART") else { return };
     let address = std::env::var("WEFT_TEST_PEER").expect("an address").parse().expect("an address");
-    let mut end =
-        End::<RdmaCore>::new(core().resolve(address, TrafficClass::default(), TIMEOUT).expect("a way"));
-    end.endpoint.connect(part.as_bytes(), TIMEOUT).expect("the other side takes it");
+    let mut end = connect_patiently(address);
     let memory = end.memory(4096);
     match part.as_str() {
         "killed" => std::thread::sleep(TIMEOUT * 2),
@@ -161,7 +159,33 @@ fn plays_the_peer() {
                 assert_eq!(answer.bytes(), memory.bytes(), "round {round}");
             }
         }
+        "vanish" => {
+            let unheard = end.memory(4096);
+            end.receive(1, unheard.all());
+            end.run_well(Work::Send, &[memory.all()]);
+            let mut lose_all = Command::new("tc");
+            lose_all.args(["qdisc", "replace", "dev", "eth0", "root", "netem", "loss", "100%"]);
+            assert!(lose_all.status().expect("tc can be run").success());
+            std::thread::sleep(TIMEOUT / 2);
+        }
         other => panic!("there is no part {other}"),
+    }
+}
+
+/// The other side may not listen yet.
+fn connect_patiently(address: SocketAddr) -> End<RdmaCore> {
+    let start = Instant::now();
+    loop {
+        let way = core().resolve(address, TrafficClass::default(), TIMEOUT);
+        let connected = way.and_then(|endpoint| {
+            let mut end = End::<RdmaCore>::new(endpoint);
+            end.endpoint.connect(b"", TIMEOUT).map(|()| end)
+        });
+        match connected {
+            Ok(end) => return end,
+            Err(error) => assert!(start.elapsed() < TIMEOUT, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(200));
     }
 }
 
@@ -202,6 +226,23 @@ fn hosts_talk() {
     let listener = core().listen(SocketAddr::new(ip, 7171), 4).expect("the adapter has the address");
     let hosts = hosts_at(ip);
     answer_pings(End::new(hosts.listen_with(listener).next()), pings());
+}
+
+/// One half of a test of two hosts; the other is [`plays_the_peer`] with part "vanish".
+#[test]
+#[ignore = "needs two hosts with RDMA adapters: its own address in WEFT_TEST_RDMA_SERVES"]
+fn a_host_that_vanishes_is_noticed() {
+    let ip = address_in("WEFT_TEST_RDMA_SERVES");
+    let listener = core().listen(SocketAddr::new(ip, 7172), 4).expect("the adapter has the address");
+    let mut end = End::<RdmaCore>::new(hosts_at(ip).listen_with(listener).next());
+    let (received, sent) = (end.memory(4096), end.memory(64));
+    end.receive(1, received.all());
+    end.endpoint.accept(b"").expect("the request is taken");
+    assert_eq!(end.next_done().status, WorkStatus::Ok);
+    std::thread::sleep(Duration::from_secs(2));
+    let start = Instant::now();
+    assert_eq!(end.run(Work::Send, &[sent.all()]).status, WorkStatus::RetriesExceeded);
+    assert!(start.elapsed() < Duration::from_secs(10), "noticed only after {:?}", start.elapsed());
 }
 
 #[test]
@@ -328,29 +369,47 @@ fn a_registration_may_go_before_its_windows() {
     exchange(&mut client, &mut server, 1);
 }
 
-/// What befalls an adapter is told, and connections over it end; afterwards new ones can be made. Needs a guest of its own: it
-/// takes the interface `WEFT_TEST_INTERFACE` and the adapter rxe0 on it down and up.
+/// What befalls an adapter is told, and connections over it end; afterwards new ones can be made. Needs a guest of its own: takes
+/// the adapter rxe0 away, and makes it again on the interface `WEFT_TEST_INTERFACE`.
 #[test]
 #[ignore = "takes an adapter away: needs a guest of its own, WEFT_TEST_RDMA and WEFT_TEST_INTERFACE"]
 fn an_adapter_may_go_and_come_back() {
     let interface = std::env::var("WEFT_TEST_INTERFACE").expect("WEFT_TEST_INTERFACE is set");
-    let hosts = hosts();
-    let (mut client, mut server) = hosts.pair();
+    let program = std::env::current_exe().expect("a test knows its own program");
+    let mut command = Command::new(program);
+    command.args(["--ignored", "--exact", "--nocapture", "loses_its_adapter"]).stdout(Stdio::piped());
+    let mut loser = Peer(command.spawn().expect("the test's program can be run"));
+    let mut said = BufReader::new(loser.0.stdout.take().expect("its output is a pipe")).lines();
+    let ready = said.by_ref().map_while(Result::ok).any(|line| line.ends_with(READY));
+    assert!(ready, "the process that is to lose its adapter is not ready");
+    // Returns when nobody uses the adapter any more.
+    rdma_link(&["del", "rxe0"]);
+    assert!(loser.0.wait().expect("it ends").success());
+    rdma_link(&["add", "rxe0", "type", "rxe", "netdev", &interface]);
+    let (mut client, mut server) = hosts().pair();
+    exchange(&mut client, &mut server, 2);
+}
+
+/// What a process says that is ready to lose its adapter.
+const READY: &str = "ready to lose the adapter";
+
+/// Not a test of its own: a process of [`an_adapter_may_go_and_come_back`].
+#[test]
+#[ignore = "is a process that another test starts"]
+fn loses_its_adapter() {
+    let Ok(interface) = std::env::var("WEFT_TEST_INTERFACE") else { return };
+    let (mut client, mut server) = hosts().pair();
     exchange(&mut client, &mut server, 1);
+    server.wait_connected();
     ip_link(&interface, "down");
     assert!(suite::is_readable(client.device.event_fd(), TIMEOUT), "the adapter has something to tell");
     let events = client.device.events();
-    assert!(events.iter().any(|event| matches!(event, DeviceEvent::PortDown(1))), "{events:?}");
+    assert!(events.contains(&DeviceEvent::PortDown(1)), "{events:?}");
     ip_link(&interface, "up");
-    rdma_link(&["del", "rxe0"]);
-    let cause = client.wait_ended();
-    assert!(cause.contains("rxe0") && cause.contains("removed"), "{cause}");
-    server.wait_ended();
-    drop((client, server));
-    rdma_link(&["add", "rxe0", "type", "rxe", "netdev", &interface]);
-    std::thread::sleep(Duration::from_secs(1));
-    let (mut client, mut server) = hosts.pair();
-    exchange(&mut client, &mut server, 2);
+    println!("{READY}");
+    // One of them may hear first that the other one has lost its adapter.
+    let causes = [client.wait_ended(), server.wait_ended()];
+    assert!(causes.iter().any(|cause| cause.contains("rxe0") && cause.contains("removed")), "{causes:?}");
 }
 
 fn ip_link(interface: &str, state: &str) {

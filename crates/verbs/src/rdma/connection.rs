@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 use std::ptr::{null_mut, slice_from_raw_parts};
 use std::time::{Duration, Instant};
 
-/// How long an adapter waits for an acknowledgement before it sends again: 4.096 µs · 2^16 = 268 ms. Seven tries take two seconds;
+/// How long an adapter waits for an acknowledgement before it sends again: 4.096 µs · 2^16 = 268 ms. All tries take two seconds;
 /// the connection manager's own choice on Ethernet takes up to seventeen.
 const ACK_TIMEOUT: u8 = 16;
 

@@ -23,9 +23,10 @@ use std::time::{Duration, Instant};
 const REQUEST_BYTES_MAX: usize = 56;
 const ACCEPT_BYTES_MAX: usize = 196;
 
-/// How often something is sent again; with 7, for ever while the peer has no receive posted: a peer that is behind, or means
-/// harm, only slows down its own connection.
-const RETRIES: u8 = 7;
+/// How often something is sent again that is not acknowledged. (The most would be 7, which the driver rdma_rxe takes for ever.)
+const RETRIES: u8 = 6;
+/// For ever, while the peer has no receive posted: a peer that is behind, or means harm, only slows down its own connection.
+const RECEIVER_RETRIES: u8 = 7;
 
 /// Reason of a refusal by a program, and of one because no program listens.
 const REFUSED_BY_PROGRAM: c_int = 28;
@@ -109,7 +110,7 @@ impl RdmaEndpoint {
             initiator_depth: self.reads.0,
             flow_control: 1,
             retry_count: RETRIES,
-            rnr_retry_count: RETRIES,
+            rnr_retry_count: RECEIVER_RETRIES,
             srq: 0,
             qp_num: 0,
         }
