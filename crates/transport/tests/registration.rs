@@ -5,15 +5,27 @@
 mod counts;
 #[path = "registration/memory.rs"]
 mod memory;
+#[path = "registration/peer.rs"]
+mod peer;
+#[path = "registration/torture.rs"]
+mod torture;
+#[path = "registration/watched.rs"]
+mod watched;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weft_transport::registration::{RegistrationCache, RegistrationCost, RegistrationOptions};
 use weft_verbs::{Fabric, TrafficClass};
 use weft_verbs_double::{Pretend, PretendDevice, PretendOptions};
 use weft_wire::messages::MemoryRun;
+
+/// One test at a time, so that nobody else maps memory into the holes of a test.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The first adapter of a pretended fabric.
 fn device(options: PretendOptions) -> Arc<PretendDevice> {

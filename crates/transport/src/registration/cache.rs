@@ -118,24 +118,25 @@ struct State<R> {
     spent: Vec<(Allocation, u64)>,
 }
 
-/// A cached registration that is no more, and which of its pages are no more.
-type Dead<R> = (Arc<Entry<R>>, Option<PageRange>);
+/// Registrations that are cached no more.
+type Dead<R> = Vec<Arc<Entry<R>>>;
 
 impl<R> State<R> {
-    fn apply(&mut self, change: Change, dead: &mut Vec<Dead<R>>) {
-        let (range, gone) = match change {
-            Change::Unmapped(range) => (range, Some(range)),
-            Change::Emptied(range) => (range, None),
-            Change::Unknown => (PageRange { start: 0, end: u64::MAX }, None),
+    fn apply(&mut self, change: Change, dead: &mut Dead<R>) {
+        let (range, is_gone) = match change {
+            Change::Unmapped(range) => (range, true),
+            Change::Emptied(range) => (range, false),
+            Change::Unknown => (PageRange { start: 0, end: u64::MAX }, false),
         };
-        match gone {
-            Some(_) => self.doubtful.remove(&range),
-            None => self.doubtful.add(range),
+        if is_gone {
+            self.doubtful.remove(&range);
+        } else {
+            self.doubtful.add(range);
         }
         for attempt in self.attempts.iter_mut().filter(|attempt| attempt.range.overlaps(&range)) {
             attempt.is_touched = true;
         }
-        dead.extend(self.index.take_touched(&range).into_iter().map(|entry| (entry, gone)));
+        dead.extend(self.index.take_touched(&range));
     }
 
     /// Begins to register a range with these parts of a request in it.
@@ -490,7 +491,7 @@ impl<D: Device> Shared<D> {
     }
 
     /// Applies what the watcher has told since the last time.
-    fn catch_up(&self, state: &mut State<D::Registration>) -> Vec<Dead<D::Registration>> {
+    fn catch_up(&self, state: &mut State<D::Registration>) -> Dead<D::Registration> {
         let mut dead = Vec::new();
         if let Some(Ok((watcher, begun))) = self.watcher.get() {
             let mut seen = *state.seen.get_or_insert(*begun);
@@ -503,12 +504,10 @@ impl<D: Device> Shared<D> {
     }
 
     /// Ends cached registrations that are no more, without a lock.
-    fn bury(&self, dead: Vec<Dead<D::Registration>>) {
+    fn bury(&self, dead: Dead<D::Registration>) {
         add(&self.counts.invalidated, dead.len());
-        for (entry, gone) in dead {
-            if let Some(watch) = &entry.watch {
-                watch.end(gone);
-            }
+        for watch in dead.iter().filter_map(|entry| entry.watch.as_ref()) {
+            watch.end();
         }
     }
 
@@ -736,7 +735,7 @@ struct Lookup<'a, D: Device> {
     is_settled: bool,
     write: bool,
     found: &'a mut Vec<Arc<Entry<D::Registration>>>,
-    dead: Vec<Dead<D::Registration>>,
+    dead: Dead<D::Registration>,
 }
 
 impl<D: Device> Lookup<'_, D> {
@@ -796,8 +795,7 @@ impl<D: Device> Lookup<'_, D> {
             return true;
         }
         add(&self.shared.counts.wrong, 1);
-        let taken = self.state.index.take_touched(&pages);
-        self.dead.extend(taken.into_iter().map(|entry| (entry, None)));
+        self.dead.extend(self.state.index.take_touched(&pages));
         false
     }
 }

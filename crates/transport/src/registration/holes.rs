@@ -31,11 +31,24 @@ pub struct Mapped {
     pub file: (u32, u32, u64),
 }
 
-/// What is mapped of a range, in order; parts of one mapping as far as they lie in the range.
+/// What is mapped of a range, in order.
 ///
 /// # Errors
 /// Of the system: `/proc` is not there.
 pub fn mapped(range: PageRange) -> io::Result<Vec<Mapped>> {
+    let mut parts = mappings(range)?;
+    for part in &mut parts {
+        part.range =
+            PageRange { start: part.range.start.max(range.start), end: part.range.end.min(range.end) };
+    }
+    Ok(parts)
+}
+
+/// The whole mappings that lie in a range or reach into it, in order.
+///
+/// # Errors
+/// As [`mapped`].
+pub fn mappings(range: PageRange) -> io::Result<Vec<Mapped>> {
     let file = File::open("/proc/self/maps")?;
     match query(&file, range) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => parse(&io::read_to_string(file)?, range),
@@ -93,7 +106,7 @@ fn query(maps: &File, range: PageRange) -> io::Result<Vec<Mapped>> {
         }
         let file = (query.dev_major, query.dev_minor, query.inode);
         found.push(Mapped {
-            range: PageRange { start: query.start.max(range.start), end: query.end.min(range.end) },
+            range: PageRange { start: query.start, end: query.end },
             is_readable: query.flags & READABLE != 0,
             is_writable: query.flags & WRITABLE != 0,
             is_private_anonymous: query.flags & SHARED == 0 && file == (0, 0, 0),
@@ -110,8 +123,7 @@ fn parse(maps: &str, range: PageRange) -> io::Result<Vec<Mapped>> {
     for line in maps.lines() {
         let line = parse_line(line).ok_or_else(strange)?;
         if line.range.overlaps(&range) {
-            let (start, end) = (line.range.start.max(range.start), line.range.end.min(range.end));
-            found.push(Mapped { range: PageRange { start, end }, ..line });
+            found.push(line);
         }
     }
     Ok(found)
@@ -156,7 +168,9 @@ mod tests {
         let range = PageRange { start: base + pages(1), end: base + pages(9) };
         let text = std::fs::read_to_string("/proc/self/maps").unwrap();
         let parsed = parse(&text, range).unwrap();
-        let spans: Vec<_> = parsed
+        assert_eq!(mappings(range).unwrap(), parsed);
+        let spans: Vec<_> = mapped(range)
+            .unwrap()
             .iter()
             .map(|part| ((part.range.start - base) / page_bytes(), (part.range.end - base) / page_bytes()))
             .collect();
@@ -167,7 +181,6 @@ mod tests {
         );
         assert!(parsed[0].is_readable && !parsed[4].is_readable);
         assert!(parsed[0].is_private_anonymous && !parsed[4].is_private_anonymous);
-        assert_eq!(mapped(range).unwrap(), parsed);
         // SAFETY: nobody uses it.
         unsafe { libc::munmap(base as *mut libc::c_void, pages(10) as usize) };
     }

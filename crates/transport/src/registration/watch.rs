@@ -34,9 +34,10 @@
 //! - What is partly not mapped, or mapped while the watch begins: a range counts as watched only if the kernel finds each mapping
 //!   in it whole and watched *after* it was registered (`UFFDIO_CONTINUE` says `EINVAL` for such a range of private memory,
 //!   `ENOENT` for any other, and does nothing).
-//! - A range begins and ends inside of mappings: the kernel cuts them at the edges and joins them when the watch ends. If there
-//!   would be too many mappings, it refuses, and the memory is not cached.
-//! - Two buffers on one page: ranges are whole pages, and ranges may overlap. A page is watched until no range has it.
+//! - A range begins and ends inside of mappings: these are watched as wholes, because a mapping that is cut in two could not be
+//!   moved by `mremap` any more. A mapping is watched until no range needs it, which the teller finds out. New mappings beside a
+//!   watched one stay mappings of their own, and are not watched with it.
+//! - Two buffers on one page: ranges are whole pages, and ranges may overlap.
 //!
 //! **What is not told**, and so must not be done to buffers: `shmat` with `SHM_REMAP` over them, and `MADV_GUARD_INSTALL` (6.13)
 //! on their pages.
@@ -60,13 +61,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::coverage::Coverage;
-use super::group::PageRange;
+use super::group::{PageRange, merge};
 use super::home::Home;
 use super::{holes, page_bytes};
 use crate::socket::{checked, owned};
 
 /// Changes that the log holds; a cache that is further behind drops everything.
 const LOG_CHANGES: usize = 4096;
+/// Tries to watch mappings whose neighbours change at the same time.
+const WATCH_TRIES: u32 = 4;
 /// Looks at whether something is being unmapped, before a lookup does without the cache.
 const SETTLE_LOOKS: u32 = 200;
 /// The first of these without sleeping in between.
@@ -132,6 +135,8 @@ enum Record {
 struct Log {
     records: Box<[Record; LOG_CHANGES]>,
     next: u64,
+    /// The teller is asked to look at [`Inner::left`].
+    is_left: bool,
 }
 
 impl Log {
@@ -160,7 +165,10 @@ struct Inner {
     log: Mutex<Log>,
     news: Condvar,
     is_stopping: AtomicBool,
+    /// What has to be watched; mappings are watched as wholes.
     watched: Mutex<Coverage>,
+    /// Where something was watched that perhaps need not be any more.
+    left: Mutex<Vec<PageRange>>,
     told: Mutex<Vec<Weak<dyn Told>>>,
 }
 
@@ -219,7 +227,11 @@ impl Watcher {
         });
         // SAFETY: no memory is passed; the result is new.
         let wake = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }?;
-        let log = Log { records: Box::new([Record::Change(Change::Unknown); LOG_CHANGES]), next: 0 };
+        let log = Log {
+            records: Box::new([Record::Change(Change::Unknown); LOG_CHANGES]),
+            next: 0,
+            is_left: false,
+        };
         let inner = Arc::new(Inner {
             descriptor: open()?,
             wake,
@@ -227,6 +239,7 @@ impl Watcher {
             news: Condvar::new(),
             is_stopping: AtomicBool::new(false),
             watched: Mutex::new(Coverage::default()),
+            left: Mutex::new(Vec::new()),
             told: Mutex::new(Vec::new()),
         });
         DESCRIPTOR.store(inner.descriptor.as_raw_fd(), Ordering::Relaxed);
@@ -277,30 +290,32 @@ impl Watcher {
     /// Watches a range, if all of it is private memory of no file.
     pub fn watch(self: &Arc<Watcher>, range: PageRange) -> Option<Watch> {
         let mut watched = lock(&self.inner.watched);
-        let allowed = self.inner.register(&range).ok()?;
-        if allowed & kernel::ALLOWS_ZEROPAGE == 0 || !self.is_watched_as_a_whole(&range) {
-            for part in watched.uncovered(&range) {
-                self.inner.unregister(&part);
-            }
-            return None;
+        let is_watched = self.is_one_watched(&range) && self.inner.register(&range)
+            || (0..WATCH_TRIES).any(|_| self.watch_mappings(&range).unwrap_or(false));
+        if is_watched {
+            watched.add(&range);
+            return Some(Watch { watcher: self.clone(), range, is_on: AtomicBool::new(true) });
         }
-        watched.add(&range);
-        Some(Watch { watcher: self.clone(), range, is_on: AtomicBool::new(true) })
+        drop(watched);
+        self.inner.leave(range);
+        None
     }
 
-    fn is_watched_as_a_whole(&self, range: &PageRange) -> bool {
-        if self.is_one_watched(range) {
-            return true;
-        }
-        // Several mappings.
+    /// Watches the mappings that a range is made of, and says whether they are all of it.
+    fn watch_mappings(&self, range: &PageRange) -> io::Result<bool> {
+        let mappings = holes::mappings(*range)?;
         let mut at = range.start;
-        for part in holes::mapped(*range).unwrap_or_default() {
-            if part.range.start != at || !part.is_private_anonymous || !self.is_one_watched(&part.range) {
-                return false;
+        for mapping in &mappings {
+            if mapping.range.start > at || !mapping.is_private_anonymous {
+                return Ok(false);
             }
-            at = part.range.end;
+            at = mapping.range.end;
         }
-        at == range.end
+        let watch = |mapping: &holes::Mapped| {
+            let (start, end) = (mapping.range.start.max(range.start), mapping.range.end.min(range.end));
+            self.inner.register(&mapping.range) && self.is_one_watched(&PageRange { start, end })
+        };
+        Ok(at >= range.end && mappings.iter().all(watch))
     }
 
     /// Whether a range is part of one mapping, which is private and watched.
@@ -344,27 +359,18 @@ impl Drop for Watcher {
 }
 
 impl Watch {
-    /// Ends it. Of `gone` it is known that it was unmapped.
-    pub fn end(&self, gone: Option<PageRange>) {
-        if !self.watcher.home.is_here() || !self.is_on.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        let inner = &self.watcher.inner;
-        let mut watched = lock(&inner.watched);
-        for part in watched.remove(&self.range) {
-            let gone = gone.unwrap_or(PageRange { start: part.end, end: part.end });
-            let before = PageRange { start: part.start, end: part.end.min(gone.start) };
-            let after = PageRange { start: part.start.max(gone.end), end: part.end };
-            for rest in [before, after].iter().filter(|rest| rest.start < rest.end) {
-                inner.unregister(rest);
-            }
+    /// Ends it.
+    pub fn end(&self) {
+        if self.watcher.home.is_here() && self.is_on.swap(false, Ordering::Relaxed) {
+            lock(&self.watcher.inner.watched).remove(&self.range);
+            self.watcher.inner.leave(self.range);
         }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.end(None);
+        self.end();
     }
 }
 
@@ -417,17 +423,18 @@ impl Inner {
     fn tell_until_stopped(&self) {
         let mut seen = 0;
         loop {
-            let is_stopping = {
+            let is_over = {
                 let mut log = lock(&self.log);
-                while log.next == seen && !self.is_stopping.load(Ordering::SeqCst) {
+                while log.next == seen && !log.is_left && !self.is_stopping.load(Ordering::SeqCst) {
                     log = self.news.wait(log).unwrap_or_else(PoisonError::into_inner);
                 }
-                log.next == seen
+                log.next == seen && !std::mem::take(&mut log.is_left)
             };
-            if is_stopping {
+            if is_over {
                 return;
             }
-            self.leave_moved(&mut seen);
+            self.note_moved(&mut seen);
+            self.unwatch_left();
             let all: Vec<_> = lock(&self.told).clone();
             for told in all.iter().filter_map(Weak::upgrade) {
                 told.told();
@@ -435,38 +442,43 @@ impl Inner {
         }
     }
 
-    /// Ends the watching of memory that was moved.
-    fn leave_moved(&self, seen: &mut u64) {
+    /// Leaves it to the teller to end the watching of what nobody needs watched there.
+    fn leave(&self, range: PageRange) {
+        lock(&self.left).push(range);
+        lock(&self.log).is_left = true;
+        self.news.notify_all();
+    }
+
+    /// Memory that was moved is watched for nobody.
+    fn note_moved(&self, seen: &mut u64) {
         loop {
             let Some(record) = lock(&self.log).after(seen) else { return };
             if let Some(Record::Moved(range)) = record {
-                let watched = lock(&self.watched);
-                for part in watched.uncovered(&range) {
-                    self.unregister(&part);
-                }
+                lock(&self.left).push(range);
             }
         }
     }
 
-    /// Returns which operations the range allows.
-    fn register(&self, range: &PageRange) -> io::Result<u64> {
+    /// Ends the watching of mappings in which nothing has to be watched.
+    fn unwatch_left(&self) {
+        let left = merge(std::mem::take(&mut *lock(&self.left)));
+        let watched = lock(&self.watched);
+        for range in left {
+            let mappings = holes::mappings(range).unwrap_or_default();
+            let is_private = |mapping: &&holes::Mapped| mapping.is_private_anonymous;
+            for mapping in mappings.iter().filter(is_private).filter(|it| !watched.covers_any(&it.range)) {
+                let mut arguments = [mapping.range.start, mapping.range.bytes(), 0, 0];
+                // Refused if it has gone in the meantime.
+                let _ = self.ioctl(kernel::UFFDIO_UNREGISTER, &mut arguments);
+            }
+        }
+    }
+
+    /// Says whether the kernel watches a range from now on, as far as it is mapped.
+    fn register(&self, range: &PageRange) -> bool {
         let mut arguments = [range.start, range.bytes(), kernel::REGISTER_MODE_WP, 0];
-        self.ioctl(kernel::UFFDIO_REGISTER, &mut arguments)?;
-        Ok(arguments[3])
-    }
-
-    /// What is not mapped or not watched of it, is left as it is.
-    fn unregister(&self, range: &PageRange) {
-        let one = |range: &PageRange| {
-            self.ioctl(kernel::UFFDIO_UNREGISTER, &mut [range.start, range.bytes(), 0, 0])
-        };
-        if one(range).is_err() {
-            // There is memory in between that cannot be watched.
-            let mapped = holes::mapped(*range).unwrap_or_default();
-            for part in mapped.iter().filter(|part| part.is_private_anonymous) {
-                let _ = one(&part.range);
-            }
-        }
+        let is_done = self.ioctl(kernel::UFFDIO_REGISTER, &mut arguments).is_ok();
+        is_done && arguments[3] & kernel::ALLOWS_ZEROPAGE != 0
     }
 
     /// How the kernel refuses to map pages of a file there.

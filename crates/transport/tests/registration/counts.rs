@@ -8,7 +8,7 @@ use weft_verbs_double::{PretendDevice, PretendOptions};
 use weft_wire::messages::MemoryRun;
 
 use crate::memory::{Pages, map_shared, unmap};
-use crate::{cache, device, options, rows, runs};
+use crate::{alone, cache, device, options, rows, runs};
 
 fn pin(
     cache: &RegistrationCache<PretendDevice>,
@@ -26,6 +26,7 @@ fn not_cached() -> RegistrationOptions {
 
 #[test]
 fn rows_of_one_array_are_one_registration() {
+    let _alone = alone();
     let array = Pages::new(768 * 3);
     let cache = cache(options());
     let tile = [rows(array.address + 100, 3072, 3 * page_bytes() as i64, 768)];
@@ -43,6 +44,7 @@ fn rows_of_one_array_are_one_registration() {
 
 #[test]
 fn what_is_not_cached_ends_with_its_request() {
+    let _alone = alone();
     let memory = Pages::new(4);
     let device = device(PretendOptions::default());
     let cache = RegistrationCache::new(device.clone(), not_cached());
@@ -60,12 +62,13 @@ fn what_is_not_cached_ends_with_its_request() {
 
 #[test]
 fn holes_that_are_not_there_are_left_out() {
+    let _alone = alone();
+    let cache = cache(options());
     let memory = Pages::new(64);
     for hole in 1..=10 {
         memory.unmap(hole * 6 + 1, 1);
     }
     let pieces: Vec<_> = (0..32).map(|piece| (memory.at(piece * 2), page_bytes())).collect();
-    let cache = cache(options());
     let pinned = pin(&cache, &runs(&pieces), &[], true).unwrap();
     assert_eq!(pinned.regions().len(), 11);
     assert!(pieces.iter().all(|(address, bytes)| pinned.find(*address, *bytes).is_some()));
@@ -75,10 +78,11 @@ fn holes_that_are_not_there_are_left_out() {
 
 #[test]
 fn a_small_group_is_registered_as_given() {
+    let _alone = alone();
+    let cache = cache(options());
     let memory = Pages::new(7);
     memory.unmap(1, 1);
     let pieces = runs(&[(memory.at(4), 8), (memory.at(0), 8), (memory.at(2), 8)]);
-    let cache = cache(options());
     let pinned = pin(&cache, &pieces, &[], true).unwrap();
     let addresses: Vec<_> = pinned.regions().iter().map(|region| region.address).collect();
     assert_eq!(addresses, [memory.at(0), memory.at(2), memory.at(4)]);
@@ -86,9 +90,10 @@ fn a_small_group_is_registered_as_given() {
 
 #[test]
 fn memory_that_is_not_there_is_named() {
+    let _alone = alone();
+    let cache = cache(options());
     let memory = Pages::new(64);
     memory.unmap(50, 1);
-    let cache = cache(options());
     let mut pieces: Vec<_> = (0..32).map(|piece| (memory.at(piece * 2), 8)).collect();
     let error = pin(&cache, &runs(&pieces), &[], true).unwrap_err().to_string();
     assert!(
@@ -107,6 +112,7 @@ fn memory_that_is_not_there_is_named() {
 
 #[test]
 fn memory_that_is_only_read_may_be_read_only() {
+    let _alone = alone();
     let memory = Pages::new(4);
     memory.protect(0, 2, libc::PROT_READ);
     let cache = cache(options());
@@ -126,6 +132,7 @@ fn memory_that_is_only_read_may_be_read_only() {
 
 #[test]
 fn allocations_are_registered_as_wholes() {
+    let _alone = alone();
     let array = Pages::new(2000);
     let whole = Allocation { address: array.address, bytes: 2000 * page_bytes() };
     // Twenty pages between rows are too many to be registered for nothing, but few enough for an array.
@@ -142,6 +149,7 @@ fn allocations_are_registered_as_wholes() {
 
 #[test]
 fn wrong_allocations_do_no_harm() {
+    let _alone = alone();
     let array = Pages::new(400);
     array.unmap(399, 1);
     let pieces = [rows(array.at(3), page_bytes(), 20 * page_bytes() as i64, 19)];
@@ -164,6 +172,7 @@ fn wrong_allocations_do_no_harm() {
 
 #[test]
 fn arenas_stay_until_they_are_removed() {
+    let _alone = alone();
     let arena = Pages::new(10);
     let cache = cache(not_cached());
     // SAFETY: unmapped after the arena was removed.
@@ -183,6 +192,7 @@ fn arenas_stay_until_they_are_removed() {
 
 #[test]
 fn arenas_may_be_read_only() {
+    let _alone = alone();
     let arena = Pages::new(2);
     arena.protect(0, 2, libc::PROT_READ);
     let cache = cache(options());
@@ -197,6 +207,7 @@ fn arenas_may_be_read_only() {
 
 #[test]
 fn limits_are_kept() {
+    let _alone = alone();
     let memory = Pages::new(40);
     let page = |number| runs(&[(memory.at(number), 1)]);
     let few = RegistrationOptions { entries_max: 3, bytes_max: 4 * page_bytes(), ..options() };
@@ -215,6 +226,7 @@ fn limits_are_kept() {
 
 #[test]
 fn when_the_system_has_no_room_unused_ones_make_it() {
+    let _alone = alone();
     let memory = Pages::new(40);
     let device = device(PretendOptions { pinned_bytes_max: 4 * page_bytes(), ..PretendOptions::default() });
     let cache = RegistrationCache::new(device, options());
@@ -234,6 +246,7 @@ fn when_the_system_has_no_room_unused_ones_make_it() {
 
 #[test]
 fn a_group_for_which_there_is_no_room_is_registered_without_its_holes() {
+    let _alone = alone();
     let memory = Pages::new(40);
     let device = device(PretendOptions { pinned_bytes_max: 10 * page_bytes(), ..PretendOptions::default() });
     let cache = RegistrationCache::new(device, options());
@@ -243,6 +256,7 @@ fn a_group_for_which_there_is_no_room_is_registered_without_its_holes() {
 
 #[test]
 fn shared_memory_is_registered_for_each_request() {
+    let _alone = alone();
     let address = map_shared(4);
     let cache = cache(options());
     for _ in 0..2 {

@@ -1,5 +1,6 @@
 //! Mappings for tests.
 
+use std::cell::RefCell;
 use std::ptr::null_mut;
 
 use weft_transport::registration::page_bytes;
@@ -7,12 +8,15 @@ use weft_transport::registration::page_bytes;
 /// Some pages of private memory, unmapped at the end.
 pub struct Pages {
     pub address: u64,
-    pub count: u64,
+    count: u64,
+    /// Pages that are not there any more. Others may have memory in their place.
+    holes: RefCell<Vec<u64>>,
 }
 
 impl Pages {
     pub fn new(count: u64) -> Pages {
-        Pages { address: map(0, count, libc::PROT_READ | libc::PROT_WRITE), count }
+        let address = map(0, count, libc::PROT_READ | libc::PROT_WRITE);
+        Pages { address, count, holes: RefCell::default() }
     }
 
     /// The address of a page.
@@ -29,12 +33,20 @@ impl Pages {
     /// Leaves a hole.
     pub fn unmap(&self, first: u64, count: u64) {
         unmap(self.at(first), count);
+        self.holes.borrow_mut().extend(first..first + count);
+    }
+
+    /// Fills a hole of one page, which is too small for anything else to have been mapped there.
+    pub fn map_again(&self, page: u64) {
+        map(self.at(page), 1, libc::PROT_READ | libc::PROT_WRITE);
+        self.holes.borrow_mut().retain(|hole| *hole != page);
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        unmap(self.address, self.count);
+        let is_there = |page: &u64| !self.holes.borrow().contains(page);
+        (0..self.count).filter(is_there).for_each(|page| unmap(self.at(page), 1));
     }
 }
 

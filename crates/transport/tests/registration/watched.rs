@@ -1,0 +1,258 @@
+//! That the cache learns of everything that happens to memory, over an adapter whose pages are pinned: one that uses what is gone
+//! writes into pages that nobody has any more, and that is seen.
+
+use std::time::{Duration, Instant};
+
+use weft_transport::registration::{
+    PinError, RegistrationCache, RegistrationOptions, RegistrationStats, page_bytes,
+};
+use weft_verbs_double::{Pinning, Pretend, PretendDevice, PretendOptions};
+
+use crate::memory::{Pages, bytes, map, map_shared, pointer, unmap};
+use crate::peer::Peer;
+use crate::{alone, options, runs};
+
+/// A cache and a server.
+struct Site {
+    cache: RegistrationCache<PretendDevice>,
+    peer: Peer,
+    next: u8,
+}
+
+impl Site {
+    fn new() -> Site {
+        Site::with(RegistrationOptions { verify: true, ..options() })
+    }
+
+    fn with(options: RegistrationOptions) -> Site {
+        let fabric = Pretend::new(PretendOptions { pinning: Pinning::Pinned, ..PretendOptions::default() });
+        let peer = Peer::new(&fabric);
+        Site { cache: RegistrationCache::new(peer.device(), options), peer, next: 1 }
+    }
+
+    /// The server writes one byte into each page of some; they must appear there, and be read from there again.
+    fn exchange(&mut self, addresses: &[u64]) {
+        let pieces: Vec<_> = addresses.iter().map(|address| (*address + 5, 1)).collect();
+        // SAFETY: mapped, and of this test alone.
+        let pinned = unsafe { self.cache.pin(&runs(&pieces), &[], true) }.unwrap();
+        for (address, _) in pieces {
+            let key = pinned.find(address, 1).unwrap().remote_key;
+            self.next = self.next.wrapping_add(1);
+            self.peer.put(address, key, &[self.next]);
+            // SAFETY: as above; the transfer is over.
+            let there = unsafe { (address as *mut u8).read_volatile() };
+            assert_eq!(there, self.next, "the byte went elsewhere: {:?}", self.stats());
+            // SAFETY: as above.
+            unsafe { (address as *mut u8).write_volatile(!self.next) };
+            let mut back = [0];
+            self.peer.get(address, key, &mut back);
+            assert_eq!(back, [!self.next], "the byte came from elsewhere");
+        }
+    }
+
+    fn stats(&self) -> RegistrationStats {
+        self.cache.stats()
+    }
+
+    /// Registrations and invalidations so far.
+    fn counts(&self) -> (u64, u64) {
+        let stats = self.stats();
+        assert_eq!(stats.wrong, 0);
+        (stats.registrations, stats.invalidated)
+    }
+}
+
+#[test]
+fn memory_that_is_unmapped_and_mapped_again_is_registered_again() {
+    let _alone = alone();
+    let (mut site, memory) = (Site::new(), Pages::new(8));
+    site.exchange(&[memory.at(1), memory.at(5)]);
+    site.exchange(&[memory.at(2)]);
+    assert_eq!(site.counts(), (1, 0));
+    memory.unmap(3, 1);
+    memory.map_again(3);
+    site.exchange(&[memory.at(1), memory.at(3), memory.at(5)]);
+    assert_eq!(site.counts(), (2, 1));
+    map(memory.at(2), 2, libc::PROT_READ | libc::PROT_WRITE);
+    site.exchange(&[memory.at(2), memory.at(3), memory.at(4)]);
+    assert_eq!(site.counts(), (3, 2));
+    site.exchange(&[memory.at(3)]);
+    assert_eq!(site.counts(), (3, 2));
+}
+
+#[test]
+fn what_is_unmapped_is_deregistered_without_another_request() {
+    let _alone = alone();
+    let (mut site, memory) = (Site::new(), Pages::new(8));
+    site.exchange(&[memory.at(1)]);
+    memory.unmap(0, 8);
+    let begun = Instant::now();
+    while site.counts() != (1, 1) {
+        assert!(begun.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(site.stats().bytes, 0);
+}
+
+#[test]
+fn memory_that_moves_is_registered_again() {
+    let _alone = alone();
+    let (mut site, memory, target) = (Site::new(), Pages::new(8), Pages::new(8));
+    site.exchange(&[memory.at(1), memory.at(6)]);
+    site.exchange(&[target.at(2)]);
+    // SAFETY: pages of this test's own.
+    unsafe {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let moved = libc::mremap(pointer(memory.at(4)), bytes(4), bytes(4), flags, pointer(target.at(0)));
+        assert_eq!(moved as u64, target.at(0));
+    }
+    map(memory.at(4), 4, libc::PROT_READ | libc::PROT_WRITE);
+    site.exchange(&[memory.at(1), memory.at(6), target.at(2), target.at(3)]);
+    // SAFETY: as above.
+    let moved = unsafe {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+        libc::mremap(pointer(memory.at(4)), bytes(4), bytes(4), flags, pointer(0))
+    };
+    assert_ne!(moved, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    site.exchange(&[memory.at(6), moved as u64]);
+    site.exchange(&[moved as u64 + page_bytes()]);
+    map(moved as u64, 4, libc::PROT_READ | libc::PROT_WRITE);
+    site.exchange(&[moved as u64]);
+    unmap(moved as u64, 4);
+}
+
+#[test]
+fn pages_that_are_given_back_are_registered_again() {
+    let _alone = alone();
+    for advice in [libc::MADV_DONTNEED, libc::MADV_FREE] {
+        let (mut site, memory) = (Site::new(), Pages::new(8));
+        site.exchange(&[memory.at(0), memory.at(7)]);
+        // SAFETY: pages of this test's own.
+        assert_eq!(unsafe { libc::madvise(pointer(memory.at(3)), bytes(1), advice) }, 0);
+        // The page may still be going: not registered as a hole, but where it is used.
+        site.exchange(&[memory.at(0), memory.at(7)]);
+        assert_eq!(site.counts(), (3, 1));
+        site.exchange(&[memory.at(0), memory.at(3), memory.at(7)]);
+        assert_eq!(site.counts(), (4, 1));
+        site.exchange(&[memory.at(1), memory.at(5)]);
+        assert_eq!(site.counts(), (5, 1));
+    }
+}
+
+#[test]
+fn rights_may_come_and_go() {
+    let _alone = alone();
+    let (mut site, memory) = (Site::new(), Pages::new(8));
+    site.exchange(&[memory.at(1)]);
+    for protection in [libc::PROT_NONE, libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
+        memory.protect(0, 8, protection);
+    }
+    site.exchange(&[memory.at(1)]);
+    assert_eq!(site.counts(), (1, 0));
+}
+
+#[test]
+fn a_child_has_nothing_and_takes_nothing() {
+    let _alone = alone();
+    let (mut site, memory) = (Site::new(), Pages::new(8));
+    site.exchange(&[memory.at(1)]);
+    let pieces = runs(&[(memory.at(1), 8)]);
+    // SAFETY: mapped, and of this test alone.
+    let held = unsafe { site.cache.pin(&pieces, &[], true) }.unwrap();
+    // SAFETY: the child uses nothing that another thread may have had locked, but for what this test is about.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: as above.
+        let pinned = unsafe { site.cache.pin(&pieces, &[], true) };
+        let is_refused = matches!(pinned, Err(PinError::Forked));
+        let is_empty = site.cache.check_if_registered(&pieces, true).is_none() && site.stats().entries == 0;
+        memory.unmap(0, 8);
+        drop(held);
+        drop(site.cache);
+        // SAFETY: no handlers, no destructors.
+        unsafe { libc::_exit(if is_refused && is_empty { 7 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(libc::WEXITSTATUS(status), 7);
+    site.exchange(&[memory.at(1)]);
+    assert_eq!(site.counts(), (1, 0));
+}
+
+#[test]
+fn a_child_that_lives_on_does_not_keep_memory_watched() {
+    let _alone = alone();
+    let (mut site, memory) = (Site::new(), Pages::new(8));
+    site.exchange(&[memory.at(1)]);
+    // SAFETY: the child only sleeps until it is ended.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: no memory is passed.
+            unsafe { libc::pause() };
+        }
+    }
+    drop(site);
+    memory.unmap(1, 1);
+    // SAFETY: the child just made.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+}
+
+#[test]
+fn two_adapters_watch_the_same_memory() {
+    let _alone = alone();
+    let (mut site, mut other, memory) = (Site::new(), Site::new(), Pages::new(8));
+    for _ in 0..3 {
+        site.exchange(&[memory.at(1), memory.at(4)]);
+        other.exchange(&[memory.at(3), memory.at(6)]);
+        map(memory.at(3), 1, libc::PROT_READ | libc::PROT_WRITE);
+    }
+    site.exchange(&[memory.at(3)]);
+    drop(site);
+    other.exchange(&[memory.at(3), memory.at(4)]);
+    map(memory.at(3), 1, libc::PROT_READ | libc::PROT_WRITE);
+    other.exchange(&[memory.at(3), memory.at(4)]);
+}
+
+#[test]
+fn memory_of_files_between_private_memory_is_not_cached() {
+    let _alone = alone();
+    let (mut site, memory) = (Site::new(), Pages::new(8));
+    let shared = map_shared(1);
+    // SAFETY: pages of this test's own.
+    unsafe {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        libc::mremap(pointer(shared), bytes(1), bytes(1), flags, pointer(memory.at(3)));
+    }
+    for round in 1..4 {
+        site.exchange(&[memory.at(1), memory.at(5)]);
+        assert_eq!((site.stats().entries, site.stats().transient), (0, round));
+    }
+    site.exchange(&[memory.at(4)]);
+    assert_eq!(site.stats().entries, 1);
+}
+
+#[test]
+fn verifying_finds_a_page_that_was_exchanged() {
+    let _alone = alone();
+    // SAFETY: no memory is passed.
+    if unsafe { libc::geteuid() } != 0 {
+        return; // Frame numbers are not shown.
+    }
+    let (mut site, memory) = (Site::new(), Pages::new(8));
+    site.exchange(&[memory.at(1)]);
+    // Two ways of which the kernel does not tell.
+    // SAFETY: a new segment over pages of this test's own.
+    unsafe {
+        let segment = libc::shmget(libc::IPC_PRIVATE, bytes(1), 0o600);
+        let attached = libc::shmat(segment, pointer(memory.at(1)), libc::SHM_REMAP);
+        libc::shmctl(segment, libc::IPC_RMID, std::ptr::null_mut());
+        assert_eq!(attached as u64, memory.at(1));
+    }
+    site.exchange(&[memory.at(1)]);
+    assert_eq!(site.stats().wrong, 1);
+}
