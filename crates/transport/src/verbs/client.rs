@@ -5,14 +5,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use weft_verbs::{Counts, Device, DeviceLimits, Fabric, TrafficClass};
+use weft_wire::limits::MESSAGE_DATA_BYTES_MAX;
 use weft_wire::security::Key;
 
-use super::choose::Mechanism;
+use super::choose::{Direction, Mechanism, Thresholds, Transfer, choose};
 use super::envelope::VerbsRole;
 use super::link::VerbsLink;
 use super::{CLIENT_FAST_BUFFERS, CLIENT_RECEIVES, CLIENT_SENDS, FAST_DATA_BYTES};
 use crate::error::LinkError;
-use crate::registration::{RegistrationCache, RegistrationOptions, RegistrationStats};
+use crate::registration::{
+    PinError, RegistrationCache, RegistrationCost, RegistrationOptions, RegistrationStats,
+};
 
 /// How a link over RDMA is made, and how it moves data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +56,21 @@ impl Default for VerbsOptions {
     }
 }
 
+impl VerbsOptions {
+    /// How the data of a request moves whose memory is not registered yet, to a server that allows the same and has a Fast buffer
+    /// free; `write`: a write of a file.
+    pub fn mechanism_for(&self, bytes: u64, write: bool) -> Mechanism {
+        let direction = if write { Direction::Get } else { Direction::Put };
+        let thresholds = Thresholds {
+            inline_bytes_max: self.inline_bytes_max,
+            fast_bytes_max: self.fast_bytes_max,
+            message_data_bytes_max: MESSAGE_DATA_BYTES_MAX as u64,
+        };
+        let fast_free = self.fast_buffers > 0;
+        choose(&Transfer { direction, bytes, registered: false, fast_free }, &thresholds, self.mechanism)
+    }
+}
+
 /// RDMA of a process that is a client. Clones are the same.
 pub struct VerbsClient<F: Fabric> {
     shared: Arc<Shared<F>>,
@@ -74,6 +92,8 @@ struct Known<F: Fabric> {
     adapters: Vec<Adapter<F>>,
     /// Memory for every adapter: address and bytes.
     arenas: Vec<(u64, u64)>,
+    /// Why an adapter that came later did not take one of them.
+    refusal: Option<String>,
 }
 
 /// An adapter that links were made over.
@@ -99,6 +119,8 @@ pub struct VerbsDeviceStatus {
     pub counts: Counts,
     /// Registered memory.
     pub registrations: RegistrationStats,
+    /// What registering costs.
+    pub cost: RegistrationCost,
 }
 
 /// RDMA of a client, for people.
@@ -106,12 +128,14 @@ pub struct VerbsDeviceStatus {
 pub struct VerbsStatus {
     /// The adapters that links were made over.
     pub devices: Vec<VerbsDeviceStatus>,
+    /// Why memory that was registered before an adapter was in use is not known to it.
+    pub refusal: Option<String>,
 }
 
 impl<F: Fabric> VerbsClient<F> {
     /// With adapters that are opened when a link leads over them.
     pub fn new(fabric: F, options: RegistrationOptions) -> VerbsClient<F> {
-        let known = Mutex::new(Known { adapters: Vec::new(), arenas: Vec::new() });
+        let known = Mutex::new(Known { adapters: Vec::new(), arenas: Vec::new(), refusal: None });
         VerbsClient { shared: Arc::new(Shared { fabric, options, known }) }
     }
 
@@ -142,10 +166,13 @@ impl<F: Fabric> VerbsClient<F> {
             return adapter.clone();
         }
         let cache = RegistrationCache::new(device.clone(), self.shared.options.clone());
-        for (address, bytes) in &known.arenas {
-            // Where it cannot be registered now, it is when it is used.
+        let Known { arenas, refusal, .. } = &mut *known;
+        for (address, bytes) in arenas {
             // SAFETY: as the caller of `register` promises.
-            let _ = unsafe { cache.add_arena(*address, *bytes) };
+            if let Err(error) = unsafe { cache.add_arena(*address, *bytes) } {
+                // It is registered when it is used.
+                *refusal = Some(format!("{}: {error}", device.name()));
+            }
         }
         let adapter: Adapter<F> = Adapter { device, cache };
         known.adapters.retain(|other: &Adapter<F>| other.device.name() != adapter.device.name());
@@ -156,11 +183,11 @@ impl<F: Fabric> VerbsClient<F> {
     /// Makes memory known to every adapter that is in use or will be, and keeps it registered until [`VerbsClient::unregister`].
     ///
     /// # Errors
-    /// [`LinkError::Local`]: an adapter refused; it is then registered with none.
+    /// Of an adapter that refused; the memory is then registered with none.
     ///
     /// # Safety
     /// The memory stays mapped until it is unregistered.
-    pub unsafe fn register(&self, address: *mut u8, bytes: usize) -> Result<(), LinkError> {
+    pub unsafe fn register(&self, address: *mut u8, bytes: usize) -> Result<(), PinError> {
         let mut known = self.known();
         for at in 0..known.adapters.len() {
             // SAFETY: as the caller promises.
@@ -169,8 +196,7 @@ impl<F: Fabric> VerbsClient<F> {
                 for adapter in &known.adapters[..at] {
                     adapter.cache.remove_arena(address as u64);
                 }
-                let source = std::io::Error::other(error.to_string());
-                return Err(LinkError::Local { what: "register memory with the RDMA adapter", source });
+                return Err(error);
             }
         }
         known.arenas.push((address as u64, bytes as u64));
@@ -195,8 +221,10 @@ impl<F: Fabric> VerbsClient<F> {
             limits: adapter.device.limits().clone(),
             counts: adapter.device.counters().counts(),
             registrations: adapter.cache.stats(),
+            cost: adapter.cache.cost(),
         };
-        VerbsStatus { devices: self.known().adapters.iter().map(describe).collect() }
+        let known = self.known();
+        VerbsStatus { devices: known.adapters.iter().map(describe).collect(), refusal: known.refusal.clone() }
     }
 }
 

@@ -47,6 +47,8 @@ use crate::socket::{checked, owned, random};
 const SEND_DEPTH: u32 = 64;
 /// Every so many posted pieces of work one reports its end, with which those before it are known to have ended.
 const SIGNAL_EVERY: u64 = 4;
+/// Of so many looks by who watches one takes everything in.
+const WATCHED_MAX: u32 = 256;
 /// Completions taken at once.
 const POLLED: usize = 32;
 
@@ -110,6 +112,8 @@ struct Inner<F: Fabric> {
     adapter: Adapter<F>,
     epoll: OwnedFd,
     armed: bool,
+    /// Times that it was watched, round and round.
+    watched: u32,
     address: SocketAddr,
     peer: String,
     options: VerbsOptions,
@@ -200,6 +204,7 @@ impl<F: Fabric> VerbsLink<F> {
             adapter,
             epoll,
             armed: false,
+            watched: 0,
             address,
             peer: format!("server {address}"),
             options: options.clone(),
@@ -227,6 +232,18 @@ impl<F: Fabric> VerbsLink<F> {
     /// Where it leads.
     pub fn address(&self) -> SocketAddr {
         self.inner.address
+    }
+
+    fn see(
+        &mut self,
+        done: &mut Vec<Completion>,
+        look: impl FnOnce(&mut Inner<F>) -> Result<(), LinkError>,
+    ) -> Result<(), LinkError> {
+        self.inner.check_open()?;
+        let result = look(&mut self.inner);
+        self.inner.failed |= result.is_err();
+        done.append(&mut self.inner.ready);
+        result
     }
 }
 
@@ -613,6 +630,22 @@ impl<F: Fabric> Inner<F> {
                 self.flush()?;
             }
         }
+        self.check_broken()
+    }
+
+    /// As [`Inner::progress`] without the descriptors, but now and then: an end of the connection with nothing under way is told
+    /// only there.
+    fn watch(&mut self) -> Result<(), LinkError> {
+        self.watched = (self.watched + 1) % WATCHED_MAX;
+        if self.watched == 0 {
+            return self.progress();
+        }
+        self.poll()?;
+        self.flush()?;
+        self.check_broken()
+    }
+
+    fn check_broken(&mut self) -> Result<(), LinkError> {
         match self.broken.take() {
             Some(cause) => Err(self.stream_error(cause)),
             None => Ok(()),
@@ -935,11 +968,15 @@ impl<F: Fabric> Link for VerbsLink<F> {
     }
 
     fn progress(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
-        self.inner.check_open()?;
-        let result = self.inner.progress();
-        self.inner.failed |= result.is_err();
-        done.append(&mut self.inner.ready);
-        result
+        self.see(done, Inner::progress)
+    }
+
+    fn watch(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
+        self.see(done, Inner::watch)
+    }
+
+    fn must_arm(&self) -> bool {
+        true
     }
 
     fn add_segment(&mut self, segment: &Segment) -> Result<(), LinkError> {
