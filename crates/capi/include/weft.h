@@ -64,7 +64,7 @@ struct weft_connect_options {
     uint32_t reserved[6];   /* 0 */
 };
 
-/* Connects to weft://HOST:PORT/PATH[?transport=auto|tcp|shm]. `options` may be NULL. */
+/* Connects to weft://HOST:PORT/PATH[?transport=auto|tcp|shm|rdma]. `options` may be NULL. */
 weft_fs *weft_connect(const char *url, const struct weft_connect_options *options);
 
 /* Gives the handle back. Files that are still open keep the connections until they are closed. */
@@ -335,12 +335,30 @@ int weft_wait_all(size_t count, weft_op *ops[], ssize_t results[]);
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
-/* Memory that servers of the same host reach without a copy (and that is registered once for RDMA). Page-aligned, zeroed. Any other
- * memory works as well, more slowly. */
+/* Memory that servers of the same host reach without a copy, and that is registered for RDMA for as long as it lives. Page-aligned,
+ * zeroed. Any other memory works as well, more slowly. */
 void *weft_mem_alloc(weft_fs *fs, size_t bytes);
 
 /* Gives it back; `memory` as returned by weft_mem_alloc, or NULL. */
 int weft_mem_free(void *memory);
+
+/* Makes memory of the program's own known to every RDMA adapter that this process uses, now or later, until it is unregistered: no
+ * read or write with it registers or looks up anything again, also where the system does not let the library watch other memory.
+ *
+ *     weft_mem_register(fs, array, bytes);
+ *     ... weft_pwrite(file, array + at, ...) ...
+ *     weft_mem_unregister(array);
+ *     free(array);
+ *
+ * The memory must be writable, and must not be unmapped or mapped anew before it is unregistered. Its pages are pinned as soon as an adapter
+ * is in use, and count against RLIMIT_MEMLOCK: where an adapter refuses now, this fails with its errno (ENOMEM: too much) and
+ * nothing is registered; where one refuses that comes later, the memory is used like any other, and `weft status` says so.
+ * Without RDMA it costs nothing. What is registered more than once must be unregistered as often. A forked child begins with
+ * nothing registered. */
+int weft_mem_register(weft_fs *fs, void *memory, size_t bytes);
+
+/* Takes it back; `memory` as given to weft_mem_register (else EINVAL). Operations with it that are under way go on. */
+int weft_mem_unregister(void *memory);
 
 /* ---- Names and attributes -------------------------------------------------------------------------------------- */
 

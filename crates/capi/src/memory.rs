@@ -1,4 +1,4 @@
-//! Memory that servers of the same host reach directly.
+//! Memory that servers of the same host reach directly, and memory that adapters know.
 
 use crate::guard::{Failure, call};
 use crate::handles::{borrow, weft_fs};
@@ -41,5 +41,30 @@ pub unsafe extern "C" fn weft_mem_free(memory: *mut c_void) -> c_int {
             Some(_arena) => Ok(0),
             None => Err(Failure::invalid("this memory is not from weft_mem_alloc, or was freed before")),
         }
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `fs` is a handle; the memory is writable, and stays mapped until it is unregistered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_mem_register(fs: *const weft_fs, memory: *mut c_void, bytes: size_t) -> c_int {
+    call("weft_mem_register", || {
+        // SAFETY: as the caller promises.
+        unsafe {
+            borrow(fs)?;
+            weft_client::register_memory(memory.cast(), bytes)?;
+        }
+        Ok(0)
+    })
+}
+
+/// See weft.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn weft_mem_unregister(memory: *mut c_void) -> c_int {
+    call("weft_mem_unregister", || {
+        weft_client::unregister_memory(memory.cast())?;
+        Ok(0)
     })
 }

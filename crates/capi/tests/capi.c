@@ -451,6 +451,44 @@ static void test_space(void) {
     CHECK(weft_sync(fs) == 0);
 }
 
+static void test_memory(void) {
+    enum { BYTES = 1 << 20 };
+    unsigned char *array = pattern(BYTES, 9);
+    CHECK(weft_mem_register(fs, array, BYTES) == 0);
+    CHECK(weft_mem_register(fs, array, BYTES) == 0);
+    weft_file *file = weft_creat(fs, "/memory", 0644, NULL);
+    CHECK(weft_pwrite(file, array + 100, 500000, 0) == 500000);
+    unsigned char *back = weft_mem_alloc(fs, BYTES);
+    CHECK(back != NULL && weft_mem_register(fs, back + 4096, 8192) == 0);
+    CHECK(weft_pread(file, back, 500000, 0) == 500000 && memcmp(back, array + 100, 500000) == 0);
+    CHECK(weft_mem_unregister(back + 4096) == 0 && weft_mem_free(back) == 0);
+
+    /* A child has the memory, and nothing registered. */
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        FAILS_WITH(EINVAL, weft_mem_unregister(array));
+        CHECK(weft_mem_register(fs, array, BYTES) == 0);
+        CHECK(weft_pwrite(file, array, BYTES, 1 << 20) == BYTES);
+        CHECK(weft_mem_unregister(array) == 0);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+
+    CHECK(weft_mem_unregister(array) == 0);
+    CHECK(weft_pread(file, array, BYTES, 1 << 20) == BYTES);
+    CHECK(weft_mem_unregister(array) == 0);
+    FAILS_WITH(EINVAL, weft_mem_unregister(array));
+    CHECK(strstr(weft_last_error(), "unregister") != NULL);
+    FAILS_WITH(EINVAL, weft_mem_register(fs, NULL, BYTES));
+    FAILS_WITH(EINVAL, weft_mem_register(fs, array, 0));
+    FAILS_WITH(EINVAL, weft_mem_register(fs, array, SIZE_MAX));
+    FAILS_WITH(EBADF, weft_mem_register(NULL, array, BYTES));
+    CHECK(weft_close(file) == 0);
+    free(array);
+}
+
 struct part {
     weft_file *file;
     int number;
@@ -516,6 +554,7 @@ int main(int argc, char **argv) {
         {"view", test_view}, {"types", test_types}, {"nonblocking", test_nonblocking},
         {"names", test_names}, {"directories", test_directories},
         {"xattrs", test_xattrs}, {"space", test_space},
+        {"memory", test_memory},
         {"threads", test_threads}, {"fork", test_fork},
     };
     for (size_t test = 0; test < sizeof tests / sizeof *tests; test++) {

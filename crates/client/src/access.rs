@@ -13,9 +13,6 @@
 //! List I/O is what Weft is for; the other two methods are those of ROMIO (NC 2.3), so that they can be compared and offered to
 //! programs that ask for them. The three movements are those of NC 4.1.
 
-use std::fmt;
-use std::str::FromStr;
-
 use weft_wire::messages::{IoWork, io_flags};
 
 /// The smallest buffer for sieving.
@@ -113,13 +110,13 @@ impl Sieving {
 /// Names of the values of an option, as programs' options have them.
 macro_rules! named {
     ($option:ident, $what:literal, $($value:ident = $name:literal),+) => {
-        impl fmt::Display for $option {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        impl std::fmt::Display for $option {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(match self { $($option::$value => $name),+ })
             }
         }
 
-        impl FromStr for $option {
+        impl std::str::FromStr for $option {
             type Err = String;
             fn from_str(text: &str) -> Result<$option, String> {
                 match text {
@@ -130,6 +127,8 @@ macro_rules! named {
         }
     };
 }
+
+pub(crate) use named;
 
 named!(Method, "method", List = "list", Multiple = "multiple", Sieve = "sieve");
 named!(Movement, "movement", Auto = "auto", Multiple = "multiple", Pack = "pack", Direct = "direct");

@@ -299,16 +299,27 @@ impl Batch {
         }
     }
 
-    /// The lane of this batch to a server: the same for all its requests.
+    /// The lane of this batch to a server: the same for all its requests, or where there is much to move, one over each rail in
+    /// turn.
     fn lane(&mut self, inner: &Inner, server: usize) -> Result<Arc<Lane>, Error> {
         self.lanes.retain(|(_, used)| used.lane().is_alive());
-        if let Some((_, used)) = self.lanes.iter().find(|(index, _)| *index == server) {
-            return Ok(used.lane().clone());
+        let rails: Vec<usize> = self.lanes_to(server).map(|lane| lane.rail()).collect();
+        let wanted = if self.bulky { inner.session().server(server).rails() } else { 1 };
+        if rails.is_empty() {
+            self.lanes.push((server, inner.take_lane(server, self.bulky, None)?));
+        } else if let Some(rail) = (0..wanted).find(|rail| !rails.contains(rail))
+            && let Ok(another) = inner.take_lane(server, self.bulky, Some(rail))
+        {
+            self.lanes.push((server, another));
         }
-        let used = inner.take_lane(server)?;
-        let lane = used.lane().clone();
-        self.lanes.push((server, used));
-        Ok(lane)
+        let requests = |lane: &&Arc<Lane>| {
+            self.calls.iter().filter_map(Call::sent).filter(|(other, ..)| Arc::ptr_eq(lane, other)).count()
+        };
+        Ok(self.lanes_to(server).min_by_key(requests).expect("one was taken").clone())
+    }
+
+    fn lanes_to(&self, server: usize) -> impl Iterator<Item = &Arc<Lane>> {
+        self.lanes.iter().filter(move |(index, _)| *index == server).map(|(_, used)| used.lane())
     }
 
     /// Lets the lanes with requests of this batch send and receive.

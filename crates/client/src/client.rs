@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weft_transport::LinkKind;
 use weft_wire::messages::{
     AccessRequest, Attr, AttrReply, Caller, ClusterMapReply, CreateRequest, FileCountRequest, FileKind,
     GetXattrRequest, InodeRequest, LayoutWish, LinkRequest, ListXattrsRequest, LookupRequest, MkdirRequest,
@@ -19,8 +20,10 @@ use crate::error::{Error, ErrorKind};
 use crate::greet::Identity;
 use crate::held::Held;
 use crate::inner::Inner;
+use crate::lane::Lane;
 use crate::open_file::OpenFile;
-use crate::session::Role;
+use crate::rdma::{Rdma, RdmaStatus};
+use crate::session::{Role, Server};
 use crate::size;
 use crate::{Arena, At, ConnectOptions, File, OpenOptions, ReadDir, Result, SetAttr, SetTime, Url};
 
@@ -58,10 +61,13 @@ pub struct TransportInUse {
     pub server: String,
     /// "meta" or "io".
     pub role: &'static str,
-    /// "tcp cubic", "shm direct", "shm staged: REASON", …; `None` while there is no connection.
+    /// "tcp cubic", "shm direct", "shm staged: REASON", "verbs mlx5_0 …", …; several where connections differ; `None` while
+    /// there is none.
     pub transport: Option<String>,
-    /// Why not over shared memory, where that was tried.
+    /// Why not over a faster transport, where one was expected.
     pub fallback: Option<String>,
+    /// Why not over RDMA; `None` where it is, or there is no connection.
+    pub why_not_rdma: Option<String>,
     /// Connections at the moment.
     pub connections: usize,
 }
@@ -74,7 +80,16 @@ impl Client {
     /// At once, if that server cannot be reached, does not know the key, or refuses.
     pub fn connect(url: &Url, options: ConnectOptions) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
-        Ok(Client { inner: Arc::new(Inner::connect(url, options)?), caller })
+        Ok(Client { inner: Arc::new(Inner::connect(url, options, None)?), caller })
+    }
+
+    /// As [`Client::connect`], with these adapters in the place of the host's: for simulations and tests.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_with(url: &Url, options: ConnectOptions, rdma: Rdma) -> Result<Client> {
+        let caller = Arc::new(options.find_caller());
+        Ok(Client { inner: Arc::new(Inner::connect(url, options, Some(rdma))?), caller })
     }
 
     /// A client of a cluster with this map whose connections `dial` makes: for simulations and tests.
@@ -85,7 +100,7 @@ impl Client {
         let url = Url::parse("weft://simulated/").expect("a URL");
         let caller = Arc::new(options.find_caller());
         let identity = Identity::new(options.find_key(&url)?, options.program.as_deref());
-        Ok(Client { inner: Arc::new(Inner::over(url, options, identity, map, dial)?), caller })
+        Ok(Client { inner: Arc::new(Inner::over(url, options, identity, map, (dial, None))?), caller })
     }
 
     /// The same connections, on another's behalf.
@@ -110,17 +125,44 @@ impl Client {
 
     /// How each server is reached at the moment, metadata servers first.
     pub fn transports(&self) -> Vec<TransportInUse> {
-        let of = |server: &crate::session::Server| {
+        let of = |server: &Server| {
             let lanes = server.lanes();
+            let mut texts: Vec<String> = Vec::new();
+            for lane in &lanes {
+                let text = self.lane_text(lane);
+                if !texts.contains(&text) {
+                    texts.push(text);
+                }
+            }
             TransportInUse {
                 server: server.info.name.clone(),
                 role: if server.role == Role::Meta { "meta" } else { "io" },
-                transport: lanes.first().map(|lane| lane.kind().to_string()),
+                transport: (!texts.is_empty()).then(|| texts.join(", ")),
                 fallback: server.fallback(),
+                why_not_rdma: why_not_rdma(server, &lanes),
                 connections: lanes.len(),
             }
         };
         self.inner.session().servers().iter().map(of).collect()
+    }
+
+    /// How a connection moves data, and what the network is told of it.
+    fn lane_text(&self, lane: &Lane) -> String {
+        let traffic = lane.traffic();
+        let tos = self.inner.rdma.as_ref().map_or(0, |rdma| rdma.options().tos.of(traffic));
+        match lane.kind() {
+            kind @ LinkKind::Verbs { .. } if tos != 0 => format!("{kind} ({traffic}, type of service {tos})"),
+            kind => kind.to_string(),
+        }
+    }
+
+    /// RDMA of this process: adapters, memory and counts, or why there is none. Looks for it where nothing has asked for it
+    /// yet.
+    pub fn rdma_status(&self) -> RdmaStatus {
+        match &self.inner.rdma {
+            Some(rdma) => rdma.status(),
+            None => RdmaStatus::none("connections are made by a simulation"),
+        }
     }
 
     fn caller_owned(&self) -> Caller {
@@ -440,6 +482,21 @@ impl Client {
         batch::ask(&self.inner, index, &request)?;
         Ok(begin.elapsed())
     }
+}
+
+/// Why the connections to a server are not over RDMA, where they are not.
+fn why_not_rdma(server: &Server, lanes: &[Arc<Lane>]) -> Option<String> {
+    let kinds = || lanes.iter().map(|lane| lane.kind());
+    if lanes.is_empty() || kinds().any(|kind| matches!(kind, LinkKind::Verbs { .. })) {
+        return None;
+    }
+    let is_shared = kinds().any(|kind| matches!(kind, LinkKind::ShmDirect | LinkKind::ShmStaged { .. }));
+    Some(match server.fallback() {
+        _ if is_shared => "it is on this host, where shared memory is faster".into(),
+        Some(reason) => reason,
+        None if server.info.rdma_addresses.is_empty() => "the cluster file has no RDMA address of it".into(),
+        None => "another transport was asked for".into(),
+    })
 }
 
 impl std::fmt::Debug for Client {

@@ -1,23 +1,45 @@
 //! Making connections: which transport, and what to do where it does not work.
 //!
-//! | asked for | server has a Unix socket here | else |
-//! | --- | --- | --- |
-//! | `auto` | shared memory; TCP where that fails, and why is kept | TCP |
-//! | `tcp` | TCP | TCP |
-//! | `shm` | shared memory or an error | an error |
+//! | asked for | the server has a Unix socket here | else, it has RDMA addresses and this host an adapter | else |
+//! | --- | --- | --- | --- |
+//! | `auto` | shared memory | RDMA | TCP |
+//! | `shm` | shared memory or an error | an error | an error |
+//! | `rdma` | RDMA | RDMA or an error | an error |
+//! | `tcp` | TCP | TCP | TCP |
+//!
+//! `auto` goes on to the next where one fails, and keeps why. So does a server's rail that fails for its other rails.
 
-use std::net::ToSocketAddrs;
+use std::collections::HashMap;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weft_transport::{Link, ShmOptions, TcpOptions, connect_shm, connect_tcp};
+use weft_transport::{Link, LinkError, ShmOptions, TcpOptions, connect_shm, connect_tcp};
 use weft_wire::messages::{ProveReply, ServerInfo};
+use weft_wire::security::Key;
 
 use crate::Transport;
 use crate::error::{Error, ErrorKind};
+use crate::rails::Rails;
+use crate::rdma::RdmaSource;
+use crate::traffic::Traffic;
+use crate::wait::lock;
+
+/// How long a connection over one more rail may take to come about, while others are at hand.
+const MORE_RAILS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The handshake, done on a connection before anything else.
 pub type Greet<'a> = dyn FnMut(&mut dyn Link) -> Result<ProveReply, Error> + 'a;
+
+/// What a connection is wanted for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wish {
+    /// What it will carry.
+    pub traffic: Traffic,
+    /// Which of the server's RDMA addresses it is to lead to, if it leads to one; `None`: the one whose turn it is.
+    pub rail: Option<usize>,
+}
 
 /// A connection on which the handshake is done.
 pub struct Dialled {
@@ -25,8 +47,19 @@ pub struct Dialled {
     pub link: Box<dyn Link>,
     /// What the server said.
     pub proven: ProveReply,
-    /// Why not over shared memory, where that was tried and failed.
-    pub fallback: Option<String>,
+    /// Which of the server's RDMA addresses it leads to; 0 where it leads to none.
+    pub rail: usize,
+    /// Why not over a faster transport, where one was expected.
+    pub fallback: Option<Fallback>,
+}
+
+/// Why a connection is slower than it might be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fallback {
+    /// In words.
+    pub reason: String,
+    /// Whether it may be over later, so that the faster transport is worth trying again.
+    pub may_mend: bool,
 }
 
 /// Makes connections to servers. The network's is built in; tests and simulations give their own.
@@ -35,80 +68,337 @@ pub trait Dial: Send + Sync {
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] is tried again for as long as the operation may take; others are final.
-    fn dial(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error>;
+    fn dial(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error>;
 }
 
-/// Over TCP and Unix sockets.
+/// Over TCP, Unix sockets and RDMA.
 pub(crate) struct NetworkDial {
-    pub transport: Transport,
-    pub timeout: Duration,
+    transport: Transport,
+    timeout: Duration,
+    key: Key,
+    rdma: Arc<RdmaSource>,
+    /// By the servers' names.
+    rails: Mutex<HashMap<String, Rails>>,
 }
 
 impl Dial for NetworkDial {
-    fn dial(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        let has_socket = !server.socket_path.is_empty();
+    fn dial(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
         match self.transport {
-            Transport::Tcp => self.tcp(server, greet, None),
-            Transport::Shm if has_socket => self.shm(server, greet),
-            Transport::Shm => {
-                let text =
-                    "it has no Unix socket, which shared memory needs; connect with transport auto or tcp";
-                Err(Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name))
-            }
-            Transport::Auto if has_socket && Path::new(&server.socket_path).exists() => {
-                match self.shm(server, greet) {
-                    Ok(dialled) => Ok(dialled),
-                    Err(error) => self.tcp(server, greet, Some(error.to_string())),
-                }
-            }
-            Transport::Auto => self.tcp(server, greet, None),
+            Transport::Tcp => self.tcp(server, greet),
+            Transport::Shm => self.shm(server, greet),
+            Transport::Rdma => self.rdma(server, wish, greet),
+            // A rail is wished for where others are in use: nothing else takes its place.
+            Transport::Auto if wish.rail.is_some() => self.rdma(server, wish, greet),
+            Transport::Auto => self.auto(server, wish, greet),
         }
     }
 }
 
 impl NetworkDial {
-    fn shm(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        let unreachable = |error: weft_transport::LinkError| {
-            Error::new("connect", ErrorKind::Unreachable, error.to_string()).at_server(&server.name)
-        };
-        let path = Path::new(&server.socket_path);
-        let mut link = connect_shm(path, ShmOptions::default(), self.timeout).map_err(unreachable)?;
-        let proven = greet(&mut link)?;
-        link.set_up(self.timeout).map_err(unreachable)?;
-        Ok(Dialled { link: Box::new(link), proven, fallback: None })
+    /// Gives every connection up after `timeout`; `key` is the cluster's for clients.
+    pub(crate) fn new(
+        transport: Transport,
+        timeout: Duration,
+        key: Key,
+        rdma: Arc<RdmaSource>,
+    ) -> NetworkDial {
+        NetworkDial { transport, timeout, key, rdma, rails: Mutex::default() }
     }
 
-    fn tcp(
-        &self,
-        server: &ServerInfo,
-        greet: &mut Greet<'_>,
-        fallback: Option<String>,
-    ) -> Result<Dialled, Error> {
-        let deadline = Instant::now() + self.timeout;
+    fn auto(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
+        let mut failures = Failures::default();
+        if !server.socket_path.is_empty() && Path::new(&server.socket_path).exists() {
+            match self.shm(server, greet) {
+                Ok(dialled) => return Ok(dialled),
+                Err(error) => failures.add("shared memory", &error),
+            }
+        }
+        if !server.rdma_addresses.is_empty() {
+            match self.rdma(server, wish, greet) {
+                Ok(dialled) => return Ok(Dialled { fallback: failures.fallback(), ..dialled }),
+                Err(error) => failures.add("RDMA", &error),
+            }
+        }
+        match self.tcp(server, greet) {
+            Ok(dialled) => Ok(Dialled { fallback: failures.fallback(), ..dialled }),
+            Err(error) if error.kind() == ErrorKind::Unreachable => {
+                self.with_rails(server, Rails::forget_failures);
+                let causes = std::iter::once(error.detail().to_string()).chain(failures.causes);
+                Err(unreachable(server, causes.collect()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn shm(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
+        if server.socket_path.is_empty() {
+            let text =
+                "it has no Unix socket, which shared memory needs; connect with transport auto, rdma or tcp";
+            return Err(Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name));
+        }
+        let failed = |error: LinkError| unreachable(server, vec![error.to_string()]);
+        let path = Path::new(&server.socket_path);
+        let mut link = connect_shm(path, ShmOptions::default(), self.timeout).map_err(failed)?;
+        let proven = greet(&mut link)?;
+        link.set_up(self.timeout).map_err(failed)?;
+        Ok(Dialled::new(Box::new(link), proven))
+    }
+
+    fn tcp(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
+        if server.addresses.is_empty() {
+            return Err(unreachable(server, vec!["the cluster's map has no TCP address of it".into()]));
+        }
+        let connect = |address, left| -> Result<Box<dyn Link>, LinkError> {
+            Ok(Box::new(connect_tcp(address, &TcpOptions::default(), left)?))
+        };
         let mut causes = Vec::new();
         for address in &server.addresses {
-            let resolved = match address.to_socket_addrs() {
-                Ok(resolved) => resolved,
-                Err(error) => {
-                    causes.push(format!("cannot look up {address}: {error}"));
-                    continue;
+            match self.reach(address, &connect) {
+                Ok(mut link) => {
+                    let proven = greet(&mut *link)?;
+                    return Ok(Dialled::new(link, proven));
                 }
-            };
-            for address in resolved {
-                let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
-                match connect_tcp(address, &TcpOptions::default(), left) {
-                    Ok(mut link) => {
-                        let proven = greet(&mut link)?;
-                        return Ok(Dialled { link: Box::new(link), proven, fallback });
-                    }
-                    Err(error) => causes.push(error.to_string()),
+                Err(cause) => causes.push(cause),
+            }
+        }
+        Err(unreachable(server, causes))
+    }
+
+    fn rdma(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
+        let configuration =
+            |text: String| Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name);
+        if server.rdma_addresses.is_empty() {
+            let text = "it listens on no RDMA address; give it one in the cluster file, or connect with transport auto or tcp";
+            return Err(configuration(text.into()));
+        }
+        let rdma = self.rdma.get().map_err(configuration)?;
+        let options = self.rdma.options().for_connection(Some(&self.key), wish.traffic);
+        let timeout = if wish.rail.is_some() { self.timeout.min(MORE_RAILS_TIMEOUT) } else { self.timeout };
+        let connect = |address, left: Duration| rdma.connect(address, &options, left.min(timeout));
+        let must = self.transport == Transport::Rdma;
+        for rail in self.with_rails(server, |rails| rails.choose(wish.rail, must, Instant::now())) {
+            match self.reach(&server.rdma_addresses[rail], &connect) {
+                Ok(mut link) => {
+                    let proven = greet(&mut *link)?;
+                    self.with_rails(server, |rails| rails.note_success(rail));
+                    return Ok(Dialled { rail, ..Dialled::new(link, proven) });
+                }
+                Err(cause) => {
+                    self.with_rails(server, |rails| rails.note_failure(rail, Instant::now(), cause));
                 }
             }
         }
-        if server.addresses.is_empty() {
-            causes.push("the cluster's map has no TCP address of it".to_string());
+        Err(unreachable(server, vec![self.with_rails(server, |rails| rails.causes())]))
+    }
+
+    /// Connects to what a name of the cluster's map stands for.
+    fn reach(
+        &self,
+        address: &str,
+        connect: &dyn Fn(SocketAddr, Duration) -> Result<Box<dyn Link>, LinkError>,
+    ) -> Result<Box<dyn Link>, String> {
+        let deadline = Instant::now() + self.timeout;
+        let resolved =
+            address.to_socket_addrs().map_err(|error| format!("cannot look up {address}: {error}"))?;
+        let mut causes = Vec::new();
+        for address in resolved {
+            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
+            match connect(address, left) {
+                Ok(link) => return Ok(link),
+                Err(error) => causes.push(error.to_string()),
+            }
         }
-        causes.extend(fallback);
-        Err(Error::new("connect", ErrorKind::Unreachable, causes.join("; ")).at_server(&server.name))
+        Err(causes.join("; "))
+    }
+
+    fn with_rails<T>(&self, server: &ServerInfo, act: impl FnOnce(&mut Rails) -> T) -> T {
+        let mut all = lock(&self.rails);
+        let rails = all
+            .entry(server.name.clone())
+            .or_insert_with(|| Rails::new(server.id, server.rdma_addresses.len()));
+        act(rails)
+    }
+}
+
+impl Dialled {
+    /// By the transport that was to be.
+    pub fn new(link: Box<dyn Link>, proven: ProveReply) -> Dialled {
+        Dialled { link, proven, rail: 0, fallback: None }
+    }
+}
+
+/// What did not work on the way to the transport in use.
+#[derive(Default)]
+struct Failures {
+    causes: Vec<String>,
+    may_mend: bool,
+}
+
+impl Failures {
+    fn add(&mut self, transport: &str, error: &Error) {
+        self.causes.push(format!("not over {transport}: {}", error.detail()));
+        self.may_mend |= error.kind() == ErrorKind::Unreachable;
+    }
+
+    fn fallback(self) -> Option<Fallback> {
+        let Failures { causes, may_mend } = self;
+        (!causes.is_empty()).then(|| Fallback { reason: causes.join("; "), may_mend })
+    }
+}
+
+fn unreachable(server: &ServerInfo, causes: Vec<String>) -> Error {
+    Error::new("connect", ErrorKind::Unreachable, causes.join("; ")).at_server(&server.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdma::{Adapters, Rdma, RdmaOptions, Refusal};
+    use crate::scripted::some_link;
+    use std::net::TcpListener;
+    use weft_transport::{VerbsOptions, VerbsStatus};
+
+    /// Adapters that reach every address but some.
+    #[derive(Default)]
+    struct Pretended {
+        missing: Option<String>,
+        unreachable: Mutex<Vec<u16>>,
+        /// Ports that were dialled, with the types of service.
+        dialled: Mutex<Vec<(u16, u8)>>,
+    }
+
+    impl Adapters for Pretended {
+        fn names(&self) -> Result<Vec<String>, String> {
+            self.missing.clone().map_or(Ok(vec!["pretended0".into()]), Err)
+        }
+        fn connect(
+            &self,
+            address: SocketAddr,
+            options: &VerbsOptions,
+            _timeout: Duration,
+        ) -> Result<Box<dyn Link>, LinkError> {
+            lock(&self.dialled).push((address.port(), options.class.0));
+            if lock(&self.unreachable).contains(&address.port()) {
+                let source = std::io::Error::other("no path to it");
+                return Err(LinkError::Connect { peer: address.to_string(), source });
+            }
+            Ok(some_link())
+        }
+        fn register(&self, _address: usize, _bytes: usize) -> Result<(), Refusal> {
+            Ok(())
+        }
+        fn unregister(&self, _address: usize) {}
+        fn status(&self) -> VerbsStatus {
+            VerbsStatus::default()
+        }
+    }
+
+    fn dialler(transport: Transport, pretended: &Arc<Pretended>) -> NetworkDial {
+        let options = RdmaOptions { tos: "1:2:3:4".parse().unwrap(), ..RdmaOptions::default() };
+        let rdma = RdmaSource::new(options, Some(Rdma::of(pretended.clone())));
+        NetworkDial::new(transport, Duration::from_secs(1), Key([1; 32]), Arc::new(rdma))
+    }
+
+    /// A server with these RDMA ports, and a TCP port that somebody listens on.
+    fn server(rdma_ports: &[u16]) -> (ServerInfo, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = ServerInfo {
+            name: "io0".into(),
+            id: 0,
+            addresses: vec![listener.local_addr().unwrap().to_string()],
+            socket_path: String::new(),
+            rdma_addresses: rdma_ports.iter().map(|port| format!("127.0.0.1:{port}")).collect(),
+        };
+        (server, listener)
+    }
+
+    fn dial(dialler: &NetworkDial, server: &ServerInfo, rail: Option<usize>) -> Result<Dialled, Error> {
+        let proven = ProveReply {
+            cluster_id: [1; 16],
+            server_name: server.name.clone(),
+            epoch: 1,
+            credits: 4,
+            boot_id: [0; 16],
+        };
+        dialler.dial(server, &Wish { traffic: Traffic::Bulk, rail }, &mut |_| Ok(proven.clone()))
+    }
+
+    fn kind(dialled: &Dialled) -> String {
+        dialled.link.kind().to_string()
+    }
+
+    #[test]
+    fn rdma_is_taken_where_both_sides_have_it_and_told_what_the_traffic_is() {
+        let pretended = Arc::new(Pretended::default());
+        let (server, _listener) = server(&[7]);
+        let dialled = dial(&dialler(Transport::Auto, &pretended), &server, None).unwrap();
+        assert_eq!((kind(&dialled).as_str(), dialled.fallback), ("memory", None));
+        assert_eq!(*lock(&pretended.dialled), [(7, 3)]);
+    }
+
+    #[test]
+    fn without_adapters_it_is_tcp_and_why_is_kept_but_not_tried_again() {
+        let missing = Some("librdmacm.so.1 cannot be loaded".to_string());
+        let pretended = Arc::new(Pretended { missing, ..Pretended::default() });
+        let (server, _listener) = server(&[7]);
+        let dialled = dial(&dialler(Transport::Auto, &pretended), &server, None).unwrap();
+        assert!(kind(&dialled).starts_with("tcp"));
+        let fallback = dialled.fallback.unwrap();
+        assert_eq!(fallback.reason, "not over RDMA: librdmacm.so.1 cannot be loaded");
+        assert!(!fallback.may_mend && lock(&pretended.dialled).is_empty());
+        let error = dial(&dialler(Transport::Rdma, &pretended), &server, None).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Configuration);
+        assert!(error.to_string().contains("librdmacm.so.1 cannot be loaded"), "{error}");
+    }
+
+    #[test]
+    fn an_adapter_that_does_not_get_there_may_do_so_later() {
+        let pretended = Arc::new(Pretended::default());
+        lock(&pretended.unreachable).push(7);
+        let (server, listener) = server(&[7]);
+        let auto = dialler(Transport::Auto, &pretended);
+        let fallback = dial(&auto, &server, None).unwrap().fallback.unwrap();
+        assert!(fallback.may_mend && fallback.reason.contains("no path to it"), "{fallback:?}");
+        drop(listener);
+        let error = dial(&auto, &server, None).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        for part in ["io0", "refused", "not over RDMA"] {
+            assert!(error.to_string().contains(part), "{error}");
+        }
+        lock(&pretended.unreachable).clear();
+        assert_eq!(dial(&auto, &server, None).unwrap().fallback, None, "the server was down, not its rail");
+    }
+
+    #[test]
+    fn nobody_asks_for_rdma_where_it_is_not_wanted_or_the_server_has_none() {
+        let pretended = Arc::new(Pretended::default());
+        let (with, _first) = server(&[7]);
+        let (without, _second) = server(&[]);
+        for (transport, server) in [(Transport::Tcp, &with), (Transport::Auto, &without)] {
+            let dialled = dial(&dialler(transport, &pretended), server, None).unwrap();
+            assert!(kind(&dialled).starts_with("tcp") && dialled.fallback.is_none());
+        }
+        let error = dial(&dialler(Transport::Rdma, &pretended), &without, None).err().unwrap();
+        assert!(error.to_string().contains("listens on no RDMA address"), "{error}");
+        assert!(lock(&pretended.dialled).is_empty());
+    }
+
+    #[test]
+    fn connections_are_spread_over_rails_and_the_ones_that_work_do_the_rest() {
+        let pretended = Arc::new(Pretended::default());
+        let (server, _listener) = server(&[7, 8]);
+        for transport in [Transport::Rdma, Transport::Auto] {
+            lock(&pretended.unreachable).clear();
+            let dialler = dialler(transport, &pretended);
+            let rails =
+                |times| (0..times).map(|_| dial(&dialler, &server, None).unwrap().rail).collect::<Vec<_>>();
+            assert_eq!(rails(4), [0, 1, 0, 1]);
+            assert_eq!(dial(&dialler, &server, Some(1)).unwrap().rail, 1);
+            lock(&pretended.unreachable).push(8);
+            assert_eq!(rails(4), [0; 4]);
+            lock(&pretended.dialled).clear();
+            let error = dial(&dialler, &server, Some(1)).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "nothing else takes the place of a rail");
+        }
     }
 }

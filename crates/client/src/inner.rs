@@ -9,14 +9,16 @@ use weft_transport::{Link, Segment, ShmOptions, TcpOptions, connect_shm, connect
 use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, ProveReply, ReopenRequest, ServerInfo};
 
 use crate::batch;
-use crate::dial::{Dial, Dialled, NetworkDial};
+use crate::dial::{Dial, NetworkDial, Wish};
 use crate::error::{Error, ErrorKind};
 use crate::fork;
 use crate::greet::{Identity, ask, random};
 use crate::held::{Held, HeldFiles};
-use crate::lane::{Lane, LaneUse};
+use crate::lane::LaneUse;
 use crate::pack::PackPool;
+use crate::rdma::{self, Rdma, RdmaSource};
 use crate::session::{Role, Server, Session};
+use crate::traffic::Traffic;
 use crate::wait::lock;
 use crate::{ConnectOptions, Url};
 
@@ -30,6 +32,8 @@ pub(crate) struct Inner {
     pub held: HeldFiles,
     identity: Identity,
     dial: Box<dyn Dial>,
+    /// Where RDMA comes from that connections use, if they may.
+    pub rdma: Option<Arc<RdmaSource>>,
     session: AtomicPtr<Session>,
     /// Held while a forked child makes its session.
     forking: Mutex<()>,
@@ -39,9 +43,10 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    /// Asks the server of the URL for the cluster's map.
-    pub(crate) fn connect(url: &Url, options: ConnectOptions) -> Result<Inner, Error> {
+    /// Asks the server of the URL for the cluster's map. Other RDMA than this host's is given in tests.
+    pub(crate) fn connect(url: &Url, options: ConnectOptions, rdma: Option<Rdma>) -> Result<Inner, Error> {
         let transport = options.find_transport(url)?;
+        let rdma = Arc::new(RdmaSource::new(options.find_rdma(url)?, rdma));
         let identity = Identity::new(options.find_key(url)?, options.program.as_deref());
         let timeout = Duration::from_millis(options.connect_timeout_ms);
         let first = reach(url, &identity, timeout).map_err(|error| error.on(url))?;
@@ -49,17 +54,17 @@ impl Inner {
         let map = ask(&mut *link, 3, &ClusterMapRequest {}, Instant::now() + timeout)?;
         check_map(&map, &proven).map_err(|error| error.at_server(link.peer()))?;
         drop(link);
-        let dial = NetworkDial { transport, timeout };
-        Inner::over(url.clone(), options, identity, map, Box::new(dial))
+        let dial = NetworkDial::new(transport, timeout, identity.key.clone(), rdma.clone());
+        Inner::over(url.clone(), options, identity, map, (Box::new(dial), Some(rdma)))
     }
 
-    /// With a map that is known, and connections made by `dial`.
+    /// With a map that is known, and connections made by a dial with its RDMA.
     pub(crate) fn over(
         url: Url,
         options: ConnectOptions,
         identity: Identity,
         map: ClusterMapReply,
-        dial: Box<dyn Dial>,
+        (dial, rdma): (Box<dyn Dial>, Option<Arc<RdmaSource>>),
     ) -> Result<Inner, Error> {
         fork::watch();
         let session = Box::into_raw(Box::new(Session::new(&map)?));
@@ -70,6 +75,7 @@ impl Inner {
             held: HeldFiles::default(),
             identity,
             dial,
+            rdma,
             session: AtomicPtr::new(session),
             forking: Mutex::default(),
             arenas: RwLock::default(),
@@ -127,33 +133,50 @@ impl Inner {
         })
     }
 
-    /// An idle lane to a server, a new one, or one that others use too.
-    pub(crate) fn take_lane(&self, index: usize) -> Result<LaneUse, Error> {
+    /// An idle lane to a server, a new one, or one that others use too; over a certain rail where one is wished for.
+    pub(crate) fn take_lane(&self, index: usize, bulky: bool, rail: Option<usize>) -> Result<LaneUse, Error> {
         let session = self.session();
         let server = session.server(index);
-        if let Some(used) = server.pick(false) {
+        let wish = Wish { traffic: self.traffic(server.role, bulky), rail };
+        if let Some(used) = server.pick(&wish, false)
+            && !server.is_better_due()
+        {
             return Ok(used);
         }
-        self.open_lane(session, server).or_else(|error| server.pick(true).ok_or(error))
+        let opened = self.open_lane(session, server, &wish);
+        let shared = || server.pick(&wish, true).or_else(|| rail.is_none().then(|| server.pick_any())?);
+        opened.or_else(|error| shared().ok_or(error))
     }
 
-    fn open_lane(&self, session: &Session, server: &Server) -> Result<LaneUse, Error> {
+    fn traffic(&self, role: Role, bulky: bool) -> Traffic {
+        let separate = || self.rdma.as_ref().is_some_and(|rdma| rdma.options().tos.separates_small());
+        match role {
+            Role::Meta => Traffic::Metadata,
+            Role::Io if self.options.background => Traffic::Background,
+            Role::Io if !bulky && separate() => Traffic::Small,
+            Role::Io => Traffic::Bulk,
+        }
+    }
+
+    fn open_lane(&self, session: &Session, server: &Server, wish: &Wish) -> Result<LaneUse, Error> {
         let timeout = Duration::from_millis(self.options.connect_timeout_ms);
         let mut greet = |link: &mut dyn Link| {
             let proven = self.identity.greet(link, session.id, timeout)?;
             self.check_server(&server.info, &proven)?;
             Ok(proven)
         };
-        let Dialled { mut link, proven, fallback } = self.dial.dial(&server.info, &mut greet)?;
+        let mut dialled = self.dial.dial(&server.info, wish, &mut greet)?;
         if server.role == Role::Meta {
+            let epoch = dialled.proven.epoch;
             let mut arrival = lock(&server.arriving);
             let first = arrival.epoch == 0 && !session.is_fork;
-            if !first && (arrival.epoch != proven.epoch || server.lanes().is_empty()) {
-                self.reopen_all(session, &mut *link, Instant::now() + timeout)?;
+            if !first && (arrival.epoch != epoch || server.lanes().is_empty()) {
+                self.reopen_all(session, &mut *dialled.link, Instant::now() + timeout)?;
             }
-            arrival.epoch = proven.epoch;
+            arrival.epoch = epoch;
         }
-        Ok(server.add(Lane::new(link), fallback))
+        let rdma = self.rdma.as_ref().map(|rdma| rdma.options());
+        Ok(server.add(dialled, wish.traffic, rdma))
     }
 
     fn check_server(&self, info: &ServerInfo, proven: &ProveReply) -> Result<(), Error> {
@@ -206,7 +229,10 @@ impl Inner {
         arenas.iter().filter(overlaps).cloned().collect()
     }
 
+    /// Makes shared memory known to all connections, and to adapters.
     pub(crate) fn add_arena(&self, segment: &Segment) {
+        // Where an adapter refuses, it is used as if it were any memory, and status has the reason.
+        rdma::register_arena(segment.base().as_ptr() as usize, segment.bytes());
         let mut arenas = self.arenas.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         arenas.push(segment.clone());
         self.arena_count.store(arenas.len(), Ordering::Release);
@@ -215,7 +241,9 @@ impl Inner {
     pub(crate) fn drop_arena(&self, id: u16) {
         {
             let mut arenas = self.arenas.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-            arenas.retain(|segment| segment.id() != id);
+            for segment in arenas.extract_if(.., |segment| segment.id() == id) {
+                rdma::unregister(segment.base().as_ptr() as usize);
+            }
             self.arena_count.store(arenas.len(), Ordering::Release);
         }
         for server in self.session().servers() {
@@ -226,6 +254,10 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        let arenas = self.arenas.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner());
+        for segment in arenas.drain(..) {
+            rdma::unregister(segment.base().as_ptr() as usize);
+        }
         if self.is_unused_fork() {
             return;
         }

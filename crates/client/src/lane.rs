@@ -16,13 +16,20 @@ use std::sync::{Arc, Mutex, TryLockError};
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::Header;
 
+use crate::dial::Dialled;
 use crate::fork;
+use crate::traffic::Traffic;
 use crate::wait::{Answer, LaneFailure, lock};
 
 /// One connection.
 pub(crate) struct Lane {
     fd: RawFd,
     kind: LinkKind,
+    /// What it is for, and which of the server's RDMA addresses it leads to.
+    traffic: Traffic,
+    rail: usize,
+    /// Whether a faster transport was expected, and may come.
+    is_fallback: bool,
     bulk_bytes_max: u64,
     must_arm: bool,
     generation: u64,
@@ -53,10 +60,15 @@ pub(crate) enum NotSent {
 }
 
 impl Lane {
-    pub(crate) fn new(link: Box<dyn Link>) -> Arc<Lane> {
+    /// Over a connection on which the handshake is done.
+    pub(crate) fn new(dialled: Dialled, traffic: Traffic) -> Arc<Lane> {
+        let Dialled { link, rail, fallback, .. } = dialled;
         Arc::new(Lane {
             fd: link.fd(),
             kind: link.kind(),
+            traffic,
+            rail,
+            is_fallback: fallback.is_some_and(|fallback| fallback.may_mend),
             bulk_bytes_max: link.bulk_bytes_max(),
             must_arm: link.must_arm(),
             generation: fork::generation(),
@@ -78,6 +90,18 @@ impl Lane {
 
     pub(crate) fn kind(&self) -> &LinkKind {
         &self.kind
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
+    pub(crate) fn rail(&self) -> usize {
+        self.rail
+    }
+
+    pub(crate) fn is_fallback(&self) -> bool {
+        self.is_fallback
     }
 
     pub(crate) fn bulk_bytes_max(&self) -> u64 {

@@ -20,7 +20,7 @@
 //!        ┌─────────────┼─────────────┐
 //!      Lane io0      Lane io1      Lane meta    one connection each; a thread takes an idle one, opens  (lane, session)
 //!        │             │             │          a new one, or shares; who has the lock receives for all (wait)
-//!      Link          Link          Link         weft-transport: tcp, shm
+//!      Link          Link          Link         weft-transport: tcp, shm, verbs
 //! ```
 //!
 //! Invariants: no lock but a file's cursor and append turn is held while waiting for a server; memory lent to a request is
@@ -38,6 +38,7 @@ mod dial;
 mod directory;
 mod error;
 mod explain;
+mod explain_rdma;
 mod file;
 mod fork;
 mod greet;
@@ -48,11 +49,14 @@ mod open_file;
 mod options;
 mod pack;
 mod pending;
+mod rails;
+mod rdma;
 mod runs;
 #[cfg(test)]
 mod scripted;
 mod session;
 mod size;
+mod traffic;
 mod transfer;
 mod typed;
 mod url;
@@ -63,15 +67,21 @@ pub use access::{AccessOptions, IoStats, Method, Movement, Sieving};
 pub use arena::Arena;
 pub use at::At;
 pub use client::{Client, StatFs, TransportInUse};
-pub use dial::{Dial, Dialled, Greet};
+pub use dial::{Dial, Dialled, Fallback, Greet, Wish};
 pub use directory::ReadDir;
 pub use error::{Error, ErrorKind};
 pub use explain::ServerPlan;
+pub use explain_rdma::{RdmaPlan, RdmaServerPlan};
 pub use file::File;
 pub use options::{
     ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, installed_key_path, process_caller,
 };
 pub use pending::{Pending, PendingRaw, wait_all};
+pub use rdma::{
+    ForeignMemory, Rdma, RdmaAdapter, RdmaMechanism, RdmaOptions, RdmaStatus, RdmaTos, register_memory,
+    unregister_memory,
+};
+pub use traffic::Traffic;
 pub use typed::{Elements, Place};
 pub use url::{PORT_DEFAULT, Url, UrlError};
 

@@ -100,7 +100,7 @@ impl OpenFile {
             let server = session.server(index);
             if !server.was_reached() {
                 // Where it cannot be reached, the request itself will say so.
-                drop(self.inner.take_lane(index));
+                drop(self.inner.take_lane(index, true, None));
             }
             server.reach()
         });

@@ -8,18 +8,22 @@ use weft_wire::security::Key;
 
 use crate::access::AccessOptions;
 use crate::error::Error;
+use crate::rdma::RdmaOptions;
 use crate::url::Url;
 
 /// How messages and data travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transport {
-    /// Shared memory with servers on this host, TCP with others.
+    /// Shared memory with servers on this host; with others RDMA where they and this host have it, else TCP.
     #[default]
     Auto,
     /// TCP with all.
     Tcp,
     /// Shared memory with all; connecting fails where a server is on another host.
     Shm,
+    /// RDMA with all; connecting fails where it is not to be had. Only the first question, for the cluster's map, takes the way
+    /// that the URL names.
+    Rdma,
 }
 
 impl FromStr for Transport {
@@ -29,7 +33,8 @@ impl FromStr for Transport {
             "auto" => Ok(Transport::Auto),
             "tcp" => Ok(Transport::Tcp),
             "shm" => Ok(Transport::Shm),
-            _ => Err(format!("`{text}` is not a transport (auto, tcp, shm)")),
+            "rdma" => Ok(Transport::Rdma),
+            _ => Err(format!("`{text}` is not a transport (auto, tcp, shm, rdma)")),
         }
     }
 }
@@ -40,6 +45,7 @@ impl std::fmt::Display for Transport {
             Transport::Auto => "auto",
             Transport::Tcp => "tcp",
             Transport::Shm => "shm",
+            Transport::Rdma => "rdma",
         })
     }
 }
@@ -52,6 +58,10 @@ pub struct ConnectOptions {
     pub key: Option<Key>,
     /// The transport. Without it: the URL's, then `$WEFT_TRANSPORT`, then [`Transport::Auto`].
     pub transport: Option<Transport>,
+    /// How RDMA is used. Without it: the defaults, changed by `$WEFT_RDMA`, then by the URL's options that begin with `rdma-`.
+    pub rdma: Option<RdmaOptions>,
+    /// Nobody waits for what this client moves: its traffic over RDMA is marked as background.
+    pub background: bool,
     /// On whose behalf. Without it: the process's effective user, group, and supplementary groups.
     pub caller: Option<Caller>,
     /// This program, for the servers' list of clients. Without it: the name of the executable.
@@ -72,6 +82,8 @@ impl Default for ConnectOptions {
         ConnectOptions {
             key: None,
             transport: None,
+            rdma: None,
+            background: false,
             caller: None,
             program: None,
             retry_timeout_ms: 30_000,
@@ -93,6 +105,19 @@ impl ConnectOptions {
             }
             _ => Ok(Transport::Auto),
         }
+    }
+
+    pub(crate) fn find_rdma(&self, url: &Url) -> Result<RdmaOptions, Error> {
+        if let Some(rdma) = &self.rdma {
+            return Ok(rdma.clone());
+        }
+        let mut rdma = RdmaOptions::default();
+        let environment = std::env::var("WEFT_RDMA").unwrap_or_default();
+        rdma.set_all(&environment).map_err(|reason| Error::configuration(format!("WEFT_RDMA: {reason}")))?;
+        for (name, value) in url.rdma() {
+            rdma.set(name, value).map_err(|reason| Error::configuration(format!("rdma-{name}: {reason}")))?;
+        }
+        Ok(rdma)
     }
 
     pub(crate) fn find_key(&self, url: &Url) -> Result<Key, Error> {
@@ -277,6 +302,7 @@ pub struct SetAttr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rdma::RdmaMechanism;
 
     #[test]
     fn a_key_given_comes_first_and_a_missing_one_teaches() {
@@ -293,6 +319,16 @@ mod tests {
         assert_eq!(ConnectOptions::default().find_transport(&url).unwrap(), Transport::Tcp);
         let options = ConnectOptions { transport: Some(Transport::Shm), ..ConnectOptions::default() };
         assert_eq!(options.find_transport(&url).unwrap(), Transport::Shm);
+    }
+
+    #[test]
+    fn options_of_rdma_are_the_urls_unless_they_are_given() {
+        let url = Url::parse("weft://h/?transport=rdma&rdma-mechanism=fast&rdma-tos=8").unwrap();
+        assert_eq!(ConnectOptions::default().find_transport(&url).unwrap(), Transport::Rdma);
+        let found = ConnectOptions::default().find_rdma(&url).unwrap();
+        assert_eq!((found.mechanism, found.tos.bulk), (RdmaMechanism::Fast, 8));
+        let given = ConnectOptions { rdma: Some(RdmaOptions::default()), ..ConnectOptions::default() };
+        assert_eq!(given.find_rdma(&url).unwrap(), RdmaOptions::default());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use weft_wire::security::Key;
 use weft_wire::{Header, Op, Status, Wire, flags};
 
 use crate::batch;
-use crate::dial::{Dial, Dialled, Greet};
+use crate::dial::{Dial, Dialled, Greet, Wish};
 use crate::error::{Error, ErrorKind};
 use crate::wait::lock;
 use crate::{Client, ConnectOptions};
@@ -152,7 +152,7 @@ impl ScriptedLink {
 struct ScriptedDial(Arc<Script>);
 
 impl Dial for ScriptedDial {
-    fn dial(&self, server: &ServerInfo, _greet: &mut Greet<'_>) -> Result<Dialled, Error> {
+    fn dial(&self, server: &ServerInfo, _wish: &Wish, _greet: &mut Greet<'_>) -> Result<Dialled, Error> {
         self.0.dials.fetch_add(1, Ordering::SeqCst);
         let refuse = |left: usize| left.checked_sub(1);
         if self.0.refuse_dials.fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuse).is_ok() {
@@ -165,8 +165,13 @@ impl Dial for ScriptedDial {
             credits: 4,
             boot_id: [0; 16],
         };
-        Ok(Dialled { link: Box::new(ScriptedLink::new(&self.0)), proven, fallback: None })
+        Ok(Dialled::new(Box::new(ScriptedLink::new(&self.0)), proven))
     }
+}
+
+/// A connection that nobody uses.
+pub(crate) fn some_link() -> Box<dyn Link> {
+    Box::new(ScriptedLink::new(&Arc::default()))
 }
 
 /// A client of a server that answers everything.

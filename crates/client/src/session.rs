@@ -4,15 +4,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use weft_transport::LinkKind;
 use weft_wire::limits::LANES_PER_SERVER_MAX;
 use weft_wire::messages::{ClusterMapReply, ServerInfo};
 
 use crate::batch::Call;
+use crate::dial::{Dialled, Fallback, Wish};
 use crate::error::Error;
 use crate::fork;
 use crate::greet::random;
 use crate::lane::{Lane, LaneUse};
+use crate::rdma::RdmaOptions;
+use crate::traffic::Traffic;
 use crate::wait::lock;
 use crate::window::Reach;
 
@@ -35,8 +40,21 @@ pub(crate) struct Server {
     pub(crate) arriving: Mutex<Arrival>,
     /// What all its lanes can do; nothing before the first.
     reach: Mutex<Option<Reach>>,
-    fallback: Mutex<Option<String>>,
+    fallback: Mutex<Option<Slower>>,
 }
+
+/// A slower transport is in use than was to be.
+struct Slower {
+    fallback: Fallback,
+    /// When the better one is tried again, and how long that is after the last time.
+    again_at: Instant,
+    pause: Duration,
+}
+
+/// How long a better transport is not tried again, the first time; then twice as long each time.
+const BETTER_PAUSE_FIRST: Duration = Duration::from_secs(10);
+/// The longest.
+const BETTER_PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// What is known of the server's running.
 #[derive(Default)]
@@ -57,32 +75,70 @@ impl Server {
         }
     }
 
-    /// An idle lane, or where `share` any lane.
-    pub(crate) fn pick(&self, share: bool) -> Option<LaneUse> {
+    /// An idle lane that suits, or where `share` any that does.
+    pub(crate) fn pick(&self, wish: &Wish, share: bool) -> Option<LaneUse> {
         let mut lanes = lock(&self.lanes);
         lanes.retain(|lane| lane.is_alive());
-        let least = lanes.iter().min_by_key(|lane| lane.users())?;
-        let take = share || least.users() == 0 || lanes.len() >= LANES_PER_SERVER_MAX;
+        let rail_suits = |lane: &Lane| wish.rail.is_none_or(|rail| rail == lane.rail());
+        let suits = |lane: &&Arc<Lane>| lane.traffic() == wish.traffic && rail_suits(lane);
+        let count = lanes.iter().filter(suits).count();
+        let least = lanes.iter().filter(suits).min_by_key(|lane| lane.users())?;
+        let take = share || least.users() == 0 || count >= LANES_PER_SERVER_MAX;
         take.then(|| LaneUse::new(least))
     }
 
+    /// Any lane.
+    pub(crate) fn pick_any(&self) -> Option<LaneUse> {
+        self.lanes().iter().min_by_key(|lane| lane.users()).map(LaneUse::new)
+    }
+
     /// Adds a new lane and takes it; where others were quicker and there are enough, it is closed again and one of theirs
-    /// is taken.
-    pub(crate) fn add(&self, lane: Arc<Lane>, fallback: Option<String>) -> LaneUse {
-        let reach = Reach::over(lane.kind(), lane.bulk_bytes_max());
-        let mut known = lock(&self.reach);
-        *known = Some(known.map_or(reach, |known| known.of_both(reach)));
-        drop(known);
-        *lock(&self.fallback) = fallback;
+    /// is taken. Lanes over a slower transport than this one are not taken any more.
+    pub(crate) fn add(&self, dialled: Dialled, traffic: Traffic, rdma: Option<&RdmaOptions>) -> LaneUse {
+        let fallback = dialled.fallback.clone();
+        let lane = Lane::new(dialled, traffic);
         let mut lanes = lock(&self.lanes);
-        if lanes.len() >= LANES_PER_SERVER_MAX
-            && let Some(least) = lanes.iter().filter(|lane| lane.is_alive()).min_by_key(|lane| lane.users())
-        {
+        if fallback.is_none() {
+            lanes.retain(|lane| !lane.is_fallback());
+        }
+        let reach = Reach::over(lane.kind(), lane.bulk_bytes_max(), rdma);
+        self.note_reach(reach, lanes.is_empty());
+        self.note_fallback(fallback);
+        let others = lanes.iter().filter(|other| other.is_alive() && other.traffic() == traffic);
+        let enough = |least: &Arc<Lane>| {
+            others.clone().count() >= LANES_PER_SERVER_MAX || lane.is_fallback() && least.users() == 0
+        };
+        if let Some(least) = others.clone().min_by_key(|lane| lane.users()).filter(|least| enough(least)) {
             return LaneUse::new(least);
         }
         let lane_use = LaneUse::new(&lane);
         lanes.push(lane);
         lane_use
+    }
+
+    /// What all lanes can do, with one more; `only`: there is no other.
+    fn note_reach(&self, reach: Reach, only: bool) {
+        let mut known = lock(&self.reach);
+        *known = Some(known.filter(|_| !only).map_or(reach, |known| known.of_both(reach)));
+    }
+
+    fn note_fallback(&self, fallback: Option<Fallback>) {
+        let mut slower = lock(&self.fallback);
+        let before = slower.as_ref().map(|slower| slower.pause * 2);
+        let pause = before.unwrap_or(BETTER_PAUSE_FIRST).min(BETTER_PAUSE_MAX);
+        *slower = fallback.map(|fallback| Slower { fallback, again_at: Instant::now() + pause, pause });
+    }
+
+    /// Whether a better transport than the one in use is to be tried again now.
+    pub(crate) fn is_better_due(&self) -> bool {
+        let mut slower = lock(&self.fallback);
+        let Some(slower) = slower.as_mut().filter(|slower| slower.fallback.may_mend) else { return false };
+        let due = slower.again_at <= Instant::now();
+        if due {
+            // Of threads that find it due, one tries.
+            slower.again_at += slower.pause;
+        }
+        due
     }
 
     pub(crate) fn was_reached(&self) -> bool {
@@ -91,11 +147,17 @@ impl Server {
 
     /// What can be asked of it.
     pub(crate) fn reach(&self) -> Reach {
-        lock(&self.reach).unwrap_or_default()
+        lock(&self.reach).unwrap_or_default().with_rails(self.rails())
+    }
+
+    /// Over how many rails its lanes are to be spread.
+    pub(crate) fn rails(&self) -> usize {
+        let over_rdma = lock(&self.lanes).iter().any(|lane| matches!(lane.kind(), LinkKind::Verbs { .. }));
+        if over_rdma { self.info.rdma_addresses.len().max(1) } else { 1 }
     }
 
     pub(crate) fn fallback(&self) -> Option<String> {
-        lock(&self.fallback).clone()
+        lock(&self.fallback).as_ref().map(|slower| slower.fallback.reason.clone())
     }
 
     pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::Transport;
+use crate::rdma::RdmaOptions;
 
 /// Port of the first server where a URL has none.
 pub const PORT_DEFAULT: u16 = 7400;
@@ -11,9 +12,10 @@ pub const PORT_DEFAULT: u16 = 7400;
 ///
 /// | option | meaning |
 /// | --- | --- |
-/// | `transport=auto`, `tcp`, `shm` | see [`Transport`] |
+/// | `transport=auto`, `tcp`, `shm`, `rdma` | see [`Transport`] |
 /// | `socket=PATH` | Unix socket of that server, to be tried before its TCP address |
 /// | `key-file=PATH` | file with the clients' key |
+/// | `rdma-NAME=VALUE` | how RDMA is used: see [`RdmaOptions`] |
 ///
 /// ```
 /// use weft_client::{Transport, Url};
@@ -31,6 +33,8 @@ pub struct Url {
     transport: Option<Transport>,
     socket: Option<String>,
     key_file: Option<String>,
+    /// Names without their `rdma-`, and values that were checked.
+    rdma: Vec<(String, String)>,
 }
 
 /// Why a text is not the URL of a cluster.
@@ -61,15 +65,29 @@ impl Url {
             None => (rest, "/"),
         };
         let (host, port) = read_server(server)?;
-        let mut url =
-            Url { host, port, path: path.to_string(), transport: None, socket: None, key_file: None };
+        let mut url = Url {
+            host,
+            port,
+            path: path.to_string(),
+            transport: None,
+            socket: None,
+            key_file: None,
+            rdma: Vec::new(),
+        };
         for option in query.split('&').filter(|option| !option.is_empty()) {
             match option.split_once('=') {
                 Some(("transport", value)) => url.transport = Some(value.parse()?),
                 Some(("socket", value)) if !value.is_empty() => url.socket = Some(value.to_string()),
                 Some(("key-file", value)) if !value.is_empty() => url.key_file = Some(value.to_string()),
+                Some((name, value)) if name.starts_with("rdma-") => {
+                    let name = &name["rdma-".len()..];
+                    RdmaOptions::default().set(name, value)?;
+                    url.rdma.push((name.to_string(), value.to_string()));
+                }
                 _ => {
-                    return Err(format!("unknown option `{option}` (there are transport, socket, key-file)"));
+                    return Err(format!(
+                        "unknown option `{option}` (there are transport, socket, key-file, rdma-…)"
+                    ));
                 }
             }
         }
@@ -109,6 +127,11 @@ impl Url {
     /// The key file asked for.
     pub fn key_file(&self) -> Option<&str> {
         self.key_file.as_deref()
+    }
+
+    /// The options of RDMA, by their names in [`RdmaOptions`].
+    pub fn rdma(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.rdma.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// `HOST:PORT`, as keys are filed and servers dialled.
@@ -162,9 +185,10 @@ impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "weft://{}{}", self.server(), self.path)?;
         let transport = self.transport.map(|transport| transport.to_string());
-        let options = [("transport", &transport), ("socket", &self.socket), ("key-file", &self.key_file)];
-        let given = options.iter().filter_map(|(name, value)| value.as_ref().map(|value| (name, value)));
-        for (at, (name, value)) in given.enumerate() {
+        let own = [("transport", &transport), ("socket", &self.socket), ("key-file", &self.key_file)];
+        let own = own.iter().filter_map(|(name, value)| Some((name.to_string(), value.as_deref()?)));
+        let rdma = self.rdma().map(|(name, value)| (format!("rdma-{name}"), value));
+        for (at, (name, value)) in own.chain(rdma).enumerate() {
             write!(f, "{}{name}={value}", if at == 0 { '?' } else { '&' })?;
         }
         Ok(())
@@ -200,6 +224,8 @@ mod tests {
             ("weft://[::1/", "closing bracket"),
             ("weft://h/?transport=pigeon", "pigeon"),
             ("weft://h/?colour=red", "unknown option"),
+            ("weft://h/?rdma-colour=red", "no RDMA option `colour`"),
+            ("weft://h/?rdma-verify=perhaps", "`perhaps` is neither on nor off"),
         ] {
             let error = Url::parse(text).unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");
@@ -209,11 +235,14 @@ mod tests {
     proptest! {
         #[test]
         fn a_url_survives_its_text(host in "[a-z][a-z0-9.-]{0,20}", port in 1u16.., path in "(/[a-zA-Z0-9_.%-]{1,8}){0,4}",
-                                   shm in any::<bool>(), socket in proptest::option::of("/[a-z/]{1,12}")) {
+                                   shm in any::<bool>(), rdma in any::<bool>(), socket in proptest::option::of("/[a-z/]{1,12}")) {
             let mut text = format!("weft://{host}:{port}{}", if path.is_empty() { "/" } else { &path });
             text += if shm { "?transport=shm" } else { "?transport=auto" };
             if let Some(socket) = &socket {
                 text += &format!("&socket={socket}");
+            }
+            if rdma {
+                text += "&rdma-mechanism=fast&rdma-tos=0:1:2:3";
             }
             let url = Url::parse(&text).unwrap();
             prop_assert_eq!(url.to_string(), text);

@@ -32,6 +32,7 @@ use crate::access::{AccessOptions, Method, Movement};
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
 use crate::pack::{PACK_BYTES, PackBuffer};
+use crate::rdma::RdmaOptions;
 use crate::runs;
 
 /// About how many pieces of the file one window of a pattern has at most: both sides walk over them, and neither should do so
@@ -45,13 +46,18 @@ const BODY_REST_BYTES: usize = 256;
 const PACK_BELOW_BYTES_SHM: u64 = 16 << 10;
 /// The same over TCP: there a piece costs its place in a list of the kernel's, which from 256 bytes on is less than the copy.
 const PACK_BELOW_BYTES_TCP: u64 = 256;
+/// The same over RDMA, in shares larger than what goes through Fast RDMA buffers, into which the connection packs by itself (NC 4.3): an
+/// adapter gathers a piece in about the time in which a processor copies so much of it.
+const PACK_BELOW_BYTES_VERBS: u64 = 256;
 /// Windows that are packed are of about this size: what is copied is still in a processor's cache when it is moved.
 const PACK_WINDOW_BYTES: u64 = 1 << 20;
 /// Shares begin at multiples of this in a buffer.
 const PACK_ALIGN_BYTES: usize = 64;
 /// Pieces that one sieved window has at most.
 const SIEVED_PIECES_MAX: usize = 1 << 16;
-/// Windows of one request under way at a time.
+/// Bytes of a share at most where a server is reached over several rails.
+const RAIL_SHARE_BYTES: u64 = 4 << 20;
+/// Windows of one request under way at a time, over each rail.
 const WINDOWS_UNDER_WAY: usize = 2;
 /// The same where each is one message of many.
 const MESSAGES_UNDER_WAY: usize = 16;
@@ -72,24 +78,40 @@ pub(crate) enum Direction {
 pub(crate) struct Reach {
     /// The most that one request to any of them may move.
     pub share_bytes_max: u64,
-    /// Pieces smaller than this, on average, are better packed.
+    /// Pieces smaller than this, on average, are better packed …
     pub pack_below_bytes: u64,
-    /// Whether they reach shared memory of this process.
+    /// … in shares larger than this: others the connection packs by itself, into memory that adapters know.
+    pub pack_above_bytes: u64,
+    /// Whether buffers that are kept are better of memory that connections were told of.
     pub shared: bool,
+    /// Connections to each of them over which a request is spread.
+    pub rails: usize,
 }
 
 impl Reach {
-    /// Of a connection.
-    pub(crate) fn over(kind: &LinkKind, share_bytes_max: u64) -> Reach {
-        let (pack_below_bytes, shared) = match kind {
-            LinkKind::ShmDirect => (PACK_BELOW_BYTES_SHM, true),
-            LinkKind::Tcp { .. } => (PACK_BELOW_BYTES_TCP, false),
+    /// Of a connection; `rdma` is how RDMA is used.
+    pub(crate) fn over(kind: &LinkKind, share_bytes_max: u64, rdma: Option<&RdmaOptions>) -> Reach {
+        let reach = Reach { share_bytes_max, ..Reach::default() };
+        match kind {
+            LinkKind::ShmDirect => Reach { pack_below_bytes: PACK_BELOW_BYTES_SHM, shared: true, ..reach },
+            LinkKind::Tcp { .. } => Reach { pack_below_bytes: PACK_BELOW_BYTES_TCP, ..reach },
+            LinkKind::Verbs { .. } => Reach {
+                pack_below_bytes: PACK_BELOW_BYTES_VERBS,
+                pack_above_bytes: rdma.map_or(0, RdmaOptions::packed_bytes_max),
+                shared: true,
+                ..reach
+            },
             // The link packs by itself.
-            LinkKind::ShmStaged { .. } => (0, true),
-            LinkKind::Verbs { .. } => (0, true),
-            LinkKind::Memory => (0, false),
-        };
-        Reach { share_bytes_max, pack_below_bytes, shared }
+            LinkKind::ShmStaged { .. } => Reach { shared: true, ..reach },
+            LinkKind::Memory => reach,
+        }
+    }
+
+    /// The same over several rails: shares are cut so that every rail has some.
+    pub(crate) fn with_rails(self, rails: usize) -> Reach {
+        let share_bytes_max =
+            if rails > 1 { self.share_bytes_max.min(RAIL_SHARE_BYTES) } else { self.share_bytes_max };
+        Reach { share_bytes_max, rails, ..self }
     }
 
     /// What both can do.
@@ -97,14 +119,22 @@ impl Reach {
         Reach {
             share_bytes_max: self.share_bytes_max.min(other.share_bytes_max),
             pack_below_bytes: self.pack_below_bytes.min(other.pack_below_bytes),
+            pack_above_bytes: self.pack_above_bytes.max(other.pack_above_bytes),
             shared: self.shared || other.shared,
+            rails: self.rails.max(other.rails),
         }
     }
 }
 
 impl Default for Reach {
     fn default() -> Reach {
-        Reach { share_bytes_max: SHARE_BYTES_MAX, pack_below_bytes: 0, shared: false }
+        Reach {
+            share_bytes_max: SHARE_BYTES_MAX,
+            pack_below_bytes: 0,
+            pack_above_bytes: 0,
+            shared: false,
+            rails: 1,
+        }
     }
 }
 
@@ -208,7 +238,7 @@ impl<'a> Source<'a> {
             _ if sieves => 1,
             Method::Multiple | Method::Sieve => 1,
             Method::List if memory_pieces == 1 => MESSAGES_UNDER_WAY,
-            Method::List => WINDOWS_UNDER_WAY,
+            Method::List => WINDOWS_UNDER_WAY * common.reach.rails,
         };
         let way = if sieves {
             Way::Sieve(Sieve::new(file, memory, access.sieve_bytes))
@@ -279,7 +309,9 @@ impl Common {
 
     /// Whether pieces are to be packed for their size.
     fn packs_pieces(&self, bytes: u64, pieces: u64) -> bool {
-        self.movement == Movement::Auto && bytes < pieces.saturating_mul(self.reach.pack_below_bytes)
+        self.movement == Movement::Auto
+            && bytes > self.reach.pack_above_bytes
+            && bytes < pieces.saturating_mul(self.reach.pack_below_bytes)
     }
 
     fn take_buffer(&self, bytes: usize) -> PackBuffer {
@@ -625,6 +657,16 @@ impl Share {
         }
     }
 
+    /// Where it lies in memory, however it is moved.
+    pub(crate) fn runs(&self) -> &[MemoryRun] {
+        &self.runs
+    }
+
+    /// Whether it is moved through a buffer.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
     /// Bytes of its message, without data.
     pub(crate) fn message_bytes(&self) -> u64 {
         let slot_and_flags = size_of::<u16>() + size_of::<u32>();
@@ -715,7 +757,7 @@ mod tests {
     }
 
     fn common(layout: Layout, movement: Movement, share_bytes_max: u64) -> Common {
-        let reach = Reach { share_bytes_max, pack_below_bytes: 100, shared: false };
+        let reach = Reach { share_bytes_max, pack_below_bytes: 100, ..Reach::default() };
         let inner = some_client().inner;
         Common::new(&inner, Direction::Read, &capability(layout), 1, movement, reach, Arc::default())
     }
