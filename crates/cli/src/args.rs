@@ -13,8 +13,8 @@ use clap::{Parser, Subcommand};
     version,
     disable_help_subcommand = true,
     max_term_width = 100,
-    after_help = "Subjects of `weft help`: start, urls, striping, transports, pieces, keys, semantics, cluster, \
-                  cluster-file, scripts, and every command."
+    after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, keys, semantics, \
+                  cluster, cluster-file, scripts, and every command."
 )]
 pub struct Cli {
     /// What to do.
@@ -116,10 +116,12 @@ mod tests {
             "weft stripe set weft:/x --strip-bytes 1M --servers 2 --first 1",
             "weft stripe get weft:/x --json",
             "weft status weft:/ --clients",
+            "weft status weft:/ --transport rdma --json",
             "weft explain weft:/x --bytes 4K --offset 1M",
             "weft explain weft:/x --subarray 1000,1000:0,500:10,10:f64 --run --json",
             "weft explain weft:/x --stride 0:64:256:100000 --write --sync",
             "weft explain weft:/x --list -",
+            "weft explain weft:/x --bytes 1M --rdma --in-place --transport tcp",
             "weft calibrate weft:/ --measure --json",
             "weft bench limits --runs 3 --json",
             "weft bench shared-file --clients 4 --io 4 --bytes 64M --transport tcp",

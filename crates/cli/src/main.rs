@@ -6,6 +6,7 @@
 //!   launch/     a whole cluster on this machine
 //!   place       what an argument means: a local path, or a path in a weft file system
 //!   session     connections and keys
+//!   adapters    RDMA of this process
 //!   part        what a range or subarray of a file is, and moving it
 //!   tree        directories, walked and removed
 //!   bench/      measurements, each with the machine's own limit from the same run
@@ -15,6 +16,7 @@
 //! Results go to standard output; everything else goes to standard error as `weft: what, where, what to do`.
 //! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense.
 
+mod adapters;
 mod args;
 mod bench;
 mod commands;

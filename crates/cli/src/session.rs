@@ -5,28 +5,45 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use weft_client::{At, Client, ConnectOptions, Url};
+use weft_client::{At, Client, ConnectOptions, Transport, Url};
 use weft_wire::messages::FileKind;
 
-/// Options of every command that connects.
+/// Who may connect.
 #[derive(Debug, Clone, Default, clap::Args)]
-pub struct ConnectArgs {
+pub struct KeyArgs {
     /// File with the clients' key [default: see `weft help keys`].
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
 }
 
+/// Options of every command that connects.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ConnectArgs {
+    /// The key.
+    #[command(flatten)]
+    pub key: KeyArgs,
+    /// How to reach servers: auto, tcp, shm or rdma [default: as the URL says, then WEFT_TRANSPORT, then auto].
+    #[arg(long, value_name = "NAME")]
+    pub transport: Option<Transport>,
+}
+
+impl From<KeyArgs> for ConnectArgs {
+    fn from(key: KeyArgs) -> ConnectArgs {
+        ConnectArgs { key, ..ConnectArgs::default() }
+    }
+}
+
 /// One connection per file system, for as long as a command runs.
 #[derive(Default)]
 pub struct Session {
-    key: Option<PathBuf>,
+    arguments: ConnectArgs,
     clients: RefCell<HashMap<String, Client>>,
 }
 
 impl Session {
     /// With the options of a command line.
     pub fn new(arguments: &ConnectArgs) -> Session {
-        Session { key: arguments.key.clone(), clients: RefCell::default() }
+        Session { arguments: arguments.clone(), clients: RefCell::default() }
     }
 
     /// A connection to `url` (`weft://HOST:PORT/…`).
@@ -41,8 +58,9 @@ impl Session {
 
     /// How to connect. Without `--key` the client library finds the key.
     pub fn options(&self) -> Result<ConnectOptions> {
-        let key = self.key.as_deref().map(weft_server::load_key).transpose()?;
-        Ok(ConnectOptions { key, ..ConnectOptions::default() })
+        let ConnectArgs { key, transport } = &self.arguments;
+        let key = key.key.as_deref().map(weft_server::load_key).transpose()?;
+        Ok(ConnectOptions { key, transport: *transport, ..ConnectOptions::default() })
     }
 }
 

@@ -5,7 +5,7 @@ use super::report::{Report, Row};
 use super::scratch::{Testbed, scratch};
 use super::shared_file::{self, Case, Shape, Transport};
 use super::worker::Memory;
-use crate::session::ConnectArgs;
+use crate::session::KeyArgs;
 use crate::size::{mib_per_s, parse_bytes};
 use anyhow::{Context, Result, bail};
 use std::mem::MaybeUninit;
@@ -39,7 +39,7 @@ pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
     #[command(flatten)]
-    connect: ConnectArgs,
+    connect: KeyArgs,
 }
 
 /// A copy of the tree.

@@ -10,7 +10,7 @@ use super::limits::{PING_BYTES, ping_pong};
 use super::report::{Report, Row};
 use super::scratch::{Testbed, scratch};
 use super::worker::{Socket, Task};
-use crate::session::{ConnectArgs, at};
+use crate::session::{KeyArgs, at};
 use anyhow::Result;
 use weft_client::ConnectOptions;
 use weft_server::SyncMode;
@@ -28,7 +28,7 @@ pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
     #[command(flatten)]
-    connect: ConnectArgs,
+    connect: KeyArgs,
 }
 
 /// Times of one way to the server.

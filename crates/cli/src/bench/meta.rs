@@ -6,7 +6,7 @@ use super::limits::Samples;
 use super::report::{Report, Row};
 use super::scratch::{Scratch, Testbed};
 use super::worker::{NameOp, Task};
-use crate::session::{ConnectArgs, at};
+use crate::session::{KeyArgs, at};
 use anyhow::Result;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -42,7 +42,7 @@ pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
     #[command(flatten)]
-    connect: ConnectArgs,
+    connect: KeyArgs,
 }
 
 /// What each client does.

@@ -3,7 +3,7 @@
 use super::CommonArgs;
 use crate::launch::{self, BlockedSignals, Lifetime, LocalCluster, RunState, StartOptions};
 use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session};
+use crate::session::{ConnectArgs, KeyArgs, Session};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -141,11 +141,11 @@ impl Testbed {
     }
 
     /// A cluster that is there; work goes on in a directory of its own, made below the URL's path.
-    pub fn existing(url: &str, connect: &ConnectArgs) -> Result<Testbed> {
+    pub fn existing(url: &str, key: &KeyArgs) -> Result<Testbed> {
         let place = WeftPath::from_argument(url)?;
-        let client = Session::new(connect).client(&place.url)?;
+        let client = Session::new(&key.clone().into()).client(&place.url)?;
         let mut url = format!("{}?", place.url.split('?').next().unwrap_or(&place.url));
-        if let Some(key) = &connect.key {
+        if let Some(key) = &key.key {
             url.push_str(&format!("key-file={}", key.canonicalize()?.display()));
         }
         let dir = place.path.join(format!("weft-bench-{}", std::process::id()));
@@ -156,13 +156,13 @@ impl Testbed {
     /// The cluster asked for.
     pub fn new(
         url: Option<&str>,
-        connect: &ConnectArgs,
+        key: &KeyArgs,
         scratch: &Scratch,
         io_servers: u16,
         sync: SyncMode,
     ) -> Result<Testbed> {
         match url {
-            Some(url) => Testbed::existing(url, connect),
+            Some(url) => Testbed::existing(url, key),
             None => Testbed::start(scratch, io_servers, sync),
         }
     }

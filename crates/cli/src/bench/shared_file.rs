@@ -20,7 +20,7 @@ use super::report::{Report, Row, median, number};
 use super::scratch::{Scratch, Testbed, scratch};
 use super::worker::{Memory, Task};
 use crate::output;
-use crate::session::{ConnectArgs, at};
+use crate::session::{KeyArgs, at};
 use crate::size::{format_bytes, mib_per_s, parse_bytes};
 use anyhow::{Result, bail};
 use weft_server::SyncMode;
@@ -56,7 +56,7 @@ pub struct Args {
     #[command(flatten)]
     common: CommonArgs,
     #[command(flatten)]
-    connect: ConnectArgs,
+    connect: KeyArgs,
 }
 
 /// How data travels.

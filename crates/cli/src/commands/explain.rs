@@ -8,13 +8,17 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::io::{IoSliceMut, Read};
 use std::time::Instant;
-use weft_client::{AccessOptions, File, IoStats, OpenOptions, ServerPlan, Sieving};
+use weft_client::{
+    AccessOptions, File, IoStats, OpenOptions, RdmaPlan, RdmaServerPlan, ServerPlan, Sieving, TransportInUse,
+};
 use weft_layout::{Extent, Level, Regions};
 use weft_wire::limits::REGION_LEVELS_MAX;
 use weft_wire::messages::io_flags;
 
 /// Bytes of a piece in the plainest description there is: offset and length.
 const FLAT_PIECE_BYTES: u64 = 16;
+/// Where the memory of a request is supposed to begin.
+const MEMORY_BASE: u64 = 1 << 32;
 /// Most bytes read by --run.
 const RUN_BYTES_MAX: u64 = 1 << 30;
 
@@ -34,6 +38,7 @@ const RUN_BYTES_MAX: u64 = 1 << 30;
 Examples:
   weft explain weft:/a --subarray 4096,4096:0,0:4096,1024:4        every row's first quarter
   weft explain weft:/a --stride 0:64:256:100000 --write            64 bytes of each 256, written
+  weft explain weft:/a --subarray 1000,1000:0,500:10,10:f64 --in-place   rows of an array, over RDMA
   weft explain weft:/a --list pieces.txt --run                     and then what it really cost"
 )]
 pub struct Args {
@@ -61,6 +66,12 @@ pub struct Args {
     /// Acknowledged only when durable.
     #[arg(long, requires = "write")]
     sync: bool,
+    /// Show also what the request takes over RDMA on this side, as is done unasked where a server is reached by RDMA.
+    #[arg(long)]
+    rdma: bool,
+    /// For RDMA: memory is in the same pieces as the file, as of an array that is held whole, and not one piece.
+    #[arg(long)]
+    in_place: bool,
     /// Then read the pieces: as planned, and again in each of the three ways, and show what that cost.
     #[arg(long, conflicts_with = "write")]
     run: bool,
@@ -103,18 +114,31 @@ pub fn run(args: Args) -> Result<()> {
     let client = Session::new(&args.connect).client(&place.url)?;
     let options = OpenOptions::new().read(!args.write).write(args.write).sync(args.sync);
     let file = client.open(at(&place.path), &options)?;
+    let over_rdma =
+        |used: &TransportInUse| used.transport.as_ref().is_some_and(|text| text.starts_with("verbs"));
+    let rdma = if args.rdma || args.in_place || client.transports().iter().any(over_rdma) {
+        let one_piece = Regions::contiguous(0, regions.total_bytes());
+        let memory = if args.in_place { &regions } else { &one_piece };
+        Some(file.explain_rdma(MEMORY_BASE, memory, &[], &regions, args.write)?)
+    } else {
+        None
+    };
     let explained = Explained {
         name: place.display(),
         write: args.write,
         bytes: regions.total_bytes(),
         pieces: regions.piece_count(),
         plans: file.explain(&regions, args.write)?,
+        rdma,
     };
     let runs = if args.run { run_all(&file, &regions)? } else { Vec::new() };
     if args.json {
         return output::print_json(&explained.as_json(&file, &runs));
     }
     explained.print(&file)?;
+    if let Some(plan) = &explained.rdma {
+        print_rdma(plan)?;
+    }
     if !runs.is_empty() {
         print_runs(&runs)?;
     }
@@ -171,6 +195,7 @@ struct Explained {
     bytes: u64,
     pieces: u64,
     plans: Vec<ServerPlan>,
+    rdma: Option<RdmaPlan>,
 }
 
 fn method_name(method: u32) -> &'static str {
@@ -279,9 +304,71 @@ impl Explained {
             "request_bytes": self.request_bytes(),
             "flat_list_bytes": self.pieces.saturating_mul(FLAT_PIECE_BYTES),
             "servers": servers.collect::<Vec<_>>(),
+            "rdma": self.rdma.as_ref().map(rdma_json),
             "runs": runs.iter().map(Run::as_json).collect::<Vec<_>>(),
         })
     }
+}
+
+/// What a request takes over RDMA.
+fn print_rdma(plan: &RdmaPlan) -> Result<()> {
+    let costs = match &plan.adapter {
+        Some(adapter) => format!("the costs of {adapter}"),
+        None => "the costs of NC 4.3, as no adapter is in use".to_string(),
+    };
+    output::print_line(format!(
+        "\nover RDMA, with {costs} ({} a page, {} a call):",
+        time_text(plan.page_ns),
+        time_text(plan.call_ns)
+    ))?;
+    output::print_line(format!(
+        "  {} pieces of memory: {} registrations of {} pages, {} the first time (each piece by itself {})\n",
+        plan.pieces,
+        plan.registrations,
+        plan.pages,
+        time_text(plan.cost_ns),
+        time_text(plan.individual_ns)
+    ))?;
+    let headings =
+        ["server", "requests", "inline", "fast", "remote", "packed", "data", "pieces", "work requests"];
+    let mut table = output::table(&headings, &[1, 2, 3, 4, 5, 6, 7, 8]);
+    for one in &plan.servers {
+        let counts =
+            [one.requests, one.inline, one.fast, one.remote, one.packed].map(|count| count.to_string());
+        let mut row = vec![one.server.clone()];
+        row.extend(counts);
+        row.extend([size::format_bytes(one.bytes), one.pieces.to_string(), one.work_requests.to_string()]);
+        table.add_row(row);
+    }
+    output::print_table(&table)
+}
+
+fn rdma_json(plan: &RdmaPlan) -> Value {
+    let server = |one: &RdmaServerPlan| {
+        json!({
+            "server": one.server,
+            "slot": one.slot,
+            "requests": one.requests,
+            "inline": one.inline,
+            "fast": one.fast,
+            "remote": one.remote,
+            "packed": one.packed,
+            "bytes": one.bytes,
+            "pieces": one.pieces,
+            "work_requests": one.work_requests,
+        })
+    };
+    json!({
+        "adapter": plan.adapter,
+        "page_ns": plan.page_ns,
+        "call_ns": plan.call_ns,
+        "pieces": plan.pieces,
+        "registrations": plan.registrations,
+        "pages": plan.pages,
+        "expected_ns": plan.cost_ns,
+        "individual_ns": plan.individual_ns,
+        "servers": plan.servers.iter().map(server).collect::<Vec<_>>(),
+    })
 }
 
 fn percent(part: u64, whole: u64) -> String {

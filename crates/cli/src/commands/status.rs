@@ -3,13 +3,14 @@
 use super::Failures;
 use crate::place::WeftPath;
 use crate::session::{ConnectArgs, Session, transport_of};
-use crate::{output, size};
+use crate::{adapters, output, size};
 use anyhow::Result;
 use serde_json::{Value, json};
 use weft_wire::Op;
 use weft_wire::messages::{ClientInfo, StatusReply};
 
-/// Shows the servers of a file system: role, address, load, memory, space, and the transport by which this process reaches each.
+/// Shows the servers of a file system: role, address, load, memory, space, and the transport by which this process reaches each;
+/// and what of RDMA is used here, and why not more.
 /// With --clients, who uses it and how they are connected.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -55,12 +56,15 @@ pub fn run(args: Args) -> Result<()> {
         let address = server.addresses.into_iter().next().unwrap_or_default();
         rows.push(Row { name: server.name, address, transport, status });
     }
+    let (rdma, transports) = (client.rdma_status(), client.transports());
     if args.json {
         let servers: Vec<_> = rows.iter().map(as_json).collect();
-        output::print_json(&json!({ "url": place.url, "servers": servers }))?;
+        let rdma = adapters::as_json(&rdma);
+        output::print_json(&json!({ "url": place.url, "servers": servers, "rdma": rdma }))?;
         return failures.result();
     }
     print_servers(&rows)?;
+    adapters::print(&rdma, &transports)?;
     if args.operations {
         print_operations(&rows)?;
     }

@@ -16,6 +16,7 @@ pub const SUBJECTS: &[Subject] = &[
     Subject { name: "urls", title: "how places are written", text: include_str!("urls.txt") },
     Subject { name: "striping", title: "where a file's bytes are", text: include_str!("striping.txt") },
     Subject { name: "transports", title: "how data travels", text: include_str!("transports.txt") },
+    Subject { name: "rdma", title: "InfiniBand, RoCE, iWARP", text: include_str!("rdma.txt") },
     Subject { name: "pieces", title: "many small pieces", text: include_str!("pieces.txt") },
     Subject { name: "keys", title: "who may connect", text: include_str!("keys.txt") },
     Subject { name: "semantics", title: "what is promised", text: include_str!("semantics.txt") },

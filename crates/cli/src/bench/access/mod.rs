@@ -29,7 +29,7 @@ use super::scratch::{Scratch, Testbed};
 use super::shared_file::Transport;
 use super::worker::{Block, Task};
 use crate::output;
-use crate::session::{ConnectArgs, at};
+use crate::session::{KeyArgs, at};
 use crate::size::{format_bytes, parse_bytes};
 use anyhow::{Context, Result, bail};
 use method::{Counters, How, Way};
@@ -76,7 +76,7 @@ pub struct AccessArgs {
     #[command(flatten)]
     common: CommonArgs,
     #[command(flatten)]
-    connect: ConnectArgs,
+    connect: KeyArgs,
 }
 
 /// What is measured of a bench.
