@@ -40,7 +40,7 @@ again() {
 
 install_packages() {
     local needs=(qemu-system-x86_64:qemu-system-x86 busybox:busybox-static cpio:cpio modprobe:kmod rdma:iproute2 tc:iproute2
-        setpriv:util-linux flock:util-linux ibv_devinfo:ibverbs-utils cc:gcc) missing=() need
+        setpriv:util-linux flock:util-linux cc:gcc) missing=() need
     for need in "${needs[@]}"; do
         command -v "${need%%:*}" >/dev/null || missing+=("${need#*:}")
     done
@@ -128,6 +128,8 @@ prepare() {
     [ -e "$kept/kernel/version" ] || unpack_kernel
     [ "$kept/initrd.gz" -nt "$here/init" ] && [ "$kept/initrd.gz" -nt "$kept/kernel/version" ] || make_initrd
     exec 9>&-
+    # Of runs that were killed.
+    find "$kept" -maxdepth 1 -name 'share.*' -mmin +1440 -exec rm -rf {} +
 }
 
 # In the background; its number is in $!. It ends with this script, however that ends.

@@ -24,7 +24,7 @@ pub const SERVER_6: &str = "fd00::1";
 pub const CLIENT: &str = "10.0.0.2";
 
 /// Time that a job has, if it does not say so.
-const JOB_SECONDS: u32 = 120;
+const JOB_SECONDS: u32 = 180;
 /// Time for a boot, besides the jobs' own.
 const BOOT_SECONDS: u32 = 60;
 /// Status of a job that has provoked a receiver that is not ready.

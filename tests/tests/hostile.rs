@@ -11,7 +11,8 @@ use weft_tests::pattern::Random;
 use weft_tests::raw::{Raw, hello};
 use weft_tests::{Served, resident_bytes};
 use weft_wire::limits::{
-    BODY_BYTES_MAX, CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS, REGION_LEVELS_MAX, REGION_PARTS_MAX, SHARE_BYTES_MAX,
+    BODY_BYTES_MAX, CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS, REGION_LEVELS_MAX, REGION_PARTS_MAX,
+    SHARE_BYTES_MAX,
 };
 use weft_wire::messages::*;
 use weft_wire::security::{Capability, Key};

@@ -3,6 +3,7 @@
 //! ```text
 //!   test bindings ... ok                    on this host, against the headers of rdma-core
 //!   test verbs ... ok (35 tests)       ┐
+//!   test transport ... ok (80 tests)   │
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘
 //!   test verbs-serves ... ok           ┐
@@ -27,10 +28,13 @@ fn alone() -> Vec<Job> {
     let not_here = [flood, removal, "loses_its_adapter", "hosts_talk", "a_host_that_vanishes_is_noticed"];
     let skips: Vec<_> = not_here.iter().flat_map(|name| ["--skip", name]).collect();
     let only = |name| ["--ignored", "--exact", "--nocapture", name];
+    let transport = test_program("weft-transport", Some("conformance"));
+    let one_by_one = ["--ignored", "--test-threads", "1"];
     vec![
-        Job::new("verbs", &verbs, &[&["--ignored", "--test-threads", "1"], &skips[..]].concat())
+        Job::new("verbs", &verbs, &[&one_by_one, &skips[..]].concat())
             .env("WEFT_TEST_RDMA", SERVER)
             .env("WEFT_TEST_RDMA_6", SERVER_6),
+        Job::new("transport", transport, &one_by_one).env("WEFT_TEST_RDMA", SERVER).seconds(600),
         Job::new("verbs-flood", &verbs, &only(flood)).env("WEFT_TEST_RDMA_FLOOD", SERVER).may_starve(),
         Job::new("verbs-removal", &verbs, &only(removal))
             .env("WEFT_TEST_RDMA", SERVER)
