@@ -348,6 +348,7 @@ suite! {
     verbs_inline: crate::common::Verbs<crate::common::Pretended, 1>;
     verbs_fast: crate::common::Verbs<crate::common::Pretended, 2>;
     verbs_remote: crate::common::Verbs<crate::common::Pretended, 3>;
+    verbs_shuffled: crate::common::Verbs<crate::common::Shuffled, 0>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
     rdma: crate::common::Verbs<crate::common::Real, 0>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]

@@ -485,6 +485,7 @@ fn links_survive_a_fork() {
     a_link_dropped_in_a_forked_child_is_still_the_parents::<Tcp>();
     a_link_dropped_in_a_forked_child_is_still_the_parents::<Shm<false>>();
     a_link_dropped_in_a_forked_child_is_still_the_parents::<Shm<true>>();
+    a_link_dropped_in_a_forked_child_is_still_the_parents::<Verbs<Pretended, 0>>();
 }
 
 #[test]

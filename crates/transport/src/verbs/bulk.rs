@@ -18,6 +18,7 @@ use weft_wire::Header;
 use weft_wire::limits::UNIT_BYTES_MAX;
 
 use super::chain::Chain;
+use super::choose::Mechanism;
 use super::conn::{ConnInner, Deferred, Fast, Freed, Request, UnderWay};
 use super::keys::Described;
 use super::thread::BOUNCE_BYTES;
@@ -34,6 +35,18 @@ pub(super) enum Source<F: Fabric> {
     Fast { fast: Rc<Fast<F::Device>>, number: usize, data_at: usize },
     /// In the client's registered memory.
     Remote { described: Rc<Described>, request: Rc<Request<F>> },
+}
+
+impl<F: Fabric> Source<F> {
+    /// How the client chose to move it; not known where the reply will tell.
+    pub(super) fn mechanism(&self) -> Option<Mechanism> {
+        match self {
+            Source::Nothing => None,
+            Source::Inline(_) => Some(Mechanism::Inline),
+            Source::Fast { .. } => Some(Mechanism::Fast),
+            Source::Remote { .. } => Some(Mechanism::Remote),
+        }
+    }
 }
 
 /// The way to the client's memory over RDMA.
@@ -103,8 +116,9 @@ impl<F: Fabric> VerbsBulk<F> {
         let _turn = conn.port.schedule.turn(conn.number, bytes).await;
         let mut under_way = UnderWay::new(conn);
         // SAFETY: as the caller promises; if this is dropped, so is `under_way`, which ends the work.
-        unsafe { conn.post_chain(&chain, &chain.links, read, &mut under_way) }.await?;
-        under_way.end().await
+        let posted = unsafe { conn.post_chain(&chain, read, &mut under_way) }.await;
+        let ended = under_way.end().await;
+        posted.and(ended)
     }
 
     /// The same with memory that is not registered, in steps through a registered buffer.
@@ -122,6 +136,7 @@ impl<F: Fabric> VerbsBulk<F> {
             // SAFETY: the slot is this transfer's, and no work uses it now.
             let memory = unsafe { bounce.fill() };
             copy_from(data, done, &mut memory[..bytes]);
+            self.conn.port.transfers.copied(bytes);
             let piece = [bounce.piece(bytes)];
             // SAFETY: the slot is given back only after the transfer has returned or been dropped.
             unsafe { self.transfer(described, share_offset + done as u64, &piece, false) }.await?;
@@ -147,6 +162,7 @@ impl<F: Fabric> VerbsBulk<F> {
             // SAFETY: the transfer has ended.
             let memory = unsafe { bounce.fill() };
             copy_to(&memory[..bytes], buffers, done);
+            self.conn.port.transfers.copied(bytes);
             done += bytes;
         }
         Ok(())
@@ -289,6 +305,7 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
                 };
                 at += buffer.len();
             }
+            self.conn.port.transfers.copied(bytes as usize);
             return Ok(());
         }
         let Source::Remote { described, .. } = &self.source else {

@@ -9,6 +9,7 @@ use weft_wire::limits::MESSAGE_DATA_BYTES_MAX;
 use weft_wire::security::Key;
 
 use super::choose::{Direction, Mechanism, Thresholds, Transfer, choose};
+use super::counts::{Transfers, VerbsTransfers};
 use super::envelope::VerbsRole;
 use super::link::VerbsLink;
 use super::{CLIENT_FAST_BUFFERS, CLIENT_RECEIVES, CLIENT_SENDS, FAST_DATA_BYTES};
@@ -100,11 +101,13 @@ struct Known<F: Fabric> {
 pub(super) struct Adapter<F: Fabric> {
     pub device: Arc<F::Device>,
     pub cache: RegistrationCache<F::Device>,
+    pub transfers: Arc<Transfers>,
 }
 
 impl<F: Fabric> Clone for Adapter<F> {
     fn clone(&self) -> Self {
-        Adapter { device: self.device.clone(), cache: self.cache.clone() }
+        let Adapter { device, cache, transfers } = self;
+        Adapter { device: device.clone(), cache: cache.clone(), transfers: transfers.clone() }
     }
 }
 
@@ -117,6 +120,8 @@ pub struct VerbsDeviceStatus {
     pub limits: DeviceLimits,
     /// What was asked of it by this process.
     pub counts: Counts,
+    /// How data moved over the links.
+    pub transfers: VerbsTransfers,
     /// Registered memory.
     pub registrations: RegistrationStats,
     /// What registering costs.
@@ -174,7 +179,7 @@ impl<F: Fabric> VerbsClient<F> {
                 *refusal = Some(format!("{}: {error}", device.name()));
             }
         }
-        let adapter: Adapter<F> = Adapter { device, cache };
+        let adapter: Adapter<F> = Adapter { device, cache, transfers: Arc::default() };
         known.adapters.retain(|other: &Adapter<F>| other.device.name() != adapter.device.name());
         known.adapters.push(adapter.clone());
         adapter
@@ -220,6 +225,7 @@ impl<F: Fabric> VerbsClient<F> {
             name: adapter.device.name().into(),
             limits: adapter.device.limits().clone(),
             counts: adapter.device.counters().counts(),
+            transfers: adapter.transfers.counts(),
             registrations: adapter.cache.stats(),
             cost: adapter.cache.cost(),
         };

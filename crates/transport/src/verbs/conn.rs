@@ -112,12 +112,27 @@ pub(super) struct Deferred<F: Fabric> {
     pub freed: Freed<F>,
 }
 
+/// Writes that go before a message.
+pub(super) struct Before<F: Fabric> {
+    chain: Chain,
+    /// Links from here on are still to be posted.
+    first: usize,
+    freed: Rc<Vec<Freed<F>>>,
+}
+
+impl<F: Fabric> Default for Before<F> {
+    fn default() -> Self {
+        Before { chain: Chain::default(), first: 0, freed: Rc::default() }
+    }
+}
+
 /// What is dropped once a piece of work has ended.
 #[expect(dead_code, reason = "held to be dropped")]
 pub(super) enum Freed<F: Fabric> {
     Slot(Slot<F>),
     Keeper(Rc<dyn Any>),
     Turn(Turn),
+    Shared(Rc<Vec<Freed<F>>>),
 }
 
 pub(super) struct ConnInner<F: Fabric> {
@@ -193,7 +208,8 @@ impl<F: Fabric> VerbsThread<F> {
             },
         })?;
         let stands = Rc::new(Event::new());
-        spawn(watch(inner.clone(), watched, stands.clone()));
+        let keep_alive = Duration::from_millis(self.inner.options.keep_alive_ms.max(1).into());
+        spawn(watch(inner.clone(), watched, stands.clone(), keep_alive));
         let conn = VerbsConn { end: Rc::new(ConnEnd { inner: inner.clone() }) };
         let limit = Duration::from_millis(HANDSHAKE_TIMEOUT_MS);
         let stood = timeout(limit, either(stands.wait(), inner.failed.wait())).await;
@@ -289,7 +305,12 @@ fn set_up<F: Fabric>(
 }
 
 /// Sees a connection to its end.
-async fn watch<F: Fabric>(inner: Rc<ConnInner<F>>, watched: Watched, stands: Rc<Event>) {
+async fn watch<F: Fabric>(
+    inner: Rc<ConnInner<F>>,
+    watched: Watched,
+    stands: Rc<Event>,
+    keep_alive: Duration,
+) {
     loop {
         let state = inner.endpoint.borrow_mut().as_mut().map(Endpoint::state);
         match state {
@@ -297,8 +318,11 @@ async fn watch<F: Fabric>(inner: Rc<ConnInner<F>>, watched: Watched, stands: Rc<
             Some(EndpointState::Accepting) => {}
             Some(EndpointState::Ended(_)) | None => inner.fail(Cause::Closed),
         }
-        if inner.failed.is_set() || !either(watched.readable(), inner.failed.wait()).await {
+        if inner.failed.is_set() {
             break;
+        }
+        if timeout(keep_alive, either(watched.readable(), inner.failed.wait())).await.is_err() {
+            inner.ask_whether_it_lives();
         }
     }
     let last = inner.posted.get();
@@ -455,7 +479,20 @@ impl<F: Fabric> ConnInner<F> {
         .await
     }
 
-    /// The same without giving way, for a handler that is dropped: the connection ends.
+    /// Writes nothing to the client, which its adapter has to acknowledge: what is broken shows.
+    fn ask_whether_it_lives(&self) {
+        if self.ended.get() < self.posted.get() {
+            return; // something is under way, and shows as well
+        }
+        let Some(room) = self.room.try_acquire(1) else { return };
+        room.forget();
+        let mut batch = Batch::default();
+        self.add_work(&mut batch, Work::Write { remote_address: 0, remote_key: 0 }, [], true);
+        // SAFETY: there is no memory.
+        let _ = unsafe { self.post(&batch, Vec::new()) };
+    }
+
+    /// As [`ConnInner::work_ended`] without giving way, for a handler that is dropped: the connection ends.
     fn end_work_now(&self, number: u64) {
         self.fail(Cause::Broken("a transfer was given up in the middle".into()));
         self.disconnect();
@@ -484,7 +521,7 @@ impl<F: Fabric> ConnInner<F> {
     ///
     /// # Safety
     /// Memory of the batch stays as it is until [`ConnInner::work_ended`] or `freed` is dropped.
-    unsafe fn post(&self, batch: &Batch, freed: Vec<Freed<F>>) -> Result<u64, ConnError> {
+    unsafe fn post(&self, batch: &Batch, freed: Vec<Freed<F>>) -> Result<(), ConnError> {
         let result = match self.endpoint.borrow_mut().as_mut() {
             // SAFETY: as the caller promises.
             Some(endpoint) if !self.failed.is_set() => unsafe { batch.post(endpoint) }.map_err(Some),
@@ -506,7 +543,7 @@ impl<F: Fabric> ConnInner<F> {
             }
             return Err(self.error());
         }
-        Ok(self.posted.get())
+        Ok(())
     }
 
     /// Posts a chain of Reads or Writes, in batches as there is room.
@@ -516,16 +553,17 @@ impl<F: Fabric> ConnInner<F> {
     pub(super) async unsafe fn post_chain(
         &self,
         chain: &Chain,
-        links: &[Link],
         read: bool,
         under_way: &mut UnderWay<'_, F>,
     ) -> Result<(), ConnError> {
-        for links in links.chunks(self.batch_max()) {
+        for links in chain.links.chunks(self.batch_max()) {
             self.room.acquire(links.len()).await.forget();
             let mut batch = Batch::default();
             self.add_links(&mut batch, chain, links, read, true);
             // SAFETY: as the caller promises.
-            under_way.number = unsafe { self.post(&batch, Vec::new()) }?;
+            let posted = unsafe { self.post(&batch, Vec::new()) };
+            under_way.number = self.posted.get();
+            posted?;
         }
         Ok(())
     }
@@ -723,6 +761,9 @@ impl<F: Fabric> ConnInner<F> {
 
     fn begin(self: &Rc<Self>, header: Header, source: ArrivedSource) -> Result<VerbsBulk<F>, FrameError> {
         let (source, request) = self.source(&header, source)?;
+        if let Some(mechanism) = source.mechanism() {
+            self.port.transfers.add(mechanism);
+        }
         if let Some(request) = request {
             let mut requests = self.requests.borrow_mut();
             if requests.contains_key(&header.request_id) {
@@ -798,7 +839,7 @@ impl<F: Fabric> ConnInner<F> {
         mut header: Header,
         body: &[u8],
         payload: &[IoSlice<'_>],
-        before: Vec<(Chain, Vec<Freed<F>>)>,
+        before: Vec<Before<F>>,
     ) -> Result<(), ConnError> {
         let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
         header.body_bytes = body.len() as u32;
@@ -814,41 +855,39 @@ impl<F: Fabric> ConnInner<F> {
         while at.sent < total {
             self.credit().await?;
             let mut slot = self.port.message_slot().await;
-            let (chain, mut freed) = before.take().unwrap_or_default();
-            self.room.acquire(chain.links.len() + 1).await.forget();
+            let Before { chain, first, freed } = before.take().unwrap_or_default();
+            let links = &chain.links[first..];
+            self.room.acquire(links.len() + 1).await.forget();
             let mut batch = Batch::default();
-            self.add_links(&mut batch, &chain, &chain.links, false, false);
+            self.add_links(&mut batch, &chain, links, false, false);
             let kind = if at.sent == 0 { PartKind::First } else { PartKind::Further };
             let piece = self.fill(&mut slot, kind, &message, &mut at);
             self.add_work(&mut batch, Work::Send, [piece], true);
-            freed.push(Freed::Slot(slot));
-            // SAFETY: slots and keepers in `freed` live until the work has ended; they hold all its memory.
-            unsafe { self.post(&batch, freed) }?;
+            // SAFETY: slots and keepers live until the work has ended; they hold all its memory.
+            unsafe { self.post(&batch, vec![Freed::Shared(freed), Freed::Slot(slot)]) }?;
         }
         Ok(())
     }
 
-    /// Writes all that is to be written before a message but the end of it, which fits one post with the message; all of
-    /// it, if the message has to wait for credits.
-    async fn send_before(
-        &self,
-        before: Vec<(Chain, Vec<Freed<F>>)>,
-    ) -> Result<Option<(Chain, Vec<Freed<F>>)>, ConnError> {
+    /// Writes what is to be written before a message, but for an end of it that fits one post with the message; all of it, if
+    /// the message has to wait for credits.
+    async fn send_before(&self, before: Vec<Before<F>>) -> Result<Option<Before<F>>, ConnError> {
         let may_send = self.credits.borrow().may_send();
-        let count = before.len();
-        for (at, (chain, freed)) in before.into_iter().enumerate() {
-            if may_send && at + 1 == count && chain.links.len() < self.batch_max() {
-                return Ok(Some((chain, freed)));
-            }
-            let mut freed = Some(freed);
-            let last = chain.links.len().div_ceil(self.batch_max());
-            for (at, links) in chain.links.chunks(self.batch_max()).enumerate() {
+        let mut waiting = before.into_iter().peekable();
+        while let Some(Before { chain, mut first, freed }) = waiting.next() {
+            let most = self.batch_max();
+            let kept = if may_send && waiting.peek().is_none() { most } else { 0 };
+            while chain.links.len() - first > kept {
+                let links = &chain.links[first..chain.links.len().min(first + most)];
                 self.room.acquire(links.len()).await.forget();
                 let mut batch = Batch::default();
                 self.add_links(&mut batch, &chain, links, false, true);
-                let freed = if at + 1 == last { freed.take().unwrap_or_default() } else { Vec::new() };
-                // SAFETY: work ends in order, and what holds the memory is freed with the last of it.
-                unsafe { self.post(&batch, freed) }?;
+                // SAFETY: what holds the memory is held until the end of this work too.
+                unsafe { self.post(&batch, vec![Freed::Shared(freed.clone())]) }?;
+                first += links.len();
+            }
+            if kept > 0 {
+                return Ok(Some(Before { chain, first, freed }));
             }
         }
         Ok(None)
@@ -876,7 +915,7 @@ impl<F: Fabric> ConnInner<F> {
             let pieces_max = self.port.device.limits().send_pieces_max;
             let chain = Chain::new(&pieces, described.pieces(share_offset, bytes), pieces_max);
             let turn = self.port.schedule.turn(self.number, bytes).await;
-            before.push((chain, vec![freed, Freed::Turn(turn)]));
+            before.push(Before { chain, first: 0, freed: Rc::new(vec![freed, Freed::Turn(turn)]) });
         }
         if let (Some(number), Some(fast)) = (request.fast, &self.fast) {
             fast.used.borrow_mut()[usize::from(number)] = false;
@@ -894,6 +933,7 @@ impl<F: Fabric> ConnInner<F> {
             memory[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
+        self.port.transfers.copied(bytes);
         let pieces = vec![slot.piece(bytes)];
         Deferred { share_offset: 0, pieces, bytes: bytes as u64, freed: Freed::Slot(slot) }
     }

@@ -234,6 +234,11 @@ impl<F: Fabric> VerbsLink<F> {
         self.inner.address
     }
 
+    /// The number of its queue pair, by which the adapter's tools name it.
+    pub fn queue_pair(&self) -> u32 {
+        self.inner.endpoint.queue_pair()
+    }
+
     fn see(
         &mut self,
         done: &mut Vec<Completion>,
@@ -549,6 +554,7 @@ impl<F: Fabric> Inner<F> {
             }
             // SAFETY: the caller of `submit` keeps these pieces valid until the completion.
             unsafe { place(&pending.memory, offset, payload) };
+            self.adapter.transfers.copied(payload.len());
             pending.delivered_bytes += payload.len() as u64;
         }
         let Some(body) = whole.filter(|_| reply) else { return Ok(()) };
@@ -575,6 +581,7 @@ impl<F: Fabric> Inner<F> {
                 let data = unsafe { self.staging.read(slot, bytes as usize) };
                 // SAFETY: the caller of `submit` keeps these pieces valid until the completion.
                 unsafe { place(&memory, 0, data) };
+                self.adapter.transfers.copied(data.len());
             }
             self.staging_free.push(slot);
         }
@@ -697,7 +704,11 @@ impl<F: Fabric> Inner<F> {
         let BulkMemory { mut runs, allocations } = memory;
         let bytes = self.segments.resolve(&mut runs)?;
         let memory = BulkMemory { runs, allocations };
-        match self.mechanism(direction, &memory.runs, bytes, HEADER_BYTES + body.len()) {
+        let (mechanism, pinned) = self.mechanism(direction, &memory.runs, bytes, HEADER_BYTES + body.len());
+        if bytes > 0 {
+            self.adapter.transfers.add(mechanism);
+        }
+        match (mechanism, pinned) {
             (Mechanism::Inline, _) => self.submit_inline(header, body, direction, memory.runs, bytes),
             (Mechanism::Fast, pinned) => match direction {
                 Direction::Get => self.submit_fast(header, body, memory.runs, bytes, pinned),
@@ -757,6 +768,7 @@ impl<F: Fabric> Inner<F> {
             Direction::Get => ((runs, bytes), (MemoryRuns::new(), 0)),
             Direction::Put => ((MemoryRuns::new(), 0), (runs, bytes)),
         };
+        self.adapter.transfers.copied(data.1 as usize);
         let head = head_of(header, body, &[], data.1);
         let pending = self.pending(header.request_id, memory.0, memory.1);
         self.start(head, data, Way::Parts, pending);
@@ -781,7 +793,10 @@ impl<F: Fabric> Inner<F> {
                 self.staging_free.extend(staging);
                 Way::FastGathered { buffer, pieces }
             }
-            (None, Some(staging)) => Way::FastCopied { buffer, staging },
+            (None, Some(staging)) => {
+                self.adapter.transfers.copied(bytes as usize);
+                Way::FastCopied { buffer, staging }
+            }
             (None, None) => {
                 self.fast_free.push(buffer);
                 return self.submit_inline(header, body, Direction::Get, runs, bytes);

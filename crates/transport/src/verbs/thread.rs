@@ -20,6 +20,7 @@ use weft_verbs::{
 };
 
 use super::conn::{Cause, ConnInner};
+use super::counts::{Transfers, VerbsTransfers};
 use super::credits::Shares;
 use super::envelope::MESSAGE_BYTES;
 use super::listen::Watched;
@@ -55,6 +56,8 @@ pub struct VerbsServerOptions {
     pub destination_bytes_max: u64,
     /// Bytes under way to all clients.
     pub total_bytes_max: u64,
+    /// Milliseconds of silence after which a client is asked whether it lives, without its knowing.
+    pub keep_alive_ms: u32,
     /// Microseconds to keep looking for work before going to sleep, at most 1000.
     pub spin_us: u32,
 }
@@ -71,6 +74,7 @@ impl Default for VerbsServerOptions {
             fast_bytes_max: 32 << 20,
             destination_bytes_max: 4 << 20,
             total_bytes_max: 32 << 20,
+            keep_alive_ms: 30_000,
             spin_us: 50,
         }
     }
@@ -117,6 +121,8 @@ pub struct VerbsPortStatus {
     pub limits: DeviceLimits,
     /// What was asked of it by this process.
     pub counts: Counts,
+    /// How data moved over this thread's connections.
+    pub transfers: VerbsTransfers,
     /// Connections of this thread over it.
     pub connections: usize,
     /// Bytes of zones registered with it by this thread.
@@ -263,6 +269,7 @@ pub(super) struct Port<F: Fabric> {
     zones: RefCell<BTreeMap<u64, Zone<F>>>,
     pub shares: RefCell<Shares>,
     pub schedule: Schedule,
+    pub transfers: Transfers,
     pub fast_bytes: Cell<u64>,
     pub connections_max: u32,
     pub send_depth: u32,
@@ -309,6 +316,7 @@ impl<F: Fabric> Port<F> {
             zones: RefCell::new(BTreeMap::new()),
             shares: RefCell::new(Shares::new(receive_count)),
             schedule: Schedule::new(limits),
+            transfers: Transfers::default(),
             fast_bytes: Cell::new(0),
             connections_max,
             send_depth,
@@ -327,6 +335,7 @@ impl<F: Fabric> Port<F> {
             name: self.device.name().into(),
             limits: self.device.limits().clone(),
             counts: self.device.counters().counts(),
+            transfers: self.transfers.counts(),
             connections: self.connections.borrow().len(),
             zone_bytes: self.zones.borrow().values().map(|zone| zone.bytes).sum(),
             fast_bytes: self.fast_bytes.get(),

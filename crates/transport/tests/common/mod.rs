@@ -68,9 +68,11 @@ pub enum Verb {
     ReadHalf,
     VanishInPut,
     VanishInGet,
+    /// Begin to get, give that up, and see that the memory is left alone from then on.
+    GiveUp,
 }
 
-const VERBS: [Verb; 16] = [
+const VERBS: [Verb; 17] = [
     Verb::Echo,
     Verb::Read,
     Verb::ReadHandingOver,
@@ -87,6 +89,7 @@ const VERBS: [Verb; 16] = [
     Verb::ReadHalf,
     Verb::VanishInPut,
     Verb::VanishInGet,
+    Verb::GiveUp,
 ];
 
 #[derive(Debug, Clone, Default)]
@@ -206,6 +209,7 @@ async fn obey<C: ServerConn>(conn: &C, command: &Command, bulk: C::Bulk) -> Answ
             conn.close();
             return Answer::None;
         }
+        Verb::GiveUp => give_up(command, bulk).await,
         Verb::VanishInGet => {
             let _ = get_units(command, bulk, command.bytes / 2).await;
             conn.close();
@@ -278,6 +282,25 @@ async fn get_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) ->
         }
         done += unit as u64;
     }
+    Ok(())
+}
+
+async fn give_up<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), String> {
+    let mut data = UnitMemory::of(vec![0; command.bytes as usize]);
+    {
+        let mut buffers = [IoSliceMut::new(&mut data)];
+        let mut get = std::pin::pin!(bulk.get(0, &mut buffers));
+        for _ in 0..command.unit_bytes {
+            let begun = std::future::poll_fn(|cx| std::task::Poll::Ready(get.as_mut().poll(cx).is_ready()));
+            if begun.await {
+                return Ok(());
+            }
+            yield_now().await;
+        }
+    }
+    data.fill(GUARD);
+    sleep(Duration::from_millis(30)).await;
+    assert!(data.iter().all(|byte| *byte == GUARD), "memory was written to after the transfer was given up");
     Ok(())
 }
 
