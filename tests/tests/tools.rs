@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use weft_tests::{
-    Cluster, expect_success, free_ports, processes_naming, sh_in, signal, temporary_dir, wait_until, weft_bin,
+    Cluster, Served, ServedOptions, expect_success, free_ports, processes_naming, sh_in, signal,
+    temporary_dir, wait_until, weft_bin,
 };
 
 const MAKE_TREE: &str = r#"
@@ -194,6 +195,40 @@ fn answers_for_scripts_are_json() {
         assert!(clients.iter().any(|client| client["program"] == "weft"), "{server}");
     }
     assert_eq!(json(&cluster, &["stripe", "get", "--json", &root("tree/file")])[0]["kind"], "file");
+}
+
+#[test]
+fn without_rdma_libraries_all_works_and_status_says_why_it_is_not_used() {
+    // As good as absent: these are what the loader finds first, and cannot use.
+    let libraries = temporary_dir();
+    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
+        fs::write(libraries.path().join(name), "").unwrap();
+    }
+    let without = format!("LD_LIBRARY_PATH={}", libraries.path().display());
+    let names = ["meta0", "io0", "io1"];
+    let through = names.map(|name| (name.to_string(), vec!["env".into(), without.clone()]));
+    let cluster = Served::start_with(ServedOptions { through: through.into(), ..ServedOptions::default() });
+    let weft = |arguments: &[&str]| {
+        let mut command = cluster.command(arguments);
+        command.env("LD_LIBRARY_PATH", libraries.path());
+        expect_success(&format!("{command:?}"), &command.output().expect("weft can be run"))
+    };
+    sh_in(cluster.scratch(), "head -c 3000000 /dev/urandom > data");
+    weft(&["cp", "-q", text(&cluster.scratch().join("data")), &cluster.at("data")]);
+    for transport in ["tcp", "shm", "auto"] {
+        let back = cluster.scratch().join(transport);
+        weft(&["cp", "-q", &cluster.at(&format!("data?transport={transport}")), text(&back)]);
+        sh_in(cluster.scratch(), &format!("cmp data {transport}"));
+    }
+    let status: Value = serde_json::from_str(&weft(&["status", "--json", &cluster.url()])).expect("JSON");
+    for server in status["servers"].as_array().expect("a list") {
+        let (rdma, log) = (&server["rdma"], cluster.log(server["name"].as_str().expect("a name")));
+        assert_eq!((&rdma["used"], &rdma["addresses"]), (&false.into(), &serde_json::json!([])));
+        let reason = rdma["reason"].as_str().expect("a text");
+        assert!(reason.contains("libibverbs.so.1") && log.contains(reason), "{reason}\n{log}");
+    }
+    let told = weft(&["status", &cluster.url()]);
+    assert!(told.contains("RDMA is not used by meta0, io0, io1: libibverbs.so.1"), "{told}");
 }
 
 #[test]

@@ -6,7 +6,7 @@
 //! Test: tests/tests/semantics.rs::a_read_sees_every_write_that_has_returned
 //! ```
 //!
-//! with the path of a file and the name of a `#[test]` function (or proptest) in it.
+//! with the path of a file and the name of a `#[test]` function (or proptest) in it, or of one in a suite: `over_all_ways! { name … }`.
 
 use crate::{Complaint, SourceFile};
 use std::path::{Component, Path, PathBuf};
@@ -52,7 +52,7 @@ fn missing(test: &str, files: &[SourceFile]) -> Option<String> {
     let Some(file) = files.iter().find(|file| file.path == Path::new(path)) else {
         return Some(format!("there is no file {path}"));
     };
-    let is_test = has_test(&file.text, name);
+    let is_test = has_test(&file.text, name) || is_in_suite(&file.text, name);
     (!is_test).then(|| format!("{path} has no test named {name}"))
 }
 
@@ -70,6 +70,12 @@ fn has_test(text: &str, name: &str) -> bool {
         }
     }
     false
+}
+
+/// Whether a source names a test in a suite that is run over several ways.
+fn is_in_suite(text: &str, name: &str) -> bool {
+    let suites = text.split("over_all_ways! {").skip(1).filter_map(|behind| behind.split('}').next());
+    suites.flat_map(str::split_whitespace).any(|test| test == name)
 }
 
 fn check_links(document: &SourceFile, exists: &dyn Fn(&Path) -> bool) -> Vec<Complaint> {
@@ -117,7 +123,7 @@ mod tests {
     use super::*;
 
     fn complaints(document: &str) -> Vec<String> {
-        let source = "#[test]\nfn it_holds() {}\n\nfn helper() {}\n";
+        let source = "#[test]\nfn it_holds() {}\n\nfn helper() {}\nfn both<W: Way>() {}\nover_all_ways! {\n    both\n}\n";
         let files = [
             SourceFile { path: SEMANTICS.into(), text: document.into() },
             SourceFile { path: "tests/a.rs".into(), text: source.into() },
@@ -128,7 +134,7 @@ mod tests {
 
     #[test]
     fn a_claim_names_a_test_that_exists() {
-        assert!(complaints("It holds.\nTest: `tests/a.rs::it_holds`\n").is_empty());
+        assert!(complaints("It holds.\nTest: `tests/a.rs::it_holds`, `tests/a.rs::both`\n").is_empty());
         assert!(complaints("It holds.\n- Test: tests/a.rs::helper\n")[0].contains("no test named helper"));
         assert!(complaints("Test: tests/b.rs::x\n")[0].contains("no file tests/b.rs"));
         assert!(complaints("Test: it_holds\n")[0].contains("not path::name"));

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //!                      ┌ thread 0: reactor ─ accepts ─┐            thread n: reactor
-//!   TCP, Unix socket ─►│ session ─ dispatch ─ handler │─ mailbox ─►│ session ─ dispatch ─ handler │
+//!   TCP, Unix, RDMA ──►│ session ─ dispatch ─ handler │─ mailbox ─►│ session ─ dispatch ─ handler │
 //!                      └──────────────┬───────────────┘            └──────────────┬───────────────┘
 //!                             io: data files, shared by all threads · meta: one namespace, one thread
 //! ```
 //!
-//! The order of reading: [`config`] (what a cluster is), `server` (threads and sockets), `session` (one connection),
+//! The order of reading: [`config`] (what a cluster is), `server` (threads), `accept` and `rdma` (ways in), `session` (one connection),
 //! `node` (the table from operations to functions), then `io` and `meta`, one function per operation.
 //!
 //! Invariants: no lock is held across the network; every task of a connection stays on its thread; an error is a reply
 //! with a status and words, and only a peer that breaks the protocol is cut off; the metadata server talks to I/O servers only
 //! to remove what is unlinked (`garbage`).
 
+mod accept;
 mod answer;
 mod both;
 pub mod config;
@@ -25,6 +26,7 @@ mod log;
 mod meta;
 mod node;
 mod peer;
+mod rdma;
 mod server;
 mod session;
 mod status;

@@ -5,6 +5,7 @@ use crate::config::{ClusterConfig, ServerConfig, ServerRole};
 use crate::counters::{Clients, Counters};
 use crate::io::IoPart;
 use crate::meta::{Call, MetaPart};
+use crate::rdma::RdmaTold;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -38,10 +39,17 @@ pub(crate) struct Shared {
     pub started: Instant,
     pub counters: Counters,
     pub clients: Clients,
+    pub rdma: RdmaTold,
 }
 
 impl Shared {
-    pub fn new(config: &ClusterConfig, server: &ServerConfig, key: &Key, disk: &'static str) -> Shared {
+    pub fn new(
+        config: &ClusterConfig,
+        server: &ServerConfig,
+        key: &Key,
+        disk: &'static str,
+        rdma: RdmaTold,
+    ) -> Shared {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Shared {
             name: server.name.clone(),
@@ -59,6 +67,7 @@ impl Shared {
             started: Instant::now(),
             counters: Counters::new(),
             clients: Clients::default(),
+            rdma,
         }
     }
 }

@@ -1,11 +1,12 @@
-//! Threads and sockets of one server.
+//! The threads of one server, from its start to its end.
 //!
 //! ```text
-//!   thread 0   accepts on all sockets ── round robin ──► its own connections
-//!                                                   └──► mailbox of thread 1, 2, …
-//!   stop       nothing is accepted, requests under way have 2 s, then everything is dropped
+//!   start   storage ─► sockets ─► RDMA ─► cost model                  all that can fail, fails here
+//!   run     thread 0: accepts for all (accept.rs), serves             thread n: serves what it is given
+//!   stop    nothing is accepted, requests under way have 2 s, then everything is dropped
 //! ```
 
+use crate::accept::{Arrival, Doors, Host, accept_all};
 use crate::config::{ClusterConfig, ConfigError, DiskChoice, ServerConfig, ServerRole};
 use crate::garbage::{self, Letter, Poke};
 use crate::io::IoPart;
@@ -13,11 +14,10 @@ use crate::io::work::MethodCounters;
 use crate::log;
 use crate::meta::MetaPart;
 use crate::node::{Node, Part, Shared};
-use crate::session;
+use crate::rdma::{self, Rdma};
 use crate::stop::StopFlag;
-use std::cell::Cell;
 use std::io;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,9 +29,8 @@ use weft_meta::{
 use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox};
 use weft_storage::calibrate::{Calibration, Origin};
 use weft_storage::{BufferPool, DataFiles, Disk, Identity, MemDisk, PlainDisk, RingDisk, StorageError};
-use weft_transport::{
-    Accepted, ListenError, Listening, Network, ShmConn, TcpConn, TcpOptions, listen_tcp, listen_unix,
-};
+use weft_transport::{ListenError, Listening, listen_tcp, listen_unix};
+use weft_verbs::{Fabric, RdmaCore, VerbsError};
 use weft_wire::security::Key;
 
 /// Time that requests under way have when the server stops.
@@ -100,6 +99,14 @@ pub enum ServerError {
         /// Where and why.
         source: ListenError,
     },
+    /// RDMA is required.
+    #[error("{server}: rdma is \"require\" in the cluster file, but it cannot be used: {reason}")]
+    Rdma {
+        /// Which server.
+        server: String,
+        /// What is missing.
+        reason: String,
+    },
     /// io_uring was asked for and is not there.
     #[error(
         "{server}: io_uring cannot be used here: {source}; set disk = \"plain\" or \"auto\" in the cluster file"
@@ -122,13 +129,13 @@ pub enum ServerError {
     },
 }
 
-/// A server whose storage is open and whose sockets listen: clients that connect now wait for [`Server::run`].
-pub struct Server {
+/// A server whose storage is open and which listens, on sockets and with RDMA: clients that connect now wait for [`Server::run`].
+pub struct Server<F: Fabric = RdmaCore> {
     shared: Arc<Shared>,
     key: Key,
     config: ClusterConfig,
     server: ServerConfig,
-    listeners: Vec<Listening>,
+    doors: Doors<F>,
     storage: Storage,
     calibration: Calibration,
 }
@@ -149,11 +156,26 @@ pub fn run_server(config: &ClusterConfig, name: &str, key: Key, stop: StopFlag) 
 }
 
 impl Server {
-    /// Opens the storage and the sockets of the server `name`.
+    /// Opens the storage of the server `name`, and listens.
     ///
     /// # Errors
     /// See [`ServerError`].
     pub fn start(config: &ClusterConfig, name: &str, key: &Key) -> Result<Server, ServerError> {
+        Server::start_over(config, name, key, RdmaCore::load)
+    }
+}
+
+impl<F: Fabric> Server<F> {
+    /// As [`Server::start`], over the RDMA that `load` gives.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    pub fn start_over(
+        config: &ClusterConfig,
+        name: &str,
+        key: &Key,
+        load: impl FnOnce() -> Result<F, VerbsError>,
+    ) -> Result<Server<F>, ServerError> {
         let server = config.server(name)?.clone();
         let system = |what, source| ServerError::System { server: name.to_owned(), what, source };
         raise_descriptor_limit();
@@ -163,15 +185,16 @@ impl Server {
             ServerRole::Meta => (open_names(config, &server)?, "names"),
             ServerRole::Io => open_data(config, &server)?,
         };
-        let listeners = listen(config, &server)?;
+        let sockets = listen(config, &server)?;
+        let Rdma { listening, told } = Rdma::open(&server, key, load)?;
         let calibration = calibrate(config, &server, &storage);
-        let shared = Arc::new(Shared::new(config, &server, key, disk));
+        let shared = Arc::new(Shared::new(config, &server, key, disk, told));
         Ok(Server {
             shared,
             key: key.clone(),
             config: config.clone(),
             server,
-            listeners,
+            doors: Doors { sockets, rdma: listening },
             storage,
             calibration,
         })
@@ -182,16 +205,17 @@ impl Server {
     /// # Errors
     /// Of the operating system, while the threads are set up.
     pub fn run(self, stop: &StopFlag) -> Result<(), ServerError> {
-        let Server { shared, key, config, server, listeners, storage, calibration } = self;
+        let Server { shared, key, config, server, doors, storage, calibration } = self;
         let name = server.name.clone();
         for address in &server.addresses {
             log::info!(&name, "listens on {address}");
         }
+        shared.rdma.log(&name);
         let run = Run { shared, key, config, server, calibration, stop: stop.clone() };
         let ended = match storage {
-            Storage::Ring(files) => run.io(files, Some(RING_ENTRIES), listeners),
-            Storage::Plain(files) => run.io(files, None, listeners),
-            Storage::Names(namespace) => run.meta(*namespace, listeners),
+            Storage::Ring(files) => run.io(files, Some(RING_ENTRIES), doors),
+            Storage::Plain(files) => run.io(files, None, doors),
+            Storage::Names(namespace) => run.meta(*namespace, doors),
         };
         log::info!(&name, "has stopped");
         ended.map_err(|source| ServerError::System { server: name, what: "run its threads", source })
@@ -301,7 +325,7 @@ struct Run {
 
 impl Run {
     /// The metadata server: one thread, and the remover of data files.
-    fn meta(self, namespace: Namespace<FjallEngine>, listeners: Vec<Listening>) -> io::Result<()> {
+    fn meta<F: Fabric>(self, namespace: Namespace<FjallEngine>, doors: Doors<F>) -> io::Result<()> {
         let reactor = Reactor::new(reactor_options(&self.server, None))?;
         let (letters, mut letterbox) = mailbox::<Letter<FjallEngine>>(LETTERS_MAX);
         let poke = Poke::default();
@@ -326,7 +350,8 @@ impl Run {
             });
             meta.poke_garbage();
             let node = Node::<MemDisk, _>::new(self.shared.clone(), Part::Meta(meta.clone()));
-            let served = accept_and_serve(&node, &self.stop, listeners, Vec::new()).await;
+            let host = Host { node, rdma: rdma::on_thread(&self.shared, 0, self.server.spin_us) };
+            let served = accept_and_serve(host, &self.stop, doors, Vec::new()).await;
             let synced = meta.sync_all().await;
             if let Err(refusal) = synced {
                 log::warning!(&self.server.name, "cannot make the last changes durable: {}", refusal.text);
@@ -340,17 +365,19 @@ impl Run {
     }
 
     /// An I/O server: threads over the same data files.
-    fn io<D: Disk>(
+    fn io<F: Fabric, D: Disk>(
         self,
         files: DataFiles<D>,
         ring: Option<u32>,
-        listeners: Vec<Listening>,
+        doors: Doors<F>,
     ) -> io::Result<()> {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
         let threads = self.server.threads.map_or(processors.min(4), usize::from);
         let pool_bytes = self.server.buffers_bytes as usize / threads;
         let options = reactor_options(&self.server, ring);
-        let thread = |files| IoThread {
+        let thread = |number, files| IoThread {
+            number,
+            options,
             shared: self.shared.clone(),
             key: self.key.clone(),
             sync: self.server.sync,
@@ -362,24 +389,24 @@ impl Run {
         std::thread::scope(|scope| {
             let mut others = Vec::new();
             for number in 1..threads {
-                let (sender, connections) = mailbox(HANDED_OVER_MAX);
-                let thread = thread(files.clone());
+                let (sender, arrivals) = mailbox(HANDED_OVER_MAX);
+                let thread = thread(number, files.clone());
                 std::thread::Builder::new()
                     .name(format!("weft-io-{number}"))
-                    .spawn_scoped(scope, move || thread.run_other(options, connections))?;
+                    .spawn_scoped(scope, move || thread.run_other(arrivals))?;
                 others.push(sender);
             }
-            let first = thread(files);
-            Reactor::new(options)?.run(async {
-                let node = first.node()?;
-                accept_and_serve(&node, &self.stop, listeners, others).await
-            })
+            let first = thread(0, files);
+            Reactor::new(options)?
+                .run(async { accept_and_serve(first.host()?, &self.stop, doors, others).await })
         })
     }
 }
 
 /// One data-path thread of an I/O server.
 struct IoThread<D: Disk> {
+    number: usize,
+    options: ReactorOptions,
     shared: Arc<Shared>,
     key: Key,
     sync: crate::config::SyncMode,
@@ -391,25 +418,29 @@ struct IoThread<D: Disk> {
 
 impl<D: Disk> IoThread<D> {
     /// On the current reactor.
-    fn node(self) -> io::Result<Rc<Node<D, MemEngine>>> {
+    fn host<F: Fabric>(self) -> io::Result<Host<F, D, MemEngine>> {
         let pool = BufferPool::new(self.pool_bytes)?;
+        let rdma = rdma::on_thread(&self.shared, self.number, self.options.spin_us);
+        if let Some(thread) = &rdma {
+            rdma::keep_zones(&pool, thread, &self.shared.name);
+        }
         let methods = MethodCounters::among(&self.shared.counters);
         let part =
             IoPart::new(self.files, pool, self.shared.id, &self.key, self.sync, self.calibration, methods);
         let node = Node::new(self.shared, Part::Io(part));
         weft_reactor::spawn(keep_house(Rc::downgrade(&node)));
-        Ok(node)
+        Ok(Host { node, rdma })
     }
 
-    fn run_other(self, options: ReactorOptions, mut connections: Mailbox<Accepted>) {
+    fn run_other<F: Fabric>(self, mut arrivals: Mailbox<Arrival<F>>) {
         let (stop, name) = (self.stop.clone(), self.shared.name.clone());
-        let served = Reactor::new(options).and_then(|reactor| {
+        let served = Reactor::new(self.options).and_then(|reactor| {
             reactor.run(async {
-                let node = self.node()?;
-                let accepting = node.clone();
+                let host = self.host()?;
+                let node = host.node.clone();
                 weft_reactor::spawn(async move {
-                    while let Some(accepted) = connections.receive().await {
-                        start_session(&accepting, accepted);
+                    while let Some(arrival) = arrivals.receive().await {
+                        host.serve(arrival);
                     }
                 });
                 stop.wait().await?;
@@ -447,22 +478,17 @@ async fn keep_house<D: Disk, E: Engine + 'static>(node: std::rc::Weak<Node<D, E>
 }
 
 /// Accepts connections and serves them here and on the other threads, until `stop` is set and all is drained.
-async fn accept_and_serve<D: Disk, E: Engine + 'static>(
-    node: &Rc<Node<D, E>>,
+async fn accept_and_serve<F: Fabric, D: Disk, E: Engine + 'static>(
+    host: Host<F, D, E>,
     stop: &StopFlag,
-    listeners: Vec<Listening>,
-    others: Vec<MailSender<Accepted>>,
+    doors: Doors<F>,
+    others: Vec<MailSender<Arrival<F>>>,
 ) -> io::Result<()> {
-    let others = Rc::new(others);
-    let next = Rc::new(Cell::new(0));
-    let mut accepting = Vec::new();
-    for listener in listeners {
-        let task = accept(node.clone(), listener, others.clone(), next.clone());
-        accepting.push(weft_reactor::spawn(task));
-    }
+    let node = host.node.clone();
+    let accepting = accept_all(doors, host, others);
     stop.wait().await?;
     accepting.into_iter().for_each(weft_reactor::JoinHandle::cancel);
-    drain(node).await;
+    drain(&node).await;
     Ok(())
 }
 
@@ -475,62 +501,21 @@ async fn drain<D: Disk, E: Engine>(node: &Node<D, E>) {
     }
 }
 
-async fn accept<D: Disk, E: Engine + 'static>(
-    node: Rc<Node<D, E>>,
-    listening: Listening,
-    others: Rc<Vec<MailSender<Accepted>>>,
-    next: Rc<Cell<usize>>,
-) {
-    let accepted_all: io::Result<()> = async {
-        let acceptor = listening.acceptor()?;
-        loop {
-            let accepted = acceptor.accept().await?;
-            let turn = next.get();
-            next.set((turn + 1) % (others.len() + 1));
-            match turn.checked_sub(1).and_then(|other| others.get(other)) {
-                None => start_session(&node, accepted),
-                Some(other) => {
-                    // A thread that takes no more connections is stopping, or has more of them than it can begin.
-                    if other.send(accepted).is_err() && log::once_a_minute("hand over") {
-                        log::warning!(
-                            &node.shared.name,
-                            "dropped a connection: the thread it was for takes none"
-                        );
-                    }
-                }
-            }
-        }
-    }
-    .await;
-    if let Err(error) = accepted_all {
-        log::warning!(&node.shared.name, "no longer accepts connections on one of its sockets: {error}");
-    }
-}
-
-fn start_session<D: Disk, E: Engine + 'static>(node: &Rc<Node<D, E>>, accepted: Accepted) {
-    let started = match accepted.network {
-        Network::Tcp => TcpConn::from_fd(accepted.fd, &TcpOptions::default())
-            .map(|conn| drop(weft_reactor::spawn(session::serve(node.clone(), conn)))),
-        Network::Unix => ShmConn::from_fd(accepted.fd)
-            .map(|conn| drop(weft_reactor::spawn(session::serve(node.clone(), conn)))),
-    };
-    if let Err(error) = started
-        && log::once_a_minute("start session")
-    {
-        log::warning!(&node.shared.name, "cannot serve a connection: {error}");
-    }
+/// What a host and port of the cluster file stand for.
+pub(crate) fn resolve(server: &ServerConfig, address: &str) -> Result<Vec<SocketAddr>, ServerError> {
+    let resolved = address.to_socket_addrs().map_err(|source| ServerError::Address {
+        server: server.name.clone(),
+        address: address.to_owned(),
+        source,
+    })?;
+    Ok(resolved.collect())
 }
 
 /// Binds all sockets of a server.
 fn listen(config: &ClusterConfig, server: &ServerConfig) -> Result<Vec<Listening>, ServerError> {
     let mut listeners = Vec::new();
     for address in &server.addresses {
-        let resolved = address.to_socket_addrs().map_err(|source| ServerError::Address {
-            server: server.name.clone(),
-            address: address.clone(),
-            source,
-        })?;
-        for address in resolved {
+        for address in resolve(server, address)? {
             let failed = |source| ServerError::Listen { server: server.name.clone(), source };
             listeners.push(listen_tcp(address).map_err(failed)?);
         }

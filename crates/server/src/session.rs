@@ -86,6 +86,7 @@ fn connections_over(transport: &str) -> &'static str {
     match transport.split(' ').next() {
         Some("tcp") => "connections_tcp",
         Some("shm") => "connections_shm",
+        Some("verbs") => "connections_rdma",
         _ => "connections_in_process",
     }
 }

@@ -48,6 +48,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             } else {
                 Vec::new()
             },
+            rdma: shared.rdma.status(),
         }
     }
 }

@@ -7,10 +7,10 @@ use crate::{adapters, output, size};
 use anyhow::Result;
 use serde_json::{Value, json};
 use weft_wire::Op;
-use weft_wire::messages::{ClientInfo, StatusReply};
+use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply};
 
 /// Shows the servers of a file system: role, address, load, memory, space, and the transport by which this process reaches each;
-/// and what of RDMA is used here, and why not more.
+/// and what of RDMA is used, here and by the servers, and why not more.
 /// With --clients, who uses it and how they are connected.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -20,7 +20,7 @@ pub struct Args {
     /// List the clients of each server.
     #[arg(long)]
     clients: bool,
-    /// Count the operations that each server has done, and show its gauges.
+    /// Count the operations that each server has done and what was asked of its RDMA adapters, and show its gauges.
     #[arg(long)]
     operations: bool,
     /// Print everything as JSON.
@@ -65,6 +65,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     print_servers(&rows)?;
     adapters::print(&rdma, &transports)?;
+    print_reasons(&rows)?;
     if args.operations {
         print_operations(&rows)?;
     }
@@ -89,6 +90,7 @@ fn print_servers(rows: &[Row]) -> Result<()> {
         "of",
         "sync",
         "disk",
+        "rdma",
     ];
     let mut table = output::table(&headings, &[4, 5, 6, 7, 8, 9, 10]);
     for row in rows {
@@ -110,9 +112,40 @@ fn print_servers(rows: &[Row]) -> Result<()> {
             size::format_bytes(status.space_bytes),
             status.sync_mode.clone(),
             status.disk.clone(),
+            rdma_text(&status.rdma),
         ]);
     }
     output::print_table(&table)
+}
+
+/// The adapters, by name and network.
+fn rdma_text(rdma: &RdmaStatus) -> String {
+    let adapter = |adapter: &RdmaAdapter| format!("{} ({})", adapter.name, adapter.link_layer);
+    match rdma.adapters.as_slice() {
+        [] => "no".into(),
+        adapters => adapters.iter().map(adapter).collect::<Vec<_>>().join(", "),
+    }
+}
+
+/// Why RDMA is not used, or not everywhere: once for all servers that say the same.
+fn print_reasons(rows: &[Row]) -> Result<()> {
+    let mut told: Vec<(&RdmaStatus, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let Some(rdma) =
+            row.status.as_ref().map(|status| &status.rdma).filter(|rdma| !rdma.reason.is_empty())
+        else {
+            continue;
+        };
+        match told.iter_mut().find(|(other, _)| other.reason == rdma.reason) {
+            Some((_, names)) => names.push(&row.name),
+            None => told.push((rdma, vec![&row.name])),
+        }
+    }
+    for (rdma, names) in told {
+        let used = if rdma.addresses.is_empty() { "not used" } else { "used in part" };
+        output::print_line(format!("RDMA is {used} by {}: {}", names.join(", "), rdma.reason))?;
+    }
+    Ok(())
 }
 
 fn print_operations(rows: &[Row]) -> Result<()> {
@@ -126,6 +159,12 @@ fn print_operations(rows: &[Row]) -> Result<()> {
         }
         for gauge in &status.gauges {
             table.add_row([row.name.clone(), gauge.name.clone(), gauge.value.to_string()]);
+        }
+        for adapter in &status.rdma.adapters {
+            for count in &adapter.counts {
+                let name = format!("{} {}", adapter.name, count.name);
+                table.add_row([row.name.clone(), name, count.value.to_string()]);
+            }
         }
     }
     output::print_line("")?;
@@ -158,7 +197,6 @@ fn as_json(row: &Row) -> Value {
     let operations = status.operations.iter().map(|op| {
         json!({ "operation": op_name(op.op), "count": op.count, "errors": op.errors, "bytes": op.bytes })
     });
-    let gauges = status.gauges.iter().map(|gauge| (gauge.name.clone(), Value::from(gauge.value)));
     let more = json!({
         "role": status.role,
         "id": status.id,
@@ -177,13 +215,35 @@ fn as_json(row: &Row) -> Value {
         "clients": status.clients,
         "client_list": status.client_list.iter().map(client_json).collect::<Vec<_>>(),
         "operations": operations.collect::<Vec<_>>(),
-        "gauges": gauges.collect::<serde_json::Map<_, _>>(),
+        "gauges": gauges_json(&status.gauges),
+        "rdma": rdma_json(&status.rdma),
     });
     let (Value::Object(value_map), Value::Object(more)) = (&mut value, more) else {
         unreachable!("both are objects")
     };
     value_map.extend(more);
     value
+}
+
+fn gauges_json(gauges: &[Gauge]) -> Value {
+    let gauges = gauges.iter().map(|gauge| (gauge.name.clone(), Value::from(gauge.value)));
+    Value::Object(gauges.collect())
+}
+
+fn rdma_json(rdma: &RdmaStatus) -> Value {
+    let adapter = |adapter: &RdmaAdapter| {
+        json!({
+            "name": adapter.name,
+            "link_layer": adapter.link_layer,
+            "counts": gauges_json(&adapter.counts),
+        })
+    };
+    json!({
+        "used": !rdma.addresses.is_empty(),
+        "addresses": rdma.addresses,
+        "reason": rdma.reason,
+        "adapters": rdma.adapters.iter().map(adapter).collect::<Vec<_>>(),
+    })
 }
 
 fn client_json(client: &ClientInfo) -> Value {

@@ -17,9 +17,8 @@ fn column() -> Regions {
     Regions::strided(0, 64, vec![Level { count: 1024, stride_bytes: 256 }])
 }
 
-#[test]
-fn a_plan_counts_the_pieces_of_its_share() {
-    let cluster = Cluster::start(2);
+fn a_plan_counts_the_pieces_of_its_share<W: Way>() {
+    let cluster = Cluster::<W>::start(2);
     let mut io = cluster.io();
     let both = rights::READ | rights::WRITE;
     let empty = io[0].call(&ask(both, 0, false, &column())).unwrap();
@@ -51,17 +50,15 @@ fn a_plan_counts_the_pieces_of_its_share() {
     assert_eq!(again.plans[1].accesses, 2, "read, then written");
 }
 
-#[test]
-fn one_piece_leaves_nothing_to_choose() {
-    let cluster = Cluster::start(2);
+fn one_piece_leaves_nothing_to_choose<W: Way>() {
+    let cluster = Cluster::<W>::start(2);
     let told = cluster.io()[1].call(&ask(rights::WRITE, 1, true, &Regions::contiguous(4096, 4096))).unwrap();
     assert_eq!((told.pieces, told.windows, told.single_windows), (1, 1, 1));
     assert_eq!(told.plans[0].chosen_windows, 1);
 }
 
-#[test]
-fn what_is_explained_needs_the_right_to_do_it() {
-    let cluster = Cluster::start(2);
+fn what_is_explained_needs_the_right_to_do_it<W: Way>() {
+    let cluster = Cluster::<W>::start(2);
     let io = &mut cluster.io()[0];
     let status = |io: &mut Client<_>, request: ExplainRequest| io.call(&request).unwrap_err().status;
     assert_eq!(status(io, ask(rights::READ, 0, true, &column())), Status::Capability);
@@ -71,9 +68,8 @@ fn what_is_explained_needs_the_right_to_do_it() {
     assert_eq!(status(io, odd), Status::Invalid);
 }
 
-#[test]
-fn the_cost_model_is_told_and_cannot_be_measured_without_a_directory() {
-    let cluster = Cluster::start(1);
+fn the_cost_model_is_told_and_cannot_be_measured_without_a_directory<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
     let io = &mut cluster.io()[0];
     let model = io.call(&CalibrateRequest { measure: false }).unwrap();
     assert_eq!((model.measured_s, model.curves.len()), (0, 8));
@@ -83,4 +79,8 @@ fn the_cost_model_is_told_and_cannot_be_measured_without_a_directory() {
         cluster.meta().call(&CalibrateRequest { measure: false }).unwrap_err().status,
         Status::WrongServer
     );
+}
+
+over_all_ways! {
+    a_plan_counts_the_pieces_of_its_share one_piece_leaves_nothing_to_choose what_is_explained_needs_the_right_to_do_it the_cost_model_is_told_and_cannot_be_measured_without_a_directory
 }

@@ -7,9 +7,8 @@ use weft_storage::FaultPlan;
 use weft_wire::messages::*;
 use weft_wire::{Header, Op, Status};
 
-#[test]
-fn a_repeated_request_is_answered_and_not_done_again() {
-    let cluster = Cluster::start(2);
+fn a_repeated_request_is_answered_and_not_done_again<W: Way>() {
+    let cluster = Cluster::<W>::start(2);
     let header = Header { slot: 3, ..Header::request(Op::Create, 41) };
     let request = create("f", rights::WRITE);
     let first = cluster.meta().call_as(header, &request).unwrap();
@@ -21,9 +20,8 @@ fn a_repeated_request_is_answered_and_not_done_again() {
     assert_eq!(client.call(&FileCountRequest {}).unwrap().files, 2);
 }
 
-#[test]
-fn names_are_made_found_listed_moved_and_removed() {
-    let cluster = Cluster::start(1);
+fn names_are_made_found_listed_moved_and_removed<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
     let mut client = cluster.meta();
     let mkdir = |path, layout| MkdirRequest { caller: ROOT, at: at(path), mode: 0o755, layout };
     let wish = LayoutWish { strip_bytes: 8192, server_count: 0, first_server_plus_1: 0 };
@@ -51,18 +49,16 @@ fn names_are_made_found_listed_moved_and_removed() {
     client.call(&RmdirRequest { caller: ROOT, at: at("d") }).unwrap();
 }
 
-#[test]
-fn in_sync_mode_changes_are_acknowledged_too() {
-    let cluster = Cluster::start_with(1, SyncMode::Sync, FaultPlan::default());
+fn in_sync_mode_changes_are_acknowledged_too<W: Way>() {
+    let cluster = Cluster::<W>::start_with(1, SyncMode::Sync, FaultPlan::default());
     let mut client = cluster.meta();
     client.call(&create("f", rights::WRITE)).unwrap();
     client.call(&SyncMetaRequest {}).unwrap();
     client.call(&unlink("f")).unwrap();
 }
 
-#[test]
-fn the_last_report_settles_the_size() {
-    let cluster = Cluster::start(1);
+fn the_last_report_settles_the_size<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
     let mut client = cluster.meta();
     let made = client.call(&create("f", rights::READ | rights::WRITE)).unwrap();
     assert!(made.attr.size_live);
@@ -75,9 +71,8 @@ fn the_last_report_settles_the_size() {
     assert!(status.gauges.iter().any(|gauge| gauge.name == "open_files" && gauge.value == 0));
 }
 
-#[test]
-fn a_truncation_is_begun_and_committed() {
-    let cluster = Cluster::start(1);
+fn a_truncation_is_begun_and_committed<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
     let mut client = cluster.meta();
     let made = client.call(&create("f", rights::WRITE)).unwrap();
     let held = made.capability;
@@ -99,10 +94,9 @@ fn a_truncation_is_begun_and_committed() {
     assert_eq!(refused.unwrap_err().status, Status::Access);
 }
 
-#[test]
-fn what_a_client_held_that_stays_away_is_given_back() {
-    let cluster = Cluster::start(1);
-    let mut watcher = Client::proven(cluster.meta.connect().unwrap(), [8; 16]);
+fn what_a_client_held_that_stays_away_is_given_back<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let mut watcher = Client::proven(W::connect(&cluster.meta), [8; 16]);
     let mut client = cluster.meta();
     let made = client.call(&create("f", rights::WRITE)).unwrap();
     client.call(&unlink("f")).unwrap();
@@ -114,4 +108,8 @@ fn what_a_client_held_that_stays_away_is_given_back() {
     std::thread::sleep(SESSION_GRACE / 4);
     watcher.call(&inode).unwrap();
     eventually("the end of the session", || watcher.call(&inode).is_err());
+}
+
+over_all_ways! {
+    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back
 }

@@ -3,6 +3,7 @@
 use super::support::*;
 use crate::config::SyncMode;
 use crate::node::{Node, Part, Shared};
+use crate::rdma::RdmaTold;
 use crate::session;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -15,10 +16,9 @@ use weft_wire::messages::*;
 use weft_wire::security::{Capability, Key, client_proof, same_proof, server_proof};
 use weft_wire::{HEADER_BYTES, Header, Op, Request, Status, Wire};
 
-#[test]
-fn whoever_knows_the_key_is_served() {
-    let cluster = Cluster::start(2);
-    let mut client = Client::new(cluster.meta.connect().unwrap());
+fn whoever_knows_the_key_is_served<W: Way>() {
+    let cluster = Cluster::<W>::start(2);
+    let mut client = Client::new(W::connect(&cluster.meta));
     let greeting = hello(peer_role::CLIENT, [1; 16]);
     let greeted = client.call(&greeting).unwrap();
     let key = cluster_key().client_key();
@@ -32,10 +32,9 @@ fn whoever_knows_the_key_is_served() {
     assert_eq!(client.call(&greeting).unwrap_err().status, Status::Invalid);
 }
 
-#[test]
-fn nobody_else_is() {
-    let cluster = Cluster::start(1);
-    let connect = || Client::new(cluster.io[0].connect().unwrap());
+fn nobody_else_is<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let connect = || Client::new(W::connect(&cluster.io[0]));
     let greeting = hello(peer_role::CLIENT, [1; 16]);
     let refused = |result: Result<ProveReply, Refused>| result.unwrap_err().status;
     assert_eq!(refused(connect().prove(&Key([9; 32]), &greeting)), Status::Unauthenticated);
@@ -49,30 +48,27 @@ fn nobody_else_is() {
     assert!(other.text.contains("200 to 201"), "{}", other.text);
 }
 
-#[test]
-fn whoever_says_nothing_is_sent_away() {
-    let cluster = Cluster::start(1);
-    let mut silent = cluster.io[0].connect().unwrap();
+fn whoever_says_nothing_is_sent_away<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let mut silent = W::connect(&cluster.io[0]);
     eventually("the end of the connection", || silent.progress(&mut Vec::new()).is_err());
     let mut client = cluster.io().remove(0);
     let status = client.call(&StatusRequest { with_clients: false }).unwrap();
     assert!(status.gauges.iter().any(|gauge| gauge.name == "connections_refused" && gauge.value == 1));
 }
 
-#[test]
-fn operations_of_servers_are_not_for_clients() {
-    let cluster = Cluster::start(1);
+fn operations_of_servers_are_not_for_clients<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
     let mut client = cluster.io().remove(0);
     let removal = RemoveObjectsRequest { inos: vec![5] };
     assert_eq!(client.call(&removal).unwrap_err().status, Status::NotPermitted);
-    let mut server = Client::new(cluster.io[0].connect().unwrap());
+    let mut server = Client::new(W::connect(&cluster.io[0]));
     server.prove(&cluster_key().server_key(), &hello(peer_role::SERVER, [2; 16])).unwrap();
     server.call(&removal).unwrap();
 }
 
-#[test]
-fn what_is_for_another_server_is_refused() {
-    let cluster = Cluster::start(1);
+fn what_is_for_another_server_is_refused<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
     let refused = cluster.io().remove(0).call(&lookup("a")).unwrap_err();
     assert_eq!(refused.status, Status::WrongServer);
     assert!(refused.text.contains("io0"), "{}", refused.text);
@@ -82,9 +78,8 @@ fn what_is_for_another_server_is_refused() {
     assert_eq!(meta.call(&SizeRequest { capability }).unwrap_err().status, Status::WrongServer);
 }
 
-#[test]
-fn a_malformed_body_is_refused_and_the_connection_goes_on() {
-    let cluster = Cluster::start(1);
+fn a_malformed_body_is_refused_and_the_connection_goes_on<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
     let mut client = cluster.meta();
     let header = Header::request(Op::Lookup, client.fresh_id());
     // SAFETY: no memory is given.
@@ -93,9 +88,8 @@ fn a_malformed_body_is_refused_and_the_connection_goes_on() {
     client.call(&lookup("")).unwrap();
 }
 
-#[test]
-fn status_tells_what_was_done_for_whom() {
-    let cluster = Cluster::start(1);
+fn status_tells_what_was_done_for_whom<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
     let mut client = cluster.meta();
     client.call(&lookup("")).unwrap();
     client.call(&lookup("none")).unwrap_err();
@@ -104,7 +98,8 @@ fn status_tells_what_was_done_for_whom() {
     assert_eq!((lookups.count, lookups.errors), (2, 1));
     assert_eq!((status.name.as_str(), status.role.as_str(), status.clients), ("meta0", "meta", 1));
     let seen = &status.client_list[0];
-    assert_eq!((seen.program.as_str(), seen.transport.as_str(), seen.requests), ("test", "memory", 2));
+    assert_eq!((seen.program.as_str(), seen.requests), ("test", 2));
+    assert!(seen.transport.starts_with(W::NAME), "{}", seen.transport);
     assert!(status.memory_bytes > 0 && status.active_requests == 1);
     assert!(status.gauges.iter().any(|gauge| gauge.name == "inodes" && gauge.value == 1));
 }
@@ -137,7 +132,13 @@ fn a_client_that_overruns_its_credits_is_cut_off() {
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let config = config(1, SyncMode::Nosync);
-        let shared = Arc::new(Shared::new(&config, config.server("io0").unwrap(), &cluster_key(), "memory"));
+        let shared = Arc::new(Shared::new(
+            &config,
+            config.server("io0").unwrap(),
+            &cluster_key(),
+            "memory",
+            RdmaTold::default(),
+        ));
         let slow = FaultPlan { delay_per_mille: 1000, delay_ms_max: 2000, ..FaultPlan::default() };
         let (socket, _) = listener.accept().unwrap();
         Reactor::new(ReactorOptions::default()).unwrap().run(async {
@@ -168,4 +169,8 @@ fn a_client_that_overruns_its_credits_is_cut_off() {
     }
     assert!(replies <= CREDITS_PER_CONNECTION);
     assert_eq!(server.join().unwrap(), 1);
+}
+
+over_all_ways! {
+    whoever_knows_the_key_is_served nobody_else_is whoever_says_nothing_is_sent_away operations_of_servers_are_not_for_clients what_is_for_another_server_is_refused a_malformed_body_is_refused_and_the_connection_goes_on status_tells_what_was_done_for_whom
 }

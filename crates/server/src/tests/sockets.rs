@@ -1,15 +1,20 @@
 //! Whole servers, with sockets, disks and the remover of data files.
 
 use super::support::*;
-use crate::config::{ClusterConfig, Generate, SyncMode};
-use crate::server::Server;
+use crate::config::{ClusterConfig, Generate, RdmaMode, SyncMode};
+use crate::server::{Server, ServerError};
 use crate::stop::StopFlag;
 use std::net::TcpListener;
 use std::path::Path;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use weft_layout::Regions;
-use weft_transport::{Link, ShmOptions, TcpLink, TcpOptions, connect_shm, connect_tcp};
+use weft_transport::registration::RegistrationOptions;
+use weft_transport::{
+    Link, ShmOptions, TcpLink, TcpOptions, VerbsClient, VerbsLink, VerbsOptions, connect_shm, connect_tcp,
+};
+use weft_verbs::{Fabric, VerbsError};
+use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::messages::*;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -21,7 +26,14 @@ struct Running {
 
 impl Running {
     fn start(config: &ClusterConfig, name: &str) -> Running {
-        let server = Server::start(config, name, &cluster_key()).unwrap();
+        Running::begin(Server::start(config, name, &cluster_key()).unwrap())
+    }
+
+    fn start_over(config: &ClusterConfig, name: &str, fabric: &Pretend) -> Running {
+        Running::begin(Server::start_over(config, name, &cluster_key(), || Ok(fabric.clone())).unwrap())
+    }
+
+    fn begin<F: Fabric>(server: Server<F>) -> Running {
         let stop = StopFlag::new().unwrap();
         let thread = std::thread::spawn({
             let stop = stop.clone();
@@ -121,6 +133,106 @@ fn bytes_go_over_tcp_and_shared_memory_and_are_removed_in_the_end() {
     for server in [meta0, io0, io1] {
         server.end();
     }
+}
+
+/// RDMA status of a server, asked over TCP.
+fn rdma_status(config: &ClusterConfig, name: &str) -> RdmaStatus {
+    tcp(config, name).call(&StatusRequest { with_clients: false }).unwrap().rdma
+}
+
+fn count(status: &RdmaStatus, name: &str) -> u64 {
+    let counts = status.adapters.iter().flat_map(|adapter| &adapter.counts);
+    counts.filter(|count| count.name == name).map(|count| count.value).sum()
+}
+
+#[test]
+fn servers_are_reached_with_rdma_and_tell_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = on_disk(directory.path());
+    let host = Pretend::new(PretendOptions::default());
+    let running = ["meta0", "io0", "io1"].map(|name| Running::start_over(&config, name, &host));
+    let client = VerbsClient::new(
+        host.another_host(vec![Adapter::new("pretend1", "127.0.0.2".parse().unwrap())]),
+        RegistrationOptions::default(),
+    );
+    let over_rdma = |info: &ServerInfo| {
+        let options = VerbsOptions { key: Some(cluster_key().client_key()), ..VerbsOptions::default() };
+        let address = info.rdma_addresses[0].parse().unwrap();
+        Client::proven(client.connect(address, &options, TIMEOUT).unwrap(), [7; 16])
+    };
+    let map = tcp(&config, "meta0").call(&ClusterMapRequest {}).unwrap();
+    let mut meta: Client<VerbsLink<Pretend>> = over_rdma(&map.meta_servers[0]);
+    let capability = meta.call(&create("f", rights::READ | rights::WRITE)).unwrap().capability.unwrap();
+    let regions = Regions::contiguous(10, 5_000_000);
+    let data: Vec<u8> = (0..5_000_000u32).map(|at| (at / 7) as u8).collect();
+    let mut into = vec![0; data.len()];
+    let mut links: Vec<_> = (0..4).map(|at| over_rdma(&map.io_servers[at % 2])).collect();
+    for slot in 0..2u16 {
+        let server = usize::from(capability.layout.server_id(slot));
+        links[server].write(&capability, slot, &regions, &data).unwrap();
+        links[server + 2].read(&capability, slot, &regions, &mut into).unwrap();
+    }
+    assert!(into == data);
+    eventually("the threads' news", || {
+        let status = rdma_status(&config, "io0");
+        count(&status, "connections") == 2 && count(&status, "reads") > 0 && count(&status, "writes") > 0
+    });
+    let status = rdma_status(&config, "io0");
+    let [adapter] = status.adapters.as_slice() else { panic!("{status:?}") };
+    assert_eq!((adapter.name.as_str(), adapter.link_layer.as_str()), ("pretend0", "pretended"));
+    // Of one thread at least: the metadata server's own connections have turns as well.
+    assert!(count(&status, "zone_bytes") >= 4 * (2 << 20), "{status:?}");
+    assert_eq!(count(&status, "receiver_not_ready"), 0);
+    assert_eq!((status.addresses, status.reason.as_str()), (map.io_servers[0].rdma_addresses.clone(), ""));
+    assert_eq!(gauge(&mut tcp(&config, "io1"), "connections_rdma"), 2);
+    running.into_iter().for_each(Running::end);
+}
+
+#[test]
+fn what_is_missing_for_rdma_is_told_or_prevents_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = on_disk(directory.path());
+    let host = Pretend::new(PretendOptions::default());
+    let start = |config: &ClusterConfig, libraries: bool| {
+        let load = || match libraries {
+            true => Ok(host.clone()),
+            false => Err(VerbsError::Unavailable("librdmacm.so.1 cannot be loaded".into())),
+        };
+        Server::start_over(config, "io0", &cluster_key(), load)
+    };
+    let told = |config: &ClusterConfig, libraries: bool| {
+        let running = Running::begin(start(config, libraries).unwrap());
+        let status = rdma_status(config, "io0");
+        running.end();
+        (status.addresses.len(), status.reason)
+    };
+    let refused = |config: &ClusterConfig, libraries: bool| match start(config, libraries) {
+        Err(error @ ServerError::Rdma { .. }) => error.to_string(),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it started"),
+    };
+    assert_eq!(told(&config, true), (1, String::new()));
+    let (listens, reason) = told(&config, false);
+    assert!(listens == 0 && reason.contains("librdmacm.so.1 cannot be loaded"), "{reason}");
+
+    // One rail is there, the other is not.
+    config.servers[1].rdma_addresses = vec!["127.0.0.1:7401".into(), "127.0.0.9:7401".into()];
+    let (listens, reason) = told(&config, true);
+    assert!(listens == 1 && reason.contains("127.0.0.9:7401"), "{reason}");
+    config.servers[1].rdma = RdmaMode::Require;
+    assert!(refused(&config, true).contains("127.0.0.9:7401"));
+    assert!(refused(&config, false).contains("rdma is \"require\""));
+    config.servers[1].rdma_addresses.pop();
+    assert_eq!(told(&config, true), (1, String::new()));
+
+    config.servers[1].rdma_addresses.clear();
+    config.servers[1].rdma = RdmaMode::Off;
+    let (listens, reason) = told(&config, true);
+    assert!(listens == 0 && reason.contains("off"), "{reason}");
+    let running = Running::begin(start(&config, true).unwrap());
+    let map = tcp(&config, "io0").call(&ClusterMapRequest {}).unwrap();
+    assert!(map.io_servers[0].rdma_addresses.is_empty() && !map.io_servers[1].rdma_addresses.is_empty());
+    running.end();
 }
 
 #[test]

@@ -7,22 +7,20 @@ use crate::io::IoPart;
 use crate::io::work::MethodCounters;
 use crate::meta::MetaPart;
 use crate::node::{Node, Part, Shared};
-use crate::session;
+use crate::rdma::RdmaTold;
 use crate::stop::StopFlag;
+pub(super) use crate::tests::ways::Way;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weft_layout::{Layout, Regions, memory_runs};
-use weft_meta::{Engine, MemEngine, Namespace, NamespaceOptions};
+use weft_meta::{MemEngine, Namespace, NamespaceOptions};
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::calibrate::Calibration;
-use weft_storage::{BufferPool, DataFiles, Disk, FaultDisk, FaultPlan, MemDisk};
-use weft_transport::{
-    Bulk, Completion, Link, LinkError, MemoryConn, MemoryConnector, MemoryFaults, MemoryHub, MemoryLink,
-    MemoryRuns,
-};
+use weft_storage::{BufferPool, DataFiles, FaultDisk, FaultPlan, MemDisk};
+use weft_transport::{Bulk, Completion, Link, LinkError, MemoryRuns};
 use weft_wire::messages::*;
 use weft_wire::security::{Capability, Key, client_proof};
 use weft_wire::{Header, Request, Status, VERSIONS, Wire};
@@ -48,30 +46,31 @@ pub(super) fn config(io_servers: u16, sync: SyncMode) -> ClusterConfig {
 }
 
 /// One metadata server and some I/O servers, each on a thread of its own.
-pub(super) struct Cluster {
+pub(super) struct Cluster<W: Way> {
     pub config: ClusterConfig,
-    pub meta: MemoryConnector,
-    pub io: Vec<MemoryConnector>,
+    pub meta: W::Connector,
+    pub io: Vec<W::Connector>,
     stop: StopFlag,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Cluster {
-    pub fn start(io_servers: u16) -> Cluster {
+impl<W: Way> Cluster<W> {
+    pub fn start(io_servers: u16) -> Cluster<W> {
         Cluster::start_with(io_servers, SyncMode::Nosync, FaultPlan::default())
     }
 
-    pub fn start_with(io_servers: u16, sync: SyncMode, plan: FaultPlan) -> Cluster {
+    pub fn start_with(io_servers: u16, sync: SyncMode, plan: FaultPlan) -> Cluster<W> {
         let config = config(io_servers, sync);
         let stop = StopFlag::new().unwrap();
         let mut threads = Vec::new();
         let mut connectors = Vec::new();
         for server in config.servers.clone() {
-            let (connector, hub) = MemoryHub::new(MemoryFaults::default());
+            let (connector, hub) = W::open();
             connectors.push(connector);
             let (config, stop) = (config.clone(), stop.clone());
             threads.push(std::thread::spawn(move || {
-                let shared = Arc::new(Shared::new(&config, &server, &cluster_key(), "memory"));
+                let shared =
+                    Arc::new(Shared::new(&config, &server, &cluster_key(), "memory", RdmaTold::default()));
                 let reactor = Reactor::new(ReactorOptions::default()).unwrap();
                 reactor.run(async {
                     let part: Part<FaultDisk<MemDisk>, MemEngine> = match server.role {
@@ -79,7 +78,7 @@ impl Cluster {
                         crate::config::ServerRole::Io => Part::Io(io_part(shared.id, sync, plan)),
                     };
                     let node = Node::new(shared, part);
-                    weft_reactor::spawn(accept(node.clone(), hub));
+                    W::serve(hub, node.clone());
                     stop.wait().await.unwrap();
                     node.stopping.set();
                 });
@@ -89,27 +88,21 @@ impl Cluster {
         Cluster { config, meta, io: connectors, stop, threads }
     }
 
-    pub fn meta(&self) -> Client<MemoryLink> {
-        Client::proven(self.meta.connect().unwrap(), [7; 16])
+    pub fn meta(&self) -> Client<W::Link> {
+        Client::proven(W::connect(&self.meta), [7; 16])
     }
 
-    pub fn io(&self) -> Vec<Client<MemoryLink>> {
-        self.io.iter().map(|io| Client::proven(io.connect().unwrap(), [7; 16])).collect()
+    pub fn io(&self) -> Vec<Client<W::Link>> {
+        self.io.iter().map(|io| Client::proven(W::connect(io), [7; 16])).collect()
     }
 }
 
-impl Drop for Cluster {
+impl<W: Way> Drop for Cluster<W> {
     fn drop(&mut self) {
         self.stop.stop();
         for thread in self.threads.drain(..) {
             thread.join().unwrap();
         }
-    }
-}
-
-async fn accept<D: Disk, E: Engine + 'static>(node: Rc<Node<D, E>>, mut hub: MemoryHub) {
-    while let Some(end) = hub.accept().await {
-        weft_reactor::spawn(session::serve(node.clone(), MemoryConn::from_end(end)));
     }
 }
 

@@ -191,6 +191,28 @@ crate::message! {
         pub clients: u32,
         /// The clients, if asked for.
         pub client_list: Vec<ClientInfo>,
+        /// Its RDMA.
+        pub rdma: RdmaStatus,
+    }
+
+    /// RDMA of a server.
+    pub struct RdmaStatus {
+        /// Where it listens; empty: RDMA is not used.
+        pub addresses: Vec<String>,
+        /// Why it is not used, or not everywhere where it could be; empty: there is nothing to tell.
+        pub reason: String,
+        /// The adapters that it listens on.
+        pub adapters: Vec<RdmaAdapter>,
+    }
+
+    /// An adapter in use.
+    pub struct RdmaAdapter {
+        /// As the system calls it: "mlx5_0", "rxe0".
+        pub name: String,
+        /// "InfiniBand", "RoCE", "iWARP".
+        pub link_layer: String,
+        /// What is connected and registered, and what was asked of the adapter.
+        pub counts: Vec<Gauge>,
     }
 
     /// A named number.
