@@ -178,7 +178,8 @@ impl<F: Fabric> Server<F> {
     ) -> Result<Server<F>, ServerError> {
         let server = config.server(name)?.clone();
         let system = |what, source| ServerError::System { server: name.to_owned(), what, source };
-        raise_descriptor_limit();
+        raise_limit(libc::RLIMIT_NOFILE);
+        raise_limit(libc::RLIMIT_MEMLOCK);
         std::fs::create_dir_all(config.directory_of(&server))
             .map_err(|source| system("make its directory", source))?;
         let (storage, disk) = match server.role {
@@ -222,14 +223,14 @@ impl<F: Fabric> Server<F> {
     }
 }
 
-/// Connections and data files need more descriptors than the usual soft limit.
-fn raise_descriptor_limit() {
+/// Connections and data files need more descriptors than the usual soft limit, and RDMA more locked memory.
+fn raise_limit(resource: libc::__rlimit_resource_t) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is live and writable. A limit that cannot be raised is kept.
     unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+        if libc::getrlimit(resource, &mut limit) == 0 {
             limit.rlim_cur = limit.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+            libc::setrlimit(resource, &limit);
         }
     }
 }
