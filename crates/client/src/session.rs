@@ -147,7 +147,9 @@ impl Server {
 
     /// What can be asked of it.
     pub(crate) fn reach(&self) -> Reach {
-        lock(&self.reach).unwrap_or_default().with_rails(self.rails())
+        // One lock at a time: `add` has them in the other order.
+        let reach = lock(&self.reach).unwrap_or_default();
+        reach.with_rails(self.rails())
     }
 
     /// Over how many rails its lanes are to be spread.
