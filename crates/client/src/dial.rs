@@ -26,8 +26,8 @@ use crate::rdma::RdmaSource;
 use crate::traffic::Traffic;
 use crate::wait::lock;
 
-/// How long a connection over one more rail may take to come about, while others are at hand.
-const MORE_RAILS_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a connection over RDMA may take to come about where something else is at hand: another rail, or TCP.
+const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The handshake, done on a connection before anything else.
 pub type Greet<'a> = dyn FnMut(&mut dyn Link) -> Result<ProveReply, Error> + 'a;
@@ -173,7 +173,8 @@ impl NetworkDial {
         }
         let rdma = self.rdma.get().map_err(configuration)?;
         let options = self.rdma.options().for_connection(Some(&self.key), wish.traffic);
-        let timeout = if wish.rail.is_some() { self.timeout.min(MORE_RAILS_TIMEOUT) } else { self.timeout };
+        let optional = wish.rail.is_some() || self.transport == Transport::Auto;
+        let timeout = if optional { self.timeout.min(OPTIONAL_TIMEOUT) } else { self.timeout };
         let connect = |address, left: Duration| rdma.connect(address, &options, left.min(timeout));
         let must = self.transport == Transport::Rdma;
         for rail in self.with_rails(server, |rails| rails.choose(wish.rail, must, Instant::now())) {

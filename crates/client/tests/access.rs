@@ -9,7 +9,7 @@ use weft_client::{AccessOptions, Client, File, Method, Movement, OpenOptions, Si
 use weft_layout::{Extent, Level, Regions};
 
 const STRIP_BYTES: u32 = 4096;
-const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Shm];
+const TRANSPORTS: [Transport; 3] = [Transport::Tcp, Transport::Shm, Transport::Rdma];
 const METHODS: [Method; 3] = [Method::List, Method::Multiple, Method::Sieve];
 const MOVEMENTS: [Movement; 4] = [Movement::Auto, Movement::Multiple, Movement::Pack, Movement::Direct];
 

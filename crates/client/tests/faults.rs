@@ -14,7 +14,7 @@ fn create() -> OpenOptions {
 
 #[test]
 fn operations_go_on_when_servers_come_back() {
-    for transport in [Transport::Tcp, Transport::Shm] {
+    for transport in [Transport::Tcp, Transport::Shm, Transport::Rdma] {
         let mut cluster = Cluster::start(3, 4096);
         let client = cluster.client(transport);
         let stop = AtomicBool::new(false);

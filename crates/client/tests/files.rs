@@ -1,4 +1,4 @@
-//! The client against real servers, over TCP and shared memory.
+//! The client against real servers, over TCP, shared memory, and RDMA with pretended adapters.
 
 mod common;
 
@@ -11,13 +11,17 @@ use weft_wire::messages::{FileKind, LayoutWish, Time, rename_flags};
 
 const STRIP_BYTES: u32 = 4096;
 
-fn both(test: impl Fn(&Cluster, Client)) {
+fn over_all(test: impl Fn(&Cluster, Client)) {
     let cluster = Cluster::start(4, STRIP_BYTES);
-    for transport in [Transport::Tcp, Transport::Shm] {
+    for transport in [Transport::Tcp, Transport::Shm, Transport::Rdma] {
         let client = cluster.client(transport);
         test(&cluster, client.clone());
         let kinds: Vec<_> = client.transports().into_iter().filter_map(|used| used.transport).collect();
-        let expected = if transport == Transport::Tcp { "tcp" } else { "shm" };
+        let expected = match transport {
+            Transport::Tcp => "tcp",
+            Transport::Shm => "shm",
+            _ => "verbs client0 pretended",
+        };
         assert!(!kinds.is_empty() && kinds.iter().all(|kind| kind.starts_with(expected)), "{kinds:?}");
     }
 }
@@ -28,7 +32,7 @@ fn create() -> OpenOptions {
 
 #[test]
 fn what_is_written_is_read_at_any_offset() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/plain", &create()).unwrap();
         let data = pattern(1, 3_000_000);
         assert_eq!(file.write_at(&data, 0).unwrap(), data.len());
@@ -49,7 +53,7 @@ fn what_is_written_is_read_at_any_offset() {
 
 #[test]
 fn a_file_ends_where_it_ends_and_holes_are_zeros() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/holes", &create()).unwrap();
         assert_eq!(file.read_at(&mut [7; 10], 0).unwrap(), 0, "an empty file");
         file.write_at(b"end", 20_000).unwrap();
@@ -72,7 +76,7 @@ fn a_file_ends_where_it_ends_and_holes_are_zeros() {
 
 #[test]
 fn both_sides_may_be_in_pieces() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/pieces", &create()).unwrap();
         let data = pattern(2, 600_000);
         file.write_at(&data, 0).unwrap();
@@ -112,7 +116,7 @@ fn both_sides_may_be_in_pieces() {
 
 #[test]
 fn long_lists_are_cut_into_windows() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/long", &create()).unwrap();
         let data = pattern(3, 200_000);
         let extents: Vec<_> = (0..20_000u64).map(|at| Extent::new(at * 7919 % 20_000 * 31, 10)).collect();
@@ -126,7 +130,7 @@ fn long_lists_are_cut_into_windows() {
 
 #[test]
 fn a_list_that_goes_back_counts_the_hole_at_the_end_of_one_data_file() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/back", &create()).unwrap();
         file.write_at(&[1; 100], 0).unwrap();
         file.write_at(&[2; 100], file.layout().strip_bytes().into()).unwrap();
@@ -140,7 +144,7 @@ fn a_list_that_goes_back_counts_the_hole_at_the_end_of_one_data_file() {
 
 #[test]
 fn a_size_is_right_for_every_client_while_the_file_is_written() {
-    both(|cluster, client| {
+    over_all(|cluster, client| {
         let other = cluster.client(Transport::Tcp);
         let file = client.open("/live", &create()).unwrap();
         for bytes in [1u64, 5000, 300_000] {
@@ -159,7 +163,7 @@ fn a_size_is_right_for_every_client_while_the_file_is_written() {
 
 #[test]
 fn truncation_cuts_extends_and_empties() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/cut", &create()).unwrap();
         let data = pattern(4, 100_000);
         file.write_at(&data, 0).unwrap();
@@ -180,7 +184,7 @@ fn truncation_cuts_extends_and_empties() {
 
 #[test]
 fn space_is_freed_and_reserved() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/space", &create()).unwrap();
         file.write_at(&pattern(5, 100_000), 0).unwrap();
         file.punch(8192, 30_000).unwrap();
@@ -198,7 +202,7 @@ fn space_is_freed_and_reserved() {
 
 #[test]
 fn cursor_view_and_append() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/cursor", &create()).unwrap();
         let data = pattern(6, 1000);
         file.write(&data[..400]).unwrap();
@@ -222,7 +226,7 @@ fn cursor_view_and_append() {
 
 #[test]
 fn names_and_attributes() {
-    both(|_, client| {
+    over_all(|_, client| {
         let base = client.mkdir("/d", 0o755).unwrap();
         assert_eq!(base.kind, FileKind::Directory);
         let at = |name: &'static str| At::child(base.ino, name.as_bytes());
@@ -265,7 +269,7 @@ fn names_and_attributes() {
 
 #[test]
 fn a_time_set_by_hand_survives_the_close() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/times", &create()).unwrap();
         file.write_at(b"x", 0).unwrap();
         let mtime = Time { seconds: 1_000_000, nanoseconds: 5 };
@@ -279,7 +283,7 @@ fn a_time_set_by_hand_survives_the_close() {
 
 #[test]
 fn nonblocking_operations_go_on_side_by_side() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/pending", &create()).unwrap();
         let parts: Vec<_> = (0..20).map(|at| pattern(at, 50_000)).collect();
         let writes =
@@ -302,7 +306,7 @@ fn nonblocking_operations_go_on_side_by_side() {
 
 #[test]
 fn shared_memory_works_on_every_transport() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/arena", &create()).unwrap();
         let mut arena = client.alloc(1 << 20).unwrap();
         let data = pattern(8, 1 << 20);
@@ -320,7 +324,7 @@ fn shared_memory_works_on_every_transport() {
 
 #[test]
 fn many_threads_share_one_client() {
-    both(|_, client| {
+    over_all(|_, client| {
         let file = client.open("/threads", &create()).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..20u64 {
@@ -343,7 +347,7 @@ fn many_threads_share_one_client() {
 
 #[test]
 fn space_status_and_rights() {
-    both(|cluster, client| {
+    over_all(|cluster, client| {
         let space = client.statfs().unwrap();
         assert!(space.space_bytes >= space.free_bytes && space.files >= 1);
         let status = client.server_status(true);

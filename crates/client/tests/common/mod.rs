@@ -1,17 +1,27 @@
-//! A cluster in this process: real servers on threads, real sockets, a temporary directory.
+//! A cluster in this process: real servers on threads, real sockets, a temporary directory; and pretended adapters, over which
+//! the transport's own code runs.
 
+// Not every test needs all of it.
+#![allow(dead_code)]
+
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 
-use weft_client::{Client, ConnectOptions, Transport, Url};
+use weft_client::{Client, ConnectOptions, Rdma, RdmaOptions, Transport, Url};
 use weft_server::{ClusterConfig, Generate, Server, StopFlag, SyncMode, create_keys};
+use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::security::Key;
 
 pub struct Cluster {
     _dir: tempfile::TempDir,
     config: ClusterConfig,
     key: Key,
+    /// The host of the servers, and the one of the clients.
+    pub fabric: Pretend,
+    pub client_fabric: Pretend,
+    rdma: Rdma,
     running: Vec<Option<(StopFlag, JoinHandle<()>)>>,
 }
 
@@ -30,8 +40,20 @@ fn port(servers: u16) -> u16 {
 
 impl Cluster {
     pub fn start(io_servers: u16, strip_bytes: u32) -> Cluster {
+        Cluster::start_with(io_servers, strip_bytes, 1, PretendOptions::default())
+    }
+
+    /// With so many rails between servers and clients.
+    pub fn start_with(io_servers: u16, strip_bytes: u32, rails: u8, options: PretendOptions) -> Cluster {
+        let host = |name: &str, number: u8| {
+            let adapter = |rail| Adapter::new(&format!("{name}{rail}"), IpAddr::from([127, 0, rail, number]));
+            (0..rails).map(adapter).collect::<Vec<_>>()
+        };
+        let fabric = Pretend::new(PretendOptions { adapters: host("server", 1), ..options });
+        let client_fabric = fabric.another_host(host("client", 2));
+        let rdma = Rdma::over(client_fabric.clone(), &RdmaOptions::default());
         let dir = tempfile::tempdir().unwrap();
-        let config = ClusterConfig::generate(&Generate {
+        let mut config = ClusterConfig::generate(&Generate {
             path: PathBuf::from(dir.path()).join("cluster.toml"),
             host: "127.0.0.1".into(),
             port: port(io_servers + 1),
@@ -40,9 +62,13 @@ impl Cluster {
             strip_bytes,
         })
         .unwrap();
+        for server in &mut config.servers {
+            let port = server.addresses[0].rsplit_once(':').unwrap().1;
+            server.rdma_addresses = (0..rails).map(|rail| format!("127.0.{rail}.1:{port}")).collect();
+        }
         let key = create_keys(dir.path()).unwrap();
         let running = config.servers.iter().map(|_| None).collect();
-        let mut cluster = Cluster { _dir: dir, config, key, running };
+        let mut cluster = Cluster { _dir: dir, config, key, fabric, client_fabric, rdma, running };
         (0..=usize::from(io_servers)).for_each(|server| cluster.start_server(server));
         cluster
     }
@@ -50,7 +76,8 @@ impl Cluster {
     /// Server 0 is the metadata server.
     pub fn start_server(&mut self, server: usize) {
         let name = self.config.servers[server].name.clone();
-        let started = Server::start(&self.config, &name, &self.key).unwrap();
+        let fabric = self.fabric.clone();
+        let started = Server::start_over(&self.config, &name, &self.key, || Ok(fabric)).unwrap();
         let stop = StopFlag::new().unwrap();
         let flag = stop.clone();
         let thread = std::thread::spawn(move || started.run(&flag).unwrap());
@@ -77,14 +104,29 @@ impl Cluster {
         }
     }
 
+    /// With the pretended adapters, if it uses any.
     pub fn client(&self, transport: Transport) -> Client {
-        Client::connect(&self.url(), self.options(transport)).unwrap()
+        self.client_with(self.options(transport))
+    }
+
+    pub fn client_with(&self, options: ConnectOptions) -> Client {
+        Client::connect_with(&self.url(), options, self.rdma.clone()).unwrap()
+    }
+
+    /// Takes the servers' Unix sockets away, as if they were on another host.
+    pub fn move_away(&self) {
+        for server in &self.config.servers {
+            std::fs::remove_file(self.config.socket_of(server)).unwrap();
+        }
     }
 }
 
 impl Drop for Cluster {
     fn drop(&mut self) {
         (0..self.running.len()).for_each(|server| self.stop_server(server));
+        if !std::thread::panicking() {
+            assert_eq!(self.fabric.complaints(), Vec::<String>::new());
+        }
     }
 }
 

@@ -1,0 +1,254 @@
+//! What only RDMA does: rails, registered memory, kinds of traffic, and what happens where it does not work. Over pretended
+//! adapters, with real servers; what is counted is what was asked of the adapters.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Cluster, pattern};
+use weft_client::{
+    AccessOptions, Client, ConnectOptions, ErrorKind, Movement, OpenOptions, RdmaMechanism, RdmaOptions,
+    Transport, register_memory, unregister_memory,
+};
+use weft_layout::{Level, Regions};
+use weft_verbs_double::PretendOptions;
+
+const MIB: usize = 1 << 20;
+
+fn create() -> OpenOptions {
+    OpenOptions::new().read(true).write(true).create(true).truncate(true)
+}
+
+fn transports(client: &Client) -> Vec<String> {
+    client.transports().into_iter().filter_map(|used| used.transport).collect()
+}
+
+#[test]
+fn a_large_read_into_registered_memory_is_one_message_each_way_and_no_registration() {
+    let cluster = Cluster::start(1, 4 << 20);
+    let client = cluster.client(Transport::Rdma);
+    let file = client.open("/large", &create()).unwrap();
+    let data = pattern(1, MIB);
+    file.write_at(&data, 0).unwrap();
+    let mut back = vec![0; MIB];
+    // SAFETY: the memory lives until it is unregistered.
+    unsafe { register_memory(back.as_mut_ptr(), back.len()) }.unwrap();
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), MIB);
+    let before = (cluster.client_fabric.counts(), cluster.fabric.counts());
+    back.fill(0);
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), MIB);
+    let client_counts = cluster.client_fabric.counts().since(&before.0);
+    let server_counts = cluster.fabric.counts().since(&before.1);
+    assert!(back == data);
+    assert_eq!((client_counts.sends, client_counts.registrations), (1, 0), "{client_counts:?}");
+    assert_eq!((client_counts.writes, client_counts.writes_immediate, client_counts.reads), (0, 0, 0));
+    assert_eq!((server_counts.writes, server_counts.sends), (1, 1), "{server_counts:?}");
+    assert_eq!(server_counts.receiver_not_ready, 0);
+    unregister_memory(back.as_mut_ptr()).unwrap();
+}
+
+#[test]
+fn memory_that_is_used_again_is_registered_once_where_it_is_known() {
+    let cluster = Cluster::start(2, 64 << 10);
+    let client = cluster.client(Transport::Rdma);
+    let file = client.open("/again", &create()).unwrap();
+    let mut arena = client.alloc(4 * MIB).unwrap();
+    arena.copy_from_slice(&pattern(2, 4 * MIB));
+    file.write_at(&arena, 0).unwrap();
+    let before = cluster.client_fabric.counts();
+    for _ in 0..10 {
+        file.write_at(&arena, 0).unwrap();
+        file.read_at(&mut arena, 0).unwrap();
+    }
+    assert_eq!(cluster.client_fabric.counts().since(&before).registrations, 0);
+    assert!(arena[..] == pattern(2, 4 * MIB)[..]);
+    let status = client.rdma_status();
+    let number = |name| {
+        let adapter = &status.in_use[0];
+        adapter.registrations.iter().find(|(known, _)| *known == name).unwrap().1
+    };
+    assert_eq!((status.unavailable, status.names), (None, vec!["client0".to_string()]));
+    assert!(number("arena_bytes") >= 4 << 20 && number("hits") >= 40);
+    let address = arena.base();
+    drop(arena);
+    assert!(unregister_memory(address.as_ptr()).is_err(), "freed memory is not registered any more");
+}
+
+#[test]
+fn every_mechanism_moves_every_size() {
+    let cluster = Cluster::start(2, 16 << 10);
+    for mechanism in [RdmaMechanism::Auto, RdmaMechanism::Inline, RdmaMechanism::Fast, RdmaMechanism::Remote]
+    {
+        let rdma = RdmaOptions { mechanism, ..RdmaOptions::default() };
+        let client =
+            cluster.client_with(ConnectOptions { rdma: Some(rdma), ..cluster.options(Transport::Rdma) });
+        let file = client.open("/sizes", &create()).unwrap();
+        for bytes in [1, 100, 4096, 4097, 40_000, 65_536, 65_537, 300_000, 3 * MIB] {
+            let data = pattern(bytes as u64, bytes);
+            file.write_at(&data, 7).unwrap();
+            let mut back = vec![0; bytes];
+            assert_eq!(file.read_at(&mut back, 7).unwrap(), bytes);
+            assert!(back == data, "{mechanism}, {bytes} bytes");
+        }
+    }
+    assert_eq!(cluster.fabric.counts().receiver_not_ready, 0);
+    assert_eq!(cluster.client_fabric.counts().receiver_not_ready, 0);
+}
+
+#[test]
+fn small_pieces_of_much_memory_are_packed_and_others_registered_as_one() {
+    let cluster = Cluster::start(1, 4 << 20);
+    let client = cluster.client(Transport::Rdma);
+    let file = client.open("/pieces", &create()).unwrap();
+    file.write_at(&pattern(3, 2 * MIB), 0).unwrap();
+    let contiguous = |bytes| Regions::contiguous(0, bytes);
+    let mut memory = vec![0u8; 8 * MIB];
+    let mut read = |piece: u64, count: u64, movement| {
+        file.set_access(AccessOptions { movement, ..AccessOptions::default() });
+        let pieces = Regions::strided(0, piece, [Level { count, stride_bytes: 2 * piece as i64 }]);
+        let before = (cluster.client_fabric.counts(), cluster.fabric.counts());
+        // SAFETY: the pieces lie within the memory.
+        let read = unsafe { file.read_raw(memory.as_mut_ptr(), &pieces, &contiguous(piece * count)) };
+        assert_eq!(read.unwrap(), piece * count);
+        let registered = cluster.client_fabric.counts().since(&before.0).registrations;
+        (registered, cluster.fabric.counts().since(&before.1).writes)
+    };
+    let (registered, writes) = read(64, 16 << 10, Movement::Auto);
+    assert!(registered <= 1 && writes <= 2, "a buffer at most, and a few writes: {registered}, {writes}");
+    let (registered, writes) = read(4096, 256, Movement::Auto);
+    assert!(registered <= 1, "rows of one allocation are one registration: {registered}");
+    assert_eq!(writes, 256);
+    assert!(read(4096, 256, Movement::Pack).1 <= 2);
+}
+
+#[test]
+fn rails_are_used_together_and_one_that_fails_is_left_to_the_other() {
+    let cluster = Cluster::start_with(1, 1 << 20, 2, PretendOptions::default());
+    let client = cluster.client(Transport::Rdma);
+    let file = client.open("/rails", &create()).unwrap();
+    let data = pattern(4, 32 * MIB);
+    let used = || {
+        let status = client.rdma_status();
+        let reads = |name: &str| {
+            let adapter = status.in_use.iter().find(|adapter| adapter.name == name);
+            adapter.map_or(0, |adapter| adapter.counts.iter().find(|(known, _)| *known == "sends").unwrap().1)
+        };
+        (reads("client0"), reads("client1"))
+    };
+    file.write_at(&data, 0).unwrap();
+    let (first, second) = used();
+    assert!(first > 2 && second > 2, "{first} and {second} requests");
+    assert_eq!(transports(&client)[1].matches("verbs").count(), 2, "{:?}", transports(&client));
+
+    cluster.fabric.set_port("server1", false);
+    cluster.client_fabric.set_port("client1", false);
+    let mut back = vec![0; data.len()];
+    for _ in 0..3 {
+        back.fill(0);
+        assert_eq!(file.read_at(&mut back, 0).unwrap(), data.len());
+        assert!(back == data);
+    }
+    cluster.fabric.set_port("server1", true);
+    cluster.client_fabric.set_port("client1", true);
+    let begin = Instant::now();
+    let (_, before) = used();
+    while used().1 == before {
+        assert!(begin.elapsed() < Duration::from_secs(20), "the second rail is not used again");
+        file.read_at(&mut back, 0).unwrap();
+    }
+    assert!(back == data);
+}
+
+#[test]
+fn where_rdma_does_not_work_it_is_tcp_with_the_reason_and_rdma_later() {
+    let cluster = Cluster::start(1, 64 << 10);
+    cluster.move_away();
+    cluster.fabric.set_port("server0", false);
+    let client = cluster.client(Transport::Auto);
+    let file = client.open("/later", &create()).unwrap();
+    file.write_at(&[1; 1000], 0).unwrap();
+    for used in client.transports() {
+        assert!(used.transport.as_ref().unwrap().starts_with("tcp"), "{used:?}");
+        assert!(used.fallback.as_ref().unwrap().contains("not over RDMA"), "{used:?}");
+        assert_eq!(used.why_not_rdma, used.fallback);
+    }
+    cluster.fabric.set_port("server0", true);
+    let begin = Instant::now();
+    while !transports(&client)[1].starts_with("verbs") {
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "RDMA is not tried again: {:?}",
+            client.transports()
+        );
+        std::thread::sleep(Duration::from_millis(200));
+        file.write_at(&[2; 1000], 0).unwrap();
+    }
+    let io = &client.transports()[1];
+    assert_eq!((io.connections, &io.fallback, &io.why_not_rdma), (1, &None, &None), "{io:?}");
+    let mut back = [0; 1000];
+    file.read_at(&mut back, 0).unwrap();
+    assert_eq!(back, [2; 1000]);
+}
+
+#[test]
+fn on_one_host_it_is_shared_memory_and_status_says_that_this_is_why() {
+    let cluster = Cluster::start(1, 64 << 10);
+    let client = cluster.client(Transport::Auto);
+    client.open("/here", &create()).unwrap().write_at(b"here", 0).unwrap();
+    for used in client.transports() {
+        assert!(used.transport.unwrap().starts_with("shm"));
+        assert!(used.why_not_rdma.unwrap().contains("shared memory is faster"));
+    }
+    let tcp = cluster.client(Transport::Tcp);
+    tcp.stat("/here", true).unwrap();
+    assert_eq!(tcp.transports()[0].why_not_rdma.as_deref(), Some("another transport was asked for"));
+}
+
+#[test]
+fn kinds_of_traffic_have_connections_of_their_own_where_the_network_tells_them_apart() {
+    let cluster = Cluster::start(1, 64 << 10);
+    let connect = |tos: &str, background| {
+        let rdma = RdmaOptions { tos: tos.parse().unwrap(), ..RdmaOptions::default() };
+        let options = cluster.options(Transport::Rdma);
+        cluster.client_with(ConnectOptions { rdma: Some(rdma), background, ..options })
+    };
+    let used = |client: &Client| {
+        let file = client.open("/traffic", &create()).unwrap();
+        file.write_at(&[1; 100], 0).unwrap();
+        file.write_at(&vec![2; 2 * MIB], 0).unwrap();
+        transports(client)
+    };
+    let plain = used(&connect("0", false));
+    assert!(plain.iter().all(|text| !text.contains("type of service")), "{plain:?}");
+    let apart = used(&connect("96:32:8:4", false));
+    assert!(apart[0].contains("metadata, type of service 96"), "{apart:?}");
+    for part in ["small, type of service 32", "bulk, type of service 8"] {
+        assert!(apart[1].contains(part), "{apart:?}");
+    }
+    let background = used(&connect("96:32:8:4", true));
+    assert!(background[1].ends_with("(background, type of service 4)"), "{background:?}");
+}
+
+#[test]
+fn a_plan_tells_registrations_mechanisms_and_work_requests() {
+    let cluster = Cluster::start(2, 64 << 10);
+    let client = cluster.client(Transport::Rdma);
+    let file = client.open("/plan", &create()).unwrap();
+    file.write_at(&[1; 100], 0).unwrap();
+    // 768 rows of 1 KiB of an array with rows of 3 KiB, in file and memory.
+    let rows = Regions::strided(0, 1024, [Level { count: 768, stride_bytes: 3072 }]);
+    let plan = file.explain_rdma(1 << 32, &rows, &[], &rows, false).unwrap();
+    assert_eq!((plan.pieces, plan.registrations), (768, 1), "rows of one array are registered as one");
+    assert!(plan.adapter.is_some() && plan.cost_ns < plan.individual_ns);
+    assert_eq!(plan.pages, (767 * 3072 + 1024u64).div_ceil(4096));
+    assert_eq!(plan.servers.len(), 2);
+    for server in &plan.servers {
+        assert_eq!((server.requests, server.remote, server.inline), (1, 1, 0), "{server:?}");
+        assert!(server.work_requests >= server.pieces);
+    }
+    let small = Regions::contiguous(0, 100);
+    let plan = file.explain_rdma(1 << 32, &small, &[], &small, true).unwrap();
+    assert_eq!((plan.servers[0].inline, plan.servers[0].work_requests), (1, 0));
+    let error = file.explain_rdma(0, &small, &[], &rows, true).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
