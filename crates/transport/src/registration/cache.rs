@@ -702,7 +702,8 @@ impl<D: Device> Shared<D> {
         }
         let missing = |address, needed| PinError::NotMapped { address, bytes: part.end - address, needed };
         let mut at = part.start;
-        for mapped in holes::mapped(*part).unwrap_or_default() {
+        let Ok(all) = holes::mapped(*part) else { return PinError::Device(error) };
+        for mapped in all {
             if mapped.range.start > at {
                 return missing(at, "mapped");
             }

@@ -50,10 +50,8 @@ pub fn mapped(range: PageRange) -> io::Result<Vec<Mapped>> {
 /// As [`mapped`].
 pub fn mappings(range: PageRange) -> io::Result<Vec<Mapped>> {
     let file = File::open("/proc/self/maps")?;
-    match query(&file, range) {
-        Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => parse(&io::read_to_string(file)?, range),
-        answer => answer,
-    }
+    // Refused by older kernels, or forbidden.
+    query(&file, range).or_else(|_| parse(&io::read_to_string(file)?, range))
 }
 
 /// `struct procmap_query` of `linux/fs.h`.

@@ -165,6 +165,8 @@ struct Inner {
     log: Mutex<Log>,
     news: Condvar,
     is_stopping: AtomicBool,
+    /// The descriptor is no longer what it was: nothing is told any more.
+    is_blind: AtomicBool,
     /// What has to be watched; mappings are watched as wholes.
     watched: Mutex<Coverage>,
     /// Where something was watched that perhaps need not be any more.
@@ -238,6 +240,7 @@ impl Watcher {
             log: Mutex::new(log),
             news: Condvar::new(),
             is_stopping: AtomicBool::new(false),
+            is_blind: AtomicBool::new(false),
             watched: Mutex::new(Coverage::default()),
             left: Mutex::new(Vec::new()),
             told: Mutex::new(Vec::new()),
@@ -271,11 +274,11 @@ impl Watcher {
     }
 
     /// Makes sure that everything which was unmapped before this call is in the log. Says `false` if so much is being unmapped
-    /// that it did not come to that.
+    /// that it did not come to that, or if the program has closed the descriptor (some close all that they do not know).
     pub fn settle(&self) -> bool {
         for look in 0..SETTLE_LOOKS {
             if !self.inner.is_changing() {
-                return true;
+                return !self.inner.is_blind.load(Ordering::Relaxed);
             }
             self.inner.read_events();
             if look < SETTLE_LOOKS_AWAKE {
@@ -381,12 +384,20 @@ impl Inner {
         let result = unsafe {
             libc::ioctl(self.descriptor.as_raw_fd(), kernel::UFFDIO_WRITEPROTECT, std::ptr::null_mut::<u64>())
         };
-        result != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+        let error = io::Error::last_os_error().raw_os_error();
+        if result == 0 || error != Some(libc::EFAULT) && error != Some(libc::EAGAIN) {
+            self.is_blind.store(true, Ordering::Relaxed);
+        }
+        error == Some(libc::EAGAIN)
     }
 
     /// Reads all events that there are. Neither allocates nor frees.
     fn read_events(&self) {
         const MESSAGES: usize = 16;
+        // Looked at first, because it is another file's data if the program has closed the descriptor.
+        if !self.is_changing() {
+            return;
+        }
         let mut messages = [kernel::Message { event: 0, reserved: [0; 7], arguments: [0; 3] }; MESSAGES];
         loop {
             let mut log = lock(&self.log);
@@ -414,7 +425,7 @@ impl Inner {
             // SAFETY: two of them.
             unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
             self.read_events();
-            if both[1].revents != 0 {
+            if both[1].revents != 0 || self.is_blind.load(Ordering::Relaxed) {
                 return;
             }
         }

@@ -47,7 +47,7 @@ impl Keys for RegistrationCache<PretendDevice> {
     }
 }
 
-/// Keeps every registration, as caches do that are not told of `munmap`.
+/// Keeps registrations as long as there is room, as caches do that are not told of `munmap`.
 struct Naive {
     device: Arc<PretendDevice>,
     known: Mutex<BTreeMap<PageRange, Arc<PretendRegistration>>>,
@@ -56,14 +56,21 @@ struct Naive {
 impl Naive {
     fn registration(&self, (address, bytes): Piece) -> Arc<PretendRegistration> {
         let pages = PageRange::around(address, bytes).unwrap();
-        let mut known = self.known.lock().unwrap();
         let make = || {
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
             let (start, bytes) = (pages.start as usize, pages.bytes() as usize);
             // SAFETY: as for any registration, and here it goes wrong.
-            Arc::new(unsafe { self.device.register(start, bytes, access) }.unwrap())
+            unsafe { self.device.register(start, bytes, access) }.map(Arc::new)
         };
-        known.entry(pages).or_insert_with(make).clone()
+        let mut known = self.known.lock().unwrap();
+        if let Some(registration) = known.get(&pages) {
+            return registration.clone();
+        }
+        let registration = make().or_else(|_| {
+            known.clear();
+            make()
+        });
+        known.entry(pages).or_insert(registration.unwrap()).clone()
     }
 }
 

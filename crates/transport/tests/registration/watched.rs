@@ -256,3 +256,51 @@ fn verifying_finds_a_page_that_was_exchanged() {
     site.exchange(&[memory.at(1)]);
     assert_eq!(site.stats().wrong, 1);
 }
+
+/// Threads of this process with such a name.
+fn threads(name: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+    names.filter(|comm| comm.starts_with(name)).count()
+}
+
+#[test]
+fn the_watch_lasts_from_the_first_memory_to_the_end_of_the_cache() {
+    let _alone = alone();
+    let (mut site, memory) = (Site::new(), Pages::new(8));
+    let gone_within_a_while = || {
+        (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            threads("weft-watch") == 0
+        })
+    };
+    assert!(gone_within_a_while(), "of earlier tests");
+    site.exchange(&[memory.at(1)]);
+    assert_eq!((threads("weft-watch"), site.stats().foreign.as_str()), (2, "watched"));
+    drop(site);
+    assert!(gone_within_a_while());
+}
+
+#[test]
+fn a_program_that_closes_all_descriptors_is_survived() {
+    let _alone = alone();
+    let (mut site, memory) = (Site::new(), Pages::new(8));
+    site.exchange(&[memory.at(1)]);
+    let is_watch = |fd: &i32| {
+        std::fs::read_link(format!("/proc/self/fd/{fd}"))
+            .is_ok_and(|to| to.ends_with("anon_inode:[userfaultfd]"))
+    };
+    let fd = (0..1000).find(is_watch).unwrap();
+    // Something else takes its place, so that nothing here closes a descriptor of another test.
+    // SAFETY: no memory but a name that ends with 0 is passed.
+    unsafe {
+        let other = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        assert_eq!(libc::dup3(other, fd, libc::O_CLOEXEC), fd);
+        libc::close(other);
+    }
+    for round in 1..4 {
+        map(memory.at(1), 1, libc::PROT_READ | libc::PROT_WRITE);
+        site.exchange(&[memory.at(1), memory.at(3)]);
+        assert_eq!(site.stats().transient, round);
+    }
+}
