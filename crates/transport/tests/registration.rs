@@ -7,6 +7,8 @@ mod counts;
 mod memory;
 #[path = "registration/peer.rs"]
 mod peer;
+#[path = "registration/races.rs"]
+mod races;
 #[path = "registration/torture.rs"]
 mod torture;
 #[path = "registration/watched.rs"]
