@@ -37,8 +37,8 @@ impl Racer {
     }
 }
 
-/// Lets two threads do their steps for a while, and says how many there were. No byte may go wrong.
-fn race(steps: [&(dyn Fn(&mut Racer) + Sync); 2]) {
+/// Lets threads do their steps for a while, and says how many there were. No byte may go wrong.
+fn race(steps: &[&(dyn Fn(&mut Racer) + Sync)]) {
     let fabric = Pretend::new(PretendOptions { pinning: Pinning::Pinned, ..PretendOptions::default() });
     let few = RegistrationOptions { entries_max: 64, ..options() };
     let cache = RegistrationCache::new(Peer::new(&fabric).device(), few);
@@ -65,7 +65,9 @@ fn race(steps: [&(dyn Fn(&mut Racer) + Sync); 2]) {
 #[test]
 fn an_address_that_is_given_anew_at_once() {
     let _alone = alone();
-    let place = map(0, 2, libc::PROT_NONE);
+    // A hole of two pages in the middle of nothing: too small for what others map.
+    let nothing = map(0, 1001, libc::PROT_NONE);
+    let place = nothing + 500 * page_bytes();
     unmap(place, 2);
     let step = |racer: &mut Racer| {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
@@ -79,32 +81,40 @@ fn an_address_that_is_given_anew_at_once() {
             unmap(got as u64, 2);
         }
     };
-    race([&step, &step]);
+    race(&[&step, &step]);
+    unmap(nothing, 500);
+    unmap(place + 2 * page_bytes(), 499);
 }
 
-/// One thread gives back, or replaces, a page that lies between two of another's I/O.
+/// Some threads give back, or replace, pages that lie between those of another's I/O.
 #[test]
-fn a_hole_that_changes_while_it_is_registered() {
+fn holes_that_change_while_they_are_registered() {
     let _alone = alone();
-    let memory = Pages::new(5);
-    let (first, hole, last) = (memory.at(0), memory.at(2), memory.at(4));
+    let memory = Pages::new(9);
     let give_back = |page: u64| {
         // SAFETY: a page of the thread's own.
         assert_eq!(unsafe { libc::madvise(pointer(page), bytes(1), libc::MADV_DONTNEED) }, 0);
     };
+    let (first, last) = (memory.at(0), memory.at(8));
     let around = |racer: &mut Racer| {
         racer.exchange(&[first, last]);
         give_back(first);
         give_back(last);
     };
-    let emptied = |racer: &mut Racer| {
-        give_back(hole);
-        racer.exchange(&[hole]);
+    let emptied = |hole: u64| {
+        move |racer: &mut Racer| {
+            give_back(hole);
+            racer.exchange(&[hole]);
+        }
     };
-    race([&around, &emptied]);
-    let replaced = |racer: &mut Racer| {
-        map(hole, 1, libc::PROT_READ | libc::PROT_WRITE);
-        racer.exchange(&[hole]);
+    let emptied = [2, 4, 6].map(|page| emptied(memory.at(page)));
+    race(&[&around, &emptied[0], &emptied[1], &emptied[2]]);
+    let replaced = |hole: u64| {
+        move |racer: &mut Racer| {
+            map(hole, 1, libc::PROT_READ | libc::PROT_WRITE);
+            racer.exchange(&[hole]);
+        }
     };
-    race([&around, &replaced]);
+    let replaced = [2, 4, 6].map(|page| replaced(memory.at(page)));
+    race(&[&around, &replaced[0], &replaced[1], &replaced[2]]);
 }
