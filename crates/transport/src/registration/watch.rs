@@ -37,6 +37,8 @@
 //! - A range begins and ends inside of mappings: these are watched as wholes, because a mapping that is cut in two could not be
 //!   moved by `mremap` any more. A mapping is watched until no range needs it, which the teller finds out. New mappings beside a
 //!   watched one stay mappings of their own, and are not watched with it.
+//!   What such a mapping is cut into by `mprotect` or `MAP_FIXED` may stay cut until it is watched no more (the one effect on
+//!   programs: an `mremap` of all the parts together fails meanwhile).
 //! - Two buffers on one page: ranges are whole pages, and ranges may overlap.
 //!
 //! **What is not told**, and so must not be done to buffers: `shmat` with `SHM_REMAP` over them, and `MADV_GUARD_INSTALL` (6.13)

@@ -108,7 +108,7 @@ impl Random {
 struct Slot {
     address: u64,
     content: Vec<u8>,
-    /// Of several mappings, which cannot be moved together.
+    /// Perhaps of several mappings, which cannot be moved together.
     is_patched: bool,
 }
 
@@ -306,6 +306,7 @@ impl<'a> Worker<'a> {
             let result = unsafe { libc::mprotect(pointer(at), bytes(pages.end - pages.start), protection) };
             assert_eq!(result, 0);
         }
+        self.slots[slot].is_patched = true;
         self.check(slot);
     }
 
