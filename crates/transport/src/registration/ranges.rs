@@ -57,6 +57,11 @@ impl Ranges {
         !self.parts.is_empty() && gaps.any(|(start, end)| self.overlaps(&PageRange { start, end }))
     }
 
+    /// The whole parts that overlap a range or touch it.
+    pub fn around(&self, range: &PageRange) -> Vec<PageRange> {
+        self.touching(range.start, range.end).map(|(start, end)| PageRange { start, end }).collect()
+    }
+
     /// Parts that overlap or touch.
     fn touching(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let begun = self.parts.range(..=end).rev();

@@ -45,8 +45,9 @@
 //! on their pages.
 //!
 //! **Why nothing can wait for ever.** A thread that unmaps waits, possibly with locks of the program's or the allocator's, until
-//! its event is read. So the reader takes no lock but the log's, allocates nothing and frees nothing; whoever has the log's lock
-//! does not either. All signals are blocked in it. Caches are told by another thread, which may wait like any other.
+//! its event is read. So the reader takes no lock but the log's, allocates nothing and frees nothing (and closes the descriptor
+//! before its end, at which the system's library does); whoever has the log's lock does not either. All signals are blocked in
+//! it. Caches are told by another thread, which may wait like any other.
 //!
 //! Kernels: 5.13 or later on x86, by any user (the descriptor is one for user faults only, which `vm.unprivileged_userfaultfd`
 //! does not restrict); `/dev/userfaultfd` (6.1) where the call is forbidden. At the start everything above is tried out on a few
@@ -65,6 +66,7 @@ use std::time::Duration;
 use super::coverage::Coverage;
 use super::group::{PageRange, merge};
 use super::home::Home;
+use super::ranges::Ranges;
 use super::{holes, page_bytes};
 use crate::socket::{checked, owned};
 
@@ -161,16 +163,25 @@ impl Log {
     }
 }
 
+/// What is watched, and why.
+#[derive(Default)]
+struct Watched {
+    /// What has to be.
+    needed: Coverage,
+    /// What may be: whole mappings, as they were.
+    mappings: Ranges,
+}
+
 struct Inner {
-    descriptor: OwnedFd,
+    /// Closed by the reader, when nobody uses it any more.
+    descriptor: RawFd,
     wake: OwnedFd,
     log: Mutex<Log>,
     news: Condvar,
     is_stopping: AtomicBool,
     /// The descriptor is no longer what it was: nothing is told any more.
     is_blind: AtomicBool,
-    /// What has to be watched; mappings are watched as wholes.
-    watched: Mutex<Coverage>,
+    watched: Mutex<Watched>,
     /// Where something was watched that perhaps need not be any more.
     left: Mutex<Vec<PageRange>>,
     told: Mutex<Vec<Weak<dyn Told>>>,
@@ -236,21 +247,22 @@ impl Watcher {
             next: 0,
             is_left: false,
         };
+        let descriptor = open()?;
         let inner = Arc::new(Inner {
-            descriptor: open()?,
+            descriptor: descriptor.as_raw_fd(),
             wake,
             log: Mutex::new(log),
             news: Condvar::new(),
             is_stopping: AtomicBool::new(false),
             is_blind: AtomicBool::new(false),
-            watched: Mutex::new(Coverage::default()),
+            watched: Mutex::default(),
             left: Mutex::new(Vec::new()),
             told: Mutex::new(Vec::new()),
         });
-        DESCRIPTOR.store(inner.descriptor.as_raw_fd(), Ordering::Relaxed);
+        DESCRIPTOR.store(inner.descriptor, Ordering::Relaxed);
         let mut watcher = Watcher { inner: inner.clone(), home: Home::here(), reader: None, teller: None };
         let reading = inner.clone();
-        watcher.reader = Some(spawn("weft-watch", move || reading.read_until_stopped())?);
+        watcher.reader = Some(spawn("weft-watch", move || reading.read_until_stopped(descriptor))?);
         watcher.teller = Some(spawn("weft-watch-tell", move || inner.tell_until_stopped())?);
         Ok(watcher)
     }
@@ -279,6 +291,9 @@ impl Watcher {
     /// that it did not come to that, or if the program has closed the descriptor (some close all that they do not know).
     pub fn settle(&self) -> bool {
         for look in 0..SETTLE_LOOKS {
+            if self.inner.is_blind.load(Ordering::Relaxed) {
+                return false;
+            }
             if !self.inner.is_changing() {
                 return !self.inner.is_blind.load(Ordering::Relaxed);
             }
@@ -295,10 +310,11 @@ impl Watcher {
     /// Watches a range, if all of it is private memory of no file.
     pub fn watch(self: &Arc<Watcher>, range: PageRange) -> Option<Watch> {
         let mut watched = lock(&self.inner.watched);
+        let mut watch_mappings = || self.watch_mappings(&range, &mut watched.mappings).unwrap_or(false);
         let is_watched = self.is_one_watched(&range) && self.inner.register(&range)
-            || (0..WATCH_TRIES).any(|_| self.watch_mappings(&range).unwrap_or(false));
+            || (0..WATCH_TRIES).any(|_| watch_mappings());
         if is_watched {
-            watched.add(&range);
+            watched.needed.add(&range);
             return Some(Watch { watcher: self.clone(), range, is_on: AtomicBool::new(true) });
         }
         drop(watched);
@@ -307,7 +323,7 @@ impl Watcher {
     }
 
     /// Watches the mappings that a range is made of, and says whether they are all of it.
-    fn watch_mappings(&self, range: &PageRange) -> io::Result<bool> {
+    fn watch_mappings(&self, range: &PageRange, watched: &mut Ranges) -> io::Result<bool> {
         let mappings = holes::mappings(*range)?;
         let mut at = range.start;
         for mapping in &mappings {
@@ -316,11 +332,12 @@ impl Watcher {
             }
             at = mapping.range.end;
         }
-        let watch = |mapping: &holes::Mapped| {
+        let mut watch = |mapping: &holes::Mapped| {
+            watched.add(mapping.range);
             let (start, end) = (mapping.range.start.max(range.start), mapping.range.end.min(range.end));
             self.inner.register(&mapping.range) && self.is_one_watched(&PageRange { start, end })
         };
-        Ok(at >= range.end && mappings.iter().all(watch))
+        Ok(at >= range.end && mappings.iter().all(&mut watch))
     }
 
     /// Whether a range is part of one mapping, which is private and watched.
@@ -351,9 +368,7 @@ impl Drop for Watcher {
         {
             let _ = teller.join();
         }
-        // Nothing is watched any more, and the reader runs to the end: from here on nobody waits for it.
-        let descriptor = self.inner.descriptor.as_raw_fd();
-        let _ = DESCRIPTOR.compare_exchange(descriptor, -1, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = DESCRIPTOR.compare_exchange(self.inner.descriptor, -1, Ordering::Relaxed, Ordering::Relaxed);
         let one = 1u64.to_ne_bytes();
         // SAFETY: an eventfd takes eight bytes.
         unsafe { libc::write(self.inner.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
@@ -367,7 +382,7 @@ impl Watch {
     /// Ends it.
     pub fn end(&self) {
         if self.watcher.home.is_here() && self.is_on.swap(false, Ordering::Relaxed) {
-            lock(&self.watcher.inner.watched).remove(&self.range);
+            lock(&self.watcher.inner.watched).needed.remove(&self.range);
             self.watcher.inner.leave(self.range);
         }
     }
@@ -383,9 +398,8 @@ impl Inner {
     /// Whether something watched is being unmapped: an operation has begun, and its event was not read.
     fn is_changing(&self) -> bool {
         // SAFETY: the kernel looks at this first, and then refuses the address.
-        let result = unsafe {
-            libc::ioctl(self.descriptor.as_raw_fd(), kernel::UFFDIO_WRITEPROTECT, std::ptr::null_mut::<u64>())
-        };
+        let result =
+            unsafe { libc::ioctl(self.descriptor, kernel::UFFDIO_WRITEPROTECT, std::ptr::null_mut::<u64>()) };
         let error = io::Error::last_os_error().raw_os_error();
         if result == 0 || error != Some(libc::EFAULT) && error != Some(libc::EAGAIN) {
             self.is_blind.store(true, Ordering::Relaxed);
@@ -404,9 +418,8 @@ impl Inner {
         loop {
             let mut log = lock(&self.log);
             // SAFETY: the buffer is as large as said, and its type has no invalid values.
-            let bytes = unsafe {
-                libc::read(self.descriptor.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(&messages))
-            };
+            let bytes =
+                unsafe { libc::read(self.descriptor, messages.as_mut_ptr().cast(), size_of_val(&messages)) };
             let count = usize::try_from(bytes).unwrap_or(0) / size_of::<kernel::Message>();
             for message in &messages[..count] {
                 record(message, &mut log);
@@ -420,14 +433,21 @@ impl Inner {
         }
     }
 
-    fn read_until_stopped(&self) {
-        let poll = |fd: &OwnedFd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    fn read_until_stopped(&self, descriptor: OwnedFd) {
+        let poll = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         loop {
-            let mut both = [poll(&self.descriptor), poll(&self.wake)];
+            let mut both = [poll(self.descriptor), poll(self.wake.as_raw_fd())];
             // SAFETY: two of them.
             unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
             self.read_events();
-            if both[1].revents != 0 || self.is_blind.load(Ordering::Relaxed) {
+            if self.is_blind.load(Ordering::Relaxed) {
+                // It is somebody else's now.
+                std::mem::forget(descriptor);
+                return;
+            }
+            if both[1].revents != 0 {
+                // Ends all watching, before this thread gives back its own memory: of that nobody would read any more.
+                drop(descriptor);
                 return;
             }
         }
@@ -467,24 +487,35 @@ impl Inner {
         loop {
             let Some(record) = lock(&self.log).after(seen) else { return };
             if let Some(Record::Moved(range)) = record {
+                lock(&self.watched).mappings.add(range);
                 lock(&self.left).push(range);
             }
         }
     }
 
-    /// Ends the watching of mappings in which nothing has to be watched.
+    /// Ends the watching of mappings in which nothing has to be watched. They are looked for in all of the mappings that were
+    /// once watched together: what was needed of one may be unmapped itself, and the rest still be watched.
     fn unwatch_left(&self) {
         let left = merge(std::mem::take(&mut *lock(&self.left)));
-        let watched = lock(&self.watched);
+        let mut watched = lock(&self.watched);
         for range in left {
-            let mappings = holes::mappings(range).unwrap_or_default();
-            let is_private = |mapping: &&holes::Mapped| mapping.is_private_anonymous;
-            for mapping in mappings.iter().filter(is_private).filter(|it| !watched.covers_any(&it.range)) {
-                let mut arguments = [mapping.range.start, mapping.range.bytes(), 0, 0];
-                // Refused if it has gone in the meantime.
-                let _ = self.ioctl(kernel::UFFDIO_UNREGISTER, &mut arguments);
+            for part in watched.mappings.around(&range) {
+                let Ok(mappings) = holes::mappings(part) else { continue };
+                watched.mappings.remove(&part);
+                for mapping in mappings.iter().filter(|mapping| mapping.is_private_anonymous) {
+                    if watched.needed.covers_any(&mapping.range) {
+                        watched.mappings.add(mapping.range);
+                    } else {
+                        self.unregister(&mapping.range);
+                    }
+                }
             }
         }
+    }
+
+    /// Ends the watching of a mapping, if it is still there and is watched.
+    fn unregister(&self, range: &PageRange) {
+        let _ = self.ioctl(kernel::UFFDIO_UNREGISTER, &mut [range.start, range.bytes(), 0, 0]);
     }
 
     /// Says whether the kernel watches a range from now on, as far as it is mapped.
@@ -503,8 +534,11 @@ impl Inner {
     }
 
     fn ioctl(&self, request: libc::c_ulong, arguments: &mut [u64; 4]) -> io::Result<()> {
+        if self.is_blind.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
         // SAFETY: none of the requests takes more than four words.
-        let result = unsafe { libc::ioctl(self.descriptor.as_raw_fd(), request, arguments.as_mut_ptr()) };
+        let result = unsafe { libc::ioctl(self.descriptor, request, arguments.as_mut_ptr()) };
         checked(result as isize).map(drop)
     }
 }

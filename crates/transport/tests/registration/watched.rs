@@ -257,6 +257,26 @@ fn verifying_finds_a_page_that_was_exchanged() {
     assert_eq!(site.stats().wrong, 1);
 }
 
+#[test]
+fn what_was_watched_along_is_watched_no_more() {
+    let _alone = alone();
+    let (mut site, memory) = (Site::new(), Pages::new(9));
+    site.exchange(&[memory.at(4)]);
+    // What is left of the mapping were two, and nothing is registered in them.
+    memory.unmap(4, 1);
+    let is_one_again = || {
+        // SAFETY: pages of this test's own; the kernel moves what is one mapping.
+        let moved = unsafe { libc::mremap(pointer(memory.at(0)), bytes(9), bytes(9), libc::MREMAP_MAYMOVE) };
+        moved != libc::MAP_FAILED
+    };
+    memory.map_again(4);
+    let is_so = (0..2000).any(|_| {
+        std::thread::sleep(Duration::from_millis(1));
+        is_one_again()
+    });
+    assert!(is_so, "they are one with the new page only if neither is watched");
+}
+
 /// Threads of this process with such a name.
 fn threads(name: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
