@@ -53,6 +53,20 @@ if [ "$set" = quick ]; then
     exit
 fi
 
+# RDMA, and what it is compared with; over RDMA itself where this host has an adapter (in guests: bench/rdma.sh).
+figure() {
+    local name=$1
+    shift
+    measure "$name" "$@" --svg "$figures/$name.svg"
+}
+
+figure registration-costs registration-costs
+figure group-registration group-registration
+figure small small
+figure bulk bulk
+figure subarray subarray
+figure subarray-tile subarray --tile
+
 measure limits limits
 measure shared-file shared-file --clients 4 --io 4 --bytes 64M
 measure scale shared-file --scale

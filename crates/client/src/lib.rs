@@ -52,6 +52,7 @@ mod pending;
 mod rails;
 mod rdma;
 mod runs;
+mod scheme_trial;
 #[cfg(test)]
 mod scripted;
 mod session;
@@ -81,6 +82,7 @@ pub use rdma::{
     ForeignMemory, Rdma, RdmaAdapter, RdmaMechanism, RdmaOptions, RdmaStatus, RdmaTos, register_memory,
     unregister_memory,
 };
+pub use scheme_trial::{Scheme, SchemeCost, SchemeTrial, SchemeTrials, paper_scheme_cost};
 pub use traffic::Traffic;
 pub use typed::{Elements, Place};
 pub use url::{PORT_DEFAULT, Url, UrlError};

@@ -160,17 +160,18 @@ struct AdapterPart {
 
 impl AdapterPart {
     fn of(port: &VerbsPortStatus) -> AdapterPart {
+        let own = [
+            ("connections", port.connections as u64),
+            ("zone_bytes", port.zone_bytes),
+            ("fast_buffer_bytes", port.fast_bytes),
+            ("under_way_bytes", port.under_way_bytes),
+            ("waiting_transfers", port.waiting as u64),
+            ("sleeps", port.sleeps),
+        ];
         AdapterPart {
             name: port.name.clone(),
             link_layer: port.limits.link_layer,
-            own: vec![
-                ("connections", port.connections as u64),
-                ("zone_bytes", port.zone_bytes),
-                ("fast_buffer_bytes", port.fast_bytes),
-                ("under_way_bytes", port.under_way_bytes),
-                ("waiting_transfers", port.waiting as u64),
-                ("sleeps", port.sleeps),
-            ],
+            own: [&own[..], &port.transfers.named()].concat(),
             process: port.counts.named(),
         }
     }

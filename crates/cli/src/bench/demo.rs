@@ -64,7 +64,7 @@ pub fn run(args: Args) -> Result<()> {
         case(Transport::Shm, Memory::Any),
         case(Transport::Shm, Memory::Alloc),
     ];
-    let rows = shared_file::measure(&testbed, &scratch, &cases, shape, args.common.runs)?;
+    let (rows, _) = shared_file::measure(&testbed, &scratch, &cases, shape, args.common.runs)?;
     report.rows.extend(
         rows.into_iter().map(|row| Row { what: format!("4 processes, one file, {}", row.what), ..row }),
     );
@@ -110,7 +110,7 @@ fn copies(args: &Args, testbed: &Testbed, tree_bytes: u64) -> Result<Vec<Row>> {
 
 fn copy(args: &Args, testbed: &Testbed, bytes: u64, mut command: Command) -> Result<Copied> {
     let client_cpu_s = || children_cpu_s() + process_cpu_s(args.mount_pid);
-    let before = (client_cpu_s(), testbed.server_cpu_s());
+    let before = (client_cpu_s(), testbed.server_load().cpu_s);
     crate::launch::end_with_parent(&mut command);
     let begun = Instant::now();
     let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
@@ -121,7 +121,7 @@ fn copy(args: &Args, testbed: &Testbed, bytes: u64, mut command: Command) -> Res
     Ok(Copied {
         mib_s: mib_per_s(bytes, seconds),
         client_cpu_s: client_cpu_s() - before.0,
-        server_cpu_s: testbed.server_cpu_s() - before.1,
+        server_cpu_s: testbed.server_load().cpu_s - before.1,
     })
 }
 

@@ -11,20 +11,27 @@
 //! in a scratch directory and removed again, also when interrupted.
 
 mod access;
+mod adapters;
 mod block_column;
 mod blocks;
 mod btio;
+mod bulk;
 mod chart;
 mod demo;
+mod figure;
 mod fleet;
 mod latency;
 mod limits;
 mod meta;
 mod page_cache;
 mod random;
+mod rdma;
+mod repeated;
 mod report;
 mod scratch;
 mod shared_file;
+mod small;
+mod subarray;
 mod tile;
 mod transfer;
 mod worker;
@@ -55,6 +62,16 @@ pub enum Command {
     Btio(btio::Args),
     /// Small pieces from anywhere in a large file, by every method side by side: what a data loader does.
     Random(random::Args),
+    /// What registering memory and single operations take on this host's RDMA adapter, and pinning pages on any machine (NC 4.3).
+    RegistrationCosts(rdma::registration_costs::Args),
+    /// Registering the rows of an array: done already, one by one, as a group, with holes (NC table 4).
+    GroupRegistration(rdma::group_registration::Args),
+    /// Transfers of 128 B to 64 KiB by mechanism (IB figure 11).
+    Small(small::Args),
+    /// A large transfer by the size of its units (IB figure 12).
+    Bulk(bulk::Args),
+    /// A part of an array by scheme (NC figure 3), and hints about allocations (IB figure 14).
+    Subarray(subarray::Args),
     /// Copies through a mount and with weft cp, and a shared file, in one table; what `make run` shows.
     Demo(demo::Args),
     /// One of the processes that the others measure with.
@@ -96,6 +113,11 @@ pub fn run(command: Command) -> Result<()> {
         Command::Blocks(args) => blocks::run(args),
         Command::Btio(args) => btio::run(args),
         Command::Random(args) => random::run(args),
+        Command::RegistrationCosts(args) => rdma::registration_costs::run(args),
+        Command::GroupRegistration(args) => rdma::group_registration::run(args),
+        Command::Small(args) => small::run(args),
+        Command::Bulk(args) => bulk::run(args),
+        Command::Subarray(args) => subarray::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Worker => worker::run(),
     }

@@ -1,6 +1,7 @@
 //! Rows of results, as a table and as JSON.
 
 use super::CommonArgs;
+use super::figure::{self, Took};
 use crate::output;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -89,6 +90,9 @@ pub struct Report {
     head: Head,
     /// The results.
     pub rows: Vec<Row>,
+    /// What RDMA adapters were asked, where any were.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub took: Vec<Took>,
 }
 
 impl Head {
@@ -103,7 +107,7 @@ impl Head {
 impl Report {
     /// Without results as yet.
     pub fn new(bench: &'static str, parameters: serde_json::Value) -> Report {
-        Report { head: Head::new(bench, parameters), rows: Vec::new() }
+        Report { head: Head::new(bench, parameters), rows: Vec::new(), took: Vec::new() }
     }
 
     /// Prints it, as a table where nothing else is asked for, and saves it where that is.
@@ -125,7 +129,12 @@ impl Report {
         for row in &self.rows {
             table.add_row(cells(row, with_limit, with_cpu));
         }
-        output::print_table(&table)
+        output::print_table(&table)?;
+        if self.took.is_empty() {
+            return Ok(());
+        }
+        output::print_line("\nWhat RDMA adapters were asked, in the last repetition")?;
+        output::print_table(&figure::took_table(&self.took))
     }
 }
 

@@ -1,10 +1,14 @@
 //! A directory, and maybe a cluster in it, for the time of a measurement.
 
 use super::CommonArgs;
+use super::adapters::{self, Counts};
+use super::rdma::adapter;
+use super::shared_file::Transport;
 use crate::launch::{self, BlockedSignals, Lifetime, LocalCluster, RunState, StartOptions};
 use crate::place::WeftPath;
 use crate::session::{ConnectArgs, KeyArgs, Session};
 use anyhow::{Context, Result, bail};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -16,6 +20,9 @@ struct Leftovers {
     dirs: Vec<PathBuf>,
     clusters: Vec<RunState>,
 }
+
+/// After this time servers have told what their adapters were asked.
+const ADAPTERS_TOLD: Duration = Duration::from_millis(1200);
 
 static LEFTOVERS: Mutex<Leftovers> = Mutex::new(Leftovers { dirs: Vec::new(), clusters: Vec::new() });
 
@@ -108,6 +115,14 @@ impl Drop for Scratch {
     }
 }
 
+/// What all servers together have used so far.
+pub struct ServerLoad {
+    /// Processor seconds.
+    pub cpu_s: f64,
+    /// What their RDMA adapters were asked.
+    pub adapters: Counts,
+}
+
 /// A cluster to measure: one that is there, or a new one in a scratch directory.
 pub struct Testbed {
     url: String,
@@ -119,14 +134,19 @@ pub struct Testbed {
 }
 
 impl Testbed {
-    /// A new cluster in `scratch`.
-    pub fn start(scratch: &Scratch, io_servers: u16, sync: SyncMode) -> Result<Testbed> {
+    /// A new cluster in `scratch`, on an address of this host where one is given.
+    pub fn start(
+        scratch: &Scratch,
+        io_servers: u16,
+        sync: SyncMode,
+        address: Option<IpAddr>,
+    ) -> Result<Testbed> {
         let dir = scratch.path().join(format!("cluster-{io_servers}-{}", sync.name()));
         let options = StartOptions {
             dir: dir.clone(),
             io_servers: Some(io_servers),
             port: None,
-            bind: None,
+            bind: address.map(|address| address.to_string()),
             sync: Some(sync),
             lifetime: Lifetime::WithParent,
         };
@@ -163,8 +183,42 @@ impl Testbed {
     ) -> Result<Testbed> {
         match url {
             Some(url) => Testbed::existing(url, key),
-            None => Testbed::start(scratch, io_servers, sync),
+            None => Testbed::start(scratch, io_servers, sync, None),
         }
+    }
+
+    /// As [`Testbed::new`], a new one where it can be reached by these transports, if that can be; and by which of them it is not
+    /// reached, and why.
+    pub fn for_transports(
+        url: Option<&str>,
+        key: &KeyArgs,
+        scratch: &Scratch,
+        io_servers: u16,
+        sync: SyncMode,
+        transports: &[Transport],
+    ) -> Result<(Testbed, Vec<(Transport, String)>)> {
+        let mut without: Vec<(Transport, String)> = Vec::new();
+        let mut address = None;
+        if url.is_none() && transports.contains(&Transport::Rdma) {
+            match adapter::first() {
+                Ok(adapter) => address = Some(adapter.address),
+                Err(reason) => without.push((Transport::Rdma, reason)),
+            }
+        }
+        let testbed = match url {
+            Some(url) => Testbed::existing(url, key)?,
+            None => Testbed::start(scratch, io_servers, sync, address)?,
+        };
+        for transport in transports {
+            if without.iter().any(|(other, _)| other == transport) {
+                continue;
+            }
+            let client = Session::new(&ConnectArgs::default()).client(&testbed.url(transport.name()));
+            if let Err(error) = client {
+                without.push((*transport, format!("{error:#}")));
+            }
+        }
+        Ok((testbed, without))
     }
 
     /// Its URL for workers: with the key, and by this transport.
@@ -173,10 +227,20 @@ impl Testbed {
         format!("{}{mark}transport={transport}", self.url)
     }
 
-    /// Processor seconds that all servers have used so far.
-    pub fn server_cpu_s(&self) -> f64 {
+    /// Processor seconds that all servers have used so far, and what their adapters were asked; that is told once a second.
+    pub fn server_load_over(&self, transport: Transport) -> ServerLoad {
+        if transport == Transport::Rdma {
+            std::thread::sleep(ADAPTERS_TOLD);
+        }
+        self.server_load()
+    }
+
+    /// The same, at once.
+    pub fn server_load(&self) -> ServerLoad {
         let answers = self.client.server_status(false).into_iter();
-        answers.filter_map(|(_, answer)| answer.ok()).map(|status| status.cpu_ms as f64 / 1e3).sum()
+        let answers: Vec<_> = answers.filter_map(|(_, answer)| answer.ok()).collect();
+        let cpu_ms: u64 = answers.iter().map(|status| status.cpu_ms).sum();
+        ServerLoad { cpu_s: cpu_ms as f64 / 1e3, adapters: adapters::of_servers(&answers) }
     }
 }
 

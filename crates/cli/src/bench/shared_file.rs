@@ -13,6 +13,8 @@
 //! before each write.
 
 use super::CommonArgs;
+use super::adapters::Asked;
+use super::figure::Took;
 use super::fleet::{Fleet, per_client};
 use super::limits::{self, Buffers, Samples};
 use super::page_cache::warm_memory;
@@ -26,10 +28,14 @@ use anyhow::{Result, bail};
 use weft_server::SyncMode;
 
 const SCALE: [u16; 4] = [1, 2, 4, 8];
+/// What is measured where nothing is asked for.
+pub const TRANSPORTS_DEFAULT: &[Transport] = &[Transport::Tcp, Transport::Shm];
 
 /// All clients write, then read, disjoint parts of one file, each client a process of its own.
 ///
-/// Without --transport and --memory: TCP, and shared memory with ordinary memory and with memory from weft_mem_alloc.
+/// Without --transport and --memory: TCP, and shared memory with ordinary memory and with memory from weft_mem_alloc. With --transport
+/// rdma, the cluster is started on this host's first RDMA adapter, and what adapters were asked is told; with --url, the servers may
+/// be elsewhere.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Client processes.
@@ -41,9 +47,9 @@ pub struct Args {
     /// Bytes that each client writes and reads.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_bytes)]
     bytes: u64,
-    /// One transport only.
-    #[arg(long, value_enum)]
-    transport: Option<Transport>,
+    /// These transports only [default: tcp,shm].
+    #[arg(long, alias = "over", value_enum, value_name = "TRANSPORT", value_delimiter = ',')]
+    transport: Vec<Transport>,
     /// One kind of memory only.
     #[arg(long, value_enum)]
     memory: Option<Memory>,
@@ -67,6 +73,8 @@ pub enum Transport {
     Tcp,
     /// Shared memory.
     Shm,
+    /// RDMA.
+    Rdma,
 }
 
 /// A transport and a kind of memory.
@@ -88,17 +96,18 @@ pub struct Shape {
 }
 
 /// One write and one read by all clients.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Once {
     write_mib_s: f64,
     read_mib_s: f64,
     client_cpu_s: [f64; 2],
     server_cpu_s: [f64; 2],
+    asked: [Asked; 2],
 }
 
 /// Measures.
 pub fn run(args: Args) -> Result<()> {
-    let cases = cases(args.transport, args.memory)?;
+    let cases = cases(&args.transport, args.memory)?;
     let shape = Shape { clients: usize::from(args.clients), bytes: args.bytes };
     let most = if args.scale { 8 } else { shape.clients as u64 };
     let scratch = scratch(&args.common, 3 * args.bytes * most)?;
@@ -107,40 +116,59 @@ pub fn run(args: Args) -> Result<()> {
         return scale(&cases, args.bytes, &scratch, &args.common);
     }
     let io = args.io.unwrap_or(4);
-    let testbed = Testbed::new(args.url.as_deref(), &args.connect, &scratch, io, SyncMode::Nosync)?;
+    let transports: Vec<_> = cases.iter().map(|case| case.transport).collect();
+    let url = args.url.as_deref();
+    let (testbed, without) =
+        Testbed::for_transports(url, &args.connect, &scratch, io, SyncMode::Nosync, &transports)?;
+    let cases = cases_with(cases, &without)?;
     let parameters = serde_json::json!({
         "clients": shape.clients, "bytes": shape.bytes, "io_servers": testbed.client.map().io_servers.len(),
     });
     let mut report = Report::new("shared-file", parameters);
-    report.rows = measure(&testbed, &scratch, &cases, shape, runs)?;
+    (report.rows, report.took) = measure(&testbed, &scratch, &cases, shape, runs)?;
     report.print(&args.common)
 }
 
-fn cases(transport: Option<Transport>, memory: Option<Memory>) -> Result<Vec<Case>> {
+fn cases(transports: &[Transport], memory: Option<Memory>) -> Result<Vec<Case>> {
     let all = [
         Case { transport: Transport::Tcp, memory: Memory::Any },
         Case { transport: Transport::Shm, memory: Memory::Any },
         Case { transport: Transport::Shm, memory: Memory::Alloc },
+        Case { transport: Transport::Rdma, memory: Memory::Any },
+        Case { transport: Transport::Rdma, memory: Memory::Alloc },
     ];
+    let transports = if transports.is_empty() { TRANSPORTS_DEFAULT } else { transports };
     let wanted = |case: &Case| {
-        transport.is_none_or(|transport| transport == case.transport)
-            && memory.is_none_or(|memory| memory == case.memory)
+        transports.contains(&case.transport) && memory.is_none_or(|memory| memory == case.memory)
     };
     let cases: Vec<_> = all.into_iter().filter(wanted).collect();
     if cases.is_empty() {
-        bail!("--memory alloc matters with shared memory only; leave out --transport tcp");
+        bail!("--memory alloc matters with shared memory and RDMA only; leave out --transport tcp");
     }
     Ok(cases)
 }
 
-/// Every case next to the limits, by turns.
+/// Those that can be measured; says why others cannot.
+fn cases_with(cases: Vec<Case>, without: &[(Transport, String)]) -> Result<Vec<Case>> {
+    for (transport, reason) in without {
+        eprintln!("weft: not measured over {}: {reason}", transport.name());
+    }
+    let is_usable = |case: &Case| without.iter().all(|(transport, _)| *transport != case.transport);
+    let cases: Vec<_> = cases.into_iter().filter(is_usable).collect();
+    if cases.is_empty() {
+        bail!("there is nothing to measure");
+    }
+    Ok(cases)
+}
+
+/// Every case next to the limits, by turns; and what RDMA adapters were asked in the last one.
 pub fn measure(
     testbed: &Testbed,
     scratch: &Scratch,
     cases: &[Case],
     shape: Shape,
     runs: u16,
-) -> Result<Vec<Row>> {
+) -> Result<(Vec<Row>, Vec<Took>)> {
     let mut limit_fleet = Fleet::start(2 * shape.clients)?;
     let mut fleets = cases.iter().map(|_| Fleet::start(shape.clients)).collect::<Result<Vec<_>>>()?;
     let mut limits = Limits::default();
@@ -152,7 +180,17 @@ pub fn measure(
         }
     }
     let rows = cases.iter().zip(&results).flat_map(|(case, results)| limits.rows(*case, results, shape));
-    Ok(rows.collect())
+    let took = cases.iter().zip(&results).flat_map(|(case, results)| took(*case, results));
+    Ok((rows.collect(), took.collect()))
+}
+
+fn took(case: Case, results: &[Once]) -> Vec<Took> {
+    let Some(last) = results.last() else { return Vec::new() };
+    let of = |(way, asked): (&str, &Asked)| {
+        let amounts = asked.amounts();
+        (!amounts.is_empty()).then(|| Took { what: format!("{}, {way}", case.name()), amounts })
+    };
+    ["write", "read"].into_iter().zip(&last.asked).filter_map(of).collect()
 }
 
 fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, shape: Shape) -> Result<Once> {
@@ -162,7 +200,7 @@ fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, sha
     let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);
     testbed.client.open(at(&path), &options)?.close()?;
     warm_memory(scratch.path(), shape.bytes * shape.clients as u64)?;
-    let before = testbed.server_cpu_s();
+    let before = testbed.server_load_over(case.transport);
     let writes = per_client(shape.clients, shape.bytes, |block| Task::Write {
         url: url.clone(),
         path: path.clone(),
@@ -170,7 +208,7 @@ fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, sha
         memory,
     });
     let write = fleet.run(&writes)?;
-    let between = testbed.server_cpu_s();
+    let between = testbed.server_load_over(case.transport);
     let reads = per_client(shape.clients, shape.bytes, |block| Task::Read {
         url: url.clone(),
         path: path.clone(),
@@ -178,7 +216,7 @@ fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, sha
         memory,
     });
     let read = fleet.run(&reads)?;
-    let after = testbed.server_cpu_s();
+    let after = testbed.server_load_over(case.transport);
     let checks =
         per_client(shape.clients, shape.bytes, |block| Task::Check { path: path.clone(), block, memory });
     fleet.run(&checks)?;
@@ -188,7 +226,11 @@ fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, sha
         write_mib_s: mib_per_s(total, write.seconds),
         read_mib_s: mib_per_s(total, read.seconds),
         client_cpu_s: [write.cpu_s, read.cpu_s],
-        server_cpu_s: [between - before, after - between],
+        server_cpu_s: [between.cpu_s - before.cpu_s, after.cpu_s - between.cpu_s],
+        asked: [
+            Asked::between(&write.done, &before.adapters, &between.adapters),
+            Asked::between(&read.done, &between.adapters, &after.adapters),
+        ],
     })
 }
 
@@ -235,7 +277,9 @@ impl Limits {
                 read.against(format!("loopback TCP, 4 streams, {control}"), tcp)
             }
             (Transport::Shm, Memory::Any) => read.against("process_vm_readv", &self.process_vm),
-            (Transport::Shm, Memory::Alloc) => read.against("local file, read", &self.local_read),
+            (Transport::Shm, Memory::Alloc) | (Transport::Rdma, _) => {
+                read.against("local file, read", &self.local_read)
+            }
         };
         let read = read.with_cpu(sum(|once| once.client_cpu_s[1]), sum(|once| once.server_cpu_s[1]), moved);
         let mut rows = vec![write, read];
@@ -259,6 +303,7 @@ impl Transport {
         match self {
             Transport::Tcp => "tcp",
             Transport::Shm => "shm",
+            Transport::Rdma => "rdma",
         }
     }
 }
@@ -267,7 +312,7 @@ impl Case {
     fn name(self) -> String {
         match self.transport {
             Transport::Tcp => "tcp".to_string(),
-            Transport::Shm => format!("shm, {}", self.memory),
+            Transport::Shm | Transport::Rdma => format!("{}, {}", self.transport.name(), self.memory),
         }
     }
 }
@@ -278,7 +323,18 @@ fn scale(cases: &[Case], bytes: u64, scratch: &Scratch, common: &CommonArgs) -> 
     let mut report = Report::new("shared-file scale", parameters);
     for case in cases {
         for io in SCALE {
-            let testbed = Testbed::start(scratch, io, SyncMode::Nosync)?;
+            let without = Testbed::for_transports(
+                None,
+                &KeyArgs::default(),
+                scratch,
+                io,
+                SyncMode::Nosync,
+                &[case.transport],
+            )?;
+            let testbed = match without {
+                (testbed, reasons) if reasons.is_empty() => testbed,
+                (_, reasons) => bail!("not over {}: {}", case.transport.name(), reasons[0].1),
+            };
             for clients in SCALE {
                 let shape = Shape { clients: usize::from(clients), bytes };
                 let mut fleet = Fleet::start(shape.clients)?;
@@ -344,9 +400,18 @@ mod tests {
 
     #[test]
     fn the_wished_cases_are_measured() {
-        assert_eq!(cases(None, None).unwrap().len(), 3);
-        assert_eq!(cases(Some(Transport::Shm), None).unwrap().len(), 2);
-        assert_eq!(cases(None, Some(Memory::Any)).unwrap().len(), 2);
-        assert!(cases(Some(Transport::Tcp), Some(Memory::Alloc)).is_err());
+        assert_eq!(cases(&[], None).unwrap().len(), 3);
+        assert_eq!(cases(&[Transport::Shm], None).unwrap().len(), 2);
+        assert_eq!(cases(&[Transport::Tcp, Transport::Rdma], None).unwrap().len(), 3);
+        assert_eq!(cases(&[], Some(Memory::Any)).unwrap().len(), 2);
+        assert!(cases(&[Transport::Tcp], Some(Memory::Alloc)).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_reached_is_left_out() {
+        let without = [(Transport::Rdma, "no adapter".to_string())];
+        let all = cases(&[Transport::Tcp, Transport::Rdma], None).unwrap();
+        assert_eq!(cases_with(all, &without).unwrap().len(), 1);
+        assert!(cases_with(cases(&[Transport::Rdma], None).unwrap(), &without).is_err());
     }
 }

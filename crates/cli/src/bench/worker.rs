@@ -3,6 +3,8 @@
 
 use super::access::method::Counters;
 use super::access::task::AccessTask;
+use super::adapters::Counts;
+use super::repeated::task::Repeated;
 use super::report::percentile;
 use crate::session::{ConnectArgs, Session, at};
 use anyhow::{Context, Result, bail};
@@ -80,6 +82,8 @@ pub enum Task {
     LocalNames { dir: PathBuf, op: NameOp, files: usize },
     /// A part of a measurement of noncontiguous access.
     Access(AccessTask),
+    /// Move the same bytes again and again and measure each time.
+    Repeated(Repeated),
 }
 
 /// What a task took.
@@ -97,6 +101,8 @@ pub struct Done {
     pub p99_ns: u64,
     /// What the accesses cost, where that was counted.
     pub counters: Counters,
+    /// What RDMA adapters were asked meanwhile.
+    pub adapter: Counts,
 }
 
 /// What stays from task to task.
@@ -176,6 +182,10 @@ impl State {
                     got if got == bytes => Ok(()),
                     got => bail!("{got} of {bytes} bytes were read"),
                 })
+            }
+            Task::Repeated(repeated) => {
+                let client = self.client(&repeated.url)?;
+                repeated.perform(&client, ready)
             }
             Task::Names { url, dir, op, files, threads } => {
                 let client = self.client(&url)?;
@@ -331,7 +341,8 @@ pub fn measure(work: impl FnOnce() -> Result<()>) -> Result<Done> {
     Ok(Done { begin_ns, end_ns: clock_ns(libc::CLOCK_MONOTONIC), cpu_s, ..Done::default() })
 }
 
-fn measure_each(rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Done> {
+/// Does it so often, and says what it took each time.
+pub fn measure_each(rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Done> {
     let mut took_ns = Vec::with_capacity(rounds);
     let done = measure(|| {
         for _ in 0..rounds {

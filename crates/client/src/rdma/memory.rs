@@ -171,6 +171,9 @@ mod tests {
     use weft_transport::{Link, LinkError};
     use weft_transport::{VerbsOptions, VerbsStatus};
 
+    /// What adapters know is one for the process, and so for tests that run at the same time.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
     /// Takes memory up to a size.
     struct Picky {
         bytes_max: usize,
@@ -213,6 +216,7 @@ mod tests {
     fn everyone_knows_what_is_registered_whenever_they_came() {
         // Addresses of nothing: nobody reads them here.
         const BASE: usize = 1 << 60;
+        let _alone = lock(&ONE_AT_A_TIME);
         let ours = |picky: &Picky| {
             let known = lock(&picky.known);
             known.iter().filter(|(address, _)| *address >= BASE).copied().collect::<Vec<_>>()
@@ -242,6 +246,7 @@ mod tests {
     #[test]
     fn of_pieces_that_begin_together_the_longest_is_known() {
         const BASE: usize = 3 << 59;
+        let _alone = lock(&ONE_AT_A_TIME);
         let (picky, adapters) = picky(1000);
         join(&adapters);
         let known = || {

@@ -217,7 +217,7 @@ pub struct RdmaAdapter {
     pub windows: bool,
     /// The registration cache: what it did, and what it holds.
     pub registrations: Vec<(&'static str, u64)>,
-    /// What was asked of the adapter.
+    /// What was asked of the adapter, how many requests moved data by each mechanism, and bytes that were copied for it.
     pub counts: Vec<(&'static str, u64)>,
 }
 
@@ -245,7 +245,7 @@ impl RdmaAdapter {
                 ("evicted", stats.evicted),
                 ("wrong", stats.wrong),
             ],
-            counts: device.counts.named(),
+            counts: [device.counts.named(), device.transfers.named().to_vec()].concat(),
         }
     }
 }

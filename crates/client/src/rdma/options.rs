@@ -10,10 +10,11 @@
 //! | `fast-bytes` | size | data of up to this size goes through Fast RDMA buffers (IB 4.1) |
 //! | `cache-bytes`, `cache-entries` | size, number | what stays registered after it was used |
 //! | `foreign` | `watched`, `not-cached` | what happens to memory that nobody registered by name (IB 3.3.3) |
+//! | `cost` | `a:b` | what registering a page and a call of it take, in ns, instead of measuring it (NC 4.3) |
 //! | `verify` | `on`, `off` | check every hit of the registration cache against the system |
 //! | `tos` | number, or four as `m:s:b:g` | type of service for metadata, small, bulk and background traffic (IB 3.4) |
 
-use weft_transport::registration::{self, RegistrationOptions};
+use weft_transport::registration::{self, CallCost, RegistrationCost, RegistrationOptions};
 use weft_transport::{Mechanism, VerbsOptions};
 use weft_verbs::TrafficClass;
 use weft_wire::security::Key;
@@ -120,6 +121,8 @@ pub struct RdmaOptions {
     pub cache_entries_max: usize,
     /// What happens to memory that was not registered by name.
     pub foreign: ForeignMemory,
+    /// Nanoseconds that registering takes for each page and for each call, by which pieces are grouped; measured where not given.
+    pub registration_cost_ns: Option<(u64, u64)>,
     /// Check every hit of the registration cache against the system. Slow: for finding faults.
     pub verify: bool,
     /// What the network is told.
@@ -136,6 +139,7 @@ impl Default for RdmaOptions {
             cache_bytes_max: registration.bytes_max,
             cache_entries_max: registration.entries_max,
             foreign: ForeignMemory::Watched,
+            registration_cost_ns: None,
             verify: registration.verify,
             tos: RdmaTos::default(),
         }
@@ -144,13 +148,14 @@ impl Default for RdmaOptions {
 
 impl RdmaOptions {
     /// Names of the options.
-    pub const NAMES: [&str; 8] = [
+    pub const NAMES: [&str; 9] = [
         "mechanism",
         "inline-bytes",
         "fast-bytes",
         "cache-bytes",
         "cache-entries",
         "foreign",
+        "cost",
         "verify",
         "tos",
     ];
@@ -197,6 +202,10 @@ impl RdmaOptions {
                 ForeignMemory::NotCached => registration::ForeignMemory::NotCached,
             },
             verify: self.verify,
+            cost: self.registration_cost_ns.map(|(page_ns, call_ns)| RegistrationCost {
+                register: CallCost { page_ns, call_ns },
+                deregister: CallCost { page_ns: 0, call_ns: 0 },
+            }),
             ..RegistrationOptions::default()
         }
     }
@@ -215,6 +224,7 @@ impl RdmaOptions {
                 self.cache_entries_max = value.parse().map_err(|_| format!("`{value}` is no number"))?;
             }
             "foreign" => self.foreign = value.parse()?,
+            "cost" => self.registration_cost_ns = Some(cost(value)?),
             "verify" => self.verify = switch(value)?,
             "tos" => self.tos = value.parse()?,
             _ => return Err(format!("there is no RDMA option `{name}` ({})", RdmaOptions::NAMES.join(", "))),
@@ -234,6 +244,13 @@ impl RdmaOptions {
         }
         Ok(())
     }
+}
+
+/// Two numbers with a colon between.
+fn cost(text: &str) -> Result<(u64, u64), String> {
+    let numbers =
+        text.split_once(':').and_then(|(page, call)| Some((page.parse().ok()?, call.parse().ok()?)));
+    numbers.ok_or_else(|| format!("`{text}` is no cost (nanoseconds of a page and of a call, as 770:7420)"))
 }
 
 fn switch(text: &str) -> Result<bool, String> {
@@ -266,7 +283,7 @@ mod tests {
         options
             .set_all(
                 "mechanism=fast, inline-bytes=1K,fast-bytes=64K,cache-bytes=1G,cache-entries=7,\
-                 foreign=not-cached,verify=on,tos=1:2:3:4",
+                 foreign=not-cached,cost=770:7420,verify=on,tos=1:2:3:4",
             )
             .unwrap();
         let tos = RdmaTos { metadata: 1, small: 2, bulk: 3, background: 4 };
@@ -277,6 +294,7 @@ mod tests {
             cache_bytes_max: 1 << 30,
             cache_entries_max: 7,
             foreign: ForeignMemory::NotCached,
+            registration_cost_ns: Some((770, 7420)),
             verify: true,
             tos,
         };
@@ -292,6 +310,7 @@ mod tests {
             ("mechanism=owl", "mechanism: `owl` is not a mechanism (auto, inline, fast, remote)"),
             ("inline-bytes=many", "`many` is no size"),
             ("cache-bytes=99999999999G", "beyond 2^64"),
+            ("cost=770", "`770` is no cost"),
             ("verify=yes", "neither on nor off"),
             ("tos=1:2", "METADATA:SMALL:BULK:BACKGROUND"),
             ("tos=256", "`256` is no type of service"),

@@ -17,6 +17,18 @@ pub struct VerbsTransfers {
     pub copied_bytes: u64,
 }
 
+impl VerbsTransfers {
+    /// All of them, by name.
+    pub fn named(&self) -> [(&'static str, u64); 4] {
+        [
+            ("inline_requests", self.inline),
+            ("fast_requests", self.fast),
+            ("remote_requests", self.remote),
+            ("copied_bytes", self.copied_bytes),
+        ]
+    }
+}
+
 /// The same while it grows.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {

@@ -18,15 +18,16 @@ pub mod pattern;
 pub mod results;
 pub mod task;
 
-mod content;
+pub mod content;
 
 use super::CommonArgs;
+use super::adapters::Asked;
 use super::chart::Marks;
 use super::fleet::{Fleet, Phase};
 use super::page_cache::{drop_data_files, is_memory, warm_memory};
 use super::report::{self, Head};
 use super::scratch::{Scratch, Testbed};
-use super::shared_file::Transport;
+use super::shared_file::{TRANSPORTS_DEFAULT, Transport};
 use super::worker::{Block, Task};
 use crate::output;
 use crate::session::{KeyArgs, at};
@@ -42,9 +43,9 @@ use weft_server::SyncMode;
 /// Options of every measurement of noncontiguous access.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AccessArgs {
-    /// One transport only.
-    #[arg(long, value_enum)]
-    transport: Option<Transport>,
+    /// These transports only [default: tcp,shm]. With rdma the cluster is started on this host's first RDMA adapter.
+    #[arg(long, alias = "over", value_enum, value_name = "TRANSPORT", value_delimiter = ',')]
+    transport: Vec<Transport>,
     /// These methods only.
     #[arg(long, value_enum, value_name = "METHOD", value_delimiter = ',')]
     method: Vec<How>,
@@ -64,7 +65,7 @@ pub struct AccessArgs {
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_bytes)]
     pub least_bytes: u64,
     /// Print what each method took too: requests, accesses of the servers, bytes wanted, accessed and moved, processor time (NC,
-    /// table 6). JSON has it always.
+    /// table 6), and what RDMA adapters were asked. JSON has it always.
     #[arg(long)]
     counters: bool,
     /// Draw the results to FILE.
@@ -217,9 +218,19 @@ impl<'a> Setup<'a> {
         let memory =
             if !in_memory && shm.is_dir() { Some(Scratch::new(Some(shm), needed_bytes)?) } else { None };
         let io = args.io.unwrap_or(4);
-        let testbed = Testbed::new(args.url.as_deref(), &args.connect, &scratch, io, SyncMode::Nosync)?;
-        let transports = [Transport::Tcp, Transport::Shm];
-        let wanted = transports.into_iter().filter(|one| args.transport.is_none_or(|wanted| wanted == *one));
+        let wanted = if args.transport.is_empty() { TRANSPORTS_DEFAULT } else { &args.transport };
+        let url = args.url.as_deref();
+        let (testbed, without) =
+            Testbed::for_transports(url, &args.connect, &scratch, io, SyncMode::Nosync, wanted)?;
+        for (transport, reason) in &without {
+            eprintln!("weft: not measured over {}: {reason}", transport.name());
+        }
+        let is_usable = |transport: &Transport| without.iter().all(|(other, _)| other != transport);
+        let wanted: Vec<_> = wanted.iter().copied().filter(is_usable).collect();
+        if wanted.is_empty() {
+            bail!("there is nothing to measure");
+        }
+        let wanted = wanted.into_iter();
         let fleets = wanted.map(|transport| Ok((transport, Fleet::start(ranks)?))).collect::<Result<_>>()?;
         let local_fleet = Fleet::start(ranks)?;
         Ok(Setup { args, ways, testbed, scratch, memory, local_fleet, fleets, writes: 0, kept_bytes: 0 })
@@ -244,9 +255,9 @@ impl<'a> Setup<'a> {
         for run in 0..self.args.common.runs {
             let local = self.turn(case, Turn::Local, false)?;
             for contest in &mut contests {
-                contest
-                    .local
-                    .extend(local.iter().filter(|(way, _)| *way == contest.way).map(|(_, sample)| *sample));
+                contest.local.extend(
+                    local.iter().filter(|(way, _)| *way == contest.way).map(|(_, sample)| sample.clone()),
+                );
             }
             for transport in &transports {
                 for turn in 0..methods.len() {
@@ -456,7 +467,11 @@ impl<'a> Setup<'a> {
 
     fn access(&mut self, turn: Turn, pattern: &Pattern, way: Way, salt: u64) -> Result<Sample> {
         let (places, sync) = (self.places(turn, pattern), self.args.sync);
-        let before = self.testbed.server_cpu_s();
+        let transport = match turn {
+            Turn::Weft(transport, _) => transport,
+            Turn::Local => Transport::Tcp,
+        };
+        let before = self.testbed.server_load_over(transport);
         let phase = self.all(turn, pattern, |rank| AccessTask::Do {
             places: places.clone(),
             pattern: pattern.clone(),
@@ -465,6 +480,7 @@ impl<'a> Setup<'a> {
             salt,
             sync,
         })?;
+        let after = self.testbed.server_load_over(transport);
         let mut counters = Counters::default();
         phase.done.iter().for_each(|done| counters += done.counters);
         Ok(Sample {
@@ -472,8 +488,9 @@ impl<'a> Setup<'a> {
             pieces: pattern.pieces() * self.rounds(turn, pattern),
             seconds: phase.seconds,
             client_cpu_s: phase.cpu_s,
-            server_cpu_s: self.testbed.server_cpu_s() - before,
+            server_cpu_s: after.cpu_s - before.cpu_s,
             counters,
+            asked: Asked::between(&phase.done, &before.adapters, &after.adapters),
         })
     }
 

@@ -41,6 +41,10 @@ pub enum Pattern {
     /// A square array of 4-byte integers in the memory of each of four ranks, of which each uses its quarter: to one place in the
     /// file (NC 6.4), or to its quarter of such an array in the file.
     Quadrants { size: u64, file: Side },
+    /// The first quarter of a square array of 4-byte integers in the memory of one rank, to one place in the file (NC 4.1).
+    Quarter { size: u64 },
+    /// As many calls of one rank, one behind the other in memory and in the file.
+    Sequence { calls: u64, call_bytes: u64 },
     /// Blocks of one size, dealt out to the ranks in turn (Q 4.1).
     Blocks { ranks: u64, blocks: u64, block_bytes: u64 },
     /// Solutions of the BT benchmark, one after the other in the file: `cells`² ranks with `cells` cells each of a cube of `points`³
@@ -74,6 +78,7 @@ impl Pattern {
         let ranks = match *self {
             Pattern::Tile { grid, .. } => grid[0] * grid[1],
             Pattern::Quadrants { .. } => 4,
+            Pattern::Quarter { .. } | Pattern::Sequence { .. } => 1,
             Pattern::Multipartition { cells, .. } => cells * cells,
             Pattern::BlockColumn { ranks, .. }
             | Pattern::Pieces { ranks, .. }
@@ -98,6 +103,8 @@ impl Pattern {
                 grid[0] * grid[1] * rows * columns * element_bytes
             }
             Pattern::BlockColumn { size, .. } | Pattern::Quadrants { size, .. } => 4 * size * size,
+            Pattern::Quarter { size } => size * size,
+            Pattern::Sequence { calls, call_bytes } => calls * call_bytes,
             Pattern::Pieces { ranks, pieces, piece_bytes, steps } => ranks * pieces * piece_bytes * steps,
             Pattern::Blocks { ranks, blocks, block_bytes } => ranks * blocks * block_bytes,
             Pattern::Multipartition { points, solutions, .. } => points.pow(3) * POINT_BYTES * solutions,
@@ -112,6 +119,8 @@ impl Pattern {
             Pattern::BlockColumn { ranks, size } => ranks * size,
             Pattern::Pieces { ranks, pieces, steps, .. } => ranks * pieces * steps,
             Pattern::Quadrants { size, .. } => 4 * (size / 2),
+            Pattern::Quarter { size } => size / 2,
+            Pattern::Sequence { calls, .. } => calls,
             Pattern::Blocks { ranks, blocks, .. } => ranks * blocks,
             Pattern::Multipartition { cells, points, solutions } => cells * points * points * solutions,
             Pattern::Random { ranks, pieces, .. } => ranks * pieces,
@@ -168,6 +177,12 @@ impl Pattern {
                     element_bytes: 4,
                 };
                 quadrant.program(Side::Noncontiguous, file, rank * half * half * 4)
+            }
+            Pattern::Quarter { size } => Pattern::Quadrants { size, file: Side::Contiguous }.program(0),
+            Pattern::Sequence { calls, call_bytes } => {
+                let part = |call: u64| Regions::contiguous(call * call_bytes, call_bytes);
+                let access = |call| Access { memory: part(call), file: part(call) };
+                Program { memory_bytes: calls * call_bytes, accesses: (0..calls).map(access).collect() }
             }
             Pattern::Pieces { ranks, pieces, piece_bytes, steps } => {
                 pieces_program(ranks, rank, pieces, piece_bytes, steps)
@@ -371,6 +386,8 @@ mod tests {
             Pattern::Pieces { ranks: 4, pieces: 7, piece_bytes: 5, steps: 3 },
             quadrants(Side::Contiguous),
             quadrants(Side::Noncontiguous),
+            Pattern::Quarter { size: 8 },
+            Pattern::Sequence { calls: 3, call_bytes: 100 },
             Pattern::Blocks { ranks: 3, blocks: 4, block_bytes: 100 },
             Pattern::Multipartition { cells: 2, points: 5, solutions: 2 },
             Pattern::Multipartition { cells: 3, points: 8, solutions: 1 },

@@ -1,6 +1,8 @@
 //! Figures of noncontiguous access: medians side by side, ratios, what the servers did, and whether the choice was right.
 
+use super::super::adapters::Asked;
 use super::super::chart::{Chart, Marks, Panel, Series};
+use super::super::figure::{Amounts, Took, took_table};
 use super::super::report::{Head, median, number};
 use super::super::shared_file::Transport;
 use super::method::{Counters, How, Way};
@@ -16,7 +18,7 @@ const NO_SLOWER: f64 = 0.95;
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// One repetition.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Sample {
     /// Bytes moved for the program.
     pub bytes: u64,
@@ -30,6 +32,8 @@ pub struct Sample {
     pub server_cpu_s: f64,
     /// What it took.
     pub counters: Counters,
+    /// What RDMA adapters were asked.
+    pub asked: Asked,
 }
 
 /// A case by one transport and in one way.
@@ -60,6 +64,8 @@ struct MethodFigures {
     client_cpu_s_per_gib: f64,
     server_cpu_s_per_gib: f64,
     counters: Counters,
+    #[serde(skip_serializing_if = "Amounts::is_empty")]
+    adapters: Amounts,
     samples_mib_s: Vec<f64>,
 }
 
@@ -141,7 +147,7 @@ impl Contest {
                 samples.iter().map(|sample| sample.pieces as f64 / sample.seconds.max(1e-9)).collect();
             let gib = samples.iter().map(|sample| sample.bytes as f64 / GIB).sum::<f64>();
             let sum = |pick: fn(&Sample) -> f64| samples.iter().map(pick).sum::<f64>() / gib;
-            let last = samples.last().copied().unwrap_or_default();
+            let last = samples.last().cloned().unwrap_or_default();
             MethodFigures {
                 method: *how,
                 mib_s,
@@ -152,6 +158,7 @@ impl Contest {
                 client_cpu_s_per_gib: sum(|sample| sample.client_cpu_s),
                 server_cpu_s_per_gib: sum(|sample| sample.server_cpu_s),
                 counters: last.counters,
+                adapters: last.asked.amounts(),
                 samples_mib_s: speeds(samples),
             }
         };
@@ -199,6 +206,11 @@ pub fn print(contests: &[Contest], methods: &[How], counters: bool) -> Result<()
     if counters {
         output::print_line("\nWhat it took, all processes and servers together")?;
         output::print_table(&counter_table(contests))?;
+        let asked = asked(contests);
+        if !asked.is_empty() {
+            output::print_line("\nWhat RDMA adapters were asked, in the last repetition")?;
+            output::print_table(&took_table(&asked))?;
+        }
     }
     let summary = Summary::of(contests);
     if summary.cases == 0 {
@@ -274,6 +286,17 @@ fn counter_table(contests: &[Contest]) -> comfy_table::Table {
         }
     }
     table
+}
+
+fn asked(contests: &[Contest]) -> Vec<Took> {
+    let methods = contests.iter().flat_map(|contest| {
+        contest.figures().methods.into_iter().map(move |figures| (contest.name().join(", "), figures))
+    });
+    let took = methods.map(|(name, figures)| Took {
+        what: format!("{name}, {}", figures.method.name()),
+        amounts: figures.adapters,
+    });
+    took.filter(|took| !took.amounts.is_empty()).collect()
 }
 
 fn verdict_table(contests: &[Contest]) -> comfy_table::Table {

@@ -1,5 +1,6 @@
 //! What worker processes do for measurements of noncontiguous access.
 
+use super::super::adapters;
 use super::super::worker::{Block, Done, Ready, measure};
 use super::content;
 use super::method::{Counters, How, Way};
@@ -60,12 +61,15 @@ impl AccessTask {
             AccessTask::Do { places, pattern, rank, way, salt, sync } => {
                 let program = pattern.program(rank);
                 let files = open(&places)?;
+                let client = places.first().map(|place| place.client(&mut connect)).transpose()?.flatten();
                 memory.resize(program.memory_bytes as usize, 0);
                 match way {
                     Way::Read => content::clear_memory(memory),
                     Way::Write | Way::Rewrite => content::fill_memory(memory, &program, salt),
                 }
                 ready(String::new())?;
+                let asked = || client.as_ref().map(adapters::of_client).unwrap_or_default();
+                let before = asked();
                 let done = measure(|| {
                     files.iter().try_for_each(|file| {
                         for access in &program.accesses {
@@ -79,7 +83,7 @@ impl AccessTask {
                 })?;
                 let mut counters = Counters::default();
                 files.iter().for_each(|file| counters += file.counters());
-                Ok(Done { counters, ..done })
+                Ok(Done { counters, adapter: adapters::since(&asked(), &before), ..done })
             }
             AccessTask::Check { pattern, rank, salt } => {
                 ready(String::new())?;
@@ -155,6 +159,14 @@ impl Block {
 }
 
 impl Place {
+    /// The cluster's client, where it is in one.
+    fn client(&self, connect: &mut impl FnMut(&str) -> Result<Client>) -> Result<Option<Client>> {
+        match self {
+            Place::Local { .. } => Ok(None),
+            Place::Weft { url, .. } => connect(url).map(Some),
+        }
+    }
+
     fn open(&self, connect: &mut impl FnMut(&str) -> Result<Client>) -> Result<Opened> {
         match self {
             Place::Local { path } => {

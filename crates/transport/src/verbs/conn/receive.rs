@@ -1,0 +1,236 @@
+//! From what arrives to requests, checked on the way.
+
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use weft_reactor::timeout;
+use weft_verbs::{Fabric, Work, WorkDone, WorkKind, WorkStatus};
+use weft_wire::messages::{ErrorDetail, RemoteKeys};
+use weft_wire::{HEADER_BYTES, Header, HeaderError, Op, Status, VERSIONS, Wire, flags};
+
+use crate::error::{ConnError, FrameError, RunsError};
+use crate::framing::FrameLimits;
+use crate::server::Incoming;
+use crate::verbs::batch::Batch;
+use crate::verbs::bulk::{Source, VerbsBulk};
+use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, PartKind};
+use crate::verbs::keys::Described;
+use crate::verbs::{FAST_DATA_BYTES, FAST_HEAD_BYTES};
+
+use super::send::Parts;
+use super::*;
+
+impl<F: Fabric> ConnInner<F> {
+    /// A receive has ended; called by the port, which posts it again.
+    pub(in crate::verbs) fn take_received(&self, done: &WorkDone, message: &[u8]) {
+        if done.status != WorkStatus::Ok {
+            return self.fail(Cause::Closed);
+        }
+        if self.failed.is_set() || self.refused.borrow().is_some() {
+            return;
+        }
+        let taken = match done.kind {
+            WorkKind::ReceivedImmediate(number) => self.take_fast(number),
+            _ => self.take_part(message),
+        };
+        if let Err(error) = taken {
+            *self.refused.borrow_mut() = Some(error);
+            self.receiver.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    fn take_envelope(&self, message: &[u8]) -> Result<PartKind, FrameError> {
+        let envelope = Envelope::decode(message).ok_or(FrameError::Parts("it has no envelope"))?;
+        let overrun = |_| FrameError::Parts("more was sent than there were credits for");
+        self.credits.borrow_mut().received(envelope.credits).map_err(overrun)?;
+        if self.credits.borrow().may_send() {
+            self.credit_waiter.take().into_iter().for_each(Waker::wake);
+        }
+        Ok(envelope.kind)
+    }
+
+    fn take_part(&self, message: &[u8]) -> Result<(), FrameError> {
+        let kind = self.take_envelope(message)?;
+        if kind == PartKind::Credits {
+            self.dealt_with.set(self.dealt_with.get() + 1);
+            return Ok(());
+        }
+        let limits = FrameLimits::verbs_server(self.proven.get());
+        let mut assembler = self.assembler.borrow_mut();
+        let step = assembler.part(kind, &message[ENVELOPE_BYTES..], &limits)?;
+        let mut payload = self.payload.borrow_mut();
+        payload.extend_from_slice(step.payload);
+        match step.whole {
+            None => self.dealt_with.set(self.dealt_with.get() + 1),
+            Some(body) => {
+                let source = ArrivedSource::Payload(std::mem::take(&mut *payload));
+                self.arrive(Arrived { header: step.header, body, source });
+            }
+        }
+        Ok(())
+    }
+
+    /// A request and its data were written into a Fast buffer. What is in it may change at any time: what is looked at is
+    /// copied first.
+    pub(super) fn take_fast(&self, number: u32) -> Result<(), FrameError> {
+        let wrong = FrameError::Parts("it names no Fast buffer that is free");
+        let Some(fast) = &self.fast else { return Err(wrong) };
+        let at = number as usize;
+        if fast.used.borrow().get(at).copied().unwrap_or(true) {
+            return Err(wrong);
+        }
+        let mut head = vec![0; FAST_HEAD_BYTES];
+        // SAFETY: within the buffer; the client may write it meanwhile, and no reference to it is made.
+        unsafe { std::ptr::copy_nonoverlapping(fast.slots.base(at).as_ptr(), head.as_mut_ptr(), head.len()) };
+        // Only an envelope of credits alone has a length of its own.
+        let kind = self.take_envelope(&head)?;
+        if kind != PartKind::First {
+            return Err(FrameError::Parts("a Fast RDMA Write holds no whole request"));
+        }
+        let first = head[ENVELOPE_BYTES..].first_chunk().expect("a head is larger than a header");
+        let header = Header::decode(first)?;
+        FrameLimits::verbs_server(self.proven.get()).check(&header)?;
+        let data_at = ENVELOPE_BYTES + HEADER_BYTES + header.body_bytes as usize;
+        let remote = header.flags & flags::REMOTE_MEMORY != 0;
+        if data_at > FAST_HEAD_BYTES || header.payload_bytes > FAST_DATA_BYTES as u64 || remote {
+            return Err(FrameError::Misplaced {
+                what: "what it announces fits no Fast buffer",
+                header: Box::new(header),
+            });
+        }
+        fast.used.borrow_mut()[at] = true;
+        let body = head[ENVELOPE_BYTES + HEADER_BYTES..data_at].to_vec();
+        self.arrive(Arrived { header, body, source: ArrivedSource::Fast(number as u16, data_at) });
+        Ok(())
+    }
+
+    fn arrive(&self, arrived: Arrived) {
+        self.arrived.borrow_mut().push_back(arrived);
+        self.receiver.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// The receives of parts that need no more are posted again: what the peer may use of them is told.
+    pub(in crate::verbs) fn received_posted(&self) {
+        for _ in 0..self.dealt_with.replace(0) {
+            self.credits.borrow_mut().dealt_with();
+        }
+        self.port.shares.borrow_mut().adjust(&mut self.credits.borrow_mut());
+        self.tell();
+    }
+
+    /// Sends credits alone if they are to be told now; later if there is no slot for them.
+    pub(in crate::verbs) fn tell(&self) {
+        if self.failed.is_set() || !self.credits.borrow().wants_to_tell() {
+            return;
+        }
+        let Some(mut slot) = self.port.try_message_slot() else { return self.port.tell_later(&self.this) };
+        let Some(room) = self.room.try_acquire(1) else { return self.port.tell_later(&self.this) };
+        room.forget();
+        let piece = self.fill(&mut slot, PartKind::Credits, &[], &mut Parts::default());
+        let mut batch = Batch::default();
+        self.add_work(&mut batch, Work::Send, [piece], true);
+        // SAFETY: the slot is this message's until its work has ended.
+        let _ = unsafe { self.post(&batch, vec![Freed::Slot(slot)]) };
+    }
+
+    /// The next request, or why there is none.
+    pub(super) async fn next(&self) -> Result<Arrived, FrameError> {
+        std::future::poll_fn(|cx| {
+            if let Some(arrived) = self.arrived.borrow_mut().pop_front() {
+                return Poll::Ready(Ok(arrived));
+            }
+            if let Some(error) = self.refused.take() {
+                return Poll::Ready(Err(error));
+            }
+            if self.failed.is_set() {
+                return Poll::Ready(Err(FrameError::Closed));
+            }
+            *self.receiver.borrow_mut() = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// What a request moves.
+    fn source(&self, header: &Header, arrived: ArrivedSource) -> Result<SourceOf<F>, FrameError> {
+        let misplaced = |what| FrameError::Misplaced { what, header: Box::new(*header) };
+        let payload = match arrived {
+            ArrivedSource::Fast(number, data_at) => {
+                let fast = self.fast.clone().ok_or(FrameError::Parts("there are no Fast buffers"))?;
+                let source = Source::Fast { fast, number: number.into(), data_at };
+                return Ok((source, Some(Request::new(Some(number), None))));
+            }
+            ArrivedSource::Payload(payload) => payload,
+        };
+        if header.flags & flags::REMOTE_MEMORY == 0 {
+            let source = if payload.is_empty() { Source::Nothing } else { Source::Inline(Rc::new(payload)) };
+            return Ok((source, None));
+        }
+        let told = RemoteKeys::from_bytes(&payload)
+            .map_err(|_| misplaced("its description of memory cannot be read"))?;
+        let described = Described::accept(told).map_err(|error| match error {
+            RunsError::OutsideSegment(_) => misplaced("a piece of memory lies outside of its key"),
+            RunsError::UnknownSegment(_) => misplaced("a piece of memory has no key"),
+            _ => misplaced("the memory that it describes is too much, or wraps around"),
+        })?;
+        let described = Rc::new(described);
+        let request = Request::new(None, Some(described.clone()));
+        Ok((Source::Remote { described, request: request.clone() }, Some(request)))
+    }
+
+    pub(super) async fn recv(self: &Rc<Self>) -> Result<Incoming<VerbsBulk<F>>, ConnError> {
+        match self.next().await {
+            Ok(Arrived { header, body, source }) => {
+                self.credits.borrow_mut().dealt_with();
+                self.received_posted();
+                match self.begin(header, source) {
+                    Ok(bulk) => Ok(Incoming { header, body, bulk }),
+                    Err(error) => Err(self.refuse(error).await),
+                }
+            }
+            Err(FrameError::Closed) => Err(self.error()),
+            Err(error) => Err(self.refuse(error).await),
+        }
+    }
+
+    fn begin(self: &Rc<Self>, header: Header, source: ArrivedSource) -> Result<VerbsBulk<F>, FrameError> {
+        let (source, request) = self.source(&header, source)?;
+        if let Some(mechanism) = source.mechanism() {
+            self.port.transfers.add(mechanism);
+        }
+        if let Some(request) = request {
+            let mut requests = self.requests.borrow_mut();
+            if requests.contains_key(&header.request_id) {
+                let what = "its number is in use by a request under way";
+                return Err(FrameError::Misplaced { what, header: Box::new(header) });
+            }
+            requests.insert(header.request_id, request);
+        }
+        Ok(VerbsBulk::new(self.clone(), header, source))
+    }
+
+    /// Tells a peer whose message cannot be taken why, where it can be told, and ends the connection.
+    async fn refuse(&self, error: FrameError) -> ConnError {
+        let refusal = match &error {
+            FrameError::Header(HeaderError::Unknown { version, request_id, .. }) => {
+                let known = (VERSIONS.0..=VERSIONS.1).contains(version);
+                let status = if known { Status::Unsupported } else { Status::Version };
+                Some(Header::request(Op::Ping, *request_id).reply(status))
+            }
+            FrameError::TooBig { header, .. } => Some(header.reply(Status::TooBig)),
+            FrameError::Misplaced { header, .. } => Some(header.reply(Status::Malformed)),
+            _ => None,
+        };
+        if let Some(header) = refusal {
+            let detail = ErrorDetail { text: error.to_string() }.to_bytes();
+            let told = async {
+                self.send_message(header, &detail, &[], Vec::new()).await?;
+                self.work_ended(self.posted.get()).await;
+                Ok::<(), ConnError>(())
+            };
+            let _ = timeout(CLOSE_TIMEOUT, told).await;
+        }
+        self.fail(Cause::Broken(error.to_string()));
+        ConnError::Stream { peer: self.peer_text(), source: error }
+    }
+}

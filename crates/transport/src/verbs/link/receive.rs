@@ -1,0 +1,157 @@
+//! From what has ended to completions.
+
+use weft_verbs::{CompletionQueue, Endpoint, Fabric, MemoryPiece, WorkDone, WorkKind, WorkStatus};
+use weft_wire::messages::MemoryRun;
+use weft_wire::{Header, Kind};
+
+use crate::error::LinkError;
+use crate::framing::FrameLimits;
+use crate::link::Completion;
+use crate::runs::Cursor;
+use crate::verbs::RECEIVE;
+use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, MESSAGE_BYTES, PartKind};
+
+use super::*;
+
+impl<F: Fabric> Inner<F> {
+    /// Takes all that has ended. Says whether there was anything.
+    pub(super) fn poll(&mut self) -> Result<bool, LinkError> {
+        let mut done = Vec::with_capacity(POLLED);
+        let mut any = false;
+        loop {
+            done.clear();
+            self.queue.poll(&mut done, POLLED).map_err(|error| self.posted_error(error))?;
+            if done.is_empty() {
+                return Ok(any);
+            }
+            any = true;
+            let mut posts = Vec::new();
+            for one in &done {
+                self.take_done(one, &mut posts)?;
+            }
+            if self.broken.is_none() && !posts.is_empty() {
+                // SAFETY: what was in these slots has been taken out; they are the adapter's again.
+                let posted = unsafe { self.endpoint.post_receive(&posts) };
+                posted.map_err(|error| self.posted_error(error))?;
+                posts.iter().for_each(|_| self.credits.dealt_with());
+            }
+        }
+    }
+
+    fn take_done(&mut self, done: &WorkDone, posts: &mut Vec<(u64, MemoryPiece)>) -> Result<(), LinkError> {
+        if done.status != WorkStatus::Ok {
+            self.broken.get_or_insert_with(|| match done.status {
+                WorkStatus::Flushed => "the connection has ended".to_string(),
+                status => format!("RDMA work failed: {status:?}"),
+            });
+            return Ok(());
+        }
+        match done.kind {
+            WorkKind::Sent => self.note_ended(done.id),
+            WorkKind::ReceivedImmediate(_) => {
+                return Err(self.protocol("it wrote with immediate data"));
+            }
+            WorkKind::Received | WorkKind::ReceivedInvalidate(_) => {
+                let slot = (done.id & !RECEIVE) as usize;
+                // SAFETY: the receive has ended, and the slot is posted again only after this.
+                let message = unsafe { self.receives.read(slot, done.bytes as usize) };
+                self.take_part(message)?;
+                posts.push((done.id, self.receives.piece(slot, MESSAGE_BYTES)));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_part(&mut self, message: &[u8]) -> Result<(), LinkError> {
+        let Some(envelope) = Envelope::decode(message) else {
+            return Err(self.protocol("a message has no envelope"));
+        };
+        if self.credits.received(envelope.credits).is_err() {
+            return Err(self.protocol("it sent more than it had credits for"));
+        }
+        if envelope.kind == PartKind::Credits {
+            return Ok(());
+        }
+        let mut assembler = std::mem::take(&mut self.assembler);
+        let step = assembler.part(envelope.kind, &message[ENVELOPE_BYTES..], &FrameLimits::client());
+        self.assembler = assembler;
+        let step = step.map_err(|source| LinkError::Stream { peer: self.peer.clone(), source })?;
+        self.take_step(step.header, step.payload_at, step.payload, step.whole)
+    }
+
+    fn take_step(
+        &mut self,
+        header: Header,
+        payload_at: u64,
+        payload: &[u8],
+        whole: Option<Vec<u8>>,
+    ) -> Result<(), LinkError> {
+        let Some(at) = self.pending.iter().position(|pending| pending.request_id == header.request_id) else {
+            return Err(self.protocol("it answered a request that is not under way"));
+        };
+        if self.pending[at].reply.is_some() {
+            return Err(self.protocol("it answered a request twice"));
+        }
+        let reply = header.kind == Kind::Reply;
+        if !payload.is_empty() {
+            let outside = self.protocol("it sent data outside of the memory it was given");
+            let pending = &mut self.pending[at];
+            let offset = (if reply { 0 } else { header.share_offset }).saturating_add(payload_at);
+            if offset.checked_add(payload.len() as u64).is_none_or(|end| end > pending.bytes) {
+                return Err(outside);
+            }
+            // SAFETY: the caller of `submit` keeps these pieces valid until the completion.
+            unsafe { place(&pending.memory, offset, payload) };
+            self.adapter.transfers.copied(payload.len());
+            pending.delivered_bytes += payload.len() as u64;
+        }
+        let Some(body) = whole.filter(|_| reply) else { return Ok(()) };
+        self.request_credits =
+            self.request_credits.saturating_add(header.credit).min(self.request_credits_max);
+        self.pending[at].reply = Some((header, body));
+        self.complete(at);
+        Ok(())
+    }
+
+    /// Gives the completion of a request that is sent and answered, and whose memory no work uses.
+    pub(super) fn complete(&mut self, at: usize) {
+        let pending = &self.pending[at];
+        if !pending.sent || pending.waits_for.is_some() || pending.reply.is_none() {
+            return;
+        }
+        let pending = self.pending.swap_remove(at);
+        let Pending { reply, mut delivered_bytes, staging, memory, bytes, .. } = pending;
+        let Some((header, body)) = reply else { return };
+        let well = header.status == weft_wire::Status::Ok;
+        if let Some(slot) = staging {
+            if well && delivered_bytes == 0 {
+                // SAFETY: the server has answered and writes no more; the slot is this request's.
+                let data = unsafe { self.staging.read(slot, bytes as usize) };
+                // SAFETY: the caller of `submit` keeps these pieces valid until the completion.
+                unsafe { place(&memory, 0, data) };
+                self.adapter.transfers.copied(data.len());
+            }
+            self.staging_free.push(slot);
+        }
+        if pending.described_put {
+            delivered_bytes = if well { bytes } else { 0 };
+        }
+        self.fast_free.extend(pending.fast);
+        self.ready.push(Completion { header, body, delivered_bytes });
+    }
+}
+
+/// Copies data into pieces, from a share offset on.
+///
+/// # Safety
+/// The runs are tidy, lie in this process, hold that much, and nobody else uses their memory.
+unsafe fn place(runs: &[MemoryRun], share_offset: u64, data: &[u8]) {
+    let mut left = data;
+    Cursor::at(runs, share_offset).walk(runs, data.len() as u64, |_, address, bytes| {
+        let (part, rest) = left.split_at(bytes as usize);
+        // SAFETY: as the caller promises; a walk never exceeds what was asked for.
+        unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), address as usize as *mut u8, part.len()) };
+        left = rest;
+        true
+    });
+}
