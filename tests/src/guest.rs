@@ -226,6 +226,8 @@ pub fn test_program(package: &str, test: Option<&str>) -> PathBuf {
     let program = messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        // A package's programs are built with its tests.
+        .filter(|message| message["profile"]["test"] == true)
         .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
         .next_back();
     program.unwrap_or_else(|| panic!("{package} has no such tests"))

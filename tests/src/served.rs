@@ -38,7 +38,7 @@ pub struct ServedOptions {
     pub strip_bytes: u32,
     /// Commands that a server is started through, by its name: `["ip", "netns", "exec", "x"]`.
     pub through: BTreeMap<String, Vec<String>>,
-    /// Address of a server, by its name; 127.0.0.1 where none is given.
+    /// Address of a server, by its name; `$WEFT_TEST_HOST` or 127.0.0.1 where none is given.
     pub hosts: BTreeMap<String, String>,
 }
 
@@ -98,7 +98,7 @@ impl Served {
         init.args(options.sync.then_some("--sync"));
         let mut servers = BTreeMap::new();
         for (name, port) in names.into_iter().zip(first_port..) {
-            let host = options.hosts.get(&name).map_or("127.0.0.1", String::as_str);
+            let host = options.hosts.get(&name).cloned().unwrap_or_else(host);
             let (address, directory) = (format!("{host}:{port}"), dir.path().join(&name));
             fs::create_dir(&directory).expect("a directory in a new one");
             init.arg(if name == "meta0" { "--meta" } else { "--io" });
@@ -303,6 +303,11 @@ impl Drop for Served {
             }
         }
     }
+}
+
+/// Where servers are that nothing else is said of.
+fn host() -> String {
+    std::env::var("WEFT_TEST_HOST").unwrap_or_else(|_| "127.0.0.1".to_string())
 }
 
 /// Has a command's process die with the thread that starts it.

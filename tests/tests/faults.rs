@@ -84,6 +84,12 @@ fn clients_go_on_through_a_killed_io_server_over_shared_memory() {
     io_server_killed_under_writes("shm");
 }
 
+#[test]
+#[ignore = "needs an RDMA adapter; tests/rdma.rs runs it in a guest that has one"]
+fn clients_go_on_through_a_killed_io_server_over_rdma() {
+    io_server_killed_under_writes("rdma");
+}
+
 fn names_in(client: &Client, dir: &str) -> Vec<String> {
     let entries = client.read_dir(dir).expect("a directory can be read");
     entries.map(|entry| String::from_utf8(entry.expect("every page comes").name).expect("ASCII")).collect()
@@ -101,13 +107,12 @@ fn names_left(acknowledged: &[String]) -> BTreeSet<String> {
     left
 }
 
-#[test]
-fn every_acknowledged_name_survives_a_killed_metadata_server() {
+fn metadata_server_killed_under_changes(transports: [&str; 3]) {
     let mut cluster = Served::start(2);
     cluster.client(Transport::Auto).mkdir("/names", 0o755).expect("a directory");
     let start =
         |(index, transport)| Load::start(&cluster, "names", transport, &["/names", &format!("{index}")]);
-    let mut workers: Vec<_> = ["tcp", "shm", "tcp"].into_iter().enumerate().map(start).collect();
+    let mut workers: Vec<_> = transports.into_iter().enumerate().map(start).collect();
     for _ in 0..4 {
         workers.iter_mut().for_each(|worker| worker.wait_progress(50));
         cluster.crash("meta0");
@@ -124,6 +129,17 @@ fn every_acknowledged_name_survives_a_killed_metadata_server() {
             .stat(&format!("/names/{name}"), false)
             .unwrap_or_else(|error| panic!("{name} is listed: {error}"));
     }
+}
+
+#[test]
+fn every_acknowledged_name_survives_a_killed_metadata_server() {
+    metadata_server_killed_under_changes(["tcp", "shm", "tcp"]);
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter; tests/rdma.rs runs it in a guest that has one"]
+fn every_acknowledged_name_survives_a_killed_metadata_server_over_rdma() {
+    metadata_server_killed_under_changes(["rdma"; 3]);
 }
 
 #[test]

@@ -65,23 +65,21 @@ fn peak_bytes(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
 }
 
-#[test]
-fn a_list_of_a_million_pieces_takes_little_memory_on_both_sides() {
-    const PIECES: u64 = 1_000_000;
+fn long_list_takes_little_memory(pieces: u64, transports: &[Transport]) {
     const BYTES: u64 = 64;
     let cluster = Served::start(4);
-    let order = |factor: u64| (0..PIECES).map(move |at| at * factor % 1_000_003 % PIECES);
+    let order = |factor: u64| (0..pieces).map(move |at| at * factor % 1_000_003 % pieces);
     let list = |factor, room| {
         Regions::list(order(factor).map(|at| Extent::new(at * room, BYTES)).collect::<Vec<_>>())
     };
     // Factors without a common divisor with the prime; a few pieces come twice, so writes are from a constant.
     let (file_side, memory_side) = (list(7919, 2 * BYTES), list(104_729, BYTES + 8));
-    let mut memory = vec![7u8; (PIECES * (BYTES + 8)) as usize];
-    for transport in [Transport::Tcp, Transport::Shm] {
-        let client = cluster.client(transport);
+    let mut memory = vec![7u8; (pieces * (BYTES + 8)) as usize];
+    for transport in transports {
+        let client = cluster.client(*transport);
         let options = OpenOptions::new().read(true).write(true).create(true);
         let file = client.open("/million", &options).expect("open");
-        file.truncate(PIECES * 2 * BYTES).expect("extended");
+        file.truncate(pieces * 2 * BYTES).expect("extended");
         let pids: Vec<u32> =
             cluster.names().iter().map(|name| cluster.pid(name)).chain([std::process::id()]).collect();
         let before: Vec<u64> = pids.iter().map(|pid| peak_bytes(*pid)).collect();
@@ -97,4 +95,15 @@ fn a_list_of_a_million_pieces_takes_little_memory_on_both_sides() {
             assert!(grown < 64 * MIB, "{transport}: {grown} bytes");
         }
     }
+}
+
+#[test]
+fn a_list_of_a_million_pieces_takes_little_memory_on_both_sides() {
+    long_list_takes_little_memory(1_000_000, &[Transport::Tcp, Transport::Shm]);
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter; tests/rdma.rs runs it in a guest that has one"]
+fn a_long_list_takes_little_memory_on_both_sides_over_rdma() {
+    long_list_takes_little_memory(100_000, &[Transport::Rdma]);
 }

@@ -4,10 +4,13 @@
 //!   test bindings ... ok                    on this host, against the headers of rdma-core
 //!   test verbs ... ok (35 tests)       ┐
 //!   test transport ... ok (80 tests)   │
+//!   test whole-random ... ok           │     the whole system, servers and clients as processes
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘
 //!   test verbs-serves ... ok           ┐
-//!   test verbs-asks ... ok             ┴─   two guests on a link that loses packets: `pair`
+//!   test verbs-asks ... ok             │
+//!   test whole-serves ... ok           │
+//!   test whole-asks ... ok             ┴─   two guests on a link that loses packets: `pair`
 //! ```
 //!
 //! A new job is a line in [`alone`] (a program with arguments, environment and time), or one for each side in [`pair`]. Programs are built here and
@@ -17,6 +20,7 @@
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 use weft_tests::guest::{self, Job, Outcome, SERVER, SERVER_6, test_program};
+use weft_tests::weft_bin;
 
 /// Percent of the packets between two guests that are lost.
 const LOSS_PERCENT: u32 = 1;
@@ -35,12 +39,26 @@ fn alone() -> Vec<Job> {
             .env("WEFT_TEST_RDMA", SERVER)
             .env("WEFT_TEST_RDMA_6", SERVER_6),
         Job::new("transport", transport, &one_by_one).env("WEFT_TEST_RDMA", SERVER).seconds(600),
+        whole("random"),
+        whole("faults"),
+        whole("memory"),
         Job::new("verbs-flood", &verbs, &only(flood)).env("WEFT_TEST_RDMA_FLOOD", SERVER).may_starve(),
         Job::new("verbs-removal", &verbs, &only(removal))
             .env("WEFT_TEST_RDMA", SERVER)
             .env("WEFT_TEST_INTERFACE", "eth0")
             .may_starve(),
     ]
+}
+
+/// The tests of one file here that are for hosts with an adapter: servers and clients as processes, over RDMA.
+fn whole(file: &str) -> Job {
+    let weft = weft_bin().display().to_string();
+    // Other tests than those for two hosts.
+    let arguments = ["--ignored", "--test-threads", "1", "--skip", "another"];
+    Job::new(&format!("whole-{file}"), test_program("weft-tests", Some(file)), &arguments)
+        .env("WEFT_TEST_HOST", SERVER)
+        .env("WEFT_BIN", &weft)
+        .seconds(300)
 }
 
 /// Servers' and clients' jobs of two guests. Those at the same place in both run at the same time.
@@ -55,11 +73,25 @@ fn pair() -> (Vec<Job>, Vec<Job>) {
             .env("WEFT_TEST_PEER", &peer)
     };
     let many = |job: Job| job.env("WEFT_TEST_PINGS", "500").seconds(180);
+    let random = test_program("weft-tests", Some("random"));
+    let side = |name, test| {
+        Job::new(name, &random, &only(test))
+            .env("WEFT_TEST_SHARE", "/share")
+            .env("WEFT_TEST_HOST", SERVER)
+            .env("WEFT_BIN", &weft_bin().display().to_string())
+            .seconds(300)
+    };
     let servers = vec![
         many(serves("verbs-serves", "hosts_talk")),
+        side("whole-serves", "a_host_serves_another_one"),
         serves("verbs-misses", "a_host_that_vanishes_is_noticed"),
     ];
-    (servers, vec![many(asks("verbs-asks", "ping", 7171)), asks("verbs-vanishes", "vanish", 7172)])
+    let clients = vec![
+        many(asks("verbs-asks", "ping", 7171)),
+        side("whole-asks", "random_operations_on_another_host_match_a_local_directory"),
+        asks("verbs-vanishes", "vanish", 7172),
+    ];
+    (servers, clients)
 }
 
 /// The bindings are compared here, where a compiler is fast.
