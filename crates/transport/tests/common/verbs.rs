@@ -22,6 +22,10 @@ pub trait Hosts: Sized {
 
     /// What was asked of all adapters.
     fn counts(&self) -> Counts;
+
+    fn server_options() -> VerbsServerOptions {
+        VerbsServerOptions::default()
+    }
 }
 
 /// Two hosts with pretended adapters.
@@ -103,6 +107,11 @@ impl Hosts for Real {
         let endpoint = self.core.resolve(self.address, TrafficClass::default(), PATIENCE).unwrap();
         endpoint.device().counters().counts()
     }
+
+    fn server_options() -> VerbsServerOptions {
+        // Also of what real adapters make of a write of nothing.
+        VerbsServerOptions { keep_alive_ms: 20, ..VerbsServerOptions::default() }
+    }
 }
 
 /// `MECHANISM` 0 chooses, 1 to 3 always use one.
@@ -170,7 +179,7 @@ impl<H: Hosts, const MECHANISM: u8> Fixture for Verbs<H, MECHANISM> {
     type Link = VerbsLink<H::Fabric>;
 
     fn start() -> Self {
-        Verbs::with(H::make(), VerbsServerOptions::default())
+        Verbs::with(H::make(), H::server_options())
     }
 
     fn connect_unproven(&self) -> VerbsLink<H::Fabric> {
