@@ -1,9 +1,11 @@
 //! Figures of memory: servers that idle, servers with many clients, and client processes.
 
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::time::Duration;
 use weft_client::{Client, OpenOptions, Transport};
 use weft_layout::{Extent, Regions};
-use weft_tests::{Load, Served, resident_bytes, wait_until};
+use weft_tests::{Load, Served, expect_success, resident_bytes, wait_until, weft_bin};
 
 const MIB: u64 = 1 << 20;
 
@@ -106,4 +108,31 @@ fn a_list_of_a_million_pieces_takes_little_memory_on_both_sides() {
 #[ignore = "needs an RDMA adapter; tests/rdma.rs runs it in a guest that has one"]
 fn a_long_list_takes_little_memory_on_both_sides_over_rdma() {
     long_list_takes_little_memory(100_000, &[Transport::Rdma]);
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter; tests/rdma.rs runs it in a guest that has one"]
+fn who_may_lock_little_memory_moves_all_data_over_rdma() {
+    const BYTES: usize = 24 << 20;
+    let cluster = Served::start(2);
+    cluster.client(Transport::Rdma).mkdir("/open", 0o777).expect("a directory");
+    let file = cluster.scratch().join("file");
+    let data: Vec<u8> = (0..BYTES).map(|at| (at / 4096 * 31 + at) as u8).collect();
+    std::fs::write(&file, &data).expect("written");
+    let copies = cluster.scratch().join("copies");
+    std::fs::create_dir(&copies).expect("a directory");
+    std::fs::set_permissions(&copies, std::fs::Permissions::from_mode(0o777)).expect("for everybody");
+    // As an ordinary user, with the usual limit of 8 MiB.
+    let copy = |from: &str, to: &str| {
+        let mut command = Command::new("prlimit");
+        command.args(["--memlock=8388608:8388608", "setpriv", "--reuid=65534", "--regid=65534"]);
+        command.args(["--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]);
+        command.arg(weft_bin()).args(["cp", from, to]);
+        let key = std::fs::read_to_string(cluster.key_file()).expect("a key");
+        command.env("WEFT_KEY", key.trim()).env("WEFT_TRANSPORT", "rdma").env("HOME", &copies);
+        expect_success("weft cp", &command.output().expect("it can be run"));
+    };
+    copy(&file.to_string_lossy(), &cluster.at("/open/file"));
+    copy(&cluster.at("/open/file"), &copies.join("back").to_string_lossy());
+    assert!(std::fs::read(copies.join("back")).expect("it can be read") == data, "other data came back");
 }

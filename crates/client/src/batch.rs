@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft_transport::{Bulk, Completion};
+use weft_transport::{Bulk, Completion, LinkError};
 use weft_wire::{Header, Op, Request, Status, Wire, flags};
 
 use crate::error::{Error, ErrorKind};
@@ -158,7 +158,11 @@ impl Call {
             }
             Err(NotSent::Refused(error)) => {
                 let server = inner.session().server(self.server).describe(Some(lane));
-                let error = Error::new(self.op.name(), ErrorKind::Invalid, error.to_string());
+                let kind = match &error {
+                    LinkError::Register { source, .. } => ErrorKind::Local(source.errno()),
+                    _ => ErrorKind::Invalid,
+                };
+                let error = Error::new(self.op.name(), kind, error.to_string());
                 self.state = State::Done(Err(error.at_server(server)));
             }
             Err(NotSent::Failed(failure)) => {

@@ -4,6 +4,8 @@ use std::io;
 
 use weft_wire::{Header, HeaderError};
 
+use crate::registration::PinError;
+
 /// Why the bytes of a stream are not messages that may be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
@@ -114,6 +116,14 @@ pub enum LinkError {
         /// How long the client waited.
         timeout_ms: u64,
     },
+    /// The memory of a request cannot be made known to the adapter.
+    #[error("a request to {peer} cannot be sent: {source}")]
+    Register {
+        /// The server.
+        peer: String,
+        /// Why not.
+        source: Box<PinError>,
+    },
     /// A local resource is missing.
     #[error("cannot {what}: {source}")]
     Local {
@@ -137,6 +147,7 @@ impl LinkError {
             | LinkError::TooLarge { .. }
             | LinkError::Memory(_)
             | LinkError::Request { .. }
+            | LinkError::Register { .. }
             | LinkError::Local { .. } => false,
         }
     }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use weft_transport::registration::{PinError, RegistrationCost};
 use weft_transport::{Link, LinkError};
 use weft_transport::{VerbsClient, VerbsDeviceStatus, VerbsOptions, VerbsStatus};
-use weft_verbs::{Fabric, RdmaCore, VerbsError};
+use weft_verbs::{Fabric, RdmaCore};
 
 use crate::fork::{self, PerProcess};
 
@@ -89,17 +89,7 @@ impl<F: Fabric> Adapters for Over<F> {
 
 impl Refusal {
     fn of(error: &PinError) -> Refusal {
-        let errno = match error {
-            PinError::Overflow | PinError::Segment(_) => libc::EINVAL,
-            PinError::NotMapped { .. } => libc::EFAULT,
-            PinError::Limit(_) => libc::ENOMEM,
-            PinError::ArenaExists(_) => libc::EEXIST,
-            PinError::Device(VerbsError::Register { source, .. }) => {
-                source.raw_os_error().unwrap_or(libc::EIO)
-            }
-            PinError::Forked | PinError::Device(_) => libc::EIO,
-        };
-        Refusal { errno, text: error.to_string() }
+        Refusal { errno: error.errno(), text: error.to_string() }
     }
 }
 

@@ -172,6 +172,22 @@ pub enum PinError {
     Device(#[from] VerbsError),
 }
 
+impl PinError {
+    /// As an error number of the system.
+    pub fn errno(&self) -> i32 {
+        match self {
+            PinError::Overflow | PinError::Segment(_) => libc::EINVAL,
+            PinError::NotMapped { .. } => libc::EFAULT,
+            PinError::Limit(_) => libc::ENOMEM,
+            PinError::ArenaExists(_) => libc::EEXIST,
+            PinError::Device(VerbsError::Register { source, .. }) => {
+                source.raw_os_error().unwrap_or(libc::EIO)
+            }
+            PinError::Forked | PinError::Device(_) => libc::EIO,
+        }
+    }
+}
+
 /// Registered memory, by addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PinnedRegion {

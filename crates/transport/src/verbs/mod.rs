@@ -40,6 +40,7 @@ mod envelope;
 mod keys;
 mod link;
 mod listen;
+mod locked;
 mod memory;
 mod schedule;
 mod thread;

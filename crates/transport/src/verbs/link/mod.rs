@@ -32,6 +32,7 @@ use super::assembly::Assembler;
 use super::client::{Adapter, VerbsOptions, connect_error};
 use super::credits::{Credits, WINDOW_MIN};
 use super::envelope::{Accepting, Asking, FastBuffers, MESSAGE_BYTES};
+use super::locked;
 use super::memory::Slots;
 use super::{FAST_BYTES, RECEIVE};
 use crate::error::{FrameError, LinkError};
@@ -392,6 +393,10 @@ impl<F: Fabric> Link for VerbsLink<F> {
 
     fn wants_write(&self) -> bool {
         false
+    }
+
+    fn bulk_bytes_max(&self) -> u64 {
+        locked::share_bytes_max()
     }
 
     fn credits(&self) -> u16 {

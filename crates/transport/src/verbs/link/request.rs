@@ -1,7 +1,5 @@
 //! Requests: which mechanism, and what it needs.
 
-use std::io;
-
 use weft_verbs::{Device, Fabric, MemoryPiece};
 use weft_wire::limits::MESSAGE_DATA_BYTES_MAX;
 use weft_wire::messages::{MemoryRun, RemoteKey};
@@ -203,10 +201,8 @@ impl<F: Fabric> Inner<F> {
             None => {
                 // SAFETY: as the caller promises.
                 let pinned = unsafe { self.adapter.cache.pin(&memory.runs, &memory.allocations, write) };
-                pinned.map_err(|error| {
-                    let source = io::Error::other(error.to_string());
-                    LinkError::Local { what: "register memory with the RDMA adapter", source }
-                })?
+                pinned
+                    .map_err(|error| LinkError::Register { peer: self.peer.clone(), source: error.into() })?
             }
         };
         let regions: Vec<RemoteKey> = pinned
