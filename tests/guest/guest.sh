@@ -12,11 +12,12 @@
 #
 # A job is a bash script of the host, run as root; its output and its status are this program's (of a pair: the client's; a failed
 # server fails both). In a guest, the host's files are the root: programs that were built here run there as they are. What a guest
-# changes is gone with it, but for /share. /tmp, /run, /dev/shm and /share are its own: keep jobs elsewhere.
+# changes is gone with it, but for /share. /tmp, /run, /dev/shm and /share are its own: keep programs elsewhere, or in this repository.
 #
 # Everything that is kept is in target/guest. Another kernel: remove it.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+repository=$(cd "$here/../.." && pwd)
 kept=${WEFT_GUEST_DIR:-$here/../../target/guest}
 
 # Modules that guests may load; they and what they need are kept of the kernel's package. The rest would be fifty times as much.
@@ -145,7 +146,7 @@ boot() { # NAME ADDRESS_NUMBER CPUS NETWORK JOB
         -nodefaults -no-user-config -no-reboot -display none -serial stdio \
         -kernel "$kept/kernel/boot/vmlinuz-$version" -initrd "$kept/initrd.gz" \
         -append "console=ttyS0 quiet loglevel=4 panic=-1 net.ifnames=0 mitigations=off audit=0 apparmor=0 \
-weft.name=$name weft.number=$number weft.loss=$loss weft.modules=$kept/kernel/lib/modules" \
+weft.name=$name weft.number=$number weft.loss=$loss weft.modules=$kept/kernel/lib/modules weft.here=$repository" \
         -virtfs "local,path=/,mount_tag=host,security_model=none,readonly=on,multidevs=remap" \
         -virtfs "local,path=$share,mount_tag=share,security_model=none" \
         -object rng-random,id=random,filename=/dev/urandom -device virtio-rng-pci,rng=random \
