@@ -44,8 +44,8 @@ figure registration-costs registration-costs --runs 3 --rounds 5 --pages 1024
 figure group-registration group-registration --runs 3
 figure small small --transport rdma --runs 1 --rounds 10 --size 128,4K,16K,64K --counters
 figure bulk bulk --transport rdma --runs 1 --rounds 1 --bytes 8M --unit 64K,1M,8M --counters
-figure subarray subarray --transport rdma --runs 1 --rounds 2 --array 512,1024 --counters
-figure subarray-tile subarray --tile --transport rdma --runs 1 --rounds 1 --counters
+figure subarray subarray --transport rdma --runs 1 --rounds 2 --array 1024,2048 --counters
+figure subarray-tile subarray --tile 256x192 --transport rdma --runs 1 --rounds 1 --counters
 exit $failed
 JOB
 }

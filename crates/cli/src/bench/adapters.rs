@@ -1,7 +1,8 @@
 //! What RDMA adapters were asked during a measurement, on both sides.
 
-use super::figure::Amounts;
+use super::figure::{self, Amounts, Took};
 use super::worker::Done;
+use crate::output;
 use std::collections::BTreeMap;
 use weft_client::Client;
 use weft_wire::messages::StatusReply;
@@ -66,10 +67,9 @@ impl Asked {
         add(&mut self.server, counts);
     }
 
-    /// For each of so many transfers of the clients and, with those that only they counted, of the servers.
-    pub fn divided(mut self, client: f64, server: f64) -> Asked {
-        self.client.values_mut().for_each(|amount| *amount /= client.max(1.0));
-        self.server.values_mut().for_each(|amount| *amount /= server.max(1.0));
+    /// For each of so many transfers.
+    pub fn divided(mut self, transfers: f64) -> Asked {
+        self.client.values_mut().chain(self.server.values_mut()).for_each(|amount| *amount /= transfers);
         self
     }
 
@@ -89,6 +89,43 @@ const LEVELS: [&str; 5] =
 
 /// Counters that say how often somebody looked, and nothing about the work.
 const QUIET: [&str; 1] = ["polls"];
+
+/// Counters that are printed, for each side in this order: the others say the same in other words. JSON has all.
+const PRINTED: [&str; 16] = [
+    "inline requests",
+    "fast requests",
+    "remote requests",
+    "sends",
+    "writes immediate",
+    "writes",
+    "reads",
+    "binds",
+    "doorbells",
+    "completions",
+    "wakeups",
+    "registrations",
+    "registered pages",
+    "sent bytes",
+    "read bytes",
+    "copied bytes",
+];
+
+/// One line for each transfer, with what either side asked.
+pub fn table(all: &[Took]) -> comfy_table::Table {
+    let side = |took: &Took, side: &str| {
+        let amount = |name: &&'static str| {
+            let name: &'static str = name;
+            Some((name, *took.amounts.get(&format!("{side} {name}"))?))
+        };
+        let text = |(name, amount): (&str, f64)| format!("{} {name}", figure::count(amount));
+        PRINTED.iter().filter_map(amount).map(text).collect::<Vec<_>>().join(", ")
+    };
+    let mut table = output::table(&["", "clients", "servers"], &[]);
+    for took in all {
+        table.add_row([took.what.clone(), side(took, "client"), side(took, "server")]);
+    }
+    table
+}
 
 fn add(sum: &mut BTreeMap<String, f64>, counts: &Counts) {
     for (name, count) in counts {
@@ -110,9 +147,20 @@ mod tests {
         let now = counts(&[("sends", 25), ("reads", 2), ("sent_bytes", 40), ("polls", 9)]);
         let mut asked = Asked::default();
         asked.add_client(&since(&now, &before));
-        asked.add_server(&counts(&[("writes", 22)]));
-        let amounts = asked.divided(10.0, 11.0).amounts();
-        let expected = [("client sends", 2.0), ("client sent bytes", 4.0), ("server writes", 2.0)];
+        asked.add_server(&counts(&[("writes", 20), ("receives", 5)]));
+        let amounts = asked.divided(10.0).amounts();
+        let expected = [
+            ("client sends", 2.0),
+            ("client sent bytes", 4.0),
+            ("server writes", 2.0),
+            ("server receives", 0.5),
+        ];
         assert_eq!(amounts, expected.map(|(name, amount)| (name.to_string(), amount)).into());
+        let took = Took { what: "one".into(), amounts };
+        let table = table(&[took]).to_string();
+        assert!(
+            table.contains("2 sends") && table.contains("2 writes") && !table.contains("receives"),
+            "{table}"
+        );
     }
 }

@@ -7,6 +7,7 @@
 //! ```
 
 use super::CommonArgs;
+use super::adapters;
 use super::chart::{self, Chart, Marks};
 use super::report::{self, Head, median, number};
 use crate::output;
@@ -91,9 +92,12 @@ pub struct Figure {
     pub took_of: String,
     /// What it took.
     pub took: Vec<Took>,
+    /// What adapters were asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub asked: Vec<Took>,
     /// Whether that is printed as well.
     #[serde(skip)]
-    pub prints_took: bool,
+    pub prints_asked: bool,
     /// What the paper says.
     pub paper: Vec<String>,
     /// What was not measured and why, and how to read the rest.
@@ -129,7 +133,8 @@ impl Figure {
             panels: Vec::new(),
             took_of: String::new(),
             took: Vec::new(),
-            prints_took: true,
+            asked: Vec::new(),
+            prints_asked: false,
             paper: paper.iter().map(|text| text.to_string()).collect(),
             notes: Vec::new(),
         }
@@ -150,7 +155,12 @@ impl Figure {
             output::print_table(&panel.table())?;
             output::print_line("")?;
         }
-        if self.prints_took && !self.took.is_empty() {
+        if self.prints_asked && !self.asked.is_empty() {
+            output::print_line("What RDMA adapters were asked, for each transfer of all processes")?;
+            output::print_table(&adapters::table(&self.asked))?;
+            output::print_line("")?;
+        }
+        if !self.took.is_empty() {
             output::print_line(&self.took_of)?;
             output::print_table(&took_table(&self.took))?;
             output::print_line("")?;
@@ -173,7 +183,10 @@ impl Figure {
         let is_row = self.panels.iter().all(|panel| panel.places.len() > 2);
         Chart {
             title: self.title.clone(),
-            subtitle: format!("Medians of {runs} runs. {}", self.notes.first().map_or("", String::as_str)),
+            subtitle: format!(
+                "Medians of {runs} runs. {}",
+                self.notes.first().map_or("", |note| head_of(note))
+            ),
             unit: self.unit.to_string(),
             marks: if is_row { Marks::Lines } else { Marks::Bars },
             panels: self.panels.iter().map(panel).collect(),
@@ -182,7 +195,7 @@ impl Figure {
 }
 
 /// What it took, side by side. Columns of what is nothing everywhere are left out.
-pub fn took_table(all: &[Took]) -> comfy_table::Table {
+fn took_table(all: &[Took]) -> comfy_table::Table {
     let amounts = all.iter().flat_map(|took| &took.amounts).filter(|(_, amount)| **amount != 0.0);
     let mut names: Vec<&str> = amounts.map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
@@ -209,8 +222,13 @@ impl Panel {
     }
 }
 
+/// What a note is about, without the reason behind it.
+fn head_of(note: &str) -> &str {
+    note.split(": ").next().unwrap_or(note)
+}
+
 /// Whole numbers as such.
-fn count(amount: f64) -> String {
+pub fn count(amount: f64) -> String {
     if amount.fract() == 0.0 { format!("{amount:.0}") } else { number(amount) }
 }
 

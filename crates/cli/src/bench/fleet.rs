@@ -57,14 +57,17 @@ impl Fleet {
         Ok(Phase { seconds, cpu_s: done.iter().map(|one| one.cpu_s).sum(), done })
     }
 
-    /// Has each worker do its task, all at once.
-    pub fn run(&mut self, tasks: &[Task]) -> Result<Phase> {
+    /// Has each worker prepare its task, all at once.
+    pub fn prepare_all(&mut self, tasks: &[Task]) -> Result<()> {
         for (worker, task) in self.workers.iter_mut().zip(tasks) {
             worker.tell(task)?;
         }
-        for worker in &mut self.workers[..tasks.len()] {
-            worker.hear::<String>()?;
-        }
+        self.workers[..tasks.len()].iter_mut().try_for_each(|worker| worker.hear::<String>().map(drop))
+    }
+
+    /// Has each worker do its task, all at once.
+    pub fn run(&mut self, tasks: &[Task]) -> Result<Phase> {
+        self.prepare_all(tasks)?;
         self.go(0..tasks.len())
     }
 

@@ -1,7 +1,8 @@
 //! Rows of results, as a table and as JSON.
 
 use super::CommonArgs;
-use super::figure::{self, Took};
+use super::adapters;
+use super::figure::Took;
 use crate::output;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -134,7 +135,7 @@ impl Report {
             return Ok(());
         }
         output::print_line("\nWhat RDMA adapters were asked, in the last repetition")?;
-        output::print_table(&figure::took_table(&self.took))
+        output::print_table(&adapters::table(&self.took))
     }
 }
 

@@ -7,14 +7,15 @@
 //!                         ········      contiguous          as many bytes in one piece: the most that can be had
 //! ```
 //!
-//! Over RDMA, rows must be registered: each by itself for every transfer (*multiple reg*), in groups for every transfer (*one reg*), or
-//! long before (*no reg*). Over shared memory and TCP nothing is registered; memory from weft_mem_alloc is the servers' own too.
+//! Over RDMA, rows must be registered: each by itself for every transfer (*multiple reg*; rows whose pages touch, up to 1024², are one
+//! all the same), in groups for every transfer (*one reg*), or long before (*no reg*). Over shared memory and TCP nothing is registered; memory from weft_mem_alloc is the servers' own too.
 
 use super::access::method::How;
 use super::access::pattern::{Pattern, Side};
 use super::repeated::task::Moving;
 use super::repeated::{self, Contender, Measure, Place, Plan, RepeatedArgs};
 use super::shared_file::Transport;
+use super::tile::parse_tile;
 use anyhow::Result;
 
 /// The quarter of a square array of integers between one client and one I/O server, by scheme; or, with --tile, tiles of a frame with 64-byte
@@ -24,9 +25,10 @@ pub struct Args {
     /// Rows and columns of an array, even [default: 512, 1024, 2048, 4096].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(2..=32768))]
     array: Vec<u64>,
-    /// Tiles instead, with and without hints about allocations.
-    #[arg(long, conflicts_with = "array")]
-    tile: bool,
+    /// Tiles of this size instead, with and without hints about allocations [default of the size: 1024x768].
+    #[arg(long, value_name = "COLUMNSxROWS", conflicts_with = "array", num_args = 0..=1, default_missing_value = "1024x768",
+          value_parser = parse_tile)]
+    tile: Option<[u64; 2]>,
     #[command(flatten)]
     repeated: RepeatedArgs,
 }
@@ -41,7 +43,7 @@ const KNOWN: &str = "rdma-mechanism=remote";
 
 /// Measures.
 pub fn run(args: Args) -> Result<()> {
-    let plan = if args.tile { tile() } else { quarters(&args.array) };
+    let plan = args.tile.map_or_else(|| quarters(&args.array), tile);
     repeated::run(plan, &args.repeated)
 }
 
@@ -109,7 +111,7 @@ fn streams(transport: &'static str) -> Vec<Contender> {
     }
 }
 
-fn tile() -> Plan {
+fn tile([columns, rows]: [u64; 2]) -> Plan {
     let hinted = Moving { with_hint: true, ..Moving::by(How::List) };
     let rdma = |name| Contender::new(name, Transport::Rdma);
     Plan {
@@ -121,8 +123,8 @@ fn tile() -> Plan {
             name: "64 B".into(),
             pattern: Pattern::Tile {
                 grid: [2, 2],
-                rows: 768,
-                columns: 1024,
+                rows,
+                columns,
                 element_bytes: 64,
                 memory: Side::Noncontiguous,
             },
@@ -143,7 +145,7 @@ fn tile() -> Plan {
             "IB figure 14 (a graph without numbers) and 6.8: with a hint 6 registrations instead of 768 for each process, 5 of them cached; \
              85 % more bandwidth for reads and 71 % for writes.",
         ],
-        parameters: serde_json::json!({ "clients": 4, "io_servers": 4, "rows": 768, "columns": 1024 }),
+        parameters: serde_json::json!({ "clients": 4, "io_servers": 4, "rows": rows, "columns": columns }),
     }
 }
 
@@ -153,7 +155,7 @@ mod tests {
 
     #[test]
     fn every_scheme_has_a_name_of_its_own() {
-        for plan in [quarters(&[]), tile()] {
+        for plan in [quarters(&[]), tile([1024, 768])] {
             let mut names: Vec<_> = plan.contenders.iter().map(|one| one.name).collect();
             names.sort_unstable();
             names.dedup();

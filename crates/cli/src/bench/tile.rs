@@ -55,7 +55,8 @@ pub fn run(args: Args) -> Result<()> {
     access::run(bench, &args.access)
 }
 
-fn parse_tile(text: &str) -> Result<[u64; 2], String> {
+/// Reads `COLUMNSxROWS`.
+pub fn parse_tile(text: &str) -> Result<[u64; 2], String> {
     let numbers =
         text.split_once('x').and_then(|(columns, rows)| Some([columns.parse().ok()?, rows.parse().ok()?]));
     match numbers {

@@ -3,7 +3,7 @@
 
 use super::access::method::Counters;
 use super::access::task::AccessTask;
-use super::adapters::Counts;
+use super::adapters::{self, Counts};
 use super::repeated::task::Repeated;
 use super::report::percentile;
 use crate::session::{ConnectArgs, Session, at};
@@ -282,10 +282,12 @@ impl State {
         let data = self.block_memory(&client, block.bytes, memory)?;
         fill(data, block.offset);
         ready(String::new())?;
-        measure(|| {
+        let before = adapters::of_client(&client);
+        let done = measure(|| {
             file.write_at(data, block.offset)?;
             Ok(())
-        })
+        })?;
+        Ok(Done { adapter: adapters::since(&adapters::of_client(&client), &before), ..done })
     }
 
     fn read(
@@ -301,10 +303,12 @@ impl State {
         let data = self.block_memory(&client, block.bytes, memory)?;
         data.fill(0);
         ready(String::new())?;
-        measure(|| match file.read_at(data, block.offset)? {
+        let before = adapters::of_client(&client);
+        let done = measure(|| match file.read_at(data, block.offset)? {
             got if got == data.len() => Ok(()),
             got => bail!("{}: the file ends at {}", path.display(), block.offset + got as u64),
-        })
+        })?;
+        Ok(Done { adapter: adapters::since(&adapters::of_client(&client), &before), ..done })
     }
 }
 

@@ -1,8 +1,8 @@
 //! Figures of noncontiguous access: medians side by side, ratios, what the servers did, and whether the choice was right.
 
-use super::super::adapters::Asked;
+use super::super::adapters::{self, Asked};
 use super::super::chart::{Chart, Marks, Panel, Series};
-use super::super::figure::{Amounts, Took, took_table};
+use super::super::figure::{Amounts, Took};
 use super::super::report::{Head, median, number};
 use super::super::shared_file::Transport;
 use super::method::{Counters, How, Way};
@@ -209,7 +209,7 @@ pub fn print(contests: &[Contest], methods: &[How], counters: bool) -> Result<()
         let asked = asked(contests);
         if !asked.is_empty() {
             output::print_line("\nWhat RDMA adapters were asked, in the last repetition")?;
-            output::print_table(&took_table(&asked))?;
+            output::print_table(&adapters::table(&asked))?;
         }
     }
     let summary = Summary::of(contests);

@@ -44,6 +44,8 @@ pub struct Repeated {
     pub rounds: u32,
 }
 
+/// Memory begins with a page, so that rows of whole pages touch no others.
+const PAGE_BYTES: usize = 4096;
 /// Each byte that a file has here is from this write.
 const SALT: u64 = 7;
 
@@ -57,8 +59,9 @@ impl Repeated {
         let mut arena: Option<Arena> = None;
         let memory: &mut [u8] = match self.memory {
             Memory::Any => {
-                owned.resize(program.memory_bytes as usize, 0);
-                &mut owned
+                owned.resize(program.memory_bytes as usize + PAGE_BYTES, 0);
+                let begin = owned.as_ptr().align_offset(PAGE_BYTES);
+                &mut owned[begin..][..program.memory_bytes as usize]
             }
             Memory::Alloc => {
                 let arena = arena.insert(client.alloc(program.memory_bytes as usize)?);
