@@ -426,3 +426,45 @@ fn nothing_needs_root() {
     signal(child.id(), libc::SIGTERM);
     assert!(child.wait().expect("a child can be waited for").success());
 }
+
+/// Benchmarks over RDMA measure what is there, say why not the rest, and draw it: here against a cluster that has none.
+#[test]
+fn measurements_say_what_they_left_out() {
+    let cluster = Cluster::start(1);
+    let dir = temporary_dir();
+    let (dir_text, svg) = (text(dir.path()).to_string(), dir.path().join("figure.svg"));
+    let url = cluster.url().to_string();
+    let run = |arguments: &[&str]| {
+        let common = ["--runs", "1", "--dir", &dir_text, "--svg", text(&svg), "--json"];
+        let said = json(&cluster, &[&["bench"], arguments, &common].concat());
+        assert!(fs::read_to_string(&svg).expect("a picture").starts_with("<svg"));
+        said
+    };
+    let few = ["--rounds", "2", "--url", &url];
+    for bench in [
+        &["small", "--size", "4K"][..],
+        &["bulk", "--bytes", "1M", "--unit", "256K"],
+        &["subarray", "--array", "64"],
+    ] {
+        let said = run(&[bench, &few].concat());
+        let panels = said["panels"].as_array().expect("panels");
+        assert_eq!(panels.len(), 2, "writes and reads");
+        let names: Vec<_> = panels[0]["lines"]
+            .as_array()
+            .expect("lines")
+            .iter()
+            .map(|line| line["name"].to_string())
+            .collect();
+        for transport in ["tcp", "shm"] {
+            assert!(names.iter().any(|name| name.contains(transport)), "{bench:?}: {names:?}");
+        }
+        assert!(
+            said["notes"][0].as_str().expect("a note").starts_with("Not measured over rdma: "),
+            "{}",
+            said["notes"]
+        );
+    }
+    let said = run(&["group-registration"]);
+    let registrations = |at: usize| said["took"][at]["amounts"]["registrations"].as_f64();
+    assert_eq!((0..4).map(registrations).collect::<Vec<_>>(), [0.0, 1024.0, 1.0, 11.0].map(Some));
+}

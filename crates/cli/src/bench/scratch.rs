@@ -199,7 +199,7 @@ impl Testbed {
     ) -> Result<(Testbed, Vec<(Transport, String)>)> {
         let mut without: Vec<(Transport, String)> = Vec::new();
         let mut address = None;
-        if url.is_none() && transports.contains(&Transport::Rdma) {
+        if transports.contains(&Transport::Rdma) {
             match adapter::first() {
                 Ok(adapter) => address = Some(adapter.address),
                 Err(reason) => without.push((Transport::Rdma, reason)),
@@ -213,8 +213,7 @@ impl Testbed {
             if without.iter().any(|(other, _)| other == transport) {
                 continue;
             }
-            let client = Session::new(&ConnectArgs::default()).client(&testbed.url(transport.name()));
-            if let Err(error) = client {
+            if let Err(error) = reach_all(&testbed.url(transport.name())) {
                 without.push((*transport, format!("{error:#}")));
             }
         }
@@ -265,4 +264,10 @@ impl Drop for Testbed {
 /// A scratch directory as the options want it.
 pub fn scratch(common: &CommonArgs, bytes: u64) -> Result<Scratch> {
     Scratch::new(common.dir.as_deref(), bytes)
+}
+
+/// Asks every server by the URL's transport.
+fn reach_all(url: &str) -> Result<()> {
+    let client = Session::new(&ConnectArgs::default()).client(url)?;
+    client.server_status(false).into_iter().try_for_each(|(_, answer)| Ok(answer.map(drop)?))
 }
