@@ -349,12 +349,16 @@ suite! {
     verbs_fast: crate::common::Verbs<crate::common::Pretended, 2>;
     verbs_remote: crate::common::Verbs<crate::common::Pretended, 3>;
     verbs_shuffled: crate::common::Verbs<crate::common::Shuffled, 0>;
+    verbs_without_windows: crate::common::Verbs<crate::common::Pretended, 4>;
+    verbs_remote_without_windows: crate::common::Verbs<crate::common::Pretended, 7>;
+    verbs_shuffled_remote: crate::common::Verbs<crate::common::Shuffled, 3>;
+    verbs_shuffled_without_windows: crate::common::Verbs<crate::common::Shuffled, 7>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
     rdma: crate::common::Verbs<crate::common::Real, 0>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
-    rdma_inline: crate::common::Verbs<crate::common::Real, 1>;
+    rdma_inline: crate::common::Verbs<crate::common::Real, 5>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
-    rdma_fast: crate::common::Verbs<crate::common::Real, 2>;
+    rdma_fast: crate::common::Verbs<crate::common::Real, 6>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
     rdma_remote: crate::common::Verbs<crate::common::Real, 3>;
 }

@@ -8,3 +8,5 @@ mod counts;
 mod hostile;
 #[path = "verbs/raw.rs"]
 mod raw;
+#[path = "verbs/windows.rs"]
+mod windows;

@@ -144,7 +144,8 @@ pub trait Registration: Send + Sync + 'static {
 }
 
 /// A key for peers of its own for a part of a registration. It is bound again only after its last key was invalidated, and not
-/// at all after a bind or invalidation that did not end well: then nobody knows which key it has.
+/// at all after a bind or invalidation that did not end well: then nobody knows which key it has. It ends before the endpoint that
+/// it is bound on: not every adapter ends a queue pair with windows.
 pub trait Window: Send + Sync + 'static {
     /// The key that the next [`Work::Bind`] of this window makes valid; it changes with every bind.
     fn next_key(&mut self) -> u32;
@@ -249,8 +250,8 @@ pub trait Endpoint: Send + 'static {
     /// [`VerbsError::Post`]: the queue is full, a piece too much, or the connection gone.
     ///
     /// # Safety
-    /// The local pieces, and the windows and registrations of binds, are live and (for reads) nobody else's until the end of
-    /// the work is known.
+    /// The local pieces, and the registrations of binds, are live and (for reads) nobody else's until the end of the work is
+    /// known; the windows of binds until then or [`Endpoint::disconnect`].
     unsafe fn post_send(&mut self, chain: &[SendWork<'_>]) -> Result<(), VerbsError>;
 
     /// Adds receives to the endpoint's own queue; none with [`Receives::Shared`].

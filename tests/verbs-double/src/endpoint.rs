@@ -383,6 +383,9 @@ impl Drop for PretendEndpoint {
         state.refuse_asking(self.number, &[]);
         state.say_goodbye(self.number);
         state.ends.remove(&self.number);
+        if state.memory.has_windows(self.number) {
+            state.complaints.push(format!("queue pair {} ended with windows bound on it", self.number));
+        }
         state.run();
         self.network.tell();
     }

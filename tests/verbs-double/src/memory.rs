@@ -204,6 +204,12 @@ impl Memory {
         base
     }
 
+    /// Whether windows are bound on a queue pair.
+    pub(crate) fn has_windows(&self, queue_pair: u32) -> bool {
+        let bound = |window: &WindowState| window.bound.as_ref().map(|bound| bound.queue_pair);
+        self.windows.values().any(|window| bound(window) == Some(queue_pair))
+    }
+
     pub(crate) fn remove_window(&mut self, base: u32) {
         self.windows.remove(&base);
     }

@@ -203,7 +203,7 @@ pub struct RdmaAdapter {
     pub foreign: String,
     /// Pieces of memory that it gathers or scatters in one piece of work.
     pub pieces_max: usize,
-    /// Whether it has memory windows.
+    /// Whether servers get at memory by windows, whose keys end with each request.
     pub windows: bool,
     /// The registration cache: what it did, and what it holds.
     pub registrations: Vec<(&'static str, u64)>,
@@ -219,7 +219,7 @@ impl RdmaAdapter {
             link_layer: device.limits.link_layer.to_string(),
             foreign: stats.foreign.clone(),
             pieces_max: device.limits.send_pieces_max,
-            windows: device.limits.windows,
+            windows: device.windows,
             registrations: vec![
                 ("entries", stats.entries),
                 ("bytes", stats.bytes),

@@ -125,6 +125,8 @@ pub struct RdmaOptions {
     pub registration_cost_ns: Option<(u64, u64)>,
     /// Check every hit of the registration cache against the system. Slow: for finding faults.
     pub verify: bool,
+    /// Servers get at memory by keys that end with each request, where the adapter has memory windows.
+    pub windows: bool,
     /// What the network is told.
     pub tos: RdmaTos,
 }
@@ -141,6 +143,7 @@ impl Default for RdmaOptions {
             foreign: ForeignMemory::Watched,
             registration_cost_ns: None,
             verify: registration.verify,
+            windows: connection.windows,
             tos: RdmaTos::default(),
         }
     }
@@ -148,7 +151,7 @@ impl Default for RdmaOptions {
 
 impl RdmaOptions {
     /// Names of the options.
-    pub const NAMES: [&str; 9] = [
+    pub const NAMES: [&str; 10] = [
         "mechanism",
         "inline-bytes",
         "fast-bytes",
@@ -157,6 +160,7 @@ impl RdmaOptions {
         "foreign",
         "cost",
         "verify",
+        "windows",
         "tos",
     ];
 
@@ -183,6 +187,7 @@ impl RdmaOptions {
                 RdmaMechanism::Fast => Some(Mechanism::Fast),
                 RdmaMechanism::Remote => Some(Mechanism::Remote),
             },
+            windows: self.windows,
             ..VerbsOptions::default()
         }
     }
@@ -226,6 +231,7 @@ impl RdmaOptions {
             "foreign" => self.foreign = value.parse()?,
             "cost" => self.registration_cost_ns = Some(cost(value)?),
             "verify" => self.verify = switch(value)?,
+            "windows" => self.windows = switch(value)?,
             "tos" => self.tos = value.parse()?,
             _ => return Err(format!("there is no RDMA option `{name}` ({})", RdmaOptions::NAMES.join(", "))),
         }
@@ -283,7 +289,7 @@ mod tests {
         options
             .set_all(
                 "mechanism=fast, inline-bytes=1K,fast-bytes=64K,cache-bytes=1G,cache-entries=7,\
-                 foreign=not-cached,cost=770:7420,verify=on,tos=1:2:3:4",
+                 foreign=not-cached,cost=770:7420,verify=on,windows=off,tos=1:2:3:4",
             )
             .unwrap();
         let tos = RdmaTos { metadata: 1, small: 2, bulk: 3, background: 4 };
@@ -296,6 +302,7 @@ mod tests {
             foreign: ForeignMemory::NotCached,
             registration_cost_ns: Some((770, 7420)),
             verify: true,
+            windows: false,
             tos,
         };
         assert_eq!(options, expected);

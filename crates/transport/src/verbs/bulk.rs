@@ -243,7 +243,7 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
             }
             return self
                 .conn
-                .send_message(self.header.data(share_offset, bytes), &[], data, Vec::new())
+                .send_message(self.header.data(share_offset, bytes), &[], data, Vec::new(), None)
                 .await;
         };
         self.check(share_offset, bytes)?;

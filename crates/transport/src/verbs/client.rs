@@ -39,6 +39,9 @@ pub struct VerbsOptions {
     pub sends: u16,
     /// Fast RDMA buffers of the link's own, 72 KiB each.
     pub fast_buffers: u16,
+    /// Servers get at memory by keys that end with each request, where the adapter has memory windows. Registrations are shared: what
+    /// the first link over an adapter says holds for all.
+    pub windows: bool,
 }
 
 impl Default for VerbsOptions {
@@ -53,6 +56,7 @@ impl Default for VerbsOptions {
             receives: CLIENT_RECEIVES,
             sends: CLIENT_SENDS,
             fast_buffers: CLIENT_FAST_BUFFERS,
+            windows: true,
         }
     }
 }
@@ -102,12 +106,19 @@ pub(super) struct Adapter<F: Fabric> {
     pub device: Arc<F::Device>,
     pub cache: RegistrationCache<F::Device>,
     pub transfers: Arc<Transfers>,
+    /// Its registrations have no remote keys: each request binds windows.
+    pub windows: bool,
 }
 
 impl<F: Fabric> Clone for Adapter<F> {
     fn clone(&self) -> Self {
-        let Adapter { device, cache, transfers } = self;
-        Adapter { device: device.clone(), cache: cache.clone(), transfers: transfers.clone() }
+        let Adapter { device, cache, transfers, windows } = self;
+        Adapter {
+            device: device.clone(),
+            cache: cache.clone(),
+            transfers: transfers.clone(),
+            windows: *windows,
+        }
     }
 }
 
@@ -126,6 +137,8 @@ pub struct VerbsDeviceStatus {
     pub registrations: RegistrationStats,
     /// What registering costs.
     pub cost: RegistrationCost,
+    /// Servers get at memory by windows.
+    pub windows: bool,
 }
 
 /// RDMA of a client, for people.
@@ -160,17 +173,19 @@ impl<F: Fabric> VerbsClient<F> {
     ) -> Result<VerbsLink<F>, LinkError> {
         let failed = |error: weft_verbs::VerbsError| connect_error(address, error);
         let endpoint = self.shared.fabric.resolve(address, options.class, timeout).map_err(failed)?;
-        let adapter = self.adapter(weft_verbs::Endpoint::device(&endpoint));
+        let adapter = self.adapter(weft_verbs::Endpoint::device(&endpoint), options.windows);
         VerbsLink::connect(endpoint, adapter, address, options, timeout)
     }
 
     /// The adapter with its cache, made when it is met first or was opened anew.
-    fn adapter(&self, device: Arc<F::Device>) -> Adapter<F> {
+    fn adapter(&self, device: Arc<F::Device>, windows: bool) -> Adapter<F> {
         let mut known = self.known();
         if let Some(adapter) = known.adapters.iter().find(|adapter| Arc::ptr_eq(&adapter.device, &device)) {
             return adapter.clone();
         }
-        let cache = RegistrationCache::new(device.clone(), self.shared.options.clone());
+        let windows = windows && device.limits().windows;
+        let options = RegistrationOptions { windows, ..self.shared.options.clone() };
+        let cache = RegistrationCache::new(device.clone(), options);
         let Known { arenas, refusal, .. } = &mut *known;
         for (address, bytes) in arenas {
             // SAFETY: as the caller of `register` promises.
@@ -179,7 +194,7 @@ impl<F: Fabric> VerbsClient<F> {
                 *refusal = Some(format!("{}: {error}", device.name()));
             }
         }
-        let adapter: Adapter<F> = Adapter { device, cache, transfers: Arc::default() };
+        let adapter: Adapter<F> = Adapter { device, cache, transfers: Arc::default(), windows };
         known.adapters.retain(|other: &Adapter<F>| other.device.name() != adapter.device.name());
         known.adapters.push(adapter.clone());
         adapter
@@ -228,6 +243,7 @@ impl<F: Fabric> VerbsClient<F> {
             transfers: adapter.transfers.counts(),
             registrations: adapter.cache.stats(),
             cost: adapter.cache.cost(),
+            windows: adapter.windows,
         };
         let known = self.known();
         VerbsStatus { devices: known.adapters.iter().map(describe).collect(), refusal: known.refusal.clone() }

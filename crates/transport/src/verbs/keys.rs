@@ -4,6 +4,7 @@
 //!   registered    [■■■■■■■■■■■■ key 5 ■■■■■■■■■]          [■■■ key 9 ■■■]
 //!   pieces           [run 1 .. .. .. ]  [run 2]              [run 3]
 //!   told          keys: 5, 9       runs: 1 in 1, 2 in 1, 3 in 2
+//!   narrow           [■■■■■■■■■■■■■■■■■■■■]                  [■■■]            for windows
 //! ```
 
 use weft_wire::limits::{MEMORY_RUNS_MAX, REMOTE_KEYS_MAX};
@@ -15,7 +16,7 @@ use crate::runs::{Cursor, MemoryRuns, span, tidy};
 
 /// Describes tidy runs, all of them in `regions`, which are sorted by address and may overlap.
 pub(super) fn describe(runs: &[MemoryRun], regions: &[RemoteKey]) -> Result<RemoteKeys, RunsError> {
-    let mut told = RemoteKeys { keys: Vec::new(), runs: Vec::with_capacity(runs.len()) };
+    let mut told = RemoteKeys { keys: Vec::new(), runs: Vec::with_capacity(runs.len()), keys_end: false };
     let mut places = Places::new(regions);
     for run in runs {
         let (low, end) = span(run).ok_or(RunsError::Overflow)?;
@@ -54,6 +55,21 @@ fn describe_pieces(run: &MemoryRun, places: &mut Places<'_>, told: &mut RemoteKe
         result.is_ok()
     });
     result
+}
+
+/// Makes each key's memory just what the runs with it span.
+pub(super) fn narrow(told: &mut RemoteKeys) -> Result<(), RunsError> {
+    let mut spans = vec![(u64::MAX, 0); told.keys.len()];
+    for run in &told.runs {
+        let (low, end) = span(run).ok_or(RunsError::Overflow)?;
+        let key = usize::from(run.segment).checked_sub(1).and_then(|at| spans.get_mut(at));
+        let (first, last) = key.ok_or(RunsError::UnknownSegment(run.segment))?;
+        (*first, *last) = (low.min(*first), end.max(*last));
+    }
+    for (key, (first, last)) in told.keys.iter_mut().zip(spans) {
+        (key.address, key.bytes) = (first, last.saturating_sub(first));
+    }
+    Ok(())
 }
 
 /// Regions, and the numbers that they were given.
@@ -107,12 +123,13 @@ pub(super) struct Described {
     keys: Vec<RemoteKey>,
     runs: MemoryRuns,
     bytes: u64,
+    keys_end: bool,
 }
 
 impl Described {
     /// Checks what a client has told.
     pub(super) fn accept(told: RemoteKeys) -> Result<Described, RunsError> {
-        let RemoteKeys { keys, mut runs } = told;
+        let RemoteKeys { keys, mut runs, keys_end } = told;
         if runs.len() > MEMORY_RUNS_MAX || keys.len() > REMOTE_KEYS_MAX {
             return Err(RunsError::TooMany(runs.len().max(keys.len())));
         }
@@ -127,12 +144,17 @@ impl Described {
                 return Err(RunsError::OutsideSegment(segment));
             }
         }
-        Ok(Described { keys, runs, bytes })
+        Ok(Described { keys, runs, bytes, keys_end })
     }
 
     /// All of it.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// The key that is to end with the request's reply.
+    pub(super) fn last_key(&self) -> Option<u32> {
+        self.keys.last().filter(|_| self.keys_end).map(|key| key.remote_key)
     }
 
     /// The pieces of a part of the share, which lies within [`Described::bytes`].
@@ -170,9 +192,23 @@ mod tests {
     }
 
     #[test]
+    fn narrow_keys_are_what_the_runs_span() {
+        let regions = [key(0, 1000, 5), key(5000, 100, 9)];
+        let runs = [run(0, 100, 10, 20, 3), run(0, 5010, 20, 0, 1), run(0, 400, 50, -60, 4)];
+        let mut told = describe(&runs, &regions).unwrap();
+        narrow(&mut told).unwrap();
+        assert_eq!(told.keys, [key(100, 350, 5), key(5010, 20, 9)]);
+        let runs = told.runs.clone();
+        assert_eq!(
+            Described::accept(told).unwrap().bytes(),
+            runs.iter().map(|run| run.bytes * run.count).sum()
+        );
+    }
+
+    #[test]
     fn lies_are_refused() {
         let accept = |keys: &[RemoteKey], runs: &[MemoryRun]| {
-            Described::accept(RemoteKeys { keys: keys.to_vec(), runs: runs.to_vec() })
+            Described::accept(RemoteKeys { keys: keys.to_vec(), runs: runs.to_vec(), keys_end: false })
                 .map(|told| told.bytes())
         };
         let keys = [key(1000, 100, 5)];
@@ -207,7 +243,14 @@ mod tests {
                     break;
                 }
             }
-            let told = Described::accept(describe(&runs, &regions).unwrap()).unwrap();
+            let mut told = describe(&runs, &regions).unwrap();
+            let wide = told.keys.clone();
+            narrow(&mut told).unwrap();
+            for (wide, narrow) in wide.iter().zip(&told.keys) {
+                prop_assert!(narrow.bytes > 0 && narrow.address >= wide.address);
+                prop_assert!(narrow.address + narrow.bytes <= wide.address + wide.bytes);
+            }
+            let told = Described::accept(told).unwrap();
             prop_assert_eq!(told.bytes(), bytes);
             let from = from.min(bytes);
             let mut meant = Vec::new();

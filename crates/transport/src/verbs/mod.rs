@@ -25,7 +25,8 @@
 //!   breaks the rules is refused as on the streams, and cut off.
 //! * Memory under RDMA stays where it is until the end of the work is known, or the queue pair is no more: a handler that is
 //!   dropped in the middle takes its connection with it.
-//! * The server's zones have no remote keys. A client has one for its own Fast buffers, and no other.
+//! * The server's zones have no remote keys. A client has one for its own Fast buffers, and no other. Where a client's adapter has
+//!   memory windows its keys end with their requests ([`link`]).
 
 mod assembly;
 mod batch;

@@ -114,7 +114,7 @@ impl Hosts for Real {
     }
 }
 
-/// `MECHANISM` 0 chooses, 1 to 3 always use one.
+/// `MECHANISM` 0 chooses, 1 to 3 always use one; 4 to 7 are these without memory windows.
 pub struct Verbs<H: Hosts, const MECHANISM: u8> {
     pub server: ServerThread,
     pub address: SocketAddr,
@@ -162,7 +162,11 @@ impl<H: Hosts, const MECHANISM: u8> Verbs<H, MECHANISM> {
 
     pub fn options() -> VerbsOptions {
         let mechanisms = [None, Some(Mechanism::Inline), Some(Mechanism::Fast), Some(Mechanism::Remote)];
-        VerbsOptions { mechanism: mechanisms[usize::from(MECHANISM)], ..VerbsOptions::default() }
+        VerbsOptions {
+            mechanism: mechanisms[usize::from(MECHANISM % 4)],
+            windows: MECHANISM < 4,
+            ..VerbsOptions::default()
+        }
     }
 }
 

@@ -55,7 +55,7 @@ fn done_well(completion: Completion) {
 }
 
 #[test]
-fn a_read_into_registered_memory_is_one_send_one_receive_and_no_copy() {
+fn a_read_into_registered_memory_is_one_bind_one_send_one_receive_and_no_copy() {
     let verbs = Chosen::start();
     let mut link = verbs.connect();
     let memory = TestMemory::new(&[(0, 1 << 20, 1)]);
@@ -63,6 +63,7 @@ fn a_read_into_registered_memory_is_one_send_one_receive_and_no_copy() {
     let (client, server, copied) =
         cost(&verbs, 8, || done_well(call(&mut link, &read, Bulk::put(memory.runs()))));
     assert_eq!((client.sends, client.doorbells, client.receives), (8, 8, 8));
+    assert_eq!(client.binds, 8, "of windows, whose keys the server ends");
     assert_eq!(client.completions, 8 + 8 / 4, "every fourth send tells of its end");
     assert_eq!((client.writes, client.reads, client.writes_immediate, copied), (0, 0, 0, 0));
     assert_eq!((server.writes, server.sends), (8, 8));
@@ -149,7 +150,7 @@ fn a_large_write_is_one_read_for_each_unit() {
     let write = command(Verb::Write, 4 << 20);
     let (client, server, copied) =
         cost(&verbs, 2, || done_well(call(&mut link, &write, Bulk::get(memory.runs()))));
-    assert_eq!((client.sends, client.doorbells, copied), (2, 2, 0));
+    assert_eq!((client.binds, client.sends, client.doorbells, copied), (2, 2, 2, 0));
     assert_eq!((server.reads, server.sends), (8, 2));
 }
 
@@ -211,7 +212,8 @@ fn a_client_that_has_vanished_is_noticed_though_nothing_is_said() {
 fn memory_is_left_alone_once_a_transfer_was_given_up() {
     let verbs = Verbs::<Shuffled, 0>::start();
     let mut ended = 0;
-    for polls in 1..30 {
+    // By chance: where adapters are quick none is.
+    for polls in (1..30).cycle().take(290) {
         let mut link = verbs.connect();
         let mut memory = TestMemory::new(&[(50, 3000, 100)]);
         memory.fill(polls);
@@ -221,6 +223,9 @@ fn memory_is_left_alone_once_a_transfer_was_given_up() {
         // While somebody may sleep, the pretended adapters hold nothing back.
         std::thread::sleep(Duration::from_millis(5));
         ended += usize::from(try_wait(&mut link, 1).is_err());
+        if polls == 29 && ended > 0 {
+            break;
+        }
     }
     assert!(ended > 0, "no transfer was given up in the middle");
 }

@@ -227,7 +227,11 @@ fn described(
         let address = raw.address().wrapping_add(at);
         MemoryRun { segment, address, bytes, stride_bytes: 0, count: 1 }
     };
-    let told = RemoteKeys { keys: keys.iter().map(key).collect(), runs: runs.iter().map(run).collect() };
+    let told = RemoteKeys {
+        keys: keys.iter().map(key).collect(),
+        runs: runs.iter().map(run).collect(),
+        keys_end: false,
+    };
     let command = Command { verb, bytes, unit_bytes: 10_000, ..Command::default() };
     let header = Header { flags: flags::REMOTE_MEMORY, ..request(2) };
     message(&header, &command.to_bytes(), &told.to_bytes())
@@ -268,6 +272,22 @@ fn keys_that_are_not_the_peers_own_end_only_its_connection() {
         let wrong = raw.remote_key() ^ 0x5500;
         let bad = described(&raw, &[(0, 50_000, wrong)], &[(1, 0, 50_000)], 50_000, verb);
         raw.send(&bad);
+        assert!(raw.is_cut());
+        bystander.is_well();
+    }
+}
+
+#[test]
+fn who_lets_keys_end_that_do_not_ends_only_its_connection() {
+    let verbs = Chosen::start();
+    let mut bystander = Bystander::of(&verbs);
+    for alien in [0, 0x5500] {
+        let mut raw = Raw::proven(&verbs);
+        let remote_key = raw.remote_key() ^ alien;
+        let key = RemoteKey { address: raw.address(), bytes: 100, remote_key };
+        let told = RemoteKeys { keys: vec![key], runs: Vec::new(), keys_end: true };
+        let header = Header { flags: flags::REMOTE_MEMORY, ..request(2) };
+        raw.send(&message(&header, &echo(), &told.to_bytes()));
         assert!(raw.is_cut());
         bystander.is_well();
     }

@@ -45,7 +45,27 @@ pub fn asking(versions: [u8; 2], key: &Key) -> Vec<u8> {
 impl Raw {
     pub fn try_connect(verbs: &Verbs<Pretended, 0>, said: &[u8]) -> Result<Raw, VerbsError> {
         let fabric: &Pretend = &verbs.hosts.client;
-        let mut endpoint = fabric.resolve(verbs.address, TrafficClass::default(), PATIENCE)?;
+        let mut raw = Raw::new(fabric.resolve(verbs.address, TrafficClass::default(), PATIENCE)?)?;
+        raw.endpoint.connect(said, PATIENCE)?;
+        raw.accepted = raw.endpoint.private_data().to_vec();
+        Ok(raw)
+    }
+
+    /// A server without Fast buffers that nobody needs a key for, at the end of a connection that was asked for.
+    pub fn accept(endpoint: PretendEndpoint) -> Raw {
+        let nonce = endpoint.private_data()[16..32].to_vec();
+        let mut raw = Raw::new(endpoint).unwrap();
+        let mut said = vec![1, 0];
+        said.extend((RECEIVES / 2).to_le_bytes());
+        said.extend(8192u32.to_le_bytes());
+        said.extend([0; 24]);
+        said.extend(connect_mac(&Key([0; 32]), b"accept", &[&nonce, &said]));
+        raw.endpoint.accept(&said).unwrap();
+        raw
+    }
+
+    /// With receives, but not connected.
+    fn new(mut endpoint: PretendEndpoint) -> Result<Raw, VerbsError> {
         let device = endpoint.device();
         let queue = device.completion_queue(4096)?;
         let options =
@@ -62,8 +82,6 @@ impl Raw {
             // SAFETY: this part of the memory is for receives.
             unsafe { raw.endpoint.post_receive(&[(number.into(), piece)]) }?;
         }
-        raw.endpoint.connect(said, PATIENCE)?;
-        raw.accepted = raw.endpoint.private_data().to_vec();
         Ok(raw)
     }
 
@@ -131,7 +149,29 @@ impl Raw {
         (!self.done.is_empty()).then(|| self.done.remove(0))
     }
 
-    /// The next reply's header and what follows it; `None` when the connection has ended.
+    /// Posts work, and how it ended.
+    pub fn outcome(&mut self, work: Work, bytes: &[u8]) -> WorkStatus {
+        self.try_post(work, bytes).unwrap();
+        let mut others = Vec::new();
+        let status = loop {
+            let done = self.next().expect("an end of the work");
+            if done.id == 1 << 40 {
+                break done.status;
+            }
+            others.push(done);
+        };
+        self.done.splice(..0, others);
+        status
+    }
+
+    /// A further part of the last message.
+    pub fn further(&mut self) -> Vec<u8> {
+        let done = self.next().expect("a further part");
+        let at = done.id as usize * RECEIVE_BYTES;
+        self.memory[at + 8..at + done.bytes as usize].to_vec()
+    }
+
+    /// The next message's header and what follows it; `None` when the connection has ended.
     pub fn reply(&mut self) -> Option<(Header, Vec<u8>)> {
         loop {
             let done = self.next()?;

@@ -297,5 +297,7 @@ crate::message! {
         pub keys: Vec<RemoteKey>,
         /// In the order of the share.
         pub runs: Vec<MemoryRun>,
+        /// The keys end with the request: a server that can sends the last part of its reply so that it ends the last of them.
+        pub keys_end: bool,
     }
 }

@@ -224,7 +224,7 @@ impl<F: Fabric> ConnInner<F> {
         if let Some(header) = refusal {
             let detail = ErrorDetail { text: error.to_string() }.to_bytes();
             let told = async {
-                self.send_message(header, &detail, &[], Vec::new()).await?;
+                self.send_message(header, &detail, &[], Vec::new(), None).await?;
                 self.work_ended(self.posted.get()).await;
                 Ok::<(), ConnError>(())
             };

@@ -56,13 +56,15 @@ impl<F: Fabric> ConnInner<F> {
         }
     }
 
-    /// Sends a message in this task's turn, behind `before`, whose last pieces are posted together with its first part.
+    /// Sends a message in this task's turn, behind `before`, whose last pieces are posted together with its first part. Its last
+    /// part ends the validity of a key of the client's, if one is given.
     pub(in crate::verbs) async fn send_message(
         &self,
         mut header: Header,
         body: &[u8],
         payload: &[IoSlice<'_>],
         before: Vec<Before<F>>,
+        key: Option<u32>,
     ) -> Result<(), ConnError> {
         let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
         header.body_bytes = body.len() as u32;
@@ -85,7 +87,11 @@ impl<F: Fabric> ConnInner<F> {
             self.add_links(&mut batch, &chain, links, false, false);
             let kind = if at.sent == 0 { PartKind::First } else { PartKind::Further };
             let piece = self.fill(&mut slot, kind, &message, &mut at);
-            self.add_work(&mut batch, Work::Send, [piece], true);
+            let work = match key.filter(|_| at.sent == total) {
+                Some(remote_key) => Work::SendInvalidate { remote_key },
+                None => Work::Send,
+            };
+            self.add_work(&mut batch, work, [piece], true);
             // SAFETY: slots and keepers live until the work has ended; they hold all its memory.
             unsafe { self.post(&batch, vec![Freed::Shared(freed), Freed::Slot(slot)]) }?;
         }
@@ -125,7 +131,7 @@ impl<F: Fabric> ConnInner<F> {
         self.check_open()?;
         let request = self.requests.borrow_mut().remove(&header.request_id);
         let Some(request) = request else {
-            return self.send_message(header, body, payload, Vec::new()).await;
+            return self.send_message(header, body, payload, Vec::new(), None).await;
         };
         let bytes: usize = payload.iter().map(|part| part.len()).sum();
         let mut deferred = request.deferred.take();
@@ -148,7 +154,10 @@ impl<F: Fabric> ConnInner<F> {
         if let (Some(number), Some(fast)) = (request.fast, &self.fast) {
             fast.used.borrow_mut()[usize::from(number)] = false;
         }
-        self.send_message(header, body, payload, before).await
+        // An adapter without windows may not know how to end keys of others; then the client does it.
+        let can_end = self.port.device.limits().windows;
+        let key = described.and_then(|described| described.last_key()).filter(|_| can_end);
+        self.send_message(header, body, payload, before, key).await
     }
 
     /// Inline data for memory that was described, in a registered buffer.

@@ -1,7 +1,7 @@
 //! A client's link: poll style, no threads. The calling thread posts, polls and copies.
 //!
 //! ```text
-//!   submit ─► outgoing ─► send slot (envelope, header, body, data) ─► Send ─────────────► server
+//!   submit ─► outgoing ─► [Bind of windows ▸] send slot (envelope, header, body, data) ─► Send ► server
 //!                     └─► staging or user's memory ─────────────────► WriteImmediate ──►
 //!   progress: completions ─► parts ─► reply ─► Completion;   receives posted again, credits told
 //! ```
@@ -12,6 +12,7 @@
 mod receive;
 mod request;
 mod send;
+mod windows;
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use weft_verbs::{
     Access, CompletionQueue, Device, DeviceEvent, Endpoint, EndpointOptions, EndpointState, Fabric,
-    MemoryPiece, Receives, VerbsError,
+    MemoryPiece, Receives, VerbsError, Work,
 };
 use weft_wire::limits::CREDITS_PER_CONNECTION;
 use weft_wire::security::Key;
@@ -42,10 +43,14 @@ use crate::runs::MemoryRuns;
 use crate::segment::{KnownSegments, Segment};
 use crate::socket::{checked, owned, random};
 
+use windows::Windows;
+
 /// Work that may wait in a link's send queue, or less if the adapter has not so much room.
 const SEND_DEPTH: u32 = 64;
-/// Every so many posted pieces of work one reports its end, with which those before it are known to have ended.
+/// Of so many messages one reports its end, with which all before it is known to have ended.
 const SIGNAL_EVERY: u64 = 4;
+/// Work without a message among it of which one piece reports its end.
+const SIGNAL_WORK_EVERY: u64 = 16;
 /// Of so many looks by who watches one takes everything in.
 const WATCHED_MAX: u32 = 256;
 /// Completions taken at once.
@@ -64,8 +69,8 @@ struct Outgoing {
 }
 
 enum Way {
-    /// Cut into parts.
-    Parts,
+    /// Cut into parts, behind binds of windows that it tells the keys of.
+    Parts { binds: VecDeque<Work> },
     /// In one write into this buffer of the server's, from this staging slot.
     FastCopied { buffer: u16, staging: usize },
     /// In one write into this buffer of the server's, from these pieces of the caller's.
@@ -85,6 +90,8 @@ struct Pending<D: Device> {
     staging: Option<usize>,
     /// A buffer of the server's that this request occupies.
     fast: Option<u16>,
+    /// By which the server gets at the memory.
+    windows: Windows<D::Window>,
     /// Keeps the memory registered.
     _pinned: Option<Pinned<D>>,
     /// Sent as a whole.
@@ -98,6 +105,7 @@ struct Pending<D: Device> {
 enum Freed {
     Send(usize),
     Staging(usize),
+    Nothing,
 }
 
 struct Inner<F: Fabric> {
@@ -105,6 +113,10 @@ struct Inner<F: Fabric> {
     endpoint: F::Endpoint,
     queue: F::Queue,
     pending: Vec<Pending<F::Device>>,
+    /// Windows without a valid key.
+    windows_free: Vec<<F::Device as Device>::Window>,
+    /// Keys to be ended by work of this side, with their requests.
+    ending: VecDeque<(u64, u32)>,
     receives: Slots<F::Device>,
     sends: Slots<F::Device>,
     staging: Slots<F::Device>,
@@ -125,6 +137,8 @@ struct Inner<F: Fabric> {
     /// Number of the next piece of work.
     next_work: u64,
     signalled_work: u64,
+    /// Messages since then.
+    unsignalled_messages: u64,
     send_depth: u64,
     credits: Credits,
     assembler: Assembler,
@@ -150,6 +164,7 @@ impl<F: Fabric> Drop for VerbsLink<F> {
             return; // a forked child: connection and registrations are the parent's
         }
         self.inner.endpoint.disconnect();
+        self.inner.drop_windows();
         // SAFETY: dropped once, here.
         unsafe { ManuallyDrop::drop(&mut self.inner) };
     }
@@ -197,6 +212,8 @@ impl<F: Fabric> VerbsLink<F> {
             endpoint,
             queue,
             pending: Vec::new(),
+            windows_free: Vec::new(),
+            ending: VecDeque::new(),
             receives,
             sends,
             staging,
@@ -214,6 +231,7 @@ impl<F: Fabric> VerbsLink<F> {
             posted: VecDeque::new(),
             next_work: 1,
             signalled_work: 0,
+            unsignalled_messages: 0,
             send_depth: send_depth.into(),
             credits: Credits::new(accepting.receives, receive_count),
             assembler: Assembler::default(),

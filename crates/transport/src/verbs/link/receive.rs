@@ -1,14 +1,15 @@
 //! From what has ended to completions.
 
 use weft_verbs::{CompletionQueue, Endpoint, Fabric, MemoryPiece, WorkDone, WorkKind, WorkStatus};
+use weft_wire::Kind;
 use weft_wire::messages::MemoryRun;
-use weft_wire::{Header, Kind};
 
 use crate::error::LinkError;
 use crate::framing::FrameLimits;
 use crate::link::Completion;
 use crate::runs::Cursor;
 use crate::verbs::RECEIVE;
+use crate::verbs::assembly::Step;
 use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, MESSAGE_BYTES, PartKind};
 
 use super::*;
@@ -52,17 +53,22 @@ impl<F: Fabric> Inner<F> {
                 return Err(self.protocol("it wrote with immediate data"));
             }
             WorkKind::Received | WorkKind::ReceivedInvalidate(_) => {
+                let ended = match done.kind {
+                    WorkKind::ReceivedInvalidate(key) => Some(key),
+                    _ => None,
+                };
                 let slot = (done.id & !RECEIVE) as usize;
                 // SAFETY: the receive has ended, and the slot is posted again only after this.
                 let message = unsafe { self.receives.read(slot, done.bytes as usize) };
-                self.take_part(message)?;
+                self.take_part(message, ended)?;
                 posts.push((done.id, self.receives.piece(slot, MESSAGE_BYTES)));
             }
         }
         Ok(())
     }
 
-    fn take_part(&mut self, message: &[u8]) -> Result<(), LinkError> {
+    /// `ended`: the key whose validity the message has ended.
+    fn take_part(&mut self, message: &[u8], ended: Option<u32>) -> Result<(), LinkError> {
         let Some(envelope) = Envelope::decode(message) else {
             return Err(self.protocol("a message has no envelope"));
         };
@@ -70,22 +76,21 @@ impl<F: Fabric> Inner<F> {
             return Err(self.protocol("it sent more than it had credits for"));
         }
         if envelope.kind == PartKind::Credits {
-            return Ok(());
+            return if ended.is_none() { Ok(()) } else { Err(self.not_its_key()) };
         }
         let mut assembler = std::mem::take(&mut self.assembler);
         let step = assembler.part(envelope.kind, &message[ENVELOPE_BYTES..], &FrameLimits::client());
         self.assembler = assembler;
         let step = step.map_err(|source| LinkError::Stream { peer: self.peer.clone(), source })?;
-        self.take_step(step.header, step.payload_at, step.payload, step.whole)
+        self.take_step(step, ended)
     }
 
-    fn take_step(
-        &mut self,
-        header: Header,
-        payload_at: u64,
-        payload: &[u8],
-        whole: Option<Vec<u8>>,
-    ) -> Result<(), LinkError> {
+    fn not_its_key(&self) -> LinkError {
+        self.protocol("it ended a key that is not of the request that it answers")
+    }
+
+    fn take_step(&mut self, step: Step<'_>, ended: Option<u32>) -> Result<(), LinkError> {
+        let Step { header, payload_at, payload, whole } = step;
         let Some(at) = self.pending.iter().position(|pending| pending.request_id == header.request_id) else {
             return Err(self.protocol("it answered a request that is not under way"));
         };
@@ -105,7 +110,13 @@ impl<F: Fabric> Inner<F> {
             self.adapter.transfers.copied(payload.len());
             pending.delivered_bytes += payload.len() as u64;
         }
-        let Some(body) = whole.filter(|_| reply) else { return Ok(()) };
+        let Some(body) = whole.filter(|_| reply) else {
+            return if ended.is_none() { Ok(()) } else { Err(self.not_its_key()) };
+        };
+        if let Some(key) = ended {
+            let window = self.pending[at].windows.take(key).ok_or_else(|| self.not_its_key())?;
+            self.free_windows([window]);
+        }
         self.request_credits =
             self.request_credits.saturating_add(header.credit).min(self.request_credits_max);
         self.pending[at].reply = Some((header, body));
@@ -113,10 +124,13 @@ impl<F: Fabric> Inner<F> {
         Ok(())
     }
 
-    /// Gives the completion of a request that is sent and answered, and whose memory no work uses.
+    /// Gives the completion of a request that is sent and answered, and whose memory no work uses and no key reaches.
     pub(super) fn complete(&mut self, at: usize) {
         let pending = &self.pending[at];
         if !pending.sent || pending.waits_for.is_some() || pending.reply.is_none() {
+            return;
+        }
+        if !self.keys_have_ended(at) {
             return;
         }
         let pending = self.pending.swap_remove(at);

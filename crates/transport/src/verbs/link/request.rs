@@ -36,6 +36,7 @@ impl<F: Fabric> Inner<F> {
             described_put: false,
             staging: None,
             fast: None,
+            windows: Windows::None,
             _pinned: None,
             sent: false,
             waits_for: None,
@@ -129,7 +130,7 @@ impl<F: Fabric> Inner<F> {
         self.adapter.transfers.copied(data.1 as usize);
         let head = head_of(header, body, &[], data.1);
         let pending = self.pending(header.request_id, memory.0, memory.1);
-        self.start(head, data, Way::Parts, pending);
+        self.start(head, data, Way::Parts { binds: VecDeque::new() }, pending);
     }
 
     /// A write into a Fast buffer of the server's.
@@ -174,12 +175,12 @@ impl<F: Fabric> Inner<F> {
         let address = self.staging.base(slot).as_ptr() as u64;
         let region = RemoteKey { address, bytes, remote_key: self.staging.remote_key() };
         let run = MemoryRun { segment: 1, address, bytes, stride_bytes: 0, count: 1 };
-        let told = weft_wire::messages::RemoteKeys { keys: vec![region], runs: vec![run] };
+        let told = weft_wire::messages::RemoteKeys { keys: vec![region], runs: vec![run], keys_end: false };
         header.flags |= flags::REMOTE_MEMORY;
         let head = head_of(header, body, &told.to_bytes(), 0);
         let mut pending = self.pending(header.request_id, runs, bytes);
         (pending.staging, pending.described_put) = (Some(slot), true);
-        self.start(head, (MemoryRuns::new(), 0), Way::Parts, pending);
+        self.start(head, (MemoryRuns::new(), 0), Way::Parts { binds: VecDeque::new() }, pending);
     }
 
     /// The server reads or writes the caller's memory.
@@ -211,16 +212,19 @@ impl<F: Fabric> Inner<F> {
             .map(|region| RemoteKey {
                 address: region.address,
                 bytes: region.bytes,
-                remote_key: region.remote_key,
+                remote_key: if self.adapter.windows { region.local_key } else { region.remote_key },
             })
             .collect();
-        let told = describe(&memory.runs, &regions)?;
+        let mut told = describe(&memory.runs, &regions)?;
+        let (windows, binds) =
+            if self.adapter.windows { self.window_each(&mut told, write)? } else { Default::default() };
         header.flags |= flags::REMOTE_MEMORY;
         let head = head_of(header, body, &told.to_bytes(), 0);
         let place = if write { memory.runs.clone() } else { MemoryRuns::new() };
         let mut pending = self.pending(header.request_id, place, if write { bytes } else { 0 });
         (pending._pinned, pending.described_put) = (Some(pinned), write);
-        self.start(head, (MemoryRuns::new(), 0), Way::Parts, pending);
+        pending.windows = windows;
+        self.start(head, (MemoryRuns::new(), 0), Way::Parts { binds }, pending);
         Ok(())
     }
 }

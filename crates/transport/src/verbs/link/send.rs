@@ -13,6 +13,7 @@ impl<F: Fabric> Inner<F> {
     /// Sends what credits, slots and the queue allow, with one ring of the doorbell.
     pub(super) fn flush(&mut self) -> Result<(), LinkError> {
         let mut batch = Batch::default();
+        self.end_keys(&mut batch);
         while let Some(message) = self.outgoing.pop_front() {
             let (left, more) = self.send_some(message, &mut batch);
             if let Some(message) = left {
@@ -35,7 +36,7 @@ impl<F: Fabric> Inner<F> {
         unsafe { batch.post(&mut self.endpoint) }.map_err(|error| self.posted_error(error))
     }
 
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         (self.posted.len() as u64) < self.send_depth
     }
 
@@ -46,8 +47,13 @@ impl<F: Fabric> Inner<F> {
             if !self.credits.may_send() || !self.has_room() {
                 return (Some(message), false);
             }
+            if let Way::Parts { binds } = &mut message.way
+                && !self.bind(binds, batch)
+            {
+                return (Some(message), false);
+            }
             let sent = match &message.way {
-                Way::Parts => self.send_part(&mut message, total, batch),
+                Way::Parts { .. } => self.send_part(&mut message, total, batch),
                 Way::FastCopied { buffer, staging } => {
                     let (buffer, staging) = (*buffer, *staging);
                     self.write_copied(&mut message, buffer, staging, batch);
@@ -129,9 +135,13 @@ impl<F: Fabric> Inner<F> {
     ) -> u64 {
         let number = self.next_work;
         self.next_work += 1;
-        let signalled = signalled || number - self.signalled_work >= SIGNAL_EVERY.min(self.send_depth / 2);
+        self.unsignalled_messages += u64::from(!matches!(freed, Freed::Nothing));
+        let most = self.send_depth / 2;
+        let signalled = signalled
+            || self.unsignalled_messages >= SIGNAL_EVERY.min(most)
+            || number - self.signalled_work >= SIGNAL_WORK_EVERY.min(most);
         if signalled {
-            self.signalled_work = number;
+            (self.signalled_work, self.unsignalled_messages) = (number, 0);
         }
         self.posted.push_back((number, freed));
         batch.add(number, work, pieces, signalled);
@@ -153,7 +163,7 @@ impl<F: Fabric> Inner<F> {
             match self.posted.pop_front() {
                 Some((_, Freed::Send(slot))) => self.sends_free.push(slot),
                 Some((_, Freed::Staging(slot))) => self.staging_free.push(slot),
-                None => {}
+                Some((_, Freed::Nothing)) | None => {}
             }
         }
         for at in (0..self.pending.len()).rev() {
