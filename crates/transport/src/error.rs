@@ -2,7 +2,8 @@
 
 use std::io;
 
-use weft_wire::{Header, HeaderError};
+use weft_wire::messages::ErrorDetail;
+use weft_wire::{Header, HeaderError, Op, Status, VERSIONS, Wire};
 
 use crate::registration::PinError;
 
@@ -44,6 +45,23 @@ pub enum FrameError {
     /// The system call failed.
     #[error("{0}")]
     Io(#[from] io::Error),
+}
+
+impl FrameError {
+    /// What the peer is told before its connection is cut, where it can be told: header and body of a reply.
+    pub(crate) fn refusal(&self) -> Option<(Header, Vec<u8>)> {
+        let header = match self {
+            FrameError::Header(HeaderError::Unknown { version, request_id, .. }) => {
+                let known = (VERSIONS.0..=VERSIONS.1).contains(version);
+                let status = if known { Status::Unsupported } else { Status::Version };
+                Header::request(Op::Ping, *request_id).reply(status)
+            }
+            FrameError::TooBig { header, .. } => header.reply(Status::TooBig),
+            FrameError::Misplaced { header, .. } => header.reply(Status::Malformed),
+            _ => return None,
+        };
+        Some((header, ErrorDetail { text: self.to_string() }.to_bytes()))
+    }
 }
 
 /// What a client's link reports.

@@ -8,7 +8,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -468,10 +468,6 @@ impl MemoryBulk {
         }
         Ok(())
     }
-
-    fn mechanism(&self, what: &'static str) -> ConnError {
-        ConnError::Mechanism { peer: self.conn.peer().to_string(), what }
-    }
 }
 
 impl ServerBulk for MemoryBulk {
@@ -499,32 +495,16 @@ impl ServerBulk for MemoryBulk {
         Some(pieces)
     }
 
+    fn mechanism(&self, what: &'static str) -> ConnError {
+        ConnError::Mechanism { peer: self.conn.peer().to_string(), what }
+    }
+
     fn keeper(&self) -> Option<Rc<dyn Any>> {
         None
     }
 
-    fn sends_files(&self) -> bool {
-        false
-    }
-
-    fn reaches_mapped(&self) -> bool {
-        false
-    }
-
     async fn put(&mut self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError> {
         self.copy(share_offset, data.iter().map(|part| (part.as_ptr().cast_mut(), part.len())), false)
-    }
-
-    async fn put_file(&mut self, _: u64, _: BorrowedFd<'_>, _: u64, _: u64) -> Result<(), ConnError> {
-        Err(self.mechanism("send files; use put"))
-    }
-
-    async unsafe fn put_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
-        Err(self.mechanism("send mapped pages; use put"))
-    }
-
-    async unsafe fn get_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
-        Err(self.mechanism("receive into mapped pages; use get"))
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {

@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 
 use weft_reactor::{Interest, LocalLock, Notify, Readiness, timeout};
 use weft_wire::limits::{STALL_TIMEOUT_MS, UNIT_BYTES_MAX};
-use weft_wire::messages::ErrorDetail;
-use weft_wire::{HEADER_BYTES, Header, HeaderError, Op, Status, VERSIONS, Wire};
+use weft_wire::{HEADER_BYTES, Header};
 
 use crate::error::{ConnError, FrameError};
 use crate::framing::{FrameLimits, FrameReader, SERVER_BUFFER_BYTES};
@@ -110,11 +109,18 @@ pub trait ServerBulk: 'static {
     /// Keeps what [`ServerBulk::local`] gave alive, beyond the bulk: for operations that outlive a dropped handler.
     fn keeper(&self) -> Option<Rc<dyn Any>>;
 
+    /// [`ConnError::Mechanism`]: what this way does not do.
+    fn mechanism(&self, what: &'static str) -> ConnError;
+
     /// Whether [`ServerBulk::put_file`] works.
-    fn sends_files(&self) -> bool;
+    fn sends_files(&self) -> bool {
+        false
+    }
 
     /// Whether [`ServerBulk::put_mapped`] and [`ServerBulk::get_mapped`] work.
-    fn reaches_mapped(&self) -> bool;
+    fn reaches_mapped(&self) -> bool {
+        false
+    }
 
     /// Bytes of a unit that passes through a buffer, as this way to the client's memory likes them best.
     fn unit_bytes(&self) -> u64 {
@@ -143,10 +149,7 @@ pub trait ServerBulk: 'static {
         keeper: Rc<dyn Any>,
     ) -> Result<(), ConnError> {
         // SAFETY: as the caller promises; `keeper` lives until the end of this function.
-        let slice = |(base, bytes): &(NonNull<u8>, usize)| unsafe {
-            IoSlice::new(std::slice::from_raw_parts(base.as_ptr(), *bytes))
-        };
-        let put = self.put(share_offset, &data.iter().map(slice).collect::<Vec<_>>()).await;
+        let put = self.put(share_offset, &unsafe { slices(data) }).await;
         drop(keeper);
         put
     }
@@ -158,11 +161,13 @@ pub trait ServerBulk: 'static {
     /// As [`ServerBulk::put`]; `Mechanism` where [`ServerBulk::sends_files`] says no.
     async fn put_file(
         &mut self,
-        share_offset: u64,
-        file: BorrowedFd<'_>,
-        file_offset: u64,
-        bytes: u64,
-    ) -> Result<(), ConnError>;
+        _share_offset: u64,
+        _file: BorrowedFd<'_>,
+        _file_offset: u64,
+        _bytes: u64,
+    ) -> Result<(), ConnError> {
+        Err(self.mechanism("send files; use put"))
+    }
 
     /// Moves mapped pieces of a data file, one behind the other, into the client's memory; pages that are gone are an error,
     /// no signal: `ClientMemory` where it can be done another way then, and on a stream, which is cut in the middle of a
@@ -175,9 +180,11 @@ pub trait ServerBulk: 'static {
     /// The pieces lie in mappings that stay until this returns.
     async unsafe fn put_mapped(
         &mut self,
-        share_offset: u64,
-        pieces: &[(NonNull<u8>, usize)],
-    ) -> Result<(), ConnError>;
+        _share_offset: u64,
+        _pieces: &[(NonNull<u8>, usize)],
+    ) -> Result<(), ConnError> {
+        Err(self.mechanism("send mapped pages; use put"))
+    }
 
     /// The other way.
     ///
@@ -188,9 +195,11 @@ pub trait ServerBulk: 'static {
     /// As [`ServerBulk::put_mapped`], and the mappings are writable.
     async unsafe fn get_mapped(
         &mut self,
-        share_offset: u64,
-        pieces: &[(NonNull<u8>, usize)],
-    ) -> Result<(), ConnError>;
+        _share_offset: u64,
+        _pieces: &[(NonNull<u8>, usize)],
+    ) -> Result<(), ConnError> {
+        Err(self.mechanism("receive into mapped pages; use get"))
+    }
 
     /// Fetches one unit from the client's memory. Of a streamed payload offsets must rise; what is left out is thrown away.
     ///
@@ -205,6 +214,18 @@ pub trait ServerBulk: 'static {
     async fn discard(self) -> Result<(), ConnError>
     where
         Self: Sized;
+}
+
+/// Pieces of memory for a put.
+///
+/// # Safety
+/// They stay, and nobody changes them, as long as the slices are used; or only the kernel looks at the bytes.
+pub(crate) unsafe fn slices<'a>(pieces: &[(NonNull<u8>, usize)]) -> Vec<IoSlice<'a>> {
+    // SAFETY: as the caller promises.
+    let slice = |(base, bytes): &(NonNull<u8>, usize)| unsafe {
+        IoSlice::new(std::slice::from_raw_parts(base.as_ptr(), *bytes))
+    };
+    pieces.iter().map(slice).collect()
 }
 
 /// Who has the payload of the message that the stream stands in.
@@ -458,23 +479,12 @@ impl ServerStream {
 
     /// Tells a peer whose message cannot be taken why, where it can be told, and closes the connection.
     async fn refuse(&self, error: FrameError) -> ConnError {
-        let refusal = match &error {
-            FrameError::Header(HeaderError::Unknown { version, request_id, .. }) => {
-                let known = (VERSIONS.0..=VERSIONS.1).contains(version);
-                let status = if known { Status::Unsupported } else { Status::Version };
-                Some(Header::request(Op::Ping, *request_id).reply(status))
-            }
-            FrameError::TooBig { header, .. } => Some(header.reply(Status::TooBig)),
-            FrameError::Misplaced { header, .. } => Some(header.reply(Status::Malformed)),
-            _ => None,
-        };
-        if let Some(header) = refusal {
-            let detail = ErrorDetail { text: error.to_string() }.to_bytes();
-            if self.send_message(header, &detail, &[]).await.is_ok() {
-                shut_down(self.fd.as_fd(), libc::SHUT_WR);
-                // Closing with unread bytes would reset the connection under the refusal.
-                let _ = timeout(REFUSED_TIMEOUT, self.drain_refused()).await;
-            }
+        if let Some((header, detail)) = error.refusal()
+            && self.send_message(header, &detail, &[]).await.is_ok()
+        {
+            shut_down(self.fd.as_fd(), libc::SHUT_WR);
+            // Closing with unread bytes would reset the connection under the refusal.
+            let _ = timeout(REFUSED_TIMEOUT, self.drain_refused()).await;
         }
         self.io_error(error)
     }
@@ -607,10 +617,6 @@ impl StreamBulk {
         }
         StreamBulk { stream: stream.clone(), request, owns_payload, position: 0 }
     }
-
-    fn mechanism(&self, what: &'static str) -> ConnError {
-        ConnError::Mechanism { peer: self.stream.peer_text(), what }
-    }
 }
 
 impl ServerBulk for StreamBulk {
@@ -620,6 +626,10 @@ impl ServerBulk for StreamBulk {
 
     fn local(&self, _share_offset: u64, _bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>> {
         None
+    }
+
+    fn mechanism(&self, what: &'static str) -> ConnError {
+        ConnError::Mechanism { peer: self.stream.peer_text(), what }
     }
 
     fn keeper(&self) -> Option<Rc<dyn Any>> {
@@ -665,10 +675,7 @@ impl ServerBulk for StreamBulk {
         pieces: &[(NonNull<u8>, usize)],
     ) -> Result<(), ConnError> {
         // SAFETY: the caller keeps them mapped, and only the kernel looks at the bytes.
-        let slice = |(base, bytes): &(NonNull<u8>, usize)| unsafe {
-            IoSlice::new(std::slice::from_raw_parts(base.as_ptr(), *bytes))
-        };
-        self.put(share_offset, &pieces.iter().map(slice).collect::<Vec<_>>()).await
+        self.put(share_offset, &unsafe { slices(pieces) }).await
     }
 
     async unsafe fn get_mapped(
@@ -728,6 +735,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
     use weft_reactor::{Reactor, ReactorOptions, sleep};
+    use weft_wire::Op;
 
     #[test]
     fn pages_that_are_gone_cut_the_stream_and_kill_nobody() {

@@ -407,10 +407,6 @@ impl Described {
 }
 
 impl ShmBulk {
-    fn mechanism(&self, what: &'static str) -> ConnError {
-        ConnError::Mechanism { peer: self.stream.peer_text(), what }
-    }
-
     /// Moves a unit; `local` gives what is left of the local side after so many bytes, at most [`UNIT_BYTES_MAX`] at once.
     ///
     /// # Safety
@@ -502,6 +498,10 @@ impl ServerBulk for ShmBulk {
             all_local
         });
         all_local.then_some(pieces)
+    }
+
+    fn mechanism(&self, what: &'static str) -> ConnError {
+        ConnError::Mechanism { peer: self.stream.peer_text(), what }
     }
 
     fn keeper(&self) -> Option<Rc<dyn Any>> {

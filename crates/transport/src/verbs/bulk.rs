@@ -9,7 +9,6 @@
 
 use std::any::Any;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
@@ -23,7 +22,7 @@ use super::conn::{ConnInner, Deferred, Fast, Freed, Request, UnderWay};
 use super::keys::Described;
 use super::thread::BOUNCE_BYTES;
 use crate::error::ConnError;
-use crate::server::ServerBulk;
+use crate::server::{ServerBulk, slices};
 
 /// Where a request's data is.
 pub(super) enum Source<F: Fabric> {
@@ -71,10 +70,6 @@ impl<F: Fabric> std::fmt::Debug for VerbsBulk<F> {
 impl<F: Fabric> VerbsBulk<F> {
     pub(super) fn new(conn: Rc<ConnInner<F>>, header: Header, source: Source<F>) -> VerbsBulk<F> {
         VerbsBulk { conn, header, source }
-    }
-
-    fn mechanism(&self, what: &'static str) -> ConnError {
-        ConnError::Mechanism { peer: self.conn.peer_text(), what }
     }
 
     fn check(&self, share_offset: u64, bytes: u64) -> Result<(), ConnError> {
@@ -212,20 +207,16 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
         Some(vec![(unsafe { base.add(share_offset as usize) }, bytes as usize)])
     }
 
+    fn mechanism(&self, what: &'static str) -> ConnError {
+        ConnError::Mechanism { peer: self.conn.peer_text(), what }
+    }
+
     fn keeper(&self) -> Option<Rc<dyn Any>> {
         match &self.source {
             Source::Inline(payload) => Some(payload.clone()),
             Source::Fast { fast, .. } => Some(fast.clone()),
             Source::Nothing | Source::Remote { .. } => None,
         }
-    }
-
-    fn sends_files(&self) -> bool {
-        false
-    }
-
-    fn reaches_mapped(&self) -> bool {
-        false
     }
 
     fn unit_bytes(&self) -> u64 {
@@ -269,24 +260,9 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
             return Ok(());
         }
         // SAFETY: as the caller promises; `keeper` lives until the end of this function.
-        let slice = |(base, bytes): &(NonNull<u8>, usize)| unsafe {
-            IoSlice::new(std::slice::from_raw_parts(base.as_ptr(), *bytes))
-        };
-        let put = self.put(share_offset, &data.iter().map(slice).collect::<Vec<_>>()).await;
+        let put = self.put(share_offset, &unsafe { slices(data) }).await;
         drop(keeper);
         put
-    }
-
-    async fn put_file(&mut self, _: u64, _: BorrowedFd<'_>, _: u64, _: u64) -> Result<(), ConnError> {
-        Err(self.mechanism("send files; use put"))
-    }
-
-    async unsafe fn put_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
-        Err(self.mechanism("send mapped pages; use put"))
-    }
-
-    async unsafe fn get_mapped(&mut self, _: u64, _: &[(NonNull<u8>, usize)]) -> Result<(), ConnError> {
-        Err(self.mechanism("receive into mapped pages; use get"))
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {

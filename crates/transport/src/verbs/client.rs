@@ -66,13 +66,17 @@ impl VerbsOptions {
     /// free; `write`: a write of a file.
     pub fn mechanism_for(&self, bytes: u64, write: bool) -> Mechanism {
         let direction = if write { Direction::Get } else { Direction::Put };
-        let thresholds = Thresholds {
-            inline_bytes_max: self.inline_bytes_max,
-            fast_bytes_max: self.fast_bytes_max,
-            message_data_bytes_max: MESSAGE_DATA_BYTES_MAX as u64,
-        };
         let fast_free = self.fast_buffers > 0;
-        choose(&Transfer { direction, bytes, registered: false, fast_free }, &thresholds, self.mechanism)
+        let transfer = Transfer { direction, bytes, registered: false, fast_free };
+        choose(&transfer, &self.thresholds(), self.mechanism)
+    }
+
+    pub(super) fn thresholds(&self) -> Thresholds {
+        Thresholds {
+            inline_bytes_max: self.inline_bytes_max,
+            fast_bytes_max: self.fast_bytes_max.min(FAST_DATA_BYTES as u64),
+            message_data_bytes_max: MESSAGE_DATA_BYTES_MAX as u64,
+        }
     }
 }
 

@@ -5,8 +5,8 @@ use std::task::{Poll, Waker};
 
 use weft_reactor::timeout;
 use weft_verbs::{Fabric, Work, WorkDone, WorkKind, WorkStatus};
-use weft_wire::messages::{ErrorDetail, RemoteKeys};
-use weft_wire::{HEADER_BYTES, Header, HeaderError, Op, Status, VERSIONS, Wire, flags};
+use weft_wire::messages::RemoteKeys;
+use weft_wire::{HEADER_BYTES, Header, Wire, flags};
 
 use crate::error::{ConnError, FrameError, RunsError};
 use crate::framing::FrameLimits;
@@ -211,18 +211,7 @@ impl<F: Fabric> ConnInner<F> {
 
     /// Tells a peer whose message cannot be taken why, where it can be told, and ends the connection.
     async fn refuse(&self, error: FrameError) -> ConnError {
-        let refusal = match &error {
-            FrameError::Header(HeaderError::Unknown { version, request_id, .. }) => {
-                let known = (VERSIONS.0..=VERSIONS.1).contains(version);
-                let status = if known { Status::Unsupported } else { Status::Version };
-                Some(Header::request(Op::Ping, *request_id).reply(status))
-            }
-            FrameError::TooBig { header, .. } => Some(header.reply(Status::TooBig)),
-            FrameError::Misplaced { header, .. } => Some(header.reply(Status::Malformed)),
-            _ => None,
-        };
-        if let Some(header) = refusal {
-            let detail = ErrorDetail { text: error.to_string() }.to_bytes();
+        if let Some((header, detail)) = error.refusal() {
             let told = async {
                 self.send_message(header, &detail, &[], Vec::new(), None).await?;
                 self.work_ended(self.posted.get()).await;

@@ -1,7 +1,6 @@
 //! Requests: which mechanism, and what it needs.
 
 use weft_verbs::{Device, Fabric, MemoryPiece};
-use weft_wire::limits::MESSAGE_DATA_BYTES_MAX;
 use weft_wire::messages::{MemoryRun, RemoteKey};
 use weft_wire::{HEADER_BYTES, Header, Wire, flags};
 
@@ -10,11 +9,10 @@ use crate::error::LinkError;
 use crate::link::{Bulk, BulkMemory};
 use crate::registration::Pinned;
 use crate::runs::{Cursor, MemoryRuns};
-use crate::verbs::choose::{Direction, Mechanism, Thresholds, Transfer, choose};
-use crate::verbs::client::VerbsOptions;
+use crate::verbs::FAST_HEAD_BYTES;
+use crate::verbs::choose::{Direction, Mechanism, Transfer, choose};
 use crate::verbs::envelope::ENVELOPE_BYTES;
 use crate::verbs::keys::describe;
-use crate::verbs::{FAST_DATA_BYTES, FAST_HEAD_BYTES};
 
 use super::*;
 
@@ -90,14 +88,9 @@ impl<F: Fabric> Inner<F> {
         bytes: u64,
         head_bytes: usize,
     ) -> (Mechanism, Option<Pinned<F::Device>>) {
-        let VerbsOptions { inline_bytes_max, fast_bytes_max, mechanism, .. } = self.options;
-        let thresholds = Thresholds {
-            inline_bytes_max,
-            fast_bytes_max: fast_bytes_max.min(FAST_DATA_BYTES as u64),
-            message_data_bytes_max: MESSAGE_DATA_BYTES_MAX as u64,
-        };
-        let may_be_fast =
-            bytes <= thresholds.fast_bytes_max && bytes > inline_bytes_max || mechanism.is_some();
+        let (thresholds, forced) = (self.options.thresholds(), self.options.mechanism);
+        let between = bytes > thresholds.inline_bytes_max && bytes <= thresholds.fast_bytes_max;
+        let may_be_fast = between || forced.is_some();
         let pinned = if may_be_fast && bytes > 0 {
             self.adapter.cache.check_if_registered(runs, direction == Direction::Put)
         } else {
@@ -112,7 +105,7 @@ impl<F: Fabric> Inner<F> {
             }
         };
         let transfer = Transfer { direction, bytes, registered, fast_free };
-        (choose(&transfer, &thresholds, mechanism), pinned)
+        (choose(&transfer, &thresholds, forced), pinned)
     }
 
     fn submit_inline(
