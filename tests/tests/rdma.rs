@@ -152,7 +152,9 @@ impl Tally {
 
     fn finish(self, names: usize) -> ExitCode {
         for outcome in &self.failed {
-            println!("\n---- {} ----\n{}", outcome.name, outcome.output);
+            // Indented: results of tests within a job are not results of this program.
+            let output = outcome.output.replace('\n', "\n    ");
+            println!("\n---- {} ----\n    {output}", outcome.name);
         }
         let (passed, failed) = (self.passed, self.failed.len());
         let (verdict, seconds) = (if failed == 0 { "ok" } else { "FAILED" }, self.start.elapsed().as_secs());
