@@ -1,11 +1,11 @@
 //! Open directories.
 
-use crate::guard::{Outcome, call, set_errno};
+use crate::guard::{Outcome, call};
 use crate::handles::{borrow, give, result, take, weft_fs};
-use crate::names::entry_type;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
 use weft_client::Client;
+use weft_client::c::{entry_type, set_errno};
 use weft_wire::limits::{DIRECTORY_PAGE_ENTRIES_MAX, NAME_BYTES_MAX};
 use weft_wire::messages::Entry;
 

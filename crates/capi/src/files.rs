@@ -390,7 +390,7 @@ pub unsafe extern "C" fn weft_fstat(file: *const weft_file, status: *mut stat) -
     call("weft_fstat", || {
         // SAFETY: as the caller promises.
         let (file, status) = unsafe { (borrow(file)?, result("status", status)?) };
-        *status = crate::names::status_of(&file.file.stat()?);
+        *status = weft_client::c::stat_of(&file.file.stat()?);
         Ok(0)
     })
 }

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use weft_client::c::set_errno;
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -41,11 +42,6 @@ impl From<weft_layout::LayoutError> for Failure {
 
 /// What the functions behind the border return.
 pub(crate) type Outcome<T> = Result<T, Failure>;
-
-pub(crate) fn set_errno(errno: c_int) {
-    // SAFETY: the location is the calling thread's own.
-    unsafe { *libc::__errno_location() = errno };
-}
 
 /// Values that mean failure in C.
 pub(crate) trait Returned {

@@ -5,58 +5,14 @@ use crate::guard::{Failure, Outcome, call};
 use crate::handles::{borrow, bytes, result, weft_fs};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, stat, statvfs, timespec, uid_t};
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use weft_client::{SetAttr, SetTime};
+use weft_client::{SetAttr, SetTime, c};
 use weft_wire::limits::NAME_BYTES_MAX;
-use weft_wire::messages::{Attr, FileKind, Time};
 
-/// What programs are told to read and write at a time.
-const PREFERRED_IO_BYTES: libc::blksize_t = 128 << 10;
 const STATVFS_BLOCK_BYTES: u64 = 4096;
 
-fn file_type(kind: FileKind) -> mode_t {
-    match kind {
-        FileKind::File => libc::S_IFREG,
-        FileKind::Directory => libc::S_IFDIR,
-        FileKind::Symlink => libc::S_IFLNK,
-        FileKind::Fifo => libc::S_IFIFO,
-        FileKind::Socket => libc::S_IFSOCK,
-        FileKind::Character => libc::S_IFCHR,
-        FileKind::Block => libc::S_IFBLK,
-    }
-}
-
-/// `d_type` of a directory entry.
-pub(crate) fn entry_type(kind: FileKind) -> u8 {
-    (file_type(kind) >> 12) as u8
-}
-
-pub(crate) fn status_of(attr: &Attr) -> stat {
-    // SAFETY: zeroed bytes are a valid `stat`.
-    let mut status: stat = unsafe { std::mem::zeroed() };
-    status.st_ino = attr.ino;
-    status.st_mode = file_type(attr.kind) | attr.mode;
-    status.st_nlink = attr.nlink.into();
-    status.st_uid = attr.uid;
-    status.st_gid = attr.gid;
-    status.st_rdev = attr.rdev.into();
-    status.st_size = attr.size as off_t;
-    status.st_blksize = PREFERRED_IO_BYTES;
-    status.st_blocks = attr.size.div_ceil(512) as libc::blkcnt_t;
-    (status.st_atime, status.st_atime_nsec) = (attr.atime.seconds, attr.atime.nanoseconds.into());
-    (status.st_mtime, status.st_mtime_nsec) = (attr.mtime.seconds, attr.mtime.nanoseconds.into());
-    (status.st_ctime, status.st_ctime_nsec) = (attr.ctime.seconds, attr.ctime.nanoseconds.into());
-    status
-}
-
 fn time_to_set(time: &timespec) -> Outcome<Option<SetTime>> {
-    match time.tv_nsec {
-        libc::UTIME_OMIT => Ok(None),
-        libc::UTIME_NOW => Ok(Some(SetTime::Now)),
-        nanoseconds @ 0..1_000_000_000 => {
-            Ok(Some(SetTime::To(Time { seconds: time.tv_sec, nanoseconds: nanoseconds as u32 })))
-        }
-        _ => Err(Failure::invalid("nanoseconds are 0 to 999,999,999, UTIME_NOW or UTIME_OMIT")),
-    }
+    let teach = |_| Failure::invalid("nanoseconds are 0 to 999,999,999, UTIME_NOW or UTIME_OMIT");
+    c::time_to_set(time).map_err(teach)
 }
 
 /// # Safety
@@ -108,10 +64,10 @@ macro_rules! on_path {
 
 on_path! {
     weft_stat(_fs, client, path, status: *mut stat) {
-        *result("status", status)? = status_of(&client.stat(path, true)?);
+        *result("status", status)? = c::stat_of(&client.stat(path, true)?);
     }
     weft_lstat(_fs, client, path, status: *mut stat) {
-        *result("status", status)? = status_of(&client.stat(path, false)?);
+        *result("status", status)? = c::stat_of(&client.stat(path, false)?);
     }
     weft_access(_fs, client, path, mode: c_int) { client.access(path, true, mode as u32)?; }
     weft_mkdir(_fs, client, path, mode: mode_t) { client.mkdir(path, mode & 0o7777)?; }

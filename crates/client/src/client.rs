@@ -8,11 +8,12 @@ use weft_wire::messages::{
     AccessRequest, Attr, AttrReply, Caller, ClusterMapReply, CreateRequest, FileCountRequest, FileKind,
     GetXattrRequest, InodeRequest, LayoutWish, LinkRequest, ListXattrsRequest, LookupRequest, MkdirRequest,
     MknodRequest, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
-    RemoveXattrRequest, RenameRequest, RmdirRequest, ServerInfo, SetAttrRequest, SetLayoutRequest,
-    SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest, SyncMetaRequest, Time,
-    UnlinkRequest, attr_valid, rights,
+    RemoveXattrRequest, RenameRequest, ReopenRequest, RmdirRequest, ServerInfo, SetAttrRequest,
+    SetLayoutRequest, SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest,
+    SyncMetaRequest, Time, UnlinkRequest, attr_valid, rights,
 };
-use weft_wire::{Request, Status};
+use weft_wire::security::Capability;
+use weft_wire::{Request, Status, Wire};
 
 use crate::batch;
 use crate::dial::Dial;
@@ -90,6 +91,16 @@ impl Client {
     pub fn connect_with(url: &Url, options: ConnectOptions, rdma: Rdma) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
         Ok(Client { inner: Arc::new(Inner::connect(url, options, Some(rdma))?), caller })
+    }
+
+    /// As [`Client::connect`], where the cluster's map is known from another process or from before a fork: nothing is asked until
+    /// it is needed.
+    ///
+    /// # Errors
+    /// If there is no key.
+    pub fn connect_with_map(url: &Url, options: ConnectOptions, map: ClusterMapReply) -> Result<Client> {
+        let caller = Arc::new(options.find_caller());
+        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map)?), caller })
     }
 
     /// A client of a cluster with this map whose connections `dial` makes: for simulations and tests.
@@ -279,6 +290,24 @@ impl Client {
             file.truncate(0)?;
         }
         Ok(file)
+    }
+
+    /// Opens a file that another process has or had open, by what [`File::pass`] gave there: the same rights, whatever the file's
+    /// permissions are by now. `name` is for errors; `sync` as in [`OpenOptions::sync`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if it is no pass; `Stale` where the file is gone, `Capability` where the pass is too old.
+    pub fn adopt(&self, pass: &[u8], name: &str, sync: bool) -> Result<File> {
+        let adopt = || {
+            let capability = Capability::from_bytes(pass)
+                .map_err(|error| Error::new("Reopen", ErrorKind::Invalid, error.to_string()))?;
+            let access = capability.rights;
+            let reply = self.meta(&ReopenRequest { capability: capability.clone() })?;
+            let held = Held::new(reply.capability.unwrap_or(capability), access);
+            let open = OpenFile::new(&self.inner, &self.caller, held, name.into(), (sync, false), reply.attr);
+            Ok(File::new(open))
+        };
+        adopt().map_err(|error: Error| error.on(&name))
     }
 
     /// Makes a directory; `mode` has the umask applied.

@@ -4,6 +4,7 @@ use std::io::{IoSlice, IoSliceMut, SeekFrom};
 use std::sync::{Arc, Mutex};
 
 use weft_layout::{Extent, Layout, Regions, View};
+use weft_wire::Wire;
 use weft_wire::messages::Attr;
 
 use crate::Result;
@@ -76,6 +77,11 @@ impl File {
     /// Inode number.
     pub fn ino(&self) -> u64 {
         self.open.held.ino
+    }
+
+    /// The right to this open file, for [`Client::adopt`](crate::Client::adopt) in another process of the same user.
+    pub fn pass(&self) -> Vec<u8> {
+        self.open.held.capability().to_bytes()
     }
 
     /// Attributes as of the opening, or the last [`File::stat`] or [`File::flush`] through this handle. The size of a file that

@@ -45,8 +45,6 @@ pub(crate) struct Inner {
 impl Inner {
     /// Asks the server of the URL for the cluster's map. Other RDMA than this host's is given in tests.
     pub(crate) fn connect(url: &Url, options: ConnectOptions, rdma: Option<Rdma>) -> Result<Inner, Error> {
-        let transport = options.find_transport(url)?;
-        let rdma = Arc::new(RdmaSource::new(options.find_rdma(url)?, rdma));
         let identity = Identity::new(options.find_key(url)?, options.program.as_deref());
         let timeout = Duration::from_millis(options.connect_timeout_ms);
         let first = reach(url, &identity, timeout).map_err(|error| error.on(url))?;
@@ -54,6 +52,25 @@ impl Inner {
         let map = ask(&mut *link, 3, &ClusterMapRequest {}, Instant::now() + timeout)?;
         check_map(&map, &proven).map_err(|error| error.at_server(link.peer()))?;
         drop(link);
+        Inner::over_network(url, options, identity, map, rdma)
+    }
+
+    /// With a map that is known, as a process has it from another. Nothing is asked before the first request.
+    pub(crate) fn with_map(url: &Url, options: ConnectOptions, map: ClusterMapReply) -> Result<Inner, Error> {
+        let identity = Identity::new(options.find_key(url)?, options.program.as_deref());
+        Inner::over_network(url, options, identity, map, None)
+    }
+
+    fn over_network(
+        url: &Url,
+        options: ConnectOptions,
+        identity: Identity,
+        map: ClusterMapReply,
+        rdma: Option<Rdma>,
+    ) -> Result<Inner, Error> {
+        let transport = options.find_transport(url)?;
+        let rdma = Arc::new(RdmaSource::new(options.find_rdma(url)?, rdma));
+        let timeout = Duration::from_millis(options.connect_timeout_ms);
         let dial = NetworkDial::new(transport, timeout, identity.key.clone(), rdma.clone());
         Inner::over(url.clone(), options, identity, map, (Box::new(dial), Some(rdma)))
     }

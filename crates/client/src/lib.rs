@@ -33,6 +33,7 @@ mod allocations;
 mod arena;
 mod at;
 mod batch;
+pub mod c;
 mod client;
 mod dial;
 mod directory;

@@ -364,3 +364,23 @@ fn space_status_and_rights() {
         assert!(matches!(error.kind(), ErrorKind::Untrusted | ErrorKind::Status(_)), "{error}");
     });
 }
+
+#[test]
+fn an_open_file_is_passed_on_to_a_client_that_knows_the_map() {
+    let cluster = Cluster::start(2, STRIP_BYTES);
+    let first = cluster.client(Transport::Auto);
+    let file = first.open("/passed", &create().mode(0o400)).unwrap();
+    file.write_at(b"before", 0).unwrap();
+    let options = cluster.options(Transport::Auto);
+    let second = Client::connect_with_map(&cluster.url(), options, first.map().clone()).unwrap();
+    let adopted = second.adopt(&file.pass(), "/passed", false).unwrap();
+    first.unlink("/passed").unwrap();
+    adopted.write_at(b" and after", 6).unwrap();
+    let mut back = [0; 16];
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), 16);
+    assert_eq!(&back, b"before and after");
+    let nonsense = second.adopt(b"nonsense", "/passed", false).unwrap_err();
+    assert_eq!(nonsense.kind(), ErrorKind::Invalid);
+    drop((file, adopted));
+    assert_eq!(first.stat("/passed", true).unwrap_err().errno(), libc::ENOENT);
+}

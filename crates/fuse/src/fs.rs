@@ -37,7 +37,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
-use weft_client::{At, Client, File, OpenOptions, SetAttr, SetTime};
+use weft_client::{At, Client, File, OpenOptions, SetAttr, SetTime, c};
 use weft_wire::messages::{Attr, FileKind, Time};
 
 /// The kernel's number for the root of a mount; FUSE fixes it.
@@ -300,19 +300,12 @@ impl WeftFs {
     ) -> Outcome<Told> {
         let client = self.callers.client(who);
         let at = self.at(parent, name);
-        let kind = match mode & libc::S_IFMT {
-            0 | libc::S_IFREG => {
-                let options = OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777);
-                let file = client.open(at, &options)?;
-                let attr = file.attr();
-                file.close()?;
-                return Ok(self.tell(attr));
-            }
-            libc::S_IFIFO => FileKind::Fifo,
-            libc::S_IFSOCK => FileKind::Socket,
-            libc::S_IFCHR => FileKind::Character,
-            libc::S_IFBLK => FileKind::Block,
-            _ => return Err(Errno(libc::EINVAL)),
+        let Some(kind) = c::special_kind(mode).map_err(Errno)? else {
+            let options = OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777);
+            let file = client.open(at, &options)?;
+            let attr = file.attr();
+            file.close()?;
+            return Ok(self.tell(attr));
         };
         Ok(self.tell(client.mknod(at, kind, mode & 0o7777, rdev)?))
     }
