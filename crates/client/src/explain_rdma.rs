@@ -22,7 +22,8 @@ use crate::error::{Error, ErrorKind};
 use crate::file::File;
 use crate::open_file::OpenFile;
 use crate::rdma::RdmaOptions;
-use crate::window::{Common, Direction, Reach, Share, Source, check};
+use crate::reach::Reach;
+use crate::window::{Common, Direction, Share, Source, check};
 use crate::{AccessOptions, Result, runs};
 
 /// Bytes that a server moves at a time.

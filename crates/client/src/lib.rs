@@ -52,6 +52,7 @@ mod pack;
 mod pending;
 mod rails;
 mod rdma;
+mod reach;
 mod runs;
 mod scheme_trial;
 #[cfg(test)]

@@ -15,9 +15,10 @@ use crate::batch::{self, Batch, Call};
 use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::inner::Inner;
+use crate::reach::Reach;
 use crate::size::{self, ask_size, on_all_slots};
 use crate::wait::lock;
-use crate::window::{Direction, Reach, slots_of};
+use crate::window::{Direction, slots_of};
 
 /// An open file, shared by its handle and the operations under way on it. It is closed with the last of them.
 pub(crate) struct OpenFile {

@@ -17,9 +17,9 @@ use crate::fork;
 use crate::greet::random;
 use crate::lane::{Lane, LaneUse};
 use crate::rdma::RdmaOptions;
+use crate::reach::Reach;
 use crate::traffic::Traffic;
 use crate::wait::lock;
-use crate::window::Reach;
 
 /// Changing operations of one session that may be under way at once; the metadata server keeps a reply for each.
 const EXACTLY_ONCE_SLOTS: u16 = 512;

@@ -272,6 +272,7 @@ impl<'a> Transfer<'a> {
     }
 
     fn take_share(&mut self, mut share: Box<Share>, completion: &Completion) -> Result<(), Error> {
+        share.let_go();
         match self.direction {
             Direction::Read => {
                 let reply: ReadReply = read_body(Op::Read, completion)?;
@@ -320,8 +321,7 @@ impl<'a> Transfer<'a> {
             } else if self.direction == Direction::Write {
                 self.file.held.note_failed_write();
             }
-            self.over = true;
-            return;
+            return self.end();
         }
         // A share may be filled to its end and yet have bytes beyond the end of its data file: lists go back and forth.
         let undecided = self.known_end() < request_end;
@@ -330,6 +330,11 @@ impl<'a> Transfer<'a> {
             return self.ask_sizes();
         }
         self.fill_short();
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.windows.end();
         self.over = true;
     }
 

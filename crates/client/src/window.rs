@@ -20,9 +20,9 @@
 use std::sync::Arc;
 
 use weft_layout::{Cutter, Extent, Extents, Layout, Region, Regions, memory_runs, share_bytes};
-use weft_transport::{Allocation, Bulk, BulkMemory, LinkKind};
+use weft_transport::{Allocation, Bulk, BulkMemory, Lasting, Together};
 use weft_wire::limits::{
-    BODY_BYTES_MAX, LIST_EXTENTS_MAX, MEMORY_RUNS_MAX, REGION_LEVELS_MAX, REGION_PARTS_MAX, SHARE_BYTES_MAX,
+    BODY_BYTES_MAX, LIST_EXTENTS_MAX, MEMORY_RUNS_MAX, REGION_LEVELS_MAX, REGION_PARTS_MAX,
 };
 use weft_wire::messages::MemoryRun;
 use weft_wire::security::Capability;
@@ -32,7 +32,7 @@ use crate::access::{AccessOptions, Method, Movement};
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
 use crate::pack::{PACK_BYTES, PackBuffer};
-use crate::rdma::RdmaOptions;
+use crate::reach::Reach;
 use crate::runs;
 
 /// About how many pieces of the file one window of a pattern has at most: both sides walk over them, and neither should do so
@@ -40,23 +40,12 @@ use crate::runs;
 const PIECES_MAX: u64 = 1 << 20;
 /// Room in a body for everything but the regions.
 const BODY_REST_BYTES: usize = 256;
-/// Over shared memory, smaller pieces of memory are packed: the kernel pins a page for each piece that a server reaches by itself,
-/// and so in pieces of 1 KiB moves 4 MiB half as fast, of 64 bytes a tenth. With four clients on two processors packing still
-/// leads at 8 KiB, by up to two. Measured with `weft bench transfer` and the example `pieces`.
-const PACK_BELOW_BYTES_SHM: u64 = 16 << 10;
-/// The same over TCP: there a piece costs its place in a list of the kernel's, which from 256 bytes on is less than the copy.
-const PACK_BELOW_BYTES_TCP: u64 = 256;
-/// The same over RDMA, in shares larger than what goes through Fast RDMA buffers, into which the connection packs by itself (NC 4.3): an
-/// adapter gathers a piece in about the time in which a processor copies so much of it.
-const PACK_BELOW_BYTES_VERBS: u64 = 256;
 /// Windows that are packed are of about this size: what is copied is still in a processor's cache when it is moved.
 const PACK_WINDOW_BYTES: u64 = 1 << 20;
 /// Shares begin at multiples of this in a buffer.
 const PACK_ALIGN_BYTES: usize = 64;
 /// Pieces that one sieved window has at most.
 const SIEVED_PIECES_MAX: usize = 1 << 16;
-/// Bytes of a share at most where a server is reached over several rails.
-const RAIL_SHARE_BYTES: u64 = 4 << 20;
 /// Windows of one request under way at a time, over each rail.
 const WINDOWS_UNDER_WAY: usize = 2;
 /// The same where each is one message of many.
@@ -71,71 +60,6 @@ pub(crate) enum Direction {
     Read,
     /// From memory to servers.
     Write,
-}
-
-/// What the servers of a file can do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reach {
-    /// The most that one request to any of them may move.
-    pub share_bytes_max: u64,
-    /// Pieces smaller than this, on average, are better packed …
-    pub pack_below_bytes: u64,
-    /// … in shares larger than this: others the connection packs by itself, into memory that adapters know.
-    pub pack_above_bytes: u64,
-    /// Whether buffers that are kept are better of memory that connections were told of.
-    pub shared: bool,
-    /// Connections to each of them over which a request is spread.
-    pub rails: usize,
-}
-
-impl Reach {
-    /// Of a connection; `rdma` is how RDMA is used.
-    pub(crate) fn over(kind: &LinkKind, share_bytes_max: u64, rdma: Option<&RdmaOptions>) -> Reach {
-        let reach = Reach { share_bytes_max, ..Reach::default() };
-        match kind {
-            LinkKind::ShmDirect => Reach { pack_below_bytes: PACK_BELOW_BYTES_SHM, shared: true, ..reach },
-            LinkKind::Tcp { .. } => Reach { pack_below_bytes: PACK_BELOW_BYTES_TCP, ..reach },
-            LinkKind::Verbs { .. } => Reach {
-                pack_below_bytes: PACK_BELOW_BYTES_VERBS,
-                pack_above_bytes: rdma.map_or(0, RdmaOptions::packed_bytes_max),
-                shared: true,
-                ..reach
-            },
-            // The link packs by itself.
-            LinkKind::ShmStaged { .. } => Reach { shared: true, ..reach },
-            LinkKind::Memory => reach,
-        }
-    }
-
-    /// The same over several rails: shares are cut so that every rail has some.
-    pub(crate) fn with_rails(self, rails: usize) -> Reach {
-        let share_bytes_max =
-            if rails > 1 { self.share_bytes_max.min(RAIL_SHARE_BYTES) } else { self.share_bytes_max };
-        Reach { share_bytes_max, rails, ..self }
-    }
-
-    /// What both can do.
-    pub(crate) fn of_both(self, other: Reach) -> Reach {
-        Reach {
-            share_bytes_max: self.share_bytes_max.min(other.share_bytes_max),
-            pack_below_bytes: self.pack_below_bytes.min(other.pack_below_bytes),
-            pack_above_bytes: self.pack_above_bytes.max(other.pack_above_bytes),
-            shared: self.shared || other.shared,
-            rails: self.rails.max(other.rails),
-        }
-    }
-}
-
-impl Default for Reach {
-    fn default() -> Reach {
-        Reach {
-            share_bytes_max: SHARE_BYTES_MAX,
-            pack_below_bytes: 0,
-            pack_above_bytes: 0,
-            shared: false,
-            rails: 1,
-        }
-    }
 }
 
 /// What all requests of an operation have in common.
@@ -165,6 +89,8 @@ pub(crate) struct Share {
     /// Where it lies in memory.
     runs: Vec<MemoryRun>,
     packed: Option<Packed>,
+    /// The memory of all of the window's shares.
+    together: Option<Arc<Together>>,
 }
 
 /// A place in a buffer.
@@ -185,6 +111,8 @@ pub(crate) struct Source<'a> {
     common: Arc<Common>,
     base: u64,
     way: Way<'a>,
+    total_bytes: u64,
+    lasting: Arc<Lasting>,
     pub windows_under_way: usize,
 }
 
@@ -217,6 +145,12 @@ fn is_list(regions: &Regions) -> bool {
     regions.parts.iter().all(|part| matches!(part, Region::Contiguous(_) | Region::List(_)))
 }
 
+impl Window {
+    fn of(shares: Vec<Share>) -> Window {
+        Window { shares, sieved: None }
+    }
+}
+
 impl<'a> Source<'a> {
     /// Of regions that passed [`check`]; offsets of `memory` count from `base`.
     ///
@@ -247,18 +181,51 @@ impl<'a> Source<'a> {
         } else {
             Way::Cut(Cuts::new(&common, file, memory))
         };
-        Source { common: Arc::new(common), base, way, windows_under_way }
+        let total_bytes = file.total_bytes();
+        Source {
+            common: Arc::new(common),
+            base,
+            way,
+            total_bytes,
+            lasting: Arc::default(),
+            windows_under_way,
+        }
     }
 
     /// The next window; `None` at the end.
     pub(crate) fn next(&mut self) -> Option<Window> {
         let Source { common, base, way, .. } = self;
-        let (shares, sieved) = match way {
-            Way::Deal(dealer) => (dealer.next(common, *base)?, None),
-            Way::Cut(cuts) => (cuts.next(common, *base)?, None),
-            Way::Sieve(sieve) => return sieve.next(common, *base),
+        let mut window = match way {
+            Way::Deal(dealer) => Window::of(packed(common, dealer.next(common, *base)?)),
+            Way::Cut(cuts) => Window::of(packed(common, cuts.next(common, *base)?)),
+            Way::Sieve(sieve) => sieve.next(common, *base)?,
         };
-        Some(Window { shares: packed(common, shares), sieved })
+        self.register_together(&mut window.shares);
+        Some(window)
+    }
+
+    /// Has the shares that are not packed register their memory together. Over several rails, with adapters of their own, each adapter
+    /// would have to know what only one of them needs.
+    fn register_together(&self, shares: &mut [Share]) {
+        let reach = &self.common.reach;
+        let direct = || shares.iter().filter(|share| !share.is_packed());
+        let count = direct().count();
+        if !reach.registers || reach.rails > 1 || count + usize::from(!self.common.allocations.is_empty()) < 2
+        {
+            return;
+        }
+        let bytes: u64 = direct().map(|share| share.bytes).sum();
+        let runs = direct().flat_map(|share| share.runs.iter().cloned()).collect();
+        let windows = self.total_bytes.div_ceil(bytes.max(1));
+        let together = Arc::new(Together::new(runs, windows, &self.lasting));
+        for share in shares.iter_mut().filter(|share| !share.is_packed()) {
+            share.together = Some(together.clone());
+        }
+    }
+
+    /// All shares are over.
+    pub(crate) fn end(&mut self) {
+        self.lasting = Arc::default();
     }
 }
 
@@ -299,7 +266,7 @@ impl Common {
     }
 
     fn share(self: &Arc<Self>, slot: u16, bytes: u64, encoded: Arc<Vec<u8>>, runs: Vec<MemoryRun>) -> Share {
-        Share { common: self.clone(), slot, bytes, extent: None, encoded, runs, packed: None }
+        Share { common: self.clone(), slot, bytes, extent: None, encoded, runs, packed: None, together: None }
     }
 
     fn packs(&self, bytes: u64, runs: &[MemoryRun]) -> bool {
@@ -611,7 +578,7 @@ impl<'a> Sieve<'a> {
             runs::walk(&runs, 0, u64::MAX, |address, bytes| memory.push(Extent::new(address, bytes as u64)));
             let memory = Regions::list(memory);
             let shares = deal_all(common, &span, &memory, 0);
-            return Some(Window { shares: packed(common, shares), sieved: None });
+            return Some(Window::of(packed(common, shares)));
         }
         let buffer = Arc::new(common.take_buffer((last - first) as usize));
         let memory = Regions::contiguous(0, last - first);
@@ -698,12 +665,21 @@ impl Share {
                 let stride_bytes = self.bytes as i64;
                 vec![MemoryRun { segment: 0, address, bytes: self.bytes, stride_bytes, count: 1 }].into()
             }
-            None => BulkMemory { runs: self.runs.clone(), allocations: self.common.allocations.clone() },
+            None => BulkMemory {
+                runs: self.runs.clone(),
+                allocations: self.common.allocations.clone(),
+                together: self.together.clone(),
+            },
         };
         match self.common.direction {
             Direction::Read => Bulk::Put(memory),
             Direction::Write => Bulk::Get(memory),
         }
+    }
+
+    /// Its memory need not be registered any more.
+    pub(crate) fn let_go(&mut self) {
+        self.together = None;
     }
 
     /// Brings what was read, `filled_bytes` of it, to where it belongs.
@@ -746,6 +722,7 @@ mod tests {
     use crate::scripted::some_client;
     use proptest::prelude::*;
     use weft_layout::{Level, pieces};
+    use weft_wire::limits::SHARE_BYTES_MAX;
     use weft_wire::messages::{ReadRequest, rights};
 
     fn layout(servers: u16) -> Layout {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use common::{Cluster, pattern};
 use weft_client::{
-    AccessOptions, Client, ConnectOptions, ErrorKind, Movement, OpenOptions, RdmaMechanism, RdmaOptions,
-    Transport, register_memory, unregister_memory,
+    AccessOptions, Client, ConnectOptions, ErrorKind, File, ForeignMemory, Movement, OpenOptions,
+    RdmaMechanism, RdmaOptions, Transport, register_memory, unregister_memory,
 };
-use weft_layout::{Level, Regions};
+use weft_layout::{Extent, Level, Regions};
 use weft_verbs_double::PretendOptions;
 
 const MIB: usize = 1 << 20;
@@ -251,4 +251,98 @@ fn a_plan_tells_registrations_mechanisms_and_work_requests() {
     assert_eq!((plan.servers[0].inline, plan.servers[0].work_requests), (1, 0));
     let error = file.explain_rdma(0, &small, &[], &rows, true).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+/// The costs of NC 4.3, so that plans are the same everywhere.
+fn registering(foreign: ForeignMemory) -> RdmaOptions {
+    RdmaOptions { foreign, registration_cost_ns: Some((770, 7420)), ..RdmaOptions::default() }
+}
+
+/// Registrations made and ended while something is done.
+fn registered(cluster: &Cluster, work: impl FnOnce()) -> (u64, u64) {
+    let before = cluster.client_fabric.counts();
+    work();
+    let counts = cluster.client_fabric.counts().since(&before);
+    (counts.registrations, counts.deregistrations)
+}
+
+/// A file of 768 rows of 3 KiB, over four servers, and the memory of an array of which they are columns.
+fn tile(client: &Client) -> (File, Vec<u8>, Regions, Regions) {
+    let (row_bytes, stride_bytes) = (3072, 12_288);
+    let file = client.open("/tile", &create()).unwrap();
+    file.write_at(&pattern(7, 768 * row_bytes), 0).unwrap();
+    let rows = Regions::strided(0, row_bytes as u64, [Level { count: 768, stride_bytes }]);
+    let array = vec![0; 768 * stride_bytes as usize];
+    (file, array, rows, Regions::contiguous(0, 768 * row_bytes as u64))
+}
+
+#[test]
+fn the_shares_of_all_servers_are_one_registration() {
+    let cluster = Cluster::start(4, 64 << 10);
+    for (foreign, ended) in [(ForeignMemory::Watched, 0), (ForeignMemory::NotCached, 1)] {
+        let client = cluster.client_over(&registering(foreign), cluster.options(Transport::Rdma));
+        let (file, mut array, rows, all) = tile(&client);
+        let counts = registered(&cluster, || {
+            // SAFETY: the rows lie within the array.
+            let read = unsafe { file.read_raw(array.as_mut_ptr(), &rows, &all) };
+            assert_eq!(read.unwrap(), all.total_bytes());
+        });
+        assert_eq!(counts, (1, ended), "{foreign:?}");
+        let expected = pattern(7, 768 * 3072);
+        let is_right = |(row, expected): (usize, &[u8])| array[row * 12_288..][..3072] == *expected;
+        assert!(expected.chunks(3072).enumerate().all(is_right));
+        let counts = registered(&cluster, || {
+            // SAFETY: as above.
+            let written = unsafe { file.write_raw(array.as_ptr(), &rows, &all) };
+            assert_eq!(written.unwrap(), all.total_bytes());
+        });
+        assert_eq!(counts, (ended, ended), "{foreign:?}, again");
+    }
+}
+
+#[test]
+fn an_allocation_that_is_named_is_registered_once_for_a_request_of_many_parts() {
+    let cluster = Cluster::start(2, 64 << 10);
+    let options = registering(ForeignMemory::NotCached);
+    let client = cluster.client_over(&options, cluster.options(Transport::Rdma));
+    let file = client.open("/list", &create()).unwrap();
+    // More pieces of the file than two requests to each server may have.
+    let (count, bytes) = (20_000, 512);
+    file.write_at(&pattern(8, 2 * count * bytes), 0).unwrap();
+    let every_other = |number| Extent::new((2 * number * bytes) as u64, bytes as u64);
+    let pieces = Regions::list((0..count).map(every_other).collect::<Vec<_>>());
+    let mut array = vec![0u8; 2 * count * bytes];
+    let whole = [Extent::new(0, array.len() as u64)];
+    let mut read = |allocations: &[Extent]| {
+        registered(&cluster, || {
+            // SAFETY: the pieces lie within the array.
+            let read = unsafe { file.read_raw_in(array.as_mut_ptr(), &pieces, allocations, &pieces) };
+            assert_eq!(read.unwrap(), (count * bytes) as u64);
+        })
+    };
+    assert_eq!(read(&whole), (1, 1));
+    let halves = [Extent::new(0, whole[0].bytes / 2), Extent::new(whole[0].bytes / 2, whole[0].bytes / 2)];
+    let (made, ended) = read(&halves);
+    assert!(made <= 3 && ended == made, "{made} registrations, {ended} ended");
+    let expected = pattern(8, 2 * count * bytes);
+    assert!((0..count).all(|number| {
+        let piece = 2 * number * bytes..(2 * number + 1) * bytes;
+        array[piece.clone()] == expected[piece]
+    }));
+}
+
+#[test]
+fn an_error_of_one_share_ends_the_registration_of_all() {
+    let mut cluster = Cluster::start(4, 64 << 10);
+    let options = ConnectOptions { retry_timeout_ms: 300, ..cluster.options(Transport::Rdma) };
+    let client = cluster.client_over(&registering(ForeignMemory::NotCached), options);
+    let (file, mut array, rows, all) = tile(&client);
+    cluster.stop_server(2);
+    let (made, ended) = registered(&cluster, || {
+        // SAFETY: the rows lie within the array.
+        let error = unsafe { file.read_raw(array.as_mut_ptr(), &rows, &all) }.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    });
+    // A connection registers memory of its own, and so does every try to make one.
+    assert!(made >= 1 && ended >= made, "{made} made, {ended} ended");
 }

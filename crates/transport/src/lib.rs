@@ -42,6 +42,7 @@ mod shm;
 mod shm_server;
 mod socket;
 mod tcp;
+mod together;
 mod verbs;
 
 pub use error::{ConnError, FrameError, LinkError, RunsError};
@@ -54,6 +55,7 @@ pub use server::{Incoming, PeerInfo, ServerBulk, ServerConn, StreamBulk};
 pub use shm::{SHM_BULK_BYTES_MAX_STAGED, ShmLink, ShmOptions, connect_shm};
 pub use shm_server::{ShmBulk, ShmConn};
 pub use tcp::{Congestion, TcpConn, TcpLink, TcpOptions, connect_tcp};
+pub use together::{Lasting, Together};
 pub use verbs::*;
 
 /// Request ids from here on belong to the transport itself (setting up memory); a caller's are below.

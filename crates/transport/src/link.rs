@@ -9,6 +9,7 @@ use weft_wire::limits::SHARE_BYTES_MAX;
 use crate::error::LinkError;
 use crate::runs::MemoryRuns;
 use crate::segment::Segment;
+use crate::together::Together;
 
 /// Memory that was allocated as one, in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,11 +36,13 @@ pub struct BulkMemory {
     /// Allocations that the pieces are parts of, all of them, or none where the caller did not say: a transport that has to
     /// register memory registers these instead of every piece (NC 4.2.1).
     pub allocations: Arc<[Allocation]>,
+    /// The pieces of all requests that this is one of, its own among them: what has to be registered is registered for all.
+    pub together: Option<Arc<Together>>,
 }
 
 impl From<MemoryRuns> for BulkMemory {
     fn from(runs: MemoryRuns) -> BulkMemory {
-        BulkMemory { runs, allocations: Arc::default() }
+        BulkMemory { runs, allocations: Arc::default(), together: None }
     }
 }
 

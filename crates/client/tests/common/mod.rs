@@ -114,6 +114,11 @@ impl Cluster {
         Client::connect_with(&self.url(), options, self.rdma.clone()).unwrap()
     }
 
+    /// With RDMA of its own.
+    pub fn client_over(&self, rdma: &RdmaOptions, options: ConnectOptions) -> Client {
+        Client::connect_with(&self.url(), options, Rdma::over(self.client_fabric.clone(), rdma)).unwrap()
+    }
+
     /// Takes the servers' Unix sockets away, as if they were on another host.
     pub fn move_away(&self) {
         for server in &self.config.servers {

@@ -31,6 +31,7 @@ use weft_verbs::{Access, Device, Registration, VerbsError};
 use weft_wire::messages::MemoryRun;
 
 use super::cost::RegistrationCost;
+use super::fewer::MANY_REGIONS;
 use super::frames::Frames;
 use super::group::{Group, PageRange, cost_ns, cut, merge, plan};
 use super::home::Home;
@@ -52,6 +53,8 @@ const WHOLE_FACTOR: u64 = 4;
 const SPENT_MAX: usize = 256;
 /// A run of so many pieces whose pages touch is looked at as a whole.
 const MANY_PIECES: u64 = 64;
+/// Ranges that stay watched because they are doubtful.
+const DOUBTS_WATCHED_MAX: usize = 256;
 
 /// A registration.
 pub struct Entry<R> {
@@ -107,11 +110,17 @@ struct Attempt {
     is_touched: bool,
 }
 
-struct State<R> {
+pub(super) struct State<R> {
     index: Index<Entry<R>>,
     attempts: Vec<Attempt>,
     attempts_begun: u64,
-    doubtful: Ranges,
+    pub(super) doubtful: Ranges,
+    /// Changes that added to what is doubtful.
+    pub(super) doubts: u64,
+    /// What is doubtful stays watched, so that its unmapping is told.
+    doubts_watched: Vec<Watch>,
+    /// What was refused as one registration, until something of it is unmapped.
+    pub(super) apart: Ranges,
     /// Changes that were applied.
     seen: Option<u64>,
     /// What parts of allocations have cost so far, in nanoseconds.
@@ -119,24 +128,59 @@ struct State<R> {
 }
 
 /// Registrations that are cached no more.
-type Dead<R> = Vec<Arc<Entry<R>>>;
+pub(super) type Dead<R> = Vec<Arc<Entry<R>>>;
+
+/// What is to be registered, and what is known of it.
+pub(super) struct Wanted<'a, D: Device> {
+    pub runs: &'a [MemoryRun],
+    pub allocations: &'a [Allocation],
+    pub write: bool,
+    /// The whole read or write takes about so many times as much.
+    pub windows: u64,
+    /// What is registered for all of it.
+    pub lasting: Option<&'a Pinned<D>>,
+}
+
+/// Where registrations are looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Among {
+    All,
+    Arenas,
+}
 
 impl<R> State<R> {
-    fn apply(&mut self, change: Change, dead: &mut Dead<R>) {
-        let (range, is_gone) = match change {
-            Change::Unmapped(range) => (range, true),
-            Change::Emptied(range) => (range, false),
-            Change::Unknown => (PageRange { start: 0, end: u64::MAX }, false),
+    fn apply(&mut self, change: Change, watcher: &Arc<Watcher>, dead: &mut Dead<R>) {
+        let range = match change {
+            Change::Unmapped(range) | Change::Emptied(range) => range,
+            Change::Unknown => PageRange { start: 0, end: u64::MAX },
         };
-        if is_gone {
-            self.doubtful.remove(&range);
-        } else {
-            self.doubtful.add(range);
+        match change {
+            Change::Unmapped(_) => {
+                self.doubtful.remove(&range);
+                self.apart.around(&range).iter().for_each(|part| self.apart.remove(part));
+                self.unwatch_doubts();
+            }
+            Change::Emptied(_) if self.doubts_watched.len() < DOUBTS_WATCHED_MAX => {
+                self.doubts_watched.push(watcher.keep(range));
+                self.doubt(range);
+            }
+            Change::Emptied(_) | Change::Unknown => self.doubt(range),
         }
         for attempt in self.attempts.iter_mut().filter(|attempt| attempt.range.overlaps(&range)) {
             attempt.is_touched = true;
         }
         dead.extend(self.index.take_touched(&range));
+    }
+
+    fn doubt(&mut self, range: PageRange) {
+        self.doubtful.add(range);
+        self.doubts += 1;
+    }
+
+    /// Ends the watching of what is doubtful no more.
+    pub(super) fn unwatch_doubts(&mut self) {
+        let State { doubts_watched, doubtful, .. } = self;
+        doubts_watched.retain(|watch| doubtful.overlaps(watch.range()));
     }
 
     /// Begins to register a range with these parts of a request in it.
@@ -184,13 +228,18 @@ struct Counts {
     wrong: AtomicU64,
 }
 
+/// Each of many registrations for one request costs about as much again: keys in messages, windows, places in lists.
+fn keys_factor(registrations: usize) -> u64 {
+    if registrations < MANY_REGIONS { 1 } else { 2 }
+}
+
 fn add(counter: &AtomicU64, amount: usize) {
     counter.fetch_add(amount as u64, Ordering::Relaxed);
 }
 
 /// How registrations of memory that is no arena stay.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keeping {
+pub(super) enum Keeping {
     Watched,
     OnDemand,
     Nothing,
@@ -203,11 +252,13 @@ fn is_limit(error: &VerbsError) -> bool {
         if source.raw_os_error().is_some_and(|code| limits.contains(&code)))
 }
 
-struct Shared<D: Device> {
+pub(super) struct Shared<D: Device> {
+    /// Tells caches apart.
+    pub(super) number: u64,
     device: Arc<D>,
-    options: RegistrationOptions,
-    cost: RegistrationCost,
-    keeping: Keeping,
+    pub(super) options: RegistrationOptions,
+    pub(super) cost: RegistrationCost,
+    pub(super) keeping: Keeping,
     counts: Counts,
     home: Home,
     /// Before the watcher: what is watched ends first.
@@ -218,7 +269,7 @@ struct Shared<D: Device> {
 
 /// The registrations of one adapter. Clones are the same cache.
 pub struct RegistrationCache<D: Device> {
-    shared: Arc<Shared<D>>,
+    pub(super) shared: Arc<Shared<D>>,
 }
 
 impl<D: Device> Clone for RegistrationCache<D> {
@@ -241,10 +292,15 @@ impl<D: Device> RegistrationCache<D> {
             attempts: Vec::new(),
             attempts_begun: 0,
             doubtful: Ranges::default(),
+            doubts: 0,
+            doubts_watched: Vec::new(),
+            apart: Ranges::default(),
             seen: None,
             spent: Vec::new(),
         };
+        static CACHES: AtomicU64 = AtomicU64::new(0);
         let shared = Shared {
+            number: CACHES.fetch_add(1, Ordering::Relaxed),
             device,
             options,
             cost,
@@ -283,31 +339,55 @@ impl<D: Device> RegistrationCache<D> {
         allocations: &[Allocation],
         write: bool,
     ) -> Result<Pinned<D>, PinError> {
+        let wanted = Wanted { runs, allocations, write, windows: 1, lasting: None };
+        // SAFETY: as the caller promises.
+        unsafe { self.pin_wanted(&wanted) }
+    }
+
+    /// See [`RegistrationCache::pin`].
+    ///
+    /// # Safety
+    /// The same.
+    pub(super) unsafe fn pin_wanted(&self, wanted: &Wanted<'_, D>) -> Result<Pinned<D>, PinError> {
         let shared = &self.shared;
         if !shared.home.is_here() {
             return Err(PinError::Forked);
         }
         let mut entries = Vec::new();
-        let missing = shared.look_up(runs, write, &mut entries)?;
+        let missing = shared.look_up(wanted, Among::All, &mut entries)?;
+        // SAFETY: as the caller promises.
+        if let Some(pinned) = unsafe { self.pin_fewer(wanted, &entries, &missing) }? {
+            return Ok(pinned);
+        }
         if missing.is_empty() {
-            add(&shared.counts.hits, 1);
+            self.note_hit();
             return Ok(Pinned::new(entries));
         }
-        add(&shared.counts.misses, 1);
+        self.note_miss();
         let parts = cut(merge(missing), shared.bytes_max());
-        for group in shared.choose(&parts, allocations) {
-            self.register_group(&group, &parts[group.parts.clone()], write, &mut entries)?;
+        for group in shared.choose(&parts, wanted) {
+            self.register_group(&group, &parts[group.parts.clone()], wanted.write, &mut entries)?;
         }
         Ok(Pinned::new(entries))
+    }
+
+    pub(super) fn note_hit(&self) {
+        add(&self.shared.counts.hits, 1);
+    }
+
+    pub(super) fn note_miss(&self) {
+        add(&self.shared.counts.misses, 1);
     }
 
     /// As [`RegistrationCache::pin`], if everything is registered already: this never registers.
     pub fn check_if_registered(&self, runs: &[MemoryRun], write: bool) -> Option<Pinned<D>> {
         let shared = &self.shared;
         let mut entries = Vec::new();
-        let is_all = shared.home.is_here() && shared.look_up(runs, write, &mut entries).ok()?.is_empty();
+        let wanted = Wanted { runs, allocations: &[], write, windows: 1, lasting: None };
+        let is_all =
+            shared.home.is_here() && shared.look_up(&wanted, Among::All, &mut entries).ok()?.is_empty();
         is_all.then(|| {
-            add(&shared.counts.hits, 1);
+            self.note_hit();
             Pinned::new(entries)
         })
     }
@@ -420,7 +500,7 @@ impl<D: Device> RegistrationCache<D> {
     }
 
     /// Registers a range in which parts of a request lie; it is cached if it can be.
-    fn attempt(
+    pub(super) fn attempt(
         &self,
         range: PageRange,
         parts: &[PageRange],
@@ -473,11 +553,11 @@ impl<D: Device> RegistrationCache<D> {
 }
 
 impl<D: Device> Shared<D> {
-    fn lock(&self) -> MutexGuard<'_, State<D::Registration>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State<D::Registration>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn bytes_max(&self) -> u64 {
+    pub(super) fn bytes_max(&self) -> u64 {
         self.device.limits().registration_bytes_max
     }
 
@@ -491,12 +571,12 @@ impl<D: Device> Shared<D> {
     }
 
     /// Applies what the watcher has told since the last time.
-    fn catch_up(&self, state: &mut State<D::Registration>) -> Dead<D::Registration> {
+    pub(super) fn catch_up(&self, state: &mut State<D::Registration>) -> Dead<D::Registration> {
         let mut dead = Vec::new();
         if let Some(Ok((watcher, begun))) = self.watcher.get() {
             let mut seen = *state.seen.get_or_insert(*begun);
             while let Some(change) = watcher.next_change(&mut seen) {
-                state.apply(change, &mut dead);
+                state.apply(change, watcher, &mut dead);
             }
             state.seen = Some(seen);
         }
@@ -504,7 +584,7 @@ impl<D: Device> Shared<D> {
     }
 
     /// Ends cached registrations that are no more, without a lock.
-    fn bury(&self, dead: Dead<D::Registration>) {
+    pub(super) fn bury(&self, dead: Dead<D::Registration>) {
         add(&self.counts.invalidated, dead.len());
         for watch in dead.iter().filter_map(|entry| entry.watch.as_ref()) {
             watch.end();
@@ -512,19 +592,22 @@ impl<D: Device> Shared<D> {
     }
 
     /// Finds what is registered of the pieces, and returns the pages of those that are not.
-    fn look_up(
+    pub(super) fn look_up(
         &self,
-        runs: &[MemoryRun],
-        write: bool,
+        wanted: &Wanted<'_, D>,
+        among: Among,
         found: &mut Vec<Arc<Entry<D::Registration>>>,
     ) -> Result<Vec<PageRange>, PinError> {
         let watcher = self.watcher.get().and_then(|watcher| watcher.as_ref().ok());
         let is_settled = watcher.is_none_or(|(watcher, _)| watcher.settle());
+        let among = if is_settled { among } else { Among::Arenas };
         let mut state = self.lock();
         let dead = self.catch_up(&mut state);
-        let mut lookup = Lookup { shared: self, state: &mut state, is_settled, write, found, dead };
+        let lasting = wanted.lasting;
+        let mut lookup =
+            Lookup { shared: self, state: &mut state, among, write: wanted.write, lasting, found, dead };
         let mut missing = Vec::new();
-        let looked = runs.iter().try_for_each(|run| lookup.run(run, &mut missing));
+        let looked = wanted.runs.iter().try_for_each(|run| lookup.run(run, &mut missing));
         let dead = lookup.dead;
         drop(state);
         self.bury(dead);
@@ -532,9 +615,9 @@ impl<D: Device> Shared<D> {
     }
 
     /// Groups the parts of a request, or takes the allocations that they are parts of.
-    fn choose(&self, parts: &[PageRange], allocations: &[Allocation]) -> Vec<Group> {
+    pub(super) fn choose(&self, parts: &[PageRange], wanted: &Wanted<'_, D>) -> Vec<Group> {
         let mut state = self.lock();
-        let mut whole = self.choose_allocations(&mut state, parts, allocations);
+        let mut whole = self.choose_allocations(&mut state, parts, wanted);
         whole.sort_unstable_by_key(|group| group.parts.start);
         let is_cached = self.keeping != Keeping::Nothing;
         let may_join = |hole: &PageRange| !is_cached || !state.doubtful.overlaps(hole);
@@ -559,25 +642,31 @@ impl<D: Device> Shared<D> {
         &self,
         state: &mut State<D::Registration>,
         parts: &[PageRange],
-        allocations: &[Allocation],
+        wanted: &Wanted<'_, D>,
     ) -> Vec<Group> {
         let mut chosen: Vec<Group> = Vec::new();
-        for allocation in allocations {
+        for allocation in wanted.allocations {
             let Some(range) = PageRange::around(allocation.address, allocation.bytes) else { continue };
             let first = parts.partition_point(|part| part.start < range.start);
             let end = parts.partition_point(|part| part.end <= range.end);
             let is_taken = chosen.iter().any(|other| first < other.parts.end && other.parts.start < end);
             let bytes_max = self.bytes_max().min(self.options.bytes_max);
-            if first + 1 >= end || is_taken || range.bytes() > bytes_max {
+            if first >= end || is_taken || range.bytes() > bytes_max {
                 continue;
             }
             let groups = plan(&parts[first..end], &self.cost, self.bytes_max(), |_| true);
-            if groups.len() < 2 || state.doubtful.overlaps_between(&range, &parts[first..end]) {
+            if groups.len() as u64 * wanted.windows < 2
+                || state.doubtful.overlaps_between(&range, &parts[first..end])
+            {
                 continue;
             }
             let parts_ns = cost_ns(&groups, &self.cost);
-            let spent_ns = state.spend(*allocation, parts_ns).max(parts_ns.saturating_mul(WHOLE_FACTOR));
-            let is_worth = self.keeping != Keeping::Nothing && self.cost.of_ns(range.pages()) <= spent_ns;
+            let worth_ns = match self.keeping {
+                // Other windows of the same read or write are all that it is used for later.
+                Keeping::Nothing => parts_ns.saturating_mul(wanted.windows * keys_factor(groups.len())),
+                _ => state.spend(*allocation, parts_ns).max(parts_ns.saturating_mul(WHOLE_FACTOR)),
+            };
+            let is_worth = self.cost.of_ns(range.pages()) <= worth_ns;
             if is_worth || groups.len() > self.options.entries_max / 2 {
                 chosen.push(Group { range, parts: first..end });
             }
@@ -732,9 +821,10 @@ impl<D: Device> Told for Shared<D> {
 struct Lookup<'a, D: Device> {
     shared: &'a Shared<D>,
     state: &'a mut State<D::Registration>,
-    /// All that was unmapped is known: what is cached may be used.
-    is_settled: bool,
+    /// What is cached may be used only if all that was unmapped is known.
+    among: Among,
     write: bool,
+    lasting: Option<&'a Pinned<D>>,
     found: &'a mut Vec<Arc<Entry<D::Registration>>>,
     dead: Dead<D::Registration>,
 }
@@ -773,11 +863,15 @@ impl<D: Device> Lookup<'_, D> {
         if !self.shared.options.verify && self.found.last().is_some_and(|last| holds(last.deref())) {
             return true;
         }
+        let mut lasting = self.lasting.iter().flat_map(|lasting| lasting.entries.iter());
+        if let Some(entry) = lasting.find(|entry| holds(entry)) {
+            self.found.push(entry.clone());
+            return true;
+        }
         let index = &mut self.state.index;
-        let entry = if self.is_settled {
-            index.find(address, end, self.write)
-        } else {
-            index.find_arena(address, end, self.write)
+        let entry = match self.among {
+            Among::All => index.find(address, end, self.write),
+            Among::Arenas => index.find_arena(address, end, self.write),
         };
         match entry {
             Some(entry) if self.is_right(&entry, address, end) => {

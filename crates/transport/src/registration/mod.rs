@@ -3,6 +3,7 @@
 //! ```text
 //!   pin(pieces, allocations, write)
 //!     │  each piece: in an arena? in the cache?                     index ── checked against what was unmapped (watch)
+//!     │  in many, where few would do? all anew                      fewer
 //!     ▼  the rest
 //!   pages sorted and grouped by T = a·pages + b                     group, cost
 //!     │  each group: registered optimistically
@@ -10,6 +11,8 @@
 //!     ▼     register exactly that
 //!   Pinned { regions with keys }  ── dropped ──► cached ones stay, others are deregistered
 //! ```
+//!
+//! The requests to all servers that one read or write consists of pin their memory together (`pin_bulk`, [`crate::Together`]).
 //!
 //! Three kinds of memory:
 //!
@@ -32,12 +35,15 @@
 mod cache;
 mod cost;
 mod coverage;
+mod fewer;
 mod frames;
 mod group;
 mod holes;
 mod home;
 mod index;
 mod ranges;
+mod shared;
+mod threads;
 mod watch;
 
 pub use cache::RegistrationCache;
@@ -201,11 +207,17 @@ pub struct PinnedRegion {
     pub remote_key: u32,
 }
 
-/// Everything that the pieces of a request need. While it lives the keys are valid; dropping it lets go.
+/// Everything that the pieces of a request need. While it, or a clone, lives the keys are valid; dropping the last lets go.
 pub struct Pinned<D: Device> {
-    regions: Vec<PinnedRegion>,
+    regions: Arc<[PinnedRegion]>,
     /// Held for their keys.
-    _entries: Vec<Arc<Entry<D::Registration>>>,
+    entries: Arc<[Arc<Entry<D::Registration>>]>,
+}
+
+impl<D: Device> Clone for Pinned<D> {
+    fn clone(&self) -> Pinned<D> {
+        Pinned { regions: self.regions.clone(), entries: self.entries.clone() }
+    }
 }
 
 impl<D: Device> std::fmt::Debug for Pinned<D> {
@@ -218,7 +230,7 @@ impl<D: Device> Pinned<D> {
     fn new(mut entries: Vec<Arc<Entry<D::Registration>>>) -> Pinned<D> {
         entries.sort_by_key(|entry| (entry.start(), Arc::as_ptr(entry)));
         entries.dedup_by(|next, last| Arc::ptr_eq(next, last));
-        Pinned { regions: entries.iter().map(|entry| entry.region()).collect(), _entries: entries }
+        Pinned { regions: entries.iter().map(|entry| entry.region()).collect(), entries: entries.into() }
     }
 
     /// The regions, by address. They may overlap.

@@ -322,6 +322,12 @@ impl Watcher {
         None
     }
 
+    /// Has what is watched of a range stay so.
+    pub fn keep(self: &Arc<Watcher>, range: PageRange) -> Watch {
+        lock(&self.inner.watched).needed.add(&range);
+        Watch { watcher: self.clone(), range, is_on: AtomicBool::new(true) }
+    }
+
     /// Watches the mappings that a range is made of, and says whether they are all of it.
     fn watch_mappings(&self, range: &PageRange, watched: &mut Ranges) -> io::Result<bool> {
         let mappings = holes::mappings(*range)?;
@@ -379,6 +385,11 @@ impl Drop for Watcher {
 }
 
 impl Watch {
+    /// What is watched.
+    pub fn range(&self) -> &PageRange {
+        &self.range
+    }
+
     /// Ends it.
     pub fn end(&self) {
         if self.watcher.home.is_here() && self.is_on.swap(false, Ordering::Relaxed) {

@@ -1,9 +1,11 @@
 //! How often is registered.
 
-use weft_transport::Allocation;
+use std::sync::Arc;
+
 use weft_transport::registration::{
     ForeignMemory, PinError, Pinned, RegistrationCache, RegistrationOptions, page_bytes,
 };
+use weft_transport::{Allocation, BulkMemory, Lasting, Together};
 use weft_verbs_double::{PretendDevice, PretendOptions};
 use weft_wire::messages::MemoryRun;
 
@@ -148,6 +150,20 @@ fn allocations_are_registered_as_wholes() {
 }
 
 #[test]
+fn an_allocation_saves_many_registrations_where_nothing_is_cached() {
+    let _alone = alone();
+    let array = Pages::new(1080);
+    let whole = Allocation { address: array.address, bytes: 1080 * page_bytes() };
+    let pieces = [rows(array.at(3), page_bytes(), 12 * page_bytes() as i64, 90)];
+    let cache = cache(not_cached());
+    assert_eq!(pin(&cache, &pieces, &[], true).unwrap().regions().len(), 90);
+    assert_eq!(pin(&cache, &pieces, &[whole], true).unwrap().regions().len(), 1);
+    // A few are cheaper than all of a large array.
+    let few = [rows(array.at(3), page_bytes(), 12 * page_bytes() as i64, 9)];
+    assert_eq!(pin(&cache, &few, &[whole], true).unwrap().regions().len(), 9);
+}
+
+#[test]
 fn wrong_allocations_do_no_harm() {
     let _alone = alone();
     let array = Pages::new(400);
@@ -265,4 +281,78 @@ fn shared_memory_is_registered_for_each_request() {
     let stats = cache.stats();
     assert_eq!((stats.registrations, stats.transient, stats.entries), (2, 2, 0));
     unmap(address, 4);
+}
+
+/// Pages of an array, three apart, each registered by a request of its own as if it were an array.
+fn scattered(cache: &RegistrationCache<PretendDevice>, array: &Pages, count: u64) -> MemoryRun {
+    for number in 0..count {
+        pin(cache, &runs(&[(array.at(3 * number), page_bytes())]), &[], true).unwrap();
+    }
+    assert_eq!(cache.stats().entries, count);
+    rows(array.address, page_bytes(), 3 * page_bytes() as i64, count)
+}
+
+#[test]
+fn many_small_registrations_become_one_for_a_fresh_array() {
+    let _alone = alone();
+    let (cache, array) = (cache(options()), Pages::new(600));
+    let rows = scattered(&cache, &array, 200);
+    let pinned = pin(&cache, std::slice::from_ref(&rows), &[], true).unwrap();
+    assert_eq!(pinned.regions().len(), 1);
+    assert_eq!((cache.stats().registrations, cache.stats().entries), (201, 1), "the old ones are dropped");
+    let pinned = pin(&cache, &[rows], &[], true).unwrap();
+    assert_eq!((pinned.regions().len(), cache.stats().registrations), (1, 201));
+}
+
+#[test]
+fn what_cannot_be_one_registration_is_not_tried_again_until_something_of_it_is_unmapped() {
+    let _alone = alone();
+    let (cache, array) = (cache(options()), Pages::new(600));
+    array.unmap(301, 1);
+    let rows = scattered(&cache, &array, 200);
+    for _ in 0..3 {
+        assert_eq!(pin(&cache, std::slice::from_ref(&rows), &[], true).unwrap().regions().len(), 200);
+        assert_eq!((cache.stats().refused, cache.stats().registrations), (1, 200));
+    }
+    array.map_again(301);
+    array.unmap(303, 1);
+    array.map_again(303);
+    assert_eq!(pin(&cache, &[rows], &[], true).unwrap().regions().len(), 1);
+    assert_eq!((cache.stats().refused, cache.stats().entries), (1, 1));
+}
+
+/// A request's memory, as one of two.
+fn one_of(together: &Arc<Together>, run: MemoryRun) -> BulkMemory {
+    BulkMemory { together: Some(together.clone()), ..vec![run].into() }
+}
+
+#[test]
+fn requests_share_one_registration_and_the_last_of_them_ends_it() {
+    let _alone = alone();
+    let (cache, array) = (cache(not_cached()), Pages::new(64));
+    let lasting = Arc::new(Lasting::default());
+    let halves = [array.at(0), array.at(4)].map(|at| rows(at, page_bytes(), 8 * page_bytes() as i64, 8));
+    let pin = |memory: &BulkMemory| {
+        // SAFETY: the array is there until both are dropped.
+        unsafe { cache.pin_bulk(memory, true) }
+    };
+    let together = Arc::new(Together::new(halves.to_vec(), 1, &lasting));
+    let memory = halves.clone().map(|half| one_of(&together, half));
+    drop(together);
+    let pinned: Vec<_> = memory.iter().map(|memory| pin(memory).unwrap()).collect();
+    assert_eq!((pinned[0].regions().len(), pinned[0].regions()), (1, pinned[1].regions()));
+    let counts = || weft_verbs::Device::counters(&**cache.device()).counts();
+    assert_eq!((counts().registrations, counts().deregistrations), (1, 0));
+    drop((memory, pinned));
+    assert_eq!((counts().registrations, counts().deregistrations), (1, 1));
+
+    // One whose memory is wrong fails by itself.
+    array.unmap(60, 1);
+    let together = Arc::new(Together::new(halves.to_vec(), 1, &lasting));
+    let memory = halves.map(|half| one_of(&together, half));
+    drop(together);
+    let good = pin(&memory[0]).unwrap();
+    assert!(matches!(pin(&memory[1]), Err(PinError::NotMapped { address, .. }) if address == array.at(60)));
+    drop((memory, good));
+    assert_eq!(counts().registrations, counts().deregistrations);
 }

@@ -285,8 +285,8 @@ fn the_watch_lasts_from_the_first_memory_to_the_end_of_the_cache() {
     let _alone = alone();
     let (mut site, memory) = (Site::new(), Pages::new(8));
     let gone_within_a_while = || {
-        (0..2000).any(|_| {
-            std::thread::sleep(Duration::from_millis(1));
+        (0..6000).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
             threads("weft-watch") == 0
         })
     };
@@ -319,4 +319,58 @@ fn a_program_that_closes_all_descriptors_is_survived() {
         site.exchange(&[memory.at(1), memory.at(3)]);
         assert_eq!(site.stats().transient, round);
     }
+}
+
+/// Rows three pages apart in an array of 600, so many registrations as they take now.
+fn regions_of_rows(site: &Site, array: &Pages) -> usize {
+    let rows = crate::rows(array.address, page_bytes(), 3 * page_bytes() as i64, 200);
+    // SAFETY: the array is mapped.
+    unsafe { site.cache.pin(&[rows], &[], true) }.unwrap().regions().len()
+}
+
+/// Has the cache doubt all of an array, as a heap's end that was given back.
+fn give_back(site: &mut Site, array: &Pages) {
+    site.exchange(&[array.at(0)]);
+    // SAFETY: pages of this test's own.
+    assert_eq!(unsafe { libc::madvise(pointer(array.address), bytes(600), libc::MADV_DONTNEED) }, 0);
+}
+
+#[test]
+fn memory_that_was_given_back_and_taken_again_is_one_registration() {
+    let _alone = alone();
+    let (mut site, array) = (Site::with(options(), Pinning::Pinned), Pages::new(600));
+    give_back(&mut site, &array);
+    // Threads of this process may be found awake, and then nothing is known of them.
+    let begun = Instant::now();
+    while regions_of_rows(&site, &array) != 1 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", site.stats());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    site.exchange(&[array.at(100), array.at(101), array.at(599)]);
+    assert_eq!(site.stats().wrong, 0);
+}
+
+#[test]
+fn what_was_given_back_stays_watched_until_it_is_unmapped() {
+    let _alone = alone();
+    let (mut site, array) = (Site::with(options(), Pinning::Pinned), Pages::new(600));
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // A thread that is always awake may be giving memory back, as far as anybody knows.
+        scope.spawn(|| {
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        give_back(&mut site, &array);
+        let begun = Instant::now();
+        while site.stats().entries > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        map(array.address, 600, libc::PROT_READ | libc::PROT_WRITE);
+        let regions = regions_of_rows(&site, &array);
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(regions, 1);
+    });
 }

@@ -53,14 +53,12 @@ impl<F: Fabric> Inner<F> {
         if let Some(what) = request_fault(&header, body, in_use) {
             return Err(LinkError::Request { peer: self.peer.clone(), what });
         }
-        let (memory, direction) = match bulk {
+        let (mut memory, direction) = match bulk {
             Bulk::None => (MemoryRuns::new().into(), Direction::Get),
             Bulk::Put(memory) => (memory, Direction::Put),
             Bulk::Get(memory) => (memory, Direction::Get),
         };
-        let BulkMemory { mut runs, allocations } = memory;
-        let bytes = self.segments.resolve(&mut runs)?;
-        let memory = BulkMemory { runs, allocations };
+        let bytes = self.segments.resolve(&mut memory.runs)?;
         let (mechanism, pinned) = self.mechanism(direction, &memory.runs, bytes, HEADER_BYTES + body.len());
         if bytes > 0 {
             self.adapter.transfers.add(mechanism);
@@ -194,7 +192,7 @@ impl<F: Fabric> Inner<F> {
             Some(pinned) => pinned,
             None => {
                 // SAFETY: as the caller promises.
-                let pinned = unsafe { self.adapter.cache.pin(&memory.runs, &memory.allocations, write) };
+                let pinned = unsafe { self.adapter.cache.pin_bulk(memory, write) };
                 pinned
                     .map_err(|error| LinkError::Register { peer: self.peer.clone(), source: error.into() })?
             }
