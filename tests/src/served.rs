@@ -17,7 +17,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -194,6 +194,13 @@ impl Served {
             .child
             .as_mut()
             .is_some_and(|child| child.try_wait().is_ok_and(|ended| ended.is_none()))
+    }
+
+    /// How a server has ended by itself; it may be started again.
+    #[track_caller]
+    pub fn ended(&mut self, name: &str) -> ExitStatus {
+        let mut child = self.server_mut(name).child.take().expect("it was started");
+        child.wait().expect("a child can be waited for")
     }
 
     /// What a server has said so far, over all its runs.

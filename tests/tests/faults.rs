@@ -107,13 +107,18 @@ fn names_left(acknowledged: &[String]) -> BTreeSet<String> {
     left
 }
 
+/// How often a server is killed: `WEFT_KILL_CYCLES`, or a few times.
+fn kill_cycles(few: u64) -> u64 {
+    std::env::var("WEFT_KILL_CYCLES").map_or(few, |cycles| cycles.parse().expect("a number of cycles"))
+}
+
 fn metadata_server_killed_under_changes(transports: [&str; 3]) {
     let mut cluster = Served::start(2);
     cluster.client(Transport::Auto).mkdir("/names", 0o755).expect("a directory");
     let start =
         |(index, transport)| Load::start(&cluster, "names", transport, &["/names", &format!("{index}")]);
     let mut workers: Vec<_> = transports.into_iter().enumerate().map(start).collect();
-    for _ in 0..4 {
+    for _ in 0..kill_cycles(4) {
         workers.iter_mut().for_each(|worker| worker.wait_progress(50));
         cluster.crash("meta0");
     }
@@ -352,6 +357,42 @@ fn in_sync_mode_everything_acknowledged_survives_the_loss_of_all_servers() {
     }
     let found: BTreeSet<_> = names_in(&client, "/names").into_iter().collect();
     assert_eq!(found, names_left(&names));
+}
+
+/// Its journal is gone, so that nothing can be made durable: the server ends and says why. What it had not acknowledged is asked
+/// again by the client, of the server that runs then.
+#[test]
+fn a_metadata_server_whose_store_fails_ends_and_says_why() {
+    let mut cluster =
+        Served::start_with(ServedOptions { io_servers: 1, sync: true, ..ServedOptions::default() });
+    let client = cluster.client(Transport::Tcp);
+    client.mkdir("/before", 0o755).expect("all is well");
+    let names = cluster.directory("meta0").join("names");
+    let journals: Vec<_> = std::fs::read_dir(&names)
+        .expect("the store is there")
+        .map(|entry| entry.expect("it can be listed").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "jnl"))
+        .collect();
+    let aside: Vec<_> = journals.iter().map(|path| path.with_extension("aside")).collect();
+    journals
+        .iter()
+        .zip(&aside)
+        .for_each(|(path, aside)| std::fs::rename(path, aside).expect("one directory"));
+    let asked = client.clone();
+    let waiting = std::thread::spawn(move || asked.mkdir("/after", 0o755));
+    wait_until("the server ends", Duration::from_secs(60), || !cluster.is_running("meta0"));
+    let said = cluster.log("meta0");
+    assert!(said.contains("sync the journal") && said.contains("check the disk"), "{said}");
+    assert_eq!(cluster.ended("meta0").code(), Some(1), "so that systemd starts it again");
+
+    journals
+        .iter()
+        .zip(&aside)
+        .for_each(|(path, aside)| std::fs::rename(aside, path).expect("one directory"));
+    cluster.spawn("meta0");
+    cluster.wait_ready("meta0");
+    waiting.join().expect("no panic").expect("the request is asked again");
+    client.stat("/before", true).expect("it was durable");
 }
 
 #[test]

@@ -15,6 +15,7 @@
 //!
 //! One fsync so covers all operations committed while the one before it ran (group commit).
 
+mod creation;
 mod fjall;
 mod journal;
 mod mem;

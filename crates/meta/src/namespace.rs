@@ -81,6 +81,7 @@ pub struct Namespace<E: Engine> {
     cookie_lease: u64,
     inodes_in_use: u64,
     cluster_uuid: [u8; 16],
+    failure: Option<String>,
     inode_cache: Clock<u64, Inode>,
     entry_cache: Clock<Vec<u8>, Option<Entry>>,
 }
@@ -160,6 +161,7 @@ impl<E: Engine> Namespace<E> {
             cookie_lease,
             inodes_in_use: read_number(&engine, keys::SUPER_FILES)?,
             cluster_uuid: uuid,
+            failure: None,
             inode_cache: Clock::new(options.cached_inodes),
             entry_cache: Clock::new(options.cached_entries),
             options,
@@ -185,6 +187,12 @@ impl<E: Engine> Namespace<E> {
     /// The number of the last commit: what a reply given now must wait for if it has to be durable.
     pub fn committed(&self) -> CommitSeq {
         self.engine.committed()
+    }
+
+    /// Why the store accepts nothing any more, if a commit has failed. What is on the disk then is only known after a
+    /// restart, so whoever serves from here should end.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
     }
 
     /// Whether sessions of before the restart may still claim their files.
@@ -325,7 +333,13 @@ impl<E: Engine> Op<'_, E> {
             batch.writes.push((key.clone(), entry.as_ref().map(Entry::encode)));
         }
         batch.writes.extend(std::mem::take(&mut self.records));
-        let seq = self.ns.engine.commit(batch)?;
+        let seq = match self.ns.engine.commit(batch) {
+            Ok(seq) => seq,
+            Err(error) => {
+                self.ns.failure.get_or_insert(error.to_string());
+                return Err(error);
+            }
+        };
         self.ns.ino_lease = ino_lease;
         self.ns.cookie_lease = cookie_lease;
         self.ns.inodes_in_use = in_use;

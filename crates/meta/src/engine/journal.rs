@@ -12,6 +12,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
@@ -30,24 +31,46 @@ pub(super) fn newest(directory: &Path) -> io::Result<Option<PathBuf>> {
     Ok(numbers.max().map(|number| directory.join(format!("{number}.jnl"))))
 }
 
-/// Cuts the newest journal after its last whole batch, unless only zeros follow there. Returns how many bytes of
-/// damaged batches went. Older journals were synced whole before their successor began.
-pub(super) fn cut_torn_tail(directory: &Path) -> io::Result<u64> {
+/// Cuts the newest journal after its last whole batch, unless only zeros follow there, and makes what is before durable.
+/// Returns how many bytes of damaged batches went. Older journals were synced whole before their successor began.
+pub(super) fn settle(directory: &Path) -> io::Result<u64> {
     let Some(path) = newest(directory)? else { return Ok(0) };
-    let file = File::open(&path)?;
-    let mut journal = Journal { left: file.metadata()?.len(), reader: BufReader::new(file) };
-    let total = journal.left;
+    let whole = whole_batches(&path)?;
+    let written = last_written(&path, whole)?;
+    let file = OpenOptions::new().read(true).write(true).open(&path)?;
+    if written > whole {
+        file.set_len(whole)?;
+    }
+    write_again(&file, whole)?;
+    file.sync_all()?;
+    Ok(written - whole)
+}
+
+/// Whether a journal has a batch.
+pub(super) fn has_batches(path: &Path) -> io::Result<bool> {
+    Ok(whole_batches(path)? > 0)
+}
+
+/// The end of the last of the whole batches that a journal begins with.
+fn whole_batches(path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    let total = file.metadata()?.len();
+    let mut journal = Journal { left: total, reader: BufReader::new(file) };
     let mut whole = 0;
     while journal.read_batch()?.is_some() {
         whole = total - journal.left;
     }
-    let written = last_written(&path, whole)?;
-    if written > whole {
-        let file = OpenOptions::new().write(true).open(&path)?;
-        file.set_len(whole)?;
-        file.sync_all()?;
+    Ok(whole)
+}
+
+fn write_again(file: &File, bytes: u64) -> io::Result<()> {
+    let mut window = vec![0; WINDOW_BYTES];
+    for position in (0..bytes).step_by(WINDOW_BYTES) {
+        let part = &mut window[..(bytes - position).min(WINDOW_BYTES as u64) as usize];
+        file.read_exact_at(part, position)?;
+        file.write_all_at(part, position)?;
     }
-    Ok(written - whole)
+    Ok(())
 }
 
 /// The end of the last byte that is not zero, at least `from`.

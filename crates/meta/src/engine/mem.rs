@@ -13,6 +13,7 @@ struct State {
     unsynced: Vec<Batch>,
     committed: CommitSeq,
     full: bool,
+    failing: bool,
 }
 
 fn apply(map: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
@@ -51,12 +52,17 @@ impl MemEngine {
         self.lock().full = full;
     }
 
+    /// Pretends that the disk fails from now on.
+    pub fn set_failing(&self) {
+        self.lock().failing = true;
+    }
+
     /// The store as it is after a power cut that kept only the first `kept` of the unsynced commits.
     pub fn after_crash(&self, kept: usize) -> MemEngine {
         let state = self.lock();
         let mut map = state.durable.clone();
         state.unsynced.iter().take(kept).for_each(|batch| apply(&mut map, batch));
-        let fresh = State { durable: map.clone(), map, unsynced: Vec::new(), committed: 0, full: false };
+        let fresh = State { durable: map.clone(), map, ..State::default() };
         MemEngine { state: Arc::new(Mutex::new(fresh)) }
     }
 
@@ -86,6 +92,9 @@ impl Engine for MemEngine {
 
     fn commit(&mut self, batch: Batch) -> Result<CommitSeq, EngineError> {
         let mut state = self.lock();
+        if state.failing {
+            return Err(EngineError::Poisoned);
+        }
         apply(&mut state.map, &batch);
         state.unsynced.push(batch);
         state.committed += 1;
@@ -112,6 +121,9 @@ struct MemSyncer {
 impl Syncer for MemSyncer {
     fn sync(&self) -> Result<CommitSeq, EngineError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.failing {
+            return Err(EngineError::Poisoned);
+        }
         let unsynced = std::mem::take(&mut state.unsynced);
         unsynced.iter().for_each(|batch| apply(&mut state.durable, batch));
         Ok(state.committed)

@@ -19,6 +19,7 @@ pub(crate) struct Durability {
     shared: Arc<Shared>,
     durable: RefCell<Result<CommitSeq, String>>,
     waiters: RefCell<Vec<(CommitSeq, Rc<Event>)>>,
+    failed: Event,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -58,6 +59,7 @@ impl Durability {
             shared,
             durable: RefCell::new(Ok(0)),
             waiters: RefCell::default(),
+            failed: Event::new(),
             thread: Some(thread),
         });
         weft_reactor::spawn(hear(Rc::downgrade(&durability), progress));
@@ -88,10 +90,19 @@ impl Durability {
         }
     }
 
+    /// Waits until a sync has failed, and says why: nothing will become durable any more.
+    pub async fn failure(&self) -> String {
+        self.failed.wait().await;
+        self.durable.borrow().clone().err().unwrap_or_default()
+    }
+
     fn progressed(&self, progress: Progress) {
         let durable = progress.map_err(|error| error.to_string());
         let upto = *durable.as_ref().unwrap_or(&CommitSeq::MAX);
         *self.durable.borrow_mut() = durable;
+        if upto == CommitSeq::MAX {
+            self.failed.set();
+        }
         self.waiters.borrow_mut().retain(|(seq, event)| {
             if *seq <= upto {
                 event.set();

@@ -25,6 +25,7 @@ pub(crate) use translate::now;
 use crate::answer::{Answer, Refusal};
 use crate::config::SyncMode;
 use crate::garbage::Poke;
+use crate::stop::StopFlag;
 use durable::Durability;
 use sessions::Sessions;
 use std::cell::RefCell;
@@ -60,16 +61,20 @@ pub(crate) struct MetaPart<E: Engine> {
     ring_servers: u16,
     sessions: Sessions,
     garbage: Poke,
+    failure: RefCell<Option<String>>,
+    stop: StopFlag,
 }
 
 impl<E: Engine + 'static> MetaPart<E> {
-    /// Serves from `namespace`, on the current reactor. `garbage` is told when something is to be removed.
+    /// Serves from `namespace`, on the current reactor. `garbage` is told when something is to be removed; `stop` is set when
+    /// the store has failed, see [`MetaPart::failure`].
     pub fn start(
         namespace: Namespace<E>,
         sync: SyncMode,
         cluster_key: &Key,
         ring_servers: u16,
         garbage: Poke,
+        stop: StopFlag,
     ) -> std::io::Result<Rc<MetaPart<E>>> {
         let part = Rc::new(MetaPart {
             durability: Durability::start(namespace.syncer())?,
@@ -79,6 +84,16 @@ impl<E: Engine + 'static> MetaPart<E> {
             ring_servers,
             sessions: Sessions::default(),
             garbage,
+            failure: RefCell::default(),
+            stop,
+        });
+        let weak = Rc::downgrade(&part);
+        let durability = part.durability.clone();
+        weft_reactor::spawn(async move {
+            let reason = durability.failure().await;
+            if let Some(part) = weak.upgrade() {
+                part.store_failed(&reason);
+            }
         });
         let weak = Rc::downgrade(&part);
         weft_reactor::spawn(async move {
@@ -87,6 +102,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 let Some(part) = weak.upgrade() else { return };
                 let committed = part.namespace.borrow().committed();
                 part.durability.want(committed);
+                part.look_for_failure();
             }
         });
         let weak = Rc::downgrade(&part);
@@ -112,6 +128,32 @@ impl<E: Engine + 'static> MetaPart<E> {
         }
         drop(namespace);
         self.poke_garbage();
+    }
+
+    /// Why the store failed, if it did. From then on nothing is acknowledged, and the server ends: what is on the disk is only
+    /// known after the journal was read anew.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+
+    fn store_failed(&self, reason: &str) {
+        self.failure.borrow_mut().get_or_insert_with(|| reason.to_owned());
+        self.stop.stop();
+    }
+
+    fn look_for_failure(&self) {
+        let reason = self.namespace.borrow().failure().map(str::to_owned);
+        if let Some(reason) = reason {
+            self.store_failed(&reason);
+        }
+    }
+
+    /// What clients are told after a failure of the store: to ask again, when the server has started anew.
+    fn ask_again(&self, otherwise: Refusal) -> Refusal {
+        match self.failure.borrow().as_ref() {
+            Some(reason) => Refusal::new(Status::ShuttingDown, reason.clone()),
+            None => otherwise,
+        }
     }
 
     /// Tells the remover of data files that there may be work.
@@ -140,7 +182,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         call: &Call,
         run: impl FnOnce(&mut Op<'_, E>, Timestamp) -> Result<R, Refusal>,
     ) -> Result<Answer, Refusal> {
-        let (body, seq) = self.commit(call, run)?;
+        let committed = self.commit(call, run);
+        self.look_for_failure();
+        let (body, seq) = committed.map_err(|refusal| self.ask_again(refusal))?;
         if self.sync == SyncMode::Sync {
             self.durable(seq).await?;
         }
@@ -177,7 +221,10 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     async fn durable(&self, seq: CommitSeq) -> Result<(), Refusal> {
-        self.durability.wait(seq).await.map_err(|reason| Refusal::new(Status::Io, reason))
+        self.durability.wait(seq).await.map_err(|reason| {
+            self.store_failed(&reason);
+            self.ask_again(Refusal::new(Status::Io, reason))
+        })
     }
 
     /// Makes everything durable that was acknowledged so far.

@@ -19,6 +19,7 @@ macro_rules! over_all_ways {
 
 mod data;
 mod explain;
+mod failure;
 mod names;
 mod sessions;
 mod sockets;

@@ -74,7 +74,7 @@ impl<W: Way> Cluster<W> {
                 let reactor = Reactor::new(ReactorOptions::default()).unwrap();
                 reactor.run(async {
                     let part: Part<FaultDisk<MemDisk>, MemEngine> = match server.role {
-                        crate::config::ServerRole::Meta => Part::Meta(meta_part(&config, sync)),
+                        crate::config::ServerRole::Meta => Part::Meta(meta_part(&config, sync, stop.clone())),
                         crate::config::ServerRole::Io => Part::Io(io_part(shared.id, sync, plan)),
                     };
                     let node = Node::new(shared, part);
@@ -106,14 +106,14 @@ impl<W: Way> Drop for Cluster<W> {
     }
 }
 
-fn meta_part(config: &ClusterConfig, sync: SyncMode) -> Rc<MetaPart<MemEngine>> {
+fn meta_part(config: &ClusterConfig, sync: SyncMode, stop: StopFlag) -> Rc<MetaPart<MemEngine>> {
     let mut engine = MemEngine::default();
     let ring_servers = config.io_servers().count() as u16;
     Namespace::format(&mut engine, config.cluster.id.0, &weft_meta::Caller::root(), crate::meta::now())
         .unwrap();
     let options = NamespaceOptions { ring_servers, strip_bytes: 4096, ..NamespaceOptions::default() };
     let namespace = Namespace::open(engine, options).unwrap();
-    MetaPart::start(namespace, sync, &cluster_key(), ring_servers, Poke::default()).unwrap()
+    MetaPart::start(namespace, sync, &cluster_key(), ring_servers, Poke::default(), stop).unwrap()
 }
 
 pub(super) fn io_part(id: u16, sync: SyncMode, plan: FaultPlan) -> IoPart<FaultDisk<MemDisk>> {

@@ -1,0 +1,472 @@
+//! A disk that knows what a power cut would leave.
+//!
+//! Every file and directory has what is *durable*, what it is *now*, and the changes between the two:
+//!
+//! ```text
+//!   write, set_len    pending of the file         until fsync or fdatasync of that file
+//!   create, unlink    pending of the directory    until fsync of that directory
+//!   rename            pending of both             one change: it is durable in both or in none
+//! ```
+//!
+//! An image takes what is durable and, of what is pending, what chance chooses: each write may be there, torn at
+//! sectors, or missing; each change of names may be there or not. A failed sync leaves what is now, forgets that it is
+//! pending, and tells every handle that was open once: as Linux does.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+pub const ROOT: u64 = 1;
+const PAGE_BYTES: u64 = 4096;
+const SECTOR_BYTES: usize = 512;
+
+/// A small generator of random numbers (splitmix64).
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    pub fn one_in(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+}
+
+/// Bytes by page; a page that is not there is zeros.
+#[derive(Clone, Default)]
+pub struct Content {
+    pages: BTreeMap<u64, Arc<[u8; PAGE_BYTES as usize]>>,
+    pub bytes: u64,
+}
+
+impl Content {
+    pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
+        let end = self.bytes.min(offset.saturating_add(length as u64));
+        let mut out = vec![0; end.saturating_sub(offset) as usize];
+        let mut at = offset;
+        while at < end {
+            let (page, within) = (at / PAGE_BYTES, (at % PAGE_BYTES) as usize);
+            let part = (PAGE_BYTES as usize - within).min((end - at) as usize);
+            if let Some(page) = self.pages.get(&page) {
+                let to = (at - offset) as usize;
+                out[to..to + part].copy_from_slice(&page[within..within + part]);
+            }
+            at += part as u64;
+        }
+        out
+    }
+
+    fn write(&mut self, offset: u64, data: &[u8]) {
+        let mut at = 0;
+        while at < data.len() {
+            let position = offset + at as u64;
+            let within = (position % PAGE_BYTES) as usize;
+            let part = (PAGE_BYTES as usize - within).min(data.len() - at);
+            let page =
+                self.pages.entry(position / PAGE_BYTES).or_insert_with(|| Arc::new([0; PAGE_BYTES as usize]));
+            Arc::make_mut(page)[within..within + part].copy_from_slice(&data[at..at + part]);
+            at += part;
+        }
+        self.bytes = self.bytes.max(offset + data.len() as u64);
+    }
+
+    fn set_len(&mut self, bytes: u64) {
+        if bytes < self.bytes {
+            drop(self.pages.split_off(&bytes.div_ceil(PAGE_BYTES)));
+            if let Some(last) = self.pages.get_mut(&(bytes / PAGE_BYTES)) {
+                Arc::make_mut(last)[(bytes % PAGE_BYTES) as usize..].fill(0);
+            }
+        }
+        self.bytes = bytes;
+    }
+}
+
+#[derive(Clone)]
+enum Change {
+    Write(u64, Arc<[u8]>),
+    SetLen(u64),
+}
+
+impl Change {
+    fn apply(&self, content: &mut Content) {
+        match self {
+            Change::Write(offset, data) => content.write(*offset, data),
+            Change::SetLen(bytes) => content.set_len(*bytes),
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+struct Entries {
+    names: BTreeMap<String, u64>,
+}
+
+/// A change of one directory's names; the halves of a rename have the same number.
+#[derive(Clone)]
+struct Rename {
+    number: u64,
+    removed: Option<String>,
+    added: Option<(String, u64)>,
+}
+
+impl Rename {
+    fn apply(&self, entries: &mut Entries) {
+        if let Some(name) = &self.removed {
+            entries.names.remove(name);
+        }
+        if let Some((name, ino)) = &self.added {
+            entries.names.insert(name.clone(), *ino);
+        }
+    }
+}
+
+pub enum Node {
+    File(File),
+    Directory(Directory),
+}
+
+#[derive(Default)]
+pub struct File {
+    durable: Content,
+    pub now: Content,
+    pending: Vec<Change>,
+}
+
+#[derive(Default)]
+pub struct Directory {
+    durable: Entries,
+    now: Entries,
+    pending: Vec<Rename>,
+}
+
+/// The files of a store as a power cut has left them, by path.
+#[derive(Clone, Default)]
+pub struct Image {
+    directories: Vec<String>,
+    files: Vec<(String, Content)>,
+}
+
+impl Image {
+    /// Writes the files below `to`, which must be empty.
+    pub fn write_to(&self, to: &Path) {
+        use std::os::unix::fs::FileExt;
+        for directory in &self.directories {
+            std::fs::create_dir_all(to.join(directory)).unwrap();
+        }
+        for (path, content) in &self.files {
+            let file = std::fs::File::create(to.join(path)).unwrap();
+            file.set_len(content.bytes).unwrap();
+            for (page, bytes) in &content.pages {
+                let offset = page * PAGE_BYTES;
+                let part = PAGE_BYTES.min(content.bytes.saturating_sub(offset)) as usize;
+                file.write_all_at(&bytes[..part], offset).unwrap();
+            }
+        }
+    }
+
+    /// What there is, for the message of a failure.
+    pub fn listing(&self) -> String {
+        self.files.iter().map(|(path, content)| format!("{path} ({} bytes) ", content.bytes)).collect()
+    }
+}
+
+/// How the pending changes of an image are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// None is there.
+    Lost,
+    /// All are there.
+    Kept,
+    /// The first ones are, in the order in which they were made; the last one of them is torn.
+    InOrder,
+    /// Each for itself, whole, torn or missing.
+    Each,
+}
+
+#[derive(Default)]
+pub struct Disk {
+    pub nodes: HashMap<u64, Node>,
+    next_ino: u64,
+    next_change: u64,
+    next_handle: u64,
+    /// Open handles: the file, and whether it has an error to be told of.
+    handles: HashMap<u64, (u64, bool)>,
+    /// The next sync of a file whose name ends so fails.
+    pub fail_sync_of: Option<&'static str>,
+    /// Changes and syncs so far.
+    pub events: u64,
+}
+
+impl Disk {
+    pub fn new() -> Disk {
+        let nodes = HashMap::from([(ROOT, Node::Directory(Directory::default()))]);
+        Disk { nodes, next_ino: ROOT + 1, ..Disk::default() }
+    }
+
+    /// A disk on which all of `image` is durable.
+    pub fn from_image(image: &Image) -> Disk {
+        let mut disk = Disk::new();
+        for path in &image.directories {
+            let (parent, name) = disk.place(path);
+            disk.make(parent, &name, Node::Directory(Directory::default()));
+        }
+        for (path, content) in &image.files {
+            let (parent, name) = disk.place(path);
+            let file = File { durable: content.clone(), now: content.clone(), pending: Vec::new() };
+            disk.make(parent, &name, Node::File(file));
+        }
+        let inos: Vec<u64> = disk.nodes.keys().copied().collect();
+        inos.into_iter().for_each(|ino| disk.settle_names(ino));
+        disk
+    }
+
+    fn place(&self, path: &str) -> (u64, String) {
+        let (above, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let mut ino = ROOT;
+        for part in above.split('/').filter(|part| !part.is_empty()) {
+            ino = self.lookup(ino, part).expect("directories come before what is in them");
+        }
+        (ino, name.to_string())
+    }
+
+    pub fn file(&mut self, ino: u64) -> Option<&mut File> {
+        match self.nodes.get_mut(&ino) {
+            Some(Node::File(file)) => Some(file),
+            _ => None,
+        }
+    }
+
+    fn directory(&mut self, ino: u64) -> &mut Directory {
+        match self.nodes.get_mut(&ino) {
+            Some(Node::Directory(directory)) => directory,
+            _ => panic!("{ino} is no directory"),
+        }
+    }
+
+    pub fn lookup(&self, parent: u64, name: &str) -> Option<u64> {
+        match self.nodes.get(&parent) {
+            Some(Node::Directory(directory)) => directory.now.names.get(name).copied(),
+            _ => None,
+        }
+    }
+
+    pub fn names(&self, ino: u64) -> Vec<(String, u64)> {
+        match self.nodes.get(&ino) {
+            Some(Node::Directory(directory)) => {
+                directory.now.names.iter().map(|(name, ino)| (name.clone(), *ino)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn rename_half(&mut self, number: u64, dir: u64, removed: Option<String>, added: Option<(String, u64)>) {
+        let change = Rename { number, removed, added };
+        let directory = self.directory(dir);
+        change.apply(&mut directory.now);
+        directory.pending.push(change);
+    }
+
+    fn change_number(&mut self) -> u64 {
+        self.next_change += 1;
+        self.next_change
+    }
+
+    pub fn make(&mut self, parent: u64, name: &str, node: Node) -> u64 {
+        let ino = self.next_ino;
+        self.next_ino += 1;
+        self.nodes.insert(ino, node);
+        let number = self.change_number();
+        self.rename_half(number, parent, None, Some((name.to_string(), ino)));
+        ino
+    }
+
+    pub fn remove(&mut self, parent: u64, name: &str) {
+        let number = self.change_number();
+        self.rename_half(number, parent, Some(name.to_string()), None);
+    }
+
+    pub fn rename(&mut self, from: u64, name: &str, to: u64, new_name: &str) {
+        let ino = self.lookup(from, name).expect("the kernel has looked it up");
+        let number = self.change_number();
+        let added = Some((new_name.to_string(), ino));
+        if from == to {
+            self.rename_half(number, from, Some(name.to_string()), added);
+        } else {
+            self.rename_half(number, from, Some(name.to_string()), None);
+            self.rename_half(number, to, None, added);
+        }
+    }
+
+    pub fn write(&mut self, ino: u64, offset: u64, data: &[u8]) {
+        if let Some(file) = self.file(ino) {
+            let change = Change::Write(offset, data.into());
+            change.apply(&mut file.now);
+            file.pending.push(change);
+        }
+    }
+
+    pub fn set_len(&mut self, ino: u64, bytes: u64) {
+        if let Some(file) = self.file(ino) {
+            let change = Change::SetLen(bytes);
+            change.apply(&mut file.now);
+            file.pending.push(change);
+        }
+    }
+
+    pub fn open(&mut self, ino: u64) -> u64 {
+        self.next_handle += 1;
+        self.handles.insert(self.next_handle, (ino, false));
+        self.next_handle
+    }
+
+    pub fn close(&mut self, handle: u64) {
+        self.handles.remove(&handle);
+    }
+
+    /// Syncs a file by one of its handles; says whether that went well, as this handle is told.
+    pub fn sync_file(&mut self, ino: u64, handle: u64) -> bool {
+        let fails = self.fail_sync_of.is_some_and(|ending| self.is_named(ino, ending));
+        if fails {
+            self.fail_sync_of = None;
+            self.handles.values_mut().filter(|(of, _)| *of == ino).for_each(|(_, told)| *told = true);
+        }
+        let Some(file) = self.file(ino) else { return true };
+        let pending = std::mem::take(&mut file.pending);
+        if !fails {
+            pending.iter().for_each(|change| change.apply(&mut file.durable));
+        }
+        match self.handles.get_mut(&handle) {
+            Some((_, told)) => !std::mem::take(told),
+            None => true,
+        }
+    }
+
+    fn is_named(&self, ino: u64, ending: &str) -> bool {
+        self.nodes.values().any(|node| match node {
+            Node::Directory(directory) => {
+                directory.now.names.iter().any(|(name, of)| *of == ino && name.ends_with(ending))
+            }
+            Node::File(_) => false,
+        })
+    }
+
+    pub fn sync_directory(&mut self, ino: u64) {
+        let numbers: HashSet<u64> = self.directory(ino).pending.iter().map(|change| change.number).collect();
+        self.settle_names(ino);
+        // The other halves of renames out of, or into, this directory.
+        for node in self.nodes.values_mut() {
+            if let Node::Directory(directory) = node {
+                let (durable, pending) =
+                    directory.pending.drain(..).partition(|change| numbers.contains(&change.number));
+                directory.pending = pending;
+                let durable: Vec<Rename> = durable;
+                durable.iter().for_each(|change| change.apply(&mut directory.durable));
+            }
+        }
+    }
+
+    fn settle_names(&mut self, ino: u64) {
+        if let Some(Node::Directory(directory)) = self.nodes.get_mut(&ino) {
+            let pending = std::mem::take(&mut directory.pending);
+            pending.iter().for_each(|change| change.apply(&mut directory.durable));
+        }
+    }
+
+    /// What a power cut now could leave.
+    pub fn cut(&self, random: &mut Random) -> Image {
+        let data = fate(random);
+        let names = fate(random);
+        let first_lost = random.below(self.next_change + 2);
+        let coin = random.next();
+        let survives = |change: &Rename| match names {
+            Fate::Lost => false,
+            Fate::Kept => true,
+            Fate::InOrder => change.number < first_lost,
+            Fate::Each => Random(coin ^ change.number).one_in(2),
+        };
+        let mut image = Image::default();
+        let mut waiting = vec![(ROOT, String::new())];
+        while let Some((ino, path)) = waiting.pop() {
+            let Some(Node::Directory(directory)) = self.nodes.get(&ino) else { continue };
+            let mut entries = directory.durable.clone();
+            directory
+                .pending
+                .iter()
+                .filter(|change| survives(change))
+                .for_each(|change| change.apply(&mut entries));
+            for (name, ino) in entries.names {
+                let path = if path.is_empty() { name } else { format!("{path}/{name}") };
+                match &self.nodes[&ino] {
+                    Node::Directory(_) => {
+                        image.directories.push(path.clone());
+                        waiting.push((ino, path));
+                    }
+                    Node::File(file) => image.files.push((path, cut_file(file, data, random))),
+                }
+            }
+        }
+        image
+    }
+}
+
+fn fate(random: &mut Random) -> Fate {
+    match random.below(8) {
+        0 => Fate::Lost,
+        1 => Fate::Kept,
+        2..5 => Fate::InOrder,
+        _ => Fate::Each,
+    }
+}
+
+fn cut_file(file: &File, fate: Fate, random: &mut Random) -> Content {
+    let mut content = file.durable.clone();
+    let pending = &file.pending;
+    match fate {
+        Fate::Lost => {}
+        Fate::Kept => pending.iter().for_each(|change| change.apply(&mut content)),
+        Fate::InOrder => {
+            let kept = random.below(pending.len() as u64 + 1) as usize;
+            pending[..kept].iter().for_each(|change| change.apply(&mut content));
+            if let Some(Change::Write(offset, data)) = pending.get(kept) {
+                content.write(*offset, &data[..random.below(data.len() as u64 + 1) as usize]);
+            }
+        }
+        Fate::Each => {
+            for change in pending {
+                match (random.below(3), change) {
+                    (0, _) => {}
+                    (1, Change::Write(offset, data)) => tear(&mut content, *offset, data, random),
+                    _ => change.apply(&mut content),
+                }
+            }
+        }
+    }
+    // The length may have reached the disk though the bytes have not: they read as zeros.
+    if content.bytes < file.now.bytes && random.one_in(3) {
+        content.set_len(file.now.bytes);
+    }
+    content
+}
+
+/// Writes some of the sectors.
+fn tear(content: &mut Content, offset: u64, data: &[u8], random: &mut Random) {
+    let mut at = 0;
+    while at < data.len() {
+        let to_boundary = SECTOR_BYTES - (offset as usize + at) % SECTOR_BYTES;
+        let part = to_boundary.min(data.len() - at);
+        if random.one_in(2) {
+            content.write(offset + at as u64, &data[at..at + part]);
+        }
+        at += part;
+    }
+}
