@@ -331,6 +331,37 @@ fn a_full_disk_reaches_the_writer_and_harms_nothing() {
 }
 
 #[test]
+fn space_that_one_server_has_not_is_reserved_on_none_and_the_file_stays_whole() {
+    let mut cluster = Served::init(ServedOptions::default());
+    let dir = cluster.directory("io1").display().to_string();
+    let Some(through) = with_small_disk(&dir, 24 * MIB) else {
+        eprintln!("skipped: a small disk needs mount namespaces, which are not to be had here");
+        return;
+    };
+    cluster.start_through("io1", through);
+    for name in ["meta0", "io0"] {
+        cluster.spawn(name);
+    }
+    cluster.names().iter().for_each(|name| cluster.wait_ready(name));
+    let client = cluster.client(Transport::Tcp);
+    let file = client.open("/whole", &read_write().create(true)).expect("there is room");
+    let mut block = vec![0; 4 << 20];
+    pattern::fill(&mut block, Stamp { writer: 1, slot: 2, round: 3 });
+    file.write_at(&block, 0).expect("there is room");
+    for (what, tried) in [
+        ("extend", file.fallocate(0, 0, 400 * MIB)),
+        ("keep the size", file.fallocate(libc::FALLOC_FL_KEEP_SIZE, 0, 400 * MIB)),
+        ("zero", file.fallocate(libc::FALLOC_FL_ZERO_RANGE, MIB, 400 * MIB)),
+    ] {
+        assert_eq!(tried.expect_err("there is no room").errno(), libc::ENOSPC, "{what}");
+        let mut back = vec![0; block.len()];
+        assert_eq!(file.stat().expect("attributes").size, block.len() as u64, "{what}");
+        assert_eq!(file.read_at(&mut back, 0).expect("it can be read"), block.len());
+        assert!(back == block, "{what}");
+    }
+}
+
+#[test]
 fn in_sync_mode_everything_acknowledged_survives_the_loss_of_all_servers() {
     let mut cluster =
         Served::start_with(ServedOptions { io_servers: 2, sync: true, ..ServedOptions::default() });

@@ -275,6 +275,84 @@ fn sparse_files_and_punched_holes_read_as_zeros() {
         "#);
 }
 
+/// lseek(2), or its errno.
+fn seek(file: &File, offset: u64, whence: i32) -> Result<u64, i32> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: no memory is passed.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+    u64::try_from(found).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+}
+
+#[test]
+fn holes_are_found_and_space_is_told_as_it_is() {
+    const MIB: u64 = 1 << 20;
+    let cluster = Cluster::start(3);
+    let mount = cluster.mount();
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(mount.join("sparse")).unwrap();
+    file.set_len(100 * MIB).unwrap();
+    assert_eq!(file.metadata().unwrap().blocks(), 0);
+    file.write_all_at(&vec![5; 3 << 20], 50 * MIB).unwrap();
+    assert_eq!(seek(&file, 0, libc::SEEK_DATA), Ok(50 * MIB));
+    assert_eq!(seek(&file, 50 * MIB + 5, libc::SEEK_HOLE), Ok(53 * MIB));
+    assert_eq!(seek(&file, 60 * MIB, libc::SEEK_DATA), Err(libc::ENXIO));
+    assert_eq!(seek(&file, 60 * MIB, libc::SEEK_HOLE), Ok(60 * MIB));
+    assert_eq!(seek(&file, 100 * MIB, libc::SEEK_HOLE), Err(libc::ENXIO));
+    let blocks = |mib: u64| (mib * MIB / 512)..=((mib + 1) * MIB / 512);
+    assert!(blocks(3).contains(&file.metadata().unwrap().blocks()));
+    drop(file);
+    let other = cluster.mount();
+    assert!(blocks(3).contains(&fs::metadata(other.join("sparse")).unwrap().blocks()));
+    mount.sh(r#"
+        du=$(du -k sparse | cut -f1); test $du -ge 3072 -a $du -lt 4096
+        cp --sparse=auto sparse copy; cmp sparse copy; test $(du -k copy | cut -f1) -lt 4096
+        fallocate -p -o 50MiB -l 2MiB sparse; test $(du -k sparse | cut -f1) -lt 2048
+        fallocate -l 10MiB sparse; test $(du -k sparse | cut -f1) -ge 10240
+        : > reserved; fallocate -n -l 10MiB reserved; test $(stat -c %s reserved) = 0; test $(du -k reserved | cut -f1) -ge 10240
+        "#);
+    let url = |name: &str| format!("{}{name}", cluster.url());
+    let sum = cluster.weft(&["du", "--json", &url("copy")]);
+    let sum: serde_json::Value = serde_json::from_str(&sum).unwrap();
+    assert_eq!(sum[0]["bytes"], 100 * MIB);
+    assert!((3 * MIB..4 * MIB).contains(&sum[0]["allocated_bytes"].as_u64().unwrap()), "{sum}");
+    let status: serde_json::Value =
+        serde_json::from_str(&cluster.weft(&["stat", "--json", &url("copy")])).unwrap();
+    assert_eq!(status[0]["allocated_bytes"], sum[0]["allocated_bytes"]);
+}
+
+#[test]
+fn copy_file_range_copies_and_refuses_what_overlaps() {
+    use std::os::fd::AsRawFd;
+    let cluster = Cluster::start(3);
+    let mount = cluster.mount();
+    let open = |name: &str| {
+        OpenOptions::new().read(true).write(true).create_new(true).open(mount.join(name)).unwrap()
+    };
+    let copy = |from: &File, mut from_at: i64, to: &File, mut to_at: i64, bytes: usize| {
+        // SAFETY: two live offsets.
+        let copied = unsafe {
+            libc::copy_file_range(from.as_raw_fd(), &mut from_at, to.as_raw_fd(), &mut to_at, bytes, 0)
+        };
+        usize::try_from(copied).map_err(|_| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
+    };
+    let data: Vec<u8> = (0..3_000_000u32).map(|at| (at / 7) as u8).collect();
+    let (from, to) = (open("from"), open("to"));
+    from.write_all_at(&data, 0).unwrap();
+    // Pages of the target that were read before do not stay.
+    to.write_all_at(&vec![1; data.len()], 0).unwrap();
+    let mut back = vec![0; data.len()];
+    to.read_exact_at(&mut back, 0).unwrap();
+    assert_eq!(copy(&from, 5, &to, 1005, 2_000_000), Ok(2_000_000));
+    to.read_exact_at(&mut back, 0).unwrap();
+    assert!(back[..1005].iter().all(|byte| *byte == 1) && back[1005..2_001_005] == data[5..2_000_005]);
+    assert!(back[2_001_005..].iter().all(|byte| *byte == 1));
+    assert_eq!(copy(&from, 2_999_000, &to, 5_000_000, 10_000), Ok(1000));
+    assert_eq!(to.metadata().unwrap().len(), 5_001_000);
+    assert_eq!(copy(&from, 3_000_000, &to, 0, 10), Ok(0));
+    assert_eq!(copy(&from, 0, &from, 999_999, 1_000_000), Err(libc::EINVAL));
+    let read_only = File::open(mount.join("to")).unwrap();
+    assert_eq!(copy(&from, 0, &read_only, 0, 10), Err(libc::EBADF));
+}
+
 #[test]
 fn an_open_file_outlives_its_names() {
     let cluster = Cluster::start(2);

@@ -231,6 +231,48 @@ fn without_rdma_libraries_all_works_and_status_says_why_it_is_not_used() {
     assert!(told.contains("RDMA is not used by meta0, io0, io1: libibverbs.so.1"), "{told}");
 }
 
+/// Of all servers together, from what `weft status` says.
+fn bytes_moved_by(operation: &str, status: &Value) -> u64 {
+    match status {
+        Value::Array(all) => all.iter().map(|one| bytes_moved_by(operation, one)).sum(),
+        Value::Object(fields) if fields.get("operation").is_some_and(|name| name == operation) => {
+            fields["bytes"].as_u64().unwrap_or(0)
+        }
+        Value::Object(fields) => fields.values().map(|one| bytes_moved_by(operation, one)).sum(),
+        _ => 0,
+    }
+}
+
+#[test]
+fn copies_within_a_cluster_are_made_by_its_servers() {
+    let cluster = Cluster::start(3);
+    let root = |name: &str| format!("{}{name}", cluster.url());
+    let local = cluster.scratch("local").join("data");
+    let mut data = vec![0; 40 << 20];
+    data[..3 << 20].iter_mut().enumerate().for_each(|(at, byte)| *byte = (at % 251) as u8);
+    *data.last_mut().expect("bytes") = 9;
+    std::fs::write(&local, &data).expect("a local file");
+    cluster.weft(&["cp", "-q", local.to_str().expect("a path"), &root("first")]);
+    let bytes_by =
+        |operation| bytes_moved_by(operation, &json(&cluster, &["status", "--json", cluster.url()]));
+    let moved = (bytes_by("Read"), bytes_by("Write"), bytes_by("CopyRange"));
+    for copy in ["second", "third", "fourth"] {
+        cluster.weft(&["cp", "-q", &root("first"), &root(copy)]);
+    }
+    assert_eq!((bytes_by("Read"), bytes_by("Write")), (moved.0, moved.1), "bytes went through the client");
+    assert!(bytes_by("CopyRange") >= moved.2 + 3 * (3 << 20));
+    let back = cluster.scratch("local").join("back");
+    cluster.weft(&["cp", "-q", &root("fourth"), back.to_str().expect("a path")]);
+    assert!(std::fs::read(&back).expect("a copy") == data);
+    let space = json(&cluster, &["stat", "--json", &root("third")])[0]["allocated_bytes"].as_u64();
+    assert!(space.is_some_and(|bytes| (3 << 20..5 << 20).contains(&bytes)), "holes are kept: {space:?}");
+    // Where a wish for striping separates them, the client copies.
+    cluster.weft(&["cp", "-q", "--strip-bytes", "128K", &root("first"), &root("wider")]);
+    assert!(bytes_by("Write") > moved.1);
+    cluster.weft(&["cp", "-q", &root("wider"), back.to_str().expect("a path")]);
+    assert!(std::fs::read(&back).expect("a copy") == data);
+}
+
 #[test]
 fn striping_is_set_for_files_and_directories() {
     let cluster = Cluster::start(4);

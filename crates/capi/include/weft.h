@@ -106,6 +106,9 @@ int weft_close(weft_file *file);
 /* At the cursor, through the view if one is set. */
 ssize_t weft_read(weft_file *file, void *buffer, size_t bytes);
 ssize_t weft_write(weft_file *file, const void *buffer, size_t bytes);
+
+/* Moves the cursor. Beside SEEK_SET, SEEK_CUR and SEEK_END: SEEK_DATA to the next data at or behind `offset`, SEEK_HOLE to the next
+ * hole, which the end of the file is at the latest; ENXIO from there on, or where no data follows. */
 off_t weft_lseek(weft_file *file, off_t offset, int whence);
 
 /* At an offset of the file, whatever view is set. */
@@ -285,6 +288,15 @@ int weft_punch(weft_file *file, off_t offset, off_t bytes);
 
 /* Reserves space; the file grows to the range's end unless keep_size. */
 int weft_allocate(weft_file *file, off_t offset, off_t bytes, int keep_size);
+
+/* As fallocate(2): mode 0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, or FALLOC_FL_ZERO_RANGE with or without
+ * FALLOC_FL_KEEP_SIZE; EOPNOTSUPP else. Where a server is full (ENOSPC), the file stays as it is. */
+int weft_fallocate(weft_file *file, int mode, off_t offset, off_t bytes);
+
+/* Copies a range of one file into another, or elsewhere into the same one, holes as holes; returns the bytes copied, fewer than asked
+ * for only at the end of `from`. Servers copy by themselves where both ranges lie alike on them; else the bytes go through this
+ * process. EINVAL where two ranges of one file overlap. Both files are of one connection. */
+ssize_t weft_copy_range(weft_file *from, off_t from_offset, weft_file *to, off_t to_offset, size_t bytes);
 
 /* Makes durable what was written: weft_fsync with size and times. */
 int weft_fsync(weft_file *file);

@@ -193,14 +193,52 @@ pub unsafe extern "C" fn weft_write(file: *const weft_file, buffer: *const c_voi
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weft_lseek(file: *const weft_file, offset: off_t, whence: c_int) -> off_t {
     call("weft_lseek", || {
+        // SAFETY: as the caller promises.
+        let file = &unsafe { borrow(file)? }.file;
         let target = match whence {
+            libc::SEEK_DATA | libc::SEEK_HOLE => SeekFrom::Start(data_or_hole(file, offset, whence)?),
             libc::SEEK_SET => SeekFrom::Start(position(offset)?),
             libc::SEEK_CUR => SeekFrom::Current(offset),
             libc::SEEK_END => SeekFrom::End(offset),
-            _ => return Err(Failure::invalid("whence is SEEK_SET, SEEK_CUR or SEEK_END")),
+            _ => {
+                return Err(Failure::invalid(
+                    "whence is SEEK_SET, SEEK_CUR, SEEK_END, SEEK_DATA or SEEK_HOLE",
+                ));
+            }
         };
+        Ok(file.seek(target)? as off_t)
+    })
+}
+
+/// Where data or a hole is next.
+fn data_or_hole(file: &File, offset: off_t, whence: c_int) -> Outcome<u64> {
+    if file.has_view() {
+        return Err(Failure::invalid("data and holes are the file's, and the cursor is in a view of it"));
+    }
+    let none = || Failure::new(libc::ENXIO, "the offset is at the end of the file, or no data follows");
+    let offset = u64::try_from(offset).map_err(|_| none())?;
+    let found = if whence == libc::SEEK_DATA { file.seek_data(offset) } else { file.seek_hole(offset) };
+    found?.ok_or_else(none)
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `from` and `to` are handles.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_copy_range(
+    from: *const weft_file,
+    from_offset: off_t,
+    to: *const weft_file,
+    to_offset: off_t,
+    bytes: size_t,
+) -> ssize_t {
+    call("weft_copy_range", || {
         // SAFETY: as the caller promises.
-        Ok(unsafe { borrow(file)? }.file.seek(target)? as off_t)
+        let (from, to) = unsafe { (borrow(from)?, borrow(to)?) };
+        let (from_offset, to_offset) = (position(from_offset)?, position(to_offset)?);
+        let bytes = (bytes as u64).min(isize::MAX as u64);
+        Ok(to.client.copy_range(&from.file, from_offset, &to.file, to_offset, bytes)? as ssize_t)
     })
 }
 
@@ -376,6 +414,9 @@ on_file! {
     weft_allocate(file, offset: off_t, bytes: off_t, keep_size: c_int) {
         file.allocate(position(offset)?, position(bytes)?, keep_size != 0)?;
     }
+    weft_fallocate(file, mode: c_int, offset: off_t, bytes: off_t) {
+        file.fallocate(mode, position(offset)?, position(bytes)?)?;
+    }
     weft_fsync(file) { file.sync_data()?; }
     weft_fdatasync(file) { file.sync_data()?; }
     weft_flush(file) { file.flush()?; }
@@ -390,7 +431,7 @@ pub unsafe extern "C" fn weft_fstat(file: *const weft_file, status: *mut stat) -
     call("weft_fstat", || {
         // SAFETY: as the caller promises.
         let (file, status) = unsafe { (borrow(file)?, result("status", status)?) };
-        *status = weft_client::c::stat_of(&file.file.stat()?);
+        *status = crate::names::status_with_blocks(&file.client, &file.file.stat()?)?;
         Ok(0)
     })
 }

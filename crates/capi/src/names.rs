@@ -5,10 +5,18 @@ use crate::guard::{Failure, Outcome, call};
 use crate::handles::{borrow, bytes, result, weft_fs};
 use libc::{gid_t, mode_t, off_t, size_t, ssize_t, stat, statvfs, timespec, uid_t};
 use std::ffi::{c_char, c_int, c_uint, c_void};
-use weft_client::{SetAttr, SetTime, c};
+use weft_client::{Client, SetAttr, SetTime, c};
 use weft_wire::limits::NAME_BYTES_MAX;
+use weft_wire::messages::Attr;
 
 const STATVFS_BLOCK_BYTES: u64 = 4096;
+
+/// With the space that it takes.
+pub(crate) fn status_with_blocks(client: &Client, attr: &Attr) -> Outcome<stat> {
+    let mut status = c::stat_of(attr);
+    status.st_blocks = client.blocks(attr)? as libc::blkcnt_t;
+    Ok(status)
+}
 
 fn time_to_set(time: &timespec) -> Outcome<Option<SetTime>> {
     let teach = |_| Failure::invalid("nanoseconds are 0 to 999,999,999, UTIME_NOW or UTIME_OMIT");
@@ -64,10 +72,10 @@ macro_rules! on_path {
 
 on_path! {
     weft_stat(_fs, client, path, status: *mut stat) {
-        *result("status", status)? = c::stat_of(&client.stat(path, true)?);
+        *result("status", status)? = status_with_blocks(client, &client.stat(path, true)?)?;
     }
     weft_lstat(_fs, client, path, status: *mut stat) {
-        *result("status", status)? = c::stat_of(&client.stat(path, false)?);
+        *result("status", status)? = status_with_blocks(client, &client.stat(path, false)?)?;
     }
     weft_access(_fs, client, path, mode: c_int) { client.access(path, true, mode as u32)?; }
     weft_mkdir(_fs, client, path, mode: mode_t) { client.mkdir(path, mode & 0o7777)?; }

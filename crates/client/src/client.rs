@@ -16,6 +16,7 @@ use weft_wire::security::Capability;
 use weft_wire::{Request, Status, Wire};
 
 use crate::batch;
+use crate::copy;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
 use crate::greet::Identity;
@@ -459,6 +460,35 @@ impl Client {
     pub fn truncate<'a>(&self, at: impl Into<At<'a>>, file_bytes: u64) -> Result<()> {
         let at = at.into();
         size::truncate(&self.inner, &self.caller, &at, None, file_bytes).map_err(|error| error.on(&at))
+    }
+
+    /// Copies `bytes` bytes from `from_offset` of one file to `to_offset` of another, or of the same one, holes as holes; the number
+    /// of bytes, fewer than asked for only at the end of `from`. Where both ranges lie alike on the servers, these copy among
+    /// their own data files and no byte comes here.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where two ranges of one file overlap; then nothing is copied. After other errors the range may hold
+    /// any mixture of old and new bytes.
+    pub fn copy_range(
+        &self,
+        from: &File,
+        from_offset: u64,
+        to: &File,
+        to_offset: u64,
+        bytes: u64,
+    ) -> Result<u64> {
+        let ours = |file: &File| Arc::ptr_eq(&self.inner, &file.open().inner);
+        if !ours(from) || !ours(to) {
+            let text = "both files must have been opened by this client, or one that was made from it";
+            return Err(Error::new("CopyRange", ErrorKind::Status(Status::CrossDevice), text).on(&to.name()));
+        }
+        copy::copy_range(from, from_offset, to, to_offset, bytes).map_err(|error| error.on(&to.name()))
+    }
+
+    /// The space that files take on their servers, in bytes, all asked at once: in three round trips, however many they are, two
+    /// for files that are open. What is no file, or gone, takes none.
+    pub fn allocated_bytes<'a>(&self, attrs: impl IntoIterator<Item = &'a Attr>) -> Result<Vec<u64>> {
+        size::allocated_bytes(&self.inner, &self.caller, attrs.into_iter())
     }
 
     /// Space and files of the whole cluster.

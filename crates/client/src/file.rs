@@ -285,6 +285,11 @@ impl File {
         *lock(&self.cursor) = Cursor { position: 0, view };
     }
 
+    /// Whether the cursor goes through a view.
+    pub fn has_view(&self) -> bool {
+        lock(&self.cursor).view.is_some()
+    }
+
     /// The regions of the file that are `bytes` bytes at `position` of the view.
     pub(crate) fn view_regions(&self, position: u64, bytes: u64) -> Result<Regions> {
         lock(&self.cursor).regions_at(position, bytes)
@@ -318,6 +323,27 @@ impl File {
     /// Reserves space for a range; the file reaches at least to its end then, unless `keep_size`.
     pub fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<()> {
         self.open.allocate(offset, bytes, keep_size).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Makes a range zeros for which space is reserved; the file reaches at least to its end then, unless `keep_size`.
+    pub fn zero(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<()> {
+        self.open.zero(offset, bytes, keep_size).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Where the first data at or behind `offset` is; `None` if there is none, as at the end of the file (`ENXIO` in lseek(2)).
+    /// What was never written, or punched, is no data, as far as the servers' local file systems tell: in their blocks.
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.open.next_data(offset).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Where the first hole at or behind `offset` is: the end of the file at the latest. `None` from there on.
+    pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
+        self.open.next_hole(offset).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Space that the file takes on its servers, in bytes.
+    pub fn allocated_bytes(&self) -> Result<u64> {
+        self.open.allocated_bytes().map_err(|error| error.on(&self.open.name))
     }
 
     /// Makes durable what was written to the file, its size and its times.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use weft_layout::Regions;
 use weft_wire::messages::{
     AllocateRequest, Attr, Caller, CloseRequest, InodeRequest, RangeRequest, SyncMetaRequest, SyncRequest,
-    rights,
+    ZeroRequest, rights,
 };
 
 use crate::At;
@@ -155,17 +155,26 @@ impl OpenFile {
         Ok(())
     }
 
+    /// Space first, on all servers, and then what can be seen: where one of them is full, the file stays as it is.
     pub(crate) fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
-        self.on_range(offset, bytes, |capability, slot| AllocateRequest {
-            capability,
-            slot,
-            offset,
-            bytes,
-            keep_size,
-        })?;
+        let request = |keep_size| {
+            move |capability, slot| AllocateRequest { capability, slot, offset, bytes, keep_size }
+        };
+        self.on_range(offset, bytes, request(true))?;
         if !keep_size {
-            self.held.note_write(offset + bytes);
+            self.on_range(offset, bytes, request(false))?;
         }
+        self.held.note_write(if keep_size { 0 } else { offset + bytes });
+        Ok(())
+    }
+
+    /// Zeros that have space; in the same two steps.
+    pub(crate) fn zero(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
+        let space = |capability, slot| AllocateRequest { capability, slot, offset, bytes, keep_size: true };
+        self.on_range(offset, bytes, space)?;
+        let zero = |capability, slot| ZeroRequest { capability, slot, offset, bytes, keep_size };
+        self.on_range(offset, bytes, zero)?;
+        self.held.note_write(if keep_size { 0 } else { offset + bytes });
         Ok(())
     }
 

@@ -22,6 +22,8 @@ use crate::inner::Inner;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LiveSize {
     pub file_bytes: u64,
+    /// Space that they take.
+    pub allocated_bytes: u64,
     pub mtime: Time,
 }
 
@@ -36,6 +38,7 @@ impl LiveSize {
         let newest = parts.iter().map(|part| part.mtime.clone()).max_by_key(time_key);
         LiveSize {
             file_bytes: ends.max().unwrap_or(0),
+            allocated_bytes: parts.iter().fold(0, |sum, part| sum.saturating_add(part.allocated_bytes)),
             mtime: newest.unwrap_or(Time { seconds: 0, nanoseconds: 0 }),
         }
     }
@@ -79,36 +82,72 @@ pub(crate) fn bring_up_to_date<'a>(
     if live.is_empty() {
         return Ok(());
     }
-    let capabilities = capabilities(inner, caller, &live)?;
+    let inos: Vec<u64> = live.iter().map(|attr| attr.ino).collect();
+    for (attr, found) in live.iter_mut().zip(ask_sizes(inner, caller, &inos)?) {
+        // Else the file has been removed meanwhile; the attributes are the last it had.
+        if let Some((size, capability)) = found {
+            size.apply(attr);
+            offer(inner, attr, &capability);
+        }
+    }
+    Ok(())
+}
+
+/// What the servers of each file say of it, all asked at once; `None` where it is gone.
+fn ask_sizes(
+    inner: &Inner,
+    caller: &Caller,
+    inos: &[u64],
+) -> Result<Vec<Option<(LiveSize, Capability)>>, Error> {
+    let capabilities = capabilities(inner, caller, inos)?;
     let mut requests = Vec::new();
     for capability in capabilities.iter().flatten() {
         let request = |_| SizeRequest { capability: capability.clone() };
         requests.extend(on_all_slots(inner, &capability.layout, request)?);
     }
     let mut parts = batch::ask_all(inner, requests, None).into_iter();
-    for (attr, capability) in live.iter_mut().zip(&capabilities) {
-        // Without one the file has been removed meanwhile; the attributes are the last it had.
-        let Some(capability) = capability else { continue };
+    let mut found = Vec::new();
+    for capability in capabilities {
+        let Some(capability) = capability else {
+            found.push(None);
+            continue;
+        };
         let count = usize::from(capability.layout.server_count());
         let parts: Result<Vec<DataSize>, Error> = parts.by_ref().take(count).collect();
-        let size = LiveSize::of(&capability.layout, &parts?);
-        size.apply(attr);
-        offer(inner, attr, capability);
+        found.push(Some((LiveSize::of(&capability.layout, &parts?), capability)));
     }
-    Ok(())
+    Ok(found)
+}
+
+/// Files asked about at once.
+const FILES_AT_ONCE: usize = 256;
+
+/// The space that each file takes on its servers, in bytes, all asked at once; what is no file, or gone, takes none.
+pub(crate) fn allocated_bytes<'a>(
+    inner: &Inner,
+    caller: &Caller,
+    attrs: impl Iterator<Item = &'a Attr>,
+) -> Result<Vec<u64>, Error> {
+    let attrs: Vec<&Attr> = attrs.collect();
+    let has_data = |attr: &Attr| attr.kind == FileKind::File && attr.layout.is_some();
+    let files: Vec<usize> = (0..attrs.len()).filter(|at| has_data(attrs[*at])).collect();
+    let mut allocated = vec![0; attrs.len()];
+    for files in files.chunks(FILES_AT_ONCE) {
+        let inos: Vec<u64> = files.iter().map(|at| attrs[*at].ino).collect();
+        for (at, found) in files.iter().zip(ask_sizes(inner, caller, &inos)?) {
+            allocated[*at] = found.map_or(0, |(size, _)| size.allocated_bytes);
+        }
+    }
+    Ok(allocated)
 }
 
 /// A capability for each file: of an open, or one that gives no rights but to ask.
-fn capabilities(
-    inner: &Inner,
-    caller: &Caller,
-    live: &[&mut Attr],
-) -> Result<Vec<Option<Capability>>, Error> {
-    let held = |attr: &Attr| inner.held.of(attr.ino).first().map(|held| held.capability());
-    let mut capabilities: Vec<Option<Capability>> = live.iter().map(|attr| held(attr)).collect();
-    let missing: Vec<usize> = (0..live.len()).filter(|at| capabilities[*at].is_none()).collect();
+fn capabilities(inner: &Inner, caller: &Caller, inos: &[u64]) -> Result<Vec<Option<Capability>>, Error> {
+    let held = |ino: &u64| inner.held.of(*ino).first().map(|held| held.capability());
+    let mut capabilities: Vec<Option<Capability>> = inos.iter().map(held).collect();
+    let missing: Vec<usize> = (0..inos.len()).filter(|at| capabilities[*at].is_none()).collect();
     let requests = missing.iter().map(|at| {
-        let at = At::ino(live[*at].ino).to_wire();
+        let at = At::ino(inos[*at]).to_wire();
         (inner.meta(), OpenRequest { caller: caller.clone(), at, follow: false, access: 0 })
     });
     let replies = batch::ask_all(inner, requests, None);
@@ -184,7 +223,7 @@ mod tests {
     use super::*;
 
     fn part(local_bytes: u64, seconds: i64) -> DataSize {
-        DataSize { local_bytes, allocated_bytes: 0, mtime: Time { seconds, nanoseconds: 0 } }
+        DataSize { local_bytes, allocated_bytes: 4096, mtime: Time { seconds, nanoseconds: 0 } }
     }
 
     fn attr(mtime_s: i64, ctime_s: i64) -> Attr {
@@ -197,12 +236,20 @@ mod tests {
     fn the_greatest_end_counts() {
         let layout = Layout::new(4096, 0, 3, 3).unwrap();
         let size = LiveSize::of(&layout, &[part(4096, 5), part(10, 9), part(0, 0)]);
-        assert_eq!(size, LiveSize { file_bytes: 4106, mtime: Time { seconds: 9, nanoseconds: 0 } });
+        assert_eq!(
+            size,
+            LiveSize {
+                file_bytes: 4106,
+                allocated_bytes: 3 * 4096,
+                mtime: Time { seconds: 9, nanoseconds: 0 }
+            }
+        );
     }
 
     #[test]
     fn a_time_set_by_hand_stays_until_data_is_written_after_it() {
-        let size = LiveSize { file_bytes: 7, mtime: Time { seconds: 50, nanoseconds: 0 } };
+        let size =
+            LiveSize { file_bytes: 7, allocated_bytes: 0, mtime: Time { seconds: 50, nanoseconds: 0 } };
         let mut by_hand = attr(10, 60);
         size.apply(&mut by_hand);
         assert_eq!((by_hand.size, by_hand.mtime.seconds), (7, 10));

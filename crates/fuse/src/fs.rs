@@ -26,6 +26,7 @@
 //! metadata server before attributes of that file are read or set, so `stat` after `write` is right at once, and a
 //! modification time that was set is not overwritten when the file is closed.
 
+use crate::blocks::Blocks;
 use crate::callers::{Callers, Requester};
 use crate::directory::{DirItem, DirStream};
 use crate::options::CacheMode;
@@ -70,6 +71,8 @@ pub(crate) trait KernelCache: Send + Sync {
 pub(crate) struct Told {
     /// Its attributes, with the kernel's number for it.
     pub(crate) attr: Attr,
+    /// The space that it takes, in units of 512 bytes.
+    pub(crate) blocks: u64,
     /// How long they may be believed.
     pub(crate) attr_valid: Duration,
     /// How long the name may be believed.
@@ -140,6 +143,7 @@ pub(crate) struct WeftFs {
     kernel: OnceLock<Box<dyn KernelCache>>,
     read_buffers: ReadBuffers,
     epochs: Epochs,
+    blocks: Blocks,
 }
 
 impl WeftFs {
@@ -157,6 +161,7 @@ impl WeftFs {
             kernel: OnceLock::new(),
             read_buffers: ReadBuffers::default(),
             epochs: Epochs::default(),
+            blocks: Blocks::default(),
         }
     }
 
@@ -189,8 +194,14 @@ impl WeftFs {
             self.notes.lock(&attr.ino).entry(attr.ino).or_default().told =
                 Some((attr.size, attr.mtime.clone()));
         }
+        let blocks = self.blocks.of(self.callers.root(), &attr);
         attr.ino = self.node(attr.ino);
-        Told { attr, attr_valid: self.behaviour.attr_timeout, entry_valid: self.behaviour.entry_timeout }
+        Told {
+            attr,
+            blocks,
+            attr_valid: self.behaviour.attr_timeout,
+            entry_valid: self.behaviour.entry_timeout,
+        }
     }
 
     fn file(&self, handle: u64) -> Outcome<Arc<OpenFile>> {
@@ -351,6 +362,7 @@ impl WeftFs {
     pub(crate) fn forget(&self, node: u64) {
         let ino = self.ino(node);
         self.notes.lock(&ino).remove(&ino);
+        self.blocks.forget(ino);
     }
 
     fn at<'a>(&self, parent: u64, name: &'a OsStr) -> At<'a> {
@@ -538,20 +550,35 @@ impl WeftFs {
     }
 
     pub(crate) fn fallocate(&self, handle: u64, offset: u64, bytes: u64, mode: i32) -> Outcome<()> {
-        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
         let open = self.file(handle)?;
-        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        let changed = match mode {
-            0 | libc::FALLOC_FL_KEEP_SIZE => open.file.allocate(offset, bytes, keep_size),
-            PUNCH => open.file.punch(offset, bytes),
-            libc::FALLOC_FL_ZERO_RANGE | ZERO_KEEP => {
-                open.file.punch(offset, bytes).and_then(|()| open.file.allocate(offset, bytes, keep_size))
-            }
-            _ => return Err(Errno(libc::EOPNOTSUPP)),
-        };
+        let changed = open.file.fallocate(mode, offset, bytes);
+        self.blocks.reserved(open.ino);
         self.epochs.changed(open.ino);
         Ok(changed?)
+    }
+
+    /// Where data, or a hole, is next.
+    pub(crate) fn seek(&self, handle: u64, offset: u64, whence: i32) -> Outcome<u64> {
+        let open = self.file(handle)?;
+        let found = match whence {
+            libc::SEEK_DATA => open.file.seek_data(offset)?,
+            libc::SEEK_HOLE => open.file.seek_hole(offset)?,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        found.ok_or(Errno(libc::ENXIO))
+    }
+
+    pub(crate) fn copy_range(
+        &self,
+        (from, from_offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        bytes: u64,
+    ) -> Outcome<u64> {
+        let (from, to) = (self.file(from)?, self.file(to)?);
+        let copied = self.callers.root().copy_range(&from.file, from_offset, &to.file, to_offset, bytes);
+        self.blocks.reserved(to.ino);
+        self.epochs.changed(to.ino);
+        Ok(copied?)
     }
 
     pub(crate) fn sync_all(&self) -> Outcome<()> {

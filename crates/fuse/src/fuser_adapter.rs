@@ -5,10 +5,10 @@ use crate::callers::Requester;
 use crate::directory::DirItem;
 use crate::fs::{Changes, Errno, KernelCache, Opened, Outcome, Told, WeftFs};
 use fuser::{
-    AccessFlags, BsdFileFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
+    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -18,10 +18,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_client::SetTime;
 use weft_wire::limits::NAME_BYTES_MAX;
-use weft_wire::messages::{Attr, FileKind, Time};
+use weft_wire::messages::{FileKind, Time};
 
 /// Largest read or write that the kernel sends: its own limit (`fs.fuse.max_pages_limit`) by default.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Largest copy for one request: the answer has 32 bits, and it can be interrupted in between.
+const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Unit of counting space.
 const STATFS_BLOCK_BYTES: u64 = 4096;
 /// What programs are told to read and write at a time.
@@ -99,12 +101,13 @@ fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-fn file_attr(attr: &Attr) -> FileAttr {
+fn file_attr(told: &Told) -> FileAttr {
+    let attr = &told.attr;
     let is_file = attr.kind == FileKind::File;
     FileAttr {
         ino: INodeNo(attr.ino),
         size: attr.size,
-        blocks: attr.size.div_ceil(512),
+        blocks: told.blocks,
         atime: system_time(&attr.atime),
         mtime: system_time(&attr.mtime),
         ctime: system_time(&attr.ctime),
@@ -152,7 +155,7 @@ fn open_flags(opened: &Opened) -> FopenFlags {
 fn reply_entry(reply: ReplyEntry, outcome: Outcome<Told>) {
     match outcome {
         Ok(told) => {
-            let (attr, generation) = (file_attr(&told.attr), Generation(told.attr.generation));
+            let (attr, generation) = (file_attr(&told), Generation(told.attr.generation));
             reply.entry_with_ttls(&told.attr_valid, &told.entry_valid, &attr, generation);
         }
         Err(errno) => reply.error(errno.into()),
@@ -161,7 +164,7 @@ fn reply_entry(reply: ReplyEntry, outcome: Outcome<Told>) {
 
 fn reply_attr(reply: ReplyAttr, outcome: Outcome<Told>) {
     match outcome {
-        Ok(told) => reply.attr(&told.attr_valid, &file_attr(&told.attr)),
+        Ok(told) => reply.attr(&told.attr_valid, &file_attr(&told)),
         Err(errno) => reply.error(errno.into()),
     }
 }
@@ -405,7 +408,7 @@ impl Filesystem for FuserAdapter {
             let name = OsStr::from_bytes(item.name);
             match &item.told {
                 Some(told) => {
-                    let (attr, generation) = (file_attr(&told.attr), Generation(told.attr.generation));
+                    let (attr, generation) = (file_attr(told), Generation(told.attr.generation));
                     reply.add(attr.ino, item.position, name, &told.attr_valid, &attr, generation)
                 }
                 // The kernel takes no attributes for the names `.` and `..`.
@@ -501,7 +504,7 @@ impl Filesystem for FuserAdapter {
     ) {
         match self.fs.create(requester(request), parent.0, name, mode, flags) {
             Ok((told, opened)) => {
-                let (attr, generation) = (file_attr(&told.attr), Generation(told.attr.generation));
+                let (attr, generation) = (file_attr(&told), Generation(told.attr.generation));
                 // One timeout serves both here: the shorter, so that neither is believed too long.
                 let valid = told.attr_valid.min(told.entry_valid);
                 reply.created(&valid, &attr, generation, FileHandle(opened.handle), open_flags(&opened));
@@ -521,6 +524,41 @@ impl Filesystem for FuserAdapter {
         reply: ReplyEmpty,
     ) {
         reply_empty(reply, self.fs.fallocate(handle.0, offset, length, mode));
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        match self.fs.seek(handle.0, offset as u64, whence) {
+            Ok(found) => reply.offset(found as i64),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _request: &Request,
+        _ino_in: INodeNo,
+        handle_in: FileHandle,
+        offset_in: u64,
+        _ino_out: INodeNo,
+        handle_out: FileHandle,
+        offset_out: u64,
+        length: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let (from, to) = ((handle_in.0, offset_in), (handle_out.0, offset_out));
+        match self.fs.copy_range(from, to, length.min(COPY_BYTES_MAX)) {
+            Ok(copied) => reply.written(copied as u32),
+            Err(errno) => reply.error(errno.into()),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod attach;
 mod background;
+mod blocks;
 mod callers;
 mod directory;
 mod fs;

@@ -34,6 +34,7 @@ mod joined;
 pub mod partition;
 mod pattern;
 pub mod region;
+pub mod sparse;
 pub mod stream;
 pub mod striping;
 pub mod view;
@@ -43,6 +44,7 @@ pub use datatype::{Datatype, DatatypeError};
 pub use extents::Extents;
 pub use partition::{Partition, PartitionError};
 pub use region::{Extent, Level, OFFSET_LIMIT, Order, Region, RegionError, Regions};
+pub use sparse::{SlotSeek, file_size, next_data, next_hole, slot_shift};
 pub use stream::{
     LocalRun, LocalRuns, MemoryRuns, Piece, Pieces, StreamError, StreamRun, StreamRuns, local_runs,
     local_runs_from, memory_runs, memory_runs_from, pieces, pieces_from, share_bytes, share_has, stream_runs,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_layout::Extent;
 
-use crate::disk::{Disk, ObjectInfo, Space, check};
+use crate::disk::{Disk, ObjectInfo, Seek, Space, check};
 use crate::error::{Operation, StorageError};
 use crate::handles::RecentlyUsed;
 use crate::limits::{LIST_MAX, OPEN_FILES, WINDOWS_MAX};
@@ -229,6 +229,19 @@ impl<D: Disk> DataFiles<D> {
         self.create(ino)?.allocate(offset, bytes, keep_size)
     }
 
+    /// Makes a range read as zeros and sure that later writes to it find space; extends the file unless `keep_size`.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn zero(&self, ino: u64, offset: u64, bytes: u64, keep_size: bool) -> Result<(), StorageError> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let file = self.create(ino)?;
+        file.zero(offset, bytes)?;
+        if keep_size { Ok(()) } else { file.allocate(offset, bytes, false) }
+    }
+
     /// Removes a data file. Says whether there was one. Handles that are in use stay usable, and their
     /// file is gone with the last of them.
     ///
@@ -395,6 +408,43 @@ impl<D: Disk> DataFile<D> {
     pub fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), StorageError> {
         let allocated = self.shared.disk.allocate(&self.opened.file, offset, bytes, keep_size);
         allocated.map_err(failed(Operation::Allocate, self.ino()))
+    }
+
+    /// Makes a range read as zeros and sure that later writes to it find space; the size stays.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn zero(&self, offset: u64, bytes: u64) -> Result<(), StorageError> {
+        let zeroed = self.shared.disk.zero(&self.opened.file, offset, bytes);
+        self.shared.windows.forget(self.ino());
+        zeroed.map_err(failed(Operation::Punch, self.ino()))
+    }
+
+    /// The first offset from `offset` on with what is looked for; `None` if there is none, as from the end of the file on.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn seek(&self, offset: u64, what: Seek) -> Result<Option<u64>, StorageError> {
+        self.shared.disk.seek(&self.opened.file, offset, what).map_err(failed(Operation::Seek, self.ino()))
+    }
+
+    /// Copies up to `bytes` bytes from `offset` on to `to_offset` of another file; says how many, 0 at the end of this one. The
+    /// local file system may let both files share the space.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn copy_some(
+        &self,
+        offset: u64,
+        to: &DataFile<D>,
+        to_offset: u64,
+        bytes: u64,
+    ) -> Result<u64, StorageError> {
+        let (from_file, to_file) = (&self.opened.file, &to.opened.file);
+        let copied = self.shared.disk.copy_some(from_file, offset, to_file, to_offset, bytes);
+        // Where space is shared, pages of the target go from memory.
+        self.shared.windows.forget(to.ino());
+        copied.map_err(failed(Operation::Copy, to.ino()))
     }
 
     /// Whether a range can be read without waiting for a device, as far as is known.

@@ -41,6 +41,15 @@ pub struct Space {
     pub files_available: u64,
 }
 
+/// What is looked for in a data file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// Bytes that were written.
+    Data,
+    /// A range without any, which reads as zeros; the end of the file is one.
+    Hole,
+}
+
 /// Where data files are kept. Shared by all threads of a server; the futures run on a
 /// [`weft_reactor::Reactor`].
 #[allow(async_fn_in_trait)] // Used with static dispatch on one thread's reactor: no `Send` is wanted.
@@ -79,6 +88,24 @@ pub trait Disk: Send + Sync + 'static {
     /// Makes sure that later writes to a range find space. Extends the file to its end unless
     /// `keep_size`.
     fn allocate(&self, file: &Self::File, offset: u64, bytes: u64, keep_size: bool) -> io::Result<()>;
+
+    /// Makes a range read as zeros and sure that later writes to it find space; the size stays.
+    fn zero(&self, file: &Self::File, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// The first offset from `offset` on with what is looked for; `None` if there is none, as from the end of the file on. A
+    /// disk that knows no holes says that all is data.
+    fn seek(&self, file: &Self::File, offset: u64, what: Seek) -> io::Result<Option<u64>>;
+
+    /// One attempt to copy a range of one file into another, or elsewhere into the same one: how much was copied, 0 at the end
+    /// of `from`. Ranges of one file must not overlap.
+    fn copy_some(
+        &self,
+        from: &Self::File,
+        from_offset: u64,
+        to: &Self::File,
+        to_offset: u64,
+        bytes: u64,
+    ) -> io::Result<u64>;
 
     /// One attempt to read what needs no waiting: `None` if the first byte does, 0 at the end.
     fn read_cached(

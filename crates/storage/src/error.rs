@@ -20,6 +20,10 @@ pub enum Operation {
     Punch,
     /// Allocating space.
     Allocate,
+    /// Looking for data or holes.
+    Seek,
+    /// Copying from or to it.
+    Copy,
     /// Asking for its size.
     Size,
     /// Removing it.
@@ -36,6 +40,8 @@ impl std::fmt::Display for Operation {
             Operation::Truncate => "truncate",
             Operation::Punch => "punch a hole into",
             Operation::Allocate => "allocate space for",
+            Operation::Seek => "look for holes in",
+            Operation::Copy => "copy",
             Operation::Size => "get the size of",
             Operation::Remove => "remove",
         })

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use weft_layout::Extent;
 
-use crate::disk::{Disk, ObjectInfo, Space};
+use crate::disk::{Disk, ObjectInfo, Seek, Space};
 
 /// What goes wrong, and how often. Rates are in thousandths of the operations of that kind; the default
 /// is that nothing does.
@@ -180,6 +180,28 @@ impl<D: Disk> Disk for FaultDisk<D> {
     fn allocate(&self, file: &D::File, offset: u64, bytes: u64, keep_size: bool) -> io::Result<()> {
         self.alive()?;
         self.inner.allocate(file, offset, bytes, keep_size)
+    }
+
+    fn zero(&self, file: &D::File, offset: u64, bytes: u64) -> io::Result<()> {
+        self.alive()?;
+        self.inner.zero(file, offset, bytes)
+    }
+
+    fn seek(&self, file: &D::File, offset: u64, what: Seek) -> io::Result<Option<u64>> {
+        self.alive()?;
+        self.inner.seek(file, offset, what)
+    }
+
+    fn copy_some(
+        &self,
+        from: &D::File,
+        from_offset: u64,
+        to: &D::File,
+        to_offset: u64,
+        bytes: u64,
+    ) -> io::Result<u64> {
+        self.alive()?;
+        self.inner.copy_some(from, from_offset, to, to_offset, bytes)
     }
 
     fn read_cached(

@@ -42,7 +42,7 @@ mod windows;
 pub use buffers::{Buffer, BufferPool, PoolStats, ZoneKeeper};
 pub use data_files::{DataFile, DataFiles, DataFilesStats, RangeTurn};
 pub use directory::{Directory, Identity};
-pub use disk::{Disk, ObjectInfo, Space};
+pub use disk::{Disk, ObjectInfo, Seek, Space};
 pub use error::{Operation, StorageError};
 pub use fault::{FaultDisk, FaultPlan};
 pub use memory::{MemDisk, MemFile};

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use weft_layout::Extent;
 
-use crate::disk::{Disk, ObjectInfo, Space, fan_out};
+use crate::disk::{Disk, ObjectInfo, Seek, Space, fan_out};
 
 /// A disk of a given size in memory. Its clones are the same disk, so that a "server" can be stopped
 /// and started again on what it left.
@@ -150,6 +150,44 @@ impl Disk for MemDisk {
             return Ok(());
         }
         self.truncate(file, end)
+    }
+
+    fn zero(&self, file: &MemFile, offset: u64, bytes: u64) -> io::Result<()> {
+        self.punch(file, offset, bytes)
+    }
+
+    fn seek(&self, file: &MemFile, offset: u64, what: Seek) -> io::Result<Option<u64>> {
+        let size = self.size(file)?;
+        Ok((offset < size).then_some(if what == Seek::Data { offset } else { size }))
+    }
+
+    fn copy_some(
+        &self,
+        from: &MemFile,
+        from_offset: u64,
+        to: &MemFile,
+        to_offset: u64,
+        bytes: u64,
+    ) -> io::Result<u64> {
+        let data = {
+            let content = from.content();
+            let size = content.bytes.len() as u64;
+            let (begin, end) = (from_offset.min(size), from_offset.saturating_add(bytes).min(size));
+            content.bytes[begin as usize..end as usize].to_vec()
+        };
+        let end = to_offset + data.len() as u64;
+        let mut content = to.content();
+        let size = content.bytes.len() as u64;
+        if !data.is_empty() && end > size {
+            if self.reachable(size, end) < end {
+                return Err(full());
+            }
+            self.resize(&mut content, end);
+        }
+        if !data.is_empty() {
+            content.bytes[to_offset as usize..end as usize].copy_from_slice(&data);
+        }
+        Ok(data.len() as u64)
     }
 
     fn read_cached(

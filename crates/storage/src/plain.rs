@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use weft_layout::Extent;
 
 use crate::directory::{Directory, Identity, size_of_file};
-use crate::disk::{Disk, ObjectInfo, Space, check};
+use crate::disk::{Disk, ObjectInfo, Seek, Space, check};
 use crate::error::StorageError;
 use crate::limits::IOV_MAX;
 use crate::residency;
@@ -89,6 +90,24 @@ pub(crate) fn read_at(
     check(unsafe { libc::preadv2(file.fd(), to.as_mut_ptr().cast(), count, offset, flags) })
 }
 
+/// How kernels say that a file system has no copy_file_range.
+const CANNOT_COPY: [i32; 4] = [libc::ENOSYS, libc::EOPNOTSUPP, libc::EXDEV, libc::EPERM];
+/// What is copied at once where the kernel cannot do it.
+const COPY_BYTES: u64 = 256 << 10;
+
+fn copy_through_memory(
+    from: &LocalFile,
+    from_offset: u64,
+    to: &LocalFile,
+    to_offset: u64,
+    bytes: u64,
+) -> io::Result<u64> {
+    let mut buffer = vec![0; bytes.min(COPY_BYTES) as usize];
+    let read = from.inner.file.read_at(&mut buffer, from_offset)?;
+    to.inner.file.write_all_at(&buffer[..read], to_offset)?;
+    Ok(read as u64)
+}
+
 impl Disk for PlainDisk {
     type File = LocalFile;
 
@@ -132,6 +151,58 @@ impl Disk for PlainDisk {
     fn allocate(&self, file: &LocalFile, offset: u64, bytes: u64, keep_size: bool) -> io::Result<()> {
         let mode = if keep_size { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
         Self::fallocate(file, mode, offset, bytes)
+    }
+
+    fn zero(&self, file: &LocalFile, offset: u64, bytes: u64) -> io::Result<()> {
+        let zero_range = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        match Self::fallocate(file, zero_range, offset, bytes) {
+            // tmpfs, for one, has the two halves only.
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                self.punch(file, offset, bytes)?;
+                self.allocate(file, offset, bytes, true)
+            }
+            zeroed => zeroed,
+        }
+    }
+
+    fn seek(&self, file: &LocalFile, offset: u64, what: Seek) -> io::Result<Option<u64>> {
+        let whence = match what {
+            Seek::Data => libc::SEEK_DATA,
+            Seek::Hole => libc::SEEK_HOLE,
+        };
+        // Nobody uses the position of the descriptor. SAFETY: no memory is passed.
+        match check(unsafe { libc::lseek(file.fd(), signed(offset)?, whence) } as isize) {
+            Ok(found) => Ok(Some(found as u64)),
+            Err(error) if error.raw_os_error() == Some(libc::ENXIO) => Ok(None),
+            // A file system that knows no holes.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                let size = self.size(file)?;
+                Ok((offset < size).then_some(if what == Seek::Data { offset } else { size }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn copy_some(
+        &self,
+        from: &LocalFile,
+        from_offset: u64,
+        to: &LocalFile,
+        to_offset: u64,
+        bytes: u64,
+    ) -> io::Result<u64> {
+        let (mut from_at, mut to_at) = (signed(from_offset)?, signed(to_offset)?);
+        // SAFETY: the two offsets are live and writable for the call.
+        let copied = check(unsafe {
+            libc::copy_file_range(from.fd(), &mut from_at, to.fd(), &mut to_at, bytes as usize, 0)
+        });
+        match copied {
+            Ok(copied) => Ok(copied as u64),
+            Err(error) if CANNOT_COPY.contains(&error.raw_os_error().unwrap_or(0)) => {
+                copy_through_memory(from, from_offset, to, to_offset, bytes)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn read_cached(

@@ -18,7 +18,7 @@ use weft_reactor::ring;
 
 use crate::buffers::Mapping;
 use crate::directory::Identity;
-use crate::disk::{Disk, ObjectInfo, Space};
+use crate::disk::{Disk, ObjectInfo, Seek, Space};
 use crate::error::StorageError;
 use crate::limits::FETCH_BYTES_MAX;
 use crate::plain::{LocalFile, PlainDisk, read_at};
@@ -118,6 +118,25 @@ impl Disk for RingDisk {
 
     fn allocate(&self, file: &LocalFile, offset: u64, bytes: u64, keep_size: bool) -> io::Result<()> {
         self.plain.allocate(file, offset, bytes, keep_size)
+    }
+
+    fn zero(&self, file: &LocalFile, offset: u64, bytes: u64) -> io::Result<()> {
+        self.plain.zero(file, offset, bytes)
+    }
+
+    fn seek(&self, file: &LocalFile, offset: u64, what: Seek) -> io::Result<Option<u64>> {
+        self.plain.seek(file, offset, what)
+    }
+
+    fn copy_some(
+        &self,
+        from: &LocalFile,
+        from_offset: u64,
+        to: &LocalFile,
+        to_offset: u64,
+        bytes: u64,
+    ) -> io::Result<u64> {
+        self.plain.copy_some(from, from_offset, to, to_offset, bytes)
     }
 
     fn read_cached(

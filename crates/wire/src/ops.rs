@@ -147,6 +147,12 @@ ops! {
     0x108 Explain: Bulk, Io, true, ExplainRequest -> ExplainReply;
     /// The cost model that a server goes by; on request measured anew.
     0x109 Calibrate: Bulk, Any, true, CalibrateRequest -> CalibrateReply;
+    /// Where the next data and the next hole of a data file are.
+    0x10a Seek: Metadata, Io, true, SeekRequest -> SeekReply;
+    /// Make a range of a data file zeros that have space.
+    0x10b Zero: Metadata, Io, true, ZeroRequest -> DataSize;
+    /// Copy a range of one file into another, as far as both are in this server's data files.
+    0x10c CopyRange: Bulk, Io, true, CopyRangeRequest -> CopyRangeReply;
     /// Remove data files whose inodes are gone.
     0x110 RemoveObjects: Bulk, IoByServer, true, RemoveObjectsRequest -> Empty;
     /// Page through the data files that are there.

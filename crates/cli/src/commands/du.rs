@@ -8,10 +8,11 @@ use crate::{output, size};
 use anyhow::{Context, Result};
 use std::collections::HashSet;
 use std::io::Write;
-use std::path::PathBuf;
-use weft_wire::messages::FileKind;
+use std::path::{Path, PathBuf};
+use weft_client::Client;
+use weft_wire::messages::{Attr, FileKind};
 
-/// Adds up the sizes of files, directory by directory. Holes count; a file with several names counts once.
+/// Adds up the space that files take on their servers, directory by directory. Holes take none; a file with several names counts once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where to begin.
@@ -20,10 +21,10 @@ pub struct Args {
     /// Only the sum for each argument.
     #[arg(short, long)]
     summarize: bool,
-    /// Print bytes, not KiB, MiB and so on.
+    /// Add up sizes, holes and all, and print them in bytes.
     #[arg(short, long)]
     bytes: bool,
-    /// Print as JSON, in bytes.
+    /// Print as JSON: sizes and space, in bytes.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -35,7 +36,43 @@ pub struct Args {
 struct Sum {
     path: String,
     bytes: u64,
+    allocated_bytes: u64,
     files: u64,
+}
+
+/// A directory whose sum is not complete.
+#[derive(Default)]
+struct Open {
+    path: PathBuf,
+    bytes: u64,
+    allocated_bytes: u64,
+    files: u64,
+    /// Files directly in it whose space is not asked for yet.
+    found: Vec<Attr>,
+}
+
+impl Open {
+    fn new(path: &Path) -> Open {
+        Open { path: path.into(), ..Open::default() }
+    }
+
+    fn add(&mut self, attr: &Attr) {
+        (self.bytes, self.files) = (self.bytes + attr.size, self.files + 1);
+        if attr.kind == FileKind::File {
+            self.found.push(attr.clone());
+        }
+    }
+
+    /// Everything below is known: asks for the space of its files, all at once.
+    fn complete(&mut self, client: &Client) -> Result<()> {
+        let found = std::mem::take(&mut self.found);
+        self.allocated_bytes += client.allocated_bytes(&found)?.iter().sum::<u64>();
+        Ok(())
+    }
+
+    fn sum(&self, path: String) -> Sum {
+        Sum { path, bytes: self.bytes, allocated_bytes: self.allocated_bytes, files: self.files }
+    }
 }
 
 /// Adds up.
@@ -46,34 +83,34 @@ pub fn run(args: Args) -> Result<()> {
     let mut seen = HashSet::new();
     for (client, place) in expand_all(&session, &args.places)? {
         let attr = client.stat(at(&place.path), false).with_context(|| place.display())?;
-        let mut open: Vec<(PathBuf, u64, u64)> = vec![(place.path.clone(), 0, 0)];
+        let mut open = vec![Open::new(&place.path)];
         let mut visit = |visit: Visit<'_>| {
             match visit {
-                Visit::Enter(path, attr) if attr.kind == FileKind::Directory => {
-                    open.push((path.into(), 0, 0))
-                }
+                Visit::Enter(path, attr) if attr.kind == FileKind::Directory => open.push(Open::new(path)),
                 Visit::Enter(_, attr) => {
-                    let (_, bytes, files) = open.last_mut().expect("the argument is at the bottom");
                     if attr.nlink < 2 || seen.insert((place.url.clone(), attr.ino)) {
-                        *bytes += attr.size;
-                        *files += 1;
+                        open.last_mut().expect("the argument is at the bottom").add(attr);
                     }
                 }
                 Visit::Leave(..) => {
-                    let (path, bytes, files) = open.pop().expect("it was entered");
+                    let mut done = open.pop().expect("it was entered");
+                    done.complete(&client)?;
                     let above = open.last_mut().expect("the argument is at the bottom");
-                    (above.1, above.2) = (above.1 + bytes, above.2 + files);
+                    above.bytes += done.bytes;
+                    above.allocated_bytes += done.allocated_bytes;
+                    above.files += done.files;
                     if !args.summarize {
-                        sums.push(Sum { path: place.with_path(path).display(), bytes, files });
+                        sums.push(done.sum(place.with_path(done.path.clone()).display()));
                     }
                 }
             }
             Ok(())
         };
         tree::walk(&client, &place.path, &attr, &mut visit, &mut |_, error| failures.tell(&error))?;
-        let (_, bytes, files) = open.pop().expect("the argument is at the bottom");
+        let mut whole = open.pop().expect("the argument is at the bottom");
+        whole.complete(&client)?;
         if args.summarize || attr.kind != FileKind::Directory {
-            sums.push(Sum { path: place.display(), bytes, files });
+            sums.push(whole.sum(place.display()));
         }
     }
     if args.json {
@@ -82,7 +119,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let mut out = output::stdout();
     for sum in sums {
-        let bytes = if args.bytes { sum.bytes.to_string() } else { size::format_bytes(sum.bytes) };
+        let bytes = if args.bytes { sum.bytes.to_string() } else { size::format_bytes(sum.allocated_bytes) };
         writeln!(out, "{bytes:>10}  {}", sum.path)?;
     }
     out.flush()?;

@@ -33,25 +33,30 @@ pub fn run(args: Args) -> Result<()> {
     let mut shown = Vec::new();
     for (client, place) in expand_all(&session, &args.places)? {
         match client.stat(at(&place.path), args.dereference).with_context(|| place.display()) {
-            Ok(attr) => shown.push((client, place, attr)),
+            Ok(attr) => match client.allocated_bytes([&attr]) {
+                Ok(space) => shown.push((client, place, attr, space[0])),
+                Err(error) => failures.tell(&error.into()),
+            },
             Err(error) => failures.tell(&error),
         }
     }
     if args.json {
-        let all: Vec<_> = shown.iter().map(|(client, place, attr)| as_json(client, place, attr)).collect();
+        let all: Vec<_> =
+            shown.iter().map(|(client, place, attr, space)| as_json(client, place, attr, *space)).collect();
         output::print_json(&all)?;
         return failures.result();
     }
     let mut out = output::stdout();
-    for (client, place, attr) in &shown {
-        print(&mut out, client, place, attr)?;
+    for (client, place, attr, space) in &shown {
+        print(&mut out, client, place, attr, *space)?;
     }
     out.flush()?;
     failures.result()
 }
 
-fn as_json(client: &Client, place: &WeftPath, attr: &Attr) -> Value {
+fn as_json(client: &Client, place: &WeftPath, attr: &Attr, allocated_bytes: u64) -> Value {
     let mut value = output::attr_json(&place.display(), attr);
+    value["allocated_bytes"] = allocated_bytes.into();
     value["generation"] = attr.generation.into();
     value["servers"] = servers(client, attr)
         .into_iter()
@@ -73,7 +78,13 @@ fn servers(client: &Client, attr: &Attr) -> Vec<(String, String)> {
         .collect()
 }
 
-fn print(out: &mut impl Write, client: &Client, place: &WeftPath, attr: &Attr) -> Result<()> {
+fn print(
+    out: &mut impl Write,
+    client: &Client,
+    place: &WeftPath,
+    attr: &Attr,
+    allocated_bytes: u64,
+) -> Result<()> {
     let owner = format!("{} ({})", output::user_name(attr.uid), attr.uid);
     let group = format!("{} ({})", output::group_name(attr.gid), attr.gid);
     writeln!(out, "{}", place.display())?;
@@ -83,6 +94,9 @@ fn print(out: &mut impl Write, client: &Client, place: &WeftPath, attr: &Attr) -
     }
     writeln!(out, "  kind      {}", output::kind_text(attr.kind))?;
     writeln!(out, "  size      {} bytes ({})", attr.size, size::format_bytes(attr.size))?;
+    if attr.kind == FileKind::File {
+        writeln!(out, "  space     {allocated_bytes} bytes ({})", size::format_bytes(allocated_bytes))?;
+    }
     writeln!(out, "  inode     {}, generation {}, {} links", attr.ino, attr.generation, attr.nlink)?;
     writeln!(out, "  mode      {:04o} {}", attr.mode & 0o7777, output::mode_text(attr.kind, attr.mode))?;
     writeln!(out, "  owner     {owner}, group {group}")?;

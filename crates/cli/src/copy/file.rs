@@ -48,7 +48,7 @@ impl OpenFile {
         }
         let source = from_side.open(from)?;
         let mode = meta.mode & 0o777 & !options.umask;
-        let target = to_side.create(to, mode, options.layout.as_ref())?;
+        let target = to_side.create(to, mode, options.layout.as_ref(), &source)?;
         Ok(OpenFile {
             from_side: from_side.clone(),
             from: from.to_owned(),
@@ -108,6 +108,16 @@ impl Chunk {
     /// Copies it. `progress` hears of bytes passed, and how many of them were written.
     pub(super) fn copy(&self, buffer: &mut [u8], progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let end = self.offset + self.bytes;
+        if self.bytes > 0
+            && let Some(copied) = self.file.target.copy_from(&self.file.source, self.offset, self.bytes)?
+        {
+            if copied < self.bytes {
+                bail!("it became shorter while it was copied");
+            }
+            self.file.written_end.fetch_max(end, Ordering::Relaxed);
+            progress(copied, copied);
+            return Ok(());
+        }
         let mut offset = self.offset;
         while offset < end {
             let Some(data) = self.file.source.next_data(offset, end)? else { break };

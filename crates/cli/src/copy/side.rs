@@ -204,12 +204,22 @@ impl Side {
     pub(super) fn open(&self, path: &Path) -> Result<Source> {
         Ok(match self {
             Side::Local => Source::Local(File::open(path)?),
-            Side::Weft { client, .. } => Source::Weft(client.open(at(path), &OpenOptions::new().read(true))?),
+            Side::Weft { client, .. } => {
+                let file = client.open(at(path), &OpenOptions::new().read(true))?;
+                Source::Weft { client: client.clone(), file }
+            }
         })
     }
 
-    /// Opens a file for writing, empty.
-    pub(super) fn create(&self, path: &Path, mode: u32, layout: Option<&LayoutWish>) -> Result<Target> {
+    /// Opens a file for writing, empty. Without a wish for its layout a new file begins on the server that `source` begins on, where
+    /// that is in the same cluster: if all else is as by default too, the servers can copy by themselves.
+    pub(super) fn create(
+        &self,
+        path: &Path,
+        mode: u32,
+        layout: Option<&LayoutWish>,
+        source: &Source,
+    ) -> Result<Target> {
         Ok(match self {
             Side::Local => {
                 let options = File::options().write(true).create(true).truncate(true).mode(mode).open(path);
@@ -217,8 +227,9 @@ impl Side {
             }
             Side::Weft { client, .. } => {
                 let options = OpenOptions::new().write(true).create(true).truncate(true).mode(mode);
-                let options = layout.cloned().into_iter().fold(options, OpenOptions::layout);
-                Target::Weft(client.open(at(path), &options)?)
+                let layout = layout.cloned().or_else(|| source.beginning_in(client));
+                let options = layout.into_iter().fold(options, OpenOptions::layout);
+                Target::Weft { client: client.clone(), file: client.open(at(path), &options)? }
             }
         })
     }
@@ -285,21 +296,35 @@ fn set_local_times(path: &Path, meta: &Meta) -> Result<()> {
 /// A file that is read.
 pub(super) enum Source {
     Local(File),
-    Weft(weft_client::File),
+    Weft { client: Client, file: weft_client::File },
 }
 
 impl Source {
+    /// The server that it begins on, as a wish for a file in `cluster`, if it is there.
+    fn beginning_in(&self, cluster: &Client) -> Option<LayoutWish> {
+        match self {
+            Source::Weft { client, file } if client.map().cluster_id == cluster.map().cluster_id => {
+                let first_server_plus_1 = file.layout().first_server() + 1;
+                Some(LayoutWish { strip_bytes: 0, server_count: 0, first_server_plus_1 })
+            }
+            _ => None,
+        }
+    }
+
     /// Reads at `offset`; 0 at the file's end.
     pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         Ok(match self {
             Source::Local(file) => file.read_at(buffer, offset)?,
-            Source::Weft(file) => file.read_at(buffer, offset)?,
+            Source::Weft { file, .. } => file.read_at(buffer, offset)?,
         })
     }
 
     /// The next range with data in `offset..end`; `None`: there are only holes.
     pub(super) fn next_data(&self, offset: u64, end: u64) -> Result<Option<Range<u64>>> {
-        let Source::Local(file) = self else { return Ok(Some(offset..end)) };
+        let file = match self {
+            Source::Local(file) => file,
+            Source::Weft { file, .. } => return next_data_in_weft(file, offset, end),
+        };
         let data = match seek(file, offset, libc::SEEK_DATA) {
             // ENXIO: there is no data behind `offset` (lseek(2)).
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
@@ -318,6 +343,13 @@ impl Source {
     }
 }
 
+fn next_data_in_weft(file: &weft_client::File, offset: u64, end: u64) -> Result<Option<Range<u64>>> {
+    let Some(data) = file.seek_data(offset)?.filter(|data| *data < end) else { return Ok(None) };
+    // Cut meanwhile: the end of the file is a hole.
+    let hole = file.seek_hole(data)?.unwrap_or(end);
+    Ok(Some(data..hole.clamp(data + 1, end)))
+}
+
 fn seek(file: &File, offset: u64, whence: i32) -> std::io::Result<u64> {
     // SAFETY: the descriptor is open; no memory is involved.
     let found = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
@@ -327,14 +359,31 @@ fn seek(file: &File, offset: u64, whence: i32) -> std::io::Result<u64> {
 /// A file that is written.
 pub(super) enum Target {
     Local(File),
-    Weft(weft_client::File),
+    Weft { client: Client, file: weft_client::File },
 }
 
 impl Target {
+    /// Copies a range of the source to the same place, with its holes, where both files are opened by the same client.
+    /// `None`: they are not.
+    pub(super) fn copy_from(&self, source: &Source, offset: u64, bytes: u64) -> Result<Option<u64>> {
+        match (source, self) {
+            (Source::Weft { client: from, file: source }, Target::Weft { client, file })
+                if from.map().cluster_id == client.map().cluster_id =>
+            {
+                match client.copy_range(source, offset, file, offset, bytes) {
+                    // The same cluster by another connection.
+                    Err(error) if error.errno() == libc::EXDEV => Ok(None),
+                    copied => Ok(Some(copied?)),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
     pub(super) fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         match self {
             Target::Local(file) => file.write_all_at(data, offset)?,
-            Target::Weft(file) => drop(file.write_at(data, offset)?),
+            Target::Weft { file, .. } => drop(file.write_at(data, offset)?),
         }
         Ok(())
     }
@@ -342,14 +391,14 @@ impl Target {
     pub(super) fn set_len(&self, bytes: u64) -> Result<()> {
         match self {
             Target::Local(file) => file.set_len(bytes)?,
-            Target::Weft(file) => file.truncate(bytes)?,
+            Target::Weft { file, .. } => file.truncate(bytes)?,
         }
         Ok(())
     }
 
     /// Errors that a close would hide come out here.
     pub(super) fn flush(&self) -> Result<()> {
-        if let Target::Weft(file) = self {
+        if let Target::Weft { file, .. } = self {
             file.flush()?;
         }
         Ok(())

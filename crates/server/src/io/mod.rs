@@ -18,6 +18,7 @@
 //! mapped pages, as the cost model says ([`weft_storage::cost`]) or the request.
 
 mod access;
+mod copy;
 mod explain;
 mod memory;
 mod objects;

@@ -3,7 +3,7 @@
 use super::{IoPart, local_range};
 use crate::answer::{Answer, Refusal};
 use weft_layout::Extent;
-use weft_storage::{DataFiles, Disk, StorageError};
+use weft_storage::{DataFiles, Disk, Seek, StorageError};
 use weft_wire::messages::*;
 
 impl<D: Disk> IoPart<D> {
@@ -46,6 +46,28 @@ impl<D: Disk> IoPart<D> {
             |files: &DataFiles<D>| files.allocate(ino, local.offset, local.bytes, request.keep_size);
         self.change(ino, local, allocate).await?;
         Ok(Answer::of(&self.data_size(ino)?))
+    }
+
+    /// Makes a range zeros that have space.
+    pub async fn zero(&self, request: ZeroRequest) -> Result<Answer, Refusal> {
+        let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
+        let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
+        let zero = |files: &DataFiles<D>| files.zero(ino, local.offset, local.bytes, request.keep_size);
+        self.change(ino, local, zero).await?;
+        Ok(Answer::of(&self.data_size(ino)?))
+    }
+
+    /// Where data and holes of the local data file are next.
+    pub fn seek(&self, request: SeekRequest) -> Result<Answer, Refusal> {
+        let (ino, layout) = self.admit(&request.capability, 0, request.slot)?;
+        let begin = local_range(&layout, request.slot, request.offset, 0)?.offset;
+        let Some(file) = self.files.open(ino)? else {
+            return Ok(Answer::of(&SeekReply { data_offset: None, hole_offset: begin, local_bytes: 0 }));
+        };
+        let local_bytes = file.size()?;
+        let data_offset = file.seek(begin, Seek::Data)?.filter(|found| *found < local_bytes);
+        let hole_offset = file.seek(begin, Seek::Hole)?.unwrap_or(begin);
+        Ok(Answer::of(&SeekReply { data_offset, hole_offset, local_bytes }))
     }
 
     /// Changes a data file, while no read-modify-write goes on where it changes, and makes that durable where that is wanted.

@@ -219,6 +219,64 @@ fn a_capability_must_be_genuine_alive_sufficient_and_for_this_server<W: Way>() {
     assert_eq!(into, [1; 8]);
 }
 
+fn copying_takes_the_rights_on_both_files_and_ranges_that_lie_alike<W: Way>() {
+    let cluster = Cluster::<W>::start(2);
+    let layout = Layout::new(4096, 0, 2, 2).unwrap();
+    let sign = |ino, rights| Capability::sign(&cluster_key().capability_key(), ino, rights, u64::MAX, layout);
+    let mut io = cluster.io();
+    let data = noise(5 * 4096, 7);
+    let whole = Regions::contiguous(0, 5 * 4096);
+    for slot in 0..2 {
+        io[usize::from(slot)].write(&writable(layout), slot, &whole, &data).unwrap();
+    }
+    let good = CopyRangeRequest {
+        from: sign(99, rights::READ),
+        from_slot: 0,
+        from_offset: 10,
+        to: sign(98, rights::WRITE),
+        to_slot: 0,
+        to_offset: 2 * 4096 + 10,
+        bytes: 4 * 4096,
+    };
+    let copied = io[0].call(&good).unwrap();
+    assert_eq!((copied.copied_bytes, copied.local_bytes), (2 * 4096, 3 * 4096 + 10));
+    let mut into = vec![9; 4096];
+    io[0]
+        .read(&sign(98, rights::READ), 0, &Regions::contiguous(2 * 4096 + 10, 4086), &mut into[..4086])
+        .unwrap();
+    assert!(into[..4086] == data[10..4096]);
+    let forged = Capability { ino: 97, ..sign(99, rights::READ) };
+    let other = sign(99, rights::READ | rights::WRITE);
+    for (what, bad, status) in [
+        (
+            "no right to read",
+            CopyRangeRequest { from: sign(99, rights::WRITE), ..good.clone() },
+            Status::Capability,
+        ),
+        (
+            "no right to write",
+            CopyRangeRequest { to: sign(98, rights::READ), ..good.clone() },
+            Status::Capability,
+        ),
+        ("forged", CopyRangeRequest { from: forged, ..good.clone() }, Status::Capability),
+        (
+            "another server",
+            CopyRangeRequest { from_slot: 1, to_slot: 1, ..good.clone() },
+            Status::WrongServer,
+        ),
+        ("a strip on", CopyRangeRequest { to_offset: 3 * 4096 + 10, ..good.clone() }, Status::Invalid),
+        (
+            "not within a strip",
+            CopyRangeRequest { to_offset: 2 * 4096 + 11, ..good.clone() },
+            Status::Invalid,
+        ),
+        ("overlap", CopyRangeRequest { from: other.clone(), to: other, ..good.clone() }, Status::Invalid),
+        ("too far", CopyRangeRequest { bytes: u64::MAX, ..good.clone() }, Status::FileTooBig),
+    ] {
+        assert_eq!(io[0].call(&bad).unwrap_err().status, status, "{what}");
+    }
+}
+
 fn a_full_disk_is_told_and_earlier_data_stays<W: Way>() {
     let plan = FaultPlan { full_after_bytes: Some(1 << 20), ..FaultPlan::default() };
     let cluster = Cluster::<W>::start_with(1, SyncMode::Nosync, plan);
@@ -237,5 +295,5 @@ fn a_full_disk_is_told_and_earlier_data_stays<W: Way>() {
 }
 
 over_all_ways! {
-    what_is_read_is_what_was_written long_transfers_go_through_several_buffers holes_arrive_as_zeros_and_the_end_is_told truncation_punching_and_allocation_are_local_parts_of_the_whole a_capability_must_be_genuine_alive_sufficient_and_for_this_server a_full_disk_is_told_and_earlier_data_stays
+    what_is_read_is_what_was_written long_transfers_go_through_several_buffers holes_arrive_as_zeros_and_the_end_is_told truncation_punching_and_allocation_are_local_parts_of_the_whole a_capability_must_be_genuine_alive_sufficient_and_for_this_server copying_takes_the_rights_on_both_files_and_ranges_that_lie_alike a_full_disk_is_told_and_earlier_data_stays
 }

@@ -140,6 +140,67 @@ crate::message! {
         pub keep_size: bool,
     }
 
+    /// See [`crate::Op::Zero`].
+    pub struct ZeroRequest {
+        /// The right to write.
+        pub capability: Capability,
+        /// Which part of the layout this server has.
+        pub slot: u16,
+        /// Beginning in the whole file.
+        pub offset: u64,
+        /// Length in the whole file.
+        pub bytes: u64,
+        /// Whether the local size stays as it is.
+        pub keep_size: bool,
+    }
+
+    /// See [`crate::Op::Seek`].
+    pub struct SeekRequest {
+        /// Any right on the file.
+        pub capability: Capability,
+        /// Which part of the layout this server has.
+        pub slot: u16,
+        /// From where in the whole file.
+        pub offset: u64,
+    }
+
+    /// Answer to [`SeekRequest`]; offsets are of the local data file, and none lies before the first byte of the slot at or
+    /// after the one asked for.
+    pub struct SeekReply {
+        /// Where data is next; `None`: there are only holes.
+        pub data_offset: Option<u64>,
+        /// Where there is no data next; the end of the data file at the latest, or the offset asked for where that is behind it.
+        pub hole_offset: u64,
+        /// Size of the local data file; 0 where there is none.
+        pub local_bytes: u64,
+    }
+
+    /// See [`crate::Op::CopyRange`].
+    pub struct CopyRangeRequest {
+        /// The right to read the one file.
+        pub from: Capability,
+        /// Which part of its layout this server has.
+        pub from_slot: u16,
+        /// Beginning in the whole of it.
+        pub from_offset: u64,
+        /// The right to write the other.
+        pub to: Capability,
+        /// Which part of its layout this server has.
+        pub to_slot: u16,
+        /// Beginning in the whole of it.
+        pub to_offset: u64,
+        /// Length in the whole file.
+        pub bytes: u64,
+    }
+
+    /// Answer to [`CopyRangeRequest`].
+    pub struct CopyRangeReply {
+        /// Bytes that were copied; what is missing of the share were holes.
+        pub copied_bytes: u64,
+        /// Size of the local data file that was written.
+        pub local_bytes: u64,
+    }
+
     /// See [`crate::Op::Space`].
     pub struct SpaceRequest {}
 

@@ -1,0 +1,169 @@
+//! Copying a range of one file into another, or elsewhere into the same one.
+//!
+//! ```text
+//!   both ranges lie alike on the servers       each server copies from data file to data file      no byte comes here
+//!   else                                       data ─► buffer ─► data, two buffers in turns        holes are not moved
+//! ```
+//!
+//! Ranges lie alike where both files have strips of the same size over as many servers, the offsets are the same within a strip,
+//! and the first strips are on the same server ([`weft_layout::slot_shift`]): so with offsets that differ by whole stripes
+//! in one file, or in files that begin with the same server.
+
+use weft_layout::{OFFSET_LIMIT, slot_shift};
+use weft_wire::messages::{CopyRangeReply, CopyRangeRequest};
+
+use crate::error::{Error, ErrorKind};
+use crate::open_file::OpenFile;
+use crate::window::Direction;
+use crate::{File, Result, batch};
+
+/// What one server copies for one request at the most: soon done, so that its answer is not waited for in vain.
+const SERVER_BYTES_MAX: u64 = 64 << 20;
+/// What passes through the client at once.
+const BUFFER_BYTES: u64 = 4 << 20;
+
+fn invalid(text: impl Into<String>) -> Error {
+    Error::new("CopyRange", ErrorKind::Invalid, text)
+}
+
+/// A copy, checked.
+struct Copy<'a> {
+    from: &'a File,
+    from_offset: u64,
+    to: &'a File,
+    to_offset: u64,
+    bytes: u64,
+}
+
+/// See [`crate::Client::copy_range`].
+pub(crate) fn copy_range(
+    from: &File,
+    from_offset: u64,
+    to: &File,
+    to_offset: u64,
+    bytes: u64,
+) -> Result<u64> {
+    let (source, target) = (from.open(), to.open());
+    source.check_access(Direction::Read)?;
+    target.check_access(Direction::Write)?;
+    let end = |offset: u64| offset.checked_add(bytes).filter(|end| *end <= OFFSET_LIMIT);
+    let (Some(from_end), Some(to_end)) = (end(from_offset), end(to_offset)) else {
+        return Err(invalid(format!(
+            "{bytes} bytes at {from_offset} and at {to_offset} are no ranges of files"
+        )));
+    };
+    if from.ino() == to.ino() && from_offset < to_end && to_offset < from_end && bytes > 0 {
+        return Err(invalid("the two ranges of the file overlap"));
+    }
+    let bytes = bytes.min(source.live_bytes()?.saturating_sub(from_offset));
+    if bytes == 0 {
+        return Ok(0);
+    }
+    let copy = Copy { from, from_offset, to, to_offset, bytes };
+    match slot_shift(&source.held.layout, from_offset, &target.held.layout, to_offset) {
+        Some(shift) => copy.by_servers(shift)?,
+        None => copy.through_memory()?,
+    }
+    Ok(bytes)
+}
+
+impl Copy<'_> {
+    fn by_servers(&self, shift: u16) -> Result<()> {
+        let layout = self.from.layout();
+        let step_bytes = (SERVER_BYTES_MAX / u64::from(layout.strip_bytes())).max(1) * layout.stripe_bytes();
+        let mut done = 0;
+        while done < self.bytes {
+            let bytes = step_bytes.min(self.bytes - done);
+            let copied = self.step(shift, done, bytes);
+            // What a server has copied stays copied when another one fails.
+            let held = &self.to.open().held;
+            if copied.is_ok() {
+                held.note_write(self.to_offset + done + bytes)
+            } else {
+                held.note_failed_write()
+            }
+            copied?;
+            done += bytes;
+        }
+        Ok(())
+    }
+
+    fn step(&self, shift: u16, done: u64, bytes: u64) -> Result<()> {
+        let (source, target): (&OpenFile, &OpenFile) = (self.from.open(), self.to.open());
+        let inner = &source.inner;
+        inner.keep_alive(&source.held)?;
+        inner.keep_alive(&target.held)?;
+        let layout = source.held.layout;
+        let from_offset = self.from_offset + done;
+        let mut requests = Vec::new();
+        for slot in 0..layout.server_count() {
+            if layout.local_size(slot, from_offset + bytes) == layout.local_size(slot, from_offset) {
+                continue;
+            }
+            let to_slot = (u32::from(slot) + u32::from(shift)) % u32::from(layout.server_count());
+            let request = CopyRangeRequest {
+                from: source.held.capability(),
+                from_slot: slot,
+                from_offset,
+                to: target.held.capability(),
+                to_slot: to_slot as u16,
+                to_offset: self.to_offset + done,
+                bytes,
+            };
+            requests.push((inner.io(layout.server_id(slot))?, request));
+        }
+        let replies: Vec<Result<CopyRangeReply>> = batch::ask_all(inner, requests, None);
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
+    }
+
+    /// Data by data; what lies between is punched where the target has bytes.
+    fn through_memory(&self) -> Result<()> {
+        let end = self.from_offset + self.bytes;
+        let target_bytes = self.to.open().live_bytes()?;
+        let there = |offset: u64| self.to_offset + (offset - self.from_offset);
+        let mut at = self.from_offset;
+        while at < end {
+            let data = self.from.seek_data(at)?.map_or(end, |data| data.min(end));
+            if data > at {
+                if there(at) < target_bytes {
+                    self.to.punch(there(at), data - at)?;
+                }
+                at = data;
+                continue;
+            }
+            let hole = self.from.seek_hole(at)?.map_or(end, |hole| hole.clamp(at, end));
+            self.move_data(at, hole)?;
+            at = hole;
+        }
+        // The last byte of a hole at the end lets the target reach so far, and takes nothing from others who extend it.
+        if self.to.open().live_bytes()? < there(end) {
+            self.to.write_at(&[0], there(end) - 1)?;
+        }
+        Ok(())
+    }
+
+    /// Reads one buffer while the other is being written.
+    fn move_data(&self, begin: u64, end: u64) -> Result<()> {
+        let bytes_at = |at: u64| BUFFER_BYTES.min(end - at) as usize;
+        let mut free = vec![0; bytes_at(begin)];
+        let mut writing: Option<crate::Pending> = None;
+        let mut at = begin;
+        while at < end {
+            free.resize(bytes_at(at), 0);
+            // Cut meanwhile: zeros, as what lies behind the end of a file is.
+            free.fill(0);
+            let (_, filled) = self.from.start_read(free, at).wait()?;
+            free = match writing.take() {
+                Some(before) => before.wait()?.1,
+                None => Vec::new(),
+            };
+            let bytes = filled.len() as u64;
+            writing = Some(self.to.start_write(filled, self.to_offset + (at - self.from_offset)));
+            at += bytes;
+        }
+        if let Some(last) = writing {
+            last.wait()?;
+        }
+        Ok(())
+    }
+}
