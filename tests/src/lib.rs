@@ -9,6 +9,7 @@
 //! Everything lives in a temporary directory. Dropping a [`Mount`] unmounts it, dropping a [`Cluster`] stops its servers; both
 //! check that nothing is left behind. The program under test is `$WEFT_BIN`, else it is built first.
 
+pub mod check;
 pub mod guest;
 mod load;
 pub mod pattern;
