@@ -1,0 +1,69 @@
+//! The rules of POSIX for file systems, case by case (`tests/posix`): on file systems of this machine, which proves the cases.
+
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use weft_tests::{expect_success, target_dir, temporary_dir};
+
+/// The program with the cases, in the profile of the running test.
+fn weft_posix() -> PathBuf {
+    let target = target_dir();
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.args(["build", "--quiet", "--package", "weft-posix"]);
+    build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
+    if target.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo can be run").success(), "the program weft-posix cannot be built");
+    target.join("weft-posix")
+}
+
+/// Runs all cases in `dir`; panics with what failed. Exceptions must fail.
+fn all_hold(dir: &Path, exceptions: &[(&str, &str)], without: &[(&str, &str)]) {
+    let mut command = Command::new(weft_posix());
+    for (option, list) in [("--except", exceptions), ("--without", without)] {
+        for (name, reason) in list {
+            command.arg(option).arg(format!("{name}={reason}"));
+        }
+    }
+    println!("{}", expect_success("weft-posix", &command.arg(dir).output().expect("weft-posix can be run")));
+}
+
+/// Whether files in `dir` can have the attribute; kernels differ in what their file systems offer.
+fn has_attribute(dir: &Path, name: &str, value: &[u8]) -> bool {
+    let path = CString::new(dir.as_os_str().as_bytes()).expect("no zero in a path");
+    let name = CString::new(name).expect("no zero in a name");
+    // SAFETY: path and name end with zero, and the length is the value's.
+    unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value.as_ptr().cast(), value.len(), 0) == 0 }
+}
+
+/// Groups of cases that the kernel of this machine cannot run in `dir`.
+fn not_offered(dir: &Path) -> Vec<(&'static str, &'static str)> {
+    // A list that says what mode 0755 says: version 2, then owner, group and others.
+    let acl =
+        [[2, 0, 0, 0], [1, 0, 7, 0], [255; 4], [4, 0, 5, 0], [255; 4], [32, 0, 5, 0], [255; 4]].concat();
+    let mut without = Vec::new();
+    if !has_attribute(dir, "user.probe", b"1") {
+        without.push(("xattr", "this kernel's file system has no attributes of users"));
+    }
+    if !has_attribute(dir, "system.posix_acl_access", &acl) {
+        without.push(("acl", "this kernel's file system has no access control lists"));
+    }
+    without
+}
+
+#[test]
+fn the_cases_hold_in_memory() {
+    let dir = temporary_dir();
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
+    all_hold(dir.path(), &[], &not_offered(dir.path()));
+}
+
+#[test]
+fn the_cases_hold_on_the_disk() {
+    let dir = tempfile::tempdir().expect("a directory on the disk");
+    std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
+    all_hold(dir.path(), &[], &not_offered(dir.path()));
+}
