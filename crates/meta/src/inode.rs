@@ -14,6 +14,9 @@ pub(crate) const SET_UID: u32 = 0o4000;
 pub(crate) const SET_GID: u32 = 0o2000;
 pub(crate) const STICKY: u32 = 0o1000;
 
+/// The largest size of a file.
+pub(crate) const SIZE_MAX: u64 = i64::MAX as u64;
+
 const INODE_VERSION: u8 = 1;
 const ENTRY_VERSION: u8 = 1;
 const LAYOUT_VERSION: u8 = 1;

@@ -10,13 +10,14 @@
 //!
 //! The order of reading: [`Engine`] (the seam and its two implementations), `keys` (what is stored),
 //! [`Namespace`] and [`Op`] (how an operation runs), `walk` (paths), then the operations by subject. File sizes
-//! have a protocol of their own, told in `ops::size`. [`Namespace::check`] says what a sound store is.
+//! have a protocol of their own, told in `ops::size`. `fsck` says what a
+//! sound store is, checks one in use, and repairs it.
 
 mod cache;
-mod check;
 mod codec;
 mod engine;
 mod error;
+mod fsck;
 mod inode;
 mod keys;
 mod namespace;
@@ -26,9 +27,9 @@ mod permission;
 mod replies;
 mod walk;
 
-pub use check::Damage;
 pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Scan, Syncer};
 pub use error::{EngineError, MetaError};
+pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};
 pub use inode::{Attr, Caller, Kind, LayoutRequest, MODE_MASK, ROOT_INO, SessionId, Timestamp};
 pub use namespace::{Namespace, NamespaceOptions, Op, Statfs};
 pub use ops::attr::{SetAttr, SetTime};

@@ -13,6 +13,7 @@
 use crate::cache::Clock;
 use crate::codec::{Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine, Syncer};
+use crate::fsck::Audit;
 use crate::inode::{Attr, Caller, Entry, Inode, Kind, LayoutRequest, ROOT_INO, Timestamp};
 use crate::opens::{Effect, OpenFile, Opens};
 use crate::replies::PendingReply;
@@ -82,11 +83,12 @@ pub struct Namespace<E: Engine> {
     inodes_in_use: u64,
     cluster_uuid: [u8; 16],
     failure: Option<String>,
+    pub(crate) audit: Option<Audit>,
     inode_cache: Clock<u64, Inode>,
     entry_cache: Clock<Vec<u8>, Option<Entry>>,
 }
 
-fn encode_number(number: u64) -> Vec<u8> {
+pub(crate) fn encode_number(number: u64) -> Vec<u8> {
     let mut out = Writer::with_version(NUMBER_VERSION, 9);
     out.u64(number);
     out.bytes
@@ -162,6 +164,7 @@ impl<E: Engine> Namespace<E> {
             inodes_in_use: read_number(&engine, keys::SUPER_FILES)?,
             cluster_uuid: uuid,
             failure: None,
+            audit: None,
             inode_cache: Clock::new(options.cached_inodes),
             entry_cache: Clock::new(options.cached_entries),
             options,
@@ -333,6 +336,9 @@ impl<E: Engine> Op<'_, E> {
             batch.writes.push((key.clone(), entry.as_ref().map(Entry::encode)));
         }
         batch.writes.extend(std::mem::take(&mut self.records));
+        if let Some(audit) = &mut self.ns.audit {
+            audit.follow(&self.ns.engine, &batch)?;
+        }
         let seq = match self.ns.engine.commit(batch) {
             Ok(seq) => seq,
             Err(error) => {
@@ -394,7 +400,7 @@ impl<E: Engine> Op<'_, E> {
         self.stage_inode(inode.ino, Some(inode));
     }
 
-    fn stage_inode(&mut self, ino: u64, inode: Option<Inode>) {
+    pub(crate) fn stage_inode(&mut self, ino: u64, inode: Option<Inode>) {
         match self.inodes.iter_mut().find(|(staged, _)| *staged == ino) {
             Some((_, staged)) => *staged = inode,
             None => self.inodes.push((ino, inode)),
@@ -411,6 +417,11 @@ impl<E: Engine> Op<'_, E> {
     /// Marks the operation as one that adds data, so that it fails when the disk is nearly full.
     pub(crate) fn needs_room(&mut self) {
         self.grows = true;
+    }
+
+    /// Stages a correction of the count of inodes.
+    pub(crate) fn correct_count(&mut self, inodes: i64) {
+        self.inodes_made += inodes;
     }
 
     pub(crate) fn delete_inode(&mut self, ino: u64) {
@@ -437,7 +448,7 @@ impl<E: Engine> Op<'_, E> {
         self.stage_entry(keys::name(dir, name), None);
     }
 
-    fn stage_entry(&mut self, key: Vec<u8>, entry: Option<Entry>) {
+    pub(crate) fn stage_entry(&mut self, key: Vec<u8>, entry: Option<Entry>) {
         match self.entries.iter_mut().find(|(staged, _)| *staged == key) {
             Some((_, staged)) => *staged = entry,
             None => self.entries.push((key, entry)),

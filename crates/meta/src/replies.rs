@@ -53,7 +53,7 @@ impl StoredReply {
         out.bytes
     }
 
-    fn decode(key: &[u8], value: &[u8]) -> Result<StoredReply, EngineError> {
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<StoredReply, EngineError> {
         let mut from = Reader::with_version(key, value, REPLY_VERSION)?;
         let request = from.u64("request")?;
         Ok(StoredReply { request, at_seconds: from.i64("time")?, reply: from.remainder().to_vec() })

@@ -26,15 +26,12 @@
 
 use crate::MetaError;
 use crate::engine::Engine;
-use crate::inode::{Attr, Caller, Inode, Kind, SessionId, Timestamp};
+use crate::inode::{Attr, Caller, Inode, Kind, SIZE_MAX, SessionId, Timestamp};
 use crate::keys;
 use crate::namespace::Op;
 use crate::opens::{Effect, Hold};
 use crate::permission::{WRITE, require};
 use crate::walk::{At, Follow};
-
-/// The largest size of a file.
-const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// What a writer tells about its writes since it opened the file (or since its own last truncation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
