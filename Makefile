@@ -20,6 +20,8 @@ build:
 PREFIX ?= /usr/local
 install: build
 	install -D target/release/weft $(DESTDIR)$(PREFIX)/bin/weft
+	install -d $(DESTDIR)/sbin
+	ln -sf $(PREFIX)/bin/weft $(DESTDIR)/sbin/mount.weft
 	install -D target/release/libweft.so $(DESTDIR)$(PREFIX)/lib/libweft.so
 	install -D -m 644 packaging/weft@.service $(DESTDIR)$(PREFIX)/lib/systemd/system/weft@.service
 	target/release/weft man target/man

@@ -3,6 +3,7 @@
 //! ```text
 //!   args        the command line, from which help, completions and man pages are made
 //!   commands/   one file per subcommand, each with one `run`
+//!   mount_words `-o` words, and the command line of mount(8)
 //!   launch/     a whole cluster on this machine
 //!   place       what an argument means: a local path, or a path in a weft file system
 //!   session     connections and keys
@@ -14,7 +15,7 @@
 //! ```
 //!
 //! Results go to standard output; everything else goes to standard error as `weft: what, where, what to do`.
-//! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense.
+//! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense. Called as `mount.weft`: those of mount(8).
 
 mod adapters;
 mod args;
@@ -23,6 +24,7 @@ mod commands;
 mod copy;
 mod help;
 mod launch;
+mod mount_words;
 mod numbers;
 mod output;
 mod part;
@@ -39,10 +41,26 @@ use std::process::ExitCode;
 #[error("some of it failed")]
 struct Reported;
 
+/// Exit code of mount(8) for a mount that failed; 1 is for a command line that makes no sense.
+const MOUNT_FAILED: u8 = 32;
+
 fn main() -> ExitCode {
-    let arguments = args::Cli::parse();
+    let given: Vec<_> = std::env::args_os().collect();
+    let is_helper = mount_words::is_helper(given.first());
+    let arguments = match mount_words::command_line(given) {
+        Ok(Some(line)) => args::Cli::parse_from(line),
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("weft: {error:#}");
+            return ExitCode::from(if is_helper { 1 } else { 2 });
+        }
+    };
     match commands::run(arguments.command) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_helper => {
+            eprintln!("mount.weft: {error:#}");
+            ExitCode::from(MOUNT_FAILED)
+        }
         Err(error) if error.is::<Reported>() => ExitCode::FAILURE,
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
         Err(error) => {

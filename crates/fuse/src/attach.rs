@@ -8,6 +8,7 @@
 //! The crate `fuser` can mount as well, but then it unmounts the *directory* when a session ends: whatever is mounted there
 //! by then. [`Attached`] knows its own device number and leaves others' mounts alone.
 
+use crate::identity::Squash;
 use crate::options::{MountError, MountOptions};
 use crate::umount;
 use std::ffi::CString;
@@ -65,13 +66,13 @@ fn by_system_call(options: &MountOptions) -> Result<Result<OwnedFd, i32>, MountE
         .map_err(|source| refused(options, source))?;
     // SAFETY: neither call has preconditions.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
-    let mut data =
-        format!("fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions", device.as_raw_fd());
-    if options.allow_other {
-        data.push_str(",allow_other");
+    let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());
+    for word in connection_words(options) {
+        data.push(',');
+        data.push_str(word);
     }
-    let read_only = if options.read_only { libc::MS_RDONLY } else { 0 };
-    let flags = libc::MS_NODEV | libc::MS_NOSUID | read_only;
+    let wanted = flags(options).into_iter().filter(|flag| flag.2);
+    let flags = wanted.fold(0, |flags, (flag, ..)| flags | flag);
     let source = c_string(options, options.url.to_string().as_bytes())?;
     let dir = c_string(options, options.dir.as_os_str().as_bytes())?;
     let data = c_string(options, data.as_bytes())?;
@@ -84,6 +85,24 @@ fn by_system_call(options: &MountOptions) -> Result<Result<OwnedFd, i32>, MountE
         (_, error) if error.raw_os_error() == Some(libc::EPERM) => Ok(Err(libc::EPERM)),
         (_, error) => Err(refused(options, error)),
     }
+}
+
+/// What the connection is told, by whichever way.
+fn connection_words(options: &MountOptions) -> impl Iterator<Item = &'static str> {
+    // Where everybody is the anonymous user, the kernel cannot check permissions: it knows numbers of this machine only.
+    let kernel_checks = options.identities.squash != Squash::All;
+    let words = [(kernel_checks, "default_permissions"), (options.allow_other, "allow_other")];
+    words.into_iter().filter(|(wanted, _)| *wanted).map(|(_, word)| word)
+}
+
+/// Flags of mount(2), as the helper names them, and whether they are wanted.
+fn flags(options: &MountOptions) -> [(libc::c_ulong, &'static str, bool); 4] {
+    [
+        (libc::MS_RDONLY, "ro", options.read_only),
+        (libc::MS_NOSUID, "nosuid", !options.set_id),
+        (libc::MS_NODEV, "nodev", !options.devices),
+        (libc::MS_NOEXEC, "noexec", options.no_exec),
+    ]
 }
 
 fn c_string(options: &MountOptions, bytes: &[u8]) -> Result<CString, MountError> {
@@ -124,18 +143,10 @@ fn by_helper(options: &MountOptions) -> Result<(OwnedFd, Option<UnixStream>), Mo
 /// `a,b=c`, with commas in values escaped.
 fn helper_options(options: &MountOptions) -> String {
     let source = options.url.to_string().replace('\\', "\\\\").replace(',', "\\,");
-    let mut text = format!("fsname={source},subtype=weft,default_permissions,nodev,nosuid");
-    for (wanted, name) in [
-        (options.allow_other, "allow_other"),
-        (options.read_only, "ro"),
-        (options.auto_unmount, "auto_unmount"),
-    ] {
-        if wanted {
-            text.push(',');
-            text.push_str(name);
-        }
-    }
-    text
+    let auto_unmount = options.auto_unmount.then_some("auto_unmount");
+    let flags = flags(options).into_iter().filter(|flag| flag.2).map(|(_, word, _)| word);
+    let words: Vec<_> = connection_words(options).chain(flags).chain(auto_unmount).collect();
+    format!("fsname={source},subtype=weft,{}", words.join(","))
 }
 
 /// One byte comes with the descriptor; nothing comes where the helper failed.

@@ -7,8 +7,10 @@
 //!   request { pid 71, uid 1000, gid 1000 }
 //!      │ table has (71, 1000, 1000), read 0.3 s ago ──► its client handle
 //!      └ else: /proc/71/status "Groups: 4 27 1000"  ──► client handle for Caller { 1000, 1000, [4, 27, 1000] }
+//!                                                       as the identities of the mount have it
 //! ```
 
+use crate::identity::Identities;
 use crate::sharded::Sharded;
 use std::time::{Duration, Instant};
 use weft_client::Client;
@@ -39,12 +41,14 @@ struct Known {
 /// Client handles by requester.
 pub(crate) struct Callers {
     root: Client,
+    identities: Identities,
     known: Sharded<Requester, Known>,
 }
 
 impl Callers {
-    pub(crate) fn new(client: &Client) -> Callers {
+    pub(crate) fn new(client: &Client, identities: Identities) -> Callers {
         Callers {
+            identities,
             root: client.with_caller(Caller { uid: 0, gid: 0, groups: Vec::new() }),
             known: Sharded::default(),
         }
@@ -52,7 +56,7 @@ impl Callers {
 
     /// The client handle that acts for `requester`.
     pub(crate) fn client(&self, requester: Requester) -> Client {
-        if requester.uid == 0 && requester.gid == 0 {
+        if requester.gid == 0 && self.identities.is_plain_root(requester) {
             return self.root.clone();
         }
         let mut shard = self.known.lock(&requester);
@@ -61,13 +65,18 @@ impl Callers {
         {
             return known.client.clone();
         }
-        let groups = supplementary_groups(requester.pid);
-        let client = self.root.with_caller(Caller { uid: requester.uid, gid: requester.gid, groups });
+        let caller = self.identities.caller(requester, || supplementary_groups(requester.pid));
+        let client = self.root.with_caller(caller);
         if shard.len() >= PROCESSES_PER_SHARD_MAX {
             shard.clear();
         }
         shard.insert(requester, Known { client: client.clone(), read_at: Instant::now() });
         client
+    }
+
+    /// Who everybody is in the file system.
+    pub(crate) fn identities(&self) -> &Identities {
+        &self.identities
     }
 
     /// The client handle that acts for root, for what the kernel does on its own account.

@@ -29,6 +29,7 @@
 use crate::blocks::Blocks;
 use crate::callers::{Callers, Requester};
 use crate::directory::{DirItem, DirStream};
+use crate::identity::Identities;
 use crate::options::CacheMode;
 use crate::read_ahead::{Epochs, ReadAhead, Reader};
 use crate::read_buffer::ReadBuffers;
@@ -106,6 +107,7 @@ pub(crate) struct Behaviour {
     pub(crate) stream_bytes_min: u64,
     pub(crate) attr_timeout: Duration,
     pub(crate) entry_timeout: Duration,
+    pub(crate) identities: Identities,
 }
 
 struct OpenFile {
@@ -150,7 +152,7 @@ impl WeftFs {
     /// A file system whose root is the directory `root_ino` of the cluster.
     pub(crate) fn new(client: &Client, root_ino: u64, behaviour: Behaviour) -> WeftFs {
         WeftFs {
-            callers: Callers::new(client),
+            callers: Callers::new(client, behaviour.identities.clone()),
             root_ino,
             behaviour,
             next_handle: AtomicU64::new(1),
@@ -196,6 +198,8 @@ impl WeftFs {
         }
         let blocks = self.blocks.of(self.callers.root(), &attr);
         attr.ino = self.node(attr.ino);
+        let identities = self.callers.identities();
+        (attr.uid, attr.gid) = (identities.users.here(attr.uid), identities.groups.here(attr.gid));
         Told {
             attr,
             blocks,
@@ -261,10 +265,11 @@ impl WeftFs {
             let writers = self.writers.lock(&ino).get(&ino).cloned().unwrap_or_default();
             writers.iter().for_each(|writer| writer.set_id.store(mode & SET_ID_BITS != 0, Ordering::Relaxed));
         }
+        let identities = self.callers.identities();
         let wanted = SetAttr {
             mode: changes.mode.map(|mode| mode & 0o7777),
-            uid: changes.uid,
-            gid: changes.gid,
+            uid: changes.uid.map(|uid| identities.users.there(uid)),
+            gid: changes.gid.map(|gid| identities.groups.there(gid)),
             atime: changes.atime,
             mtime: changes.mtime,
         };
@@ -292,7 +297,7 @@ impl WeftFs {
         self.epochs.changed(ino);
         truncated?;
         match open {
-            Some(open) if who.uid != 0 => self.clear_set_id(&open),
+            Some(open) if !self.callers.identities().is_root(who) => self.clear_set_id(&open),
             _ => Ok(()),
         }
     }
@@ -401,7 +406,7 @@ impl WeftFs {
 
     /// Who truncates without being root ends set-id bits, as by a write.
     fn truncated_at_open(&self, who: Requester, opened: &Opened, flags: i32) -> Outcome<()> {
-        if flags & libc::O_TRUNC == 0 || who.uid == 0 {
+        if flags & libc::O_TRUNC == 0 || self.callers.identities().is_root(who) {
             return Ok(());
         }
         let open = self.file(opened.handle)?;

@@ -10,6 +10,7 @@ mod callers;
 mod directory;
 mod fs;
 mod fuser_adapter;
+mod identity;
 mod log;
 mod mount;
 mod options;
@@ -19,6 +20,7 @@ mod sharded;
 mod signals;
 mod umount;
 
+pub use identity::{IdMap, IdMapError, Identities, Squash};
 pub use mount::mount;
 pub use options::{CacheMode, MountError, MountOptions};
-pub use umount::{umount, umount_lazy};
+pub use umount::{umount, umount_by_force, umount_lazy};

@@ -81,6 +81,7 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
         stream_bytes_min: options.stream_bytes_min,
         attr_timeout: options.attr_timeout,
         entry_timeout: options.entry_timeout,
+        identities: options.identities.clone(),
     };
     let fs = Arc::new(WeftFs::new(&client, root_ino, behaviour));
     let (attached, connection) = attach(options)?;

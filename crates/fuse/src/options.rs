@@ -1,5 +1,6 @@
 //! What a mount can be told, and how it can fail.
 
+use crate::identity::Identities;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
@@ -31,6 +32,14 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Let other users in. Users other than root need `user_allow_other` in `/etc/fuse.conf` for it.
     pub allow_other: bool,
+    /// Let set-id bits and file capabilities of programs work. Only root can have it.
+    pub set_id: bool,
+    /// Let device files work. Only root can have it.
+    pub devices: bool,
+    /// Refuse to run programs.
+    pub no_exec: bool,
+    /// Who the users of this machine are in the file system.
+    pub identities: Identities,
     /// Which files the kernel's page cache keeps.
     pub cache: CacheMode,
     /// From this size on a file is large for [`CacheMode::Auto`].
@@ -77,6 +86,10 @@ impl MountOptions {
             dir: dir.into(),
             connect: ConnectOptions::default(),
             read_only: false,
+            set_id: false,
+            devices: false,
+            no_exec: false,
+            identities: Identities::default(),
             allow_other: is_root,
             cache: CacheMode::default(),
             stream_bytes_min: Self::stream_bytes_default(),
@@ -132,7 +145,8 @@ pub enum MountError {
     #[error("{} is not a Weft mount; `weft umount` takes the directory given to `weft mount`", .0.display())]
     NotMounted(PathBuf),
     /// Somebody uses the mount.
-    #[error("{} is busy{}; end them, or force it with --lazy", dir.display(), used_by(.users))]
+    #[error("{} is busy{}; end them, or take it away with --lazy, or with --force also from those that wait for servers",
+        dir.display(), used_by(.users))]
     Busy {
         /// The mount point.
         dir: PathBuf,

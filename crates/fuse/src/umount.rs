@@ -3,10 +3,12 @@
 //! ```text
 //!   in /proc/self/mountinfo as fuse.weft? ── no ──► not a Weft mount
 //!      │ yes
+//!   by force? ── yes ──► abort its connection: who waits for a server gets an error
+//!      │
 //!   umount2 (root), else fusermount3 -u ── done
 //!      │ EBUSY
-//!   its process answers? ── no (ENOTCONN) ──► detach: nobody can use it any more
-//!      │ yes
+//!   its process is gone (ENOTCONN)? ── yes ──► detach: nobody can use it any more
+//!      │ no, or no answer within a moment
 //!   say who uses it
 //! ```
 
@@ -15,22 +17,66 @@ use std::ffi::CString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// A mount that is alive answers in this time, if its servers do.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Unmounts the Weft file system on `dir`. Fails with [`MountError::Busy`] while it is in use. A mount whose
 /// serving process is dead is detached at once.
 pub fn umount(dir: &Path) -> Result<(), MountError> {
-    unmount(dir, false)
+    unmount(&find_mount(dir)?.dir, false)
 }
 
 /// As [`umount`], but takes the mount out of sight even while it is in use; it ends when its last user does.
 pub fn umount_lazy(dir: &Path) -> Result<(), MountError> {
-    unmount(dir, true)
+    unmount(&find_mount(dir)?.dir, true)
+}
+
+/// As [`umount_lazy`], but those that wait for an answer, such as of servers that are gone, get an error (`ECONNABORTED`) at
+/// once, and so do all who use it still.
+pub fn umount_by_force(dir: &Path) -> Result<(), MountError> {
+    let mount = find_mount(dir)?;
+    abort(&mount)?;
+    match unmount(&mount.dir, true) {
+        // It was gone with its connection, or its process took it away first.
+        Err(_) if !mounts().iter().any(|now| now.dir == mount.dir && now.device == mount.device) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Ends the connection of a mount, so that nobody waits on it any more.
+fn abort(mount: &MountLine) -> Result<(), MountError> {
+    let failed = |reason: String| MountError::Unmount { dir: mount.dir.clone(), reason };
+    let path = c_path(&mount.dir)?;
+    // SAFETY: `path` is a string that ends with a zero and lives through the call.
+    if unsafe { libc::umount2(path.as_ptr(), libc::MNT_FORCE | libc::UMOUNT_NOFOLLOW) } == 0 {
+        return Ok(());
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        // Somebody uses it still; but the connection is gone.
+        Some(libc::EBUSY) => Ok(()),
+        Some(libc::EPERM) => {
+            let minor = mount.device.split(':').nth(1).unwrap_or_default();
+            let file = Path::new("/sys/fs/fuse/connections").join(minor).join("abort");
+            let why =
+                |error| failed(format!("{} cannot be written ({error}); try it as root", file.display()));
+            std::fs::write(&file, "1").map_err(why)
+        }
+        _ => Err(failed(std::io::Error::last_os_error().to_string())),
+    }
+}
+
+fn c_path(dir: &Path) -> Result<CString, MountError> {
+    CString::new(dir.as_os_str().as_bytes()).map_err(|_| MountError::Unmount {
+        dir: dir.to_path_buf(),
+        reason: "its name contains a zero byte".into(),
+    })
 }
 
 fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
-    let dir = find_mount(dir)?;
-    match unmount_once(&dir, lazy) {
-        Err(MountError::Busy { .. }) if is_dead(&dir) => unmount_once(&dir, true),
+    match unmount_once(dir, lazy) {
+        Err(MountError::Busy { .. }) if is_dead(dir) => unmount_once(dir, true),
         outcome => outcome,
     }
 }
@@ -38,10 +84,7 @@ fn unmount(dir: &Path, lazy: bool) -> Result<(), MountError> {
 fn unmount_once(dir: &Path, lazy: bool) -> Result<(), MountError> {
     let dir = dir.to_path_buf();
     let flags = if lazy { libc::MNT_DETACH } else { 0 };
-    let path = CString::new(dir.as_os_str().as_bytes()).map_err(|_| MountError::Unmount {
-        dir: dir.clone(),
-        reason: "its name contains a zero byte".into(),
-    })?;
+    let path = c_path(&dir)?;
     // SAFETY: `path` is a string that ends with a zero and lives through the call.
     if unsafe { libc::umount2(path.as_ptr(), flags | libc::UMOUNT_NOFOLLOW) } == 0 {
         return Ok(());
@@ -77,23 +120,44 @@ fn fusermount(dir: &Path, lazy: bool) -> Result<(), MountError> {
 
 /// The mount point as the kernel has it. Does not look at the mount itself, which may hang or be dead, unless `dir` is a
 /// symbolic link.
-fn find_mount(dir: &Path) -> Result<PathBuf, MountError> {
+fn find_mount(dir: &Path) -> Result<MountLine, MountError> {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     let resolved = match (absolute.parent().map(Path::canonicalize), absolute.file_name()) {
         (Some(Ok(parent)), Some(name)) => parent.join(name),
         _ => absolute,
     };
-    let is_mount = |dir: &PathBuf| mounts().iter().any(|mount| mount.dir == *dir && mount.is_weft());
-    if is_mount(&resolved) {
-        return Ok(resolved);
-    }
-    let behind_link = resolved.canonicalize().ok().filter(is_mount);
-    behind_link.ok_or_else(|| MountError::NotMounted(dir.to_path_buf()))
+    let mount_on = |dir: &Path| mounts().into_iter().rev().find(|mount| mount.dir == dir && mount.is_weft());
+    let behind_link = || mount_on(&resolved.canonicalize().ok()?);
+    mount_on(&resolved).or_else(behind_link).ok_or_else(|| MountError::NotMounted(dir.to_path_buf()))
 }
 
-/// Whether the process behind the mount is gone.
+/// Whether the process behind the mount is gone. One that waits for its servers is not. A child asks: whoever waits for such a
+/// process cannot even be killed before it answers, and is left behind.
 fn is_dead(dir: &Path) -> bool {
-    std::fs::metadata(dir).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
+    let Ok(path) = c_path(dir) else { return false };
+    // SAFETY: the child calls nothing but close, stat and _exit, which is allowed after a fork of any process.
+    let child = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            // Nobody is to wait for it because it holds the end of a pipe.
+            for standard in 0..3 {
+                libc::close(standard);
+            }
+            let mut found = std::mem::zeroed();
+            let failed = libc::stat(path.as_ptr(), &raw mut found) != 0;
+            libc::_exit(i32::from(failed && *libc::__errno_location() == libc::ENOTCONN));
+        }
+        child
+    };
+    let (start, mut status) = (Instant::now(), 0);
+    while child > 0 && start.elapsed() < ANSWER_TIMEOUT {
+        // SAFETY: the status lives through the call.
+        if unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child {
+            return libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 1;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
 }
 
 /// A line of `/proc/self/mountinfo`.

@@ -6,14 +6,19 @@ use crate::size::parse_bytes;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
-use weft_client::Url;
-use weft_fuse::{CacheMode, MountOptions};
+use weft_client::{ConnectOptions, Url};
+use weft_fuse::{CacheMode, IdMap, Identities, MountOptions, Squash};
 
 /// Mounts a file system, or a directory of it, so that any program can use it. Needs no root where fusermount3 (package fuse3)
 /// is installed.
 ///
 /// Returns when the mount is there and goes on in the background until `weft umount DIR`; with --foreground it stays.
 #[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Through mount(8) and /etc/fstab, where `weft` is linked as /sbin/mount.weft (make install does it):
+  mount -t weft 10.0.0.1:7400:/data /mnt -o noexec,cache=never
+  10.0.0.1:7400:/data  /mnt  weft  noexec,key=/etc/weft/client.key,_netdev,nofail  0 0"
+)]
 pub struct Args {
     /// What to mount: weft://HOST:PORT/ or a directory below it.
     url: String,
@@ -25,6 +30,35 @@ pub struct Args {
     /// Refuse all changes.
     #[arg(long)]
     read_only: bool,
+    /// More options, separated by commas: those of this command without their dashes (cache=never), and words as other file
+    /// systems have them: ro, rw, noexec, suid, dev, direct, root_squash, all_squash, noatime, _netdev and the like.
+    #[arg(short = 'o', value_name = "WORDS")]
+    #[allow(dead_code, reason = "for --help; mount_words takes the words apart before the line is parsed")]
+    words: Option<String>,
+    /// Let set-id bits and file capabilities of programs work; only root can.
+    #[arg(long)]
+    suid: bool,
+    /// Let device files work; only root can.
+    #[arg(long)]
+    dev: bool,
+    /// Refuse to run programs.
+    #[arg(long)]
+    noexec: bool,
+    /// Do requests of root, or of everybody, as the anonymous user.
+    #[arg(long, value_name = "WHOM", default_value = "none")]
+    squash: SquashArg,
+    /// The anonymous user's number in the file system.
+    #[arg(long, value_name = "UID", default_value_t = Identities::NOBODY)]
+    anonuid: u32,
+    /// The anonymous user's group.
+    #[arg(long, value_name = "GID", default_value_t = Identities::NOBODY)]
+    anongid: u32,
+    /// Users that have other numbers in the file system than here: 1000:5001+1001:5002 are HERE:THERE.
+    #[arg(long, value_name = "MAP")]
+    map_users: Option<IdMap>,
+    /// The same for groups.
+    #[arg(long, value_name = "MAP")]
+    map_groups: Option<IdMap>,
     /// Let other users of this machine in; their own permissions apply. Root does it anyway; others need user_allow_other in
     /// /etc/fuse.conf.
     #[arg(long)]
@@ -41,6 +75,9 @@ pub struct Args {
     /// How long names may be remembered, in milliseconds; 0: not at all.
     #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
     entry_timeout_ms: u64,
+    /// How long programs wait for servers that do not answer, in milliseconds, before they get an error.
+    #[arg(long, value_name = "MS", default_value_t = ConnectOptions::default().retry_timeout_ms)]
+    retry_timeout_ms: u64,
     /// Threads that serve the kernel.
     #[arg(long, value_name = "COUNT", default_value_t = MountOptions::THREADS_DEFAULT)]
     threads: usize,
@@ -64,6 +101,26 @@ enum Cache {
     Never,
 }
 
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum SquashArg {
+    /// Nobody.
+    None,
+    /// Root.
+    Root,
+    /// Everybody; the servers alone check permissions then.
+    All,
+}
+
+impl From<SquashArg> for Squash {
+    fn from(squash: SquashArg) -> Squash {
+        match squash {
+            SquashArg::None => Squash::None,
+            SquashArg::Root => Squash::Root,
+            SquashArg::All => Squash::All,
+        }
+    }
+}
+
 impl From<Cache> for CacheMode {
     fn from(cache: Cache) -> CacheMode {
         match cache {
@@ -79,10 +136,19 @@ pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.url)?;
     let session = Session::new(&args.connect);
     let mut options = MountOptions::new(Url::parse(&place.display())?, &args.dir);
-    options.connect = session.options()?;
+    options.connect = ConnectOptions { retry_timeout_ms: args.retry_timeout_ms, ..session.options()? };
     options.background = !args.foreground;
     options.read_only = args.read_only;
     options.allow_other |= args.allow_other;
+    options.set_id = args.suid;
+    options.devices = args.dev;
+    options.no_exec = args.noexec;
+    options.identities = Identities {
+        squash: args.squash.into(),
+        anonymous: (args.anonuid, args.anongid),
+        users: args.map_users.unwrap_or_default(),
+        groups: args.map_groups.unwrap_or_default(),
+    };
     options.cache = args.cache.into();
     options.stream_bytes_min = args.stream_from.unwrap_or(options.stream_bytes_min);
     options.attr_timeout = Duration::from_millis(args.attr_timeout_ms);
