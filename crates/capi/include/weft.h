@@ -61,10 +61,11 @@ const char *weft_last_error(void);
 struct weft_connect_options {
     const char *key_file;   /* the cluster's secret; default: $WEFT_KEY_FILE, or as `weft help keys` tells */
     uint32_t timeout_ms;    /* longest time that a call waits for a server that does not answer */
-    uint32_t reserved[6];   /* 0 */
+    uint32_t background;    /* not 0: nobody waits for what is moved; RDMA marks it as background (option rdma-tos of the URL) */
+    uint32_t reserved[5];   /* 0 */
 };
 
-/* Connects to weft://HOST:PORT/PATH[?transport=auto|tcp|shm|rdma]. `options` may be NULL. */
+/* Connects to weft://HOST:PORT/PATH[?transport=auto|tcp|shm|rdma][&background=on]. `options` may be NULL. */
 weft_fs *weft_connect(const char *url, const struct weft_connect_options *options);
 
 /* Gives the handle back. Files that are still open keep the connections until they are closed. */

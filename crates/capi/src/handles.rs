@@ -44,8 +44,10 @@ pub struct weft_connect_options {
     pub key_file: *const c_char,
     /// Longest wait for a server, or 0.
     pub timeout_ms: u32,
+    /// Not 0: nobody waits for what is moved.
+    pub background: u32,
     /// 0.
-    pub reserved: [u32; 6],
+    pub reserved: [u32; 5],
 }
 
 /// The value behind a handle.
@@ -129,6 +131,7 @@ pub unsafe extern "C" fn weft_connect(
                 let path = unsafe { bytes("key file", options.key_file)? };
                 wanted.key = Some(read_key(path)?);
             }
+            wanted.background = options.background != 0;
             if options.timeout_ms != 0 {
                 wanted.retry_timeout_ms = options.timeout_ms.into();
                 wanted.connect_timeout_ms = wanted.connect_timeout_ms.min(wanted.retry_timeout_ms);

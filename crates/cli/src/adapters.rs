@@ -5,16 +5,15 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use weft_client::{RdmaAdapter, RdmaStatus, TransportInUse};
 
-/// Says what of RDMA is used here, and why not more.
+/// Says what of RDMA is used here, and for which servers not, and why.
 pub fn print(status: &RdmaStatus, transports: &[TransportInUse]) -> Result<()> {
-    if let Some(reason) = &status.unavailable {
-        return output::print_line(format!("RDMA here: none: {reason}"));
-    }
-    let mut line = format!("RDMA here: {}", status.names.join(", "));
+    output::print_line(match &status.unavailable {
+        Some(reason) => format!("RDMA here: none: {reason}"),
+        None => format!("RDMA here: {}", status.names.join(", ")),
+    })?;
     for reason in reasons(transports) {
-        line += &format!("; {reason}");
+        output::print_line(format!("  {reason}"))?;
     }
-    output::print_line(line)?;
     for adapter in &status.in_use {
         output::print_line(format!("  {}", adapter_line(adapter)))?;
     }

@@ -69,6 +69,7 @@ impl Inner {
         rdma: Option<Rdma>,
     ) -> Result<Inner, Error> {
         let transport = options.find_transport(url)?;
+        let options = ConnectOptions { background: options.background || url.background(), ..options };
         let rdma = Arc::new(RdmaSource::new(options.find_rdma(url)?, rdma));
         let timeout = Duration::from_millis(options.connect_timeout_ms);
         let dial = NetworkDial::new(transport, timeout, identity.key.clone(), rdma.clone());

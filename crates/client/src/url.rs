@@ -15,6 +15,7 @@ pub const PORT_DEFAULT: u16 = 7400;
 /// | `transport=auto`, `tcp`, `shm`, `rdma` | see [`Transport`] |
 /// | `socket=PATH` | Unix socket of that server, to be tried before its TCP address |
 /// | `key-file=PATH` | file with the clients' key |
+/// | `background=on` | nobody waits for what is moved: see [`crate::ConnectOptions::background`] |
 /// | `rdma-NAME=VALUE` | how RDMA is used: see [`RdmaOptions`] |
 ///
 /// ```
@@ -33,6 +34,7 @@ pub struct Url {
     transport: Option<Transport>,
     socket: Option<String>,
     key_file: Option<String>,
+    background: bool,
     /// Names without their `rdma-`, and values that were checked.
     rdma: Vec<(String, String)>,
 }
@@ -72,6 +74,7 @@ impl Url {
             transport: None,
             socket: None,
             key_file: None,
+            background: false,
             rdma: Vec::new(),
         };
         for option in query.split('&').filter(|option| !option.is_empty()) {
@@ -79,6 +82,13 @@ impl Url {
                 Some(("transport", value)) => url.transport = Some(value.parse()?),
                 Some(("socket", value)) if !value.is_empty() => url.socket = Some(value.to_string()),
                 Some(("key-file", value)) if !value.is_empty() => url.key_file = Some(value.to_string()),
+                Some(("background", value)) => {
+                    url.background = match value {
+                        "on" => true,
+                        "off" => false,
+                        _ => return Err(format!("background: `{value}` is neither on nor off")),
+                    }
+                }
                 Some((name, value)) if name.starts_with("rdma-") => {
                     let name = &name["rdma-".len()..];
                     RdmaOptions::default().set(name, value)?;
@@ -86,7 +96,7 @@ impl Url {
                 }
                 _ => {
                     return Err(format!(
-                        "unknown option `{option}` (there are transport, socket, key-file, rdma-…)"
+                        "unknown option `{option}` (there are transport, socket, key-file, background, rdma-…)"
                     ));
                 }
             }
@@ -127,6 +137,11 @@ impl Url {
     /// The key file asked for.
     pub fn key_file(&self) -> Option<&str> {
         self.key_file.as_deref()
+    }
+
+    /// Whether nobody waits for what is moved.
+    pub fn background(&self) -> bool {
+        self.background
     }
 
     /// The options of RDMA, by their names in [`RdmaOptions`].
@@ -187,8 +202,9 @@ impl fmt::Display for Url {
         let transport = self.transport.map(|transport| transport.to_string());
         let own = [("transport", &transport), ("socket", &self.socket), ("key-file", &self.key_file)];
         let own = own.iter().filter_map(|(name, value)| Some((name.to_string(), value.as_deref()?)));
+        let background = self.background.then(|| ("background".to_string(), "on"));
         let rdma = self.rdma().map(|(name, value)| (format!("rdma-{name}"), value));
-        for (at, (name, value)) in own.chain(rdma).enumerate() {
+        for (at, (name, value)) in own.chain(background).chain(rdma).enumerate() {
             write!(f, "{}{name}={value}", if at == 0 { '?' } else { '&' })?;
         }
         Ok(())
@@ -225,6 +241,7 @@ mod tests {
             ("weft://h/?transport=pigeon", "pigeon"),
             ("weft://h/?colour=red", "unknown option"),
             ("weft://h/?rdma-colour=red", "no RDMA option `colour`"),
+            ("weft://h/?background=later", "`later` is neither on nor off"),
             ("weft://h/?rdma-verify=perhaps", "`perhaps` is neither on nor off"),
         ] {
             let error = Url::parse(text).unwrap_err().to_string();
@@ -235,11 +252,14 @@ mod tests {
     proptest! {
         #[test]
         fn a_url_survives_its_text(host in "[a-z][a-z0-9.-]{0,20}", port in 1u16.., path in "(/[a-zA-Z0-9_.%-]{1,8}){0,4}",
-                                   shm in any::<bool>(), rdma in any::<bool>(), socket in proptest::option::of("/[a-z/]{1,12}")) {
+                                   shm in any::<bool>(), rdma in any::<bool>(), background in any::<bool>(), socket in proptest::option::of("/[a-z/]{1,12}")) {
             let mut text = format!("weft://{host}:{port}{}", if path.is_empty() { "/" } else { &path });
             text += if shm { "?transport=shm" } else { "?transport=auto" };
             if let Some(socket) = &socket {
                 text += &format!("&socket={socket}");
+            }
+            if background {
+                text += "&background=on";
             }
             if rdma {
                 text += "&rdma-mechanism=fast&rdma-tos=0:1:2:3";

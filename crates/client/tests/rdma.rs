@@ -253,6 +253,56 @@ fn a_plan_tells_registrations_mechanisms_and_work_requests() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }
 
+/// Where each server listens with RDMA, and why not or not everywhere, as it says over TCP.
+fn told(client: &Client) -> Vec<(usize, String)> {
+    let status = client.server_status(false).into_iter().map(|(_, answer)| answer.unwrap().rdma);
+    status.map(|rdma| (rdma.addresses.len(), rdma.reason)).collect()
+}
+
+#[test]
+fn a_server_listens_again_when_its_adapter_is_back() {
+    let cluster = Cluster::start(1, 64 << 10);
+    let watching = cluster.client(Transport::Tcp);
+    let client =
+        cluster.client_with(ConnectOptions { retry_timeout_ms: 60_000, ..cluster.options(Transport::Rdma) });
+    let file = client.open("/back", &create()).unwrap();
+    let data = pattern(9, MIB);
+    file.write_at(&data, 0).unwrap();
+    assert_eq!(told(&watching), vec![(1, String::new()); 2]);
+
+    cluster.fabric.remove_adapter("server0");
+    let wait_for = |what: &str, is_so: &dyn Fn(&(usize, String)) -> bool| {
+        let begin = Instant::now();
+        while !told(&watching).iter().all(is_so) {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{what}: {:?}", told(&watching));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait_for("gone", &|(addresses, reason)| {
+        *addresses == 0
+            && reason.contains("cannot listen with RDMA on 127.0.0.1")
+            && reason.contains("tried again")
+    });
+    cluster.fabric.return_adapter("server0");
+    wait_for("back", &|(addresses, reason)| *addresses == 1 && reason.is_empty());
+
+    let mut back = vec![0; MIB];
+    assert_eq!(file.read_at(&mut back, 0).unwrap(), MIB);
+    assert!(back == data);
+    assert!(transports(&client).iter().all(|used| used.starts_with("verbs")), "{:?}", transports(&client));
+}
+
+#[test]
+fn a_url_can_say_that_its_traffic_is_background() {
+    let cluster = Cluster::start(1, 64 << 10);
+    let url =
+        weft_client::Url::parse(&format!("{}?background=on&rdma-tos=96:32:8:4", cluster.url())).unwrap();
+    let rdma = weft_client::Rdma::over(cluster.client_fabric.clone(), &RdmaOptions::default());
+    let client = Client::connect_with(&url, cluster.options(Transport::Rdma), rdma).unwrap();
+    client.open("/background", &create()).unwrap().write_at(&[1; 100], 0).unwrap();
+    assert!(transports(&client)[1].ends_with("(background, type of service 4)"), "{:?}", transports(&client));
+}
+
 /// The costs of NC 4.3, so that plans are the same everywhere.
 fn registering(foreign: ForeignMemory) -> RdmaOptions {
     RdmaOptions { foreign, registration_cost_ns: Some((770, 7420)), ..RdmaOptions::default() }

@@ -11,6 +11,7 @@ use crate::session;
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 use weft_meta::Engine;
 use weft_reactor::{JoinHandle, MailSender};
 use weft_storage::Disk;
@@ -18,6 +19,9 @@ use weft_transport::{
     Accepted, Listening, Network, ShmConn, TcpConn, TcpOptions, VerbsAccepted, VerbsListening, VerbsThread,
 };
 use weft_verbs::Fabric;
+
+/// Time after which it is tried to listen again on the address of an adapter that is gone.
+const LISTEN_AGAIN: Duration = Duration::from_secs(2);
 
 /// Where a server listens.
 pub(crate) struct Doors<F: Fabric> {
@@ -141,14 +145,29 @@ async fn accept_rdma<F: Fabric, D: Disk, E: Engine + 'static>(
     door: VerbsListening<F>,
     turns: Rc<Turns<F, D, E>>,
 ) {
-    let mut acceptor = match door.acceptor() {
-        Ok(acceptor) => acceptor,
-        Err(error) => return turns.no_longer_accepts(&error),
-    };
+    let place = door.place();
+    let shared = turns.here.node.shared.clone();
+    let mut door = Some(door);
     loop {
-        match acceptor.next().await {
-            Ok(accepted) => turns.give(Arrival::Rdma(accepted)),
-            Err(error) => return turns.no_longer_accepts(&error),
+        let listening = match door.take() {
+            Some(door) => Ok(door),
+            None => place.clone().listen().map_err(|error| error.to_string()),
+        };
+        let acceptor = listening.and_then(|door| door.acceptor().map_err(|error| error.to_string()));
+        if let Ok(mut acceptor) = acceptor {
+            shared.rdma.found(place.address());
+            let error = loop {
+                match acceptor.next().await {
+                    Ok(accepted) => turns.give(Arrival::Rdma(accepted)),
+                    Err(error) => break error.to_string(),
+                }
+            };
+            log::warning!(
+                &shared.name,
+                "no longer accepts connections over RDMA, until the adapter is back: {error}"
+            );
+            shared.rdma.lost(place.address(), &error);
         }
+        weft_reactor::sleep(LISTEN_AGAIN).await;
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   cluster file ─► libraries? ─► an adapter with the address? ─► listeners     else the reason, for the log and `weft status`
+//!                   a listener goes with its adapter ──► tried again until it is back
 //!   thread n        BufferPool ── zone begins, ends ──► VerbsThread             once a second: counts ──► `weft status`
 //! ```
 
@@ -10,6 +11,7 @@ use crate::log;
 use crate::node::Shared;
 use crate::server::{ServerError, resolve};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,7 +69,7 @@ impl<F: Fabric> Rdma<F> {
         if listening.is_empty() || (server.rdma == RdmaMode::Require && !reasons.is_empty()) {
             return Rdma::missing(server, reason);
         }
-        let told = RdmaTold { addresses, reason, threads: Mutex::default() };
+        let told = RdmaTold { addresses, reason, ..RdmaTold::default() };
         Ok(Rdma { listening, told })
     }
 
@@ -143,6 +145,8 @@ pub(crate) struct RdmaTold {
     addresses: Vec<String>,
     /// Why not, or not everywhere.
     reason: String,
+    /// Addresses that are not listened on now, since their adapters are gone, and what was said of them.
+    lost: Mutex<BTreeMap<String, String>>,
     /// By thread, what it does with each adapter.
     threads: Mutex<BTreeMap<usize, Vec<AdapterPart>>>,
 }
@@ -167,6 +171,8 @@ impl AdapterPart {
             ("under_way_bytes", port.under_way_bytes),
             ("waiting_transfers", port.waiting as u64),
             ("sleeps", port.sleeps),
+            ("receives", port.receives.into()),
+            ("promised_receives", port.promised_receives.into()),
         ];
         AdapterPart {
             name: port.name.clone(),
@@ -177,13 +183,23 @@ impl AdapterPart {
     }
 }
 
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl RdmaTold {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Vec<AdapterPart>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    fn tell(&self, thread: usize, adapters: Vec<AdapterPart>) {
+        lock(&self.threads).insert(thread, adapters);
     }
 
-    fn tell(&self, thread: usize, adapters: Vec<AdapterPart>) {
-        self.lock().insert(thread, adapters);
+    /// An address is not listened on for now.
+    pub fn lost(&self, address: SocketAddr, cause: &str) {
+        lock(&self.lost).insert(address.to_string(), cause.to_owned());
+    }
+
+    /// It is again.
+    pub fn found(&self, address: SocketAddr) {
+        lock(&self.lost).remove(&address.to_string());
     }
 
     /// One line for the log.
@@ -200,7 +216,7 @@ impl RdmaTold {
     /// All threads together.
     pub fn status(&self) -> RdmaStatus {
         let mut adapters: BTreeMap<String, RdmaAdapter> = BTreeMap::new();
-        for part in self.lock().values().flatten() {
+        for part in lock(&self.threads).values().flatten() {
             let adapter = adapters.entry(part.name.clone()).or_insert_with(|| RdmaAdapter {
                 name: part.name.clone(),
                 link_layer: part.link_layer.to_string(),
@@ -209,9 +225,14 @@ impl RdmaTold {
             add_counts(&mut adapter.counts, &part.own, |sum, more| sum + more);
             add_counts(&mut adapter.counts, &part.process, u64::max);
         }
+        let lost = lock(&self.lost);
+        let is_there = |address: &&String| !lost.contains_key(*address);
+        let gone = lost.values().map(|cause| format!("{cause}; it is tried again every few seconds"));
+        let reasons: Vec<_> =
+            [self.reason.clone()].into_iter().filter(|reason| !reason.is_empty()).chain(gone).collect();
         RdmaStatus {
-            addresses: self.addresses.clone(),
-            reason: self.reason.clone(),
+            addresses: self.addresses.iter().filter(is_there).cloned().collect(),
+            reason: reasons.join("; "),
             adapters: adapters.into_values().collect(),
         }
     }

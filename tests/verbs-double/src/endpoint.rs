@@ -451,6 +451,10 @@ impl Listener for PretendListener {
         let number = {
             let mut state = self.network.enter().map_err(|_| forked())?;
             let Some(listening) = state.listening.get_mut(&self.number) else { return Ok(None) };
+            if listening.gone {
+                let source = std::io::Error::from_raw_os_error(libc::ENODEV);
+                return Err(VerbsError::Listen { address: self.address, source });
+            }
             let next = listening.waiting.pop_front();
             if listening.waiting.is_empty() {
                 listening.wakeup.take();

@@ -156,8 +156,43 @@ impl Pretend {
             state.hang_up(number, "the adapter was removed");
             state.fail(number);
         }
+        let AdapterState { host, addresses, .. } = &state.adapters[index];
+        let (host, addresses) = (*host, addresses.clone());
+        for listening in state.listening.values_mut() {
+            if listening.host == host && addresses.contains(&listening.address.ip()) {
+                listening.gone = true;
+                listening.wakeup.ring();
+            }
+        }
         state.run();
         self.network.tell();
+    }
+
+    /// Brings an adapter of the network back that was removed: a new one of the same name, with the same addresses.
+    pub fn return_adapter(&self, adapter: &str) {
+        let mut state = self.network.lock();
+        let Some(removed) = state.adapters.iter().rposition(|known| known.name == adapter && known.removed)
+        else {
+            return;
+        };
+        let old = &mut state.adapters[removed];
+        let back = AdapterState {
+            host: old.host,
+            name: old.name.clone(),
+            addresses: std::mem::take(&mut old.addresses),
+            limits: old.limits.clone(),
+            inline_bytes_max: old.inline_bytes_max,
+            counters: Arc::new(Counters::default()),
+            charged: Charged::default(),
+            events: Vec::new(),
+            wakeup: Arc::new(Wakeup::new().expect("a descriptor for an adapter")),
+            opened: Weak::new(),
+            registrations: 0,
+            registered_bytes: 0,
+            removed: false,
+            port_down: false,
+        };
+        state.adapters.push(back);
     }
 
     /// Takes the port of an adapter of the network down, or brings it up. Work over it fails meanwhile.
@@ -267,8 +302,9 @@ impl Fabric for Pretend {
     fn listen(&self, address: SocketAddr, backlog: u32) -> Result<PretendListener, VerbsError> {
         let failed = |number| VerbsError::Listen { address, source: errno(number) };
         let mut state = self.network.enter().map_err(|_| forked())?;
-        let own =
-            |adapter: &AdapterState| adapter.host == self.host && adapter.addresses.contains(&address.ip());
+        let own = |adapter: &AdapterState| {
+            adapter.host == self.host && !adapter.removed && adapter.addresses.contains(&address.ip())
+        };
         if !address.ip().is_unspecified() && !state.adapters.iter().any(own) {
             return Err(failed(libc::EADDRNOTAVAIL));
         }
@@ -290,7 +326,14 @@ impl Fabric for Pretend {
         let waiting = VecDeque::new();
         state.listening.insert(
             number,
-            Listening { host: self.host, address: chosen, backlog, waiting, wakeup: wakeup.clone() },
+            Listening {
+                host: self.host,
+                address: chosen,
+                backlog,
+                waiting,
+                wakeup: wakeup.clone(),
+                gone: false,
+            },
         );
         Ok(PretendListener::new(self.clone(), self.network.clone(), number, chosen, wakeup))
     }

@@ -253,4 +253,6 @@ pub(crate) struct Listening {
     pub(crate) backlog: u32,
     pub(crate) waiting: VecDeque<u32>,
     pub(crate) wakeup: Arc<Wakeup>,
+    /// Its adapter was removed.
+    pub(crate) gone: bool,
 }

@@ -243,7 +243,12 @@ impl World {
         let url = CString::new(format!("{}?transport={name}", cluster.url())).unwrap();
         let key_file = cluster.key_file();
         let key_path = CString::new(key_file.to_str().unwrap()).unwrap();
-        let options = weft_connect_options { key_file: key_path.as_ptr(), timeout_ms: 0, reserved: [0; 6] };
+        let options = weft_connect_options {
+            key_file: key_path.as_ptr(),
+            timeout_ms: 0,
+            background: 0,
+            reserved: [0; 5],
+        };
         // SAFETY: the strings live through the call.
         let fs = unsafe { weft_connect(url.as_ptr(), &options) };
         assert!(!fs.is_null(), "{}", last_error());

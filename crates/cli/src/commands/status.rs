@@ -35,6 +35,8 @@ struct Row {
     name: String,
     address: String,
     transport: String,
+    /// Why this process does not reach it by RDMA.
+    why_not_rdma: Option<String>,
     status: Option<StatusReply>,
 }
 
@@ -54,9 +56,13 @@ pub fn run(args: Args) -> Result<()> {
             }
         };
         let address = server.addresses.into_iter().next().unwrap_or_default();
-        rows.push(Row { name: server.name, address, transport, status });
+        rows.push(Row { name: server.name, address, transport, why_not_rdma: None, status });
     }
     let (rdma, transports) = (client.rdma_status(), client.transports());
+    for row in &mut rows {
+        let used = transports.iter().find(|used| used.server == row.name);
+        row.why_not_rdma = used.and_then(|used| used.why_not_rdma.clone());
+    }
     if args.json {
         let servers: Vec<_> = rows.iter().map(as_json).collect();
         let rdma = adapters::as_json(&rdma);
@@ -118,9 +124,14 @@ fn print_servers(rows: &[Row]) -> Result<()> {
     output::print_table(&table)
 }
 
-/// The adapters, by name and network.
+/// The adapters: name, network, and how many of the receives are promised to clients.
 fn rdma_text(rdma: &RdmaStatus) -> String {
-    let adapter = |adapter: &RdmaAdapter| format!("{} ({})", adapter.name, adapter.link_layer);
+    let adapter = |adapter: &RdmaAdapter| {
+        let count =
+            |name| adapter.counts.iter().find(|count| count.name == name).map_or(0, |count| count.value);
+        let (promised, receives) = (count("promised_receives"), count("receives"));
+        format!("{} ({}), {promised} of {receives} receives promised", adapter.name, adapter.link_layer)
+    };
     match rdma.adapters.as_slice() {
         [] => "no".into(),
         adapters => adapters.iter().map(adapter).collect::<Vec<_>>().join(", "),
@@ -192,7 +203,12 @@ fn print_clients(rows: &[Row]) -> Result<()> {
 }
 
 fn as_json(row: &Row) -> Value {
-    let mut value = json!({ "name": row.name, "address": row.address, "answers": row.status.is_some() });
+    let mut value = json!({
+        "name": row.name,
+        "address": row.address,
+        "answers": row.status.is_some(),
+        "why_not_rdma": row.why_not_rdma,
+    });
     let Some(status) = &row.status else { return value };
     let operations = status.operations.iter().map(|op| {
         json!({ "operation": op_name(op.op), "count": op.count, "errors": op.errors, "bytes": op.bytes })
@@ -274,6 +290,15 @@ fn duration_text(ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_adapter_tells_how_many_receives_are_promised() {
+        let count = |name: &str, value| Gauge { name: name.into(), value };
+        let counts = vec![count("receives", 1024), count("promised_receives", 48)];
+        let adapter = RdmaAdapter { name: "mlx5_0".into(), link_layer: "InfiniBand".into(), counts };
+        let rdma = RdmaStatus { addresses: Vec::new(), reason: String::new(), adapters: vec![adapter] };
+        assert_eq!(rdma_text(&rdma), "mlx5_0 (InfiniBand), 48 of 1024 receives promised");
+    }
 
     #[test]
     fn durations_are_short() {

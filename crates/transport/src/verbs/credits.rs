@@ -101,6 +101,11 @@ impl Shares {
         Shares { receives: receives - receives / 16, given: 0, connections: 0 }
     }
 
+    /// What is promised to all connections.
+    pub(super) fn given(&self) -> u32 {
+        self.given
+    }
+
     /// What a connection should have at most.
     fn fair(&self) -> u32 {
         (self.receives / (2 * self.connections).max(1)).clamp(WINDOW_MIN, WINDOW_MAX)

@@ -47,6 +47,14 @@ impl VerbsKeys {
 /// An address that is listened on. Connections queue up from now on.
 pub struct VerbsListening<F: Fabric> {
     listener: F::Listener,
+    place: VerbsPlace<F>,
+}
+
+/// Where was listened, to listen there again.
+#[derive(Clone)]
+pub struct VerbsPlace<F: Fabric> {
+    fabric: F,
+    address: SocketAddr,
     keys: VerbsKeys,
 }
 
@@ -59,20 +67,44 @@ pub fn listen_verbs<F: Fabric>(
     address: SocketAddr,
     keys: VerbsKeys,
 ) -> Result<VerbsListening<F>, ListenError> {
-    match fabric.listen(address, BACKLOG) {
-        Ok(listener) => Ok(VerbsListening { listener, keys }),
-        Err(error) => Err(ListenError {
-            address: format!("{address} with RDMA"),
-            source: io::Error::other(error.to_string()),
-            advice: "choose a free port of an address that an RDMA adapter of this host has",
-        }),
+    VerbsPlace { fabric: fabric.clone(), address, keys }.listen()
+}
+
+impl<F: Fabric> VerbsPlace<F> {
+    /// Where.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Listens there.
+    ///
+    /// # Errors
+    /// As [`listen_verbs`].
+    pub fn listen(mut self) -> Result<VerbsListening<F>, ListenError> {
+        let address = self.address;
+        match self.fabric.listen(address, BACKLOG) {
+            Ok(listener) => {
+                self.address = listener.address();
+                Ok(VerbsListening { listener, place: self })
+            }
+            Err(error) => Err(ListenError {
+                address: format!("{address} with RDMA"),
+                source: io::Error::other(error.to_string()),
+                advice: "choose a free port of an address that an RDMA adapter of this host has",
+            }),
+        }
     }
 }
 
 impl<F: Fabric> VerbsListening<F> {
     /// Where, with the port that was chosen.
     pub fn address(&self) -> SocketAddr {
-        self.listener.address()
+        self.place.address
+    }
+
+    /// To listen there again when this listener is of no more use: it goes with its adapter.
+    pub fn place(&self) -> VerbsPlace<F> {
+        self.place.clone()
     }
 
     /// Puts it on the current reactor.
@@ -106,7 +138,7 @@ impl<F: Fabric> VerbsAcceptor<F> {
     pub async fn next(&mut self) -> Result<VerbsAccepted<F>, VerbsError> {
         loop {
             match self.listening.listener.next()? {
-                Some(endpoint) => match check(endpoint.private_data(), &self.listening.keys) {
+                Some(endpoint) => match check(endpoint.private_data(), &self.listening.place.keys) {
                     Ok((asking, key)) => return Ok(VerbsAccepted { endpoint, asking, key }),
                     Err(reason) => endpoint.reject(&reason.encode()),
                 },

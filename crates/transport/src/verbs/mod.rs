@@ -53,7 +53,7 @@ pub use conn::VerbsConn;
 pub use counts::VerbsTransfers;
 pub use envelope::VerbsRole;
 pub use link::VerbsLink;
-pub use listen::{VerbsAccepted, VerbsAcceptor, VerbsKeys, VerbsListening, listen_verbs};
+pub use listen::{VerbsAccepted, VerbsAcceptor, VerbsKeys, VerbsListening, VerbsPlace, listen_verbs};
 pub use thread::{VerbsPortStatus, VerbsServerOptions, VerbsThread};
 
 use envelope::MESSAGE_BYTES;

@@ -135,6 +135,10 @@ pub struct VerbsPortStatus {
     pub waiting: usize,
     /// Times that the thread went to sleep.
     pub sleeps: u64,
+    /// Receives that are posted for the connections, …
+    pub receives: u32,
+    /// … and how many of them are promised to clients.
+    pub promised_receives: u32,
 }
 
 impl<F: Fabric> VerbsThread<F> {
@@ -169,13 +173,21 @@ impl<F: Fabric> VerbsThread<F> {
 
     /// The adapters that connections came over.
     pub fn status(&self) -> Vec<VerbsPortStatus> {
+        self.let_go();
         self.inner.ports.borrow().iter().map(|entry| entry.port.status()).collect()
+    }
+
+    /// Lets go of adapters that are of no more use: some systems do not take one away before.
+    fn let_go(&self) {
+        let dead: Vec<_> =
+            self.inner.ports.borrow_mut().extract_if(.., |entry| entry.port.dead.get()).collect();
+        dead.into_iter().flat_map(|entry| entry.tasks).for_each(JoinHandle::cancel);
     }
 
     /// The port of an adapter, made when its first connection comes.
     pub(super) fn port(&self, device: Arc<F::Device>) -> Result<Rc<Port<F>>, VerbsError> {
+        self.let_go();
         let mut ports = self.inner.ports.borrow_mut();
-        ports.retain(|entry| !entry.port.dead.get());
         if let Some(entry) = ports.iter().find(|entry| Arc::ptr_eq(&entry.port.device, &device)) {
             return Ok(entry.port.clone());
         }
@@ -342,6 +354,8 @@ impl<F: Fabric> Port<F> {
             under_way_bytes,
             waiting,
             sleeps: self.sleeps.get(),
+            receives: self.receives.count() as u32,
+            promised_receives: self.shares.borrow().given(),
         }
     }
 
