@@ -12,9 +12,11 @@
 //! ready, as no part of Weft may, unless it says so.
 
 use crate::{end_with_parent, temporary_dir};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 
 /// The address of a guest that is alone, and of the server of a pair.
 pub const SERVER: &str = "10.0.0.1";
@@ -30,27 +32,55 @@ const BOOT_SECONDS: u32 = 60;
 /// Status of a job that has provoked a receiver that is not ready.
 const STARVED: &str = "98";
 
+/// What a job runs.
+#[derive(Debug, Clone)]
+pub enum Program {
+    /// A program of this host.
+    At(PathBuf),
+    /// A program of tests, built when it is needed: of a package's library (`None`), or of one of its tests.
+    Tests(&'static str, Option<&'static str>),
+}
+
+impl From<&str> for Program {
+    fn from(path: &str) -> Program {
+        Program::At(path.into())
+    }
+}
+
+impl Program {
+    fn path(&self) -> PathBuf {
+        match self {
+            Program::At(path) => path.clone(),
+            Program::Tests(package, test) => test_program(package, *test),
+        }
+    }
+}
+
 /// A program that runs in a guest as root.
 #[derive(Debug, Clone)]
 pub struct Job {
     name: String,
-    program: PathBuf,
+    program: Program,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     seconds: u32,
     may_starve: bool,
+    is_slow: bool,
+    uses_weft: bool,
 }
 
 impl Job {
     /// A job with a name of its own, of letters, digits and dashes.
-    pub fn new(name: &str, program: impl AsRef<Path>, arguments: &[&str]) -> Job {
+    pub fn new(name: &str, program: impl Into<Program>, arguments: &[&str]) -> Job {
         Job {
             name: name.to_string(),
-            program: program.as_ref().to_path_buf(),
+            program: program.into(),
             arguments: arguments.iter().map(|argument| argument.to_string()).collect(),
             environment: Vec::new(),
             seconds: JOB_SECONDS,
             may_starve: false,
+            is_slow: false,
+            uses_weft: false,
         }
     }
 
@@ -77,13 +107,33 @@ impl Job {
         self
     }
 
+    /// It takes more than a minute, and is left out unless it is asked for.
+    pub fn slow(mut self) -> Job {
+        self.is_slow = true;
+        self
+    }
+
+    /// Whether it takes more than a minute.
+    pub fn is_slow(&self) -> bool {
+        self.is_slow
+    }
+
+    /// It runs the `weft` program.
+    pub fn uses_weft(mut self) -> Job {
+        self.uses_weft = true;
+        self
+    }
+
     /// A line of a job script.
     fn line(&self) -> String {
         let mut line = format!("job {} {} {} env", self.name, self.seconds, u8::from(self.may_starve));
         for (name, value) in &self.environment {
             let _ = write!(line, " {}", quoted(&format!("{name}={value}")));
         }
-        let _ = write!(line, " {}", quoted(&self.program.display().to_string()));
+        if self.uses_weft {
+            let _ = write!(line, " {}", quoted(&format!("WEFT_BIN={}", crate::weft_bin().display())));
+        }
+        let _ = write!(line, " {}", quoted(&self.program.path().display().to_string()));
         for argument in &self.arguments {
             let _ = write!(line, " {}", quoted(argument));
         }
@@ -208,8 +258,15 @@ fn outcomes(share: &Path, jobs: &[Job], said: &str) -> Vec<Outcome> {
     jobs.iter().map(outcome).collect()
 }
 
-/// A program of tests, built as the running one is: of a package's library (`None`), or of one of its tests.
-pub fn test_program(package: &str, test: Option<&str>) -> PathBuf {
+/// A program of tests, built as the running one is: of a package's library (`None`), or of one of its tests. Each is asked for once.
+pub fn test_program(package: &'static str, test: Option<&'static str>) -> PathBuf {
+    type Built = BTreeMap<(&'static str, Option<&'static str>), PathBuf>;
+    static BUILT: Mutex<Built> = Mutex::new(Built::new());
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    built.entry((package, test)).or_insert_with(|| build(package, test)).clone()
+}
+
+fn build(package: &str, test: Option<&str>) -> PathBuf {
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     build.args(["test", "--no-run", "--quiet", "--message-format=json", "--package", package]);
     match test {

@@ -13,37 +13,40 @@
 //!   test whole-asks ... ok             ┴─   two guests on a link that loses packets: `pair`
 //! ```
 //!
-//! A new job is a line in [`alone`] (a program with arguments, environment and time), or one for each side in [`pair`]. Programs are built here and
-//! run in guests as they are; [`test_program`] finds those of other packages' tests, `weft_tests::weft_bin` the one under test.
+//! A new job is a line in [`alone`] (a program with arguments, environment and time), or a pair of them in [`pairs`]. Programs are built here, when
+//! they are needed, and run in guests as they are; [`Program::Tests`] are those of other packages' tests.
 //! Only adapters of software are there: tests of what they do not do are in the unit tests of who relies on it.
+//!
+//! Jobs that take more than a minute under emulation are ignored; they run with `--include-ignored`, `--ignored`, or by their whole name. The others
+//! end within six minutes on two processors that have other work as well.
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
-use weft_tests::guest::{self, Job, Outcome, SERVER, SERVER_6, test_program};
-use weft_tests::weft_bin;
+use weft_tests::guest::{self, Job, Outcome, Program, SERVER, SERVER_6, test_program};
 
 /// Percent of the packets between two guests that are lost.
 const LOSS_PERCENT: u32 = 1;
 
+const VERBS: Program = Program::Tests("weft-verbs", Some("real"));
+const CONFORMANCE: Program = Program::Tests("weft-transport", Some("conformance"));
+
 /// Jobs of one guest, in order; the last one takes its adapter away.
 fn alone() -> Vec<Job> {
-    let verbs = test_program("weft-verbs", Some("real"));
     let (flood, removal) = ("a_flood_harms_only_its_own_connection", "an_adapter_may_go_and_come_back");
     let not_here = [flood, removal, "loses_its_adapter", "hosts_talk", "a_host_that_vanishes_is_noticed"];
     let skips: Vec<_> = not_here.iter().flat_map(|name| ["--skip", name]).collect();
     let only = |name| ["--ignored", "--exact", "--nocapture", name];
-    let transport = test_program("weft-transport", Some("conformance"));
     let one_by_one = ["--ignored", "--test-threads", "1"];
     vec![
-        Job::new("verbs", &verbs, &[&one_by_one, &skips[..]].concat())
+        Job::new("verbs", VERBS, &[&one_by_one, &skips[..]].concat())
             .env("WEFT_TEST_RDMA", SERVER)
             .env("WEFT_TEST_RDMA_6", SERVER_6),
-        Job::new("transport", transport, &one_by_one).env("WEFT_TEST_RDMA", SERVER).seconds(600),
+        Job::new("transport", CONFORMANCE, &one_by_one).env("WEFT_TEST_RDMA", SERVER).seconds(600),
         whole("random"),
         whole("faults"),
         whole("memory"),
-        Job::new("verbs-flood", &verbs, &only(flood)).env("WEFT_TEST_RDMA_FLOOD", SERVER).may_starve(),
-        Job::new("verbs-removal", &verbs, &only(removal))
+        Job::new("verbs-flood", VERBS, &only(flood)).env("WEFT_TEST_RDMA_FLOOD", SERVER).may_starve(),
+        Job::new("verbs-removal", VERBS, &only(removal))
             .env("WEFT_TEST_RDMA", SERVER)
             .env("WEFT_TEST_INTERFACE", "eth0")
             .may_starve(),
@@ -51,47 +54,41 @@ fn alone() -> Vec<Job> {
 }
 
 /// The tests of one file here that are for hosts with an adapter: servers and clients as processes, over RDMA.
-fn whole(file: &str) -> Job {
-    let weft = weft_bin().display().to_string();
+fn whole(file: &'static str) -> Job {
     // Other tests than those for two hosts.
     let arguments = ["--ignored", "--test-threads", "1", "--skip", "another"];
-    Job::new(&format!("whole-{file}"), test_program("weft-tests", Some(file)), &arguments)
+    Job::new(&format!("whole-{file}"), Program::Tests("weft-tests", Some(file)), &arguments)
         .env("WEFT_TEST_HOST", SERVER)
-        .env("WEFT_BIN", &weft)
+        .uses_weft()
         .seconds(300)
 }
 
-/// Servers' and clients' jobs of two guests. Those at the same place in both run at the same time.
-fn pair() -> (Vec<Job>, Vec<Job>) {
-    let verbs = test_program("weft-verbs", Some("real"));
+/// Jobs of two guests, a server's and a client's, which run at the same time.
+fn pairs() -> Vec<(Job, Job)> {
     let only = |name| ["--ignored", "--exact", "--nocapture", name];
-    let serves = |name, test| Job::new(name, &verbs, &only(test)).env("WEFT_TEST_RDMA_SERVES", SERVER);
+    let serves = |name, test| Job::new(name, VERBS, &only(test)).env("WEFT_TEST_RDMA_SERVES", SERVER);
     let asks = |name, part, port| {
         let peer = format!("{SERVER}:{port}");
-        Job::new(name, &verbs, &only("plays_the_peer"))
+        Job::new(name, VERBS, &only("plays_the_peer"))
             .env("WEFT_TEST_PART", part)
             .env("WEFT_TEST_PEER", &peer)
     };
     let many = |job: Job| job.env("WEFT_TEST_PINGS", "500").seconds(180);
-    let random = test_program("weft-tests", Some("random"));
     let side = |name, test| {
-        Job::new(name, &random, &only(test))
+        Job::new(name, Program::Tests("weft-tests", Some("random")), &only(test))
             .env("WEFT_TEST_SHARE", "/share")
             .env("WEFT_TEST_HOST", SERVER)
-            .env("WEFT_BIN", &weft_bin().display().to_string())
+            .uses_weft()
             .seconds(300)
     };
-    let servers = vec![
-        many(serves("verbs-serves", "hosts_talk")),
-        side("whole-serves", "a_host_serves_another_one"),
-        serves("verbs-misses", "a_host_that_vanishes_is_noticed"),
-    ];
-    let clients = vec![
-        many(asks("verbs-asks", "ping", 7171)),
-        side("whole-asks", "random_operations_on_another_host_match_a_local_directory"),
-        asks("verbs-vanishes", "vanish", 7172),
-    ];
-    (servers, clients)
+    vec![
+        (many(serves("verbs-serves", "hosts_talk")), many(asks("verbs-asks", "ping", 7171))),
+        (
+            side("whole-serves", "a_host_serves_another_one"),
+            side("whole-asks", "random_operations_on_another_host_match_a_local_directory"),
+        ),
+        (serves("verbs-misses", "a_host_that_vanishes_is_noticed"), asks("verbs-vanishes", "vanish", 7172)),
+    ]
 }
 
 /// The bindings are compared here, where a compiler is fast.
@@ -109,18 +106,21 @@ fn bindings() -> Outcome {
 struct Asked {
     filter: Option<String>,
     list: bool,
-    /// Tests that are ignored; there are none here.
+    /// Slow jobs, …
     ignored: bool,
+    /// … and others.
+    usual: bool,
 }
 
 impl Asked {
     fn read() -> Asked {
-        let mut asked = Asked { filter: None, list: false, ignored: false };
+        let mut asked = Asked { filter: None, list: false, ignored: false, usual: true };
         let mut arguments = std::env::args().skip(1);
         while let Some(argument) = arguments.next() {
             match argument.as_str() {
                 "--list" => asked.list = true,
-                "--ignored" => asked.ignored = true,
+                "--ignored" => (asked.ignored, asked.usual) = (true, false),
+                "--include-ignored" => asked.ignored = true,
                 "--skip" | "--test-threads" | "--color" | "--format" => drop(arguments.next()),
                 flag if flag.starts_with('-') => {}
                 _ => asked.filter = Some(argument),
@@ -132,11 +132,30 @@ impl Asked {
     fn wants(&self, name: &str) -> bool {
         self.filter.as_ref().is_none_or(|filter| name.contains(filter.as_str()))
     }
+
+    /// What is done with a job.
+    fn fate(&self, job: &Job) -> Fate {
+        match (self.wants(job.name()), job.is_slow()) {
+            (false, _) => Fate::LeftOut,
+            (true, false) if self.usual => Fate::Run,
+            (true, true) if self.ignored || self.filter.as_deref() == Some(job.name()) => Fate::Run,
+            (true, false) => Fate::LeftOut,
+            (true, true) => Fate::Ignored,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Run,
+    Ignored,
+    LeftOut,
 }
 
 /// Tests so far.
 struct Tally {
     passed: usize,
+    ignored: usize,
     failed: Vec<Outcome>,
     start: Instant,
 }
@@ -150,17 +169,22 @@ impl Tally {
         }
     }
 
+    fn ignore(&mut self, job: &Job) {
+        println!("test {} ... ignored, it takes more than a minute", job.name());
+        self.ignored += 1;
+    }
+
     fn finish(self, names: usize) -> ExitCode {
         for outcome in &self.failed {
             // Indented: results of tests within a job are not results of this program.
             let output = outcome.output.replace('\n', "\n    ");
             println!("\n---- {} ----\n    {output}", outcome.name);
         }
-        let (passed, failed) = (self.passed, self.failed.len());
+        let (passed, failed, ignored) = (self.passed, self.failed.len(), self.ignored);
         let (verdict, seconds) = (if failed == 0 { "ok" } else { "FAILED" }, self.start.elapsed().as_secs());
-        let rest = names - passed - failed;
+        let rest = names - passed - failed - ignored;
         println!(
-            "\ntest result: {verdict}. {passed} passed; {failed} failed; 0 ignored; 0 measured; {rest} filtered out; \
+            "\ntest result: {verdict}. {passed} passed; {failed} failed; {ignored} ignored; 0 measured; {rest} filtered out; \
                   finished in {seconds} s\n"
         );
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -179,30 +203,40 @@ fn inner_tests(output: &str) -> String {
 
 fn main() -> ExitCode {
     let asked = Asked::read();
-    let (alone, (servers, clients)) = (alone(), pair());
-    let jobs = alone.iter().chain(&servers).chain(&clients);
-    let names: Vec<_> = std::iter::once("bindings").chain(jobs.map(Job::name)).collect();
+    let (alone, pairs) = (alone(), pairs());
+    let jobs: Vec<&Job> =
+        alone.iter().chain(pairs.iter().flat_map(|(server, client)| [server, client])).collect();
+    let names: Vec<_> = std::iter::once("bindings").chain(jobs.iter().map(|job| job.name())).collect();
     if asked.list {
         names.iter().for_each(|name| println!("{name}: test"));
         return ExitCode::SUCCESS;
     }
     println!("\nrunning {} tests", names.len());
-    let mut tally = Tally { passed: 0, failed: Vec::new(), start: Instant::now() };
-    if asked.ignored {
+    let mut tally = Tally { passed: 0, ignored: 0, failed: Vec::new(), start: Instant::now() };
+    // Of a pair neither side runs without the other.
+    let runs_pair =
+        |(server, client): &&(Job, Job)| [server, client].into_iter().any(|job| asked.fate(job) == Fate::Run);
+    let alone: Vec<_> = alone.iter().filter(|job| asked.fate(job) == Fate::Run).cloned().collect();
+    let (servers, clients): (Vec<_>, Vec<_>) = pairs.iter().filter(runs_pair).cloned().unzip();
+    let is_run =
+        |job: &&&Job| alone.iter().chain(&servers).chain(&clients).any(|run| run.name() == job.name());
+    for job in jobs.iter().filter(|job| asked.fate(job) == Fate::Ignored && !is_run(job)) {
+        tally.ignore(job);
+    }
+    if asked.wants("bindings") && asked.usual {
+        tally.add(vec![bindings()]);
+    }
+    if alone.is_empty() && servers.is_empty() {
         return tally.finish(names.len());
     }
     if let Err(output) = guest::prepare() {
         tally.add(vec![Outcome { name: "guests-can-be-made".to_string(), passed: false, output }]);
-        return tally.finish(names.len());
+        return tally.finish(names.len() + 1);
     }
-    if asked.wants("bindings") {
-        tally.add(vec![bindings()]);
+    if !alone.is_empty() {
+        tally.add(guest::run(&alone));
     }
-    let wanted: Vec<_> = alone.iter().filter(|job| asked.wants(job.name())).cloned().collect();
-    if !wanted.is_empty() {
-        tally.add(guest::run(&wanted));
-    }
-    if servers.iter().chain(&clients).any(|job| asked.wants(job.name())) {
+    if !servers.is_empty() {
         tally.add(guest::run_pair(LOSS_PERCENT, &servers, &clients));
     }
     tally.finish(names.len())

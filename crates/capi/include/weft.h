@@ -13,7 +13,13 @@
  *
  * Threads: every function may be called from any thread, also with the same handle; the cursor of a file (weft_read,
  * weft_write, weft_lseek) is shared by all who use the handle. The library starts no threads: the calling thread drives
- * all servers at once. After fork the child may use handles that were open.
+ * all servers at once.
+ *
+ * After fork the child may use handles that were open; it makes connections of its own at its first call. Operations that were under
+ * way stay the parent's: the child must not wait for them. Nothing is registered in it, and memory of weft_mem_alloc is shared with
+ * the parent. The RDMA libraries cannot be used again in a process whose parent has used them: with transport `auto` the child goes over
+ * shared memory or TCP, and weft status of it says why; with `rdma` its calls fail with an error that says so. A child that
+ * executes a program begins anew.
  *
  * Paths are absolute within the file system ("/a/b"); a URL's path is the directory that they begin at.
  *

@@ -303,6 +303,61 @@ fn a_url_can_say_that_its_traffic_is_background() {
     assert!(transports(&client)[1].ends_with("(background, type of service 4)"), "{:?}", transports(&client));
 }
 
+/// What a forked child says in place of 0, if `work` is not done in it.
+fn in_a_child(work: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child only uses the client and ends by `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or(false);
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(i32::from(!is_done)) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    status
+}
+
+#[test]
+fn a_forked_child_has_connections_of_its_own_and_is_told_why_not_over_rdma() {
+    let cluster = Cluster::start(2, 64 << 10);
+    cluster.move_away();
+    let [client, strict] = [Transport::Auto, Transport::Rdma].map(|transport| cluster.client(transport));
+    let [file, strict_file] = [&client, &strict].map(|client| client.open("/fork", &create()).unwrap());
+    let data = pattern(10, MIB);
+    file.write_at(&data, 0).unwrap();
+    assert!(transports(&client).iter().all(|used| used.starts_with("verbs")), "{:?}", transports(&client));
+    let status = in_a_child(|| {
+        let mut back = vec![0; MIB];
+        let read = file.read_at(&mut back, 0).is_ok_and(|bytes| bytes == MIB) && back == data;
+        let wrote = file.write_at(&[7; 1000], MIB as u64).is_ok();
+        let asked = client.stat("/fork", true).is_ok();
+        let is_told =
+            |reason: &Option<String>| reason.as_ref().is_some_and(|reason| reason.contains("forked"));
+        let used = client.transports();
+        let over_tcp = used.iter().all(|used| {
+            used.transport.as_ref().is_some_and(|used| used.starts_with("tcp"))
+                && is_told(&used.fallback)
+                && is_told(&used.why_not_rdma)
+        });
+        read && wrote && asked && over_tcp
+    });
+    assert_eq!(status, 0, "with auto");
+    let status = in_a_child(|| {
+        let error = strict_file.read_at(&mut [0; 10], 0).unwrap_err();
+        error.kind() == ErrorKind::Configuration && error.to_string().contains("forked")
+    });
+    assert_eq!(status, 0, "with rdma");
+    // The parent's connections are as they were.
+    let mut back = vec![0; MIB + 1000];
+    for file in [&file, &strict_file] {
+        back.fill(0);
+        assert_eq!(file.read_at(&mut back, 0).unwrap(), MIB + 1000);
+        assert!(back[..MIB] == data[..] && back[MIB..] == [7; 1000]);
+    }
+    assert!(transports(&client).iter().all(|used| used.starts_with("verbs")), "{:?}", transports(&client));
+}
+
 /// The costs of NC 4.3, so that plans are the same everywhere.
 fn registering(foreign: ForeignMemory) -> RdmaOptions {
     RdmaOptions { foreign, registration_cost_ns: Some((770, 7420)), ..RdmaOptions::default() }
