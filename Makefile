@@ -23,6 +23,7 @@ install: build
 	install -d $(DESTDIR)/sbin
 	ln -sf $(PREFIX)/bin/weft $(DESTDIR)/sbin/mount.weft
 	install -D target/release/libweft.so $(DESTDIR)$(PREFIX)/lib/libweft.so
+	install -D target/release/libweft_preload.so $(DESTDIR)$(PREFIX)/lib/libweft_preload.so
 	install -D -m 644 packaging/weft@.service $(DESTDIR)$(PREFIX)/lib/systemd/system/weft@.service
 	target/release/weft man target/man
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 target/man/*.1

@@ -4,7 +4,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
-scripts/need.sh cc cargo fuse rsync git sqlite ip tar make || exit 1
+scripts/need.sh cc cargo fuse rsync git sqlite ip tar make python3 perl vim patch || exit 1
 
 passed=0 failed=0
 # Tests that failed beside others and passed alone. Timing of a loaded machine does that; it is worth a look, so they are named at the end.

@@ -47,6 +47,26 @@ pub fn weft_bin() -> &'static Path {
     })
 }
 
+/// The library behind `weft run`: next to `$WEFT_BIN`, else built from this workspace.
+pub fn preload_library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let name = "libweft_preload.so";
+        if let Some(given) = std::env::var_os("WEFT_BIN") {
+            return PathBuf::from(given).with_file_name(name);
+        }
+        let target = target_dir();
+        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        build.args(["build", "--quiet", "--package", "weft-preload"]);
+        build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
+        if target.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo can be run").success(), "{name} cannot be built");
+        target.join(name)
+    })
+}
+
 /// `target/debug` or `target/release`, where the running test is from.
 pub fn target_dir() -> PathBuf {
     let test = std::env::current_exe().expect("a test knows its own program");

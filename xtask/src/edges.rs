@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-client", &["layout", "wire", "transport", "verbs"]),
     ("weft-fuse", &["client", "layout", "wire"]),
     ("weft-capi", &["client", "layout", "wire"]),
+    ("weft-preload", &["client", "layout", "wire"]),
     ("weft-cli", &["server", "client", "fuse", "layout", "verbs", "wire"]),
     ("xtask", &[]),
 ];

@@ -37,6 +37,8 @@ pub enum Command {
     Mount(mount::Args),
     /// Unmount a file system.
     Umount(umount::Args),
+    /// Run a program that sees a file system without a mount.
+    Run(run::Args),
     /// Copy files into, out of and between file systems.
     Cp(cp::Args),
     /// List directories.
@@ -103,6 +105,8 @@ mod tests {
             "weft serve --config weft.toml --name io0",
             "weft mount weft://h:7400/ /mnt --foreground",
             "weft umount /mnt",
+            "weft run -- bash -c x",
+            "weft run --url weft://h:7400/ --at /data --transport shm -- cat /data/x",
             "weft cp -r a b weft://h:7400/c",
             "weft cp -rp weft://h:7400/c . --jobs 8",
             "weft cp --subarray 1000,1000:0,500:10,10:f64 weft:/x block.bin",
@@ -154,6 +158,7 @@ mod tests {
         for line in [
             "weft up",
             "weft cp a",
+            "weft run bash",
             "weft up --dir D --sync --nosync",
             "weft cp -r a b --jobs 0",
             "weft cp a b --offset 5",

@@ -49,15 +49,20 @@ thread_local! {
 impl Waker {
     /// This thread's.
     pub(crate) fn current() -> Arc<Waker> {
-        WAKER.with_borrow_mut(|waker| match waker {
-            Some(waker) if waker.generation == fork::generation() => waker.clone(),
-            _ => {
-                let fresh = Arc::new(Waker::new());
-                // A parent's is kept by its parent; closing the child's copy disturbs nobody.
-                *waker = Some(fresh.clone());
-                fresh
+        let current = WAKER.try_with(|waker| {
+            let mut waker = waker.borrow_mut();
+            match &*waker {
+                Some(waker) if waker.generation == fork::generation() => waker.clone(),
+                _ => {
+                    let fresh = Arc::new(Waker::new());
+                    // A parent's is kept by its parent; closing the child's copy disturbs nobody.
+                    *waker = Some(fresh.clone());
+                    fresh
+                }
             }
-        })
+        });
+        // A thread that is ending has lost its own: streams are flushed after that.
+        current.unwrap_or_else(|_| Arc::new(Waker::new()))
     }
 
     fn new() -> Waker {

@@ -131,12 +131,14 @@ thread_local! {
 }
 
 fn take_buffer(bytes: usize) -> Box<[u8]> {
-    let pooled = POOL.with_borrow_mut(|pool| pool.pop_if(|buffer| buffer.len() == bytes));
-    pooled.unwrap_or_else(|| vec![0; bytes].into_boxed_slice())
+    let pooled = POOL.try_with(|pool| pool.borrow_mut().pop_if(|buffer| buffer.len() == bytes));
+    pooled.ok().flatten().unwrap_or_else(|| vec![0; bytes].into_boxed_slice())
 }
 
 fn give_buffer(buffer: Box<[u8]>) {
-    POOL.with_borrow_mut(|pool| {
+    // A thread that is ending has lost its pool.
+    let _ = POOL.try_with(|pool| {
+        let mut pool = pool.borrow_mut();
         if pool.len() < POOLED_BUFFERS_MAX && pool.first().is_none_or(|first| first.len() == buffer.len()) {
             pool.push(buffer);
         }

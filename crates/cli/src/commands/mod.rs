@@ -17,6 +17,7 @@ pub mod mkdir;
 pub mod mount;
 pub mod mv;
 pub mod rm;
+pub mod run;
 pub mod serve;
 pub mod stat;
 pub mod status;
@@ -38,6 +39,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Serve(args) => serve::run(args),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
+        Command::Run(args) => run::run(args),
         Command::Cp(args) => cp::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Cat(args) => cat::run(args),

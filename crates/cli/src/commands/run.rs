@@ -1,0 +1,174 @@
+//! `weft run`
+
+use crate::place::WeftPath;
+use anyhow::{Context, Result, bail};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const LIBRARY: &str = "libweft_preload.so";
+
+/// Runs a program that sees a file system of Weft as a directory, without a mount and without root.
+///
+/// The directory is /weft, or what --at says; there need be nothing in its place. Programs also understand paths that are URLs
+/// (weft://HOST:PORT/PATH, and weft:/PATH below the URL given). Everything that the program starts sees the same.
+///
+///     weft run -- bash -c 'cd /weft; tar xf ~/source.tar; make -C source'
+///     weft run --url weft://node1:7400/data --at /data -- python3 analyse.py /data/in
+///
+/// It works by LD_PRELOAD, so for dynamic programs only: not for static ones, nor those that gain rights when they start
+/// (set-user-id). `weft mount` is for all. What works and every limit: docs/preload.md.
+#[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
+pub struct Args {
+    /// The file system, or a directory in it [default: WEFT_URL].
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// Where the program sees it: an absolute path.
+    #[arg(long, value_name = "DIR", default_value = "/weft")]
+    at: PathBuf,
+    /// File with the clients' key [default: see `weft help keys`].
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// How to reach servers: auto, tcp, shm or rdma [default: as the URL says, then WEFT_TRANSPORT, then auto].
+    #[arg(long, value_name = "NAME")]
+    transport: Option<weft_client::Transport>,
+    /// The program and its arguments.
+    #[arg(required = true, last = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Becomes the program.
+pub fn run(args: Args) -> Result<()> {
+    let url = match &args.url {
+        Some(url) => url.clone(),
+        None => match std::env::var("WEFT_URL") {
+            Ok(url) if !url.is_empty() => url,
+            _ => bail!("which file system? give --url weft://HOST:PORT/, or set WEFT_URL"),
+        },
+    };
+    let place = WeftPath::from_argument(&url)?;
+    let at = args.at.as_os_str();
+    let is_good = args.at.is_absolute() && args.at != Path::new("/") && !at.as_bytes().contains(&b';');
+    if !is_good || at.as_bytes().contains(&b'=') {
+        bail!("--at {}: it must be an absolute path other than /, without ; and =", args.at.display());
+    }
+    let program = find(&args.program[0]);
+    if let Some(program) = &program {
+        check_dynamic(program)?;
+    }
+    let library = library()?;
+    let mut prefix = args.at.clone().into_os_string();
+    prefix.push("=");
+    prefix.push(place.display());
+    let mut command = Command::new(&args.program[0]);
+    command.args(&args.program[1..]);
+    command.env("LD_PRELOAD", with_library(&library, std::env::var_os("LD_PRELOAD").as_deref()));
+    command.env("WEFT_PREFIX", prefix).env("WEFT_URL", place.display());
+    if let Some(key) = &args.key {
+        let key = key.canonicalize().with_context(|| format!("the key file {}", key.display()))?;
+        command.env_remove("WEFT_KEY").env("WEFT_KEY_FILE", key);
+    }
+    if let Some(transport) = args.transport {
+        command.env("WEFT_TRANSPORT", transport.to_string());
+    }
+    let error = command.exec();
+    Err(error).with_context(|| format!("cannot run {}", args.program[0].display()))
+}
+
+/// The libraries to load before all others.
+fn with_library(library: &Path, others: Option<&OsStr>) -> OsString {
+    let mut all = library.as_os_str().to_os_string();
+    if let Some(others) = others.filter(|others| !others.is_empty()) {
+        all.push(":");
+        all.push(others);
+    }
+    all
+}
+
+/// The library: next to this program, in the lib directory beside its own, or where `WEFT_PRELOAD` says.
+fn library() -> Result<PathBuf> {
+    if let Some(given) = std::env::var_os("WEFT_PRELOAD").filter(|given| !given.is_empty()) {
+        return Ok(PathBuf::from(given));
+    }
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let beside = program.parent().unwrap_or(Path::new("/"));
+    let candidates = [beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
+    match candidates.iter().find(|candidate| candidate.exists()) {
+        Some(found) => Ok(found.canonicalize()?),
+        None => bail!(
+            "{LIBRARY} is neither in {} nor in ../lib; install it there, or name it in WEFT_PRELOAD",
+            beside.display()
+        ),
+    }
+}
+
+/// The file that will be executed, as far as it is a local one.
+fn find(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(program)).filter(|path| path.is_file());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
+}
+
+/// Says at once what would otherwise be a file that is not found.
+fn check_dynamic(program: &Path) -> Result<()> {
+    let Ok(mut file) = File::open(program) else { return Ok(()) };
+    let mut bytes = Vec::new();
+    file.by_ref().take(HEADER_BYTES).read_to_end(&mut bytes)?;
+    if is_static(&bytes) {
+        bail!(
+            "{} is linked statically, so LD_PRELOAD cannot reach it; use `weft mount` for it",
+            program.display()
+        );
+    }
+    Ok(())
+}
+
+/// Where the program headers of all usual programs are.
+const HEADER_BYTES: u64 = 16 << 10;
+
+/// Whether these first bytes are of a 64-bit ELF program without an interpreter.
+fn is_static(bytes: &[u8]) -> bool {
+    const INTERPRETER: u32 = 3;
+    let number = |at: usize, bytes_wide: usize| -> Option<u64> {
+        let mut whole = [0u8; 8];
+        whole[..bytes_wide].copy_from_slice(bytes.get(at..at + bytes_wide)?);
+        Some(u64::from_le_bytes(whole))
+    };
+    if !bytes.starts_with(b"\x7fELF\x02\x01") {
+        return false;
+    }
+    let headers = || Some((number(32, 8)? as usize, number(54, 2)? as usize, number(56, 2)? as usize));
+    let Some((start, size, count)) = headers() else { return false };
+    let kind = |index: usize| number(start + index * size, 4);
+    let kinds: Option<Vec<u64>> = (0..count).map(kind).collect();
+    kinds.is_some_and(|kinds| !kinds.contains(&u64::from(INTERPRETER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_test_is_dynamic_and_a_header_without_an_interpreter_is_not() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(!is_static(&own[..HEADER_BYTES as usize]));
+        let mut header = own[..64].to_vec();
+        header[56..58].copy_from_slice(&0u16.to_le_bytes());
+        assert!(is_static(&header));
+        assert!(!is_static(b"#!/bin/sh\n") && !is_static(b""));
+    }
+
+    #[test]
+    fn other_preloaded_libraries_stay() {
+        let library = Path::new("/l/libweft_preload.so");
+        assert_eq!(with_library(library, Some(OsStr::new("/x.so"))), "/l/libweft_preload.so:/x.so");
+        assert_eq!(with_library(library, None), "/l/libweft_preload.so");
+    }
+}

@@ -1,0 +1,102 @@
+//! The current directory, where that is in Weft.
+//!
+//! The kernel cannot be there. It stays in a directory that was removed, so that what goes past this library finds nothing instead
+//! of something else; where the program is, this library knows, and a program that is executed learns it from `WEFT_CWD`.
+
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::guard::{Errno, Outcome, address, system};
+use crate::memory::SpinLock;
+use crate::mounts::{self, Mount};
+use crate::paths::{self, Place};
+
+/// The variable that has the current directory.
+pub(crate) const VARIABLE: &CStr = c"WEFT_CWD";
+const REMOVED: &[u8] = b"/weft-cwd-";
+const REMOVED_END: &[u8] = b" (deleted)";
+
+static IS_INSIDE: AtomicBool = AtomicBool::new(false);
+/// The mount, and the path in it. Held over a fork.
+pub(crate) static HERE: SpinLock<Option<(&'static Mount, Vec<u8>)>> = SpinLock::new(None);
+
+/// Whether the current directory is in Weft.
+pub(crate) fn is_inside() -> bool {
+    IS_INSIDE.load(Ordering::Relaxed)
+}
+
+/// The current directory, if it is in Weft: the mount, and the path in it without a slash at its end.
+pub(crate) fn inside() -> Option<(&'static Mount, Vec<u8>)> {
+    if is_inside() { HERE.with(|here| here.clone()) } else { None }
+}
+
+/// The kernel's current directory.
+pub(crate) fn of_kernel() -> Option<Vec<u8>> {
+    let mut path = vec![0u8; libc::PATH_MAX as usize];
+    let length = system(libc::SYS_getcwd, [path.as_mut_ptr() as usize, path.len(), 0, 0, 0, 0]).ok()?;
+    path.truncate(length.saturating_sub(1));
+    Some(path)
+}
+
+/// The current directory as the program sees it, if it is in Weft.
+pub(crate) fn shown() -> Option<Vec<u8>> {
+    inside().map(|(mount, path)| [&mount.prefix[..], &path].concat())
+}
+
+/// Goes to a directory of Weft: `path` has no links, and no slash at its end.
+pub(crate) fn enter(mount: &'static Mount, path: Vec<u8>) -> Outcome<()> {
+    if !is_inside() {
+        leave_the_kernel_nowhere()?;
+    }
+    HERE.with(|here| *here = Some((mount, path)));
+    IS_INSIDE.store(true, Ordering::Relaxed);
+    let shown = CString::new(shown().unwrap_or_default()).map_err(|_| Errno(libc::EINVAL))?;
+    // SAFETY: both end with a zero.
+    unsafe { libc::setenv(VARIABLE.as_ptr(), shown.as_ptr(), 1) };
+    Ok(())
+}
+
+/// The program has gone to a local directory.
+pub(crate) fn leave() {
+    if !is_inside() {
+        return;
+    }
+    IS_INSIDE.store(false, Ordering::Relaxed);
+    HERE.with(|here| *here = None);
+    // SAFETY: the name ends with a zero.
+    unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
+}
+
+fn leave_the_kernel_nowhere() -> Outcome<()> {
+    let name =
+        CString::new(format!("/tmp/weft-cwd-{}", std::process::id())).map_err(|_| Errno(libc::EINVAL))?;
+    let (at, place) = (libc::AT_FDCWD as usize, address(name.as_ptr()));
+    let made = system(libc::SYS_mkdirat, [at, place, 0o700, 0, 0, 0]);
+    if !matches!(made, Ok(_) | Err(Errno(libc::EEXIST))) {
+        // Nowhere to be nowhere: the root has at least no relative names of the program's.
+        return system(libc::SYS_chdir, [address(c"/".as_ptr()), 0, 0, 0, 0, 0]).map(drop);
+    }
+    let moved = system(libc::SYS_chdir, [place, 0, 0, 0, 0, 0]).map(drop);
+    let _ = system(libc::SYS_unlinkat, [at, place, libc::AT_REMOVEDIR as usize, 0, 0, 0]);
+    moved
+}
+
+/// After exec: goes on where the program before was, unless the kernel's directory says that it has moved meanwhile.
+pub(crate) fn inherit() {
+    let Some(text) = mounts::variable(VARIABLE) else { return };
+    let mut link = [0u8; 256];
+    let at = libc::AT_FDCWD as usize;
+    let arguments = [at, address(c"/proc/self/cwd".as_ptr()), link.as_mut_ptr() as usize, link.len(), 0, 0];
+    let length = system(libc::SYS_readlinkat, arguments).unwrap_or(0);
+    let link = &link[..length];
+    let nowhere = link.ends_with(REMOVED_END) && link.windows(REMOVED.len()).any(|part| part == REMOVED);
+    if !nowhere && link != b"/" {
+        return;
+    }
+    if let Place::Weft(target) = paths::resolve(libc::AT_FDCWD, text.to_bytes()) {
+        let full = paths::normal(&target.full);
+        let path = if full == b"/" { Vec::new() } else { full };
+        HERE.with(|here| *here = Some((target.mount, path)));
+        IS_INSIDE.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,71 @@
+//! Forks: no lock of this library is left taken in the child, and the child is told that it is one.
+
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::hooks::map;
+use crate::{OWN, cwd, mounts, table};
+
+/// The forking thread's signals, while all locks are held.
+struct Signals(UnsafeCell<MaybeUninit<libc::sigset_t>>);
+
+// SAFETY: only used between `before` and `after_*`, by one thread at a time.
+unsafe impl Sync for Signals {}
+
+static SIGNALS: Signals = Signals(UnsafeCell::new(MaybeUninit::uninit()));
+static WATCHING: AtomicBool = AtomicBool::new(false);
+
+/// Begins to notice forks.
+pub(crate) fn watch() {
+    if !WATCHING.swap(true, Ordering::AcqRel) {
+        // SAFETY: the handlers are functions of this library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(before), Some(after_in_parent), Some(after_in_child)) };
+    }
+}
+
+unsafe extern "C" fn before() {
+    let mut all = MaybeUninit::uninit();
+    let mut mine = MaybeUninit::uninit();
+    // SAFETY: live places for sets.
+    unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mine.as_mut_ptr());
+    }
+    mounts::ADDING.hold();
+    cwd::HERE.hold();
+    map::MAPPINGS.hold();
+    table::FREE.hold();
+    OWN.hold();
+    // SAFETY: the locks are held, so no other thread is here.
+    unsafe { *SIGNALS.0.get() = mine };
+}
+
+fn release() {
+    // SAFETY: as in `before`.
+    let mine = unsafe { *SIGNALS.0.get() };
+    OWN.release();
+    table::FREE.release();
+    map::MAPPINGS.release();
+    cwd::HERE.release();
+    mounts::ADDING.release();
+    // SAFETY: written by `before`.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mine.as_ptr(), std::ptr::null_mut()) };
+}
+
+unsafe extern "C" fn after_in_parent() {
+    release();
+}
+
+unsafe extern "C" fn after_in_child() {
+    mounts::forked();
+    OWN.release();
+    table::FREE.release();
+    let _ = crate::guard::within(|| {
+        table::forked();
+        Ok(())
+    });
+    table::FREE.hold();
+    OWN.hold();
+    release();
+}

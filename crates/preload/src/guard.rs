@@ -1,0 +1,146 @@
+//! The border between the program and this library: what is blocked inside, errno, and panics.
+//!
+//! ```text
+//!   program ──► hook ──► enter( signals blocked, no cancellation, INSIDE ) ──► client ──► servers
+//!                                                            │ its own calls of libc come back here as hooks,
+//!                                                            └ see INSIDE, and go straight on to libc
+//! ```
+//!
+//! A signal that arrives meanwhile is delivered when the operation is over, as with files of a disk: a handler never
+//! finds the client half way, and may call anything.
+
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use weft_client::c::set_errno;
+
+thread_local! {
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+}
+
+const PTHREAD_CANCEL_DISABLE: c_int = 1;
+
+/// Why a call fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl From<weft_client::Error> for Errno {
+    fn from(error: weft_client::Error) -> Errno {
+        crate::mounts::tell_once(&error);
+        Errno(error.errno())
+    }
+}
+
+/// What the functions behind the border return.
+pub(crate) type Outcome<T> = Result<T, Errno>;
+
+/// Values that mean failure in C.
+pub(crate) trait Returned {
+    /// -1 or NULL.
+    const FAILED: Self;
+}
+
+impl Returned for i32 {
+    const FAILED: i32 = -1;
+}
+impl Returned for i64 {
+    const FAILED: i64 = -1;
+}
+impl Returned for isize {
+    const FAILED: isize = -1;
+}
+impl<T> Returned for *mut T {
+    const FAILED: *mut T = std::ptr::null_mut();
+}
+
+pub(crate) fn errno() -> c_int {
+    // SAFETY: the location is the calling thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Whether the calling thread is in this library already.
+pub(crate) fn is_inside() -> bool {
+    INSIDE.get()
+}
+
+/// As long as it lives, the thread is inside.
+struct Inside {
+    signals: MaybeUninit<libc::sigset_t>,
+    cancel_state: c_int,
+}
+
+impl Inside {
+    fn begin() -> Inside {
+        let mut inside = Inside { signals: MaybeUninit::uninit(), cancel_state: 0 };
+        let mut all = MaybeUninit::uninit();
+        // SAFETY: live places for sets of signals and a state. Signals that tell of a fault of the thread's own are not
+        // held back.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            for fault in
+                [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGABRT]
+            {
+                libc::sigdelset(all.as_mut_ptr(), fault);
+            }
+            libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), inside.signals.as_mut_ptr());
+            pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut inside.cancel_state);
+        }
+        INSIDE.set(true);
+        inside
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(false);
+        let mut ours = 0;
+        // SAFETY: the set and the state were written by `begin`.
+        unsafe {
+            pthread_setcancelstate(self.cancel_state, &mut ours);
+            libc::pthread_sigmask(libc::SIG_SETMASK, self.signals.as_ptr(), std::ptr::null_mut());
+        }
+    }
+}
+
+/// Runs `body` inside; a failure is -1 or NULL with errno.
+pub(crate) fn enter<T: Returned>(body: impl FnOnce() -> Outcome<T>) -> T {
+    match within(body) {
+        Ok(value) => value,
+        Err(Errno(errno)) => {
+            set_errno(errno);
+            T::FAILED
+        }
+    }
+}
+
+/// Runs `body` inside; errno stays as it was. A panic is `EIO`: it never crosses into C.
+pub(crate) fn within<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let before = errno();
+    let inside = (!is_inside()).then(Inside::begin);
+    let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)));
+    drop(inside);
+    set_errno(before);
+    result
+}
+
+/// A system call that goes to no hook and touches no errno: its result, or an errno.
+pub(crate) fn system(number: libc::c_long, arguments: [usize; 6]) -> Outcome<usize> {
+    let before = errno();
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: callers pass what the call of that number wants.
+    let result = unsafe { (crate::hooks::raw::syscall::real)(number, a, b, c, d, e, f) };
+    let outcome = if result == -1 { Err(Errno(errno())) } else { Ok(result as usize) };
+    set_errno(before);
+    outcome
+}
+
+/// An address as an argument of [`system`].
+pub(crate) fn address<T>(place: *const T) -> usize {
+    place.cast::<c_void>() as usize
+}

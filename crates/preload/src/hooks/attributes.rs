@@ -1,0 +1,535 @@
+//! Attributes: asked for and changed.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use libc::{
+    gid_t, mode_t, size_t, ssize_t, stat as Stat, statfs as StatFs, statvfs as StatVfs, timespec, timeval,
+    uid_t,
+};
+use weft_client::c::{stat_of, time_to_set};
+use weft_client::{At, SetAttr, SetTime};
+use weft_wire::limits::NAME_BYTES_MAX;
+use weft_wire::messages::Attr;
+
+use crate::guard::{Errno, Outcome, enter};
+use crate::mounts::Made;
+use crate::paths::{Target, on_path};
+use crate::real::hooks;
+use crate::table::{self, find};
+
+const HERE: c_int = libc::AT_FDCWD;
+const BLOCK_BYTES: u64 = 4096;
+/// `f_type`: "WEFT".
+const FILE_SYSTEM_TYPE: i64 = 0x5745_4654;
+
+hooks! {
+    fn stat = stat64(path: *const c_char, place: *mut Stat) -> c_int {
+        on_path(HERE, path, true, |_, path| stat::real(path, place), |target| stat_path(target, true, place))
+    }
+
+    fn lstat = lstat64(path: *const c_char, place: *mut Stat) -> c_int {
+        on_path(HERE, path, false, |_, path| lstat::real(path, place), |target| stat_path(target, false, place))
+    }
+
+    fn fstat = fstat64(fd: c_int, place: *mut Stat) -> c_int {
+        match find(fd) {
+            None => fstat::real(fd, place),
+            Some(open) => enter(|| stat_ino(open.mount.made()?, open.shared().ino, place)),
+        }
+    }
+
+    fn fstatat = fstatat64(dirfd: c_int, path: *const c_char, place: *mut Stat, flags: c_int) -> c_int {
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        if is_empty(path, flags) && find(dirfd).is_some() {
+            return fstat(dirfd, place);
+        }
+        let local = |dirfd, path| fstatat::real(dirfd, path, place, flags);
+        on_path(dirfd, path, follow, local, |target| stat_path(target, follow, place))
+    }
+
+    fn __xstat = __xstat64(version: c_int, path: *const c_char, place: *mut Stat) -> c_int {
+        let local = |_, path| __xstat::real(version, path, place);
+        on_path(HERE, path, true, local, |target| stat_path(target, true, place))
+    }
+
+    fn __lxstat = __lxstat64(version: c_int, path: *const c_char, place: *mut Stat) -> c_int {
+        let local = |_, path| __lxstat::real(version, path, place);
+        on_path(HERE, path, false, local, |target| stat_path(target, false, place))
+    }
+
+    fn __fxstat = __fxstat64(version: c_int, fd: c_int, place: *mut Stat) -> c_int {
+        if find(fd).is_some() { fstat(fd, place) } else { __fxstat::real(version, fd, place) }
+    }
+
+    fn __fxstatat = __fxstatat64(version: c_int, dirfd: c_int, path: *const c_char, place: *mut Stat, flags: c_int) -> c_int {
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        if is_empty(path, flags) && find(dirfd).is_some() {
+            return fstat(dirfd, place);
+        }
+        let local = |dirfd, path| __fxstatat::real(version, dirfd, path, place, flags);
+        on_path(dirfd, path, follow, local, |target| stat_path(target, follow, place))
+    }
+
+    fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, place: *mut libc::statx) -> c_int {
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        if is_empty(path, flags) && let Some(open) = find(dirfd) {
+            return enter(|| {
+                table::report_all();
+                let made = open.mount.made()?;
+                *place = statx_of(made, &made.client.getattr(open.shared().ino)?);
+                Ok(0)
+            });
+        }
+        let local = |dirfd, path| statx::real(dirfd, path, flags, mask, place);
+        on_path(dirfd, path, follow, local, |target| {
+            table::report_all();
+            let (made, at) = target.at()?;
+            *place = statx_of(made, &made.client.stat(at, follow)?);
+            Ok(0)
+        })
+    }
+
+    fn access(path: *const c_char, mode: c_int) -> c_int {
+        on_path(HERE, path, true, |_, path| access::real(path, mode), |target| may(target, mode, true))
+    }
+
+    fn euidaccess = eaccess(path: *const c_char, mode: c_int) -> c_int {
+        on_path(HERE, path, true, |_, path| euidaccess::real(path, mode), |target| may(target, mode, true))
+    }
+
+    fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        let local = |dirfd, path| faccessat::real(dirfd, path, mode, flags);
+        on_path(dirfd, path, follow, local, |target| may(target, mode, follow))
+    }
+
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int {
+        on_path(HERE, path, true, |_, path| chmod::real(path, mode), |target| set(target, true, &mode_of(mode)))
+    }
+
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int {
+        let weft = |_: &Target| Err(Errno(libc::EOPNOTSUPP));
+        on_path(HERE, path, false, |_, path| lchmod::real(path, mode), weft)
+    }
+
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+        match find(fd) {
+            None => fchmod::real(fd, mode),
+            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &mode_of(mode))),
+        }
+    }
+
+    fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        let local = |dirfd, path| fchmodat::real(dirfd, path, mode, flags);
+        on_path(dirfd, path, follow, local, |target| match follow {
+            true => set(target, true, &mode_of(mode)),
+            // As on Linux: a link has no mode of its own, and programs then try without.
+            false => Err(Errno(libc::EOPNOTSUPP)),
+        })
+    }
+
+    fn chown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int {
+        let local = |_, path| chown::real(path, owner, group);
+        on_path(HERE, path, true, local, |target| set(target, true, &owners(owner, group)))
+    }
+
+    fn lchown(path: *const c_char, owner: uid_t, group: gid_t) -> c_int {
+        let local = |_, path| lchown::real(path, owner, group);
+        on_path(HERE, path, false, local, |target| set(target, false, &owners(owner, group)))
+    }
+
+    fn fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int {
+        match find(fd) {
+            None => fchown::real(fd, owner, group),
+            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &owners(owner, group))),
+        }
+    }
+
+    fn fchownat(dirfd: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int) -> c_int {
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        if is_empty(path, flags) && find(dirfd).is_some() {
+            return fchown(dirfd, owner, group);
+        }
+        let local = |dirfd, path| fchownat::real(dirfd, path, owner, group, flags);
+        on_path(dirfd, path, follow, local, |target| set(target, follow, &owners(owner, group)))
+    }
+
+    fn utimensat(dirfd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
+        if path.is_null() || is_empty(path, flags) {
+            return if find(dirfd).is_some() { futimens(dirfd, times) } else { utimensat::real(dirfd, path, times, flags) };
+        }
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        let local = |dirfd, path| utimensat::real(dirfd, path, times, flags);
+        on_path(dirfd, path, follow, local, |target| set(target, follow, &times_of(times)?))
+    }
+
+    fn futimens(fd: c_int, times: *const timespec) -> c_int {
+        match find(fd) {
+            None => futimens::real(fd, times),
+            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &times_of(times)?)),
+        }
+    }
+
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int {
+        let weft = |target: &Target| set(target, true, &micro_times_of(times)?);
+        on_path(HERE, path, true, |_, path| utimes::real(path, times), weft)
+    }
+
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int {
+        let weft = |target: &Target| set(target, false, &micro_times_of(times)?);
+        on_path(HERE, path, false, |_, path| lutimes::real(path, times), weft)
+    }
+
+    fn futimes(fd: c_int, times: *const timeval) -> c_int {
+        match find(fd) {
+            None => futimes::real(fd, times),
+            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &micro_times_of(times)?)),
+        }
+    }
+
+    fn futimesat(dirfd: c_int, path: *const c_char, times: *const timeval) -> c_int {
+        let weft = |target: &Target| set(target, true, &micro_times_of(times)?);
+        on_path(dirfd, path, true, |dirfd, path| futimesat::real(dirfd, path, times), weft)
+    }
+
+    fn utime(path: *const c_char, times: *const libc::utimbuf) -> c_int {
+        on_path(HERE, path, true, |_, path| utime::real(path, times), |target| {
+            let second = |seconds| timespec { tv_sec: seconds, tv_nsec: 0 };
+            match times.as_ref() {
+                None => set(target, true, &times_of(std::ptr::null())?),
+                Some(times) => set(target, true, &times_of([second(times.actime), second(times.modtime)].as_ptr())?),
+            }
+        })
+    }
+
+    fn statfs = statfs64(path: *const c_char, place: *mut StatFs) -> c_int {
+        on_path(HERE, path, true, |_, path| statfs::real(path, place), |target| {
+            let (made, at) = target.at()?;
+            made.client.stat(at, true)?;
+            space(made, place)
+        })
+    }
+
+    fn fstatfs = fstatfs64(fd: c_int, place: *mut StatFs) -> c_int {
+        match find(fd) {
+            None => fstatfs::real(fd, place),
+            Some(open) => enter(|| space(open.mount.made()?, place)),
+        }
+    }
+
+    fn statvfs = statvfs64(path: *const c_char, place: *mut StatVfs) -> c_int {
+        on_path(HERE, path, true, |_, path| statvfs::real(path, place), |target| {
+            let (made, at) = target.at()?;
+            made.client.stat(at, true)?;
+            space_v(made, place)
+        })
+    }
+
+    fn fstatvfs = fstatvfs64(fd: c_int, place: *mut StatVfs) -> c_int {
+        match find(fd) {
+            None => fstatvfs::real(fd, place),
+            Some(open) => enter(|| space_v(open.mount.made()?, place)),
+        }
+    }
+
+    fn pathconf(path: *const c_char, name: c_int) -> std::ffi::c_long {
+        on_path(HERE, path, true, |_, path| pathconf::real(path, name), |_| limit(name))
+    }
+
+    fn fpathconf(fd: c_int, name: c_int) -> std::ffi::c_long {
+        if find(fd).is_some() { enter(|| limit(name)) } else { fpathconf::real(fd, name) }
+    }
+
+    fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
+        let local = |_, path| getxattr::real(path, name, value, room);
+        on_path(HERE, path, true, local, |target| get_xattr(inode(target, true)?, name, value, room))
+    }
+
+    fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
+        let local = |_, path| lgetxattr::real(path, name, value, room);
+        on_path(HERE, path, false, local, |target| get_xattr(inode(target, false)?, name, value, room))
+    }
+
+    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
+        match find(fd) {
+            None => fgetxattr::real(fd, name, value, room),
+            Some(open) => enter(|| get_xattr((open.mount.made()?, open.shared().ino), name, value, room)),
+        }
+    }
+
+    fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
+        let local = |_, path| setxattr::real(path, name, value, bytes, flags);
+        on_path(HERE, path, true, local, |target| set_xattr(inode(target, true)?, name, (value, bytes), flags))
+    }
+
+    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
+        let local = |_, path| lsetxattr::real(path, name, value, bytes, flags);
+        on_path(HERE, path, false, local, |target| set_xattr(inode(target, false)?, name, (value, bytes), flags))
+    }
+
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
+        match find(fd) {
+            None => fsetxattr::real(fd, name, value, bytes, flags),
+            Some(open) => enter(|| set_xattr((open.mount.made()?, open.shared().ino), name, (value, bytes), flags)),
+        }
+    }
+
+    fn listxattr(path: *const c_char, names: *mut c_char, room: size_t) -> ssize_t {
+        let local = |_, path| listxattr::real(path, names, room);
+        on_path(HERE, path, true, local, |target| list_xattrs(inode(target, true)?, names, room))
+    }
+
+    fn llistxattr(path: *const c_char, names: *mut c_char, room: size_t) -> ssize_t {
+        let local = |_, path| llistxattr::real(path, names, room);
+        on_path(HERE, path, false, local, |target| list_xattrs(inode(target, false)?, names, room))
+    }
+
+    fn flistxattr(fd: c_int, names: *mut c_char, room: size_t) -> ssize_t {
+        match find(fd) {
+            None => flistxattr::real(fd, names, room),
+            Some(open) => enter(|| list_xattrs((open.mount.made()?, open.shared().ino), names, room)),
+        }
+    }
+
+    fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
+        let local = |_, path| removexattr::real(path, name);
+        on_path(HERE, path, true, local, |target| remove_xattr(inode(target, true)?, name))
+    }
+
+    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int {
+        let local = |_, path| lremovexattr::real(path, name);
+        on_path(HERE, path, false, local, |target| remove_xattr(inode(target, false)?, name))
+    }
+
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
+        match find(fd) {
+            None => fremovexattr::real(fd, name),
+            Some(open) => enter(|| remove_xattr((open.mount.made()?, open.shared().ino), name)),
+        }
+    }
+}
+
+/// Whether a call is about the descriptor itself.
+///
+/// # Safety
+/// The path is NULL or ends with a zero.
+unsafe fn is_empty(path: *const c_char, flags: c_int) -> bool {
+    // SAFETY: as the caller promises.
+    flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0)
+}
+
+/// Attributes as `struct stat`.
+pub(crate) fn filled(made: &Made, attr: &Attr) -> Stat {
+    let mut stat = stat_of(attr);
+    stat.st_dev = made.device;
+    stat
+}
+
+unsafe fn stat_path(target: &Target, follow: bool, place: *mut Stat) -> Outcome<c_int> {
+    table::report_all();
+    let (made, at) = target.at()?;
+    let attr = made.client.stat(at, follow)?;
+    // SAFETY: the program gives a place for one.
+    unsafe { *place = filled(made, &attr) };
+    Ok(0)
+}
+
+unsafe fn stat_ino(made: &Made, ino: u64, place: *mut Stat) -> Outcome<c_int> {
+    table::report_all();
+    let attr = made.client.getattr(ino)?;
+    // SAFETY: the program gives a place for one.
+    unsafe { *place = filled(made, &attr) };
+    Ok(0)
+}
+
+fn statx_of(made: &Made, attr: &Attr) -> libc::statx {
+    let stat = filled(made, attr);
+    // SAFETY: zeroed bytes are a valid `statx`.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let time = |seconds, nanoseconds| {
+        // SAFETY: as above.
+        let mut time: libc::statx_timestamp = unsafe { std::mem::zeroed() };
+        (time.tv_sec, time.tv_nsec) = (seconds, nanoseconds);
+        time
+    };
+    found.stx_mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    found.stx_blksize = stat.st_blksize as u32;
+    found.stx_nlink = attr.nlink;
+    (found.stx_uid, found.stx_gid) = (attr.uid, attr.gid);
+    found.stx_mode = stat.st_mode as u16;
+    (found.stx_ino, found.stx_size, found.stx_blocks) = (attr.ino, attr.size, stat.st_blocks as u64);
+    found.stx_atime = time(attr.atime.seconds, attr.atime.nanoseconds);
+    found.stx_btime = time(attr.btime.seconds, attr.btime.nanoseconds);
+    found.stx_ctime = time(attr.ctime.seconds, attr.ctime.nanoseconds);
+    found.stx_mtime = time(attr.mtime.seconds, attr.mtime.nanoseconds);
+    (found.stx_dev_major, found.stx_dev_minor) = (libc::major(stat.st_dev), libc::minor(stat.st_dev));
+    (found.stx_rdev_major, found.stx_rdev_minor) = (libc::major(stat.st_rdev), libc::minor(stat.st_rdev));
+    found
+}
+
+fn may(target: &Target, mode: c_int, follow: bool) -> Outcome<c_int> {
+    let (made, at) = target.at()?;
+    made.client.access(at, follow, mode as u32)?;
+    Ok(0)
+}
+
+fn set(target: &Target, follow: bool, changes: &SetAttr) -> Outcome<c_int> {
+    table::report_all();
+    let (made, at) = target.at()?;
+    made.client.setattr(at, follow, changes)?;
+    Ok(0)
+}
+
+fn set_ino(made: &Made, ino: u64, changes: &SetAttr) -> Outcome<c_int> {
+    table::report_all();
+    made.client.setattr(At::ino(ino), false, changes)?;
+    Ok(0)
+}
+
+fn mode_of(mode: mode_t) -> SetAttr {
+    SetAttr { mode: Some(mode & 0o7777), ..SetAttr::default() }
+}
+
+fn owners(owner: uid_t, group: gid_t) -> SetAttr {
+    let given = |id: u32| (id != u32::MAX).then_some(id);
+    SetAttr { uid: given(owner), gid: given(group), ..SetAttr::default() }
+}
+
+/// # Safety
+/// NULL, or two times.
+unsafe fn times_of(times: *const timespec) -> Outcome<SetAttr> {
+    if times.is_null() {
+        return Ok(SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() });
+    }
+    // SAFETY: as the caller promises.
+    let [atime, mtime] = unsafe { &*times.cast::<[timespec; 2]>() };
+    let (atime, mtime) = (time_to_set(atime).map_err(Errno)?, time_to_set(mtime).map_err(Errno)?);
+    Ok(SetAttr { atime, mtime, ..SetAttr::default() })
+}
+
+/// # Safety
+/// NULL, or two times.
+unsafe fn micro_times_of(times: *const timeval) -> Outcome<SetAttr> {
+    if times.is_null() {
+        // SAFETY: NULL is allowed.
+        return unsafe { times_of(std::ptr::null()) };
+    }
+    // SAFETY: as the caller promises.
+    let times = unsafe { &*times.cast::<[timeval; 2]>() };
+    if times.iter().any(|time| !(0..1_000_000).contains(&time.tv_usec)) {
+        return Err(Errno(libc::EINVAL));
+    }
+    let fine = times.map(|time| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 });
+    // SAFETY: two times.
+    unsafe { times_of(fine.as_ptr()) }
+}
+
+unsafe fn space(made: &Made, place: *mut StatFs) -> Outcome<c_int> {
+    let found = made.client.statfs()?;
+    // SAFETY: zeroed bytes are a valid `statfs`; the program gives a place for one.
+    let place = unsafe {
+        *place = std::mem::zeroed();
+        &mut *place
+    };
+    place.f_type = FILE_SYSTEM_TYPE as _;
+    (place.f_bsize, place.f_frsize) = (BLOCK_BYTES as _, BLOCK_BYTES as _);
+    place.f_blocks = found.space_bytes / BLOCK_BYTES;
+    place.f_bfree = found.free_bytes / BLOCK_BYTES;
+    place.f_bavail = found.available_bytes / BLOCK_BYTES;
+    (place.f_files, place.f_ffree) = (found.files + u64::from(u32::MAX), u32::MAX.into());
+    place.f_namelen = NAME_BYTES_MAX as _;
+    Ok(0)
+}
+
+unsafe fn space_v(made: &Made, place: *mut StatVfs) -> Outcome<c_int> {
+    let found = made.client.statfs()?;
+    // SAFETY: zeroed bytes are a valid `statvfs`; the program gives a place for one.
+    let place = unsafe {
+        *place = std::mem::zeroed();
+        &mut *place
+    };
+    (place.f_bsize, place.f_frsize) = (BLOCK_BYTES, BLOCK_BYTES);
+    place.f_blocks = found.space_bytes / BLOCK_BYTES;
+    place.f_bfree = found.free_bytes / BLOCK_BYTES;
+    place.f_bavail = found.available_bytes / BLOCK_BYTES;
+    place.f_files = found.files + u64::from(u32::MAX);
+    (place.f_ffree, place.f_favail) = (u32::MAX.into(), u32::MAX.into());
+    (place.f_fsid, place.f_namemax) = (made.device, NAME_BYTES_MAX as u64);
+    Ok(0)
+}
+
+fn limit(name: c_int) -> Outcome<std::ffi::c_long> {
+    match name {
+        libc::_PC_NAME_MAX => Ok(NAME_BYTES_MAX as _),
+        libc::_PC_PATH_MAX => Ok(libc::PATH_MAX.into()),
+        libc::_PC_LINK_MAX => Ok(u32::MAX.into()),
+        libc::_PC_PIPE_BUF => Ok(4096),
+        libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED => Ok(1),
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}
+
+fn inode(target: &Target, follow: bool) -> Outcome<(&'static Made, u64)> {
+    let (made, at) = target.at()?;
+    Ok((made, made.client.stat(at, follow)?.ino))
+}
+
+/// The name of an attribute. Access control lists are no attributes here.
+///
+/// # Safety
+/// The name ends with a zero.
+unsafe fn name_of<'a>(name: *const c_char) -> Outcome<&'a [u8]> {
+    // SAFETY: as the caller promises.
+    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
+    if name.starts_with(b"system.posix_acl_") { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(name) }
+}
+
+unsafe fn get_xattr(
+    (made, ino): (&Made, u64),
+    name: *const c_char,
+    place: *mut c_void,
+    room: size_t,
+) -> Outcome<ssize_t> {
+    // SAFETY: C passes a string, and room for so many bytes.
+    unsafe { copy_out(&made.client.get_xattr(ino, name_of(name)?)?, place, room) }
+}
+
+unsafe fn set_xattr(
+    (made, ino): (&Made, u64),
+    name: *const c_char,
+    (value, bytes): (*const c_void, size_t),
+    flags: c_int,
+) -> Outcome<c_int> {
+    // SAFETY: C passes a string, and so many bytes.
+    unsafe {
+        let value = if bytes == 0 { &[] } else { std::slice::from_raw_parts(value.cast(), bytes) };
+        made.client.set_xattr(ino, name_of(name)?, value, flags as u32)?;
+    }
+    Ok(0)
+}
+
+unsafe fn list_xattrs((made, ino): (&Made, u64), place: *mut c_char, room: size_t) -> Outcome<ssize_t> {
+    let names = made.client.list_xattrs(ino)?;
+    let joined: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
+    // SAFETY: C passes room for so many bytes.
+    unsafe { copy_out(&joined, place.cast(), room) }
+}
+
+unsafe fn remove_xattr((made, ino): (&Made, u64), name: *const c_char) -> Outcome<c_int> {
+    // SAFETY: C passes a string.
+    made.client.remove_xattr(ino, unsafe { name_of(name)? })?;
+    Ok(0)
+}
+
+/// All of a value, or its size if no room is given.
+unsafe fn copy_out(value: &[u8], place: *mut c_void, room: size_t) -> Outcome<ssize_t> {
+    if room != 0 {
+        if value.len() > room {
+            return Err(Errno(libc::ERANGE));
+        }
+        // SAFETY: as the caller promises; the value fits.
+        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), place.cast(), value.len()) };
+    }
+    Ok(value.len() as ssize_t)
+}

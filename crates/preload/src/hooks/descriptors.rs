@@ -1,0 +1,271 @@
+//! What is done with descriptors, whatever they lead to.
+
+use std::ffi::{c_int, c_uint, c_ulong};
+use std::sync::atomic::Ordering;
+
+use libc::{mode_t, ssize_t};
+
+use crate::guard::{Errno, Outcome, enter, is_inside, system, within};
+use crate::real::hooks;
+use crate::shared::Kind;
+use crate::streams;
+use crate::table::{self, Use, find};
+
+/// Flags that `F_SETFL` changes.
+const FLAGS_SETTABLE: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
+/// Descriptors of this library's own lie from here on, or in the last eighth where there may be fewer.
+const INTERNAL_MIN: u64 = 900;
+
+hooks! {
+    fn close = __close(fd: c_int) -> c_int {
+        if is_inside() {
+            table::forget(fd);
+            return close::real(fd);
+        }
+        if table::is_internal(fd) {
+            return enter(|| Err(Errno(libc::EBADF)));
+        }
+        let Some(open) = find(fd) else {
+            let result = close::real(fd);
+            streams::after_change(fd);
+            return result;
+        };
+        // What was written is known to everybody when close returns.
+        let reported = within(|| {
+            super::locks::end_with(&open);
+            open.report()
+        });
+        drop(open);
+        table::forget(fd);
+        let result = close::real(fd);
+        match reported {
+            Err(Errno(errno)) => enter(|| Err(Errno(errno))),
+            Ok(()) => result,
+        }
+    }
+
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        // Descriptors that close on exec all do so, this library's own too.
+        if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
+            return close_range::real(first, last, flags);
+        }
+        let mut from = first;
+        for fd in table::internal().map(|fd| fd as c_uint).filter(|fd| (first..=last).contains(fd)) {
+            if from < fd && close_range::real(from, fd - 1, flags) < 0 {
+                return -1;
+            }
+            from = fd + 1;
+        }
+        let result = if from <= last { close_range::real(from, last, flags) } else { 0 };
+        let end = table::end();
+        for fd in (first.min(end as c_uint) as c_int)..end {
+            if fd as c_uint <= last && !table::is_internal(fd) {
+                table::forget(fd);
+            }
+        }
+        result
+    }
+
+    fn closefrom(first: c_int) -> () {
+        close_range(first.max(0) as c_uint, c_uint::MAX, 0);
+    }
+
+    fn dup(fd: c_int) -> c_int {
+        copied(fd, dup::real(fd))
+    }
+
+    fn dup2 = __dup2(fd: c_int, to: c_int) -> c_int {
+        if table::is_internal(to) && !is_inside() {
+            return enter(|| Err(Errno(libc::EBUSY)));
+        }
+        report_before_it_goes(to);
+        let result = dup2::real(fd, to);
+        if fd == to { result } else { copied(fd, result) }
+    }
+
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        if table::is_internal(to) && !is_inside() {
+            return enter(|| Err(Errno(libc::EBUSY)));
+        }
+        report_before_it_goes(to);
+        copied(fd, dup3::real(fd, to, flags))
+    }
+
+    fn fcntl = fcntl64 = __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+        match find(fd) {
+            None => fcntl::real(fd, command, argument),
+            Some(open) => match command {
+                libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, fcntl::real(fd, command, argument)),
+                libc::F_GETFD | libc::F_SETFD => fcntl::real(fd, command, argument),
+                _ => enter(|| control(&open, command, argument)),
+            },
+        }
+    }
+
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+        match find(fd) {
+            None => ioctl::real(fd, request, argument),
+            Some(open) => enter(|| match request {
+                libc::FIOCLEX => Ok(fcntl::real(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize)),
+                libc::FIONCLEX => Ok(fcntl::real(fd, libc::F_SETFD, 0)),
+                libc::FIONBIO => Ok(0),
+                libc::FIONREAD if open.kind() == Kind::File => {
+                    let size = open.file()?.stat()?.size;
+                    let left = size.saturating_sub(open.shared().position.load(Ordering::Acquire));
+                    *(argument as *mut c_int) = left.min(c_int::MAX as u64) as c_int;
+                    Ok(0)
+                }
+                _ => Err(Errno(libc::ENOTTY)),
+            }),
+        }
+    }
+
+    fn isatty(fd: c_int) -> c_int {
+        match find(fd) {
+            None => isatty::real(fd),
+            Some(_) => {
+                weft_client::c::set_errno(libc::ENOTTY);
+                0
+            }
+        }
+    }
+
+    fn tcgetattr(fd: c_int, place: *mut libc::termios) -> c_int {
+        match find(fd) {
+            None => tcgetattr::real(fd, place),
+            Some(_) => enter(|| Err(Errno(libc::ENOTTY))),
+        }
+    }
+
+    fn flock(fd: c_int, operation: c_int) -> c_int {
+        match find(fd) {
+            None => flock::real(fd, operation),
+            Some(open) => enter(|| super::locks::flock(&open, operation)),
+        }
+    }
+
+    fn lockf = lockf64(fd: c_int, command: c_int, bytes: libc::off_t) -> c_int {
+        match find(fd) {
+            None => lockf::real(fd, command, bytes),
+            Some(open) => enter(|| super::locks::lockf(&open, command, bytes)),
+        }
+    }
+
+    fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+        made_inside(socket::real(domain, kind, protocol))
+    }
+
+    fn eventfd(count: c_uint, flags: c_int) -> c_int {
+        let fd = made_inside(eventfd::real(count, flags));
+        if fd >= 0 && is_inside() {
+            table::set_waker(fd);
+        }
+        fd
+    }
+
+    fn memfd_create(name: *const std::ffi::c_char, flags: c_uint) -> c_int {
+        made_inside(memfd_create::real(name, flags))
+    }
+
+    fn umask(mask: mode_t) -> mode_t {
+        let before = umask::real(mask);
+        super::process::note_umask(mask);
+        before
+    }
+
+    fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> ssize_t {
+        let result = recvmsg::real(fd, message, flags);
+        if result >= 0 && !is_inside() {
+            // Descriptors may have come that are Weft's; they are looked at when they are used.
+            received(message);
+        }
+        result
+    }
+}
+
+/// A descriptor that the client makes goes out of the program's way, and is marked.
+fn made_inside(fd: c_int) -> c_int {
+    if is_inside() { move_away(fd) } else { fd }
+}
+
+/// Moves a descriptor of this library's own up to where programs do not look for theirs.
+pub(crate) fn move_away(fd: c_int) -> c_int {
+    if fd < 0 {
+        return fd;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a live place.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let least = INTERNAL_MIN.min(limit.rlim_cur / 8 * 7) as usize;
+    let moved = system(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, least, 0, 0, 0]);
+    let own = match moved {
+        Ok(moved) => {
+            crate::shared::close(fd);
+            moved as c_int
+        }
+        Err(_) => fd,
+    };
+    table::set_internal(own);
+    own
+}
+
+/// A copy was made.
+fn copied(from: c_int, to: c_int) -> c_int {
+    if to >= 0 {
+        table::copied(from, to);
+        streams::after_change(to);
+    }
+    to
+}
+
+/// A descriptor is about to be replaced: as at its closing.
+fn report_before_it_goes(fd: c_int) {
+    if let Some(open) = find(fd) {
+        // The call has no way to tell of it.
+        let _ = within(|| open.report());
+    }
+}
+
+/// # Safety
+/// The message was filled by the kernel.
+unsafe fn received(message: *mut libc::msghdr) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header).cast::<c_int>();
+                let bytes = (*header).cmsg_len as usize - (data as usize - header as usize);
+                for at in 0..bytes / size_of::<c_int>() {
+                    table::look_again(data.add(at).read_unaligned());
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+    }
+}
+
+/// `fcntl` on an open file of ours.
+unsafe fn control(open: &Use, command: c_int, argument: usize) -> Outcome<c_int> {
+    match command {
+        libc::F_GETFL => Ok(open.flags()),
+        libc::F_SETFL => {
+            let changed = argument as c_int & FLAGS_SETTABLE;
+            let flags = &open.shared().flags;
+            let change = |flags: u32| Some(flags & !(FLAGS_SETTABLE as u32) | changed as u32);
+            let _ = flags.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+            Ok(0)
+        }
+        libc::F_SETLK
+        | libc::F_SETLKW
+        | libc::F_GETLK
+        | libc::F_OFD_SETLK
+        | libc::F_OFD_SETLKW
+        | libc::F_OFD_GETLK => {
+            // SAFETY: C passes a `struct flock` with these commands.
+            let lock = unsafe { (argument as *mut libc::flock).as_mut() }.ok_or(Errno(libc::EFAULT))?;
+            super::locks::record(open, command, lock)
+        }
+        _ => Err(Errno(libc::EINVAL)),
+    }
+}

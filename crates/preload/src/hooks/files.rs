@@ -1,0 +1,331 @@
+//! Reading, writing, and all else that is done with an open file's contents.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering;
+
+use libc::{iovec, off_t, size_t, ssize_t};
+use weft_layout::{Extent, Regions};
+
+use crate::guard::{Errno, Outcome, enter};
+use crate::real::hooks;
+use crate::shared::Kind;
+use crate::table::{Use, find};
+
+/// What the kernel moves at most in one call.
+const MOVED_BYTES_MAX: usize = 0x7fff_f000;
+const IOV_MAX: usize = 1024;
+
+hooks! {
+    fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+        match find(fd) {
+            None => read::real(fd, buffer, bytes),
+            Some(open) => enter(|| read_next(&open, &one(buffer, bytes))),
+        }
+    }
+
+    fn __read_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, room: size_t) -> ssize_t {
+        match find(fd) {
+            Some(_) if bytes <= room => read(fd, buffer, bytes),
+            _ => __read_chk::real(fd, buffer, bytes, room),
+        }
+    }
+
+    fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
+        match find(fd) {
+            None => write::real(fd, buffer, bytes),
+            Some(open) => enter(|| write_next(&open, &one(buffer, bytes))),
+        }
+    }
+
+    fn pread = pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
+        match find(fd) {
+            None => pread::real(fd, buffer, bytes, offset),
+            Some(open) => enter(|| read_at(&open, &one(buffer, bytes), place(offset)?)),
+        }
+    }
+
+    fn __pread_chk = __pread64_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t {
+        match find(fd) {
+            Some(_) if bytes <= room => pread(fd, buffer, bytes, offset),
+            _ => __pread_chk::real(fd, buffer, bytes, offset, room),
+        }
+    }
+
+    fn pwrite = pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
+        match find(fd) {
+            None => pwrite::real(fd, buffer, bytes, offset),
+            Some(open) => enter(|| write_at(&open, &one(buffer, bytes), place(offset)?)),
+        }
+    }
+
+    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+        match find(fd) {
+            None => readv::real(fd, list, count),
+            Some(open) => enter(|| read_next(&open, &pieces(list, count)?)),
+        }
+    }
+
+    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
+        match find(fd) {
+            None => writev::real(fd, list, count),
+            Some(open) => enter(|| write_next(&open, &pieces(list, count)?)),
+        }
+    }
+
+    fn preadv = preadv64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+        match find(fd) {
+            None => preadv::real(fd, list, count, offset),
+            Some(open) => enter(|| read_at(&open, &pieces(list, count)?, place(offset)?)),
+        }
+    }
+
+    fn pwritev = pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+        match find(fd) {
+            None => pwritev::real(fd, list, count, offset),
+            Some(open) => enter(|| write_at(&open, &pieces(list, count)?, place(offset)?)),
+        }
+    }
+
+    fn preadv2 = preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        match find(fd) {
+            None => preadv2::real(fd, list, count, offset, flags),
+            Some(_) if flags & !libc::RWF_HIPRI != 0 => enter(|| Err(Errno(libc::EOPNOTSUPP))),
+            Some(_) if offset == -1 => readv(fd, list, count),
+            Some(_) => preadv(fd, list, count, offset),
+        }
+    }
+
+    fn pwritev2 = pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+        match find(fd) {
+            None => pwritev2::real(fd, list, count, offset, flags),
+            Some(_) if flags & !libc::RWF_HIPRI != 0 => enter(|| Err(Errno(libc::EOPNOTSUPP))),
+            Some(_) if offset == -1 => writev(fd, list, count),
+            Some(_) => pwritev(fd, list, count, offset),
+        }
+    }
+
+    fn lseek = lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+        match find(fd) {
+            None => lseek::real(fd, offset, whence),
+            Some(open) => enter(|| seek(&open, offset, whence)),
+        }
+    }
+
+    fn fsync(fd: c_int) -> c_int {
+        match find(fd) {
+            None => fsync::real(fd),
+            Some(open) => enter(|| sync(&open)),
+        }
+    }
+
+    fn fdatasync(fd: c_int) -> c_int {
+        match find(fd) {
+            None => fdatasync::real(fd),
+            Some(open) => enter(|| sync(&open)),
+        }
+    }
+
+    fn syncfs(fd: c_int) -> c_int {
+        match find(fd) {
+            None => syncfs::real(fd),
+            Some(open) => enter(|| sync(&open)),
+        }
+    }
+
+    fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, flags: std::ffi::c_uint) -> c_int {
+        match find(fd) {
+            None => sync_file_range::real(fd, offset, bytes, flags),
+            Some(open) => enter(|| sync(&open)),
+        }
+    }
+
+    fn ftruncate = ftruncate64(fd: c_int, bytes: off_t) -> c_int {
+        match find(fd) {
+            None => ftruncate::real(fd, bytes),
+            Some(open) => enter(|| {
+                if open.flags() & libc::O_ACCMODE == libc::O_RDONLY {
+                    return Err(Errno(libc::EINVAL));
+                }
+                open.file()?.truncate(place(bytes)?)?;
+                Ok(0)
+            }),
+        }
+    }
+
+    fn fallocate = fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int {
+        match find(fd) {
+            None => fallocate::real(fd, mode, offset, bytes),
+            Some(open) => enter(|| allocate(&open, mode, offset, bytes)),
+        }
+    }
+
+    fn posix_fallocate = posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
+        match find(fd) {
+            None => posix_fallocate::real(fd, offset, bytes),
+            Some(open) => match crate::guard::within(|| allocate(&open, 0, offset, bytes)) {
+                Ok(_) => 0,
+                Err(Errno(errno)) => errno,
+            },
+        }
+    }
+
+    fn posix_fadvise = posix_fadvise64(fd: c_int, offset: off_t, bytes: off_t, advice: c_int) -> c_int {
+        match find(fd) {
+            None => posix_fadvise::real(fd, offset, bytes, advice),
+            Some(_) => 0,
+        }
+    }
+
+    fn readahead(fd: c_int, offset: off_t, bytes: size_t) -> ssize_t {
+        match find(fd) {
+            None => readahead::real(fd, offset, bytes),
+            Some(_) => 0,
+        }
+    }
+}
+
+fn place(offset: off_t) -> Outcome<u64> {
+    u64::try_from(offset).map_err(|_| Errno(libc::EINVAL))
+}
+
+fn one(buffer: *const c_void, bytes: size_t) -> Regions {
+    Regions::contiguous(buffer as u64, bytes.min(MOVED_BYTES_MAX) as u64)
+}
+
+/// # Safety
+/// The list has `count` pieces.
+unsafe fn pieces(list: *const iovec, count: c_int) -> Outcome<Regions> {
+    let count = usize::try_from(count).ok().filter(|count| *count <= IOV_MAX).ok_or(Errno(libc::EINVAL))?;
+    // SAFETY: as the caller promises.
+    let list = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(list, count) } };
+    let extent = |piece: &iovec| Extent { offset: piece.iov_base as u64, bytes: piece.iov_len as u64 };
+    Ok(Regions::list(list.iter().filter(|piece| piece.iov_len > 0).map(extent).collect::<Vec<_>>()))
+}
+
+/// Reads from `offset` on.
+pub(crate) fn read_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
+    let file = open.file()?;
+    let bytes = memory.total_bytes();
+    if bytes == 0 {
+        return Ok(0);
+    }
+    // SAFETY: the program gives this memory to be written.
+    let read = unsafe { file.read_raw(std::ptr::null_mut(), memory, &Regions::contiguous(offset, bytes)) };
+    Ok(read? as ssize_t)
+}
+
+/// Writes from `offset` on.
+pub(crate) fn write_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
+    let file = open.file()?;
+    let bytes = memory.total_bytes();
+    if bytes == 0 {
+        return Ok(0);
+    }
+    open.note_written();
+    // SAFETY: the program gives this memory to be read.
+    let written = unsafe { file.write_raw(std::ptr::null(), memory, &Regions::contiguous(offset, bytes)) };
+    let written = written? as ssize_t;
+    if crate::streams::is_ending() {
+        open.report()?;
+    }
+    Ok(written)
+}
+
+/// Reads where the descriptor is. Of readers at the same moment, each gets bytes of its own: who finds that another has moved the
+/// position reads again.
+pub(crate) fn read_next(open: &Use, memory: &Regions) -> Outcome<ssize_t> {
+    let position = &open.shared().position;
+    loop {
+        let offset = position.load(Ordering::Acquire);
+        let read = read_at(open, memory, offset)?;
+        let after = offset + read as u64;
+        if position.compare_exchange(offset, after, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            return Ok(read);
+        }
+    }
+}
+
+/// Writes where the descriptor is, or at the file's end. Writers at the same moment write one behind the other.
+pub(crate) fn write_next(open: &Use, memory: &Regions) -> Outcome<ssize_t> {
+    let position = &open.shared().position;
+    let bytes = memory.total_bytes();
+    if open.flags() & libc::O_APPEND != 0 && open.kind() == Kind::File {
+        open.note_written();
+        let end = open.file()?.append(&gathered(memory))? + bytes;
+        position.store(end, Ordering::Release);
+        if crate::streams::is_ending() {
+            open.report()?;
+        }
+        return Ok(bytes as ssize_t);
+    }
+    let offset = position.fetch_add(bytes, Ordering::AcqRel);
+    let written = write_at(open, memory, offset);
+    if written.is_err() {
+        let _ = position.compare_exchange(offset + bytes, offset, Ordering::AcqRel, Ordering::Acquire);
+    }
+    written
+}
+
+fn gathered(memory: &Regions) -> Vec<u8> {
+    let mut all = Vec::with_capacity(memory.total_bytes() as usize);
+    for extent in memory.extents() {
+        // SAFETY: the program gives this memory to be read.
+        all.extend_from_slice(unsafe {
+            std::slice::from_raw_parts(extent.offset as *const u8, extent.bytes as usize)
+        });
+    }
+    all
+}
+
+/// Moves the position.
+fn seek(open: &Use, offset: off_t, whence: c_int) -> Outcome<off_t> {
+    if open.kind() == Kind::Path {
+        return Err(Errno(libc::EBADF));
+    }
+    let shared = open.shared();
+    let size = || -> Outcome<off_t> { Ok(open.file()?.stat()?.size as off_t) };
+    let base = match whence {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => shared.position.load(Ordering::Acquire) as off_t,
+        libc::SEEK_END => size()?,
+        libc::SEEK_DATA | libc::SEEK_HOLE => {
+            let (file, from) = (open.file()?, u64::try_from(offset).map_err(|_| Errno(libc::ENXIO))?);
+            let found = if whence == libc::SEEK_DATA { file.seek_data(from)? } else { file.seek_hole(from)? };
+            found.ok_or(Errno(libc::ENXIO))? as off_t - offset
+        }
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    let to = base.checked_add(offset).ok_or(Errno(libc::EOVERFLOW))?;
+    shared.position.store(place(to)?, Ordering::Release);
+    Ok(to)
+}
+
+fn sync(open: &Use) -> Outcome<c_int> {
+    match open.kind() {
+        Kind::File => {
+            open.file()?.sync_data()?;
+            open.report()?;
+        }
+        Kind::Directory => open.mount.made()?.client.sync_all()?,
+        Kind::Path => return Err(Errno(libc::EBADF)),
+    }
+    Ok(0)
+}
+
+fn allocate(open: &Use, mode: c_int, offset: off_t, bytes: off_t) -> Outcome<c_int> {
+    const PUNCH: c_int = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    const ZERO_KEEP: c_int = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+    if bytes <= 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let (offset, bytes) = (place(offset)?, place(bytes)?);
+    let (file, keep_size) = (open.file()?, mode & libc::FALLOC_FL_KEEP_SIZE != 0);
+    open.note_written();
+    match mode {
+        0 | libc::FALLOC_FL_KEEP_SIZE => file.allocate(offset, bytes, keep_size)?,
+        PUNCH => file.punch(offset, bytes)?,
+        libc::FALLOC_FL_ZERO_RANGE | ZERO_KEEP => file.zero(offset, bytes, keep_size)?,
+        _ => return Err(Errno(libc::EOPNOTSUPP)),
+    }
+    Ok(0)
+}

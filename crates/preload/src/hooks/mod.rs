@@ -1,0 +1,16 @@
+//! The hooks, by what they are about.
+
+pub(crate) mod attributes;
+pub(crate) mod copying;
+pub(crate) mod descriptors;
+pub(crate) mod directories;
+pub(crate) mod files;
+pub(crate) mod locks;
+pub(crate) mod map;
+pub(crate) mod names;
+pub(crate) mod opening;
+pub(crate) mod process;
+pub(crate) mod raw;
+pub(crate) mod temporary;
+pub(crate) mod waiting;
+pub(crate) mod whereabouts;

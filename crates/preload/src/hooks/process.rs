@@ -1,0 +1,388 @@
+//! Forks, programs that are executed, and what they take with them.
+//!
+//! A file of Weft is executed from a copy in memory; a script there, by giving its path to its interpreter, as the kernel would:
+//!
+//! ```text
+//!   execve("/weft/bin/x")        ELF   ──► memfd with its bytes, executed as /proc/self/fd/N
+//!   execve("/weft/bin/s.sh")     #!/bin/sh -e  ──► /bin/sh -e /weft/bin/s.sh …
+//! ```
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{mode_t, pid_t};
+use weft_client::OpenOptions;
+
+use crate::guard::{Errno, Outcome, address, enter, system, within};
+use crate::paths::{Place, Target, on_path, place_of};
+use crate::real::hooks;
+use crate::{cwd, mounts, table};
+
+const UNKNOWN: u32 = u32::MAX;
+/// What the kernel reads of a script's first line.
+const LINE_BYTES_MAX: usize = 255;
+/// Interpreters of interpreters.
+const SCRIPTS_MAX: u32 = 4;
+const COPY_BYTES: usize = 1 << 20;
+
+static UMASK: AtomicU32 = AtomicU32::new(UNKNOWN);
+
+type Strings = *const *const c_char;
+
+unsafe extern "C" {
+    static environ: Strings;
+}
+
+hooks! {
+    fn vfork() -> pid_t {
+        // A child that shares this process's memory would change its table of descriptors; POSIX lets it have its own.
+        libc::fork()
+    }
+
+    fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+        before_exec();
+        run(path, arguments, environment, 0, &|path, arguments, environment| execve::real(path, arguments, environment))
+    }
+
+    fn execv(path: *const c_char, arguments: Strings) -> c_int {
+        execve(path, arguments, environ)
+    }
+
+    fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
+        before_exec();
+        if !searches_weft(file) {
+            let environment = with_cwd(environment);
+            return execvpe::real(file, arguments, environment.as_ptr());
+        }
+        let found = enter(|| search(file).map(CString::into_raw));
+        if found.is_null() { -1 } else { execve(found, arguments, environment) }
+    }
+
+    fn execvp(file: *const c_char, arguments: Strings) -> c_int {
+        execvpe(file, arguments, environ)
+    }
+
+    fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
+        let Some(open) = table::find(fd) else {
+            before_exec();
+            let environment = with_cwd(environment);
+            return fexecve::real(fd, arguments, environment.as_ptr());
+        };
+        let shown = within(|| {
+            CString::new([&open.mount.prefix[..], open.shared().texts().path].concat()).map_err(|_| Errno(libc::EINVAL))
+        });
+        match shown {
+            Ok(path) => execve(path.as_ptr(), arguments, environment),
+            Err(error) => enter(|| Err(error)),
+        }
+    }
+
+    fn posix_spawn(
+        pid: *mut pid_t,
+        path: *const c_char,
+        actions: *const c_void,
+        attributes: *const c_void,
+        arguments: Strings,
+        environment: Strings,
+    ) -> c_int {
+        before_exec();
+        let mut result = 0;
+        let spawned = run(path, arguments, environment, 0, &|path, arguments, environment| {
+            posix_spawn::real(pid, path, actions, attributes, arguments, environment)
+        });
+        if spawned == -1 {
+            result = crate::guard::errno();
+        } else if spawned != 0 {
+            result = spawned;
+        }
+        result
+    }
+
+    fn posix_spawnp(
+        pid: *mut pid_t,
+        file: *const c_char,
+        actions: *const c_void,
+        attributes: *const c_void,
+        arguments: Strings,
+        environment: Strings,
+    ) -> c_int {
+        before_exec();
+        if !searches_weft(file) {
+            let environment = with_cwd(environment);
+            return posix_spawnp::real(pid, file, actions, attributes, arguments, environment.as_ptr());
+        }
+        match within(|| search(file)) {
+            Ok(found) => posix_spawn(pid, found.as_ptr(), actions, attributes, arguments, environment),
+            Err(Errno(errno)) => errno,
+        }
+    }
+
+    fn posix_spawn_file_actions_addopen(
+        actions: *mut c_void,
+        fd: c_int,
+        path: *const c_char,
+        flags: c_int,
+        mode: mode_t,
+    ) -> c_int {
+        match place_of(libc::AT_FDCWD, path) {
+            None | Some(Place::Local) => posix_spawn_file_actions_addopen::real(actions, fd, path, flags, mode),
+            Some(_) => {
+                // Opened now, and given to the child where the action says; there is no later moment that is ours.
+                let opened = super::opening::open(path, flags | libc::O_CLOEXEC, mode);
+                if opened < 0 {
+                    return crate::guard::errno();
+                }
+                libc::posix_spawn_file_actions_adddup2(actions.cast(), opened, fd)
+            }
+        }
+    }
+
+    fn _exit(status: c_int) -> () {
+        before_exec();
+        _exit::real(status)
+    }
+
+    fn _Exit(status: c_int) -> () {
+        before_exec();
+        _Exit::real(status)
+    }
+}
+
+/// The process's mask for new files.
+pub(crate) fn current_umask() -> mode_t {
+    let known = UMASK.load(Ordering::Relaxed);
+    if known != UNKNOWN {
+        return known;
+    }
+    let mask = umask_of_kernel().unwrap_or(0o022);
+    UMASK.store(mask, Ordering::Relaxed);
+    mask
+}
+
+/// The program has set it.
+pub(crate) fn note_umask(mask: mode_t) {
+    UMASK.store(mask & 0o777, Ordering::Relaxed);
+}
+
+/// As the kernel tells it without changing it.
+fn umask_of_kernel() -> Option<mode_t> {
+    let status = std::fs::read("/proc/self/status").ok()?;
+    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Umask:"))?;
+    mode_t::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 8).ok()
+}
+
+/// What this process has written is known to everybody before it becomes another program, or ends.
+fn before_exec() {
+    let _ = within(|| {
+        table::report_all();
+        Ok(())
+    });
+}
+
+/// An environment with the current directory in it, where that is in Weft.
+struct Environment {
+    given: Strings,
+    changed: Option<(CString, Vec<*const c_char>)>,
+}
+
+impl Environment {
+    fn as_ptr(&self) -> Strings {
+        self.changed.as_ref().map_or(self.given, |(_, all)| all.as_ptr())
+    }
+}
+
+/// # Safety
+/// A list of strings that ends with NULL.
+unsafe fn list_of(strings: Strings) -> Vec<*const c_char> {
+    let mut all = Vec::new();
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut next = strings;
+        while !next.is_null() && !(*next).is_null() {
+            all.push(*next);
+            next = next.add(1);
+        }
+    }
+    all
+}
+
+/// # Safety
+/// NULL, or a list of strings that ends with NULL.
+unsafe fn with_cwd(given: Strings) -> Environment {
+    if !cwd::is_inside() {
+        return Environment { given, changed: None };
+    }
+    let changed = within(|| {
+        let text = [cwd::VARIABLE.to_bytes(), b"=", &cwd::shown().unwrap_or_default()].concat();
+        let text = CString::new(text).map_err(|_| Errno(libc::EINVAL))?;
+        // SAFETY: as the caller promises.
+        let mut all = unsafe { list_of(given) };
+        // SAFETY: strings.
+        all.retain(|entry| !unsafe { CStr::from_ptr(*entry) }.to_bytes().starts_with(b"WEFT_CWD="));
+        all.push(text.as_ptr());
+        all.push(std::ptr::null());
+        Ok((text, all))
+    });
+    Environment { given, changed: changed.ok() }
+}
+
+/// Executes what a path leads to with `go`.
+///
+/// # Safety
+/// As for `execve`.
+unsafe fn run(
+    path: *const c_char,
+    arguments: Strings,
+    environment: Strings,
+    depth: u32,
+    go: &dyn Fn(*const c_char, Strings, Strings) -> c_int,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let environment = with_cwd(environment);
+        let local = |_, path| go(path, arguments, environment.as_ptr());
+        let prepared = std::cell::RefCell::new(None);
+        let result = on_path(libc::AT_FDCWD, path, true, local, |target| {
+            *prepared.borrow_mut() = Some(prepare(target, arguments)?);
+            Ok(0)
+        });
+        let Some(mut program) = prepared.take().filter(|_| result == 0) else { return result };
+        program.arguments.push(std::ptr::null());
+        let arguments = program.arguments.as_ptr();
+        let result = match depth < SCRIPTS_MAX && program.is_script {
+            true => run(program.path.as_ptr(), arguments, environment.given, depth + 1, go),
+            false => go(program.path.as_ptr(), arguments, environment.as_ptr()),
+        };
+        let before = crate::guard::errno();
+        if program.copy >= 0 {
+            crate::shared::close(program.copy);
+            table::forget(program.copy);
+        }
+        let _ = within(|| {
+            drop(program);
+            Ok(())
+        });
+        weft_client::c::set_errno(before);
+        result
+    }
+}
+
+/// What is executed in the place of a file of Weft.
+struct Program {
+    path: CString,
+    arguments: Vec<*const c_char>,
+    is_script: bool,
+    /// Descriptor of a copy, or -1.
+    copy: c_int,
+    /// What `arguments` point to.
+    _texts: Vec<CString>,
+}
+
+/// # Safety
+/// A list of strings that ends with NULL.
+unsafe fn prepare(target: &Target, arguments: Strings) -> Outcome<Program> {
+    let (made, at) = target.at()?;
+    made.client.access(at.clone(), true, libc::X_OK as u32)?;
+    let file = made.client.open(at, &OpenOptions::new().read(true)).map_err(|error| match error.errno() {
+        libc::EISDIR => Errno(libc::EACCES),
+        _ => error.into(),
+    })?;
+    // SAFETY: as the caller promises.
+    let given = unsafe { list_of(arguments) };
+    let mut line = vec![0u8; LINE_BYTES_MAX];
+    let read = file.read_at(&mut line, 0)?;
+    line.truncate(read);
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno(libc::ENOEXEC));
+    if let Some(rest) = line.strip_prefix(b"#!") {
+        let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+        let words = rest[..end].trim_ascii();
+        let cut = words.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(words.len());
+        let (interpreter, option) = (&words[..cut], words[cut..].trim_ascii());
+        if interpreter.is_empty() {
+            return Err(Errno(libc::ENOEXEC));
+        }
+        let mut texts = vec![text(interpreter)?];
+        if !option.is_empty() {
+            texts.push(text(option)?);
+        }
+        texts.push(text(&target.shown())?);
+        let arguments = texts.iter().map(|text| text.as_ptr()).chain(given.into_iter().skip(1)).collect();
+        return Ok(Program { path: text(interpreter)?, arguments, is_script: true, copy: -1, _texts: texts });
+    }
+    if !line.starts_with(b"\x7fELF") {
+        return Err(Errno(libc::ENOEXEC));
+    }
+    let name = text(target.shown().rsplit(|byte| *byte == b'/').next().unwrap_or(b"weft"))?;
+    let copy =
+        system(libc::SYS_memfd_create, [address(name.as_ptr()), libc::MFD_CLOEXEC as usize, 0, 0, 0, 0])?;
+    let copy = super::descriptors::move_away(copy as c_int);
+    let (mut buffer, mut offset) = (vec![0u8; COPY_BYTES], 0);
+    loop {
+        let read = file.read_at(&mut buffer, offset)?;
+        if read == 0 {
+            break;
+        }
+        let place = buffer.as_ptr() as usize;
+        system(libc::SYS_pwrite64, [copy as usize, place, read, offset as usize, 0, 0])?;
+        offset += read as u64;
+    }
+    let path = text(format!("/proc/self/fd/{copy}").as_bytes())?;
+    Ok(Program { path, arguments: given, is_script: false, copy, _texts: Vec::new() })
+}
+
+/// Whether the search for a program may come by a directory of Weft.
+///
+/// # Safety
+/// The name ends with a zero.
+unsafe fn searches_weft(file: *const c_char) -> bool {
+    // SAFETY: as the caller promises.
+    let name = unsafe { CStr::from_ptr(file) }.to_bytes();
+    if name.contains(&b'/') {
+        return true;
+    }
+    if !mounts::has_prefix() {
+        return false;
+    }
+    let path = mounts::variable(c"PATH").map_or(&b""[..], CStr::to_bytes);
+    path.split(|byte| *byte == b':').any(|directory| match directory.first() {
+        Some(b'/') => mounts::all().any(|mount| directory.starts_with(&mount.prefix)),
+        _ => cwd::is_inside(),
+    })
+}
+
+/// Finds a program as `execvp` does.
+///
+/// # Safety
+/// The name ends with a zero.
+unsafe fn search(file: *const c_char) -> Outcome<CString> {
+    // SAFETY: as the caller promises.
+    let name = unsafe { CStr::from_ptr(file) };
+    if name.to_bytes().contains(&b'/') {
+        return Ok(name.to_owned());
+    }
+    let path = mounts::variable(c"PATH").map_or(&b"/bin:/usr/bin"[..], CStr::to_bytes);
+    for directory in path.split(|byte| *byte == b':') {
+        let directory = if directory.is_empty() { b"." } else { directory };
+        let candidate = [directory, b"/", name.to_bytes()].concat();
+        let candidate = CString::new(candidate).map_err(|_| Errno(libc::EINVAL))?;
+        let local = |_, path| {
+            let mode = libc::X_OK as usize;
+            let at = libc::AT_FDCWD as usize;
+            system(libc::SYS_faccessat, [at, address::<c_char>(path), mode, 0, 0, 0]).map_or(-1, |_| 0)
+        };
+        let weft = |target: &Target| -> Outcome<c_int> {
+            let (made, at) = target.at()?;
+            made.client.access(at, true, libc::X_OK as u32)?;
+            Ok(0)
+        };
+        let found = match crate::paths::resolve(libc::AT_FDCWD, candidate.to_bytes()) {
+            Place::Weft(target) => weft(&target).is_ok(),
+            Place::Elsewhere(other) => local(0, other.as_ptr()) == 0,
+            Place::Local => local(0, candidate.as_ptr()) == 0,
+        };
+        if found {
+            return Ok(candidate);
+        }
+    }
+    Err(Errno(libc::ENOENT))
+}

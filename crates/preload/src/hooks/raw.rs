@@ -1,0 +1,40 @@
+//! `syscall`: programs call numbers that libc has no name for, or had none when they were written.
+
+use std::ffi::{c_char, c_int, c_long, c_uint};
+
+use crate::guard::is_inside;
+use crate::real::hooks;
+
+use super::{attributes, copying, descriptors, directories, files, names, opening};
+
+hooks! {
+    fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+        if is_inside() {
+            return syscall::real(number, a, b, c, d, e, f);
+        }
+        let path = |argument: usize| argument as *const c_char;
+        match number {
+            libc::SYS_read => files::read(a as c_int, b as _, c) as c_long,
+            libc::SYS_write => files::write(a as c_int, b as _, c) as c_long,
+            libc::SYS_pread64 => files::pread(a as c_int, b as _, c, d as i64) as c_long,
+            libc::SYS_pwrite64 => files::pwrite(a as c_int, b as _, c, d as i64) as c_long,
+            libc::SYS_lseek => files::lseek(a as c_int, b as i64, c as c_int),
+            libc::SYS_close => descriptors::close(a as c_int).into(),
+            libc::SYS_openat => opening::openat(a as c_int, path(b), c as c_int, d as c_uint).into(),
+            libc::SYS_statx => attributes::statx(a as c_int, path(b), c as c_int, d as c_uint, e as _).into(),
+            libc::SYS_newfstatat => attributes::fstatat(a as c_int, path(b), c as _, d as c_int).into(),
+            libc::SYS_faccessat2 => attributes::faccessat(a as c_int, path(b), c as c_int, d as c_int).into(),
+            libc::SYS_renameat2 => names::renameat2(a as c_int, path(b), c as c_int, path(d), e as c_uint).into(),
+            libc::SYS_unlinkat => names::unlinkat(a as c_int, path(b), c as c_int).into(),
+            libc::SYS_mkdirat => names::mkdirat(a as c_int, path(b), c as libc::mode_t).into(),
+            libc::SYS_getdents64 => directories::getdents64(a as c_int, b as _, c) as c_long,
+            libc::SYS_copy_file_range => {
+                copying::copy_file_range(a as c_int, b as _, c as c_int, d as _, e, f as c_uint) as c_long
+            }
+            libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, c as c_int).into(),
+            libc::SYS_dup3 => descriptors::dup3(a as c_int, b as c_int, c as c_int).into(),
+            libc::SYS_fcntl => descriptors::fcntl(a as c_int, b as c_int, c).into(),
+            _ => syscall::real(number, a, b, c, d, e, f),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The current directory, and the true names of paths.
+
+use std::ffi::{c_char, c_int};
+
+use libc::size_t;
+use weft_wire::messages::FileKind;
+
+use crate::guard::{Errno, Outcome, enter};
+use crate::paths::{self, Place, Target, on_path};
+use crate::real::hooks;
+use crate::shared::Kind;
+use crate::{cwd, table};
+
+const HERE: c_int = libc::AT_FDCWD;
+
+hooks! {
+    fn chdir(path: *const c_char) -> c_int {
+        on_path(HERE, path, true, |_, path| left(chdir::real(path)), go)
+    }
+
+    fn fchdir(fd: c_int) -> c_int {
+        match table::find(fd) {
+            None => left(fchdir::real(fd)),
+            Some(open) if open.kind() != Kind::Directory => enter(|| Err(Errno(libc::ENOTDIR))),
+            Some(open) => enter(|| {
+                let path = paths::path_of_directory(open.mount, open.shared().ino, open.shared().texts().path)?;
+                match paths::in_mount(open.mount, path) {
+                    Place::Weft(target) => go(&target),
+                    _ => Err(Errno(libc::ENOENT)),
+                }
+            }),
+        }
+    }
+
+    fn getcwd(buffer: *mut c_char, room: size_t) -> *mut c_char {
+        if crate::guard::is_inside() || !cwd::is_inside() {
+            return getcwd::real(buffer, room);
+        }
+        enter(|| put(&cwd::shown().ok_or(Errno(libc::ENOENT))?, buffer, room, libc::ERANGE))
+    }
+
+    fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_t) -> *mut c_char {
+        if room > size { __getcwd_chk::real(buffer, room, size) } else { getcwd(buffer, room) }
+    }
+
+    fn get_current_dir_name() -> *mut c_char {
+        if cwd::is_inside() { getcwd(std::ptr::null_mut(), 0) } else { get_current_dir_name::real() }
+    }
+
+    fn getwd(buffer: *mut c_char) -> *mut c_char {
+        if cwd::is_inside() { getcwd(buffer, libc::PATH_MAX as size_t) } else { getwd::real(buffer) }
+    }
+
+    fn realpath(path: *const c_char, buffer: *mut c_char) -> *mut c_char {
+        on_path(HERE, path, true, |_, path| realpath::real(path, buffer), |target| {
+            true_name(target, buffer)
+        })
+    }
+
+    fn __realpath_chk(path: *const c_char, buffer: *mut c_char, size: size_t) -> *mut c_char {
+        if size < libc::PATH_MAX as size_t { __realpath_chk::real(path, buffer, size) } else { realpath(path, buffer) }
+    }
+
+    fn canonicalize_file_name(path: *const c_char) -> *mut c_char {
+        realpath(path, std::ptr::null_mut())
+    }
+}
+
+/// A change to a local directory.
+fn left(result: c_int) -> c_int {
+    if result == 0 && !crate::guard::is_inside() {
+        let _ = crate::guard::within(|| {
+            cwd::leave();
+            Ok(())
+        });
+    }
+    result
+}
+
+fn go(target: &Target) -> Outcome<c_int> {
+    let (made, at) = target.at()?;
+    if made.client.stat(at.clone(), true)?.kind != FileKind::Directory {
+        return Err(Errno(libc::ENOTDIR));
+    }
+    made.client.access(at, true, libc::X_OK as u32)?;
+    let path = paths::true_path(target)?;
+    cwd::enter(target.mount, if path == b"/" { Vec::new() } else { path })?;
+    Ok(0)
+}
+
+unsafe fn true_name(target: &Target, buffer: *mut c_char) -> Outcome<*mut c_char> {
+    let path = paths::true_path(target)?;
+    let path = if path == b"/" { &b""[..] } else { &path };
+    let whole = [&target.mount.prefix[..], path].concat();
+    // SAFETY: C's rules: NULL, or room for PATH_MAX bytes.
+    unsafe {
+        put(&whole, buffer, if buffer.is_null() { 0 } else { libc::PATH_MAX as size_t }, libc::ENAMETOOLONG)
+    }
+}
+
+/// Puts a string into the program's buffer, or into memory of libc's.
+unsafe fn put(text: &[u8], buffer: *mut c_char, room: size_t, too_long: c_int) -> Outcome<*mut c_char> {
+    let needed = text.len() + 1;
+    if room != 0 && room < needed {
+        return Err(Errno(too_long));
+    }
+    if !buffer.is_null() && room == 0 {
+        return Err(Errno(libc::EINVAL));
+    }
+    let place = match buffer.is_null() {
+        // SAFETY: no preconditions.
+        true => unsafe { libc::malloc(needed.max(room)) }.cast::<c_char>(),
+        false => buffer,
+    };
+    if place.is_null() {
+        return Err(Errno(libc::ENOMEM));
+    }
+    // SAFETY: there is room for the text and its end.
+    unsafe {
+        std::ptr::copy_nonoverlapping(text.as_ptr().cast(), place, text.len());
+        *place.add(text.len()) = 0;
+    }
+    Ok(place)
+}

@@ -1,0 +1,249 @@
+//! Where Weft begins in this process's names, and the connections behind it.
+//!
+//! ```text
+//!   WEFT_PREFIX=/weft=weft://node1:7400/          /weft/a/b   is /a/b of that cluster
+//!   WEFT_URL=weft://node1:7400/data               weft:/x     is /data/x
+//!                                                 weft://node2:7400/y  names its cluster itself
+//! ```
+//!
+//! Nothing is connected before it is needed. A forked child makes its own connections, with the map that its parent knew;
+//! what the parent's memory has of them is never touched, for one of its threads may have been using it.
+
+use std::ffi::{CStr, CString, c_char};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+
+use weft_client::{At, Client, ConnectOptions, Error, ErrorKind, Url, process_caller};
+use weft_wire::messages::ROOT_INO;
+
+use crate::guard::Outcome;
+use crate::memory::SpinLock;
+
+/// One way into a cluster. Lives for ever.
+pub(crate) struct Mount {
+    /// What paths of it begin with: `/weft`, or `weft://host:port`.
+    pub(crate) prefix: Vec<u8>,
+    url: Url,
+    made: AtomicPtr<Made>,
+    next: *const Mount,
+}
+
+// SAFETY: `next` is set before a mount is published and leads to another that lives for ever.
+unsafe impl Sync for Mount {}
+
+/// The connections of one process, for one user. Lives for ever.
+pub(crate) struct Made {
+    generation: u32,
+    user: (u32, u32),
+    /// The client.
+    pub(crate) client: Client,
+    /// Inode of the directory that the mount begins with.
+    pub(crate) root: u64,
+    /// `st_dev` of everything in it.
+    pub(crate) device: u64,
+}
+
+impl Made {
+    /// A path from the mount's root.
+    pub(crate) fn at<'a>(&self, path: &'a [u8]) -> At<'a> {
+        At::child(self.root, path)
+    }
+}
+
+static FIRST: AtomicPtr<Mount> = AtomicPtr::new(ptr::null_mut());
+/// Held while a mount is added, and over a fork.
+pub(crate) static ADDING: SpinLock<()> = SpinLock::new(());
+static READ: AtomicU8 = AtomicU8::new(NOT_READ);
+const NOT_READ: u8 = 0;
+const READING: u8 = 1;
+const DONE: u8 = 2;
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// How many forks lie between the first process and this one.
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+/// This process is a child from now on.
+pub(crate) fn forked() {
+    GENERATION.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A variable of the environment; `None` where it is empty.
+pub(crate) fn variable(name: &CStr) -> Option<&'static CStr> {
+    // SAFETY: the name ends with a zero; so does what is found.
+    let value = unsafe {
+        let value = libc::getenv(name.as_ptr());
+        (!value.is_null()).then(|| CStr::from_ptr(value))?
+    };
+    (!value.is_empty()).then_some(value)
+}
+
+/// Reads the environment, once.
+pub(crate) fn read_environment() {
+    if READ.load(Ordering::Acquire) == DONE {
+        return;
+    }
+    if READ.compare_exchange(NOT_READ, READING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        // Another thread is at it, or this one is and came here by a hook; at worst a path is taken for a local one.
+        return;
+    }
+    if let Some(text) = variable(c"WEFT_PREFIX") {
+        for entry in text.to_bytes().split(|byte| *byte == b';').rev() {
+            add_from_environment(entry);
+        }
+    }
+    READ.store(DONE, Ordering::Release);
+}
+
+fn add_from_environment(entry: &[u8]) {
+    let parsed = || {
+        let equals = entry.iter().position(|byte| *byte == b'=')?;
+        let (prefix, url) = (&entry[..equals], std::str::from_utf8(&entry[equals + 1..]).ok()?);
+        let prefix = crate::paths::normal(prefix.strip_prefix(b"/").map(|_| prefix)?);
+        (prefix != b"/").then_some((prefix, Url::parse(url).ok()?))
+    };
+    match parsed() {
+        Some((prefix, url)) => drop(add(prefix, url)),
+        None => tell(&format!(
+            "WEFT_PREFIX has `{}`; it must look like /weft=weft://HOST:PORT/",
+            String::from_utf8_lossy(entry)
+        )),
+    }
+}
+
+fn add(prefix: Vec<u8>, url: Url) -> &'static Mount {
+    ADDING.with(|()| {
+        if let Some(known) = all().find(|mount| mount.prefix == prefix && mount.url == url) {
+            return known;
+        }
+        let next = FIRST.load(Ordering::Acquire);
+        let mount = Box::new(Mount { prefix, url, made: AtomicPtr::new(ptr::null_mut()), next });
+        let mount = Box::leak(mount);
+        FIRST.store(mount, Ordering::Release);
+        mount
+    })
+}
+
+/// All of them.
+pub(crate) fn all() -> impl Iterator<Item = &'static Mount> {
+    let mut next: *const Mount = FIRST.load(Ordering::Acquire);
+    std::iter::from_fn(move || {
+        // SAFETY: null, or a mount, which lives for ever.
+        let mount = unsafe { next.as_ref() }?;
+        next = mount.next;
+        Some(mount)
+    })
+}
+
+/// Whether any path but a URL can be Weft's.
+pub(crate) fn has_prefix() -> bool {
+    read_environment();
+    !FIRST.load(Ordering::Acquire).is_null()
+}
+
+/// The mount that a descriptor of another process was opened in.
+pub(crate) fn of_descriptor(prefix: &[u8], url: &[u8]) -> Option<&'static Mount> {
+    read_environment();
+    let url = Url::parse(std::str::from_utf8(url).ok()?).ok()?;
+    Some(add(prefix.to_vec(), url))
+}
+
+/// The mount and the path in it of `weft://HOST:PORT/PATH` or `weft:/PATH`; `None` for what is neither.
+pub(crate) fn of_url(text: &[u8]) -> Option<(&'static Mount, Vec<u8>)> {
+    let rest = text.strip_prefix(b"weft:")?;
+    read_environment();
+    if rest.starts_with(b"//") {
+        let url = Url::parse(std::str::from_utf8(text).ok()?).ok()?;
+        let path = url.path().as_bytes().to_vec();
+        return Some((mount_of(&url), path));
+    }
+    let Some(base) = variable(c"WEFT_URL") else {
+        let first = all().next()?;
+        return Some((first, [b"/", rest].concat()));
+    };
+    let url = Url::parse(base.to_str().ok()?).ok()?;
+    let path = [url.path().as_bytes(), b"/", rest].concat();
+    Some((mount_of(&url), path))
+}
+
+/// The mount of a cluster's root.
+fn mount_of(url: &Url) -> &'static Mount {
+    let root = url.with_path("/");
+    let known = all().find(|mount| mount.url == root);
+    known.unwrap_or_else(|| add(format!("weft://{}", root.server()).into_bytes(), root))
+}
+
+impl Mount {
+    /// As text, for a descriptor's page.
+    pub(crate) fn url(&self) -> String {
+        self.url.to_string()
+    }
+
+    /// This process's connections, made now if there are none.
+    pub(crate) fn made(&'static self) -> Outcome<&'static Made> {
+        let before = self.made.load(Ordering::Acquire);
+        // SAFETY: null, or one that lives for ever.
+        let known = unsafe { before.as_ref() };
+        // SAFETY: no preconditions.
+        let user = unsafe { (libc::geteuid(), libc::getegid()) };
+        if let Some(made) = known
+            && made.generation == generation()
+            && made.user == user
+        {
+            return Ok(made);
+        }
+        let (client, root) = match known {
+            Some(made) if made.generation == generation() => {
+                (made.client.with_caller(process_caller()), made.root)
+            }
+            Some(parents) => {
+                let map = parents.client.map().clone();
+                (Client::connect_with_map(&self.url, ConnectOptions::default(), map)?, parents.root)
+            }
+            None => {
+                let client = Client::connect(&self.url, ConnectOptions::default())?;
+                let at_root = self.url.path().bytes().all(|byte| byte == b'/');
+                let root = if at_root { ROOT_INO } else { client.stat(self.url.path(), true)?.ino };
+                (client, root)
+            }
+        };
+        let cluster_id = client.map().cluster_id;
+        let device =
+            u64::from(u32::from_le_bytes([cluster_id[0], cluster_id[1], cluster_id[2], 0])) << 8 | 0xfe;
+        let fresh = Box::into_raw(Box::new(Made { generation: generation(), user, client, root, device }));
+        match self.made.compare_exchange(before, fresh, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: published, so it lives for ever.
+            Ok(_) => Ok(unsafe { &*fresh }),
+            Err(_) => {
+                // SAFETY: made above, and not published.
+                drop(unsafe { Box::from_raw(fresh) });
+                self.made()
+            }
+        }
+    }
+
+    /// This process's connections, if it has made any.
+    pub(crate) fn made_before(&self) -> Option<&'static Made> {
+        // SAFETY: null, or one that lives for ever.
+        let made = unsafe { self.made.load(Ordering::Acquire).as_ref() };
+        made.filter(|made| made.generation == generation())
+    }
+}
+
+/// Says on standard error why the cluster cannot be used, the first time.
+pub(crate) fn tell_once(error: &Error) {
+    let worth_telling =
+        matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Untrusted | ErrorKind::Configuration);
+    if worth_telling && !TOLD.swap(true, Ordering::Relaxed) {
+        tell(&error.to_string());
+    }
+}
+
+/// Says something on standard error, unless that is a file of ours.
+pub(crate) fn tell(text: &str) {
+    let line = CString::new(format!("weft: {text}\n")).unwrap_or_default();
+    let place = crate::guard::address::<c_char>(line.as_ptr());
+    let _ = crate::guard::system(libc::SYS_write, [2, place, line.as_bytes().len(), 0, 0, 0]);
+}

@@ -1,0 +1,203 @@
+//! What all descriptors of one open file share, in all processes that have them: a page in a memfd.
+//!
+//! ```text
+//!   process A   fd 3 ─┐                                 ┌──────────────────────────────┐
+//!               fd 7 ─┤ dup, fork, exec, SCM_RIGHTS     │ magic │ position │ flags │ … │
+//!   process B   fd 1 ─┴── O_PATH descriptor of ────────►│ inode │ pass, URL, path      │
+//!                                                       └──────────────────────────────┘
+//! ```
+//!
+//! The program's descriptor is opened with `O_PATH`: it is inherited, duplicated and closed by the kernel as any other, and every
+//! call that goes past this library (a static program, a raw system call) fails with `EBADF` instead of finding an empty
+//! file. A process that finds an `O_PATH` descriptor it does not know looks for the magic, and from then on has the file open.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use crate::guard::{Errno, Outcome, address, system};
+
+const NAME: &[u8] = b"weft\0";
+const LINK: &[u8] = b"/memfd:weft (deleted)";
+const MAGIC: [u8; 16] = *b"weft descriptor1";
+const PAGE_BYTES: usize = 16 << 10;
+const TEXT_BYTES: usize = PAGE_BYTES - 64;
+
+/// What is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    /// A file with contents.
+    File = 1,
+    /// A directory.
+    Directory = 2,
+    /// Anything, only to name it (`O_PATH`).
+    Path = 3,
+}
+
+/// The page.
+#[repr(C)]
+pub(crate) struct Shared {
+    magic: [u8; 16],
+    /// Where reads and writes go on; of a directory, the next entry's place.
+    pub(crate) position: AtomicU64,
+    /// As `F_GETFL` says them.
+    pub(crate) flags: AtomicU32,
+    kind: u32,
+    pub(crate) ino: u64,
+    lengths: [u32; 4],
+    text: [u8; TEXT_BYTES],
+}
+
+/// The texts in a page.
+pub(crate) struct Texts<'a> {
+    /// The right to the file, for `Client::adopt`; empty but for files.
+    pub(crate) pass: &'a [u8],
+    /// The cluster.
+    pub(crate) url: &'a [u8],
+    /// Where paths of it begin in this process.
+    pub(crate) prefix: &'a [u8],
+    /// Path in the file system at the time of opening, for `..` and `fchdir`.
+    pub(crate) path: &'a [u8],
+}
+
+impl Shared {
+    /// What is open.
+    pub(crate) fn kind(&self) -> Kind {
+        match self.kind {
+            1 => Kind::File,
+            2 => Kind::Directory,
+            _ => Kind::Path,
+        }
+    }
+
+    /// The texts.
+    pub(crate) fn texts(&self) -> Texts<'_> {
+        let mut rest = &self.text[..];
+        let mut next = |length: u32| {
+            let (text, after) = rest.split_at((length as usize).min(rest.len()));
+            rest = after;
+            text
+        };
+        let [pass, url, prefix, path] = self.lengths.map(&mut next);
+        Texts { pass, url, prefix, path }
+    }
+}
+
+/// Makes a page and a descriptor of it: the lowest that is free.
+pub(crate) fn create(
+    kind: Kind,
+    ino: u64,
+    flags: c_int,
+    close_on_exec: bool,
+    texts: &Texts<'_>,
+) -> Outcome<(c_int, NonNull<Shared>)> {
+    let all = [texts.pass, texts.url, texts.prefix, texts.path];
+    if all.iter().map(|text| text.len()).sum::<usize>() > TEXT_BYTES {
+        return Err(Errno(libc::ENAMETOOLONG));
+    }
+    let fd =
+        system(libc::SYS_memfd_create, [address(NAME.as_ptr()), libc::MFD_CLOEXEC as usize, 0, 0, 0, 0])?;
+    let fd = fd as c_int;
+    let made = fill(fd, kind, ino, flags, all).and_then(|page| Ok((seal_off(fd, close_on_exec)?, page)));
+    if made.is_err() {
+        close(fd);
+    }
+    made
+}
+
+fn fill(fd: c_int, kind: Kind, ino: u64, flags: c_int, texts: [&[u8]; 4]) -> Outcome<NonNull<Shared>> {
+    system(libc::SYS_ftruncate, [fd as usize, PAGE_BYTES, 0, 0, 0, 0])?;
+    let page = map(fd)?;
+    // SAFETY: a fresh mapping of this size, zeroed, that nobody else has.
+    let shared = unsafe { &mut *page.as_ptr() };
+    shared.magic = MAGIC;
+    shared.flags = AtomicU32::new(flags as u32);
+    (shared.kind, shared.ino) = (kind as u32, ino);
+    shared.lengths = texts.map(|text| text.len() as u32);
+    let mut at = 0;
+    for text in texts {
+        shared.text[at..at + text.len()].copy_from_slice(text);
+        at += text.len();
+    }
+    Ok(page)
+}
+
+/// Puts an `O_PATH` descriptor of the same memfd in its place.
+fn seal_off(fd: c_int, close_on_exec: bool) -> Outcome<c_int> {
+    let blind = open_link(fd, libc::O_PATH)?;
+    let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
+    let moved = system(libc::SYS_dup3, [blind as usize, fd as usize, flags as usize, 0, 0, 0]);
+    close(blind);
+    moved.map(|fd| fd as c_int)
+}
+
+fn map(fd: c_int) -> Outcome<NonNull<Shared>> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let arguments = [0, PAGE_BYTES, protection as usize, libc::MAP_SHARED as usize, fd as usize, 0];
+    let place = system(libc::SYS_mmap, arguments)?;
+    NonNull::new(place as *mut Shared).ok_or(Errno(libc::ENOMEM))
+}
+
+/// Ends a mapping.
+pub(crate) fn unmap(page: NonNull<Shared>) {
+    let _ = system(libc::SYS_munmap, [page.as_ptr() as usize, PAGE_BYTES, 0, 0, 0, 0]);
+}
+
+/// Closes a descriptor, whoever's.
+pub(crate) fn close(fd: c_int) {
+    let _ = system(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
+}
+
+/// `/proc/self/fd/FD` with a zero at its end.
+fn link_name(fd: c_int) -> [u8; 32] {
+    let mut name = [0u8; 32];
+    let start = b"/proc/self/fd/";
+    name[..start.len()].copy_from_slice(start);
+    let mut digits = [0u8; 10];
+    let (mut count, mut rest) = (0, fd as u32);
+    loop {
+        digits[count] = b'0' + (rest % 10) as u8;
+        (count, rest) = (count + 1, rest / 10);
+        if rest == 0 {
+            break;
+        }
+    }
+    for at in 0..count {
+        name[start.len() + at] = digits[count - 1 - at];
+    }
+    name
+}
+
+/// Opens what a descriptor leads to once more.
+pub(crate) fn open_link(fd: c_int, flags: c_int) -> Outcome<c_int> {
+    let (name, flags) = (link_name(fd), flags | libc::O_CLOEXEC);
+    let at = libc::AT_FDCWD as usize;
+    let opened = system(libc::SYS_openat, [at, address(name.as_ptr()), flags as usize, 0, 0, 0])?;
+    Ok(opened as c_int)
+}
+
+/// The page of a descriptor that this process has not looked at before; `None` for one that is not ours.
+pub(crate) fn recognize(fd: c_int) -> Option<NonNull<Shared>> {
+    let flags = system(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]).ok()?;
+    if flags as c_int & libc::O_PATH == 0 {
+        return None;
+    }
+    let (name, mut found) = (link_name(fd), [0u8; 64]);
+    let at = libc::AT_FDCWD as usize;
+    let place = found.as_mut_ptr() as usize;
+    let length = system(libc::SYS_readlinkat, [at, address(name.as_ptr()), place, found.len(), 0, 0]).ok()?;
+    if &found[..length] != LINK {
+        return None;
+    }
+    let reopened = open_link(fd, libc::O_RDWR).ok()?;
+    let page = map(reopened);
+    close(reopened);
+    let page = page.ok()?;
+    // SAFETY: a live mapping, that others may only change through atomics.
+    if unsafe { page.as_ref() }.magic == MAGIC {
+        return Some(page);
+    }
+    unmap(page);
+    None
+}

@@ -1,0 +1,287 @@
+//! Programs as they are under `weft run`: what they do in a file system of Weft is what they do in a directory of this machine.
+//!
+//! ```text
+//!   the same script ──► in a local directory      ──► what it printed ─┐
+//!                   └─► in /weft, by `weft run`   ──► what it printed ─┴─ equal
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use weft_tests::{Cluster, expect_success, preload_library, temporary_dir};
+
+/// `weft run` with the cluster at /weft.
+fn run(cluster: &Cluster, program: &[&str]) -> Command {
+    preload_library();
+    let mut command = cluster.command(&["run", "--url", cluster.url(), "--"]);
+    command.args(program).env("LC_ALL", "C").env("GIT_CONFIG_NOSYSTEM", "1");
+    command
+}
+
+/// Runs a bash script in a new directory of the cluster; what it printed.
+#[track_caller]
+fn sh_in_weft(cluster: &Cluster, dir: &str, script: &str) -> String {
+    let script = format!("mkdir -p /weft/{dir}; cd /weft/{dir}; {script}");
+    let output = run(cluster, &["bash", "-euo", "pipefail", "-c", &script]).output();
+    expect_success(&script, &output.expect("weft can be run"))
+}
+
+/// Runs a script in a local directory and in Weft; both must print the same.
+#[track_caller]
+fn same(cluster: &Cluster, dir: &str, script: &str) {
+    let local = temporary_dir();
+    let expected = weft_tests::sh_in(local.path(), script);
+    assert_eq!(sh_in_weft(cluster, dir, script), expected, "{script}");
+}
+
+fn output(mut command: Command) -> Output {
+    command.output().expect("weft can be run")
+}
+
+const MAKE_TREE: &str = r#"
+    mkdir -p src/deep/er
+    for n in $(seq 30); do echo "line $n" > src/f$n; done
+    seq 60000 > src/deep/big; ln -s ../f1 src/deep/link; chmod 600 src/f2
+    touch -d '2001-02-03 04:05:06.789' src/f3
+"#;
+
+#[test]
+fn bash_redirects_and_moves_about() {
+    let cluster = Cluster::start(2);
+    same(
+        &cluster,
+        "shell",
+        r#"
+        echo one > a; echo two >> a; cat a; cat < a; { read x; read y; echo "$y $x"; } < a
+        exec 3>b; echo three >&3; printf 'four\n' >&3; exec 3>&-; cat b
+        exec 4<>a; read -u 4 x; echo "$x"; (read -u 4 y; echo "$y"); exec 4>&-
+        mkdir -p d/e; cd d/e; echo deep > f; cd ../..; cat d/e/f; pwd | sed 's,.*/,,' | wc -l
+        (cd d; ls; cd e; ls -la | wc -l; cat ../../a); for f in *; do echo "$f"; done; echo d/*/f
+        cat <<< "here" > h; cat h; test -s h; test -d d; [[ a -ef a ]]; ls nothing 2> errors || true; wc -l < errors
+        set -o noclobber; (echo x > a) 2> /dev/null || echo kept; x=$(< b); echo "$x"
+        cat > c <<END
+text
+END
+        cat c | tee t | wc -c; cmp c t; (echo out; echo err >&2) > both 2>&1; sort both
+        "#,
+    );
+}
+
+#[test]
+fn the_usual_tools_do_what_they_do_anywhere() {
+    let cluster = Cluster::start(2);
+    let script = format!(
+        r#"{MAKE_TREE}
+        cp -a src copy; diff -r src copy; mv copy moved; ls -A moved | sort; rm -r moved
+        sort -r src/f* | uniq | wc -l; cat src/f* | md5sum; wc -c src/deep/big; cksum src/deep/big
+        du -s --apparent-size src | cut -f2; stat -c '%s %a %F %h' src/f2; readlink src/deep/link
+        realpath src/deep/link | sed 's/.*src/src/'; realpath -m nothing/there | sed 's/.*nothing/nothing/'
+        dd if=src/deep/big of=dd bs=7k status=none; cmp dd src/deep/big; truncate -s 100 dd; stat -c %s dd
+        split -n 3 src/deep/big part.; cat part.* | cmp - src/deep/big; rm part.*
+        csplit -s src/f1 1; cat xx01; tail -c 3 src/f4; tail -n 1 src/f9; head -n 1 src/f5; tac src/deep/big | tail -n 2
+        ln src/f1 hard; stat -c %h hard; ln -s f1 src/soft; cat src/soft; ln -sf f2 src/soft; cat src/soft
+        name=$(mktemp -p .); test -f "$name"; rm "$name"; name=$(mktemp -d -p .); rmdir "$name"
+        install -D -m 755 src/f1 in/st/all; stat -c %a in/st/all; shred -n 1 -u in/st/all
+        mkfifo fifo; test -p fifo; unlink fifo
+        touch -r src/f3 src/f7; stat -c '%.9Y' src/f7; chmod u=rw,go= src/f8; stat -c %a src/f8; chmod -R g+w src/deep
+        od -c src/f1; nl src/f1; cut -c 1-3 src/f1; paste src/f1 src/f2; comm src/f1 src/f2; join src/f1 src/f1
+        fold -w 3 src/f1; expand src/f1; fmt src/f1; pr -t src/f1; tr a-z A-Z < src/f1
+        sha256sum src/f* > sums; sha256sum -c --quiet sums; b2sum src/f1; base64 src/f1; sum src/f1; tsort <<< 'a b'
+        ls -1 src | sort -V | tail -n 2; ls -R src | wc -l; df . | wc -l; sync src/f1; sync; dir src/deep; vdir src | wc -l
+        pathchk src/f1; basename src/f1; dirname src/f1; timeout 9 cat src/f1
+        seq 5 | xargs -I N cp src/f1 xN; ls x?; shuf src/f1; numfmt 5; ptx src/f1 > /dev/null; cat src/f1 - < src/f2
+        rm -rf src/deep; test ! -e src/deep; rmdir --ignore-fail-on-non-empty src; mkdir -m 700 -p m/n; stat -c %a m/n
+        "#
+    );
+    same(&cluster, "tools", &script);
+}
+
+#[test]
+fn archives_and_searches_give_the_same_bytes() {
+    let cluster = Cluster::start(2);
+    let script = format!(
+        r#"{MAKE_TREE}
+        tar cf t.tar src; mkdir x; tar xf t.tar -C x; diff -r --no-dereference src x/src
+        tar czf t.tgz -C src .; tar tzf t.tgz | sort | sed -n 1,5p; gzip -k src/f1; zcat src/f1.gz
+        rsync -a --exclude '*.gz' src/ r/; rsync -a --checksum --delete r/ r2/; diff -r --no-dereference r r2; rsync -ai r/ r2/
+        echo changed >> r/f4; rsync -a --inplace r/ r2/; cmp r/f4 r2/f4
+        find src -name 'f1*' -size -2 | sort; find src -type l -printf '%p %l\n'; find src -newer src/f3 -type d | sort
+        find src -name 'f2?' -exec grep -H line {{}} + | sort; find r2 -delete; test ! -e r2
+        grep -rl 'line 7' src | sort; grep -c 9 src/deep/big; grep -rn --include='f*' 'line 1$' src
+        sed -i 's/line/LINE/' src/f5; cat src/f5; sed -n '2,3p' src/deep/big; awk '{{ sum += $1 }} END {{ print sum }}' src/deep/big
+        diff src/f1 src/f2 > p || true; patch -s src/f1 p; cmp src/f1 src/f2
+        "#
+    );
+    same(&cluster, "archives", &script);
+}
+
+#[test]
+fn git_clones_commits_and_collects() {
+    let cluster = Cluster::start(2);
+    let script = r#"
+        export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
+        export GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=n@n GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=n@n
+        git init -q -b main repo; cd repo
+        for i in 1 2 3 4; do seq $i 300 > f$i; git add f$i; git commit -qm "change $i"; done; cd ..
+        git clone -q repo clone; cd clone; git gc -q; git fsck --no-progress; git log --format='%h %s'
+        git status --short; echo x >> f1; git diff --stat; git commit -qam more; git push -q origin HEAD:other
+        git checkout -q -b side HEAD~2; git merge -q -m m main; git rev-parse HEAD; ls
+    "#;
+    same(&cluster, "git", script);
+}
+
+#[test]
+fn sqlite_keeps_its_database() {
+    let cluster = Cluster::start(2);
+    let script = r#"
+        sqlite3 db 'create table t(a,b); insert into t values(1,2),(3,4); create index i on t(a); select sum(b) from t'
+        for i in 1 2 3; do (sqlite3 -cmd '.timeout 60000' db "insert into t values($i,$i)") & done; wait
+        sqlite3 db 'select count(*) from t; pragma integrity_check; vacuum; pragma journal_mode=truncate; delete from t where a=1'
+        sqlite3 db 'pragma integrity_check'; ls db*
+    "#;
+    same(&cluster, "sqlite", script);
+}
+
+#[test]
+fn python_and_perl_run_on_it() {
+    let cluster = Cluster::start(2);
+    let script = r#"
+        python3 - <<'END'
+import glob, mmap, multiprocessing, os, pathlib, shutil, subprocess, tempfile
+os.makedirs('py/a/b')
+open('py/a/f', 'w').write('hello\n' * 1000)
+shutil.copy2('py/a/f', 'py/g'); shutil.copytree('py/a', 'py/c'); shutil.move('py/c', 'py/d')
+print(sorted(os.listdir('py')), os.path.getsize('py/g'), sum(len(f) for _, _, f in os.walk('py')))
+with open('py/g', 'r+b') as f:
+    with mmap.mmap(f.fileno(), 0) as m:
+        m[0:5] = b'HELLO'
+print(open('py/g').read(11))
+with open('py/g', 'rb') as f:
+    with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as m:
+        print(m[:5], m.find(b'hello'))
+print(subprocess.run(['head', '-c5', 'py/g'], capture_output=True).stdout, subprocess.check_output('wc -c < py/g', shell=True))
+with open('py/out', 'w') as f:
+    subprocess.run(['echo', 'to file'], stdout=f, check=True)
+print(open('py/out').read())
+def work(n):
+    open(f'py/w{n}', 'w').write(str(n) * 10)
+    return os.path.getsize(f'py/w{n}')
+with multiprocessing.Pool(3) as p:
+    print(p.map(work, range(8)))
+print(sorted(glob.glob('py/w*')), pathlib.Path('py/a').resolve().name)
+fd = os.open('py', os.O_RDONLY)
+print(sorted(os.listdir(fd))[:2], os.stat('g', dir_fd=fd).st_size)
+with tempfile.NamedTemporaryFile(dir='py') as t:
+    t.write(b'x'); t.flush(); print(os.path.getsize(t.name))
+shutil.make_archive('py/ar', 'gztar', 'py/a'); shutil.unpack_archive('py/ar.tar.gz', 'py/un'); print(sorted(os.listdir('py/un')))
+os.chdir('py'); print(os.path.basename(os.getcwd()), os.path.exists('g')); shutil.rmtree('../py/d')
+END
+        perl -e 'mkdir "p"; open(F, ">p/x") or die; print F "line $_\n" for 1..5; close F; open(F, "<p/x"); my @l = <F>;
+            print scalar(@l), $l[2]; close F; rename "p/x", "p/y"; opendir(D, "p"); print join(",", grep {!/^\./} readdir D), "\n";
+            open(F, "+<p/y"); seek F, 5, 0; print F "Z"; close F; open(F, "p/y"); print scalar <F>; print -s "p/y", "\n";
+            unlink "p/y"; rmdir "p" or die; print `ls`;'
+    "#;
+    same(&cluster, "languages", script);
+}
+
+#[test]
+fn a_project_is_compiled_and_run_in_it() {
+    let cluster = Cluster::start(2);
+    let script = r#"
+        echo 'int f(int);' > a.h; printf '#include "a.h"\nint f(int x) { return x * 2; }\n' > a.c
+        printf '#include <stdio.h>\n#include "a.h"\nint main(void) { FILE *o = fopen("made", "w"); fprintf(o, "%%d\\n", f(21)); return fclose(o); }\n' > m.c
+        printf 'm: m.o a.o\n\tgcc -o $@ $^\n%%.o: %%.c a.h\n\tgcc -g -O1 -c $<\nlib: a.o\n\tar rcs liba.a a.o\n' > Makefile
+        make -s -j2 m; ./m; cat made; make -s lib; ar t liba.a; gcc -shared -fPIC -o liba.so a.c; nm -D liba.so | grep -c ' f$'
+        strip m; rm made; "$PWD/m"; cat made; PATH="$PWD:$PATH"; rm made; m; cat made
+        printf '#!/bin/bash -e\necho script $# $1\n' > s.sh; chmod 755 s.sh; ./s.sh arg; find . -name s.sh -exec {} again \;
+    "#;
+    same(&cluster, "compiled", script);
+}
+
+#[test]
+fn vim_edits_in_a_terminal() {
+    let cluster = Cluster::start(1);
+    let script = r#"
+        printf 'one\ntwo\n' > text
+        TERM=xterm script -qec "vim -u NONE -i NONE -N text -c 'normal Goadded' -c '1s/one/first/' -c wq" /dev/null < /dev/null > /dev/null
+        cat text; ls -A
+    "#;
+    same(&cluster, "vim", script);
+}
+
+fn compile(source: &str, program: &Path, arguments: &[&str]) {
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-O1", "-Wall", "-o"]).arg(program);
+    gcc.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("preload").join(source)).args(arguments);
+    expect_success(source, &output(gcc));
+}
+
+#[test]
+fn descriptors_are_what_posix_has() {
+    let cluster = Cluster::start(2);
+    let program: PathBuf = cluster.scratch("programs").join("descriptors");
+    compile("descriptors.c", &program, &["-lpthread"]);
+    let program = program.to_str().expect("UTF-8");
+    cluster.weft(&["mkdir", &format!("{}d", cluster.url())]);
+    let said = expect_success("descriptors", &output(run(&cluster, &[program, "/weft/d"])));
+    assert_eq!(said, "all of it holds\n");
+    // The same by URLs, and by a link that leads into it.
+    let scratch = cluster.scratch("links");
+    std::os::unix::fs::symlink("/weft/d", scratch.join("in")).expect("a link");
+    let script = format!(
+        "cat {0}d/out weft:/d/out /dev/shm/../../weft/d/out {1}/in/out /weft/../weft//d/./out | sort | uniq -c | sort -n",
+        cluster.url(),
+        scratch.display()
+    );
+    let said = expect_success(&script, &output(run(&cluster, &["bash", "-c", &script])));
+    let words: Vec<_> = said.split_whitespace().collect();
+    assert_eq!(words.join(" "), "5 by a child 5 printed 7");
+}
+
+#[test]
+fn a_static_program_is_refused_and_finds_nothing() {
+    let cluster = Cluster::start(1);
+    let program = cluster.scratch("programs").join("static");
+    compile("static.c", &program, &["-static"]);
+    let program = program.to_str().expect("UTF-8");
+    let refused = output(run(&cluster, &[program, "/weft/x"]));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        refused.status.code() == Some(1) && said.contains("statically") && said.contains("weft mount"),
+        "{said}"
+    );
+    let script = format!(
+        "echo x > /weft/x; {program} /weft/x; {program} - < /weft/x; {program} - > /weft/x < /dev/null"
+    );
+    let said = expect_success(&script, &output(run(&cluster, &["bash", "-c", &script])));
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines, ["open: No such file or directory", "read: Bad file descriptor"]);
+}
+
+#[test]
+fn a_cluster_that_is_not_there_is_said_once() {
+    let cluster = Cluster::start(1);
+    let port = weft_tests::free_ports(1);
+    preload_library();
+    let mut command = cluster.command(&["run", "--url", &format!("weft://127.0.0.1:{port}/")]);
+    command.env("WEFT_KEY_FILE", cluster.key_file()).args(["--", "stat", "/weft/a", "/weft/b", "/"]);
+    let output = output(command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(said.matches("weft: ").count(), 1, "{said}");
+    assert_eq!(said.matches("No route to host").count(), 2, "{said}");
+}
+
+#[test]
+fn who_does_not_touch_it_connects_to_nothing() {
+    let cluster = Cluster::start(1);
+    preload_library();
+    let mut command = cluster.command(&["run", "--url", "weft://127.0.0.1:1/", "--", "bash", "-c"]);
+    command.arg("ls -l /proc/self/fd | wc -l; ls / | grep -c weft; grep -c socket: <(ls -l /proc/$$/fd)");
+    let said = String::from_utf8_lossy(&output(command).stdout).into_owned();
+    let mut plain = Command::new("bash");
+    plain.args([
+        "-c",
+        "ls -l /proc/self/fd | wc -l; ls / | grep -c weft; grep -c socket: <(ls -l /proc/$$/fd)",
+    ]);
+    assert_eq!(said, String::from_utf8_lossy(&output(plain).stdout));
+}
