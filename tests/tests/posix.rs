@@ -1,11 +1,18 @@
-//! The rules of POSIX for file systems, case by case (`tests/posix`): on file systems of this machine, which proves the cases.
+//! The rules of POSIX for file systems, case by case (`tests/posix`): on file systems of this machine, which proves the cases, and on
+//! the mount, but for exceptions that docs/semantics.md gives reasons for.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use weft_tests::{expect_success, target_dir, temporary_dir};
+use weft_tests::{Cluster, expect_success, target_dir, temporary_dir};
+
+/// What the mount does otherwise. Each is in docs/semantics.md.
+const ON_THE_MOUNT: &[(&str, &str)] = &[(
+    "read: reading moves the access time of a file read the first time after a change",
+    "access times are not kept: each read would be a change of the metadata",
+)];
 
 /// The program with the cases, in the profile of the running test.
 fn weft_posix() -> PathBuf {
@@ -66,4 +73,23 @@ fn the_cases_hold_on_the_disk() {
     let dir = tempfile::tempdir().expect("a directory on the disk");
     std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o755)).expect("it is ours");
     all_hold(dir.path(), &[], &not_offered(dir.path()));
+}
+
+#[test]
+fn the_cases_hold_on_the_mount() {
+    let cluster = Cluster::start(3);
+    let mount = cluster.mount();
+    all_hold(mount.path(), ON_THE_MOUNT, &[("acl", "servers decide by mode bits")]);
+}
+
+#[test]
+fn a_file_has_up_to_the_largest_offset() {
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount();
+    mount.sh(r#"
+        truncate -s 9223372036854775807 f; test $(stat -c %s f) = 9223372036854775807
+        printf end | dd of=f bs=1 seek=9223372036854775804 conv=notrunc status=none
+        test "$(tail -c 3 f)" = end; test $(stat -c %s f) = 9223372036854775807
+        test "$(dd if=f bs=1 skip=4611686018427387904 count=2 status=none | od -An -tx1)" = " 00 00"
+        "#);
 }

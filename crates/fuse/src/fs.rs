@@ -121,7 +121,7 @@ struct OpenFile {
     set_id: AtomicBool,
 }
 
-/// What is remembered of a regular file that the kernel knows.
+/// What is remembered of a file or directory that the kernel knows.
 #[derive(Default)]
 struct Note {
     /// Size and modification time last told to the kernel.
@@ -130,6 +130,8 @@ struct Note {
     pages: Option<(u64, Time)>,
     /// When this mount created it.
     created: Option<Instant>,
+    /// Of a directory: its attributes as last told, for who still has it open when it is removed.
+    directory: Option<Box<Attr>>,
 }
 
 /// A mounted Weft file system.
@@ -192,9 +194,16 @@ impl WeftFs {
 
     /// Attributes for the kernel; notes what it was told.
     fn tell(&self, mut attr: Attr) -> Told {
-        if attr.kind == FileKind::File {
-            self.notes.lock(&attr.ino).entry(attr.ino).or_default().told =
-                Some((attr.size, attr.mtime.clone()));
+        match attr.kind {
+            FileKind::File => {
+                self.notes.lock(&attr.ino).entry(attr.ino).or_default().told =
+                    Some((attr.size, attr.mtime.clone()));
+            }
+            FileKind::Directory => {
+                self.notes.lock(&attr.ino).entry(attr.ino).or_default().directory =
+                    Some(Box::new(attr.clone()));
+            }
+            _ => {}
         }
         let blocks = self.blocks.of(self.callers.root(), &attr);
         attr.ino = self.node(attr.ino);
@@ -245,7 +254,17 @@ impl WeftFs {
     pub(crate) fn getattr(&self, who: Requester, node: u64) -> Outcome<Told> {
         let ino = self.ino(node);
         self.report_writes(ino)?;
-        Ok(self.tell(self.callers.client(who).getattr(ino)?))
+        match self.callers.client(who).getattr(ino).map_err(Errno::from) {
+            Ok(attr) => Ok(self.tell(attr)),
+            Err(errno) => self.removed_directory(ino).filter(|_| errno.0 == libc::ESTALE).ok_or(errno),
+        }
+    }
+
+    /// A directory that is in use here, as working directory or open, while the servers have it no more: as it was last, with
+    /// no links.
+    fn removed_directory(&self, ino: u64) -> Option<Told> {
+        let last = self.notes.lock(&ino).get(&ino)?.directory.clone()?;
+        Some(self.tell(Attr { nlink: 0, size: 0, ..*last }))
     }
 
     pub(crate) fn setattr(
@@ -593,17 +612,20 @@ impl WeftFs {
 
 /// Directories.
 impl WeftFs {
-    pub(crate) fn open_directory(&self, node: u64) -> u64 {
+    /// Whether an open directory may be listed is decided here; nobody asks later.
+    pub(crate) fn open_directory(&self, who: Requester, node: u64) -> Outcome<u64> {
+        if who.uid != 0 {
+            self.callers.client(who).access(At::ino(self.ino(node)), false, libc::R_OK as u32)?;
+        }
         let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
         let stream = Arc::new(Mutex::new(DirStream::new(self.ino(node))));
         self.directories.lock(&handle).insert(handle, stream);
-        handle
+        Ok(handle)
     }
 
     /// Passes entries from `position` on to `emit`, until it says that it is full (and did not take the last one).
     pub(crate) fn read_directory(
         &self,
-        who: Requester,
         handle: u64,
         position: u64,
         with_attrs: bool,
@@ -611,12 +633,12 @@ impl WeftFs {
     ) -> Outcome<()> {
         let stream = self.directories.lock(&handle).get(&handle).cloned().ok_or(Errno(libc::EBADF))?;
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = self.callers.client(who);
-        stream.seek(&client, position, with_attrs, self.behaviour.attr_timeout)?;
+        let client = self.callers.root();
+        stream.seek(client, position, with_attrs, self.behaviour.attr_timeout)?;
         let valid = self.behaviour.attr_timeout.saturating_sub(stream.age());
         stream.emit(|mut item| {
             if let Some(attr) = item.attr {
-                let told = self.with_own_writes(&client, attr.clone()).map(|attr| self.tell(attr));
+                let told = self.with_own_writes(client, attr.clone()).map(|attr| self.tell(attr));
                 let told = told.map(|told| Told { attr_valid: valid, entry_valid: valid, ..told });
                 item.told = told.ok();
             }
@@ -687,9 +709,11 @@ impl WeftFs {
 
 fn open_options(flags: i32) -> OpenOptions {
     let access = flags & libc::O_ACCMODE;
+    // Linux lets also a file be truncated that is opened for reading only; it takes the permission to write.
+    let truncates = flags & libc::O_TRUNC != 0;
     OpenOptions::new()
         .read(access != libc::O_WRONLY)
-        .write(access != libc::O_RDONLY)
-        .truncate(flags & libc::O_TRUNC != 0)
+        .write(access != libc::O_RDONLY || truncates)
+        .truncate(truncates)
         .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
 }

@@ -26,6 +26,8 @@ pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Unit of counting space.
 const STATFS_BLOCK_BYTES: u64 = 4096;
+/// Files that can still be made, as told: the number has no bound but space.
+const FILES_FREE: u64 = u32::MAX as u64;
 /// What programs are told to read and write at a time.
 const PREFERRED_IO_BYTES: u32 = 128 << 10;
 
@@ -375,13 +377,16 @@ impl Filesystem for FuserAdapter {
         reply_empty(reply, self.fs.fsync(handle.0));
     }
 
-    fn opendir(&self, _request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(self.fs.open_directory(ino.0)), FopenFlags::empty());
+    fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        match self.fs.open_directory(requester(request), ino.0) {
+            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Err(errno) => reply.error(errno.into()),
+        }
     }
 
     fn readdir(
         &self,
-        request: &Request,
+        _request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -390,7 +395,7 @@ impl Filesystem for FuserAdapter {
         let emit = |item: DirItem<'_>| {
             reply.add(INodeNo(item.node), item.position, file_type(item.kind), OsStr::from_bytes(item.name))
         };
-        match self.fs.read_directory(requester(request), handle.0, offset, false, emit) {
+        match self.fs.read_directory(handle.0, offset, false, emit) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno.into()),
         }
@@ -398,7 +403,7 @@ impl Filesystem for FuserAdapter {
 
     fn readdirplus(
         &self,
-        request: &Request,
+        _request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -418,7 +423,7 @@ impl Filesystem for FuserAdapter {
                 }
             }
         };
-        match self.fs.read_directory(requester(request), handle.0, offset, true, emit) {
+        match self.fs.read_directory(handle.0, offset, true, emit) {
             Ok(()) => reply.ok(),
             Err(errno) => reply.error(errno.into()),
         }
@@ -453,8 +458,8 @@ impl Filesystem for FuserAdapter {
                 space.space_bytes / STATFS_BLOCK_BYTES,
                 space.free_bytes / STATFS_BLOCK_BYTES,
                 space.available_bytes / STATFS_BLOCK_BYTES,
-                space.files,
-                u64::from(u32::MAX),
+                space.files + FILES_FREE,
+                FILES_FREE,
                 STATFS_BLOCK_BYTES as u32,
                 NAME_BYTES_MAX as u32,
                 STATFS_BLOCK_BYTES as u32,

@@ -201,6 +201,14 @@ impl Inode {
         self.kind == Kind::Directory
     }
 
+    /// Takes away set-user-id, and set-group-id where the group may execute: without that the bit means mandatory locking.
+    pub fn drop_set_id(&mut self) {
+        self.mode &= !SET_UID;
+        if self.mode & 0o010 != 0 {
+            self.mode &= !SET_GID;
+        }
+    }
+
     /// Whether data files may exist for it on the I/O servers.
     pub fn may_have_data(&self) -> bool {
         self.kind == Kind::File && (self.ever_written || self.dirty_size)

@@ -2,7 +2,7 @@
 
 use crate::MetaError;
 use crate::engine::Engine;
-use crate::inode::{Attr, Caller, Inode, MODE_MASK, SET_GID, SET_UID, Timestamp};
+use crate::inode::{Attr, Caller, Inode, MODE_MASK, SET_GID, Timestamp};
 use crate::namespace::Op;
 use crate::permission::{EXECUTE, READ, WRITE, allows, require};
 use crate::walk::{At, Follow};
@@ -94,10 +94,7 @@ fn change_owner(caller: &Caller, inode: &mut Inode, change: &SetAttr) -> Result<
     inode.uid = change.uid.unwrap_or(inode.uid);
     inode.gid = change.gid.unwrap_or(inode.gid);
     if !inode.is_dir() {
-        inode.mode &= !SET_UID;
-        if inode.mode & 0o010 != 0 {
-            inode.mode &= !SET_GID;
-        }
+        inode.drop_set_id();
     }
     Ok(())
 }

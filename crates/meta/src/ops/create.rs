@@ -153,8 +153,11 @@ impl<E: Engine> Op<'_, E> {
             self.hold(inode.ino, session, Hold::Read);
         }
         // The truncation comes first: its judgement of other writers must not see the new one.
-        let truncation =
-            if flags.truncate { Some(self.start_truncation(now, session, &mut inode, 0)) } else { None };
+        let truncation = if flags.truncate {
+            Some(self.start_truncation(caller, now, session, &mut inode, 0))
+        } else {
+            None
+        };
         if flags.write {
             self.add_writer(session, &mut inode, truncation.is_some());
         }

@@ -261,20 +261,24 @@ impl<E: Engine> Op<'_, E> {
                 Kind::File => require(caller, &inode, WRITE)?,
                 _ => return Err(MetaError::Invalid("only files have a size")),
             }
-            let truncation = op.start_truncation(now, session, &mut inode, size);
+            let truncation = op.start_truncation(caller, now, session, &mut inode, size);
             op.put_inode(inode);
             Ok(truncation)
         })
     }
 
-    /// Stages the begin of a truncation on `inode`, which the caller stages afterwards.
+    /// Stages the begin of a truncation on `inode`, which the caller stages afterwards. Set-id bits fall unless root does it.
     pub(crate) fn start_truncation(
         &mut self,
+        caller: &Caller,
         now: Timestamp,
         session: SessionId,
         inode: &mut Inode,
         size: u64,
     ) -> Truncation {
+        if !caller.is_root() {
+            inode.drop_set_id();
+        }
         let nothing_to_cut = size == inode.size || size == 0 && !inode.ever_written;
         let data_work = inode.dirty_size || !nothing_to_cut;
         if data_work {

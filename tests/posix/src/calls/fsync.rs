@@ -38,6 +38,9 @@ pub fn define(table: &mut Table) {
     }
     for kind in [Kind::Fifo, Kind::Char] {
         table.case(format!("fsync fails with EINVAL for a {kind:?}"), move || {
+            if kind == Kind::Char && ok(statvfs(".")).f_flag & libc::ST_NODEV != 0 {
+                return;
+            }
             make(kind, "x");
             let fd = ok(open("x", libc::O_RDWR | libc::O_NONBLOCK));
             err(fsync(&fd), libc::EINVAL);
