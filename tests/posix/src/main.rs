@@ -9,6 +9,8 @@
 //!        └──► report    "ok mkdir: …" / "not ok mkdir: …: text", a summary, exit code
 //! ```
 //!
+//! Four processes share the cases.
+//!
 //! Cases say what must hold in terms of system calls and errno, and know nothing of the file system below. They run as root and
 //! become other users where a rule is about them. What a file system cannot do is named on the command line with its
 //! reason (`--except NAME=REASON`): such a case must fail, so that the list does not outlive its reasons. What a kernel may lack

@@ -11,6 +11,16 @@ use std::process::ExitCode;
 /// A case that takes longer hangs.
 const CASE_SECONDS_MAX: u32 = 120;
 
+/// Processes that run cases side by side: most of the time of a case is waiting, for disks, servers or the clock.
+const WORKERS: usize = 4;
+
+/// What came of one case.
+enum Outcome {
+    Passed,
+    Failed(String),
+    Excepted(String),
+}
+
 /// Runs all cases whose names contain `filter`. Fails where a case fails that is no exception, or one passes that is.
 pub fn run(
     table: &Table,
@@ -19,33 +29,48 @@ pub fn run(
     exceptions: &[(String, String)],
     verbose: bool,
 ) -> ExitCode {
+    let work = |worker: usize, mut writer: File| {
+        let share = table.cases.iter().enumerate().skip(worker).step_by(WORKERS);
+        for (number, case) in share.filter(|(_, case)| case.name.contains(filter)) {
+            let text = match judge(case, &dir.join(format!("case-{number}")), exceptions) {
+                Outcome::Passed => format!("ok {}", case.name),
+                Outcome::Failed(text) => format!("not ok {}: {}", case.name, text.trim().replace('\n', " ")),
+                Outcome::Excepted(reason) => format!("except {}: {reason}", case.name),
+            };
+            writeln!(writer, "{text}").expect("the parent reads");
+        }
+    };
+    let workers: Vec<_> = (0..WORKERS).map(|worker| in_child(|writer| work(worker, writer))).collect();
     let (mut passed, mut failed, mut excepted) = (0, 0, 0);
-    for (number, case) in table.cases.iter().enumerate().filter(|(_, case)| case.name.contains(filter)) {
-        let name = &case.name;
-        let exception = exceptions.iter().find(|(excepted, _)| excepted == name);
-        match (run_case(case, &dir.join(format!("case-{number}"))), exception) {
-            (Ok(()), None) => {
-                passed += 1;
-                if verbose {
-                    println!("ok {name}");
-                }
+    for worker in workers {
+        let (text, end) = worker.wait();
+        for line in text.lines() {
+            match line.split(' ').next() {
+                Some("ok") => passed += 1,
+                Some("except") => excepted += 1,
+                _ => failed += 1,
             }
-            (Err(text), None) => {
-                failed += 1;
-                println!("not ok {name}: {}", text.trim().replace('\n', " "));
+            if verbose || !line.starts_with("ok ") {
+                println!("{line}");
             }
-            (Err(_), Some((_, reason))) => {
-                excepted += 1;
-                println!("except {name}: {reason}");
-            }
-            (Ok(()), Some(_)) => {
-                failed += 1;
-                println!("not ok {name}: passes, but is listed as an exception");
-            }
+        }
+        if let Err(end) = end {
+            failed += 1;
+            println!("not ok: a worker {end}");
         }
     }
     println!("{passed} passed, {failed} failed, {excepted} exceptions");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn judge(case: &Case, dir: &Path, exceptions: &[(String, String)]) -> Outcome {
+    let exception = exceptions.iter().find(|(excepted, _)| *excepted == case.name);
+    match (run_case(case, dir), exception) {
+        (Ok(()), None) => Outcome::Passed,
+        (Err(text), None) => Outcome::Failed(text),
+        (Err(_), Some((_, reason))) => Outcome::Excepted(reason.clone()),
+        (Ok(()), Some(_)) => Outcome::Failed("passes, but is listed as an exception".into()),
+    }
 }
 
 fn run_case(case: &Case, dir: &Path) -> Result<(), String> {
@@ -53,39 +78,56 @@ fn run_case(case: &Case, dir: &Path) -> Result<(), String> {
     std::fs::create_dir(dir).map_err(|error| told("cannot make", error))?;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777))
         .map_err(|error| told("cannot open up", error))?;
-    let outcome = in_child(case, dir);
+    let (text, end) = in_child(|writer| run_here(case, dir, writer)).wait();
+    let outcome = end.map_err(|end| if text.is_empty() { end } else { text });
     std::fs::remove_dir_all(dir).map_err(|error| told("cannot remove", error))?;
     outcome
 }
 
-/// The text of the panic, if the child ends otherwise than with 0.
-fn in_child(case: &Case, dir: &Path) -> Result<(), String> {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for two descriptors, which then belong to the files made of them. This process has one thread,
-    // so its child may do anything.
-    let (mut reader, writer, child) = unsafe {
-        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
-        (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]), libc::fork())
-    };
-    if child == 0 {
-        drop(reader);
-        be_child(case, dir, writer);
-    }
-    assert!(child > 0, "a child process: {}", std::io::Error::last_os_error());
-    drop(writer);
-    let mut text = Vec::new();
-    let _ = reader.read_to_end(&mut text);
-    let mut status = 0;
-    // SAFETY: waits for the child that was just made.
-    unsafe { libc::waitpid(child, &mut status, 0) };
-    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
-        (true, 0) => Ok(()),
-        (true, _) => Err(String::from_utf8_lossy(&text).into_owned()),
-        (false, _) => Err(format!("ended by signal {}", libc::WTERMSIG(status))),
+/// A process that runs a part of this program, and what it says.
+struct Part {
+    pid: i32,
+    reader: File,
+}
+
+impl Part {
+    /// All it says, and how it ended if not well.
+    fn wait(mut self) -> (String, Result<(), String>) {
+        let mut text = Vec::new();
+        let _ = self.reader.read_to_end(&mut text);
+        let mut status = 0;
+        // SAFETY: waits for a child of this process.
+        unsafe { libc::waitpid(self.pid, &mut status, 0) };
+        let end = match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+            (true, 0) => Ok(()),
+            (true, code) => Err(format!("ended with {code}")),
+            (false, _) => Err(format!("ended by signal {}", libc::WTERMSIG(status))),
+        };
+        (String::from_utf8_lossy(&text).into_owned(), end)
     }
 }
 
-fn be_child(case: &Case, dir: &Path, writer: File) -> ! {
+/// Runs `action` in a process of its own, with the end of a pipe that [`Part::wait`] reads.
+fn in_child(action: impl FnOnce(File)) -> Part {
+    let mut ends = [0; 2];
+    // SAFETY: the array has room for two descriptors, which then belong to the files made of them. This process has one thread,
+    // so its child may do anything.
+    let (reader, writer, pid) = unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
+        (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1]), libc::fork())
+    };
+    if pid == 0 {
+        drop(reader);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| action(writer)));
+        // SAFETY: ends the process at once; nothing of the parent's is flushed twice.
+        unsafe { libc::_exit(i32::from(outcome.is_err())) }
+    }
+    assert!(pid > 0, "a child process: {}", std::io::Error::last_os_error());
+    Part { pid, reader }
+}
+
+/// Runs a case in this process, which has no other use; panics where the rule does not hold, and says why.
+fn run_here(case: &Case, dir: &Path, writer: File) {
     // SAFETY: neither call has preconditions.
     unsafe {
         libc::alarm(CASE_SECONDS_MAX);
@@ -98,10 +140,6 @@ fn be_child(case: &Case, dir: &Path, writer: File) -> ! {
         let line = panic.location().map(|at| format!(" ({}:{})", at.file(), at.line())).unwrap_or_default();
         let _ = writeln!(&writer, "{text}{line}");
     }));
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        std::env::set_current_dir(dir).expect("the case's directory");
-        (case.run)();
-    }));
-    // SAFETY: ends the process at once; nothing of the parent's is flushed twice.
-    unsafe { libc::_exit(i32::from(outcome.is_err())) }
+    std::env::set_current_dir(dir).expect("the case's directory");
+    (case.run)();
 }
