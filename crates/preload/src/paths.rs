@@ -141,7 +141,7 @@ pub(crate) fn absolute(path: &[u8]) -> Place {
 /// Where a path leads from a directory's descriptor.
 pub(crate) fn resolve(dirfd: c_int, path: &[u8]) -> Place {
     if path.first() == Some(&b'/') {
-        return absolute(path);
+        return by_descriptor(path).unwrap_or_else(|| absolute(path));
     }
     if path.starts_with(b"weft:")
         && let Some((mount, full)) = mounts::of_url(path)
@@ -156,13 +156,34 @@ pub(crate) fn resolve(dirfd: c_int, path: &[u8]) -> Place {
             None => Place::Local,
         };
     }
-    let Some(open) = table::find(dirfd) else { return Place::Local };
+    let Some(open) = table::find_named(dirfd) else { return Place::Local };
     let shared = open.shared();
     let full = [shared.texts().path, b"/", path].concat();
     if has_dots(path) {
         return in_mount(open.mount, full);
     }
     Place::Weft(Target { mount: open.mount, dir: shared.ino, path: path.to_vec(), full })
+}
+
+/// The descriptor that a path names, as `/dev/stdin` does.
+fn descriptor_of(path: &[u8]) -> Option<c_int> {
+    match path {
+        b"/dev/stdin" => Some(0),
+        b"/dev/stdout" => Some(1),
+        b"/dev/stderr" => Some(2),
+        _ => {
+            let digits = path.strip_prefix(b"/dev/fd/").or_else(|| path.strip_prefix(b"/proc/self/fd/"))?;
+            std::str::from_utf8(digits).ok()?.parse().ok()
+        }
+    }
+}
+
+/// What is open there, if it is Weft's: the file itself, not the memory behind the descriptor.
+fn by_descriptor(path: &[u8]) -> Option<Place> {
+    let open = table::find_named(descriptor_of(path)?)?;
+    let shared = open.shared();
+    let full = shared.texts().path.to_vec();
+    Some(Place::Weft(Target { mount: open.mount, dir: shared.ino, path: Vec::new(), full }))
 }
 
 /// `../weft/x` from a local directory.
@@ -184,6 +205,10 @@ pub(crate) unsafe fn on_path<T: Returned + PartialEq>(
 ) -> T {
     // SAFETY: as the caller promises.
     let Some(mut place) = (unsafe { place_of(dirfd, path) }) else { return local(dirfd, path) };
+    // SAFETY: as the caller promises.
+    if !follow && descriptor_of(unsafe { CStr::from_ptr(path) }.to_bytes()).is_some() {
+        return local(dirfd, path);
+    }
     for _ in 0..LINKS_MAX {
         match &place {
             Place::Local => {
@@ -397,6 +422,14 @@ mod tests {
         assert!(!leaves(b"/a/../b") && !leaves(b"") && !leaves(b"/a/b/../.."));
         assert!(leaves(b"/..") && leaves(b"/a/../../b") && leaves(b"../x/y/z"));
         assert!(has_dots(b"a/..") && !has_dots(b"a/..b/..."));
+    }
+
+    #[test]
+    fn descriptors_have_names() {
+        assert_eq!(descriptor_of(b"/dev/stdin"), Some(0));
+        assert_eq!(descriptor_of(b"/proc/self/fd/17"), Some(17));
+        assert_eq!(descriptor_of(b"/dev/fd/x"), None);
+        assert_eq!(descriptor_of(b"/dev/null"), None);
     }
 
     #[test]

@@ -119,6 +119,14 @@ pub(crate) fn find(fd: c_int) -> Option<Use> {
     }
 }
 
+/// The same for a descriptor that the program named, asked from inside.
+pub(crate) fn find_named(fd: c_int) -> Option<Use> {
+    find(fd).or_else(|| {
+        let unknown = slot(fd).is_some_and(|slot| slot.load(Ordering::Acquire) == UNKNOWN);
+        if unknown { find_out(fd) } else { None }
+    })
+}
+
 fn take(fd: c_int) -> Option<Use> {
     let slot = slot(fd)?;
     loop {
