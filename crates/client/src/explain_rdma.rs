@@ -3,7 +3,8 @@
 //! ```text
 //!   memory in pieces ─► pages ─► groups by T = a·pages + b          registrations, and what they cost the first time
 //!   shares of servers ─► bytes, pieces ─► mechanism                 and for what servers write and read themselves:
-//!                                └─► one work request for each piece, in units of 1 MiB
+//!                                └─► one work request for each piece, in units of 1 MiB; for what this side moves into and
+//!                                    out of lent units, one for as many pieces as the adapter gathers
 //! ```
 //!
 //! It is worked out by the functions that requests go through, with the costs of this host's adapter where one is in use, and with
@@ -13,8 +14,8 @@ use std::sync::Arc;
 
 use weft_layout::{Extent, Regions};
 use weft_transport::LinkKind;
-use weft_transport::Mechanism;
 use weft_transport::registration::{self, PageRange, RegistrationCost};
+use weft_transport::{Mechanism, lent_work_requests};
 use weft_wire::limits::{SHARE_BYTES_MAX, UNIT_BYTES_MAX};
 
 use crate::access::Method;
@@ -30,6 +31,8 @@ use crate::{AccessOptions, Result, runs};
 const UNIT_BYTES: u64 = UNIT_BYTES_MAX as u64;
 /// Longest pieces of one registration, where no adapter says otherwise.
 const REGISTRATION_BYTES_MAX: u64 = 1 << 40;
+/// Pieces of one work request, where no adapter says otherwise.
+const WORK_PIECES_MAX: usize = 30;
 
 /// What a request takes over RDMA on this side.
 #[derive(Debug, Clone, PartialEq)]
@@ -67,15 +70,17 @@ pub struct RdmaServerPlan {
     pub inline: u64,
     /// … through Fast RDMA buffers, …
     pub fast: u64,
-    /// … and by RDMA of the server.
+    /// … by RDMA of the server, …
     pub remote: u64,
+    /// … and by RDMA of this side, into and out of memory that the server lends.
+    pub lent: u64,
     /// Of them, those that are packed into one piece first.
     pub packed: u64,
     /// Bytes of data.
     pub bytes: u64,
     /// Pieces of memory.
     pub pieces: u64,
-    /// RDMA Writes or Reads of the server, and writes into its Fast RDMA buffers.
+    /// RDMA Writes or Reads of the server, or of this side on lent memory, and writes into the server's Fast RDMA buffers.
     pub work_requests: u64,
 }
 
@@ -148,6 +153,8 @@ impl Request<'_> {
             LinkKind::Verbs { device: String::new(), link_layer: String::new(), registration: String::new() };
         let reach = Reach::over(&kind, SHARE_BYTES_MAX, Some(options));
         let access = AccessOptions { method: Method::List, ..open.access() };
+        let rdma = open.inner.rdma.as_ref();
+        let pieces_max = rdma.and_then(|rdma| rdma.pieces_max(self.write)).unwrap_or(WORK_PIECES_MAX);
         let capability = open.held.capability();
         // A read, also where a write is meant: nothing is gathered into buffers then.
         let common =
@@ -166,7 +173,7 @@ impl Request<'_> {
                         plans.len() - 1
                     }
                 };
-                plans[at].add(share, options, self.write);
+                plans[at].add(share, options, self.write, pieces_max);
             }
         }
         plans.sort_by_key(|plan| plan.slot);
@@ -176,16 +183,29 @@ impl Request<'_> {
 
 impl RdmaServerPlan {
     fn new(server: String, slot: u16) -> RdmaServerPlan {
-        let [requests, inline, fast, remote, packed, bytes, pieces, work_requests] = [0; 8];
-        RdmaServerPlan { server, slot, requests, inline, fast, remote, packed, bytes, pieces, work_requests }
+        let [requests, inline, fast, remote, lent, packed, bytes, pieces, work_requests] = [0; 9];
+        RdmaServerPlan {
+            server,
+            slot,
+            requests,
+            inline,
+            fast,
+            remote,
+            lent,
+            packed,
+            bytes,
+            pieces,
+            work_requests,
+        }
     }
 
-    fn add(&mut self, share: &Share, options: &RdmaOptions, write: bool) {
+    fn add(&mut self, share: &Share, options: &RdmaOptions, write: bool, pieces_max: usize) {
         self.requests += 1;
         self.bytes += share.bytes;
-        self.pieces += runs::piece_count(share.runs());
+        let pieces = runs::piece_count(share.runs());
+        self.pieces += pieces;
         self.packed += u64::from(share.is_packed());
-        match options.mechanism_for(share.bytes, write) {
+        match options.mechanism_for(share.bytes, if share.is_packed() { 1 } else { pieces }, write) {
             Mechanism::Inline => self.inline += 1,
             Mechanism::Fast => {
                 self.fast += 1;
@@ -193,22 +213,26 @@ impl RdmaServerPlan {
             }
             Mechanism::Remote => {
                 self.remote += 1;
-                self.work_requests += remote_work(share);
+                self.work_requests += work(share, |pieces| pieces.len() as u64);
+            }
+            Mechanism::Lend => {
+                self.lent += 1;
+                self.work_requests += work(share, |pieces| lent_work_requests(pieces, pieces_max));
             }
         }
     }
 }
 
-/// Work requests for the data of a share that a server writes or reads in units.
-fn remote_work(share: &Share) -> u64 {
-    if share.is_packed() {
-        return share.bytes.div_ceil(UNIT_BYTES);
-    }
+/// Work requests for the data of a share that is moved in units, by those of a unit for the lengths of its pieces.
+fn work(share: &Share, of_unit: impl Fn(&[u64]) -> u64) -> u64 {
     let units = (0..share.bytes).step_by(UNIT_BYTES as usize);
     let pieces_of = |unit: u64| {
-        let mut pieces = 0;
-        runs::walk(share.runs(), unit, unit + UNIT_BYTES, |_, _| pieces += 1);
-        pieces
+        if share.is_packed() {
+            return of_unit(&[UNIT_BYTES.min(share.bytes - unit)]);
+        }
+        let mut pieces = Vec::new();
+        runs::walk(share.runs(), unit, unit + UNIT_BYTES, |_, bytes| pieces.push(bytes as u64));
+        of_unit(&pieces)
     };
     units.map(pieces_of).sum()
 }

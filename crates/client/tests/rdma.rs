@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use common::{Cluster, pattern};
 use weft_client::{
     AccessOptions, Client, ConnectOptions, ErrorKind, File, ForeignMemory, Movement, OpenOptions,
-    RdmaMechanism, RdmaOptions, Transport, register_memory, unregister_memory,
+    RdmaMechanism, RdmaOptions, RdmaServerPlan, Transport, register_memory, unregister_memory,
 };
 use weft_layout::{Extent, Level, Regions};
 use weft_verbs_double::PretendOptions;
@@ -77,8 +77,8 @@ fn memory_that_is_used_again_is_registered_once_where_it_is_known() {
 #[test]
 fn every_mechanism_moves_every_size() {
     let cluster = Cluster::start(2, 16 << 10);
-    for mechanism in [RdmaMechanism::Auto, RdmaMechanism::Inline, RdmaMechanism::Fast, RdmaMechanism::Remote]
-    {
+    use RdmaMechanism::{Auto, Fast, Inline, Lend, Remote};
+    for mechanism in [Auto, Inline, Fast, Remote, Lend] {
         let rdma = RdmaOptions { mechanism, ..RdmaOptions::default() };
         let client =
             cluster.client_with(ConnectOptions { rdma: Some(rdma), ..cluster.options(Transport::Rdma) });
@@ -117,8 +117,53 @@ fn small_pieces_of_much_memory_are_packed_and_others_registered_as_one() {
     assert!(registered <= 1 && writes <= 2, "a buffer at most, and a few writes: {registered}, {writes}");
     let (registered, writes) = read(4096, 256, Movement::Auto);
     assert!(registered <= 1, "rows of one allocation are one registration: {registered}");
-    assert_eq!(writes, 256);
+    assert_eq!(writes, 0, "the client gathers rows");
+    let (_, writes) = read(32 << 10, 64, Movement::Auto);
+    assert_eq!(writes, 64, "but for long ones");
     assert!(read(4096, 256, Movement::Pack).1 <= 2);
+}
+
+#[test]
+fn rows_are_gathered_by_the_client_as_explain_says() {
+    let cluster = Cluster::start(2, 64 << 10);
+    let (rows, row) = (768u64, 1024u64);
+    let mut memory = pattern(5, (2 * rows * row) as usize);
+    let pieces = Regions::strided(0, row, [Level { count: rows, stride_bytes: 2 * row as i64 }]);
+    let in_file = Regions::contiguous(0, rows * row);
+    for (lend_pieces_min, is_lent) in [(128, true), (0, false)] {
+        let rdma = RdmaOptions { lend_pieces_min, ..RdmaOptions::default() };
+        let client =
+            cluster.client_with(ConnectOptions { rdma: Some(rdma), ..cluster.options(Transport::Rdma) });
+        let file = client.open("/rows", &create()).unwrap();
+        for write in [true, false] {
+            let plan = file.explain_rdma(0, &pieces, &[], &in_file, write).unwrap();
+            let planned = |of: fn(&RdmaServerPlan) -> u64| plan.servers.iter().map(of).collect::<Vec<_>>();
+            let before = (cluster.client_fabric.counts(), cluster.fabric.counts());
+            // SAFETY: the pieces lie within the memory.
+            let moved = unsafe {
+                if write {
+                    file.write_raw(memory.as_ptr(), &pieces, &in_file)
+                } else {
+                    file.read_raw(memory.as_mut_ptr(), &pieces, &in_file)
+                }
+            };
+            assert_eq!(moved.unwrap(), rows * row);
+            let client = cluster.client_fabric.counts().since(&before.0);
+            let server = cluster.fabric.counts().since(&before.1);
+            let (by_client, by_servers) = (client.reads + client.writes, server.reads + server.writes);
+            if is_lent {
+                assert_eq!(
+                    (planned(|one| one.lent), planned(|one| one.work_requests)),
+                    (vec![1, 1], vec![13, 13])
+                );
+                assert_eq!((by_client, by_servers), (2 * 384u64.div_ceil(30), 0));
+            } else {
+                assert_eq!((planned(|one| one.remote), by_client, by_servers), (vec![1, 1], 0, rows));
+                assert_eq!(planned(|one| one.work_requests), [384, 384]);
+            }
+        }
+    }
+    assert!(memory == pattern(5, (2 * rows * row) as usize));
 }
 
 #[test]
@@ -243,8 +288,8 @@ fn a_plan_tells_registrations_mechanisms_and_work_requests() {
     assert_eq!(plan.pages, (767 * 3072 + 1024u64).div_ceil(4096));
     assert_eq!(plan.servers.len(), 2);
     for server in &plan.servers {
-        assert_eq!((server.requests, server.remote, server.inline), (1, 1, 0), "{server:?}");
-        assert!(server.work_requests >= server.pieces);
+        assert_eq!((server.requests, server.lent, server.inline), (1, 1, 0), "{server:?}");
+        assert_eq!(server.work_requests, server.pieces.div_ceil(30));
     }
     let small = Regions::contiguous(0, 100);
     let plan = file.explain_rdma(1 << 32, &small, &[], &small, true).unwrap();

@@ -319,6 +319,79 @@ fn nothing_is_taken_before_the_proof<F: Fixture>() {
     }
 }
 
+/// Two hosts, which tell each other things by files in `$WEFT_TEST_SHARE`.
+mod another_host {
+    use super::*;
+    use std::path::PathBuf;
+    use weft_transport::registration::RegistrationOptions;
+    use weft_verbs::RdmaCore;
+
+    fn place(name: &str) -> PathBuf {
+        let share =
+            std::env::var_os("WEFT_TEST_SHARE").expect("WEFT_TEST_SHARE is a directory of both hosts");
+        PathBuf::from(share).join(name)
+    }
+
+    fn hear(name: &str) -> String {
+        let begin = Instant::now();
+        loop {
+            match std::fs::read_to_string(place(name)) {
+                Ok(text) if text.ends_with('\n') => return text.trim().to_string(),
+                _ => {
+                    assert!(begin.elapsed() < Duration::from_secs(240), "the other host does not say {name}")
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn say(name: &str, text: &str) {
+        std::fs::write(place(name), format!("{text}\n")).unwrap();
+    }
+
+    /// Says how it ended, also where it fails.
+    struct Over;
+
+    impl Drop for Over {
+        fn drop(&mut self) {
+            say("lend-over", if std::thread::panicking() { "badly" } else { "well" });
+        }
+    }
+
+    #[test]
+    #[ignore = "needs two hosts with RDMA adapters; tests/rdma.rs runs it in guests"]
+    fn is_served_and_lent_memory() {
+        let server = Verbs::<Real, 8>::start();
+        say("lend-address", &server.address.to_string());
+        let over = hear("lend-over");
+        assert_eq!(over, "well", "{:?}", server.server.ends.lock().unwrap());
+    }
+
+    /// Over one connection, which what is lost on the way must not end.
+    #[test]
+    #[ignore = "needs two hosts with RDMA adapters; tests/rdma.rs runs it in guests"]
+    fn lends_memory() {
+        let over = Over;
+        let address = hear("lend-address").parse().unwrap();
+        let client = VerbsClient::new(RdmaCore::load().unwrap(), RegistrationOptions::default());
+        let mut link = client.connect(address, &Verbs::<Real, 8>::options(), PATIENCE).unwrap();
+        assert_eq!(call(&mut link, b"prove", Bulk::None).header.status, Status::Ok);
+        let rounds = std::env::var("WEFT_TEST_ROUNDS").map_or(3, |rounds| rounds.parse().unwrap());
+        for round in 0..rounds {
+            for (gap, piece, count) in
+                [(1024, 1024, 768), (9000, 3072, 350), (40_000, 30_000, 30), (8, 100, 2000)]
+            {
+                let mut memory = TestMemory::new(&[(gap, piece, count)]);
+                round_trip(&mut link, &mut memory, 1 << 20, round);
+            }
+        }
+        let status = client.status();
+        assert_eq!(status.devices[0].transfers.lent, 8 * rounds);
+        eprintln!("{:?}", status.devices[0].counts);
+        drop(over);
+    }
+}
+
 macro_rules! suite {
     ($($(#[$attribute:meta])* $name:ident: $fixture:ty;)*) => { $(mod $name {
         suite!(@tests [$(#[$attribute])*] $fixture: echo sizes_around_every_threshold inline_replies
@@ -353,6 +426,10 @@ suite! {
     verbs_remote_without_windows: crate::common::Verbs<crate::common::Pretended, 7>;
     verbs_shuffled_remote: crate::common::Verbs<crate::common::Shuffled, 3>;
     verbs_shuffled_without_windows: crate::common::Verbs<crate::common::Shuffled, 7>;
+    verbs_lend: crate::common::Verbs<crate::common::Pretended, 8>;
+    verbs_shuffled_lend: crate::common::Verbs<crate::common::Shuffled, 8>;
+    verbs_binds_alone: crate::common::Verbs<crate::common::BindsAlone, 3>;
+    verbs_binds_alone_lend: crate::common::Verbs<crate::common::BindsAlone, 8>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
     rdma: crate::common::Verbs<crate::common::Real, 0>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
@@ -361,4 +438,6 @@ suite! {
     rdma_fast: crate::common::Verbs<crate::common::Real, 6>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
     rdma_remote: crate::common::Verbs<crate::common::Real, 3>;
+    #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
+    rdma_lend: crate::common::Verbs<crate::common::Real, 8>;
 }

@@ -6,6 +6,8 @@ mod common;
 mod counts;
 #[path = "verbs/hostile.rs"]
 mod hostile;
+#[path = "verbs/lend.rs"]
+mod lend;
 #[path = "verbs/raw.rs"]
 mod raw;
 #[path = "verbs/windows.rs"]

@@ -40,8 +40,10 @@ pub mod flags {
     pub const REMOTE_MEMORY: u16 = 1;
     /// The request may have been executed before: its reply was lost with a connection.
     pub const RETRY: u16 = 2;
+    /// With [`REMOTE_MEMORY`], over RDMA: the client asks for the server's units, to move the data itself.
+    pub const LENT_MEMORY: u16 = 4;
     /// All bits that this version knows.
-    pub const KNOWN: u16 = REMOTE_MEMORY | RETRY;
+    pub const KNOWN: u16 = REMOTE_MEMORY | RETRY | LENT_MEMORY;
 }
 
 /// A decoded header. `body_bytes` and `payload_bytes` follow it on the wire, in that order.

@@ -85,6 +85,7 @@ macro_rules! ops {
             let mut seed = 0;
             all.push(("remote memory".to_string(), crate::messages::RemoteMemory::sample(&mut seed).to_bytes()));
             all.push(("remote keys".to_string(), crate::messages::RemoteKeys::sample(&mut seed).to_bytes()));
+            all.push(("lent memory".to_string(), crate::messages::LentMemory::sample(&mut seed).to_bytes()));
             all
         }
 

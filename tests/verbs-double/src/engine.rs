@@ -79,6 +79,13 @@ impl State {
             fenced: item.fenced,
             progress: Progress::Waits,
         };
+        let binds_alone = self.adapters[self.ends[&number].adapter].limits.binds_alone;
+        let Some(pair) = self.pair(number) else { return Err(errno(libc::EINVAL)) };
+        let is_bind = |work: &Work| matches!(work, Work::Bind { .. });
+        if binds_alone && is_bind(&posted.work) && pair.sends.iter().any(|other| !is_bind(&other.work)) {
+            let text = format!("queue pair {number} got a bind behind work that may be sent again");
+            self.complaints.push(text);
+        }
         let Some(pair) = self.pair(number) else { return Err(errno(libc::EINVAL)) };
         pair.sends.push_back(posted);
         pair.places_used += 1;

@@ -86,6 +86,7 @@ pub fn usual_limits() -> DeviceLimits {
         registrations_max: 1 << 20,
         registration_bytes_max: 1 << 40,
         windows: true,
+        binds_alone: false,
         on_demand: false,
     }
 }

@@ -3,7 +3,8 @@
 //! ```text
 //!   the array in memory   ▄▄▄▄····      multiple messages   a message for each row
 //!                         ▄▄▄▄····      pack                copied into one piece, one message
-//!                         ········      gather              the rows themselves, gathered by the adapter
+//!                         ········      gather              the rows themselves: a work request of the server's for each
+//!                         ········      lend                the same, gathered by the client into units that the server lends
 //!                         ········      contiguous          as many bytes in one piece: the most that can be had
 //! ```
 //!
@@ -40,6 +41,9 @@ const EACH_ROW: &str = "rdma-foreign=not-cached&rdma-cost=1:0&rdma-mechanism=rem
 /// Nothing is kept registered.
 const EACH_TRANSFER: &str = "rdma-foreign=not-cached&rdma-mechanism=remote";
 const KNOWN: &str = "rdma-mechanism=remote";
+/// The client moves the data, into and out of units that the server lends.
+const LENT: &str = "rdma-mechanism=lend";
+const LENT_EACH_TRANSFER: &str = "rdma-foreign=not-cached&rdma-mechanism=lend";
 
 /// Measures.
 pub fn run(args: Args) -> Result<()> {
@@ -66,6 +70,8 @@ fn quarters(arrays: &[u64]) -> Plan {
         rdma("rdma gather, multiple reg").options(EACH_ROW).moving(direct),
         rdma("rdma gather, one reg").options(EACH_TRANSFER).moving(direct),
         rdma("rdma gather, no reg").options(KNOWN).known_memory().moving(direct),
+        rdma("rdma lend, one reg").options(LENT_EACH_TRANSFER).moving(direct),
+        rdma("rdma lend, no reg").options(LENT).known_memory().moving(direct),
         rdma("rdma"),
     ];
     contenders.extend(["shm", "tcp"].into_iter().flat_map(streams));
@@ -133,6 +139,7 @@ fn tile([columns, rows]: [u64; 2]) -> Plan {
         contenders: vec![
             rdma("rdma, each row registered").options(EACH_ROW),
             rdma("rdma, grouped").options(EACH_TRANSFER),
+            rdma("rdma, lent").options(LENT),
             rdma("rdma, with a hint").options(EACH_TRANSFER).moving(hinted),
             rdma("rdma, cached"),
             rdma("rdma, weft_mem_alloc").known_memory(),

@@ -329,12 +329,22 @@ fn print_rdma(plan: &RdmaPlan) -> Result<()> {
         time_text(plan.cost_ns),
         time_text(plan.individual_ns)
     ))?;
-    let headings =
-        ["server", "requests", "inline", "fast", "remote", "packed", "data", "pieces", "work requests"];
+    let headings = [
+        "server",
+        "requests",
+        "inline",
+        "fast",
+        "remote",
+        "lent",
+        "packed",
+        "data",
+        "pieces",
+        "work requests",
+    ];
     let mut table = output::table(&headings, &[1, 2, 3, 4, 5, 6, 7, 8]);
     for one in &plan.servers {
-        let counts =
-            [one.requests, one.inline, one.fast, one.remote, one.packed].map(|count| count.to_string());
+        let counts = [one.requests, one.inline, one.fast, one.remote, one.lent, one.packed]
+            .map(|count| count.to_string());
         let mut row = vec![one.server.clone()];
         row.extend(counts);
         row.extend([size::format_bytes(one.bytes), one.pieces.to_string(), one.work_requests.to_string()]);
@@ -352,6 +362,7 @@ fn rdma_json(plan: &RdmaPlan) -> Value {
             "inline": one.inline,
             "fast": one.fast,
             "remote": one.remote,
+            "lent": one.lent,
             "packed": one.packed,
             "bytes": one.bytes,
             "pieces": one.pieces,

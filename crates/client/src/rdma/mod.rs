@@ -164,6 +164,13 @@ impl RdmaSource {
         Some((device.name, device.cost))
     }
 
+    /// Pieces of memory that an adapter which connections were made over gathers in one piece of work.
+    pub(crate) fn pieces_max(&self, write: bool) -> Option<usize> {
+        let rdma = self.given.as_ref().or_else(|| HOST.get()?.as_ref().ok())?;
+        let limits = rdma.adapters.status().devices.into_iter().next()?.limits;
+        Some(if write { limits.send_pieces_max } else { limits.read_pieces_max })
+    }
+
     /// What is known of RDMA in this process.
     pub(crate) fn status(&self) -> RdmaStatus {
         let found = self.get().and_then(|rdma| Ok((rdma.adapters.names()?, rdma.adapters.status())));

@@ -5,7 +5,8 @@
 //!
 //! | name | value | meaning |
 //! | --- | --- | --- |
-//! | `mechanism` | `auto`, `inline`, `fast`, `remote` | how data moves (IB 3.2.3); other than `auto` for comparisons |
+//! | `mechanism` | `auto`, `inline`, `fast`, `remote`, `lend` | how data moves (IB 3.2.3); other than `auto` for comparisons |
+//! | `lend-pieces` | number | data in so many short pieces is moved by this side, into and out of units that the server lends (NC 4.1) |
 //! | `inline-bytes` | size | data of up to this size travels in the message itself |
 //! | `fast-bytes` | size | data of up to this size goes through Fast RDMA buffers (IB 4.1) |
 //! | `cache-bytes`, `cache-entries` | size, number | what stays registered after it was used |
@@ -34,6 +35,8 @@ pub enum RdmaMechanism {
     Fast,
     /// By RDMA of the server, from and to the memory itself.
     Remote,
+    /// By RDMA of this side, into and out of memory that the server lends.
+    Lend,
 }
 
 /// What happens to memory that was not registered by name, between two requests that use it.
@@ -46,7 +49,15 @@ pub enum ForeignMemory {
     NotCached,
 }
 
-named!(RdmaMechanism, "mechanism", Auto = "auto", Inline = "inline", Fast = "fast", Remote = "remote");
+named!(
+    RdmaMechanism,
+    "mechanism",
+    Auto = "auto",
+    Inline = "inline",
+    Fast = "fast",
+    Remote = "remote",
+    Lend = "lend"
+);
 named!(ForeignMemory, "treatment of foreign memory", Watched = "watched", NotCached = "not-cached");
 
 /// Numbers by which the network tells kinds of traffic apart: types of service, of which adapters make service levels and
@@ -115,6 +126,9 @@ pub struct RdmaOptions {
     pub inline_bytes_max: u64,
     /// Data of up to this size goes through Fast RDMA buffers.
     pub fast_bytes_max: u64,
+    /// Data in at least so many pieces, of at most 16 KiB on average, is moved by this side into and out of memory that the server
+    /// lends, where both adapters can; 0: never.
+    pub lend_pieces_min: u64,
     /// Bytes that stay registered after they were used.
     pub cache_bytes_max: u64,
     /// Registrations that stay.
@@ -138,6 +152,7 @@ impl Default for RdmaOptions {
             mechanism: RdmaMechanism::Auto,
             inline_bytes_max: connection.inline_bytes_max,
             fast_bytes_max: connection.fast_bytes_max,
+            lend_pieces_min: connection.lend_pieces_min,
             cache_bytes_max: registration.bytes_max,
             cache_entries_max: registration.entries_max,
             foreign: ForeignMemory::Watched,
@@ -151,10 +166,11 @@ impl Default for RdmaOptions {
 
 impl RdmaOptions {
     /// Names of the options.
-    pub const NAMES: [&str; 10] = [
+    pub const NAMES: [&str; 11] = [
         "mechanism",
         "inline-bytes",
         "fast-bytes",
+        "lend-pieces",
         "cache-bytes",
         "cache-entries",
         "foreign",
@@ -170,7 +186,7 @@ impl RdmaOptions {
             RdmaMechanism::Auto => self.inline_bytes_max.max(self.fast_bytes_max),
             RdmaMechanism::Inline => self.inline_bytes_max,
             RdmaMechanism::Fast => self.fast_bytes_max,
-            RdmaMechanism::Remote => 0,
+            RdmaMechanism::Remote | RdmaMechanism::Lend => 0,
         }
     }
 
@@ -186,15 +202,17 @@ impl RdmaOptions {
                 RdmaMechanism::Inline => Some(Mechanism::Inline),
                 RdmaMechanism::Fast => Some(Mechanism::Fast),
                 RdmaMechanism::Remote => Some(Mechanism::Remote),
+                RdmaMechanism::Lend => Some(Mechanism::Lend),
             },
+            lend_pieces_min: self.lend_pieces_min,
             windows: self.windows,
             ..VerbsOptions::default()
         }
     }
 
-    /// How the data of a request moves, if its memory is not registered yet.
-    pub(crate) fn mechanism_for(&self, bytes: u64, write: bool) -> Mechanism {
-        self.for_connection(None, Traffic::Bulk).mechanism_for(bytes, write)
+    /// How the data of a request moves, if its memory, in so many pieces, is not registered yet.
+    pub(crate) fn mechanism_for(&self, bytes: u64, pieces: u64, write: bool) -> Mechanism {
+        self.for_connection(None, Traffic::Bulk).mechanism_for(bytes, pieces, write)
     }
 
     /// For the registration cache.
@@ -224,6 +242,9 @@ impl RdmaOptions {
             "mechanism" => self.mechanism = value.parse()?,
             "inline-bytes" => self.inline_bytes_max = size(value)?,
             "fast-bytes" => self.fast_bytes_max = size(value)?,
+            "lend-pieces" => {
+                self.lend_pieces_min = value.parse().map_err(|_| format!("`{value}` is no number"))?;
+            }
             "cache-bytes" => self.cache_bytes_max = size(value)?,
             "cache-entries" => {
                 self.cache_entries_max = value.parse().map_err(|_| format!("`{value}` is no number"))?;
@@ -288,7 +309,7 @@ mod tests {
         let mut options = RdmaOptions::default();
         options
             .set_all(
-                "mechanism=fast, inline-bytes=1K,fast-bytes=64K,cache-bytes=1G,cache-entries=7,\
+                "mechanism=fast, inline-bytes=1K,fast-bytes=64K,lend-pieces=9,cache-bytes=1G,cache-entries=7,\
                  foreign=not-cached,cost=770:7420,verify=on,windows=off,tos=1:2:3:4",
             )
             .unwrap();
@@ -297,6 +318,7 @@ mod tests {
             mechanism: RdmaMechanism::Fast,
             inline_bytes_max: 1024,
             fast_bytes_max: 65536,
+            lend_pieces_min: 9,
             cache_bytes_max: 1 << 30,
             cache_entries_max: 7,
             foreign: ForeignMemory::NotCached,
@@ -314,7 +336,7 @@ mod tests {
     fn what_is_wrong_is_said() {
         for (text, reason) in [
             ("speed=11", "there is no RDMA option `speed` (mechanism, inline-bytes"),
-            ("mechanism=owl", "mechanism: `owl` is not a mechanism (auto, inline, fast, remote)"),
+            ("mechanism=owl", "mechanism: `owl` is not a mechanism (auto, inline, fast, remote, lend)"),
             ("inline-bytes=many", "`many` is no size"),
             ("cache-bytes=99999999999G", "beyond 2^64"),
             ("cost=770", "`770` is no cost"),

@@ -3,6 +3,7 @@
 //! | the request's data is | get | put |
 //! | --- | --- | --- |
 //! | described ([`Source::Remote`]) | RDMA Reads into zones, else into a buffer, copied | RDMA Writes from zones, else copied first |
+//! | the client's to move ([`Source::Lent`]) | the same memory, lent: its RDMA Writes | the same: its RDMA Reads |
 //! | in the message | copied | — |
 //! | in a Fast buffer | copied; lent to system calls | — |
 //! | not described | — | a message of data |
@@ -12,14 +13,16 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use weft_verbs::{Device, Fabric, MemoryPiece};
+use weft_verbs::{Access, Device, Fabric, MemoryPiece};
 use weft_wire::Header;
 use weft_wire::limits::UNIT_BYTES_MAX;
+use weft_wire::messages::LentMemory;
 
 use super::chain::Chain;
 use super::choose::Mechanism;
 use super::conn::{ConnInner, Deferred, Fast, Freed, Request, UnderWay};
 use super::keys::Described;
+use super::lend::{self, LENT_MAX};
 use super::thread::BOUNCE_BYTES;
 use crate::error::ConnError;
 use crate::server::{ServerBulk, slices};
@@ -34,6 +37,8 @@ pub(super) enum Source<F: Fabric> {
     Fast { fast: Rc<Fast<F::Device>>, number: usize, data_at: usize },
     /// In the client's registered memory.
     Remote { described: Rc<Described>, request: Rc<Request<F>> },
+    /// Where only the client knows: it moves the data itself.
+    Lent { told: LentMemory },
 }
 
 impl<F: Fabric> Source<F> {
@@ -44,6 +49,7 @@ impl<F: Fabric> Source<F> {
             Source::Inline(_) => Some(Mechanism::Inline),
             Source::Fast { .. } => Some(Mechanism::Fast),
             Source::Remote { .. } => Some(Mechanism::Remote),
+            Source::Lent { .. } => Some(Mechanism::Lend),
         }
     }
 }
@@ -62,6 +68,7 @@ impl<F: Fabric> std::fmt::Debug for VerbsBulk<F> {
             Source::Inline(_) => "inline",
             Source::Fast { .. } => "fast",
             Source::Remote { .. } => "remote",
+            Source::Lent { .. } => "lent",
         };
         write!(f, "VerbsBulk {{ {source}, bytes: {} }}", self.bytes())
     }
@@ -88,7 +95,7 @@ impl<F: Fabric> VerbsBulk<F> {
                 // SAFETY: within the buffer: that the data fits was checked when it arrived.
                 Some(unsafe { fast.slots.base(*number).add(*data_at) })
             }
-            Source::Nothing | Source::Remote { .. } => None,
+            Source::Nothing | Source::Remote { .. } | Source::Lent { .. } => None,
         }
     }
 
@@ -97,6 +104,53 @@ impl<F: Fabric> VerbsBulk<F> {
     /// # Safety
     /// The pieces stay as they are, and for a read nobody else's, until this has returned or is dropped.
     async unsafe fn transfer(
+        &self,
+        share_offset: u64,
+        local: &[MemoryPiece],
+        read: bool,
+    ) -> Result<(), ConnError> {
+        match &self.source {
+            // SAFETY: as the caller promises.
+            Source::Remote { described, .. } => unsafe {
+                self.transfer_described(described, share_offset, local, read).await
+            },
+            // SAFETY: as the caller promises.
+            Source::Lent { told } if told.write == read => unsafe {
+                self.transfer_lent(told, share_offset, local).await
+            },
+            _ => Err(self.mechanism("move data the other way than its request says")),
+        }
+    }
+
+    /// Lends it to the client, which moves the data. No turn is taken for it: the pace is the client's, and one that is slow would
+    /// hold up all others.
+    ///
+    /// # Safety
+    /// As [`VerbsBulk::transfer`].
+    async unsafe fn transfer_lent(
+        &self,
+        told: &LentMemory,
+        share_offset: u64,
+        local: &[MemoryPiece],
+    ) -> Result<(), ConnError> {
+        let access = if told.write { Access::REMOTE_WRITE } else { Access::REMOTE_READ };
+        let mut parts = lend::parts(local, told.step_bytes);
+        parts.iter_mut().for_each(|(at, _)| *at += share_offset);
+        for together in parts.chunks(LENT_MAX) {
+            // SAFETY: as the caller promises: what is lent ends with this function.
+            let lent = unsafe { self.conn.lend(together, self.header.request_id, access) };
+            for part in lent.await? {
+                part.given_back().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads or writes it.
+    ///
+    /// # Safety
+    /// As [`VerbsBulk::transfer`].
+    async unsafe fn transfer_described(
         &self,
         described: &Described,
         share_offset: u64,
@@ -117,12 +171,7 @@ impl<F: Fabric> VerbsBulk<F> {
     }
 
     /// The same with memory that is not registered, in steps through a registered buffer.
-    async fn put_copied(
-        &self,
-        described: &Described,
-        share_offset: u64,
-        data: &[IoSlice<'_>],
-    ) -> Result<(), ConnError> {
+    async fn put_copied(&self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError> {
         let total: usize = data.iter().map(|part| part.len()).sum();
         let mut bounce = self.conn.port.bounce_slot().await;
         let mut done = 0;
@@ -134,26 +183,26 @@ impl<F: Fabric> VerbsBulk<F> {
             self.conn.port.transfers.copied(bytes);
             let piece = [bounce.piece(bytes)];
             // SAFETY: the slot is given back only after the transfer has returned or been dropped.
-            unsafe { self.transfer(described, share_offset + done as u64, &piece, false) }.await?;
+            unsafe { self.transfer(share_offset + done as u64, &piece, false) }.await?;
             done += bytes;
         }
         Ok(())
     }
 
-    async fn get_copied(
-        &self,
-        described: &Described,
-        share_offset: u64,
-        buffers: &mut [IoSliceMut<'_>],
-    ) -> Result<(), ConnError> {
+    async fn get_copied(&self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {
         let total: usize = buffers.iter().map(|part| part.len()).sum();
         let mut bounce = self.conn.port.bounce_slot().await;
         let mut done = 0;
         while done < total {
             let bytes = (total - done).min(BOUNCE_BYTES);
+            if matches!(self.source, Source::Lent { .. }) {
+                // SAFETY: the slot is this transfer's, and no work uses it now.
+                let memory = unsafe { bounce.fill() };
+                memory[..bytes].fill(0);
+            }
             let piece = [bounce.piece(bytes)];
             // SAFETY: the slot is this transfer's, and given back only after it has returned or been dropped.
-            unsafe { self.transfer(described, share_offset + done as u64, &piece, true) }.await?;
+            unsafe { self.transfer(share_offset + done as u64, &piece, true) }.await?;
             // SAFETY: the transfer has ended.
             let memory = unsafe { bounce.fill() };
             copy_to(&memory[..bytes], buffers, done);
@@ -196,6 +245,7 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
     fn bytes(&self) -> u64 {
         match &self.source {
             Source::Remote { described, .. } => described.bytes(),
+            Source::Lent { told } => told.bytes,
             _ => self.header.payload_bytes,
         }
     }
@@ -215,7 +265,7 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
         match &self.source {
             Source::Inline(payload) => Some(payload.clone()),
             Source::Fast { fast, .. } => Some(fast.clone()),
-            Source::Nothing | Source::Remote { .. } => None,
+            Source::Nothing | Source::Remote { .. } | Source::Lent { .. } => None,
         }
     }
 
@@ -228,7 +278,7 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
         if bytes == 0 {
             return Ok(());
         }
-        let Source::Remote { described, .. } = &self.source else {
+        if !matches!(self.source, Source::Remote { .. } | Source::Lent { .. }) {
             if !matches!(self.source, Source::Nothing) {
                 return Err(self.mechanism("put data into the memory of a request that brings data"));
             }
@@ -236,12 +286,12 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
                 .conn
                 .send_message(self.header.data(share_offset, bytes), &[], data, Vec::new(), None)
                 .await;
-        };
+        }
         self.check(share_offset, bytes)?;
         match self.conn.port.zone_pieces(data.iter().map(|part| (part.as_ptr(), part.len()))) {
             // SAFETY: the slices are borrowed for as long as this call.
-            Some(local) => unsafe { self.transfer(described, share_offset, &local, false) }.await,
-            None => self.put_copied(described, share_offset, data).await,
+            Some(local) => unsafe { self.transfer(share_offset, &local, false) }.await,
+            None => self.put_copied(share_offset, data).await,
         }
     }
 
@@ -284,13 +334,15 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
             self.conn.port.transfers.copied(bytes as usize);
             return Ok(());
         }
-        let Source::Remote { described, .. } = &self.source else {
-            return Err(ConnError::Range { peer: self.conn.peer_text(), bytes: 0, end: bytes });
-        };
-        match self.conn.port.zone_pieces(buffers.iter().map(|part| (part.as_ptr(), part.len()))) {
+        let local = self.conn.port.zone_pieces(buffers.iter().map(|part| (part.as_ptr(), part.len())));
+        if local.is_some() && matches!(self.source, Source::Lent { .. }) {
+            // What the client leaves out must not be what somebody else had there.
+            buffers.iter_mut().for_each(|buffer| buffer.fill(0));
+        }
+        match local {
             // SAFETY: the buffers are borrowed for as long as this call.
-            Some(local) => unsafe { self.transfer(described, share_offset, &local, true) }.await,
-            None => self.get_copied(described, share_offset, buffers).await,
+            Some(local) => unsafe { self.transfer(share_offset, &local, true) }.await,
+            None => self.get_copied(share_offset, buffers).await,
         }
     }
 

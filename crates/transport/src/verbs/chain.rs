@@ -42,6 +42,16 @@ impl Chain {
         remote: impl IntoIterator<Item = RemotePiece>,
         pieces_max: usize,
     ) -> Chain {
+        Chain::bounded(local, remote, pieces_max, u64::MAX)
+    }
+
+    /// The same with at most so many bytes in each work request, at least one.
+    pub(super) fn bounded(
+        local: &[MemoryPiece],
+        remote: impl IntoIterator<Item = RemotePiece>,
+        pieces_max: usize,
+        bytes_max: u64,
+    ) -> Chain {
         let mut chain = Chain::default();
         let mut at = Position { local, within: 0 };
         let mut remote = remote.into_iter().filter(|piece| piece.bytes > 0).peekable();
@@ -51,7 +61,7 @@ impl Chain {
             }) {
                 piece.bytes += next.bytes;
             }
-            if !chain.add(&mut at, piece, pieces_max.max(1)) {
+            if !chain.add(&mut at, piece, pieces_max.max(1), bytes_max.max(1)) {
                 break;
             }
         }
@@ -59,13 +69,13 @@ impl Chain {
     }
 
     /// Adds the work for one contiguous range of the peer's; false when nothing local is left.
-    fn add(&mut self, at: &mut Position<'_>, piece: RemotePiece, pieces_max: usize) -> bool {
+    fn add(&mut self, at: &mut Position<'_>, piece: RemotePiece, pieces_max: usize, bytes_max: u64) -> bool {
         let mut done = 0;
         while done < piece.bytes {
             let first_piece = self.pieces.len();
             let mut moved = 0;
             while self.pieces.len() - first_piece < pieces_max
-                && let Some(part) = at.take(piece.bytes - done - moved)
+                && let Some(part) = at.take((piece.bytes - done).min(bytes_max) - moved)
             {
                 moved += u64::from(part.bytes);
                 self.pieces.push(part);
@@ -84,6 +94,11 @@ impl Chain {
     /// The local pieces of a work request.
     pub(super) fn pieces(&self, link: &Link) -> &[MemoryPiece] {
         &self.pieces[link.first_piece..link.first_piece + link.pieces]
+    }
+
+    /// The bytes of a work request.
+    pub(super) fn bytes(&self, link: &Link) -> u64 {
+        self.pieces(link).iter().map(|piece| u64::from(piece.bytes)).sum()
     }
 }
 
@@ -140,6 +155,7 @@ mod tests {
             local in proptest::collection::vec((0u32..40, 1u32..4), 0..12),
             remote in proptest::collection::vec((0u64..40, 0u64..3, 1u32..3), 0..12),
             pieces_max in 1usize..5,
+            bytes_max in proptest::option::of(1u64..60),
         ) {
             let local: Vec<MemoryPiece> = local.iter().enumerate()
                 .map(|(at, (bytes, key))| MemoryPiece { address: 1000 * at as u64, bytes: *bytes, local_key: *key })
@@ -155,8 +171,10 @@ mod tests {
             });
             let there = remote.iter().flat_map(|piece| (0..piece.bytes).map(|byte| (piece.address + byte, piece.remote_key)));
             let model: Vec<_> = here.zip(there).map(|((a, b), (c, d))| (a, b, c, d)).collect();
-            let chain = Chain::new(&local, remote, pieces_max);
+            let bytes_max = bytes_max.unwrap_or(u64::MAX);
+            let chain = Chain::bounded(&local, remote, pieces_max, bytes_max);
             prop_assert!(chain.links.iter().all(|link| (1..=pieces_max).contains(&link.pieces)));
+            prop_assert!(chain.links.iter().all(|link| (1..=bytes_max).contains(&chain.bytes(link))));
             prop_assert_eq!(bytes_of(&chain), model);
         }
     }

@@ -6,6 +6,9 @@
 //!   a read       in the reply      Fast buffer, copied     the server's RDMA Writes
 //!                                  (registered: Remote)
 //! ```
+//!
+//! What would be described to the server is lent instead where it is in many short pieces: the server would need a work request for each
+//! of them, a client that has a unit of the server's gathers as many as its adapter takes into one.
 
 /// A way for the data of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub enum Mechanism {
     Fast,
     /// The server reads or writes the client's registered memory.
     Remote,
+    /// The server lends its units, and the client writes or reads them.
+    Lend,
 }
 
 /// Whose data it is.
@@ -35,17 +40,26 @@ pub(super) struct Thresholds {
     pub fast_bytes_max: u64,
     /// The most that the peer takes inline.
     pub message_data_bytes_max: u64,
+    /// Fewest pieces with which a unit is lent; 0: none is.
+    pub lend_pieces_min: u64,
 }
+
+/// The longest pieces, on average, for which units are lent: longer ones fill work requests of a server's well enough.
+pub(super) const LEND_PIECE_BYTES_MAX: u64 = 16 << 10;
 
 /// What is known of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Transfer {
     pub direction: Direction,
     pub bytes: u64,
+    /// Pieces of its memory.
+    pub pieces: u64,
     /// Its memory is registered already, and in pieces that one work request can hold.
     pub registered: bool,
     /// A Fast buffer is free for it.
     pub fast_free: bool,
+    /// The server lends, and this adapter gathers.
+    pub lent: bool,
 }
 
 /// Chooses. A mechanism that is asked for is used wherever it can be.
@@ -54,16 +68,20 @@ pub(super) fn choose(
     thresholds: &Thresholds,
     asked_for: Option<Mechanism>,
 ) -> Mechanism {
-    let Transfer { direction, bytes, registered, fast_free } = *transfer;
+    let Transfer { direction, bytes, pieces, registered, fast_free, lent } = *transfer;
     let fits_messages = bytes <= thresholds.message_data_bytes_max;
     let fits_fast = fast_free && bytes <= thresholds.fast_bytes_max;
+    let is_many = thresholds.lend_pieces_min > 0 && pieces >= thresholds.lend_pieces_min;
+    let is_short = bytes <= pieces.saturating_mul(LEND_PIECE_BYTES_MAX);
     match asked_for {
         _ if bytes == 0 => Mechanism::Inline,
         Some(Mechanism::Inline) if fits_messages => Mechanism::Inline,
         Some(Mechanism::Fast) if fits_fast => Mechanism::Fast,
+        Some(Mechanism::Lend) if lent => Mechanism::Lend,
         Some(_) => Mechanism::Remote,
         None if bytes <= thresholds.inline_bytes_max && fits_messages => Mechanism::Inline,
         None if fits_fast && !(registered && direction == Direction::Put) => Mechanism::Fast,
+        None if lent && is_many && is_short => Mechanism::Lend,
         None => Mechanism::Remote,
     }
 }
@@ -72,11 +90,19 @@ pub(super) fn choose(
 mod tests {
     use super::*;
 
-    const THRESHOLDS: Thresholds =
-        Thresholds { inline_bytes_max: 4096, fast_bytes_max: 65_536, message_data_bytes_max: 65_536 };
+    const THRESHOLDS: Thresholds = Thresholds {
+        inline_bytes_max: 4096,
+        fast_bytes_max: 65_536,
+        message_data_bytes_max: 65_536,
+        lend_pieces_min: 128,
+    };
 
     fn chosen(direction: Direction, bytes: u64, registered: bool, fast_free: bool) -> Mechanism {
-        choose(&Transfer { direction, bytes, registered, fast_free }, &THRESHOLDS, None)
+        choose(
+            &Transfer { direction, bytes, pieces: 1, registered, fast_free, lent: true },
+            &THRESHOLDS,
+            None,
+        )
     }
 
     #[test]
@@ -94,8 +120,10 @@ mod tests {
 
     #[test]
     fn what_is_asked_for_is_used_where_it_can_be() {
-        let transfer =
-            |bytes, fast_free| Transfer { direction: Direction::Get, bytes, registered: false, fast_free };
+        let transfer = |bytes, fast_free| {
+            let (direction, registered) = (Direction::Get, false);
+            Transfer { direction, bytes, pieces: 1, registered, fast_free, lent: fast_free }
+        };
         let forced =
             |mechanism, bytes, fast_free| choose(&transfer(bytes, fast_free), &THRESHOLDS, Some(mechanism));
         assert_eq!(forced(Mechanism::Inline, 65_536, true), Mechanism::Inline);
@@ -104,5 +132,23 @@ mod tests {
         assert_eq!(forced(Mechanism::Fast, 1, false), Mechanism::Remote);
         assert_eq!(forced(Mechanism::Remote, 1, true), Mechanism::Remote);
         assert_eq!(forced(Mechanism::Remote, 0, true), Mechanism::Inline);
+        assert_eq!(forced(Mechanism::Lend, 1, true), Mechanism::Lend);
+        assert_eq!(forced(Mechanism::Lend, 1, false), Mechanism::Remote, "where nothing is lent");
+    }
+
+    #[test]
+    fn many_short_pieces_are_moved_by_the_client() {
+        let transfer = |pieces, bytes, lent| {
+            let (direction, registered) = (Direction::Put, true);
+            Transfer { direction, bytes, pieces, registered, fast_free: true, lent }
+        };
+        let chosen = |pieces, bytes, lent| choose(&transfer(pieces, bytes, lent), &THRESHOLDS, None);
+        assert_eq!(chosen(768, 768 * 1024, true), Mechanism::Lend);
+        assert_eq!(chosen(768, 768 * 1024, false), Mechanism::Remote);
+        assert_eq!(chosen(127, 127 * 1024, true), Mechanism::Remote);
+        assert_eq!(chosen(128, 128 * 16_384, true), Mechanism::Lend);
+        assert_eq!(chosen(128, 128 * 16_384 + 1, true), Mechanism::Remote);
+        let never = Thresholds { lend_pieces_min: 0, ..THRESHOLDS };
+        assert_eq!(choose(&transfer(768, 768 * 1024, true), &never, None), Mechanism::Remote);
     }
 }

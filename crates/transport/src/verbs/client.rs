@@ -18,6 +18,9 @@ use crate::registration::{
     PinError, RegistrationCache, RegistrationCost, RegistrationOptions, RegistrationStats,
 };
 
+/// Fewest pieces of a request for which a client asks for the server's units, by default.
+const LEND_PIECES_MIN: u64 = 128;
+
 /// How a link over RDMA is made, and how it moves data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerbsOptions {
@@ -33,6 +36,8 @@ pub struct VerbsOptions {
     pub fast_bytes_max: u64,
     /// Always this mechanism where it is possible, for comparisons.
     pub mechanism: Option<Mechanism>,
+    /// Data in at least so many pieces, that are short, is moved by this side into and out of units that the server lends; 0: never.
+    pub lend_pieces_min: u64,
     /// Receives of the link, 8 KiB each, which also bound the requests under way.
     pub receives: u16,
     /// Messages that may be on their way, 8 KiB each.
@@ -53,6 +58,7 @@ impl Default for VerbsOptions {
             inline_bytes_max: 4096,
             fast_bytes_max: FAST_DATA_BYTES as u64,
             mechanism: None,
+            lend_pieces_min: LEND_PIECES_MIN,
             receives: CLIENT_RECEIVES,
             sends: CLIENT_SENDS,
             fast_buffers: CLIENT_FAST_BUFFERS,
@@ -62,12 +68,12 @@ impl Default for VerbsOptions {
 }
 
 impl VerbsOptions {
-    /// How the data of a request moves whose memory is not registered yet, to a server that allows the same and has a Fast buffer
-    /// free; `write`: a write of a file.
-    pub fn mechanism_for(&self, bytes: u64, write: bool) -> Mechanism {
+    /// How the data of a request moves whose memory, in so many pieces, is not registered yet, to a server that allows the same, has a
+    /// Fast buffer free, and lends; `write`: a write of a file.
+    pub fn mechanism_for(&self, bytes: u64, pieces: u64, write: bool) -> Mechanism {
         let direction = if write { Direction::Get } else { Direction::Put };
         let fast_free = self.fast_buffers > 0;
-        let transfer = Transfer { direction, bytes, registered: false, fast_free };
+        let transfer = Transfer { direction, bytes, pieces, registered: false, fast_free, lent: true };
         choose(&transfer, &self.thresholds(), self.mechanism)
     }
 
@@ -76,6 +82,7 @@ impl VerbsOptions {
             inline_bytes_max: self.inline_bytes_max,
             fast_bytes_max: self.fast_bytes_max.min(FAST_DATA_BYTES as u64),
             message_data_bytes_max: MESSAGE_DATA_BYTES_MAX as u64,
+            lend_pieces_min: self.lend_pieces_min,
         }
     }
 }

@@ -13,17 +13,20 @@ pub struct VerbsTransfers {
     pub fast: u64,
     /// Requests of which the server reads or writes the client's registered memory.
     pub remote: u64,
+    /// Requests for which the server lends its units.
+    pub lent: u64,
     /// Bytes of data that a processor copied between the users' memory (or a server's units) and buffers of the transport.
     pub copied_bytes: u64,
 }
 
 impl VerbsTransfers {
     /// All of them, by name.
-    pub fn named(&self) -> [(&'static str, u64); 4] {
+    pub fn named(&self) -> [(&'static str, u64); 5] {
         [
             ("inline_requests", self.inline),
             ("fast_requests", self.fast),
             ("remote_requests", self.remote),
+            ("lent_requests", self.lent),
             ("copied_bytes", self.copied_bytes),
         ]
     }
@@ -35,6 +38,7 @@ pub(super) struct Transfers {
     inline: AtomicU64,
     fast: AtomicU64,
     remote: AtomicU64,
+    lent: AtomicU64,
     copied_bytes: AtomicU64,
 }
 
@@ -44,6 +48,7 @@ impl Transfers {
             Mechanism::Inline => &self.inline,
             Mechanism::Fast => &self.fast,
             Mechanism::Remote => &self.remote,
+            Mechanism::Lend => &self.lent,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -58,6 +63,7 @@ impl Transfers {
             inline: of(&self.inline),
             fast: of(&self.fast),
             remote: of(&self.remote),
+            lent: of(&self.lent),
             copied_bytes: of(&self.copied_bytes),
         }
     }

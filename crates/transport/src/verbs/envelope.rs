@@ -2,9 +2,10 @@
 //!
 //! ```text
 //!  envelope      0 credits u16 │ 2 kind u8 │ 3 zero            8: header, body, payload, or a further part of them
+//!  lending       request u64 │ share offset u64 │ address u64 │ bytes u32 │ key u32          for each part, behind an envelope
 //!
 //!  asking        "WEFT" │ versions u8 u8 │ role u8 │ zero │ message bytes u32 │ receives u16 │ zero u16 │ nonce 16 │ mac 16
-//!  accepting     version u8 │ zero u8 │ receives u16 │ message bytes u32 │ fast: count u16, zero u16, bytes u32, key u32,
+//!  accepting     version u8 │ lent u8 │ receives u16 │ message bytes u32 │ fast: count u16, zero u16, bytes u32, key u32,
 //!                zero u32, address u64 │ mac 16
 //!  rejecting     "WEFT" │ reason u16
 //! ```
@@ -28,6 +29,10 @@ pub(super) enum PartKind {
     Further = 1,
     /// It has nothing but its envelope.
     Credits = 2,
+    /// A server lends memory: [`Lend`], once or more.
+    Lend = 3,
+    /// A client gives it back: nothing but an envelope, in a send that ends the key.
+    GiveBack = 4,
 }
 
 /// In front of every send and every Fast RDMA Write.
@@ -52,9 +57,58 @@ impl Envelope {
             0 => PartKind::First,
             1 => PartKind::Further,
             2 if bytes.len() == ENVELOPE_BYTES => PartKind::Credits,
+            3 if bytes.len() > ENVELOPE_BYTES
+                && (bytes.len() - ENVELOPE_BYTES).is_multiple_of(LEND_BYTES) =>
+            {
+                PartKind::Lend
+            }
+            4 if bytes.len() == ENVELOPE_BYTES => PartKind::GiveBack,
             _ => return None,
         };
         Some(Envelope { credits: u16::from_le_bytes([low, high]), kind })
+    }
+}
+
+/// Size of what a server says of a part that it lends.
+const LEND_BYTES: usize = 32;
+
+/// Memory of the server's for a part of a request's data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lend {
+    /// Whose.
+    pub request_id: u64,
+    /// Which part.
+    pub share_offset: u64,
+    /// Where it begins.
+    pub address: u64,
+    /// How much it is.
+    pub bytes: u32,
+    /// What the client shows for it, and ends when it has done its work.
+    pub remote_key: u32,
+}
+
+impl Lend {
+    pub(super) fn encode(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(LEND_BYTES);
+        for field in [self.request_id, self.share_offset, self.address] {
+            bytes.extend(field.to_le_bytes());
+        }
+        bytes.extend(self.bytes.to_le_bytes());
+        bytes.extend(self.remote_key.to_le_bytes());
+        bytes
+    }
+
+    /// All of what stands behind an envelope of [`PartKind::Lend`].
+    pub(super) fn decode_all(bytes: &[u8]) -> Vec<Lend> {
+        let each = bytes.as_chunks::<LEND_BYTES>().0.iter();
+        each.map(|bytes| Lend {
+            request_id: u64::from_le_bytes(array(bytes, 0)),
+            share_offset: u64::from_le_bytes(array(bytes, 8)),
+            address: u64::from_le_bytes(array(bytes, 16)),
+            bytes: u32::from_le_bytes(array(bytes, 24)),
+            remote_key: u32::from_le_bytes(array(bytes, 28)),
+        })
+        .collect()
     }
 }
 
@@ -144,6 +198,8 @@ pub(super) struct FastBuffers {
 pub(super) struct Accepting {
     /// The version of both.
     pub version: u8,
+    /// Parts of memory that the server lends at once; 0: it lends none.
+    pub lent_max: u8,
     /// Receives that the client may use.
     pub receives: u16,
     /// The largest message that it receives.
@@ -155,7 +211,7 @@ pub(super) struct Accepting {
 impl Accepting {
     pub(super) fn encode(&self, key: &Key, nonce: &[u8; 16]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(ACCEPTING_BYTES);
-        bytes.extend([self.version, 0]);
+        bytes.extend([self.version, self.lent_max]);
         bytes.extend(self.receives.to_le_bytes());
         bytes.extend(self.message_bytes.to_le_bytes());
         bytes.extend(self.fast.count.to_le_bytes());
@@ -178,6 +234,7 @@ impl Accepting {
         }
         Some(Accepting {
             version: bytes[0],
+            lent_max: bytes[1],
             receives: u16::from_le_bytes(array(bytes, 2)),
             message_bytes: u32::from_le_bytes(array(bytes, 4)),
             fast: FastBuffers {
@@ -252,7 +309,7 @@ mod tests {
 
     fn accepting() -> Accepting {
         let fast = FastBuffers { count: 4, bytes: 73_728, remote_key: 0x0102_0304, address: 0x1122_3344 };
-        Accepting { version: 1, receives: 16, message_bytes: 8192, fast }
+        Accepting { version: 1, lent_max: 2, receives: 16, message_bytes: 8192, fast }
     }
 
     #[test]
@@ -261,9 +318,17 @@ mod tests {
         let asking = hex(&asking().encode(&KEY));
         assert_eq!(&asking[..64], format!("5745465401020100002000002000{}{}", "0000", "09".repeat(16)));
         let accepting = hex(&accepting().encode(&KEY, &[9; 16]));
-        assert_eq!(&accepting[..64], "0100100000200000040000000020010004030201000000004433221100000000");
+        assert_eq!(&accepting[..64], "0102100000200000040000000020010004030201000000004433221100000000");
         assert_eq!((asking.len(), accepting.len()), (96, 96));
         assert_eq!(hex(&Rejection::Busy.encode()), "574546540400");
+        let lend = Lend { request_id: 1, share_offset: 0x200, address: 0x30000, bytes: 4, remote_key: 5 };
+        let said = "010000000000000000020000000000000000030000000000".to_string() + "0400000005000000";
+        assert_eq!(hex(&lend.encode()), said);
+        assert_eq!(Lend::decode_all(&[lend.encode(), lend.encode()].concat()), [lend, lend]);
+        for (bytes, is_right) in [(0, false), (31, false), (32, true), (33, false), (64, true)] {
+            let message = [&[0, 0, 3, 0, 0, 0, 0, 0][..], &vec![0; bytes]].concat();
+            assert_eq!(Envelope::decode(&message).is_some(), is_right);
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use weft_verbs::{
     Access, CompletionQueue, Counts, Device, DeviceEvent, DeviceLimits, Fabric, MemoryPiece, Registration,
     SharedReceives, VerbsError, WorkDone,
 };
+use weft_wire::limits::STALL_TIMEOUT_MS;
 
 use super::conn::{Cause, ConnInner};
 use super::counts::{Transfers, VerbsTransfers};
@@ -56,6 +57,10 @@ pub struct VerbsServerOptions {
     pub destination_bytes_max: u64,
     /// Bytes under way to all clients.
     pub total_bytes_max: u64,
+    /// Clients may move data themselves, into and out of units that are lent to them, where the adapter has memory windows.
+    pub lends: bool,
+    /// Milliseconds that a client may keep what is lent to it.
+    pub stall_ms: u64,
     /// Milliseconds of silence after which a client is asked whether it lives, without its knowing.
     pub keep_alive_ms: u32,
     /// Microseconds to keep looking for work before going to sleep, at most 1000.
@@ -74,6 +79,8 @@ impl Default for VerbsServerOptions {
             fast_bytes_max: 32 << 20,
             destination_bytes_max: 4 << 20,
             total_bytes_max: 32 << 20,
+            lends: true,
+            stall_ms: STALL_TIMEOUT_MS,
             keep_alive_ms: 30_000,
             spin_us: 50,
         }
@@ -285,6 +292,9 @@ pub(super) struct Port<F: Fabric> {
     pub fast_bytes: Cell<u64>,
     pub connections_max: u32,
     pub send_depth: u32,
+    pub stall_ms: u64,
+    /// What memory that units are in is registered for.
+    unit_access: Access,
     connections: RefCell<HashMap<u32, Weak<ConnInner<F>>>>,
     /// Connections that have credits to tell and could not yet.
     telling: RefCell<Vec<Weak<ConnInner<F>>>>,
@@ -309,7 +319,10 @@ impl<F: Fabric> Port<F> {
         let shared = device.shared_receives(receive_count)?;
         let slots = |bytes, count: u32| Slots::new(&*device, bytes, count as usize, Access::LOCAL_WRITE);
         let (receives, sends) = (slots(MESSAGE_BYTES, receive_count)?, slots(MESSAGE_BYTES, options.sends)?);
-        let bounces = slots(BOUNCE_BYTES, options.bounces)?;
+        let windows = options.lends && limits.windows;
+        let unit_access =
+            if windows { Access::LOCAL_WRITE | Access::WINDOW_BIND } else { Access::LOCAL_WRITE };
+        let bounces = Slots::new(&*device, BOUNCE_BYTES, options.bounces as usize, unit_access)?;
         let posts: Vec<_> = (0..receives.count())
             .map(|slot| (RECEIVE | slot as u64, receives.piece(slot, MESSAGE_BYTES)))
             .collect();
@@ -332,6 +345,8 @@ impl<F: Fabric> Port<F> {
             fast_bytes: Cell::new(0),
             connections_max,
             send_depth,
+            stall_ms: options.stall_ms,
+            unit_access,
             connections: RefCell::new(HashMap::new()),
             telling: RefCell::new(Vec::new()),
             sleeps: Cell::new(0),
@@ -362,7 +377,7 @@ impl<F: Fabric> Port<F> {
     fn add_zone(&self, address: u64, bytes: u64) -> Result<(), VerbsError> {
         // SAFETY: as the caller of `VerbsThread::add_zone` promises.
         let registration =
-            unsafe { self.device.register(address as usize, bytes as usize, Access::LOCAL_WRITE) }?;
+            unsafe { self.device.register(address as usize, bytes as usize, self.unit_access) }?;
         self.zones.borrow_mut().insert(address, Zone { bytes, registration });
         Ok(())
     }

@@ -269,13 +269,14 @@ async fn get_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) ->
     let mut done = 0;
     while done < bytes {
         let unit = (bytes - done).min(command.unit_bytes.into()) as usize;
-        let mut data = UnitMemory::of(vec![0; unit]);
+        // What somebody else had there before.
+        let mut data = UnitMemory::of(vec![0xa7; unit]);
         let (head, tail) = data.split_at_mut(unit / 2);
         bulk.get(done, &mut [IoSliceMut::new(head), IoSliceMut::new(tail)])
             .await
             .map_err(|error| error.to_string())?;
         if *data != *pattern_bytes(command.seed, done, unit) {
-            return Err(format!("the unit at {done} is wrong"));
+            return Err(format!("the unit at {done} is wrong, its first byte is {}", data[0]));
         }
         if command.yields {
             yield_now().await;

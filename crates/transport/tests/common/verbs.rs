@@ -84,6 +84,30 @@ impl Hosts for Shuffled {
     }
 }
 
+/// The same, with adapters that want binds to be posted alone.
+pub struct BindsAlone(Pretended);
+
+impl Hosts for BindsAlone {
+    type Fabric = Pretend;
+
+    fn make() -> (Self, Pretend, Pretend, IpAddr) {
+        let (mut server, mut client) = (Adapter::default(), Pretended::client_adapter());
+        (server.limits.binds_alone, client.limits.binds_alone) = (true, true);
+        let adapters = vec![server];
+        let options = PretendOptions { delivery: Delivery::Shuffled, adapters, ..PretendOptions::default() };
+        let (hosts, server, client, ip) = Pretended::with(options, client);
+        (BindsAlone(hosts), server, client, ip)
+    }
+
+    fn complaints(&self) -> Vec<String> {
+        self.0.complaints()
+    }
+
+    fn counts(&self) -> Counts {
+        self.0.counts()
+    }
+}
+
 /// This host's adapter, for both sides.
 pub struct Real {
     core: RdmaCore,
@@ -114,7 +138,7 @@ impl Hosts for Real {
     }
 }
 
-/// `MECHANISM` 0 chooses, 1 to 3 always use one; 4 to 7 are these without memory windows.
+/// `MECHANISM` 0 chooses, 1 to 3 always use one; 4 to 7 are these without memory windows; with 8 the client moves all data itself.
 pub struct Verbs<H: Hosts, const MECHANISM: u8> {
     pub server: ServerThread,
     pub address: SocketAddr,
@@ -162,9 +186,10 @@ impl<H: Hosts, const MECHANISM: u8> Verbs<H, MECHANISM> {
 
     pub fn options() -> VerbsOptions {
         let mechanisms = [None, Some(Mechanism::Inline), Some(Mechanism::Fast), Some(Mechanism::Remote)];
+        let lends = MECHANISM == 8;
         VerbsOptions {
-            mechanism: mechanisms[usize::from(MECHANISM % 4)],
-            windows: MECHANISM < 4,
+            mechanism: if lends { Some(Mechanism::Lend) } else { mechanisms[usize::from(MECHANISM % 4)] },
+            windows: MECHANISM < 4 || lends,
             ..VerbsOptions::default()
         }
     }

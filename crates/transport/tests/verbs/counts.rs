@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use weft_transport::registration::RegistrationStats;
 use weft_transport::*;
 use weft_verbs::Counts;
+use weft_verbs_double::usual_limits;
 use weft_wire::Status;
 
 use crate::common::*;
@@ -20,7 +21,7 @@ struct Done {
     registrations: RegistrationStats,
 }
 
-fn done(verbs: &Chosen) -> Done {
+fn done<const MECHANISM: u8>(verbs: &Verbs<Pretended, MECHANISM>) -> Done {
     let status = verbs.client.status().devices.remove(0);
     Done {
         client: verbs.hosts.client.counts(),
@@ -31,7 +32,11 @@ fn done(verbs: &Chosen) -> Done {
 }
 
 /// What `times` calls of `act` cost, after one that is not counted; when both sides have come to rest.
-fn cost(verbs: &Chosen, times: u64, mut act: impl FnMut()) -> (Counts, Counts, u64) {
+fn cost<const MECHANISM: u8>(
+    verbs: &Verbs<Pretended, MECHANISM>,
+    times: u64,
+    mut act: impl FnMut(),
+) -> (Counts, Counts, u64) {
     act();
     let settle = || std::thread::sleep(Duration::from_millis(20));
     settle();
@@ -155,8 +160,8 @@ fn a_large_write_is_one_read_for_each_unit() {
 }
 
 #[test]
-fn rows_of_one_array_are_one_registration_and_one_chain() {
-    let verbs = Chosen::start();
+fn rows_that_a_server_moves_are_one_registration_and_one_chain() {
+    let verbs = Verbs::<Pretended, 3>::start();
     let mut link = verbs.connect();
     let memory = TestMemory::new(&[(1024, 1024, 768)]);
     let read = command(Verb::ReadHandingOver, 768 * 1024);
@@ -166,6 +171,31 @@ fn rows_of_one_array_are_one_registration_and_one_chain() {
     assert_eq!((client.sends, client.receives), (2, 2));
     assert_eq!(server.writes, 2 * 768, "one for each row of the client's memory");
     assert_eq!(server.doorbells, 2 * 768u64.div_ceil(64), "64 rows for each ring of the doorbell");
+}
+
+#[test]
+fn rows_of_one_array_are_one_registration_and_as_few_work_requests_as_the_client_gathers() {
+    let verbs = Chosen::start();
+    let mut link = verbs.connect();
+    let mut memory = TestMemory::new(&[(1024, 1024, 768)]);
+    memory.fill(5);
+    let work = 768u64.div_ceil(usual_limits().send_pieces_max as u64);
+    for (verb, is_read) in [(Verb::ReadHandingOver, true), (Verb::Write, false)] {
+        let command = command(verb, 768 * 1024);
+        let bulk = || if is_read { Bulk::put(memory.runs()) } else { Bulk::get(memory.runs()) };
+        let (client, server, copied) = cost(&verbs, 2, || done_well(call(&mut link, &command, bulk())));
+        let registrations = verbs.client.status().devices[0].registrations.clone();
+        assert_eq!((registrations.registrations, registrations.entries), (1, 1));
+        let (reads, writes) = if is_read { (work, 0) } else { (0, work) };
+        assert_eq!((client.reads, client.writes, copied), (2 * reads, 2 * writes, 0), "30 rows each");
+        assert_eq!((server.reads, server.writes), (0, 0));
+        assert_eq!((client.sends, client.binds), (2 * 3, 0), "the request, and two halves given back");
+        assert_eq!((server.sends, server.binds), (2 * 2, 2 * 2), "two halves lent, and the reply");
+        assert_eq!(server.doorbells, 2 * 2);
+        assert!(client.doorbells <= 2 * 7, "{}: three for a half at most", client.doorbells);
+        memory.check(5, 768 * 1024);
+    }
+    assert_eq!(verbs.client.status().devices[0].transfers.lent, 6);
 }
 
 #[test]

@@ -51,11 +51,11 @@ impl Raw {
         Ok(raw)
     }
 
-    /// A server without Fast buffers that nobody needs a key for, at the end of a connection that was asked for.
+    /// A server that lends and has no Fast buffers, and that nobody needs a key for, at the end of a connection that was asked for.
     pub fn accept(endpoint: PretendEndpoint) -> Raw {
         let nonce = endpoint.private_data()[16..32].to_vec();
         let mut raw = Raw::new(endpoint).unwrap();
-        let mut said = vec![1, 0];
+        let mut said = vec![1, 2];
         said.extend((RECEIVES / 2).to_le_bytes());
         said.extend(8192u32.to_le_bytes());
         said.extend([0; 24]);
@@ -185,6 +185,23 @@ impl Raw {
                 return Some((header, message[8 + HEADER_BYTES..].to_vec()));
             }
         }
+    }
+
+    /// What the server lends next: for which part of the data, where, how much, and the key.
+    pub fn lent(&mut self) -> (u64, u64, u32, u32) {
+        let done = loop {
+            let done = self.next().expect("something that is lent");
+            assert_eq!(done.status, WorkStatus::Ok);
+            if done.kind != WorkKind::Sent {
+                break done;
+            }
+        };
+        let at = done.id as usize * RECEIVE_BYTES;
+        let message = &self.memory[at..at + done.bytes as usize];
+        assert_eq!((message[2], message.len()), (3, 40), "it is no message that lends one part");
+        let long = |at: usize| u64::from_le_bytes(message[at..at + 8].try_into().unwrap());
+        let short = |at: usize| u32::from_le_bytes(message[at..at + 4].try_into().unwrap());
+        (long(16), long(24), short(32), short(36))
     }
 
     /// Whether the server has ended the connection, within a while.

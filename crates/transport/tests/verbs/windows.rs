@@ -14,18 +14,18 @@ use crate::raw::{Raw, message};
 const PARTS: [(usize, usize, u64); 3] = [(100, 400_000, 1), (20_000, 400_000, 1), (20_000, 248_576, 1)];
 
 /// A client's link to a server that does as a test likes.
-struct Pair {
+pub struct Pair {
     // The connection before the registrations, and these before the memory.
-    link: VerbsLink<Pretend>,
+    pub link: VerbsLink<Pretend>,
     client: VerbsClient<Pretend>,
-    server: Raw,
+    pub server: Raw,
     hosts: Pretended,
-    memory: TestMemory,
+    pub memory: TestMemory,
 }
 
 impl Pair {
     /// The client's memory is registered as a whole, or each part by itself.
-    fn new(options: VerbsOptions, whole: bool) -> Pair {
+    pub fn new(options: VerbsOptions, whole: bool) -> Pair {
         let (hosts, server, client, ip) = Pretended::make();
         let mut listener = server.listen((ip, 0).into(), 4).unwrap();
         let address = listener.address();

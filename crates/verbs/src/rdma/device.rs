@@ -435,6 +435,7 @@ fn limits(
         registrations_max: u64::from(number(attributes.max_mr)),
         registration_bytes_max: attributes.max_mr_size,
         windows: has_windows && attributes.device_cap_flags & type_2 != 0,
+        binds_alone: attributes.vendor_id == RXE_VENDOR_ID,
         on_demand: has_on_demand(context),
     })
 }

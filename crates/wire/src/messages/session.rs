@@ -300,4 +300,15 @@ crate::message! {
         /// The keys end with the request: a server that can sends the last part of its reply so that it ends the last of them.
         pub keys_end: bool,
     }
+
+    /// Over RDMA, payload of a request with [`crate::flags::LENT_MEMORY`]: the client moves the data itself, between its memory and
+    /// units that the server lends it.
+    pub struct LentMemory {
+        /// All of the data.
+        pub bytes: u64,
+        /// What one work request of the client's takes, where its memory is regular: units are best cut at multiples of it. 0: anywhere.
+        pub step_bytes: u32,
+        /// The client brings the data: a write of a file.
+        pub write: bool,
+    }
 }

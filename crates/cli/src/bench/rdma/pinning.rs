@@ -63,6 +63,7 @@ impl Pinning {
             registrations_max: u64::from(BUFFERS_MAX),
             registration_bytes_max: BUFFER_BYTES_MAX,
             windows: false,
+            binds_alone: false,
             on_demand: false,
         };
         let table = Table { ring, free: Mutex::new((0..BUFFERS_MAX).rev().collect()) };

@@ -14,6 +14,7 @@ use crate::error::{ConnError, FrameError};
 use crate::verbs::FAST_BYTES;
 use crate::verbs::credits::Credits;
 use crate::verbs::envelope::{Accepting, FastBuffers, MESSAGE_BYTES, Rejection};
+use crate::verbs::lend::{LENT_MAX, LENT_READS};
 use crate::verbs::listen::{VerbsAccepted, Watched};
 use crate::verbs::memory::Slots;
 use crate::verbs::thread::{Port, VerbsServerOptions, VerbsThread};
@@ -69,9 +70,11 @@ impl<F: Fabric> VerbsThread<F> {
                 return Err(internal(endpoint, error));
             }
         };
+        let lending = if self.inner.options.lends { Lending::new(&*port.device) } else { None };
         let version = negotiate(VERSIONS, asking.versions).unwrap_or(VERSIONS.1);
         let accepting = Accepting {
             version,
+            lent_max: lending.as_ref().map_or(0, |_| LENT_MAX as u8),
             receives: window as u16,
             message_bytes: MESSAGE_BYTES as u32,
             fast: fast.as_ref().map_or_else(FastBuffers::default, |fast| FastBuffers {
@@ -81,7 +84,7 @@ impl<F: Fabric> VerbsThread<F> {
                 address: fast.slots.base(0).as_ptr() as u64,
             }),
         };
-        let inner = ConnInner::new(endpoint, port, credits, fast);
+        let inner = ConnInner::new(endpoint, port, credits, fast, lending);
         let failed = |text: String| NotTaken::Failed(text);
         let mut endpoint = inner.endpoint.borrow_mut();
         let endpoint = endpoint.as_mut().ok_or_else(|| failed("it is gone".into()))?;
@@ -114,7 +117,7 @@ fn set_up<F: Fabric>(
         pieces: limits.send_pieces_max.max(limits.read_pieces_max) as u32,
         inline_bytes: 0,
         reads_out: limits.reads_out_max,
-        reads_in: 1,
+        reads_in: LENT_READS.min(limits.reads_in_max),
     };
     endpoint
         .create_queue_pair(&endpoint_options, &port.queue.borrow(), Receives::Shared(&port.shared))

@@ -10,6 +10,7 @@
 //! memory free; the queue pair is destroyed. A task of its own sees to the steps.
 
 mod accept;
+mod lend;
 mod receive;
 mod send;
 mod work;
@@ -42,6 +43,7 @@ use super::schedule::Turn;
 use super::thread::{Port, Slot};
 use crate::error::{ConnError, FrameError};
 use crate::server::{Incoming, PeerInfo, ServerConn};
+use lend::Lending;
 
 /// Work of one chain that is posted at once.
 const BATCH: usize = 64;
@@ -161,12 +163,15 @@ pub(super) struct ConnInner<F: Fabric> {
     work_waiters: RefCell<Vec<(u64, Waker)>>,
     requests: RefCell<HashMap<u64, Rc<Request<F>>>>,
     pub fast: Option<Rc<Fast<F::Device>>>,
+    /// Windows for what is lent to the client.
+    lending: Option<Lending<<F::Device as Device>::Window>>,
     failure: RefCell<Option<Cause>>,
     failed: Event,
 }
 
 impl<F: Fabric> Drop for ConnInner<F> {
     fn drop(&mut self) {
+        self.end_windows();
         self.endpoint.take();
         self.port.remove(self.queue_pair);
         self.port.shares.borrow_mut().leave(&self.credits.borrow());
@@ -228,6 +233,7 @@ impl<F: Fabric> ConnInner<F> {
         port: Rc<Port<F>>,
         credits: Credits,
         fast: Option<Rc<Fast<F::Device>>>,
+        lending: Option<Lending<<F::Device as Device>::Window>>,
     ) -> Rc<ConnInner<F>> {
         let peer = PeerInfo {
             transport: format!("verbs {} {}", port.device.name(), port.device.limits().link_layer),
@@ -261,6 +267,7 @@ impl<F: Fabric> ConnInner<F> {
             work_waiters: RefCell::new(Vec::new()),
             requests: RefCell::new(HashMap::new()),
             fast,
+            lending,
             failure: RefCell::new(None),
             failed: Event::new(),
         });
@@ -308,8 +315,9 @@ impl<F: Fabric> ConnInner<F> {
         }
     }
 
-    /// No work is under way after this.
+    /// No work is under way after this. Windows go before the queue pair that they are bound on.
     fn destroy(&self) {
+        self.end_windows();
         self.endpoint.take();
         self.port.remove(self.queue_pair);
         self.note_ended(self.posted.get());

@@ -5,7 +5,8 @@ use std::task::{Poll, Waker};
 
 use weft_reactor::timeout;
 use weft_verbs::{Fabric, Work, WorkDone, WorkKind, WorkStatus};
-use weft_wire::messages::RemoteKeys;
+use weft_wire::limits::SHARE_BYTES_MAX;
+use weft_wire::messages::{LentMemory, RemoteKeys};
 use weft_wire::{HEADER_BYTES, Header, Wire, flags};
 
 use crate::error::{ConnError, FrameError, RunsError};
@@ -31,6 +32,7 @@ impl<F: Fabric> ConnInner<F> {
         }
         let taken = match done.kind {
             WorkKind::ReceivedImmediate(number) => self.take_fast(number),
+            WorkKind::ReceivedInvalidate(key) => self.take_back(key, message),
             _ => self.take_part(message),
         };
         if let Err(error) = taken {
@@ -67,6 +69,17 @@ impl<F: Fabric> ConnInner<F> {
                 self.arrive(Arrived { header: step.header, body, source });
             }
         }
+        Ok(())
+    }
+
+    /// The client has ended a key.
+    fn take_back(&self, key: u32, message: &[u8]) -> Result<(), FrameError> {
+        let kind = self.take_envelope(message)?;
+        if kind != PartKind::GiveBack || !self.lending.as_ref().is_some_and(|lending| lending.give_back(key))
+        {
+            return Err(FrameError::Parts("it gave back memory that is not lent to it"));
+        }
+        self.dealt_with.set(self.dealt_with.get() + 1);
         Ok(())
     }
 
@@ -165,6 +178,14 @@ impl<F: Fabric> ConnInner<F> {
         if header.flags & flags::REMOTE_MEMORY == 0 {
             let source = if payload.is_empty() { Source::Nothing } else { Source::Inline(Rc::new(payload)) };
             return Ok((source, None));
+        }
+        if header.flags & flags::LENT_MEMORY != 0 {
+            let told = LentMemory::from_bytes(&payload)
+                .map_err(|_| misplaced("what it says of data that it moves itself cannot be read"))?;
+            if self.lending.is_none() || told.bytes > SHARE_BYTES_MAX {
+                return Err(misplaced("it asks for memory to be lent where none is, or for too much"));
+            }
+            return Ok((Source::Lent { told }, None));
         }
         let told = RemoteKeys::from_bytes(&payload)
             .map_err(|_| misplaced("its description of memory cannot be read"))?;

@@ -36,7 +36,7 @@ impl<F: Fabric> ConnInner<F> {
     }
 
     /// Waits for a credit for a part of a message.
-    async fn credit(&self) -> Result<(), ConnError> {
+    pub(super) async fn credit(&self) -> Result<(), ConnError> {
         let wait = std::future::poll_fn(|cx| {
             if self.failed.is_set() {
                 return Poll::Ready(Err(self.error()));

@@ -9,6 +9,7 @@
 //! The descriptor is an epoll set of three: the completion queue's (armed whenever something is under way), the
 //! connection's and the adapter's.
 
+mod lend;
 mod receive;
 mod request;
 mod send;
@@ -30,19 +31,22 @@ use weft_wire::security::Key;
 use weft_wire::{Header, VERSIONS};
 
 use super::assembly::Assembler;
+use super::choose::Mechanism;
 use super::client::{Adapter, VerbsOptions, connect_error};
 use super::credits::{Credits, WINDOW_MIN};
 use super::envelope::{Accepting, Asking, FastBuffers, MESSAGE_BYTES};
+use super::lend::{Budget, LENT_READS};
 use super::locked;
 use super::memory::Slots;
 use super::{FAST_BYTES, RECEIVE};
-use crate::error::{FrameError, LinkError};
+use crate::error::{FrameError, LinkError, RunsError};
 use crate::link::{Bulk, Completion, Link, LinkKind};
 use crate::registration::Pinned;
 use crate::runs::MemoryRuns;
 use crate::segment::{KnownSegments, Segment};
 use crate::socket::{checked, owned, random};
 
+use lend::{LentPart, Moved};
 use windows::Windows;
 
 /// Work that may wait in a link's send queue, or less if the adapter has not so much room.
@@ -92,8 +96,10 @@ struct Pending<D: Device> {
     fast: Option<u16>,
     /// By which the server gets at the memory.
     windows: Windows<D::Window>,
+    /// This side moves the data.
+    moved: Option<Moved>,
     /// Keeps the memory registered.
-    _pinned: Option<Pinned<D>>,
+    pinned: Option<Pinned<D>>,
     /// Sent as a whole.
     sent: bool,
     /// Its completion waits for the end of this piece of work, which reads the caller's memory.
@@ -105,6 +111,10 @@ struct Pending<D: Device> {
 enum Freed {
     Send(usize),
     Staging(usize),
+    /// So many bytes between the caller's memory and what is lent.
+    Lent(u64),
+    /// A bind.
+    Bound,
     Nothing,
 }
 
@@ -117,6 +127,13 @@ struct Inner<F: Fabric> {
     windows_free: Vec<<F::Device as Device>::Window>,
     /// Keys to be ended by work of this side, with their requests.
     ending: VecDeque<(u64, u32)>,
+    /// Memory of the server's that this side works on.
+    lent: VecDeque<LentPart>,
+    budget: Budget,
+    /// The server lends.
+    lends: bool,
+    /// Binds are posted only when all other work has ended ([`weft_verbs::DeviceLimits::binds_alone`]), of which all is reported.
+    binds_alone: bool,
     receives: Slots<F::Device>,
     sends: Slots<F::Device>,
     staging: Slots<F::Device>,
@@ -192,7 +209,7 @@ impl<F: Fabric> VerbsLink<F> {
             send_depth,
             pieces: limits.send_pieces_max as u32,
             inline_bytes: 0,
-            reads_out: 1,
+            reads_out: LENT_READS.min(limits.reads_out_max),
             reads_in: limits.reads_in_max,
         };
         endpoint
@@ -214,6 +231,10 @@ impl<F: Fabric> VerbsLink<F> {
             pending: Vec::new(),
             windows_free: Vec::new(),
             ending: VecDeque::new(),
+            lent: VecDeque::new(),
+            budget: Budget::default(),
+            lends: accepting.lent_max > 0,
+            binds_alone: adapter.windows && limits.binds_alone,
             receives,
             sends,
             staging,

@@ -10,7 +10,7 @@ use crate::link::Completion;
 use crate::runs::Cursor;
 use crate::verbs::RECEIVE;
 use crate::verbs::assembly::Step;
-use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, MESSAGE_BYTES, PartKind};
+use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, Lend, MESSAGE_BYTES, PartKind};
 
 use super::*;
 
@@ -78,6 +78,13 @@ impl<F: Fabric> Inner<F> {
         if envelope.kind == PartKind::Credits {
             return if ended.is_none() { Ok(()) } else { Err(self.not_its_key()) };
         }
+        if envelope.kind == PartKind::Lend {
+            if ended.is_some() {
+                return Err(self.not_its_key());
+            }
+            let mut each = Lend::decode_all(&message[ENVELOPE_BYTES..]).into_iter();
+            return each.try_for_each(|told| self.take_lent(told));
+        }
         let mut assembler = std::mem::take(&mut self.assembler);
         let step = assembler.part(envelope.kind, &message[ENVELOPE_BYTES..], &FrameLimits::client());
         self.assembler = assembler;
@@ -113,6 +120,9 @@ impl<F: Fabric> Inner<F> {
         let Some(body) = whole.filter(|_| reply) else {
             return if ended.is_none() { Ok(()) } else { Err(self.not_its_key()) };
         };
+        if self.pending[at].moved.as_ref().is_some_and(Moved::is_under_way) {
+            return Err(self.protocol("it answered a request for which it still lends memory"));
+        }
         if let Some(key) = ended {
             let window = self.pending[at].windows.take(key).ok_or_else(|| self.not_its_key())?;
             self.free_windows([window]);

@@ -10,7 +10,7 @@ use crate::link::{Bulk, BulkMemory};
 use crate::registration::Pinned;
 use crate::runs::{Cursor, MemoryRuns};
 use crate::verbs::FAST_HEAD_BYTES;
-use crate::verbs::choose::{Direction, Mechanism, Transfer, choose};
+use crate::verbs::choose::{Direction, Transfer, choose};
 use crate::verbs::envelope::ENVELOPE_BYTES;
 use crate::verbs::keys::describe;
 
@@ -35,7 +35,8 @@ impl<F: Fabric> Inner<F> {
             staging: None,
             fast: None,
             windows: Windows::None,
-            _pinned: None,
+            moved: None,
+            pinned: None,
             sent: false,
             waits_for: None,
             reply: None,
@@ -73,6 +74,10 @@ impl<F: Fabric> Inner<F> {
                 // SAFETY: as the caller promises.
                 unsafe { self.submit_remote(header, body, direction, &memory, bytes, pinned) }?;
             }
+            (Mechanism::Lend, pinned) => {
+                // SAFETY: as the caller promises.
+                unsafe { self.submit_moved(header, body, direction, memory, bytes, pinned) }?;
+            }
         }
         self.request_credits -= 1;
         self.flush()
@@ -102,7 +107,9 @@ impl<F: Fabric> Inner<F> {
                 !self.fast_free.is_empty() && source_free && ENVELOPE_BYTES + head_bytes <= FAST_HEAD_BYTES
             }
         };
-        let transfer = Transfer { direction, bytes, registered, fast_free };
+        let pieces = runs.iter().map(|run| run.count).sum();
+        let lent = self.lends && self.lent_pieces_max(direction) > 1;
+        let transfer = Transfer { direction, bytes, pieces, registered, fast_free, lent };
         (choose(&transfer, &thresholds, forced), pinned)
     }
 
@@ -154,7 +161,7 @@ impl<F: Fabric> Inner<F> {
         };
         let head = head_of(header, body, &[], bytes);
         let mut pending = self.pending(header.request_id, MemoryRuns::new(), 0);
-        (pending.fast, pending._pinned) = (Some(buffer), pinned);
+        (pending.fast, pending.pinned) = (Some(buffer), pinned);
         self.start(head, (runs, bytes), way, pending);
     }
 
@@ -188,15 +195,8 @@ impl<F: Fabric> Inner<F> {
         pinned: Option<Pinned<F::Device>>,
     ) -> Result<(), LinkError> {
         let write = direction == Direction::Put;
-        let pinned = match pinned {
-            Some(pinned) => pinned,
-            None => {
-                // SAFETY: as the caller promises.
-                let pinned = unsafe { self.adapter.cache.pin_bulk(memory, write) };
-                pinned
-                    .map_err(|error| LinkError::Register { peer: self.peer.clone(), source: error.into() })?
-            }
-        };
+        // SAFETY: as the caller promises.
+        let pinned = unsafe { self.registered(memory, write, pinned) }?;
         let regions: Vec<RemoteKey> = pinned
             .regions()
             .iter()
@@ -213,10 +213,55 @@ impl<F: Fabric> Inner<F> {
         let head = head_of(header, body, &told.to_bytes(), 0);
         let place = if write { memory.runs.clone() } else { MemoryRuns::new() };
         let mut pending = self.pending(header.request_id, place, if write { bytes } else { 0 });
-        (pending._pinned, pending.described_put) = (Some(pinned), write);
+        (pending.pinned, pending.described_put) = (Some(pinned), write);
         pending.windows = windows;
         self.start(head, (MemoryRuns::new(), 0), Way::Parts { binds }, pending);
         Ok(())
+    }
+
+    /// This side reads or writes units that the server lends.
+    ///
+    /// # Safety
+    /// As for [`Link::submit`].
+    unsafe fn submit_moved(
+        &mut self,
+        mut header: Header,
+        body: &[u8],
+        direction: Direction,
+        memory: BulkMemory,
+        bytes: u64,
+        pinned: Option<Pinned<F::Device>>,
+    ) -> Result<(), LinkError> {
+        let read = direction == Direction::Put;
+        // SAFETY: as the caller promises.
+        let pinned = unsafe { self.registered(&memory, read, pinned) }?;
+        let told = self.lent_memory(&memory.runs, bytes, direction);
+        header.flags |= flags::REMOTE_MEMORY | flags::LENT_MEMORY;
+        let head = head_of(header, body, &told.to_bytes(), 0);
+        let place = if read { memory.runs.clone() } else { MemoryRuns::new() };
+        let mut pending = self.pending(header.request_id, place, if read { bytes } else { 0 });
+        (pending.pinned, pending.described_put) = (Some(pinned), read);
+        pending.moved = Some(Moved::new(memory.runs, bytes, direction));
+        self.start(head, (MemoryRuns::new(), 0), Way::Parts { binds: VecDeque::new() }, pending);
+        Ok(())
+    }
+
+    /// The memory's registrations, made if it has none; `write`: it is written to.
+    ///
+    /// # Safety
+    /// As for [`Link::submit`].
+    unsafe fn registered(
+        &self,
+        memory: &BulkMemory,
+        write: bool,
+        known: Option<Pinned<F::Device>>,
+    ) -> Result<Pinned<F::Device>, LinkError> {
+        if let Some(pinned) = known {
+            return Ok(pinned);
+        }
+        // SAFETY: as the caller promises.
+        let pinned = unsafe { self.adapter.cache.pin_bulk(memory, write) };
+        pinned.map_err(|error| LinkError::Register { peer: self.peer.clone(), source: error.into() })
     }
 }
 

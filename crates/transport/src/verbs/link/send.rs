@@ -14,6 +14,7 @@ impl<F: Fabric> Inner<F> {
     pub(super) fn flush(&mut self) -> Result<(), LinkError> {
         let mut batch = Batch::default();
         self.end_keys(&mut batch);
+        self.move_lent(&mut batch);
         while let Some(message) = self.outgoing.pop_front() {
             let (left, more) = self.send_some(message, &mut batch);
             if let Some(message) = left {
@@ -70,7 +71,12 @@ impl<F: Fabric> Inner<F> {
     }
 
     /// Writes an envelope, and what `write` puts behind it, into a slot; returns the bytes of both.
-    fn fill(&mut self, slot: usize, kind: PartKind, write: impl FnOnce(&mut [u8]) -> usize) -> usize {
+    pub(super) fn fill(
+        &mut self,
+        slot: usize,
+        kind: PartKind,
+        write: impl FnOnce(&mut [u8]) -> usize,
+    ) -> usize {
         let credits = self.credits.spend();
         // SAFETY: the slot was free, so no work uses it.
         let memory = unsafe { self.sends.fill(slot) };
@@ -135,9 +141,10 @@ impl<F: Fabric> Inner<F> {
     ) -> u64 {
         let number = self.next_work;
         self.next_work += 1;
-        self.unsignalled_messages += u64::from(!matches!(freed, Freed::Nothing));
+        self.unsignalled_messages += u64::from(matches!(freed, Freed::Send(_) | Freed::Staging(_)));
         let most = self.send_depth / 2;
         let signalled = signalled
+            || (self.binds_alone && !matches!(freed, Freed::Bound))
             || self.unsignalled_messages >= SIGNAL_EVERY.min(most)
             || number - self.signalled_work >= SIGNAL_WORK_EVERY.min(most);
         if signalled {
@@ -163,7 +170,8 @@ impl<F: Fabric> Inner<F> {
             match self.posted.pop_front() {
                 Some((_, Freed::Send(slot))) => self.sends_free.push(slot),
                 Some((_, Freed::Staging(slot))) => self.staging_free.push(slot),
-                Some((_, Freed::Nothing)) | None => {}
+                Some((_, Freed::Lent(bytes))) => self.budget.ended(bytes),
+                Some((_, Freed::Bound | Freed::Nothing)) | None => {}
             }
         }
         for at in (0..self.pending.len()).rev() {

@@ -93,10 +93,14 @@ impl<F: Fabric> Inner<F> {
 
     /// Adds binds to the batch; false if there is no room for all and for a message behind them.
     pub(super) fn bind(&mut self, binds: &mut VecDeque<Work>, batch: &mut Batch) -> bool {
+        let is_bind = |(_, freed): &(u64, Freed)| matches!(freed, Freed::Bound);
+        if self.binds_alone && !binds.is_empty() && !self.posted.iter().all(is_bind) {
+            return false;
+        }
         while self.has_room()
             && let Some(work) = binds.pop_front()
         {
-            self.add(batch, work, [], Freed::Nothing, false);
+            self.add(batch, work, [], Freed::Bound, false);
         }
         self.has_room()
     }
