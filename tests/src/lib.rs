@@ -12,11 +12,13 @@
 pub mod check;
 pub mod guest;
 mod load;
+mod locker;
 pub mod pattern;
 pub mod raw;
 mod served;
 
 pub use load::{Load, weft_load};
+pub use locker::{Locker, weft_locker};
 pub use served::{Served, ServedOptions, end_with_parent, free_ports, resident_bytes, signal};
 
 use std::path::{Path, PathBuf};
@@ -24,6 +26,8 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
+use weft_client::{Client, ConnectOptions, Url};
+use weft_wire::security::Key;
 
 /// Longest time for processes to end and mounts to go.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
@@ -196,16 +200,35 @@ impl Cluster {
     /// Mounts `url` with more arguments for `weft mount`.
     #[track_caller]
     pub fn mount_with(&self, url: &str, arguments: &[&str]) -> Mount {
-        assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is not there: tests of the mount cannot run");
-        let dir =
-            tempfile::Builder::new().prefix("mount-").tempdir_in(self.dir.path()).expect("a mount point");
-        let output =
-            self.command(&["mount", url]).arg(dir.path()).args(arguments).output().expect("weft can be run");
-        expect_success("weft mount", &output);
-        let mount = Mount { dir: Some(dir), log: self.dir.path().to_path_buf() };
-        assert!(is_mounted(mount.path()), "weft mount returned before the mount was live");
-        mount
+        mount_in(self.dir.path(), |arguments| self.command(arguments), url, arguments)
     }
+
+    /// A client of this process.
+    #[track_caller]
+    pub fn client(&self) -> Client {
+        let key = std::fs::read_to_string(self.key_file()).expect("weft up wrote it");
+        let key = Some(Key::from_hex(&key).expect("a key"));
+        let url = Url::parse(self.url()).expect("a URL");
+        Client::connect(&url, ConnectOptions { key, ..ConnectOptions::default() })
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// Mounts `url` on a new directory below `parent`, by a call of `weft` that `command` makes.
+#[track_caller]
+pub(crate) fn mount_in(
+    parent: &Path,
+    command: impl Fn(&[&str]) -> Command,
+    url: &str,
+    arguments: &[&str],
+) -> Mount {
+    assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is not there: tests of the mount cannot run");
+    let dir = tempfile::Builder::new().prefix("mount-").tempdir_in(parent).expect("a mount point");
+    let output = command(&["mount", url]).arg(dir.path()).args(arguments).output().expect("weft can be run");
+    expect_success("weft mount", &output);
+    let mount = Mount { dir: Some(dir), log: parent.to_path_buf() };
+    assert!(is_mounted(mount.path()), "weft mount returned before the mount was live");
+    mount
 }
 
 impl Drop for Cluster {

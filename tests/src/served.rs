@@ -10,7 +10,7 @@
 //! The servers are made by `weft init` and run by `weft serve`, as on several hosts. They are children of the test's thread and
 //! die with it, however it ends: start and restart them from the thread that holds the [`Served`].
 
-use crate::{temporary_dir, wait_until, weft_bin};
+use crate::{Mount, temporary_dir, wait_until, weft_bin};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::net::{TcpListener, TcpStream};
@@ -246,6 +246,12 @@ impl Served {
     /// The clients' key.
     pub fn key(&self) -> Key {
         Key::from_hex(&fs::read_to_string(self.key_file()).expect("weft init wrote it")).expect("a key")
+    }
+
+    /// Mounts the root directory.
+    #[track_caller]
+    pub fn mount(&self) -> Mount {
+        crate::mount_in(self.dir.path(), |arguments| self.command(arguments), &self.url(), &[])
     }
 
     /// A client of this process.

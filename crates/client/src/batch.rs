@@ -405,11 +405,16 @@ impl Batch {
 
 /// Sleeps until something may have happened to one of the batches.
 pub(crate) fn sleep_on(inner: &Inner, batches: &[&Batch]) {
+    sleep_at_most(inner, batches, None);
+}
+
+/// As [`sleep_on`], for so long at most.
+fn sleep_at_most(inner: &Inner, batches: &[&Batch], longest: Option<Duration>) {
     let waker = Waker::current();
     let now = Instant::now();
     let reply_timeout = Duration::from_millis(inner.options.reply_timeout_ms);
     let wake_times = batches.iter().map(|batch| batch.prepare_sleep(&waker, now, reply_timeout));
-    let wake_at = wake_times.min().unwrap_or(now);
+    let wake_at = wake_times.chain(longest.map(|longest| now + longest)).min().unwrap_or(now);
     batches.iter().flat_map(|batch| batch.lanes_waited_on()).for_each(|lane| lane.prepare_sleep());
     waker.about_to_sleep();
     if batches.iter().any(|batch| batch.any_ready()) {
@@ -490,6 +495,25 @@ pub(crate) fn ask<R: Request>(inner: &Inner, server: usize, request: &R) -> Resu
     batch.push(Call::of(inner, server, request, 0));
     let finished = batch.wait(inner).expect("a request that was pushed ends");
     decode::<R>(inner, server, finished.result)
+}
+
+/// One request whose reply may be long in coming: calls `look` every so often meanwhile.
+pub(crate) fn ask_looking<R: Request>(
+    inner: &Inner,
+    server: usize,
+    request: &R,
+    every: Duration,
+    mut look: impl FnMut() -> Result<(), Error>,
+) -> Result<R::Reply, Error> {
+    let mut batch = Batch::default();
+    batch.push(Call::of(inner, server, request, 0));
+    loop {
+        if let Some(finished) = batch.poll(inner) {
+            return decode::<R>(inner, server, finished.result);
+        }
+        sleep_at_most(inner, &[&batch], Some(every));
+        look()?;
+    }
 }
 
 /// The same request, or different ones of one kind, to several servers at once; replies in the order of the requests.

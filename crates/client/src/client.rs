@@ -282,7 +282,7 @@ impl Client {
             &self.caller,
             held,
             at.to_string(),
-            (options.sync, reply.created),
+            (options.sync, reply.created, options.append),
             reply.attr,
         );
         open.set_access(options.access);
@@ -305,7 +305,8 @@ impl Client {
             let access = capability.rights;
             let reply = self.meta(&ReopenRequest { capability: capability.clone() })?;
             let held = Held::new(reply.capability.unwrap_or(capability), access);
-            let open = OpenFile::new(&self.inner, &self.caller, held, name.into(), (sync, false), reply.attr);
+            let open =
+                OpenFile::new(&self.inner, &self.caller, held, name.into(), (sync, false, false), reply.attr);
             Ok(File::new(open))
         };
         adopt().map_err(|error: Error| error.on(&name))
@@ -514,6 +515,13 @@ impl Client {
         let meta = self.inner.session().meta_indices();
         let replies = batch::ask_all(&self.inner, meta.map(|server| (server, SyncMetaRequest {})), None);
         replies.into_iter().try_for_each(|reply| reply.map(drop))
+    }
+
+    /// Notices whether the connection to the metadata server is lost, if files are locked, and makes it again, so that the locks
+    /// hold. Reads and writes of files with locks do that too; a program that holds locks and does neither for more than a few
+    /// seconds may call this now and then, for it is given up otherwise if the server is started again meanwhile.
+    pub fn keep_locks(&self) -> Result<()> {
+        self.inner.look_after_locks()
     }
 
     /// What every server is doing, or why it does not say; metadata servers first.

@@ -141,6 +141,10 @@ fn status_errno(status: Status) -> i32 {
         Status::ShuttingDown => libc::ECONNABORTED,
         Status::Internal => libc::EREMOTEIO,
         Status::Limit => libc::EDQUOT,
+        Status::Locked => libc::EAGAIN,
+        Status::Deadlock => libc::EDEADLK,
+        Status::LockLost => libc::EIO,
+        Status::NoLocks => libc::ENOLCK,
     }
 }
 

@@ -10,6 +10,7 @@ use weft_wire::messages::Attr;
 use crate::Result;
 use crate::access::{AccessOptions, IoStats};
 use crate::error::{Error, ErrorKind};
+use crate::locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 use crate::open_file::OpenFile;
 use crate::pending::{Pending, PendingRaw};
 use crate::transfer::Transfer;
@@ -251,9 +252,14 @@ impl File {
         Ok(bytes as usize)
     }
 
-    /// Writes at the cursor, in the view if one is set, and moves it on.
+    /// Writes at the cursor, in the view if one is set, and moves it on. Where the file was opened to append, writes at its end,
+    /// and the cursor goes there.
     pub fn write(&self, data: &[u8]) -> Result<usize> {
         let mut cursor = lock(&self.cursor);
+        if self.open.appends {
+            cursor.position = self.append(data)? + data.len() as u64;
+            return Ok(data.len());
+        }
         let file = cursor.regions(data.len()).map_err(|error| error.on(&self.open.name))?;
         let bytes = self.begin_write(&memory_of(data), &file)?.wait()?;
         cursor.position += bytes;
@@ -300,14 +306,65 @@ impl File {
         &self.open.name
     }
 
-    /// Writes all of `data` at the end of the file; returns where that was. Appends through one handle follow each other; with
-    /// other writers of the file there is no order yet, and two may choose the same end.
+    /// Writes all of `data` at the end of the file; returns where that was. No two appends, of whatever clients, get the same
+    /// place. One that fails, or whose client dies, may leave a hole.
     pub fn append(&self, data: &[u8]) -> Result<u64> {
         self.open.check_access(Direction::Write)?;
-        let _turn = lock(&self.open.append);
-        let end = self.open.live_bytes().map_err(|error| error.on(&self.open.name))?;
+        let end = self.open.append_place(data.len() as u64).map_err(|error| error.on(&self.open.name))?;
         self.write_at(data, end)?;
         Ok(end)
+    }
+
+    /// Locks for this open file. Locks of ranges are as those of fcntl(2): a new one replaces what it overlaps of the same
+    /// owner's. They hold between all clients and mounts, and keep nobody from reading or writing who does not ask for a lock.
+    ///
+    /// # Errors
+    /// [`weft_wire::Status::Locked`] (`EAGAIN`) where another has it and `wait` is [`LockWait::Never`];
+    /// [`weft_wire::Status::Deadlock`] (`EDEADLK`) where the wait for a range would never end; `EINTR` where it was ended;
+    /// [`weft_wire::Status::LockLost`] (`EIO`) once locks of this open file are lost.
+    pub fn lock(&self, target: LockTarget, kind: LockKind, wait: LockWait<'_>) -> Result<()> {
+        self.lock_as(LockOwner::File, target, kind, wait)
+    }
+
+    /// As [`File::lock`], for a certain owner.
+    pub fn lock_as(
+        &self,
+        owner: LockOwner,
+        target: LockTarget,
+        kind: LockKind,
+        wait: LockWait<'_>,
+    ) -> Result<()> {
+        self.open.lock(owner, target, kind, wait).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Gives back what this open file has locked of `target`.
+    pub fn unlock(&self, target: LockTarget) -> Result<()> {
+        self.unlock_as(LockOwner::File, target)
+    }
+
+    /// As [`File::unlock`], for a certain owner.
+    pub fn unlock_as(&self, owner: LockOwner, target: LockTarget) -> Result<()> {
+        self.open.unlock(owner, target).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// Gives back all that an owner has locked of this file.
+    pub fn unlock_all_as(&self, owner: LockOwner) -> Result<()> {
+        self.open.unlock_all(owner).map_err(|error| error.on(&self.open.name))
+    }
+
+    /// A lock of another that would be in the way of this one.
+    pub fn lock_test(&self, target: LockTarget, kind: LockKind) -> Result<Option<LockHolder>> {
+        self.lock_test_as(LockOwner::File, target, kind)
+    }
+
+    /// As [`File::lock_test`], for a certain owner.
+    pub fn lock_test_as(
+        &self,
+        owner: LockOwner,
+        target: LockTarget,
+        kind: LockKind,
+    ) -> Result<Option<LockHolder>> {
+        self.open.lock_test(owner, target, kind).map_err(|error| error.on(&self.open.name))
     }
 
     /// Cuts or extends the file to `file_bytes`; what is added reads as zeros.

@@ -1,6 +1,7 @@
 //! The files that this process has open, as its cluster connections must know them.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_layout::Layout;
@@ -21,6 +22,9 @@ pub(crate) struct Held {
     pub access: u32,
     capability: Mutex<Capability>,
     written: Mutex<Written>,
+    /// Something was locked through it, and some of that was lost.
+    locks: AtomicBool,
+    locks_lost: AtomicBool,
 }
 
 /// What was written and not yet reported.
@@ -41,6 +45,8 @@ impl Held {
             access,
             capability: Mutex::new(capability),
             written: Mutex::default(),
+            locks: AtomicBool::new(false),
+            locks_lost: AtomicBool::new(false),
         }
     }
 
@@ -54,6 +60,24 @@ impl Held {
 
     pub(crate) fn renew(&self, capability: Capability) {
         *lock(&self.capability) = capability;
+    }
+
+    /// Whether anything was ever locked through it.
+    pub(crate) fn has_locks(&self) -> bool {
+        self.locks.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_locks(&self) {
+        self.locks.store(true, Ordering::Release);
+    }
+
+    /// Whether locks were lost that it was used under.
+    pub(crate) fn has_lost_locks(&self) -> bool {
+        self.locks_lost.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_locks_lost(&self) {
+        self.locks_lost.store(true, Ordering::Release);
     }
 
     /// Notes that bytes up to `end_bytes` were written.

@@ -15,6 +15,7 @@ use crate::fork;
 use crate::greet::{Identity, ask, random};
 use crate::held::{Held, HeldFiles};
 use crate::lane::LaneUse;
+use crate::locks::LockBook;
 use crate::pack::PackPool;
 use crate::rdma::{self, Rdma, RdmaSource};
 use crate::session::{Role, Server, Session};
@@ -30,6 +31,7 @@ pub(crate) struct Inner {
     pub options: ConnectOptions,
     pub map: ClusterMapReply,
     pub held: HeldFiles,
+    pub locks: LockBook,
     identity: Identity,
     dial: Box<dyn Dial>,
     /// Where RDMA comes from that connections use, if they may.
@@ -91,6 +93,7 @@ impl Inner {
             options,
             map,
             held: HeldFiles::default(),
+            locks: LockBook::default(),
             identity,
             dial,
             rdma,
@@ -190,6 +193,7 @@ impl Inner {
             let first = arrival.epoch == 0 && !session.is_fork;
             if !first && (arrival.epoch != epoch || server.lanes().is_empty()) {
                 self.reopen_all(session, &mut *dialled.link, Instant::now() + timeout)?;
+                self.locks.claim(session, &mut *dialled.link, Instant::now() + timeout)?;
             }
             arrival.epoch = epoch;
         }

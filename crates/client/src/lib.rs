@@ -30,6 +30,7 @@
 
 mod access;
 mod allocations;
+mod append;
 mod arena;
 mod at;
 mod batch;
@@ -47,6 +48,7 @@ mod greet;
 mod held;
 mod inner;
 mod lane;
+mod locks;
 mod open_file;
 mod options;
 mod pack;
@@ -78,6 +80,7 @@ pub use error::{Error, ErrorKind};
 pub use explain::ServerPlan;
 pub use explain_rdma::{RdmaPlan, RdmaServerPlan};
 pub use file::File;
+pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 pub use options::{
     ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, installed_key_path, process_caller,
 };

@@ -1,6 +1,6 @@
 //! What an open file is to the library; [`crate::File`] is its front.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_layout::Regions;
@@ -33,8 +33,12 @@ pub(crate) struct OpenFile {
     pub attr: Mutex<Attr>,
     access: Mutex<AccessOptions>,
     stats: Mutex<IoStats>,
-    /// Held while this file is appended to, over the network: two appends to one handle must not choose the same end.
-    pub append: Mutex<()>,
+    /// Writes at the cursor go to the end of the file.
+    pub appends: bool,
+    /// As of which epoch the metadata server takes a size for an append.
+    pub append_epoch: AtomicU64,
+    /// The number of this open file as an owner of locks.
+    pub lock_owner: u64,
     closed: AtomicBool,
 }
 
@@ -44,7 +48,7 @@ impl OpenFile {
         caller: &Arc<Caller>,
         held: Held,
         name: String,
-        (sync, created): (bool, bool),
+        (sync, created, appends): (bool, bool, bool),
         attr: Attr,
     ) -> Arc<OpenFile> {
         let held = Arc::new(held);
@@ -56,10 +60,12 @@ impl OpenFile {
             name,
             sync,
             created,
+            append_epoch: AtomicU64::new(attr.epoch),
+            appends,
+            lock_owner: inner.locks.new_owner(),
             attr: Mutex::new(attr),
             access: Mutex::default(),
             stats: Mutex::default(),
-            append: Mutex::default(),
             closed: AtomicBool::new(false),
         })
     }
@@ -70,7 +76,7 @@ impl OpenFile {
             Direction::Write => (rights::WRITE, "Write", "writing"),
         };
         if self.held.access & right != 0 {
-            return Ok(());
+            return self.check_locks().map_err(|error| error.on(&self.name));
         }
         let text = format!("the file was not opened for {what}");
         Err(Error::new(operation, ErrorKind::NotOpenForThis, text).on(&self.name))
@@ -212,6 +218,7 @@ impl OpenFile {
         if inner.is_unused_fork() {
             return Ok(());
         }
+        self.unlock_at_close();
         let settled = self.held.settle_end(inner);
         inner.held.remove(&self.held);
         // Without a report that is true the open is better left to end with the session: the size stays marked as unknown.

@@ -193,6 +193,7 @@ pub struct OpenOptions {
     pub(crate) create: bool,
     pub(crate) exclusive: bool,
     pub(crate) truncate: bool,
+    pub(crate) append: bool,
     pub(crate) sync: bool,
     pub(crate) follow: bool,
     pub(crate) mode: u32,
@@ -215,6 +216,7 @@ impl OpenOptions {
             create: false,
             exclusive: false,
             truncate: false,
+            append: false,
             sync: false,
             follow: true,
             mode: 0o666,
@@ -246,6 +248,11 @@ impl OpenOptions {
     /// Whether to cut the file to no bytes; needs `write`.
     pub fn truncate(mut self, truncate: bool) -> OpenOptions {
         self.truncate = truncate;
+        self
+    }
+    /// Whether [`crate::File::write`] goes to the end of the file, behind what anybody has appended; needs `write`.
+    pub fn append(mut self, append: bool) -> OpenOptions {
+        self.append = append;
         self
     }
     /// Whether every write is durable when it returns, on whatever server.

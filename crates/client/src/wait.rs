@@ -20,7 +20,7 @@
 //!
 //! Wake-ups are taken out of a descriptor only by those who arm it again at once, so a thread that sleeps on it sleeps armed.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,6 +44,13 @@ pub(crate) struct Waker {
 
 thread_local! {
     static WAKER: RefCell<Option<Arc<Waker>>> = const { RefCell::new(None) };
+    /// A sleep of this thread was ended by a signal.
+    static INTERRUPTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a signal has ended a sleep of this thread since the last call.
+pub(crate) fn take_interruption() -> bool {
+    INTERRUPTED.replace(false)
 }
 
 impl Waker {
@@ -173,6 +180,9 @@ impl PollSet {
         // SAFETY: the entries are live. An interruption is a wake-up like another.
         let count =
             unsafe { libc::poll(self.entries.as_mut_ptr(), self.entries.len() as libc::nfds_t, timeout) };
+        if count < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted {
+            INTERRUPTED.set(true);
+        }
         let waker_entry = waker.fd().and_then(|_| self.entries.last());
         count > 0 && waker_entry.is_some_and(|entry| entry.revents != 0)
     }

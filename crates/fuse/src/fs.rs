@@ -30,6 +30,7 @@ use crate::blocks::Blocks;
 use crate::callers::{Callers, Requester};
 use crate::directory::{DirItem, DirStream};
 use crate::identity::Identities;
+use crate::locks::Lockers;
 use crate::options::CacheMode;
 use crate::read_ahead::{Epochs, ReadAhead, Reader};
 use crate::read_buffer::ReadBuffers;
@@ -66,6 +67,8 @@ pub(crate) type Outcome<T> = Result<T, Errno>;
 pub(crate) trait KernelCache: Send + Sync {
     /// Drop the cached attributes of an inode, but not its pages.
     fn attributes_changed(&self, node: u64);
+    /// Drop the cached attributes of an inode, and its pages. Waits for reads of it that are under way.
+    fn contents_changed(&self, node: u64);
 }
 
 /// An inode as told to the kernel.
@@ -110,8 +113,9 @@ pub(crate) struct Behaviour {
     pub(crate) identities: Identities,
 }
 
-struct OpenFile {
-    file: File,
+pub(crate) struct OpenFile {
+    pub(crate) file: File,
+    pub(crate) lockers: Lockers,
     ino: u64,
     append: bool,
     writable: bool,
@@ -217,7 +221,7 @@ impl WeftFs {
         }
     }
 
-    fn file(&self, handle: u64) -> Outcome<Arc<OpenFile>> {
+    pub(crate) fn file(&self, handle: u64) -> Outcome<Arc<OpenFile>> {
         self.files.lock(&handle).get(&handle).cloned().ok_or(Errno(libc::EBADF))
     }
 
@@ -442,7 +446,15 @@ impl WeftFs {
         }
         let streamed = self.is_streamed(&attr, flags);
         let ahead = streamed.then(ReadAhead::default);
-        let open = Arc::new(OpenFile { ino: attr.ino, file, append, writable, ahead, set_id });
+        let open = Arc::new(OpenFile {
+            ino: attr.ino,
+            lockers: Lockers::default(),
+            file,
+            append,
+            writable,
+            ahead,
+            set_id,
+        });
         if writable {
             self.writers.lock(&attr.ino).entry(attr.ino).or_default().push(open.clone());
         }
@@ -488,6 +500,20 @@ impl WeftFs {
         if let Some(kernel) = self.kernel.get() {
             kernel.attributes_changed(self.node(ino));
         }
+    }
+
+    /// Has the kernel forget what it knows of `ino`, for others may have changed it.
+    pub(crate) fn forget_contents(&self, ino: u64) {
+        self.epochs.changed(ino);
+        if let Some(kernel) = self.kernel.get() {
+            kernel.contents_changed(self.node(ino));
+        }
+    }
+
+    /// See [`Client::keep_locks`].
+    pub(crate) fn look_after_locks(&self) {
+        // Whoever uses the mount is told if the server stays away.
+        let _ = self.callers.root().keep_locks();
     }
 
     /// Reads up to `bytes`, and passes them to `reply` where they are.
@@ -551,6 +577,7 @@ impl WeftFs {
     /// At the last close.
     pub(crate) fn release(&self, handle: u64) -> Outcome<()> {
         let Some(open) = self.files.lock(&handle).remove(&handle) else { return Err(Errno(libc::EBADF)) };
+        open.lockers.release(&open.file);
         if open.writable {
             let mut shard = self.writers.lock(&open.ino);
             if let Some(writers) = shard.get_mut(&open.ino) {

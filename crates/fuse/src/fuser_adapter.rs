@@ -4,11 +4,12 @@
 use crate::callers::Requester;
 use crate::directory::DirItem;
 use crate::fs::{Changes, Errno, KernelCache, Opened, Outcome, Told, WeftFs};
+use crate::locks::LockAsked;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -40,6 +41,8 @@ const WISHES: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     .union(InitFlags::FUSE_PARALLEL_DIROPS)
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2)
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
+    .union(InitFlags::FUSE_POSIX_LOCKS)
+    .union(InitFlags::FUSE_FLOCK_LOCKS)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
 
 /// The file system as `fuser` drives it, from several threads.
@@ -55,6 +58,10 @@ impl KernelCache for FuserCache {
     fn attributes_changed(&self, node: u64) {
         // A negative offset leaves the pages alone. The kernel may not know the inode (any more): then nothing is stale.
         let _ = self.0.inval_inode(INodeNo(node), -1, 0);
+    }
+
+    fn contents_changed(&self, node: u64) {
+        let _ = self.0.inval_inode(INodeNo(node), 0, 0);
     }
 }
 
@@ -186,6 +193,16 @@ fn reply_xattr(reply: ReplyXattr, size_max: u32, outcome: Outcome<Vec<u8>>) {
         Ok(value) => reply.data(&value),
         Err(errno) => reply.error(errno.into()),
     }
+}
+
+fn lock_asked(
+    request: &Request,
+    (handle, owner, first, last, pid): (FileHandle, LockOwner, u64, u64, u32),
+    kind: i32,
+    wait: bool,
+) -> LockAsked {
+    let exclusive = kind == libc::F_WRLCK;
+    LockAsked { handle: handle.0, owner: owner.0, first, last, exclusive, pid, tid: request.pid(), wait }
 }
 
 impl Filesystem for FuserAdapter {
@@ -347,10 +364,11 @@ impl Filesystem for FuserAdapter {
         _request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
-        _owner: LockOwner,
+        owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.fs.flush(handle.0));
+        let unlocked = self.fs.unlock_closer(handle.0, owner.0);
+        reply_empty(reply, self.fs.flush(handle.0).and(unlocked));
     }
 
     fn release(
@@ -375,6 +393,49 @@ impl Filesystem for FuserAdapter {
         reply: ReplyEmpty,
     ) {
         reply_empty(reply, self.fs.fsync(handle.0));
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        first: u64,
+        last: u64,
+        kind: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let asked = lock_asked(request, (handle, owner, first, last, pid), kind, false);
+        match self.fs.test_lock(asked) {
+            Ok(Some(held)) => {
+                let kind = if held.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+                reply.locked(held.first, held.last, kind, held.pid);
+            }
+            Ok(None) => reply.locked(first, last, libc::F_UNLCK, 0),
+            Err(errno) => reply.error(errno.into()),
+        }
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        _ino: INodeNo,
+        handle: FileHandle,
+        owner: LockOwner,
+        first: u64,
+        last: u64,
+        kind: i32,
+        pid: u32,
+        wait: bool,
+        reply: ReplyEmpty,
+    ) {
+        let asked = lock_asked(request, (handle, owner, first, last, pid), kind, wait);
+        if kind == libc::F_UNLCK {
+            return reply_empty(reply, self.fs.unlock(asked));
+        }
+        self.fs.start_lock(asked, move |outcome| reply_empty(reply, outcome));
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

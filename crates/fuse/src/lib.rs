@@ -11,6 +11,8 @@ mod directory;
 mod fs;
 mod fuser_adapter;
 mod identity;
+mod lockers;
+mod locks;
 mod log;
 mod mount;
 mod options;

@@ -15,6 +15,7 @@ use crate::attach::{attach, can_clone};
 use crate::background;
 use crate::fs::{Behaviour, WeftFs};
 use crate::fuser_adapter::{FuserAdapter, FuserCache};
+use crate::locks::keep_locks;
 use crate::options::{MountError, MountOptions};
 use crate::signals::{Ending, Signals};
 use crate::umount;
@@ -92,6 +93,8 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     attached.read_ahead(READ_AHEAD_KIB);
     let serving = Signals::block().and_then(|signals| signals.watch(move || session.run()));
     let serving = serving.map_err(|source| session_error(options, source))?;
+    // Not before signals are blocked, for a thread does as the one that starts it.
+    keep_locks(&fs);
     live();
     loop {
         match serving.wait() {

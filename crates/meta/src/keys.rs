@@ -7,6 +7,7 @@
 //!   x <ino> <name>             extended attribute
 //!   g <ino>                    garbage: data files to remove on the I/O servers -> layout
 //!   u <ino>                    orphan: no name any more, but open somewhere
+//!   t <ino>                    tail of the appends to a file that is open for writing
 //!   r <session 16> <slot 4>    last request of a session's slot, with its reply
 //!   s <field>                  superblock
 //! ```
@@ -23,6 +24,7 @@ pub(crate) const ORDER: u8 = b'o';
 pub(crate) const XATTR: u8 = b'x';
 pub(crate) const GARBAGE: u8 = b'g';
 pub(crate) const ORPHAN: u8 = b'u';
+pub(crate) const APPEND_TAIL: u8 = b't';
 pub(crate) const REPLY: u8 = b'r';
 
 /// Superblock fields.
@@ -31,6 +33,8 @@ pub(crate) const SUPER_INO_LEASE: &[u8] = b"sino";
 pub(crate) const SUPER_COOKIE_LEASE: &[u8] = b"scookie";
 pub(crate) const SUPER_FILES: &[u8] = b"sfiles";
 pub(crate) const SUPER_INCARNATION: &[u8] = b"sincarnation";
+/// There while locks may be held that clients claim after a restart.
+pub(crate) const SUPER_LOCKS: &[u8] = b"slocks";
 
 /// `kind` followed by one number: the keys of inodes, garbage and orphans, and the prefix of the others.
 pub(crate) fn numbered(kind: u8, number: u64) -> Vec<u8> {
@@ -70,6 +74,10 @@ pub(crate) fn garbage(ino: u64) -> Vec<u8> {
 
 pub(crate) fn orphan(ino: u64) -> Vec<u8> {
     numbered(ORPHAN, ino)
+}
+
+pub(crate) fn append_tail(ino: u64) -> Vec<u8> {
+    numbered(APPEND_TAIL, ino)
 }
 
 pub(crate) fn reply(session: SessionId, slot: u32) -> Vec<u8> {
@@ -112,7 +120,7 @@ pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
 pub(crate) fn readable(key: &[u8]) -> String {
     let kind = key.first().map_or('?', |byte| char::from(*byte));
     match number_of(key) {
-        Some(number) if matches!(key[0], INODE | NAME | ORDER | XATTR | GARBAGE | ORPHAN) => {
+        Some(number) if matches!(key[0], INODE | NAME | ORDER | XATTR | GARBAGE | ORPHAN | APPEND_TAIL) => {
             format!("{kind}:{number}:{}", hex(&key[9..]))
         }
         _ => format!("{kind}:{}", hex(key.get(1..).unwrap_or_default())),

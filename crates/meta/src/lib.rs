@@ -32,6 +32,7 @@ pub use error::{EngineError, MetaError};
 pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};
 pub use inode::{Attr, Caller, Kind, LayoutRequest, MODE_MASK, ROOT_INO, SessionId, Timestamp};
 pub use namespace::{Namespace, NamespaceOptions, Op, Statfs};
+pub use ops::append::AppendPlace;
 pub use ops::attr::{SetAttr, SetTime};
 pub use ops::create::{Created, NewFile, OpenFlags, Opened};
 pub use ops::layout::LayoutInfo;

@@ -14,8 +14,9 @@ use crate::cache::Clock;
 use crate::codec::{Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
-use crate::inode::{Attr, Caller, Entry, Inode, Kind, LayoutRequest, ROOT_INO, Timestamp};
-use crate::opens::{Effect, OpenFile, Opens};
+use crate::inode::{Attr, Caller, Entry, Inode, Kind, LayoutRequest, ROOT_INO, SessionId, Timestamp};
+use crate::opens::{Effect, Handles, OpenFile, Opens};
+use crate::ops::append::stored_tails;
 use crate::replies::PendingReply;
 use crate::{EngineError, MetaError, keys};
 use std::collections::BTreeMap;
@@ -74,6 +75,8 @@ pub struct Namespace<E: Engine> {
     pub(crate) options: NamespaceOptions,
     pub(crate) opens: Opens,
     pub(crate) incarnation: u32,
+    /// Whether the store says that locks may be held.
+    pub(crate) locks_noted: bool,
     /// After a restart until `reap_orphans`: sessions may still come back for their files.
     pub(crate) grace: bool,
     pub(crate) next_ino: u64,
@@ -153,8 +156,10 @@ impl<E: Engine> Namespace<E> {
         let gap = if restarted { RESTART_GAP } else { 0 };
         let ino_lease = read_number(&engine, keys::SUPER_INO_LEASE)?;
         let cookie_lease = read_number(&engine, keys::SUPER_COOKIE_LEASE)?;
+        let locks_noted = engine.get(keys::SUPER_LOCKS)?.is_some();
         Ok(Namespace {
-            opens: Opens::default(),
+            opens: Opens::with_tails(stored_tails(&engine)?),
+            locks_noted,
             incarnation: incarnation as u32,
             grace: restarted,
             next_ino: ino_lease + gap,
@@ -201,6 +206,29 @@ impl<E: Engine> Namespace<E> {
     /// Whether sessions of before the restart may still claim their files.
     pub fn in_grace(&self) -> bool {
         self.grace
+    }
+
+    /// Whether this session has the file open in any way.
+    pub fn is_open_by(&self, ino: u64, session: SessionId) -> bool {
+        self.opens.file(ino).is_some_and(|file| file.held_by(session) != Handles::default())
+    }
+
+    /// Whether locks may be held by sessions, as last noted.
+    pub fn locks_noted(&self) -> bool {
+        self.locks_noted
+    }
+
+    /// Notes in the store whether locks may be held, so that the next run of the server knows if somebody may come back for
+    /// some.
+    pub fn note_locks(&mut self, held: bool) -> Result<(), MetaError> {
+        let mut op = self.begin();
+        match held {
+            true => op.put(keys::SUPER_LOCKS.to_vec(), encode_number(1)),
+            false => op.delete(keys::SUPER_LOCKS.to_vec()),
+        }
+        op.commit()?;
+        self.locks_noted = held;
+        Ok(())
     }
 
     /// Counts for statfs and status.

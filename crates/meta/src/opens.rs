@@ -63,6 +63,7 @@ pub(crate) enum Effect {
     Release { ino: u64, session: SessionId, hold: Hold },
     SetUnclean { ino: u64, unclean: bool },
     SessionGone { session: SessionId },
+    SetTail { ino: u64, tail: Option<u64> },
 }
 
 /// One session: its open files and the last reply per slot.
@@ -76,9 +77,16 @@ pub(crate) struct Session {
 pub(crate) struct Opens {
     files: HashMap<u64, OpenFile>,
     pub sessions: HashMap<SessionId, Session>,
+    /// Ends of the places given out for appends (`ops/append.rs`).
+    pub tails: HashMap<u64, u64>,
 }
 
 impl Opens {
+    /// Nothing is open; these tails are left from before.
+    pub fn with_tails(tails: HashMap<u64, u64>) -> Opens {
+        Opens { tails, ..Opens::default() }
+    }
+
     pub fn file(&self, ino: u64) -> Option<&OpenFile> {
         self.files.get(&ino)
     }
@@ -118,6 +126,10 @@ impl Opens {
                 }
                 self.sessions.remove(&session);
             }
+            Effect::SetTail { ino, tail } => match tail {
+                Some(tail) => drop(self.tails.insert(ino, tail)),
+                None => drop(self.tails.remove(&ino)),
+            },
         }
     }
 

@@ -1,5 +1,6 @@
 //! The operations, by subject. Each is one function of [`Op`](crate::Op): it checks, then stages one batch.
 
+pub(crate) mod append;
 pub(crate) mod attr;
 pub(crate) mod create;
 pub(crate) mod garbage;

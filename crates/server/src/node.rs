@@ -145,7 +145,9 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
     /// Whether a connection should take its next requests while this one is under way.
     pub fn may_wait(&self, op: Op) -> bool {
         match (&self.part, op.class()) {
-            (Part::Meta(meta), Class::Metadata) => op == Op::SyncMeta || meta.replies_wait(),
+            (Part::Meta(meta), Class::Metadata) => {
+                matches!(op, Op::SyncMeta | Op::Lock | Op::GetLock) || meta.replies_wait()
+            }
             (_, Class::Control) => false,
             (Part::Io(_), Class::Metadata) => false,
             (_, Class::Bulk) => true,
@@ -254,6 +256,11 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             Op::TruncateCommit => self.meta(op)?.truncate_commit(call, decode(op, body)?).await,
             Op::Settle => self.meta(op)?.settle(call, decode(op, body)?).await,
             Op::FileCount => Ok(self.meta(op)?.file_count()),
+            Op::Lock => self.meta(op)?.lock(call, decode(op, body)?).await,
+            Op::Unlock => self.meta(op)?.unlock(call, decode(op, body)?),
+            Op::GetLock => self.meta(op)?.get_lock(call, decode(op, body)?).await,
+            Op::Append => self.meta(op)?.append(call, decode(op, body)?).await,
+            Op::ClaimLocks => self.meta(op)?.claim_locks(call, decode(op, body)?),
             Op::SyncMeta => {
                 self.meta(op)?.sync_all().await.map(|()| Answer::of(&weft_wire::messages::Empty {}))
             }

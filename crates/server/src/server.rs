@@ -524,8 +524,11 @@ async fn accept_and_serve<F: Fabric, D: Disk, E: Engine + 'static>(
 }
 
 /// Ends the connections; requests under way have some time.
-async fn drain<D: Disk, E: Engine>(node: &Node<D, E>) {
+async fn drain<D: Disk, E: Engine + 'static>(node: &Node<D, E>) {
     node.stopping.set();
+    if let Part::Meta(meta) = &node.part {
+        meta.stop_locks();
+    }
     let deadline = Instant::now() + DRAIN;
     while node.under_way.get() > 0 && Instant::now() < deadline {
         weft_reactor::sleep(Duration::from_millis(2)).await;

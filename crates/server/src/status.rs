@@ -24,6 +24,10 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             {
                 gauges.push(Gauge { name: name.into(), value });
             }
+            let (locks_held, lock_waits) = meta.lock_counts();
+            for (name, value) in [("locks_held", locks_held), ("lock_waits", lock_waits)] {
+                gauges.push(Gauge { name: name.into(), value: value as u64 });
+            }
         }
         StatusReply {
             name: shared.name.clone(),

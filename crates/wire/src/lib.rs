@@ -14,6 +14,7 @@
 //! * [`messages`] are plain fields in order, little-endian, variable parts behind a 32-bit count ([`codec`]).
 //! * A request names file bytes by [`weft_layout::Regions`] ([`regions`] has their compact form). *Where those
 //!   bytes are in the client's memory* is described apart from it and belongs to the transport.
+//! * [`locks`] are the ranges that one owner has locked, which server and client count alike.
 //! * [`security`] holds the mutual challenge and the signed capability.
 //! * Every bound is in [`limits`].
 //!
@@ -24,6 +25,7 @@
 pub mod codec;
 mod header;
 pub mod limits;
+pub mod locks;
 pub mod messages;
 mod ops;
 pub mod regions;

@@ -41,6 +41,12 @@ pub const GROUPS_MAX: usize = 1024;
 pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 512;
 /// Data files named in one removal or listing.
 pub const OBJECTS_PER_MESSAGE_MAX: usize = 2048;
+/// Locks that one request claims.
+pub const LOCKS_PER_CLAIM_MAX: usize = 1024;
+/// Locks that a client may hold and wait for, those of all its owners together.
+pub const LOCKS_PER_SESSION_MAX: usize = 64 << 10;
+/// Longest time that the reply to a request for a lock is kept back.
+pub const LOCK_HOLD_MS_MAX: u32 = 10_000;
 /// I/O servers of one cluster.
 pub const SERVERS_MAX: usize = 1024;
 /// Time that a new connection has to prove itself.
@@ -55,6 +61,7 @@ const _: () =
     assert!(XATTR_BYTES_MAX + PATH_BYTES_MAX + 8 * GROUPS_MAX <= BODY_BYTES_MAX, "an attribute fits a body");
 const _: () =
     assert!(REGION_PARTS_MAX * (REGION_LEVELS_MAX * 24 + 64) <= BODY_BYTES_MAX, "a composition fits a body");
+const _: () = assert!(LOCKS_PER_CLAIM_MAX * 40 <= BODY_BYTES_MAX, "a claim fits a body");
 const _: () = assert!(OBJECTS_PER_MESSAGE_MAX * 32 <= BODY_BYTES_MAX, "a page of objects fits a body");
 const _: () =
     assert!(INLINE_BYTES_MAX <= MESSAGE_DATA_BYTES_MAX, "what a server answers inline fits messages");

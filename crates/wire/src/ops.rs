@@ -215,6 +215,16 @@ ops! {
     0x21a FileCount: Metadata, Meta, true, FileCountRequest -> FileCountReply;
     /// Make all metadata acknowledged so far durable.
     0x21b SyncMeta: Metadata, Meta, true, SyncMetaRequest -> Empty;
+    /// Lock a range of a file, or the whole of it, for one owner.
+    0x21d Lock: Metadata, Meta, false, LockRequest -> LockReply;
+    /// Give locks back, or stop waiting for one.
+    0x21e Unlock: Metadata, Meta, false, UnlockRequest -> Empty;
+    /// Which lock is in the way of one that is wanted.
+    0x21f GetLock: Metadata, Meta, true, GetLockRequest -> GetLockReply;
+    /// Where the next bytes that are appended to a file belong.
+    0x220 Append: Metadata, Meta, false, AppendRequest -> AppendReply;
+    /// After a reconnection: these locks are held here.
+    0x221 ClaimLocks: Metadata, Meta, true, ClaimLocksRequest -> ClaimLocksReply;
 }
 
 #[cfg(test)]

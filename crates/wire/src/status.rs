@@ -85,6 +85,14 @@ statuses! {
     Internal = 28, "internal error of the server";
     /// Quota or a bound of the server is reached.
     Limit = 29, "a limit of the server is reached";
+    /// Another owner has a lock that is in the way.
+    Locked = 30, "locked by another";
+    /// The wait for a lock would never end: those who are waited for wait for this owner.
+    Deadlock = 31, "the wait for the lock would never end";
+    /// Locks of this handle are lost: the metadata server had given up this client.
+    LockLost = 32, "locks of this open file are lost";
+    /// The server has no room for more locks.
+    NoLocks = 33, "no room for more locks";
 }
 
 impl std::fmt::Display for Status {

@@ -15,17 +15,19 @@ use super::damage::Damage;
 use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, decode_layout};
 use crate::namespace::Namespace;
+use crate::ops::append::decode_tail;
 use crate::replies::StoredReply;
 use crate::walk::NAME_BYTES_MAX;
 use crate::{EngineError, MetaError, keys};
 use std::collections::HashSet;
 
-const SUPER_FIELDS: [&[u8]; 5] = [
+const SUPER_FIELDS: [&[u8]; 6] = [
     keys::SUPER_FORMAT,
     keys::SUPER_INO_LEASE,
     keys::SUPER_COOKIE_LEASE,
     keys::SUPER_FILES,
     keys::SUPER_INCARNATION,
+    keys::SUPER_LOCKS,
 ];
 /// Kind, session and slot.
 const REPLY_KEY_BYTES: usize = 21;
@@ -132,6 +134,10 @@ impl<'a, E: Engine> Judge<'a, E> {
                 decode_layout(key, value)?;
                 let exists = self.exists(keys::INODE, number)?;
                 Ok(exists.then_some(Damage::LiveGarbage(number)).into_iter().collect())
+            }
+            keys::APPEND_TAIL if is_numbered => {
+                decode_tail(key, value)?;
+                Ok(Vec::new())
             }
             keys::REPLY => {
                 if key.len() != REPLY_KEY_BYTES {

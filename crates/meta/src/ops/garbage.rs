@@ -46,6 +46,7 @@ impl<E: Engine> Op<'_, E> {
         if let Some(layout) = inode.layout.filter(|_| inode.may_have_data()) {
             self.put(keys::garbage(inode.ino), encode_layout(&layout));
         }
+        self.drop_tail(inode.ino);
         self.delete_inode(inode.ino);
         Ok(())
     }
@@ -78,6 +79,7 @@ impl<E: Engine> Namespace<E> {
     /// sizes be settled again. Returns how many files went.
     pub fn reap_orphans(&mut self) -> Result<usize, MetaError> {
         self.grace = false;
+        self.drop_old_tails()?;
         let mut reaped = 0;
         let mut after = vec![keys::ORPHAN];
         loop {

@@ -19,8 +19,8 @@
 //! - A *truncation* is begun here (rights, the file becomes dirty), done by the client on the I/O servers, and
 //!   committed here. It makes reports of writers of other sessions untrusted; a session's own reports after it count
 //!   from the new size. Two at once void each other.
-//! - The *epoch* changes whenever a measurement begun before could be wrong: at the first writer, at a truncation, at
-//!   an untrusted end. `settle` and `truncate_commit` name the epoch they started from and do nothing if it moved.
+//! - The *epoch* changes whenever a measurement begun before could be wrong: at the first writer, at the begin and the
+//!   end of a truncation, at an untrusted end. `settle` and `truncate_commit` name the epoch they started from and do nothing if it moved.
 //!   The upper half of an epoch is the run of the server, so restarts void measurements too.
 //! - Opens are in memory. After a restart sessions tell theirs again (`reopen`); until `reap_orphans` nothing settles.
 
@@ -171,6 +171,10 @@ impl<E: Engine> Op<'_, E> {
     }
 
     fn end_writing(&mut self, inode: &mut Inode, untrusted: bool) {
+        // In the time of grace a writer may still come back that was given a place before the restart.
+        if !self.ns.grace {
+            self.drop_tail(inode.ino);
+        }
         if untrusted {
             inode.epoch = inode.epoch.wrapping_add(1);
         } else {
@@ -282,6 +286,7 @@ impl<E: Engine> Op<'_, E> {
         let nothing_to_cut = size == inode.size || size == 0 && !inode.ever_written;
         let data_work = inode.dirty_size || !nothing_to_cut;
         if data_work {
+            self.drop_tail(inode.ino);
             inode.dirty_size = true;
             inode.epoch = inode.epoch.wrapping_add(1);
             self.hold(inode.ino, session, Hold::Truncate);
@@ -314,6 +319,8 @@ impl<E: Engine> Op<'_, E> {
             let valid = !file.overlapped && inode.public_epoch(op.ns.incarnation) == epoch;
             let last_holder = file.holders() == 1;
             op.effect(Effect::Release { ino, session, hold: Hold::Truncate });
+            // A size that was measured while the data files were being cut is not to place an append.
+            inode.epoch = inode.epoch.wrapping_add(1);
             inode.mtime = now;
             inode.ctime = now;
             inode.ever_written = true;

@@ -64,6 +64,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             Ok(Empty {})
         });
         let closed = closed.await;
+        self.locks_of_closed(call.session, request.ino);
         self.poke_garbage();
         closed
     }
@@ -74,6 +75,16 @@ impl<E: Engine + 'static> MetaPart<E> {
             let report = t::write_report(&request.report, now);
             let attr = op.report_write(now, call.session, request.ino, &report)?;
             self.attr_reply(op, attr)
+        })
+        .await
+    }
+
+    /// Gives bytes to be appended their place.
+    pub async fn append(&self, call: &Call, request: AppendRequest) -> Result<Answer, Refusal> {
+        self.change(call, |op, _| {
+            let AppendRequest { ino, bytes, file_bytes, epoch } = request;
+            let place = op.append_place(call.session, ino, bytes, file_bytes, epoch)?;
+            Ok(AppendReply { offset: place.offset, epoch: place.epoch })
         })
         .await
     }

@@ -5,6 +5,7 @@
 //!                  │ commit number
 //!                  ▼
 //!              durable.rs      sync mode: the reply waits for the group commit that covers it
+//!              locks.rs        who has locked what (lock_table.rs), in memory only
 //!              sessions.rs     who is connected; what a client that stays away held is given back
 //! ```
 //!
@@ -14,6 +15,8 @@
 mod attributes;
 pub(crate) mod durable;
 mod files;
+mod lock_table;
+mod locks;
 mod names;
 mod sessions;
 mod translate;
@@ -27,6 +30,7 @@ use crate::config::SyncMode;
 use crate::garbage::Poke;
 use crate::stop::StopFlag;
 use durable::Durability;
+use locks::Locks;
 use sessions::Sessions;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -60,6 +64,7 @@ pub(crate) struct MetaPart<E: Engine> {
     capability_key: Key,
     ring_servers: u16,
     sessions: Sessions,
+    locks: Locks,
     garbage: Poke,
     failure: RefCell<Option<String>>,
     stop: StopFlag,
@@ -83,6 +88,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             capability_key: cluster_key.capability_key(),
             ring_servers,
             sessions: Sessions::default(),
+            locks: Locks::default(),
             garbage,
             failure: RefCell::default(),
             stop,
@@ -95,6 +101,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 part.store_failed(&reason);
             }
         });
+        part.begin_lock_grace();
         let weak = Rc::downgrade(&part);
         weft_reactor::spawn(async move {
             loop {
@@ -127,6 +134,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             crate::log::warning!("meta", "cannot tidy up after clients that are gone: {error}");
         }
         drop(namespace);
+        self.end_lock_grace();
         self.poke_garbage();
     }
 

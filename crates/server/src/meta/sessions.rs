@@ -60,6 +60,8 @@ impl<E: Engine + 'static> MetaPart<E> {
             crate::log::warning!("meta", "cannot end the session of a client that is gone: {error}");
         }
         drop(namespace);
+        drop(table);
+        self.locks_of_gone(session);
         self.poke_garbage();
     }
 }

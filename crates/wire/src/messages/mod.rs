@@ -1,10 +1,12 @@
 //! The bodies of every operation, by subject.
 
 mod data;
+mod locks;
 mod meta;
 mod session;
 
 pub use data::*;
+pub use locks::*;
 pub use meta::*;
 pub use session::*;
 

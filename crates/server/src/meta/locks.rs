@@ -1,0 +1,266 @@
+//! Locks, for clients: requests that wait, the time of grace after a restart, and what becomes of a client's locks when it is gone.
+//!
+//! ```text
+//!   Lock ─► table: granted ─► reply
+//!                  queued ──► the reply is kept back for a while ─┬─ granted meanwhile ─► reply
+//!                                                                └─ else "waiting": the client asks again and finds its place
+//!   restart ── grace ──────────────────────────────────────────► over
+//!              ClaimLocks: who comes back has its locks again     ClaimLocks: only what is held still
+//!              Lock, GetLock: kept back, for nobody knows yet
+//! ```
+//!
+//! Locks are in memory only. The store has one bit of them, whether there may be any, so that a server whose clients never locked
+//! anything has no time of grace for them.
+
+use super::lock_table::{LockTable, Outcome, Owner, Ticket, Wanted};
+use super::{Call, MetaPart};
+use crate::answer::{Answer, Refusal};
+use crate::both::either;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use weft_meta::{Engine, Once, SessionId};
+use weft_reactor::Event;
+use weft_wire::limits::{LOCK_HOLD_MS_MAX, LOCKS_PER_CLAIM_MAX, LOCKS_PER_SESSION_MAX};
+use weft_wire::messages::*;
+use weft_wire::{Status, Wire};
+
+/// The table, and the requests whose replies are kept back.
+#[derive(Default)]
+pub(super) struct Locks {
+    table: RefCell<LockTable>,
+    kept_back: RefCell<HashMap<Ticket, Rc<KeptBack>>>,
+    /// Set when it is known who held what before the server was started.
+    grace_over: Event,
+    stopping: Event,
+}
+
+/// A wait, until it ends.
+#[derive(Default)]
+struct KeptBack {
+    ended: Event,
+    granted: Cell<bool>,
+}
+
+impl<E: Engine + 'static> MetaPart<E> {
+    /// Locks, or says why not; the reply may be kept back while another has the lock.
+    pub async fn lock(&self, call: &Call, request: LockRequest) -> Result<Answer, Refusal> {
+        let until = deadline(request.hold_ms);
+        if !self.grace_is_over_by(until).await {
+            return Ok(Answer::of(&LockReply { state: LockState::Waiting }));
+        }
+        if let Some(body) = self.replied(call)? {
+            return Ok(Answer { body, ..Answer::default() });
+        }
+        let wanted = self.wanted(call.session, &request.lock)?;
+        let ino = request.lock.ino;
+        self.note_locks(true)?;
+        let outcome = self.locks.table.borrow_mut().lock(ino, &wanted, request.wait);
+        self.end_waits();
+        let state = match outcome {
+            Outcome::Granted => LockState::Granted,
+            Outcome::Locked(holder) => {
+                let (lock, kind) =
+                    (holder.lock, if holder.lock.exclusive { "exclusively" } else { "shared" });
+                let text = format!("bytes {} to {} are locked {kind} by another", lock.first, lock.last);
+                return Err(Refusal::new(Status::Locked, text));
+            }
+            Outcome::Deadlock => {
+                let text = "the owner in the way waits, itself or through others, for a lock of this one";
+                return Err(Refusal::new(Status::Deadlock, text));
+            }
+            Outcome::Full => {
+                let text = format!("a client has at most {LOCKS_PER_SESSION_MAX} locks and waits");
+                return Err(Refusal::new(Status::NoLocks, text));
+            }
+            Outcome::Queued(ticket) => self.keep_back(ticket, until).await?,
+        };
+        let body = LockReply { state }.to_bytes();
+        if state != LockState::Waiting {
+            self.keep_reply(call, &body)?;
+        }
+        Ok(Answer { body, ..Answer::default() })
+    }
+
+    /// Waits for a place in a queue to be called up.
+    async fn keep_back(&self, ticket: Ticket, until: Instant) -> Result<LockState, Refusal> {
+        let wait = self.locks.kept_back.borrow_mut().entry(ticket).or_default().clone();
+        let time = until.saturating_duration_since(Instant::now());
+        let _ = weft_reactor::timeout(time, either(wait.ended.wait(), self.locks.stopping.wait())).await;
+        match (wait.ended.is_set(), wait.granted.get()) {
+            (true, true) => Ok(LockState::Granted),
+            (true, false) => Ok(LockState::Cancelled),
+            _ if self.locks.stopping.is_set() => Err(Refusal::new(Status::ShuttingDown, "")),
+            _ => Ok(LockState::Waiting),
+        }
+    }
+
+    /// Tells the requests whose waits are over.
+    fn end_waits(&self) {
+        for (ticket, granted) in self.locks.table.borrow_mut().take_ended() {
+            if let Some(wait) = self.locks.kept_back.borrow_mut().remove(&ticket) {
+                wait.granted.set(granted);
+                wait.ended.set();
+            }
+        }
+    }
+
+    /// Gives locks back, or ends a wait.
+    pub fn unlock(&self, call: &Call, request: UnlockRequest) -> Result<Answer, Refusal> {
+        if let Some(body) = self.replied(call)? {
+            return Ok(Answer { body, ..Answer::default() });
+        }
+        let ino = request.lock.ino;
+        let lock = wanted_of(call.session, &request.lock)?;
+        {
+            let mut table = self.locks.table.borrow_mut();
+            match request.what {
+                UnlockWhat::Lock => table.unlock(ino, &lock),
+                UnlockWhat::Owner => table.unlock_owner(ino, lock.owner),
+                UnlockWhat::Wait => table.cancel(ino, &lock),
+            }
+        }
+        self.end_waits();
+        let body = Empty {}.to_bytes();
+        self.keep_reply(call, &body)?;
+        Ok(Answer { body, ..Answer::default() })
+    }
+
+    /// The lock that is in the way of one.
+    pub async fn get_lock(&self, call: &Call, request: GetLockRequest) -> Result<Answer, Refusal> {
+        if !self.grace_is_over_by(deadline(request.hold_ms)).await {
+            return Ok(Answer::of(&GetLockReply { state: LockState::Waiting, holder: None }));
+        }
+        let wanted = self.wanted(call.session, &request.lock)?;
+        let conflict = self.locks.table.borrow().conflict(request.lock.ino, &wanted);
+        let holder = conflict.map(|holder| LockHolder {
+            exclusive: holder.lock.exclusive,
+            first: holder.lock.first,
+            last: holder.lock.last,
+            pid: if holder.owner.session == call.session { holder.pid } else { 0 },
+        });
+        Ok(Answer::of(&GetLockReply { state: LockState::Granted, holder }))
+    }
+
+    /// A client that is back says what it had.
+    pub fn claim_locks(&self, call: &Call, request: ClaimLocksRequest) -> Result<Answer, Refusal> {
+        if request.locks.is_empty() || request.locks.len() > LOCKS_PER_CLAIM_MAX {
+            let text = format!("{} locks claimed at once; 1 to {LOCKS_PER_CLAIM_MAX}", request.locks.len());
+            return Err(Refusal::new(Status::Invalid, text));
+        }
+        let in_grace = !self.locks.grace_over.is_set();
+        let mut lost = Vec::new();
+        for (at, claimed) in request.locks.iter().enumerate() {
+            let lock = wanted_of(call.session, claimed)?;
+            let is_open = self.namespace.borrow().is_open_by(claimed.ino, call.session);
+            let mut table = self.locks.table.borrow_mut();
+            let held = is_open
+                && if in_grace { table.claim(claimed.ino, &lock) } else { table.holds(claimed.ino, &lock) };
+            if !held {
+                lost.push(at as u32);
+            }
+        }
+        Ok(Answer::of(&ClaimLocksReply { lost }))
+    }
+
+    /// Gives back all locks that a client had of a file, which it has open no longer.
+    pub(super) fn locks_of_closed(&self, session: SessionId, ino: u64) {
+        if !self.namespace.borrow().is_open_by(ino, session) {
+            self.locks.table.borrow_mut().close(ino, session);
+            self.end_waits();
+        }
+    }
+
+    /// Gives back all that a client had locked.
+    pub(super) fn locks_of_gone(&self, session: SessionId) {
+        self.locks.table.borrow_mut().session_gone(session);
+        self.end_waits();
+    }
+
+    /// Begins the time of grace, if somebody may come back for locks.
+    pub(super) fn begin_lock_grace(&self) {
+        let namespace = self.namespace.borrow();
+        if !(namespace.in_grace() && namespace.locks_noted()) {
+            self.locks.grace_over.set();
+        }
+    }
+
+    /// From now on locks are given to anybody.
+    pub(super) fn end_lock_grace(&self) {
+        self.locks.grace_over.set();
+    }
+
+    async fn grace_is_over_by(&self, until: Instant) -> bool {
+        let locks = &self.locks;
+        let time = until.saturating_duration_since(Instant::now());
+        let _ = weft_reactor::timeout(time, either(locks.grace_over.wait(), locks.stopping.wait())).await;
+        locks.grace_over.is_set()
+    }
+
+    /// Ends all waits, for the server stops; and notes if nobody will come back for a lock.
+    pub fn stop_locks(&self) {
+        self.locks.stopping.set();
+        let grace_over = self.locks.grace_over.is_set();
+        let noted = match self.lock_counts().0 {
+            0 if grace_over => self.note_locks(false),
+            _ => Ok(()),
+        };
+        if let Err(refusal) = noted {
+            crate::log::warning!("meta", "cannot note that no locks are held: {}", refusal.text);
+        }
+    }
+
+    /// Locks held, and requests that wait for one.
+    pub fn lock_counts(&self) -> (usize, usize) {
+        self.locks.table.borrow().counts()
+    }
+
+    fn note_locks(&self, held: bool) -> Result<(), Refusal> {
+        let mut namespace = self.namespace.borrow_mut();
+        if namespace.locks_noted() != held {
+            namespace.note_locks(held)?;
+        }
+        Ok(())
+    }
+
+    /// What is wanted, of a file that the client has open.
+    fn wanted(&self, session: SessionId, lock: &FileLock) -> Result<Wanted, Refusal> {
+        if !self.namespace.borrow().is_open_by(lock.ino, session) {
+            return Err(Refusal::new(Status::Stale, "the file to lock is not open; open it again"));
+        }
+        wanted_of(session, lock)
+    }
+
+    /// The reply to this request, if it has been done before.
+    fn replied(&self, call: &Call) -> Result<Option<Vec<u8>>, Refusal> {
+        let (slot, request) = (u32::from(call.header.slot), call.header.request_id);
+        let mut namespace = self.namespace.borrow_mut();
+        match namespace.begin_once(super::translate::now(), call.session, slot, request)? {
+            Once::Replay(body) => Ok(Some(body)),
+            Once::Fresh(_) => Ok(None),
+        }
+    }
+
+    /// Keeps the reply for a repetition. In memory only, as is what it stands for.
+    fn keep_reply(&self, call: &Call, body: &[u8]) -> Result<(), Refusal> {
+        let (slot, request) = (u32::from(call.header.slot), call.header.request_id);
+        let mut namespace = self.namespace.borrow_mut();
+        if let Once::Fresh(op) = namespace.begin_once(super::translate::now(), call.session, slot, request)? {
+            op.commit_with_reply(body)?;
+        }
+        Ok(())
+    }
+}
+
+fn deadline(hold_ms: u32) -> Instant {
+    Instant::now() + Duration::from_millis(hold_ms.min(LOCK_HOLD_MS_MAX).into())
+}
+
+fn wanted_of(session: SessionId, lock: &FileLock) -> Result<Wanted, Refusal> {
+    let FileLock { owner, whole, exclusive, first, last, pid, .. } = *lock;
+    if first > last {
+        return Err(Refusal::new(Status::Invalid, format!("a lock from byte {first} to {last}")));
+    }
+    Ok(Wanted { owner: Owner { session, id: owner }, whole, exclusive, first, last, pid })
+}
