@@ -1,14 +1,20 @@
 # make run    a cluster, a mount, copies and a shared file, in one table; leaves nothing behind
 # make test   everything that must hold before a change is taken
+# make long   minutes of stress-ng, fio and the checker of random operations on a mount (SECONDS_EACH=5 CHECK_S=600)
 # make bench  the bars of docs/benchmarks.md; figures go to bench/figures/
 
-.PHONY: run test bench build install
+.PHONY: run test long bench build install
 
 run:
 	@scripts/run-demo.sh
 
 test:
 	@scripts/test.sh
+
+SECONDS_EACH ?= 5
+CHECK_S ?= 600
+long:
+	@tests/long.sh --seconds $(SECONDS_EACH) --check $(CHECK_S)
 
 bench:
 	@bench/run.sh

@@ -473,6 +473,9 @@ fn permissions_hold_for_other_users_and_their_groups() {
     mount.sh("cp /bin/true tmp/set-id; chown 1000 tmp/set-id; chmod 6777 tmp/set-id");
     assert!(as_user(1001, "1001", mount.path(), "echo >> tmp/set-id"));
     assert_eq!(mount.sh("stat -c %a tmp/set-id").trim(), "777");
+    mount.sh("chmod 6777 tmp/set-id");
+    assert!(as_user(1001, "1001", mount.path(), "fallocate -p -l 10 tmp/set-id"));
+    assert_eq!(mount.sh("stat -c %a tmp/set-id").trim(), "777");
 }
 
 #[test]

@@ -320,8 +320,8 @@ impl WeftFs {
         self.epochs.changed(ino);
         truncated?;
         match open {
-            Some(open) if !self.callers.identities().is_root(who) => self.clear_set_id(&open),
-            _ => Ok(()),
+            Some(open) => self.changed_by(who, &open),
+            None => Ok(()),
         }
     }
 
@@ -600,8 +600,16 @@ impl WeftFs {
         Ok(())
     }
 
-    pub(crate) fn fallocate(&self, handle: u64, offset: u64, bytes: u64, mode: i32) -> Outcome<()> {
+    pub(crate) fn fallocate(
+        &self,
+        who: Requester,
+        handle: u64,
+        offset: u64,
+        bytes: u64,
+        mode: i32,
+    ) -> Outcome<()> {
         let open = self.file(handle)?;
+        self.changed_by(who, &open)?;
         let changed = open.file.fallocate(mode, offset, bytes);
         self.blocks.reserved(open.ino);
         self.epochs.changed(open.ino);
@@ -621,15 +629,22 @@ impl WeftFs {
 
     pub(crate) fn copy_range(
         &self,
+        who: Requester,
         (from, from_offset): (u64, u64),
         (to, to_offset): (u64, u64),
         bytes: u64,
     ) -> Outcome<u64> {
         let (from, to) = (self.file(from)?, self.file(to)?);
+        self.changed_by(who, &to)?;
         let copied = self.callers.root().copy_range(&from.file, from_offset, &to.file, to_offset, bytes);
         self.blocks.reserved(to.ino);
         self.epochs.changed(to.ino);
         Ok(copied?)
+    }
+
+    /// Who changes a file otherwise than by a write, without being root, ends set-id bits as by one.
+    fn changed_by(&self, who: Requester, open: &OpenFile) -> Outcome<()> {
+        if self.callers.identities().is_root(who) { Ok(()) } else { self.clear_set_id(open) }
     }
 
     pub(crate) fn sync_all(&self) -> Outcome<()> {

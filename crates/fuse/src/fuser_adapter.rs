@@ -581,7 +581,7 @@ impl Filesystem for FuserAdapter {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -589,7 +589,7 @@ impl Filesystem for FuserAdapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        reply_empty(reply, self.fs.fallocate(handle.0, offset, length, mode));
+        reply_empty(reply, self.fs.fallocate(requester(request), handle.0, offset, length, mode));
     }
 
     fn lseek(
@@ -609,7 +609,7 @@ impl Filesystem for FuserAdapter {
 
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino_in: INodeNo,
         handle_in: FileHandle,
         offset_in: u64,
@@ -621,7 +621,7 @@ impl Filesystem for FuserAdapter {
         reply: ReplyWrite,
     ) {
         let (from, to) = ((handle_in.0, offset_in), (handle_out.0, offset_out));
-        match self.fs.copy_range(from, to, length.min(COPY_BYTES_MAX)) {
+        match self.fs.copy_range(requester(request), from, to, length.min(COPY_BYTES_MAX)) {
             Ok(copied) => reply.written(copied as u32),
             Err(errno) => reply.error(errno.into()),
         }

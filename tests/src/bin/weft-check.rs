@@ -2,14 +2,15 @@
 //! byte with a model.
 //!
 //! ```text
-//!   weft-check INDEX WORKERS SEED MODELS mount DIRECTORY
-//!   weft-check INDEX WORKERS SEED MODELS library URL KEY
+//!   weft-check INDEX WORKERS SHARERS SEED MODELS mount DIRECTORY
+//!   weft-check INDEX WORKERS SHARERS SEED MODELS library URL KEY
 //!
 //!   standard input     "3\n"      begin round 3                 the checker sends it when all have ended round 2
 //!   standard output    "3\n"      round 3 has ended, its files are closed, their models written
 //! ```
 //!
-//! In a round a process owns some regions of the file `shared`, whole pages that lie across strips, and the whole of one other file.
+//! In a round a process owns the whole of one file, and if it is one of the first (SHARERS) also some regions of the file `shared`:
+//! whole pages that lie across strips.
 //! In the next round these are another process's: what it finds must be what this one has left. Models are local files.
 
 use std::collections::VecDeque;
@@ -143,15 +144,16 @@ impl Open<'_> {
         }
     }
 
-    /// Copies from this file to another of the same way.
-    fn copy(&self, offset: u64, to: &Open<'_>, to_offset: u64, bytes: u64) -> Outcome<u64> {
+    /// Copies from this file to another of the same way; of the bytes, only `there` are below the end of this one.
+    fn copy(&self, offset: u64, to: &Open<'_>, to_offset: u64, bytes: u64, there: u64) -> Outcome<u64> {
         match (self, to) {
             (Open::Mount(from, _), Open::Mount(to, _)) => {
                 let (mut at, mut to_at, mut done) = (offset as i64, to_offset as i64, 0);
-                while done < bytes {
+                // The kernel may stop anywhere. To go on behind the end would find what was copied, in a copy within one file.
+                while done == 0 || done < there {
                     // SAFETY: two live offsets.
                     let copied = of_call(unsafe {
-                        let rest = (bytes - done) as usize;
+                        let rest = if done == 0 { bytes } else { there - done } as usize;
                         libc::copy_file_range(from.as_raw_fd(), &mut at, to.as_raw_fd(), &mut to_at, rest, 0)
                     } as i64)?;
                     done += copied;
@@ -227,6 +229,7 @@ impl Open<'_> {
 struct Worker {
     index: u64,
     workers: u64,
+    sharers: u64,
     seed: u64,
     models: PathBuf,
     round: u64,
@@ -402,7 +405,8 @@ impl Worker {
         }
         let data = part.get(from, bytes).to_vec();
         self.tell(format!("{} copy {} to {} +{bytes}", part.name, part.base + from, part.base + to));
-        let copied = self.must("copy", part.file.copy(part.base + from, &part.file, part.base + to, bytes));
+        let copied = part.file.copy(part.base + from, &part.file, part.base + to, bytes, data.len() as u64);
+        let copied = self.must("copy", copied);
         if copied != data.len() as u64 {
             self.fail(&format!("{copied} bytes copied of {}", data.len()));
         }
@@ -530,7 +534,7 @@ impl Worker {
         if part.model.len() < 100 {
             return;
         }
-        let copied = part.file.copy(0, &part.file, 50, 100);
+        let copied = part.file.copy(0, &part.file, 50, 100, 100);
         if !matches!(copied, Err((libc::EINVAL, _))) {
             self.fail(&format!("a copy between ranges that overlap: {copied:?}"));
         }
@@ -589,7 +593,7 @@ impl Worker {
         self.random.draw();
         // Regions go round by other steps than own files, so that every process meets every other one's.
         for region in 0..REGIONS {
-            if (region + round * (1 + region / self.workers)) % self.workers == self.index {
+            if (region + round * (1 + region / self.sharers)) % self.sharers == self.index {
                 self.work_on(way, SHARED, region * REGION_BYTES, false);
             }
         }
@@ -620,12 +624,12 @@ impl Part<'_> {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| arguments[at].parse().expect("a number");
-    let way = match arguments[4].as_str() {
-        "mount" => Way::Mount(PathBuf::from(&arguments[5])),
+    let way = match arguments[5].as_str() {
+        "mount" => Way::Mount(PathBuf::from(&arguments[6])),
         _ => {
-            let key = fs::read_to_string(&arguments[6]).expect("a key file");
+            let key = fs::read_to_string(&arguments[7]).expect("a key file");
             let key = Some(Key::from_hex(&key).expect("a key"));
-            let url = Url::parse(&arguments[5]).expect("a URL");
+            let url = Url::parse(&arguments[6]).expect("a URL");
             let options = ConnectOptions { key, ..ConnectOptions::default() };
             Way::Library(Client::connect(&url, options).expect("a connection"))
         }
@@ -633,8 +637,9 @@ fn main() {
     let mut worker = Worker {
         index: number(0),
         workers: number(1),
-        seed: number(2),
-        models: PathBuf::from(&arguments[3]),
+        sharers: number(2),
+        seed: number(3),
+        models: PathBuf::from(&arguments[4]),
         round: 0,
         told: VecDeque::new(),
         random: Random(0),
