@@ -30,7 +30,7 @@ use weft_client::{Client, ConnectOptions, Url};
 use weft_wire::security::Key;
 
 /// Longest time for processes to end and mounts to go.
-const END_TIMEOUT: Duration = Duration::from_secs(20);
+const END_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The `weft` program: `$WEFT_BIN`, else built from this workspace in the profile of the running test.
 pub fn weft_bin() -> &'static Path {
