@@ -79,7 +79,7 @@ fn the_cases_hold_on_the_disk() {
 fn the_cases_hold_on_the_mount() {
     let cluster = Cluster::start(3);
     let mount = cluster.mount();
-    all_hold(mount.path(), ON_THE_MOUNT, &[("acl", "servers decide by mode bits")]);
+    all_hold(mount.path(), ON_THE_MOUNT, &[]);
 }
 
 #[test]

@@ -41,10 +41,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use weft_client::{At, Client, File, OpenOptions, SetAttr, SetTime, c};
-use weft_wire::messages::{Attr, FileKind, Time};
+use weft_wire::messages::{Attr, FileKind, Time, UMASK_SHIFT};
 
 /// The kernel's number for the root of a mount; FUSE fixes it.
 pub(crate) const ROOT_NODE: u64 = 1;
+/// What the servers are told of the mode of something new: also the umask, for they know whether a default list counts instead.
+const NEW_MODE: u32 = 0o7777 | 0o777 << UMASK_SHIFT;
 const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 const EXECUTE_BITS: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
 
@@ -340,17 +342,17 @@ impl WeftFs {
         let client = self.callers.client(who);
         let at = self.at(parent, name);
         let Some(kind) = c::special_kind(mode).map_err(Errno)? else {
-            let options = OpenOptions::new().write(true).create_new(true).mode(mode & 0o7777);
+            let options = OpenOptions::new().write(true).create_new(true).mode(mode & NEW_MODE);
             let file = client.open(at, &options)?;
             let attr = file.attr();
             file.close()?;
             return Ok(self.tell(attr));
         };
-        Ok(self.tell(client.mknod(at, kind, mode & 0o7777, rdev)?))
+        Ok(self.tell(client.mknod(at, kind, mode & NEW_MODE, rdev)?))
     }
 
     pub(crate) fn mkdir(&self, who: Requester, parent: u64, name: &OsStr, mode: u32) -> Outcome<Told> {
-        Ok(self.tell(self.callers.client(who).mkdir(self.at(parent, name), mode & 0o7777)?))
+        Ok(self.tell(self.callers.client(who).mkdir(self.at(parent, name), mode & NEW_MODE)?))
     }
 
     pub(crate) fn unlink(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<()> {
@@ -408,7 +410,7 @@ impl WeftFs {
         mode: u32,
         flags: i32,
     ) -> Outcome<(Told, Opened)> {
-        let options = open_options(flags).create(true).mode(mode & 0o7777);
+        let options = open_options(flags).create(true).mode(mode & NEW_MODE);
         let options = if flags & libc::O_EXCL != 0 { options.create_new(true) } else { options };
         let file = self.callers.client(who).open(self.at(parent, name), &options)?;
         let attr = file.attr();
@@ -699,7 +701,6 @@ impl WeftFs {
 impl WeftFs {
     pub(crate) fn getxattr(&self, who: Requester, node: u64, name: &OsStr) -> Outcome<Vec<u8>> {
         let ino = self.ino(node);
-        self.refuse_acl(name)?;
         if name == "security.capability" && self.is_newborn(ino) {
             return Err(Errno(libc::ENODATA));
         }
@@ -715,7 +716,6 @@ impl WeftFs {
         flags: i32,
     ) -> Outcome<()> {
         let ino = self.ino(node);
-        self.refuse_acl(name)?;
         if let Some(note) = self.notes.lock(&ino).get_mut(&ino) {
             note.created = None;
         }
@@ -728,13 +728,7 @@ impl WeftFs {
     }
 
     pub(crate) fn removexattr(&self, who: Requester, node: u64, name: &OsStr) -> Outcome<()> {
-        self.refuse_acl(name)?;
         Ok(self.callers.client(who).remove_xattr(self.ino(node), name.as_bytes())?)
-    }
-
-    /// Access control lists are not enforced by the servers, so they must not be stored as if they were.
-    fn refuse_acl(&self, name: &OsStr) -> Outcome<()> {
-        if name.as_bytes().starts_with(b"system.posix_acl_") { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(()) }
     }
 
     /// A file that was created here a moment ago has no attributes but those set through this mount. The kernel asks

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_client::SetTime;
 use weft_wire::limits::NAME_BYTES_MAX;
-use weft_wire::messages::{FileKind, Time};
+use weft_wire::messages::{FileKind, Time, UMASK_SHIFT};
 
 /// Largest read or write that the kernel sends: its own limit (`fs.fuse.max_pages_limit`) by default.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -43,6 +43,8 @@ const WISHES: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
     .union(InitFlags::FUSE_POSIX_LOCKS)
     .union(InitFlags::FUSE_FLOCK_LOCKS)
+    .union(InitFlags::FUSE_POSIX_ACL)
+    .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
 
 /// The file system as `fuser` drives it, from several threads.
@@ -73,6 +75,11 @@ impl From<Errno> for fuser::Errno {
 
 fn requester(request: &Request) -> Requester {
     Requester { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+}
+
+/// The mode of something new, with the umask, which the kernel leaves to the file system.
+fn with_umask(mode: u32, umask: u32) -> u32 {
+    mode | (umask & 0o777) << UMASK_SHIFT
 }
 
 fn system_time(time: &Time) -> SystemTime {
@@ -266,11 +273,11 @@ impl Filesystem for FuserAdapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        reply_entry(reply, self.fs.mknod(requester(request), parent.0, name, mode, rdev));
+        reply_entry(reply, self.fs.mknod(requester(request), parent.0, name, with_umask(mode, umask), rdev));
     }
 
     fn mkdir(
@@ -279,10 +286,10 @@ impl Filesystem for FuserAdapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        reply_entry(reply, self.fs.mkdir(requester(request), parent.0, name, mode));
+        reply_entry(reply, self.fs.mkdir(requester(request), parent.0, name, with_umask(mode, umask)));
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -564,11 +571,11 @@ impl Filesystem for FuserAdapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
-        match self.fs.create(requester(request), parent.0, name, mode, flags) {
+        match self.fs.create(requester(request), parent.0, name, with_umask(mode, umask), flags) {
             Ok((told, opened)) => {
                 let (attr, generation) = (file_attr(&told), Generation(told.attr.generation));
                 // One timeout serves both here: the shorter, so that neither is believed too long.

@@ -1,6 +1,7 @@
 //! The records of the namespace and their encodings: inodes, entries, layouts, and what callers see of them.
 
 use crate::EngineError;
+use crate::acl::Acl;
 use crate::codec::{Reader, Writer};
 use crate::keys;
 use weft_layout::Layout;
@@ -156,6 +157,10 @@ pub(crate) struct Inode {
     pub entries: u64,
     /// How many extended attributes exist under `x`.
     pub xattrs: u32,
+    /// The access control list, where it says more than the mode.
+    pub acl: Option<Acl>,
+    /// For directories: the list that new entries take.
+    pub default_acl: Option<Acl>,
     /// For symbolic links.
     pub target: Option<Box<[u8]>>,
 }
@@ -193,6 +198,8 @@ impl Inode {
             parent: 0,
             entries: 0,
             xattrs: 0,
+            acl: None,
+            default_acl: None,
             target: None,
         }
     }
@@ -253,7 +260,9 @@ impl Inode {
             | u8::from(self.ever_written) << 1
             | u8::from(self.layout.is_some()) << 2
             | u8::from(self.default_layout.is_some()) << 3
-            | u8::from(self.target.is_some()) << 4);
+            | u8::from(self.target.is_some()) << 4
+            | u8::from(self.acl.is_some()) << 5
+            | u8::from(self.default_acl.is_some()) << 6);
         out.u16(self.mode as u16);
         for value in [self.uid, self.gid, self.nlink, self.generation, self.epoch, self.xattrs] {
             out.u32(value);
@@ -278,6 +287,9 @@ impl Inode {
         }
         if let Some(target) = &self.target {
             out.short_bytes(target);
+        }
+        for acl in self.acl.iter().chain(&self.default_acl) {
+            out.short_bytes(&acl.value());
         }
         out.bytes
     }
@@ -318,9 +330,20 @@ impl Inode {
         if flags & 16 != 0 {
             inode.target = Some(from.short_bytes("target")?.into());
         }
+        if flags & 32 != 0 {
+            inode.acl = read_acl(&mut from, "acl")?;
+        }
+        if flags & 64 != 0 {
+            inode.default_acl = read_acl(&mut from, "default acl")?;
+        }
         from.end()?;
         Ok(inode)
     }
+}
+
+fn read_acl(from: &mut Reader, field: &'static str) -> Result<Option<Acl>, EngineError> {
+    let value = from.short_bytes(field)?;
+    Acl::parse(value).map_err(|_| from.damaged(field))
 }
 
 fn write_time(out: &mut Writer, time: Timestamp) {

@@ -13,6 +13,7 @@
 //! have a protocol of their own, told in `ops::size`. `fsck` says what a
 //! sound store is, checks one in use, and repairs it.
 
+mod acl;
 mod cache;
 mod codec;
 mod engine;
@@ -27,6 +28,7 @@ mod permission;
 mod replies;
 mod walk;
 
+pub use acl::UMASK_SHIFT;
 pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Scan, Syncer};
 pub use error::{EngineError, MetaError};
 pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};

@@ -30,10 +30,13 @@ impl Caller {
 }
 
 /// Whether `caller` may do all of `mask` with `inode`. Only the first class that matches counts: an owner without
-/// the bit is refused even if others have it. Root may all, but executes only what somebody may.
+/// the bit is refused even if others have it. An access control list takes the place of the bits. Root may all, but executes only what somebody may.
 pub(crate) fn allows(caller: &Caller, inode: &Inode, mask: u32) -> bool {
     if caller.is_root() {
         return mask & EXECUTE == 0 || inode.is_dir() || inode.mode & 0o111 != 0;
+    }
+    if let Some(acl) = &inode.acl {
+        return acl.allows(caller, inode, mask);
     }
     let granted = if caller.uid == inode.uid {
         inode.mode >> 6

@@ -267,3 +267,58 @@ fn devices_are_made_by_root_only() {
     }
     assert_eq!(stat(&mut ns, "Block").unwrap().rdev, 0x803);
 }
+
+/// The value of an access control list: owner, user `OTHER`, the group, a mask and others.
+fn list(owner: u8, other_user: u8, group: u8, mask: u8, others: u8) -> Vec<u8> {
+    let entries =
+        [(1, owner, 0), (2, other_user, OTHER as u8), (4, group, 0), (16, mask, 0), (32, others, 0)];
+    let entries = entries.map(|(tag, bits, id)| [tag, 0, bits, 0, id, 0, 0, 0]);
+    [&[2, 0, 0, 0][..], entries.as_flattened()].concat()
+}
+
+fn set_list(ns: &mut Namespace<MemEngine>, uid: u32, path: &str, name: &str, value: &[u8]) -> &'static str {
+    let name = name.as_bytes();
+    let set = run(ns, |op| op.set_xattr(&caller(uid), now(3), at(path), true, name, value, XattrMode::Any));
+    outcome(set)
+}
+
+#[test]
+fn an_access_control_list_decides_instead_of_the_mode() {
+    let mut ns = mem();
+    mkfile(&mut ns, &caller(OWNER), "f", 0o600).unwrap();
+    let value = list(6, 6, 6, 4, 0);
+    assert_eq!(set_list(&mut ns, OTHER, "f", "system.posix_acl_access", &value), "NotPermitted");
+    assert_eq!(set_list(&mut ns, OWNER, "f", "system.posix_acl_access", &value), "ok");
+    assert_eq!(stat(&mut ns, "f").unwrap().mode, 0o640);
+    for (uid, mask, granted) in
+        [(OWNER, 6, true), (OTHER, 4, true), (OTHER, 2, false), (MEMBER, 4, true), (13, 4, false)]
+    {
+        let result = ns.begin().access(&caller(uid), at("f"), true, mask);
+        assert_eq!(result.is_ok(), granted, "user {uid}, mask {mask}");
+    }
+    setattr(&mut ns, OWNER, "f", mode(0o620)).unwrap();
+    let read = |ns: &mut Namespace<MemEngine>| {
+        ns.begin().get_xattr(&Caller::root(), at("f"), true, b"system.posix_acl_access")
+    };
+    assert_eq!(read(&mut ns).unwrap(), list(6, 6, 6, 2, 0));
+    run(&mut ns, |op| op.remove_xattr(&caller(OWNER), now(4), at("f"), true, b"system.posix_acl_access"))
+        .unwrap();
+    assert_eq!(outcome(read(&mut ns)), "NoXattr");
+    assert!(ns.begin().access(&caller(OTHER), at("f"), true, 2).is_err());
+}
+
+#[test]
+fn a_default_list_takes_the_place_of_the_umask() {
+    let umask = 0o077 << weft_meta::UMASK_SHIFT;
+    let mut ns = mem();
+    mkdir(&mut ns, &caller(0), "d", 0o777).unwrap();
+    mkfile(&mut ns, &caller(OWNER), "d/before", 0o666 | umask).unwrap();
+    assert_eq!(stat(&mut ns, "d/before").unwrap().mode, 0o600);
+    assert_eq!(set_list(&mut ns, 0, "d/before", "system.posix_acl_default", &list(7, 6, 4, 6, 4)), "Access");
+    assert_eq!(set_list(&mut ns, 0, "d", "system.posix_acl_default", &list(7, 6, 4, 6, 4)), "ok");
+    mkfile(&mut ns, &caller(OWNER), "d/after", 0o666 | umask).unwrap();
+    assert_eq!(stat(&mut ns, "d/after").unwrap().mode, 0o664);
+    let names = ns.begin().list_xattrs(&caller(OTHER), at("d/after"), true).unwrap();
+    assert_eq!(names, [b"system.posix_acl_access"]);
+    assert!(ns.begin().access(&caller(OTHER), at("d/after"), true, 6).is_ok());
+}

@@ -109,6 +109,9 @@ fn change_mode(caller: &Caller, inode: &mut Inode, change: &SetAttr) -> Result<(
     if !caller.is_root() && !caller.in_group(inode.gid) {
         inode.mode &= !SET_GID;
     }
+    if let Some(acl) = &mut inode.acl {
+        acl.set_mode(inode.mode);
+    }
     Ok(())
 }
 

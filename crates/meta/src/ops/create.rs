@@ -1,8 +1,11 @@
 //! New names: open with create, mkdir, mknod, symlink, link; and readlink.
 
 use crate::MetaError;
+use crate::acl::UMASK_SHIFT;
 use crate::engine::Engine;
-use crate::inode::{Attr, Caller, Entry, Inode, Kind, LayoutRequest, SET_GID, SessionId, Timestamp};
+use crate::inode::{
+    Attr, Caller, Entry, Inode, Kind, LayoutRequest, MODE_MASK, SET_GID, SessionId, Timestamp,
+};
 use crate::namespace::Op;
 use crate::opens::Hold;
 use crate::ops::size::Truncation;
@@ -27,7 +30,8 @@ pub struct OpenFlags {
 /// What a file is made with if it does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NewFile {
-    /// Permission bits that remain after the umask.
+    /// Permission bits that remain after the umask; or those before it, and the umask shifted by [`UMASK_SHIFT`], which counts
+    /// where the directory has no default access control list.
     pub mode: u32,
     /// Its layout, where it is not to be the directory's default.
     pub layout: Option<LayoutRequest>,
@@ -289,16 +293,22 @@ impl<E: Engine> Op<'_, E> {
         }
     }
 
-    /// A new inode as the caller makes it in `dir`: in a set-group-id directory it takes the directory's group, and
+    /// A new inode as the caller makes it in `dir`, with what it takes of the directory's default access control list, or else
+    /// without the bits of the umask: in a set-group-id directory it takes the directory's group, and
     /// a subdirectory the bit too.
     fn new_inode(&mut self, caller: &Caller, now: Timestamp, dir: &Inode, kind: Kind, mode: u32) -> Inode {
         let inherits = dir.mode & SET_GID != 0;
         let gid = if inherits { dir.gid } else { caller.gid };
         let ino = self.take_ino();
-        let mut inode = Inode::new(ino, self.ns.incarnation, kind, mode, caller.uid, gid, now);
+        let umask = mode >> UMASK_SHIFT & 0o777;
+        let mut inode = Inode::new(ino, self.ns.incarnation, kind, mode & !umask, caller.uid, gid, now);
+        if let Some(default) = dir.default_acl.as_ref().filter(|_| kind != Kind::Symlink) {
+            (inode.acl, inode.mode) = default.inherited(mode & MODE_MASK);
+        }
         if kind == Kind::Directory {
             inode.parent = dir.ino;
             inode.default_layout = dir.default_layout;
+            inode.default_acl = dir.default_acl.clone();
             inode.mode |= if inherits { SET_GID } else { 0 };
         } else if inode.mode & (SET_GID | 0o010) == SET_GID | 0o010
             && !caller.is_root()

@@ -1,6 +1,8 @@
-//! Extended attributes, in the name spaces `user.`, `trusted.` (root only) and `security.` (set by root only).
+//! Extended attributes, in the name spaces `user.`, `trusted.` (root only) and `security.` (set by root only); and access control
+//! lists, which look like attributes and are part of the inode.
 
 use crate::MetaError;
+use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME, Which};
 use crate::engine::Engine;
 use crate::inode::{Caller, Inode, Kind, STICKY, Timestamp};
 use crate::keys;
@@ -72,6 +74,9 @@ impl<E: Engine> Op<'_, E> {
         name: &[u8],
     ) -> Result<Vec<u8>, MetaError> {
         let inode = self.resolve(caller, at, follow_if(follow))?;
+        if let Some(which) = Which::named(name) {
+            return which.of(&inode).map(Acl::value).ok_or(MetaError::NoXattr);
+        }
         check_name(caller, &inode, name, false)?;
         if inode.xattrs == 0 {
             return Err(MetaError::NoXattr);
@@ -85,13 +90,18 @@ impl<E: Engine> Op<'_, E> {
     /// The names of all attributes the caller may see, sorted.
     pub fn list_xattrs(&mut self, caller: &Caller, at: At, follow: bool) -> Result<Vec<Vec<u8>>, MetaError> {
         let inode = self.resolve(caller, at, follow_if(follow))?;
+        let lists = [(ACCESS_NAME, &inode.acl), (DEFAULT_NAME, &inode.default_acl)];
+        let set = lists.into_iter().filter(|(_, acl)| acl.is_some());
+        let mut all: Vec<_> = set.map(|(name, _)| name.to_vec()).collect();
         if inode.xattrs == 0 {
-            return Ok(Vec::new());
+            return Ok(all);
         }
         let prefix = keys::numbered(keys::XATTR, inode.ino);
         let records = self.records_after(&prefix, &prefix, usize::MAX)?;
         let names = records.into_iter().map(|(key, _)| key[prefix.len()..].to_vec());
-        Ok(names.filter(|name| caller.is_root() || !name.starts_with(b"trusted.")).collect())
+        all.extend(names.filter(|name| caller.is_root() || !name.starts_with(b"trusted.")));
+        all.sort();
+        Ok(all)
     }
 
     /// Sets one attribute.
@@ -108,6 +118,9 @@ impl<E: Engine> Op<'_, E> {
     ) -> Result<(), MetaError> {
         self.attempt(|op| {
             let mut inode = op.resolve(caller, at, follow_if(follow))?;
+            if let Some(which) = Which::named(name) {
+                return op.set_acl(caller, now, inode, which, Acl::parse(value)?);
+            }
             check_name(caller, &inode, name, true)?;
             if value.len() > VALUE_BYTES_MAX {
                 return Err(MetaError::XattrTooBig);
@@ -141,6 +154,10 @@ impl<E: Engine> Op<'_, E> {
     ) -> Result<(), MetaError> {
         self.attempt(|op| {
             let mut inode = op.resolve(caller, at, follow_if(follow))?;
+            if let Some(which) = Which::named(name) {
+                which.of(&inode).ok_or(MetaError::NoXattr)?;
+                return op.set_acl(caller, now, inode, which, None);
+            }
             check_name(caller, &inode, name, true)?;
             let key = keys::xattr(inode.ino, name);
             op.record(&key)?.ok_or(MetaError::NoXattr)?;
@@ -150,5 +167,20 @@ impl<E: Engine> Op<'_, E> {
             op.put_inode(inode);
             Ok(())
         })
+    }
+
+    fn set_acl(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        mut inode: Inode,
+        which: Which,
+        acl: Option<Acl>,
+    ) -> Result<(), MetaError> {
+        which.set(caller, &mut inode, acl)?;
+        inode.ctime = now;
+        self.needs_room();
+        self.put_inode(inode);
+        Ok(())
     }
 }

@@ -51,6 +51,9 @@ pub(crate) fn kind_from_wire(kind: wire::FileKind) -> weft_meta::Kind {
     }
 }
 
+/// Modes go through as they are.
+const _: () = assert!(weft_meta::UMASK_SHIFT == wire::UMASK_SHIFT);
+
 pub(crate) fn attr(attr: &weft_meta::Attr) -> wire::Attr {
     wire::Attr {
         ino: attr.ino,

@@ -18,6 +18,10 @@ pub mod rights {
     pub const WRITE: u32 = 2;
 }
 
+/// Where the mode of something new may have the bits of the umask (as `umask << UMASK_SHIFT`): they fall where the directory has no
+/// default access control list, which else decides instead of them.
+pub const UMASK_SHIFT: u32 = 16;
+
 /// Bits of [`SetAttrRequest::valid`].
 pub mod attr_valid {
     /// Permission bits.
@@ -213,7 +217,7 @@ crate::message! {
         pub caller: Caller,
         /// The name.
         pub at: At,
-        /// Permission bits, umask applied.
+        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`].
         pub mode: u32,
         /// Fail where the name exists.
         pub exclusive: bool,
@@ -284,7 +288,7 @@ crate::message! {
         pub caller: Caller,
         /// The name.
         pub at: At,
-        /// Permission bits, umask applied.
+        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`].
         pub mode: u32,
         /// Default layout for what is created in it.
         pub layout: Option<LayoutWish>,
@@ -298,7 +302,7 @@ crate::message! {
         pub at: At,
         /// Fifo, socket or device.
         pub kind: FileKind,
-        /// Permission bits, umask applied.
+        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`].
         pub mode: u32,
         /// Device number.
         pub rdev: u32,
