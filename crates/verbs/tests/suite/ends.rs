@@ -202,24 +202,6 @@ impl<F: Fabric> End<F> {
         }
     }
 
-    /// As [`End::wait_ended`], where the word of the other side that it has gone may be lost: it is said once. Now and then a write of nothing asks
-    /// whether anybody is there.
-    #[track_caller]
-    pub fn wait_ended_or_gone(&mut self) {
-        let (start, mut asked) = (Instant::now(), Instant::now());
-        const ASK_EVERY: Duration = Duration::from_secs(5);
-        while !matches!(self.endpoint.state(), EndpointState::Ended(_)) {
-            assert!(start.elapsed() < TIMEOUT, "the connection does not end");
-            is_readable(self.endpoint.event_fd(), Duration::from_secs(1));
-            if asked.elapsed() > ASK_EVERY {
-                if self.run(Work::Write { remote_address: 0, remote_key: 0 }, &[]).status != WorkStatus::Ok {
-                    return;
-                }
-                asked = Instant::now();
-            }
-        }
-    }
-
     /// Waits until an accepted connection stands.
     #[track_caller]
     pub fn wait_connected(&mut self) {
