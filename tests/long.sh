@@ -80,7 +80,7 @@ fio_job() {
     local name=$1
     shift
     is_wanted fio || is_wanted "fio-$name" || return 0
-    run "fio $name" timeout 300 fio --name="$name" --directory="$dir/mount/work" --size=48m --verify=crc32c --verify_fatal=1 \
+    run "fio $name" timeout 300 fio --name="$name" --directory="$dir/mount/work" --size=48m --verify=crc32c --verify_fatal=1 --verify_state_save=0 \
         --do_verify=1 --group_reporting --minimal "$@"
 }
 fio_job sequential --rw=write --bs=128k --ioengine=psync --numjobs=2

@@ -5,9 +5,35 @@
 //!                   └─► in /weft, by `weft run`   ──► what it printed ─┴─ equal
 //! ```
 
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use weft_tests::{Cluster, expect_success, preload_library, temporary_dir};
+
+/// A cluster; when it goes, so does the file in which programs of this machine kept their locks.
+struct Here(Cluster);
+
+fn start(io_servers: u16) -> Here {
+    Here(Cluster::start(io_servers))
+}
+
+impl Deref for Here {
+    type Target = Cluster;
+
+    fn deref(&self) -> &Cluster {
+        &self.0
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let id = self.client().map().cluster_id;
+            let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+            let _ = std::fs::remove_file(format!("/dev/shm/weft-locks-{id}"));
+        }
+    }
+}
 
 /// `weft run` with the cluster at /weft.
 fn run(cluster: &Cluster, program: &[&str]) -> Command {
@@ -46,7 +72,7 @@ const MAKE_TREE: &str = r#"
 
 #[test]
 fn bash_redirects_and_moves_about() {
-    let cluster = Cluster::start(2);
+    let cluster = start(2);
     same(
         &cluster,
         "shell",
@@ -68,7 +94,7 @@ END
 
 #[test]
 fn the_usual_tools_do_what_they_do_anywhere() {
-    let cluster = Cluster::start(2);
+    let cluster = start(2);
     let script = format!(
         r#"{MAKE_TREE}
         cp -a src copy; diff -r src copy; mv copy moved; ls -A moved | sort; rm -r moved
@@ -97,7 +123,7 @@ fn the_usual_tools_do_what_they_do_anywhere() {
 
 #[test]
 fn archives_and_searches_give_the_same_bytes() {
-    let cluster = Cluster::start(2);
+    let cluster = start(2);
     let script = format!(
         r#"{MAKE_TREE}
         tar cf t.tar src; mkdir x; tar xf t.tar -C x; diff -r --no-dereference src x/src
@@ -116,7 +142,7 @@ fn archives_and_searches_give_the_same_bytes() {
 
 #[test]
 fn git_clones_commits_and_collects() {
-    let cluster = Cluster::start(2);
+    let cluster = start(2);
     let script = r#"
         export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
         export GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=n@n GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=n@n
@@ -131,7 +157,7 @@ fn git_clones_commits_and_collects() {
 
 #[test]
 fn sqlite_keeps_its_database() {
-    let cluster = Cluster::start(2);
+    let cluster = start(2);
     let script = r#"
         sqlite3 db 'create table t(a,b); insert into t values(1,2),(3,4); create index i on t(a); select sum(b) from t'
         for i in 1 2 3; do (sqlite3 -cmd '.timeout 60000' db "insert into t values($i,$i)") & done; wait
@@ -143,7 +169,7 @@ fn sqlite_keeps_its_database() {
 
 #[test]
 fn python_and_perl_run_on_it() {
-    let cluster = Cluster::start(2);
+    let cluster = start(2);
     let script = r#"
         python3 - <<'END'
 import glob, mmap, multiprocessing, os, pathlib, shutil, subprocess, tempfile
@@ -185,7 +211,7 @@ END
 
 #[test]
 fn a_project_is_compiled_and_run_in_it() {
-    let cluster = Cluster::start(2);
+    let cluster = start(2);
     let script = r#"
         echo 'int f(int);' > a.h; printf '#include "a.h"\nint f(int x) { return x * 2; }\n' > a.c
         printf '#include <stdio.h>\n#include "a.h"\nint main(void) { FILE *o = fopen("made", "w"); fprintf(o, "%%d\\n", f(21)); return fclose(o); }\n' > m.c
@@ -199,7 +225,7 @@ fn a_project_is_compiled_and_run_in_it() {
 
 #[test]
 fn vim_edits_in_a_terminal() {
-    let cluster = Cluster::start(1);
+    let cluster = start(1);
     let script = r#"
         printf 'one\ntwo\n' > text
         TERM=xterm script -qec "vim -u NONE -i NONE -N text -c 'normal Goadded' -c '1s/one/first/' -c wq" /dev/null < /dev/null > /dev/null
@@ -217,7 +243,7 @@ fn compile(source: &str, program: &Path, arguments: &[&str]) {
 
 #[test]
 fn descriptors_are_what_posix_has() {
-    let cluster = Cluster::start(2);
+    let cluster = start(2);
     let program: PathBuf = cluster.scratch("programs").join("descriptors");
     compile("descriptors.c", &program, &["-lpthread"]);
     let program = program.to_str().expect("UTF-8");
@@ -239,7 +265,7 @@ fn descriptors_are_what_posix_has() {
 
 #[test]
 fn a_static_program_is_refused_and_finds_nothing() {
-    let cluster = Cluster::start(1);
+    let cluster = start(1);
     let program = cluster.scratch("programs").join("static");
     compile("static.c", &program, &["-static"]);
     let program = program.to_str().expect("UTF-8");
@@ -259,7 +285,7 @@ fn a_static_program_is_refused_and_finds_nothing() {
 
 #[test]
 fn a_cluster_that_is_not_there_is_said_once() {
-    let cluster = Cluster::start(1);
+    let cluster = start(1);
     let port = weft_tests::free_ports(1);
     preload_library();
     let mut command = cluster.command(&["run", "--url", &format!("weft://127.0.0.1:{port}/")]);
@@ -273,7 +299,7 @@ fn a_cluster_that_is_not_there_is_said_once() {
 
 #[test]
 fn who_does_not_touch_it_connects_to_nothing() {
-    let cluster = Cluster::start(1);
+    let cluster = start(1);
     preload_library();
     let mut command = cluster.command(&["run", "--url", "weft://127.0.0.1:1/", "--", "bash", "-c"]);
     command.arg("ls -l /proc/self/fd | wc -l; ls / | grep -c weft; grep -c socket: <(ls -l /proc/$$/fd)");
