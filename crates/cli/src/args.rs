@@ -68,6 +68,8 @@ pub enum Command {
     Status(status::Args),
     /// Explain how servers would read or write pieces of a file, and what they expect it to cost.
     Explain(explain::Args),
+    /// Check a file system in use, and repair it.
+    Fsck(fsck::Args),
     /// Show or renew what accesses cost on each I/O server.
     Calibrate(calibrate::Args),
     /// Measure, next to this machine's own limits.
@@ -127,6 +129,7 @@ mod tests {
             "weft explain weft:/x --list -",
             "weft explain weft:/x --bytes 1M --rdma --in-place --transport tcp",
             "weft calibrate weft:/ --measure --json",
+            "weft fsck weft:/ --repair --json",
             "weft bench limits --runs 3 --json",
             "weft bench shared-file --clients 4 --io 4 --bytes 64M --transport tcp",
             "weft bench shared-file --transport shm --memory alloc --scale",

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! Results go to standard output; everything else goes to standard error as `weft: what, where, what to do`.
-//! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense. Called as `mount.weft`: those of mount(8).
+//! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense; `weft fsck` has more. Called as
+//! `mount.weft`: those of mount(8).
 
 mod adapters;
 mod args;
@@ -41,6 +42,11 @@ use std::process::ExitCode;
 #[error("some of it failed")]
 struct Reported;
 
+/// The command has told how it ended, and its exit code says it to scripts.
+#[derive(Debug, thiserror::Error)]
+#[error("ended with {0}")]
+struct Code(u8);
+
 /// Exit code of mount(8) for a mount that failed; 1 is for a command line that makes no sense.
 const MOUNT_FAILED: u8 = 32;
 
@@ -55,7 +61,11 @@ fn main() -> ExitCode {
             return ExitCode::from(if is_helper { 1 } else { 2 });
         }
     };
-    match commands::run(arguments.command) {
+    let ended = commands::run(arguments.command);
+    if let Some(Code(code)) = ended.as_ref().err().and_then(|error| error.downcast_ref()) {
+        return ExitCode::from(*code);
+    }
+    match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_helper => {
             eprintln!("mount.weft: {error:#}");

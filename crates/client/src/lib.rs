@@ -44,6 +44,7 @@ mod explain;
 mod explain_rdma;
 mod file;
 mod fork;
+mod fsck;
 mod greet;
 mod held;
 mod inner;

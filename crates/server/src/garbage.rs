@@ -10,8 +10,8 @@
 //! The second way finds what no record tells of: files whose creation was lost with a power cut while their data was
 //! already there.
 
-use crate::answer::Refusal;
 use crate::config::ClusterSection;
+use crate::letters::{self, Letter, StepError};
 use crate::log;
 use crate::meta::unix_s;
 use crate::node::Shared;
@@ -19,7 +19,7 @@ use crate::peer::{Peer, PeerError};
 use crate::stop::StopFlag;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
 use weft_meta::{Engine, MetaError, Namespace, Syncer};
@@ -37,9 +37,6 @@ const RETRY: Duration = Duration::from_secs(5);
 const FIRST_SCAN: Duration = Duration::from_secs(60);
 /// How long a wait goes on before it looks whether the server is to stop.
 const WAIT_STEP: Duration = Duration::from_millis(200);
-
-/// A piece of work for the metadata thread.
-pub(crate) type Letter<E> = Box<dyn FnOnce(&mut Namespace<E>) + Send>;
 
 /// Wakes the remover. Clones wake the same one.
 #[derive(Clone, Default)]
@@ -90,23 +87,6 @@ pub(crate) struct Setup<E: Engine> {
 pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>) -> std::io::Result<std::thread::JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("weft-garbage".into());
     thread.spawn(move || Remover::new(setup).run())
-}
-
-/// Why a step was not finished; it is tried again.
-#[derive(Debug, thiserror::Error)]
-enum StepError {
-    #[error("{0}")]
-    Peer(#[from] PeerError),
-    #[error("{}", .0.text)]
-    Namespace(Refusal),
-    #[error("the metadata thread has ended")]
-    Ended,
-}
-
-impl From<MetaError> for StepError {
-    fn from(error: MetaError) -> StepError {
-        StepError::Namespace(error.into())
-    }
 }
 
 struct Remover<E: Engine> {
@@ -170,13 +150,7 @@ impl<E: Engine + 'static> Remover<E> {
         &self,
         work: impl FnOnce(&mut Namespace<E>) -> Result<R, MetaError> + Send + 'static,
     ) -> Result<R, StepError> {
-        let (sender, receiver) = mpsc::channel();
-        let letter: Letter<E> = Box::new(move |namespace| {
-            // Nobody listens any more only where this thread has ended.
-            let _ = sender.send(work(namespace));
-        });
-        self.setup.namespace.send(letter).map_err(|_| StepError::Ended)?;
-        Ok(receiver.recv().map_err(|_| StepError::Ended)??)
+        letters::ask(&self.setup.namespace, work)
     }
 
     /// Removes the data files of all garbage records. Says whether some are left because servers are down.

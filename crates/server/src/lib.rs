@@ -12,16 +12,18 @@
 //!
 //! Invariants: no lock is held across the network; every task of a connection stays on its thread; an error is a reply
 //! with a status and words, and only a peer that breaks the protocol is cut off; the metadata server talks to I/O servers only
-//! to remove what is unlinked (`garbage`).
+//! to remove what is unlinked (`garbage`) and to check (`fsck`).
 
 mod accept;
 mod answer;
 mod both;
 pub mod config;
 mod counters;
+mod fsck;
 mod garbage;
 mod io;
 mod keys;
+mod letters;
 mod log;
 mod meta;
 mod node;

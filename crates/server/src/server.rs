@@ -8,9 +8,11 @@
 
 use crate::accept::{Arrival, Doors, Host, accept_all};
 use crate::config::{ClusterConfig, ConfigError, DiskChoice, ServerConfig, ServerRole};
-use crate::garbage::{self, Letter, Poke};
+use crate::fsck;
+use crate::garbage::{self, Poke};
 use crate::io::IoPart;
 use crate::io::work::MethodCounters;
+use crate::letters::Letter;
 use crate::log;
 use crate::meta::MetaPart;
 use crate::node::{Node, Part, Shared};
@@ -351,6 +353,13 @@ impl Run {
         let reactor = Reactor::new(reactor_options(&self.server, None))?;
         let (letters, mut letterbox) = mailbox::<Letter<FjallEngine>>(LETTERS_MAX);
         let poke = Poke::default();
+        let checks = fsck::Setup {
+            io_servers: self.shared.map.io_servers.clone(),
+            server_key: self.shared.server_key.clone(),
+            stop: self.stop.clone(),
+            namespace: letters.clone(),
+            orphan_age_s: self.config.cluster.orphan_age_s,
+        };
         let remover = garbage::start(garbage::Setup {
             cluster: self.config.cluster.clone(),
             io_servers: self.shared.map.io_servers.clone(),
@@ -371,6 +380,7 @@ impl Run {
                 poke,
                 self.stop.clone(),
             )?;
+            meta.allow_checks(checks);
             let part = meta.clone();
             weft_reactor::spawn(async move {
                 while let Some(letter) = letterbox.receive().await {

@@ -201,6 +201,14 @@ impl<D: Disk> DataFiles<D> {
         size.map_err(failed(Operation::Size, ino))
     }
 
+    /// The exact local size in bytes of a data file, if there is one.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn size_if_there(&self, ino: u64) -> Result<Option<u64>, StorageError> {
+        self.shared.disk.size_of(ino).map_err(failed(Operation::Size, ino))
+    }
+
     /// Sets the local size.
     ///
     /// # Errors

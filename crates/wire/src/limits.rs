@@ -47,6 +47,10 @@ pub const LOCKS_PER_CLAIM_MAX: usize = 1024;
 pub const LOCKS_PER_SESSION_MAX: usize = 64 << 10;
 /// Longest time that the reply to a request for a lock is kept back.
 pub const LOCK_HOLD_MS_MAX: u32 = 10_000;
+/// Findings of a check in one reply.
+pub const FINDINGS_PER_MESSAGE_MAX: usize = 64;
+/// Longest text of one.
+pub const FINDING_TEXT_BYTES_MAX: usize = 1024;
 /// I/O servers of one cluster.
 pub const SERVERS_MAX: usize = 1024;
 /// Time that a new connection has to prove itself.
@@ -62,6 +66,10 @@ const _: () =
 const _: () =
     assert!(REGION_PARTS_MAX * (REGION_LEVELS_MAX * 24 + 64) <= BODY_BYTES_MAX, "a composition fits a body");
 const _: () = assert!(LOCKS_PER_CLAIM_MAX * 40 <= BODY_BYTES_MAX, "a claim fits a body");
+const _: () = assert!(
+    FINDINGS_PER_MESSAGE_MAX * (FINDING_TEXT_BYTES_MAX + 16) <= BODY_BYTES_MAX,
+    "findings fit a body"
+);
 const _: () = assert!(OBJECTS_PER_MESSAGE_MAX * 32 <= BODY_BYTES_MAX, "a page of objects fits a body");
 const _: () =
     assert!(INLINE_BYTES_MAX <= MESSAGE_DATA_BYTES_MAX, "what a server answers inline fits messages");

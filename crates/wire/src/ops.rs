@@ -158,6 +158,8 @@ ops! {
     0x110 RemoveObjects: Bulk, IoByServer, true, RemoveObjectsRequest -> Empty;
     /// Page through the data files that are there.
     0x111 ListObjects: Bulk, IoByServer, true, ListObjectsRequest -> ListObjectsReply;
+    /// Sizes of data files, of those that are there.
+    0x112 StatObjects: Bulk, IoByServer, true, StatObjectsRequest -> StatObjectsReply;
 
     /// Walk a path and return the attributes at its end.
     0x200 Lookup: Metadata, Meta, true, LookupRequest -> AttrReply;
@@ -225,6 +227,10 @@ ops! {
     0x220 Append: Metadata, Meta, false, AppendRequest -> AppendReply;
     /// After a reconnection: these locks are held here.
     0x221 ClaimLocks: Metadata, Meta, true, ClaimLocksRequest -> ClaimLocksReply;
+    /// Begin a check of the file system, or ask how far it is and what it has found.
+    0x230 Check: Metadata, Meta, true, CheckRequest -> CheckReply;
+    /// Repair one finding of a check, if it still holds.
+    0x231 Treat: Bulk, Meta, true, TreatRequest -> TreatReply;
 }
 
 #[cfg(test)]

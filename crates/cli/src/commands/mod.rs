@@ -9,6 +9,7 @@ pub mod down;
 pub mod du;
 pub mod dump;
 pub mod explain;
+pub mod fsck;
 pub mod help;
 pub mod init;
 pub mod ls;
@@ -54,6 +55,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Stripe(command) => stripe::run(command),
         Command::Status(args) => status::run(args),
         Command::Explain(args) => explain::run(args),
+        Command::Fsck(args) => fsck::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Bench(command) => crate::bench::run(command),
         Command::Help(args) => help::run(args),

@@ -41,6 +41,8 @@ pub(crate) struct Counts {
 /// A check under way.
 #[derive(Debug)]
 pub(crate) struct Audit {
+    /// Tells it from one that took its place.
+    pub number: u64,
     counts: HashMap<u64, Counts>,
     inodes: u64,
     /// All inodes and names below are counted.
@@ -50,9 +52,9 @@ pub(crate) struct Audit {
 }
 
 impl Audit {
-    pub fn new() -> Audit {
+    pub fn new(number: u64) -> Audit {
         let counted = vec![keys::INODE];
-        Audit { counts: HashMap::new(), inodes: 0, counted, judged: None }
+        Audit { number, counts: HashMap::new(), inodes: 0, counted, judged: None }
     }
 
     pub fn counts(&self, ino: u64) -> Counts {
@@ -132,7 +134,7 @@ fn after(key: &[u8]) -> Vec<u8> {
 impl<E: Engine> Namespace<E> {
     /// Checks the whole store at once and returns every rule it breaks: for tests, and where nobody waits.
     pub fn check(&self) -> Result<Vec<Damage>, MetaError> {
-        let mut audit = Audit::new();
+        let mut audit = Audit::new(0);
         let mut damage = Vec::new();
         loop {
             let step = self.step(&mut audit, usize::MAX)?;
@@ -143,23 +145,23 @@ impl<E: Engine> Namespace<E> {
         }
     }
 
-    /// Begins a check that goes on beside other operations; one that was under way is dropped.
-    pub fn begin_audit(&mut self) {
-        self.audit = Some(Audit::new());
+    /// Begins a check that goes on beside other operations, under a number of the caller's; one that was under way is dropped.
+    pub fn begin_audit(&mut self, number: u64) {
+        self.audit = Some(Audit::new(number));
     }
 
     /// Goes on with the check by at most `records_max` records. Both passes take about as many steps as
-    /// the store has records, divided by that number. `Stale` if none is under way.
-    pub fn step_audit(&mut self, records_max: usize) -> Result<Progress, MetaError> {
-        let mut audit = self.audit.take().ok_or(MetaError::Stale)?;
+    /// the store has records, divided by that number. `Stale` if it is not under way (any more).
+    pub fn step_audit(&mut self, number: u64, records_max: usize) -> Result<Progress, MetaError> {
+        let mut audit = self.audit.take_if(|audit| audit.number == number).ok_or(MetaError::Stale)?;
         let step = self.step(&mut audit, records_max.max(1));
         self.audit = Some(audit);
         step
     }
 
     /// Ends the check; nothing is counted any more.
-    pub fn end_audit(&mut self) {
-        self.audit = None;
+    pub fn end_audit(&mut self, number: u64) {
+        self.audit.take_if(|audit| audit.number == number);
     }
 
     fn step(&self, audit: &mut Audit, records_max: usize) -> Result<Progress, MetaError> {

@@ -27,10 +27,15 @@ pub enum Treatment {
 }
 
 impl<E: Engine> Namespace<E> {
-    /// Treats a finding of the check that is under way, if it still holds: in one batch, or not at all. Returns what a durable
-    /// reply waits for too. `Stale` if no check is under way.
-    pub fn treat(&mut self, now: Timestamp, finding: &Finding) -> Result<(Treatment, CommitSeq), MetaError> {
-        let audit = self.audit.take().ok_or(MetaError::Stale)?;
+    /// Treats a finding of the check with this number, if it still holds: in one batch, or not at all. Returns what a durable
+    /// reply waits for too. `Stale` if the check is not under way (any more).
+    pub fn treat(
+        &mut self,
+        number: u64,
+        now: Timestamp,
+        finding: &Finding,
+    ) -> Result<(Treatment, CommitSeq), MetaError> {
+        let audit = self.audit.take_if(|audit| audit.number == number).ok_or(MetaError::Stale)?;
         let mut judge = Judge::new(self, &audit);
         let value = self.engine.get(&finding.key)?;
         let mut damage = match &value {

@@ -107,10 +107,10 @@ fn plant(plant: impl FnOnce(&mut Planter)) -> Namespace<MemEngine> {
 }
 
 fn audit(ns: &mut Namespace<MemEngine>) -> Vec<Finding> {
-    ns.begin_audit();
+    ns.begin_audit(1);
     let mut findings = Vec::new();
     loop {
-        let step = ns.step_audit(3).unwrap();
+        let step = ns.step_audit(1, 3).unwrap();
         findings.extend(step.findings);
         if step.finished {
             return findings;
@@ -126,10 +126,10 @@ fn repair(ns: &mut Namespace<MemEngine>) -> (Vec<Damage>, Vec<Damage>) {
         found.extend(findings.iter().map(|finding| finding.damage.clone()));
         let mut repaired = 0;
         for finding in &findings {
-            let (treatment, _) = ns.treat(NOW, finding).unwrap();
+            let (treatment, _) = ns.treat(1, NOW, finding).unwrap();
             repaired += u32::from(treatment == Treatment::Repaired);
             if treatment == Treatment::Repaired {
-                let (again, _) = ns.treat(NOW, finding).unwrap();
+                let (again, _) = ns.treat(1, NOW, finding).unwrap();
                 assert_ne!(again, Treatment::Repaired, "{finding:?} is treated once");
             }
         }
@@ -429,9 +429,9 @@ fn a_check_beside_changes_finds_nothing() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 33) % bound
         };
-        ns.begin_audit();
+        ns.begin_audit(1);
         loop {
-            let step = ns.step_audit(1 + below(4) as usize).unwrap();
+            let step = ns.step_audit(1, 1 + below(4) as usize).unwrap();
             assert_eq!(step.findings, vec![], "seed {seed}");
             if step.finished {
                 break;

@@ -1,4 +1,4 @@
-//! Operations of the metadata server on data files: removing them, and listing what is there.
+//! Operations of the metadata server on data files: removing them, listing what is there, and asking for sizes.
 
 use super::IoPart;
 use crate::answer::{Answer, Refusal};
@@ -8,7 +8,7 @@ use weft_wire::Status;
 use weft_wire::limits::OBJECTS_PER_MESSAGE_MAX;
 use weft_wire::messages::*;
 
-/// Data files removed before other tasks of the thread get their turn.
+/// Data files removed or looked at before other tasks of the thread get their turn.
 const REMOVALS_AT_ONCE: usize = 32;
 
 impl<D: Disk> IoPart<D> {
@@ -28,6 +28,25 @@ impl<D: Disk> IoPart<D> {
             weft_reactor::yield_now().await;
         }
         Ok(Answer::of(&Empty {}))
+    }
+
+    /// Sizes of data files; those that are not there are not in the answer.
+    pub async fn stat_objects(&self, request: StatObjectsRequest) -> Result<Answer, Refusal> {
+        if request.inos.len() > OBJECTS_PER_MESSAGE_MAX {
+            let text = format!(
+                "{} data files in one question, at most {OBJECTS_PER_MESSAGE_MAX}",
+                request.inos.len()
+            );
+            return Err(Refusal::new(Status::TooBig, text));
+        }
+        let mut objects = Vec::new();
+        for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
+            for ino in batch {
+                objects.extend(self.files.size_if_there(*ino)?.map(|bytes| ObjectSize { ino: *ino, bytes }));
+            }
+            weft_reactor::yield_now().await;
+        }
+        Ok(Answer::of(&StatObjectsReply { objects }))
     }
 
     /// A page of the data files that are there.

@@ -13,6 +13,7 @@
 //! transaction, and a repetition is answered with it.
 
 mod attributes;
+mod check;
 pub(crate) mod durable;
 mod files;
 mod lock_table;
@@ -67,6 +68,7 @@ pub(crate) struct MetaPart<E: Engine> {
     locks: Locks,
     garbage: Poke,
     failure: RefCell<Option<String>>,
+    checks: check::Checks<E>,
     stop: StopFlag,
 }
 
@@ -91,6 +93,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             locks: Locks::default(),
             garbage,
             failure: RefCell::default(),
+            checks: check::Checks::default(),
             stop,
         });
         let weak = Rc::downgrade(&part);

@@ -343,4 +343,24 @@ crate::message! {
         /// For the next page; 0: there is none.
         pub cursor: u64,
     }
+
+    /// See [`crate::Op::StatObjects`].
+    pub struct StatObjectsRequest {
+        /// Inodes.
+        pub inos: Vec<u64>,
+    }
+
+    /// A data file that is there.
+    pub struct ObjectSize {
+        /// Its inode.
+        pub ino: u64,
+        /// Its size.
+        pub bytes: u64,
+    }
+
+    /// Answer to [`StatObjectsRequest`].
+    pub struct StatObjectsReply {
+        /// Those that are there.
+        pub objects: Vec<ObjectSize>,
+    }
 }

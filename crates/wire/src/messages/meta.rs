@@ -529,4 +529,64 @@ crate::message! {
 
     /// See [`crate::Op::SyncMeta`].
     pub struct SyncMetaRequest {}
+
+    /// See [`crate::Op::Check`].
+    pub struct CheckRequest {
+        /// Root, or the owner of the root directory.
+        pub caller: Caller,
+        /// The check: a random number. One that the server does not know begins.
+        pub check: u64,
+        /// Findings that the caller has already.
+        pub known: u32,
+    }
+
+    /// Something that is wrong.
+    pub struct FindingInfo {
+        /// What, and where, for people.
+        pub text: String,
+        /// Whether `weft fsck --repair` may know a way.
+        pub repairable: bool,
+    }
+
+    /// Answer to [`CheckRequest`].
+    pub struct CheckReply {
+        /// Records of the namespace looked at so far; each is looked at once or twice.
+        pub records: u64,
+        /// Data files looked at so far.
+        pub data_files: u64,
+        /// All is looked at.
+        pub finished: bool,
+        /// Why it was given up; empty: it was not.
+        pub failure: String,
+        /// All findings so far.
+        pub found: u32,
+        /// A page of them, from the first that the caller does not know.
+        pub findings: Vec<FindingInfo>,
+    }
+
+    /// See [`crate::Op::Treat`].
+    pub struct TreatRequest {
+        /// Root, or the owner of the root directory.
+        pub caller: Caller,
+        /// A finished check.
+        pub check: u64,
+        /// Which of its findings, from 0.
+        pub finding: u32,
+    }
+
+    /// Answer to [`TreatRequest`].
+    pub struct TreatReply {
+        /// See [`treatment`].
+        pub treatment: u8,
+    }
+}
+
+/// Values of [`TreatReply::treatment`].
+pub mod treatment {
+    /// Repaired.
+    pub const REPAIRED: u8 = 0;
+    /// It no longer held.
+    pub const GONE: u8 = 1;
+    /// Left: there is no way, or another finding has to be treated first.
+    pub const LEFT: u8 = 2;
 }

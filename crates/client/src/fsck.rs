@@ -1,0 +1,21 @@
+//! Checks of the whole file system, done by the metadata server.
+
+use weft_wire::messages::{CheckReply, CheckRequest, TreatReply, TreatRequest};
+
+use crate::batch;
+use crate::{Client, Result};
+
+impl Client {
+    /// Begins the check with this number, chosen at random, or asks how far it is; `known` findings are not told again. Only
+    /// for root and the owner of the root directory.
+    pub fn check(&self, check: u64, known: u32) -> Result<CheckReply> {
+        let request = CheckRequest { caller: self.caller().clone(), check, known };
+        batch::ask(&self.inner, self.inner.meta(), &request)
+    }
+
+    /// Has one finding of a finished check repaired, if it still holds; the reply comes when that is durable.
+    pub fn treat(&self, check: u64, finding: u32) -> Result<TreatReply> {
+        let request = TreatRequest { caller: self.caller().clone(), check, finding };
+        batch::ask(&self.inner, self.inner.meta(), &request)
+    }
+}

@@ -1,0 +1,526 @@
+//! A check of the whole file system, by the metadata server, on a thread of its own.
+//!
+//! ```text
+//!   names   step, step, step … on the metadata thread, short turns                    (weft_meta::fsck)
+//!   data    ListObjects of each server ─► whose are they? ─► still there? still nobody's?
+//!           files, a page at a time ─► StatObjects on their servers ─► size as recorded? ─► still settled, same epoch?
+//!   then    treats what it is told to, until nobody has asked for a while
+//! ```
+//!
+//! What is found in the data is asked twice, the second time after the answer that made it a finding, so that what is made or
+//! removed meanwhile is none. Data files that were just written are left alone where they have no inode: a write may be on its
+//! way whose file is just gone.
+
+use crate::letters::{self, Letter, StepError};
+use crate::meta::{now, unix_s};
+use crate::peer::Peer;
+use crate::stop::StopFlag;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use weft_layout::Layout;
+use weft_meta::{Engine, FileState, Finding, MetaError, Namespace, Owner, SizeFound, Treatment};
+use weft_reactor::MailSender;
+use weft_wire::limits::FINDING_TEXT_BYTES_MAX;
+use weft_wire::messages::{
+    CheckReply, FindingInfo, ListObjectsRequest, ObjectSize, RemoveObjectsRequest, ServerInfo,
+    StatObjectsRequest,
+};
+use weft_wire::security::Key;
+
+/// Records of the namespace in one turn of the metadata thread: less than a millisecond.
+const RECORDS_PER_TURN: usize = 256;
+/// Files or data files in one step.
+const FILES_PER_STEP: usize = 512;
+/// More findings are not kept; repairing and checking again brings the rest.
+const FINDINGS_MAX: usize = 10_000;
+/// A check that nobody asks for during this time ends.
+const IDLE_MAX: Duration = Duration::from_secs(60);
+/// A check that was asked for within this time keeps others away.
+const IN_USE: Duration = Duration::from_secs(5);
+/// How long a wait goes on before it looks whether to end.
+const WAIT_STEP: Duration = Duration::from_millis(200);
+/// Data files that were written so short a time ago are not anybody's or nobody's yet.
+const YOUNG_S: u64 = 60;
+/// Strip size for a file that is made of a single data file, where it means nothing.
+const STRIP_BYTES: u32 = 1 << 20;
+
+/// What a check needs.
+pub(crate) struct Setup<E: Engine> {
+    pub io_servers: Vec<ServerInfo>,
+    pub server_key: Key,
+    pub stop: StopFlag,
+    pub namespace: MailSender<Letter<E>>,
+    pub orphan_age_s: u64,
+}
+
+impl<E: Engine> Clone for Setup<E> {
+    fn clone(&self) -> Self {
+        Setup {
+            io_servers: self.io_servers.clone(),
+            server_key: self.server_key.clone(),
+            stop: self.stop.clone(),
+            namespace: self.namespace.clone(),
+            orphan_age_s: self.orphan_age_s,
+        }
+    }
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone)]
+enum Found {
+    Name(Finding),
+    /// The data files have another size than is recorded.
+    Size {
+        found: SizeFound,
+        recorded: u64,
+        missing_on: Option<String>,
+    },
+    /// Data files of no inode: server and size of each.
+    NoInode {
+        ino: u64,
+        parts: Vec<(u16, u64)>,
+    },
+    /// A data file on a server that has no part of the file, or of an inode that has no data.
+    Stray {
+        ino: u64,
+        server: u16,
+    },
+}
+
+impl Found {
+    fn info(&self, servers: &[ServerInfo]) -> FindingInfo {
+        let name = |id: &u16| servers.get(usize::from(*id)).map_or("?", |server| server.name.as_str());
+        let mut text = match self {
+            Found::Name(finding) => finding.damage.to_string(),
+            Found::Size { found, recorded, missing_on: None } => {
+                format!("file {} has {recorded} bytes, but its data files have {}", found.ino, found.bytes)
+            }
+            Found::Size { found, recorded, missing_on: Some(server) } => format!(
+                "file {} has {recorded} bytes, but its data file on {server} is missing; the others have {}",
+                found.ino, found.bytes
+            ),
+            Found::NoInode { ino, parts } => {
+                let names: Vec<_> =
+                    parts.iter().map(|(id, bytes)| format!("{} ({bytes} bytes)", name(id))).collect();
+                format!("there are data files of inode {ino}, which does not exist, on {}", names.join(", "))
+            }
+            Found::Stray { ino, server } => {
+                format!("there is a data file of inode {ino} on {}, which has no part of it", name(server))
+            }
+        };
+        let mut end = text.len().min(FINDING_TEXT_BYTES_MAX);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        text.truncate(end);
+        let repairable = match self {
+            Found::Name(finding) => finding.damage.is_repairable(),
+            _ => true,
+        };
+        FindingInfo { text, repairable }
+    }
+}
+
+struct State {
+    records: u64,
+    data_files: u64,
+    finished: bool,
+    failure: String,
+    findings: Vec<Found>,
+    asked_at: Instant,
+}
+
+type Shared = Arc<Mutex<State>>;
+
+fn lock(shared: &Shared) -> MutexGuard<'_, State> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a finding was treated, or why that failed.
+pub(crate) type Treated = Result<Treatment, String>;
+
+struct Job {
+    finding: usize,
+    answer: MailSender<Treated>,
+}
+
+/// A check, as those see it who ask for it.
+pub(crate) struct Running {
+    /// Its name.
+    pub check: u64,
+    servers: Vec<ServerInfo>,
+    shared: Shared,
+    jobs: mpsc::Sender<Job>,
+}
+
+impl Running {
+    /// Whether it goes on, and somebody still asks for it.
+    pub fn is_under_way(&self) -> bool {
+        let state = lock(&self.shared);
+        !state.finished && state.asked_at.elapsed() < IN_USE
+    }
+
+    /// How far it is, with findings from `known` on.
+    pub fn report(&self, known: usize, findings_max: usize) -> CheckReply {
+        let mut state = lock(&self.shared);
+        state.asked_at = Instant::now();
+        let page = state.findings.iter().skip(known).take(findings_max);
+        CheckReply {
+            records: state.records,
+            data_files: state.data_files,
+            finished: state.finished,
+            failure: state.failure.clone(),
+            found: state.findings.len() as u32,
+            findings: page.map(|found| found.info(&self.servers)).collect(),
+        }
+    }
+
+    /// Has a finding treated; an error if the check has ended.
+    pub fn treat(&self, finding: usize, answer: MailSender<Treated>) -> Result<(), ()> {
+        lock(&self.shared).asked_at = Instant::now();
+        self.jobs.send(Job { finding, answer }).map_err(|_| ())
+    }
+}
+
+/// Starts a check.
+pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>, check: u64) -> std::io::Result<Running> {
+    let (jobs, waiting) = mpsc::channel();
+    let shared = Arc::new(Mutex::new(State {
+        records: 0,
+        data_files: 0,
+        finished: false,
+        failure: String::new(),
+        findings: Vec::new(),
+        asked_at: Instant::now(),
+    }));
+    let running = Running { check, servers: setup.io_servers.clone(), shared: shared.clone(), jobs };
+    let peer = |server: &ServerInfo| Peer::new(server.clone(), setup.server_key.clone(), setup.stop.clone());
+    let peers = setup.io_servers.iter().map(peer).collect();
+    let checker = Checker { number: check, peers, shared, setup };
+    // It ends by itself when the server stops or nobody asks any more.
+    std::thread::Builder::new().name("weft-fsck".into()).spawn(move || checker.run(&waiting))?;
+    Ok(running)
+}
+
+struct Checker<E: Engine> {
+    number: u64,
+    setup: Setup<E>,
+    peers: Vec<Peer>,
+    shared: Shared,
+}
+
+impl<E: Engine + 'static> Checker<E> {
+    fn run(mut self, jobs: &mpsc::Receiver<Job>) {
+        let failure = self.check().err().map(|error| error.to_string()).unwrap_or_default();
+        {
+            let mut state = lock(&self.shared);
+            state.failure = failure;
+            state.finished = true;
+        }
+        while !self.is_over() {
+            let Ok(job) = jobs.recv_timeout(WAIT_STEP) else { continue };
+            let found = lock(&self.shared).findings.get(job.finding).cloned();
+            let treated = match found {
+                Some(found) => self.treat(&found).map_err(|error| error.to_string()),
+                None => Err("there is no such finding".to_string()),
+            };
+            // Whoever asked may be gone.
+            let _ = job.answer.send(treated);
+        }
+        let number = self.number;
+        let _ = self.ask(move |namespace| {
+            namespace.end_audit(number);
+            Ok(())
+        });
+    }
+
+    fn is_over(&self) -> bool {
+        self.setup.stop.is_stopped()
+            || Arc::strong_count(&self.shared) == 1
+            || lock(&self.shared).asked_at.elapsed() > IDLE_MAX
+    }
+
+    fn ask<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Namespace<E>) -> Result<R, MetaError> + Send + 'static,
+    ) -> Result<R, StepError> {
+        letters::ask(&self.setup.namespace, work)
+    }
+
+    fn add(&self, found: impl IntoIterator<Item = Found>) {
+        let mut state = lock(&self.shared);
+        let room = FINDINGS_MAX.saturating_sub(state.findings.len());
+        state.findings.extend(found.into_iter().take(room));
+    }
+
+    fn check(&mut self) -> Result<(), StepError> {
+        self.check_names()?;
+        self.check_owners()?;
+        self.check_sizes()
+    }
+
+    fn check_names(&self) -> Result<(), StepError> {
+        let number = self.number;
+        self.ask(move |namespace| {
+            namespace.begin_audit(number);
+            Ok(())
+        })?;
+        loop {
+            let step = self.ask(move |namespace| namespace.step_audit(number, RECORDS_PER_TURN))?;
+            lock(&self.shared).records += step.records;
+            self.add(step.findings.into_iter().map(Found::Name));
+            if step.finished {
+                return Ok(());
+            }
+            if self.is_over() {
+                return Err(StepError::Ended);
+            }
+        }
+    }
+
+    fn owners(&self, inos: Vec<u64>) -> Result<Vec<Owner>, StepError> {
+        self.ask(move |namespace| namespace.owners(&inos))
+    }
+
+    /// Looks through all data files for such that are nobody's.
+    fn check_owners(&mut self) -> Result<(), StepError> {
+        let old_s = unix_s().saturating_sub(self.setup.orphan_age_s.min(YOUNG_S)) as i64;
+        let mut without: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
+        for id in 0..self.peers.len() {
+            let mut cursor = 0;
+            loop {
+                let request = ListObjectsRequest { cursor, entries_max: FILES_PER_STEP as u32 };
+                let page = self.peers[id].call(&request)?;
+                lock(&self.shared).data_files += page.objects.len() as u64;
+                let old = page.objects.iter().filter(|object| object.mtime_s <= old_s);
+                let inos: Vec<u64> = old.map(|object| object.ino).collect();
+                let owners = self.owners(inos.clone())?;
+                for (ino, owner) in inos.into_iter().zip(owners) {
+                    if is_nobodys(&owner, id as u16) {
+                        without.entry(ino).or_default().push(id as u16);
+                    }
+                }
+                cursor = page.cursor;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        for (ino, servers) in without {
+            let found = self.look_again(ino, &servers)?;
+            self.add(found);
+        }
+        Ok(())
+    }
+
+    /// Data files on these servers of an inode that had no part there: are they still there, and is that still so?
+    fn look_again(&mut self, ino: u64, servers: &[u16]) -> Result<Vec<Found>, StepError> {
+        let owner = self.owners(vec![ino])?.remove(0);
+        let mut parts = Vec::new();
+        for id in servers {
+            let there = self.peers[usize::from(*id)].call(&StatObjectsRequest { inos: vec![ino] })?;
+            parts.extend(there.objects.first().map(|object| (*id, object.bytes)));
+        }
+        if parts.is_empty() {
+            return Ok(Vec::new());
+        }
+        if owner == Owner::Nothing {
+            return Ok(vec![Found::NoInode { ino, parts }]);
+        }
+        let strays = parts.iter().filter(|(id, _)| is_nobodys(&owner, *id));
+        Ok(strays.map(|(server, _)| Found::Stray { ino, server: *server }).collect())
+    }
+
+    /// Compares the size of every file that nobody writes with what its data files have.
+    fn check_sizes(&mut self) -> Result<(), StepError> {
+        self.wait_for_clients()?;
+        let mut after = 0;
+        loop {
+            let (files, next) = self.ask(move |namespace| namespace.files_after(after, FILES_PER_STEP))?;
+            let servers = self.peers.len() as u16;
+            let known = |file: &&FileState| file.is_settled && file.layout.ring_servers() <= servers;
+            let files: Vec<FileState> = files.iter().filter(known).copied().collect();
+            let sizes = self.sizes(&files)?;
+            let differ: Vec<&FileState> =
+                files.iter().filter(|file| sizes.of(file).0 != file.bytes).collect();
+            let now = self.owners(differ.iter().map(|file| file.ino).collect())?;
+            let mut found = Vec::new();
+            for (file, now) in differ.into_iter().zip(now) {
+                // Written, cut or removed meanwhile: nothing is known of it.
+                if now == Owner::File(*file) {
+                    found.push(sizes.finding(file, &self.setup.io_servers));
+                }
+            }
+            self.add(found);
+            if self.is_over() {
+                return Err(StepError::Ended);
+            }
+            let Some(next) = next else { return Ok(()) };
+            after = next;
+        }
+    }
+
+    /// After a restart nobody knows who writes, until clients had their time to come back.
+    fn wait_for_clients(&self) -> Result<(), StepError> {
+        while self.ask(|namespace| Ok(namespace.in_grace()))? {
+            if self.is_over() {
+                return Err(StepError::Ended);
+            }
+            std::thread::sleep(WAIT_STEP);
+        }
+        Ok(())
+    }
+
+    fn sizes(&mut self, files: &[FileState]) -> Result<Sizes, StepError> {
+        let mut by_server: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
+        for file in files {
+            for slot in 0..file.layout.server_count() {
+                by_server.entry(file.layout.server_id(slot)).or_default().push(file.ino);
+            }
+        }
+        let mut sizes = Sizes::default();
+        for (id, inos) in by_server {
+            let reply = self.peers[usize::from(id)].call(&StatObjectsRequest { inos })?;
+            let parts = reply.objects.into_iter().map(|ObjectSize { ino, bytes }| ((ino, id), bytes));
+            sizes.parts.extend(parts);
+        }
+        Ok(sizes)
+    }
+
+    fn treat(&mut self, found: &Found) -> Result<Treatment, StepError> {
+        match found.clone() {
+            Found::Name(finding) => {
+                let number = self.number;
+                self.ask(move |namespace| Ok(namespace.treat(number, now(), &finding)?.0))
+            }
+            Found::Size { found, .. } => {
+                let taken = self.ask(move |namespace| Ok(namespace.take_size(&found)?.0))?;
+                Ok(if taken { Treatment::Repaired } else { Treatment::Gone })
+            }
+            Found::Stray { ino, server } => match self.look_again(ino, &[server])?.first() {
+                Some(Found::Stray { .. }) => self.remove(ino, &[server]),
+                _ => Ok(Treatment::Gone),
+            },
+            Found::NoInode { ino, parts } => {
+                let servers: Vec<u16> = parts.iter().map(|(id, _)| *id).collect();
+                match self.look_again(ino, &servers)?.pop() {
+                    Some(Found::NoInode { parts, .. }) => self.adopt(ino, &parts),
+                    _ => Ok(Treatment::Gone),
+                }
+            }
+        }
+    }
+
+    fn remove(&mut self, ino: u64, servers: &[u16]) -> Result<Treatment, StepError> {
+        for id in servers {
+            self.peers[usize::from(*id)].call(&RemoveObjectsRequest { inos: vec![ino] })?;
+        }
+        Ok(Treatment::Repaired)
+    }
+
+    /// Makes a file of data files, if there are bytes in them. How it was striped is only known where all is on one server;
+    /// else it is taken for a file with the layout that new ones have.
+    fn adopt(&mut self, ino: u64, parts: &[(u16, u64)]) -> Result<Treatment, StepError> {
+        if parts.iter().all(|(_, bytes)| *bytes == 0) {
+            let servers: Vec<u16> = parts.iter().map(|(id, _)| *id).collect();
+            return self.remove(ino, &servers);
+        }
+        let usual = self.ask(move |namespace| namespace.default_layout_of(ino))?;
+        let layout = layout_over(parts, &usual);
+        let size = |(id, bytes): &(u16, u64)| {
+            layout.slot_of_server(*id).map_or(0, |slot| layout.logical_size(slot, *bytes))
+        };
+        let bytes = parts.iter().map(size).max().unwrap_or(0);
+        let adopted = self.ask(move |namespace| Ok(namespace.adopt_data(now(), ino, &layout, bytes)?.0))?;
+        Ok(if adopted { Treatment::Repaired } else { Treatment::Gone })
+    }
+}
+
+/// Whether a data file on this server is no part of what its inode is.
+fn is_nobodys(owner: &Owner, server: u16) -> bool {
+    match owner {
+        Owner::File(file) => file.layout.slot_of_server(server).is_none(),
+        Owner::Other | Owner::Nothing => true,
+        Owner::Unsettled => false,
+    }
+}
+
+/// The layout that a file has whose data files are on these servers, as far as can be told.
+fn layout_over(parts: &[(u16, u64)], usual: &Layout) -> Layout {
+    let ring = usual.ring_servers();
+    let of_one = parts.first().filter(|_| parts.len() == 1);
+    let one = of_one.and_then(|(id, _)| Layout::new(STRIP_BYTES, *id, 1, ring).ok());
+    let all = || Layout::new(usual.strip_bytes(), 0, ring, ring).unwrap_or(*usual);
+    let fits = parts.iter().all(|(id, _)| usual.slot_of_server(*id).is_some());
+    one.unwrap_or_else(|| if fits { *usual } else { all() })
+}
+
+/// Sizes of data files, by inode and server.
+#[derive(Debug, Default)]
+struct Sizes {
+    parts: HashMap<(u64, u16), u64>,
+}
+
+impl Sizes {
+    /// The size that a file's data files come to, and the server with its recorded last byte if that has none.
+    fn of(&self, file: &FileState) -> (u64, Option<u16>) {
+        let layout = &file.layout;
+        let part = |slot| self.parts.get(&(file.ino, layout.server_id(slot))).copied();
+        let ends = (0..layout.server_count()).map(|slot| layout.logical_size(slot, part(slot).unwrap_or(0)));
+        let has_last = |slot: &u16| {
+            file.bytes > 0 && layout.logical_size(*slot, layout.local_size(*slot, file.bytes)) == file.bytes
+        };
+        let last = (0..layout.server_count()).find(has_last);
+        let missing = last.filter(|slot| part(*slot).is_none()).map(|slot| layout.server_id(slot));
+        (ends.max().unwrap_or(0), missing)
+    }
+
+    fn finding(&self, file: &FileState, servers: &[ServerInfo]) -> Found {
+        let (bytes, missing) = self.of(file);
+        let name = |id: u16| servers.get(usize::from(id)).map(|server| server.name.clone());
+        Found::Size {
+            found: SizeFound { ino: file.ino, epoch: file.epoch, bytes },
+            recorded: file.bytes,
+            missing_on: missing.and_then(name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(bytes: u64) -> FileState {
+        let layout = Layout::new(4096, 1, 3, 4).unwrap();
+        FileState { ino: 7, layout, bytes, may_have_data: true, is_settled: true, epoch: 1 }
+    }
+
+    #[test]
+    fn a_size_is_the_greatest_end_and_the_missing_server_has_the_last_byte() {
+        // Strips: 0 on server 1, 1 on server 2, 2 on server 3.
+        let mut sizes = Sizes { parts: HashMap::from([((7, 1), 4096), ((7, 2), 10)]) };
+        assert_eq!(sizes.of(&file(4106)), (4106, None));
+        assert_eq!(sizes.of(&file(9000)), (4106, Some(3)));
+        sizes.parts.insert((7, 3), 1);
+        assert_eq!(sizes.of(&file(9000)), (8193, None));
+        assert_eq!(Sizes::default().of(&file(0)), (0, None));
+    }
+
+    #[test]
+    fn data_files_become_a_file_that_reaches_them_all() {
+        let usual = Layout::new(4096, 1, 2, 4).unwrap();
+        let one = layout_over(&[(3, 50)], &usual);
+        assert_eq!((one.server_count(), one.server_id(0)), (1, 3));
+        assert_eq!(layout_over(&[(1, 50), (2, 5)], &usual), usual);
+        let all = layout_over(&[(1, 50), (0, 5)], &usual);
+        assert_eq!((all.server_count(), all.strip_bytes()), (4, 4096));
+    }
+
+    #[test]
+    fn data_is_nobodys_where_its_file_has_no_part() {
+        let owner = Owner::File(file(1));
+        assert!(is_nobodys(&owner, 0) && !is_nobodys(&owner, 2));
+        assert!(is_nobodys(&Owner::Nothing, 2) && !is_nobodys(&Owner::Unsettled, 2));
+    }
+}
