@@ -336,7 +336,7 @@ fn sqlite_keeps_a_database_that_two_mounts_write() {
 }
 
 #[test]
-fn a_forked_child_has_no_locks_and_many_threads_may_wait() {
+fn more_threads_may_wait_than_a_connection_takes_requests() {
     const WAITS: usize = 50;
     let cluster = Cluster::start(1);
     let (client, other) = (cluster.client(), cluster.client());

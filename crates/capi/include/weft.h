@@ -312,6 +312,17 @@ int weft_fdatasync(weft_file *file);
 /* Lets others see size and time of what was written, without making it durable. */
 int weft_flush(weft_file *file);
 
+/* ---- Locks ------------------------------------------------------------------------------------------------------ */
+
+/* Locks on bytes, as fcntl(2): command is F_SETLK, F_SETLKW or F_GETLK for locks of this process, F_OFD_SETLK, F_OFD_SETLKW or
+ * F_OFD_GETLK (with _GNU_SOURCE) for those of this open file. They hold between all clients and mounts. EAGAIN where another has
+ * them; EDEADLK where a wait would never end; EINTR where a signal ended it; EIO once locks were lost, since this client was
+ * not there for too long. Locks of the process end when it closes any of its handles of the file; a forked child has none. */
+int weft_fcntl_lock(weft_file *file, int command, struct flock *lock);
+
+/* A lock on the whole file, as flock(2): LOCK_SH, LOCK_EX or LOCK_UN, with LOCK_NB not to wait. It is this open file's. */
+int weft_flock(weft_file *file, int operation);
+
 /* ---- Reads and writes that go on while the program does something else ------------------------------------------- */
 
 /* weft_start_X begins what weft_X does. The memory must stay valid, and untouched in a read, until weft_test or weft_wait has told

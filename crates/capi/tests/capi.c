@@ -1,11 +1,13 @@
 /* Every function of weft.h against a running cluster: capi URL. Prints one line per test; the first failure ends it. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <weft.h>
@@ -536,6 +538,60 @@ static void test_threads(void) {
     CHECK(weft_close(file) == 0);
 }
 
+static struct flock bytes(short type, off_t start, off_t length) {
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = length};
+    return lock;
+}
+
+static void test_locks(void) {
+    weft_file *file = weft_creat(fs, "/locks", 0644, NULL);
+    weft_file *other = weft_open(fs, "/locks", O_RDWR, 0);
+    CHECK(file != NULL && other != NULL);
+    /* Of two open files: they keep each other away. */
+    struct flock lock = bytes(F_WRLCK, 100, 50);
+    CHECK(weft_fcntl_lock(file, F_OFD_SETLK, &lock) == 0);
+    lock = bytes(F_RDLCK, 149, 10);
+    FAILS_WITH(EAGAIN, weft_fcntl_lock(other, F_OFD_SETLK, &lock));
+    CHECK(weft_fcntl_lock(other, F_OFD_GETLK, &lock) == 0);
+    CHECK(lock.l_type == F_WRLCK && lock.l_whence == SEEK_SET && lock.l_start == 100 && lock.l_len == 50);
+    lock = bytes(F_RDLCK, 150, 10);
+    CHECK(weft_fcntl_lock(other, F_OFD_SETLKW, &lock) == 0);
+    lock = bytes(F_UNLCK, 100, 0);
+    CHECK(weft_fcntl_lock(file, F_OFD_SETLK, &lock) == 0);
+    /* From an end backwards, and to the end of any file. */
+    lock = bytes(F_WRLCK, 50, -50);
+    CHECK(weft_fcntl_lock(file, F_OFD_SETLK, &lock) == 0);
+    lock = bytes(F_WRLCK, 0, 0);
+    CHECK(weft_fcntl_lock(other, F_OFD_GETLK, &lock) == 0 && lock.l_start == 0 && lock.l_len == 50);
+    /* Of the process: one owner, which another process meets. */
+    lock = bytes(F_WRLCK, 1000, 0);
+    CHECK(weft_fcntl_lock(file, F_SETLK, &lock) == 0 && weft_fcntl_lock(other, F_SETLK, &lock) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        weft_file *again = weft_open(fs, "/locks", O_RDWR, 0);
+        lock = bytes(F_WRLCK, 1000, 1);
+        FAILS_WITH(EAGAIN, weft_fcntl_lock(again, F_SETLK, &lock));
+        CHECK(weft_fcntl_lock(again, F_GETLK, &lock) == 0 && lock.l_type == F_WRLCK && lock.l_len == 0);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    /* Whole files, apart from bytes. */
+    CHECK(weft_flock(file, LOCK_EX) == 0);
+    FAILS_WITH(EAGAIN, weft_flock(other, LOCK_SH | LOCK_NB));
+    CHECK(weft_flock(file, LOCK_UN) == 0 && weft_flock(other, LOCK_SH | LOCK_NB) == 0);
+    lock = bytes(F_WRLCK, -1, 1);
+    FAILS_WITH(EINVAL, weft_fcntl_lock(file, F_SETLK, &lock));
+    lock = bytes(F_WRLCK, INT64_MAX, 2);
+    FAILS_WITH(EOVERFLOW, weft_fcntl_lock(file, F_SETLK, &lock));
+    lock = bytes(7, 0, 1);
+    FAILS_WITH(EINVAL, weft_fcntl_lock(file, F_SETLK, &lock));
+    FAILS_WITH(EINVAL, weft_fcntl_lock(file, F_GETFL, &lock));
+    FAILS_WITH(EINVAL, weft_flock(file, 0));
+    CHECK(weft_close(other) == 0 && weft_close(file) == 0);
+}
+
 static void test_fork(void) {
     weft_file *file = weft_creat(fs, "/fork", 0644, NULL);
     CHECK(weft_pwrite(file, "parent", 6, 0) == 6);
@@ -570,7 +626,7 @@ int main(int argc, char **argv) {
         {"names", test_names}, {"directories", test_directories},
         {"xattrs", test_xattrs}, {"space", test_space},
         {"memory", test_memory},
-        {"threads", test_threads}, {"fork", test_fork},
+        {"threads", test_threads}, {"locks", test_locks}, {"fork", test_fork},
     };
     for (size_t test = 0; test < sizeof tests / sizeof *tests; test++) {
         tests[test].run();
