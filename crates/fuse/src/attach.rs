@@ -8,7 +8,6 @@
 //! The crate `fuser` can mount as well, but then it unmounts the *directory* when a session ends: whatever is mounted there
 //! by then. [`Attached`] knows its own device number and leaves others' mounts alone.
 
-use crate::identity::Squash;
 use crate::options::{MountError, MountOptions};
 use crate::umount;
 use std::ffi::CString;
@@ -89,9 +88,8 @@ fn by_system_call(options: &MountOptions) -> Result<Result<OwnedFd, i32>, MountE
 
 /// What the connection is told, by whichever way.
 fn connection_words(options: &MountOptions) -> impl Iterator<Item = &'static str> {
-    // Where everybody is the anonymous user, the kernel cannot check permissions: it knows numbers of this machine only.
-    let kernel_checks = options.identities.squash != Squash::All;
-    let words = [(kernel_checks, "default_permissions"), (options.allow_other, "allow_other")];
+    let words =
+        [(options.identities.kernel_checks(), "default_permissions"), (options.allow_other, "allow_other")];
     words.into_iter().filter(|(wanted, _)| *wanted).map(|(_, word)| word)
 }
 

@@ -43,14 +43,18 @@ const WISHES: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
     .union(InitFlags::FUSE_POSIX_LOCKS)
     .union(InitFlags::FUSE_FLOCK_LOCKS)
-    .union(InitFlags::FUSE_POSIX_ACL)
     .union(InitFlags::FUSE_DONT_MASK)
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP);
+
+/// Has the kernel ask for access control lists and check permissions by them, also without `default_permissions`.
+const KERNEL_CHECKS: InitFlags = InitFlags::FUSE_POSIX_ACL;
 
 /// The file system as `fuser` drives it, from several threads.
 pub(crate) struct FuserAdapter {
     pub(crate) fs: Arc<WeftFs>,
     pub(crate) max_background: u16,
+    /// Whether the kernel can check permissions: whether it knows who is who.
+    pub(crate) kernel_checks: bool,
 }
 
 /// The way back to the kernel.
@@ -215,7 +219,8 @@ fn lock_asked(
 impl Filesystem for FuserAdapter {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let available = config.capabilities();
-        let _ = config.add_capabilities(WISHES & available);
+        let wishes = if self.kernel_checks { WISHES.union(KERNEL_CHECKS) } else { WISHES };
+        let _ = config.add_capabilities(wishes & available);
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
         // The kernel offers what its backing device has; a greater read-ahead is set there after mounting.
         if let Err(most) = config.set_max_readahead(REQUEST_BYTES_MAX) {

@@ -112,6 +112,11 @@ impl Identities {
         }
     }
 
+    /// Whether the kernel can check permissions: not where everybody is the anonymous user, as it knows numbers of this machine only.
+    pub(crate) fn kernel_checks(&self) -> bool {
+        self.squash != Squash::All
+    }
+
     /// As whom a request is done; `groups` tells the requester's supplementary groups here, if they matter.
     pub(crate) fn caller(&self, who: Requester, groups: impl FnOnce() -> Vec<u32>) -> Caller {
         if self.is_squashed(who.uid) {

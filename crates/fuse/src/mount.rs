@@ -86,7 +86,11 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     };
     let fs = Arc::new(WeftFs::new(&client, root_ino, behaviour));
     let (attached, connection) = attach(options)?;
-    let adapter = FuserAdapter { fs: fs.clone(), max_background: options.max_background };
+    let adapter = FuserAdapter {
+        fs: fs.clone(),
+        max_background: options.max_background,
+        kernel_checks: options.identities.kernel_checks(),
+    };
     let session = Session::from_fd(adapter, connection, session_acl(options), session_config(options))
         .map_err(|source| MountError::Kernel { dir: options.dir.clone(), source })?;
     fs.connect_kernel(Box::new(FuserCache(session.notifier())));
