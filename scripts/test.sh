@@ -83,7 +83,7 @@ run_again() {
         if [ "$(sum "$again" 4)" -gt 0 ] && [ "$(sum "$again" 6)" = 0 ]; then
             unsteady+=("$name of $program")
             passed=$((passed + 1)) failed=$((failed - 1))
-        else
+        elif [ "$(sum "$again" 6)" -gt 0 ]; then
             broken+=("$name of $program")
         fi
     done <"$again.list"

@@ -17,13 +17,12 @@ const LIBRARY: &str = "libweft_preload.so";
 /// The directory is /weft, or what --at says; there need be nothing in its place. Programs also understand paths that are URLs
 /// (weft://HOST:PORT/PATH, and weft:/PATH below the URL given). Everything that the program starts sees the same.
 ///
-///     weft run -- bash -c 'cd /weft; tar xf ~/source.tar; make -C source'
-///     weft run --url weft://node1:7400/data --at /data -- python3 analyse.py /data/in
-///
 /// It works by LD_PRELOAD, so for dynamic programs only: not for static ones, nor those that gain rights when they start
 /// (set-user-id). `weft mount` is for all. What works and every limit: docs/preload.md.
 #[derive(Debug, clap::Args)]
-#[command(verbatim_doc_comment)]
+#[command(after_help = "Examples:
+  weft run -- bash -c 'cd /weft; tar xf ~/source.tar; make -C source'
+  weft run --url weft://node1:7400/data --at /data -- python3 analyse.py /data/in")]
 pub struct Args {
     /// The file system, or a directory in it [default: WEFT_URL].
     #[arg(long, value_name = "URL")]

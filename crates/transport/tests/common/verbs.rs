@@ -157,7 +157,8 @@ fn serve_verbs<F: Fabric>((listening, options): (VerbsListening<F>, VerbsServerO
         // SAFETY: the zone lives until this thread has ended.
         unsafe { thread.add_zone(base, bytes) }.unwrap();
         loop {
-            let accepted = acceptor.next().await.unwrap();
+            // A listener ends with its adapter; its connections tell of it.
+            let Ok(accepted) = acceptor.next().await else { return };
             let (thread, ends) = (thread.clone(), ends.clone());
             spawn(async move {
                 match thread.accept(accepted).await {
