@@ -90,6 +90,12 @@ END
         cat c | tee t | wc -c; cmp c t; (echo out; echo err >&2) > both 2>&1; sort both
         "#,
     );
+    // The prefix is there, though the kernel knows nothing of it.
+    sh_in_weft(
+        &cluster,
+        "root",
+        "! mkdir /weft 2> said; grep -q 'File exists' said; mkdir -p /weft /weft/root/deep",
+    );
 }
 
 #[test]

@@ -51,6 +51,11 @@ impl Target {
         Ok((made, At::child(dir, &self.path)))
     }
 
+    /// As [`Target::at`], for something that is to be made there; the mount's root is there.
+    pub(crate) fn at_new(&self) -> Outcome<(&'static Made, At<'_>)> {
+        if normal(&self.full) == b"/" { Err(Errno(libc::EEXIST)) } else { self.at() }
+    }
+
     /// The path as the program would write it.
     pub(crate) fn shown(&self) -> Vec<u8> {
         let full = normal(&self.full);

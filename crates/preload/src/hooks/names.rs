@@ -194,13 +194,13 @@ unsafe fn between<T: Returned>(
 }
 
 fn make_directory(target: &Target, mode: mode_t) -> Outcome<c_int> {
-    let (made, at) = target.at()?;
+    let (made, at) = target.at_new()?;
     made.client.mkdir(at, mode & 0o7777 & !current_umask())?;
     Ok(0)
 }
 
 fn make(target: &Target, mode: mode_t, device: dev_t) -> Outcome<c_int> {
-    let (made, at) = target.at()?;
+    let (made, at) = target.at_new()?;
     let bits = mode & 0o7777 & !current_umask();
     match special_kind(mode).map_err(Errno)? {
         Some(kind) => {
