@@ -280,21 +280,27 @@ fn with_small_disk(dir: &str, bytes: u64) -> Option<Vec<String>> {
     works.then(|| ["unshare", flags, "sh", "-c", &script, "sh"].map(str::to_string).to_vec())
 }
 
-#[test]
-fn a_full_disk_reaches_the_writer_and_harms_nothing() {
+/// A cluster of which io1 has a disk of 24 MiB; `None`, and said so, where there can be no such disk.
+fn start_with_small_disk() -> Option<Served> {
     let mut cluster = Served::init(ServedOptions::default());
     let dir = cluster.directory("io1").display().to_string();
     let Some(through) = with_small_disk(&dir, 24 * MIB) else {
         eprintln!(
             "skipped: a small disk needs mount namespaces (root, or user namespaces), which are not to be had here"
         );
-        return;
+        return None;
     };
     cluster.start_through("io1", through);
     for name in ["meta0", "io0"] {
         cluster.spawn(name);
     }
     cluster.names().iter().for_each(|name| cluster.wait_ready(name));
+    Some(cluster)
+}
+
+#[test]
+fn a_full_disk_reaches_the_writer_and_harms_nothing() {
+    let Some(cluster) = start_with_small_disk() else { return };
     let client = cluster.client(Transport::Tcp);
 
     let earlier = client.open("/earlier", &read_write().create(true)).expect("there is room");
@@ -332,17 +338,7 @@ fn a_full_disk_reaches_the_writer_and_harms_nothing() {
 
 #[test]
 fn space_that_one_server_has_not_is_reserved_on_none_and_the_file_stays_whole() {
-    let mut cluster = Served::init(ServedOptions::default());
-    let dir = cluster.directory("io1").display().to_string();
-    let Some(through) = with_small_disk(&dir, 24 * MIB) else {
-        eprintln!("skipped: a small disk needs mount namespaces, which are not to be had here");
-        return;
-    };
-    cluster.start_through("io1", through);
-    for name in ["meta0", "io0"] {
-        cluster.spawn(name);
-    }
-    cluster.names().iter().for_each(|name| cluster.wait_ready(name));
+    let Some(cluster) = start_with_small_disk() else { return };
     let client = cluster.client(Transport::Tcp);
     let file = client.open("/whole", &read_write().create(true)).expect("there is room");
     let mut block = vec![0; 4 << 20];
