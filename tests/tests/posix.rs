@@ -1,5 +1,5 @@
-//! The rules of POSIX for file systems, case by case (`tests/posix`): on file systems of this machine, which proves the cases, and on
-//! the mount, but for exceptions that docs/semantics.md gives reasons for.
+//! The rules of POSIX for file systems, case by case (`tests/posix`): on file systems of this machine, which proves the cases, on
+//! the mount, and under `weft run`, but for exceptions that docs/semantics.md and docs/preload.md give reasons for.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -8,11 +8,34 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use weft_tests::{Cluster, expect_success, target_dir, temporary_dir};
 
-/// What the mount does otherwise. Each is in docs/semantics.md.
-const ON_THE_MOUNT: &[(&str, &str)] = &[(
+/// What is otherwise everywhere in Weft. In docs/semantics.md.
+const ACCESS_TIMES: (&str, &str) = (
     "read: reading moves the access time of a file read the first time after a change",
     "access times are not kept: each read would be a change of the metadata",
-)];
+);
+
+const ON_THE_MOUNT: &[(&str, &str)] = &[ACCESS_TIMES];
+
+const OF_THE_KERNEL: &str =
+    "what passes through fifos, sockets and devices is the kernel's, which knows nothing of these names";
+const COPIES: &str = "a mapping is a copy: there are no pages that reads, writes and other processes share";
+
+/// What is otherwise under `weft run`. Each reason is in docs/preload.md.
+const UNDER_WEFT_RUN: &[(&str, &str)] = &[
+    ACCESS_TIMES,
+    ("fsync: fsync fails with EINVAL for a Char", OF_THE_KERNEL),
+    ("fsync: fsync fails with EINVAL for a Fifo", OF_THE_KERNEL),
+    ("lseek: ESPIPE on a fifo", OF_THE_KERNEL),
+    ("mknod: a fifo passes bytes between processes", OF_THE_KERNEL),
+    ("mknod: a socket is bound to a name, and others connect to it", OF_THE_KERNEL),
+    ("mmap: shared: another process sees what is stored", COPIES),
+    ("mmap: shared: what is stored is read from the file", COPIES),
+    ("mmap: shared: what is written to the file later is seen", COPIES),
+    (
+        "open: a program runs, but not while it is open to write",
+        "a program is executed from a copy in memory, which nobody can write",
+    ),
+];
 
 /// The program with the cases, in the profile of the running test.
 fn weft_posix() -> PathBuf {
@@ -29,7 +52,11 @@ fn weft_posix() -> PathBuf {
 
 /// Runs all cases in `dir`; panics with what failed. Exceptions must fail.
 fn all_hold(dir: &Path, exceptions: &[(&str, &str)], without: &[(&str, &str)]) {
-    let mut command = Command::new(weft_posix());
+    all_hold_by(Command::new(weft_posix()), dir, exceptions, without);
+}
+
+/// The same, where `command` runs the cases.
+fn all_hold_by(mut command: Command, dir: &Path, exceptions: &[(&str, &str)], without: &[(&str, &str)]) {
     for (option, list) in [("--except", exceptions), ("--without", without)] {
         for (name, reason) in list {
             command.arg(option).arg(format!("{name}={reason}"));
@@ -80,6 +107,16 @@ fn the_cases_hold_on_the_mount() {
     let cluster = Cluster::start(3);
     let mount = cluster.mount();
     all_hold(mount.path(), ON_THE_MOUNT, &[]);
+}
+
+#[test]
+fn the_cases_hold_under_weft_run() {
+    let cluster = Cluster::start(3);
+    weft_tests::preload_library();
+    let mut command = cluster.command(&["run", "--url", cluster.url(), "--"]);
+    command.env("WEFT_KEY", std::fs::read_to_string(cluster.key_file()).expect("weft up wrote it").trim());
+    command.arg(weft_posix());
+    all_hold_by(command, Path::new("/weft"), UNDER_WEFT_RUN, &[]);
 }
 
 #[test]

@@ -16,17 +16,27 @@ pub(crate) const VARIABLE: &CStr = c"WEFT_CWD";
 const REMOVED: &[u8] = b"/weft-cwd-";
 const REMOVED_END: &[u8] = b" (deleted)";
 
+/// A directory of Weft.
+#[derive(Clone)]
+pub(crate) struct Here {
+    pub(crate) mount: &'static Mount,
+    /// Its inode: it stays the current one where it is renamed.
+    pub(crate) ino: u64,
+    /// Its path in the mount when it was last asked for, without links and without a slash at its end.
+    pub(crate) path: Vec<u8>,
+}
+
 static IS_INSIDE: AtomicBool = AtomicBool::new(false);
-/// The mount, and the path in it. Held over a fork.
-pub(crate) static HERE: SpinLock<Option<(&'static Mount, Vec<u8>)>> = SpinLock::new(None);
+/// The current directory. Held over a fork.
+pub(crate) static HERE: SpinLock<Option<Here>> = SpinLock::new(None);
 
 /// Whether the current directory is in Weft.
 pub(crate) fn is_inside() -> bool {
     IS_INSIDE.load(Ordering::Relaxed)
 }
 
-/// The current directory, if it is in Weft: the mount, and the path in it without a slash at its end.
-pub(crate) fn inside() -> Option<(&'static Mount, Vec<u8>)> {
+/// The current directory, if it is in Weft.
+pub(crate) fn inside() -> Option<Here> {
     if is_inside() { HERE.with(|here| here.clone()) } else { None }
 }
 
@@ -38,21 +48,33 @@ pub(crate) fn of_kernel() -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// The current directory as the program sees it, if it is in Weft.
-pub(crate) fn shown() -> Option<Vec<u8>> {
-    inside().map(|(mount, path)| [&mount.prefix[..], &path].concat())
+/// The current directory as the program sees it, if it is in Weft. Fails where it was removed.
+pub(crate) fn shown() -> Outcome<Option<Vec<u8>>> {
+    let Some(here) = inside() else { return Ok(None) };
+    let path = paths::path_of_directory(here.mount, here.ino, &here.path)?;
+    let shown = [&here.mount.prefix[..], &path].concat();
+    if path != here.path {
+        HERE.with(|now| *now = Some(Here { path, ..here }));
+    }
+    Ok(Some(shown))
 }
 
-/// Goes to a directory of Weft: `path` has no links, and no slash at its end.
-pub(crate) fn enter(mount: &'static Mount, path: Vec<u8>) -> Outcome<()> {
+/// What a program that is executed finds in [`VARIABLE`], if the current directory is in Weft.
+pub(crate) fn to_pass_on() -> Option<Vec<u8>> {
+    let here = inside()?;
+    Some([format!("{}:", here.ino).as_bytes(), &here.mount.prefix, &here.path].concat())
+}
+
+/// Goes to a directory of Weft.
+pub(crate) fn enter(here: Here) -> Outcome<()> {
     if !is_inside() {
         leave_the_kernel_nowhere()?;
     }
-    HERE.with(|here| *here = Some((mount, path)));
+    HERE.with(|now| *now = Some(here));
     IS_INSIDE.store(true, Ordering::Relaxed);
-    let shown = CString::new(shown().unwrap_or_default()).map_err(|_| Errno(libc::EINVAL))?;
+    let told = CString::new(to_pass_on().unwrap_or_default()).map_err(|_| Errno(libc::EINVAL))?;
     // SAFETY: both end with a zero.
-    unsafe { libc::setenv(VARIABLE.as_ptr(), shown.as_ptr(), 1) };
+    unsafe { libc::setenv(VARIABLE.as_ptr(), told.as_ptr(), 1) };
     Ok(())
 }
 
@@ -93,10 +115,13 @@ pub(crate) fn inherit() {
     if !nowhere && link != b"/" {
         return;
     }
-    if let Place::Weft(target) = paths::resolve(libc::AT_FDCWD, text.to_bytes()) {
+    let text = text.to_bytes();
+    let Some(colon) = text.iter().position(|byte| *byte == b':') else { return };
+    let ino = std::str::from_utf8(&text[..colon]).ok().and_then(|digits| digits.parse().ok());
+    if let (Some(ino), Place::Weft(target)) = (ino, paths::resolve(libc::AT_FDCWD, &text[colon + 1..])) {
         let full = paths::normal(&target.full);
         let path = if full == b"/" { Vec::new() } else { full };
-        HERE.with(|here| *here = Some((target.mount, path)));
+        HERE.with(|here| *here = Some(Here { mount: target.mount, ino, path }));
         IS_INSIDE.store(true, Ordering::Relaxed);
     }
 }

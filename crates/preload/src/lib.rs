@@ -9,6 +9,7 @@
 //!   table      which descriptors are Weft's                  shared   what their copies share, over fork and exec
 //!   mounts     clusters and this process's connections       guard    signals, errno, panics
 //!   memory     an allocator of its own                       real     what the hooks hide
+//!   privileges what a file loses when it is written
 //! ```
 //!
 //! Whatever a program does with paths and descriptors that are not Weft's reaches libc unchanged, by the same function, after a look at
@@ -25,6 +26,7 @@ mod hooks;
 mod memory;
 mod mounts;
 mod paths;
+mod privileges;
 mod real;
 mod shared;
 mod streams;

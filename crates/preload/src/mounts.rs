@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
 use weft_client::{At, Client, ConnectOptions, Error, ErrorKind, Url, process_caller};
-use weft_wire::messages::ROOT_INO;
+use weft_wire::messages::{Caller, ROOT_INO};
 
 use crate::guard::Outcome;
 use crate::memory::SpinLock;
@@ -34,16 +34,28 @@ unsafe impl Sync for Mount {}
 /// The connections of one process, for one user. Lives for ever.
 pub(crate) struct Made {
     generation: u32,
-    user: (u32, u32),
-    /// The client.
+    /// The client, on behalf of the process's effective user.
     pub(crate) client: Client,
+    /// The same connections, for what the process is allowed by a descriptor that it has, whoever it is by now.
+    pub(crate) as_root: Client,
     /// Inode of the directory that the mount begins with.
     pub(crate) root: u64,
     /// `st_dev` of everything in it.
     pub(crate) device: u64,
+    next: *const Made,
 }
 
+// SAFETY: `next` is set before it is published and leads to another that lives for ever.
+unsafe impl Sync for Made {}
+
 impl Made {
+    /// The client, on behalf of the process's real user, as `access` asks.
+    pub(crate) fn for_real_user(&self) -> Client {
+        // SAFETY: no preconditions.
+        let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+        self.client.with_caller(Caller { uid, gid, ..self.client.caller().clone() })
+    }
+
     /// A path from the mount's root.
     pub(crate) fn at<'a>(&self, path: &'a [u8]) -> At<'a> {
         At::child(self.root, path)
@@ -181,23 +193,15 @@ impl Mount {
         self.url.to_string()
     }
 
-    /// This process's connections, made now if there are none.
+    /// This process's connections for the user that it is now, made now if there are none.
     pub(crate) fn made(&'static self) -> Outcome<&'static Made> {
-        let before = self.made.load(Ordering::Acquire);
-        // SAFETY: null, or one that lives for ever.
-        let known = unsafe { before.as_ref() };
-        // SAFETY: no preconditions.
-        let user = unsafe { (libc::geteuid(), libc::getegid()) };
-        if let Some(made) = known
-            && made.generation == generation()
-            && made.user == user
-        {
+        let newest = self.made.load(Ordering::Acquire);
+        if let Some(made) = all_made(newest).find(|made| made.is_ours() && is_caller(made.client.caller())) {
             return Ok(made);
         }
-        let (client, root) = match known {
-            Some(made) if made.generation == generation() => {
-                (made.client.with_caller(process_caller()), made.root)
-            }
+        // SAFETY: null, or one that lives for ever.
+        let (client, root) = match unsafe { newest.as_ref() } {
+            Some(made) if made.is_ours() => (made.client.with_caller(process_caller()), made.root),
             Some(parents) => {
                 let map = parents.client.map().clone();
                 (Client::connect_with_map(&self.url, ConnectOptions::default(), map)?, parents.root)
@@ -212,8 +216,10 @@ impl Mount {
         let cluster_id = client.map().cluster_id;
         let device =
             u64::from(u32::from_le_bytes([cluster_id[0], cluster_id[1], cluster_id[2], 0])) << 8 | 0xfe;
-        let fresh = Box::into_raw(Box::new(Made { generation: generation(), user, client, root, device }));
-        match self.made.compare_exchange(before, fresh, Ordering::AcqRel, Ordering::Acquire) {
+        let as_root = client.with_caller(Caller { uid: 0, gid: 0, groups: Vec::new() });
+        let fresh = Made { generation: generation(), client, as_root, root, device, next: newest };
+        let fresh = Box::into_raw(Box::new(fresh));
+        match self.made.compare_exchange(newest, fresh, Ordering::AcqRel, Ordering::Acquire) {
             // SAFETY: published, so it lives for ever.
             Ok(_) => Ok(unsafe { &*fresh }),
             Err(_) => {
@@ -226,9 +232,40 @@ impl Mount {
 
     /// This process's connections, if it has made any.
     pub(crate) fn made_before(&self) -> Option<&'static Made> {
+        all_made(self.made.load(Ordering::Acquire)).find(|made| made.is_ours())
+    }
+}
+
+impl Made {
+    fn is_ours(&self) -> bool {
+        self.generation == generation()
+    }
+}
+
+/// The newest, and those before it: for other users, and of processes that this one was forked from.
+fn all_made(newest: *const Made) -> impl Iterator<Item = &'static Made> {
+    let mut next = newest;
+    std::iter::from_fn(move || {
         // SAFETY: null, or one that lives for ever.
-        let made = unsafe { self.made.load(Ordering::Acquire).as_ref() };
-        made.filter(|made| made.generation == generation())
+        let made = unsafe { next.as_ref() }?;
+        next = made.next;
+        Some(made)
+    })
+}
+
+/// Groups that a process's caller is compared with at once.
+const GROUPS_AT_ONCE: usize = 64;
+
+/// Whether this is who the process is.
+fn is_caller(caller: &Caller) -> bool {
+    let mut groups = [0; GROUPS_AT_ONCE];
+    // SAFETY: no preconditions; as many groups are written as there is room for.
+    let (uid, gid, count) = unsafe {
+        (libc::geteuid(), libc::getegid(), libc::getgroups(groups.len() as i32, groups.as_mut_ptr()))
+    };
+    match usize::try_from(count) {
+        Ok(count) => caller.uid == uid && caller.gid == gid && caller.groups == groups[..count],
+        Err(_) => *caller == process_caller(),
     }
 }
 

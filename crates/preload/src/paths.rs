@@ -32,6 +32,8 @@ pub(crate) struct Target {
     path: Vec<u8>,
     /// The path from the mount's root, beginning with a slash.
     pub(crate) full: Vec<u8>,
+    /// How many bytes of `full` are the way to `dir`.
+    dir_bytes: usize,
 }
 
 /// Where a path leads.
@@ -49,6 +51,21 @@ impl Target {
         let made = self.mount.made()?;
         let dir = if self.dir == 0 { made.root } else { self.dir };
         Ok((made, At::child(dir, &self.path)))
+    }
+
+    /// Whether it is a directory that is known without a name: one that is open, or the current one.
+    pub(crate) fn is_known_directory(&self) -> bool {
+        self.dir != 0 && self.path.split(|byte| *byte == b'/').all(|name| matches!(name, b"" | b"."))
+    }
+
+    /// The directory that the path begins in; 0 for the mount's root.
+    pub(crate) fn directory(&self) -> u64 {
+        self.dir
+    }
+
+    /// Whether the path says that it is a directory's, by a slash at its end.
+    pub(crate) fn ends_with_slash(&self) -> bool {
+        self.path.ends_with(b"/")
     }
 
     /// As [`Target::at`], for something that is to be made there; the mount's root is there.
@@ -85,14 +102,16 @@ pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     normal
 }
 
+/// A path without empty names and `.`, which may make it much shorter; `..` stays, for links may lead elsewhere before it.
+pub(crate) fn tidy(path: &[u8]) -> Vec<u8> {
+    let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+    names.flat_map(|name| [&b"/"[..], name]).flatten().copied().collect()
+}
+
 /// What lies behind a prefix, with its slash; `None` where the path is not below it.
 fn behind<'a>(prefix: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(prefix)?;
     (rest.is_empty() || rest[0] == b'/').then_some(rest)
-}
-
-fn has_dots(path: &[u8]) -> bool {
-    path.split(|byte| *byte == b'/').any(|name| name == b"..")
 }
 
 /// Whether names of a path go up above where it begins.
@@ -116,7 +135,16 @@ pub(crate) fn in_mount(mount: &'static Mount, full: Vec<u8>) -> Place {
         return if matches!(again, Place::Local) { elsewhere(outside) } else { again };
     }
     let path = full.iter().position(|byte| *byte != b'/').map_or(&b""[..], |start| &full[start..]);
-    Place::Weft(Target { mount, dir: 0, path: path.to_vec(), full })
+    Place::Weft(Target { mount, dir: 0, path: path.to_vec(), full, dir_bytes: 0 })
+}
+
+/// A path from a directory of a mount, which may leave the mount. `dir_path` is the directory's own, from the mount's root.
+fn below(mount: &'static Mount, dir: u64, dir_path: &[u8], path: &[u8]) -> Place {
+    let full = [dir_path, b"/", path].concat();
+    if dir == 0 || leaves(&full) {
+        return in_mount(mount, full);
+    }
+    Place::Weft(Target { mount, dir, path: path.to_vec(), full, dir_bytes: dir_path.len() })
 }
 
 fn elsewhere(path: Vec<u8>) -> Place {
@@ -155,7 +183,7 @@ pub(crate) fn resolve(dirfd: c_int, path: &[u8]) -> Place {
     }
     if dirfd == libc::AT_FDCWD {
         return match cwd::inside() {
-            Some((mount, dir)) if !path.is_empty() => in_mount(mount, [&dir[..], b"/", path].concat()),
+            Some(here) if !path.is_empty() => below(here.mount, here.ino, &here.path, path),
             Some(_) => Place::Local,
             None if path.starts_with(b"..") => from_local_directory(path),
             None => Place::Local,
@@ -163,11 +191,7 @@ pub(crate) fn resolve(dirfd: c_int, path: &[u8]) -> Place {
     }
     let Some(open) = table::find_named(dirfd) else { return Place::Local };
     let shared = open.shared();
-    let full = [shared.texts().path, b"/", path].concat();
-    if has_dots(path) {
-        return in_mount(open.mount, full);
-    }
-    Place::Weft(Target { mount: open.mount, dir: shared.ino, path: path.to_vec(), full })
+    below(open.mount, shared.ino, shared.texts().path, path)
 }
 
 /// The descriptor that a path names, as `/dev/stdin` does.
@@ -188,7 +212,8 @@ fn by_descriptor(path: &[u8]) -> Option<Place> {
     let open = table::find_named(descriptor_of(path)?)?;
     let shared = open.shared();
     let full = shared.texts().path.to_vec();
-    Some(Place::Weft(Target { mount: open.mount, dir: shared.ino, path: Vec::new(), full }))
+    let dir_bytes = full.len();
+    Some(Place::Weft(Target { mount: open.mount, dir: shared.ino, path: Vec::new(), full, dir_bytes }))
 }
 
 /// `../weft/x` from a local directory.
@@ -240,6 +265,8 @@ pub(crate) unsafe fn on_path<T: Returned + PartialEq>(
                     {
                         Ok(Err(next))
                     }
+                    // The directory that the path begins in was removed.
+                    Err(Errno(libc::ESTALE)) if target.dir != 0 => Err(Errno(libc::ENOENT)),
                     other => other.map(Ok),
                 });
                 match outcome {
@@ -270,6 +297,10 @@ pub(crate) unsafe fn place_of(dirfd: c_int, path: *const c_char) -> Option<Place
     }
     // SAFETY: as the caller promises.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if bytes.len() >= libc::PATH_MAX as usize {
+        // The kernel says what is to be said.
+        return None;
+    }
     let plain = !mounts::has_prefix() && !bytes.starts_with(b"weft:") && !bytes.is_empty();
     if plain && (bytes.starts_with(b"/") || dirfd == libc::AT_FDCWD && !cwd::is_inside()) {
         return None;
@@ -277,79 +308,130 @@ pub(crate) unsafe fn place_of(dirfd: c_int, path: *const c_char) -> Option<Place
     within(|| Ok(resolve(dirfd, bytes))).ok()
 }
 
-/// The path after the first symbolic link that leads to an absolute target, if there is one on the way.
-pub(crate) fn through_links(target: &Target, follow: bool) -> Outcome<Option<Place>> {
-    let made = target.mount.made()?;
-    let mut path = target.full.clone();
-    let mut done: Vec<u8> = Vec::new();
+/// A path on its way.
+struct Way {
+    /// What lies behind, without links; nothing at a root.
+    done: Vec<u8>,
+    /// What lies ahead. It begins with a slash only where it goes on from the root.
+    rest: Vec<u8>,
+}
+
+impl Way {
+    /// The whole of it, from the root.
+    fn whole(&self) -> Vec<u8> {
+        if self.rest.starts_with(b"/") {
+            self.rest.clone()
+        } else {
+            [&self.done, &b"/"[..], &self.rest].concat()
+        }
+    }
+}
+
+/// Walks a path, name by name and through symbolic links; `follow`: one at its end, too. `look` says where a name leads if it is a
+/// link; `stop`, whether the walk ends where a link has led. What was walked at the end, or what `stop` said.
+fn walk<T>(
+    mut way: Way,
+    follow: bool,
+    mut look: impl FnMut(&Way, &[u8]) -> Outcome<Option<Vec<u8>>>,
+    stop: impl Fn(&Way) -> Option<T>,
+) -> Outcome<Result<Vec<u8>, T>> {
     let mut links = 0;
-    while let Some(start) = path.iter().position(|byte| *byte != b'/') {
-        let stop = path[start..].iter().position(|byte| *byte == b'/').map_or(path.len(), |at| start + at);
-        let (name, rest) = (path[start..stop].to_vec(), path[stop..].to_vec());
+    while let Some(start) = way.rest.iter().position(|byte| *byte != b'/') {
+        let length = way.rest[start..].iter().take_while(|byte| **byte != b'/').count();
+        let name = way.rest[start..start + length].to_vec();
+        let mut rest = way.rest[start + length..].to_vec();
         let is_last = rest.iter().all(|byte| *byte == b'/');
-        let candidate = normal(&[&done[..], b"/", &name].concat());
-        let Ok(attr) = made.client.stat(made.at(&candidate), false) else { return Ok(None) };
-        if attr.kind == FileKind::Symlink && (follow || !is_last) {
+        if let Some(mut goal) = look(&way, &name)?.filter(|_| follow || !is_last) {
             links += 1;
-            let goal = made.client.readlink(made.at(&candidate))?;
-            if goal.starts_with(b"/") {
-                let whole = [&goal[..], &rest].concat();
-                let place = absolute(&whole);
-                return Ok(Some(if matches!(place, Place::Local) { elsewhere(whole) } else { place }));
-            }
             if links > LINKS_MAX {
                 return Err(Errno(libc::ELOOP));
             }
-            path = [&goal[..], &rest].concat();
+            if goal.starts_with(b"/") {
+                way.done.clear();
+            }
+            goal.append(&mut rest);
+            way.rest = goal;
+            if let Some(found) = stop(&way) {
+                return Ok(Err(found));
+            }
         } else {
-            (done, path) = (candidate, rest);
+            let done = normal(&[&way.done, &b"/"[..], &name].concat());
+            let ahead = rest.iter().take_while(|byte| **byte == b'/').count();
+            way = Way { done: if done == b"/" { Vec::new() } else { done }, rest: rest.split_off(ahead) };
         }
     }
-    Ok(None)
+    Ok(Ok(way.done))
 }
 
-/// The path from the mount's root without symbolic links, of something that exists.
+/// Where names of Weft lead if they are links: `look` of a walk that begins in the directory `ino`.
+fn links_from(made: &'static Made, mut ino: u64) -> impl FnMut(&Way, &[u8]) -> Outcome<Option<Vec<u8>>> {
+    move |way, name| {
+        if way.rest.starts_with(b"/") {
+            ino = made.root;
+        }
+        if name == b"." {
+            return Ok(None);
+        }
+        let at = At::child(ino, name);
+        let attr = made.client.stat(at.clone(), false)?;
+        if attr.kind == FileKind::Symlink {
+            return Ok(Some(made.client.readlink(at)?));
+        }
+        ino = attr.ino;
+        Ok(None)
+    }
+}
+
+impl Target {
+    /// The path as a way to walk, and the directory that it begins in.
+    fn way(&self, made: &Made) -> (Way, u64) {
+        if self.dir == 0 || self.path.is_empty() {
+            return (Way { done: Vec::new(), rest: self.full.clone() }, made.root);
+        }
+        (Way { done: self.full[..self.dir_bytes].to_vec(), rest: self.path.clone() }, self.dir)
+    }
+}
+
+/// The path after the first symbolic link that leads to an absolute target, if there is one on the way.
+pub(crate) fn through_links(target: &Target, follow: bool) -> Outcome<Option<Place>> {
+    let made = target.mount.made()?;
+    let (way, ino) = target.way(made);
+    let stop = |way: &Way| {
+        let place = way.rest.starts_with(b"/").then(|| absolute(&way.rest))?;
+        Some(if matches!(place, Place::Local) { elsewhere(way.rest.clone()) } else { place })
+    };
+    match walk(way, follow, links_from(made, ino), stop) {
+        Ok(found) => Ok(found.err()),
+        Err(Errno(libc::ELOOP)) => Err(Errno(libc::ELOOP)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// The path from the mount's root without symbolic links, of something that exists; nothing for the root.
 pub(crate) fn true_path(target: &Target) -> Outcome<Vec<u8>> {
     let made = target.mount.made()?;
-    let mut path = target.full.clone();
-    let mut done: Vec<u8> = b"/".to_vec();
-    let mut links = 0;
-    while let Some(start) = path.iter().position(|byte| *byte != b'/') {
-        let stop = path[start..].iter().position(|byte| *byte == b'/').map_or(path.len(), |at| start + at);
-        let (name, rest) = (path[start..stop].to_vec(), path[stop..].to_vec());
-        let candidate = normal(&[&done[..], b"/", &name].concat());
-        if matches!(name.as_slice(), b"." | b"..") {
-            (done, path) = (candidate, rest);
-            continue;
-        }
-        if made.client.stat(made.at(&candidate), false)?.kind != FileKind::Symlink {
-            (done, path) = (candidate, rest);
-            continue;
-        }
-        links += 1;
-        if links > LINKS_MAX {
-            return Err(Errno(libc::ELOOP));
-        }
-        let goal = made.client.readlink(made.at(&candidate))?;
-        if goal.starts_with(b"/") {
-            done = b"/".to_vec();
-        }
-        path = [&goal[..], &rest].concat();
-    }
-    Ok(done)
+    let (way, ino) = target.way(made);
+    let walked = walk(way, true, links_from(made, ino), |_| None::<()>)?;
+    walked.map_err(|()| Errno(libc::ELOOP))
 }
 
-/// The path of an open directory, which was `before` when it was opened and may have moved.
+/// The path of a directory that is open or the current one; it was `before`, and may have moved. Nothing for the root.
 pub(crate) fn path_of_directory(mount: &'static Mount, ino: u64, before: &[u8]) -> Outcome<Vec<u8>> {
     let made = mount.made()?;
-    if made.client.stat(made.at(before), true).is_ok_and(|attr| attr.ino == ino) {
+    // Who may use a directory may know where it is.
+    let client = &made.as_root;
+    if client.stat(made.at(before), true).is_ok_and(|attr| attr.ino == ino) {
         return Ok(before.to_vec());
     }
+    let gone = |error: weft_client::Error| match error.errno() {
+        libc::ESTALE => Errno(libc::ENOENT),
+        _ => error.into(),
+    };
     let mut path = Vec::new();
     let mut child = ino;
     while child != made.root {
-        let parent = made.client.read_dir_page(child, 0, 1, false)?.parent;
-        let mut entries = made.client.read_dir(At::ino(parent))?.flatten();
+        let parent = client.read_dir_page(child, 0, 1, false).map_err(gone)?.parent;
+        let mut entries = client.read_dir(At::ino(parent)).map_err(gone)?.flatten();
         let entry = entries.find(|entry| entry.ino == child).ok_or(Errno(libc::ENOENT))?;
         path = [b"/", &entry.name[..], &path].concat();
         if parent == child {
@@ -367,35 +449,14 @@ fn through_local_links(dirfd: c_int, path: &[u8], follow: bool) -> Option<Place>
         _ if dirfd == libc::AT_FDCWD => cwd::of_kernel()?,
         _ => read_link(format!("/proc/self/fd/{dirfd}").as_bytes())?,
     };
-    let mut path = [&base[..], b"/", path].concat();
+    let in_weft = |way: &Way| Some(absolute(&way.whole())).filter(|place| matches!(place, Place::Weft(_)));
+    let way = Way { done: base, rest: path.to_vec() };
     // From a local directory's descriptor, which may be above the prefix.
-    if let found @ Place::Weft(_) = absolute(&path) {
-        return Some(found);
+    if let found @ Some(_) = in_weft(&way) {
+        return found;
     }
-    let mut done: Vec<u8> = Vec::new();
-    let mut links = 0;
-    while let Some(start) = path.iter().position(|byte| *byte != b'/') {
-        let stop = path[start..].iter().position(|byte| *byte == b'/').map_or(path.len(), |at| start + at);
-        let (name, rest) = (path[start..stop].to_vec(), path[stop..].to_vec());
-        let is_last = rest.iter().all(|byte| *byte == b'/');
-        let candidate = normal(&[&done[..], b"/", &name].concat());
-        match read_link(&candidate).filter(|_| follow || !is_last) {
-            Some(goal) => {
-                links += 1;
-                if links > LINKS_MAX {
-                    return None;
-                }
-                let from = if goal.starts_with(b"/") { Vec::new() } else { done.clone() };
-                path = [&from[..], b"/", &goal, &rest].concat();
-                done.clear();
-                if let found @ Place::Weft(_) = absolute(&path[1..]) {
-                    return Some(found);
-                }
-            }
-            None => (done, path) = (candidate, rest),
-        }
-    }
-    None
+    let look = |way: &Way, name: &[u8]| Ok(read_link(&normal(&[&way.done[..], b"/", name].concat())));
+    walk(way, follow, look, in_weft).ok()?.err()
 }
 
 fn read_link(path: &[u8]) -> Option<Vec<u8>> {
@@ -420,13 +481,36 @@ mod tests {
         {
             assert_eq!(normal(path.as_bytes()), plain.as_bytes(), "{path}");
         }
+        assert_eq!(tidy(b"/./a//b/../c/"), b"/a/b/../c");
+        assert_eq!(tidy(b"/"), b"");
+    }
+
+    #[test]
+    fn a_walk_goes_through_links_and_ends_where_it_is_told() {
+        let links = |_: &Way, name: &[u8]| -> Outcome<Option<Vec<u8>>> {
+            Ok(match name {
+                b"up" => Some(b"../x".to_vec()),
+                b"top" => Some(b"/t/up".to_vec()),
+                b"loop" => Some(b"loop".to_vec()),
+                _ => None,
+            })
+        };
+        let from = |rest: &[u8]| Way { done: b"/a".to_vec(), rest: rest.to_vec() };
+        let whole = |path: &[u8], follow| walk(from(path), follow, links, |_| None::<()>);
+        assert_eq!(whole(b"b/up/c", false), Ok(Ok(b"/a/x/c".to_vec())));
+        assert_eq!(whole(b"b/up", false), Ok(Ok(b"/a/b/up".to_vec())));
+        assert_eq!(whole(b"b/up", true), Ok(Ok(b"/a/x".to_vec())));
+        assert_eq!(whole(b"top", true), Ok(Ok(b"/x".to_vec())));
+        assert_eq!(whole(b"../..", true), Ok(Ok(Vec::new())));
+        assert_eq!(whole(b"loop/x", false), Err(Errno(libc::ELOOP)));
+        let to_root = |way: &Way| way.rest.starts_with(b"/").then(|| way.whole());
+        assert_eq!(walk(from(b"b/top/c"), true, links, to_root), Ok(Err(b"/t/up/c".to_vec())));
     }
 
     #[test]
     fn a_path_leaves_by_more_dots_than_names() {
         assert!(!leaves(b"/a/../b") && !leaves(b"") && !leaves(b"/a/b/../.."));
         assert!(leaves(b"/..") && leaves(b"/a/../../b") && leaves(b"../x/y/z"));
-        assert!(has_dots(b"a/..") && !has_dots(b"a/..b/..."));
     }
 
     #[test]

@@ -19,9 +19,10 @@ use crate::guard::{Errno, Outcome, address, system};
 
 const NAME: &[u8] = b"weft\0";
 const LINK: &[u8] = b"/memfd:weft (deleted)";
-const MAGIC: [u8; 16] = *b"weft descriptor1";
+const MAGIC: [u8; 16] = *b"weft descriptor2";
 const PAGE_BYTES: usize = 16 << 10;
 const TEXT_BYTES: usize = PAGE_BYTES - 64;
+const _: () = assert!(size_of::<Shared>() == PAGE_BYTES, "texts fill the page");
 
 /// What is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub(crate) struct Shared {
     kind: u32,
     pub(crate) ino: u64,
     lengths: [u32; 4],
+    /// What a write has to take away first: see [`crate::privileges`].
+    pub(crate) privileges: AtomicU32,
     text: [u8; TEXT_BYTES],
 }
 
@@ -107,7 +110,10 @@ pub(crate) fn create(
 }
 
 fn fill(fd: c_int, kind: Kind, ino: u64, flags: c_int, texts: [&[u8]; 4]) -> Outcome<NonNull<Shared>> {
-    system(libc::SYS_ftruncate, [fd as usize, PAGE_BYTES, 0, 0, 0, 0])?;
+    // Only what is used: where the program's files may not be large (`RLIMIT_FSIZE`), this one may not be either.
+    let text_bytes: usize = texts.iter().map(|text| text.len()).sum();
+    let used_bytes = std::mem::offset_of!(Shared, text) + text_bytes;
+    system(libc::SYS_ftruncate, [fd as usize, used_bytes, 0, 0, 0, 0])?;
     let page = map(fd)?;
     // SAFETY: a fresh mapping of this size, zeroed, that nobody else has.
     let shared = unsafe { &mut *page.as_ptr() };

@@ -302,6 +302,16 @@ impl Open {
         self.shared().kind()
     }
 
+    /// Fails where it was not opened to read.
+    pub(crate) fn check_readable(&self) -> Outcome<()> {
+        if self.flags() & libc::O_ACCMODE == libc::O_WRONLY { Err(Errno(libc::EBADF)) } else { Ok(()) }
+    }
+
+    /// Fails where it was not opened to write.
+    pub(crate) fn check_writable(&self) -> Outcome<()> {
+        if self.flags() & libc::O_ACCMODE == libc::O_RDONLY { Err(Errno(libc::EBADF)) } else { Ok(()) }
+    }
+
     /// As `F_GETFL` says.
     pub(crate) fn flags(&self) -> c_int {
         self.shared().flags.load(Ordering::Relaxed) as c_int
@@ -363,17 +373,24 @@ impl Use {
     }
 }
 
+/// Calls `with` for each open file of Weft that this process knows, once for each of its descriptors.
+pub(crate) fn each(mut with: impl FnMut(&Use)) {
+    for fd in 0..END.load(Ordering::Acquire) as c_int {
+        if let Some(open) = take(fd) {
+            with(&open);
+        }
+    }
+}
+
 /// Reports what this process has written through any descriptor: before attributes are asked for or set, and at its end.
 pub(crate) fn report_all() {
     if DIRTY.load(Ordering::Acquire) == 0 {
         return;
     }
-    for fd in 0..END.load(Ordering::Acquire) as c_int {
-        if let Some(open) = take(fd) {
-            // What a server does not hear of now, it finds out when the session ends.
-            let _ = open.report();
-        }
-    }
+    each(|open| {
+        // What a server does not hear of now, it finds out when the session ends.
+        let _ = open.report();
+    });
 }
 
 /// In a forked child: closes the connections of its parent, and has nothing to report.
@@ -385,10 +402,6 @@ pub(crate) fn forked() {
         }
     }
     if DIRTY.swap(0, Ordering::AcqRel) != 0 {
-        for fd in 0..END.load(Ordering::Acquire) as c_int {
-            if let Some(open) = take(fd) {
-                open.dirty.store(false, Ordering::Release);
-            }
-        }
+        each(|open| open.dirty.store(false, Ordering::Release));
     }
 }

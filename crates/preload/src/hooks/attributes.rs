@@ -9,15 +9,22 @@ use libc::{
 use weft_client::c::{stat_of, time_to_set};
 use weft_client::{At, SetAttr, SetTime};
 use weft_wire::limits::NAME_BYTES_MAX;
-use weft_wire::messages::Attr;
+use weft_wire::messages::{Attr, FileKind, Time};
 
 use crate::guard::{Errno, Outcome, enter};
 use crate::mounts::Made;
 use crate::paths::{Target, on_path};
+use crate::privileges;
 use crate::real::hooks;
-use crate::table::{self, find};
+use crate::shared::Kind;
+use crate::table::{self, Use, find};
 
 const HERE: c_int = libc::AT_FDCWD;
+/// Flags of `fstatat` and `statx`. With any other, the kernel says what is wrong.
+const STAT_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
+/// The longest name of an extended attribute, with its name space.
+const XATTR_NAME_BYTES_MAX: usize = 255;
+const STAT_BLOCK_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
 /// `f_type`: "WEFT".
 const FILE_SYSTEM_TYPE: i64 = 0x5745_4654;
@@ -34,11 +41,14 @@ hooks! {
     fn fstat = fstat64(fd: c_int, place: *mut Stat) -> c_int {
         match find(fd) {
             None => fstat::real(fd, place),
-            Some(open) => enter(|| stat_ino(open.mount.made()?, open.shared().ino, place)),
+            Some(open) => enter(|| stat_open(&open, place)),
         }
     }
 
     fn fstatat = fstatat64(dirfd: c_int, path: *const c_char, place: *mut Stat, flags: c_int) -> c_int {
+        if flags & !STAT_FLAGS != 0 {
+            return fstatat::real(dirfd, path, place, flags);
+        }
         let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
         if is_empty(path, flags) && find(dirfd).is_some() {
             return fstat(dirfd, place);
@@ -71,36 +81,45 @@ hooks! {
     }
 
     fn statx(dirfd: c_int, path: *const c_char, flags: c_int, mask: c_uint, place: *mut libc::statx) -> c_int {
+        if flags & !(STAT_FLAGS | libc::AT_STATX_SYNC_TYPE) != 0 || flags & libc::AT_STATX_SYNC_TYPE == libc::AT_STATX_SYNC_TYPE {
+            return statx::real(dirfd, path, flags, mask, place);
+        }
         let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
         if is_empty(path, flags) && let Some(open) = find(dirfd) {
             return enter(|| {
                 table::report_all();
                 let made = open.mount.made()?;
-                *place = statx_of(made, &made.client.getattr(open.shared().ino)?);
+                *place = statx_of(made, &attr_of_open(made, &open)?);
                 Ok(0)
             });
         }
         let local = |dirfd, path| statx::real(dirfd, path, flags, mask, place);
         on_path(dirfd, path, follow, local, |target| {
             table::report_all();
-            let (made, at) = target.at()?;
-            *place = statx_of(made, &made.client.stat(at, follow)?);
+            *place = statx_of(target.mount.made()?, &attr_of(target, follow)?);
             Ok(0)
         })
     }
 
     fn access(path: *const c_char, mode: c_int) -> c_int {
-        on_path(HERE, path, true, |_, path| access::real(path, mode), |target| may(target, mode, true))
+        on_path(HERE, path, true, |_, path| access::real(path, mode), |target| may(target, mode, 0))
     }
 
     fn euidaccess = eaccess(path: *const c_char, mode: c_int) -> c_int {
-        on_path(HERE, path, true, |_, path| euidaccess::real(path, mode), |target| may(target, mode, true))
+        let weft = |target: &Target| may(target, mode, libc::AT_EACCESS);
+        on_path(HERE, path, true, |_, path| euidaccess::real(path, mode), weft)
     }
 
     fn faccessat(dirfd: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+        if flags & !(libc::AT_EACCESS | libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
+            return faccessat::real(dirfd, path, mode, flags);
+        }
         let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        if is_empty(path, flags) && let Some(open) = find(dirfd) {
+            return enter(|| may_ino(open.mount.made()?, At::ino(open.shared().ino), mode, flags));
+        }
         let local = |dirfd, path| faccessat::real(dirfd, path, mode, flags);
-        on_path(dirfd, path, follow, local, |target| may(target, mode, follow))
+        on_path(dirfd, path, follow, local, |target| may(target, mode, flags))
     }
 
     fn chmod(path: *const c_char, mode: mode_t) -> c_int {
@@ -120,6 +139,9 @@ hooks! {
     }
 
     fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+        if flags & !libc::AT_SYMLINK_NOFOLLOW != 0 {
+            return fchmodat::real(dirfd, path, mode, flags);
+        }
         let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
         let local = |dirfd, path| fchmodat::real(dirfd, path, mode, flags);
         on_path(dirfd, path, follow, local, |target| match follow {
@@ -147,6 +169,9 @@ hooks! {
     }
 
     fn fchownat(dirfd: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int) -> c_int {
+        if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
+            return fchownat::real(dirfd, path, owner, group, flags);
+        }
         let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
         if is_empty(path, flags) && find(dirfd).is_some() {
             return fchown(dirfd, owner, group);
@@ -156,6 +181,9 @@ hooks! {
     }
 
     fn utimensat(dirfd: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
+        if flags & !(libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH) != 0 {
+            return utimensat::real(dirfd, path, times, flags);
+        }
         if path.is_null() || is_empty(path, flags) {
             return if find(dirfd).is_some() { futimens(dirfd, times) } else { utimensat::real(dirfd, path, times, flags) };
         }
@@ -319,25 +347,78 @@ unsafe fn is_empty(path: *const c_char, flags: c_int) -> bool {
     flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0)
 }
 
-/// Attributes as `struct stat`.
-pub(crate) fn filled(made: &Made, attr: &Attr) -> Stat {
+/// Attributes as `struct stat`. The servers are asked for the space of a large file; a small one counts as if it had no holes.
+fn filled(made: &Made, attr: &Attr) -> Stat {
     let mut stat = stat_of(attr);
     stat.st_dev = made.device;
+    let is_large = attr.layout.is_some_and(|layout| attr.size > u64::from(layout.strip_bytes()));
+    if attr.kind == FileKind::File
+        && is_large
+        && let Ok(allocated) = made.client.allocated_bytes([attr])
+    {
+        stat.st_blocks = allocated[0].div_ceil(STAT_BLOCK_BYTES) as libc::blkcnt_t;
+    }
     stat
+}
+
+/// Attributes of what a path leads to. A directory that was removed, but is open or the current one, has no links.
+fn attr_of(target: &Target, follow: bool) -> Outcome<Attr> {
+    let (made, at) = target.at()?;
+    match made.client.stat(at, follow) {
+        Err(error) if error.errno() == libc::ESTALE && target.is_known_directory() => {
+            Ok(removed(made, target.directory()))
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Attributes of what is open.
+fn attr_of_open(made: &Made, open: &Use) -> Outcome<Attr> {
+    let ino = open.shared().ino;
+    match made.client.getattr(ino) {
+        Err(error) if error.errno() == libc::ESTALE && open.kind() == Kind::Directory => {
+            Ok(removed(made, ino))
+        }
+        other => Ok(other?),
+    }
+}
+
+/// What is left of a directory without a name: the servers know nothing of it any more.
+fn removed(made: &Made, ino: u64) -> Attr {
+    let zero = Time { seconds: 0, nanoseconds: 0 };
+    let caller = made.client.caller();
+    Attr {
+        ino,
+        generation: 0,
+        kind: FileKind::Directory,
+        mode: 0o700,
+        uid: caller.uid,
+        gid: caller.gid,
+        nlink: 0,
+        rdev: 0,
+        size: 0,
+        size_live: false,
+        epoch: 0,
+        atime: zero.clone(),
+        mtime: zero.clone(),
+        ctime: zero.clone(),
+        btime: zero,
+        layout: None,
+    }
 }
 
 unsafe fn stat_path(target: &Target, follow: bool, place: *mut Stat) -> Outcome<c_int> {
     table::report_all();
-    let (made, at) = target.at()?;
-    let attr = made.client.stat(at, follow)?;
+    let attr = attr_of(target, follow)?;
     // SAFETY: the program gives a place for one.
-    unsafe { *place = filled(made, &attr) };
+    unsafe { *place = filled(target.mount.made()?, &attr) };
     Ok(0)
 }
 
-unsafe fn stat_ino(made: &Made, ino: u64, place: *mut Stat) -> Outcome<c_int> {
+unsafe fn stat_open(open: &Use, place: *mut Stat) -> Outcome<c_int> {
     table::report_all();
-    let attr = made.client.getattr(ino)?;
+    let made = open.mount.made()?;
+    let attr = attr_of_open(made, open)?;
     // SAFETY: the program gives a place for one.
     unsafe { *place = filled(made, &attr) };
     Ok(0)
@@ -368,23 +449,40 @@ fn statx_of(made: &Made, attr: &Attr) -> libc::statx {
     found
 }
 
-fn may(target: &Target, mode: c_int, follow: bool) -> Outcome<c_int> {
+fn may(target: &Target, mode: c_int, flags: c_int) -> Outcome<c_int> {
     let (made, at) = target.at()?;
-    made.client.access(at, follow, mode as u32)?;
+    may_ino(made, at, mode, flags)
+}
+
+/// The real user counts, as in the kernel, unless the flags say otherwise.
+fn may_ino(made: &Made, at: At<'_>, mode: c_int, flags: c_int) -> Outcome<c_int> {
+    let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+    match flags & libc::AT_EACCESS != 0 {
+        true => made.client.access(at, follow, mode as u32)?,
+        false => made.for_real_user().access(at, follow, mode as u32)?,
+    }
     Ok(0)
 }
 
 fn set(target: &Target, follow: bool, changes: &SetAttr) -> Outcome<c_int> {
     table::report_all();
     let (made, at) = target.at()?;
-    made.client.setattr(at, follow, changes)?;
+    let attr = made.client.setattr(at, follow, changes)?;
+    note_privileges(attr.ino, changes);
     Ok(0)
 }
 
 fn set_ino(made: &Made, ino: u64, changes: &SetAttr) -> Outcome<c_int> {
     table::report_all();
     made.client.setattr(At::ino(ino), false, changes)?;
+    note_privileges(ino, changes);
     Ok(0)
+}
+
+fn note_privileges(ino: u64, changes: &SetAttr) {
+    if changes.mode.is_some_and(|mode| mode & (libc::S_ISUID | libc::S_ISGID) != 0) {
+        privileges::given(ino);
+    }
 }
 
 fn mode_of(mode: mode_t) -> SetAttr {
@@ -475,14 +573,14 @@ fn inode(target: &Target, follow: bool) -> Outcome<(&'static Made, u64)> {
     Ok((made, made.client.stat(at, follow)?.ino))
 }
 
-/// The name of an attribute. Access control lists are no attributes here.
+/// The name of an attribute.
 ///
 /// # Safety
 /// The name ends with a zero.
 unsafe fn name_of<'a>(name: *const c_char) -> Outcome<&'a [u8]> {
     // SAFETY: as the caller promises.
     let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-    if name.starts_with(b"system.posix_acl_") { Err(Errno(libc::EOPNOTSUPP)) } else { Ok(name) }
+    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX { Err(Errno(libc::ERANGE)) } else { Ok(name) }
 }
 
 unsafe fn get_xattr(
@@ -506,6 +604,7 @@ unsafe fn set_xattr(
         let value = if bytes == 0 { &[] } else { std::slice::from_raw_parts(value.cast(), bytes) };
         made.client.set_xattr(ino, name_of(name)?, value, flags as u32)?;
     }
+    privileges::given(ino);
     Ok(0)
 }
 

@@ -172,8 +172,13 @@ fn page(open: &Use, position: u64, entries_max: u32) -> Outcome<(VecDeque<Entry>
     }
     let made = open.mount.made()?;
     let after = position.saturating_sub(AFTER_DOTS);
-    let reply = made.client.read_dir_page(open.shared().ino, after, entries_max, false)?;
-    Ok((reply.entries.into(), reply.end, reply.parent))
+    // Whether it may be listed was decided when it was opened.
+    match made.as_root.read_dir_page(open.shared().ino, after, entries_max, false) {
+        Ok(reply) => Ok((reply.entries.into(), reply.end, reply.parent)),
+        // It was removed: there is nothing in it.
+        Err(error) if error.errno() == libc::ESTALE => Ok((VecDeque::new(), true, open.shared().ino)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Stream {

@@ -7,6 +7,7 @@ use libc::{iovec, off_t, size_t, ssize_t};
 use weft_layout::{Extent, Regions};
 
 use crate::guard::{Errno, Outcome, enter};
+use crate::privileges;
 use crate::real::hooks;
 use crate::shared::Kind;
 use crate::table::{Use, find};
@@ -33,7 +34,7 @@ hooks! {
     fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
         match find(fd) {
             None => write::real(fd, buffer, bytes),
-            Some(open) => enter(|| write_next(&open, &one(buffer, bytes))),
+            Some(open) => enter(|| write_next(&open, one(buffer, bytes))),
         }
     }
 
@@ -54,7 +55,7 @@ hooks! {
     fn pwrite = pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
         match find(fd) {
             None => pwrite::real(fd, buffer, bytes, offset),
-            Some(open) => enter(|| write_at(&open, &one(buffer, bytes), place(offset)?)),
+            Some(open) => enter(|| write_there(&open, one(buffer, bytes), place(offset)?)),
         }
     }
 
@@ -68,7 +69,7 @@ hooks! {
     fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
         match find(fd) {
             None => writev::real(fd, list, count),
-            Some(open) => enter(|| write_next(&open, &pieces(list, count)?)),
+            Some(open) => enter(|| write_next(&open, pieces(list, count)?)),
         }
     }
 
@@ -82,7 +83,7 @@ hooks! {
     fn pwritev = pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t {
         match find(fd) {
             None => pwritev::real(fd, list, count, offset),
-            Some(open) => enter(|| write_at(&open, &pieces(list, count)?, place(offset)?)),
+            Some(open) => enter(|| write_there(&open, pieces(list, count)?, place(offset)?)),
         }
     }
 
@@ -142,13 +143,7 @@ hooks! {
     fn ftruncate = ftruncate64(fd: c_int, bytes: off_t) -> c_int {
         match find(fd) {
             None => ftruncate::real(fd, bytes),
-            Some(open) => enter(|| {
-                if open.flags() & libc::O_ACCMODE == libc::O_RDONLY {
-                    return Err(Errno(libc::EINVAL));
-                }
-                open.file()?.truncate(place(bytes)?)?;
-                Ok(0)
-            }),
+            Some(open) => enter(|| cut(&open, bytes)),
         }
     }
 
@@ -205,6 +200,7 @@ unsafe fn pieces(list: *const iovec, count: c_int) -> Outcome<Regions> {
 /// Reads from `offset` on.
 pub(crate) fn read_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
     let file = open.file()?;
+    open.check_readable()?;
     let bytes = memory.total_bytes();
     if bytes == 0 {
         return Ok(0);
@@ -215,20 +211,85 @@ pub(crate) fn read_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssiz
 }
 
 /// Writes from `offset` on.
-pub(crate) fn write_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
-    let file = open.file()?;
+fn write_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
     let bytes = memory.total_bytes();
-    if bytes == 0 {
-        return Ok(0);
-    }
     open.note_written();
+    let regions = Regions::contiguous(offset, bytes);
     // SAFETY: the program gives this memory to be read.
-    let written = unsafe { file.write_raw(std::ptr::null(), memory, &Regions::contiguous(offset, bytes)) };
-    let written = written? as ssize_t;
+    let written = unsafe { open.file()?.write_raw(std::ptr::null(), memory, &regions) }? as ssize_t;
     if crate::streams::is_ending() {
         open.report()?;
     }
     Ok(written)
+}
+
+/// Writes at the file's end; the new end.
+fn append(open: &Use, memory: &Regions) -> Outcome<u64> {
+    open.note_written();
+    let end = open.file()?.append(&gathered(memory))? + memory.total_bytes();
+    if crate::streams::is_ending() {
+        open.report()?;
+    }
+    Ok(end)
+}
+
+/// What every write begins with: whether it may, how much of it, and what the file loses by it. `offset` is `None` for an append.
+fn before_write(open: &Use, memory: Regions, offset: Option<u64>) -> Outcome<Regions> {
+    let file = open.file().map_err(|error| match error {
+        Errno(libc::EISDIR) => Errno(libc::EBADF),
+        other => other,
+    })?;
+    open.check_writable()?;
+    let bytes = memory.total_bytes();
+    if bytes == 0 {
+        return Ok(memory);
+    }
+    let room = match (largest_file_bytes(), offset) {
+        (u64::MAX, _) => bytes,
+        (largest, Some(offset)) => largest.saturating_sub(offset),
+        (largest, None) => largest.saturating_sub(file.stat()?.size),
+    };
+    if room == 0 {
+        return Err(beyond_the_limit());
+    }
+    privileges::take_away(open)?;
+    Ok(if room < bytes { first_bytes(&memory, room) } else { memory })
+}
+
+/// How large this process's files may be (`RLIMIT_FSIZE`).
+fn largest_file_bytes() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a live place.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) };
+    if limit.rlim_cur == libc::RLIM_INFINITY { u64::MAX } else { limit.rlim_cur }
+}
+
+/// Says that a file would grow beyond the limit, as the kernel does: also by a signal.
+fn beyond_the_limit() -> Errno {
+    // SAFETY: no preconditions. It is delivered when the call is over.
+    unsafe { libc::raise(libc::SIGXFSZ) };
+    Errno(libc::EFBIG)
+}
+
+/// Fails where a file of this size is beyond the limit and larger than it is.
+pub(crate) fn check_size(wanted_bytes: u64, size: impl FnOnce() -> Outcome<u64>) -> Outcome<()> {
+    let largest = largest_file_bytes();
+    if largest != u64::MAX && wanted_bytes > largest && wanted_bytes > size()? {
+        return Err(beyond_the_limit());
+    }
+    Ok(())
+}
+
+fn first_bytes(memory: &Regions, mut bytes: u64) -> Regions {
+    let mut kept = Vec::new();
+    for extent in memory.extents() {
+        let part = extent.bytes.min(bytes);
+        if part > 0 {
+            kept.push(Extent { offset: extent.offset, bytes: part });
+        }
+        bytes -= part;
+    }
+    Regions::list(kept)
 }
 
 /// Reads where the descriptor is. Of readers at the same moment, each gets bytes of its own: who finds that another has moved the
@@ -246,24 +307,48 @@ pub(crate) fn read_next(open: &Use, memory: &Regions) -> Outcome<ssize_t> {
 }
 
 /// Writes where the descriptor is, or at the file's end. Writers at the same moment write one behind the other.
-pub(crate) fn write_next(open: &Use, memory: &Regions) -> Outcome<ssize_t> {
+pub(crate) fn write_next(open: &Use, memory: Regions) -> Outcome<ssize_t> {
     let position = &open.shared().position;
+    let appends = open.flags() & libc::O_APPEND != 0;
+    let here = (!appends).then(|| position.load(Ordering::Acquire));
+    let memory = before_write(open, memory, here)?;
     let bytes = memory.total_bytes();
-    if open.flags() & libc::O_APPEND != 0 && open.kind() == Kind::File {
-        open.note_written();
-        let end = open.file()?.append(&gathered(memory))? + bytes;
-        position.store(end, Ordering::Release);
-        if crate::streams::is_ending() {
-            open.report()?;
-        }
+    if bytes == 0 {
+        return Ok(0);
+    }
+    if appends {
+        position.store(append(open, &memory)?, Ordering::Release);
         return Ok(bytes as ssize_t);
     }
     let offset = position.fetch_add(bytes, Ordering::AcqRel);
-    let written = write_at(open, memory, offset);
+    let written = write_at(open, &memory, offset);
     if written.is_err() {
         let _ = position.compare_exchange(offset + bytes, offset, Ordering::AcqRel, Ordering::Acquire);
     }
     written
+}
+
+/// Writes from `offset` on; where the descriptor appends, at the file's end, as on Linux.
+fn write_there(open: &Use, memory: Regions, offset: u64) -> Outcome<ssize_t> {
+    let appends = open.flags() & libc::O_APPEND != 0;
+    let memory = before_write(open, memory, (!appends).then_some(offset))?;
+    match (memory.total_bytes(), appends) {
+        (0, _) => Ok(0),
+        (bytes, true) => append(open, &memory).map(|_| bytes as ssize_t),
+        (_, false) => write_at(open, &memory, offset),
+    }
+}
+
+/// Cuts or extends an open file.
+fn cut(open: &Use, bytes: off_t) -> Outcome<c_int> {
+    if open.flags() & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(Errno(libc::EINVAL));
+    }
+    let (file, bytes) = (open.file()?, place(bytes)?);
+    check_size(bytes, || Ok(file.stat()?.size))?;
+    privileges::take_away(open)?;
+    file.truncate(bytes)?;
+    Ok(0)
 }
 
 fn gathered(memory: &Regions) -> Vec<u8> {
@@ -319,7 +404,12 @@ fn allocate(open: &Use, mode: c_int, offset: off_t, bytes: off_t) -> Outcome<c_i
         return Err(Errno(libc::EINVAL));
     }
     let (offset, bytes) = (place(offset)?, place(bytes)?);
+    open.check_writable()?;
     let (file, keep_size) = (open.file()?, mode & libc::FALLOC_FL_KEEP_SIZE != 0);
+    if !keep_size {
+        check_size(offset.saturating_add(bytes), || Ok(file.stat()?.size))?;
+    }
+    privileges::take_away(open)?;
     open.note_written();
     match mode {
         0 | libc::FALLOC_FL_KEEP_SIZE => file.allocate(offset, bytes, keep_size)?,

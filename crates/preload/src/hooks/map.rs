@@ -20,7 +20,9 @@ use weft_layout::Regions;
 use super::files::read_at;
 use crate::guard::{Errno, Outcome, enter, system, within};
 use crate::memory::SpinLock;
+use crate::privileges;
 use crate::real::hooks;
+use crate::shared::Kind;
 use crate::table::{Use, find};
 
 const PAGE_BYTES: usize = 4096;
@@ -105,6 +107,11 @@ fn map(
 ) -> Outcome<usize> {
     let offset = u64::try_from(offset).ok().filter(|offset| offset.is_multiple_of(PAGE_BYTES as u64));
     let offset = offset.filter(|_| bytes > 0).ok_or(Errno(libc::EINVAL))?;
+    match open.kind() {
+        Kind::File => {}
+        Kind::Directory => return Err(Errno(libc::ENODEV)),
+        Kind::Path => return Err(Errno(libc::EBADF)),
+    }
     let access = open.flags() & libc::O_ACCMODE;
     let shared = flags & libc::MAP_TYPE != libc::MAP_PRIVATE;
     let written_back = shared && protection & libc::PROT_WRITE != 0;
@@ -193,6 +200,7 @@ impl Mapping {
                 let last = (first..bytes).rfind(|at| now[*at] != before[*at]).unwrap_or(first);
                 let changed = first..last + 1;
                 before[changed.clone()].copy_from_slice(&now[changed.clone()]);
+                privileges::take_away(&self.open)?;
                 self.open.note_written();
                 self.open.file()?.write_at(&before[changed.clone()], self.offset + (at + first) as u64)?;
             }

@@ -5,9 +5,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use libc::{dev_t, mode_t, size_t, ssize_t};
 use weft_client::OpenOptions;
 use weft_client::c::special_kind;
+use weft_wire::messages::UMASK_SHIFT;
 
 use super::process::current_umask;
-use crate::guard::{Errno, Outcome, Returned, enter, errno, within};
+use crate::guard::{Errno, Outcome, Returned, enter, errno, system, within};
 use crate::mounts;
 use crate::paths::{Place, Target, on_path, place_of, through_links};
 use crate::real::hooks;
@@ -82,12 +83,19 @@ hooks! {
     }
 
     fn link(from: *const c_char, to: *const c_char) -> c_int {
-        between((HERE, from), (HERE, to), false, |_, from, _, to| link::real(from, to), |from, to| link_name(from, to, false))
+        linkat(HERE, from, HERE, to, 0)
     }
 
     fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
         let local = |from_dir, from, to_dir, to| linkat::real(from_dir, from, to_dir, to, flags);
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
+        let places = || (place_of(from_dir, from), place_of(to_dir, to));
+        if let (Some(Place::Weft(_)), Some(Place::Local)) = places()
+            && super::attributes::faccessat::real(to_dir, to, libc::F_OK, libc::AT_SYMLINK_NOFOLLOW) == 0
+        {
+            // Said before whose names they are.
+            return enter(|| Err(Errno(libc::EEXIST)));
+        }
         between((from_dir, from), (to_dir, to), follow, local, |from, to| link_name(from, to, follow))
     }
 
@@ -125,7 +133,9 @@ hooks! {
     fn truncate = truncate64(path: *const c_char, bytes: libc::off_t) -> c_int {
         on_path(HERE, path, true, |_, path| truncate::real(path, bytes), |target| {
             let (made, at) = target.at()?;
-            made.client.truncate(at, u64::try_from(bytes).map_err(|_| Errno(libc::EINVAL))?)?;
+            let bytes = u64::try_from(bytes).map_err(|_| Errno(libc::EINVAL))?;
+            super::files::check_size(bytes, || Ok(made.client.stat(at.clone(), true)?.size))?;
+            made.client.truncate(at, bytes)?;
             Ok(0)
         })
     }
@@ -156,8 +166,13 @@ unsafe fn between<T: Returned>(
 ) -> T {
     // SAFETY: as the caller promises.
     let (from_place, to_place) = unsafe { (place_of(from_dir, from), place_of(to_dir, to)) };
-    let (Some(mut from_place), Some(mut to_place)) = (from_place, to_place) else {
-        return local(from_dir, from, to_dir, to);
+    let (mut from_place, mut to_place) = match (from_place, to_place) {
+        (Some(from_place), Some(to_place)) => (from_place, to_place),
+        // The other one is too long to be looked at, as the kernel would have said.
+        (Some(Place::Weft(_)), None) | (None, Some(Place::Weft(_))) => {
+            return enter(|| Err(Errno(libc::ENAMETOOLONG)));
+        }
+        _ => return local(from_dir, from, to_dir, to),
     };
     // A link with an absolute target on the way to either name is followed once.
     for attempt in 0..2 {
@@ -169,6 +184,8 @@ unsafe fn between<T: Returned>(
                         next = (through_links(from, follow)?, through_links(to, false)?);
                         if next.0.is_none() && next.1.is_none() { weft(from, to).map(Some) } else { Ok(None) }
                     }
+                    // A directory that one of the paths begins in was removed.
+                    Err(Errno(libc::ESTALE)) => Err(Errno(libc::ENOENT)),
                     other => other.map(Some),
                 });
                 match result {
@@ -179,7 +196,14 @@ unsafe fn between<T: Returned>(
                     result => return enter(|| result?.ok_or(Errno(libc::ENOENT))),
                 }
             }
-            (Place::Weft(_), _) | (_, Place::Weft(_)) => return enter(|| Err(Errno(libc::EXDEV))),
+            (Place::Weft(_), _) => {
+                // SAFETY: as the caller promises.
+                return enter(|| Err(unsafe { why_not_across(to_dir, to) }));
+            }
+            (_, Place::Weft(_)) => {
+                // SAFETY: as the caller promises.
+                return enter(|| Err(unsafe { why_not_across(from_dir, from) }));
+            }
             (from_place, to_place) => {
                 let of = |place: &Place, dir, path| match place {
                     Place::Elsewhere(other) => (HERE, other.as_ptr()),
@@ -193,15 +217,44 @@ unsafe fn between<T: Returned>(
     enter(|| Err(Errno(libc::ENOENT)))
 }
 
+/// Why a name of Weft and one elsewhere cannot be two of the same file: what is wrong with the other one, or that it is elsewhere.
+///
+/// # Safety
+/// The path ends with a zero.
+unsafe fn why_not_across(dirfd: c_int, path: *const c_char) -> Errno {
+    // SAFETY: as the caller promises.
+    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+    if path.is_empty() {
+        return Errno(libc::ENOENT);
+    }
+    let from_descriptor = !path.starts_with(b"/") && dirfd != HERE;
+    match system(libc::SYS_fcntl, [dirfd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) {
+        Err(error) if from_descriptor => error,
+        _ => Errno(libc::EXDEV),
+    }
+}
+
 fn make_directory(target: &Target, mode: mode_t) -> Outcome<c_int> {
     let (made, at) = target.at_new()?;
-    made.client.mkdir(at, mode & 0o7777 & !current_umask())?;
+    made.client.mkdir(at, mode_of_new(mode & 0o1777))?;
     Ok(0)
+}
+
+/// The mode of something new, with the umask: the server knows whether a default access control list counts instead.
+pub(crate) fn mode_of_new(mode: mode_t) -> u32 {
+    mode & 0o7777 | current_umask() << UMASK_SHIFT
 }
 
 fn make(target: &Target, mode: mode_t, device: dev_t) -> Outcome<c_int> {
     let (made, at) = target.at_new()?;
-    let bits = mode & 0o7777 & !current_umask();
+    let bits = mode_of_new(mode);
+    if mode & libc::S_IFMT == libc::S_IFDIR {
+        return Err(Errno(libc::EPERM));
+    }
+    if target.ends_with_slash() {
+        // The name would be a directory's, which this does not make.
+        return Err(Errno(if made.client.stat(at, true).is_ok() { libc::EEXIST } else { libc::ENOENT }));
+    }
     match special_kind(mode).map_err(Errno)? {
         Some(kind) => {
             made.client.mknod(at, kind, bits, device as u32)?;

@@ -5,13 +5,13 @@ use std::ffi::{c_char, c_int, c_uint};
 use weft_client::{At, File, OpenOptions};
 use weft_wire::messages::FileKind;
 
-use super::process::current_umask;
+use super::names::mode_of_new;
 use crate::guard::{Errno, Outcome};
 use crate::mounts::Made;
-use crate::paths::{Target, on_path};
+use crate::paths::{self, Target, on_path};
 use crate::real::hooks;
 use crate::shared::{self, Kind, Texts};
-use crate::table;
+use crate::{privileges, table};
 
 /// What the kernel adds to the flags of every open file of a 64-bit program.
 const O_LARGEFILE: c_int = 0o100000;
@@ -85,26 +85,38 @@ pub(crate) fn open_target(target: &Target, flags: c_int, mode: c_uint) -> Outcom
     if flags & (libc::O_PATH | libc::O_DIRECTORY) != 0 {
         return open_named(target, flags);
     }
-    let (writable, truncate) = (access != libc::O_RDONLY, flags & libc::O_TRUNC != 0);
+    // SAFETY: no preconditions.
+    let by_other = unsafe { libc::geteuid() } != 0;
+    if flags & libc::O_NOATIME != 0 && by_other && !is_own(made, at.clone(), follow) {
+        return Err(Errno(libc::EPERM));
+    }
+    // Linux lets also a file be truncated that is opened for reading only; it takes the permission to write.
+    let truncate = flags & libc::O_TRUNC != 0;
+    let writable = access != libc::O_RDONLY || truncate;
     let options = OpenOptions::new()
         .read(access != libc::O_WRONLY)
         .write(writable)
         .create(flags & libc::O_CREAT != 0)
-        .truncate(truncate && writable)
+        .truncate(truncate)
         .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
         .follow(follow)
-        .mode(mode & 0o7777 & !current_umask());
+        .mode(mode_of_new(mode));
     let exclusive = flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0;
     let options = if exclusive { options.create_new(true) } else { options };
     let opened = made.client.open(at.clone(), &options);
     match opened {
-        Ok(file) => describe(target, Kind::File, file.ino(), flags, Some(file)),
+        Ok(file) => describe_file(target, file, flags),
         Err(error) if error.errno() == libc::EISDIR && !writable && flags & libc::O_CREAT == 0 => {
             open_named(target, flags)
         }
         Err(error) if error.errno() == libc::EOPNOTSUPP => Err(why_not(made, at, follow)),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether the effective user owns what is there; what is not there is his.
+fn is_own(made: &Made, at: At<'_>, follow: bool) -> bool {
+    made.client.stat(at, follow).map_or(true, |attr| attr.uid == made.client.caller().uid)
 }
 
 /// Why something that is no file and no directory cannot be opened.
@@ -136,10 +148,27 @@ fn open_named(target: &Target, flags: c_int) -> Outcome<c_int> {
     describe(target, kind, attr.ino, flags, None)
 }
 
+/// A descriptor of an open file.
+fn describe_file(target: &Target, file: File, flags: c_int) -> Outcome<c_int> {
+    let (attr, created) = (file.attr(), file.created());
+    let fd = describe(target, Kind::File, attr.ino, flags, Some(file))?;
+    let truncated = flags & libc::O_TRUNC != 0;
+    if (truncated || flags & libc::O_ACCMODE != libc::O_RDONLY)
+        && let Some(open) = table::find_named(fd)
+    {
+        privileges::note(&open, &attr, created);
+        if truncated && !created {
+            privileges::take_away(&open)?;
+        }
+    }
+    Ok(fd)
+}
+
 fn describe(target: &Target, kind: Kind, ino: u64, flags: c_int, file: Option<File>) -> Outcome<c_int> {
     let pass = file.as_ref().map(File::pass).unwrap_or_default();
     let url = target.mount.url();
-    let texts = Texts { pass: &pass, url: url.as_bytes(), prefix: &target.mount.prefix, path: &target.full };
+    let path = paths::tidy(&target.full);
+    let texts = Texts { pass: &pass, url: url.as_bytes(), prefix: &target.mount.prefix, path: &path };
     let kept = flags & FLAGS_KEPT | if kind == Kind::Path { 0 } else { O_LARGEFILE };
     let (fd, page) = shared::create(kind, ino, kept, flags & libc::O_CLOEXEC != 0, &texts)?;
     table::publish(fd, page, target.mount, file);

@@ -213,7 +213,7 @@ unsafe fn with_cwd(given: Strings) -> Environment {
         return Environment { given, changed: None };
     }
     let changed = within(|| {
-        let text = [cwd::VARIABLE.to_bytes(), b"=", &cwd::shown().unwrap_or_default()].concat();
+        let text = [cwd::VARIABLE.to_bytes(), b"=", &cwd::to_pass_on().unwrap_or_default()].concat();
         let text = CString::new(text).map_err(|_| Errno(libc::EINVAL))?;
         // SAFETY: as the caller promises.
         let mut all = unsafe { list_of(given) };

@@ -3,8 +3,10 @@
 use std::ffi::{c_char, c_int};
 
 use libc::size_t;
+use weft_client::At;
 use weft_wire::messages::FileKind;
 
+use crate::cwd::Here;
 use crate::guard::{Errno, Outcome, enter};
 use crate::paths::{self, Place, Target, on_path};
 use crate::real::hooks;
@@ -23,9 +25,14 @@ hooks! {
             None => left(fchdir::real(fd)),
             Some(open) if open.kind() != Kind::Directory => enter(|| Err(Errno(libc::ENOTDIR))),
             Some(open) => enter(|| {
-                let path = paths::path_of_directory(open.mount, open.shared().ino, open.shared().texts().path)?;
-                match paths::in_mount(open.mount, path) {
-                    Place::Weft(target) => go(&target),
+                let (mount, ino) = (open.mount, open.shared().ino);
+                mount.made()?.client.access(At::ino(ino), false, libc::X_OK as u32)?;
+                let path = paths::path_of_directory(mount, ino, open.shared().texts().path)?;
+                match paths::in_mount(mount, path) {
+                    Place::Weft(target) => {
+                        cwd::enter(Here { mount, ino, path: paths::true_path(&target)? })?;
+                        Ok(0)
+                    }
                     _ => Err(Errno(libc::ENOENT)),
                 }
             }),
@@ -36,7 +43,7 @@ hooks! {
         if crate::guard::is_inside() || !cwd::is_inside() {
             return getcwd::real(buffer, room);
         }
-        enter(|| put(&cwd::shown().ok_or(Errno(libc::ENOENT))?, buffer, room, libc::ERANGE))
+        enter(|| put(&cwd::shown()?.ok_or(Errno(libc::ENOENT))?, buffer, room, libc::ERANGE))
     }
 
     fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_t) -> *mut c_char {
@@ -79,19 +86,17 @@ fn left(result: c_int) -> c_int {
 
 fn go(target: &Target) -> Outcome<c_int> {
     let (made, at) = target.at()?;
-    if made.client.stat(at.clone(), true)?.kind != FileKind::Directory {
+    let attr = made.client.stat(at.clone(), true)?;
+    if attr.kind != FileKind::Directory {
         return Err(Errno(libc::ENOTDIR));
     }
     made.client.access(at, true, libc::X_OK as u32)?;
-    let path = paths::true_path(target)?;
-    cwd::enter(target.mount, if path == b"/" { Vec::new() } else { path })?;
+    cwd::enter(Here { mount: target.mount, ino: attr.ino, path: paths::true_path(target)? })?;
     Ok(0)
 }
 
 unsafe fn true_name(target: &Target, buffer: *mut c_char) -> Outcome<*mut c_char> {
-    let path = paths::true_path(target)?;
-    let path = if path == b"/" { &b""[..] } else { &path };
-    let whole = [&target.mount.prefix[..], path].concat();
+    let whole = [&target.mount.prefix[..], &paths::true_path(target)?].concat();
     // SAFETY: C's rules: NULL, or room for PATH_MAX bytes.
     unsafe {
         put(&whole, buffer, if buffer.is_null() { 0 } else { libc::PATH_MAX as size_t }, libc::ENAMETOOLONG)
