@@ -123,7 +123,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts a metadata server and `io_servers` I/O servers in a fresh directory: below `$WEFT_TEST_DIR`, else in
-    /// memory where there is /dev/shm.
+    /// memory where there is /dev/shm. They listen at `$WEFT_TEST_HOST` where that is given.
     pub fn start(io_servers: u16) -> Cluster {
         Cluster::start_with(io_servers, &[])
     }
@@ -133,7 +133,9 @@ impl Cluster {
         let mut cluster = Cluster { dir: temporary_dir(), url: String::new() };
         // Clusters that start at the same time would look for free ports at the same place.
         let port = free_ports(io_servers + 1).to_string();
-        cluster.up(io_servers, &[arguments, &["--port", &port]].concat());
+        let host = std::env::var("WEFT_TEST_HOST").ok();
+        let bind: Vec<&str> = host.iter().flat_map(|host| ["--bind", host]).collect();
+        cluster.up(io_servers, &[arguments, &bind, &["--port", &port]].concat());
         cluster
     }
 

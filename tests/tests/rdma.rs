@@ -5,6 +5,7 @@
 //!   test verbs ... ok (35 tests)       ┐
 //!   test transport ... ok (85 tests)   │
 //!   test whole-random ... ok           │     the whole system, servers and clients as processes
+//!   test model ... ok                  │     requests of all shapes against a model
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘
 //!   test verbs-serves ... ok           ┐
@@ -47,6 +48,8 @@ fn alone() -> Vec<Job> {
         whole("random"),
         whole("faults"),
         whole("memory"),
+        model("model").env("PROPTEST_CASES", "10"),
+        model("model-all").slow(),
         Job::new("verbs-flood", VERBS, &only(flood)).env("WEFT_TEST_RDMA_FLOOD", SERVER).may_starve(),
         Job::new("verbs-removal", VERBS, &only(removal))
             .env("WEFT_TEST_RDMA", SERVER)
@@ -63,6 +66,15 @@ fn whole(file: &'static str) -> Job {
         .env("WEFT_TEST_HOST", SERVER)
         .uses_weft()
         .seconds(300)
+}
+
+/// Random requests of many shapes, each byte compared with a model of it.
+fn model(name: &str) -> Job {
+    let test = "every_byte_is_where_the_model_has_it_over_rdma";
+    Job::new(name, Program::Tests("weft-capi", Some("model")), &["--ignored", "--exact", test])
+        .env("WEFT_TEST_HOST", SERVER)
+        .uses_weft()
+        .seconds(600)
 }
 
 /// Jobs of two guests, a server's and a client's, which run at the same time.

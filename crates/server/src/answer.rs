@@ -13,7 +13,7 @@ pub(crate) struct Answer {
     pub body: Vec<u8>,
     /// File bytes that ride in the reply.
     pub payload: Vec<u8>,
-    /// File bytes that the operation moved, for the counters.
+    /// File bytes that the operation moved, of a share from its beginning on: for the reply's header and the counters.
     pub moved_bytes: u64,
 }
 

@@ -225,7 +225,8 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let replied = match result {
             Ok(Answer { body, payload, .. }) => {
-                self.conn.reply(header.reply(Status::Ok), &body, &[IoSlice::new(&payload)]).await
+                let header = header.reply(Status::Ok).moved(moved_bytes);
+                self.conn.reply(header, &body, &[IoSlice::new(&payload)]).await
             }
             Err(refusal) => match bulk.discard().await {
                 Ok(()) => self.conn.reply(header.reply(refusal.status), &refusal.body(), &[]).await,

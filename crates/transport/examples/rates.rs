@@ -44,19 +44,20 @@ async fn serve<C: ServerConn + Clone>(conn: C) {
     while let Ok(incoming) = conn.recv().await {
         let (conn, data) = (conn.clone(), data.clone());
         spawn(async move {
-            let header = incoming.header;
+            let (header, bytes) = (incoming.header, incoming.bulk.bytes());
             let result = match incoming.body.first() {
                 Some(b'r') => read(incoming.bulk, &data).await,
                 Some(b'w') => write(incoming.bulk, &data).await,
                 Some(b'p') => {
                     let page = [0u8; 4096];
-                    let _ = conn.reply(header.reply(Status::Ok), &[], &[IoSlice::new(&page)]).await;
+                    let _ =
+                        conn.reply(header.reply(Status::Ok).moved(4096), &[], &[IoSlice::new(&page)]).await;
                     return;
                 }
                 _ => Ok(()),
             };
             let status = if result.is_ok() { Status::Ok } else { Status::Internal };
-            let _ = conn.reply(header.reply(status), &[], &[]).await;
+            let _ = conn.reply(header.reply(status).moved(bytes), &[], &[]).await;
         });
     }
 }

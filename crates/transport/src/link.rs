@@ -76,8 +76,8 @@ pub struct Completion {
     pub header: Header,
     /// The reply's body.
     pub body: Vec<u8>,
-    /// Bytes that came over the stream into the memory of a put. Where the server reaches the memory itself: all of it when
-    /// it answered [`weft_wire::Status::Ok`], else 0; how far it was filled is in the reply's body.
+    /// Bytes that came over the stream into the memory of a put. Where the server reaches the memory itself: as far as the
+    /// reply's header says ([`weft_wire::Header::moved`]) when it answered [`weft_wire::Status::Ok`], else 0.
     pub delivered_bytes: u64,
 }
 

@@ -77,7 +77,9 @@ pub trait ServerConn: 'static {
     /// The client is gone, stalled, or sent what is no message; where it can be told, it was.
     async fn recv(&self) -> Result<Incoming<Self::Bulk>, ConnError>;
 
-    /// Sends a reply. Lengths are set here; `payload` is inline data, placed at the beginning of the memory of a put.
+    /// Sends a reply. Lengths are set here; `payload` is inline data, placed at the beginning of the memory of a put. How far that
+    /// memory was filled is said by the header ([`Header::moved`]): where data goes through a buffer of the client's transport,
+    /// no more is copied out of it.
     ///
     /// # Errors
     /// The client is gone or takes nothing any more.

@@ -117,16 +117,17 @@ impl Staging {
         self.segment.base().as_ptr().wrapping_add(area.0)
     }
 
-    /// Ends a request; copies out what the server has put.
-    fn finish(&mut self, request_id: u64, status: Status) {
-        let Some(at) = self.requests.iter().position(|request| request.request_id == request_id) else {
+    /// Ends a request; copies out what the server has put. What lies behind it in the area is of requests before.
+    fn finish(&mut self, reply: &Header) {
+        let Some(at) = self.requests.iter().position(|request| request.request_id == reply.request_id) else {
             return;
         };
         let request = self.requests.swap_remove(at);
-        if !request.memory.is_empty() && status == Status::Ok {
+        if !request.memory.is_empty() && reply.status == Status::Ok {
+            let bytes = reply.share_offset.min(request.bytes);
             // SAFETY: the caller of `submit` keeps this memory valid until the completion, which is still to be given; the
             // area is this request's, and the server has answered.
-            unsafe { copy_runs(&request.memory, self.area_base(request.area), request.bytes, false) };
+            unsafe { copy_runs(&request.memory, self.area_base(request.area), bytes, false) };
         }
         self.used.retain(|area| *area != request.area);
     }
@@ -304,12 +305,12 @@ impl ShmLink {
                 continue;
             }
             if let Reach::Staged { staging, .. } = &mut self.reach {
-                staging.finish(header.request_id, header.status);
+                staging.finish(&header);
             }
             if let Some(put) = self.remote_puts.iter().position(|(id, _)| *id == header.request_id) {
                 let (_, bytes) = self.remote_puts.swap_remove(put);
                 if header.status == Status::Ok {
-                    done[at].delivered_bytes = bytes;
+                    done[at].delivered_bytes = header.share_offset.min(bytes);
                 }
             }
             at += 1;

@@ -46,6 +46,32 @@ fn inline_replies<F: Fixture>() {
     }
 }
 
+fn memory_behind_what_was_read_stays_as_it_was<F: Fixture>() {
+    let server = F::start();
+    let mut link = server.connect();
+    for bytes in [100usize, 4104, 30_000, 60_000, 300_000] {
+        for filled in [0, 1, bytes / 2, bytes - 1] {
+            // Buffers on the way have other data.
+            round_trip(&mut link, &mut TestMemory::new(&[(7, bytes, 1)]), 1 << 20, 5);
+            for verb in [Verb::Read, Verb::ReadHandingOver, Verb::ReadInline] {
+                // Handlers put what goes into memory that was described.
+                if verb == Verb::ReadInline && bytes > 16 << 10 {
+                    continue;
+                }
+                let mut memory = TestMemory::new(&[(7, bytes / 3, 1), (900, bytes - bytes / 3, 1)]);
+                memory.fill(8);
+                let filled = filled as u64;
+                let command =
+                    Command { verb, bytes: filled, unit_bytes: 1 << 20, seed: 3, ..Command::default() };
+                let done = call(&mut link, &command.to_bytes(), Bulk::put(memory.runs()));
+                assert_eq!((done.header.status, done.delivered_bytes), (Status::Ok, filled), "{verb:?}");
+                memory.check(3, filled);
+                memory.check_behind(8, filled);
+            }
+        }
+    }
+}
+
 fn the_last_unit_is_handed_over<F: Fixture>() {
     let server = F::start();
     let mut link = server.connect();
@@ -395,7 +421,7 @@ mod another_host {
 macro_rules! suite {
     ($($(#[$attribute:meta])* $name:ident: $fixture:ty;)*) => { $(mod $name {
         suite!(@tests [$(#[$attribute])*] $fixture: echo sizes_around_every_threshold inline_replies
-            the_last_unit_is_handed_over big_transfers any_shape many_small_pieces many_in_flight
+            memory_behind_what_was_read_stays_as_it_was the_last_unit_is_handed_over big_transfers any_shape many_small_pieces many_in_flight
             credits_bound_the_requests_under_way a_handler_that_leaves_data_unread_harms_nothing
             bad_memory_is_refused_and_the_link_lives more_than_was_asked_for_does_not_overrun segments
             files_and_mapped_pages a_server_that_vanishes_is_noticed a_client_that_vanishes_gets_its_memory_back

@@ -63,7 +63,8 @@ pub struct Header {
     pub body_bytes: u32,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// In a data unit: where in the request's share its first byte belongs.
+    /// In a data unit: where in the request's share its first byte belongs. In a reply: up to where the share was moved; what
+    /// lies behind it in the memory of a read stays as it was.
     pub share_offset: u64,
     /// Requests that the receiver may send in addition.
     pub credit: u16,
@@ -166,6 +167,11 @@ impl Header {
             trace: self.trace,
             ..Header::request(self.op, self.request_id)
         }
+    }
+
+    /// `self`, a reply, with so much of the share moved, from its beginning on.
+    pub fn moved(self, share_bytes: u64) -> Header {
+        Header { share_offset: share_bytes, ..self }
     }
 
     /// A data unit of `self`'s transfer.

@@ -239,8 +239,7 @@ struct World {
 
 impl World {
     fn connect(cluster: &Cluster, transport: Transport) -> World {
-        let name = if transport == Transport::Tcp { "tcp" } else { "shm" };
-        let url = CString::new(format!("{}?transport={name}", cluster.url())).unwrap();
+        let url = CString::new(format!("{}?transport={transport}", cluster.url())).unwrap();
         let key_file = cluster.key_file();
         let key_path = CString::new(key_file.to_str().unwrap()).unwrap();
         let options = weft_connect_options {
@@ -625,8 +624,8 @@ fn compare(transport: Transport) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     TestRunner::new(config).run(&case(), |case| run(&world, &case)).unwrap_or_else(|error| panic!("{error}"));
     let used: Vec<_> = world.client.transports().into_iter().filter_map(|server| server.transport).collect();
-    let name = if transport == Transport::Tcp { "tcp" } else { "shm" };
-    assert!(!used.is_empty() && used.iter().all(|used| used.starts_with(name)), "{used:?}");
+    let name = if transport == Transport::Rdma { "verbs".to_string() } else { transport.to_string() };
+    assert!(!used.is_empty() && used.iter().all(|used| used.starts_with(&name)), "{used:?}");
 }
 
 #[test]
@@ -637,6 +636,12 @@ fn every_byte_is_where_the_model_has_it_over_tcp() {
 #[test]
 fn every_byte_is_where_the_model_has_it_over_shared_memory() {
     compare(Transport::Shm);
+}
+
+#[test]
+#[ignore = "needs an RDMA adapter; tests/rdma.rs runs it in a guest that has one"]
+fn every_byte_is_where_the_model_has_it_over_rdma() {
+    compare(Transport::Rdma);
 }
 
 /// A request of so many pieces that it is sent as several, the last of which is one contiguous range.

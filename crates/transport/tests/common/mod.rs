@@ -153,11 +153,13 @@ pub async fn serve<C: ServerConn + Clone>(conn: C, ends: Ends) {
                 None => Answer::Fails(Status::Malformed, "no command".into()),
             };
             let _ = match answer {
-                Answer::Echoes => conn.reply(header.reply(Status::Ok), &body, &[]).await,
+                Answer::Echoes(moved_bytes) => {
+                    conn.reply(header.reply(Status::Ok).moved(moved_bytes), &body, &[]).await
+                }
                 Answer::Inline(data) => {
                     let (head, tail) = data.split_at(data.len() / 3);
-                    conn.reply(header.reply(Status::Ok), b"inline", &[IoSlice::new(head), IoSlice::new(tail)])
-                        .await
+                    let header = header.reply(Status::Ok).moved(data.len() as u64);
+                    conn.reply(header, b"inline", &[IoSlice::new(head), IoSlice::new(tail)]).await
                 }
                 Answer::Fails(status, text) => conn.reply(header.reply(status), text.as_bytes(), &[]).await,
                 Answer::None => Ok(()),
@@ -167,7 +169,8 @@ pub async fn serve<C: ServerConn + Clone>(conn: C, ends: Ends) {
 }
 
 enum Answer {
-    Echoes,
+    /// The command, once so much of the share was moved.
+    Echoes(u64),
     Inline(Vec<u8>),
     Fails(Status, String),
     None,
@@ -217,7 +220,7 @@ async fn obey<C: ServerConn>(conn: &C, command: &Command, bulk: C::Bulk) -> Answ
         }
     };
     match result {
-        Ok(()) => Answer::Echoes,
+        Ok(()) => Answer::Echoes(command.bytes),
         Err(text) => Answer::Fails(Status::Internal, text),
     }
 }
@@ -647,6 +650,19 @@ impl TestMemory {
             offset += part;
         }
         self.check_untouched_outside();
+    }
+
+    /// That from `begin` on it is as [`fill`](TestMemory::fill) left it.
+    pub fn check_behind(&self, seed: u64, begin: u64) {
+        let data = pattern_bytes(seed, 0, self.bytes() as usize);
+        let pieces = self.pieces();
+        let held: Vec<u8> = pieces
+            .into_iter()
+            .flat_map(|(start, bytes)| &self.buffer[start..start + bytes])
+            .copied()
+            .collect();
+        let begin = begin as usize;
+        assert!(held[begin..] == data[begin..], "memory behind byte {begin} of the share was touched");
     }
 
     /// Pieces lie in rising order.

@@ -66,7 +66,7 @@ impl Pair {
     }
 
     fn reply(&mut self, header: &Header, work: Work) {
-        let reply = message(&header.reply(Status::Ok), &[], &[]);
+        let reply = message(&header.reply(Status::Ok).moved(self.memory.bytes()), &[], &[]);
         assert_eq!(self.server.outcome(work, &reply), WorkStatus::Ok);
     }
 }

@@ -147,10 +147,12 @@ impl<F: Fabric> Inner<F> {
         let Pending { reply, mut delivered_bytes, staging, memory, bytes, .. } = pending;
         let Some((header, body)) = reply else { return };
         let well = header.status == weft_wire::Status::Ok;
+        let filled_bytes = if well { header.share_offset.min(bytes) } else { 0 };
         if let Some(slot) = staging {
-            if well && delivered_bytes == 0 {
+            if delivered_bytes == 0 {
+                // What lies behind it in the slot is of requests before.
                 // SAFETY: the server has answered and writes no more; the slot is this request's.
-                let data = unsafe { self.staging.read(slot, bytes as usize) };
+                let data = unsafe { self.staging.read(slot, filled_bytes as usize) };
                 // SAFETY: the caller of `submit` keeps these pieces valid until the completion.
                 unsafe { place(&memory, 0, data) };
                 self.adapter.transfers.copied(data.len());
@@ -158,7 +160,7 @@ impl<F: Fabric> Inner<F> {
             self.staging_free.push(slot);
         }
         if pending.described_put {
-            delivered_bytes = if well { bytes } else { 0 };
+            delivered_bytes = filled_bytes;
         }
         self.fast_free.extend(pending.fast);
         self.ready.push(Completion { header, body, delivered_bytes });
