@@ -82,8 +82,8 @@ pub struct DeviceLimits {
     pub registration_bytes_max: u64,
     /// Memory windows of type 2.
     pub windows: bool,
-    /// Binds are posted only when all other work before them is known to have ended. When work is sent again, because a packet was
-    /// lost, rdma_rxe does the binds behind it again too, which fails, and its queue pair stands still for ever.
+    /// Binds and invalidations are posted only when all other work before them is known to have ended. When work is sent again,
+    /// because a packet was lost, rdma_rxe does those behind it again too, which fails, and its queue pair stands still for ever.
     pub binds_alone: bool,
     /// Memory need not be pinned.
     pub on_demand: bool,

@@ -81,9 +81,10 @@ impl State {
         };
         let binds_alone = self.adapters[self.ends[&number].adapter].limits.binds_alone;
         let Some(pair) = self.pair(number) else { return Err(errno(libc::EINVAL)) };
-        let is_bind = |work: &Work| matches!(work, Work::Bind { .. });
-        if binds_alone && is_bind(&posted.work) && pair.sends.iter().any(|other| !is_bind(&other.work)) {
-            let text = format!("queue pair {number} got a bind behind work that may be sent again");
+        let is_local = |work: &Work| matches!(work, Work::Bind { .. } | Work::Invalidate { .. });
+        if binds_alone && is_local(&posted.work) && pair.sends.iter().any(|other| !is_local(&other.work)) {
+            let text =
+                format!("queue pair {number} got {:?} behind work that may be sent again", posted.work);
             self.complaints.push(text);
         }
         let Some(pair) = self.pair(number) else { return Err(errno(libc::EINVAL)) };

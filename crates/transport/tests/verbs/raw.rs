@@ -77,12 +77,18 @@ impl Raw {
         let registration = unsafe { device.register(memory.as_ptr() as usize, MEMORY_BYTES, access) }?;
         let (done, accepted) = (Vec::new(), Vec::new());
         let mut raw = Raw { endpoint, queue, memory, registration, done, accepted };
-        for number in 0..RECEIVES / 2 {
-            let piece = raw.piece(usize::from(number) * RECEIVE_BYTES, RECEIVE_BYTES);
-            // SAFETY: this part of the memory is for receives.
-            unsafe { raw.endpoint.post_receive(&[(number.into(), piece)]) }?;
-        }
+        raw.post_receives()?;
         Ok(raw)
+    }
+
+    /// Receives into all of the memory for them; what has come there must have been looked at.
+    pub fn post_receives(&mut self) -> Result<(), VerbsError> {
+        for number in 0..RECEIVES / 2 {
+            let piece = self.piece(usize::from(number) * RECEIVE_BYTES, RECEIVE_BYTES);
+            // SAFETY: this part of the memory is for receives.
+            unsafe { self.endpoint.post_receive(&[(number.into(), piece)]) }?;
+        }
+        Ok(())
     }
 
     /// One that has shown to know the key that nobody needs.

@@ -1,9 +1,10 @@
 //! Keys end with their requests, and reach no further than these: what servers cannot do.
 
+use std::net::IpAddr;
 use weft_transport::registration::RegistrationOptions;
 use weft_transport::*;
 use weft_verbs::{Fabric, Listener, Work, WorkStatus};
-use weft_verbs_double::Pretend;
+use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::messages::{MemoryRun, RemoteKey, RemoteKeys};
 use weft_wire::{Header, Status, Wire, flags};
 
@@ -26,7 +27,11 @@ pub struct Pair {
 impl Pair {
     /// The client's memory is registered as a whole, or each part by itself.
     pub fn new(options: VerbsOptions, whole: bool) -> Pair {
-        let (hosts, server, client, ip) = Pretended::make();
+        Pair::on(Pretended::make(), options, whole)
+    }
+
+    fn on(made: (Pretended, Pretend, Pretend, IpAddr), options: VerbsOptions, whole: bool) -> Pair {
+        let (hosts, server, client, ip) = made;
         let mut listener = server.listen((ip, 0).into(), 4).unwrap();
         let address = listener.address();
         let client = VerbsClient::new(client, RegistrationOptions::default());
@@ -137,6 +142,33 @@ fn every_key_has_ended_when_the_request_is_complete() {
         let key = &told.keys[old];
         assert_eq!(pair.server.outcome(write(key, key.address), &[1; 64]), WorkStatus::RemoteAccess);
     }
+}
+
+/// An adapter that does binds and invalidations again with what is sent again gets them only when nothing is.
+#[test]
+fn keys_end_alone_where_the_adapter_wants_it() {
+    let mut adapters = [Adapter::default(), Pretended::client_adapter()];
+    adapters.iter_mut().for_each(|adapter| adapter.limits.binds_alone = true);
+    let [server, client] = adapters;
+    let options = PretendOptions { adapters: vec![server], ..PretendOptions::default() };
+    let mut pair = Pair::on(Pretended::with(options, client), VerbsOptions::default(), false);
+    pair.link.set_credits(32);
+    let (header, told) = pair.read(1);
+    assert_eq!(told.keys.len(), 3);
+    (2..17).for_each(|id| submit(&mut pair.link, id, &[], Bulk::None).unwrap());
+    // More than there are receives for: the last messages have to wait.
+    let (other, _) = pair.server.reply().expect("a request");
+    pair.server.send(&[&8u16.to_le_bytes()[..], &message(&other.reply(Status::Ok), &[], &[])[2..]].concat());
+    wait_all(&mut pair.link, 1);
+    (20..23).for_each(|id| submit(&mut pair.link, id, &[], Bulk::None).unwrap());
+    let before = pair.hosts.client.counts();
+    pair.server.try_post(last(&told), &message(&header.reply(Status::Ok), &[], &[])).unwrap();
+    let mut done = Vec::new();
+    (0..8).for_each(|_| pair.link.progress(&mut done).unwrap());
+    assert_eq!((pair.hosts.client.counts().since(&before).binds, done.len()), (0, 0));
+    pair.server.post_receives().unwrap();
+    let done = wait_all(&mut pair.link, 1);
+    assert_eq!((pair.hosts.client.counts().since(&before).binds, done[0].header.request_id), (2, 1));
 }
 
 #[test]

@@ -113,9 +113,8 @@ enum Freed {
     Staging(usize),
     /// So many bytes between the caller's memory and what is lent.
     Lent(u64),
-    /// A bind.
-    Bound,
-    Nothing,
+    /// A bind or an invalidation, which the adapter does by itself.
+    Local,
 }
 
 struct Inner<F: Fabric> {
@@ -132,7 +131,7 @@ struct Inner<F: Fabric> {
     budget: Budget,
     /// The server lends.
     lends: bool,
-    /// Binds are posted only when all other work has ended ([`weft_verbs::DeviceLimits::binds_alone`]), of which all is reported.
+    /// Local work is posted only when all other work has ended ([`weft_verbs::DeviceLimits::binds_alone`]), of which all is reported.
     binds_alone: bool,
     receives: Slots<F::Device>,
     sends: Slots<F::Device>,

@@ -13,9 +13,10 @@ impl<F: Fabric> Inner<F> {
     /// Sends what credits, slots and the queue allow, with one ring of the doorbell.
     pub(super) fn flush(&mut self) -> Result<(), LinkError> {
         let mut batch = Batch::default();
-        self.end_keys(&mut batch);
+        let keys_end = self.end_keys(&mut batch);
         self.move_lent(&mut batch);
-        while let Some(message) = self.outgoing.pop_front() {
+        // Requests that came one after the other could keep keys valid for ever.
+        while keys_end && let Some(message) = self.outgoing.pop_front() {
             let (left, more) = self.send_some(message, &mut batch);
             if let Some(message) = left {
                 self.outgoing.push_front(message);
@@ -144,7 +145,7 @@ impl<F: Fabric> Inner<F> {
         self.unsignalled_messages += u64::from(matches!(freed, Freed::Send(_) | Freed::Staging(_)));
         let most = self.send_depth / 2;
         let signalled = signalled
-            || (self.binds_alone && !matches!(freed, Freed::Bound))
+            || (self.binds_alone && !matches!(freed, Freed::Local))
             || self.unsignalled_messages >= SIGNAL_EVERY.min(most)
             || number - self.signalled_work >= SIGNAL_WORK_EVERY.min(most);
         if signalled {
@@ -171,7 +172,7 @@ impl<F: Fabric> Inner<F> {
                 Some((_, Freed::Send(slot))) => self.sends_free.push(slot),
                 Some((_, Freed::Staging(slot))) => self.staging_free.push(slot),
                 Some((_, Freed::Lent(bytes))) => self.budget.ended(bytes),
-                Some((_, Freed::Bound | Freed::Nothing)) | None => {}
+                Some((_, Freed::Local)) | None => {}
             }
         }
         for at in (0..self.pending.len()).rev() {

@@ -6,7 +6,7 @@
 //!                   [■■■■ window ■■■]
 //!   flush      Bind ▸ Send of the request                   one doorbell
 //!   reply      Send with Invalidate of the last key         by the server
-//!              Invalidate of the others, if there are any   in the next post of the client
+//!              Invalidate of the others, if there are any   in the next post of the client; alone where adapters want that
 //!   completion no key of the request is valid
 //! ```
 //!
@@ -91,16 +91,20 @@ impl<F: Fabric> Inner<F> {
         Ok((Windows::Lent(windows), binds))
     }
 
+    /// Whether binds and invalidations may be posted now.
+    fn takes_local_work(&self) -> bool {
+        !self.binds_alone || self.posted.iter().all(|(_, freed)| matches!(freed, Freed::Local))
+    }
+
     /// Adds binds to the batch; false if there is no room for all and for a message behind them.
     pub(super) fn bind(&mut self, binds: &mut VecDeque<Work>, batch: &mut Batch) -> bool {
-        let is_bind = |(_, freed): &(u64, Freed)| matches!(freed, Freed::Bound);
-        if self.binds_alone && !binds.is_empty() && !self.posted.iter().all(is_bind) {
+        if !binds.is_empty() && !self.takes_local_work() {
             return false;
         }
         while self.has_room()
             && let Some(work) = binds.pop_front()
         {
-            self.add(batch, work, [], Freed::Bound, false);
+            self.add(batch, work, [], Freed::Local, false);
         }
         self.has_room()
     }
@@ -138,17 +142,21 @@ impl<F: Fabric> Inner<F> {
         }
     }
 
-    /// Adds the work that ends keys of answered requests.
-    pub(super) fn end_keys(&mut self, batch: &mut Batch) {
+    /// Adds the work that ends keys of answered requests; false if it has to wait until other work has ended.
+    pub(super) fn end_keys(&mut self, batch: &mut Batch) -> bool {
+        if !self.ending.is_empty() && !self.takes_local_work() {
+            return false;
+        }
         while self.has_room()
             && let Some((request_id, key)) = self.ending.pop_front()
         {
             let last = self.ending.front().is_none_or(|(next, _)| *next != request_id);
-            let work = self.add(batch, Work::Invalidate { key }, [], Freed::Nothing, last);
+            let work = self.add(batch, Work::Invalidate { key }, [], Freed::Local, last);
             let pending = self.pending.iter_mut().find(|pending| pending.request_id == request_id);
             if let Some(pending) = pending.filter(|_| last) {
                 pending.waits_for = Some(work);
             }
         }
+        true
     }
 }
