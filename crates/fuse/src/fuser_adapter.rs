@@ -452,7 +452,10 @@ impl Filesystem for FuserAdapter {
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.fs.open_directory(requester(request), ino.0) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            // The kernel drops a listing that it keeps when the directory's modification time is another.
+            Ok(handle) => {
+                reply.opened(FileHandle(handle), FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE)
+            }
             Err(errno) => reply.error(errno.into()),
         }
     }

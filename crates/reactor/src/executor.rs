@@ -386,7 +386,6 @@ impl Core {
         let missed = self.shared.has_remote.load(Ordering::SeqCst) || main.woken.load(Ordering::SeqCst);
         let timeout_ms = if missed { 0 } else { self.timers.borrow_mut().wait_ms() };
         self.poll_events(timeout_ms);
-        self.shared.sleeping.store(false, Ordering::SeqCst);
     }
 
     /// One `epoll_wait` (`timeout_ms` of -1 waits for ever), and the wakes its events call for.
@@ -397,6 +396,8 @@ impl Core {
         let count = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, timeout_ms)
         };
+        // Before the wakes below, which need no further one.
+        self.shared.sleeping.store(false, Ordering::SeqCst);
         if count < 0 {
             let error = io::Error::last_os_error();
             assert!(error.kind() == io::ErrorKind::Interrupted, "epoll_wait failed: {error}");
@@ -413,9 +414,18 @@ impl Core {
 }
 
 pub(crate) fn epoll_add(epoll: &OwnedFd, fd: RawFd, key: u64, events: u32) -> io::Result<()> {
+    epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, key, events)
+}
+
+/// Asks for other events of a descriptor; those that are there already are told again.
+pub(crate) fn epoll_change(epoll: &OwnedFd, fd: RawFd, key: u64, events: u32) -> io::Result<()> {
+    epoll_control(epoll, libc::EPOLL_CTL_MOD, fd, key, events)
+}
+
+fn epoll_control(epoll: &OwnedFd, operation: i32, fd: RawFd, key: u64, events: u32) -> io::Result<()> {
     let mut event = libc::epoll_event { events, u64: key };
     // SAFETY: `event` is live for the call; a bad descriptor is reported as an error.
-    match unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } {
+    match unsafe { libc::epoll_ctl(epoll.as_raw_fd(), operation, fd, &mut event) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

@@ -3,6 +3,10 @@
 //! A registration remembers whether its descriptor may be readable and writable. It starts out as
 //! "maybe", an attempt that would block clears the memory, and the kernel's next edge sets it again.
 //! So a call is always tried first, and a busy socket costs no `epoll_ctl` after its registration.
+//!
+//! Edges of writability are asked for when a call would have blocked the first time, and from then on. A Unix socket has
+//! such an edge with every message that its peer reads, and a server that only ever sends small replies would be woken
+//! by each of them for nothing.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,7 +14,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use crate::executor::{Core, current, epoll_add};
+use crate::executor::{Core, current, epoll_add, epoll_change};
 use crate::slab::Slab;
 
 /// What a task waits for on a descriptor.
@@ -111,6 +115,9 @@ impl FdTable {
     }
 }
 
+/// The edges that are always asked for.
+const READ_EDGES: i32 = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET;
+
 /// A non-blocking descriptor registered with the current reactor, until dropped.
 ///
 /// Several tasks may wait at once; all that wait for a direction are woken together. Drop it before
@@ -120,10 +127,12 @@ pub struct Readiness {
     key: u64,
     fd: RawFd,
     state: Rc<FdState>,
+    /// Whether edges of writability are asked for.
+    tells_writable: Cell<bool>,
 }
 
 impl Readiness {
-    /// Registers `fd`, which must be non-blocking, for both directions.
+    /// Registers `fd`, which must be non-blocking.
     ///
     /// # Errors
     /// The error of `epoll_ctl`: regular files cannot be waited for (`EPERM`), and a descriptor can be
@@ -136,12 +145,11 @@ impl Readiness {
         let fd = fd.as_fd().as_raw_fd();
         let state = Rc::new(FdState { read: Direction::new(), write: Direction::new() });
         let key = core.fds.fds.borrow_mut().insert(state.clone());
-        let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP | libc::EPOLLET;
-        if let Err(error) = epoll_add(&core.epoll, fd, key, events as u32) {
+        if let Err(error) = epoll_add(&core.epoll, fd, key, READ_EDGES as u32) {
             core.fds.fds.borrow_mut().remove(key);
             return Err(error);
         }
-        Ok(Readiness { core, key, fd, state })
+        Ok(Readiness { core, key, fd, state, tells_writable: Cell::new(false) })
     }
 
     fn direction(&self, interest: Interest) -> &Direction {
@@ -166,7 +174,18 @@ impl Readiness {
     /// At the end of a stream reading stays possible, so that the end is not missed.
     pub fn clear(&self, interest: Interest) {
         let direction = self.direction(interest);
-        direction.ready.set(direction.ended.get());
+        let ended = direction.ended.get();
+        // The change itself tells whether the descriptor has become writable since the call.
+        let will_be_told = interest == Interest::Read || self.tells_writable.get() || self.ask_for_writable();
+        direction.ready.set(ended || !will_be_told);
+    }
+
+    /// Asks for edges of writability; says whether there will be any.
+    fn ask_for_writable(&self) -> bool {
+        let edges = READ_EDGES | libc::EPOLLOUT;
+        let asked = epoll_change(&self.core.epoll, self.fd, self.key, edges as u32).is_ok();
+        self.tells_writable.set(asked);
+        asked
     }
 
     /// Makes a system call until it does not say `WouldBlock`, waiting between attempts.

@@ -99,6 +99,33 @@ fn several_tasks_wait_for_one_descriptor_and_closing_wakes_them() {
 }
 
 #[test]
+fn a_peer_that_reads_what_was_sent_wakes_nobody() {
+    const MESSAGES: u64 = 200;
+    Reactor::new(ReactorOptions::default()).unwrap().run(async {
+        let (near, far) = pair();
+        let near = (Readiness::new(&near).unwrap(), near);
+        far.set_nonblocking(false).unwrap();
+        let peer = std::thread::spawn(move || {
+            for _ in 0..MESSAGES {
+                (&far).write_all(&[1; 64]).unwrap();
+                (&far).read_exact(&mut [0; 64]).unwrap();
+                // Long enough for a reactor to be asleep again that was woken for nothing.
+                std::thread::sleep(MS);
+            }
+        });
+        let before = stats();
+        for _ in 0..MESSAGES {
+            assert_eq!(near.0.io(Interest::Read, || (&near.1).read(&mut [0; 64])).await.unwrap(), 64);
+            near.0.clear(Interest::Read);
+            near.0.io(Interest::Write, || (&near.1).write(&[2; 64])).await.unwrap();
+        }
+        let sleeps = stats().sleeps - before.sleeps;
+        peer.join().unwrap();
+        assert!(sleeps <= MESSAGES + MESSAGES / 2, "{sleeps} wake-ups for {MESSAGES} messages");
+    });
+}
+
+#[test]
 fn a_descriptor_can_be_registered_again_after_drop() {
     Reactor::new(ReactorOptions::default()).unwrap().run(async {
         let (near, mut far) = pair();

@@ -18,7 +18,7 @@ const OPS: [(NameOp, &str); 3] =
     [(NameOp::Create, "creates"), (NameOp::Stat, "stats"), (NameOp::Unlink, "unlinks")];
 
 /// Files created, examined and removed per second, each client a process with a directory of its own. Next to it, the same by as many
-/// processes on the local file system; with --sync, the rate at which the disk can make single small writes durable.
+/// processes on the local file system and, with --mount, through a mount; with --sync, the rate at which the disk can make single small writes durable.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Client processes.
@@ -39,6 +39,12 @@ pub struct Args {
     /// Measure this cluster instead of one of its own.
     #[arg(long, value_name = "URL")]
     url: Option<String>,
+    /// The same by system calls in this directory of a mount, by turns with the library.
+    #[arg(long, value_name = "DIR")]
+    mount: Option<PathBuf>,
+    /// Only make the files, in this new directory of the cluster, and leave them there.
+    #[arg(long, value_name = "PATH", requires = "url", conflicts_with = "mount")]
+    make: Option<PathBuf>,
     #[command(flatten)]
     common: CommonArgs,
     #[command(flatten)]
@@ -66,10 +72,18 @@ pub fn run(args: Args) -> Result<()> {
     let testbed = Testbed::new(args.url.as_deref(), &args.connect, &scratch, 1, sync)?;
     let url = testbed.url(if args.tcp { "tcp" } else { "shm" });
     let (mut fleet, mut local_fleet) = (Fleet::start(shape.clients)?, Fleet::start(shape.clients)?);
-    let (mut weft, mut local) = (Samples::default(), Samples::default());
+    if let Some(dir) = &args.make {
+        let made = make(&mut fleet, &testbed, &url, dir, shape)?;
+        println!("{:.0} files, {made:.0} per s", shape.clients as f64 * shape.files as f64);
+        return Ok(());
+    }
+    let (mut weft, mut local, mut mount) = (Samples::default(), Samples::default(), Samples::default());
     let mut fsyncs = Vec::new();
     for run in 0..args.common.runs {
-        local_names(&mut local_fleet, &scratch, shape, &mut local)?;
+        local_names(&mut local_fleet, scratch.path(), shape, &mut local)?;
+        if let Some(dir) = &args.mount {
+            local_names(&mut local_fleet, dir, shape, &mut mount)?;
+        }
         if args.sync {
             fsyncs.push(fsync_rate(scratch.path())?);
         }
@@ -91,7 +105,28 @@ pub fn run(args: Args) -> Result<()> {
             row.against("local file system", local.of(name))
         });
     }
+    for (_, name) in OPS.iter().filter(|_| args.mount.is_some()) {
+        let row = Row::new(format!("{name}, mount"), "per s", mount.of(name).to_vec());
+        report.rows.push(row.against(format!("{name} by the library"), weft.of(name)));
+    }
     report.print(&args.common)
+}
+
+/// Makes files and leaves them; how many per second.
+fn make(fleet: &mut Fleet, testbed: &Testbed, url: &str, dir: &Path, shape: Shape) -> Result<f64> {
+    testbed.client.mkdir(at(dir), 0o755)?;
+    let task = |rank: usize| Task::Names {
+        url: url.to_string(),
+        dir: dir.join(format!("client-{rank}")),
+        op: NameOp::Create,
+        files: shape.files,
+        threads: shape.threads,
+    };
+    for rank in 0..shape.clients {
+        testbed.client.mkdir(at(&dir.join(format!("client-{rank}"))), 0o755)?;
+    }
+    let phase = fleet.run(&(0..shape.clients).map(task).collect::<Vec<_>>())?;
+    Ok((shape.files * shape.clients) as f64 / phase.seconds)
 }
 
 fn names(
@@ -120,8 +155,8 @@ fn names(
     dirs.iter().try_for_each(|dir| Ok(testbed.client.rmdir(at(dir))?))
 }
 
-fn local_names(fleet: &mut Fleet, scratch: &Scratch, shape: Shape, samples: &mut Samples) -> Result<()> {
-    let dirs: Vec<_> = (0..shape.clients).map(|rank| scratch.path().join(format!("names-{rank}"))).collect();
+fn local_names(fleet: &mut Fleet, dir: &Path, shape: Shape, samples: &mut Samples) -> Result<()> {
+    let dirs: Vec<_> = (0..shape.clients).map(|rank| dir.join(format!("names-{rank}"))).collect();
     dirs.iter().try_for_each(std::fs::create_dir)?;
     for (op, name) in OPS {
         let task = |dir: &PathBuf| Task::LocalNames { dir: dir.clone(), op, files: shape.files };

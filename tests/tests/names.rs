@@ -1,0 +1,97 @@
+//! Many names: directories that are listed in pages, and kept.
+
+use std::collections::HashSet;
+use std::fs;
+use std::time::Duration;
+use weft_client::Client;
+use weft_tests::{Cluster, wait_until};
+use weft_wire::Op;
+use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// As many as take a program with debugging code a few seconds to make.
+const NAMES: usize = if cfg!(debug_assertions) { 20_000 } else { 100_000 };
+const THREADS: usize = 4;
+
+/// How often the metadata server was asked for a page of a directory.
+fn pages_asked(client: &Client) -> u64 {
+    let statuses = client.server_status(false);
+    let operations = statuses.iter().flat_map(|(_, status)| &status.as_ref().expect("it answers").operations);
+    operations.filter(|count| count.op == Op::ReadDir as u16).map(|count| count.count).sum()
+}
+
+#[test]
+fn a_directory_of_many_names_is_listed_in_pages_through_library_and_mount() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client();
+    client.mkdir("/many", 0o755).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let client = client.clone();
+            scope.spawn(move || {
+                for name in (thread..NAMES).step_by(THREADS) {
+                    client.symlink(&*format!("/many/name-{name}"), b"target").unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(client.stat("/many", true).unwrap().size, NAMES as u64);
+    let all: HashSet<String> = (0..NAMES).map(|name| format!("name-{name}")).collect();
+    let pages = (NAMES as u64).div_ceil(DIRECTORY_PAGE_ENTRIES_MAX.into());
+
+    let before = pages_asked(&client);
+    let by_library: Vec<_> = client.read_dir("/many").unwrap().map(|entry| entry.unwrap().name).collect();
+    assert_eq!(by_library.len(), NAMES, "each once");
+    let by_library: HashSet<_> =
+        by_library.into_iter().map(|name| String::from_utf8(name).unwrap()).collect();
+    assert!(by_library == all);
+    let asked = pages_asked(&client) - before;
+    assert!(asked <= pages + 1, "{asked} questions for {pages} pages");
+
+    let mount = cluster.mount();
+    let before = pages_asked(&client);
+    let by_mount: Vec<_> = fs::read_dir(mount.join("many")).unwrap().map(|entry| entry.unwrap()).collect();
+    assert_eq!(by_mount.len(), NAMES, "each once");
+    let by_mount: HashSet<_> =
+        by_mount.iter().map(|entry| entry.file_name().into_string().unwrap()).collect();
+    assert!(by_mount == all);
+    // The kernel asks for its first page with attributes and for the others without, so one page is fetched twice; and one
+    // that was fetched long ago, on a slow machine, is fetched again.
+    let asked = pages_asked(&client) - before;
+    assert!(asked <= 3 * pages + 2, "{asked} questions for {pages} pages");
+}
+
+#[test]
+fn a_listing_is_kept_until_the_directory_changes() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client();
+    let (mount, other) = (cluster.mount(), cluster.mount());
+    fs::create_dir(mount.join("dir")).unwrap();
+    for name in ["a", "b", "c"] {
+        fs::write(mount.join("dir").join(name), name).unwrap();
+    }
+    let list = || {
+        let entries = fs::read_dir(mount.join("dir")).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names.concat()
+    };
+    // Not at once where the time for which attributes are believed ends in between.
+    wait_until("a listing that asks nobody", PATIENCE, || {
+        assert_eq!(list(), "abc");
+        let before = pages_asked(&client);
+        assert_eq!(list(), "abc");
+        pages_asked(&client) == before
+    });
+    fs::remove_file(mount.join("dir/b")).unwrap();
+    assert_eq!(list(), "ac", "what the mount has removed is gone");
+    fs::write(mount.join("dir/d"), "d").unwrap();
+    assert_eq!(list(), "acd");
+    fs::rename(mount.join("dir/d"), mount.join("dir/e")).unwrap();
+    assert_eq!(list(), "ace");
+    fs::write(other.join("dir/f"), "f").unwrap();
+    wait_until("the other mount's name", PATIENCE, || list() == "acef");
+    client.unlink("/dir/a").unwrap();
+    wait_until("the library's removal", PATIENCE, || list() == "cef");
+}
