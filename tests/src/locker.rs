@@ -32,7 +32,11 @@ impl Default for Locker {
 impl Locker {
     /// Starts one that has nothing open.
     pub fn start() -> Locker {
-        let mut command = Command::new(weft_locker());
+        Locker::start_by(Command::new(weft_locker()))
+    }
+
+    /// The same, by a command that becomes the program.
+    pub fn start_by(mut command: Command) -> Locker {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         end_with_parent(&mut command);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));

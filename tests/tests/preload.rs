@@ -5,35 +5,11 @@
 //!                   └─► in /weft, by `weft run`   ──► what it printed ─┴─ equal
 //! ```
 
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use weft_tests::{Cluster, expect_success, preload_library, temporary_dir};
-
-/// A cluster; when it goes, so does the file in which programs of this machine kept their locks.
-struct Here(Cluster);
-
-fn start(io_servers: u16) -> Here {
-    Here(Cluster::start(io_servers))
-}
-
-impl Deref for Here {
-    type Target = Cluster;
-
-    fn deref(&self) -> &Cluster {
-        &self.0
-    }
-}
-
-impl Drop for Here {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            let id = self.client().map().cluster_id;
-            let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
-            let _ = std::fs::remove_file(format!("/dev/shm/weft-locks-{id}"));
-        }
-    }
-}
+use std::time::Duration;
+use weft_client::{LockKind, LockTarget, LockWait, OpenOptions};
+use weft_tests::{Cluster, Locker, expect_success, preload_library, signal, temporary_dir, wait_until};
 
 /// `weft run` with the cluster at /weft.
 fn run(cluster: &Cluster, program: &[&str]) -> Command {
@@ -72,7 +48,7 @@ const MAKE_TREE: &str = r#"
 
 #[test]
 fn bash_redirects_and_moves_about() {
-    let cluster = start(2);
+    let cluster = Cluster::start(2);
     same(
         &cluster,
         "shell",
@@ -100,7 +76,7 @@ END
 
 #[test]
 fn the_usual_tools_do_what_they_do_anywhere() {
-    let cluster = start(2);
+    let cluster = Cluster::start(2);
     let script = format!(
         r#"{MAKE_TREE}
         cp -a src copy; diff -r src copy; mv copy moved; ls -A moved | sort; rm -r moved
@@ -129,7 +105,7 @@ fn the_usual_tools_do_what_they_do_anywhere() {
 
 #[test]
 fn archives_and_searches_give_the_same_bytes() {
-    let cluster = start(2);
+    let cluster = Cluster::start(2);
     let script = format!(
         r#"{MAKE_TREE}
         tar cf t.tar src; mkdir x; tar xf t.tar -C x; diff -r --no-dereference src x/src
@@ -148,7 +124,7 @@ fn archives_and_searches_give_the_same_bytes() {
 
 #[test]
 fn git_clones_commits_and_collects() {
-    let cluster = start(2);
+    let cluster = Cluster::start(2);
     let script = r#"
         export GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
         export GIT_AUTHOR_NAME=n GIT_AUTHOR_EMAIL=n@n GIT_COMMITTER_NAME=n GIT_COMMITTER_EMAIL=n@n
@@ -163,7 +139,7 @@ fn git_clones_commits_and_collects() {
 
 #[test]
 fn sqlite_keeps_its_database() {
-    let cluster = start(2);
+    let cluster = Cluster::start(2);
     let script = r#"
         sqlite3 db 'create table t(a,b); insert into t values(1,2),(3,4); create index i on t(a); select sum(b) from t'
         for i in 1 2 3; do (sqlite3 -cmd '.timeout 60000' db "insert into t values($i,$i)") & done; wait
@@ -173,9 +149,160 @@ fn sqlite_keeps_its_database() {
     same(&cluster, "sqlite", script);
 }
 
+/// Patience with what takes a while on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A session without connections is over after 10 seconds.
+const LONGER_THAN_A_SESSION: Duration = Duration::from_secs(12);
+
+/// A program under `weft run` that locks as it is told, with a file open.
+#[track_caller]
+fn locker(cluster: &Cluster, path: &str) -> Locker {
+    let program = weft_tests::weft_locker();
+    let mut locker = Locker::start_by(run(cluster, &[program.to_str().expect("UTF-8")]));
+    locker.must(&format!("open 0 {path}"));
+    locker
+}
+
+#[test]
+fn locks_hold_against_the_mount_and_clients_and_go_with_a_killed_process() {
+    let cluster = Cluster::start(1);
+    let (mount, client) = (cluster.mount(), cluster.client());
+    let (mut here, mut neighbour) = (locker(&cluster, "/weft/f"), locker(&cluster, "/weft/f"));
+    let mut there = Locker::start();
+    there.must(&format!("open 0 {}", mount.join("f").display()));
+    let file = client.open("/f", &OpenOptions::new().read(true).write(true)).unwrap();
+    let try_lock =
+        |target| file.lock(target, LockKind::Exclusive, LockWait::Never).map_err(|error| error.errno());
+    // Of the process.
+    here.must("fcntl 0 w 0 10 try");
+    there.must_fail("fcntl 0 r 9 1 try", libc::EAGAIN);
+    neighbour.must_fail("fcntl 0 w 0 1 try", libc::EAGAIN);
+    assert_eq!(try_lock(LockTarget::range(5..6)), Err(libc::EAGAIN));
+    assert_eq!(neighbour.ask("getlk 0 w 0 5"), "w 0 10 0");
+    there.must("fcntl 0 w 10 10 try");
+    here.must_fail("ofd 0 w 19 1 try", libc::EAGAIN);
+    // Any descriptor of the file that is closed ends them; those of the open file stay.
+    here.must("ofd 0 w 30 5 try");
+    here.must("open 1 /weft/f");
+    here.must("close 1");
+    assert_eq!(try_lock(LockTarget::range(0..10)), Ok(()));
+    there.must_fail("fcntl 0 w 30 1 try", libc::EAGAIN);
+    here.must_fail("fcntl 0 r 9 1 try", libc::EAGAIN);
+    // On the whole file, both ways.
+    there.must("flock 0 x try");
+    here.must_fail("flock 0 s try", libc::EAGAIN);
+    there.must("flock 0 u try");
+    here.must("flock 0 x try");
+    there.must_fail("flock 0 s try", libc::EAGAIN);
+    assert_eq!(try_lock(LockTarget::Whole), Err(libc::EAGAIN));
+    // A wait ends by a signal, or with the lock.
+    neighbour.send("flock 0 x wait");
+    let waits = || {
+        let status = client.server_status(false).swap_remove(0).1.expect("the metadata server answers");
+        status.gauges.iter().any(|gauge| gauge.name == "lock_waits" && gauge.value == 1)
+    };
+    wait_until("it waits", PATIENCE, waits);
+    signal(neighbour.pid(), libc::SIGUSR1);
+    assert_eq!(neighbour.answer(), format!("errno {}", libc::EINTR));
+    neighbour.send("flock 0 x wait");
+    wait_until("it waits again", PATIENCE, waits);
+    here.kill();
+    assert_eq!(neighbour.answer(), "ok");
+    there.must("fcntl 0 w 30 5 wait");
+}
+
+#[test]
+fn locks_of_open_files_are_shared_and_those_of_a_process_stay_over_exec() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client();
+    client.open("/f", &OpenOptions::new().write(true).create(true)).unwrap().close().unwrap();
+    let pause = LONGER_THAN_A_SESSION.as_secs();
+    // `flock 9` locks and ends: the shell goes on with the lock, its children too; who closes as the last gives it back.
+    let script = format!(
+        r#"cd /weft
+        exec 9> f; flock -n 9; (sleep {pause}; flock -n f true || echo kept) & child=$!
+        flock -n f true || echo held; wait $child; flock -n f true || echo kept by the shell
+        (exec 9>&-; flock -n f true || echo still); exec 9>&-; flock -n f true && echo free
+        flock f bash -c 'flock -n f true || echo held over exec'; flock -n f true && echo free
+        (exec 9> f; flock 9; exec env bash -c 'flock -n f true || echo held over two; exec 9>&-; flock -n f true && echo free')"#
+    );
+    let said = expect_success(&script, &output(run(&cluster, &["bash", "-euc", &script])));
+    let lines: Vec<_> = said.lines().collect();
+    let expected = [
+        "held",
+        "kept",
+        "kept by the shell",
+        "still",
+        "free",
+        "held over exec",
+        "free",
+        "held over two",
+        "free",
+    ];
+    assert_eq!(lines, expected);
+    let script = r#"
+import fcntl, os, subprocess, sys
+probe = ["python3", "-c", """if 1:
+    import fcntl
+    f = open('/weft/f', 'r+')
+    try:
+        fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('locked', flush=True)
+    except BlockingIOError:
+        print('refused', flush=True)
+"""]
+f = open('/weft/f', 'r+')
+fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
+child = os.fork()
+if child == 0:
+    try:
+        fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB); print('inherited', flush=True)
+    except BlockingIOError:
+        print('not inherited', flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+subprocess.run(probe)
+os.set_inheritable(f.fileno(), True)
+os.execvp('python3', ['python3', '-c', f"import os, subprocess; probe = {probe!r}; subprocess.run(probe); os.close({f.fileno()}); subprocess.run(probe)"])
+"#;
+    let said = expect_success(script, &output(run(&cluster, &["python3", "-c", script])));
+    assert_eq!(
+        said,
+        "not inherited
+refused
+refused
+locked
+"
+    );
+}
+
+#[test]
+fn sqlite_keeps_a_database_that_programs_here_and_on_a_mount_write() {
+    const ROUNDS: usize = 10;
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount();
+    mount.sh(
+        "sqlite3 db 'create table t (id integer primary key, who text, v text); create index i on t (v)'",
+    );
+    let work = |dir: &str, who: &str| {
+        format!(
+            r#"for round in $(seq {ROUNDS}); do sqlite3 -cmd '.timeout 50000' {dir}/db "begin immediate; insert into t (who, v) values
+             ('{who}', '$round'); update t set v = v || 'x' where who = '{who}'; commit"; done"#
+        )
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| mount.sh(&work(".", "mount")));
+        scope.spawn(|| {
+            let script = work("/weft", "weft run");
+            expect_success(&script, &output(run(&cluster, &["bash", "-euc", &script])))
+        });
+    });
+    let said = mount.sh("sqlite3 db 'pragma integrity_check' 'select count(*), count(distinct who) from t'");
+    assert_eq!(said, format!("ok\n{}|2\n", 2 * ROUNDS));
+}
+
 #[test]
 fn python_and_perl_run_on_it() {
-    let cluster = start(2);
+    let cluster = Cluster::start(2);
     let script = r#"
         python3 - <<'END'
 import glob, mmap, multiprocessing, os, pathlib, shutil, subprocess, tempfile
@@ -217,7 +344,7 @@ END
 
 #[test]
 fn a_project_is_compiled_and_run_in_it() {
-    let cluster = start(2);
+    let cluster = Cluster::start(2);
     let script = r#"
         echo 'int f(int);' > a.h; printf '#include "a.h"\nint f(int x) { return x * 2; }\n' > a.c
         printf '#include <stdio.h>\n#include "a.h"\nint main(void) { FILE *o = fopen("made", "w"); fprintf(o, "%%d\\n", f(21)); return fclose(o); }\n' > m.c
@@ -231,7 +358,7 @@ fn a_project_is_compiled_and_run_in_it() {
 
 #[test]
 fn vim_edits_in_a_terminal() {
-    let cluster = start(1);
+    let cluster = Cluster::start(1);
     let script = r#"
         printf 'one\ntwo\n' > text
         TERM=xterm script -qec "vim -u NONE -i NONE -N text -c 'normal Goadded' -c '1s/one/first/' -c wq" /dev/null < /dev/null > /dev/null
@@ -249,7 +376,7 @@ fn compile(source: &str, program: &Path, arguments: &[&str]) {
 
 #[test]
 fn descriptors_are_what_posix_has() {
-    let cluster = start(2);
+    let cluster = Cluster::start(2);
     let program: PathBuf = cluster.scratch("programs").join("descriptors");
     compile("descriptors.c", &program, &["-lpthread"]);
     let program = program.to_str().expect("UTF-8");
@@ -271,7 +398,7 @@ fn descriptors_are_what_posix_has() {
 
 #[test]
 fn a_static_program_is_refused_and_finds_nothing() {
-    let cluster = start(1);
+    let cluster = Cluster::start(1);
     let program = cluster.scratch("programs").join("static");
     compile("static.c", &program, &["-static"]);
     let program = program.to_str().expect("UTF-8");
@@ -291,7 +418,7 @@ fn a_static_program_is_refused_and_finds_nothing() {
 
 #[test]
 fn a_cluster_that_is_not_there_is_said_once() {
-    let cluster = start(1);
+    let cluster = Cluster::start(1);
     let port = weft_tests::free_ports(1);
     preload_library();
     let mut command = cluster.command(&["run", "--url", &format!("weft://127.0.0.1:{port}/")]);
@@ -305,7 +432,7 @@ fn a_cluster_that_is_not_there_is_said_once() {
 
 #[test]
 fn who_does_not_touch_it_connects_to_nothing() {
-    let cluster = start(1);
+    let cluster = Cluster::start(1);
     preload_library();
     let mut command = cluster.command(&["run", "--url", "weft://127.0.0.1:1/", "--", "bash", "-c"]);
     command.arg("ls -l /proc/self/fd | wc -l; ls / | grep -c weft; grep -c socket: <(ls -l /proc/$$/fd)");

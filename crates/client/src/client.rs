@@ -104,6 +104,24 @@ impl Client {
         Ok(Client { inner: Arc::new(Inner::with_map(url, options, map)?), caller })
     }
 
+    /// As [`Client::connect_with_map`], as one of several processes that hold locks together: the session `id`, any 16 bytes that no
+    /// other has, lives as long as one of them is connected. Of 64 processes that are in it at the same time each is another `member`. Locks of [`LockOwner::Other`](crate::LockOwner) are theirs in common, and what one of them has locked others can
+    /// unlock; after a restart of the metadata server each comes back for what it has locked itself. Files of this client must
+    /// not be dropped while others are to keep their locks: closing a file ends all locks that the session has on it.
+    ///
+    /// # Errors
+    /// If there is no key.
+    pub fn join_session(
+        url: &Url,
+        options: ConnectOptions,
+        map: ClusterMapReply,
+        id: [u8; 16],
+        member: u16,
+    ) -> Result<Client> {
+        let caller = Arc::new(options.find_caller());
+        Ok(Client { inner: Arc::new(Inner::joined(url, options, map, (id, member))?), caller })
+    }
+
     /// A client of a cluster with this map whose connections `dial` makes: for simulations and tests.
     ///
     /// # Errors

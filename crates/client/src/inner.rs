@@ -63,6 +63,22 @@ impl Inner {
         Inner::over_network(url, options, identity, map, None)
     }
 
+    /// As [`Inner::with_map`], in a session that other processes are in.
+    pub(crate) fn joined(
+        url: &Url,
+        options: ConnectOptions,
+        map: ClusterMapReply,
+        (id, member): ([u8; 16], u16),
+    ) -> Result<Inner, Error> {
+        let mut inner = Inner::with_map(url, options, map)?;
+        let session = Box::into_raw(Box::new(Session::joined(&inner.map, id, member)));
+        let unused = std::mem::replace(inner.session.get_mut(), session);
+        // SAFETY: made by `Box::into_raw`; nobody has a reference to it.
+        drop(unsafe { Box::from_raw(unused) });
+        inner.locks.share();
+        Ok(inner)
+    }
+
     fn over_network(
         url: &Url,
         options: ConnectOptions,

@@ -146,6 +146,8 @@ pub(crate) struct LockBook {
     claims: AtomicU64,
     kept_back: AtomicUsize,
     last_owner: AtomicU64,
+    /// Other processes lock as the same owners, so there may be more than is known here.
+    shared: bool,
 }
 
 #[derive(Default)]
@@ -196,8 +198,12 @@ impl LockBook {
         }
     }
 
+    pub(crate) fn share(&mut self) {
+        self.shared = true;
+    }
+
     fn has(&self, ino: u64, owner: u64) -> bool {
-        self.owners().by_file.contains_key(&(ino, owner))
+        self.shared || self.owners().by_file.contains_key(&(ino, owner))
     }
 
     /// Takes all that an owner has of a file out. Says whether there was anything.
@@ -402,7 +408,7 @@ impl OpenFile {
 
     pub(crate) fn unlock_all(&self, owner: LockOwner) -> Result<(), Error> {
         let lock = self.file_lock(owner, LockTarget::Whole, false)?;
-        if !self.inner.locks.remove(lock.ino, lock.owner) {
+        if !self.inner.locks.remove(lock.ino, lock.owner) && !self.inner.locks.shared {
             return Ok(());
         }
         let request = UnlockRequest { lock, what: UnlockWhat::Owner };
@@ -428,6 +434,9 @@ impl OpenFile {
 
     /// What goes with a close: locks of this handle, and those of the process on this file.
     pub(crate) fn unlock_at_close(&self) {
+        if self.inner.locks.shared {
+            return;
+        }
         for owner in [LockOwner::File, LockOwner::Process] {
             // The server takes back what is left with the last close of the file, or with the session.
             let _ = self.unlock_all(owner);

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use weft_transport::LinkKind;
 use weft_wire::limits::LANES_PER_SERVER_MAX;
@@ -23,6 +23,8 @@ use crate::wait::lock;
 
 /// Changing operations of one session that may be under way at once; the metadata server keeps a reply for each.
 const EXACTLY_ONCE_SLOTS: u16 = 512;
+/// Of these, what each process has of a session that it shares.
+const MEMBER_SLOTS: u16 = 8;
 
 /// What a server is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,6 +232,18 @@ impl Session {
         Ok(Session::with_id(map, random()?))
     }
 
+    /// A session that other processes are in, too, or were; this one is number `member`. Its slots are its own, and its numbers of
+    /// requests above those of whoever had them before, for they begin with the time.
+    pub(crate) fn joined(map: &ClusterMapReply, id: [u8; 16], member: u16) -> Session {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut session = Session::with_id(map, id);
+        session.next_request = AtomicU64::new(now.as_nanos() as u64);
+        let first = member % (EXACTLY_ONCE_SLOTS / MEMBER_SLOTS) * MEMBER_SLOTS;
+        let slots = Slots { free: (first..first + MEMBER_SLOTS).collect(), used: EXACTLY_ONCE_SLOTS };
+        session.slots = Arc::new(Mutex::new(slots));
+        session
+    }
+
     /// Where the kernel gives no random bytes: an id that is not the parent's.
     pub(crate) fn without_random(map: &ClusterMapReply, mut parents: [u8; 16]) -> Session {
         for (byte, ours) in parents.iter_mut().zip(std::process::id().to_le_bytes()) {
@@ -332,6 +346,19 @@ mod tests {
         let all: Vec<_> = std::iter::from_fn(|| session.lease_slot()).collect();
         assert_eq!(all.len() + 1, usize::from(EXACTLY_ONCE_SLOTS));
         assert!(session.next_request_id() < session.next_request_id());
+    }
+
+    #[test]
+    fn who_joins_a_session_has_slots_of_its_own_and_numbers_above_those_before() {
+        let before = Session::joined(&map(), [7; 16], 3);
+        let session = Session::joined(&map(), [7; 16], 4);
+        let all =
+            |session: &Session| -> Vec<SlotLease> { std::iter::from_fn(|| session.lease_slot()).collect() };
+        let numbers = |slots: &[SlotLease]| slots.iter().map(SlotLease::number).collect::<Vec<_>>();
+        let (others, ours) = (numbers(&all(&before)), numbers(&all(&session)));
+        assert_eq!((others.len(), ours.len(), session.id), (8, 8, [7; 16]));
+        assert!(ours.iter().all(|slot| !others.contains(slot)));
+        assert!(session.next_request_id() > before.next_request_id());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::hooks::map;
-use crate::{OWN, cwd, mounts, table};
+use crate::{OWN, cwd, lock_sessions, mounts, table};
 
 /// The forking thread's signals, while all locks are held.
 struct Signals(UnsafeCell<MaybeUninit<libc::sigset_t>>);
@@ -35,6 +35,8 @@ unsafe extern "C" fn before() {
     mounts::ADDING.hold();
     cwd::HERE.hold();
     map::MAPPINGS.hold();
+    lock_sessions::PROCESS.hold();
+    lock_sessions::ENDS.hold();
     table::FREE.hold();
     OWN.hold();
     // SAFETY: the locks are held, so no other thread is here.
@@ -46,6 +48,8 @@ fn release() {
     let mine = unsafe { *SIGNALS.0.get() };
     OWN.release();
     table::FREE.release();
+    lock_sessions::ENDS.release();
+    lock_sessions::PROCESS.release();
     map::MAPPINGS.release();
     cwd::HERE.release();
     mounts::ADDING.release();

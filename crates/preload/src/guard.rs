@@ -18,6 +18,10 @@ use weft_client::c::set_errno;
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// The program's own mask of signals, while the thread is inside.
+    static OWN_MASK: Cell<*const libc::sigset_t> = const { Cell::new(std::ptr::null()) };
+    /// Whether the call that a signal ended begins again when its handler has run.
+    static GOES_ON: Cell<bool> = const { Cell::new(false) };
 }
 
 unsafe extern "C" {
@@ -123,10 +127,52 @@ pub(crate) fn enter<T: Returned>(body: impl FnOnce() -> Outcome<T>) -> T {
 pub(crate) fn within<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let before = errno();
     let inside = (!is_inside()).then(Inside::begin);
+    if let Some(inside) = &inside {
+        OWN_MASK.set(inside.signals.as_ptr());
+    }
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)));
     drop(inside);
     set_errno(before);
     result
+}
+
+/// Runs `body`, a wait that [`is_signal_due`] ends, again where a signal's handler says that system calls go on (`SA_RESTART`).
+pub(crate) fn enter_wait(mut body: impl FnMut() -> Outcome<c_int>) -> c_int {
+    loop {
+        GOES_ON.set(false);
+        let result = enter(&mut body);
+        if result != -1 || errno() != libc::EINTR || !GOES_ON.get() {
+            return result;
+        }
+    }
+}
+
+/// Whether a signal waits to be delivered that ends a wait in the kernel.
+pub(crate) fn is_signal_due() -> bool {
+    let own_mask = OWN_MASK.get();
+    let mut pending = MaybeUninit::uninit();
+    // SAFETY: live places; the mask is that of the `Inside` that this thread is in.
+    unsafe {
+        if own_mask.is_null() || libc::sigpending(pending.as_mut_ptr()) != 0 {
+            return false;
+        }
+        for signal in 1..=libc::SIGRTMAX() {
+            if libc::sigismember(pending.as_ptr(), signal) != 1 || libc::sigismember(own_mask, signal) == 1 {
+                continue;
+            }
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &mut action);
+            let harmless = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH].contains(&signal);
+            match action.sa_sigaction {
+                libc::SIG_IGN => continue,
+                libc::SIG_DFL if harmless => continue,
+                libc::SIG_DFL => GOES_ON.set(true),
+                _ => GOES_ON.set(action.sa_flags & libc::SA_RESTART != 0),
+            }
+            return true;
+        }
+    }
+    false
 }
 
 /// A system call that goes to no hook and touches no errno: its result, or an errno.

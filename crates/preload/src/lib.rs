@@ -9,7 +9,7 @@
 //!   table      which descriptors are Weft's                  shared   what their copies share, over fork and exec
 //!   mounts     clusters and this process's connections       guard    signals, errno, panics
 //!   memory     an allocator of its own                       real     what the hooks hide
-//!   privileges what a file loses when it is written
+//!   privileges what a file loses when it is written        lock_sessions  whose locks are
 //! ```
 //!
 //! Whatever a program does with paths and descriptors that are not Weft's reaches libc unchanged, by the same function, after a look at
@@ -23,6 +23,7 @@ mod cwd;
 mod fork;
 mod guard;
 mod hooks;
+mod lock_sessions;
 mod memory;
 mod mounts;
 mod paths;
@@ -51,6 +52,7 @@ extern "C" fn start() {
         fork::watch();
         mounts::read_environment();
         cwd::inherit();
+        lock_sessions::inherit();
         Ok(())
     });
     streams::at_start();
@@ -64,4 +66,5 @@ extern "C" fn end() {
         table::report_all();
         Ok(())
     });
+    lock_sessions::end();
 }

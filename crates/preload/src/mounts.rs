@@ -188,6 +188,11 @@ fn mount_of(url: &Url) -> &'static Mount {
 }
 
 impl Mount {
+    /// What it is a way into.
+    pub(crate) fn address(&self) -> &Url {
+        &self.url
+    }
+
     /// As text, for a descriptor's page.
     pub(crate) fn url(&self) -> String {
         self.url.to_string()

@@ -13,15 +13,15 @@
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::guard::{Errno, Outcome, address, system};
 
 const NAME: &[u8] = b"weft\0";
 const LINK: &[u8] = b"/memfd:weft (deleted)";
-const MAGIC: [u8; 16] = *b"weft descriptor2";
+const MAGIC: [u8; 16] = *b"weft descriptor3";
 const PAGE_BYTES: usize = 16 << 10;
-const TEXT_BYTES: usize = PAGE_BYTES - 64;
+const TEXT_BYTES: usize = PAGE_BYTES - 80 - size_of::<SharedLocks>();
 const _: () = assert!(size_of::<Shared>() == PAGE_BYTES, "texts fill the page");
 
 /// What is open.
@@ -34,6 +34,95 @@ pub(crate) enum Kind {
     Directory = 2,
     /// Anything, only to name it (`O_PATH`).
     Path = 3,
+}
+
+/// Processes with one open file that are known to each other.
+const HOLDERS_MAX: usize = 32;
+
+/// What is locked through an open file is its own, whichever process did it; see [`crate::lock_sessions`].
+#[repr(C)]
+pub(crate) struct SharedLocks {
+    state: AtomicU32,
+    joins: AtomicU32,
+    session: [AtomicU64; 2],
+    /// Processes that have it open; 0 where there is none.
+    holders: [AtomicU32; HOLDERS_MAX],
+}
+
+const NO_SESSION: u32 = 0;
+const BEING_MADE: u32 = 1;
+const MADE: u32 = 2;
+
+impl SharedLocks {
+    /// Whether anything was ever locked.
+    pub(crate) fn any(&self) -> bool {
+        self.state.load(Ordering::Acquire) == MADE
+    }
+
+    /// The session that the locks are of, begun now if there is none.
+    pub(crate) fn session(&self) -> [u8; 16] {
+        let begun =
+            self.state.compare_exchange(NO_SESSION, BEING_MADE, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if begun {
+            let id = random_id();
+            for (half, place) in id.chunks(8).zip(&self.session) {
+                place.store(half.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)), Ordering::Relaxed);
+            }
+            self.state.store(MADE, Ordering::Release);
+        }
+        while !self.any() {
+            std::thread::yield_now();
+        }
+        let [first, second] = &self.session;
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&first.load(Ordering::Relaxed).to_be_bytes());
+        id[8..].copy_from_slice(&second.load(Ordering::Relaxed).to_be_bytes());
+        id
+    }
+
+    /// A number for a process that joins the session.
+    pub(crate) fn next_member(&self) -> u16 {
+        self.joins.fetch_add(1, Ordering::Relaxed) as u16
+    }
+
+    /// A process has the file open.
+    pub(crate) fn hold(&self, pid: u32) {
+        if self.holders.iter().any(|holder| holder.load(Ordering::Acquire) == pid) {
+            return;
+        }
+        for holder in &self.holders {
+            let before = holder.load(Ordering::Acquire);
+            let is_free = before == 0 || !is_alive(before);
+            if is_free && holder.compare_exchange(before, pid, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// A process has it open no longer; whether another has.
+    pub(crate) fn let_go(&self, pid: u32) -> bool {
+        for holder in &self.holders {
+            let _ = holder.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Acquire);
+        }
+        self.holders.iter().map(|holder| holder.load(Ordering::Acquire)).any(|pid| pid != 0 && is_alive(pid))
+    }
+}
+
+fn is_alive(pid: u32) -> bool {
+    !matches!(system(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]), Err(Errno(libc::ESRCH)))
+}
+
+/// 16 bytes that nobody else has.
+pub(crate) fn random_id() -> [u8; 16] {
+    let mut id = [0u8; 16];
+    let place = id.as_mut_ptr() as usize;
+    if system(libc::SYS_getrandom, [place, id.len(), 0, 0, 0, 0]).is_err() {
+        // No two processes of one machine have these.
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        id[..4].copy_from_slice(&std::process::id().to_le_bytes());
+        id[4..].copy_from_slice(&now.as_nanos().to_le_bytes()[..12]);
+    }
+    id
 }
 
 /// The page.
@@ -49,6 +138,9 @@ pub(crate) struct Shared {
     lengths: [u32; 4],
     /// What a write has to take away first: see [`crate::privileges`].
     pub(crate) privileges: AtomicU32,
+    pub(crate) locks: SharedLocks,
+    /// Tells open files apart: the process that opened it with a count, and when.
+    pub(crate) birth: [u64; 2],
     text: [u8; TEXT_BYTES],
 }
 
@@ -120,6 +212,8 @@ fn fill(fd: c_int, kind: Kind, ino: u64, flags: c_int, texts: [&[u8]; 4]) -> Out
     shared.magic = MAGIC;
     shared.flags = AtomicU32::new(flags as u32);
     (shared.kind, shared.ino) = (kind as u32, ino);
+    shared.birth = birth();
+    shared.locks.holders[0] = AtomicU32::new(std::process::id());
     shared.lengths = texts.map(|text| text.len() as u32);
     let mut at = 0;
     for text in texts {
@@ -127,6 +221,13 @@ fn fill(fd: c_int, kind: Kind, ino: u64, flags: c_int, texts: [&[u8]; 4]) -> Out
         at += text.len();
     }
     Ok(page)
+}
+
+fn birth() -> [u64; 2] {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    [u64::from(std::process::id()) << 32 | u64::from(count), now.as_nanos() as u64]
 }
 
 /// Puts an `O_PATH` descriptor of the same memfd in its place.

@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 use weft_client::File;
 
 use crate::guard::{Errno, Outcome, is_inside, within};
+use crate::lock_sessions;
 use crate::memory::SpinLock;
 use crate::mounts::{self, Mount};
 use crate::shared::{self, Kind, Shared};
@@ -27,7 +28,9 @@ const NOT_OURS: usize = 1;
 const INTERNAL: usize = 2;
 /// As `INTERNAL`, and a forked child gives it back by itself: each thread drops what it woke by.
 const WAKER: usize = 3;
-const OPEN_MIN: usize = WAKER + 1;
+/// As `INTERNAL`, and a forked child keeps it: the connection of an open file's locks.
+const LOCK_SOCKET: usize = 4;
+const OPEN_MIN: usize = LOCK_SOCKET + 1;
 
 const CHUNK: usize = 1024;
 /// Descriptors from here on are never ours.
@@ -53,8 +56,10 @@ pub(crate) struct Open {
     dirty: AtomicBool,
     /// Whether this process has set record locks through it.
     pub(crate) locked: AtomicBool,
-    /// Descriptor of the lock file for this open file's own locks, or -1.
-    pub(crate) lock_fd: AtomicI32,
+    /// Socket of the session of this open file's locks, or -1; also one that came by a fork or exec.
+    pub(crate) lock_socket: AtomicI32,
+    /// Whether this process has let go of the open file.
+    pub(crate) left: AtomicBool,
 }
 
 /// A client's file, of one process.
@@ -112,7 +117,7 @@ pub(crate) fn find(fd: c_int) -> Option<Use> {
         None => UNKNOWN,
     };
     match value {
-        NOT_OURS | INTERNAL | WAKER => None,
+        NOT_OURS | INTERNAL | WAKER | LOCK_SOCKET => None,
         UNKNOWN if is_inside() => None,
         UNKNOWN => find_out(fd),
         _ => take(fd),
@@ -164,8 +169,15 @@ fn find_out(fd: c_int) -> Option<Use> {
             shared::unmap(page);
             return Ok(None);
         };
+        if let Some(other) = known_copy(page) {
+            shared::unmap(page);
+            copied(other, fd);
+            return Ok(take(fd));
+        }
         publish(fd, page, mount, None);
-        Ok(take(fd))
+        let found = take(fd);
+        found.iter().for_each(lock_sessions::arrived);
+        Ok(found)
     });
     found.ok().flatten()
 }
@@ -180,7 +192,8 @@ pub(crate) fn publish(fd: c_int, page: NonNull<Shared>, mount: &'static Mount, f
             file: AtomicPtr::default(),
             dirty: AtomicBool::new(false),
             locked: AtomicBool::new(false),
-            lock_fd: AtomicI32::new(-1),
+            lock_socket: AtomicI32::new(-1),
+            left: AtomicBool::new(false),
         }))
     });
     let opened = file.map(|file| Box::into_raw(Box::new(Opened { generation: mounts::generation(), file })));
@@ -189,7 +202,8 @@ pub(crate) fn publish(fd: c_int, page: NonNull<Shared>, mount: &'static Mount, f
     open.file.store(opened.unwrap_or(ptr::null_mut()), Ordering::Release);
     open.dirty.store(false, Ordering::Release);
     open.locked.store(false, Ordering::Release);
-    open.lock_fd.store(-1, Ordering::Release);
+    open.lock_socket.store(-1, Ordering::Release);
+    open.left.store(false, Ordering::Release);
     open.references.store(1, Ordering::Release);
     put(fd, ptr::from_ref(open) as usize);
 }
@@ -244,10 +258,15 @@ pub(crate) fn set_waker(fd: c_int) {
     put(fd, WAKER);
 }
 
+/// The same, of the socket of an open file's locks.
+pub(crate) fn set_lock_socket(fd: c_int) {
+    put(fd, LOCK_SOCKET);
+}
+
 /// Whether `fd` is this library's own.
 pub(crate) fn is_internal(fd: c_int) -> bool {
     usize::try_from(fd).is_ok_and(|fd| fd < END.load(Ordering::Acquire))
-        && slot(fd).is_some_and(|slot| matches!(slot.load(Ordering::Acquire), INTERNAL | WAKER))
+        && slot(fd).is_some_and(|slot| matches!(slot.load(Ordering::Acquire), INTERNAL | WAKER | LOCK_SOCKET))
 }
 
 /// Descriptors of this library's own.
@@ -264,18 +283,17 @@ fn release(open: &'static Open) {
     if open.references.fetch_sub(1, Ordering::AcqRel) != 1 {
         return;
     }
-    let page = NonNull::new(open.page.swap(ptr::null_mut(), Ordering::AcqRel));
-    let opened = open.file.swap(ptr::null_mut(), Ordering::AcqRel);
-    if open.dirty.swap(false, Ordering::AcqRel) {
-        DIRTY.fetch_sub(1, Ordering::AcqRel);
-    }
-    let lock_fd = open.lock_fd.swap(-1, Ordering::AcqRel);
     let _ = within(|| {
-        page.into_iter().for_each(shared::unmap);
-        if is_internal(lock_fd) {
-            shared::close(lock_fd);
-            put(lock_fd, NOT_OURS);
+        // SAFETY: set before the `Open` was published, and mounts live for ever.
+        let mount = unsafe { &*open.mount.load(Ordering::Acquire) };
+        // A reference that is never given back: there is none left, and the `Open` is nobody's when this ends.
+        lock_sessions::leave(&std::mem::ManuallyDrop::new(Use { open, mount }));
+        let page = NonNull::new(open.page.swap(ptr::null_mut(), Ordering::AcqRel));
+        let opened = open.file.swap(ptr::null_mut(), Ordering::AcqRel);
+        if open.dirty.swap(false, Ordering::AcqRel) {
+            DIRTY.fetch_sub(1, Ordering::AcqRel);
         }
+        page.into_iter().for_each(shared::unmap);
         if !opened.is_null() {
             // SAFETY: from `Box::into_raw`; the last reference is gone.
             let opened = unsafe { Box::from_raw(opened) };
@@ -319,6 +337,11 @@ impl Open {
 }
 
 impl Use {
+    /// All that is known of it, for ever.
+    pub(crate) fn whole(&self) -> &'static Open {
+        self.open
+    }
+
     /// One more reference.
     pub(crate) fn again(&self) -> Use {
         self.references.fetch_add(1, Ordering::AcqRel);
@@ -375,11 +398,29 @@ impl Use {
 
 /// Calls `with` for each open file of Weft that this process knows, once for each of its descriptors.
 pub(crate) fn each(mut with: impl FnMut(&Use)) {
+    each_fd(|_, open| with(open));
+}
+
+/// The same with the descriptors.
+pub(crate) fn each_fd(mut with: impl FnMut(c_int, &Use)) {
     for fd in 0..END.load(Ordering::Acquire) as c_int {
         if let Some(open) = take(fd) {
-            with(&open);
+            with(fd, &open);
         }
     }
+}
+
+/// A descriptor of the open file that has this page, by another name: one that this process knows already.
+fn known_copy(page: NonNull<Shared>) -> Option<c_int> {
+    // SAFETY: a live mapping.
+    let birth = unsafe { page.as_ref() }.birth;
+    let mut found = None;
+    each_fd(|fd, open| {
+        if open.shared().birth == birth {
+            found = Some(fd);
+        }
+    });
+    found
 }
 
 /// Reports what this process has written through any descriptor: before attributes are asked for or set, and at its end.
@@ -393,8 +434,9 @@ pub(crate) fn report_all() {
     });
 }
 
-/// In a forked child: closes the connections of its parent, and has nothing to report.
+/// In a forked child: closes the connections of its parent, but for those of locks that are its own too, and has nothing to report.
 pub(crate) fn forked() {
+    lock_sessions::held_by(std::process::id());
     for fd in internal() {
         if slot(fd).is_some_and(|slot| slot.load(Ordering::Acquire) == INTERNAL) {
             shared::close(fd);

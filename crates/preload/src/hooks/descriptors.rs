@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use libc::{mode_t, ssize_t};
 
-use crate::guard::{Errno, Outcome, enter, is_inside, system, within};
+use crate::guard::{Errno, Outcome, enter, enter_wait, is_inside, system, within};
+use crate::lock_sessions;
 use crate::real::hooks;
 use crate::shared::Kind;
 use crate::streams;
@@ -32,7 +33,7 @@ hooks! {
         };
         // What was written is known to everybody when close returns.
         let reported = within(|| {
-            super::locks::end_with(&open);
+            lock_sessions::end_of_process(&open);
             open.report()
         });
         drop(open);
@@ -48,6 +49,9 @@ hooks! {
         // Descriptors that close on exec all do so, this library's own too.
         if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
             return close_range::real(first, last, flags);
+        }
+        for fd in first..=last.min(table::end().max(1) as c_uint - 1) {
+            report_before_it_goes(fd as c_int);
         }
         let mut from = first;
         for fd in table::internal().map(|fd| fd as c_uint).filter(|fd| (first..=last).contains(fd)) {
@@ -93,6 +97,9 @@ hooks! {
 
     fn fcntl = fcntl64 = __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
         match find(fd) {
+            Some(open) if matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW) => {
+                enter_wait(|| control(&open, command, argument))
+            }
             None => fcntl::real(fd, command, argument),
             Some(open) => match command {
                 libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, fcntl::real(fd, command, argument)),
@@ -140,19 +147,23 @@ hooks! {
     fn flock(fd: c_int, operation: c_int) -> c_int {
         match find(fd) {
             None => flock::real(fd, operation),
-            Some(open) => enter(|| super::locks::flock(&open, operation)),
+            Some(open) => enter_wait(|| super::locks::flock(&open, operation)),
         }
     }
 
     fn lockf = lockf64(fd: c_int, command: c_int, bytes: libc::off_t) -> c_int {
         match find(fd) {
             None => lockf::real(fd, command, bytes),
-            Some(open) => enter(|| super::locks::lockf(&open, command, bytes)),
+            Some(open) => enter_wait(|| super::locks::lockf(&open, command, bytes)),
         }
     }
 
     fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-        made_inside(socket::real(domain, kind, protocol))
+        let fd = made_inside(socket::real(domain, kind, protocol));
+        if fd >= 0 && is_inside() {
+            lock_sessions::note_socket(fd);
+        }
+        fd
     }
 
     fn eventfd(count: c_uint, flags: c_int) -> c_int {
@@ -222,7 +233,10 @@ fn copied(from: c_int, to: c_int) -> c_int {
 fn report_before_it_goes(fd: c_int) {
     if let Some(open) = find(fd) {
         // The call has no way to tell of it.
-        let _ = within(|| open.report());
+        let _ = within(|| {
+            lock_sessions::end_of_process(&open);
+            open.report()
+        });
     }
 }
 

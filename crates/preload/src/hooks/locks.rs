@@ -1,92 +1,55 @@
-//! Locks on files, among the processes of this host.
-//!
-//! ```text
-//!   /dev/shm/weft-locks-CLUSTER     one file of no bytes; inode 7's bytes 100–199 are its bytes 7<<32 + 100 …
-//! ```
-//!
-//! The kernel keeps the locks, with everything that belongs to them: who waits is woken, who dies loses them, a deadlock is an error.
-//! Record locks belong to the process, as they should; those of `flock` and of open file descriptions to the open file in
-//! this process. Bytes from 4 GiB on count as one.
+//! Locks on files, as fcntl(2), lockf(3) and flock(2) have them: held by the metadata server against everybody.
 
-use std::ffi::{CString, c_int};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 
 use libc::off_t;
+use weft_client::{File, LockKind, LockTarget, LockWait};
 
-use crate::guard::{Errno, Outcome, address, system};
-use crate::hooks::descriptors::move_away;
-use crate::mounts;
+use crate::guard::{Errno, Outcome, is_signal_due};
+use crate::lock_sessions::{by_open_file, by_process, owner};
 use crate::shared::Kind;
 use crate::table::Use;
 
-/// Bytes of the lock file that belong to one inode.
-const SLOT_BYTES: off_t = 1 << 32;
-
-/// This process's descriptor of the lock file, and the generation it is of: locks of records are lost when any descriptor of their file
-/// is closed, so there is only this one.
-static PROCESS: AtomicI64 = AtomicI64::new(-1);
-
-fn open_file(open: &Use) -> Outcome<c_int> {
-    let id: String =
-        open.mount.made()?.client.map().cluster_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    for directory in ["/dev/shm", "/tmp"] {
-        let Ok(name) = CString::new(format!("{directory}/weft-locks-{id}")) else { continue };
-        let (at, place) = (libc::AT_FDCWD as usize, address(name.as_ptr()));
-        let flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOFOLLOW;
-        let opened = system(libc::SYS_openat, [at, place, flags as usize, 0, 0, 0]).or_else(|_| {
-            let made = system(libc::SYS_openat, [at, place, (flags | libc::O_CREAT) as usize, 0o666, 0, 0])?;
-            // Other users lock files of this cluster, too; the umask may have taken that away.
-            let _ = system(libc::SYS_fchmod, [made, 0o666, 0, 0, 0, 0]);
-            Ok::<usize, Errno>(made)
-        });
-        if let Ok(fd) = opened {
-            return Ok(move_away(fd as c_int));
-        }
-    }
-    Err(Errno(libc::ENOLCK))
+/// What is asked of a lock.
+enum Wish {
+    Lock(LockKind, bool),
+    Unlock,
 }
 
-fn of_process(open: &Use) -> Outcome<c_int> {
-    let known = PROCESS.load(Ordering::Acquire);
-    if known >= 0 && (known >> 32) as u32 == mounts::generation() {
-        return Ok(known as c_int);
-    }
-    let fd = open_file(open)?;
-    let fresh = i64::from(mounts::generation()) << 32 | i64::from(fd);
-    match PROCESS.compare_exchange(known, fresh, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Ok(fd),
-        Err(other) => {
-            crate::shared::close(fd);
-            crate::table::forget(fd);
-            Ok(other as c_int)
-        }
-    }
+/// The bytes that a `struct flock` means.
+fn target_of(open: &Use, lock: &libc::flock) -> Outcome<LockTarget> {
+    let base = match c_int::from(lock.l_whence) {
+        libc::SEEK_SET => 0,
+        libc::SEEK_CUR => open.shared().position.load(Ordering::Acquire) as off_t,
+        libc::SEEK_END => open.file()?.stat()?.size as off_t,
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    range(base, lock.l_start, lock.l_len)
 }
 
-fn of_open_file(open: &Use) -> Outcome<c_int> {
-    let known = open.lock_fd.load(Ordering::Acquire);
-    if known >= 0 && crate::table::is_internal(known) {
-        return Ok(known);
+fn range(base: off_t, start: off_t, length: off_t) -> Outcome<LockTarget> {
+    let too_large = Errno(libc::EOVERFLOW);
+    let start = base.checked_add(start).ok_or(too_large)?;
+    let (first, last) = match length {
+        0 => (start, off_t::MAX),
+        1.. => (start, start.checked_add(length - 1).ok_or(too_large)?),
+        _ => (start.checked_add(length).ok_or(Errno(libc::EINVAL))?, start - 1),
+    };
+    if first < 0 || last < first {
+        return Err(Errno(libc::EINVAL));
     }
-    let fd = open_file(open)?;
-    match open.lock_fd.compare_exchange(known, fd, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => Ok(fd),
-        Err(other) => {
-            crate::shared::close(fd);
-            crate::table::forget(fd);
-            Ok(other)
-        }
-    }
+    Ok(LockTarget::Range { first: first as u64, last: last as u64 })
 }
 
-fn slot(open: &Use) -> off_t {
-    ((open.shared().ino & 0x3fff_ffff) as off_t) << 32
-}
-
-/// Runs a command on the lock file.
-fn run(fd: c_int, command: c_int, lock: &mut libc::flock) -> Outcome<c_int> {
-    let arguments = [fd as usize, command as usize, std::ptr::from_mut(lock) as usize, 0, 0, 0];
-    system(libc::SYS_fcntl, arguments).map(|_| 0)
+fn obey(file: &File, target: LockTarget, wish: Wish) -> Outcome<()> {
+    let until = || is_signal_due();
+    match wish {
+        Wish::Unlock => file.unlock_as(owner(), target)?,
+        Wish::Lock(kind, false) => file.lock_as(owner(), target, kind, LockWait::Never)?,
+        Wish::Lock(kind, true) => file.lock_as(owner(), target, kind, LockWait::Until(&until))?,
+    }
+    Ok(())
 }
 
 /// `fcntl` with a lock.
@@ -94,48 +57,43 @@ pub(crate) fn record(open: &Use, command: c_int, lock: &mut libc::flock) -> Outc
     if open.kind() != Kind::File {
         return Err(Errno(libc::EBADF));
     }
-    let access = open.flags() & libc::O_ACCMODE;
-    let sets = !matches!(command, libc::F_GETLK | libc::F_OFD_GETLK);
-    let refused = match c_int::from(lock.l_type) {
-        libc::F_RDLCK => access == libc::O_WRONLY,
-        libc::F_WRLCK => access == libc::O_RDONLY,
-        _ => false,
-    };
-    if sets && refused {
-        return Err(Errno(libc::EBADF));
-    }
-    let base = match c_int::from(lock.l_whence) {
-        libc::SEEK_SET => 0,
-        libc::SEEK_CUR => open.shared().position.load(Ordering::Acquire) as off_t,
-        libc::SEEK_END => open.file()?.stat()?.size as off_t,
-        _ => return Err(Errno(libc::EINVAL)),
-    };
-    let start = base.checked_add(lock.l_start).ok_or(Errno(libc::EOVERFLOW))?;
-    let (start, bytes) = if lock.l_len < 0 { (start + lock.l_len, -lock.l_len) } else { (start, lock.l_len) };
-    if start < 0 {
-        return Err(Errno(libc::EINVAL));
-    }
-    let first = start.min(SLOT_BYTES - 1);
-    let end = if bytes == 0 { SLOT_BYTES } else { start.saturating_add(bytes).clamp(first + 1, SLOT_BYTES) };
-    let slot = slot(open);
-    let mut ours = *lock;
-    (ours.l_whence, ours.l_start, ours.l_len) = (libc::SEEK_SET as _, slot + first, end - first);
     let is_of_process = matches!(command, libc::F_SETLK | libc::F_SETLKW | libc::F_GETLK);
     if !is_of_process && lock.l_pid != 0 {
         return Err(Errno(libc::EINVAL));
     }
-    let fd = if is_of_process { of_process(open)? } else { of_open_file(open)? };
-    run(fd, command, &mut ours)?;
-    if sets {
-        open.locked.store(true, Ordering::Release);
-    } else {
-        lock.l_type = ours.l_type;
-        if c_int::from(ours.l_type) != libc::F_UNLCK {
-            (lock.l_whence, lock.l_start, lock.l_pid) =
-                (libc::SEEK_SET as _, (ours.l_start - slot).max(0), ours.l_pid);
-            let end = ours.l_start + ours.l_len - slot;
-            lock.l_len = if ours.l_len == 0 || end >= SLOT_BYTES { 0 } else { end - lock.l_start };
-        }
+    let target = target_of(open, lock)?;
+    let kind = match c_int::from(lock.l_type) {
+        libc::F_RDLCK => Some(LockKind::Shared),
+        libc::F_WRLCK => Some(LockKind::Exclusive),
+        libc::F_UNLCK => None,
+        _ => return Err(Errno(libc::EINVAL)),
+    };
+    if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
+        let kind = kind.ok_or(Errno(libc::EINVAL))?;
+        let test = |file: &File| Ok(file.lock_test_as(owner(), target, kind)?);
+        let holder = if is_of_process { by_process(open, test)? } else { by_open_file(open, test)? };
+        let Some(holder) = holder else {
+            lock.l_type = libc::F_UNLCK as _;
+            return Ok(0);
+        };
+        let kind = if holder.exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+        let bytes = if holder.last >= off_t::MAX as u64 { 0 } else { holder.last - holder.first + 1 };
+        (lock.l_type, lock.l_whence) = (kind as _, libc::SEEK_SET as _);
+        (lock.l_start, lock.l_len) = (holder.first as off_t, bytes as off_t);
+        lock.l_pid = holder.pid as libc::pid_t;
+        return Ok(0);
+    }
+    match kind {
+        Some(LockKind::Shared) => open.check_readable()?,
+        Some(LockKind::Exclusive) => open.check_writable()?,
+        None => {}
+    }
+    let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
+    let wish = kind.map_or(Wish::Unlock, |kind| Wish::Lock(kind, waits));
+    open.locked.store(true, Ordering::Release);
+    match is_of_process {
+        true => by_process(open, |file| obey(file, target, wish))?,
+        false => by_open_file(open, |file| obey(file, target, wish))?,
     }
     Ok(0)
 }
@@ -160,31 +118,32 @@ pub(crate) fn lockf(open: &Use, command: c_int, bytes: off_t) -> Outcome<c_int> 
     }
 }
 
-/// `flock`. It conflicts with other `flock`s only, so it has a place of its own: the slot of the inode in the upper half.
+/// `flock`: the whole file, whatever ranges are locked.
 pub(crate) fn flock(open: &Use, operation: c_int) -> Outcome<c_int> {
-    // SAFETY: as above.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    let kind = match operation & !libc::LOCK_NB {
-        libc::LOCK_SH => libc::F_RDLCK,
-        libc::LOCK_EX => libc::F_WRLCK,
-        libc::LOCK_UN => libc::F_UNLCK,
+    let waits = operation & libc::LOCK_NB == 0;
+    let wish = match operation & !libc::LOCK_NB {
+        libc::LOCK_SH => Wish::Lock(LockKind::Shared, waits),
+        libc::LOCK_EX => Wish::Lock(LockKind::Exclusive, waits),
+        libc::LOCK_UN => Wish::Unlock,
         _ => return Err(Errno(libc::EINVAL)),
     };
-    lock.l_type = kind as _;
-    (lock.l_whence, lock.l_start, lock.l_len) = (libc::SEEK_SET as _, 1 << 62 | slot(open), 1);
-    let wait = operation & libc::LOCK_NB == 0;
-    run(of_open_file(open)?, if wait { libc::F_OFD_SETLKW } else { libc::F_OFD_SETLK }, &mut lock)
+    by_open_file(open, |file| obey(file, LockTarget::Whole, wish))?;
+    Ok(0)
 }
 
-/// A descriptor of the file is closed: the process's record locks on it end.
-pub(crate) fn end_with(open: &Use) {
-    let known = PROCESS.load(Ordering::Acquire);
-    if !open.locked.load(Ordering::Acquire) || known < 0 || (known >> 32) as u32 != mounts::generation() {
-        return;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_counted_from_anywhere_and_backwards() {
+        let bytes = |first, last| Ok(LockTarget::Range { first, last });
+        assert_eq!(range(0, 10, 5), bytes(10, 14));
+        assert_eq!(range(100, -10, 0), bytes(90, i64::MAX as u64));
+        assert_eq!(range(0, 10, -4), bytes(6, 9));
+        assert_eq!(range(0, 0, 0), bytes(0, i64::MAX as u64));
+        assert_eq!(range(0, -1, 5), Err(Errno(libc::EINVAL)));
+        assert_eq!(range(0, 3, -4), Err(Errno(libc::EINVAL)));
+        assert_eq!(range(i64::MAX, 1, 5), Err(Errno(libc::EOVERFLOW)));
     }
-    // SAFETY: as above.
-    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
-    lock.l_type = libc::F_UNLCK as _;
-    (lock.l_whence, lock.l_start, lock.l_len) = (libc::SEEK_SET as _, slot(open), SLOT_BYTES);
-    let _ = run(known as c_int, libc::F_SETLK, &mut lock);
 }

@@ -14,6 +14,7 @@ use libc::{mode_t, pid_t};
 use weft_client::OpenOptions;
 
 use crate::guard::{Errno, Outcome, address, enter, system, within};
+use crate::lock_sessions::{self, Passed};
 use crate::paths::{Place, Target, on_path, place_of};
 use crate::real::hooks;
 use crate::{cwd, mounts, table};
@@ -34,14 +35,48 @@ unsafe extern "C" {
 }
 
 hooks! {
+    fn fork = __fork() -> pid_t {
+        let child = fork::real();
+        if child > 0 && !crate::guard::is_inside() {
+            // Before this process may end, and take for the last one's what the child has, too.
+            let _ = within(|| {
+                lock_sessions::held_by(child as u32);
+                Ok(())
+            });
+        }
+        child
+    }
+
     fn vfork() -> pid_t {
         // A child that shares this process's memory would change its table of descriptors; POSIX lets it have its own.
-        libc::fork()
+        fork()
+    }
+
+    fn wait(status: *mut c_int) -> pid_t {
+        after_wait(wait::real(status))
+    }
+
+    fn waitpid = __waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t {
+        after_wait(waitpid::real(pid, status, options))
+    }
+
+    fn wait3(status: *mut c_int, options: c_int, usage: *mut libc::rusage) -> pid_t {
+        after_wait(wait3::real(status, options, usage))
+    }
+
+    fn wait4(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut libc::rusage) -> pid_t {
+        after_wait(wait4::real(pid, status, options, usage))
+    }
+
+    fn waitid(kind: libc::idtype_t, id: libc::id_t, place: *mut libc::siginfo_t, options: c_int) -> c_int {
+        let result = waitid::real(kind, id, place, options);
+        // 0 also where no child has ended.
+        after_wait(result + 1) - 1
     }
 
     fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
         before_exec();
-        run(path, arguments, environment, 0, &|path, arguments, environment| execve::real(path, arguments, environment))
+        run(path, arguments, environment, (0, false), &|path, arguments, environment| execve::real(path, arguments, environment))
     }
 
     fn execv(path: *const c_char, arguments: Strings) -> c_int {
@@ -51,7 +86,7 @@ hooks! {
     fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
         before_exec();
         if !searches_weft(file) {
-            let environment = with_cwd(environment);
+            let environment = for_program(environment, false);
             return execvpe::real(file, arguments, environment.as_ptr());
         }
         let found = enter(|| search(file).map(CString::into_raw));
@@ -65,7 +100,7 @@ hooks! {
     fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
         let Some(open) = table::find(fd) else {
             before_exec();
-            let environment = with_cwd(environment);
+            let environment = for_program(environment, false);
             return fexecve::real(fd, arguments, environment.as_ptr());
         };
         let shown = within(|| {
@@ -87,7 +122,7 @@ hooks! {
     ) -> c_int {
         before_exec();
         let mut result = 0;
-        let spawned = run(path, arguments, environment, 0, &|path, arguments, environment| {
+        let spawned = run(path, arguments, environment, (0, true), &|path, arguments, environment| {
             posix_spawn::real(pid, path, actions, attributes, arguments, environment)
         });
         if spawned == -1 {
@@ -108,7 +143,7 @@ hooks! {
     ) -> c_int {
         before_exec();
         if !searches_weft(file) {
-            let environment = with_cwd(environment);
+            let environment = for_program(environment, true);
             return posix_spawnp::real(pid, file, actions, attributes, arguments, environment.as_ptr());
         }
         match within(|| search(file)) {
@@ -139,11 +174,13 @@ hooks! {
 
     fn _exit(status: c_int) -> () {
         before_exec();
+        lock_sessions::end();
         _exit::real(status)
     }
 
     fn _Exit(status: c_int) -> () {
         before_exec();
+        lock_sessions::end();
         _Exit::real(status)
     }
 }
@@ -171,6 +208,16 @@ fn umask_of_kernel() -> Option<mode_t> {
     mode_t::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 8).ok()
 }
 
+/// After a wait for children that returned `pid`.
+fn after_wait(pid: pid_t) -> pid_t {
+    if pid > 0 {
+        let before = crate::guard::errno();
+        lock_sessions::after_a_child();
+        weft_client::c::set_errno(before);
+    }
+    pid
+}
+
 /// What this process has written is known to everybody before it becomes another program, or ends.
 fn before_exec() {
     let _ = within(|| {
@@ -179,10 +226,11 @@ fn before_exec() {
     });
 }
 
-/// An environment with the current directory in it, where that is in Weft.
+/// An environment with what a program is to know of this one: the current directory, where that is in Weft, and locks.
 struct Environment {
     given: Strings,
-    changed: Option<(CString, Vec<*const c_char>)>,
+    changed: Option<(Vec<CString>, Vec<*const c_char>)>,
+    _locks: Option<Passed>,
 }
 
 impl Environment {
@@ -206,24 +254,33 @@ unsafe fn list_of(strings: Strings) -> Vec<*const c_char> {
     all
 }
 
+/// `by_child`: the program is executed by a child that is spawned.
+///
 /// # Safety
 /// NULL, or a list of strings that ends with NULL.
-unsafe fn with_cwd(given: Strings) -> Environment {
-    if !cwd::is_inside() {
-        return Environment { given, changed: None };
+unsafe fn for_program(given: Strings, by_child: bool) -> Environment {
+    let locks = within(|| Ok(lock_sessions::pass_on(by_child))).ok().flatten();
+    if !cwd::is_inside() && locks.is_none() {
+        return Environment { given, changed: None, _locks: None };
     }
     let changed = within(|| {
-        let text = [cwd::VARIABLE.to_bytes(), b"=", &cwd::to_pass_on().unwrap_or_default()].concat();
-        let text = CString::new(text).map_err(|_| Errno(libc::EINVAL))?;
+        let mut texts: Vec<CString> = locks.iter().map(|locks| locks.text.clone()).collect();
+        if let Some(here) = cwd::to_pass_on() {
+            let text = [cwd::VARIABLE.to_bytes(), b"=", &here].concat();
+            texts.push(CString::new(text).map_err(|_| Errno(libc::EINVAL))?);
+        }
         // SAFETY: as the caller promises.
         let mut all = unsafe { list_of(given) };
-        // SAFETY: strings.
-        all.retain(|entry| !unsafe { CStr::from_ptr(*entry) }.to_bytes().starts_with(b"WEFT_CWD="));
-        all.push(text.as_ptr());
+        all.retain(|entry| {
+            // SAFETY: strings.
+            let entry = unsafe { CStr::from_ptr(*entry) }.to_bytes();
+            !entry.starts_with(b"WEFT_CWD=") && !entry.starts_with(b"WEFT_LOCKS=")
+        });
+        all.extend(texts.iter().map(|text| text.as_ptr()));
         all.push(std::ptr::null());
-        Ok((text, all))
+        Ok((texts, all))
     });
-    Environment { given, changed: changed.ok() }
+    Environment { given, changed: changed.ok(), _locks: locks }
 }
 
 /// Executes what a path leads to with `go`.
@@ -234,12 +291,12 @@ unsafe fn run(
     path: *const c_char,
     arguments: Strings,
     environment: Strings,
-    depth: u32,
+    (depth, by_child): (u32, bool),
     go: &dyn Fn(*const c_char, Strings, Strings) -> c_int,
 ) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let environment = with_cwd(environment);
+        let environment = for_program(environment, by_child);
         let local = |_, path| go(path, arguments, environment.as_ptr());
         let prepared = std::cell::RefCell::new(None);
         let result = on_path(libc::AT_FDCWD, path, true, local, |target| {
@@ -250,7 +307,7 @@ unsafe fn run(
         program.arguments.push(std::ptr::null());
         let arguments = program.arguments.as_ptr();
         let result = match depth < SCRIPTS_MAX && program.is_script {
-            true => run(program.path.as_ptr(), arguments, environment.given, depth + 1, go),
+            true => run(program.path.as_ptr(), arguments, environment.given, (depth + 1, by_child), go),
             false => go(program.path.as_ptr(), arguments, environment.as_ptr()),
         };
         let before = crate::guard::errno();
