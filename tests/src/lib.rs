@@ -19,7 +19,7 @@ mod served;
 
 pub use load::{Load, weft_load};
 pub use locker::{Locker, weft_locker};
-pub use served::{Served, ServedOptions, end_with_parent, free_ports, resident_bytes, signal};
+pub use served::{Served, ServedOptions, end_with_parent, free_ports, host, resident_bytes, signal};
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -49,6 +49,15 @@ pub fn weft_bin() -> &'static Path {
         assert!(build.status().expect("cargo can be run").success(), "the weft program cannot be built");
         target.join("weft")
     })
+}
+
+/// What clients of tests use where nothing is asked for, as `weft status` names it: `shm` on this host, or as `$WEFT_TRANSPORT` says.
+pub fn usual_transport() -> &'static str {
+    match std::env::var("WEFT_TRANSPORT").as_deref() {
+        Ok("rdma") => "verbs",
+        Ok("tcp") => "tcp",
+        _ => "shm",
+    }
 }
 
 /// The library behind `weft run`: next to `$WEFT_BIN`, else built from this workspace.

@@ -318,8 +318,8 @@ impl Drop for Served {
     }
 }
 
-/// Where servers are that nothing else is said of.
-fn host() -> String {
+/// Where servers are that nothing else is said of: `$WEFT_TEST_HOST`, else 127.0.0.1.
+pub fn host() -> String {
     std::env::var("WEFT_TEST_HOST").unwrap_or_else(|_| "127.0.0.1".to_string())
 }
 

@@ -5,9 +5,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
-use weft_tests::{Cluster, expect_success, processes_naming, sh_in, wait_until, weft_bin};
+use weft_tests::{
+    Cluster, expect_success, host, processes_naming, sh_in, usual_transport, wait_until, weft_bin,
+};
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("UTF-8")
@@ -350,7 +352,7 @@ fn status_and_space_are_told() {
     assert_eq!(names, ["meta0", "io0", "io1"]);
     for server in servers {
         assert_eq!(server["answers"], true);
-        assert!(server["transport"].as_str().unwrap().starts_with("shm"), "{server}");
+        assert!(server["transport"].as_str().unwrap().starts_with(usual_transport()), "{server}");
         assert!(server["space_bytes"].as_u64().unwrap() > 0);
         assert!(server["memory_bytes"].as_u64().unwrap() > 0);
     }
@@ -387,7 +389,7 @@ fn a_cluster_file_is_served_by_hand() {
     };
     let (cluster_dir, ports) = (dir.path().join("c"), free_ports());
     let place =
-        |index: usize| format!("127.0.0.1:{}:{}", ports[index], text(&dir.path().join(format!("s{index}"))));
+        |index: usize| format!("{}:{}:{}", host(), ports[index], text(&dir.path().join(format!("s{index}"))));
     let init = [
         "init",
         "--dir",

@@ -668,3 +668,32 @@ fn a_mount_that_cannot_be_says_why() {
     mount.sh("echo > file");
     assert!(fails(&format!("{}file", cluster.url()), &scratch).contains("not a directory"));
 }
+
+/// Where other tests here run over RDMA, nothing else can be used; this says so by what servers have counted.
+#[test]
+#[ignore = "needs an RDMA adapter; tests/rdma.rs runs it in a guest that has one, with WEFT_TRANSPORT=rdma"]
+fn what_a_mount_moves_goes_over_rdma() {
+    let cluster = Cluster::start(2);
+    // Of requests that brought or took data, however it was moved.
+    let moved = |server: &serde_json::Value| -> u64 {
+        let counts = &server["rdma"]["adapters"][0]["counts"];
+        let mechanisms = ["inline_requests", "fast_requests", "remote_requests", "lent_requests"];
+        mechanisms.iter().map(|name| counts[name].as_u64().unwrap_or(0)).sum()
+    };
+    let mount = cluster.mount();
+    mount.sh("head -c 3000000 /dev/urandom > file; cp file copy; sync; cmp file copy");
+    let said = cluster.weft(&["status", "--json", cluster.url()]);
+    let after: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let io_servers = after["servers"].as_array().expect("a list").iter().filter(|one| one["role"] == "io");
+    let mut servers = 0;
+    for server in io_servers {
+        assert!(moved(server) > 0, "{server}");
+        let clients = server["client_list"].as_array().expect("a list");
+        assert!(!clients.is_empty(), "{server}");
+        for client in clients {
+            assert!(client["transport"].as_str().expect("a text").starts_with("verbs"), "{server}");
+        }
+        servers += 1;
+    }
+    assert_eq!(servers, 2);
+}

@@ -50,6 +50,9 @@ fn alone() -> Vec<Job> {
         whole("memory"),
         model("model").env("PROPTEST_CASES", "10"),
         model("model-all").slow(),
+        black_box("mount", &[]).slow(),
+        black_box("tools", &["without_rdma_libraries", "nothing_needs_root", "measurements"]).slow(),
+        black_box("cli", &["measurements"]).slow(),
         Job::new("verbs-flood", VERBS, &only(flood)).env("WEFT_TEST_RDMA_FLOOD", SERVER).may_starve(),
         Job::new("verbs-removal", VERBS, &only(removal))
             .env("WEFT_TEST_RDMA", SERVER)
@@ -66,6 +69,18 @@ fn whole(file: &'static str) -> Job {
         .env("WEFT_TEST_HOST", SERVER)
         .uses_weft()
         .seconds(300)
+}
+
+/// All tests of one file here, whatever transport they are for usually, but what is about other transports, other users, or clusters on
+/// the loopback.
+fn black_box(file: &'static str, not_here: &[&str]) -> Job {
+    let skips = not_here.iter().flat_map(|name| ["--skip", name]);
+    let arguments: Vec<_> = ["--include-ignored", "--test-threads", "1"].into_iter().chain(skips).collect();
+    Job::new(file, Program::Tests("weft-tests", Some(file)), &arguments)
+        .env("WEFT_TEST_HOST", SERVER)
+        .env("WEFT_TRANSPORT", "rdma")
+        .uses_weft()
+        .seconds(1800)
 }
 
 /// Random requests of many shapes, each byte compared with a model of it.
@@ -99,7 +114,21 @@ fn pairs() -> Vec<(Job, Job)> {
         let job = Job::new(name, CONFORMANCE, &only(test)).env("WEFT_TEST_RDMA", SERVER);
         job.env("WEFT_TEST_SHARE", "/share").seconds(240)
     };
+    // Every test of the transport's suite but the one that says how soon the end of a server is noticed: what tells of it may be lost.
+    let suite = |name, arguments: &[&str]| {
+        let job = Job::new(name, CONFORMANCE, &[&["--ignored", "--test-threads", "1"], arguments].concat());
+        job.env("WEFT_TEST_RDMA", SERVER)
+            .env("WEFT_TEST_SHARE", "/share")
+            .seconds(1800)
+            .slow()
+            // A job leaves this when it has ended.
+            .env("WEFT_TEST_UNTIL", "suite-asks.done")
+    };
     vec![
+        (
+            suite("suite-serves", &["another_host::is_served_the_suite"]),
+            suite("suite-asks", &["another_host_", "--skip", "vanishes_is_noticed"]),
+        ),
         (
             lend("lend-serves", "another_host::is_served_and_lent_memory"),
             lend("lend-asks", "another_host::lends_memory"),

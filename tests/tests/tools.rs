@@ -9,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use weft_tests::{
     Cluster, Served, ServedOptions, expect_success, free_ports, processes_naming, sh_in, signal,
-    temporary_dir, wait_until, weft_bin,
+    temporary_dir, usual_transport, wait_until, weft_bin,
 };
 
 const MAKE_TREE: &str = r#"
@@ -111,7 +111,10 @@ fn every_file_tool_does_what_it_says() {
     let tree = cluster.weft(&["tree", &root("tree/deep")]);
     assert!(tree.contains("└── link -> ../file-1") && tree.contains("still"), "{tree}");
     let stat = cluster.weft(&["stat", &root("tree/file-300000")]);
-    assert!(stat.contains("300000 bytes") && stat.contains("io0") && stat.contains("shm"), "{stat}");
+    assert!(
+        stat.contains("300000 bytes") && stat.contains("io0") && stat.contains(usual_transport()),
+        "{stat}"
+    );
     let stat = cluster.weft(&["stat", &format!("{}?transport=tcp", root("tree/file-300000"))]);
     assert!(stat.contains("tcp") && !stat.contains("shm"), "{stat}");
     let local = sh_in(
@@ -129,7 +132,7 @@ fn every_file_tool_does_what_it_says() {
     let df = cluster.weft(&["df", cluster.url()]);
     assert!(df.contains("io0") && df.contains("io1"), "{df}");
     let status = cluster.weft(&["status", cluster.url()]);
-    assert!(["meta0", "io0", "io1", "shm"].iter().all(|word| status.contains(word)), "{status}");
+    assert!(["meta0", "io0", "io1", usual_transport()].iter().all(|word| status.contains(word)), "{status}");
 
     let (code, _, said) = outcome(&cluster, &["rm", &root("tree")]);
     assert!(code == 1 && said.contains("-r"), "{said}");

@@ -97,7 +97,7 @@ fn the_last_unit_is_handed_over<F: Fixture>() {
 fn big_transfers<F: Fixture>() {
     let server = F::start();
     let mut link = server.connect();
-    let bytes = (64 << 20).min(link.bulk_bytes_max()) as usize;
+    let bytes = F::BIG_BYTES.min(link.bulk_bytes_max()) as usize;
     let mut memory = TestMemory::new(&[(0, bytes, 1)]);
     round_trip(&mut link, &mut memory, 1 << 20, 9);
 }
@@ -348,6 +348,7 @@ fn nothing_is_taken_before_the_proof<F: Fixture>() {
 /// Two hosts, which tell each other things by files in `$WEFT_TEST_SHARE`.
 mod another_host {
     use super::*;
+    use std::net::SocketAddr;
     use std::path::PathBuf;
     use weft_transport::registration::RegistrationOptions;
     use weft_verbs::RdmaCore;
@@ -358,14 +359,17 @@ mod another_host {
         PathBuf::from(share).join(name)
     }
 
-    fn hear(name: &str) -> String {
+    /// Longest time that one host waits for the other, which may have to boot.
+    const BOOT_PATIENCE: Duration = Duration::from_secs(240);
+    /// Longest time of the whole suite.
+    const SUITE_PATIENCE: Duration = Duration::from_secs(1800);
+
+    fn hear(name: &str, patience: Duration) -> String {
         let begin = Instant::now();
         loop {
             match std::fs::read_to_string(place(name)) {
                 Ok(text) if text.ends_with('\n') => return text.trim().to_string(),
-                _ => {
-                    assert!(begin.elapsed() < Duration::from_secs(240), "the other host does not say {name}")
-                }
+                _ => assert!(begin.elapsed() < patience, "the other host does not say {name}"),
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -389,7 +393,7 @@ mod another_host {
     fn is_served_and_lent_memory() {
         let server = Verbs::<Real, 8>::start();
         say("lend-address", &server.address.to_string());
-        let over = hear("lend-over");
+        let over = hear("lend-over", BOOT_PATIENCE);
         assert_eq!(over, "well", "{:?}", server.server.ends.lock().unwrap());
     }
 
@@ -398,7 +402,7 @@ mod another_host {
     #[ignore = "needs two hosts with RDMA adapters; tests/rdma.rs runs it in guests"]
     fn lends_memory() {
         let over = Over;
-        let address = hear("lend-address").parse().unwrap();
+        let address = hear("lend-address", BOOT_PATIENCE).parse().unwrap();
         let client = VerbsClient::new(RdmaCore::load().unwrap(), RegistrationOptions::default());
         let mut link = client.connect(address, &Verbs::<Real, 8>::options(), PATIENCE).unwrap();
         assert_eq!(call(&mut link, b"prove", Bulk::None).header.status, Status::Ok);
@@ -415,6 +419,39 @@ mod another_host {
         assert_eq!(status.devices[0].transfers.lent, 8 * rounds);
         eprintln!("{:?}", status.devices[0].counts);
         drop(over);
+    }
+
+    /// A server of the other host. `MECHANISM` as for [`Verbs`].
+    pub struct Far<const MECHANISM: u8> {
+        client: VerbsClient<RdmaCore>,
+        address: SocketAddr,
+    }
+
+    impl<const MECHANISM: u8> Fixture for Far<MECHANISM> {
+        type Link = VerbsLink<RdmaCore>;
+        // What is lost is sent again after a while only.
+        const BIG_BYTES: u64 = 4 << 20;
+
+        fn start() -> Self {
+            let address = hear("suite-address", BOOT_PATIENCE).parse().unwrap();
+            let client = VerbsClient::new(RdmaCore::load().unwrap(), RegistrationOptions::default());
+            Far { client, address }
+        }
+
+        fn connect_unproven(&self) -> VerbsLink<RdmaCore> {
+            self.client.connect(self.address, &Verbs::<Real, MECHANISM>::options(), PATIENCE).unwrap()
+        }
+    }
+
+    /// Until the other host says what `$WEFT_TEST_UNTIL` names.
+    #[test]
+    #[ignore = "needs two hosts with RDMA adapters; tests/rdma.rs runs it in guests"]
+    fn is_served_the_suite() {
+        let until = std::env::var("WEFT_TEST_UNTIL").unwrap();
+        let server = Verbs::<Real, 0>::start();
+        say("suite-address", &server.address.to_string());
+        hear(&until, SUITE_PATIENCE);
+        eprintln!("{:?}", server.server.ends.lock().unwrap());
     }
 }
 
@@ -466,4 +503,14 @@ suite! {
     rdma_remote: crate::common::Verbs<crate::common::Real, 3>;
     #[ignore = "needs an RDMA adapter, its address in WEFT_TEST_RDMA"]
     rdma_lend: crate::common::Verbs<crate::common::Real, 8>;
+    #[ignore = "needs two hosts with RDMA adapters; tests/rdma.rs runs it in guests"]
+    another_host_rdma: crate::another_host::Far<0>;
+    #[ignore = "needs two hosts with RDMA adapters; tests/rdma.rs runs it in guests"]
+    another_host_rdma_inline: crate::another_host::Far<5>;
+    #[ignore = "needs two hosts with RDMA adapters; tests/rdma.rs runs it in guests"]
+    another_host_rdma_fast: crate::another_host::Far<6>;
+    #[ignore = "needs two hosts with RDMA adapters; tests/rdma.rs runs it in guests"]
+    another_host_rdma_remote: crate::another_host::Far<3>;
+    #[ignore = "needs two hosts with RDMA adapters; tests/rdma.rs runs it in guests"]
+    another_host_rdma_lend: crate::another_host::Far<8>;
 }

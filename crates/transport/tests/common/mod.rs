@@ -22,7 +22,7 @@ mod zone;
 pub use verbs::*;
 pub use zone::*;
 
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// After so many bytes a pattern begins again: a prime, so that no unit or strip falls together with it.
 const PERIOD: u64 = 65_521;
@@ -473,6 +473,8 @@ pub trait Fixture: Sized {
     type Link: Link;
     /// Whether the server addresses segments directly.
     const REACHES_SEGMENTS: bool = false;
+    /// The largest transfer that is tried.
+    const BIG_BYTES: u64 = 64 << 20;
     fn start() -> Self;
     fn connect_unproven(&self) -> Self::Link;
     fn set_up(_link: &mut Self::Link) {}

@@ -120,6 +120,26 @@ fn refusals_are_told_as_on_the_streams() {
     }
 }
 
+/// As on an adapter whose queue pair stands still.
+#[test]
+fn a_connection_whose_work_does_not_end_is_cut() {
+    let options = VerbsServerOptions { stall_ms: 200, keep_alive_ms: 20, ..VerbsServerOptions::default() };
+    let mut verbs = Chosen::with(Pretended::make(), options);
+    verbs.starves = true;
+    let mut bystander = Bystander::of(&verbs);
+    let mut raw = Raw::proven(&verbs);
+    // It has said that it has more receives than it has: an answer waits for one for ever.
+    let answers = (2..100).take_while(|id| {
+        raw.send(&message(&request(*id), &echo(), &[]));
+        raw.reply().is_some()
+    });
+    assert!(answers.count() < 32);
+    assert!(raw.is_cut());
+    let ends = verbs.server.ends.lock().unwrap().concat();
+    assert!(ends.contains("does not end work"), "{ends}");
+    bystander.is_well();
+}
+
 #[test]
 fn nothing_large_is_taken_before_the_proof() {
     let verbs = Chosen::start();

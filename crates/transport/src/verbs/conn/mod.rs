@@ -201,6 +201,7 @@ async fn watch<F: Fabric>(
     stands: Rc<Event>,
     keep_alive: Duration,
 ) {
+    let mut still = None;
     loop {
         let state = inner.endpoint.borrow_mut().as_mut().map(Endpoint::state);
         match state {
@@ -212,7 +213,7 @@ async fn watch<F: Fabric>(
             break;
         }
         if timeout(keep_alive, either(watched.readable(), inner.failed.wait())).await.is_err() {
-            inner.ask_whether_it_lives();
+            inner.ask_whether_it_lives(&mut still);
         }
     }
     let last = inner.posted.get();

@@ -1,7 +1,7 @@
 //! Work of a connection: posted as there is room, and heard of when it has ended.
 
 use std::task::Poll;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weft_verbs::{Fabric, MemoryPiece, VerbsError, Work, WorkDone, WorkStatus};
 
@@ -57,11 +57,20 @@ impl<F: Fabric> ConnInner<F> {
         .await
     }
 
-    /// Writes nothing to the client, which its adapter has to acknowledge: what is broken shows.
-    pub(super) fn ask_whether_it_lives(&self) {
-        if self.ended.get() < self.posted.get() {
-            return; // something is under way, and shows as well
+    /// Writes nothing to the client, which its adapter has to acknowledge: what is broken shows. Where work is under way it shows as
+    /// well, unless the queue pair stands still; then the connection ends. `still` is kept between calls.
+    pub(super) fn ask_whether_it_lives(&self, still: &mut Option<(u64, Instant)>) {
+        let ended = self.ended.get();
+        if ended < self.posted.get() {
+            let since =
+                still.filter(|(before, _)| *before == ended).map_or_else(Instant::now, |(_, since)| since);
+            *still = Some((ended, since));
+            if since.elapsed() >= Duration::from_millis(self.port.stall_ms) {
+                self.fail(Cause::Broken("the adapter does not end work that it was given".into()));
+            }
+            return;
         }
+        *still = None;
         let Some(room) = self.room.try_acquire(1) else { return };
         room.forget();
         let mut batch = Batch::default();
