@@ -272,6 +272,12 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// The process that serves it.
+    pub fn pid(&self) -> u32 {
+        let name = self.path().to_string_lossy().into_owned();
+        *processes_naming(&name).first().expect("a mount has a process")
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         self.dir.as_ref().map_or(&self.log, TempDir::path)

@@ -1,6 +1,7 @@
 //! A cluster, as a program sees it: names and attributes, and the way to open files.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use weft_transport::LinkKind;
@@ -10,7 +11,7 @@ use weft_wire::messages::{
     MknodRequest, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
     RemoveXattrRequest, RenameRequest, ReopenRequest, RmdirRequest, ServerInfo, SetAttrRequest,
     SetLayoutRequest, SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest,
-    SyncMetaRequest, Time, UnlinkRequest, attr_valid, rights,
+    SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, rights,
 };
 use weft_wire::security::Capability;
 use weft_wire::{Request, Status, Wire};
@@ -303,6 +304,9 @@ impl Client {
             (options.sync, reply.created, options.append),
             reply.attr,
         );
+        if let Some(parent) = reply.parent {
+            let _ = open.parent.set(parent);
+        }
         open.set_access(options.access);
         let file = File::new(open);
         if options.truncate && !file.created() && !is_empty {
@@ -379,9 +383,15 @@ impl Client {
 
     /// Removes a name that is not a directory's.
     pub fn unlink<'a>(&self, at: impl Into<At<'a>>) -> Result<()> {
+        self.unlink_in(at).map(drop)
+    }
+
+    /// As [`Client::unlink`]; returns the directory's attributes after it, if this client watches and `at` is one name in a
+    /// directory that is given by number.
+    pub fn unlink_in<'a>(&self, at: impl Into<At<'a>>) -> Result<Option<Attr>> {
         let at = at.into();
         let reply = self.meta(&UnlinkRequest { caller: self.caller_owned(), at: at.to_wire() });
-        reply.map(drop).map_err(|error| error.on(&at))
+        reply.map(|reply| reply.parent).map_err(|error| error.on(&at))
     }
 
     /// Removes an empty directory.
@@ -540,6 +550,29 @@ impl Client {
     /// seconds may call this now and then, for it is given up otherwise if the server is started again meanwhile.
     pub fn keep_locks(&self) -> Result<()> {
         self.inner.look_after_locks()
+    }
+
+    /// Waits for changes by others of what this client was told since it watches; for those who cache it. The server
+    /// answers when there are some, and after a few seconds. `epoch` and `acknowledged` are those of the last reply, 0 at first.
+    /// While a client watches, others' changes are not acknowledged to them before it has acknowledged them here, or
+    /// [`weft_wire::limits::LEASE_MS`] are over since it was told.
+    /// With `at_once` it is answered without waiting.
+    pub fn watch(&self, epoch: u64, acknowledged: u64, at_once: bool) -> Result<WatchReply> {
+        self.meta(&WatchRequest { epoch, acknowledged, at_once, end: false })
+    }
+
+    /// Watches no longer: this client believes nothing any more of what it was told.
+    pub fn end_watch(&self) -> Result<()> {
+        let request = WatchRequest { epoch: 0, acknowledged: 0, at_once: true, end: true };
+        let requests = [(self.inner.meta(), request)];
+        let replies = batch::ask_all(&self.inner, requests, Some(STATUS_PATIENCE));
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
+    }
+
+    /// Counts how often the metadata server was reached anew: over no connection that was there before, or another run of it.
+    /// What it was told before may not be known to it any more.
+    pub fn meta_arrivals(&self) -> u64 {
+        self.inner.arrivals.load(Ordering::SeqCst)
     }
 
     /// What every server is doing, or why it does not say; metadata servers first.

@@ -101,6 +101,12 @@ impl File {
         self.open.created
     }
 
+    /// Attributes of the directory in which this open created it, right after that; told to clients that watch and named the
+    /// directory by number.
+    pub fn parent(&self) -> Option<&Attr> {
+        self.open.parent.get()
+    }
+
     /// How reads and writes of pieces are carried out.
     pub fn access(&self) -> AccessOptions {
         self.open.access()

@@ -1,7 +1,7 @@
 //! What all clones of a client share.
 
 use std::net::ToSocketAddrs;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -32,6 +32,8 @@ pub(crate) struct Inner {
     pub map: ClusterMapReply,
     pub held: HeldFiles,
     pub locks: LockBook,
+    /// How often the metadata server was reached anew.
+    pub arrivals: AtomicU64,
     identity: Identity,
     dial: Box<dyn Dial>,
     /// Where RDMA comes from that connections use, if they may.
@@ -110,6 +112,7 @@ impl Inner {
             map,
             held: HeldFiles::default(),
             locks: LockBook::default(),
+            arrivals: AtomicU64::new(0),
             identity,
             dial,
             rdma,
@@ -207,6 +210,9 @@ impl Inner {
             let epoch = dialled.proven.epoch;
             let mut arrival = lock(&server.arriving);
             let first = arrival.epoch == 0 && !session.is_fork;
+            if arrival.epoch != epoch || server.lanes().is_empty() {
+                self.arrivals.fetch_add(1, Ordering::SeqCst);
+            }
             if !first && (arrival.epoch != epoch || server.lanes().is_empty()) {
                 self.reopen_all(session, &mut *dialled.link, Instant::now() + timeout)?;
                 self.locks.claim(session, &mut *dialled.link, Instant::now() + timeout)?;

@@ -1,7 +1,7 @@
 //! What an open file is to the library; [`crate::File`] is its front.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use weft_layout::Regions;
 use weft_wire::messages::{
@@ -31,6 +31,8 @@ pub(crate) struct OpenFile {
     pub sync: bool,
     pub created: bool,
     pub attr: Mutex<Attr>,
+    /// The directory after the creation, where the server told it.
+    pub parent: OnceLock<Attr>,
     access: Mutex<AccessOptions>,
     stats: Mutex<IoStats>,
     /// Writes at the cursor go to the end of the file.
@@ -64,6 +66,7 @@ impl OpenFile {
             appends,
             lock_owner: inner.locks.new_owner(),
             attr: Mutex::new(attr),
+            parent: OnceLock::new(),
             access: Mutex::default(),
             stats: Mutex::default(),
             closed: AtomicBool::new(false),

@@ -8,6 +8,7 @@
 //!             │  .   │  ..   │  a     │  b      │ ...        a has cookie 16, b has cookie 17
 //! ```
 
+use crate::coherence::{Asked, Coherence};
 use crate::fs::{Outcome, Told};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -16,7 +17,10 @@ use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_wire::messages::{Attr, Entry, FileKind};
 
 const AFTER_DOT: u64 = 1;
-const AFTER_DOTS: u64 = 2;
+/// Position after the names that are not stored.
+pub(crate) const AFTER_DOTS: u64 = 2;
+/// A page that was read longer ago is read again.
+const PAGE_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// One name, on its way to the kernel.
 pub(crate) struct DirItem<'a> {
@@ -41,46 +45,46 @@ pub(crate) struct DirStream {
     position: u64,
     page: VecDeque<Entry>,
     with_attrs: bool,
-    read_at: Instant,
+    /// When the page was read, if one was.
+    read: Option<(Instant, Asked)>,
 }
 
 impl DirStream {
     pub(crate) fn new(ino: u64) -> DirStream {
-        DirStream {
-            ino,
-            parent: ino,
-            position: 0,
-            page: VecDeque::new(),
-            with_attrs: false,
-            read_at: Instant::now(),
-        }
+        DirStream { ino, parent: ino, position: 0, page: VecDeque::new(), with_attrs: false, read: None }
     }
 
-    /// Age of the page.
-    pub(crate) fn age(&self) -> Duration {
-        self.read_at.elapsed()
+    /// The directory.
+    pub(crate) fn ino(&self) -> u64 {
+        self.ino
     }
 
-    /// Makes the page begin at `position`: goes on with what is there if it fits and is younger than `age_max`, else asks
-    /// the server.
+    /// How the page was asked for, if there is one.
+    pub(crate) fn asked(&self) -> Option<Asked> {
+        self.read.map(|(_, asked)| asked)
+    }
+
+    /// Makes the page begin at `position`: goes on with what is there if it fits and is young, else asks the server.
     pub(crate) fn seek(
         &mut self,
         client: &Client,
+        coherence: &Coherence,
         position: u64,
         with_attrs: bool,
-        age_max: Duration,
     ) -> Outcome<()> {
         let fits = position == self.position && position != 0 && (self.with_attrs || !with_attrs);
-        if fits && !self.page.is_empty() && self.age() < age_max {
+        let young = self.read.is_some_and(|(at, _)| at.elapsed() < PAGE_AGE_MAX);
+        if fits && !self.page.is_empty() && young {
             return Ok(());
         }
+        let asked = coherence.ask();
         let cookie = position.saturating_sub(AFTER_DOTS);
         let reply = client.read_dir_page(self.ino, cookie, DIRECTORY_PAGE_ENTRIES_MAX, with_attrs)?;
         self.parent = reply.parent;
         self.page = reply.entries.into();
         self.position = position;
         self.with_attrs = with_attrs;
-        self.read_at = Instant::now();
+        self.read = Some((Instant::now(), asked));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   kernel ──► fuser_adapter (decodes, replies) ──► WeftFs (this) ──► weft_client ──► servers
 //!                       ▲                              │
-//!                       └────── KernelCache ◄──────────┘   "forget the attributes of inode 7"
+//!                       └─────── Coherence ◄───────────┘   "forget the attributes of inode 7"
 //! ```
 //!
 //! **Inodes.** A node number is Weft's inode number, so nothing has to be looked up or kept for it. Only the root of
@@ -13,14 +13,14 @@
 //! cached name or a cached page gives nothing away to a user who may not have it; and by the metadata server with
 //! the caller's user, group and supplementary groups, which decides.
 //!
-//! **Caching.** Attributes and names are believed for the timeouts of the mount (1 s by default): so late may a change by
-//! another client be seen in what the kernel knows already. A name that does not exist is never cached. An `open`
-//! always asks the metadata server: if size or modification time are not what they were at the open before, or
-//! somebody may be writing, the cached pages of the file go, and attributes that the kernel has wrong go as well. So
-//! whoever opens a file after another client has closed it sees all of it.
+//! **Caching.** Attributes, names and names that are missing are believed while the servers tell of changes by others
+//! (`coherence.rs`), and no longer than the timeouts of the mount. The size of a file that somebody else may be writing is not
+//! believed at all. An `open` always asks the metadata server: if size or modification time are not what they were at the open
+//! before, or somebody may be writing, the cached pages of the file go. So whoever looks after another client has closed a file
+//! sees all of it.
 //!
 //! **Large files** that are only read go past the page cache, as filling it is most of the kernel's work then; what it would
-//! have read ahead is read ahead here (`read_ahead.rs`), and believed no longer than attributes.
+//! have read ahead is read ahead here (`read_ahead.rs`), and believed for a second at most.
 //!
 //! **Writes** go straight to the I/O servers (no write-back cache). What this mount has written is reported to the
 //! metadata server before attributes of that file are read or set, so `stat` after `write` is right at once, and a
@@ -28,17 +28,20 @@
 
 use crate::blocks::Blocks;
 use crate::callers::{Callers, Requester};
-use crate::directory::{DirItem, DirStream};
+use crate::coherence::{Asked, Changing, Coherence, LEASE};
+use crate::directory::{AFTER_DOTS, DirItem, DirStream};
 use crate::identity::Identities;
 use crate::locks::Lockers;
+use crate::notify::Notes;
 use crate::options::CacheMode;
 use crate::read_ahead::{Epochs, ReadAhead, Reader};
 use crate::read_buffer::ReadBuffers;
 use crate::sharded::Sharded;
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_client::{At, Client, File, OpenOptions, SetAttr, SetTime, c};
 use weft_wire::messages::{Attr, FileKind, Time, UMASK_SHIFT};
@@ -48,6 +51,13 @@ pub(crate) const ROOT_NODE: u64 = 1;
 /// What the servers are told of the mode of something new: also the umask, for they know whether a default list counts instead.
 const NEW_MODE: u32 = 0o7777 | 0o777 << UMASK_SHIFT;
 const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
+/// How long what was read ahead is believed: a file may be written by somebody who has had it open all the time.
+const READ_AHEAD_VALID: Duration = Duration::from_secs(1);
+/// How long who found a file gone that he was about to open is let try once more before another file is replaced.
+const SECOND_TRY: Duration = Duration::from_millis(50);
+/// Replacements that wait so. One that comes before the second try holds the directory, so that this is made after it.
+const SECOND_TRY_WAITS: u8 = 3;
+const SECOND_TRY_STEP: Duration = Duration::from_micros(200);
 const EXECUTE_BITS: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
 
 /// An error as the kernel wants it.
@@ -65,14 +75,6 @@ impl From<weft_client::Error> for Errno {
 /// Result of an operation of the file system.
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
-/// What the file system asks of the kernel.
-pub(crate) trait KernelCache: Send + Sync {
-    /// Drop the cached attributes of an inode, but not its pages.
-    fn attributes_changed(&self, node: u64);
-    /// Drop the cached attributes of an inode, and its pages. Waits for reads of it that are under way.
-    fn contents_changed(&self, node: u64);
-}
-
 /// An inode as told to the kernel.
 pub(crate) struct Told {
     /// Its attributes, with the kernel's number for it.
@@ -83,6 +85,14 @@ pub(crate) struct Told {
     pub(crate) attr_valid: Duration,
     /// How long the name may be believed.
     pub(crate) entry_valid: Duration,
+}
+
+/// What a name leads to.
+pub(crate) enum Found {
+    /// An inode.
+    Inode(Told),
+    /// Nothing, for so long.
+    Nothing { entry_valid: Duration },
 }
 
 /// An open file as told to the kernel.
@@ -127,17 +137,13 @@ pub(crate) struct OpenFile {
     set_id: AtomicBool,
 }
 
-/// What is remembered of a file or directory that the kernel knows.
+/// What is remembered of a file that the kernel knows.
 #[derive(Default)]
 struct Note {
-    /// Size and modification time last told to the kernel.
-    told: Option<(u64, Time)>,
-    /// The same when the pages that the kernel may hold were read first.
-    pages: Option<(u64, Time)>,
+    /// Size, modification and status-change time when the pages that the kernel may hold were read first.
+    pages: Option<(u64, Time, Time)>,
     /// When this mount created it.
     created: Option<Instant>,
-    /// Of a directory: its attributes as last told, for who still has it open when it is removed.
-    directory: Option<Box<Attr>>,
 }
 
 /// A mounted Weft file system.
@@ -150,7 +156,9 @@ pub(crate) struct WeftFs {
     writers: Sharded<u64, Vec<Arc<OpenFile>>>,
     directories: Sharded<u64, Arc<Mutex<DirStream>>>,
     notes: Sharded<u64, Note>,
-    kernel: OnceLock<Box<dyn KernelCache>>,
+    coherence: Arc<Coherence>,
+    /// When an `open` last found the file gone, if none has succeeded since, and how many replacements are still to wait.
+    found_gone: Mutex<Option<(Instant, u8)>>,
     read_buffers: ReadBuffers,
     epochs: Epochs,
     blocks: Blocks,
@@ -159,6 +167,7 @@ pub(crate) struct WeftFs {
 impl WeftFs {
     /// A file system whose root is the directory `root_ino` of the cluster.
     pub(crate) fn new(client: &Client, root_ino: u64, behaviour: Behaviour) -> WeftFs {
+        let believe_names = !behaviour.entry_timeout.is_zero();
         WeftFs {
             callers: Callers::new(client, behaviour.identities.clone()),
             root_ino,
@@ -168,20 +177,42 @@ impl WeftFs {
             writers: Sharded::default(),
             directories: Sharded::default(),
             notes: Sharded::default(),
-            kernel: OnceLock::new(),
+            coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, believe_names)),
+            found_gone: Mutex::default(),
             read_buffers: ReadBuffers::default(),
             epochs: Epochs::default(),
             blocks: Blocks::default(),
         }
     }
 
-    /// Sets whom to tell about changes seen; before the first request.
-    pub(crate) fn connect_kernel(&self, kernel: Box<dyn KernelCache>) {
-        let _ = self.kernel.set(kernel);
+    /// Begins to hear of changes by others, and to tell the kernel; before the first request.
+    pub(crate) fn watch(self: &Arc<Self>, notes: Notes) -> std::io::Result<()> {
+        let this = Arc::downgrade(self);
+        let on_change = move |changed: Option<(u64, bool)>| {
+            let Some(this) = this.upgrade() else { return };
+            let Some((ino, data)) = changed else { return this.forget_all() };
+            if let Some(note) = this.notes.lock(&ino).get_mut(&ino) {
+                note.created = None;
+            }
+            if data {
+                this.epochs.changed(ino);
+            }
+        };
+        self.coherence.start(notes, Box::new(on_change))
     }
 
-    /// Reports and closes every open file, when the mount ends before its users do.
+    fn forget_all(&self) {
+        for ino in self.notes.keys() {
+            if let Some(note) = self.notes.lock(&ino).get_mut(&ino) {
+                note.created = None;
+            }
+            self.epochs.changed(ino);
+        }
+    }
+
+    /// Reports and closes every open file, when the mount ends before its users do, and ends the watch.
     pub(crate) fn close_all(&self) {
+        self.coherence.end();
         self.writers.drain();
         for open in self.files.drain() {
             if let Some(open) = Arc::into_inner(open) {
@@ -198,29 +229,32 @@ impl WeftFs {
         if ino == self.root_ino { ROOT_NODE } else { ino }
     }
 
-    /// Attributes for the kernel; notes what it was told.
-    fn tell(&self, mut attr: Attr) -> Told {
-        match attr.kind {
-            FileKind::File => {
-                self.notes.lock(&attr.ino).entry(attr.ino).or_default().told =
-                    Some((attr.size, attr.mtime.clone()));
-            }
-            FileKind::Directory => {
-                self.notes.lock(&attr.ino).entry(attr.ino).or_default().directory =
-                    Some(Box::new(attr.clone()));
-            }
-            _ => {}
+    /// Attributes for the kernel, as the reply to `asked` had them.
+    fn tell(&self, asked: &Asked, attr: Attr) -> Told {
+        if attr.kind == FileKind::Directory {
+            self.coherence.note_directory(asked, &attr);
         }
+        self.told(asked, attr, LEASE)
+    }
+
+    /// Attributes as this machine has them, to be believed for no longer than `most`.
+    fn told(&self, asked: &Asked, mut attr: Attr, most: Duration) -> Told {
         let blocks = self.blocks.of(self.callers.root(), &attr);
+        let attr_valid = self.coherence.believe(asked, &attr, most.min(self.behaviour.attr_timeout));
         attr.ino = self.node(attr.ino);
         let identities = self.callers.identities();
         (attr.uid, attr.gid) = (identities.users.here(attr.uid), identities.groups.here(attr.gid));
-        Told {
-            attr,
-            blocks,
-            attr_valid: self.behaviour.attr_timeout,
-            entry_valid: self.behaviour.entry_timeout,
-        }
+        Told { attr, blocks, attr_valid, entry_valid: Duration::ZERO }
+    }
+
+    /// As [`WeftFs::tell`], of what a name leads to: the kernel counts how often it has been told of an inode.
+    fn tell_entry(&self, asked: &Asked, parent: u64, attr: Attr) -> Told {
+        let dir = self.ino(parent);
+        self.coherence.looked_up(attr.ino);
+        self.coherence.asked_in(asked, dir);
+        let told = self.tell(asked, attr);
+        let entry_valid = self.coherence.believe_name(asked, dir, self.behaviour.entry_timeout);
+        Told { entry_valid, ..told }
     }
 
     pub(crate) fn file(&self, handle: u64) -> Outcome<Arc<OpenFile>> {
@@ -240,10 +274,28 @@ impl WeftFs {
 
 /// Names and attributes.
 impl WeftFs {
-    pub(crate) fn lookup(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<Told> {
+    pub(crate) fn lookup(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<Found> {
+        let dir = self.ino(parent);
+        let asked = self.coherence.ask();
+        let nothing = |left: Duration| {
+            let most = left.min(self.behaviour.entry_timeout);
+            Ok(Found::Nothing { entry_valid: self.coherence.believe_name(&asked, dir, most) })
+        };
+        if let Some(left) = self.coherence.is_missing(&asked, dir, name.as_bytes()) {
+            return nothing(left);
+        }
         let client = self.callers.client(who);
-        let attr = client.stat(self.at(parent, name), false)?;
-        Ok(self.tell(self.with_own_writes(&client, attr)?))
+        match client.stat(self.at(parent, name), false) {
+            Ok(attr) => {
+                let attr = self.with_own_writes(&client, attr)?;
+                Ok(Found::Inode(self.tell_entry(&asked, parent, attr)))
+            }
+            Err(error) if error.errno() == libc::ENOENT => {
+                self.coherence.asked_in(&asked, dir);
+                nothing(LEASE)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// `attr`, or newer ones where this mount has written to the file and not reported it.
@@ -251,26 +303,35 @@ impl WeftFs {
         if attr.kind != FileKind::File || !self.writers.lock(&attr.ino).contains_key(&attr.ino) {
             return Ok(attr);
         }
-        match self.report_writes(attr.ino)? {
-            Some(attr) if !attr.size_live => Ok(attr),
-            _ => Ok(client.getattr(attr.ino)?),
+        match self.report_writes(attr.ino)?.unwrap_or(attr) {
+            attr if attr.size_live => Ok(client.getattr(attr.ino)?),
+            attr => Ok(attr),
         }
     }
 
     pub(crate) fn getattr(&self, who: Requester, node: u64) -> Outcome<Told> {
         let ino = self.ino(node);
-        self.report_writes(ino)?;
-        match self.callers.client(who).getattr(ino).map_err(Errno::from) {
-            Ok(attr) => Ok(self.tell(attr)),
-            Err(errno) => self.removed_directory(ino).filter(|_| errno.0 == libc::ESTALE).ok_or(errno),
+        let asked = self.coherence.ask();
+        if let Some((attr, left)) = self.coherence.directory(&asked, ino) {
+            return Ok(self.told(&asked, attr, left));
+        }
+        let attr = match self.report_writes(ino)? {
+            Some(attr) if !attr.size_live => Ok(attr),
+            _ => self.callers.client(who).getattr(ino),
+        };
+        match attr.map_err(Errno::from) {
+            Ok(attr) => Ok(self.tell(&asked, attr)),
+            Err(errno) => {
+                self.removed_directory(&asked, ino).filter(|_| errno.0 == libc::ESTALE).ok_or(errno)
+            }
         }
     }
 
     /// A directory that is in use here, as working directory or open, while the servers have it no more: as it was last, with
     /// no links.
-    fn removed_directory(&self, ino: u64) -> Option<Told> {
-        let last = self.notes.lock(&ino).get(&ino)?.directory.clone()?;
-        Some(self.tell(Attr { nlink: 0, size: 0, ..*last }))
+    fn removed_directory(&self, asked: &Asked, ino: u64) -> Option<Told> {
+        let last = self.coherence.last_of_directory(ino)?;
+        Some(self.told(asked, Attr { nlink: 0, size: 0, ..last }, LEASE))
     }
 
     pub(crate) fn setattr(
@@ -282,6 +343,7 @@ impl WeftFs {
     ) -> Outcome<Told> {
         let ino = self.ino(node);
         let client = self.callers.client(who);
+        let asked = self.coherence.ask();
         self.report_writes(ino)?;
         if let Some(size) = changes.size {
             self.truncate(&client, who, ino, handle, size)?;
@@ -303,7 +365,7 @@ impl WeftFs {
         } else {
             client.setattr(At::ino(ino), false, &wanted)?
         };
-        Ok(self.tell(attr))
+        Ok(self.tell(&asked, attr))
     }
 
     fn truncate(
@@ -340,31 +402,62 @@ impl WeftFs {
         rdev: u32,
     ) -> Outcome<Told> {
         let client = self.callers.client(who);
+        let (_changing, asked) = self.making(parent, name);
         let at = self.at(parent, name);
         let Some(kind) = c::special_kind(mode).map_err(Errno)? else {
             let options = OpenOptions::new().write(true).create_new(true).mode(mode & NEW_MODE);
             let file = client.open(at, &options)?;
             let attr = file.attr();
             file.close()?;
-            return Ok(self.tell(attr));
+            return Ok(self.tell_entry(&asked, parent, attr));
         };
-        Ok(self.tell(client.mknod(at, kind, mode & NEW_MODE, rdev)?))
+        Ok(self.tell_entry(&asked, parent, client.mknod(at, kind, mode & NEW_MODE, rdev)?))
     }
 
     pub(crate) fn mkdir(&self, who: Requester, parent: u64, name: &OsStr, mode: u32) -> Outcome<Told> {
-        Ok(self.tell(self.callers.client(who).mkdir(self.at(parent, name), mode & NEW_MODE)?))
+        let (_changing, asked) = self.making(parent, name);
+        let attr = self.callers.client(who).mkdir(self.at(parent, name), mode & NEW_MODE)?;
+        self.coherence.made_directory(&asked, &attr);
+        Ok(self.tell_entry(&asked, parent, attr))
     }
 
     pub(crate) fn unlink(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<()> {
-        Ok(self.callers.client(who).unlink(self.at(parent, name))?)
+        let dir = self.ino(parent);
+        let _changing = self.coherence.changing(dir);
+        let asked = self.coherence.ask();
+        match self.callers.client(who).unlink_in(self.at(parent, name))? {
+            Some(parent) => self.coherence.note_directory(&asked, &parent),
+            None => self.coherence.directory_changed(dir),
+        }
+        self.coherence.removed(dir, name.as_bytes());
+        Ok(())
     }
 
     pub(crate) fn rmdir(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<()> {
-        Ok(self.callers.client(who).rmdir(self.at(parent, name))?)
+        let dir = self.ino(parent);
+        let _changing = self.coherence.changing(dir);
+        let removed = self.callers.client(who).rmdir(self.at(parent, name));
+        self.coherence.directory_changed(dir);
+        self.coherence.directory_removed();
+        removed?;
+        self.coherence.removed(dir, name.as_bytes());
+        Ok(())
     }
 
     pub(crate) fn symlink(&self, who: Requester, parent: u64, name: &OsStr, target: &[u8]) -> Outcome<Told> {
-        Ok(self.tell(self.callers.client(who).symlink(self.at(parent, name), target)?))
+        let (_changing, asked) = self.making(parent, name);
+        let attr = self.callers.client(who).symlink(self.at(parent, name), target)?;
+        Ok(self.tell_entry(&asked, parent, attr))
+    }
+
+    /// To be called before a name is made in a directory.
+    fn making(&self, parent: u64, name: &OsStr) -> (Making<'_>, Asked) {
+        let dir = self.ino(parent);
+        self.coherence.adding(dir, name.as_bytes());
+        let followed = Cell::new(false);
+        let making =
+            Making { _changing: self.coherence.changing(dir), coherence: &self.coherence, dir, followed };
+        (making, self.coherence.ask())
     }
 
     pub(crate) fn rename(
@@ -375,24 +468,35 @@ impl WeftFs {
         flags: u32,
     ) -> Outcome<()> {
         let (from, to) = (self.at(parent, name), self.at(new_parent, new_name));
-        Ok(self.callers.client(who).rename(from, to, flags)?)
+        let (_old, _new) = (self.making(parent, name), self.making(new_parent, new_name));
+        self.let_try_again();
+        let renamed = self.callers.client(who).rename(from, to, flags);
+        self.coherence.directory_removed();
+        renamed?;
+        if flags & weft_wire::messages::rename_flags::EXCHANGE == 0 {
+            self.coherence.removed(self.ino(parent), name.as_bytes());
+        }
+        Ok(())
     }
 
     pub(crate) fn link(&self, who: Requester, node: u64, parent: u64, name: &OsStr) -> Outcome<Told> {
         let ino = self.ino(node);
+        let (_changing, asked) = self.making(parent, name);
         self.report_writes(ino)?;
         let attr = self.callers.client(who).link(At::ino(ino), false, self.at(parent, name))?;
-        Ok(self.tell(attr))
+        Ok(self.tell_entry(&asked, parent, attr))
     }
 
     pub(crate) fn access(&self, who: Requester, node: u64, mask: u32) -> Outcome<()> {
         Ok(self.callers.client(who).access(At::ino(self.ino(node)), false, mask)?)
     }
 
-    pub(crate) fn forget(&self, node: u64) {
+    pub(crate) fn forget(&self, node: u64, lookups: u64) {
         let ino = self.ino(node);
-        self.notes.lock(&ino).remove(&ino);
-        self.blocks.forget(ino);
+        if self.coherence.let_go(ino, lookups) {
+            self.notes.lock(&ino).remove(&ino);
+            self.blocks.forget(ino);
+        }
     }
 
     fn at<'a>(&self, parent: u64, name: &'a OsStr) -> At<'a> {
@@ -412,21 +516,47 @@ impl WeftFs {
     ) -> Outcome<(Told, Opened)> {
         let options = open_options(flags).create(true).mode(mode & NEW_MODE);
         let options = if flags & libc::O_EXCL != 0 { options.create_new(true) } else { options };
+        let (making, asked) = self.making(parent, name);
         let file = self.callers.client(who).open(self.at(parent, name), &options)?;
         let attr = file.attr();
+        match file.parent() {
+            Some(parent) => making.made(&asked, parent),
+            None => making.followed.set(!file.created()),
+        }
         if file.created() {
             self.notes.lock(&attr.ino).entry(attr.ino).or_default().created = Some(Instant::now());
         }
         let opened = self.add_file(file, flags);
         self.truncated_at_open(who, &opened, flags)?;
-        Ok((self.tell(attr), opened))
+        Ok((self.tell_entry(&asked, parent, attr), opened))
     }
 
     pub(crate) fn open(&self, who: Requester, node: u64, flags: i32) -> Outcome<Opened> {
-        let file = self.callers.client(who).open(At::ino(self.ino(node)), &open_options(flags))?;
-        let opened = self.add_file(file, flags);
+        let file = self.callers.client(who).open(At::ino(self.ino(node)), &open_options(flags));
+        self.note_gone(file.as_ref().is_err_and(|error| error.errno() == libc::ESTALE));
+        let opened = self.add_file(file?, flags);
         self.truncated_at_open(who, &opened, flags)?;
         Ok(opened)
+    }
+
+    fn note_gone(&self, gone: bool) {
+        let noted = gone.then(|| (Instant::now(), SECOND_TRY_WAITS));
+        *self.found_gone.lock().unwrap_or_else(PoisonError::into_inner) = noted;
+    }
+
+    /// A file that is replaced between the look at its name and its opening is gone: then the kernel looks once more, but only
+    /// once. So no file is replaced while somebody may be looking for the second time.
+    fn let_try_again(&self) {
+        loop {
+            let mut noted = self.found_gone.lock().unwrap_or_else(PoisonError::into_inner);
+            let Some((at, waits)) = *noted else { return };
+            if at.elapsed() >= SECOND_TRY {
+                *noted = waits.checked_sub(1).map(|waits| (Instant::now(), waits));
+                return;
+            }
+            drop(noted);
+            std::thread::sleep(SECOND_TRY_STEP);
+        }
     }
 
     /// Who truncates without being root ends set-id bits, as by a write.
@@ -482,34 +612,27 @@ impl WeftFs {
             && attr.mode & EXECUTE_BITS == 0
     }
 
-    /// Compares the attributes of a file that is being opened with what the kernel has of it.
+    /// Compares the attributes of a file that is being opened with those of the open before.
     fn pages_still_good(&self, attr: &Attr) -> bool {
-        let now = (!attr.size_live).then(|| (attr.size, attr.mtime.clone()));
+        let now = (!attr.size_live).then(|| (attr.size, attr.mtime.clone(), attr.ctime.clone()));
         let mut shard = self.notes.lock(&attr.ino);
         let note = shard.entry(attr.ino).or_default();
         let same_pages = now.is_some() && note.pages == now;
-        let same_attributes = now.is_some() && note.told == now;
         note.pages = now;
         drop(shard);
-        if !same_attributes {
-            self.invalidate(attr.ino);
-        }
+        self.coherence.opened(attr.ino);
         same_pages
     }
 
     /// Has the kernel ask for the attributes of `ino` again.
     fn invalidate(&self, ino: u64) {
-        if let Some(kernel) = self.kernel.get() {
-            kernel.attributes_changed(self.node(ino));
-        }
+        self.coherence.attributes_changed(ino);
     }
 
     /// Has the kernel forget what it knows of `ino`, for others may have changed it.
     pub(crate) fn forget_contents(&self, ino: u64) {
         self.epochs.changed(ino);
-        if let Some(kernel) = self.kernel.get() {
-            kernel.contents_changed(self.node(ino));
-        }
+        self.coherence.contents_changed(ino);
     }
 
     /// See [`Client::keep_locks`].
@@ -529,7 +652,7 @@ impl WeftFs {
             buffers: &self.read_buffers,
             epochs: &self.epochs,
             file: &open.file,
-            valid: self.behaviour.attr_timeout,
+            valid: self.behaviour.attr_timeout.min(READ_AHEAD_VALID),
         };
         match &open.ahead {
             Some(ahead) => ahead.read(&reader, offset, bytes, reply),
@@ -678,16 +801,27 @@ impl WeftFs {
         let stream = self.directories.lock(&handle).get(&handle).cloned().ok_or(Errno(libc::EBADF))?;
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
         let client = self.callers.root();
-        stream.seek(client, position, with_attrs, self.behaviour.attr_timeout)?;
-        let valid = self.behaviour.attr_timeout.saturating_sub(stream.age());
+        stream.seek(client, &self.coherence, position, with_attrs)?;
+        let (dir, asked) = (stream.ino(), stream.asked().unwrap_or_else(|| self.coherence.ask()));
         stream.emit(|mut item| {
-            if let Some(attr) = item.attr {
-                let told = self.with_own_writes(client, attr.clone()).map(|attr| self.tell(attr));
-                let told = told.map(|told| Told { attr_valid: valid, entry_valid: valid, ..told });
-                item.told = told.ok();
+            let ino = item.node;
+            // With attributes it counts as if it had been looked up, if there is still room for it.
+            let counts = with_attrs && item.position > AFTER_DOTS;
+            if counts {
+                self.coherence.looked_up(ino);
             }
-            item.node = self.node(item.node);
-            emit(item)
+            if let Some(attr) = item.attr {
+                let attr = self.with_own_writes(client, attr.clone());
+                let entry_valid = || self.coherence.believe_name(&asked, dir, self.behaviour.entry_timeout);
+                let told = |attr| Told { entry_valid: entry_valid(), ..self.tell(&asked, attr) };
+                item.told = attr.map(told).ok();
+            }
+            item.node = self.node(ino);
+            let full = emit(item);
+            if counts && full {
+                self.coherence.let_go(ino, 1);
+            }
+            full
         });
         Ok(())
     }
@@ -719,7 +853,9 @@ impl WeftFs {
         if let Some(note) = self.notes.lock(&ino).get_mut(&ino) {
             note.created = None;
         }
-        Ok(self.callers.client(who).set_xattr(ino, name.as_bytes(), value, flags as u32)?)
+        let set = self.callers.client(who).set_xattr(ino, name.as_bytes(), value, flags as u32);
+        self.coherence.directory_changed(ino);
+        Ok(set?)
     }
 
     pub(crate) fn listxattr(&self, who: Requester, node: u64) -> Outcome<Vec<u8>> {
@@ -728,18 +864,46 @@ impl WeftFs {
     }
 
     pub(crate) fn removexattr(&self, who: Requester, node: u64, name: &OsStr) -> Outcome<()> {
-        Ok(self.callers.client(who).remove_xattr(self.ino(node), name.as_bytes())?)
+        let ino = self.ino(node);
+        let removed = self.callers.client(who).remove_xattr(ino, name.as_bytes());
+        self.coherence.directory_changed(ino);
+        Ok(removed?)
     }
 
     /// A file that was created here a moment ago has no attributes but those set through this mount. The kernel asks
     /// for its capabilities at the first write: a round trip saved for every new file.
     fn is_newborn(&self, ino: u64) -> bool {
         let created = self.notes.lock(&ino).get(&ino).and_then(|note| note.created);
-        created.is_some_and(|created| created.elapsed() < self.behaviour.attr_timeout)
+        let created = created.filter(|_| !self.coherence.valid(&self.coherence.ask()).is_zero());
+        created.is_some_and(|created| created.elapsed() < self.behaviour.attr_timeout.min(LEASE))
     }
 
     pub(crate) fn statfs(&self) -> Outcome<weft_client::StatFs> {
         Ok(self.callers.root().statfs()?)
+    }
+}
+
+/// A name is being made in a directory, whose attributes are not known any more unless the reply has them.
+struct Making<'a> {
+    _changing: Changing<'a>,
+    coherence: &'a Coherence,
+    dir: u64,
+    followed: Cell<bool>,
+}
+
+impl Making<'_> {
+    /// It was made; `parent`: the directory's attributes then.
+    fn made(&self, asked: &Asked, parent: &Attr) {
+        self.coherence.note_directory(asked, parent);
+        self.followed.set(true);
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        if !self.followed.get() {
+            self.coherence.directory_changed(self.dir);
+        }
     }
 }
 

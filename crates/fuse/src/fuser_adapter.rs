@@ -3,13 +3,13 @@
 
 use crate::callers::Requester;
 use crate::directory::DirItem;
-use crate::fs::{Changes, Errno, KernelCache, Opened, Outcome, Told, WeftFs};
+use crate::fs::{Changes, Errno, Found, Opened, Outcome, Told, WeftFs};
 use crate::locks::LockAsked;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
-    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, Notifier, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
@@ -55,20 +55,6 @@ pub(crate) struct FuserAdapter {
     pub(crate) max_background: u16,
     /// Whether the kernel can check permissions: whether it knows who is who.
     pub(crate) kernel_checks: bool,
-}
-
-/// The way back to the kernel.
-pub(crate) struct FuserCache(pub(crate) Notifier);
-
-impl KernelCache for FuserCache {
-    fn attributes_changed(&self, node: u64) {
-        // A negative offset leaves the pages alone. The kernel may not know the inode (any more): then nothing is stale.
-        let _ = self.0.inval_inode(INodeNo(node), -1, 0);
-    }
-
-    fn contents_changed(&self, node: u64) {
-        let _ = self.0.inval_inode(INodeNo(node), 0, 0);
-    }
 }
 
 impl From<Errno> for fuser::Errno {
@@ -231,11 +217,19 @@ impl Filesystem for FuserAdapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply_entry(reply, self.fs.lookup(requester(request), parent.0, name));
+        match self.fs.lookup(requester(request), parent.0, name) {
+            Ok(Found::Inode(told)) => reply_entry(reply, Ok(told)),
+            // Node 0 says that there is none, and for how long.
+            Ok(Found::Nothing { entry_valid }) => {
+                let nothing = bare_attr(0, FileKind::File);
+                reply.entry_with_ttls(&Duration::ZERO, &entry_valid, &nothing, Generation(0));
+            }
+            Err(errno) => reply.error(errno.into()),
+        }
     }
 
-    fn forget(&self, _request: &Request, ino: INodeNo, _lookups: u64) {
-        self.fs.forget(ino.0);
+    fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {
+        self.fs.forget(ino.0, lookups);
     }
 
     fn getattr(&self, request: &Request, ino: INodeNo, _handle: Option<FileHandle>, reply: ReplyAttr) {
@@ -490,7 +484,9 @@ impl Filesystem for FuserAdapter {
             match &item.told {
                 Some(told) => {
                     let (attr, generation) = (file_attr(told), Generation(told.attr.generation));
-                    reply.add(attr.ino, item.position, name, &told.attr_valid, &attr, generation)
+                    // One timeout serves both here, as in `create`.
+                    let valid = told.attr_valid.min(told.entry_valid);
+                    reply.add(attr.ino, item.position, name, &valid, &attr, generation)
                 }
                 // The kernel takes no attributes for the names `.` and `..`.
                 None => {

@@ -5,8 +5,10 @@
 
 mod attach;
 mod background;
+mod belief;
 mod blocks;
 mod callers;
+mod coherence;
 mod directory;
 mod fs;
 mod fuser_adapter;
@@ -15,6 +17,7 @@ mod lockers;
 mod locks;
 mod log;
 mod mount;
+mod notify;
 mod options;
 mod read_ahead;
 mod read_buffer;

@@ -14,8 +14,9 @@
 use crate::attach::{attach, can_clone};
 use crate::background;
 use crate::fs::{Behaviour, WeftFs};
-use crate::fuser_adapter::{FuserAdapter, FuserCache};
+use crate::fuser_adapter::FuserAdapter;
 use crate::locks::keep_locks;
+use crate::notify::Notes;
 use crate::options::{MountError, MountOptions};
 use crate::signals::{Ending, Signals};
 use crate::umount;
@@ -91,18 +92,25 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
         max_background: options.max_background,
         kernel_checks: options.identities.kernel_checks(),
     };
+    let notes = connection.try_clone().map_err(|source| session_error(options, source))?;
     let session = Session::from_fd(adapter, connection, session_acl(options), session_config(options))
         .map_err(|source| MountError::Kernel { dir: options.dir.clone(), source })?;
-    fs.connect_kernel(Box::new(FuserCache(session.notifier())));
     attached.read_ahead(READ_AHEAD_KIB);
-    let serving = Signals::block().and_then(|signals| signals.watch(move || session.run()));
+    // Signals are blocked before any thread is started that could take them.
+    let serving = Signals::block().and_then(|signals| {
+        fs.watch(Notes::new(notes))?;
+        signals.watch(move || session.run())
+    });
     let serving = serving.map_err(|source| session_error(options, source))?;
     // Not before signals are blocked, for a thread does as the one that starts it.
     keep_locks(&fs);
     live();
     loop {
         match serving.wait() {
-            Ending::Served(outcome) => return outcome.map_err(|source| session_error(options, source)),
+            Ending::Served(outcome) => {
+                fs.close_all();
+                return outcome.map_err(|source| session_error(options, source));
+            }
             Ending::Signal(signal) => {
                 if let Err(error) = umount::umount(&options.dir) {
                     eprintln!("weft mount: {signal}: {error}; taken away from its users");

@@ -44,9 +44,10 @@ pub struct MountOptions {
     pub cache: CacheMode,
     /// From this size on a file is large for [`CacheMode::Auto`].
     pub stream_bytes_min: u64,
-    /// How long the kernel believes attributes, and so how late a change by another client may be seen.
+    /// How long the kernel believes attributes at most. What others change it is told to forget, whatever this is; so a shorter
+    /// time than the servers' lease only makes it ask more often.
     pub attr_timeout: Duration,
-    /// How long the kernel believes that a name leads to an inode.
+    /// How long the kernel believes at most where a name leads, or that it is missing; otherwise as `attr_timeout`.
     pub entry_timeout: Duration,
     /// Threads that take requests from the kernel.
     pub threads: usize,
@@ -59,8 +60,8 @@ pub struct MountOptions {
 }
 
 impl MountOptions {
-    /// Timeout of attributes and names where nothing else is said.
-    pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
+    /// Timeout of attributes and names where nothing else is said: that of the servers' leases.
+    pub const TIMEOUT_DEFAULT: Duration = Duration::from_millis(weft_wire::limits::LEASE_MS);
     /// Threads where nothing else is said.
     pub const THREADS_DEFAULT: usize = 4;
     /// Requests in the background where nothing else is said.

@@ -26,6 +26,18 @@ impl<K: Hash + Eq, V> Sharded<K, V> {
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// All keys.
+    pub(crate) fn keys(&self) -> Vec<K>
+    where
+        K: Copy,
+    {
+        let of = |shard: &Mutex<HashMap<K, V>>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.keys().copied().collect::<Vec<K>>()
+        };
+        self.shards.iter().flat_map(of).collect()
+    }
+
     /// Takes everything out.
     pub(crate) fn drain(&self) -> Vec<V> {
         let take = |shard: &Mutex<HashMap<K, V>>| {

@@ -9,6 +9,7 @@
 //!   u <ino>                    orphan: no name any more, but open somewhere
 //!   t <ino>                    tail of the appends to a file that is open for writing
 //!   r <session 16> <slot 4>    last request of a session's slot, with its reply
+//!   w <session 16>             a session that watches
 //!   s <field>                  superblock
 //! ```
 //!
@@ -26,6 +27,7 @@ pub(crate) const GARBAGE: u8 = b'g';
 pub(crate) const ORPHAN: u8 = b'u';
 pub(crate) const APPEND_TAIL: u8 = b't';
 pub(crate) const REPLY: u8 = b'r';
+pub(crate) const WATCHER: u8 = b'w';
 
 /// Superblock fields.
 pub(crate) const SUPER_FORMAT: &[u8] = b"sformat";
@@ -89,6 +91,13 @@ pub(crate) fn reply(session: SessionId, slot: u32) -> Vec<u8> {
 pub(crate) fn replies_of(session: SessionId) -> Vec<u8> {
     let mut key = Vec::with_capacity(21);
     key.push(REPLY);
+    key.extend_from_slice(&session.0);
+    key
+}
+
+pub(crate) fn watcher(session: SessionId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(17);
+    key.push(WATCHER);
     key.extend_from_slice(&session.0);
     key
 }

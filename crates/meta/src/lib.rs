@@ -26,7 +26,9 @@ mod opens;
 mod ops;
 mod permission;
 mod replies;
+mod touched;
 mod walk;
+mod watchers;
 
 pub use acl::UMASK_SHIFT;
 pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Scan, Syncer};
@@ -44,4 +46,5 @@ pub use ops::size::{Truncation, WriteReport};
 pub use ops::xattr::XattrMode;
 pub use permission::{EXECUTE, READ, WRITE};
 pub use replies::Once;
+pub use touched::{Touched, TouchedInode};
 pub use walk::{At, NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX, TARGET_BYTES_MAX};

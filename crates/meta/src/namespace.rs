@@ -269,7 +269,7 @@ impl<E: Engine> Namespace<E> {
         (self.ino_lease, self.cookie_lease, self.inodes_in_use)
     }
 
-    fn load_inode(&mut self, ino: u64) -> Result<Option<Inode>, EngineError> {
+    pub(crate) fn load_inode(&mut self, ino: u64) -> Result<Option<Inode>, EngineError> {
         if let Some(inode) = self.inode_cache.get(&ino) {
             return Ok(Some(inode.clone()));
         }
@@ -433,6 +433,28 @@ impl<E: Engine> Op<'_, E> {
             Some((_, staged)) => *staged = inode,
             None => self.inodes.push((ino, inode)),
         }
+    }
+
+    /// Inodes as they will be; `None` where they go.
+    pub(crate) fn staged_inodes(&self) -> &[(u64, Option<Inode>)] {
+        &self.inodes
+    }
+
+    /// Keys of the names that change.
+    pub(crate) fn staged_entries(&self) -> impl Iterator<Item = &[u8]> {
+        self.entries.iter().map(|(key, _)| key.as_slice())
+    }
+
+    pub(crate) fn staged_effects(&self) -> &[Effect] {
+        &self.effects
+    }
+
+    /// Whether `session` alone writes to the file `ino`, and has vouched for all of it: then its size is what it reported.
+    pub fn knows_size(&self, session: SessionId, ino: u64) -> bool {
+        self.open_file(ino).is_some_and(|file| {
+            let own = file.held_by(session).writers;
+            own > 0 && own == file.total.writers && file.total.truncations == 0 && !file.unclean
+        })
     }
 
     /// Stages an inode that did not exist before.

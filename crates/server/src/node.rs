@@ -1,6 +1,7 @@
 //! What one thread of a server serves from, and the table from operations to functions.
 
 use crate::answer::{Answer, Refusal};
+use crate::both::{Either, either};
 use crate::config::{ClusterConfig, ServerConfig, ServerRole};
 use crate::counters::{Clients, Counters};
 use crate::io::IoPart;
@@ -146,7 +147,8 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
     pub fn may_wait(&self, op: Op) -> bool {
         match (&self.part, op.class()) {
             (Part::Meta(meta), Class::Metadata) => {
-                matches!(op, Op::SyncMeta | Op::Lock | Op::GetLock) || meta.replies_wait()
+                matches!(op, Op::SyncMeta | Op::Watch | Op::Lock | Op::GetLock)
+                    || !op.only_reads() && meta.replies_wait()
             }
             (_, Class::Control) => false,
             (Part::Io(_), Class::Metadata) => false,
@@ -232,8 +234,8 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             Op::StatObjects => self.io(op)?.stat_objects(decode(op, body)?).await,
             Op::Check => self.meta(op)?.check_names(decode(op, body)?),
             Op::Treat => self.meta(op)?.treat(decode(op, body)?).await,
-            Op::Lookup => self.meta(op)?.lookup(decode(op, body)?),
-            Op::GetAttr => self.meta(op)?.get_attr(decode(op, body)?),
+            Op::Lookup => self.meta(op)?.lookup(call, decode(op, body)?),
+            Op::GetAttr => self.meta(op)?.get_attr(call, decode(op, body)?),
             Op::SetAttr => self.meta(op)?.set_attr(call, decode(op, body)?).await,
             Op::Create => self.meta(op)?.create(call, decode(op, body)?).await,
             Op::Open => self.meta(op)?.open(call, decode(op, body)?).await,
@@ -248,9 +250,9 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             Op::Unlink => self.meta(op)?.unlink(call, decode(op, body)?).await,
             Op::Rmdir => self.meta(op)?.rmdir(call, decode(op, body)?).await,
             Op::Rename => self.meta(op)?.rename(call, decode(op, body)?).await,
-            Op::ReadDir => self.meta(op)?.read_dir(decode(op, body)?),
+            Op::ReadDir => self.meta(op)?.read_dir(call, decode(op, body)?),
             Op::Access => self.meta(op)?.access(decode(op, body)?),
-            Op::GetXattr => self.meta(op)?.get_xattr(decode(op, body)?),
+            Op::GetXattr => self.meta(op)?.get_xattr(call, decode(op, body)?),
             Op::SetXattr => self.meta(op)?.set_xattr(call, decode(op, body)?).await,
             Op::ListXattrs => self.meta(op)?.list_xattrs(decode(op, body)?),
             Op::RemoveXattr => self.meta(op)?.remove_xattr(call, decode(op, body)?).await,
@@ -266,6 +268,13 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             Op::ClaimLocks => self.meta(op)?.claim_locks(call, decode(op, body)?),
             Op::SyncMeta => {
                 self.meta(op)?.sync_all().await.map(|()| Answer::of(&weft_wire::messages::Empty {}))
+            }
+            Op::Watch => {
+                let watched = self.meta(op)?.watch(call, decode(op, body)?);
+                match either(watched, self.stopping.wait()).await {
+                    Either::First(answer) => answer,
+                    Either::Second(()) => Err(Refusal::new(Status::ShuttingDown, "the server is stopping")),
+                }
             }
         }
     }

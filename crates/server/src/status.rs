@@ -25,7 +25,14 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
                 gauges.push(Gauge { name: name.into(), value });
             }
             let (locks_held, lock_waits) = meta.lock_counts();
-            for (name, value) in [("locks_held", locks_held), ("lock_waits", lock_waits)] {
+            let (watchers, leases) = meta.watch_counts();
+            let counts = [
+                ("locks_held", locks_held),
+                ("lock_waits", lock_waits),
+                ("watching_clients", watchers),
+                ("leased_inodes", leases),
+            ];
+            for (name, value) in counts {
                 gauges.push(Gauge { name: name.into(), value: value as u64 });
             }
         }

@@ -59,7 +59,13 @@ pub const HANDSHAKE_TIMEOUT_MS: u64 = 5_000;
 pub const STALL_TIMEOUT_MS: u64 = 30_000;
 /// Life of a capability; clients renew by opening again.
 pub const CAPABILITY_LIFE_S: u64 = 24 * 3600;
+/// How long a client that watches may believe what it was told, from before it asked.
+pub const LEASE_MS: u64 = 10_000;
+/// Changes in one reply to a client that watches.
+pub const CHANGES_PER_MESSAGE_MAX: usize = 256;
 
+const _: () =
+    assert!(CHANGES_PER_MESSAGE_MAX * (NAME_BYTES_MAX + 32) <= BODY_BYTES_MAX, "changes fit a body");
 const _: () = assert!(LIST_EXTENTS_MAX * 20 + 4096 <= BODY_BYTES_MAX, "a full list fits a body");
 const _: () =
     assert!(XATTR_BYTES_MAX + PATH_BYTES_MAX + 8 * GROUPS_MAX <= BODY_BYTES_MAX, "an attribute fits a body");

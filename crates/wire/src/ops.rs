@@ -188,7 +188,7 @@ ops! {
     /// Make a hard link.
     0x20c Link: Metadata, Meta, false, LinkRequest -> AttrReply;
     /// Remove a name that is not a directory's.
-    0x20d Unlink: Metadata, Meta, false, UnlinkRequest -> Empty;
+    0x20d Unlink: Metadata, Meta, false, UnlinkRequest -> RemovedReply;
     /// Remove an empty directory.
     0x20e Rmdir: Metadata, Meta, false, RmdirRequest -> Empty;
     /// Move a name.
@@ -217,6 +217,8 @@ ops! {
     0x21a FileCount: Metadata, Meta, true, FileCountRequest -> FileCountReply;
     /// Make all metadata acknowledged so far durable.
     0x21b SyncMeta: Metadata, Meta, true, SyncMetaRequest -> Empty;
+    /// What others have changed of what this client was told; answered when there is something, or after a while.
+    0x21c Watch: Metadata, Meta, true, WatchRequest -> WatchReply;
     /// Lock a range of a file, or the whole of it, for one owner.
     0x21d Lock: Metadata, Meta, false, LockRequest -> LockReply;
     /// Give locks back, or stop waiting for one.
@@ -231,6 +233,14 @@ ops! {
     0x230 Check: Metadata, Meta, true, CheckRequest -> CheckReply;
     /// Repair one finding of a check, if it still holds.
     0x231 Treat: Bulk, Meta, true, TreatRequest -> TreatReply;
+}
+
+impl Op {
+    /// Whether it is one of the metadata server's that change nothing, and are answered at once.
+    pub fn only_reads(self) -> bool {
+        use Op::*;
+        matches!(self, Lookup | GetAttr | Readlink | ReadDir | Access | GetXattr | ListXattrs | FileCount)
+    }
 }
 
 #[cfg(test)]

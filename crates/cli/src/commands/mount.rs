@@ -69,10 +69,12 @@ pub struct Args {
     /// From which size on --cache auto takes a file as large [default: a 32nd of this machine's memory].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     stream_from: Option<u64>,
-    /// How long attributes may be remembered, in milliseconds; 0: not at all.
+    /// How long attributes may be remembered, in milliseconds; 0: not at all. What others change is forgotten at once whatever
+    /// this is; a shorter time only asks the servers more often.
     #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
     attr_timeout_ms: u64,
-    /// How long names may be remembered, in milliseconds; 0: not at all.
+    /// How long names, and names that are missing, may be remembered, in milliseconds; 0: not at all. What others change is
+    /// forgotten at once. (Before Linux 6.16 the kernel remembers no names.)
     #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
     entry_timeout_ms: u64,
     /// How long programs wait for servers that do not answer, in milliseconds, before they get an error.

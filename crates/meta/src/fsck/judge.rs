@@ -30,6 +30,7 @@ const SUPER_FIELDS: [&[u8]; 6] = [
     keys::SUPER_LOCKS,
 ];
 /// Kind, session and slot.
+const WATCHER_KEY_BYTES: usize = 17;
 const REPLY_KEY_BYTES: usize = 21;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
@@ -146,6 +147,7 @@ impl<'a, E: Engine> Judge<'a, E> {
                 StoredReply::decode(key, value)?;
                 Ok(Vec::new())
             }
+            keys::WATCHER if key.len() == WATCHER_KEY_BYTES => Ok(Vec::new()),
             b's' if SUPER_FIELDS.contains(&key) => Ok(Vec::new()),
             _ => Ok(vec![Damage::unknown(key)]),
         }

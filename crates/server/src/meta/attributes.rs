@@ -8,10 +8,10 @@ use weft_wire::messages::*;
 
 impl<E: Engine + 'static> MetaPart<E> {
     /// Attributes of an inode.
-    pub fn get_attr(&self, request: InodeRequest) -> Result<Answer, Refusal> {
+    pub fn get_attr(&self, call: &Call, request: InodeRequest) -> Result<Answer, Refusal> {
         self.read(|op| {
             let attr = op.getattr(request.ino)?;
-            self.attr_reply(op, attr)
+            self.attr_told(op, call, None, attr)
         })
     }
 
@@ -21,7 +21,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now| {
             let attr = op.setattr(&caller, now, t::at(&request.at), request.follow, &change)?;
-            self.attr_reply(op, attr)
+            self.attr_told(op, call, None, attr)
         })
         .await
     }
@@ -36,9 +36,10 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     /// Value of an extended attribute.
-    pub fn get_xattr(&self, request: GetXattrRequest) -> Result<Answer, Refusal> {
+    pub fn get_xattr(&self, call: &Call, request: GetXattrRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         self.read(|op| {
+            self.told(call, None, Some(request.ino));
             let value = op.get_xattr(&caller, At::ino(request.ino), false, &request.name)?;
             Ok(XattrReply { value })
         })

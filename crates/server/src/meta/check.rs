@@ -69,6 +69,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             Treatment::Left => treatment::LEFT,
         };
         self.sync_all().await?;
+        self.forgotten_by_all().await;
         self.poke_garbage();
         Ok(Answer::of(&TreatReply { treatment }))
     }

@@ -19,7 +19,13 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.change(call, |op, now| {
             let at = t::at(&request.at);
             let opened = op.create(&caller, now, call.session, at, &new, flags).map_err(meta)?;
-            Ok(self.open_reply(&opened, request.access))
+            self.told(call, Some(&request.at), Some(opened.attr.ino));
+            let mut reply = self.open_reply(&opened, request.access);
+            if opened.created && self.watchers.watches(call.session) {
+                reply.parent = self.parent_told(op, call, &request.at)?;
+                reply.attr.size_live = false;
+            }
+            Ok(reply)
         })
         .await
     }
@@ -31,6 +37,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now| {
             let opened = op.open(&caller, now, call.session, t::at(&request.at), flags).map_err(meta)?;
+            self.told(call, Some(&request.at), Some(opened.attr.ino));
             Ok(self.open_reply(&opened, request.access))
         })
         .await
@@ -43,6 +50,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             attr: t::attr(&opened.attr),
             capability: layout.map(|layout| self.sign(opened.attr.ino, access, layout)),
             created: opened.created,
+            parent: None,
         }
     }
 
@@ -74,7 +82,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.change(call, |op, now| {
             let report = t::write_report(&request.report, now);
             let attr = op.report_write(now, call.session, request.ino, &report)?;
-            self.attr_reply(op, attr)
+            self.attr_told(op, call, None, attr)
         })
         .await
     }
@@ -103,7 +111,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             }
             let attr = attr.ok_or_else(|| Refusal::new(Status::Invalid, "a capability without rights"))?;
             let capability = attr.layout.map(|layout| self.sign(held.ino, held.rights, layout));
-            Ok(OpenReply { attr: t::attr(&attr), capability, created: false })
+            Ok(OpenReply { attr: t::attr(&attr), capability, created: false, parent: None })
         })
         .await
     }
@@ -129,6 +137,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 capability: layout
                     .map(|layout| self.sign(begun.attr.ino, rights::READ | rights::WRITE, layout)),
                 created: false,
+                parent: None,
             })
         })
         .await

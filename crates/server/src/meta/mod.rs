@@ -6,6 +6,7 @@
 //!                  ▼
 //!              durable.rs      sync mode: the reply waits for the group commit that covers it
 //!              locks.rs        who has locked what (lock_table.rs), in memory only
+//!              watch.rs        the reply of a change waits until those have forgotten who believe otherwise (leases.rs)
 //!              sessions.rs     who is connected; what a client that stays away held is given back
 //! ```
 //!
@@ -16,11 +17,13 @@ mod attributes;
 mod check;
 pub(crate) mod durable;
 mod files;
+mod leases;
 mod lock_table;
 mod locks;
 mod names;
 mod sessions;
 mod translate;
+mod watch;
 
 #[cfg(test)]
 pub(crate) use sessions::SESSION_GRACE;
@@ -36,8 +39,9 @@ use sessions::Sessions;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
+use watch::{Believer, Watchers};
 use weft_layout::Layout;
-use weft_meta::{CommitSeq, Engine, MetaError, Namespace, Once, Op, SessionId, Timestamp};
+use weft_meta::{CommitSeq, Engine, MetaError, Namespace, Once, Op, SessionId, Timestamp, Touched};
 use weft_wire::limits::CAPABILITY_LIFE_S;
 use weft_wire::security::{Capability, Key};
 use weft_wire::{Header, Status, Wire};
@@ -66,6 +70,7 @@ pub(crate) struct MetaPart<E: Engine> {
     ring_servers: u16,
     sessions: Sessions,
     locks: Locks,
+    watchers: Watchers,
     garbage: Poke,
     failure: RefCell<Option<String>>,
     checks: check::Checks<E>,
@@ -83,6 +88,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         garbage: Poke,
         stop: StopFlag,
     ) -> std::io::Result<Rc<MetaPart<E>>> {
+        let watched = namespace.watchers().map_err(std::io::Error::other)?;
         let part = Rc::new(MetaPart {
             durability: Durability::start(namespace.syncer())?,
             namespace: RefCell::new(namespace),
@@ -91,6 +97,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             ring_servers,
             sessions: Sessions::default(),
             locks: Locks::default(),
+            watchers: Watchers::new(watched),
             garbage,
             failure: RefCell::default(),
             checks: check::Checks::default(),
@@ -137,6 +144,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             crate::log::warning!("meta", "cannot tidy up after clients that are gone: {error}");
         }
         drop(namespace);
+        self.forget_old_watchers();
         self.end_lock_grace();
         self.poke_garbage();
     }
@@ -174,7 +182,12 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Whether a reply may have to wait for the disk, so that the connection's other requests should go on meanwhile.
     pub fn replies_wait(&self) -> bool {
-        self.sync == SyncMode::Sync
+        self.sync == SyncMode::Sync || self.watchers.any()
+    }
+
+    /// Clients that watch, and inodes of which they were told.
+    pub fn watch_counts(&self) -> (usize, usize) {
+        self.watchers.counts()
     }
 
     /// Runs a reading operation.
@@ -193,12 +206,16 @@ impl<E: Engine + 'static> MetaPart<E> {
         call: &Call,
         run: impl FnOnce(&mut Op<'_, E>, Timestamp) -> Result<R, Refusal>,
     ) -> Result<Answer, Refusal> {
+        if call.header.op != weft_wire::Op::Reopen {
+            self.watchers.all_returned().await;
+        }
         let committed = self.commit(call, run);
         self.look_for_failure();
-        let (body, seq) = committed.map_err(|refusal| self.ask_again(refusal))?;
+        let (body, seq, believers) = committed.map_err(|refusal| self.ask_again(refusal))?;
         if self.sync == SyncMode::Sync {
             self.durable(seq).await?;
         }
+        self.watchers.forgotten(believers).await;
         Ok(Answer { body, ..Answer::default() })
     }
 
@@ -206,7 +223,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         &self,
         call: &Call,
         run: impl FnOnce(&mut Op<'_, E>, Timestamp) -> Result<R, Refusal>,
-    ) -> Result<(Vec<u8>, CommitSeq), Refusal> {
+    ) -> Result<(Vec<u8>, CommitSeq, Vec<Believer>), Refusal> {
         let now = translate::now();
         let mut namespace = self.namespace.borrow_mut();
         let committed = namespace.committed();
@@ -215,13 +232,14 @@ impl<E: Engine + 'static> MetaPart<E> {
             namespace.begin()
         } else {
             match namespace.begin_once(now, call.session, u32::from(header.slot), header.request_id)? {
-                Once::Replay(body) => return Ok((body, committed)),
+                Once::Replay(body) => return Ok((body, committed, self.watchers.all_believers())),
                 Once::Fresh(op) => op,
             }
         };
         let body = run(&mut op, now)?.to_bytes();
+        let touched = if self.watchers.any() { op.touched()? } else { Touched::default() };
         let seq = op.commit_with_reply(&body)?;
-        Ok((body, seq))
+        Ok((body, seq, self.watchers.tell(call.session, touched)))
     }
 
     /// Whether this request has been done before, so that it will be answered from what is kept.

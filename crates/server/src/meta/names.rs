@@ -12,11 +12,12 @@ const PAGE_OVERHEAD_BYTES: usize = 64;
 
 impl<E: Engine + 'static> MetaPart<E> {
     /// The attributes at the end of a path.
-    pub fn lookup(&self, request: LookupRequest) -> Result<Answer, Refusal> {
+    pub fn lookup(&self, call: &Call, request: LookupRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         self.read(|op| {
+            self.told(call, Some(&request.at), None);
             let attr = op.stat(&caller, t::at(&request.at), request.follow)?;
-            self.attr_reply(op, attr)
+            self.attr_told(op, call, Some(&request.at), attr)
         })
     }
 
@@ -27,14 +28,27 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     /// A page of a directory.
-    pub fn read_dir(&self, request: ReadDirRequest) -> Result<Answer, Refusal> {
+    pub fn read_dir(&self, call: &Call, request: ReadDirRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         let entries_max = request.entries_max.clamp(1, DIRECTORY_PAGE_ENTRIES_MAX) as usize;
         let bytes_max = BODY_BYTES_MAX - PAGE_OVERHEAD_BYTES;
         self.read(|op| {
             let page = op.readdir(&caller, request.ino, request.after, entries_max, bytes_max)?;
             let with_attrs = request.with_attrs;
-            let entries = page.entries.into_iter().map(|entry| t::entry(entry, with_attrs)).collect();
+            self.told(call, None, Some(request.ino));
+            if with_attrs {
+                self.watchers.told(call.session, page.entries.iter().map(|entry| entry.ino));
+            }
+            let entry = |entry: weft_meta::DirEntry| {
+                let size_known = op.knows_size(call.session, entry.ino);
+                let mut entry = t::entry(entry, with_attrs);
+                entry
+                    .attr
+                    .iter_mut()
+                    .for_each(|attr| attr.size_live &= !size_known || !self.watchers.watches(call.session));
+                entry
+            };
+            let entries = page.entries.into_iter().map(entry).collect();
             Ok(ReadDirReply { entries, end: page.eof, parent: page.parent })
         })
     }
@@ -48,7 +62,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 let wish = t::layout_request(request.layout.as_ref());
                 op.set_layout(&caller, now, weft_meta::At::ino(made.attr.ino), &wish)?;
             }
-            self.attr_reply(op, made.attr)
+            self.attr_told(op, call, Some(&request.at), made.attr)
         })
         .await
     }
@@ -60,7 +74,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let rdev = u64::from(request.rdev);
         self.change(call, |op, now| {
             let made = op.mknod(&caller, now, t::at(&request.at), kind, request.mode, rdev)?;
-            self.attr_reply(op, made.attr)
+            self.attr_told(op, call, Some(&request.at), made.attr)
         })
         .await
     }
@@ -70,7 +84,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now| {
             let made = op.symlink(&caller, now, t::at(&request.at), &request.target)?;
-            self.attr_reply(op, made.attr)
+            self.attr_told(op, call, Some(&request.at), made.attr)
         })
         .await
     }
@@ -80,7 +94,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         self.change(call, |op, now| {
             let attr = op.link(&caller, now, t::at(&request.from), request.follow, t::at(&request.to))?;
-            self.attr_reply(op, attr)
+            self.attr_told(op, call, Some(&request.to), attr)
         })
         .await
     }
@@ -90,7 +104,8 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         let removed = self.change(call, |op, now| {
             op.unlink(&caller, now, t::at(&request.at)).map_err(meta)?;
-            Ok(Empty {})
+            self.told(call, Some(&request.at), None);
+            Ok(RemovedReply { parent: self.parent_told(op, call, &request.at)? })
         });
         let removed = removed.await;
         self.poke_garbage();
@@ -118,6 +133,23 @@ impl<E: Engine + 'static> MetaPart<E> {
         let moved = moved.await;
         self.poke_garbage();
         moved
+    }
+
+    /// As [`MetaPart::attr_reply`], to a client that may believe it for a while: of the inode, and that the name leads there.
+    /// A client that watches reports what it has written before it asks, so if it alone writes, the size is known.
+    pub(super) fn attr_told(
+        &self,
+        op: &mut Op<'_, E>,
+        call: &Call,
+        at: Option<&At>,
+        attr: weft_meta::Attr,
+    ) -> Result<AttrReply, Refusal> {
+        self.told(call, at, Some(attr.ino));
+        let mut reply = self.attr_reply(op, attr)?;
+        if self.watchers.watches(call.session) && op.knows_size(call.session, attr.ino) {
+            reply.attr.size_live = false;
+        }
+        Ok(reply)
     }
 
     /// Attributes as the reply has them: a directory with a default layout of its own shows it.

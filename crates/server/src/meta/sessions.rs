@@ -53,6 +53,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             return;
         }
         table.remove(&session);
+        self.end_watch(session, false);
         let mut namespace = self.namespace.borrow_mut();
         let mut op = namespace.begin();
         let ended = op.session_gone(session).and_then(|()| op.commit());

@@ -50,6 +50,18 @@ pub mod rename_flags {
     pub const EXCHANGE: u32 = 2;
 }
 
+/// Bits of [`Change::what`].
+pub mod changed {
+    /// Attributes other than size and times of the data.
+    pub const ATTRIBUTES: u32 = 1;
+    /// The bytes of a file, its size or who writes it.
+    pub const DATA: u32 = 2;
+    /// The name in [`super::Change::name`] of this directory.
+    pub const NAME: u32 = 4;
+    /// Any of this directory's names; it is not told of again until the client asks for something in it.
+    pub const ALL_NAMES: u32 = 8;
+}
+
 /// Kind of an inode, in [`Attr::kind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -248,6 +260,8 @@ crate::message! {
         pub capability: Option<Capability>,
         /// Whether this call created it.
         pub created: bool,
+        /// The directory after a creation, for clients that watch and name it by its inode and one name.
+        pub parent: Option<Attr>,
     }
 
     /// What a writer tells of what it wrote.
@@ -350,6 +364,12 @@ crate::message! {
         pub caller: Caller,
         /// The name.
         pub at: At,
+    }
+
+    /// Answer to [`crate::Op::Unlink`].
+    pub struct RemovedReply {
+        /// The directory after it, for clients that watch and name it by its inode and one name.
+        pub parent: Option<Attr>,
     }
 
     /// See [`crate::Op::Rmdir`].
@@ -529,6 +549,40 @@ crate::message! {
 
     /// See [`crate::Op::SyncMeta`].
     pub struct SyncMetaRequest {}
+
+    /// See [`crate::Op::Watch`].
+    pub struct WatchRequest {
+        /// As in the last reply; 0 at first.
+        pub epoch: u64,
+        /// `last` of the last reply: the client has forgotten what these changes made wrong.
+        pub acknowledged: u64,
+        /// Answer at once.
+        pub at_once: bool,
+        /// The client caches nothing any more and watches no longer.
+        pub end: bool,
+    }
+
+    /// Answer to [`WatchRequest`].
+    pub struct WatchReply {
+        /// Of this watch; another one than before where changes may have been missed.
+        pub epoch: u64,
+        /// The client forgets all that it was told; leases begin anew.
+        pub reset: bool,
+        /// Number of the last of the changes.
+        pub last: u64,
+        /// What is not as this client was told.
+        pub changes: Vec<Change>,
+    }
+
+    /// Something that a client was told has changed.
+    pub struct Change {
+        /// The inode, or the directory of the names.
+        pub ino: u64,
+        /// See [`changed`].
+        pub what: u32,
+        /// A name, where it is one.
+        pub name: Vec<u8>,
+    }
 
     /// See [`crate::Op::Check`].
     pub struct CheckRequest {

@@ -1,0 +1,271 @@
+//! What the kernel may believe of one inode: what it is told, and whether it has to be told to forget. Without I/O and without a clock.
+//!
+//! ```text
+//!   told   ───► believed for the rest of a lease ───► another changes it: a note
+//!                     ▲                                     │
+//!                     │ told once more, a second later      ▼
+//!                     └──────────────────────────────── in doubt: told, but believed for no time; changes need no note
+//! ```
+//!
+//! A note has a price: the kernel drops the replies about this inode that are on their way, and a `read` that waits for one goes by
+//! the size of before. That is right for what the note is about, which is not acknowledged yet; but a change shortly before, which was, would be
+//! missed. So there is no note where nothing is believed, and nothing is believed where changes come in bursts: for a while after
+//! each note, and until the kernel has heard once what there was after it.
+//!
+//! Pages that the kernel keeps of a file go when it hears of another size or modification time. Where both are as before although
+//! something was changed, or may have been while nothing was promised, the status-change time tells.
+
+use std::time::{Duration, Instant};
+use weft_wire::messages::{Attr, Time};
+
+/// How long nothing is believed after a note.
+const DOUBT: Duration = Duration::from_secs(1);
+/// How long the kernel may take to hear what it is told.
+const HEARING: Duration = Duration::from_millis(100);
+
+/// An inode that the kernel knows or will know.
+#[derive(Debug)]
+pub(crate) struct Belief {
+    lookups: u64,
+    told: Instant,
+    believed_until: Option<Instant>,
+    doubt: Option<Doubt>,
+    pages: Option<Box<Pages>>,
+}
+
+#[derive(Debug)]
+struct Doubt {
+    until: Instant,
+    /// The kernel was told since it began.
+    told: bool,
+}
+
+/// A file of which the kernel may keep pages.
+#[derive(Debug)]
+struct Pages {
+    /// Size, modification and status-change time as last told.
+    seen: Option<(u64, Time, Time)>,
+    /// Somebody has changed the file since then, or may have after `promised_until`.
+    suspect: bool,
+    promised_until: Instant,
+}
+
+/// What has to be done before a change is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Forget {
+    /// A note about the attributes.
+    pub(crate) attributes: bool,
+    /// A note about attributes and pages.
+    pub(crate) pages: bool,
+}
+
+impl Belief {
+    /// Of an inode that the kernel knows by so many lookups.
+    pub(crate) fn new(lookups: u64, now: Instant) -> Belief {
+        Belief { lookups, told: now, believed_until: None, doubt: None, pages: None }
+    }
+
+    /// The kernel is about to be told of it once more.
+    pub(crate) fn looked_up(&mut self, now: Instant) {
+        self.lookups += 1;
+        self.told = now;
+    }
+
+    /// The kernel has forgotten so many lookups. Returns whether it knows the inode no more.
+    pub(crate) fn let_go(&mut self, lookups: u64) -> bool {
+        self.lookups = self.lookups.saturating_sub(lookups);
+        self.lookups == 0
+    }
+
+    /// When the kernel was last told.
+    pub(crate) fn told_at(&self) -> Instant {
+        self.told
+    }
+
+    /// The kernel may keep pages of it from now on.
+    pub(crate) fn opened(&mut self, now: Instant) {
+        self.pages.get_or_insert_with(|| Box::new(Pages { seen: None, suspect: true, promised_until: now }));
+    }
+
+    /// The kernel is about to be told attributes, which hold for `valid`; returns for how long it may believe them.
+    pub(crate) fn tell(&mut self, now: Instant, valid: Duration) -> Duration {
+        self.told = now;
+        if self.is_in_doubt(now) || valid.is_zero() {
+            return Duration::ZERO;
+        }
+        self.believed_until = self.believed_until.max(Some(now + valid));
+        valid
+    }
+
+    fn is_in_doubt(&mut self, now: Instant) -> bool {
+        let Some(doubt) = &mut self.doubt else { return false };
+        if !doubt.told {
+            doubt.told = true;
+            doubt.until = doubt.until.max(now + HEARING);
+        }
+        let lasts = now < doubt.until;
+        if !lasts {
+            self.doubt = None;
+        }
+        lasts
+    }
+
+    /// The kernel is about to be told these attributes of a file. Returns whether it has to be told of its pages first, as it would
+    /// take old ones for good. `promised`: for so long the servers tell of changes; `undisturbed`: nothing was forgotten since
+    /// the attributes were asked for.
+    pub(crate) fn hides_a_change(
+        &mut self,
+        attr: &Attr,
+        now: Instant,
+        promised: Duration,
+        undisturbed: bool,
+    ) -> bool {
+        let Some(pages) = &mut self.pages else { return false };
+        let seen = (attr.size, attr.mtime.clone(), attr.ctime.clone());
+        let suspect = pages.suspect || now >= pages.promised_until;
+        let hidden = suspect
+            && pages
+                .seen
+                .as_ref()
+                .is_some_and(|(size, mtime, ctime)| (size, mtime) == (&seen.0, &seen.1) && *ctime != seen.2);
+        pages.suspect = suspect && !undisturbed;
+        pages.promised_until = now + promised;
+        pages.seen = Some(seen);
+        hidden
+    }
+
+    /// Another has changed it; `data`: also what it holds.
+    pub(crate) fn changed(&mut self, data: bool, now: Instant) -> Forget {
+        let believed = self.believed_until.take().is_some_and(|until| until > now);
+        if believed {
+            self.doubt = Some(Doubt { until: now + DOUBT, told: false });
+        }
+        if let Some(pages) = self.pages.as_mut().filter(|_| data) {
+            pages.suspect = !believed;
+            return Forget { attributes: false, pages: believed };
+        }
+        Forget { attributes: believed, pages: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(10);
+    const MS: Duration = Duration::from_millis(1);
+    const NOTHING: Forget = Forget { attributes: false, pages: false };
+    const ATTRIBUTES: Forget = Forget { attributes: true, pages: false };
+    const PAGES: Forget = Forget { attributes: false, pages: true };
+
+    fn attr(size: u64, mtime: i64, ctime: i64) -> Attr {
+        let time = |seconds| Time { seconds, nanoseconds: 0 };
+        let kind = weft_wire::messages::FileKind::File;
+        let zero = || time(0);
+        Attr {
+            ino: 7,
+            kind,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            size,
+            size_live: false,
+            epoch: 0,
+            atime: zero(),
+            mtime: time(mtime),
+            ctime: time(ctime),
+            btime: zero(),
+            generation: 0,
+            rdev: 0,
+            layout: None,
+        }
+    }
+
+    #[test]
+    fn what_is_believed_needs_a_note_and_what_is_not_needs_none() {
+        let now = Instant::now();
+        let mut belief = Belief::new(1, now);
+        assert_eq!(belief.changed(true, now), NOTHING);
+        assert_eq!(belief.tell(now, LEASE), LEASE);
+        assert_eq!(belief.changed(false, now), ATTRIBUTES);
+        assert_eq!(belief.changed(false, now), NOTHING);
+    }
+
+    #[test]
+    fn what_was_believed_is_over_with_its_time() {
+        let now = Instant::now();
+        let mut belief = Belief::new(1, now);
+        belief.tell(now, LEASE);
+        belief.tell(now + MS, Duration::ZERO);
+        assert_eq!(belief.changed(false, now + LEASE), NOTHING);
+    }
+
+    #[test]
+    fn nothing_is_believed_in_a_burst_of_changes() {
+        let now = Instant::now();
+        let mut belief = Belief::new(1, now);
+        belief.tell(now, LEASE);
+        assert_eq!(belief.changed(true, now), ATTRIBUTES);
+        for step in 0..9 {
+            let at = now + step * 100 * MS;
+            assert_eq!(belief.tell(at, LEASE), Duration::ZERO);
+            assert_eq!(belief.changed(true, at), NOTHING);
+        }
+        assert_eq!(belief.tell(now + DOUBT, LEASE), LEASE);
+    }
+
+    #[test]
+    fn the_first_word_after_a_note_is_not_believed_however_late_it_is() {
+        let now = Instant::now();
+        let mut belief = Belief::new(1, now);
+        belief.tell(now, LEASE);
+        belief.changed(true, now);
+        let late = now + LEASE;
+        assert_eq!(belief.tell(late, LEASE), Duration::ZERO);
+        assert_eq!(belief.tell(late + MS, LEASE), Duration::ZERO);
+        assert_eq!(belief.tell(late + HEARING, LEASE), LEASE);
+    }
+
+    #[test]
+    fn pages_go_with_a_note_where_attributes_are_believed() {
+        let now = Instant::now();
+        let mut belief = Belief::new(1, now);
+        belief.opened(now);
+        belief.tell(now, LEASE);
+        assert_eq!(belief.changed(false, now), ATTRIBUTES);
+        belief.tell(now, LEASE);
+        belief.tell(now + DOUBT, LEASE);
+        assert_eq!(belief.changed(true, now + DOUBT), PAGES);
+    }
+
+    #[test]
+    fn a_change_behind_an_old_size_and_time_is_found_by_the_other_time() {
+        let now = Instant::now();
+        let mut belief = Belief::new(1, now);
+        belief.opened(now);
+        assert!(!belief.hides_a_change(&attr(5, 10, 10), now, LEASE, true));
+        // This mount has set the mode: nobody else has done anything.
+        assert!(!belief.hides_a_change(&attr(5, 10, 11), now, LEASE, true));
+        assert_eq!(belief.changed(true, now), NOTHING);
+        // Asked for before the change was heard of, so that it says nothing yet.
+        assert!(!belief.hides_a_change(&attr(5, 10, 11), now, LEASE, false));
+        assert!(belief.hides_a_change(&attr(5, 10, 12), now, LEASE, true));
+        assert!(!belief.hides_a_change(&attr(5, 10, 13), now, LEASE, true));
+        // Long after, nobody would have said anything.
+        assert!(belief.hides_a_change(&attr(5, 10, 14), now + LEASE, LEASE, true));
+        // The kernel itself sees another size or time.
+        belief.changed(true, now + LEASE);
+        assert!(!belief.hides_a_change(&attr(6, 10, 15), now + LEASE, LEASE, true));
+    }
+
+    #[test]
+    fn an_inode_is_gone_when_all_lookups_are() {
+        let now = Instant::now();
+        let mut belief = Belief::new(0, now);
+        belief.looked_up(now);
+        belief.looked_up(now);
+        assert!(!belief.let_go(1));
+        assert!(belief.let_go(1));
+    }
+}

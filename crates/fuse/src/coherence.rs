@@ -1,0 +1,550 @@
+//! What this mount was told and may believe, and how it forgets.
+//!
+//! ```text
+//!   request ─► ask() ─► servers ─► reply: valid(asked)           no longer than the lease from before it was asked,
+//!                                     │                          0 where anything was forgotten meanwhile
+//!                                     ▼
+//!   the kernel: names, attributes, pages       here: attributes of directories, names of those made here
+//!                     ▲                                  ▲
+//!                     └── forget ◄── changes ◄── watch ──┘       then the server acknowledges the change to its author
+//! ```
+//!
+//! **Who is told.** The metadata server notes what it tells a client that watches, and what it notes lasts longer than what is made of
+//! it here. Where no watch stands (none yet, or the server was reached anew since), nothing is believed at all.
+//!
+//! **Races.** A reply may come after the change that makes it wrong was forgotten. Every forgetting is counted before it begins; a reply
+//! that was asked for under another count is believed for no time, and one that is believed is noted in time for the
+//! forgetting to see it. What the kernel does with a reply just before or after a note is its business: attributes have versions, and
+//! so have names where all of them are forgotten at once. A single name has none, so that it is not forgotten alone where the
+//! kernel was told of one in its directory a moment ago. And an inode of which the kernel was told may not be known to it yet: then the
+//! note is repeated. Which inodes need a note is decided in `belief.rs`.
+//!
+//! **Locks.** A note about a name waits for the directory's lock in the kernel, which an operation of this mount holds while it
+//! waits for its reply; that reply may wait for another mount, which waits for this one. So names are forgotten by a thread of
+//! its own, and where it does not come through at once, the kernel forgets all names instead, which takes no lock. A kernel that
+//! cannot do that (before Linux 6.16) is never told to believe a name, and there is nothing to be forgotten.
+
+use crate::belief::Belief;
+use crate::notify::Notes;
+use crate::sharded::Sharded;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+use weft_client::Client;
+use weft_wire::limits::{LEASE_MS, NAME_BYTES_MAX};
+use weft_wire::messages::{Attr, Change, WatchReply, changed};
+
+/// How long anything is believed at most.
+pub(crate) const LEASE: Duration = Duration::from_millis(LEASE_MS);
+/// How long names may wait for the kernel's locks before all names are forgotten instead.
+const NAMES_PATIENCE: Duration = Duration::from_millis(2);
+/// How long ago the kernel must have been told of a name for it to have taken it in.
+const NAMES_HEARD: Duration = Duration::from_millis(100);
+/// How long pages may be waited for. The kernel has them locked while they are being read, and all threads that could answer may be
+/// busy with changes that wait for another mount. Whoever reads by `read` is right all the same, for it compares times first.
+const PAGES_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the kernel may take to make an inode known of which it was told.
+const KNOWN_PATIENCE: Duration = Duration::from_secs(1);
+const KNOWN_STEP: Duration = Duration::from_micros(200);
+/// Pause after a watch that failed.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Names remembered of one directory that was made here.
+const NAMES_MAX: usize = 1 << 16;
+
+/// When something was asked for, and under which circumstances.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    at: Instant,
+    forgotten: u64,
+    standing: u64,
+}
+
+/// What is known of a directory.
+struct Directory {
+    /// How long it holds, if nobody changes anything.
+    until: Instant,
+    /// Its attributes as last told, and when they were asked for, if they still hold.
+    attr: Option<(Attr, Option<Instant>)>,
+    /// When this mount last changed it in a way that its attributes do not follow.
+    changed_at: Option<Instant>,
+    /// All of its names, and perhaps some that are gone, where it was made here and nobody else has changed it.
+    names: Option<HashSet<Box<[u8]>>>,
+    /// When the kernel was last told to believe a name in it.
+    names_told: Option<Instant>,
+}
+
+impl Directory {
+    fn new(until: Instant) -> Directory {
+        Directory { until, attr: None, changed_at: None, names: None, names_told: None }
+    }
+
+    fn attributes_are_over(&mut self) {
+        if let Some((_, current)) = &mut self.attr {
+            *current = None;
+        }
+    }
+}
+
+/// What else is to be forgotten when somebody has changed something: `None`: everything.
+pub(crate) type OnChange = Box<dyn Fn(Option<(u64, bool)>) + Send + Sync>;
+
+/// See the module.
+pub(crate) struct Coherence {
+    client: Client,
+    root_ino: u64,
+    root_node: u64,
+    /// Whether the kernel is to believe names.
+    believe_names: bool,
+    notes: OnceLock<Arc<Notes>>,
+    slow: OnceLock<Slowly>,
+    /// The arrival at the metadata server under which the watch stands, plus 1; 0: it does not.
+    standing: AtomicU64,
+    forgotten: AtomicU64,
+    ending: AtomicBool,
+    nodes: Sharded<u64, Belief>,
+    directories: Sharded<u64, Directory>,
+    /// When this mount last removed or moved something that may be a directory, in nanoseconds from `begin`.
+    removed_at: AtomicU64,
+    begin: Instant,
+    /// Operations under way that have the kernel hold a directory.
+    changing: Sharded<u64, u32>,
+}
+
+impl Coherence {
+    /// Of a mount whose root is inode `root_ino`, known to the kernel as `root_node`.
+    pub(crate) fn new(client: &Client, root_ino: u64, root_node: u64, believe_names: bool) -> Coherence {
+        let nodes: Sharded<u64, Belief> = Sharded::default();
+        // The kernel never forgets the root.
+        nodes.lock(&root_ino).insert(root_ino, Belief::new(u64::MAX, Instant::now()));
+        Coherence {
+            client: client.clone(),
+            root_ino,
+            root_node,
+            believe_names,
+            notes: OnceLock::new(),
+            slow: OnceLock::new(),
+            standing: AtomicU64::new(0),
+            forgotten: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
+            nodes,
+            directories: Sharded::default(),
+            removed_at: AtomicU64::new(0),
+            begin: Instant::now(),
+            changing: Sharded::default(),
+        }
+    }
+
+    fn stands(&self) -> u64 {
+        let standing = self.standing.load(Ordering::SeqCst);
+        if standing == self.client.meta_arrivals() + 1 { standing } else { 0 }
+    }
+
+    /// To be called before something is asked of the servers.
+    pub(crate) fn ask(&self) -> Asked {
+        let forgotten = self.forgotten.load(Ordering::SeqCst);
+        Asked { at: Instant::now(), forgotten, standing: self.stands() }
+    }
+
+    fn is_undisturbed(&self, asked: &Asked) -> bool {
+        asked.forgotten == self.forgotten.load(Ordering::SeqCst)
+    }
+
+    /// How much longer the reply may be believed.
+    pub(crate) fn valid(&self, asked: &Asked) -> Duration {
+        let stands = asked.standing != 0 && asked.standing == self.stands();
+        if stands && self.is_undisturbed(asked) {
+            LEASE.saturating_sub(asked.at.elapsed())
+        } else {
+            Duration::ZERO
+        }
+    }
+
+    fn node(&self, ino: u64) -> u64 {
+        if ino == self.root_ino { self.root_node } else { ino }
+    }
+}
+
+/// What the kernel is told.
+impl Coherence {
+    /// The kernel is about to be told of an inode once more.
+    pub(crate) fn looked_up(&self, ino: u64) {
+        let now = Instant::now();
+        self.nodes.lock(&ino).entry(ino).or_insert_with(|| Belief::new(0, now)).looked_up(now);
+    }
+
+    /// The kernel has forgotten so many of them. Returns whether it knows the inode no more.
+    pub(crate) fn let_go(&self, ino: u64, lookups: u64) -> bool {
+        let mut shard = self.nodes.lock(&ino);
+        let Some(belief) = shard.get_mut(&ino) else { return true };
+        let gone = ino != self.root_ino && belief.let_go(lookups);
+        if gone {
+            shard.remove(&ino);
+            drop(shard);
+            self.directories.lock(&ino).remove(&ino);
+        }
+        gone
+    }
+
+    /// The kernel may keep pages of a file from now on.
+    pub(crate) fn opened(&self, ino: u64) {
+        let now = Instant::now();
+        self.nodes.lock(&ino).entry(ino).or_insert_with(|| Belief::new(0, now)).opened(now);
+    }
+
+    /// The kernel is about to be told these attributes; returns how long it may believe them: no longer than `most`.
+    pub(crate) fn believe(&self, asked: &Asked, attr: &Attr, most: Duration) -> Duration {
+        let ino = attr.ino;
+        let mut shard = self.nodes.lock(&ino);
+        let Some(belief) = shard.get_mut(&ino) else { return Duration::ZERO };
+        // Under the lock, so that who forgets sees either what is believed, or is seen.
+        let (now, valid) = (Instant::now(), self.valid(asked));
+        if belief.hides_a_change(attr, now, valid, self.is_undisturbed(asked)) {
+            drop(shard);
+            self.forget_pages(ino);
+            return Duration::ZERO;
+        }
+        belief.tell(now, if attr.size_live { Duration::ZERO } else { valid.min(most) })
+    }
+
+    /// The kernel is about to be told of a name in this directory; returns how long it may believe it: no longer than `most`.
+    pub(crate) fn believe_name(&self, asked: &Asked, dir: u64, most: Duration) -> Duration {
+        let mut shard = self.directories.lock(&dir);
+        let valid = self.valid(asked).min(most);
+        if valid.is_zero() || !self.names_may_be_believed() {
+            return Duration::ZERO;
+        }
+        let directory = shard.entry(dir).or_insert_with(|| Directory::new(asked.at));
+        directory.names_told = Some(Instant::now());
+        valid
+    }
+
+    /// Whether the kernel is to believe names, and can be told to forget them without waiting for its locks.
+    fn names_may_be_believed(&self) -> bool {
+        self.believe_names && self.notes.get().is_some_and(|notes| notes.can_forget_all_names())
+    }
+
+    /// This mount has changed attributes of an inode in a way that the kernel does not know of.
+    pub(crate) fn attributes_changed(&self, ino: u64) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        self.directory_changed(ino);
+        if let Some(notes) = self.notes.get() {
+            notes.inode(self.node(ino), false);
+        }
+    }
+
+    /// Others may have changed a file without a word: has the kernel forget its attributes and pages. Waits for reads of it that
+    /// are under way.
+    pub(crate) fn contents_changed(&self, ino: u64) {
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        if let Some(belief) = self.nodes.lock(&ino).get_mut(&ino) {
+            belief.changed(true, Instant::now());
+        }
+        if let Some(notes) = self.notes.get() {
+            notes.inode(self.node(ino), true);
+        }
+    }
+}
+
+/// Directories.
+impl Coherence {
+    /// Attributes of a directory, and how much longer they hold.
+    pub(crate) fn directory(&self, asked: &Asked, ino: u64) -> Option<(Attr, Duration)> {
+        let shard = self.directories.lock(&ino);
+        let directory = shard.get(&ino)?;
+        let left = directory.until.saturating_duration_since(asked.at);
+        let (attr, current) = directory.attr.as_ref()?;
+        let current = current.is_some_and(|asked_at| self.none_removed_since(asked_at));
+        (current && asked.standing != 0 && !left.is_zero()).then(|| (attr.clone(), left))
+    }
+
+    /// Attributes of a directory as they were last told, whether they still hold or not.
+    pub(crate) fn last_of_directory(&self, ino: u64) -> Option<Attr> {
+        self.directories.lock(&ino).get(&ino)?.attr.as_ref().map(|(attr, _)| attr.clone())
+    }
+
+    /// Notes attributes of a directory, as the reply to `asked` had them; older ones than those known do not count.
+    pub(crate) fn note_directory(&self, asked: &Asked, attr: &Attr) {
+        let mut shard = self.directories.lock(&attr.ino);
+        let directory = shard.entry(attr.ino).or_insert_with(|| Directory::new(asked.at));
+        let time = |attr: &Attr| (attr.ctime.seconds, attr.ctime.nanoseconds);
+        if directory.attr.as_ref().is_some_and(|(known, now)| now.is_some() && time(known) > time(attr)) {
+            return;
+        }
+        let holds = !self.valid(asked).is_zero()
+            && directory.changed_at.is_none_or(|changed| asked.at > changed)
+            && self.none_removed_since(asked.at);
+        directory.attr = Some((attr.clone(), holds.then_some(asked.at)));
+        if holds {
+            directory.until = directory.until.max(asked.at + LEASE);
+        }
+    }
+
+    /// A directory was made here: it is empty.
+    pub(crate) fn made_directory(&self, asked: &Asked, attr: &Attr) {
+        self.note_directory(asked, attr);
+        let mut shard = self.directories.lock(&attr.ino);
+        if let Some(directory) = shard.get_mut(&attr.ino).filter(|_| !self.valid(asked).is_zero()) {
+            directory.names = Some(HashSet::new());
+        }
+    }
+
+    /// The attributes of a directory hold no longer, for this mount has changed it in a way that is not followed.
+    pub(crate) fn directory_changed(&self, ino: u64) {
+        if let Some(directory) = self.directories.lock(&ino).get_mut(&ino) {
+            directory.attributes_are_over();
+            directory.changed_at = Some(Instant::now());
+        }
+    }
+
+    /// This mount has removed or moved something that may be a directory; which one it was nobody has said.
+    pub(crate) fn directory_removed(&self) {
+        let now = self.begin.elapsed().as_nanos() as u64;
+        self.removed_at.fetch_max(now, Ordering::SeqCst);
+    }
+
+    fn none_removed_since(&self, at: Instant) -> bool {
+        let removed_at = self.removed_at.load(Ordering::SeqCst);
+        removed_at == 0 || at > self.begin + Duration::from_nanos(removed_at)
+    }
+
+    /// The server was asked for a name in a directory, and has noted that: what is known of it holds on.
+    pub(crate) fn asked_in(&self, asked: &Asked, ino: u64) {
+        let mut shard = self.directories.lock(&ino);
+        if !self.valid(asked).is_zero()
+            && let Some(directory) = shard.get_mut(&ino)
+        {
+            directory.until = directory.until.max(asked.at + LEASE);
+        }
+    }
+
+    /// How much longer a name may be believed to be missing, if it is known to be.
+    pub(crate) fn is_missing(&self, asked: &Asked, dir: u64, name: &[u8]) -> Option<Duration> {
+        let shard = self.directories.lock(&dir);
+        let directory = shard.get(&dir)?;
+        let left = directory.until.saturating_duration_since(asked.at);
+        // A name that cannot be is for the server to refuse.
+        let missing = name.len() <= NAME_BYTES_MAX && directory.names.as_ref()?.get(name).is_none();
+        (missing && asked.standing != 0 && !left.is_zero()).then_some(left)
+    }
+
+    /// A name may be made now.
+    pub(crate) fn adding(&self, dir: u64, name: &[u8]) {
+        if let Some(directory) = self.directories.lock(&dir).get_mut(&dir)
+            && let Some(names) = &mut directory.names
+        {
+            match names.len() < NAMES_MAX {
+                true => drop(names.insert(name.into())),
+                false => directory.names = None,
+            }
+        }
+    }
+
+    /// A name was removed.
+    pub(crate) fn removed(&self, dir: u64, name: &[u8]) {
+        if let Some(directory) = self.directories.lock(&dir).get_mut(&dir)
+            && let Some(names) = &mut directory.names
+        {
+            names.remove(name);
+        }
+    }
+
+    /// Notes that an operation is under way for which the kernel holds a directory, until the guard is dropped.
+    pub(crate) fn changing(&self, dir: u64) -> Changing<'_> {
+        *self.changing.lock(&dir).entry(dir).or_default() += 1;
+        Changing { coherence: self, dir }
+    }
+
+    /// Whether a note about a single name would wait, or might come before the kernel has taken in what it was told.
+    fn is_busy(&self, dir: u64) -> bool {
+        let told = self.directories.lock(&dir).get(&dir).and_then(|directory| directory.names_told);
+        told.is_some_and(|told| told.elapsed() < NAMES_HEARD) || self.changing.lock(&dir).contains_key(&dir)
+    }
+}
+
+/// See [`Coherence::changing`].
+pub(crate) struct Changing<'a> {
+    coherence: &'a Coherence,
+    dir: u64,
+}
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        let mut shard = self.coherence.changing.lock(&self.dir);
+        if let Some(count) = shard.get_mut(&self.dir) {
+            *count -= 1;
+            if *count == 0 {
+                shard.remove(&self.dir);
+            }
+        }
+    }
+}
+
+/// The threads that may have to wait for the kernel.
+struct Slowly {
+    names: Sender<Slow>,
+    pages: Sender<Slow>,
+}
+
+/// A piece of work for one of them.
+enum Slow {
+    Name {
+        dir_node: u64,
+        name: Vec<u8>,
+    },
+    Pages {
+        node: u64,
+        known: Sender<bool>,
+    },
+    /// All before it is done.
+    Done(Sender<()>),
+}
+
+/// Watching.
+impl Coherence {
+    /// Starts to watch. `on_change` is called for every change before it is acknowledged.
+    pub(crate) fn start(self: &Arc<Self>, notes: Notes, on_change: OnChange) -> std::io::Result<()> {
+        let notes = Arc::new(notes);
+        let _ = self.notes.set(notes.clone());
+        let worker = |name: &str| {
+            let (sender, work) = channel();
+            let notes = notes.clone();
+            std::thread::Builder::new().name(name.into()).spawn(move || forget_slowly(&notes, &work))?;
+            Ok::<_, std::io::Error>(sender)
+        };
+        let _ = self.slow.set(Slowly { names: worker("weft-names")?, pages: worker("weft-pages")? });
+        let this = self.clone();
+        std::thread::Builder::new().name("weft-watch".into()).spawn(move || this.watch(&on_change))?;
+        Ok(())
+    }
+
+    /// Believes nothing any more, and tells the server so.
+    pub(crate) fn end(&self) {
+        self.ending.store(true, Ordering::SeqCst);
+        self.standing.store(0, Ordering::SeqCst);
+        // If the server does not hear of it, the lease ends by itself.
+        let _ = self.client.end_watch();
+    }
+
+    fn watch(&self, on_change: &OnChange) {
+        let (mut epoch, mut acknowledged, mut at_once) = (0, 0, true);
+        while !self.ending.load(Ordering::SeqCst) {
+            let arrivals = self.client.meta_arrivals();
+            match self.client.watch(epoch, acknowledged, at_once) {
+                Ok(reply) => {
+                    self.hear(&reply, on_change);
+                    (epoch, acknowledged) = (reply.epoch, reply.last);
+                    // The server knows this client as one that watches; but is it the one that others of its requests went to?
+                    let stands =
+                        arrivals == self.client.meta_arrivals() && !self.ending.load(Ordering::SeqCst);
+                    self.standing.store(if stands { arrivals + 1 } else { 0 }, Ordering::SeqCst);
+                    at_once = !stands;
+                }
+                Err(_) => {
+                    self.standing.store(0, Ordering::SeqCst);
+                    at_once = true;
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+
+    fn hear(&self, reply: &WatchReply, on_change: &OnChange) {
+        if !reply.reset && reply.changes.is_empty() {
+            return;
+        }
+        self.forgotten.fetch_add(1, Ordering::SeqCst);
+        if reply.reset {
+            self.forget_everything();
+            return on_change(None);
+        }
+        let mut names = Vec::new();
+        for change in &reply.changes {
+            if change.what & (changed::ATTRIBUTES | changed::DATA) != 0 {
+                let data = change.what & changed::DATA != 0;
+                if let Some(directory) = self.directories.lock(&change.ino).get_mut(&change.ino) {
+                    directory.attributes_are_over();
+                }
+                on_change(Some((change.ino, data)));
+                self.forget_inode(change.ino, data);
+            }
+            if change.what & (changed::NAME | changed::ALL_NAMES) != 0 {
+                if let Some(directory) = self.directories.lock(&change.ino).get_mut(&change.ino) {
+                    directory.names = None;
+                }
+                names.push(change);
+            }
+        }
+        if !names.is_empty() && self.names_may_be_believed() {
+            self.forget_names(&names);
+        }
+    }
+
+    fn forget_inode(&self, ino: u64, data: bool) {
+        let forget = self.nodes.lock(&ino).get_mut(&ino).map(|belief| belief.changed(data, Instant::now()));
+        let Some(forget) = forget.filter(|forget| forget.attributes || forget.pages) else { return };
+        let Some(notes) = self.notes.get() else { return };
+        let node = self.node(ino);
+        // One note for attributes and pages: each makes answers that are under way worthless to the kernel.
+        let mut known = if forget.pages { self.forget_pages(ino) } else { notes.inode(node, false) };
+        while !known && self.was_told_lately(ino) {
+            std::thread::sleep(KNOWN_STEP);
+            known = notes.inode(node, false);
+        }
+    }
+
+    fn was_told_lately(&self, ino: u64) -> bool {
+        self.nodes.lock(&ino).get(&ino).is_some_and(|belief| belief.told_at().elapsed() < KNOWN_PATIENCE)
+    }
+
+    /// Has the kernel forget pages and attributes; returns whether it knows the inode, as far as it has answered.
+    fn forget_pages(&self, ino: u64) -> bool {
+        let Some(slow) = self.slow.get() else { return true };
+        let (sender, done) = channel();
+        let _ = slow.pages.send(Slow::Pages { node: self.node(ino), known: sender });
+        done.recv_timeout(PAGES_PATIENCE).unwrap_or(true)
+    }
+
+    fn forget_names(&self, names: &[&Change]) {
+        let (Some(notes), Some(slow)) = (self.notes.get(), self.slow.get()) else { return };
+        let at_once = names.iter().any(|name| name.what & changed::ALL_NAMES != 0 || self.is_busy(name.ino));
+        if !at_once {
+            for name in names {
+                let _ =
+                    slow.names.send(Slow::Name { dir_node: self.node(name.ino), name: name.name.clone() });
+            }
+            let (sender, done) = channel();
+            let _ = slow.names.send(Slow::Done(sender));
+            if done.recv_timeout(NAMES_PATIENCE).is_ok() {
+                return;
+            }
+        }
+        let _ = notes.all_names();
+    }
+
+    fn forget_everything(&self) {
+        for ino in self.directories.keys() {
+            if let Some(directory) = self.directories.lock(&ino).get_mut(&ino) {
+                directory.attributes_are_over();
+                directory.names = None;
+            }
+        }
+        for ino in self.nodes.keys() {
+            self.forget_inode(ino, true);
+        }
+        if let Some(notes) = self.notes.get().filter(|_| self.names_may_be_believed()) {
+            let _ = notes.all_names();
+        }
+    }
+}
+
+fn forget_slowly(notes: &Notes, work: &Receiver<Slow>) {
+    while let Ok(work) = work.recv() {
+        match work {
+            Slow::Name { dir_node, name } => notes.name(dir_node, &name),
+            Slow::Pages { node, known } => drop(known.send(notes.inode(node, true))),
+            Slow::Done(sender) => drop(sender.send(())),
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! The sessions that believe for a while what they were told. They are stored, so that a server that was killed knows on whom to
+//! wait before it changes anything: what each of them believes, it does not know any more.
+
+use crate::engine::Engine;
+use crate::inode::SessionId;
+use crate::keys;
+use crate::namespace::{Namespace, Op};
+use crate::{EngineError, MetaError};
+
+const WATCHER_VERSION: u8 = 1;
+
+impl<E: Engine> Op<'_, E> {
+    /// Notes that a session watches.
+    pub fn add_watcher(&mut self, session: SessionId) {
+        self.put(keys::watcher(session), vec![WATCHER_VERSION]);
+    }
+
+    /// It does no longer.
+    pub fn remove_watcher(&mut self, session: SessionId) {
+        self.delete(keys::watcher(session));
+    }
+}
+
+impl<E: Engine> Namespace<E> {
+    /// All sessions noted.
+    pub fn watchers(&self) -> Result<Vec<SessionId>, MetaError> {
+        let from = vec![keys::WATCHER];
+        let mut sessions = Vec::new();
+        for pair in self.engine().scan(&from, &keys::after_prefix(&from)) {
+            let (key, _) = pair?;
+            let session = key.get(1..).and_then(|id| id.try_into().ok());
+            let damaged = || EngineError::Format(format!("no session in {}", keys::readable(&key)));
+            sessions.push(SessionId(session.ok_or_else(damaged)?));
+        }
+        Ok(sessions)
+    }
+}
