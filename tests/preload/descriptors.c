@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
+#include <glob.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -13,7 +15,9 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
@@ -247,6 +251,39 @@ static void locks(void) {
     close(fd), close(again), close(third);
 }
 
+static int visited, after;
+
+static int visit(const char *path, const struct stat *status, int kind, struct FTW *place) {
+    CHECK(strcmp(path + place->base, strrchr(path, '/') ? strrchr(path, '/') + 1 : path) == 0);
+    CHECK(kind == FTW_F ? S_ISREG(status->st_mode) : kind == FTW_DP ? S_ISDIR(status->st_mode) : kind == FTW_SL);
+    visited += 1, after += kind == FTW_DP;
+    return 0;
+}
+
+static void searching(void) {
+    CHECK(mkdir("s", 0700) == 0 && mkdir("s/d", 0700) == 0 && symlink("f1", "s/link") == 0);
+    close(file("s/f1", "1")), close(file("s/f2", "2")), close(file("s/d/f3", "3"));
+    glob_t found;
+    CHECK(glob("s/*/f?", 0, NULL, &found) == 0 && found.gl_pathc == 1 && strcmp(found.gl_pathv[0], "s/d/f3") == 0);
+    globfree(&found);
+    CHECK(glob("s/[fl]*", 0, NULL, &found) == 0 && found.gl_pathc == 3 && strcmp(found.gl_pathv[2], "s/link") == 0);
+    globfree(&found);
+    CHECK(glob("/etc/pass?d", 0, NULL, &found) == 0 && found.gl_pathc == 1);
+    globfree(&found);
+    CHECK(nftw("s", visit, 9, FTW_PHYS | FTW_DEPTH) == 0 && visited == 6 && after == 2);
+    FAILS(nftw("missing", visit, 9, FTW_PHYS), ENOENT);
+    char name[] = "s/XXXXXX";
+    CHECK(mktemp(name) == name && strlen(name) == 8 && access(name, F_OK) == -1);
+    CHECK(ftok("s/f1", 7) != -1 && ftok("s/f1", 7) != ftok("s/f2", 7));
+    FAILS(inotify_add_watch(inotify_init1(IN_CLOEXEC), "s", IN_CREATE), EOPNOTSUPP);
+    /* What is written somewhere by who appends goes to the end. */
+    int fd = open("s/f1", O_RDWR | O_APPEND);
+    CHECK(pwrite(fd, "23", 2, 0) == 2 && lseek(fd, 0, SEEK_CUR) == 0);
+    char all[4] = "";
+    CHECK(pread(fd, all, 4, 0) == 3 && memcmp(all, "123", 3) == 0);
+    close(fd);
+}
+
 static void streams(void) {
     char line[32];
     FILE *stream = fopen("stream", "w+");
@@ -351,6 +388,7 @@ int main(int count, char **arguments) {
     copies();
     memory();
     locks();
+    searching();
     streams();
     threads_and_signals();
     puts("all of it holds");

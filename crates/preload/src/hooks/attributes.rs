@@ -231,7 +231,7 @@ hooks! {
         })
     }
 
-    fn statfs = statfs64(path: *const c_char, place: *mut StatFs) -> c_int {
+    fn statfs = statfs64 = __statfs(path: *const c_char, place: *mut StatFs) -> c_int {
         on_path(HERE, path, true, |_, path| statfs::real(path, place), |target| {
             let (made, at) = target.at()?;
             made.client.stat(at, true)?;

@@ -140,6 +140,16 @@ hooks! {
         scan(fdopendir(fd), list, filter, compare)
     }
 
+    fn getdirentries = getdirentries64(fd: c_int, buffer: *mut c_char, bytes: usize, base: *mut libc::off_t) -> ssize_t {
+        match find(fd) {
+            None => getdirentries::real(fd, buffer, bytes, base),
+            Some(open) => enter(|| {
+                *base = open.shared().position.load(Ordering::Acquire) as libc::off_t;
+                entries(&open, buffer.cast(), bytes)
+            }),
+        }
+    }
+
     fn getdents64(fd: c_int, buffer: *mut c_void, bytes: usize) -> ssize_t {
         match find(fd) {
             None => getdents64::real(fd, buffer, bytes),

@@ -17,7 +17,7 @@ const MOVED_BYTES_MAX: usize = 0x7fff_f000;
 const IOV_MAX: usize = 1024;
 
 hooks! {
-    fn read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
+    fn read = __read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
         match find(fd) {
             None => read::real(fd, buffer, bytes),
             Some(open) => enter(|| read_next(&open, &one(buffer, bytes))),
@@ -31,14 +31,14 @@ hooks! {
         }
     }
 
-    fn write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
+    fn write = __write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
         match find(fd) {
             None => write::real(fd, buffer, bytes),
             Some(open) => enter(|| write_next(&open, one(buffer, bytes))),
         }
     }
 
-    fn pread = pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
+    fn pread = pread64 = __pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
         match find(fd) {
             None => pread::real(fd, buffer, bytes, offset),
             Some(open) => enter(|| read_at(&open, &one(buffer, bytes), place(offset)?)),
@@ -52,7 +52,7 @@ hooks! {
         }
     }
 
-    fn pwrite = pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
+    fn pwrite = pwrite64 = __pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
         match find(fd) {
             None => pwrite::real(fd, buffer, bytes, offset),
             Some(open) => enter(|| write_there(&open, one(buffer, bytes), place(offset)?)),
@@ -105,7 +105,7 @@ hooks! {
         }
     }
 
-    fn lseek = lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    fn lseek = lseek64 = __lseek = llseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
         match find(fd) {
             None => lseek::real(fd, offset, whence),
             Some(open) => enter(|| seek(&open, offset, whence)),

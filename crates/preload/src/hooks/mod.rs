@@ -11,6 +11,7 @@ pub(crate) mod names;
 pub(crate) mod opening;
 pub(crate) mod process;
 pub(crate) mod raw;
+pub(crate) mod searching;
 pub(crate) mod temporary;
 pub(crate) mod waiting;
 pub(crate) mod whereabouts;

@@ -34,6 +34,16 @@ hooks! {
         on_path(dirfd, path, false, local, |target| make(target, mode, device))
     }
 
+    fn __xmknod(version: c_int, path: *const c_char, mode: mode_t, device: *mut dev_t) -> c_int {
+        let local = |_, path| __xmknod::real(version, path, mode, device);
+        on_path(HERE, path, false, local, |target| make(target, mode, *device))
+    }
+
+    fn __xmknodat(version: c_int, dirfd: c_int, path: *const c_char, mode: mode_t, device: *mut dev_t) -> c_int {
+        let local = |dirfd, path| __xmknodat::real(version, dirfd, path, mode, device);
+        on_path(dirfd, path, false, local, |target| make(target, mode, *device))
+    }
+
     fn mkfifo(path: *const c_char, mode: mode_t) -> c_int {
         let weft = |target: &Target| make(target, libc::S_IFIFO | mode & 0o7777, 0);
         on_path(HERE, path, false, |_, path| mkfifo::real(path, mode), weft)

@@ -47,12 +47,12 @@ hooks! {
         child
     }
 
-    fn vfork() -> pid_t {
+    fn vfork = __vfork() -> pid_t {
         // A child that shares this process's memory would change its table of descriptors; POSIX lets it have its own.
         fork()
     }
 
-    fn wait(status: *mut c_int) -> pid_t {
+    fn wait = __wait(status: *mut c_int) -> pid_t {
         after_wait(wait::real(status))
     }
 

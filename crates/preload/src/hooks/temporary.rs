@@ -35,6 +35,21 @@ hooks! {
         }
     }
 
+    fn mktemp(template: *mut c_char) -> *mut c_char {
+        if !is_ours(template) {
+            return mktemp::real(template);
+        }
+        // A name that nothing has; what has it is as if it could not be made.
+        let unused = |path| match super::attributes::faccessat(libc::AT_FDCWD, path, libc::F_OK, libc::AT_SYMLINK_NOFOLLOW) {
+            0 => enter(|| Err(Errno(libc::EEXIST))),
+            _ => 0,
+        };
+        if make(template, 0, unused) < 0 {
+            *template = 0;
+        }
+        template
+    }
+
     fn mkdtemp(template: *mut c_char) -> *mut c_char {
         if !is_ours(template) {
             return mkdtemp::real(template);

@@ -11,7 +11,7 @@ use crate::table::find;
 const READY: i16 = libc::POLLIN | libc::POLLOUT | libc::POLLRDNORM | libc::POLLWRNORM;
 
 hooks! {
-    fn poll(list: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    fn poll = __poll(list: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
         let ready = set_aside(list, count);
         let found = poll::real(list, count, if ready > 0 { 0 } else { timeout });
         put_back(list, count, ready, found)
@@ -40,7 +40,7 @@ hooks! {
         }
     }
 
-    fn select(end: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
+    fn select = __select(end: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int {
         let ours = Ours::take(end, [read, write, except]);
         let mut at_once = timeval { tv_sec: 0, tv_usec: 0 };
         let found = select::real(end, read, write, except, if ours.ready > 0 { &mut at_once } else { timeout });

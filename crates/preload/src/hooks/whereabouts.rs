@@ -58,6 +58,10 @@ hooks! {
         if cwd::is_inside() { getcwd(buffer, libc::PATH_MAX as size_t) } else { getwd::real(buffer) }
     }
 
+    fn __getwd_chk(buffer: *mut c_char, size: size_t) -> *mut c_char {
+        if cwd::is_inside() { getcwd(buffer, size) } else { __getwd_chk::real(buffer, size) }
+    }
+
     fn realpath(path: *const c_char, buffer: *mut c_char) -> *mut c_char {
         on_path(HERE, path, true, |_, path| realpath::real(path, buffer), |target| {
             true_name(target, buffer)
