@@ -2,6 +2,9 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::time::Duration;
 use weft_client::Client;
 use weft_tests::{Cluster, wait_until};
@@ -13,11 +16,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NAMES: usize = if cfg!(debug_assertions) { 20_000 } else { 100_000 };
 const THREADS: usize = 4;
 
-/// How often the metadata server was asked for a page of a directory.
-fn pages_asked(client: &Client) -> u64 {
+/// How often servers were asked to do this.
+fn asked(client: &Client, op: Op) -> u64 {
     let statuses = client.server_status(false);
     let operations = statuses.iter().flat_map(|(_, status)| &status.as_ref().expect("it answers").operations);
-    operations.filter(|count| count.op == Op::ReadDir as u16).map(|count| count.count).sum()
+    operations.filter(|count| count.op == op as u16).map(|count| count.count).sum()
+}
+
+/// How often the metadata server was asked for a page of a directory.
+fn pages_asked(client: &Client) -> u64 {
+    asked(client, Op::ReadDir)
 }
 
 #[test]
@@ -70,6 +78,13 @@ fn a_listing_is_kept_until_the_directory_changes() {
     for name in ["a", "b", "c"] {
         fs::write(mount.join("dir").join(name), name).unwrap();
     }
+    let before = pages_asked(&client);
+    assert_eq!(fs::read_dir(other.join("dir")).unwrap().count(), 3);
+    assert_eq!(
+        pages_asked(&client) - before,
+        1,
+        "what says that it is the last page is not asked for another"
+    );
     let list = || {
         let entries = fs::read_dir(mount.join("dir")).unwrap();
         let mut names: Vec<_> =
@@ -94,4 +109,44 @@ fn a_listing_is_kept_until_the_directory_changes() {
     wait_until("the other mount's name", PATIENCE, || list() == "acef");
     client.unlink("/dir/a").unwrap();
     wait_until("the library's removal", PATIENCE, || list() == "cef");
+}
+
+#[test]
+fn a_change_of_attributes_that_changes_nothing_asks_nobody_while_the_clock_stands() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client();
+    let mount = cluster.mount();
+    let path = mount.join("file");
+    fs::write(&path, "text").unwrap();
+    let set_mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    let asked_for = |change: &dyn Fn()| {
+        let before = asked(&client, Op::SetAttr);
+        change();
+        asked(&client, Op::SetAttr) - before
+    };
+    let twice = |mode| {
+        move || {
+            set_mode(mode);
+            set_mode(mode);
+        }
+    };
+    // Not at once where something else ran between the two.
+    wait_until("a change that asks nobody", PATIENCE, || asked_for(&twice(0o640)) == 1);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+    assert_eq!(asked_for(&twice(0o4755)), 2, "who owns a program with such bits ends them by any change");
+    let changed = |path: &Path| {
+        let metadata = fs::metadata(path).unwrap();
+        (metadata.ctime(), metadata.ctime_nsec())
+    };
+    set_mode(0o600);
+    let before = changed(&path);
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(asked_for(&|| set_mode(0o600)), 1);
+    assert!(changed(&path) > before, "the time of the change is set once the clock has gone on");
+    // What is written in between is seen in size and time.
+    let mut file = fs::File::options().append(true).open(&path).unwrap();
+    set_mode(0o600);
+    file.write_all(b" and more").unwrap();
+    set_mode(0o600);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 13);
 }

@@ -21,7 +21,7 @@ use crate::copy;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
 use crate::greet::Identity;
-use crate::held::Held;
+use crate::held::{self, Held};
 use crate::inner::Inner;
 use crate::lane::Lane;
 use crate::open_file::OpenFile;
@@ -229,6 +229,36 @@ impl Client {
     /// Changes attributes; returns them as they are then.
     pub fn setattr<'a>(&self, at: impl Into<At<'a>>, follow: bool, changes: &SetAttr) -> Result<Attr> {
         let at = at.into();
+        let request = self.setattr_request(&at, follow, changes);
+        let attr = self.attr(&request, &at)?;
+        self.note_times_set(attr.ino, changes);
+        Ok(attr)
+    }
+
+    /// As [`Client::setattr`], of a file that this client's open files may have written to: what they wrote is reported before,
+    /// in the same round trip.
+    pub fn report_and_setattr(&self, ino: u64, changes: &SetAttr) -> Result<Attr> {
+        let at = At::ino(ino);
+        let request = self.setattr_request(&at, false, changes);
+        batch::reap(&self.inner);
+        let changed = held::report_with(&self.inner, ino, &request, changes.mtime.is_some());
+        let up_to_date = changed.and_then(|mut attr| {
+            size::bring_up_to_date(&self.inner, &self.caller, std::iter::once(&mut attr))?;
+            Ok(attr)
+        });
+        let attr = up_to_date.map_err(|error| error.on(&at))?;
+        self.note_times_set(ino, changes);
+        Ok(attr)
+    }
+
+    /// A time set by hand is not to be overwritten by a report of what was written before.
+    fn note_times_set(&self, ino: u64, changes: &SetAttr) {
+        if changes.mtime.is_some() {
+            self.inner.held.of(ino).iter().for_each(|held| held.note_time_set());
+        }
+    }
+
+    fn setattr_request(&self, at: &At<'_>, follow: bool, changes: &SetAttr) -> SetAttrRequest {
         let zero = Time { seconds: 0, nanoseconds: 0 };
         let time = |change: &Option<SetTime>, to: u32, now: u32| match change {
             None => (0, zero.clone()),
@@ -243,7 +273,7 @@ impl Client {
             | given(changes.gid.is_some(), attr_valid::GID)
             | atime_valid
             | mtime_valid;
-        let request = SetAttrRequest {
+        SetAttrRequest {
             caller: self.caller_owned(),
             at: at.to_wire(),
             follow,
@@ -253,12 +283,7 @@ impl Client {
             gid: changes.gid.unwrap_or(0),
             atime,
             mtime,
-        };
-        let attr = self.attr(&request, &at)?;
-        if mtime_valid != 0 {
-            self.inner.held.of(attr.ino).iter().for_each(|held| held.note_time_set());
         }
-        Ok(attr)
     }
 
     /// Opens a file, or creates it: one round trip.

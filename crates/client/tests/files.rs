@@ -282,6 +282,32 @@ fn a_time_set_by_hand_survives_the_close() {
 }
 
 #[test]
+fn attributes_are_changed_after_the_report_of_what_was_written() {
+    over_all(|_, client| {
+        let file = client.open("/reported", &create()).unwrap();
+        let ino = file.attr().ino;
+        file.write_at(&[1; 5000], 0).unwrap();
+        let mode = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+        let attr = client.report_and_setattr(ino, &mode).unwrap();
+        assert_eq!((attr.size, attr.mode & 0o7777), (5000, 0o640));
+        file.write_at(&[2; 5000], 5000).unwrap();
+        let time = Time { seconds: 1_000_000_000, nanoseconds: 5 };
+        let mtime = SetAttr { mtime: Some(SetTime::To(time.clone())), ..SetAttr::default() };
+        let attr = client.report_and_setattr(ino, &mtime).unwrap();
+        assert_eq!((attr.size, &attr.mtime), (10_000, &time));
+        file.close().unwrap();
+        let attr = client.report_and_setattr(ino, &mode).unwrap();
+        assert_eq!(
+            (attr.size, attr.size_live, &attr.mtime),
+            (10_000, false, &time),
+            "nothing is left to report"
+        );
+        let error = client.report_and_setattr(ino + 1000, &mode).unwrap_err();
+        assert_eq!(error.status(), Some(weft_wire::Status::Stale));
+    });
+}
+
+#[test]
 fn nonblocking_operations_go_on_side_by_side() {
     over_all(|_, client| {
         let file = client.open("/pending", &create()).unwrap();

@@ -44,6 +44,8 @@ pub(crate) struct DirStream {
     parent: u64,
     position: u64,
     page: VecDeque<Entry>,
+    /// Nothing comes after the page.
+    is_last: bool,
     with_attrs: bool,
     /// When the page was read, if one was.
     read: Option<(Instant, Asked)>,
@@ -51,7 +53,15 @@ pub(crate) struct DirStream {
 
 impl DirStream {
     pub(crate) fn new(ino: u64) -> DirStream {
-        DirStream { ino, parent: ino, position: 0, page: VecDeque::new(), with_attrs: false, read: None }
+        DirStream {
+            ino,
+            parent: ino,
+            position: 0,
+            page: VecDeque::new(),
+            is_last: false,
+            with_attrs: false,
+            read: None,
+        }
     }
 
     /// The directory.
@@ -74,7 +84,7 @@ impl DirStream {
     ) -> Outcome<()> {
         let fits = position == self.position && position != 0 && (self.with_attrs || !with_attrs);
         let young = self.read.is_some_and(|(at, _)| at.elapsed() < PAGE_AGE_MAX);
-        if fits && !self.page.is_empty() && young {
+        if fits && young && (self.is_last || !self.page.is_empty()) {
             return Ok(());
         }
         let asked = coherence.ask();
@@ -82,6 +92,7 @@ impl DirStream {
         let reply = client.read_dir_page(self.ino, cookie, DIRECTORY_PAGE_ENTRIES_MAX, with_attrs)?;
         self.parent = reply.parent;
         self.page = reply.entries.into();
+        self.is_last = reply.end;
         self.position = position;
         self.with_attrs = with_attrs;
         self.read = Some((Instant::now(), asked));

@@ -37,6 +37,7 @@ use crate::options::CacheMode;
 use crate::read_ahead::{Epochs, ReadAhead, Reader};
 use crate::read_buffer::ReadBuffers;
 use crate::sharded::Sharded;
+use crate::unchanged::LastReplies;
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -159,6 +160,7 @@ pub(crate) struct WeftFs {
     coherence: Arc<Coherence>,
     /// When an `open` last found the file gone, if none has succeeded since, and how many replacements are still to wait.
     found_gone: Mutex<Option<(Instant, u8)>>,
+    last_replies: LastReplies,
     read_buffers: ReadBuffers,
     epochs: Epochs,
     blocks: Blocks,
@@ -179,6 +181,7 @@ impl WeftFs {
             notes: Sharded::default(),
             coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, believe_names)),
             found_gone: Mutex::default(),
+            last_replies: LastReplies::default(),
             read_buffers: ReadBuffers::default(),
             epochs: Epochs::default(),
             blocks: Blocks::default(),
@@ -194,6 +197,7 @@ impl WeftFs {
             if let Some(note) = this.notes.lock(&ino).get_mut(&ino) {
                 note.created = None;
             }
+            this.last_replies.forget(ino);
             if data {
                 this.epochs.changed(ino);
             }
@@ -202,6 +206,7 @@ impl WeftFs {
     }
 
     fn forget_all(&self) {
+        self.last_replies.forget_all();
         for ino in self.notes.keys() {
             if let Some(note) = self.notes.lock(&ino).get_mut(&ino) {
                 note.created = None;
@@ -343,9 +348,9 @@ impl WeftFs {
     ) -> Outcome<Told> {
         let ino = self.ino(node);
         let client = self.callers.client(who);
-        let asked = self.coherence.ask();
-        self.report_writes(ino)?;
+        let (at, asked) = (Instant::now(), self.coherence.ask());
         if let Some(size) = changes.size {
+            self.report_writes(ino)?;
             self.truncate(&client, who, ino, handle, size)?;
         }
         if let Some(mode) = changes.mode {
@@ -360,12 +365,25 @@ impl WeftFs {
             atime: changes.atime,
             mtime: changes.mtime,
         };
-        let attr = if wanted == SetAttr::default() {
-            client.getattr(ino)?
-        } else {
-            client.setattr(At::ino(ino), false, &wanted)?
-        };
+        if wanted == SetAttr::default() {
+            self.report_writes(ino)?;
+            return Ok(self.tell(&asked, client.getattr(ino)?));
+        }
+        // Where the kernel does not check, the server has to.
+        let unchanged = self.last_replies.unchanged(ino, &wanted).filter(|_| identities.kernel_checks());
+        if let Some((asked, attr)) = unchanged.filter(|(asked, _)| !self.coherence.valid(asked).is_zero()) {
+            return Ok(self.tell(&asked, attr));
+        }
+        self.last_replies.forget(ino);
+        let attr = client.report_and_setattr(ino, &wanted)?;
+        self.last_replies.note(at, &asked, &attr);
         Ok(self.tell(&asked, attr))
+    }
+
+    /// The contents of a file, or what belongs to it, are another now.
+    fn changed(&self, ino: u64) {
+        self.epochs.changed(ino);
+        self.last_replies.forget(ino);
     }
 
     fn truncate(
@@ -381,7 +399,7 @@ impl WeftFs {
             Some(open) => open.file.truncate(size),
             None => client.truncate(At::ino(ino), size),
         };
-        self.epochs.changed(ino);
+        self.changed(ino);
         truncated?;
         match open {
             Some(open) => self.changed_by(who, &open),
@@ -422,6 +440,7 @@ impl WeftFs {
     }
 
     pub(crate) fn unlink(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<()> {
+        self.last_replies.forget_all();
         let dir = self.ino(parent);
         let _changing = self.coherence.changing(dir);
         let asked = self.coherence.ask();
@@ -434,6 +453,7 @@ impl WeftFs {
     }
 
     pub(crate) fn rmdir(&self, who: Requester, parent: u64, name: &OsStr) -> Outcome<()> {
+        self.last_replies.forget_all();
         let dir = self.ino(parent);
         let _changing = self.coherence.changing(dir);
         let removed = self.callers.client(who).rmdir(self.at(parent, name));
@@ -467,6 +487,7 @@ impl WeftFs {
         (new_parent, new_name): (u64, &OsStr),
         flags: u32,
     ) -> Outcome<()> {
+        self.last_replies.forget_all();
         let (from, to) = (self.at(parent, name), self.at(new_parent, new_name));
         let (_old, _new) = (self.making(parent, name), self.making(new_parent, new_name));
         self.let_try_again();
@@ -480,6 +501,7 @@ impl WeftFs {
     }
 
     pub(crate) fn link(&self, who: Requester, node: u64, parent: u64, name: &OsStr) -> Outcome<Told> {
+        self.last_replies.forget_all();
         let ino = self.ino(node);
         let (_changing, asked) = self.making(parent, name);
         self.report_writes(ino)?;
@@ -574,7 +596,7 @@ impl WeftFs {
         let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let set_id = AtomicBool::new(attr.mode & SET_ID_BITS != 0);
         if flags & libc::O_TRUNC != 0 {
-            self.epochs.changed(attr.ino);
+            self.changed(attr.ino);
         }
         let streamed = self.is_streamed(&attr, flags);
         let ahead = streamed.then(ReadAhead::default);
@@ -631,7 +653,7 @@ impl WeftFs {
 
     /// Has the kernel forget what it knows of `ino`, for others may have changed it.
     pub(crate) fn forget_contents(&self, ino: u64) {
-        self.epochs.changed(ino);
+        self.changed(ino);
         self.coherence.contents_changed(ino);
     }
 
@@ -670,7 +692,7 @@ impl WeftFs {
             true => open.file.append(data).map(|_| data.len()),
             false => open.file.write_at(data, offset),
         };
-        self.epochs.changed(open.ino);
+        self.changed(open.ino);
         Ok(written?)
     }
 
@@ -737,7 +759,7 @@ impl WeftFs {
         self.changed_by(who, &open)?;
         let changed = open.file.fallocate(mode, offset, bytes);
         self.blocks.reserved(open.ino);
-        self.epochs.changed(open.ino);
+        self.changed(open.ino);
         Ok(changed?)
     }
 
@@ -763,7 +785,7 @@ impl WeftFs {
         self.changed_by(who, &to)?;
         let copied = self.callers.root().copy_range(&from.file, from_offset, &to.file, to_offset, bytes);
         self.blocks.reserved(to.ino);
-        self.epochs.changed(to.ino);
+        self.changed(to.ino);
         Ok(copied?)
     }
 
@@ -849,6 +871,7 @@ impl WeftFs {
         value: &[u8],
         flags: i32,
     ) -> Outcome<()> {
+        self.last_replies.forget(self.ino(node));
         let ino = self.ino(node);
         if let Some(note) = self.notes.lock(&ino).get_mut(&ino) {
             note.created = None;
@@ -864,6 +887,7 @@ impl WeftFs {
     }
 
     pub(crate) fn removexattr(&self, who: Requester, node: u64, name: &OsStr) -> Outcome<()> {
+        self.last_replies.forget(self.ino(node));
         let ino = self.ino(node);
         let removed = self.callers.client(who).remove_xattr(ino, name.as_bytes());
         self.coherence.directory_changed(ino);

@@ -24,6 +24,7 @@ mod read_buffer;
 mod sharded;
 mod signals;
 mod umount;
+mod unchanged;
 
 pub use identity::{IdMap, IdMapError, Identities, Squash};
 pub use mount::mount;
