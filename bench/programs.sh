@@ -69,7 +69,7 @@ count() {
     shift
     daemon=$(pgrep -f "mount $url $mnt" | head -1)
     operations >"$scratch/before"
-    strace -f -qq -e trace=read,writev,sendmsg,recvmsg,poll,futex,epoll_wait,ppoll -o "$scratch/strace" -p "$daemon" &
+    strace -f -qq -xx -s 8 -e trace=read,writev,sendmsg,recvmsg,poll,futex -o "$scratch/strace" -p "$daemon" &
     local tracer=$!
     sleep 1
     "$@"
@@ -79,8 +79,12 @@ count() {
     operations >"$scratch/after"
     echo "== $what"
     echo "messages to servers:" $(awk 'NR == FNR { b[$1] = $2; next } $2 != b[$1] { printf "%s %d  ", $1, $2 - b[$1] }' "$scratch/before" "$scratch/after")
-    echo "system calls of the mount:" $(awk '{ sub(/\(.*/, "", $2); n[$2]++ } END { for (c in n) printf "%s %d  ", c, n[c] }' "$scratch/strace")
+    # The fifth byte of a request is its kind.
+    echo "requests of the kernel:" $(grep -o 'read.*"\\x..\\x..\\x..\\x..\\x..' "$scratch/strace" | sed 's/.*\\x//' | awk "$kinds"' { n[kind[$1] ? kind[$1] : $1]++ } END { for (k in n) printf "%s %d  ", k, n[k] }')
+    echo "system calls of the mount:" $(awk '$3 != "resumed>" { sub(/\(.*/, "", $2); n[$2]++ } END { for (c in n) printf "%s %d  ", c, n[c] }' "$scratch/strace")
 }
+# shellcheck disable=SC2016
+kinds='BEGIN { split("01 LOOKUP 02 FORGET 03 GETATTR 04 SETATTR 05 READLINK 06 SYMLINK 08 MKNOD 09 MKDIR 0a UNLINK 0b RMDIR 0c RENAME 0d LINK 0e OPEN 0f READ 10 WRITE 11 STATFS 12 RELEASE 14 FSYNC 15 SETXATTR 16 GETXATTR 17 LISTXATTR 19 FLUSH 1b OPENDIR 1c READDIR 1d RELEASEDIR 22 ACCESS 23 CREATE 2a BATCH_FORGET 2c READDIRPLUS", w, " "); for (i = 1; i in w; i += 2) kind[w[i]] = w[i + 1] }' 
 
 make_tree "$scratch/tree"
 tar -C "$scratch" -cf "$scratch/tree.tar" tree
@@ -99,6 +103,12 @@ for i in range(100): os.unlink('$mnt/count/f%d' % i)"
     cp -r "$scratch/tree/part0" "$scratch/few/"
     tar -C "$scratch" -cf "$scratch/few.tar" few
     count "untar of 240 files in 11 directories" tar -C "$mnt" -xf "$scratch/few.tar"
+    git -C "$mnt/few" init -q
+    git -C "$mnt/few" add -A
+    git -C "$mnt/few" -c user.name=weft -c user.email=weft@example.org commit -q -m few
+    count "git status" git -C "$mnt/few" status -s
+    count "git status again" git -C "$mnt/few" status -s
+    count "find" find "$mnt/few/part0" -type f -path '*source1*'
     exit
 fi
 
@@ -157,4 +167,4 @@ row() { echo "$1 $(median <"$scratch/$2") $(median <"$scratch/$3") at_most $4"; 
 awk 'BEGIN { printf "%-32s %12s %12s %8s  %s\n", "", "mount", "beside it", "ratio", "bar" }
      { gsub("_", " ", $1); ok = $4 == "at_least" ? $2 / $3 >= $5 : $2 / $3 <= $5
        printf "%-32s %12.6g %12.6g %8.2f  %s\n", $1, $2, $3, $2 / $3, $5 == 0 ? "" : (($4 == "at_least" ? ">= " : "<= ") $5 (ok ? "" : "  NOT MET")) }' "$scratch/rows"
-[ -z "$json" ] || awk 'BEGIN { printf "[" } { gsub("_", " ", $1); printf "%s\n  {\"what\": \"%s\", \"mount\": %s, \"beside\": %s, \"ratio\": %.4f}", NR > 1 ? "," : "", $1, $2, $3, $2 / $3 } END { print "\n]" }' "$scratch/rows" >"$json"
+[ -z "$json" ] || awk 'BEGIN { printf "[" } { gsub("_", " ", $1); printf "%s\n  {\"what\": \"%s\", \"mount\": %s, \"beside\": %s, \"ratio\": %.4f}", (NR > 1 ? "," : ""), $1, $2, $3, $2 / $3 } END { print "\n]" }' "$scratch/rows" >"$json"
