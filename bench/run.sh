@@ -75,6 +75,8 @@ measure meta meta
 measure meta-sync meta --sync
 echo "== bench/mount.sh"
 bench/mount.sh | tee "$figures/mount.txt"
+echo "== bench/programs.sh"
+WEFT_JSON=$figures/programs.json bench/programs.sh | tee "$figures/programs.txt"
 
 access tile tile
 access block-column block-column

@@ -17,6 +17,7 @@
 
 use super::{Batch, CommitSeq, Engine, Scan, Syncer, creation, journal};
 use crate::EngineError;
+use fjall::config::PinningPolicy;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
 use std::ffi::CString;
 use std::fs::File;
@@ -190,8 +191,16 @@ fn open_database(directory: &Path, options: &FjallOptions) -> Result<(Database, 
         .worker_threads(WORKERS)
         .open()
         .map_err(|error| store_error("open the store", error))?;
+    // A filter of a large table is one block of up to a megabyte: in the block cache they would drive each other out, and every
+    // look at a key would read and check whole filters. Kept in memory they take about a byte for each key.
+    let keyspace_options = || {
+        KeyspaceCreateOptions::default()
+            .max_memtable_size(options.memtable_bytes)
+            .filter_block_pinning_policy(PinningPolicy::all(true))
+            .index_block_pinning_policy(PinningPolicy::all(true))
+    };
     let keyspace = database
-        .keyspace(KEYSPACE, || KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes))
+        .keyspace(KEYSPACE, keyspace_options)
         .map_err(|error| store_error("open the keyspace", error))?;
     Ok((database, keyspace))
 }

@@ -27,21 +27,26 @@ impl<E: Engine> Op<'_, E> {
             self.put(keys::orphan(inode.ino), vec![1]);
             self.put_inode(inode);
         } else {
-            self.purge(&inode)?;
+            // It had a name until now, so it has no record of an orphan.
+            self.purge_named(&inode)?;
         }
         Ok(())
     }
 
     /// Deletes an inode with all that hangs on it, and leaves the garbage record for its data.
     pub(crate) fn purge(&mut self, inode: &Inode) -> Result<(), MetaError> {
+        if inode.nlink == 0 {
+            self.delete(keys::orphan(inode.ino));
+        }
+        self.purge_named(inode)
+    }
+
+    fn purge_named(&mut self, inode: &Inode) -> Result<(), MetaError> {
         if inode.xattrs > 0 {
             let prefix = keys::numbered(keys::XATTR, inode.ino);
             for (key, _) in self.records_after(&prefix, &prefix, usize::MAX)? {
                 self.delete(key);
             }
-        }
-        if inode.nlink == 0 {
-            self.delete(keys::orphan(inode.ino));
         }
         if let Some(layout) = inode.layout.filter(|_| inode.may_have_data()) {
             self.put(keys::garbage(inode.ino), encode_layout(&layout));
