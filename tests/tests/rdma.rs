@@ -3,12 +3,15 @@
 //! ```text
 //!   test bindings ... ok                    on this host, against the headers of rdma-core
 //!   test verbs ... ok (35 tests)       ┐
-//!   test transport ... ok (85 tests)   │
+//!   test transport ... ok (90 tests)   │
 //!   test whole-random ... ok           │     the whole system, servers and clients as processes
 //!   test model ... ok                  │     requests of all shapes against a model
+//!   test tools ... ok (8 tests)        │     slow: tests that are there for all transports, over RDMA
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘
-//!   test verbs-serves ... ok           ┐
+//!   test suite-serves ... ok           ┐
+//!   test suite-asks ... ok (85 tests)  │     slow: the transport's suite, asked of another guest
+//!   test verbs-serves ... ok           │
 //!   test verbs-asks ... ok             │
 //!   test whole-serves ... ok           │
 //!   test whole-asks ... ok             ┴─   two guests on a link that loses packets: `pair`
@@ -50,7 +53,7 @@ fn alone() -> Vec<Job> {
         whole("memory"),
         model("model").env("PROPTEST_CASES", "10"),
         model("model-all").slow(),
-        black_box("mount", &[]).slow(),
+        black_box("mount", &["a_large_"]).slow(),
         black_box("tools", &["without_rdma_libraries", "nothing_needs_root", "measurements"]).slow(),
         black_box("cli", &["measurements"]).slow(),
         Job::new("verbs-flood", VERBS, &only(flood)).env("WEFT_TEST_RDMA_FLOOD", SERVER).may_starve(),
@@ -72,7 +75,7 @@ fn whole(file: &'static str) -> Job {
 }
 
 /// All tests of one file here, whatever transport they are for usually, but what is about other transports, other users, or clusters on
-/// the loopback.
+/// the loopback, and what takes many minutes under emulation.
 fn black_box(file: &'static str, not_here: &[&str]) -> Job {
     let skips = not_here.iter().flat_map(|name| ["--skip", name]);
     let arguments: Vec<_> = ["--include-ignored", "--test-threads", "1"].into_iter().chain(skips).collect();
