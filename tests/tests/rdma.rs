@@ -47,7 +47,7 @@ fn alone() -> Vec<Job> {
             .env("WEFT_TEST_RDMA_6", SERVER_6),
         Job::new("transport", CONFORMANCE, &[&one_by_one[..], &["--skip", "another_host"]].concat())
             .env("WEFT_TEST_RDMA", SERVER)
-            .seconds(600),
+            .seconds(900),
         whole("random"),
         whole("faults"),
         whole("memory"),

@@ -49,8 +49,8 @@ fn inline_replies<F: Fixture>() {
 fn memory_behind_what_was_read_stays_as_it_was<F: Fixture>() {
     let server = F::start();
     let mut link = server.connect();
-    for bytes in [100usize, 4104, 30_000, 60_000, 300_000] {
-        for filled in [0, 1, bytes / 2, bytes - 1] {
+    for bytes in [100usize, 4104, 60_000, 300_000] {
+        for filled in [0, bytes - 1] {
             // Buffers on the way have other data.
             round_trip(&mut link, &mut TestMemory::new(&[(7, bytes, 1)]), 1 << 20, 5);
             for verb in [Verb::Read, Verb::ReadHandingOver, Verb::ReadInline] {
