@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use weft_layout::Layout;
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::limits::LANES_PER_SERVER_MAX;
-use weft_wire::messages::{ClusterMapReply, Empty, PingReply, PingRequest, ProveReply, ServerInfo};
+use weft_wire::messages::{
+    ClusterMapReply, Empty, PingReply, PingRequest, ProveReply, RemovedReply, ServerInfo,
+};
 use weft_wire::security::Key;
 use weft_wire::{Header, Op, Status, Wire, flags};
 
@@ -105,6 +107,7 @@ impl Link for ScriptedLink {
         let act = lock(&self.script.acts).pop_front().unwrap_or(Act::Answer);
         let reply = match header.op {
             Op::Ping => PingReply { echo: PingRequest::from_bytes(body).unwrap().echo }.to_bytes(),
+            Op::Unlink => RemovedReply { parent: None }.to_bytes(),
             _ => Empty {}.to_bytes(),
         };
         match act {
