@@ -79,12 +79,16 @@ impl PinnedPages {
     fn do_whole(&mut self, entry: io_uring::squeue::Entry, length: u32) -> io::Result<()> {
         // SAFETY: the buffer is registered in its slot; the file outlives the call, which waits for the end.
         unsafe { self.ring.submission().push(&entry) }.map_err(io::Error::other)?;
-        while let Err(error) = self.ring.submit_and_wait(1) {
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
+        // A wait that is interrupted after the submission counts as a success, without an end.
+        let result = loop {
+            match self.ring.submit_and_wait(1) {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
             }
-        }
-        let result = self.ring.completion().next().map_or(-libc::EIO, |done| done.result());
+            if let Some(done) = self.ring.completion().next() {
+                break done.result();
+            }
+        };
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result));
         }

@@ -269,10 +269,13 @@ impl Mapping {
         self.start as usize
     }
 
-    /// Takes pages away.
-    pub fn unmap(&self, offset: usize, length: usize) {
-        // SAFETY: they are the mapping's own.
-        assert_eq!(unsafe { libc::munmap(self.start.add(offset).cast(), length) }, 0);
+    /// Takes pages away. Their addresses stay taken: whatever another thread maps meanwhile does not come to lie there.
+    pub fn take_away(&self, offset: usize, length: usize) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: they are the mapping's own, and nobody uses them.
+        let start =
+            unsafe { libc::mmap(self.start.add(offset).cast(), length, libc::PROT_NONE, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
     }
 
     /// Has the first page only read.
@@ -284,7 +287,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: they are the mapping's own; some may be gone.
+        // SAFETY: they are the mapping's own.
         unsafe { libc::munmap(self.start.cast(), self.length) };
     }
 }

@@ -204,7 +204,7 @@ pub fn windows_are_closed_by_their_owner<F: Fabric>(hosts: &Hosts<F>) {
 pub fn memory_that_is_not_there_is_not_registered<F: Fabric>(hosts: &Hosts<F>) {
     let (client, _server) = hosts.pair();
     let mapping = Mapping::new(3 * 4096);
-    mapping.unmap(4096, 4096);
+    mapping.take_away(4096, 4096);
     let before = client.counts();
     let register = |offset, bytes, access| {
         // SAFETY: nothing is done with it.
