@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::{copy_nonoverlapping, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -269,12 +269,18 @@ impl Mapping {
         self.start as usize
     }
 
-    /// Takes pages away. Their addresses stay taken: whatever another thread maps meanwhile does not come to lie there.
+    /// Takes pages away. Their addresses stay taken, by a file that has no pages: whatever another thread maps meanwhile does not
+    /// come to lie there. (Pages that may not be read would not do: the kernel pins them for an adapter all the same.)
     pub fn take_away(&self, offset: usize, length: usize) {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: the name is a C string.
+        let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), libc::MFD_CLOEXEC) };
+        assert!(file >= 0);
+        // SAFETY: it was just opened, and nobody else has it.
+        let file = unsafe { OwnedFd::from_raw_fd(file) };
+        let (rights, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_FIXED);
         // SAFETY: they are the mapping's own, and nobody uses them.
         let start =
-            unsafe { libc::mmap(self.start.add(offset).cast(), length, libc::PROT_NONE, flags, -1, 0) };
+            unsafe { libc::mmap(self.start.add(offset).cast(), length, rights, flags, file.as_raw_fd(), 0) };
         assert_ne!(start, libc::MAP_FAILED);
     }
 
