@@ -21,6 +21,7 @@ pub use load::{Load, weft_load};
 pub use locker::{Locker, weft_locker};
 pub use served::{Served, ServedOptions, end_with_parent, free_ports, host, resident_bytes, signal};
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
@@ -310,8 +311,16 @@ impl Drop for Mount {
         let Some(dir) = self.dir.take() else { return };
         if is_mounted(dir.path()) {
             let run = |arguments: &[&str]| Command::new(weft_bin()).args(arguments).arg(dir.path()).output();
-            let output = run(&["umount"]);
-            if !output.as_ref().is_ok_and(|output| output.status.success()) {
+            let good =
+                |output: &io::Result<Output>| output.as_ref().is_ok_and(|output| output.status.success());
+            let mut output = run(&["umount"]);
+            // A child of another test may still have, between its fork and its exec, what this process had open here.
+            let patience = Instant::now() + END_TIMEOUT;
+            while !good(&output) && !std::thread::panicking() && Instant::now() < patience {
+                std::thread::sleep(Duration::from_millis(200));
+                output = run(&["umount"]);
+            }
+            if !good(&output) {
                 let _ = Command::new("umount").arg("-l").arg(dir.path()).output();
             }
             if !std::thread::panicking() {
