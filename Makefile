@@ -1,9 +1,10 @@
 # make run    a cluster, a mount, copies and a shared file, in one table; leaves nothing behind
 # make test   everything that must hold before a change is taken
 # make long   minutes of stress-ng, fio and the checker of random operations on a mount (SECONDS_EACH=5 CHECK_S=600)
+# make guests the jobs over RDMA in emulated guests that take too long for make test
 # make bench  the bars of docs/benchmarks.md; figures go to bench/figures/
 
-.PHONY: run test long bench build install
+.PHONY: run test long guests bench build install
 
 run:
 	@scripts/run-demo.sh
@@ -15,6 +16,10 @@ SECONDS_EACH ?= 5
 CHECK_S ?= 600
 long:
 	@tests/long.sh --seconds $(SECONDS_EACH) --check $(CHECK_S)
+
+guests:
+	@scripts/need.sh cc cargo
+	cargo test --release --locked --package weft-tests --test rdma -- --ignored
 
 bench:
 	@bench/run.sh
