@@ -55,7 +55,7 @@ fn alone() -> Vec<Job> {
         model("model-all").slow(),
         black_box("mount", &["a_large_"]).slow(),
         black_box("tools", &["without_rdma_libraries", "nothing_needs_root", "measurements"]).slow(),
-        black_box("cli", &["measurements"]).slow(),
+        black_box("cli", &["measurements", "servers_end_with_a_foreground_up"]).slow(),
         Job::new("verbs-flood", VERBS, &only(flood)).env("WEFT_TEST_RDMA_FLOOD", SERVER).may_starve(),
         Job::new("verbs-removal", VERBS, &only(removal))
             .env("WEFT_TEST_RDMA", SERVER)
