@@ -6,22 +6,10 @@ weft=${WEFT:-$PWD/target/release/weft}
 runs=${WEFT_RUNS:-5}
 mib=${WEFT_MIB:-1024}
 scratch=$(mktemp -d /dev/shm/weft-mount.XXXXXX)
-export HOME=$scratch
+. bench/common.sh
+finish_with
 
-finish() {
-    trap - EXIT INT TERM HUP
-    "$weft" umount "$scratch/mnt" 2>/dev/null || "$weft" umount --lazy "$scratch/mnt" 2>/dev/null || true
-    [ ! -e "$scratch/cluster/weft.toml" ] || "$weft" down --dir "$scratch/cluster" >/dev/null || true
-    rm -rf "$scratch"
-}
-trap finish EXIT
-trap 'finish; exit 130' INT
-trap 'finish; exit 143' TERM HUP
-
-median() { sort -n | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
-
-# dd says how long it took: "… bytes … copied, 0.5 s, …".
-rate() { LC_ALL=C dd "$@" 2>&1 | awk -v mib="$mib" '/copied/ { for (i = 1; i < NF; i++) if ($(i + 1) ~ /^s,?$/) { printf "%.0f\n", mib / $i } }'; }
+rate() { rate_of "$mib" dd "$@"; }
 
 url=$("$weft" up --dir "$scratch/cluster" --io 4 --detach)
 mkdir "$scratch/mnt"

@@ -8,18 +8,8 @@ runs=${WEFT_RUNS:-7}
 mib=${WEFT_MIB:-512}
 starts=${WEFT_STARTS:-100}
 scratch=$(mktemp -d /dev/shm/weft-preload.XXXXXX)
-export HOME=$scratch
-
-finish() {
-    trap - EXIT INT TERM HUP
-    [ ! -e "$scratch/cluster/weft.toml" ] || "$weft" down --dir "$scratch/cluster" >/dev/null || true
-    rm -rf "$scratch"
-}
-trap finish EXIT
-trap 'finish; exit 130' INT
-trap 'finish; exit 143' TERM HUP
-
-median() { sort -n | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+. bench/common.sh
+finish_with
 
 libraries=$(dirname "$weft")
 cc -O2 -o "$scratch/unmodified" bench/preload.c
@@ -28,8 +18,7 @@ url=$("$weft" up --dir "$scratch/cluster" --io 4 --detach)
 export WEFT_URL=$url WEFT_TRANSPORT=shm
 run=("$weft" run --url "$url" --)
 
-# dd says how long it took: "… bytes … copied, 0.5 s, …".
-dd_rate() { LC_ALL=C "${run[@]}" dd "$@" 2>&1 | awk -v mib="$mib" '/copied/ { for (i = 1; i < NF; i++) if ($(i + 1) ~ /^s,?$/) { printf "%.0f\n", mib / $i } }'; }
+dd_rate() { rate_of "$mib" "${run[@]}" dd "$@"; }
 
 # fio_field FIELD ARGUMENTS...: a field of fio's terse line.
 fio_field() {

@@ -13,19 +13,9 @@ json=${WEFT_JSON:-}
 scratch=$(mktemp -d /dev/shm/weft-programs.XXXXXX)
 local=$(mktemp -d "$disk/weft-programs.XXXXXX")
 mnt=$scratch/mnt
-export HOME=$scratch
 
-finish() {
-    trap - EXIT INT TERM HUP
-    "$weft" umount "$mnt" 2>/dev/null || "$weft" umount --lazy "$mnt" 2>/dev/null || true
-    [ ! -e "$scratch/cluster/weft.toml" ] || "$weft" down --dir "$scratch/cluster" >/dev/null || true
-    rm -rf "$scratch" "$local"
-}
-trap finish EXIT
-trap 'finish; exit 130' INT
-trap 'finish; exit 143' TERM HUP
-
-median() { sort -n | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+. bench/common.sh
+finish_with "$local"
 
 # seconds NAME COMMAND...: how long the command takes, added to the samples NAME.
 seconds() {
@@ -84,7 +74,7 @@ count() {
     echo "system calls of the mount:" $(awk '$3 != "resumed>" { sub(/\(.*/, "", $2); n[$2]++ } END { for (c in n) printf "%s %d  ", c, n[c] }' "$scratch/strace")
 }
 # shellcheck disable=SC2016
-kinds='BEGIN { split("01 LOOKUP 02 FORGET 03 GETATTR 04 SETATTR 05 READLINK 06 SYMLINK 08 MKNOD 09 MKDIR 0a UNLINK 0b RMDIR 0c RENAME 0d LINK 0e OPEN 0f READ 10 WRITE 11 STATFS 12 RELEASE 14 FSYNC 15 SETXATTR 16 GETXATTR 17 LISTXATTR 19 FLUSH 1b OPENDIR 1c READDIR 1d RELEASEDIR 22 ACCESS 23 CREATE 2a BATCH_FORGET 2c READDIRPLUS", w, " "); for (i = 1; i in w; i += 2) kind[w[i]] = w[i + 1] }' 
+kinds='BEGIN { split("01 LOOKUP 02 FORGET 03 GETATTR 04 SETATTR 05 READLINK 06 SYMLINK 08 MKNOD 09 MKDIR 0a UNLINK 0b RMDIR 0c RENAME 0d LINK 0e OPEN 0f READ 10 WRITE 11 STATFS 12 RELEASE 14 FSYNC 15 SETXATTR 16 GETXATTR 17 LISTXATTR 19 FLUSH 1b OPENDIR 1c READDIR 1d RELEASEDIR 22 ACCESS 23 CREATE 2a BATCH_FORGET 2c READDIRPLUS", w, " "); for (i = 1; i in w; i += 2) kind[w[i]] = w[i + 1] }'
 
 make_tree "$scratch/tree"
 tar -C "$scratch" -cf "$scratch/tree.tar" tree

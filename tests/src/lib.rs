@@ -10,6 +10,7 @@
 //! check that nothing is left behind. The program under test is `$WEFT_BIN`, else it is built first.
 
 pub mod check;
+mod counts;
 pub mod guest;
 mod load;
 mod locker;
@@ -17,6 +18,7 @@ pub mod pattern;
 pub mod raw;
 mod served;
 
+pub use counts::{asked, gauge};
 pub use load::{Load, weft_load};
 pub use locker::{Locker, weft_locker};
 pub use served::{Served, ServedOptions, end_with_parent, free_ports, host, resident_bytes, signal};

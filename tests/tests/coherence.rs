@@ -8,7 +8,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
-use weft_tests::{Cluster, Mount, Served, expect_success, signal, wait_until};
+use weft_tests::{Cluster, Mount, Served, asked, expect_success, gauge, signal, wait_until};
+use weft_wire::Op;
 
 fn two_mounts(cluster: &Cluster, arguments: &[&str]) -> [Mount; 2] {
     let mount = || cluster.mount_with(cluster.url(), arguments);
@@ -19,32 +20,8 @@ fn two_mounts(cluster: &Cluster, arguments: &[&str]) -> [Mount; 2] {
 
 /// Only a mount that watches believes anything.
 fn wait_for_watches(cluster: &Cluster, count: u64) {
-    wait_until("the mounts watch", Duration::from_secs(60), || {
-        let status = cluster.weft(&["status", cluster.url(), "--json", "--operations"]);
-        gauge(&status, "watching_clients") >= count
-    });
-}
-
-/// A number of the metadata server.
-fn gauge(status: &str, name: &str) -> u64 {
-    let status: serde_json::Value = serde_json::from_str(status).expect("status is JSON");
-    find(&status, name).unwrap_or_else(|| panic!("no {name} in {status}"))
-}
-
-fn find(value: &serde_json::Value, name: &str) -> Option<u64> {
-    match value {
-        serde_json::Value::Object(fields)
-            if fields.get("name").and_then(|text| text.as_str()) == Some(name) =>
-        {
-            fields.get("value").and_then(serde_json::Value::as_u64)
-        }
-        serde_json::Value::Object(fields) => {
-            let direct = fields.get(name).and_then(serde_json::Value::as_u64);
-            direct.or_else(|| fields.values().find_map(|value| find(value, name)))
-        }
-        serde_json::Value::Array(values) => values.iter().find_map(|value| find(value, name)),
-        _ => None,
-    }
+    let client = cluster.client();
+    wait_until("the mounts watch", Duration::from_secs(60), || gauge(&client, "watching_clients") >= count);
 }
 
 fn names(dir: &Path) -> Vec<String> {
@@ -205,24 +182,8 @@ fn a_mount_is_told_of_what_programs_do_without_one() {
 fn what_is_known_is_not_asked_for_again() {
     let cluster = Cluster::start(1);
     let [one, two] = two_mounts(&cluster, &[]);
-    let asked = || {
-        let status = cluster.weft(&["status", cluster.url(), "--json", "--operations"]);
-        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
-        let mut count = 0;
-        let mut pending = vec![&status];
-        while let Some(value) = pending.pop() {
-            let name = value.get("operation").or(value.get("name")).and_then(serde_json::Value::as_str);
-            if name.is_some_and(|name| ["Lookup", "GetAttr"].contains(&name)) {
-                count += value.get("count").and_then(serde_json::Value::as_u64).unwrap_or(0);
-            }
-            match value {
-                serde_json::Value::Object(fields) => pending.extend(fields.values()),
-                serde_json::Value::Array(values) => pending.extend(values),
-                _ => {}
-            }
-        }
-        count
-    };
+    let client = cluster.client();
+    let asked = || asked(&client, Op::Lookup) + asked(&client, Op::GetAttr);
     // A machine that stops for longer than a lease while this runs asks again: then another try.
     let saved = (0..20).any(|round| {
         let dir = one.join(format!("dir-{round}"));

@@ -5,16 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weft_client::{Client, File, LockKind, LockTarget, LockWait, OpenOptions, Transport};
-use weft_tests::{Cluster, Locker, Mount, Served, processes_naming, signal, wait_until};
+use weft_tests::{Cluster, Locker, Mount, Served, gauge, processes_naming, signal, wait_until};
 use weft_wire::Status;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A number that the metadata server tells of itself.
-fn gauge(client: &Client, name: &str) -> u64 {
-    let status = client.server_status(false).swap_remove(0).1.expect("the metadata server answers");
-    status.gauges.iter().find(|gauge| gauge.name == name).unwrap_or_else(|| panic!("no {name}")).value
-}
 
 #[track_caller]
 fn wait_for_waits(client: &Client, waits: u64) {

@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 use weft_client::Client;
-use weft_tests::{Cluster, wait_until};
+use weft_tests::{Cluster, asked, wait_until};
 use weft_wire::Op;
 use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 
@@ -15,13 +15,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// As many as take a program with debugging code a few seconds to make.
 const NAMES: usize = if cfg!(debug_assertions) { 20_000 } else { 100_000 };
 const THREADS: usize = 4;
-
-/// How often servers were asked to do this.
-fn asked(client: &Client, op: Op) -> u64 {
-    let statuses = client.server_status(false);
-    let operations = statuses.iter().flat_map(|(_, status)| &status.as_ref().expect("it answers").operations);
-    operations.filter(|count| count.op == op as u16).map(|count| count.count).sum()
-}
 
 /// How often the metadata server was asked for a page of a directory.
 fn pages_asked(client: &Client) -> u64 {

@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 use weft_client::{LockKind, LockTarget, LockWait, OpenOptions};
-use weft_tests::{Cluster, Locker, expect_success, preload_library, signal, temporary_dir, wait_until};
+use weft_tests::{
+    Cluster, Locker, expect_success, gauge, preload_library, signal, temporary_dir, wait_until,
+};
 
 /// `weft run` with the cluster at /weft.
 fn run(cluster: &Cluster, program: &[&str]) -> Command {
@@ -197,10 +199,7 @@ fn locks_hold_against_the_mount_and_clients_and_go_with_a_killed_process() {
     assert_eq!(try_lock(LockTarget::Whole), Err(libc::EAGAIN));
     // A wait ends by a signal, or with the lock.
     neighbour.send("flock 0 x wait");
-    let waits = || {
-        let status = client.server_status(false).swap_remove(0).1.expect("the metadata server answers");
-        status.gauges.iter().any(|gauge| gauge.name == "lock_waits" && gauge.value == 1)
-    };
+    let waits = || gauge(&client, "lock_waits") == 1;
     wait_until("it waits", PATIENCE, waits);
     signal(neighbour.pid(), libc::SIGUSR1);
     assert_eq!(neighbour.answer(), format!("errno {}", libc::EINTR));

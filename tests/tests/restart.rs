@@ -8,8 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use weft_client::Transport;
-use weft_tests::{Served, wait_until};
-use weft_wire::messages::StatusReply;
+use weft_tests::{Served, gauge, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const KIB: usize = 1 << 10;
@@ -97,12 +96,7 @@ fn what_is_open_on_a_mount_stays_open_while_all_servers_are_killed_and_started_a
     // With its last descriptor the file goes from the servers' disks, too.
     drop(nameless);
     let client = cluster.client(Transport::Auto);
-    let removed = |status: &StatusReply| {
-        status.gauges.iter().any(|gauge| gauge.name == "garbage_removed_files" && gauge.value > 0)
-    };
-    wait_until("the nameless file is removed", PATIENCE, || {
-        client.server_status(false).iter().any(|(_, status)| status.as_ref().is_ok_and(removed))
-    });
+    wait_until("the nameless file is removed", PATIENCE, || gauge(&client, "garbage_removed_files") > 0);
 }
 
 #[test]

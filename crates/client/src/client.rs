@@ -106,7 +106,8 @@ impl Client {
     }
 
     /// As [`Client::connect_with_map`], as one of several processes that hold locks together: the session `id`, any 16 bytes that no
-    /// other has, lives as long as one of them is connected. Of 64 processes that are in it at the same time each is another `member`. Locks of [`LockOwner::Other`](crate::LockOwner) are theirs in common, and what one of them has locked others can
+    /// other has, lives as long as one of them is connected. Of 64 processes that are in it at the same time each is another
+    /// `member`. Locks of [`LockOwner::Other`](crate::LockOwner) are theirs in common, and what one of them has locked others can
     /// unlock; after a restart of the metadata server each comes back for what it has locked itself. Files of this client must
     /// not be dropped while others are to keep their locks: closing a file ends all locks that the session has on it.
     ///

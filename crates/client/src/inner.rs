@@ -73,10 +73,9 @@ impl Inner {
         (id, member): ([u8; 16], u16),
     ) -> Result<Inner, Error> {
         let mut inner = Inner::with_map(url, options, map)?;
-        let session = Box::into_raw(Box::new(Session::joined(&inner.map, id, member)));
-        let unused = std::mem::replace(inner.session.get_mut(), session);
-        // SAFETY: made by `Box::into_raw`; nobody has a reference to it.
-        drop(unsafe { Box::from_raw(unused) });
+        let joined = Session::joined(&inner.map, id, member);
+        // SAFETY: from `Box::into_raw`, and nobody else has a reference to it yet.
+        *unsafe { &mut **inner.session.get_mut() } = joined;
         inner.locks.share();
         Ok(inner)
     }
@@ -210,10 +209,11 @@ impl Inner {
             let epoch = dialled.proven.epoch;
             let mut arrival = lock(&server.arriving);
             let first = arrival.epoch == 0 && !session.is_fork;
-            if arrival.epoch != epoch || server.lanes().is_empty() {
+            let anew = arrival.epoch != epoch || server.lanes().is_empty();
+            if anew {
                 self.arrivals.fetch_add(1, Ordering::SeqCst);
             }
-            if !first && (arrival.epoch != epoch || server.lanes().is_empty()) {
+            if anew && !first {
                 self.reopen_all(session, &mut *dialled.link, Instant::now() + timeout)?;
                 self.locks.claim(session, &mut *dialled.link, Instant::now() + timeout)?;
             }

@@ -51,7 +51,7 @@ use weft_wire::messages::{Attr, FileKind, Time, UMASK_SHIFT};
 pub(crate) const ROOT_NODE: u64 = 1;
 /// What the servers are told of the mode of something new: also the umask, for they know whether a default list counts instead.
 const NEW_MODE: u32 = 0o7777 | 0o777 << UMASK_SHIFT;
-const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
+pub(crate) const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 /// How long what was read ahead is believed: a file may be written by somebody who has had it open all the time.
 const READ_AHEAD_VALID: Duration = Duration::from_secs(1);
 /// How long who found a file gone that he was about to open is let try once more before another file is replaced.
@@ -871,8 +871,8 @@ impl WeftFs {
         value: &[u8],
         flags: i32,
     ) -> Outcome<()> {
-        self.last_replies.forget(self.ino(node));
         let ino = self.ino(node);
+        self.last_replies.forget(ino);
         if let Some(note) = self.notes.lock(&ino).get_mut(&ino) {
             note.created = None;
         }
@@ -887,8 +887,8 @@ impl WeftFs {
     }
 
     pub(crate) fn removexattr(&self, who: Requester, node: u64, name: &OsStr) -> Outcome<()> {
-        self.last_replies.forget(self.ino(node));
         let ino = self.ino(node);
+        self.last_replies.forget(ino);
         let removed = self.callers.client(who).remove_xattr(ino, name.as_bytes());
         self.coherence.directory_changed(ino);
         Ok(removed?)

@@ -14,6 +14,7 @@
 //! `coherence.rs` tells.
 
 use crate::coherence::Asked;
+use crate::fs::SET_ID_BITS;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -24,7 +25,6 @@ use weft_wire::messages::Attr;
 const TICK: Duration = Duration::from_millis(4);
 /// Replies remembered.
 const REPLIES_MAX: usize = 16;
-const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 
 struct Reply {
     at: Instant,

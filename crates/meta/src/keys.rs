@@ -89,15 +89,17 @@ pub(crate) fn reply(session: SessionId, slot: u32) -> Vec<u8> {
 }
 
 pub(crate) fn replies_of(session: SessionId) -> Vec<u8> {
-    let mut key = Vec::with_capacity(21);
-    key.push(REPLY);
-    key.extend_from_slice(&session.0);
-    key
+    of_session(REPLY, session)
 }
 
 pub(crate) fn watcher(session: SessionId) -> Vec<u8> {
-    let mut key = Vec::with_capacity(17);
-    key.push(WATCHER);
+    of_session(WATCHER, session)
+}
+
+/// With room for the longest such key, a reply's.
+fn of_session(kind: u8, session: SessionId) -> Vec<u8> {
+    let mut key = Vec::with_capacity(21);
+    key.push(kind);
     key.extend_from_slice(&session.0);
     key
 }

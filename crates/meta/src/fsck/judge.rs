@@ -29,8 +29,9 @@ const SUPER_FIELDS: [&[u8]; 6] = [
     keys::SUPER_INCARNATION,
     keys::SUPER_LOCKS,
 ];
-/// Kind, session and slot.
+/// Kind and session.
 const WATCHER_KEY_BYTES: usize = 17;
+/// Kind, session and slot.
 const REPLY_KEY_BYTES: usize = 21;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 

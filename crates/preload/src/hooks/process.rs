@@ -274,7 +274,10 @@ unsafe fn for_program(given: Strings, by_child: bool) -> Environment {
         all.retain(|entry| {
             // SAFETY: strings.
             let entry = unsafe { CStr::from_ptr(*entry) }.to_bytes();
-            !entry.starts_with(b"WEFT_CWD=") && !entry.starts_with(b"WEFT_LOCKS=")
+            let is = |variable: &CStr| {
+                entry.strip_prefix(variable.to_bytes()).is_some_and(|rest| rest.starts_with(b"="))
+            };
+            !is(cwd::VARIABLE) && !is(lock_sessions::VARIABLE)
         });
         all.extend(texts.iter().map(|text| text.as_ptr()));
         all.push(std::ptr::null());

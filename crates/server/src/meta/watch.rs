@@ -74,9 +74,9 @@ impl Watcher {
         self.queue.len() > QUEUE_MAX
     }
 
-    /// Begins a new epoch: the client is to forget everything, after which it has acknowledged all that there was.
+    /// Begins a new epoch: the client is to forget everything, which has a number of its own behind all that there was.
     fn begin(&mut self, epoch: u64) {
-        self.base = self.last();
+        self.base = self.last() + 1;
         self.queue.clear();
         self.epoch = epoch;
         self.bell.set();
@@ -236,8 +236,6 @@ impl Watchers {
     pub fn tell_all(&self) -> Vec<Believer> {
         let state = &mut *self.state.borrow_mut();
         for watcher in state.watchers.values_mut() {
-            // The number of nothing, so that there is something to acknowledge.
-            watcher.queue.push_back(Change { ino: 0, what: 0, name: Vec::new() });
             state.epochs += 1;
             watcher.begin(state.epochs);
         }

@@ -1,0 +1,27 @@
+# For the scripts here, which have a program `weft`, and a directory `scratch` with a cluster in cluster/ and perhaps a mount on mnt/.
+# shellcheck shell=bash disable=SC2154
+export HOME=$scratch
+
+# finish_with DIRECTORY...: however the script ends, nothing of it is left: no mount, no server, neither `scratch` nor these directories.
+finish_with() {
+    leftovers=("$scratch" "$@")
+    trap finish EXIT
+    trap 'finish; exit 130' INT
+    trap 'finish; exit 143' TERM HUP
+}
+
+finish() {
+    trap - EXIT INT TERM HUP
+    [ ! -d "$scratch/mnt" ] || "$weft" umount "$scratch/mnt" 2>/dev/null || "$weft" umount --lazy "$scratch/mnt" 2>/dev/null || true
+    [ ! -e "$scratch/cluster/weft.toml" ] || "$weft" down --dir "$scratch/cluster" >/dev/null || true
+    rm -rf "${leftovers[@]}"
+}
+
+median() { sort -n | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
+
+# rate_of MIB DD...: MiB/s of a dd that moves so much, which says how long it took: "… bytes … copied, 0.5 s, …".
+rate_of() {
+    local mib=$1
+    shift
+    LC_ALL=C "$@" 2>&1 | awk -v mib="$mib" '/copied/ { for (i = 1; i < NF; i++) if ($(i + 1) ~ /^s,?$/) { printf "%.0f\n", mib / $i } }'
+}
