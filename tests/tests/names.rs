@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 use weft_client::Client;
-use weft_tests::{Cluster, asked, wait_until};
+use weft_tests::{Cluster, asked, gauge, wait_until};
 use weft_wire::Op;
 use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 
@@ -142,4 +142,51 @@ fn a_change_of_attributes_that_changes_nothing_asks_nobody_while_the_clock_stand
     file.write_all(b" and more").unwrap();
     set_mode(0o600);
     assert_eq!(fs::metadata(&path).unwrap().len(), 13);
+}
+
+#[test]
+fn files_that_are_closed_together_are_one_message() {
+    const FILES: usize = 64;
+    let cluster = Cluster::start(1);
+    let client = cluster.client();
+    let mount = cluster.mount();
+    let path = |file: usize| mount.join(format!("file{file}"));
+    let counts = || [Op::Create, Op::Report, Op::SetAttr, Op::Close].map(|op| asked(&client, op));
+    let one_round = || {
+        let before = counts();
+        let files: Vec<_> = (0..FILES).map(|file| fs::File::create_new(path(file)).unwrap()).collect();
+        for file in &files {
+            (&*file).write_all(b"text").unwrap();
+            file.set_times(fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH)).unwrap();
+        }
+        drop(files);
+        wait_until("all closes", PATIENCE, || gauge(&client, "open_files") == 0);
+        let after = counts();
+        for file in 0..FILES {
+            let metadata = fs::metadata(path(file)).unwrap();
+            assert_eq!((metadata.len(), metadata.mtime()), (4, 0));
+            fs::remove_file(path(file)).unwrap();
+        }
+        let [created, reported, changed, closed] = [0, 1, 2, 3].map(|at| (after[at] - before[at]) as usize);
+        assert_eq!((created, reported, changed), (FILES, 0, FILES), "the report is in the change of times");
+        closed
+    };
+    // Not at once where the mount's threads were kept from running in between.
+    wait_until("few messages for many closes", PATIENCE, || one_round() <= FILES / 4);
+}
+
+#[test]
+fn a_mount_that_is_taken_away_leaves_no_file_open() {
+    let cluster = Cluster::start(1);
+    let client = cluster.client();
+    let mount = cluster.mount();
+    for file in 0..40 {
+        fs::write(mount.join(format!("file{file}")), "text").unwrap();
+    }
+    drop(mount);
+    wait_until("all closes", PATIENCE, || gauge(&client, "open_files") == 0);
+    for file in 0..40 {
+        let attr = client.stat(&*format!("/file{file}"), false).unwrap();
+        assert_eq!((attr.size, attr.size_live), (4, false), "closed, and not given up with the session");
+    }
 }

@@ -39,6 +39,11 @@ impl<'a> At<'a> {
         At { dir, path: Cow::Borrowed(name) }
     }
 
+    /// The inode's number where it is named by that alone.
+    pub(crate) fn number(&self) -> Option<u64> {
+        self.path.is_empty().then_some(self.dir)
+    }
+
     pub(crate) fn to_wire(&self) -> messages::At {
         let leading = self.path.iter().take_while(|byte| **byte == b'/').count();
         messages::At { dir: self.dir, path: self.path[leading..].to_vec() }

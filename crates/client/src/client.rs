@@ -17,6 +17,7 @@ use weft_wire::security::Capability;
 use weft_wire::{Request, Status, Wire};
 
 use crate::batch;
+use crate::closing;
 use crate::copy;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
@@ -206,6 +207,17 @@ impl Client {
         batch::ask(&self.inner, self.inner.meta(), request)
     }
 
+    /// As [`Client::meta`], of what `at` names: if that is a file by its number, behind the closes of it that wait.
+    fn meta_behind_closes<R: Request>(&self, at: &At<'_>, request: &R) -> Result<R::Reply> {
+        match at.number() {
+            Some(ino) => {
+                batch::reap(&self.inner);
+                closing::ask_behind(&self.inner, ino, request)
+            }
+            None => self.meta(request),
+        }
+    }
+
     /// Asks for attributes and brings their size up to date.
     fn attr<R: Request<Reply = AttrReply>>(&self, request: &R, on: &dyn std::fmt::Display) -> Result<Attr> {
         let attr = || {
@@ -237,12 +249,12 @@ impl Client {
     }
 
     /// As [`Client::setattr`], of a file that this client's open files may have written to: what they wrote is reported before,
-    /// in the same round trip.
+    /// with the same message. Either both take effect or none does.
     pub fn report_and_setattr(&self, ino: u64, changes: &SetAttr) -> Result<Attr> {
         let at = At::ino(ino);
         let request = self.setattr_request(&at, false, changes);
         batch::reap(&self.inner);
-        let changed = held::report_with(&self.inner, ino, &request, changes.mtime.is_some());
+        let changed = held::report_with(&self.inner, ino, request);
         let up_to_date = changed.and_then(|mut attr| {
             size::bring_up_to_date(&self.inner, &self.caller, std::iter::once(&mut attr))?;
             Ok(attr)
@@ -284,6 +296,7 @@ impl Client {
             gid: changes.gid.unwrap_or(0),
             atime,
             mtime,
+            report: None,
         }
     }
 
@@ -311,7 +324,8 @@ impl Client {
                 access,
             })?
         } else {
-            self.meta(&OpenRequest { caller, at: at.to_wire(), follow: options.follow, access })?
+            let request = OpenRequest { caller, at: at.to_wire(), follow: options.follow, access };
+            self.meta_behind_closes(at, &request)?
         };
         let Some(capability) = reply.capability else {
             let status = match reply.attr.kind {
@@ -544,6 +558,12 @@ impl Client {
     /// for files that are open. What is no file, or gone, takes none.
     pub fn allocated_bytes<'a>(&self, attrs: impl IntoIterator<Item = &'a Attr>) -> Result<Vec<u64>> {
         size::allocated_bytes(&self.inner, &self.caller, attrs.into_iter())
+    }
+
+    /// Tells the metadata server which files were closed by [`File::close_later`], if it has not been told. Does not wait for
+    /// the reply.
+    pub fn send_closes(&self) {
+        closing::send_all(&self.inner);
     }
 
     /// Space and files of the whole cluster.

@@ -435,6 +435,22 @@ impl File {
             None => Ok(()),
         }
     }
+
+    /// As [`File::close`], and the message to the metadata server waits for those of other files, if nothing has to be reported and
+    /// nothing was ever locked through this one: it goes with the next [`Client::send_closes`](crate::Client::send_closes), before
+    /// the file is opened again by its number or truncated, when sixteen are waiting, or when the last handle of the
+    /// client is dropped. Until then the file counts as open at the server: one that was open for writing as one that somebody may
+    /// be writing, one without a name as there. Returns how many wait now; where it is not 0, somebody should
+    /// call [`Client::send_closes`](crate::Client::send_closes) within a few milliseconds.
+    ///
+    /// # Errors
+    /// As [`File::close`].
+    pub fn close_later(self) -> Result<usize> {
+        match Arc::into_inner(self.open) {
+            Some(open) => open.close_later().map_err(|error| error.on(&open.name)),
+            None => Ok(0),
+        }
+    }
 }
 
 impl std::fmt::Debug for File {

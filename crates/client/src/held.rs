@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_layout::Layout;
-use weft_wire::messages::{Attr, InodeRequest, ReportRequest, SetAttrRequest, WriteReport};
+use weft_wire::messages::{Attr, ReportRequest, SetAttrRequest, WriteReport};
 use weft_wire::security::Capability;
 
-use crate::batch::{self, Batch, Call};
+use crate::batch;
 use crate::error::Error;
 use crate::inner::Inner;
 use crate::size::ask_size;
@@ -151,47 +151,20 @@ impl Held {
     }
 }
 
-/// Reports what was written to `ino`, and changes attributes of it after that: one round trip. `sets_mtime`: the change sets the
-/// modification time, so that the reports need not.
-pub(crate) fn report_with(
-    inner: &Inner,
-    ino: u64,
-    change: &SetAttrRequest,
-    sets_mtime: bool,
-) -> Result<Attr, Error> {
+/// Changes attributes of the inode `ino` and, before that and in the same request, reports what was written to it.
+pub(crate) fn report_with(inner: &Inner, ino: u64, change: SetAttrRequest) -> Result<Attr, Error> {
     let opens = inner.held.of(ino);
     opens.iter().try_for_each(|held| held.settle_end(inner))?;
     let reports: Vec<_> = opens.iter().filter_map(|held| Some((held, held.take_report()?))).collect();
-    // One connection, on which requests are done in the order in which they are sent.
-    let mut batch = Batch::default();
-    for (tag, (_, report)) in reports.iter().enumerate() {
-        let report = WriteReport { touch: report.touch && !sets_mtime, ..report.clone() };
-        batch.push(Call::of(inner, inner.meta(), &ReportRequest { ino, report }, tag));
+    let report = reports.iter().map(|(_, report)| report.clone()).reduce(|one, other| WriteReport {
+        end_bytes: one.end_bytes.max(other.end_bytes),
+        touch: one.touch || other.touch,
+    });
+    let changed = batch::ask(inner, inner.meta(), &SetAttrRequest { report, ..change });
+    if changed.is_err() {
+        reports.iter().for_each(|(held, report)| held.put_back(report));
     }
-    batch.push(Call::of(inner, inner.meta(), change, reports.len()));
-    let (mut changed, mut failure) = (None, None);
-    while let Some(finished) = batch.wait(inner) {
-        match reports.get(finished.tag) {
-            Some((held, report)) => {
-                if let Err(error) = batch::decode::<ReportRequest>(inner, inner.meta(), finished.result) {
-                    held.put_back(report);
-                    failure.get_or_insert(error);
-                }
-            }
-            None => changed = Some(batch::decode::<SetAttrRequest>(inner, inner.meta(), finished.result)),
-        }
-    }
-    let attr = changed.expect("every request ends")?.attr;
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    // Where the connection broke, what was repeated last may have been a report.
-    let end_bytes = reports.iter().map(|(_, report)| report.end_bytes).max();
-    if !attr.size_live && end_bytes.is_some_and(|end_bytes| end_bytes > attr.size) {
-        let caller = change.caller.clone();
-        return Ok(batch::ask(inner, inner.meta(), &InodeRequest { caller, ino })?.attr);
-    }
-    Ok(attr)
+    Ok(changed?.attr)
 }
 
 /// All of them, by inode.

@@ -9,6 +9,7 @@ use weft_transport::{Link, Segment, ShmOptions, TcpOptions, connect_shm, connect
 use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, ProveReply, ReopenRequest, ServerInfo};
 
 use crate::batch;
+use crate::closing;
 use crate::dial::{Dial, NetworkDial, Wish};
 use crate::error::{Error, ErrorKind};
 use crate::fork;
@@ -306,6 +307,7 @@ impl Drop for Inner {
             return;
         }
         // Files that were closed last: the metadata server should hear of it before the connection ends.
+        closing::send_all(self);
         batch::finish_detached(self);
         // SAFETY: made by `Box::into_raw`; nobody has a reference any more.
         drop(unsafe { Box::from_raw(*self.session.get_mut()) });

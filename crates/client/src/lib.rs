@@ -36,6 +36,7 @@ mod at;
 mod batch;
 pub mod c;
 mod client;
+mod closing;
 mod copy;
 mod dial;
 mod directory;

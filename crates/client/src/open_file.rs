@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use weft_layout::Regions;
 use weft_wire::messages::{
-    AllocateRequest, Attr, Caller, CloseRequest, InodeRequest, RangeRequest, SyncMetaRequest, SyncRequest,
-    ZeroRequest, rights,
+    AllocateRequest, Attr, Caller, CloseRequest, ClosedFile, InodeRequest, RangeRequest, SyncMetaRequest,
+    SyncRequest, ZeroRequest, rights,
 };
 
 use crate::At;
 use crate::access::{AccessOptions, IoStats};
-use crate::batch::{self, Batch, Call};
+use crate::batch;
+use crate::closing;
 use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::inner::Inner;
@@ -213,13 +214,45 @@ impl OpenFile {
 
     /// Ends the open, once. Waits only if there is something to report, for only then something can be lost.
     pub(crate) fn close(&self) -> Result<(), Error> {
+        match self.end()? {
+            Some(file) => self.tell_closed(file),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`OpenFile::close`]; but where nothing is to be reported, and nothing was locked, the message waits for others. Returns
+    /// how many wait then.
+    pub(crate) fn close_later(&self) -> Result<usize, Error> {
+        match self.end()? {
+            Some(file) if file.report.is_none() && !self.held.has_locks() => {
+                Ok(closing::add(&self.inner, file))
+            }
+            Some(file) => self.tell_closed(file).map(|()| 0),
+            None => Ok(0),
+        }
+    }
+
+    fn tell_closed(&self, file: ClosedFile) -> Result<(), Error> {
+        let inner = &self.inner;
+        let is_report = file.report.is_some();
+        let request = CloseRequest { files: vec![file] };
+        if is_report {
+            batch::reap(inner);
+            return batch::ask(inner, inner.meta(), &request).map(drop);
+        }
+        closing::send(inner, &request);
+        Ok(())
+    }
+
+    /// Ends what this process has of the open; what the metadata server is to be told of it, if it has not been yet.
+    fn end(&self) -> Result<Option<ClosedFile>, Error> {
         if self.closed.swap(true, Ordering::AcqRel) {
-            return Ok(());
+            return Ok(None);
         }
         let inner = &self.inner;
         // A forked child that has not touched the file system leaves its parent's files alone.
         if inner.is_unused_fork() {
-            return Ok(());
+            return Ok(None);
         }
         self.unlock_at_close();
         let settled = self.held.settle_end(inner);
@@ -227,15 +260,7 @@ impl OpenFile {
         // Without a report that is true the open is better left to end with the session: the size stays marked as unknown.
         settled?;
         let report = self.held.take_report();
-        let request = CloseRequest { ino: self.held.ino, access: self.held.access, report };
-        batch::reap(inner);
-        if request.report.is_some() {
-            return batch::ask(inner, inner.meta(), &request).map(drop);
-        }
-        let mut batch = Batch::default();
-        batch.push(Call::of(inner, inner.meta(), &request, 0));
-        batch.detach(inner);
-        Ok(())
+        Ok(Some(ClosedFile { ino: self.held.ino, access: self.held.access, report }))
     }
 }
 

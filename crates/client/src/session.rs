@@ -11,6 +11,7 @@ use weft_wire::limits::LANES_PER_SERVER_MAX;
 use weft_wire::messages::{ClusterMapReply, ServerInfo};
 
 use crate::batch::Call;
+use crate::closing::Closing;
 use crate::dial::{Dialled, Fallback, Wish};
 use crate::error::Error;
 use crate::fork;
@@ -201,6 +202,8 @@ pub(crate) struct Session {
     slots: Arc<Mutex<Slots>>,
     /// Requests whose replies nobody waits for.
     pub detached: Mutex<Vec<Call>>,
+    /// Files that are closed, of which the metadata server is still to be told.
+    pub closing: Closing,
 }
 
 #[derive(Default)]
@@ -264,6 +267,7 @@ impl Session {
             servers: meta.chain(io).collect(),
             slots: Arc::default(),
             detached: Mutex::default(),
+            closing: Closing::default(),
         }
     }
 

@@ -15,6 +15,7 @@ use weft_wire::security::Capability;
 
 use crate::At;
 use crate::batch::{self, Batch, Call};
+use crate::closing;
 use crate::error::Error;
 use crate::inner::Inner;
 
@@ -189,7 +190,10 @@ pub(crate) fn truncate(
     batch::reap(inner);
     let mut request = TruncateBeginRequest { caller: caller.clone(), at: at.to_wire(), held, file_bytes };
     for begun_before in 0.. {
-        let begun = batch::ask(inner, inner.meta(), &request)?;
+        let begun = match request.at.path.is_empty() {
+            true => closing::ask_behind(inner, request.at.dir, &request)?,
+            false => batch::ask(inner, inner.meta(), &request)?,
+        };
         if let Some(capability) = &begun.capability {
             let committed = cut_and_commit(inner, capability, file_bytes, begun.attr.epoch);
             match committed {

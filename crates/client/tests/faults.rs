@@ -69,6 +69,31 @@ fn a_file_stays_open_over_a_restart_of_the_metadata_server() {
 }
 
 #[test]
+fn a_close_that_waits_while_the_metadata_server_is_started_again_leaves_nothing_open_and_loses_nothing() {
+    let mut cluster = Cluster::start(2, 4096);
+    let client = cluster.client(Transport::Auto);
+    let kept = client.open("/kept", &create()).unwrap();
+    for (name, waiting) in [("/a", 1), ("/b", 2), ("/removed", 3)] {
+        let file = client.open(name, &create()).unwrap();
+        file.write_at(&[1; 10_000], 0).unwrap();
+        file.flush().unwrap();
+        assert_eq!(file.close_later().unwrap(), waiting);
+    }
+    client.unlink("/removed").unwrap();
+    cluster.stop_server(0);
+    cluster.start_server(0);
+    // The first of them meets a connection that is gone.
+    client.send_closes();
+    for name in ["/a", "/b"] {
+        assert_eq!(client.stat(name, true).unwrap().size, 10_000);
+    }
+    assert_eq!(kept.write_at(&[1; 10], 0).unwrap(), 10);
+    assert_eq!(common::gauge(&client, "open_files"), 1, "the one that was not closed");
+    kept.close().unwrap();
+    assert_eq!(common::gauge(&client, "open_files"), 0);
+}
+
+#[test]
 fn a_server_that_stays_away_is_named_in_bounded_time() {
     let mut cluster = Cluster::start(2, 4096);
     let options = ConnectOptions { retry_timeout_ms: 700, ..cluster.options(Transport::Tcp) };

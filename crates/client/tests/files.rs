@@ -5,8 +5,11 @@ mod common;
 use std::io::{IoSlice, IoSliceMut, SeekFrom};
 
 use common::{Cluster, pattern};
-use weft_client::{At, Client, ErrorKind, OpenOptions, SetAttr, SetTime, Transport, wait_all};
+use weft_client::{
+    At, Client, ErrorKind, LockKind, LockWait, OpenOptions, SetAttr, SetTime, Transport, wait_all,
+};
 use weft_layout::{Extent, Level, Partition, Regions};
+use weft_wire::Op;
 use weft_wire::messages::{FileKind, LayoutWish, Time, rename_flags};
 
 const STRIP_BYTES: u32 = 4096;
@@ -304,6 +307,99 @@ fn attributes_are_changed_after_the_report_of_what_was_written() {
         );
         let error = client.report_and_setattr(ino + 1000, &mode).unwrap_err();
         assert_eq!(error.status(), Some(weft_wire::Status::Stale));
+    });
+}
+
+/// How often the metadata server was asked to do this.
+fn asked(client: &Client, op: Op) -> u64 {
+    let status = client.server_status(false).swap_remove(0).1.unwrap();
+    status.operations.iter().filter(|count| count.op == op as u16).map(|count| count.count).sum()
+}
+
+#[test]
+fn a_change_of_attributes_and_the_report_before_it_are_one_message() {
+    over_all(|_, client| {
+        let file = client.open("/one", &create()).unwrap();
+        let counts = || [Op::SetAttr, Op::Report, Op::Close].map(|op| asked(&client, op));
+        let before = counts();
+        file.write_at(&[1; 5000], 0).unwrap();
+        let mode = SetAttr { mode: Some(0o640), ..SetAttr::default() };
+        assert_eq!(client.report_and_setattr(file.ino(), &mode).unwrap().size, 5000);
+        assert_eq!(file.flush().unwrap(), None, "nothing is left to report");
+        let refused = client.with_caller(weft_wire::messages::Caller { uid: 5, gid: 5, groups: Vec::new() });
+        file.write_at(&[1; 5000], 5000).unwrap();
+        assert_eq!(refused.report_and_setattr(file.ino(), &mode).unwrap_err().errno(), libc::EPERM);
+        assert_eq!(file.flush().unwrap().unwrap().size, 10_000, "what was refused with it is reported later");
+        file.close().unwrap();
+        common::eventually("two changes, one report, one close", || {
+            let after = counts();
+            [0, 1, 2].map(|at| after[at] - before[at]) == [2, 1, 1]
+        });
+    });
+}
+
+#[test]
+fn closes_that_wait_are_one_message() {
+    over_all(|cluster, client| {
+        let other = cluster.client(Transport::Tcp);
+        let told = || (common::gauge(&other, "open_files"), asked(&other, Op::Close));
+        let before = told();
+        let open = |client: &Client, name: usize| client.open(&*format!("/later{name}"), &create()).unwrap();
+        let files: Vec<_> = (0..24).map(|name| open(&client, name)).collect();
+        files[3].write_at(b"text", 0).unwrap();
+        let inos: Vec<_> = files.iter().map(|file| file.ino()).collect();
+        let waiting: Vec<_> = files.into_iter().map(|file| file.close_later().unwrap()).collect();
+        // What has to be reported is closed at once; of the others sixteen are a message.
+        let expected: Vec<usize> = (1..=3).chain([0]).chain(4..=15).chain([0]).chain(1..=7).collect();
+        assert_eq!(waiting, expected);
+        let closed = |open_files, messages| {
+            common::eventually("the closes that were sent", || {
+                told() == (before.0 + open_files, before.1 + messages)
+            });
+        };
+        closed(7, 2);
+        assert_eq!(other.stat("/later3", true).unwrap().size, 4);
+        let lookup = |name: usize| other.stat(&*format!("/later{name}"), true).unwrap().size_live;
+        assert!(lookup(23) && !lookup(0), "one that waits counts as written");
+
+        // One that is opened again by its number is closed before, and its size is known.
+        let again = client.open(At::ino(inos[23]), &OpenOptions::new().read(true)).unwrap();
+        assert!(!again.attr().size_live);
+        closed(1, 3);
+        // One that was only read is nobody's business.
+        assert_eq!(again.close_later().unwrap(), 1);
+        drop(client.open(At::ino(inos[23]), &OpenOptions::new().read(true)).unwrap());
+        closed(1, 4);
+        client.send_closes();
+        closed(0, 5);
+        client.send_closes();
+
+        // So it is before it is truncated, and the truncation is not disturbed by it.
+        assert_eq!(open(&client, 5).close_later().unwrap(), 1);
+        client.truncate(At::ino(inos[5]), 1000).unwrap();
+        closed(0, 6);
+        let attr = other.stat("/later5", true).unwrap();
+        assert_eq!((attr.size, attr.size_live), (1000, false));
+
+        // A lock that was had through a file goes with it.
+        let locked = open(&client, 6);
+        locked.lock(weft_client::LockTarget::Whole, LockKind::Exclusive, LockWait::Never).unwrap();
+        assert_eq!(locked.close_later().unwrap(), 0);
+        let locked = open(&other, 6);
+        locked.lock(weft_client::LockTarget::Whole, LockKind::Exclusive, LockWait::Never).unwrap();
+        locked.close().unwrap();
+        closed(0, 8);
+
+        // The last handle of a client leaves nothing.
+        let gone = cluster.client(Transport::Tcp);
+        assert_eq!(open(&gone, 7).close_later().unwrap(), 1);
+        assert_eq!(open(&gone, 8).close_later().unwrap(), 2);
+        drop(gone);
+        closed(0, 9);
+        assert!(!lookup(7) && !lookup(8));
+        for name in 0..24 {
+            client.unlink(&*format!("/later{name}")).unwrap();
+        }
     });
 }
 

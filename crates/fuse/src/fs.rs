@@ -28,6 +28,7 @@
 
 use crate::blocks::Blocks;
 use crate::callers::{Callers, Requester};
+use crate::closing::Closing;
 use crate::coherence::{Asked, Changing, Coherence, LEASE};
 use crate::directory::{AFTER_DOTS, DirItem, DirStream};
 use crate::identity::Identities;
@@ -158,6 +159,7 @@ pub(crate) struct WeftFs {
     directories: Sharded<u64, Arc<Mutex<DirStream>>>,
     notes: Sharded<u64, Note>,
     coherence: Arc<Coherence>,
+    closing: Arc<Closing>,
     /// When an `open` last found the file gone, if none has succeeded since, and how many replacements are still to wait.
     found_gone: Mutex<Option<(Instant, u8)>>,
     last_replies: LastReplies,
@@ -180,6 +182,7 @@ impl WeftFs {
             directories: Sharded::default(),
             notes: Sharded::default(),
             coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, believe_names)),
+            closing: Closing::new(client),
             found_gone: Mutex::default(),
             last_replies: LastReplies::default(),
             read_buffers: ReadBuffers::default(),
@@ -188,7 +191,7 @@ impl WeftFs {
         }
     }
 
-    /// Begins to hear of changes by others, and to tell the kernel; before the first request.
+    /// Begins to hear of changes by others, and to tell the kernel, and to send the closes that wait; before the first request.
     pub(crate) fn watch(self: &Arc<Self>, notes: Notes) -> std::io::Result<()> {
         let this = Arc::downgrade(self);
         let on_change = move |changed: Option<(u64, bool)>| {
@@ -202,6 +205,7 @@ impl WeftFs {
                 this.epochs.changed(ino);
             }
         };
+        self.closing.start()?;
         self.coherence.start(notes, Box::new(on_change))
     }
 
@@ -224,6 +228,7 @@ impl WeftFs {
                 let _ = open.file.close();
             }
         }
+        self.closing.end();
     }
 
     fn ino(&self, node: u64) -> u64 {
@@ -426,7 +431,7 @@ impl WeftFs {
             let options = OpenOptions::new().write(true).create_new(true).mode(mode & NEW_MODE);
             let file = client.open(at, &options)?;
             let attr = file.attr();
-            file.close()?;
+            self.closing.close(file)?;
             return Ok(self.tell_entry(&asked, parent, attr));
         };
         Ok(self.tell_entry(&asked, parent, client.mknod(at, kind, mode & NEW_MODE, rdev)?))
@@ -736,7 +741,7 @@ impl WeftFs {
         }
         // Somebody may be reporting for it right now; then it closes when they are done.
         match Arc::into_inner(open) {
-            Some(open) => Ok(open.file.close()?),
+            Some(open) => Ok(self.closing.close(open.file)?),
             None => Ok(()),
         }
     }

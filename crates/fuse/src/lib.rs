@@ -8,6 +8,7 @@ mod background;
 mod belief;
 mod blocks;
 mod callers;
+mod closing;
 mod coherence;
 mod directory;
 mod fs;

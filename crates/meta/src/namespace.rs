@@ -15,7 +15,7 @@ use crate::codec::{Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
 use crate::inode::{Attr, Caller, Entry, Inode, Kind, LayoutRequest, ROOT_INO, SessionId, Timestamp};
-use crate::opens::{Effect, Handles, OpenFile, Opens};
+use crate::opens::{Effect, Handles, Holding, OpenFile, Opens};
 use crate::ops::append::stored_tails;
 use crate::replies::PendingReply;
 use crate::{EngineError, MetaError, keys};
@@ -556,6 +556,11 @@ impl<E: Engine> Op<'_, E> {
 
     pub(crate) fn open_file(&self, ino: u64) -> Option<&OpenFile> {
         self.ns.opens.file(ino)
+    }
+
+    /// What of a file is held after what is staged.
+    pub(crate) fn holding(&self, ino: u64, session: SessionId) -> Option<Holding> {
+        self.ns.opens.holding(ino, session, &self.effects)
     }
 
     pub(crate) fn take_ino(&mut self) -> u64 {

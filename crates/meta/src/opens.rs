@@ -17,6 +17,11 @@ impl Handles {
         self == Handles::default()
     }
 
+    /// How many of any kind.
+    pub fn holders(self) -> u32 {
+        self.readers + self.writers + self.truncations
+    }
+
     fn count(&mut self, hold: Hold) -> &mut u32 {
         match hold {
             Hold::Read => &mut self.readers,
@@ -52,7 +57,35 @@ impl OpenFile {
 
     /// How many handles of any kind exist.
     pub fn holders(&self) -> u32 {
-        self.total.readers + self.total.writers + self.total.truncations
+        self.total.holders()
+    }
+}
+
+/// What of a file is held, by everybody and by one session.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Holding {
+    pub total: Handles,
+    pub held: Handles,
+    /// As [`OpenFile::unclean`].
+    pub unclean: bool,
+}
+
+impl Holding {
+    /// Goes on to what it is after `effect`, one of the file's; `by`: whose `held` is.
+    fn after(&mut self, effect: &Effect, by: SessionId) {
+        match effect {
+            Effect::Take { session, hold, .. } => {
+                *self.total.count(*hold) += 1;
+                *self.held.count(*hold) += u32::from(*session == by);
+            }
+            Effect::Release { session, hold, .. } => {
+                *self.total.count(*hold) -= 1;
+                *self.held.count(*hold) -= u32::from(*session == by);
+                self.unclean &= self.total.writers > 0;
+            }
+            Effect::SetUnclean { unclean, .. } => self.unclean = *unclean,
+            Effect::SessionGone { .. } | Effect::SetTail { .. } => {}
+        }
     }
 }
 
@@ -64,6 +97,18 @@ pub(crate) enum Effect {
     SetUnclean { ino: u64, unclean: bool },
     SessionGone { session: SessionId },
     SetTail { ino: u64, tail: Option<u64> },
+}
+
+impl Effect {
+    /// Which file's handles it changes.
+    fn concerns(&self) -> Option<u64> {
+        match self {
+            Effect::Take { ino, .. } | Effect::Release { ino, .. } | Effect::SetUnclean { ino, .. } => {
+                Some(*ino)
+            }
+            Effect::SessionGone { .. } | Effect::SetTail { .. } => None,
+        }
+    }
 }
 
 /// One session: its open files and the last reply per slot.
@@ -89,6 +134,15 @@ impl Opens {
 
     pub fn file(&self, ino: u64) -> Option<&OpenFile> {
         self.files.get(&ino)
+    }
+
+    /// What of a file is held once `staged` is applied; `None` where nobody has it open now.
+    pub fn holding(&self, ino: u64, session: SessionId, staged: &[Effect]) -> Option<Holding> {
+        let file = self.file(ino)?;
+        let mut holding = Holding { total: file.total, held: file.held_by(session), unclean: file.unclean };
+        let own = staged.iter().filter(|effect| effect.concerns() == Some(ino));
+        own.for_each(|effect| holding.after(effect, session));
+        Some(holding)
     }
 
     pub fn is_open(&self, ino: u64) -> bool {

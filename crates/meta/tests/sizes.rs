@@ -42,6 +42,57 @@ fn reports_of_all_writers_make_the_size_known() {
 }
 
 #[test]
+fn many_handles_are_given_back_in_one_commit() {
+    let mut ns = mem();
+    let [shared, unlinked, other] =
+        ["shared", "unlinked", "other"].map(|name| create(&mut ns, S1, name, WRITE).unwrap().attr.ino);
+    open(&mut ns, S1, shared, WRITE);
+    open(&mut ns, S1, shared, READ);
+    open(&mut ns, S1, unlinked, READ);
+    run(&mut ns, |op| op.unlink(&Caller::root(), now(4), at("unlinked"))).unwrap();
+    let report = |end| WriteReport { max_end: end, mtime: Some(now(end as i64)) };
+    let committed = ns.committed();
+    run(&mut ns, |op| {
+        for (ino, write, end) in
+            [(shared, true, 70), (unlinked, false, 0), (shared, true, 30), (unlinked, true, 5)]
+        {
+            op.close(now(50), S1, ino, write, write.then_some(&report(end)))?;
+        }
+        op.close(now(50), S2, other, true, Some(&report(9)))
+    })
+    .unwrap();
+    assert_eq!(ns.committed(), committed + 1);
+    assert_eq!(size(&mut ns, shared), (70, false), "the second of two writers was the last");
+    assert_eq!(outcome(ns.begin().getattr(unlinked)), "Stale");
+    assert_eq!(ns.begin().garbage(0, 9).unwrap().len(), 1);
+    assert_eq!(size(&mut ns, other), (0, true), "it was not that session's");
+    assert_eq!(ns.statfs().open_files, 2, "one is still read, one written");
+    sound(&ns);
+}
+
+#[test]
+fn a_handle_that_is_given_back_wrongly_keeps_no_other() {
+    let mut ns = mem();
+    let inos = ["a", "wrong", "b"].map(|name| create(&mut ns, S1, name, WRITE).unwrap().attr.ino);
+    let ends = [10, u64::MAX, 20];
+    let mut op = ns.begin();
+    let closed: Vec<_> = inos
+        .iter()
+        .zip(ends)
+        .map(|(ino, max_end)| {
+            outcome(op.close(now(5), S1, *ino, true, Some(&WriteReport { max_end, mtime: None })))
+        })
+        .collect();
+    op.commit().unwrap();
+    assert_eq!(closed, ["ok", "Invalid", "ok"]);
+    assert_eq!(inos.map(|ino| size(&mut ns, ino)), [(10, false), (0, true), (20, false)]);
+    assert_eq!(ns.statfs().open_files, 0);
+    let epoch = ns.begin().getattr(inos[1]).unwrap().epoch;
+    settle(&mut ns, inos[1], 7, epoch);
+    assert_eq!(size(&mut ns, inos[1]), (7, false));
+}
+
+#[test]
 fn a_writer_without_a_report_leaves_the_size_live_until_settled() {
     let mut ns = mem();
     for gone in [false, true] {

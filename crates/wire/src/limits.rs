@@ -41,6 +41,8 @@ pub const GROUPS_MAX: usize = 1024;
 pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 512;
 /// Data files named in one removal or listing.
 pub const OBJECTS_PER_MESSAGE_MAX: usize = 2048;
+/// Opens that one request ends.
+pub const CLOSES_PER_MESSAGE_MAX: usize = 64;
 /// Locks that one request claims.
 pub const LOCKS_PER_CLAIM_MAX: usize = 1024;
 /// Locks that a client may hold and wait for, those of all its owners together.
@@ -71,6 +73,7 @@ const _: () =
     assert!(XATTR_BYTES_MAX + PATH_BYTES_MAX + 8 * GROUPS_MAX <= BODY_BYTES_MAX, "an attribute fits a body");
 const _: () =
     assert!(REGION_PARTS_MAX * (REGION_LEVELS_MAX * 24 + 64) <= BODY_BYTES_MAX, "a composition fits a body");
+const _: () = assert!(CLOSES_PER_MESSAGE_MAX * 24 <= BODY_BYTES_MAX, "closes fit a body");
 const _: () = assert!(LOCKS_PER_CLAIM_MAX * 40 <= BODY_BYTES_MAX, "a claim fits a body");
 const _: () = assert!(
     FINDINGS_PER_MESSAGE_MAX * (FINDING_TEXT_BYTES_MAX + 16) <= BODY_BYTES_MAX,

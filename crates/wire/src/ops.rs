@@ -165,13 +165,13 @@ ops! {
     0x200 Lookup: Metadata, Meta, true, LookupRequest -> AttrReply;
     /// Attributes of an inode.
     0x201 GetAttr: Metadata, Meta, true, InodeRequest -> AttrReply;
-    /// Change attributes.
+    /// Change attributes, and report what was written before.
     0x202 SetAttr: Metadata, Meta, true, SetAttrRequest -> AttrReply;
     /// Create a file, and open it.
     0x203 Create: Metadata, Meta, false, CreateRequest -> OpenReply;
     /// Open a file: attributes and capability.
     0x204 Open: Metadata, Meta, false, OpenRequest -> OpenReply;
-    /// End of an open; what was written is reported.
+    /// End of opens; what was written is reported.
     0x205 Close: Metadata, Meta, false, CloseRequest -> Empty;
     /// What was written so far (flush, fsync).
     0x206 Report: Metadata, Meta, true, ReportRequest -> AttrReply;

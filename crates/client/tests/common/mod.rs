@@ -136,6 +136,23 @@ impl Drop for Cluster {
     }
 }
 
+/// A number that the metadata server tells of itself.
+#[track_caller]
+pub fn gauge(client: &Client, name: &str) -> u64 {
+    let status = client.server_status(false).swap_remove(0).1.expect("the metadata server answers");
+    status.gauges.iter().find(|gauge| gauge.name == name).unwrap_or_else(|| panic!("no {name}")).value
+}
+
+/// Waits until `holds`; says what did not come about otherwise.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let begin = std::time::Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < std::time::Duration::from_secs(60), "{what}");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 /// Bytes that differ from place to place and from seed to seed.
 pub fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

@@ -35,10 +35,11 @@ impl<E: Engine> Op<'_, E> {
 
     /// Deletes an inode with all that hangs on it, and leaves the garbage record for its data.
     pub(crate) fn purge(&mut self, inode: &Inode) -> Result<(), MetaError> {
+        self.purge_named(inode)?;
         if inode.nlink == 0 {
             self.delete(keys::orphan(inode.ino));
         }
-        self.purge_named(inode)
+        Ok(())
     }
 
     fn purge_named(&mut self, inode: &Inode) -> Result<(), MetaError> {

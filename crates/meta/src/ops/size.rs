@@ -133,6 +133,9 @@ impl<E: Engine> Op<'_, E> {
 
     /// Gives back one handle. A writer that cannot vouch for its report (a write failed or was cut off) gives none.
     /// Closing what is not held (after a restart) changes nothing.
+    ///
+    /// Unlike other operations it adds to what is staged, so that many handles, also of one file, are given back in one commit. One that
+    /// fails gives the handle back as a writer without a report, and leaves the others as they are.
     pub fn close(
         &mut self,
         now: Timestamp,
@@ -141,33 +144,31 @@ impl<E: Engine> Op<'_, E> {
         write: bool,
         report: Option<&WriteReport>,
     ) -> Result<(), MetaError> {
-        self.attempt(|op| {
-            let Some(file) = op.open_file(ino) else { return Ok(()) };
-            let held = file.held_by(session);
-            let hold = if write { Hold::Write } else { Hold::Read };
-            if (if write { held.writers } else { held.readers }) == 0 {
-                return Ok(());
-            }
-            let (last_writer, last_holder) = (write && file.total.writers == 1, file.holders() == 1);
-            let untrusted = file.unclean || file.total.truncations > 0 || report.is_none();
-            op.effect(Effect::Release { ino, session, hold });
-            let Some(mut inode) = op.inode(ino)? else { return Ok(()) };
-            let before = inode.clone();
-            if let (true, Some(report)) = (write, report) {
-                op.apply_report(now, &mut inode, report)?;
-            }
-            if last_writer {
-                op.end_writing(&mut inode, untrusted);
-            } else if write && report.is_none() {
-                op.effect(Effect::SetUnclean { ino, unclean: true });
-            }
-            if last_holder && inode.nlink == 0 && !op.ns.grace {
-                op.purge(&inode)?;
-            } else if inode != before {
-                op.put_inode(inode);
-            }
-            Ok(())
-        })
+        let Some(file) = self.holding(ino, session) else { return Ok(()) };
+        let hold = if write { Hold::Write } else { Hold::Read };
+        if (if write { file.held.writers } else { file.held.readers }) == 0 {
+            return Ok(());
+        }
+        let (last_writer, last_holder) = (write && file.total.writers == 1, file.total.holders() == 1);
+        self.effect(Effect::Release { ino, session, hold });
+        let Some(mut inode) = self.inode(ino)? else { return Ok(()) };
+        let before = inode.clone();
+        let reported = match report.filter(|_| write) {
+            Some(report) => self.apply_report(now, &mut inode, report).map(|()| true),
+            None => Ok(false),
+        };
+        let trusted = matches!(reported, Ok(true));
+        if last_writer {
+            self.end_writing(&mut inode, file.unclean || file.total.truncations > 0 || !trusted);
+        } else if write && !trusted {
+            self.effect(Effect::SetUnclean { ino, unclean: true });
+        }
+        if last_holder && inode.nlink == 0 && !self.ns.grace {
+            self.purge(&inode)?;
+        } else if inode != before {
+            self.put_inode(inode);
+        }
+        reported.map(drop)
     }
 
     fn end_writing(&mut self, inode: &mut Inode, untrusted: bool) {

@@ -4,6 +4,7 @@ use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use weft_meta::{At, Engine};
+use weft_wire::Status;
 use weft_wire::messages::*;
 
 impl<E: Engine + 'static> MetaPart<E> {
@@ -15,11 +16,18 @@ impl<E: Engine + 'static> MetaPart<E> {
         })
     }
 
-    /// Changes mode, owner and times.
+    /// Changes mode, owner and times, after what the client wrote before.
     pub async fn set_attr(&self, call: &Call, request: SetAttrRequest) -> Result<Answer, Refusal> {
         let change = t::set_attr(&request)?;
+        if request.report.is_some() && !request.at.path.is_empty() {
+            let text = "what was written is reported with a change of an inode that is given by number";
+            return Err(Refusal::new(Status::Invalid, text));
+        }
         let caller = t::caller(request.caller);
         self.change(call, |op, now| {
+            if let Some(report) = &request.report {
+                op.report_write(now, call.session, request.at.dir, &t::write_report(report, now))?;
+            }
             let attr = op.setattr(&caller, now, t::at(&request.at), request.follow, &change)?;
             self.attr_told(op, call, None, attr)
         })

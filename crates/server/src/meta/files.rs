@@ -3,8 +3,9 @@
 use super::translate as t;
 use super::{Call, MetaPart, meta};
 use crate::answer::{Answer, Refusal};
-use weft_meta::{Engine, NewFile, OpenFlags, Opened};
+use weft_meta::{Engine, NewFile, Op, OpenFlags, Opened, SessionId, Timestamp};
 use weft_wire::Status;
+use weft_wire::limits::CLOSES_PER_MESSAGE_MAX;
 use weft_wire::messages::*;
 use weft_wire::security::Capability;
 
@@ -54,27 +55,31 @@ impl<E: Engine + 'static> MetaPart<E> {
         }
     }
 
-    /// Gives back an open.
+    /// Gives back opens, all in one transaction. One of them that cannot be (its inode is damaged, its report makes no sense) is an
+    /// error, and keeps none of the others.
     pub async fn close(&self, call: &Call, request: CloseRequest) -> Result<Answer, Refusal> {
-        let (read, write) = t::access(request.access)?;
-        if read && write && !self.is_repeated(call)? {
-            // Two handles in two transactions, so that the second sees whether it is the last one.
-            let mut namespace = self.namespace.borrow_mut();
-            let mut op = namespace.begin();
-            op.close(t::now(), call.session, request.ino, false, None)?;
-            op.commit()?;
+        let files = request.files;
+        if files.is_empty() || files.len() > CLOSES_PER_MESSAGE_MAX {
+            let text = format!("{} opens ended at once; 1 to {CLOSES_PER_MESSAGE_MAX}", files.len());
+            return Err(Refusal::new(Status::Invalid, text));
         }
+        files.iter().try_for_each(|file| t::access(file.access).map(drop))?;
+        let mut failure = None;
         let closed = self.change(call, |op, now| {
-            // No report means that nothing was written since the last one.
-            let report =
-                request.report.as_ref().map(|report| t::write_report(report, now)).unwrap_or_default();
-            op.close(now, call.session, request.ino, write, write.then_some(&report)).map_err(meta)?;
+            for file in &files {
+                if let Err(error) = close_one(op, call.session, now, file) {
+                    failure.get_or_insert(error);
+                }
+            }
             Ok(Empty {})
         });
         let closed = closed.await;
-        self.locks_of_closed(call.session, request.ino);
+        self.locks_of_closed(call.session, files.iter().map(|file| file.ino));
         self.poke_garbage();
-        closed
+        match failure {
+            Some(failure) => closed.and(Err(failure)),
+            None => closed,
+        }
     }
 
     /// Notes what a writer has written so far.
@@ -176,4 +181,22 @@ impl<E: Engine + 'static> MetaPart<E> {
         })
         .await
     }
+}
+
+/// Gives back the handles of one open: one to read, one to write, or both.
+fn close_one<E: Engine>(
+    op: &mut Op<'_, E>,
+    session: SessionId,
+    now: Timestamp,
+    file: &ClosedFile,
+) -> Result<(), Refusal> {
+    let (read, write) = t::access(file.access)?;
+    let read = if read { op.close(now, session, file.ino, false, None) } else { Ok(()) };
+    // No report means that nothing was written since the last one.
+    let report = file.report.as_ref().map(|report| t::write_report(report, now)).unwrap_or_default();
+    let write = if write { op.close(now, session, file.ino, true, Some(&report)) } else { Ok(()) };
+    read.and(write).map_err(|error| {
+        let refusal = Refusal::from(error);
+        Refusal::new(refusal.status, format!("inode {}: {}", file.ino, refusal.text))
+    })
 }

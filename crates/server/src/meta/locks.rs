@@ -164,12 +164,13 @@ impl<E: Engine + 'static> MetaPart<E> {
         Ok(Answer::of(&ClaimLocksReply { lost }))
     }
 
-    /// Gives back all locks that a client had of a file, which it has open no longer.
-    pub(super) fn locks_of_closed(&self, session: SessionId, ino: u64) {
-        if !self.namespace.borrow().is_open_by(ino, session) {
-            self.locks.table.borrow_mut().close(ino, session);
-            self.end_waits();
-        }
+    /// Gives back all locks that a client had of these files, as far as it has them open no longer.
+    pub(super) fn locks_of_closed(&self, session: SessionId, inos: impl Iterator<Item = u64>) {
+        let namespace = self.namespace.borrow();
+        let mut table = self.locks.table.borrow_mut();
+        inos.filter(|ino| !namespace.is_open_by(*ino, session)).for_each(|ino| table.close(ino, session));
+        drop(table);
+        self.end_waits();
     }
 
     /// Gives back all that a client had locked.

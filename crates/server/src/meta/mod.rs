@@ -242,13 +242,6 @@ impl<E: Engine + 'static> MetaPart<E> {
         Ok((body, seq, self.watchers.tell(call.session, touched)))
     }
 
-    /// Whether this request has been done before, so that it will be answered from what is kept.
-    fn is_repeated(&self, call: &Call) -> Result<bool, Refusal> {
-        let (slot, request) = (u32::from(call.header.slot), call.header.request_id);
-        let mut namespace = self.namespace.borrow_mut();
-        Ok(matches!(namespace.begin_once(translate::now(), call.session, slot, request)?, Once::Replay(_)))
-    }
-
     async fn durable(&self, seq: CommitSeq) -> Result<(), Refusal> {
         self.durability.wait(seq).await.map_err(|reason| {
             self.store_failed(&reason);

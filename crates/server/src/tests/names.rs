@@ -64,11 +64,85 @@ fn the_last_report_settles_the_size<W: Way>() {
     assert!(made.attr.size_live);
     let report = Some(WriteReport { end_bytes: 12345, touch: true });
     let both = rights::READ | rights::WRITE;
-    client.call(&CloseRequest { ino: made.attr.ino, access: both, report }).unwrap();
+    client.call(&closed(made.attr.ino, both, report)).unwrap();
     let attr = client.call(&lookup("f")).unwrap().attr;
     assert_eq!((attr.size, attr.size_live), (12345, false));
     let status = client.call(&StatusRequest { with_clients: false }).unwrap();
     assert!(status.gauges.iter().any(|gauge| gauge.name == "open_files" && gauge.value == 0));
+}
+
+fn many_opens_end_together<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let mut client = cluster.meta();
+    let both = rights::READ | rights::WRITE;
+    let mut made = |name, access| client.call(&create(name, access)).unwrap().attr.ino;
+    let inos = [made("a", both), made("wrong", rights::WRITE), made("b", rights::WRITE)];
+    let closed = |ends: [u64; 3]| CloseRequest {
+        files: (0..3)
+            .map(|at| ClosedFile {
+                ino: inos[at],
+                access: if at == 0 { both } else { rights::WRITE },
+                report: Some(WriteReport { end_bytes: ends[at], touch: true }),
+            })
+            .collect(),
+    };
+    let gauge = |client: &mut Client<W::Link>, name: &str| {
+        let gauges = client.call(&StatusRequest { with_clients: false }).unwrap().gauges;
+        gauges.iter().find(|gauge| gauge.name == name).unwrap().value
+    };
+    let unknown = closed([1, 2, 3]).files.into_iter().map(|file| ClosedFile { access: 4, ..file });
+    for wrong in [Vec::new(), vec![closed([1; 3]).files[0].clone(); 65], unknown.collect()] {
+        let refused = client.call(&CloseRequest { files: wrong }).unwrap_err();
+        assert_eq!(refused.status, Status::Invalid);
+    }
+    assert_eq!(gauge(&mut client, "open_files"), 3, "what makes no sense ends nothing");
+    let header = Header { slot: 1, ..Header::request(Op::Close, client.fresh_id()) };
+    let refused = client.call_as(header, &closed([10, u64::MAX, 20])).unwrap_err();
+    assert_eq!(refused.status, Status::Invalid);
+    assert!(refused.text.contains(&format!("inode {}:", inos[1])), "{}", refused.text);
+    assert_eq!(gauge(&mut client, "open_files"), 0);
+    let sizes = ["a", "wrong", "b"].map(|name| {
+        let attr = client.call(&lookup(name)).unwrap().attr;
+        (attr.size, attr.size_live)
+    });
+    assert_eq!(sizes, [(10, false), (0, true), (20, false)]);
+    // The repetition of a request of before ends no open of after.
+    client.call(&OpenRequest { caller: ROOT, at: at("a"), follow: true, access: both }).unwrap();
+    client.call_as(header, &closed([10, 0, 20])).unwrap();
+    assert_eq!(gauge(&mut client, "open_files"), 1);
+}
+
+fn a_change_of_attributes_has_a_report_with_it<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let mut client = cluster.meta();
+    let made = client.call(&create("f", rights::WRITE)).unwrap().attr;
+    let zero = Time { seconds: 0, nanoseconds: 0 };
+    let change = |at, caller, end_bytes| SetAttrRequest {
+        caller,
+        at,
+        follow: false,
+        valid: attr_valid::MODE,
+        mode: 0o640,
+        uid: 0,
+        gid: 0,
+        atime: zero.clone(),
+        mtime: zero.clone(),
+        report: Some(WriteReport { end_bytes, touch: true }),
+    };
+    let itself = At { dir: made.ino, path: Vec::new() };
+    let changed = client.call(&change(itself.clone(), ROOT, 500)).unwrap().attr;
+    assert_eq!((changed.size, changed.mode & 0o777), (500, 0o640));
+    assert_ne!(changed.mtime, made.mtime);
+    let stranger = Caller { uid: 5, gid: 5, groups: Vec::new() };
+    let refused = client.call(&change(itself, stranger, 900)).unwrap_err();
+    assert_eq!(refused.status, Status::NotPermitted);
+    let attr = client.call(&lookup("f")).unwrap().attr;
+    assert_eq!((attr.size, &attr.mtime), (500, &changed.mtime), "neither of the two was done");
+    assert_eq!(client.call(&change(at("f"), ROOT, 900)).unwrap_err().status, Status::Invalid);
+    // Who does not write has nothing to report.
+    client.call(&closed(made.ino, rights::WRITE, None)).unwrap();
+    let itself = At { dir: made.ino, path: Vec::new() };
+    assert_eq!(client.call(&change(itself, ROOT, 900)).unwrap_err().status, Status::Stale);
 }
 
 fn a_truncation_is_begun_and_committed<W: Way>() {
@@ -111,5 +185,5 @@ fn what_a_client_held_that_stays_away_is_given_back<W: Way>() {
 }
 
 over_all_ways! {
-    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back
+    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size many_opens_end_together a_change_of_attributes_has_a_report_with_it a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back
 }

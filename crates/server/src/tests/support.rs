@@ -29,6 +29,11 @@ pub(super) const ROOT: Caller = Caller { uid: 0, gid: 0, groups: Vec::new() };
 const WAIT: Duration = Duration::from_secs(10);
 const POOL_BYTES: usize = 8 << 20;
 
+/// The end of one open.
+pub(super) fn closed(ino: u64, access: u32, report: Option<WriteReport>) -> CloseRequest {
+    CloseRequest { files: vec![ClosedFile { ino, access, report }] }
+}
+
 pub(super) fn cluster_key() -> Key {
     Key([42; 32])
 }

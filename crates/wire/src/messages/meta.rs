@@ -221,6 +221,9 @@ crate::message! {
         pub atime: Time,
         /// Modification time.
         pub mtime: Time,
+        /// What this client's opens of the inode wrote since their last report, where `at` is an inode by number; it is taken in
+        /// before the change, and with it.
+        pub report: Option<WriteReport>,
     }
 
     /// See [`crate::Op::Create`].
@@ -272,14 +275,20 @@ crate::message! {
         pub touch: bool,
     }
 
-    /// See [`crate::Op::Close`].
-    pub struct CloseRequest {
+    /// An open that has ended.
+    pub struct ClosedFile {
         /// Which file.
         pub ino: u64,
         /// The rights it was open with.
         pub access: u32,
         /// What was written since the last report, if anything.
         pub report: Option<WriteReport>,
+    }
+
+    /// See [`crate::Op::Close`].
+    pub struct CloseRequest {
+        /// 1 to [`CLOSES_PER_MESSAGE_MAX`](crate::limits::CLOSES_PER_MESSAGE_MAX) of them.
+        pub files: Vec<ClosedFile>,
     }
 
     /// See [`crate::Op::Report`].
