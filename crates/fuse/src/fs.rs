@@ -24,7 +24,8 @@
 //!
 //! **Writes** go straight to the I/O servers (no write-back cache). What this mount has written is reported to the
 //! metadata server before attributes of that file are read or set, so `stat` after `write` is right at once, and a
-//! modification time that was set is not overwritten when the file is closed.
+//! modification time that was set is not overwritten when the file is closed. When the metadata server hears of the last close,
+//! after all that, is `closing.rs`'s business.
 
 use crate::blocks::Blocks;
 use crate::callers::{Callers, Requester};
