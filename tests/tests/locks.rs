@@ -55,7 +55,7 @@ fn ranges_hold_between_mounts_and_clients() {
     }
     there.must("fcntl 0 r 25 10 try");
     there.must("fcntl 0 w 10 10 try");
-    assert_eq!(there.ask("getlk 0 w 0 5"), "w 0 10 0", "a process of another client has no number here");
+    assert_eq!(there.ask("getlk 0 w 0 5"), format!("w 0 10 {}", here.pid()), "the hosts are one");
     assert_eq!(there.ask("getlk 0 r 20 10"), "free");
     let mut neighbour = locker(&one, "f");
     assert_eq!(neighbour.ask("getlk 0 r 0 0"), format!("w 0 10 {}", here.pid()));

@@ -159,7 +159,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
     /// Notes a proven connection of a client, and its end.
     pub fn connected(&self, session: &Session) {
         if let (Part::Meta(meta), peer_role::CLIENT) = (&self.part, session.hello.role) {
-            meta.session_connected(session.id());
+            meta.session_connected(session.id(), session.hello.boot_id);
         }
     }
 

@@ -138,7 +138,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             exclusive: holder.lock.exclusive,
             first: holder.lock.first,
             last: holder.lock.last,
-            pid: if holder.owner.session == call.session { holder.pid } else { 0 },
+            pid: if self.share_a_host(holder.owner.session, call.session) { holder.pid } else { 0 },
         });
         Ok(Answer::of(&GetLockReply { state: LockState::Granted, holder }))
     }

@@ -21,15 +21,25 @@ struct Connections {
     alive: u32,
     /// Counted up with every connection, to see whether the client was here during the grace.
     made: u64,
+    /// Of the client's host; zeros where it is not known.
+    boot_id: [u8; 16],
 }
 
 impl<E: Engine + 'static> MetaPart<E> {
     /// Notes a connection of this client.
-    pub fn session_connected(&self, session: SessionId) {
+    pub fn session_connected(&self, session: SessionId, boot_id: [u8; 16]) {
         let mut table = self.sessions.table.borrow_mut();
         let connections = table.entry(session).or_default();
         connections.alive += 1;
         connections.made += 1;
+        connections.boot_id = boot_id;
+    }
+
+    /// Whether two clients run on one host, so that one may be told the number of a process of the other.
+    pub fn share_a_host(&self, one: SessionId, other: SessionId) -> bool {
+        let table = self.sessions.table.borrow();
+        let host = |session| table.get(&session).map(|connections| connections.boot_id);
+        one == other || host(one).is_some_and(|boot_id| boot_id != [0; 16] && host(other) == Some(boot_id))
     }
 
     /// Notes the end of one; when it was the last and none comes within the grace, the session is over.

@@ -68,7 +68,7 @@ crate::message! {
         pub first: u64,
         /// Last byte; `i64::MAX` is the end of any file.
         pub last: u64,
-        /// The process, for people and for `F_GETLK` of other processes of the same client.
+        /// The process, for people and for `F_GETLK` of processes of the same host.
         pub pid: u32,
     }
 
@@ -112,7 +112,7 @@ crate::message! {
         pub first: u64,
         /// Last byte.
         pub last: u64,
-        /// Its process, where that is a process of the same client; else 0.
+        /// Its process, where that is one of the same host; else 0.
         pub pid: u32,
     }
 
