@@ -238,7 +238,7 @@ static void locks(void) {
     if (pid == 0) {
         struct flock other = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 12, .l_len = 0};
         CHECK(fcntl(fd, F_SETLK, &other) == -1 && (errno == EAGAIN || errno == EACCES));
-        CHECK(fcntl(fd, F_GETLK, &other) == 0 && other.l_type == F_WRLCK && other.l_start == 10 && other.l_len == 5 && other.l_pid == 0);
+        CHECK(fcntl(fd, F_GETLK, &other) == 0 && other.l_type == F_WRLCK && other.l_start == 10 && other.l_len == 5 && other.l_pid == getppid());
         other = (struct flock){.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 15, .l_len = 0};
         CHECK(fcntl(fd, F_SETLK, &other) == 0);
         _exit(0);

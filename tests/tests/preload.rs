@@ -8,9 +8,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
-use weft_client::{LockKind, LockTarget, LockWait, OpenOptions};
+use weft_client::{LockKind, LockTarget, LockWait, OpenOptions, Transport};
 use weft_tests::{
-    Cluster, Locker, expect_success, gauge, preload_library, signal, temporary_dir, wait_until,
+    Cluster, Locker, Served, expect_success, gauge, preload_library, signal, temporary_dir, wait_until,
 };
 
 /// `weft run` with the cluster at /weft.
@@ -61,6 +61,7 @@ fn bash_redirects_and_moves_about() {
         mkdir -p d/e; cd d/e; echo deep > f; cd ../..; cat d/e/f; pwd | sed 's,.*/,,' | wc -l
         (cd d; ls; cd e; ls -la | wc -l; cat ../../a); for f in *; do echo "$f"; done; echo d/*/f
         cat /dev/stdin < a; exec 5< b; cat /dev/fd/5 /proc/self/fd/5; exec 5<&-; cat <<< "here" > h; cat h; test -s h; test -d d; [[ a -ef a ]]; ls nothing 2> errors || true; wc -l < errors
+        exec 6> i; sh -c 'echo in another >&6'; bash -c 'echo and another >&6; cat a >&6'; exec 6>&-; cat i
         set -o noclobber; (echo x > a) 2> /dev/null || echo kept; x=$(< b); echo "$x"
         cat > c <<END
 text
@@ -180,11 +181,13 @@ fn locks_hold_against_the_mount_and_clients_and_go_with_a_killed_process() {
     there.must_fail("fcntl 0 r 9 1 try", libc::EAGAIN);
     neighbour.must_fail("fcntl 0 w 0 1 try", libc::EAGAIN);
     assert_eq!(try_lock(LockTarget::range(5..6)), Err(libc::EAGAIN));
-    assert_eq!(neighbour.ask("getlk 0 w 0 5"), "w 0 10 0");
+    assert_eq!(neighbour.ask("getlk 0 w 0 5"), format!("w 0 10 {}", here.pid()));
+    assert_eq!(there.ask("getlk 0 w 0 5"), format!("w 0 10 {}", here.pid()));
     there.must("fcntl 0 w 10 10 try");
     here.must_fail("ofd 0 w 19 1 try", libc::EAGAIN);
     // Any descriptor of the file that is closed ends them; those of the open file stay.
     here.must("ofd 0 w 30 5 try");
+    assert_eq!(neighbour.ask("getlk 0 w 30 5"), "w 30 5 -1", "a lock of an open file is no process's");
     here.must("open 1 /weft/f");
     here.must("close 1");
     assert_eq!(try_lock(LockTarget::range(0..10)), Ok(()));
@@ -275,6 +278,70 @@ locked
 }
 
 #[test]
+fn locks_survive_a_restart_where_files_are_used_and_what_was_lost_fails() {
+    let mut cluster = Served::start(1);
+    preload_library();
+    let start = |program: &[&str]| {
+        let mut command = cluster.command(&["run", "--url", &cluster.url(), "--"]);
+        command.args(program);
+        Locker::start_by(command)
+    };
+    let program = weft_tests::weft_locker();
+    let locker = |path: &str, order: &str| {
+        let mut locker = start(&[program.to_str().expect("UTF-8")]);
+        locker.must(&format!("open 0 {path}"));
+        locker.must("write 0 first");
+        locker.must(order);
+        locker
+    };
+    let (mut used, mut away) =
+        (locker("/weft/used", "fcntl 0 w 0 9 try"), locker("/weft/away", "fcntl 0 w 0 9 try"));
+    let mut open_file = locker("/weft/open-file", "ofd 0 w 0 9 try");
+    // A shell whose child has locked, and ended.
+    let shell = |path: &str| {
+        let script =
+            format!("exec 9>> {path}; flock 9; echo locked; while read -r order; do eval \"$order\"; done");
+        let mut shell = start(&["bash", "-c", &script]);
+        assert_eq!(shell.answer(), "locked");
+        shell
+    };
+    let (mut used_shell, mut away_shell) = (shell("/weft/used-shell"), shell("/weft/away-shell"));
+    cluster.crash("meta0");
+    assert_eq!(used.ask("read 0 5"), "first");
+    assert_eq!(used_shell.ask("echo more >&9 && echo wrote"), "wrote");
+    // Others get what nobody has claimed, when the time of grace is over.
+    let client = cluster.client(Transport::Auto);
+    let takes = |path: &str, target| {
+        let file = client.open(path, &OpenOptions::new().read(true).write(true)).expect("it is there");
+        file.lock(target, LockKind::Exclusive, LockWait::Never).map(|()| file).map_err(|error| error.errno())
+    };
+    let (bytes, whole) = (LockTarget::range(0..9), LockTarget::Whole);
+    assert!(matches!(takes("/used", bytes), Err(libc::EAGAIN)));
+    assert!(matches!(takes("/used-shell", whole), Err(libc::EAGAIN)));
+    let taken = [takes("/away", bytes), takes("/open-file", bytes), takes("/away-shell", whole)];
+    assert!(taken.iter().all(Result::is_ok), "{taken:?}");
+    for locker in [&mut away, &mut open_file] {
+        locker.must_fail("write 0 again", libc::EIO);
+        locker.must_fail("read 0 5", libc::EIO);
+    }
+    away.must_fail("fcntl 0 w 0 1 try", libc::EIO);
+    open_file.must_fail("ofd 0 w 0 1 try", libc::EIO);
+    open_file.must_fail("flock 0 x try", libc::EIO);
+    assert_eq!(away_shell.ask("echo more >&9 2> /dev/null || echo failed"), "failed");
+    // Those who have the open file from it know it, too.
+    assert_eq!(away_shell.ask("bash -c 'echo more >&9' 2> /dev/null || echo failed"), "failed");
+    for (locker, path) in [(&mut away, "/weft/away"), (&mut open_file, "/weft/open-file")] {
+        locker.must("close 0");
+        locker.must(&format!("open 0 {path}"));
+        assert_eq!(locker.ask("read 0 5"), "first");
+        locker.must_fail("fcntl 0 w 0 1 try", libc::EAGAIN);
+    }
+    used.must("write 0 still");
+    used.must("fcntl 0 u 0 9 try");
+    assert!(takes("/used", bytes).is_ok());
+}
+
+#[test]
 fn sqlite_keeps_a_database_that_programs_here_and_on_a_mount_write() {
     const ROUNDS: usize = 10;
     let cluster = Cluster::start(2);
@@ -349,6 +416,8 @@ fn a_project_is_compiled_and_run_in_it() {
         printf '#include <stdio.h>\n#include "a.h"\nint main(void) { FILE *o = fopen("made", "w"); fprintf(o, "%%d\\n", f(21)); return fclose(o); }\n' > m.c
         printf 'm: m.o a.o\n\tgcc -o $@ $^\n%%.o: %%.c a.h\n\tgcc -g -O1 -c $<\nlib: a.o\n\tar rcs liba.a a.o\n' > Makefile
         make -s -j2 m; ./m; cat made; make -s lib; ar t liba.a; gcc -shared -fPIC -o liba.so a.c; nm -D liba.so | grep -c ' f$'
+        python3 -c 'import ctypes; one, two = ctypes.CDLL("./liba.so"), ctypes.CDLL(".//liba.so"); print(one.f(4), one._handle == two._handle)'
+        sed -i 's/x \* 2/x * 3/' a.c; gcc -shared -fPIC -o liba.so a.c; python3 -c 'import ctypes; print(ctypes.CDLL("./liba.so").f(4))'
         strip m; rm made; "$PWD/m"; cat made; PATH="$PWD:$PATH"; rm made; m; cat made
         printf '#!/bin/bash -e\necho script $# $1\n' > s.sh; chmod 755 s.sh; ./s.sh arg; find . -name s.sh -exec {} again \;
     "#;
@@ -393,6 +462,15 @@ fn descriptors_are_what_posix_has() {
     let said = expect_success(&script, &output(run(&cluster, &["bash", "-c", &script])));
     let words: Vec<_> = said.split_whitespace().collect();
     assert_eq!(words.join(" "), "5 by a child 5 printed 7");
+}
+
+#[test]
+fn walks_requests_and_programs_that_are_executed_are_what_libc_has() {
+    let cluster = Cluster::start(2);
+    let program: PathBuf = cluster.scratch("programs").join("walks");
+    compile("walks.c", &program, &["-lpthread"]);
+    let program = program.to_str().expect("UTF-8");
+    same(&cluster, "walks", &format!("{program} $PWD 2>&1"));
 }
 
 #[test]

@@ -332,6 +332,16 @@ impl File {
         self.lock_as(LockOwner::File, target, kind, wait)
     }
 
+    /// Fails once locks that were taken through this open file are lost. As reads and writes do, which look by themselves, it notices
+    /// that the connection to the metadata server is lost, and makes it again: for programs that read and write by another
+    /// handle than they lock.
+    ///
+    /// # Errors
+    /// [`weft_wire::Status::LockLost`] (`EIO`).
+    pub fn check_locks(&self) -> Result<()> {
+        self.open.check_locks().map_err(|error| error.on(&self.open.name))
+    }
+
     /// As [`File::lock`], for a certain owner.
     pub fn lock_as(
         &self,

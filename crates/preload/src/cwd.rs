@@ -59,10 +59,11 @@ pub(crate) fn shown() -> Outcome<Option<Vec<u8>>> {
     Ok(Some(shown))
 }
 
-/// What a program that is executed finds in [`VARIABLE`], if the current directory is in Weft.
-pub(crate) fn to_pass_on() -> Option<Vec<u8>> {
-    let here = inside()?;
-    Some([format!("{}:", here.ino).as_bytes(), &here.mount.prefix, &here.path].concat())
+impl Here {
+    /// What a program that is executed there finds in [`VARIABLE`].
+    pub(crate) fn to_pass_on(&self) -> Vec<u8> {
+        [format!("{}:", self.ino).as_bytes(), &self.mount.prefix, &self.path].concat()
+    }
 }
 
 /// Goes to a directory of Weft.
@@ -70,9 +71,9 @@ pub(crate) fn enter(here: Here) -> Outcome<()> {
     if !is_inside() {
         leave_the_kernel_nowhere()?;
     }
+    let told = CString::new(here.to_pass_on()).map_err(|_| Errno(libc::EINVAL))?;
     HERE.with(|now| *now = Some(here));
     IS_INSIDE.store(true, Ordering::Relaxed);
-    let told = CString::new(to_pass_on().unwrap_or_default()).map_err(|_| Errno(libc::EINVAL))?;
     // SAFETY: both end with a zero.
     unsafe { libc::setenv(VARIABLE.as_ptr(), told.as_ptr(), 1) };
     Ok(())

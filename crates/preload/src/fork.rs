@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::hooks::map;
+use crate::hooks::{libraries, map, spawn_directories};
 use crate::{OWN, cwd, lock_sessions, mounts, table};
 
 /// The forking thread's signals, while all locks are held.
@@ -35,6 +35,8 @@ unsafe extern "C" fn before() {
     mounts::ADDING.hold();
     cwd::HERE.hold();
     map::MAPPINGS.hold();
+    spawn_directories::NOTED.hold();
+    libraries::COPIED.hold();
     lock_sessions::PROCESS.hold();
     lock_sessions::ENDS.hold();
     table::FREE.hold();
@@ -50,6 +52,8 @@ fn release() {
     table::FREE.release();
     lock_sessions::ENDS.release();
     lock_sessions::PROCESS.release();
+    libraries::COPIED.release();
+    spawn_directories::NOTED.release();
     map::MAPPINGS.release();
     cwd::HERE.release();
     mounts::ADDING.release();

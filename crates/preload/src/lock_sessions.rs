@@ -22,13 +22,16 @@ use std::ffi::{CStr, CString, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use weft_client::{Client, ConnectOptions, File, LockOwner, Transport};
+use weft_client::{Client, ConnectOptions, File, LockKind, LockOwner, LockTarget, LockWait, Transport};
 
 use crate::guard::{Errno, Outcome, is_inside, system, within};
 use crate::memory::SpinLock;
 use crate::mounts;
-use crate::shared::{self, Kind, random_id};
+use crate::shared::{self, Kind, NOT_LOCKED, SHARED, random_id};
 use crate::table::{self, Open, Use};
+
+/// What `F_GETLK` says of a lock that is an open file's.
+const NO_PROCESS: u32 = -1i32 as u32;
 
 /// The variable that a program finds after exec.
 pub(crate) const VARIABLE: &CStr = c"WEFT_LOCKS";
@@ -70,12 +73,17 @@ pub(crate) fn owner() -> LockOwner {
     LockOwner::Other { id: 1, pid: std::process::id() }
 }
 
+/// The same for an open file, whose locks are no process's.
+pub(crate) fn open_file_owner() -> LockOwner {
+    LockOwner::Other { id: 1, pid: NO_PROCESS }
+}
+
 /// This process has made a socket: where it is an open file's session's, forked children keep it.
 pub(crate) fn note_socket(fd: c_int) {
     if let Some(place) = SOCKET_GOES_TO.get() {
         place.store(fd, Ordering::Release);
         if !std::ptr::eq(place, &PROCESS_SOCKET) {
-            table::set_lock_socket(fd);
+            table::set_kept(fd);
         }
     }
 }
@@ -115,12 +123,52 @@ pub(crate) fn by_open_file<T>(open: &Use, body: impl FnOnce(&File) -> Outcome<T>
                 let client = join(open, locks.session(), locks.next_member())?;
                 let file = Arc::new(adopt(open, &client)?);
                 give_up(inherited);
+                open.whole().whole_known.store(NOT_LOCKED, Ordering::Release);
                 let end = End { generation: mounts::generation(), open: open.whole(), file: file.clone() };
                 ENDS.with(|ends| ends.push(end));
                 file
             }
         };
         body(&file)
+    })
+}
+
+/// Fails where locks are lost under which the program believes to read or write: as on a mount, through the open files that they were
+/// taken through. Where there are locks, a connection that was lost meanwhile is made again by this, so that they hold.
+pub(crate) fn check(open: &Use) -> Outcome<()> {
+    let locks = &open.shared().locks;
+    if locks.any() {
+        check_open_file(open)?;
+    }
+    if open.locked.load(Ordering::Acquire) && has_locked(open.shared().ino) {
+        by_process(open, |file| Ok(file.check_locks()?))?;
+    }
+    Ok(())
+}
+
+/// The same of the locks of the open file, which all processes that have it learn from each other.
+pub(crate) fn check_open_file(open: &Use) -> Outcome<()> {
+    let locks = &open.shared().locks;
+    if !locks.are_lost() && end_of(open.whole()).is_some() {
+        // Where that fails, its lock is lost, or the server cannot be reached, as is found out now.
+        let _ = go_on_with(open);
+        by_open_file(open, |file| match file.check_locks() {
+            Err(error) if error.status() == Some(weft_wire::Status::LockLost) => {
+                locks.note_lost();
+                Ok(())
+            }
+            other => Ok(other?),
+        })?;
+    }
+    if locks.are_lost() { Err(Errno(libc::EIO)) } else { Ok(()) }
+}
+
+/// Whether this process has the file open in the session of its locks.
+fn has_locked(ino: u64) -> bool {
+    PROCESS.with(|process| {
+        process.as_ref().is_some_and(|process| {
+            process.generation == mounts::generation() && process.files.iter().any(|(other, _)| *other == ino)
+        })
     })
 }
 
@@ -230,7 +278,7 @@ pub(crate) fn leave(open: &Use) {
         return;
     }
     if !others {
-        let _ = by_open_file(open, |file| Ok(file.unlock_all_as(owner())?));
+        let _ = by_open_file(open, |file| Ok(file.unlock_all_as(open_file_owner())?));
     }
     let mut ended = Vec::new();
     ENDS.with(|ends| {
@@ -264,6 +312,26 @@ fn join_if_apart(open: &Use) {
     }
 }
 
+/// What others that have the open file have done to its lock on the whole file, this process knows from now on, too: it claims it if
+/// the server was away.
+fn go_on_with(open: &Use) -> Outcome<()> {
+    let (locks, known) = (&open.shared().locks, &open.whole().whole_known);
+    let now = locks.whole();
+    if locks.are_lost() || known.load(Ordering::Acquire) == now {
+        return Ok(());
+    }
+    by_open_file(open, |file| {
+        let (owner, whole) = (open_file_owner(), LockTarget::Whole);
+        match now {
+            NOT_LOCKED => file.unlock_as(owner, whole)?,
+            SHARED => file.lock_as(owner, whole, LockKind::Shared, LockWait::Never)?,
+            _ => file.lock_as(owner, whole, LockKind::Exclusive, LockWait::Never)?,
+        }
+        known.store(now, Ordering::Release);
+        Ok(())
+    })
+}
+
 /// A child has ended: what it has locked through an open file that is this process's too, this process goes on with.
 pub(crate) fn after_a_child() {
     if is_inside() {
@@ -273,7 +341,7 @@ pub(crate) fn after_a_child() {
         if open.shared().locks.any() {
             let _ = within(|| {
                 join_if_apart(open);
-                Ok(())
+                go_on_with(open)
             });
         }
     });
@@ -384,7 +452,7 @@ pub(crate) fn inherit() {
     for (fd, socket) in inherited.sockets {
         if let Some(open) = table::find_named(fd) {
             set_close_on_exec(socket, libc::FD_CLOEXEC);
-            table::set_lock_socket(socket);
+            table::set_kept(socket);
             open.whole().lock_socket.store(socket, Ordering::Release);
         }
     }

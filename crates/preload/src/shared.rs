@@ -19,7 +19,7 @@ use crate::guard::{Errno, Outcome, address, system};
 
 const NAME: &[u8] = b"weft\0";
 const LINK: &[u8] = b"/memfd:weft (deleted)";
-const MAGIC: [u8; 16] = *b"weft descriptor3";
+const MAGIC: [u8; 16] = *b"weft descriptor4";
 const PAGE_BYTES: usize = 16 << 10;
 const TEXT_BYTES: usize = PAGE_BYTES - 80 - size_of::<SharedLocks>();
 const _: () = assert!(size_of::<Shared>() == PAGE_BYTES, "texts fill the page");
@@ -45,18 +45,35 @@ pub(crate) struct SharedLocks {
     state: AtomicU32,
     joins: AtomicU32,
     session: [AtomicU64; 2],
+    /// The lock on the whole file.
+    whole: AtomicU32,
     /// Processes that have it open; 0 where there is none.
     holders: [AtomicU32; HOLDERS_MAX],
 }
 
+pub(crate) const NOT_LOCKED: u32 = 0;
+pub(crate) const SHARED: u32 = 1;
+pub(crate) const EXCLUSIVELY: u32 = 2;
+
 const NO_SESSION: u32 = 0;
 const BEING_MADE: u32 = 1;
 const MADE: u32 = 2;
+const LOST: u32 = 3;
 
 impl SharedLocks {
     /// Whether anything was ever locked.
     pub(crate) fn any(&self) -> bool {
-        self.state.load(Ordering::Acquire) == MADE
+        matches!(self.state.load(Ordering::Acquire), MADE | LOST)
+    }
+
+    /// Whether locks were lost, as far as any process that has it knows.
+    pub(crate) fn are_lost(&self) -> bool {
+        self.state.load(Ordering::Acquire) == LOST
+    }
+
+    /// Tells all processes that have it.
+    pub(crate) fn note_lost(&self) {
+        self.state.store(LOST, Ordering::Release);
     }
 
     /// The session that the locks are of, begun now if there is none.
@@ -78,6 +95,16 @@ impl SharedLocks {
         id[..8].copy_from_slice(&first.load(Ordering::Relaxed).to_be_bytes());
         id[8..].copy_from_slice(&second.load(Ordering::Relaxed).to_be_bytes());
         id
+    }
+
+    /// How it is locked as a whole file (flock), by whichever process: [`NOT_LOCKED`], [`SHARED`] or [`EXCLUSIVELY`].
+    pub(crate) fn whole(&self) -> u32 {
+        self.whole.load(Ordering::Acquire)
+    }
+
+    /// Notes how it is.
+    pub(crate) fn note_whole(&self, kind: u32) {
+        self.whole.store(kind, Ordering::Release);
     }
 
     /// A number for a process that joins the session.
@@ -257,7 +284,7 @@ pub(crate) fn close(fd: c_int) {
 }
 
 /// `/proc/self/fd/FD` with a zero at its end.
-fn link_name(fd: c_int) -> [u8; 32] {
+pub(crate) fn link_name(fd: c_int) -> [u8; 32] {
     let mut name = [0u8; 32];
     let start = b"/proc/self/fd/";
     name[..start.len()].copy_from_slice(start);

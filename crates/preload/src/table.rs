@@ -28,9 +28,9 @@ const NOT_OURS: usize = 1;
 const INTERNAL: usize = 2;
 /// As `INTERNAL`, and a forked child gives it back by itself: each thread drops what it woke by.
 const WAKER: usize = 3;
-/// As `INTERNAL`, and a forked child keeps it: the connection of an open file's locks.
-const LOCK_SOCKET: usize = 4;
-const OPEN_MIN: usize = LOCK_SOCKET + 1;
+/// As `INTERNAL`, and a forked child keeps it: the connection of an open file's locks, the copy of a library.
+const KEPT: usize = 4;
+const OPEN_MIN: usize = KEPT + 1;
 
 const CHUNK: usize = 1024;
 /// Descriptors from here on are never ours.
@@ -58,6 +58,8 @@ pub(crate) struct Open {
     pub(crate) locked: AtomicBool,
     /// Socket of the session of this open file's locks, or -1; also one that came by a fork or exec.
     pub(crate) lock_socket: AtomicI32,
+    /// The lock on the whole file as this process's end of that session knows it.
+    pub(crate) whole_known: AtomicU32,
     /// Whether this process has let go of the open file.
     pub(crate) left: AtomicBool,
 }
@@ -117,7 +119,7 @@ pub(crate) fn find(fd: c_int) -> Option<Use> {
         None => UNKNOWN,
     };
     match value {
-        NOT_OURS | INTERNAL | WAKER | LOCK_SOCKET => None,
+        NOT_OURS | INTERNAL | WAKER | KEPT => None,
         UNKNOWN if is_inside() => None,
         UNKNOWN => find_out(fd),
         _ => take(fd),
@@ -193,6 +195,7 @@ pub(crate) fn publish(fd: c_int, page: NonNull<Shared>, mount: &'static Mount, f
             dirty: AtomicBool::new(false),
             locked: AtomicBool::new(false),
             lock_socket: AtomicI32::new(-1),
+            whole_known: AtomicU32::new(0),
             left: AtomicBool::new(false),
         }))
     });
@@ -203,6 +206,7 @@ pub(crate) fn publish(fd: c_int, page: NonNull<Shared>, mount: &'static Mount, f
     open.dirty.store(false, Ordering::Release);
     open.locked.store(false, Ordering::Release);
     open.lock_socket.store(-1, Ordering::Release);
+    open.whole_known.store(0, Ordering::Release);
     open.left.store(false, Ordering::Release);
     open.references.store(1, Ordering::Release);
     put(fd, ptr::from_ref(open) as usize);
@@ -244,6 +248,8 @@ pub(crate) fn copied(from: c_int, to: c_int) {
             // The reference is the slot's now.
             std::mem::forget(found);
         }
+        // From the program before: nobody has looked at either.
+        None if slot(from).is_some_and(|slot| slot.load(Ordering::Acquire) == UNKNOWN) => look_again(to),
         None => forget(to),
     }
 }
@@ -258,15 +264,15 @@ pub(crate) fn set_waker(fd: c_int) {
     put(fd, WAKER);
 }
 
-/// The same, of the socket of an open file's locks.
-pub(crate) fn set_lock_socket(fd: c_int) {
-    put(fd, LOCK_SOCKET);
+/// The same, of one that forked children keep.
+pub(crate) fn set_kept(fd: c_int) {
+    put(fd, KEPT);
 }
 
 /// Whether `fd` is this library's own.
 pub(crate) fn is_internal(fd: c_int) -> bool {
     usize::try_from(fd).is_ok_and(|fd| fd < END.load(Ordering::Acquire))
-        && slot(fd).is_some_and(|slot| matches!(slot.load(Ordering::Acquire), INTERNAL | WAKER | LOCK_SOCKET))
+        && slot(fd).is_some_and(|slot| matches!(slot.load(Ordering::Acquire), INTERNAL | WAKER | KEPT))
 }
 
 /// Descriptors of this library's own.

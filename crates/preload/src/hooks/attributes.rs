@@ -144,10 +144,12 @@ hooks! {
         }
         let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
         let local = |dirfd, path| fchmodat::real(dirfd, path, mode, flags);
-        on_path(dirfd, path, follow, local, |target| match follow {
-            true => set(target, true, &mode_of(mode)),
-            // As on Linux: a link has no mode of its own, and programs then try without.
-            false => Err(Errno(libc::EOPNOTSUPP)),
+        on_path(dirfd, path, follow, local, |target| {
+            if !follow && is_link(target)? {
+                // As on Linux: a link has no mode of its own.
+                return Err(Errno(libc::EOPNOTSUPP));
+            }
+            set(target, follow, &mode_of(mode))
         })
     }
 
@@ -217,6 +219,10 @@ hooks! {
     }
 
     fn futimesat(dirfd: c_int, path: *const c_char, times: *const timeval) -> c_int {
+        if path.is_null() {
+            // Of the descriptor itself: so Java calls it.
+            return if find(dirfd).is_some() { futimes(dirfd, times) } else { futimesat::real(dirfd, path, times) };
+        }
         let weft = |target: &Target| set(target, true, &micro_times_of(times)?);
         on_path(dirfd, path, true, |dirfd, path| futimesat::real(dirfd, path, times), weft)
     }
@@ -470,6 +476,11 @@ fn set(target: &Target, follow: bool, changes: &SetAttr) -> Outcome<c_int> {
     let attr = made.client.setattr(at, follow, changes)?;
     note_privileges(attr.ino, changes);
     Ok(0)
+}
+
+/// Whether a path names a symbolic link.
+pub(super) fn is_link(target: &Target) -> Outcome<bool> {
+    Ok(attr_of(target, false)?.kind == FileKind::Symlink)
 }
 
 fn set_ino(made: &Made, ino: u64, changes: &SetAttr) -> Outcome<c_int> {

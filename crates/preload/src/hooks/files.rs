@@ -7,10 +7,10 @@ use libc::{iovec, off_t, size_t, ssize_t};
 use weft_layout::{Extent, Regions};
 
 use crate::guard::{Errno, Outcome, enter};
-use crate::privileges;
 use crate::real::hooks;
 use crate::shared::Kind;
 use crate::table::{Use, find};
+use crate::{lock_sessions, privileges};
 
 /// What the kernel moves at most in one call.
 const MOVED_BYTES_MAX: usize = 0x7fff_f000;
@@ -201,6 +201,7 @@ unsafe fn pieces(list: *const iovec, count: c_int) -> Outcome<Regions> {
 pub(crate) fn read_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
     let file = open.file()?;
     open.check_readable()?;
+    lock_sessions::check(open)?;
     let bytes = memory.total_bytes();
     if bytes == 0 {
         return Ok(0);
@@ -240,6 +241,7 @@ fn before_write(open: &Use, memory: Regions, offset: Option<u64>) -> Outcome<Reg
         other => other,
     })?;
     open.check_writable()?;
+    lock_sessions::check(open)?;
     let bytes = memory.total_bytes();
     if bytes == 0 {
         return Ok(memory);
@@ -388,6 +390,7 @@ fn seek(open: &Use, offset: off_t, whence: c_int) -> Outcome<off_t> {
 fn sync(open: &Use) -> Outcome<c_int> {
     match open.kind() {
         Kind::File => {
+            super::map::write_file_back(open.shared().ino)?;
             open.file()?.sync_data()?;
             open.report()?;
         }

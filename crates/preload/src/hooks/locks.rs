@@ -4,11 +4,11 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use libc::off_t;
-use weft_client::{File, LockKind, LockTarget, LockWait};
+use weft_client::{File, LockKind, LockOwner, LockTarget, LockWait};
 
 use crate::guard::{Errno, Outcome, is_signal_due};
-use crate::lock_sessions::{by_open_file, by_process, owner};
-use crate::shared::Kind;
+use crate::lock_sessions::{by_open_file, by_process, check_open_file, open_file_owner, owner};
+use crate::shared::{EXCLUSIVELY, Kind, NOT_LOCKED, SHARED};
 use crate::table::Use;
 
 /// What is asked of a lock.
@@ -42,14 +42,35 @@ fn range(base: off_t, start: off_t, length: off_t) -> Outcome<LockTarget> {
     Ok(LockTarget::Range { first: first as u64, last: last as u64 })
 }
 
-fn obey(file: &File, target: LockTarget, wish: Wish) -> Outcome<()> {
+fn obey(file: &File, owner: LockOwner, target: LockTarget, wish: Wish) -> Outcome<()> {
     let until = || is_signal_due();
     match wish {
-        Wish::Unlock => file.unlock_as(owner(), target)?,
-        Wish::Lock(kind, false) => file.lock_as(owner(), target, kind, LockWait::Never)?,
-        Wish::Lock(kind, true) => file.lock_as(owner(), target, kind, LockWait::Until(&until))?,
+        Wish::Unlock => file.unlock_as(owner, target)?,
+        Wish::Lock(kind, false) => file.lock_as(owner, target, kind, LockWait::Never)?,
+        Wish::Lock(kind, true) => file.lock_as(owner, target, kind, LockWait::Until(&until))?,
     }
     Ok(())
+}
+
+/// The same for the open file, unless its locks are lost.
+fn obey_by_open_file(open: &Use, target: LockTarget, wish: Wish) -> Outcome<()> {
+    check_open_file(open)?;
+    let whole = match (&target, &wish) {
+        (LockTarget::Range { .. }, _) => None,
+        (LockTarget::Whole, Wish::Unlock) => Some(NOT_LOCKED),
+        (LockTarget::Whole, Wish::Lock(LockKind::Shared, _)) => Some(SHARED),
+        (LockTarget::Whole, Wish::Lock(LockKind::Exclusive, _)) => Some(EXCLUSIVELY),
+    };
+    let waits = matches!(wish, Wish::Lock(_, true));
+    let obeyed = by_open_file(open, |file| obey(file, open_file_owner(), target, wish));
+    // A lock that was to be converted is given back before the wait.
+    let now =
+        whole.filter(|_| obeyed.is_ok() || waits).map(|kind| if obeyed.is_ok() { kind } else { NOT_LOCKED });
+    if let Some(kind) = now {
+        open.whole().whole_known.store(kind, Ordering::Release);
+        open.shared().locks.note_whole(kind);
+    }
+    obeyed
 }
 
 /// `fcntl` with a lock.
@@ -70,8 +91,10 @@ pub(crate) fn record(open: &Use, command: c_int, lock: &mut libc::flock) -> Outc
     };
     if matches!(command, libc::F_GETLK | libc::F_OFD_GETLK) {
         let kind = kind.ok_or(Errno(libc::EINVAL))?;
-        let test = |file: &File| Ok(file.lock_test_as(owner(), target, kind)?);
-        let holder = if is_of_process { by_process(open, test)? } else { by_open_file(open, test)? };
+        let holder = match is_of_process {
+            true => by_process(open, |file| Ok(file.lock_test_as(owner(), target, kind)?))?,
+            false => by_open_file(open, |file| Ok(file.lock_test_as(open_file_owner(), target, kind)?))?,
+        };
         let Some(holder) = holder else {
             lock.l_type = libc::F_UNLCK as _;
             return Ok(0);
@@ -92,8 +115,8 @@ pub(crate) fn record(open: &Use, command: c_int, lock: &mut libc::flock) -> Outc
     let wish = kind.map_or(Wish::Unlock, |kind| Wish::Lock(kind, waits));
     open.locked.store(true, Ordering::Release);
     match is_of_process {
-        true => by_process(open, |file| obey(file, target, wish))?,
-        false => by_open_file(open, |file| obey(file, target, wish))?,
+        true => by_process(open, |file| obey(file, owner(), target, wish))?,
+        false => obey_by_open_file(open, target, wish)?,
     }
     Ok(0)
 }
@@ -127,7 +150,7 @@ pub(crate) fn flock(open: &Use, operation: c_int) -> Outcome<c_int> {
         libc::LOCK_UN => Wish::Unlock,
         _ => return Err(Errno(libc::EINVAL)),
     };
-    by_open_file(open, |file| obey(file, LockTarget::Whole, wish))?;
+    obey_by_open_file(open, LockTarget::Whole, wish)?;
     Ok(0)
 }
 

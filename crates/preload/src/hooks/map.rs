@@ -8,6 +8,8 @@
 //!                                 program's end write the bytes that differ to the file
 //! ```
 //!
+//! A file that is mapped twice is written back before the second copy is made, so that this has what the first has so far.
+//!
 //! Bytes beyond the end of the file are zeros and are not written. Programs that also lock parts of the file mean to meet others
 //! in that memory, which a copy is not: their shared mappings fail with `ENODEV`.
 
@@ -121,6 +123,7 @@ fn map(
     if written_back && open.locked.load(Ordering::Acquire) {
         return Err(Errno(libc::ENODEV));
     }
+    write_file_back(open.shared().ino)?;
     // Shared with forked children, too.
     let kind = if written_back { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
     let kept = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT | libc::MAP_NORESERVE);
@@ -146,16 +149,8 @@ fn map(
 
 /// Writes back what has changed in mappings that overlap a range; whether there were any. `end`: they end.
 fn write_back(place: usize, bytes: usize, end: bool) -> Outcome<bool> {
-    let overlaps = |mapping: &Mapping| {
-        mapping.start < place.saturating_add(bytes) && place < mapping.start + mapping.bytes
-    };
-    let mut taken = Vec::new();
-    MAPPINGS.with(|mappings| {
-        let mut at = 0;
-        while at < mappings.len() {
-            if overlaps(&mappings[at]) { taken.push(mappings.swap_remove(at)) } else { at += 1 }
-        }
-    });
+    let taken =
+        take(|mapping| mapping.start < place.saturating_add(bytes) && place < mapping.start + mapping.bytes);
     let found = !taken.is_empty();
     let mut result = Ok(found);
     for mapping in taken {
@@ -169,6 +164,28 @@ fn write_back(place: usize, bytes: usize, end: bool) -> Outcome<bool> {
         } else {
             MAPPINGS.with(|mappings| mappings.push(mapping));
         }
+    }
+    result
+}
+
+/// Takes mappings out of the list.
+fn take(which: impl Fn(&Mapping) -> bool) -> Vec<Mapping> {
+    let mut taken = Vec::new();
+    MAPPINGS.with(|mappings| {
+        let mut at = 0;
+        while at < mappings.len() {
+            if which(&mappings[at]) { taken.push(mappings.swap_remove(at)) } else { at += 1 }
+        }
+    });
+    taken
+}
+
+/// Writes back what has changed in this process's mappings of a file: before it is mapped once more, and by `fsync`.
+pub(crate) fn write_file_back(ino: u64) -> Outcome<()> {
+    let mut result = Ok(());
+    for mapping in take(|mapping| mapping.open.shared().ino == ino) {
+        result = result.and(mapping.write_back());
+        MAPPINGS.with(|mappings| mappings.push(mapping));
     }
     result
 }

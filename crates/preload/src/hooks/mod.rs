@@ -1,10 +1,13 @@
 //! The hooks, by what they are about.
 
+pub(crate) mod asynchronous;
 pub(crate) mod attributes;
 pub(crate) mod copying;
 pub(crate) mod descriptors;
 pub(crate) mod directories;
 pub(crate) mod files;
+pub(crate) mod libraries;
+pub(crate) mod listed;
 pub(crate) mod locks;
 pub(crate) mod map;
 pub(crate) mod names;
@@ -12,6 +15,8 @@ pub(crate) mod opening;
 pub(crate) mod process;
 pub(crate) mod raw;
 pub(crate) mod searching;
+pub(crate) mod spawn_directories;
 pub(crate) mod temporary;
 pub(crate) mod waiting;
+pub(crate) mod walking;
 pub(crate) mod whereabouts;

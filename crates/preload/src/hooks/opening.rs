@@ -63,7 +63,7 @@ hooks! {
     }
 }
 
-fn follows(flags: c_int) -> bool {
+pub(super) fn follows(flags: c_int) -> bool {
     flags & libc::O_NOFOLLOW == 0 && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL
 }
 

@@ -11,8 +11,9 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{mode_t, pid_t};
-use weft_client::OpenOptions;
+use weft_client::{File, OpenOptions};
 
+use super::spawn_directories::{self, Beginning};
 use crate::guard::{Errno, Outcome, address, enter, system, within};
 use crate::lock_sessions::{self, Passed};
 use crate::paths::{Place, Target, on_path, place_of};
@@ -25,6 +26,7 @@ const LINE_BYTES_MAX: usize = 255;
 /// Interpreters of interpreters.
 const SCRIPTS_MAX: u32 = 4;
 const COPY_BYTES: usize = 1 << 20;
+const SHELL: &CStr = c"/bin/sh";
 
 static UMASK: AtomicU32 = AtomicU32::new(UNKNOWN);
 
@@ -76,7 +78,21 @@ hooks! {
 
     fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
         before_exec();
-        run(path, arguments, environment, (0, false), &|path, arguments, environment| execve::real(path, arguments, environment))
+        let go = |_, path, arguments, environment| execve::real(path, arguments, environment);
+        run(&Start::of(path), arguments, environment, &go)
+    }
+
+    fn execveat(dirfd: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int {
+        if flags & libc::AT_EMPTY_PATH != 0 && !path.is_null() && *path == 0 && table::find(dirfd).is_some() {
+            return fexecve(dirfd, arguments, environment);
+        }
+        before_exec();
+        let go = |at, path, arguments, environment| match at {
+            Some(dirfd) => execveat::real(dirfd, path, arguments, environment, flags),
+            None => execve::real(path, arguments, environment),
+        };
+        let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        run(&Start { dirfd, follow, ..Start::of(path) }, arguments, environment, &go)
     }
 
     fn execv(path: *const c_char, arguments: Strings) -> c_int {
@@ -86,11 +102,26 @@ hooks! {
     fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
         before_exec();
         if !searches_weft(file) {
-            let environment = for_program(environment, false);
+            let environment = for_program(environment, None);
             return execvpe::real(file, arguments, environment.as_ptr());
         }
         let found = enter(|| search(file).map(CString::into_raw));
-        if found.is_null() { -1 } else { execve(found, arguments, environment) }
+        if found.is_null() {
+            return -1;
+        }
+        let result = execve(found, arguments, environment);
+        if crate::guard::errno() != libc::ENOEXEC {
+            return result;
+        }
+        // A script that does not say whose: the shell's.
+        let by_shell = within(|| {
+            let given = list_of(arguments);
+            let mut all = vec![SHELL.as_ptr(), found];
+            all.extend(given.into_iter().skip(1));
+            all.push(std::ptr::null());
+            Ok(&*all.leak())
+        });
+        by_shell.map_or(-1, |all| execve(SHELL.as_ptr(), all.as_ptr(), environment))
     }
 
     fn execvp(file: *const c_char, arguments: Strings) -> c_int {
@@ -98,18 +129,14 @@ hooks! {
     }
 
     fn fexecve(fd: c_int, arguments: Strings, environment: Strings) -> c_int {
-        let Some(open) = table::find(fd) else {
+        if table::find(fd).is_none() {
             before_exec();
-            let environment = for_program(environment, false);
+            let environment = for_program(environment, None);
             return fexecve::real(fd, arguments, environment.as_ptr());
-        };
-        let shown = within(|| {
-            CString::new([&open.mount.prefix[..], open.shared().texts().path].concat()).map_err(|_| Errno(libc::EINVAL))
-        });
-        match shown {
-            Ok(path) => execve(path.as_ptr(), arguments, environment),
-            Err(error) => enter(|| Err(error)),
         }
+        // What is open there, whatever its name is by now.
+        let link = crate::shared::link_name(fd);
+        execve(link.as_ptr().cast(), arguments, environment)
     }
 
     fn posix_spawn(
@@ -122,9 +149,9 @@ hooks! {
     ) -> c_int {
         before_exec();
         let mut result = 0;
-        let spawned = run(path, arguments, environment, (0, true), &|path, arguments, environment| {
-            posix_spawn::real(pid, path, actions, attributes, arguments, environment)
-        });
+        let go = |_, path, arguments, environment| posix_spawn::real(pid, path, actions, attributes, arguments, environment);
+        let start = Start { spawned: Some(actions), ..Start::of(path) };
+        let spawned = run(&start, arguments, environment, &go);
         if spawned == -1 {
             result = crate::guard::errno();
         } else if spawned != 0 {
@@ -143,7 +170,7 @@ hooks! {
     ) -> c_int {
         before_exec();
         if !searches_weft(file) {
-            let environment = for_program(environment, true);
+            let environment = for_program(environment, Some(actions));
             return posix_spawnp::real(pid, file, actions, attributes, arguments, environment.as_ptr());
         }
         match within(|| search(file)) {
@@ -170,6 +197,42 @@ hooks! {
                 libc::posix_spawn_file_actions_adddup2(actions.cast(), opened, fd)
             }
         }
+    }
+
+    fn posix_spawn_file_actions_addchdir_np(actions: *mut c_void, path: *const c_char) -> c_int {
+        match place_of(libc::AT_FDCWD, path) {
+            None | Some(Place::Local) => {
+                spawn_directories::note(actions, Beginning::Local);
+                posix_spawn_file_actions_addchdir_np::real(actions, path)
+            }
+            Some(_) => match super::whereabouts::directory_at(path) {
+                Some(here) => {
+                    spawn_directories::note(actions, Beginning::Weft(here));
+                    // There the program looks for where it is, as this library's kernel has it.
+                    posix_spawn_file_actions_addchdir_np::real(actions, c"/".as_ptr())
+                }
+                None => crate::guard::errno(),
+            },
+        }
+    }
+
+    fn posix_spawn_file_actions_addfchdir_np(actions: *mut c_void, fd: c_int) -> c_int {
+        if table::find(fd).is_none() {
+            spawn_directories::note(actions, Beginning::Local);
+            return posix_spawn_file_actions_addfchdir_np::real(actions, fd);
+        }
+        let link = crate::shared::link_name(fd);
+        posix_spawn_file_actions_addchdir_np(actions, link.as_ptr().cast())
+    }
+
+    fn posix_spawn_file_actions_init(actions: *mut c_void) -> c_int {
+        spawn_directories::note(actions, Beginning::Same);
+        posix_spawn_file_actions_init::real(actions)
+    }
+
+    fn posix_spawn_file_actions_destroy(actions: *mut c_void) -> c_int {
+        spawn_directories::note(actions, Beginning::Same);
+        posix_spawn_file_actions_destroy::real(actions)
     }
 
     fn _exit(status: c_int) -> () {
@@ -230,7 +293,17 @@ fn before_exec() {
 struct Environment {
     given: Strings,
     changed: Option<(Vec<CString>, Vec<*const c_char>)>,
-    _locks: Option<Passed>,
+    locks: Option<Passed>,
+}
+
+impl Drop for Environment {
+    /// Nothing was executed, or by a child.
+    fn drop(&mut self) {
+        let _ = within(|| {
+            drop((self.changed.take(), self.locks.take()));
+            Ok(())
+        });
+    }
 }
 
 impl Environment {
@@ -254,19 +327,29 @@ unsafe fn list_of(strings: Strings) -> Vec<*const c_char> {
     all
 }
 
-/// `by_child`: the program is executed by a child that is spawned.
+/// `spawned`: the program is executed by a child that is spawned with these file actions.
 ///
 /// # Safety
 /// NULL, or a list of strings that ends with NULL.
-unsafe fn for_program(given: Strings, by_child: bool) -> Environment {
-    let locks = within(|| Ok(lock_sessions::pass_on(by_child))).ok().flatten();
-    if !cwd::is_inside() && locks.is_none() {
-        return Environment { given, changed: None, _locks: None };
+unsafe fn for_program(given: Strings, spawned: Option<*const c_void>) -> Environment {
+    let prepared = within(|| {
+        let beginning = spawned.map_or(Beginning::Same, spawn_directories::of);
+        let moves = !matches!(beginning, Beginning::Same);
+        let here = match beginning {
+            Beginning::Same => cwd::inside(),
+            Beginning::Local => None,
+            Beginning::Weft(here) => Some(here),
+        };
+        Ok((lock_sessions::pass_on(spawned.is_some()), here, moves))
+    });
+    let (locks, here, moves) = prepared.unwrap_or((None, None, false));
+    if here.is_none() && !moves && locks.is_none() {
+        return Environment { given, changed: None, locks: None };
     }
     let changed = within(|| {
         let mut texts: Vec<CString> = locks.iter().map(|locks| locks.text.clone()).collect();
-        if let Some(here) = cwd::to_pass_on() {
-            let text = [cwd::VARIABLE.to_bytes(), b"=", &here].concat();
+        if let Some(here) = here {
+            let text = [cwd::VARIABLE.to_bytes(), b"=", &here.to_pass_on()].concat();
             texts.push(CString::new(text).map_err(|_| Errno(libc::EINVAL))?);
         }
         // SAFETY: as the caller promises.
@@ -283,35 +366,59 @@ unsafe fn for_program(given: Strings, by_child: bool) -> Environment {
         all.push(std::ptr::null());
         Ok((texts, all))
     });
-    Environment { given, changed: changed.ok(), _locks: locks }
+    Environment { given, changed: changed.ok(), locks }
 }
+
+/// What is to be executed.
+struct Start {
+    dirfd: c_int,
+    path: *const c_char,
+    /// Also where the path names a symbolic link.
+    follow: bool,
+    /// Scripts that it was the interpreter of.
+    depth: u32,
+    /// By a child that is spawned with these file actions.
+    spawned: Option<*const c_void>,
+}
+
+impl Start {
+    fn of(path: *const c_char) -> Self {
+        Start { dirfd: libc::AT_FDCWD, path, follow: true, depth: 0, spawned: None }
+    }
+}
+
+/// Executes what a path names in a directory, as the program said it; without one, a path that this library says.
+type Go<'a> = &'a dyn Fn(Option<c_int>, *const c_char, Strings, Strings) -> c_int;
 
 /// Executes what a path leads to with `go`.
 ///
 /// # Safety
-/// As for `execve`.
-unsafe fn run(
-    path: *const c_char,
-    arguments: Strings,
-    environment: Strings,
-    (depth, by_child): (u32, bool),
-    go: &dyn Fn(*const c_char, Strings, Strings) -> c_int,
-) -> c_int {
+/// As for `execveat`.
+unsafe fn run(start: &Start, arguments: Strings, environment: Strings, go: Go<'_>) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
-        let environment = for_program(environment, by_child);
-        let local = |_, path| go(path, arguments, environment.as_ptr());
+        let environment = for_program(environment, start.spawned);
+        let local =
+            |dirfd, path| go((start.depth == 0).then_some(dirfd), path, arguments, environment.as_ptr());
         let prepared = std::cell::RefCell::new(None);
-        let result = on_path(libc::AT_FDCWD, path, true, local, |target| {
-            *prepared.borrow_mut() = Some(prepare(target, arguments)?);
+        let result = on_path(start.dirfd, start.path, start.follow, local, |target| {
+            if !start.follow && super::attributes::is_link(target)? {
+                return Err(Errno(libc::ELOOP));
+            }
+            let mut program = prepare(target, arguments)?;
+            program.arguments.push(std::ptr::null());
+            *prepared.borrow_mut() = Some(program);
             Ok(0)
         });
-        let Some(mut program) = prepared.take().filter(|_| result == 0) else { return result };
-        program.arguments.push(std::ptr::null());
-        let arguments = program.arguments.as_ptr();
-        let result = match depth < SCRIPTS_MAX && program.is_script {
-            true => run(program.path.as_ptr(), arguments, environment.given, (depth + 1, by_child), go),
-            false => go(program.path.as_ptr(), arguments, environment.as_ptr()),
+        let Some(program) = prepared.take().filter(|_| result == 0) else { return result };
+        let (path, arguments) = (program.path.as_ptr(), program.arguments.as_ptr());
+        let result = match start.depth < SCRIPTS_MAX && program.is_script {
+            true => {
+                let spawned = start.spawned;
+                let interpreter = Start { depth: start.depth + 1, spawned, ..Start::of(path) };
+                run(&interpreter, arguments, environment.given, go)
+            }
+            false => go(None, path, arguments, environment.as_ptr()),
         };
         let before = crate::guard::errno();
         if program.copy >= 0 {
@@ -372,7 +479,15 @@ unsafe fn prepare(target: &Target, arguments: Strings) -> Outcome<Program> {
     if !line.starts_with(b"\x7fELF") {
         return Err(Errno(libc::ENOEXEC));
     }
-    let name = text(target.shown().rsplit(|byte| *byte == b'/').next().unwrap_or(b"weft"))?;
+    let copy = copy_of(&file, &target.shown())?;
+    let path = text(format!("/proc/self/fd/{copy}").as_bytes())?;
+    Ok(Program { path, arguments: given, is_script: false, copy, _texts: Vec::new() })
+}
+
+/// A descriptor of memory with a file's bytes.
+pub(super) fn copy_of(file: &File, path: &[u8]) -> Outcome<c_int> {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(b"weft");
+    let name = CString::new(name).map_err(|_| Errno(libc::EINVAL))?;
     let copy =
         system(libc::SYS_memfd_create, [address(name.as_ptr()), libc::MFD_CLOEXEC as usize, 0, 0, 0, 0])?;
     let copy = super::descriptors::move_away(copy as c_int);
@@ -380,14 +495,12 @@ unsafe fn prepare(target: &Target, arguments: Strings) -> Outcome<Program> {
     loop {
         let read = file.read_at(&mut buffer, offset)?;
         if read == 0 {
-            break;
+            return Ok(copy);
         }
         let place = buffer.as_ptr() as usize;
         system(libc::SYS_pwrite64, [copy as usize, place, read, offset as usize, 0, 0])?;
         offset += read as u64;
     }
-    let path = text(format!("/proc/self/fd/{copy}").as_bytes())?;
-    Ok(Program { path, arguments: given, is_script: false, copy, _texts: Vec::new() })
 }
 
 /// Whether the search for a program may come by a directory of Weft.

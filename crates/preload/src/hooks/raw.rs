@@ -2,10 +2,11 @@
 
 use std::ffi::{c_char, c_int, c_long, c_uint};
 
-use crate::guard::is_inside;
+use crate::guard::{Errno, is_inside};
+use crate::paths::on_path;
 use crate::real::hooks;
 
-use super::{attributes, copying, descriptors, directories, files, names, opening};
+use super::{attributes, copying, descriptors, directories, files, names, opening, process};
 
 hooks! {
     fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
@@ -21,11 +22,14 @@ hooks! {
             libc::SYS_lseek => files::lseek(a as c_int, b as i64, c as c_int),
             libc::SYS_close => descriptors::close(a as c_int).into(),
             libc::SYS_openat => opening::openat(a as c_int, path(b), c as c_int, d as c_uint).into(),
+            libc::SYS_openat2 => openat2(a as c_int, path(b), c as *const libc::open_how, d),
             libc::SYS_statx => attributes::statx(a as c_int, path(b), c as c_int, d as c_uint, e as _).into(),
             libc::SYS_newfstatat => attributes::fstatat(a as c_int, path(b), c as _, d as c_int).into(),
             libc::SYS_faccessat2 => attributes::faccessat(a as c_int, path(b), c as c_int, d as c_int).into(),
             libc::SYS_renameat2 => names::renameat2(a as c_int, path(b), c as c_int, path(d), e as c_uint).into(),
             libc::SYS_unlinkat => names::unlinkat(a as c_int, path(b), c as c_int).into(),
+            libc::SYS_readlinkat => names::readlinkat(a as c_int, path(b), c as _, d) as c_long,
+            libc::SYS_utimensat => attributes::utimensat(a as c_int, path(b), c as _, d as c_int).into(),
             libc::SYS_mkdirat => names::mkdirat(a as c_int, path(b), c as libc::mode_t).into(),
             libc::SYS_getdents64 => directories::getdents64(a as c_int, b as _, c) as c_long,
             libc::SYS_copy_file_range => {
@@ -33,8 +37,31 @@ hooks! {
             }
             libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, c as c_int).into(),
             libc::SYS_dup3 => descriptors::dup3(a as c_int, b as c_int, c as c_int).into(),
+            libc::SYS_execve => process::execve(path(a), b as _, c as _).into(),
+            libc::SYS_execveat => process::execveat(a as c_int, path(b), c as _, d as _, e as c_int).into(),
             libc::SYS_fcntl => descriptors::fcntl(a as c_int, b as c_int, c).into(),
             _ => syscall::real(number, a, b, c, d, e, f),
         }
+    }
+}
+
+/// `openat2`; what it forbids paths to lead through is the kernel's alone, and programs do without where that knows nothing of it.
+///
+/// # Safety
+/// As C's rules have it.
+unsafe fn openat2(dirfd: c_int, path: *const c_char, how: *const libc::open_how, bytes: usize) -> c_long {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let local = |dirfd: c_int, path: *const c_char| {
+            syscall::real(libc::SYS_openat2, dirfd as usize, path as usize, how as usize, bytes, 0, 0)
+        };
+        if how.is_null() || bytes < size_of::<libc::open_how>() {
+            return local(dirfd, path);
+        }
+        let (flags, mode) = ((*how).flags as c_int, (*how).mode as c_uint);
+        on_path(dirfd, path, opening::follows(flags), local, |target| match (*how).resolve {
+            0 => Ok(opening::open_target(target, flags, mode)?.into()),
+            _ => Err(Errno(libc::ENOSYS)),
+        })
     }
 }

@@ -137,7 +137,7 @@ fn refused(_: &Target) -> crate::guard::Outcome<c_int> {
 
 /// # Safety
 /// The path is NULL or ends with a zero.
-unsafe fn begins_in_weft(path: *const c_char) -> bool {
+pub(super) unsafe fn begins_in_weft(path: *const c_char) -> bool {
     // SAFETY: as the caller promises.
     matches!(unsafe { place_of(HERE, path) }, Some(Place::Weft(_)))
 }
@@ -153,25 +153,25 @@ struct Above<'a> {
 /// A path in memory of libc's, for nothing of this library's may be allocated while signals arrive.
 struct Path(*mut c_char);
 
-impl Path {
-    /// # Safety
-    /// Strings.
-    unsafe fn joined(dir: *const c_char, name: *const c_char) -> Path {
-        // SAFETY: as the caller promises; there is room for both, a slash and the end.
-        unsafe {
-            let (dir_bytes, name_bytes) = (libc::strlen(dir), libc::strlen(name));
-            let place = libc::malloc(dir_bytes + name_bytes + 2).cast::<c_char>();
-            if !place.is_null() {
-                ptr::copy_nonoverlapping(dir, place, dir_bytes);
-                let slash = dir_bytes > 0 && *dir.add(dir_bytes - 1) != b'/' as c_char;
-                let at = dir_bytes + usize::from(slash);
-                if slash {
-                    *place.add(dir_bytes) = b'/' as c_char;
-                }
-                ptr::copy_nonoverlapping(name, place.add(at), name_bytes + 1);
+/// A name in a directory, as memory of libc's; NULL where there is none.
+///
+/// # Safety
+/// Strings.
+pub(super) unsafe fn joined(dir: *const c_char, name: *const c_char) -> *mut c_char {
+    // SAFETY: as the caller promises; there is room for both, a slash and the end.
+    unsafe {
+        let (dir_bytes, name_bytes) = (libc::strlen(dir), libc::strlen(name));
+        let place = libc::malloc(dir_bytes + name_bytes + 2).cast::<c_char>();
+        if !place.is_null() {
+            ptr::copy_nonoverlapping(dir, place, dir_bytes);
+            let slash = dir_bytes > 0 && *dir.add(dir_bytes - 1) != b'/' as c_char;
+            let at = dir_bytes + usize::from(slash);
+            if slash {
+                *place.add(dir_bytes) = b'/' as c_char;
             }
-            Path(place)
+            ptr::copy_nonoverlapping(name, place.add(at), name_bytes + 1);
         }
+        place
     }
 }
 
@@ -240,7 +240,7 @@ unsafe fn step(
             let name = (*entry).d_name.as_ptr();
             let is_dots = matches!(CStr::from_ptr(name).to_bytes(), b"." | b"..");
             if result == 0 && !skips && !is_dots {
-                let child = Path::joined(path, name);
+                let child = Path(joined(path, name));
                 if child.0.is_null() {
                     result = -1;
                 } else {

@@ -89,14 +89,34 @@ fn left(result: c_int) -> c_int {
 }
 
 fn go(target: &Target) -> Outcome<c_int> {
+    cwd::enter(here_at(target)?)?;
+    Ok(0)
+}
+
+/// A directory that one may go to.
+fn here_at(target: &Target) -> Outcome<Here> {
     let (made, at) = target.at()?;
     let attr = made.client.stat(at.clone(), true)?;
     if attr.kind != FileKind::Directory {
         return Err(Errno(libc::ENOTDIR));
     }
     made.client.access(at, true, libc::X_OK as u32)?;
-    cwd::enter(Here { mount: target.mount, ino: attr.ino, path: paths::true_path(target)? })?;
-    Ok(0)
+    Ok(Here { mount: target.mount, ino: attr.ino, path: paths::true_path(target)? })
+}
+
+/// The directory that a path of Weft leads to; `None` with errno.
+///
+/// # Safety
+/// A string.
+pub(super) unsafe fn directory_at(path: *const c_char) -> Option<Here> {
+    let found = std::cell::RefCell::new(None);
+    let weft = |target: &Target| {
+        *found.borrow_mut() = Some(here_at(target)?);
+        Ok(0)
+    };
+    // SAFETY: as the caller promises.
+    unsafe { on_path(HERE, path, true, |_, _| enter(|| Err(Errno(libc::ENOENT))), weft) };
+    found.into_inner()
 }
 
 unsafe fn true_name(target: &Target, buffer: *mut c_char) -> Outcome<*mut c_char> {

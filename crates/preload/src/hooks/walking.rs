@@ -1,0 +1,554 @@
+//! `fts`: walks of several trees, as `<fts.h>` has them. Walked here where one of them begins in Weft.
+//!
+//! ```text
+//!   roots ─► a ─► b ─► c          what is ahead: a list at each level
+//!            │
+//!            └ children ─► x ─► y ─► z      read when the directory is entered; each frees itself when the walk has left it
+//! ```
+//!
+//! The walk never changes the current directory, as with `FTS_NOCHDIR`: what `fts_accpath` says is the whole path, which leads there
+//! from where the program is. All memory is libc's, for nothing of this library's may be allocated while signals arrive.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_ushort, c_void};
+use std::ptr;
+
+use libc::{dev_t, dirent, ino_t, nlink_t, size_t, stat as Stat};
+
+use super::searching::begins_in_weft;
+use super::{attributes, directories};
+use crate::guard::{Errno, Outcome, enter, errno};
+use crate::real::hooks;
+use weft_client::c::set_errno;
+
+/// `FTS` of glibc as far as others look at it, and this library's mark in the place of a descriptor.
+#[repr(C)]
+pub(crate) struct Walk {
+    current: *mut Entry,
+    children: *mut Entry,
+    array: *mut *mut Entry,
+    device: dev_t,
+    path: *mut c_char,
+    mark: c_int,
+    path_bytes: c_int,
+    array_entries: c_int,
+    compare: Compare,
+    options: c_int,
+}
+
+/// `FTSENT`.
+#[repr(C)]
+pub(crate) struct Entry {
+    cycle: *mut Entry,
+    parent: *mut Entry,
+    link: *mut Entry,
+    number: c_long,
+    pointer: *mut c_void,
+    access_path: *mut c_char,
+    path: *mut c_char,
+    errno: c_int,
+    descriptor: c_int,
+    path_bytes: c_ushort,
+    name_bytes: c_ushort,
+    inode: ino_t,
+    device: dev_t,
+    links: nlink_t,
+    level: i16,
+    info: c_ushort,
+    flags: c_ushort,
+    instruction: c_ushort,
+    status: *mut Stat,
+    /// The name begins here, and goes on behind.
+    name: [c_char; 1],
+}
+
+type Compare = Option<unsafe extern "C" fn(*const *const Entry, *const *const Entry) -> c_int>;
+
+/// No descriptor has this number.
+const MARK: c_int = -0x5745_4655;
+
+const FOLLOW_ROOTS: c_int = 1;
+const LOGICAL: c_int = 2;
+const NO_STATUS: c_int = 8;
+const PHYSICAL: c_int = 0x10;
+const SEE_DOTS: c_int = 0x20;
+const ONE_DEVICE: c_int = 0x40;
+const OPTIONS: c_int = 0xff;
+/// Only names were asked for.
+const NAMES_ONLY: c_int = 0x100;
+
+const AGAIN: c_ushort = 1;
+const FOLLOW: c_ushort = 2;
+const NO_INSTRUCTION: c_ushort = 3;
+const SKIP: c_ushort = 4;
+
+const DIRECTORY: c_ushort = 1;
+const CYCLE: c_ushort = 2;
+const OTHER: c_ushort = 3;
+const UNREADABLE: c_ushort = 4;
+const DOTS: c_ushort = 5;
+const DIRECTORY_AFTER: c_ushort = 6;
+const FAILED: c_ushort = 7;
+const FILE: c_ushort = 8;
+const BEGINNING: c_ushort = 9;
+const NOT_THERE: c_ushort = 10;
+const NOT_ASKED: c_ushort = 11;
+const LINK: c_ushort = 12;
+const DANGLING_LINK: c_ushort = 13;
+
+const ROOT_LEVEL: i16 = 0;
+
+hooks! {
+    fn fts_open = fts64_open(paths: *const *const c_char, options: c_int, compare: Compare) -> *mut Walk {
+        let mut is_ours = false;
+        let mut at = paths;
+        while !(*at).is_null() {
+            is_ours = is_ours || begins_in_weft(*at);
+            at = at.add(1);
+        }
+        if is_ours && !crate::guard::is_inside() { begin(paths, options, compare) } else { fts_open::real(paths, options, compare) }
+    }
+
+    fn fts_read = fts64_read(walk: *mut Walk) -> *mut Entry {
+        if is_ours(walk) { next(&mut *walk) } else { fts_read::real(walk) }
+    }
+
+    fn fts_children = fts64_children(walk: *mut Walk, instruction: c_int) -> *mut Entry {
+        if is_ours(walk) { children(&mut *walk, instruction) } else { fts_children::real(walk, instruction) }
+    }
+
+    fn fts_close = fts64_close(walk: *mut Walk) -> c_int {
+        if !is_ours(walk) {
+            return fts_close::real(walk);
+        }
+        free_list((*walk).children);
+        let mut entry = (*walk).current;
+        if !entry.is_null() && (*entry).info == BEGINNING {
+            free_list((*entry).link);
+        }
+        while !entry.is_null() {
+            // The links of the one above all roots are not followed: the walk has come past them.
+            let is_root = (*entry).level >= ROOT_LEVEL;
+            let after = if is_root && !(*entry).link.is_null() { (*entry).link } else { (*entry).parent };
+            free_entry(entry);
+            entry = after;
+        }
+        libc::free(walk.cast());
+        0
+    }
+}
+
+/// # Safety
+/// A walk of libc's or of ours.
+unsafe fn is_ours(walk: *const Walk) -> bool {
+    // SAFETY: as the caller promises; both have a number there.
+    unsafe { (*walk).mark == MARK }
+}
+
+fn failed<T>(errno: c_int) -> *mut T {
+    enter(|| -> Outcome<*mut T> { Err(Errno(errno)) })
+}
+
+/// # Safety
+/// As for `fts_open`.
+unsafe fn begin(paths: *const *const c_char, options: c_int, compare: Compare) -> *mut Walk {
+    if options & !OPTIONS != 0 {
+        return failed(libc::EINVAL);
+    }
+    // SAFETY: zeroed bytes are a valid walk; the paths are strings, up to NULL.
+    unsafe {
+        let walk: *mut Walk = libc::calloc(1, size_of::<Walk>()).cast();
+        // What is in front of the first root, and above all of them.
+        let above = entry_of(ptr::null(), c"".as_ptr());
+        if walk.is_null() || above.is_null() {
+            libc::free(walk.cast());
+            libc::free(above.cast());
+            return failed(libc::ENOMEM);
+        }
+        (*above).level = ROOT_LEVEL - 1;
+        (*above).info = BEGINNING;
+        *walk = Walk { current: above, mark: MARK, compare, options, ..std::mem::zeroed() };
+        let (mut all, mut at) = (List::empty(), paths);
+        while !(*at).is_null() {
+            let root = if **at == 0 { ptr::null_mut() } else { entry_of(ptr::null(), *at) };
+            if root.is_null() {
+                let errno = if **at == 0 { libc::ENOENT } else { libc::ENOMEM };
+                free_list(all.first);
+                fts_close(walk);
+                return failed(errno);
+            }
+            ((*root).parent, (*root).level) = (above, ROOT_LEVEL);
+            (*root).info = look(&*walk, root, options & FOLLOW_ROOTS != 0);
+            if (*root).info == DOTS {
+                (*root).info = DIRECTORY;
+            }
+            all.add(root);
+            at = at.add(1);
+        }
+        (*above).link = all.sorted(compare);
+        walk
+    }
+}
+
+/// The next of a walk, or NULL; errno is 0 at the end.
+///
+/// # Safety
+/// A walk of ours.
+unsafe fn next(walk: &mut Walk) -> *mut Entry {
+    // SAFETY: entries of a walk live until it has left them.
+    unsafe {
+        let entry = walk.current;
+        if entry.is_null() {
+            set_errno(0);
+            return entry;
+        }
+        let instruction = std::mem::replace(&mut (*entry).instruction, NO_INSTRUCTION);
+        if instruction == AGAIN {
+            (*entry).info = look(walk, entry, false);
+            return entry;
+        }
+        if instruction == FOLLOW && matches!((*entry).info, LINK | DANGLING_LINK) {
+            (*entry).info = look(walk, entry, true);
+            return entry;
+        }
+        if (*entry).info == DIRECTORY {
+            let elsewhere = walk.options & ONE_DEVICE != 0 && (*entry).device != walk.device;
+            if instruction == SKIP || elsewhere {
+                free_list(std::mem::replace(&mut walk.children, ptr::null_mut()));
+                (*entry).info = DIRECTORY_AFTER;
+                return entry;
+            }
+            if walk.options & NAMES_ONLY != 0 {
+                walk.options &= !NAMES_ONLY;
+                free_list(std::mem::replace(&mut walk.children, ptr::null_mut()));
+            }
+            if walk.children.is_null() {
+                walk.children = list(walk, entry, false);
+                if walk.children.is_null() {
+                    // Nothing in it, or it cannot be read.
+                    (*entry).info = match errno() {
+                        0 => DIRECTORY_AFTER,
+                        errno => {
+                            (*entry).errno = errno;
+                            UNREADABLE
+                        }
+                    };
+                    return entry;
+                }
+            }
+            // What the program has said of the first is for when it goes on from there, as in libc.
+            walk.current = std::mem::replace(&mut walk.children, ptr::null_mut());
+            return walk.current;
+        }
+        leave(walk, entry)
+    }
+}
+
+/// Goes on with an entry, or past it where the program said so when it was ahead.
+///
+/// # Safety
+/// An entry of the walk.
+unsafe fn come_to(walk: &mut Walk, entry: *mut Entry) -> *mut Entry {
+    // SAFETY: as the caller promises.
+    unsafe {
+        walk.current = entry;
+        if (*entry).level == ROOT_LEVEL {
+            walk.device = (*entry).device;
+            keep_last_name(entry);
+            return entry;
+        }
+        match (*entry).instruction {
+            SKIP => return leave(walk, entry),
+            FOLLOW => {
+                (*entry).info = look(walk, entry, true);
+                (*entry).instruction = NO_INSTRUCTION;
+            }
+            _ => {}
+        }
+        entry
+    }
+}
+
+/// Goes from an entry to what follows it: another of its directory, or the directory itself once more.
+///
+/// # Safety
+/// The walk's current entry.
+unsafe fn leave(walk: &mut Walk, entry: *mut Entry) -> *mut Entry {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let Entry { link, parent, level, .. } = *entry;
+        // The one above all roots is their parent as long as there are any.
+        let above = if level < ROOT_LEVEL { entry } else { parent };
+        if level >= ROOT_LEVEL {
+            free_entry(entry);
+        }
+        if !link.is_null() {
+            return come_to(walk, link);
+        }
+        walk.current = above;
+        if (*above).level < ROOT_LEVEL {
+            free_entry(above);
+            walk.current = ptr::null_mut();
+            set_errno(0);
+            return ptr::null_mut();
+        }
+        (*above).info = if (*above).errno != 0 { FAILED } else { DIRECTORY_AFTER };
+        above
+    }
+}
+
+/// What is ahead in the current directory, as `fts_children` gives it.
+///
+/// # Safety
+/// A walk of ours.
+unsafe fn children(walk: &mut Walk, instruction: c_int) -> *mut Entry {
+    if instruction != 0 && instruction != NAMES_ONLY {
+        return failed(libc::EINVAL);
+    }
+    set_errno(0);
+    let entry = walk.current;
+    // SAFETY: entries of a walk live until it has left them.
+    unsafe {
+        if entry.is_null() || !matches!((*entry).info, BEGINNING | DIRECTORY) {
+            return ptr::null_mut();
+        }
+        if (*entry).info == BEGINNING {
+            return (*entry).link;
+        }
+        free_list(std::mem::replace(&mut walk.children, ptr::null_mut()));
+        walk.options |= instruction;
+        walk.children = list(walk, entry, instruction == NAMES_ONLY);
+        walk.children
+    }
+}
+
+/// Reads a directory. Nothing, with errno: it cannot be read; nothing, with errno 0: it is empty.
+///
+/// # Safety
+/// An entry of the walk.
+unsafe fn list(walk: &Walk, directory: *mut Entry, names_only: bool) -> *mut Entry {
+    // SAFETY: the path is a string; the stream is open until it is closed here; entries are zeroed and then filled.
+    unsafe {
+        let stream = directories::opendir((*directory).access_path);
+        if stream.is_null() {
+            return ptr::null_mut();
+        }
+        let mut all = List::empty();
+        let lazy = walk.options & (NO_STATUS | PHYSICAL) == NO_STATUS | PHYSICAL;
+        let result = loop {
+            set_errno(0);
+            let found: *mut dirent = directories::readdir(stream);
+            if found.is_null() {
+                break errno();
+            }
+            let name = (*found).d_name.as_ptr();
+            if is_dots(name) && walk.options & SEE_DOTS == 0 {
+                continue;
+            }
+            let entry = entry_of((*directory).path, name);
+            if entry.is_null() {
+                break libc::ENOMEM;
+            }
+            ((*entry).parent, (*entry).level) = (directory, (*directory).level + 1);
+            (*entry).inode = (*found).d_ino;
+            let known = !matches!((*found).d_type, libc::DT_DIR | libc::DT_UNKNOWN);
+            (*entry).info = if names_only || lazy && known { NOT_ASKED } else { look(walk, entry, false) };
+            all.add(entry);
+        };
+        directories::closedir(stream);
+        if result != 0 {
+            free_list(all.first);
+            set_errno(result);
+            return ptr::null_mut();
+        }
+        set_errno(0);
+        all.sorted(walk.compare)
+    }
+}
+
+/// Looks at what an entry names: its attributes, and what it is.
+///
+/// # Safety
+/// An entry of the walk, or one that is to be.
+unsafe fn look(walk: &Walk, entry: *mut Entry, follow: bool) -> c_ushort {
+    // SAFETY: its path is a string; it has a place for attributes; those above live longer than it does.
+    unsafe {
+        let (path, status) = ((*entry).access_path, (*entry).status);
+        let followed = follow || walk.options & LOGICAL != 0;
+        let mut result =
+            if followed { attributes::stat(path, status) } else { attributes::lstat(path, status) };
+        if result != 0 && followed {
+            let before = errno();
+            result = attributes::lstat(path, status);
+            if result == 0 && (*status).st_mode & libc::S_IFMT == libc::S_IFLNK {
+                set_errno(0);
+                return DANGLING_LINK;
+            }
+            result = -1;
+            set_errno(before);
+        }
+        if result != 0 {
+            (*entry).errno = errno();
+            ptr::write_bytes(status, 0, 1);
+            return NOT_THERE;
+        }
+        ((*entry).device, (*entry).inode, (*entry).links) =
+            ((*status).st_dev, (*status).st_ino, (*status).st_nlink);
+        match (*status).st_mode & libc::S_IFMT {
+            libc::S_IFDIR => {}
+            libc::S_IFLNK => return LINK,
+            libc::S_IFREG => return FILE,
+            _ => return OTHER,
+        }
+        if is_dots((*entry).name.as_ptr()) {
+            return DOTS;
+        }
+        let mut above = (*entry).parent;
+        while !above.is_null() && (*above).level >= ROOT_LEVEL {
+            if ((*above).inode, (*above).device) == ((*entry).inode, (*entry).device) {
+                (*entry).cycle = above;
+                return CYCLE;
+            }
+            above = (*above).parent;
+        }
+        DIRECTORY
+    }
+}
+
+unsafe fn is_dots(name: *const c_char) -> bool {
+    // SAFETY: callers pass strings.
+    matches!(unsafe { CStr::from_ptr(name) }.to_bytes(), b"." | b"..")
+}
+
+/// An entry for a name in a directory, or for a root's path (`directory` is NULL); NULL without memory.
+///
+/// # Safety
+/// Strings.
+unsafe fn entry_of(directory: *const c_char, name: *const c_char) -> *mut Entry {
+    // SAFETY: as the caller promises; there is room for the name behind the entry, and zeroed bytes are a valid one.
+    unsafe {
+        let name_bytes = libc::strlen(name);
+        let entry: *mut Entry = libc::calloc(1, size_of::<Entry>() + name_bytes).cast();
+        let path = match directory.is_null() {
+            true => libc::strdup(name),
+            false => super::searching::joined(directory, name),
+        };
+        let status: *mut Stat = libc::calloc(1, size_of::<Stat>()).cast();
+        if entry.is_null() || path.is_null() || status.is_null() {
+            [entry.cast::<c_void>(), path.cast(), status.cast()]
+                .into_iter()
+                .for_each(|place| libc::free(place));
+            return ptr::null_mut();
+        }
+        ptr::copy_nonoverlapping(name, name_of(entry), name_bytes);
+        ((*entry).path, (*entry).access_path, (*entry).status) = (path, path, status);
+        ((*entry).path_bytes, (*entry).name_bytes) = (short(libc::strlen(path)), short(name_bytes));
+        ((*entry).descriptor, (*entry).instruction) = (-1, NO_INSTRUCTION);
+        entry
+    }
+}
+
+fn short(bytes: size_t) -> c_ushort {
+    c_ushort::try_from(bytes).unwrap_or(c_ushort::MAX)
+}
+
+unsafe fn name_of(entry: *mut Entry) -> *mut c_char {
+    // SAFETY: callers pass entries; the name goes on behind the place that the structure has for it.
+    unsafe { (&raw mut (*entry).name).cast() }
+}
+
+/// A root's name is its whole path until the walk comes to it, and then the last name of that.
+///
+/// # Safety
+/// A root.
+unsafe fn keep_last_name(root: *mut Entry) {
+    // SAFETY: as the caller promises; what is kept is a part of what was there.
+    unsafe {
+        let name = name_of(root);
+        let bytes = CStr::from_ptr(name).to_bytes();
+        let Some(slash) = bytes.iter().rposition(|byte| *byte == b'/') else { return };
+        let kept = bytes.len() - slash - 1;
+        if slash != 0 || kept != 0 {
+            ptr::copy(name.add(slash + 1), name, kept + 1);
+            (*root).name_bytes = short(kept);
+        }
+    }
+}
+
+/// # Safety
+/// Entries that nobody uses any more.
+unsafe fn free_list(mut entry: *mut Entry) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        while !entry.is_null() {
+            let link = (*entry).link;
+            free_entry(entry);
+            entry = link;
+        }
+    }
+}
+
+unsafe fn free_entry(entry: *mut Entry) {
+    // SAFETY: callers pass an entry that nobody uses any more.
+    unsafe {
+        libc::free((*entry).path.cast());
+        libc::free((*entry).status.cast());
+        libc::free(entry.cast());
+    }
+}
+
+/// A list that is being made.
+struct List {
+    first: *mut Entry,
+    last: *mut Entry,
+    count: usize,
+}
+
+impl List {
+    fn empty() -> List {
+        List { first: ptr::null_mut(), last: ptr::null_mut(), count: 0 }
+    }
+
+    /// # Safety
+    /// An entry in no list.
+    unsafe fn add(&mut self, entry: *mut Entry) {
+        match self.count {
+            0 => self.first = entry,
+            // SAFETY: an entry.
+            _ => unsafe { (*self.last).link = entry },
+        }
+        self.last = entry;
+        self.count += 1;
+    }
+
+    /// The list in the program's order.
+    ///
+    /// # Safety
+    /// The program's function takes entries.
+    unsafe fn sorted(&self, compare: Compare) -> *mut Entry {
+        let Some(compare) = compare.filter(|_| self.count > 1) else { return self.first };
+        // SAFETY: an array for all of them, NULL or of `malloc`; `qsort` passes pointers to its elements.
+        unsafe {
+            let array: *mut *mut Entry = libc::malloc(self.count * size_of::<*mut Entry>()).cast();
+            if array.is_null() {
+                return self.first;
+            }
+            let mut entry = self.first;
+            for at in 0..self.count {
+                *array.add(at) = entry;
+                entry = (*entry).link;
+            }
+            let compare = std::mem::transmute::<
+                unsafe extern "C" fn(*const *const Entry, *const *const Entry) -> c_int,
+                unsafe extern "C" fn(*const c_void, *const c_void) -> c_int,
+            >(compare);
+            libc::qsort(array.cast(), self.count, size_of::<*mut Entry>(), Some(compare));
+            for at in 0..self.count {
+                let link = if at + 1 < self.count { *array.add(at + 1) } else { ptr::null_mut() };
+                (**array.add(at)).link = link;
+            }
+            let first = *array;
+            libc::free(array.cast());
+            first
+        }
+    }
+}
