@@ -5,8 +5,7 @@
 //!   open /dev/fuse ──► mount(2) with fd=N    fusermount3 -o … DIR  ── the descriptor, over a socket ──► here
 //! ```
 //!
-//! The crate `fuser` can mount as well, but then it unmounts the *directory* when a session ends: whatever is mounted there
-//! by then. [`Attached`] knows its own device number and leaves others' mounts alone.
+//! [`Attached`] knows its own device number and leaves others' mounts on the same directory alone.
 
 use crate::options::{MountError, MountOptions};
 use crate::umount;
@@ -170,11 +169,6 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
         let descriptor = libc::CMSG_DATA(header).cast::<i32>().read_unaligned();
         Some(OwnedFd::from_raw_fd(descriptor))
     }
-}
-
-/// Whether every serving thread can have a descriptor of its own.
-pub(crate) fn can_clone() -> bool {
-    File::options().read(true).write(true).open(FUSE_DEVICE).is_ok()
 }
 
 impl Attached {

@@ -1,9 +1,9 @@
 //! The file system as a kernel interface sees it, without any kernel interface in it.
 //!
 //! ```text
-//!   kernel ──► fuser_adapter (decodes, replies) ──► WeftFs (this) ──► weft_client ──► servers
-//!                       ▲                              │
-//!                       └─────── Coherence ◄───────────┘   "forget the attributes of inode 7"
+//!   kernel ──► kernel/ (decodes, replies) ──► WeftFs (this) ──► weft_client ──► servers
+//!                       ▲                        │
+//!                       └────── Coherence ◄──────┘   "forget the attributes of inode 7"
 //! ```
 //!
 //! **Inodes.** A node number is Weft's inode number, so nothing has to be looked up or kept for it. Only the root of
@@ -33,6 +33,7 @@ use crate::closing::Closing;
 use crate::coherence::{Asked, Changing, Coherence, LEASE};
 use crate::directory::{AFTER_DOTS, DirItem, DirStream};
 use crate::identity::Identities;
+use crate::kernel::Answer;
 use crate::locks::Lockers;
 use crate::notify::Notes;
 use crate::options::CacheMode;
@@ -663,17 +664,22 @@ impl WeftFs {
         self.coherence.contents_changed(ino);
     }
 
+    /// The connection to the servers.
+    pub(crate) fn client(&self) -> &Client {
+        self.callers.root()
+    }
+
     /// See [`Client::keep_locks`].
     pub(crate) fn look_after_locks(&self) {
         // Whoever uses the mount is told if the server stays away.
         let _ = self.callers.root().keep_locks();
     }
 
-    /// Reads up to `bytes`, and passes them to `reply` where they are.
-    pub(crate) fn read(&self, handle: u64, offset: u64, bytes: usize, reply: impl FnOnce(Outcome<&[u8]>)) {
+    /// Reads up to `bytes`, and answers with them.
+    pub(crate) fn read(&self, handle: u64, offset: u64, bytes: usize, answer: impl Answer) {
         let open = match self.file(handle) {
             Ok(open) => open,
-            Err(errno) => return reply(Err(errno)),
+            Err(errno) => return answer.send(Err(errno)),
         };
         let reader = Reader {
             client: self.callers.root(),
@@ -683,8 +689,8 @@ impl WeftFs {
             valid: self.behaviour.attr_timeout.min(READ_AHEAD_VALID),
         };
         match &open.ahead {
-            Some(ahead) => ahead.read(&reader, offset, bytes, reply),
-            None => reader.read(offset, bytes, reply),
+            Some(ahead) => ahead.read(&reader, offset, bytes, answer),
+            None => reader.read(offset, bytes, answer),
         }
     }
 

@@ -12,9 +12,8 @@ mod closing;
 mod coherence;
 mod directory;
 mod fs;
-mod fuser_adapter;
 mod identity;
-mod lockers;
+mod kernel;
 mod locks;
 mod log;
 mod mount;
@@ -29,5 +28,5 @@ mod unchanged;
 
 pub use identity::{IdMap, IdMapError, Identities, Squash};
 pub use mount::mount;
-pub use options::{CacheMode, MountError, MountOptions};
+pub use options::{CacheMode, MountError, MountOptions, RingUse};
 pub use umount::{umount, umount_by_force, umount_lazy};

@@ -13,9 +13,8 @@
 //! reply. That waits for reads that are under way, so it is never done by a thread that serves requests.
 
 use crate::fs::{Errno, Outcome, WeftFs};
-use crate::lockers::{LockCall, Signalled, lock_call};
-use std::collections::HashSet;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use weft_client::{File, LockHolder, LockKind, LockOwner, LockTarget, LockWait};
@@ -25,7 +24,6 @@ const THREADS_MAX: usize = 4096;
 const STACK_BYTES: usize = 256 << 10;
 /// How often a mount with locks looks after its connection.
 const KEEP_EVERY: Duration = Duration::from_secs(1);
-const LAST_BYTE: u64 = i64::MAX as u64;
 
 /// A request of the kernel's.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +34,8 @@ pub(crate) struct LockAsked {
     pub(crate) last: u64,
     pub(crate) exclusive: bool,
     pub(crate) pid: u32,
-    /// The thread that asks.
-    pub(crate) tid: u32,
+    /// By flock(2): a lock on the whole file, which those on its bytes are nothing to.
+    pub(crate) flock: bool,
     pub(crate) wait: bool,
 }
 
@@ -50,13 +48,64 @@ impl LockAsked {
         if self.exclusive { LockKind::Exclusive } else { LockKind::Shared }
     }
 
-    fn range(&self) -> LockTarget {
-        LockTarget::Range { first: self.first, last: self.last }
+    fn target(&self) -> LockTarget {
+        if self.flock { LockTarget::Whole } else { LockTarget::Range { first: self.first, last: self.last } }
+    }
+}
+
+/// Interrupts that are remembered before their request was seen; they come by other threads.
+const EARLY_MAX: usize = 1024;
+
+/// Which of the requests that wait are to end, because a signal came for who asked.
+#[derive(Default)]
+pub(crate) struct Interrupts(Arc<Mutex<Interrupted>>);
+
+#[derive(Default)]
+struct Interrupted {
+    waiting: HashMap<u64, Arc<AtomicBool>>,
+    early: VecDeque<u64>,
+}
+
+/// The wait of one request.
+pub(crate) struct Interrupt {
+    came: Arc<AtomicBool>,
+    unique: u64,
+    all: Arc<Mutex<Interrupted>>,
+}
+
+impl Interrupts {
+    /// The kernel says that this request is to end.
+    pub(crate) fn came(&self, unique: u64) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.waiting.get(&unique) {
+            Some(came) => came.store(true, Ordering::Relaxed),
+            None => {
+                if all.early.len() == EARLY_MAX {
+                    all.early.pop_front();
+                }
+                all.early.push_back(unique);
+            }
+        }
     }
 
-    /// Which call it comes from. Only for a range that is all of the file there is a question.
-    fn call(&self) -> LockCall {
-        if (self.first, self.last) == (0, LAST_BYTE) { lock_call(self.tid) } else { LockCall::Fcntl }
+    /// This request may wait.
+    pub(crate) fn expect(&self, unique: u64) -> Interrupt {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let came = Arc::new(AtomicBool::new(all.early.contains(&unique)));
+        all.waiting.insert(unique, came.clone());
+        Interrupt { came, unique, all: self.0.clone() }
+    }
+}
+
+impl Interrupt {
+    fn has_come(&self) -> bool {
+        self.came.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner).waiting.remove(&self.unique);
     }
 }
 
@@ -88,6 +137,7 @@ impl WeftFs {
     pub(crate) fn start_lock(
         self: &Arc<Self>,
         asked: LockAsked,
+        interrupt: Interrupt,
         reply: impl FnOnce(Outcome<()>) + Send + 'static,
     ) {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
@@ -103,44 +153,34 @@ impl WeftFs {
         }
         let fs = self.clone();
         let work = move || {
-            reply(fs.lock(asked));
+            let outcome = fs.lock(asked, &interrupt);
+            drop(interrupt);
+            reply(outcome);
             drop(running);
         };
         // Where no thread can be started, the reply is dropped with the work, and the kernel told EIO.
         let _ = std::thread::Builder::new().name("weft-lock".into()).stack_size(STACK_BYTES).spawn(work);
     }
 
-    fn lock(&self, asked: LockAsked) -> Outcome<()> {
+    fn lock(&self, asked: LockAsked, interrupt: &Interrupt) -> Outcome<()> {
         let open = self.file(asked.handle)?;
-        let target = match asked.call() {
-            LockCall::Flock => LockTarget::Whole,
-            LockCall::Fcntl | LockCall::Unknown => asked.range(),
-        };
-        let signalled = Signalled::new(asked.tid);
-        let is_over = || signalled.look();
+        let is_over = || interrupt.has_come();
         let wait = if asked.wait { LockWait::Until(&is_over) } else { LockWait::Never };
         open.lockers.note(asked.owner);
-        open.file.lock_as(asked.owner(), target, asked.kind(), wait)?;
+        open.file.lock_as(asked.owner(), asked.target(), asked.kind(), wait)?;
         self.forget_contents(open.file.ino());
         Ok(())
     }
 
     pub(crate) fn unlock(&self, asked: LockAsked) -> Outcome<()> {
         let open = self.file(asked.handle)?;
-        let call = asked.call();
-        if call != LockCall::Fcntl {
-            open.file.unlock_as(asked.owner(), LockTarget::Whole)?;
-        }
-        if call != LockCall::Flock {
-            open.file.unlock_as(asked.owner(), asked.range())?;
-        }
-        Ok(())
+        Ok(open.file.unlock_as(asked.owner(), asked.target())?)
     }
 
     /// A lock of another that is in the way.
     pub(crate) fn test_lock(&self, asked: LockAsked) -> Outcome<Option<LockHolder>> {
         let open = self.file(asked.handle)?;
-        Ok(open.file.lock_test_as(asked.owner(), asked.range(), asked.kind())?)
+        Ok(open.file.lock_test_as(asked.owner(), asked.target(), asked.kind())?)
     }
 
     /// A process closes a descriptor: its locks on the file go, as POSIX wants it.
@@ -164,4 +204,28 @@ pub(crate) fn keep_locks(fs: &Arc<WeftFs>) {
     };
     // Without it, locks survive if the mount is used while the server is waiting for its clients.
     let _ = std::thread::Builder::new().name("weft-keep-locks".into()).stack_size(STACK_BYTES).spawn(look);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupt_ends_its_request_whichever_comes_first() {
+        let interrupts = Interrupts::default();
+        let (one, two) = (interrupts.expect(2), interrupts.expect(4));
+        interrupts.came(4);
+        interrupts.came(6);
+        assert!(!one.has_come() && two.has_come() && interrupts.expect(6).has_come());
+        drop((one, two));
+        assert!(interrupts.0.lock().unwrap().waiting.is_empty());
+    }
+
+    #[test]
+    fn interrupts_of_requests_that_never_wait_are_forgotten() {
+        let interrupts = Interrupts::default();
+        (0..2 * EARLY_MAX as u64).for_each(|unique| interrupts.came(unique));
+        assert_eq!(interrupts.0.lock().unwrap().early.len(), EARLY_MAX);
+        assert!(!interrupts.expect(0).has_come() && interrupts.expect(2 * EARLY_MAX as u64 - 1).has_come());
+    }
 }

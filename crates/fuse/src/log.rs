@@ -5,6 +5,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 static LAST_LINE_S: AtomicI64 = AtomicI64::new(0);
 
+/// Writes what is wrong with a request of the kernel, which this program should have understood.
+pub(crate) fn malformed(malformed: &weft_fuse_wire::Malformed) {
+    eprintln!("weft mount: {malformed}");
+}
+
 /// Writes `error` if it is the servers' or the network's doing rather than the program's.
 pub(crate) fn server_trouble(errno: i32, error: &weft_client::Error) {
     const OURS: [i32; 6] =

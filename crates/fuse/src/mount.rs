@@ -11,16 +11,15 @@
 //!     └─ poll(signals, end of threads): SIGINT, SIGTERM, SIGHUP unmount, lazily if somebody uses it
 //! ```
 
-use crate::attach::{attach, can_clone};
+use crate::attach::attach;
 use crate::background;
 use crate::fs::{Behaviour, WeftFs};
-use crate::fuser_adapter::FuserAdapter;
+use crate::kernel::{Connection, Dispatcher, Manner};
 use crate::locks::keep_locks;
 use crate::notify::Notes;
 use crate::options::{MountError, MountOptions};
 use crate::signals::{Ending, Signals};
 use crate::umount;
-use fuser::{Config, Session, SessionACL};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::Client;
@@ -87,19 +86,20 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     };
     let fs = Arc::new(WeftFs::new(&client, root_ino, behaviour));
     let (attached, connection) = attach(options)?;
-    let adapter = FuserAdapter {
-        fs: fs.clone(),
+    let manner = Manner {
+        threads: options.threads,
         max_background: options.max_background,
         kernel_checks: options.identities.kernel_checks(),
+        ring: options.ring,
     };
-    let notes = connection.try_clone().map_err(|source| session_error(options, source))?;
-    let session = Session::from_fd(adapter, connection, session_acl(options), session_config(options))
+    let connection = Connection::greet(connection, manner)
         .map_err(|source| MountError::Kernel { dir: options.dir.clone(), source })?;
     attached.read_ahead(READ_AHEAD_KIB);
     // Signals are blocked before any thread is started that could take them.
     let serving = Signals::block().and_then(|signals| {
-        fs.watch(Notes::new(notes))?;
-        signals.watch(move || session.run())
+        fs.watch(Notes::new(connection.notes()))?;
+        let dispatcher = Dispatcher::new(fs.clone());
+        signals.watch(move || connection.serve(dispatcher))
     });
     let serving = serving.map_err(|source| session_error(options, source))?;
     // Not before signals are blocked, for a thread does as the one that starts it.
@@ -121,17 +121,6 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
             }
         }
     }
-}
-
-fn session_acl(options: &MountOptions) -> SessionACL {
-    if options.allow_other { SessionACL::All } else { SessionACL::Owner }
-}
-
-fn session_config(options: &MountOptions) -> Config {
-    let mut config = Config::default();
-    config.n_threads = Some(options.threads.max(1));
-    config.clone_fd = can_clone();
-    config
 }
 
 fn connect(options: &MountOptions) -> Result<(Client, u64), MountError> {

@@ -19,6 +19,19 @@ pub enum CacheMode {
     Never,
 }
 
+/// Whether the kernel's requests come through an io_uring: Linux 6.14 has that, where
+/// `/sys/module/fuse/parameters/enable_uring` is Y.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RingUse {
+    /// Where the kernel offers it.
+    #[default]
+    Auto,
+    /// Never: through the FUSE device.
+    Never,
+    /// Always, or there is no mount.
+    Require,
+}
+
 /// How to mount.
 #[derive(Debug, Clone)]
 pub struct MountOptions {
@@ -49,7 +62,9 @@ pub struct MountOptions {
     pub attr_timeout: Duration,
     /// How long the kernel believes at most where a name leads, or that it is missing; otherwise as `attr_timeout`.
     pub entry_timeout: Duration,
-    /// Threads that take requests from the kernel.
+    /// Whether the kernel's requests come through an io_uring.
+    pub ring: RingUse,
+    /// Threads that take requests from the kernel; with an io_uring, of each processor.
     pub threads: usize,
     /// Read-ahead and asynchronous requests that the kernel may have under way.
     pub max_background: u16,
@@ -96,6 +111,7 @@ impl MountOptions {
             stream_bytes_min: Self::stream_bytes_default(),
             attr_timeout: Self::TIMEOUT_DEFAULT,
             entry_timeout: Self::TIMEOUT_DEFAULT,
+            ring: RingUse::default(),
             threads: Self::THREADS_DEFAULT,
             max_background: Self::MAX_BACKGROUND_DEFAULT,
             background: false,

@@ -16,6 +16,8 @@
 //! mount: every change counts the file's [`Epochs`] up when it is done and before it is acknowledged, and a chunk bears the
 //! count and the time from before it was asked for. What is not good, or does not reach far enough, is read from the servers.
 
+use crate::fs::Errno;
+use crate::kernel::Answer;
 use crate::read_buffer::{LentChunk, ReadBuffers};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,16 +76,11 @@ impl Reader<'_> {
     }
 
     /// Reads from the servers.
-    pub(crate) fn read<E: From<weft_client::Error>>(
-        &self,
-        offset: u64,
-        bytes: usize,
-        reply: impl FnOnce(Result<&[u8], E>),
-    ) {
-        self.buffers.lend(self.client, bytes, |buffer| match self.file.read_at(buffer, offset) {
-            Ok(bytes) => reply(Ok(&buffer[..bytes])),
-            Err(error) => reply(Err(error.into())),
-        });
+    pub(crate) fn read(&self, offset: u64, bytes: usize, mut answer: impl Answer) {
+        let body = answer.body();
+        let room = bytes.min(body.len());
+        let read = self.file.read_at(&mut body[..room], offset);
+        answer.send(read.map_err(Errno::from));
     }
 }
 
@@ -194,14 +191,8 @@ impl Stream {
 pub(crate) struct ReadAhead(Mutex<Stream>);
 
 impl ReadAhead {
-    /// Passes `bytes` from `offset` on to `reply`, from a chunk where there is one, and fetches what comes next.
-    pub(crate) fn read<E: From<weft_client::Error>>(
-        &self,
-        reader: &Reader<'_>,
-        offset: u64,
-        bytes: usize,
-        reply: impl FnOnce(Result<&[u8], E>),
-    ) {
+    /// Answers with `bytes` from `offset` on, from a chunk where there is one, and fetches what comes next.
+    pub(crate) fn read(&self, reader: &Reader<'_>, offset: u64, bytes: usize, mut answer: impl Answer) {
         let circumstances = reader.circumstances();
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Plan { source, ahead } = stream.plan(&circumstances, offset, bytes as u64);
@@ -211,9 +202,12 @@ impl ReadAhead {
             let data = chunk.fetch(reader)?.get(from..from + bytes)?;
             chunk.is_good(&reader.circumstances()).then_some(data)
         });
+        if ahead.is_some() {
+            answer.at_once();
+        }
         match data {
-            Some(data) => reply(Ok(data)),
-            None => reader.read(offset, bytes, reply),
+            Some(data) => answer.send_data(data),
+            None => reader.read(offset, bytes, answer),
         }
         // Its memory may be the next chunk's.
         drop(source);

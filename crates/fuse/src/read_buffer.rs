@@ -1,9 +1,8 @@
-//! Memory that reads arrive in before they go to the kernel.
+//! Memory for what is read ahead, before it goes to the kernel.
 //!
 //! It comes from [`Client::alloc`], so that a server on the same host puts its data there without a copy in between. The piece
 //! that was given back last is lent first, whichever thread asks: it is still in the processor's cache.
 
-use crate::fuser_adapter::REQUEST_BYTES_MAX;
 use crate::read_ahead::CHUNK_BYTES_MAX;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +15,6 @@ const CHUNKS_LENT_MAX: usize = 32;
 /// Pieces that are not lent.
 #[derive(Default)]
 pub(crate) struct ReadBuffers {
-    /// At most one for each serving thread.
-    requests: Mutex<Vec<Arena>>,
     chunks: Arc<Chunks>,
 }
 
@@ -34,20 +31,6 @@ pub(crate) struct LentChunk {
 }
 
 impl ReadBuffers {
-    /// Lends `bytes` of memory to `use_it`; their contents are whatever was there.
-    pub(crate) fn lend(&self, client: &Client, bytes: usize, use_it: impl FnOnce(&mut [u8])) {
-        let free = || self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting = free().pop().filter(|buffer| buffer.len() >= bytes);
-        let buffer = waiting.or_else(|| client.alloc(bytes.max(REQUEST_BYTES_MAX as usize)).ok());
-        match buffer {
-            Some(mut buffer) => {
-                use_it(&mut buffer[..bytes]);
-                free().push(buffer);
-            }
-            None => use_it(&mut vec![0; bytes]),
-        }
-    }
-
     /// Memory for a chunk; `None` where too much is lent already.
     pub(crate) fn take_chunk(&self, client: &Client) -> Option<LentChunk> {
         let chunks = self.chunks.clone();

@@ -1,0 +1,99 @@
+//! The first request of a connection: what the kernel has, and what is wanted of it.
+
+use crate::fields::{Fields, Malformed};
+
+/// What can be agreed on, one bit each; the names are the kernel's.
+pub mod capability {
+    #![allow(missing_docs)] // Described at the kernel's definitions.
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const POSIX_LOCKS: u64 = 1 << 1;
+    pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
+    pub const FLOCK_LOCKS: u64 = 1 << 10;
+    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const INIT_EXT: u64 = 1 << 30;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// The protocol's version here.
+pub const VERSION: (u32, u32) = (7, 45);
+/// The least that is understood: Linux 4.20, from which on requests can be longer than 128 KiB.
+pub const VERSION_LEAST: (u32, u32) = (7, 28);
+
+/// What the kernel offers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offer {
+    /// The kernel's version of the protocol.
+    pub version: (u32, u32),
+    /// Most that the kernel will read ahead.
+    pub read_ahead_bytes_max: u32,
+    /// See [`capability`].
+    pub capabilities: u64,
+}
+
+impl Offer {
+    /// Decodes what follows the header of an INIT request.
+    pub fn decode(body: &[u8]) -> Result<Offer, Malformed> {
+        let mut fields = Fields(body);
+        let version = (fields.u32("the version")?, fields.u32("the version")?);
+        let read_ahead_bytes_max = fields.u32("the read-ahead")?;
+        let low = fields.u32("the flags")?;
+        let has_high = u64::from(low) & capability::INIT_EXT != 0;
+        let high = if has_high { fields.u32("the flags")? } else { 0 };
+        Ok(Offer { version, read_ahead_bytes_max, capabilities: u64::from(high) << 32 | u64::from(low) })
+    }
+}
+
+/// What is agreed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreement {
+    /// Most that the kernel will read ahead.
+    pub read_ahead_bytes_max: u32,
+    /// Those of the offered that are wanted.
+    pub capabilities: u64,
+    /// Requests that nobody waits for, and read-ahead, which may be under way at once.
+    pub background_max: u16,
+    /// Largest write, and read, in one request.
+    pub request_bytes_max: u32,
+}
+
+impl Agreement {
+    const BYTES: usize = 64;
+    const PAGE_BYTES: u32 = 4096;
+
+    /// The body of the reply, to a kernel of this version.
+    pub fn encode(&self, kernel: (u32, u32)) -> [u8; Self::BYTES] {
+        let minor = VERSION.1.min(kernel.1);
+        let capabilities = self.capabilities | capability::MAX_PAGES | capability::INIT_EXT;
+        let congested = (u32::from(self.background_max) * 3 / 4) as u16;
+        let pages = self.request_bytes_max.div_ceil(Self::PAGE_BYTES) as u16;
+        let fields: [&[u8]; 12] = [
+            &VERSION.0.to_ne_bytes(),
+            &minor.to_ne_bytes(),
+            &self.read_ahead_bytes_max.to_ne_bytes(),
+            &(capabilities as u32).to_ne_bytes(),
+            &self.background_max.to_ne_bytes(),
+            &congested.to_ne_bytes(),
+            &self.request_bytes_max.to_ne_bytes(),
+            // Times count in nanoseconds.
+            &1u32.to_ne_bytes(),
+            &pages.to_ne_bytes(),
+            &0u16.to_ne_bytes(),
+            &((capabilities >> 32) as u32).to_ne_bytes(),
+            &[0; 24],
+        ];
+        let mut bytes = [0; Self::BYTES];
+        fields.concat().iter().zip(&mut bytes).for_each(|(byte, place)| *place = *byte);
+        bytes
+    }
+}

@@ -1,0 +1,41 @@
+//! What the file system tells the kernel without being asked, through the device.
+//!
+//! ```text
+//!   header: u32 length, i32 code, u64 0     then by code:
+//!     2 an inode     u64 node, i64 offset (negative: attributes only), i64 length (0: to the end)
+//!     3 a name       u64 directory, u32 length of the name, u32 flags (1: ask again), the name, 0
+//!     8 all names    nothing
+//! ```
+
+const INVAL_INODE: i32 = 2;
+const INVAL_ENTRY: i32 = 3;
+const INC_EPOCH: i32 = 8;
+const EXPIRE_ONLY: u32 = 1;
+const HEADER_BYTES: usize = 16;
+
+/// Forget the attributes of an inode; its pages with `data`.
+pub fn forget_inode(node: u64, data: bool) -> Vec<u8> {
+    let offset: i64 = if data { 0 } else { -1 };
+    note(INVAL_INODE, &[&node.to_ne_bytes(), &offset.to_ne_bytes(), &0i64.to_ne_bytes()])
+}
+
+/// Ask for a name again. A directory that somebody is in stays what it is.
+pub fn ask_again(dir: u64, name: &[u8]) -> Vec<u8> {
+    let length = name.len() as u32;
+    note(INVAL_ENTRY, &[&dir.to_ne_bytes(), &length.to_ne_bytes(), &EXPIRE_ONLY.to_ne_bytes(), name, &[0]])
+}
+
+/// Ask for all names again (Linux 6.16).
+pub fn ask_all_again() -> Vec<u8> {
+    note(INC_EPOCH, &[])
+}
+
+fn note(code: i32, parts: &[&[u8]]) -> Vec<u8> {
+    let bytes = HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
+    let mut note = Vec::with_capacity(bytes);
+    note.extend_from_slice(&(bytes as u32).to_ne_bytes());
+    note.extend_from_slice(&code.to_ne_bytes());
+    note.extend_from_slice(&0u64.to_ne_bytes());
+    parts.iter().for_each(|part| note.extend_from_slice(part));
+    note
+}

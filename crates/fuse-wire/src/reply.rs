@@ -1,0 +1,298 @@
+//! What the file system answers.
+
+use std::time::Duration;
+
+/// Flags of an open file.
+pub mod open_flags {
+    /// The page cache is left out.
+    pub const DIRECT_IO: u32 = 1 << 0;
+    /// Pages cached before are still good.
+    pub const KEEP_CACHE: u32 = 1 << 1;
+    /// The listing of a directory may be kept.
+    pub const CACHE_DIR: u32 = 1 << 3;
+    /// Writes past the page cache may be made at the same time (Linux 6.2).
+    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+/// Before every reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReplyHeader {
+    /// The request.
+    pub unique: u64,
+    /// 0, or a number of errno.h; then there is no body.
+    pub errno: i32,
+    /// Length of the body.
+    pub body_bytes: usize,
+}
+
+impl ReplyHeader {
+    /// Length of a header.
+    pub const BYTES: usize = 16;
+
+    /// The header's bytes.
+    pub fn encode(&self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let length = (Self::BYTES + self.body_bytes) as u32;
+        bytes[..4].copy_from_slice(&length.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&(-self.errno).to_ne_bytes());
+        bytes[8..].copy_from_slice(&self.unique.to_ne_bytes());
+        bytes
+    }
+}
+
+/// A time of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FileTime {
+    /// Since 1970.
+    pub seconds: i64,
+    /// 0 … 999,999,999, counted forwards.
+    pub nanoseconds: u32,
+}
+
+/// Attributes of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attributes {
+    /// Number of the inode, as programs see it.
+    pub ino: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Space in units of 512 bytes.
+    pub blocks: u64,
+    /// Time of the last read.
+    pub atime: FileTime,
+    /// Time of the last write.
+    pub mtime: FileTime,
+    /// Time of the last change of contents or attributes.
+    pub ctime: FileTime,
+    /// When it was made.
+    pub btime: FileTime,
+    /// Kind (`S_IFREG` and so on) and permissions.
+    pub mode: u32,
+    /// Names.
+    pub links: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// For device files: which, in the kernel's encoding of 32 bits.
+    pub device: u32,
+    /// What programs are told to read and write at a time.
+    pub block_bytes: u32,
+}
+
+/// What a name leads to, and how long it may be believed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Entry {
+    /// The inode's number for later requests; 0: the name is missing.
+    pub node: u64,
+    /// Tells inodes apart that had the same number.
+    pub generation: u64,
+    /// How long the name may be believed.
+    pub entry_valid: Duration,
+    /// How long the attributes may be believed.
+    pub attr_valid: Duration,
+    /// Of the inode.
+    pub attributes: Attributes,
+}
+
+/// A file, or directory, that was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenReply {
+    /// Number for later requests.
+    pub handle: u64,
+    /// See [`open_flags`].
+    pub flags: u32,
+}
+
+/// A lock that is in the way, or `F_UNLCK`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockFound {
+    /// Its first byte.
+    pub first: u64,
+    /// Its last byte.
+    pub last: u64,
+    /// `F_RDLCK`, `F_WRLCK` or `F_UNLCK`.
+    pub kind: u32,
+    /// Who has it.
+    pub pid: u32,
+}
+
+/// Space of the file system, counted in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// All.
+    pub blocks: u64,
+    /// Those that are free.
+    pub free: u64,
+    /// Those that are free for other users than root.
+    pub available: u64,
+    /// Inodes that there are or can be.
+    pub files: u64,
+    /// Inodes that can still be made.
+    pub files_free: u64,
+    /// The longest name.
+    pub name_bytes_max: u32,
+}
+
+/// One name of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirectoryEntry<'a> {
+    /// Number of the inode.
+    pub ino: u64,
+    /// Where to go on after it.
+    pub position: u64,
+    /// Kind, as in a mode.
+    pub mode: u32,
+    /// The name.
+    pub name: &'a [u8],
+}
+
+const ATTRIBUTES_BYTES: usize = 88;
+const ENTRY_BYTES: usize = 40 + ATTRIBUTES_BYTES;
+const DIRECTORY_ENTRY_BYTES: usize = 24;
+const STATX_BYTES: usize = 288;
+/// Of statx(2): all that `stat` has, and the time of birth.
+const STATX_MASK: u32 = 0xfff;
+const KIND_SHIFT: u32 = 12;
+
+/// The body of a reply that is being written into memory.
+///
+/// What has no room is left out, and [`Body::fits`] says so from then on.
+pub struct Body<'a> {
+    memory: &'a mut [u8],
+    length: usize,
+    fits: bool,
+}
+
+impl<'a> Body<'a> {
+    /// An empty body in `memory`.
+    pub fn new(memory: &'a mut [u8]) -> Body<'a> {
+        Body { memory, length: 0, fits: true }
+    }
+
+    /// Bytes written.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether all had room so far.
+    pub fn fits(&self) -> bool {
+        self.fits
+    }
+
+    /// Bytes as they are.
+    pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
+        match self.memory.get_mut(self.length..).and_then(|rest| rest.get_mut(..bytes.len())) {
+            Some(place) if self.fits => {
+                place.copy_from_slice(bytes);
+                self.length += bytes.len();
+            }
+            _ => self.fits = false,
+        }
+        self
+    }
+
+    fn u16(&mut self, number: u16) -> &mut Self {
+        self.bytes(&number.to_ne_bytes())
+    }
+
+    fn u32(&mut self, number: u32) -> &mut Self {
+        self.bytes(&number.to_ne_bytes())
+    }
+
+    /// A number of 64 bits: a position, or the count of a wide copy.
+    pub fn u64(&mut self, number: u64) -> &mut Self {
+        self.bytes(&number.to_ne_bytes())
+    }
+
+    /// A count of bytes: what was written, or the size of an extended attribute.
+    pub fn count(&mut self, bytes: u32) -> &mut Self {
+        self.u32(bytes).u32(0)
+    }
+
+    fn attributes_alone(&mut self, attr: &Attributes) -> &mut Self {
+        let times = [attr.atime, attr.mtime, attr.ctime];
+        self.u64(attr.ino).u64(attr.size).u64(attr.blocks);
+        for time in times {
+            self.u64(time.seconds as u64);
+        }
+        for time in times {
+            self.u32(time.nanoseconds);
+        }
+        self.u32(attr.mode).u32(attr.links).u32(attr.uid).u32(attr.gid).u32(attr.device);
+        self.u32(attr.block_bytes).u32(0)
+    }
+
+    /// Attributes that may be believed for so long.
+    pub fn attributes(&mut self, attr: &Attributes, valid: Duration) -> &mut Self {
+        self.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).attributes_alone(attr)
+    }
+
+    /// The same for statx(2).
+    pub fn statx(&mut self, attr: &Attributes, valid: Duration) -> &mut Self {
+        let end = self.length + STATX_BYTES;
+        self.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).u64(0).u64(0);
+        self.u32(STATX_MASK).u32(attr.block_bytes).u64(0).u32(attr.links).u32(attr.uid).u32(attr.gid);
+        self.u16(attr.mode as u16).u16(0).u64(attr.ino).u64(attr.size).u64(attr.blocks).u64(0);
+        for time in [attr.atime, attr.btime, attr.ctime, attr.mtime] {
+            self.u64(time.seconds as u64).u32(time.nanoseconds).u32(0);
+        }
+        let (major, minor) = device_numbers(attr.device);
+        self.u32(major).u32(minor).zeros_to(end)
+    }
+
+    fn zeros_to(&mut self, end: usize) -> &mut Self {
+        const ZEROS: [u8; STATX_BYTES] = [0; STATX_BYTES];
+        let missing = end.saturating_sub(self.length).min(ZEROS.len());
+        self.bytes(&ZEROS[..missing])
+    }
+
+    /// What a name leads to.
+    pub fn entry(&mut self, entry: &Entry) -> &mut Self {
+        self.u64(entry.node).u64(entry.generation);
+        self.u64(entry.entry_valid.as_secs()).u64(entry.attr_valid.as_secs());
+        self.u32(entry.entry_valid.subsec_nanos()).u32(entry.attr_valid.subsec_nanos());
+        self.attributes_alone(&entry.attributes)
+    }
+
+    /// An open file.
+    pub fn opened(&mut self, opened: &OpenReply) -> &mut Self {
+        self.u64(opened.handle).u32(opened.flags).u32(0)
+    }
+
+    /// A lock that is in the way.
+    pub fn lock(&mut self, found: &LockFound) -> &mut Self {
+        self.u64(found.first).u64(found.last).u32(found.kind).u32(found.pid)
+    }
+
+    /// Space.
+    pub fn space(&mut self, space: &Space) -> &mut Self {
+        self.u64(space.blocks).u64(space.free).u64(space.available).u64(space.files).u64(space.files_free);
+        self.u32(space.block_bytes).u32(space.name_bytes_max).u32(space.block_bytes);
+        let end = self.length + 28;
+        self.zeros_to(end)
+    }
+
+    /// A name of a directory; with `entry`, also what it leads to. Whether it had room: all of it, or nothing is written.
+    pub fn directory_entry(&mut self, name: &DirectoryEntry<'_>, entry: Option<&Entry>) -> bool {
+        let name_bytes = (DIRECTORY_ENTRY_BYTES + name.name.len()).next_multiple_of(8);
+        let needed = name_bytes + entry.map_or(0, |_| ENTRY_BYTES);
+        if !self.fits || self.memory.len() - self.length < needed {
+            return false;
+        }
+        if let Some(entry) = entry {
+            self.entry(entry);
+        }
+        let end = self.length + name_bytes;
+        self.u64(name.ino).u64(name.position).u32(name.name.len() as u32).u32(name.mode >> KIND_SHIFT & 0xf);
+        self.bytes(name.name).zeros_to(end);
+        true
+    }
+}
+
+/// Major and minor number, as the kernel packs them into 32 bits.
+fn device_numbers(device: u32) -> (u32, u32) {
+    ((device & 0xfff00) >> 8, (device & 0xff) | (device >> 12 & 0xfff00))
+}

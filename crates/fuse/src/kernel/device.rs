@@ -1,0 +1,122 @@
+//! Requests read from `/dev/fuse`, and replies written to it.
+//!
+//! ```text
+//!   memory of a thread    request  […… header, arguments │ data, from a page's beginning …]
+//!                         reply    […… header            │ body, from a page's beginning …]
+//! ```
+//!
+//! The data of a write and the body of a read are the long ones; at the beginning of a page the kernel copies them page by page.
+
+use super::{Answer, Dispatcher, Later, Memory, REQUEST_BYTES_MAX};
+use crate::fs::Outcome;
+use std::fs::File;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use weft_fuse_wire::{Header, ReplyHeader, Request, split};
+
+const FUSE_DEVICE: &str = "/dev/fuse";
+/// `FUSE_DEV_IOC_CLONE`: makes a fresh descriptor of the device another end of a connection.
+const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
+const PAGE_BYTES: usize = 4096;
+/// Least room that the kernel wants for a request.
+pub(super) const REQUEST_BYTES_MIN: usize = 8192;
+/// Header and arguments of a write.
+const BEFORE_DATA_BYTES: usize = Header::BYTES + 40;
+const BODY_AT: usize = PAGE_BYTES;
+
+/// One end of the connection.
+#[derive(Clone)]
+pub(super) struct Device(Arc<File>);
+
+impl Device {
+    pub(super) fn new(file: Arc<File>) -> Device {
+        Device(file)
+    }
+
+    pub(super) fn into_file(self) -> Arc<File> {
+        self.0
+    }
+
+    /// Another end, so that threads do not wait for each other in the kernel; this one where there is none to be had.
+    pub(super) fn cloned(self) -> Device {
+        let Ok(fresh) = File::options().read(true).write(true).open(FUSE_DEVICE) else { return self };
+        let number = self.0.as_raw_fd() as u32;
+        // SAFETY: the kernel reads four bytes, which live through the call.
+        match unsafe { libc::ioctl(fresh.as_raw_fd(), CLONE, &raw const number) } {
+            0 => Device(Arc::new(fresh)),
+            _ => self,
+        }
+    }
+
+    /// Reads a request; `None`: the connection has ended.
+    pub(super) fn receive(&self, memory: &mut [u8]) -> io::Result<Option<usize>> {
+        loop {
+            match (&*self.0).read(memory) {
+                Ok(bytes) => return Ok(Some(bytes)),
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::ENODEV) => return Ok(None),
+                    // ENOENT: whoever asked was killed meanwhile.
+                    Some(libc::EINTR | libc::EAGAIN | libc::ENOENT) => {}
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Replies. What nobody waits for any more is not an error.
+    pub(super) fn reply(&self, unique: u64, outcome: Result<(), i32>, body: &[u8]) {
+        let header = ReplyHeader { unique, errno: outcome.err().unwrap_or(0), body_bytes: body.len() };
+        let _ = (&*self.0).write_vectored(&[IoSlice::new(&header.encode()), IoSlice::new(body)]);
+    }
+
+    /// Serves requests until the connection ends.
+    pub(super) fn serve(&self, dispatcher: &Dispatcher) -> io::Result<()> {
+        let long = PAGE_BYTES + REQUEST_BYTES_MAX as usize;
+        let mut request = Memory::new(dispatcher.client(), long);
+        let mut reply = Memory::new(dispatcher.client(), BODY_AT + REQUEST_BYTES_MAX as usize);
+        let request = &mut request[PAGE_BYTES - BEFORE_DATA_BYTES..];
+        while let Some(bytes) = self.receive(request)? {
+            let Ok(header) = Header::decode(&request[..bytes]) else { continue };
+            let (arguments, data) = split(header.opcode, &request[Header::BYTES..bytes]);
+            let answer = DeviceAnswer { device: self, unique: header.unique, memory: &mut reply };
+            match Request::decode(&header, arguments, data) {
+                Ok(request) => dispatcher.serve(&header, request, answer),
+                Err(malformed) => dispatcher.refuse(malformed, answer),
+            }
+        }
+        Ok(())
+    }
+}
+
+struct DeviceAnswer<'a> {
+    device: &'a Device,
+    unique: u64,
+    memory: &'a mut [u8],
+}
+
+impl Answer for DeviceAnswer<'_> {
+    fn body(&mut self) -> &mut [u8] {
+        &mut self.memory[BODY_AT..]
+    }
+
+    fn send(self, outcome: Outcome<usize>) {
+        let errno = outcome.map_or_else(|errno| errno.0, |_| 0);
+        let body_bytes = outcome.unwrap_or(0);
+        let header = ReplyHeader { unique: self.unique, errno, body_bytes };
+        let from = BODY_AT - ReplyHeader::BYTES;
+        self.memory[from..BODY_AT].copy_from_slice(&header.encode());
+        let _ = (&*self.device.0).write(&self.memory[from..BODY_AT + body_bytes]);
+    }
+
+    fn send_data(self, data: &[u8]) {
+        self.device.reply(self.unique, Ok(()), data);
+    }
+
+    fn none(self) {}
+
+    fn later(self) -> Later {
+        let (device, unique) = (self.device.clone(), self.unique);
+        Later::new(move |outcome| device.reply(unique, outcome.map_err(|errno| errno.0), &[]))
+    }
+}
