@@ -90,7 +90,7 @@ impl Agreement {
             &pages.to_ne_bytes(),
             &0u16.to_ne_bytes(),
             &((capabilities >> 32) as u32).to_ne_bytes(),
-            &[0; 24],
+            &[0; 28],
         ];
         let mut bytes = [0; Self::BYTES];
         fields.concat().iter().zip(&mut bytes).for_each(|(byte, place)| *place = *byte);
