@@ -13,6 +13,8 @@
 //! reply. That waits for reads that are under way, so it is never done by a thread that serves requests.
 
 use crate::fs::{Errno, Outcome, WeftFs};
+use crate::kernel::Later;
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -134,12 +136,7 @@ impl Lockers {
 
 impl WeftFs {
     /// Locks, on a thread of its own that ends with `reply`; so that whoever is to unlock is served meanwhile.
-    pub(crate) fn start_lock(
-        self: &Arc<Self>,
-        asked: LockAsked,
-        interrupt: Interrupt,
-        reply: impl FnOnce(Outcome<()>) + Send + 'static,
-    ) {
+    pub(crate) fn start_lock(self: &Arc<Self>, asked: LockAsked, interrupt: Interrupt, mut reply: Later) {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         struct Running;
         impl Drop for Running {
@@ -149,22 +146,26 @@ impl WeftFs {
         }
         let running = Running;
         if THREADS.fetch_add(1, Ordering::Relaxed) >= THREADS_MAX {
-            return reply(Err(Errno(libc::ENOLCK)));
+            return reply.give(Err(Errno(libc::ENOLCK)));
         }
         let fs = self.clone();
         let work = move || {
-            let outcome = fs.lock(asked, &interrupt);
+            let outcome = fs.lock(asked, &interrupt, &mut reply);
             drop(interrupt);
-            reply(outcome);
+            reply.give(outcome);
             drop(running);
         };
         // Where no thread can be started, the reply is dropped with the work, and the kernel told EIO.
         let _ = std::thread::Builder::new().name("weft-lock".into()).stack_size(STACK_BYTES).spawn(work);
     }
 
-    fn lock(&self, asked: LockAsked, interrupt: &Interrupt) -> Outcome<()> {
+    fn lock(&self, asked: LockAsked, interrupt: &Interrupt, reply: &mut Later) -> Outcome<()> {
         let open = self.file(asked.handle)?;
-        let is_over = || interrupt.has_come();
+        let reply = RefCell::new(reply);
+        let is_over = || {
+            reply.borrow_mut().waits();
+            interrupt.has_come()
+        };
         let wait = if asked.wait { LockWait::Until(&is_over) } else { LockWait::Never };
         open.lockers.note(asked.owner);
         open.file.lock_as(asked.owner(), asked.target(), asked.kind(), wait)?;

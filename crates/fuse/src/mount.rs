@@ -98,7 +98,7 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     // Signals are blocked before any thread is started that could take them.
     let serving = Signals::block().and_then(|signals| {
         fs.watch(Notes::new(connection.notes()))?;
-        let dispatcher = Dispatcher::new(fs.clone());
+        let dispatcher = Dispatcher::new(fs.clone(), options.dir.clone());
         signals.watch(move || connection.serve(dispatcher))
     });
     let serving = serving.map_err(|source| session_error(options, source))?;

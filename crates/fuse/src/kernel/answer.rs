@@ -40,16 +40,32 @@ pub(crate) trait Answer: Sized {
 }
 
 /// A reply that is still to be given. Dropped, it says EIO.
-pub(crate) struct Later(Option<Box<dyn FnOnce(Outcome<()>) + Send>>);
+pub(crate) struct Later {
+    give: Option<Box<dyn FnOnce(Outcome<()>) + Send>>,
+    waits: Option<Box<dyn FnOnce() + Send>>,
+}
 
 impl Later {
     pub(super) fn new(give: impl FnOnce(Outcome<()>) + Send + 'static) -> Later {
-        Later(Some(Box::new(give)))
+        Later { give: Some(Box::new(give)), waits: None }
+    }
+
+    /// To be done when the reply turns out to be long in coming.
+    pub(super) fn when_it_waits(mut self, waits: impl FnOnce() + Send + 'static) -> Later {
+        self.waits = Some(Box::new(waits));
+        self
+    }
+
+    /// The reply is long in coming.
+    pub(crate) fn waits(&mut self) {
+        if let Some(waits) = self.waits.take() {
+            waits();
+        }
     }
 
     /// Replies.
     pub(crate) fn give(mut self, outcome: Outcome<()>) {
-        if let Some(give) = self.0.take() {
+        if let Some(give) = self.give.take() {
             give(outcome);
         }
     }
@@ -57,7 +73,7 @@ impl Later {
 
 impl Drop for Later {
     fn drop(&mut self) {
-        if let Some(give) = self.0.take() {
+        if let Some(give) = self.give.take() {
             give(Err(Errno(libc::EIO)));
         }
     }

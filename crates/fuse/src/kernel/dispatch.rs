@@ -7,6 +7,7 @@ use crate::fs::{Changes, Errno, Found, Opened, Outcome, Told, WeftFs};
 use crate::locks::{Interrupts, LockAsked};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::{Client, c};
 use weft_fuse_wire::{
@@ -25,15 +26,24 @@ const FILES_FREE: u64 = u32::MAX as u64;
 /// What programs are told to read and write at a time.
 const PREFERRED_IO_BYTES: u32 = 128 << 10;
 
+/// An extended attribute that is never there, and asked for only for the sake of the request: see `ring.rs`.
+pub(super) const NUDGE: &[u8] = b"security.weft-nudge";
+
 /// Gives requests to the file system.
 pub(crate) struct Dispatcher {
     fs: Arc<WeftFs>,
+    /// Where the file system is mounted.
+    dir: PathBuf,
     interrupts: Interrupts,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(fs: Arc<WeftFs>) -> Dispatcher {
-        Dispatcher { fs, interrupts: Interrupts::default() }
+    pub(crate) fn new(fs: Arc<WeftFs>, dir: PathBuf) -> Dispatcher {
+        Dispatcher { fs, dir, interrupts: Interrupts::default() }
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     /// The connection to the servers.
@@ -140,6 +150,7 @@ impl Dispatcher {
                 answer.done(Ok(()));
             }
             Request::FsyncDirectory => answer.done(fs.sync_all()),
+            Request::GetXattr { name: NUDGE, .. } => answer.done(Err(Errno(libc::ENODATA))),
             Request::GetXattr { name, bytes } => put_xattr(answer, bytes, fs.getxattr(who, node, os(name))),
             Request::SetXattr { name, value, flags } => {
                 answer.done(fs.setxattr(who, node, os(name), value, flags));
@@ -214,7 +225,7 @@ impl Dispatcher {
             return answer.done(self.fs.unlock(asked));
         }
         let (interrupt, later) = (self.interrupts.expect(header.unique), answer.later());
-        self.fs.start_lock(asked, interrupt, move |outcome| later.give(outcome));
+        self.fs.start_lock(asked, interrupt, later);
     }
 }
 

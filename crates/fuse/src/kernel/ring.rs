@@ -10,14 +10,22 @@
 //! The threads of a queue have an io_uring each, and one entry at the kernel. Whoever makes a request and whoever serves it are on the
 //! same processor, so that the one's sleep is the other's turn. An entry whose reply another thread will give is replaced meanwhile:
 //! there is always somebody who can serve.
+//!
+//! A request that comes while a queue has no entry at the kernel waits there until a reply is given to that queue; a fresh entry alone
+//! does not fetch it. If all entries wait for locks there may be no reply for long. So whoever begins to wait makes a request himself, on
+//! that processor: its reply fetches the next.
 
+use super::dispatch::NUDGE;
 use super::{Answer, Dispatcher, Later, Memory, REQUEST_BYTES_MAX};
 use crate::fs::{Errno, Outcome};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::cell::{Cell, RefCell, UnsafeCell};
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use weft_fuse_wire::ring::{Arrived, COMMIT_AND_FETCH, HEADERS_BYTES, REGISTER, command, put_reply};
@@ -59,7 +67,7 @@ fn last_processor(list: &str) -> Option<usize> {
 /// Serves requests of a queue until the connection ends.
 pub(super) fn serve(device: Arc<File>, queue: u16, dispatcher: &Dispatcher) -> io::Result<()> {
     stay_on(queue);
-    let thread = RingThread::new(device, queue)?;
+    let thread = RingThread::new(device, queue, dispatcher.dir())?;
     thread.await_mail()?;
     thread.add_entry(dispatcher)?;
     loop {
@@ -89,6 +97,14 @@ fn stay_on(processor: u16) {
             libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set);
         }
     }
+}
+
+/// Makes a request of the calling thread's own to a queue; the thread is to end soon, as it stays on that processor.
+fn nudge(queue: u16, dir: &CString) {
+    stay_on(queue);
+    let Ok(name) = CString::new(NUDGE) else { return };
+    // SAFETY: both strings end with a zero and live through the call; no value is taken.
+    unsafe { libc::lgetxattr(dir.as_ptr(), name.as_ptr(), std::ptr::null_mut(), 0) };
 }
 
 /// Memory for one request and its reply. While the kernel has it nothing here looks at it.
@@ -149,11 +165,12 @@ struct RingThread {
     ring: RefCell<Ring>,
     entries: RefCell<Vec<Rc<Entry>>>,
     mailbox: Arc<Mailbox>,
+    dir: Arc<CString>,
     aside: RefCell<Vec<u8>>,
 }
 
 impl RingThread {
-    fn new(device: Arc<File>, queue: u16) -> io::Result<RingThread> {
+    fn new(device: Arc<File>, queue: u16, dir: &Path) -> io::Result<RingThread> {
         // SAFETY: eventfd takes no pointers.
         let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         if wake < 0 {
@@ -167,6 +184,7 @@ impl RingThread {
             ring: RefCell::new(make_ring()?),
             entries: RefCell::default(),
             mailbox: Arc::new(Mailbox { replies: Mutex::default(), wake }),
+            dir: Arc::new(CString::new(dir.as_os_str().as_bytes())?),
             aside: RefCell::new(vec![0; ASIDE_BYTES_MAX]),
         })
     }
@@ -355,7 +373,9 @@ impl Answer for RingAnswer<'_> {
         let Turn { thread, index, state } = self.turn;
         state.set(Replied::Later);
         let (mailbox, index) = (thread.mailbox.clone(), *index);
-        Later::new(move |outcome| mailbox.put(index, outcome.map(|()| 0)))
+        let (queue, dir) = (thread.queue, thread.dir.clone());
+        let later = Later::new(move |outcome| mailbox.put(index, outcome.map(|()| 0)));
+        later.when_it_waits(move || nudge(queue, &dir))
     }
 }
 
