@@ -17,6 +17,7 @@ mod locker;
 pub mod pattern;
 pub mod raw;
 mod served;
+pub mod suite;
 
 pub use counts::{asked, gauge};
 pub use load::{Load, weft_load};

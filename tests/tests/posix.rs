@@ -4,17 +4,9 @@
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use weft_tests::{Cluster, expect_success, target_dir, temporary_dir};
-
-/// What is otherwise everywhere in Weft. In docs/semantics.md.
-const ACCESS_TIMES: (&str, &str) = (
-    "read: reading moves the access time of a file read the first time after a change",
-    "access times are not kept: each read would be a change of the metadata",
-);
-
-const ON_THE_MOUNT: &[(&str, &str)] = &[ACCESS_TIMES];
+use std::path::Path;
+use weft_tests::suite::{ACCESS_TIMES, ON_THE_MOUNT, all_hold, all_hold_by, weft_posix};
+use weft_tests::{Cluster, temporary_dir};
 
 const OF_THE_KERNEL: &str =
     "what passes through fifos, sockets and devices is the kernel's, which knows nothing of these names";
@@ -36,34 +28,6 @@ const UNDER_WEFT_RUN: &[(&str, &str)] = &[
         "a program is executed from a copy in memory, which nobody can write",
     ),
 ];
-
-/// The program with the cases, in the profile of the running test.
-fn weft_posix() -> PathBuf {
-    let target = target_dir();
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet", "--package", "weft-posix"]);
-    build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-    if target.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().expect("cargo can be run").success(), "the program weft-posix cannot be built");
-    target.join("weft-posix")
-}
-
-/// Runs all cases in `dir`; panics with what failed. Exceptions must fail.
-fn all_hold(dir: &Path, exceptions: &[(&str, &str)], without: &[(&str, &str)]) {
-    all_hold_by(Command::new(weft_posix()), dir, exceptions, without);
-}
-
-/// The same, where `command` runs the cases.
-fn all_hold_by(mut command: Command, dir: &Path, exceptions: &[(&str, &str)], without: &[(&str, &str)]) {
-    for (option, list) in [("--except", exceptions), ("--without", without)] {
-        for (name, reason) in list {
-            command.arg(option).arg(format!("{name}={reason}"));
-        }
-    }
-    println!("{}", expect_success("weft-posix", &command.arg(dir).output().expect("weft-posix can be run")));
-}
 
 /// Whether files in `dir` can have the attribute; kernels differ in what their file systems offer.
 fn has_attribute(dir: &Path, name: &str, value: &[u8]) -> bool {

@@ -155,7 +155,6 @@ impl Connection {
                 start(format!("weft-ring-{queue}.{thread}"), Box::new(serve))?;
             }
         }
-        drop(start);
         drop(ended);
         // The first that cannot go on ends all; a thread that is gone without a word has panicked.
         let mut served = 0;
