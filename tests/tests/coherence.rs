@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use weft_tests::{Cluster, Mount, Served, asked, expect_success, gauge, signal, wait_until};
 use weft_wire::Op;
@@ -316,6 +317,89 @@ fn a_reader_that_keeps_a_file_open_sees_every_append_of_another() {
             assert_eq!(fs::metadata(two.join("log")).unwrap().len(), expected.len() as u64, "{round}");
         }
     }
+}
+
+/// The kernel looks once more for who finds the file gone that he is about to open, but only once.
+#[test]
+fn names_that_are_replaced_all_the_time_can_always_be_opened() {
+    const ROUNDS: usize = 150;
+    let cluster = Cluster::start(1);
+    let mounts = two_mounts(&cluster, &[]);
+    fs::create_dir(mounts[0].join("dir")).unwrap();
+    for new in (0..2 * ROUNDS - 1).map(|number| mounts[0].join(format!("dir/{number}"))) {
+        fs::write(&new, new.file_name().unwrap().to_str().unwrap().repeat(100)).unwrap();
+        symlink("target", new.with_extension("link")).unwrap();
+    }
+    let replace = |mount: &Path, number: usize| {
+        fs::rename(mount.join(format!("dir/{number}")), mount.join("dir/file")).unwrap();
+        fs::rename(mount.join(format!("dir/{number}.link")), mount.join("dir/link")).unwrap();
+    };
+    replace(mounts[0].path(), 0);
+    let done = AtomicBool::new(false);
+    let open = |dir: &Path| {
+        let mut opened = 0;
+        while !done.load(Ordering::Relaxed) || opened == 0 {
+            let mut file = File::open(dir.join("file")).unwrap_or_else(|error| panic!("{error}, {opened}"));
+            let mut text = String::new();
+            file.read_to_string(&mut text).unwrap();
+            let round = &text[..text.len() / 100];
+            assert_eq!(text, round.repeat(100), "{opened}");
+            fs::metadata(dir.join("file")).unwrap_or_else(|error| panic!("{error}, {opened}"));
+            fs::read_link(dir.join("link")).unwrap_or_else(|error| panic!("{error}, {opened}"));
+            opened += 1;
+        }
+    };
+    std::thread::scope(|scope| {
+        for mount in mounts.iter().cycle().take(4) {
+            let (dir, open) = (mount.join("dir"), &open);
+            scope.spawn(move || open(&dir));
+        }
+        let replaced = std::thread::scope(|scope| {
+            let renaming = mounts.each_ref().map(|mount| {
+                let first = if mount.path() == mounts[0].path() { 1 } else { ROUNDS };
+                scope.spawn(move || {
+                    (first..first + ROUNDS - 1).for_each(|number| replace(mount.path(), number))
+                })
+            });
+            renaming.map(|thread| thread.join())
+        });
+        done.store(true, Ordering::Relaxed);
+        replaced.into_iter().for_each(|replaced| replaced.unwrap());
+    });
+    let client = cluster.client();
+    wait_until("the files that were replaced are gone", Duration::from_secs(60), || {
+        gauge(&client, "lately_removed") == 0
+    });
+    assert_eq!(client.statfs().unwrap().files, 4, "the root, the directory, and what is in it");
+}
+
+#[test]
+fn what_was_removed_is_kept_for_a_moment_only_where_somebody_else_has_looked() {
+    let cluster = Cluster::start(1);
+    let [one, two] = two_mounts(&cluster, &[]);
+    let client = cluster.client();
+    fs::create_dir(one.join("known")).unwrap();
+    fs::create_dir(one.join("unknown")).unwrap();
+    let removed = |path: &str| {
+        fs::write(one.join(path), "x").unwrap();
+        let ino = client.stat(&*format!("/{path}"), true).unwrap().ino;
+        if path.starts_with("known") {
+            assert_eq!(fs::read_to_string(two.join(path)).unwrap(), "x");
+        }
+        fs::remove_file(one.join(path)).unwrap();
+        (ino, client.getattr(ino))
+    };
+    // Not seen where this process is stopped for that moment.
+    let mut ino = 0;
+    wait_until("it is there for a moment", Duration::from_secs(60), || {
+        let (removed, found) = removed("known/file");
+        ino = removed;
+        found.is_ok_and(|attr| attr.nlink == 0)
+    });
+    wait_until("it is gone", Duration::from_secs(60), || {
+        client.getattr(ino).is_err_and(|error| error.errno() == libc::ESTALE)
+    });
+    assert_eq!(removed("unknown/file").1.unwrap_err().errno(), libc::ESTALE);
 }
 
 #[test]

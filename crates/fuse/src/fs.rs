@@ -57,11 +57,6 @@ const NEW_MODE: u32 = 0o7777 | 0o777 << UMASK_SHIFT;
 pub(crate) const SET_ID_BITS: u32 = libc::S_ISUID | libc::S_ISGID;
 /// How long what was read ahead is believed: a file may be written by somebody who has had it open all the time.
 const READ_AHEAD_VALID: Duration = Duration::from_secs(1);
-/// How long who found a file gone that he was about to open is let try once more before another file is replaced.
-const SECOND_TRY: Duration = Duration::from_millis(50);
-/// Replacements that wait so. One that comes before the second try holds the directory, so that this is made after it.
-const SECOND_TRY_WAITS: u8 = 3;
-const SECOND_TRY_STEP: Duration = Duration::from_micros(200);
 const EXECUTE_BITS: u32 = libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH;
 
 /// An error as the kernel wants it.
@@ -162,8 +157,6 @@ pub(crate) struct WeftFs {
     notes: Sharded<u64, Note>,
     coherence: Arc<Coherence>,
     closing: Arc<Closing>,
-    /// When an `open` last found the file gone, if none has succeeded since, and how many replacements are still to wait.
-    found_gone: Mutex<Option<(Instant, u8)>>,
     last_replies: LastReplies,
     read_buffers: ReadBuffers,
     epochs: Epochs,
@@ -185,7 +178,6 @@ impl WeftFs {
             notes: Sharded::default(),
             coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, believe_names)),
             closing: Closing::new(client),
-            found_gone: Mutex::default(),
             last_replies: LastReplies::default(),
             read_buffers: ReadBuffers::default(),
             epochs: Epochs::default(),
@@ -497,7 +489,6 @@ impl WeftFs {
         self.last_replies.forget_all();
         let (from, to) = (self.at(parent, name), self.at(new_parent, new_name));
         let (_old, _new) = (self.making(parent, name), self.making(new_parent, new_name));
-        self.let_try_again();
         let renamed = self.callers.client(who).rename(from, to, flags);
         self.coherence.directory_removed();
         renamed?;
@@ -561,31 +552,10 @@ impl WeftFs {
     }
 
     pub(crate) fn open(&self, who: Requester, node: u64, flags: i32) -> Outcome<Opened> {
-        let file = self.callers.client(who).open(At::ino(self.ino(node)), &open_options(flags));
-        self.note_gone(file.as_ref().is_err_and(|error| error.errno() == libc::ESTALE));
-        let opened = self.add_file(file?, flags);
+        let file = self.callers.client(who).open(At::ino(self.ino(node)), &open_options(flags))?;
+        let opened = self.add_file(file, flags);
         self.truncated_at_open(who, &opened, flags)?;
         Ok(opened)
-    }
-
-    fn note_gone(&self, gone: bool) {
-        let noted = gone.then(|| (Instant::now(), SECOND_TRY_WAITS));
-        *self.found_gone.lock().unwrap_or_else(PoisonError::into_inner) = noted;
-    }
-
-    /// A file that is replaced between the look at its name and its opening is gone: then the kernel looks once more, but only
-    /// once. So no file is replaced while somebody may be looking for the second time.
-    fn let_try_again(&self) {
-        loop {
-            let mut noted = self.found_gone.lock().unwrap_or_else(PoisonError::into_inner);
-            let Some((at, waits)) = *noted else { return };
-            if at.elapsed() >= SECOND_TRY {
-                *noted = waits.checked_sub(1).map(|waits| (Instant::now(), waits));
-                return;
-            }
-            drop(noted);
-            std::thread::sleep(SECOND_TRY_STEP);
-        }
     }
 
     /// Who truncates without being root ends set-id bits, as by a write.

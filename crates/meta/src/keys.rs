@@ -6,7 +6,7 @@
 //!   o <dir ino> <cookie>       entry, in creation order  -> ino, kind, name
 //!   x <ino> <name>             extended attribute
 //!   g <ino>                    garbage: data files to remove on the I/O servers -> layout
-//!   u <ino>                    orphan: no name any more, but open somewhere
+//!   u <ino>                    orphan: no name any more, but open somewhere, or lately removed
 //!   t <ino>                    tail of the appends to a file that is open for writing
 //!   r <session 16> <slot 4>    last request of a session's slot, with its reply
 //!   w <session 16>             a session that watches

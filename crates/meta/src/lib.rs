@@ -21,6 +21,7 @@ mod error;
 mod fsck;
 mod inode;
 mod keys;
+mod lately;
 mod namespace;
 mod opens;
 mod ops;

@@ -65,6 +65,8 @@ pub struct Statfs {
     pub inodes: u64,
     /// Inodes open now.
     pub open_files: u64,
+    /// Inodes without a name that are kept for a moment.
+    pub lately_removed: u64,
     /// Sessions that hold files or replies.
     pub sessions: u64,
 }
@@ -234,7 +236,12 @@ impl<E: Engine> Namespace<E> {
     /// Counts for statfs and status.
     pub fn statfs(&self) -> Statfs {
         let (open_files, sessions) = self.opens.counts();
-        Statfs { inodes: self.inodes_in_use, open_files: open_files as u64, sessions: sessions as u64 }
+        Statfs {
+            inodes: self.inodes_in_use,
+            open_files: open_files as u64,
+            lately_removed: self.opens.lately_removed.len() as u64,
+            sessions: sessions as u64,
+        }
     }
 
     /// All inode numbers from here on have not been given out. A scan for orphaned data files reads this first and

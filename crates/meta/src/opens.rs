@@ -1,6 +1,8 @@
-//! Who has which file open: in memory only, as sessions tell it again after a restart (`Op::reopen`).
+//! Who has which file open: in memory only, as sessions tell it again after a restart (`Op::reopen`). Beside them what was removed a
+//! moment ago (`lately.rs`).
 
 use crate::inode::SessionId;
+use crate::lately::LatelyRemoved;
 use crate::replies::StoredReply;
 use std::collections::{HashMap, HashSet};
 
@@ -84,12 +86,15 @@ impl Holding {
                 self.unclean &= self.total.writers > 0;
             }
             Effect::SetUnclean { unclean, .. } => self.unclean = *unclean,
-            Effect::SessionGone { .. } | Effect::SetTail { .. } => {}
+            Effect::SessionGone { .. }
+            | Effect::SetTail { .. }
+            | Effect::Keep { .. }
+            | Effect::LetGo { .. } => {}
         }
     }
 }
 
-/// A change of the opens, applied once the operation it belongs to has committed.
+/// A change of the opens, applied once the operation it belongs to has committed. `Keep` and `LetGo`: for a moment, without its last name.
 #[derive(Debug)]
 pub(crate) enum Effect {
     Take { ino: u64, session: SessionId, hold: Hold },
@@ -97,6 +102,8 @@ pub(crate) enum Effect {
     SetUnclean { ino: u64, unclean: bool },
     SessionGone { session: SessionId },
     SetTail { ino: u64, tail: Option<u64> },
+    Keep { ino: u64, bytes: u64 },
+    LetGo { ino: u64 },
 }
 
 impl Effect {
@@ -106,7 +113,10 @@ impl Effect {
             Effect::Take { ino, .. } | Effect::Release { ino, .. } | Effect::SetUnclean { ino, .. } => {
                 Some(*ino)
             }
-            Effect::SessionGone { .. } | Effect::SetTail { .. } => None,
+            Effect::SessionGone { .. }
+            | Effect::SetTail { .. }
+            | Effect::Keep { .. }
+            | Effect::LetGo { .. } => None,
         }
     }
 }
@@ -124,6 +134,7 @@ pub(crate) struct Opens {
     pub sessions: HashMap<SessionId, Session>,
     /// Ends of the places given out for appends (`ops/append.rs`).
     pub tails: HashMap<u64, u64>,
+    pub lately_removed: LatelyRemoved,
 }
 
 impl Opens {
@@ -145,8 +156,9 @@ impl Opens {
         Some(holding)
     }
 
-    pub fn is_open(&self, ino: u64) -> bool {
-        self.files.contains_key(&ino)
+    /// Whether an inode without a name has to stay: it is open, or was removed a moment ago.
+    pub fn is_held(&self, ino: u64) -> bool {
+        self.files.contains_key(&ino) || self.lately_removed.contains(ino)
     }
 
     pub fn has_writers(&self, ino: u64) -> bool {
@@ -184,6 +196,8 @@ impl Opens {
                 Some(tail) => drop(self.tails.insert(ino, tail)),
                 None => drop(self.tails.remove(&ino)),
             },
+            Effect::Keep { ino, bytes } => self.lately_removed.add(ino, bytes),
+            Effect::LetGo { ino } => self.lately_removed.let_go(ino),
         }
     }
 

@@ -19,9 +19,13 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         let mut gauges = shared.counters.gauges();
         if let Part::Meta(meta) = &self.part {
             let counts = meta.namespace.borrow().statfs();
-            for (name, value) in
-                [("inodes", counts.inodes), ("open_files", counts.open_files), ("sessions", counts.sessions)]
-            {
+            let counts = [
+                ("inodes", counts.inodes),
+                ("open_files", counts.open_files),
+                ("lately_removed", counts.lately_removed),
+                ("sessions", counts.sessions),
+            ];
+            for (name, value) in counts {
                 gauges.push(Gauge { name: name.into(), value });
             }
             let (locks_held, lock_waits) = meta.lock_counts();

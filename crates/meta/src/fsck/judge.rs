@@ -3,7 +3,7 @@
 //! ```text
 //!   n <dir> <name>  <-one to one->  o <dir> <cookie>        both lead to an inode of the kind they say
 //!   i directory     one entry, in its parent; nlink = 2 + subdirectories; entries = entries under it
-//!   i other         nlink = entries that lead to it; without any it is an orphan (u), and open
+//!   i other         nlink = entries that lead to it; without any it is an orphan (u), and open or lately removed
 //!   x               only on inodes that count them       g   only where no inode is
 //!   every directory is reached from the root; numbers and cookies are below their leases
 //! ```
@@ -230,7 +230,7 @@ impl<'a, E: Engine> Judge<'a, E> {
             (0, 0) => {
                 if !self.exists(keys::ORPHAN, ino)? {
                     damage.push(Damage::BadOrphan(ino));
-                } else if !self.ns.grace && !self.ns.opens.is_open(ino) {
+                } else if !self.ns.grace && !self.ns.opens.is_held(ino) {
                     damage.push(Damage::LeftOver(ino));
                 }
             }

@@ -240,7 +240,7 @@ impl<E: Engine> Op<'_, E> {
 
     fn repair_orphan(&mut self, now: Timestamp, ino: u64) -> Result<(), MetaError> {
         match self.inode(ino)? {
-            Some(inode) if inode.nlink == 0 && self.ns.opens.is_open(ino) => {
+            Some(inode) if inode.nlink == 0 && self.ns.opens.is_held(ino) => {
                 self.put(keys::orphan(ino), vec![1]);
             }
             // Nothing says that it was to be removed.

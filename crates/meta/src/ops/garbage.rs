@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   unlink, open     inode nlink 0, u<ino>         last close:  inode deleted, g<ino> -> layout
+//!   unlink, looked at   as if open                 a moment later, unless it is open then: the same
 //!   unlink, closed   inode deleted, g<ino>         data files removed on the I/O servers: g<ino> deleted
 //! ```
 //! A file never written has no data files and leaves no garbage record.
@@ -10,20 +11,36 @@ use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::{Inode, Timestamp, decode_layout, encode_layout};
 use crate::keys;
+use crate::lately::LatelyRemoved;
 use crate::namespace::{Namespace, Op};
+use crate::opens::Effect;
 use weft_layout::Layout;
 
 /// Records handled in one batch.
 const BATCH: usize = 256;
 
 impl<E: Engine> Op<'_, E> {
-    /// Takes one name off `inode`, and stages what follows from it.
-    pub(crate) fn drop_link(&mut self, now: Timestamp, mut inode: Inode) -> Result<(), MetaError> {
+    /// Takes the name in `dir` off `inode`, and stages what follows from it. If it was the last one, the inode is kept for a moment
+    /// where `keep` says so of directory and inode.
+    pub(crate) fn drop_link(
+        &mut self,
+        now: Timestamp,
+        mut inode: Inode,
+        dir: u64,
+        keep: impl FnOnce(u64, u64) -> bool,
+    ) -> Result<(), MetaError> {
         inode.nlink -= 1;
         inode.ctime = now;
         if inode.nlink > 0 {
             self.put_inode(inode);
-        } else if self.ns.grace || self.ns.opens.is_open(inode.ino) {
+            return Ok(());
+        }
+        let fits = LatelyRemoved::takes(inode.size) && self.ns.engine.has_room();
+        let kept = fits && keep(dir, inode.ino);
+        if kept {
+            self.effect(Effect::Keep { ino: inode.ino, bytes: inode.size });
+        }
+        if kept || self.ns.grace || self.ns.opens.is_held(inode.ino) {
             self.put(keys::orphan(inode.ino), vec![1]);
             self.put_inode(inode);
         } else {
@@ -31,6 +48,18 @@ impl<E: Engine> Op<'_, E> {
             self.purge_named(&inode)?;
         }
         Ok(())
+    }
+
+    /// Whether an inode without a name goes when `ending` of `all` the holds on it end.
+    pub(crate) fn is_last_hold(&self, ino: u64, ending: u32, all: u32) -> bool {
+        ending == all && !self.ns.grace && !self.ns.opens.lately_removed.contains(ino)
+    }
+
+    /// Lets go of an inode that was kept for a moment.
+    fn let_go(&mut self, ino: u64) -> Result<(), MetaError> {
+        self.effect(Effect::LetGo { ino });
+        let Some(inode) = self.inode(ino)?.filter(|inode| inode.nlink == 0) else { return Ok(()) };
+        if self.ns.grace || self.ns.opens.file(ino).is_some() { Ok(()) } else { self.purge(&inode) }
     }
 
     /// Deletes an inode with all that hangs on it, and leaves the garbage record for its data.
@@ -81,6 +110,29 @@ impl<E: Engine> Op<'_, E> {
 }
 
 impl<E: Engine> Namespace<E> {
+    /// Whether many inodes are kept that were removed, so that the moment should be over before its time.
+    pub fn keeps_many_removed(&self) -> bool {
+        self.opens.lately_removed.is_full()
+    }
+
+    /// Lets go of up to `max` removed inodes that are old, in one commit; returns how many. After all of them the
+    /// turn ends with [`turn_removed`](Namespace::turn_removed).
+    pub fn let_go_of_removed(&mut self, max: usize) -> Result<usize, MetaError> {
+        let old = self.opens.lately_removed.old(max);
+        if old.is_empty() {
+            return Ok(0);
+        }
+        let mut op = self.begin();
+        op.attempt(|op| old.iter().try_for_each(|ino| op.let_go(*ino)))?;
+        op.commit()?;
+        Ok(old.len())
+    }
+
+    /// Removed inodes that were kept until now are old from now on.
+    pub fn turn_removed(&mut self) {
+        self.opens.lately_removed.turn();
+    }
+
     /// Ends the time of grace after a restart: deletes unlinked files that no session has come back for, and lets
     /// sizes be settled again. Returns how many files went.
     pub fn reap_orphans(&mut self) -> Result<usize, MetaError> {
@@ -96,7 +148,7 @@ impl<E: Engine> Namespace<E> {
             for (key, _) in page {
                 let ino = keys::number_of(&key).ok_or(MetaError::Stale)?;
                 match op.inode(ino)? {
-                    _ if op.ns.opens.is_open(ino) => continue,
+                    _ if op.ns.opens.is_held(ino) => continue,
                     Some(inode) if inode.nlink == 0 => op.purge(&inode)?,
                     _ => op.delete(key),
                 }

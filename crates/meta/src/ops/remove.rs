@@ -1,5 +1,5 @@
 //! unlink and rmdir. A file whose last name goes while it is open becomes an orphan: reachable by number until the
-//! last close.
+//! last close. One that somebody may be about to open is reachable for a moment (`lately.rs`).
 
 use crate::MetaError;
 use crate::engine::Engine;
@@ -11,6 +11,18 @@ use crate::walk::{At, End, Follow, Walked};
 impl<E: Engine> Op<'_, E> {
     /// Removes the name of anything but a directory. Returns the inode number it led to.
     pub fn unlink(&mut self, caller: &Caller, now: Timestamp, at: At) -> Result<u64, MetaError> {
+        self.unlink_keeping(caller, now, at, |_, _| false)
+    }
+
+    /// As [`unlink`](Op::unlink). An inode without a further name can still be used by number for a moment, where `keep` says of
+    /// directory and inode that somebody may be about to.
+    pub fn unlink_keeping(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        at: At,
+        keep: impl FnOnce(u64, u64) -> bool,
+    ) -> Result<u64, MetaError> {
         self.attempt(|op| match op.walk(caller, at, Follow::Never)? {
             Walked::Itself { .. } => Err(MetaError::IsDirectory),
             Walked::Name { entry: None, .. } => Err(MetaError::NotFound),
@@ -24,8 +36,9 @@ impl<E: Engine> Op<'_, E> {
                     return Err(MetaError::NotDirectory);
                 }
                 require_removable(caller, &dir, &inode)?;
+                let above = dir.ino;
                 op.remove_entry(now, dir, &name, &entry);
-                op.drop_link(now, inode)?;
+                op.drop_link(now, inode, above, keep)?;
                 Ok(entry.ino)
             }
         })

@@ -45,6 +45,20 @@ impl<E: Engine> Op<'_, E> {
         to: At,
         mode: RenameMode,
     ) -> Result<(u64, Option<u64>), MetaError> {
+        self.rename_keeping(caller, now, from, to, mode, |_, _| false)
+    }
+
+    /// As [`rename`](Op::rename). A file that is replaced and has no further name can still be used by number for a moment, where
+    /// `keep` says of directory and inode that somebody may be about to.
+    pub fn rename_keeping(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        from: At,
+        to: At,
+        mode: RenameMode,
+        keep: impl FnOnce(u64, u64) -> bool,
+    ) -> Result<(u64, Option<u64>), MetaError> {
         self.attempt(|op| {
             let source = op.side(caller, from, mode)?;
             let target = op.side(caller, to, mode)?;
@@ -63,7 +77,7 @@ impl<E: Engine> Op<'_, E> {
             let replaced = target.inode.as_ref().map(|inode| inode.ino);
             match mode {
                 RenameMode::Exchange => op.exchange(now, source, target)?,
-                _ => op.move_entry(now, source, &entry, moved, target)?,
+                _ => op.move_entry(now, source, &entry, moved, target, keep)?,
             }
             Ok((entry.ino, replaced))
         })
@@ -152,6 +166,7 @@ impl<E: Engine> Op<'_, E> {
         entry: &Entry,
         mut moved: Inode,
         target: Side,
+        keep: impl FnOnce(u64, u64) -> bool,
     ) -> Result<(), MetaError> {
         let (old_dir, new_dir) = (source.dir.ino, target.dir.ino);
         self.delete_entry(old_dir, &source.name, entry);
@@ -162,7 +177,7 @@ impl<E: Engine> Op<'_, E> {
             if replaced.is_dir() {
                 self.purge(&replaced)?;
             } else {
-                self.drop_link(now, replaced)?;
+                self.drop_link(now, replaced, new_dir, keep)?;
             }
         }
         let cookie = self.take_cookie();

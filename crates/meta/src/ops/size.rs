@@ -149,7 +149,8 @@ impl<E: Engine> Op<'_, E> {
         if (if write { file.held.writers } else { file.held.readers }) == 0 {
             return Ok(());
         }
-        let (last_writer, last_holder) = (write && file.total.writers == 1, file.total.holders() == 1);
+        let last_writer = write && file.total.writers == 1;
+        let last_holder = self.is_last_hold(ino, 1, file.total.holders());
         self.effect(Effect::Release { ino, session, hold });
         let Some(mut inode) = self.inode(ino)? else { return Ok(()) };
         let before = inode.clone();
@@ -163,7 +164,7 @@ impl<E: Engine> Op<'_, E> {
         } else if write && !trusted {
             self.effect(Effect::SetUnclean { ino, unclean: true });
         }
-        if last_holder && inode.nlink == 0 && !self.ns.grace {
+        if last_holder && inode.nlink == 0 {
             self.purge(&inode)?;
         } else if inode != before {
             self.put_inode(inode);
@@ -202,9 +203,9 @@ impl<E: Engine> Op<'_, E> {
         let Some(file) = self.open_file(ino) else { return Ok(()) };
         let held = file.held_by(session);
         let last_writers = held.writers > 0 && held.writers == file.total.writers;
-        let last_holder = file.holders() == held.readers + held.writers + held.truncations;
+        let last_holder = self.is_last_hold(ino, held.holders(), file.holders());
         let Some(mut inode) = self.inode(ino)? else { return Ok(()) };
-        if last_holder && inode.nlink == 0 && !self.ns.grace {
+        if last_holder && inode.nlink == 0 {
             return self.purge(&inode);
         }
         if held.writers > 0 && !last_writers {
@@ -318,7 +319,7 @@ impl<E: Engine> Op<'_, E> {
                 return Err(MetaError::Stale);
             }
             let valid = !file.overlapped && inode.public_epoch(op.ns.incarnation) == epoch;
-            let last_holder = file.holders() == 1;
+            let last_holder = op.is_last_hold(ino, 1, file.holders());
             op.effect(Effect::Release { ino, session, hold: Hold::Truncate });
             // A size that was measured while the data files were being cut is not to place an append.
             inode.epoch = inode.epoch.wrapping_add(1);
@@ -332,7 +333,7 @@ impl<E: Engine> Op<'_, E> {
                     op.effect(Effect::SetUnclean { ino, unclean: false });
                 }
             }
-            if last_holder && inode.nlink == 0 && !op.ns.grace {
+            if last_holder && inode.nlink == 0 {
                 op.purge(&inode)?;
             } else {
                 op.put_inode(inode.clone());

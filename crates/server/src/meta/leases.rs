@@ -83,6 +83,13 @@ impl Leases {
         }
     }
 
+    /// Whether anybody but `author` has a lease on `ino`.
+    pub fn is_leased(&self, ino: u64, author: Option<SessionId>, now: Instant) -> bool {
+        let counts = |holder: &Holder| holder.until > now && Some(holder.session) != author;
+        let held = |table: &Table| table.get(&ino).is_some_and(|holders| holders.iter().any(counts));
+        held(&self.young) || held(&self.old)
+    }
+
     /// `session` believes nothing any more.
     pub fn end(&mut self, session: SessionId) {
         for table in [&mut self.young, &mut self.old] {
@@ -227,6 +234,14 @@ mod tests {
                         model.retain(|(_, holder), _| *holder != session);
                     }
                     Step::Change { ino, author, goes_on } => {
+                        let leased = |author| {
+                            let counts = |session| author != Some(session);
+                            model.iter().any(|((of, session), (until, _))| *of == ino && *until > now && counts(*session))
+                        };
+                        let by = |author: Option<u8>| author.map(|author| SessionId([author; 16]));
+                        for author in [None, Some(author)] {
+                            prop_assert_eq!(leases.is_leased(ino, by(author), now), leased(author));
+                        }
                         let mut found = leases.concerned(ino, SessionId([author; 16]), goes_on, now);
                         found.sort_by_key(|one| one.session);
                         let mut expected = Vec::new();

@@ -7,6 +7,7 @@
 //!              durable.rs      sync mode: the reply waits for the group commit that covers it
 //!              locks.rs        who has locked what (lock_table.rs), in memory only
 //!              watch.rs        the reply of a change waits until those have forgotten who believe otherwise (leases.rs)
+//!              removed.rs      what was replaced under somebody's eyes can be opened for a moment
 //!              sessions.rs     who is connected; what a client that stays away held is given back
 //! ```
 //!
@@ -21,6 +22,7 @@ mod leases;
 mod lock_table;
 mod locks;
 mod names;
+mod removed;
 mod sessions;
 mod translate;
 mod watch;
@@ -42,6 +44,7 @@ use std::time::Duration;
 use watch::{Believer, Watchers};
 use weft_layout::Layout;
 use weft_meta::{CommitSeq, Engine, MetaError, Namespace, Once, Op, SessionId, Timestamp, Touched};
+use weft_reactor::Notify;
 use weft_wire::limits::CAPABILITY_LIFE_S;
 use weft_wire::security::{Capability, Key};
 use weft_wire::{Header, Status, Wire};
@@ -71,6 +74,8 @@ pub(crate) struct MetaPart<E: Engine> {
     sessions: Sessions,
     locks: Locks,
     watchers: Watchers,
+    /// Many removed inodes are kept for a moment, which is to end.
+    many_removed: Rc<Notify>,
     garbage: Poke,
     failure: RefCell<Option<String>>,
     checks: check::Checks<E>,
@@ -98,6 +103,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             sessions: Sessions::default(),
             locks: Locks::default(),
             watchers: Watchers::new(watched),
+            many_removed: Rc::default(),
             garbage,
             failure: RefCell::default(),
             checks: check::Checks::default(),
@@ -112,6 +118,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             }
         });
         part.begin_lock_grace();
+        part.let_go_of_removed_in_turns();
         let weak = Rc::downgrade(&part);
         weft_reactor::spawn(async move {
             loop {
@@ -239,6 +246,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let body = run(&mut op, now)?.to_bytes();
         let touched = if self.watchers.any() { op.touched()? } else { Touched::default() };
         let seq = op.commit_with_reply(&body)?;
+        if namespace.keeps_many_removed() {
+            self.many_removed.notify();
+        }
         Ok((body, seq, self.watchers.tell(call.session, touched)))
     }
 

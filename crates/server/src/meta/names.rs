@@ -103,7 +103,9 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn unlink(&self, call: &Call, request: UnlinkRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         let removed = self.change(call, |op, now| {
-            op.unlink(&caller, now, t::at(&request.at)).map_err(meta)?;
+            // Of what a client removes itself it knows, but for a race that ends with the name missing, as it is then.
+            let keep = |dir, ino| self.watchers.may_use(dir, ino, Some(call.session));
+            op.unlink_keeping(&caller, now, t::at(&request.at), keep).map_err(meta)?;
             self.told(call, Some(&request.at), None);
             Ok(RemovedReply { parent: self.parent_told(op, call, &request.at)? })
         });
@@ -127,7 +129,8 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         let mode = t::rename_mode(request.flags)?;
         let moved = self.change(call, |op, now| {
-            op.rename(&caller, now, t::at(&request.from), t::at(&request.to), mode)?;
+            let keep = |dir, ino| self.watchers.may_use(dir, ino, None);
+            op.rename_keeping(&caller, now, t::at(&request.from), t::at(&request.to), mode, keep)?;
             Ok(Empty {})
         });
         let moved = moved.await;

@@ -183,6 +183,12 @@ impl Watchers {
         }
     }
 
+    /// Whether anybody but `author` may have walked a path by a name in `dir` to `ino`, and be about to use that.
+    pub fn may_use(&self, dir: u64, ino: u64, author: Option<SessionId>) -> bool {
+        let (state, now) = (self.state.borrow(), Instant::now());
+        state.leases.is_leased(ino, author, now) || state.leases.is_leased(dir, author, now)
+    }
+
     /// Tells all but `author` of what has just been changed; returns whom to wait for.
     pub fn tell(&self, author: SessionId, touched: Touched) -> Vec<Believer> {
         let now = Instant::now();

@@ -184,6 +184,38 @@ fn what_a_client_held_that_stays_away_is_given_back<W: Way>() {
     eventually("the end of the session", || watcher.call(&inode).is_err());
 }
 
+fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let mut client = cluster.meta();
+    let begin = WatchRequest { epoch: 0, acknowledged: 0, at_once: true, end: false };
+    client.call(&begin).unwrap();
+    let mut open = |name: &str| {
+        let replaced = client.call(&create(name, 0)).unwrap().attr.ino;
+        client.call(&create("new", 0)).unwrap();
+        client.call(&lookup(name)).unwrap();
+        client.call(&RenameRequest { caller: ROOT, from: at("new"), to: at(name), flags: 0 }).unwrap();
+        let by_number = At { dir: replaced, path: Vec::new() };
+        let open = OpenRequest { caller: ROOT, at: by_number, access: rights::READ, follow: true };
+        let opened = client.call(&open).map(|opened| opened.attr.ino == replaced);
+        if opened.is_ok() {
+            client.call(&closed(replaced, rights::READ, None)).unwrap();
+        }
+        (replaced, opened)
+    };
+    // Not seen where this process is stopped for that moment.
+    let (mut tries, mut replaced) = (0, 0);
+    eventually("opening what was replaced", || {
+        tries += 1;
+        let (ino, opened) = open(&format!("f{tries}"));
+        replaced = ino;
+        opened == Ok(true)
+    });
+    let inode = InodeRequest { caller: ROOT, ino: replaced };
+    eventually("the end of the moment", || {
+        client.call(&inode).is_err_and(|refused| refused.status == Status::Stale)
+    });
+}
+
 over_all_ways! {
-    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size many_opens_end_together a_change_of_attributes_has_a_report_with_it a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back
+    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size many_opens_end_together a_change_of_attributes_has_a_report_with_it a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back what_was_replaced_can_be_opened_by_number_for_a_moment
 }
