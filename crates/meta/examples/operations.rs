@@ -79,7 +79,7 @@ fn main() {
     let mut entries = 0;
     let start = Instant::now();
     loop {
-        let page = ns.begin().readdir(&root, ROOT_INO, after, 1000, 1 << 20).expect("readdir");
+        let page = ns.begin().readdir(&root, ROOT_INO, after, 1000, 1 << 20, true).expect("readdir");
         entries += page.entries.len();
         after = page.entries.last().map_or(after, |entry| entry.cookie);
         if page.eof {

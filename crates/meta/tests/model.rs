@@ -254,10 +254,10 @@ fn compare<E: Engine>(ns: &mut Namespace<E>, model: &Model) -> Result<(), TestCa
         let mut listed = BTreeMap::new();
         let mut after = 0;
         loop {
-            let page = ns.begin().readdir(&Caller::root(), ino, after, 2, 4096).unwrap();
+            let page = ns.begin().readdir(&Caller::root(), ino, after, 2, 4096, true).unwrap();
             for entry in page.entries {
                 after = entry.cookie;
-                listed.insert(String::from_utf8(entry.name).unwrap(), entry.attr);
+                listed.insert(String::from_utf8(entry.name).unwrap(), entry.attr.unwrap());
             }
             if page.eof {
                 break;

@@ -248,11 +248,11 @@ fn listing_while_the_directory_changes() {
     let mut after = 0;
     let mut round = 0;
     loop {
-        let page = ns.begin().readdir(&root, ROOT_INO, after, 7, 1 << 20).unwrap();
+        let page = ns.begin().readdir(&root, ROOT_INO, after, 7, 1 << 20, true).unwrap();
         assert!(page.entries.len() <= 7);
         for entry in &page.entries {
             assert!(entry.cookie > after && entry.cookie >= 16);
-            assert_eq!(entry.attr.ino, entry.ino);
+            assert_eq!(entry.attr.as_ref().unwrap().ino, entry.ino);
             after = entry.cookie;
             names.push(String::from_utf8(entry.name.clone()).unwrap());
         }
@@ -286,14 +286,21 @@ fn pages_keep_to_their_bytes_but_make_progress() {
     for file in 0..10 {
         mkfile(&mut ns, &Caller::root(), &format!("{}{file}", "n".repeat(200)), 0o644).unwrap();
     }
-    let page = ns.begin().readdir(&Caller::root(), ROOT_INO, 0, 100, 1000).unwrap();
+    let page = ns.begin().readdir(&Caller::root(), ROOT_INO, 0, 100, 1000, true).unwrap();
     assert_eq!((page.entries.len(), page.eof), (2, false));
-    let page = ns.begin().readdir(&Caller::root(), ROOT_INO, 0, 100, 1).unwrap();
+    let page = ns.begin().readdir(&Caller::root(), ROOT_INO, 0, 100, 1, true).unwrap();
     assert_eq!((page.entries.len(), page.eof), (1, false));
     let ino = mkdir(&mut ns, &user(5), "mine", 0o711).unwrap();
-    assert_eq!(outcome(ns.begin().readdir(&user(6), ino, 0, 9, 9)), "Access");
-    let page = ns.begin().readdir(&user(5), ino, 0, 9, 9).unwrap();
+    assert_eq!(outcome(ns.begin().readdir(&user(6), ino, 0, 9, 9, true)), "Access");
+    let page = ns.begin().readdir(&user(5), ino, 0, 9, 9, true).unwrap();
     assert_eq!((page.entries.len(), page.eof, page.parent), (0, true, ROOT_INO));
+    let page = |ns: &mut Namespace<MemEngine>, with_attrs| {
+        ns.begin().readdir(&Caller::root(), ROOT_INO, 0, 100, 1 << 20, with_attrs).unwrap()
+    };
+    let (with, mut without) = (page(&mut ns, true), page(&mut ns, false));
+    assert!(without.entries.iter().all(|entry| entry.attr.is_none()), "nobody asked for them");
+    without.entries.iter_mut().zip(&with.entries).for_each(|(bare, entry)| bare.attr = entry.attr);
+    assert_eq!(without, with);
 }
 
 #[test]

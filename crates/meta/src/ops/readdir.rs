@@ -25,8 +25,8 @@ pub struct DirEntry {
     pub kind: Kind,
     /// Where to go on after this entry.
     pub cookie: u64,
-    /// Its attributes.
-    pub attr: Attr,
+    /// Its attributes, if they were asked for.
+    pub attr: Option<Attr>,
 }
 
 /// A page of a listing.
@@ -42,7 +42,8 @@ pub struct Page {
 
 impl<E: Engine> Op<'_, E> {
     /// The entries of directory `ino` after the cookie `after` (0 to begin): at most `max_entries`, and as many as
-    /// fit `max_bytes` of names and 160 bytes each, but at least one.
+    /// fit `max_bytes` of names and 160 bytes each, but at least one. Inodes are only looked at for attributes: that is most of the work
+    /// for an entry, and inodes in use would leave the cache.
     pub fn readdir(
         &mut self,
         caller: &Caller,
@@ -50,6 +51,7 @@ impl<E: Engine> Op<'_, E> {
         after: u64,
         max_entries: usize,
         max_bytes: usize,
+        with_attrs: bool,
     ) -> Result<Page, MetaError> {
         let dir = self.need_dir(ino)?;
         require(caller, &dir, READ)?;
@@ -66,8 +68,8 @@ impl<E: Engine> Op<'_, E> {
                 eof = false;
                 break;
             }
-            let inode = self.need(ino)?;
-            entries.push(DirEntry { name, ino, kind, cookie, attr: self.attr_of(&inode) });
+            let attr = if with_attrs { Some(self.getattr(ino)?) } else { None };
+            entries.push(DirEntry { name, ino, kind, cookie, attr });
         }
         Ok(Page { entries, eof, parent: dir.parent })
     }

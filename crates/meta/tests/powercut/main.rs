@@ -176,7 +176,7 @@ fn tree_of(ns: &mut Names) -> Option<Tree> {
     let mut tree = Tree::new();
     let mut after = 0;
     loop {
-        let page = ns.begin().readdir(&root, dir, after, 100, 1 << 16).unwrap();
+        let page = ns.begin().readdir(&root, dir, after, 100, 1 << 16, true).unwrap();
         for entry in page.entries {
             after = entry.cookie;
             let name = String::from_utf8(entry.name).unwrap();
@@ -186,7 +186,8 @@ fn tree_of(ns: &mut Names) -> Option<Tree> {
                 Err(MetaError::NoXattr) => None,
                 Err(error) => panic!("{name}: {error}"),
             };
-            tree.insert(name, (File { mode: entry.attr.mode, value }, entry.attr.nlink));
+            let attr = entry.attr.expect("it was asked for");
+            tree.insert(name, (File { mode: attr.mode, value }, attr.nlink));
         }
         if page.eof {
             return Some(tree);

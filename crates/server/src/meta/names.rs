@@ -33,15 +33,15 @@ impl<E: Engine + 'static> MetaPart<E> {
         let entries_max = request.entries_max.clamp(1, DIRECTORY_PAGE_ENTRIES_MAX) as usize;
         let bytes_max = BODY_BYTES_MAX - PAGE_OVERHEAD_BYTES;
         self.read(|op| {
-            let page = op.readdir(&caller, request.ino, request.after, entries_max, bytes_max)?;
             let with_attrs = request.with_attrs;
+            let page = op.readdir(&caller, request.ino, request.after, entries_max, bytes_max, with_attrs)?;
             self.told(call, None, Some(request.ino));
             if with_attrs {
                 self.watchers.told(call.session, page.entries.iter().map(|entry| entry.ino));
             }
             let entry = |entry: weft_meta::DirEntry| {
-                let size_known = op.knows_size(call.session, entry.ino);
-                let mut entry = t::entry(entry, with_attrs);
+                let size_known = with_attrs && op.knows_size(call.session, entry.ino);
+                let mut entry = t::entry(entry);
                 entry
                     .attr
                     .iter_mut()

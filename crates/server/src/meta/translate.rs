@@ -151,9 +151,9 @@ pub(crate) fn xattr_mode(flags: u32) -> Result<XattrMode, Refusal> {
     }
 }
 
-pub(crate) fn entry(entry: weft_meta::DirEntry, with_attr: bool) -> wire::Entry {
+pub(crate) fn entry(entry: weft_meta::DirEntry) -> wire::Entry {
     wire::Entry {
-        attr: with_attr.then(|| attr(&entry.attr)),
+        attr: entry.attr.as_ref().map(attr),
         kind: kind_to_wire(entry.kind),
         name: entry.name,
         ino: entry.ino,
