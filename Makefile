@@ -25,7 +25,7 @@ bench:
 	@bench/run.sh
 
 build:
-	@scripts/need.sh cargo
+	@scripts/need.sh cc cargo
 	cargo build --release --locked
 
 PREFIX ?= /usr/local

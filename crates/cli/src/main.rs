@@ -37,6 +37,11 @@ mod tree;
 use clap::Parser;
 use std::process::ExitCode;
 
+/// A metadata server makes and frees many small pieces for each operation. Of the program only: the libraries use the allocator of
+/// the program that they are in.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// The command has told what went wrong; only the exit code is left to set.
 #[derive(Debug, thiserror::Error)]
 #[error("some of it failed")]
