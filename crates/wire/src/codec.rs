@@ -28,6 +28,9 @@ pub enum DecodeError {
     Value(&'static str),
 }
 
+/// Room for the longest reply without lists: an open with the attributes of the file and of its directory.
+const BODY_BYTES_USUAL: usize = 320;
+
 /// Collects an encoding.
 #[derive(Debug, Default)]
 pub struct Writer {
@@ -37,7 +40,7 @@ pub struct Writer {
 impl Writer {
     /// An empty one.
     pub fn new() -> Writer {
-        Writer { bytes: Vec::with_capacity(128) }
+        Writer { bytes: Vec::with_capacity(BODY_BYTES_USUAL) }
     }
     /// Appends raw bytes.
     pub fn raw(&mut self, bytes: &[u8]) {
@@ -123,6 +126,22 @@ pub trait Wire: Sized {
     /// A fixed value for golden bytes, different at each step of `seed`.
     fn sample(seed: &mut u64) -> Self;
 
+    /// Appends the encodings of all, one behind the other.
+    fn put_all(all: &[Self], out: &mut Writer) {
+        for value in all {
+            value.put(out);
+        }
+    }
+    /// Reads `count` values. What is set aside for them beforehand is no more than the message has bytes.
+    fn get_all(count: usize, input: &mut Reader<'_>) -> Result<Vec<Self>, DecodeError> {
+        let room = input.remaining() / size_of::<Self>().max(1);
+        let mut all = Vec::with_capacity(count.min(room));
+        for _ in 0..count {
+            all.push(Self::get(input)?);
+        }
+        Ok(all)
+    }
+
     /// The whole encoding.
     fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -156,7 +175,27 @@ macro_rules! integers {
         }
     )* };
 }
-integers!(u8, u16, u32, u64, i64);
+integers!(u16, u32, u64, i64);
+
+impl Wire for u8 {
+    const BYTES_MIN: usize = 1;
+    fn put(&self, out: &mut Writer) {
+        out.raw(&[*self]);
+    }
+    fn get(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(input.raw(1)?[0])
+    }
+    fn put_all(all: &[u8], out: &mut Writer) {
+        out.raw(all);
+    }
+    fn get_all(count: usize, input: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
+        Ok(input.raw(count)?.to_vec())
+    }
+    fn sample(seed: &mut u64) -> Self {
+        *seed += 1;
+        *seed as u8
+    }
+}
 
 impl Wire for bool {
     const BYTES_MIN: usize = 1;
@@ -193,13 +232,11 @@ impl<T: Wire> Wire for Vec<T> {
     const BYTES_MIN: usize = 4;
     fn put(&self, out: &mut Writer) {
         (self.len() as u32).put(out);
-        for element in self {
-            element.put(out);
-        }
+        T::put_all(self, out);
     }
     fn get(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let count = input.count(T::BYTES_MIN)?;
-        (0..count).map(|_| T::get(input)).collect()
+        T::get_all(count, input)
     }
     fn sample(seed: &mut u64) -> Self {
         vec![T::sample(seed), T::sample(seed)]
