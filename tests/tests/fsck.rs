@@ -174,7 +174,7 @@ fn planted_damage_is_found_and_repaired_and_files_stay_readable() {
         let mut value = engine.get(&inode).expect("it can be read").expect("it is there");
         value[13..17].copy_from_slice(&9u32.to_le_bytes());
         batch.put(inode, value);
-        engine.commit(batch).expect("there is room");
+        engine.commit(&batch).expect("there is room");
         engine.syncer().sync().expect("it can be synced");
     }
     let grown = data_file(&cluster, last_longer, longer);

@@ -1,8 +1,9 @@
 //! A bounded map that forgets what was not used lately: the clock algorithm (Corbató 1968), one bit per item.
 
+use rustc_hash::FxBuildHasher;
 use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash, RandomState};
 
 struct Slot<K, V> {
     key: K,
@@ -10,16 +11,20 @@ struct Slot<K, V> {
     used: bool,
 }
 
-pub(crate) struct Clock<K, V> {
-    index: HashMap<K, usize>,
+/// Keys of other people's choice need the standard hash, with which they cannot choose many that fall together.
+pub(crate) struct Clock<K, V, H = RandomState> {
+    index: HashMap<K, usize, H>,
     slots: Vec<Slot<K, V>>,
     hand: usize,
     capacity: usize,
 }
 
-impl<K: Hash + Eq + Clone, V> Clock<K, V> {
+/// For keys of this server's choice.
+pub(crate) type FastClock<K, V> = Clock<K, V, FxBuildHasher>;
+
+impl<K: Hash + Eq + Clone, V, H: BuildHasher + Default> Clock<K, V, H> {
     pub fn new(capacity: usize) -> Self {
-        Clock { index: HashMap::new(), slots: Vec::new(), hand: 0, capacity: capacity.max(1) }
+        Clock { index: HashMap::default(), slots: Vec::new(), hand: 0, capacity: capacity.max(1) }
     }
 
     pub fn get<Q: ?Sized + Hash + Eq>(&mut self, key: &Q) -> Option<&V>
@@ -76,7 +81,7 @@ mod tests {
 
     #[test]
     fn keeps_what_is_used_and_stays_bounded() {
-        let mut cache = Clock::new(8);
+        let mut cache = FastClock::new(8);
         for number in 0..1000u32 {
             cache.insert(number, number * 2);
             assert_eq!(cache.get(&0), Some(&0), "used all the time");

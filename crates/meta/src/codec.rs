@@ -3,8 +3,22 @@
 
 use crate::EngineError;
 
+/// A value with an encoding.
+pub(crate) trait Encode {
+    /// Appends it.
+    fn encode_to(&self, out: &mut Writer);
+
+    /// It alone.
+    #[cfg(test)]
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        self.encode_to(&mut out);
+        out.bytes
+    }
+}
+
 /// Appends fields to a value.
-#[derive(Default)]
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub bytes: Vec<u8>,
 }

@@ -24,6 +24,7 @@ pub use self::fjall::{FjallEngine, FjallOptions};
 pub use mem::MemEngine;
 
 use crate::EngineError;
+use crate::codec::{Encode, Writer};
 
 /// The number of a commit since the engine was opened, from 1; 0 says "nothing yet".
 pub type CommitSeq = u64;
@@ -34,22 +35,76 @@ pub type Pair = (Vec<u8>, Vec<u8>);
 /// What a scan yields: pairs in key order.
 pub type Scan<'a> = Box<dyn Iterator<Item = Result<Pair, EngineError>> + 'a>;
 
-/// The writes of one operation; all become visible and durable together.
+/// The writes of one operation; all become visible and durable together. A later write of the same key wins.
+///
+/// Keys and values lie one behind the other in one buffer, so that a batch that is cleared and filled again allocates nothing:
+///
+/// ```text
+///   bytes    i7 <inode>  n1a <entry>  o1,16
+///   writes     ^       ^    ^       ^      ^     ends of key and value; of a deletion, of the key only
+/// ```
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Each key with its new value, or with `None` to delete it. A later write of the same key wins.
-    pub writes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    bytes: Writer,
+    writes: Vec<Write>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Write {
+    key_end: usize,
+    value_end: Option<usize>,
 }
 
 impl Batch {
     /// Sets `key` to `value`.
-    pub fn put(&mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) {
-        self.writes.push((key.into(), Some(value.into())));
+    pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.put_with(key, |out| out.bytes.extend_from_slice(value.as_ref()));
+    }
+
+    /// Sets `key` to the encoding of `value`.
+    pub(crate) fn put_encoded(&mut self, key: impl AsRef<[u8]>, value: &impl Encode) {
+        self.put_with(key, |out| value.encode_to(out));
+    }
+
+    /// Sets `key` to what `encode` appends.
+    pub(crate) fn put_with(&mut self, key: impl AsRef<[u8]>, encode: impl FnOnce(&mut Writer)) {
+        self.bytes.bytes.extend_from_slice(key.as_ref());
+        let key_end = self.bytes.bytes.len();
+        encode(&mut self.bytes);
+        self.writes.push(Write { key_end, value_end: Some(self.bytes.bytes.len()) });
     }
 
     /// Deletes `key`; no error if it does not exist.
-    pub fn delete(&mut self, key: impl Into<Vec<u8>>) {
-        self.writes.push((key.into(), None));
+    pub fn delete(&mut self, key: impl AsRef<[u8]>) {
+        self.bytes.bytes.extend_from_slice(key.as_ref());
+        self.writes.push(Write { key_end: self.bytes.bytes.len(), value_end: None });
+    }
+
+    /// How many writes there are.
+    pub fn len(&self) -> usize {
+        self.writes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    /// Takes all writes out, and keeps the memory for others.
+    pub fn clear(&mut self) {
+        self.bytes.bytes.clear();
+        self.writes.clear();
+    }
+
+    /// Each key with its new value, or with `None` to delete it.
+    pub fn writes(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+        let bytes = &self.bytes.bytes;
+        let mut start = 0;
+        self.writes.iter().map(move |write| {
+            let key = &bytes[start..write.key_end];
+            start = write.value_end.unwrap_or(write.key_end);
+            (key, write.value_end.map(|end| &bytes[write.key_end..end]))
+        })
     }
 }
 
@@ -64,7 +119,7 @@ pub trait Engine: Send {
     /// Applies `batch` atomically. When it returns, the batch is visible and survives a killed process; a power
     /// cut it survives only after a sync that covers the returned number. Commits become durable in order: if
     /// one is lost, so are all after it.
-    fn commit(&mut self, batch: Batch) -> Result<CommitSeq, EngineError>;
+    fn commit(&mut self, batch: &Batch) -> Result<CommitSeq, EngineError>;
 
     /// The number of the last commit.
     fn committed(&self) -> CommitSeq;

@@ -2,7 +2,7 @@
 
 use crate::EngineError;
 use crate::acl::Acl;
-use crate::codec::{Reader, Writer};
+use crate::codec::{Encode, Reader, Writer};
 use crate::keys;
 use weft_layout::Layout;
 
@@ -253,47 +253,6 @@ impl Inode {
         u64::from(incarnation) << 32 | u64::from(self.epoch)
     }
 
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::with_version(INODE_VERSION, 160);
-        out.u8(self.kind as u8);
-        out.u8(u8::from(self.dirty_size)
-            | u8::from(self.ever_written) << 1
-            | u8::from(self.layout.is_some()) << 2
-            | u8::from(self.default_layout.is_some()) << 3
-            | u8::from(self.target.is_some()) << 4
-            | u8::from(self.acl.is_some()) << 5
-            | u8::from(self.default_acl.is_some()) << 6);
-        out.u16(self.mode as u16);
-        for value in [self.uid, self.gid, self.nlink, self.generation, self.epoch, self.xattrs] {
-            out.u32(value);
-        }
-        out.u64(self.size);
-        for time in [self.atime, self.mtime, self.ctime, self.btime] {
-            write_time(&mut out, time);
-        }
-        match self.kind {
-            Kind::Directory => {
-                out.u64(self.parent);
-                out.u64(self.entries);
-            }
-            Kind::Char | Kind::Block => out.u64(self.rdev),
-            _ => {}
-        }
-        if let Some(layout) = &self.layout {
-            write_layout(&mut out, layout);
-        }
-        if let Some(request) = &self.default_layout {
-            write_request(&mut out, request);
-        }
-        if let Some(target) = &self.target {
-            out.short_bytes(target);
-        }
-        for acl in self.acl.iter().chain(&self.default_acl) {
-            out.short_bytes(&acl.value());
-        }
-        out.bytes
-    }
-
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Inode, EngineError> {
         let mut from = Reader::with_version(key, value, INODE_VERSION)?;
         let ino = keys::number_of(key).ok_or_else(|| from.damaged("key"))?;
@@ -338,6 +297,48 @@ impl Inode {
         }
         from.end()?;
         Ok(inode)
+    }
+}
+
+impl Encode for Inode {
+    fn encode_to(&self, out: &mut Writer) {
+        out.u8(INODE_VERSION);
+        out.u8(self.kind as u8);
+        out.u8(u8::from(self.dirty_size)
+            | u8::from(self.ever_written) << 1
+            | u8::from(self.layout.is_some()) << 2
+            | u8::from(self.default_layout.is_some()) << 3
+            | u8::from(self.target.is_some()) << 4
+            | u8::from(self.acl.is_some()) << 5
+            | u8::from(self.default_acl.is_some()) << 6);
+        out.u16(self.mode as u16);
+        for value in [self.uid, self.gid, self.nlink, self.generation, self.epoch, self.xattrs] {
+            out.u32(value);
+        }
+        out.u64(self.size);
+        for time in [self.atime, self.mtime, self.ctime, self.btime] {
+            write_time(out, time);
+        }
+        match self.kind {
+            Kind::Directory => {
+                out.u64(self.parent);
+                out.u64(self.entries);
+            }
+            Kind::Char | Kind::Block => out.u64(self.rdev),
+            _ => {}
+        }
+        if let Some(layout) = &self.layout {
+            write_layout(out, layout);
+        }
+        if let Some(request) = &self.default_layout {
+            write_request(out, request);
+        }
+        if let Some(target) = &self.target {
+            out.short_bytes(target);
+        }
+        for acl in self.acl.iter().chain(&self.default_acl) {
+            out.short_bytes(&acl.value());
+        }
     }
 }
 
@@ -412,15 +413,16 @@ pub(crate) struct Entry {
     pub cookie: u64,
 }
 
-impl Entry {
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::with_version(ENTRY_VERSION, 18);
+impl Encode for Entry {
+    fn encode_to(&self, out: &mut Writer) {
+        out.u8(ENTRY_VERSION);
         out.u64(self.ino);
         out.u8(self.kind as u8);
         out.u64(self.cookie);
-        out.bytes
     }
+}
 
+impl Entry {
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Entry, EngineError> {
         let mut from = Reader::with_version(key, value, ENTRY_VERSION)?;
         let ino = from.u64("ino")?;

@@ -39,68 +39,70 @@ pub(crate) const SUPER_INCARNATION: &[u8] = b"sincarnation";
 pub(crate) const SUPER_LOCKS: &[u8] = b"slocks";
 
 /// `kind` followed by one number: the keys of inodes, garbage and orphans, and the prefix of the others.
-pub(crate) fn numbered(kind: u8, number: u64) -> Vec<u8> {
-    let mut key = Vec::with_capacity(9);
-    key.push(kind);
-    key.extend_from_slice(&number.to_be_bytes());
+pub(crate) fn numbered(kind: u8, number: u64) -> [u8; 9] {
+    let mut key = [kind; 9];
+    key[1..].copy_from_slice(&number.to_be_bytes());
     key
 }
 
-pub(crate) fn inode(ino: u64) -> Vec<u8> {
+pub(crate) fn inode(ino: u64) -> [u8; 9] {
     numbered(INODE, ino)
 }
 
-fn under(kind: u8, number: u64, tail: &[u8]) -> Vec<u8> {
-    let mut key = Vec::with_capacity(9 + tail.len());
-    key.push(kind);
-    key.extend_from_slice(&number.to_be_bytes());
-    key.extend_from_slice(tail);
+pub(crate) fn name(dir: u64, name: &[u8]) -> Vec<u8> {
+    let mut key = Vec::with_capacity(9 + name.len());
+    name_into(&mut key, dir, name);
     key
 }
 
-pub(crate) fn name(dir: u64, name: &[u8]) -> Vec<u8> {
-    under(NAME, dir, name)
+/// Makes `key` the one of a name.
+pub(crate) fn name_into(key: &mut Vec<u8>, dir: u64, name: &[u8]) {
+    key.clear();
+    key.extend_from_slice(&numbered(NAME, dir));
+    key.extend_from_slice(name);
 }
 
-pub(crate) fn order(dir: u64, cookie: u64) -> Vec<u8> {
-    under(ORDER, dir, &cookie.to_be_bytes())
+pub(crate) fn order(dir: u64, cookie: u64) -> [u8; 17] {
+    let mut key = [ORDER; 17];
+    key[1..9].copy_from_slice(&dir.to_be_bytes());
+    key[9..].copy_from_slice(&cookie.to_be_bytes());
+    key
 }
 
 pub(crate) fn xattr(ino: u64, name: &[u8]) -> Vec<u8> {
-    under(XATTR, ino, name)
+    [&numbered(XATTR, ino), name].concat()
 }
 
-pub(crate) fn garbage(ino: u64) -> Vec<u8> {
+pub(crate) fn garbage(ino: u64) -> [u8; 9] {
     numbered(GARBAGE, ino)
 }
 
-pub(crate) fn orphan(ino: u64) -> Vec<u8> {
+pub(crate) fn orphan(ino: u64) -> [u8; 9] {
     numbered(ORPHAN, ino)
 }
 
-pub(crate) fn append_tail(ino: u64) -> Vec<u8> {
+pub(crate) fn append_tail(ino: u64) -> [u8; 9] {
     numbered(APPEND_TAIL, ino)
 }
 
-pub(crate) fn reply(session: SessionId, slot: u32) -> Vec<u8> {
-    let mut key = replies_of(session);
-    key.extend_from_slice(&slot.to_be_bytes());
+pub(crate) fn reply(session: SessionId, slot: u32) -> [u8; 21] {
+    let mut key = [REPLY; 21];
+    key[..17].copy_from_slice(&replies_of(session));
+    key[17..].copy_from_slice(&slot.to_be_bytes());
     key
 }
 
-pub(crate) fn replies_of(session: SessionId) -> Vec<u8> {
+pub(crate) fn replies_of(session: SessionId) -> [u8; 17] {
     of_session(REPLY, session)
 }
 
-pub(crate) fn watcher(session: SessionId) -> Vec<u8> {
+pub(crate) fn watcher(session: SessionId) -> [u8; 17] {
     of_session(WATCHER, session)
 }
 
-/// With room for the longest such key, a reply's.
-fn of_session(kind: u8, session: SessionId) -> Vec<u8> {
-    let mut key = Vec::with_capacity(21);
-    key.push(kind);
-    key.extend_from_slice(&session.0);
+fn of_session(kind: u8, session: SessionId) -> [u8; 17] {
+    let mut key = [kind; 17];
+    key[1..].copy_from_slice(&session.0);
     key
 }
 

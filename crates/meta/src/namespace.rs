@@ -10,7 +10,7 @@
 //! has reached, and is written once in `LEASE` numbers. A restart continues `RESTART_GAP` beyond the lease, so that
 //! even creates lost in a power cut (their numbers may name data files already) are not given out twice.
 
-use crate::cache::Clock;
+use crate::cache::{Clock, FastClock};
 use crate::codec::{Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
@@ -89,8 +89,13 @@ pub struct Namespace<E: Engine> {
     cluster_uuid: [u8; 16],
     failure: Option<String>,
     pub(crate) audit: Option<Audit>,
-    inode_cache: Clock<u64, Inode>,
+    inode_cache: FastClock<u64, Inode>,
     entry_cache: Clock<Vec<u8>, Option<Entry>>,
+    staged: Staged,
+    /// Memory of the last batch, for the next one.
+    batch: Batch,
+    /// The same for the key of a name that is looked for.
+    name_key: Vec<u8>,
 }
 
 pub(crate) fn encode_number(number: u64) -> Vec<u8> {
@@ -130,8 +135,8 @@ impl<E: Engine> Namespace<E> {
         batch.put(keys::SUPER_COOKIE_LEASE, encode_number(FIRST_COOKIE));
         batch.put(keys::SUPER_FILES, encode_number(1));
         batch.put(keys::SUPER_INCARNATION, encode_number(0));
-        batch.put(keys::inode(ROOT_INO), root.encode());
-        engine.commit(batch)?;
+        batch.put_encoded(keys::inode(ROOT_INO), &root);
+        engine.commit(&batch)?;
         engine.syncer().sync()?;
         Ok(())
     }
@@ -153,7 +158,7 @@ impl<E: Engine> Namespace<E> {
         let incarnation = read_number(&engine, keys::SUPER_INCARNATION)? + 1;
         let mut batch = Batch::default();
         batch.put(keys::SUPER_INCARNATION, encode_number(incarnation));
-        engine.commit(batch)?;
+        engine.commit(&batch)?;
         let restarted = incarnation > 1;
         let gap = if restarted { RESTART_GAP } else { 0 };
         let ino_lease = read_number(&engine, keys::SUPER_INO_LEASE)?;
@@ -172,8 +177,11 @@ impl<E: Engine> Namespace<E> {
             cluster_uuid: uuid,
             failure: None,
             audit: None,
-            inode_cache: Clock::new(options.cached_inodes),
+            inode_cache: FastClock::new(options.cached_inodes),
             entry_cache: Clock::new(options.cached_entries),
+            staged: Staged::default(),
+            batch: Batch::default(),
+            name_key: Vec::new(),
             options,
             engine,
         })
@@ -252,16 +260,8 @@ impl<E: Engine> Namespace<E> {
 
     /// Begins an operation.
     pub fn begin(&mut self) -> Op<'_, E> {
-        Op {
-            ns: self,
-            inodes: Vec::new(),
-            entries: Vec::new(),
-            records: BTreeMap::new(),
-            effects: Vec::new(),
-            inodes_made: 0,
-            grows: false,
-            once: None,
-        }
+        self.staged.clear();
+        Op { ns: self, once: None }
     }
 
     /// Changes what new files get, after I/O servers were added; sizes of the caches stay.
@@ -276,26 +276,24 @@ impl<E: Engine> Namespace<E> {
         (self.ino_lease, self.cookie_lease, self.inodes_in_use)
     }
 
-    pub(crate) fn load_inode(&mut self, ino: u64) -> Result<Option<Inode>, EngineError> {
-        if let Some(inode) = self.inode_cache.get(&ino) {
-            return Ok(Some(inode.clone()));
+    pub(crate) fn load_inode(&mut self, ino: u64) -> Result<Option<&Inode>, EngineError> {
+        if self.inode_cache.get(&ino).is_none() {
+            let key = keys::inode(ino);
+            let Some(value) = self.engine.get(&key)? else { return Ok(None) };
+            self.inode_cache.insert(ino, Inode::decode(&key, &value)?);
         }
-        let key = keys::inode(ino);
-        let Some(value) = self.engine.get(&key)? else { return Ok(None) };
-        let inode = Inode::decode(&key, &value)?;
-        self.inode_cache.insert(ino, inode.clone());
-        Ok(Some(inode))
+        Ok(self.inode_cache.get(&ino))
     }
 
-    fn load_entry(&mut self, key: Vec<u8>) -> Result<Option<Entry>, EngineError> {
-        if let Some(entry) = self.entry_cache.get(&key) {
+    fn load_entry(&mut self, key: &[u8]) -> Result<Option<Entry>, EngineError> {
+        if let Some(entry) = self.entry_cache.get(key) {
             return Ok(*entry);
         }
-        let entry = match self.engine.get(&key)? {
-            Some(value) => Some(Entry::decode(&key, &value)?),
+        let entry = match self.engine.get(key)? {
+            Some(value) => Some(Entry::decode(key, &value)?),
             None => None,
         };
-        self.entry_cache.insert(key, entry);
+        self.entry_cache.insert(key.into(), entry);
         Ok(entry)
     }
 }
@@ -305,13 +303,46 @@ impl<E: Engine> Namespace<E> {
 /// A method that fails leaves nothing staged. Reading operations need no commit.
 pub struct Op<'n, E: Engine> {
     pub(crate) ns: &'n mut Namespace<E>,
+    pub(crate) once: Option<PendingReply>,
+}
+
+/// What an operation is going to change. It lies with the namespace, so that its memory serves one operation after the other.
+#[derive(Default)]
+struct Staged {
     inodes: Vec<(u64, Option<Inode>)>,
     entries: Vec<(Vec<u8>, Option<Entry>)>,
-    records: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    /// By key.
+    records: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     effects: Vec<Effect>,
     inodes_made: i64,
     grows: bool,
-    pub(crate) once: Option<PendingReply>,
+}
+
+impl Staged {
+    fn clear(&mut self) {
+        self.inodes.clear();
+        self.entries.clear();
+        self.records.clear();
+        self.effects.clear();
+        self.inodes_made = 0;
+        self.grows = false;
+    }
+
+    fn is_empty(&self) -> bool {
+        self.inodes.is_empty() && self.entries.is_empty() && self.records.is_empty()
+    }
+
+    /// Where a record is, or belongs.
+    fn place_of(&self, key: &[u8]) -> Result<usize, usize> {
+        self.records.binary_search_by(|(staged, _)| staged.as_slice().cmp(key))
+    }
+
+    fn put_record(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
+        match self.place_of(&key) {
+            Ok(at) => self.records[at].1 = value,
+            Err(at) => self.records.insert(at, (key, value)),
+        }
+    }
 }
 
 impl<E: Engine> Op<'_, E> {
@@ -327,71 +358,82 @@ impl<E: Engine> Op<'_, E> {
     }
 
     fn finish(mut self, reply: Option<&[u8]>) -> Result<CommitSeq, MetaError> {
-        let stored = reply.and_then(|reply| Some(self.once.take()?.into_stored(reply))).transpose()?;
-        let changes = !(self.inodes.is_empty() && self.entries.is_empty() && self.records.is_empty());
-        if self.grows && !self.ns.engine.has_room() {
+        let kept = self.once.take().zip(reply);
+        if let Some((pending, reply)) = &kept {
+            pending.check(reply)?;
+        }
+        let changes = !self.ns.staged.is_empty();
+        if self.ns.staged.grows && !self.ns.engine.has_room() {
             return Err(MetaError::NoSpace);
         }
-        let seq = if changes {
-            if let Some((pending, stored)) = &stored {
-                self.put(keys::reply(pending.session, pending.slot), stored.encode());
-            }
-            self.commit_batch()?
-        } else {
-            self.ns.engine.committed()
-        };
-        if let Some((pending, stored)) = stored {
-            let session = self.ns.opens.sessions.entry(pending.session).or_default();
-            session.replies.insert(pending.slot, stored);
+        let seq = if changes { self.commit_batch(kept.as_ref())? } else { self.ns.engine.committed() };
+        if let Some((pending, reply)) = kept {
+            pending.keep(reply, self.ns.opens.sessions.entry(pending.session).or_default());
         }
-        for effect in self.effects.drain(..) {
-            self.ns.opens.apply(effect);
-        }
+        let Namespace { staged, opens, .. } = &mut *self.ns;
+        staged.effects.drain(..).for_each(|effect| opens.apply(effect));
         Ok(seq)
     }
 
-    fn commit_batch(&mut self) -> Result<CommitSeq, EngineError> {
-        let mut batch = Batch::default();
-        let ino_lease = lease_after(self.ns.next_ino, self.ns.ino_lease);
-        let cookie_lease = lease_after(self.ns.next_cookie, self.ns.cookie_lease);
-        let in_use = self.ns.inodes_in_use.saturating_add_signed(self.inodes_made);
-        if ino_lease != self.ns.ino_lease {
+    fn commit_batch(&mut self, kept: Option<&(PendingReply, &[u8])>) -> Result<CommitSeq, EngineError> {
+        let ns = &mut *self.ns;
+        let (staged, batch) = (&mut ns.staged, &mut ns.batch);
+        batch.clear();
+        let ino_lease = lease_after(ns.next_ino, ns.ino_lease);
+        let cookie_lease = lease_after(ns.next_cookie, ns.cookie_lease);
+        let in_use = ns.inodes_in_use.saturating_add_signed(staged.inodes_made);
+        if ino_lease != ns.ino_lease {
             batch.put(keys::SUPER_INO_LEASE, encode_number(ino_lease));
         }
-        if cookie_lease != self.ns.cookie_lease {
+        if cookie_lease != ns.cookie_lease {
             batch.put(keys::SUPER_COOKIE_LEASE, encode_number(cookie_lease));
         }
-        if self.inodes_made != 0 {
+        if staged.inodes_made != 0 {
             batch.put(keys::SUPER_FILES, encode_number(in_use));
         }
-        for (ino, inode) in &self.inodes {
-            batch.writes.push((keys::inode(*ino), inode.as_ref().map(Inode::encode)));
+        for (ino, inode) in &staged.inodes {
+            let key = keys::inode(*ino);
+            match inode {
+                Some(inode) => batch.put_encoded(key, inode),
+                None => batch.delete(key),
+            }
         }
-        for (key, entry) in &self.entries {
-            batch.writes.push((key.clone(), entry.as_ref().map(Entry::encode)));
+        for (key, entry) in &staged.entries {
+            match entry {
+                Some(entry) => batch.put_encoded(key, entry),
+                None => batch.delete(key),
+            }
         }
-        batch.writes.extend(std::mem::take(&mut self.records));
-        if let Some(audit) = &mut self.ns.audit {
-            audit.follow(&self.ns.engine, &batch)?;
+        for (key, value) in staged.records.drain(..) {
+            match value {
+                Some(value) => batch.put(key, value),
+                None => batch.delete(key),
+            }
         }
-        let seq = match self.ns.engine.commit(batch) {
+        if let Some((pending, reply)) = kept {
+            pending.store(reply, batch);
+        }
+        if let Some(audit) = &mut ns.audit {
+            audit.follow(&ns.engine, batch)?;
+        }
+        let seq = match ns.engine.commit(batch) {
             Ok(seq) => seq,
             Err(error) => {
-                self.ns.failure.get_or_insert(error.to_string());
+                ns.failure.get_or_insert(error.to_string());
                 return Err(error);
             }
         };
-        self.ns.ino_lease = ino_lease;
-        self.ns.cookie_lease = cookie_lease;
-        self.ns.inodes_in_use = in_use;
-        for (ino, inode) in self.inodes.drain(..) {
+        ns.ino_lease = ino_lease;
+        ns.cookie_lease = cookie_lease;
+        ns.inodes_in_use = in_use;
+        for (ino, inode) in staged.inodes.drain(..) {
             match inode {
-                Some(inode) => self.ns.inode_cache.insert(ino, inode),
-                None => self.ns.inode_cache.remove(&ino),
+                Some(inode) => ns.inode_cache.insert(ino, inode),
+                None => ns.inode_cache.remove(&ino),
             }
         }
-        for (key, entry) in self.entries.drain(..) {
-            self.ns.entry_cache.insert(key, entry);
+        for (key, entry) in staged.entries.drain(..) {
+            ns.entry_cache.insert(key, entry);
         }
         Ok(seq)
     }
@@ -403,20 +445,15 @@ impl<E: Engine> Op<'_, E> {
     ) -> Result<T, MetaError> {
         let result = operation(self);
         if result.is_err() {
-            self.inodes.clear();
-            self.entries.clear();
-            self.records.clear();
-            self.effects.clear();
-            self.inodes_made = 0;
-            self.grows = false;
+            self.ns.staged.clear();
         }
         result
     }
 
     pub(crate) fn inode(&mut self, ino: u64) -> Result<Option<Inode>, MetaError> {
-        match self.inodes.iter().find(|(staged, _)| *staged == ino) {
+        match self.ns.staged.inodes.iter().find(|(staged, _)| *staged == ino) {
             Some((_, inode)) => Ok(inode.clone()),
-            None => Ok(self.ns.load_inode(ino)?),
+            None => Ok(self.ns.load_inode(ino)?.cloned()),
         }
     }
 
@@ -436,24 +473,35 @@ impl<E: Engine> Op<'_, E> {
     }
 
     pub(crate) fn stage_inode(&mut self, ino: u64, inode: Option<Inode>) {
-        match self.inodes.iter_mut().find(|(staged, _)| *staged == ino) {
+        match self.ns.staged.inodes.iter_mut().find(|(staged, _)| *staged == ino) {
             Some((_, staged)) => *staged = inode,
-            None => self.inodes.push((ino, inode)),
+            None => self.ns.staged.inodes.push((ino, inode)),
         }
     }
 
-    /// Inodes as they will be; `None` where they go.
-    pub(crate) fn staged_inodes(&self) -> &[(u64, Option<Inode>)] {
-        &self.inodes
+    /// Shows each staged inode that there was before: as it was, and as it will be if it stays.
+    pub(crate) fn each_changed_inode(
+        &mut self,
+        mut look: impl FnMut(&Inode, Option<&Inode>),
+    ) -> Result<(), EngineError> {
+        let staged = std::mem::take(&mut self.ns.staged.inodes);
+        let shown = staged.iter().try_for_each(|(ino, now)| {
+            if let Some(before) = self.ns.load_inode(*ino)? {
+                look(before, now.as_ref());
+            }
+            Ok(())
+        });
+        self.ns.staged.inodes = staged;
+        shown
     }
 
     /// Keys of the names that change.
     pub(crate) fn staged_entries(&self) -> impl Iterator<Item = &[u8]> {
-        self.entries.iter().map(|(key, _)| key.as_slice())
+        self.ns.staged.entries.iter().map(|(key, _)| key.as_slice())
     }
 
     pub(crate) fn staged_effects(&self) -> &[Effect] {
-        &self.effects
+        &self.ns.staged.effects
     }
 
     /// Whether `session` alone writes to the file `ino`, and has vouched for all of it: then its size is what it reported.
@@ -466,32 +514,35 @@ impl<E: Engine> Op<'_, E> {
 
     /// Stages an inode that did not exist before.
     pub(crate) fn add_inode(&mut self, inode: Inode) {
-        self.inodes_made += 1;
-        self.grows = true;
+        self.ns.staged.inodes_made += 1;
+        self.ns.staged.grows = true;
         self.put_inode(inode);
     }
 
     /// Marks the operation as one that adds data, so that it fails when the disk is nearly full.
     pub(crate) fn needs_room(&mut self) {
-        self.grows = true;
+        self.ns.staged.grows = true;
     }
 
     /// Stages a correction of the count of inodes.
     pub(crate) fn correct_count(&mut self, inodes: i64) {
-        self.inodes_made += inodes;
+        self.ns.staged.inodes_made += inodes;
     }
 
     pub(crate) fn delete_inode(&mut self, ino: u64) {
-        self.inodes_made -= 1;
+        self.ns.staged.inodes_made -= 1;
         self.stage_inode(ino, None);
     }
 
     pub(crate) fn entry(&mut self, dir: u64, name: &[u8]) -> Result<Option<Entry>, MetaError> {
-        let key = keys::name(dir, name);
-        match self.entries.iter().find(|(staged, _)| *staged == key) {
+        let mut key = std::mem::take(&mut self.ns.name_key);
+        keys::name_into(&mut key, dir, name);
+        let entry = match self.ns.staged.entries.iter().find(|(staged, _)| *staged == key) {
             Some((_, entry)) => Ok(*entry),
-            None => Ok(self.ns.load_entry(key)?),
-        }
+            None => self.ns.load_entry(&key),
+        };
+        self.ns.name_key = key;
+        Ok(entry?)
     }
 
     /// Stages `name` in `dir`, in both orders. An entry of another cookie under the name must be removed before.
@@ -506,26 +557,26 @@ impl<E: Engine> Op<'_, E> {
     }
 
     pub(crate) fn stage_entry(&mut self, key: Vec<u8>, entry: Option<Entry>) {
-        match self.entries.iter_mut().find(|(staged, _)| *staged == key) {
+        match self.ns.staged.entries.iter_mut().find(|(staged, _)| *staged == key) {
             Some((_, staged)) => *staged = entry,
-            None => self.entries.push((key, entry)),
+            None => self.ns.staged.entries.push((key, entry)),
         }
     }
 
     /// Any other record.
     pub(crate) fn record(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        match self.records.get(key) {
-            Some(value) => Ok(value.clone()),
-            None => Ok(self.ns.engine.get(key)?),
+        match self.ns.staged.place_of(key) {
+            Ok(at) => Ok(self.ns.staged.records[at].1.clone()),
+            Err(_) => Ok(self.ns.engine.get(key)?),
         }
     }
 
-    pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        self.records.insert(key, Some(value));
+    pub(crate) fn put(&mut self, key: impl Into<Vec<u8>>, value: Vec<u8>) {
+        self.ns.staged.put_record(key.into(), Some(value));
     }
 
-    pub(crate) fn delete(&mut self, key: Vec<u8>) {
-        self.records.insert(key, None);
+    pub(crate) fn delete(&mut self, key: impl Into<Vec<u8>>) {
+        self.ns.staged.put_record(key.into(), None);
     }
 
     /// Up to `max` records whose keys begin with `prefix` and come after `after`, staged ones included.
@@ -541,7 +592,7 @@ impl<E: Engine> Op<'_, E> {
         let mut found = BTreeMap::new();
         for pair in self.ns.engine.scan(&from, &to) {
             let (key, value) = pair?;
-            if self.records.contains_key(&key) {
+            if self.ns.staged.place_of(&key).is_ok() {
                 continue;
             }
             found.insert(key, value);
@@ -549,7 +600,8 @@ impl<E: Engine> Op<'_, E> {
                 break;
             }
         }
-        for (key, value) in self.records.range(from..to) {
+        let first = self.ns.staged.place_of(&from).unwrap_or_else(|at| at);
+        for (key, value) in self.ns.staged.records[first..].iter().take_while(|(key, _)| *key < to) {
             if let Some(value) = value {
                 found.insert(key.clone(), value.clone());
             }
@@ -558,7 +610,7 @@ impl<E: Engine> Op<'_, E> {
     }
 
     pub(crate) fn effect(&mut self, effect: Effect) {
-        self.effects.push(effect);
+        self.ns.staged.effects.push(effect);
     }
 
     pub(crate) fn open_file(&self, ino: u64) -> Option<&OpenFile> {
@@ -567,7 +619,7 @@ impl<E: Engine> Op<'_, E> {
 
     /// What of a file is held after what is staged.
     pub(crate) fn holding(&self, ino: u64, session: SessionId) -> Option<Holding> {
-        self.ns.opens.holding(ino, session, &self.effects)
+        self.ns.opens.holding(ino, session, &self.ns.staged.effects)
     }
 
     pub(crate) fn take_ino(&mut self) -> u64 {

@@ -4,7 +4,8 @@
 use crate::inode::SessionId;
 use crate::lately::LatelyRemoved;
 use crate::replies::StoredReply;
-use std::collections::{HashMap, HashSet};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::HashMap;
 
 /// What one session holds of one file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +46,8 @@ pub(crate) enum Hold {
 #[derive(Debug, Default)]
 pub(crate) struct OpenFile {
     pub total: Handles,
-    by_session: HashMap<SessionId, Handles>,
+    /// By session.
+    held: Vec<(SessionId, Handles)>,
     /// What the writers report does not suffice to know the size once the last one closes.
     pub unclean: bool,
     /// Two truncations ran at once: neither's result is certain.
@@ -54,7 +56,12 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     pub fn held_by(&self, session: SessionId) -> Handles {
-        self.by_session.get(&session).copied().unwrap_or_default()
+        self.place_of(session).map_or(Handles::default(), |at| self.held[at].1)
+    }
+
+    /// Where the session's handles are, or belong.
+    fn place_of(&self, session: SessionId) -> Result<usize, usize> {
+        self.held.binary_search_by_key(&session, |(holder, _)| *holder)
     }
 
     /// How many handles of any kind exist.
@@ -124,22 +131,22 @@ impl Effect {
 /// One session: its open files and the last reply per slot.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
-    pub files: HashSet<u64>,
-    pub replies: HashMap<u32, StoredReply>,
+    pub files: FxHashSet<u64>,
+    pub replies: FxHashMap<u32, StoredReply>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Opens {
-    files: HashMap<u64, OpenFile>,
+    files: FxHashMap<u64, OpenFile>,
     pub sessions: HashMap<SessionId, Session>,
     /// Ends of the places given out for appends (`ops/append.rs`).
-    pub tails: HashMap<u64, u64>,
+    pub tails: FxHashMap<u64, u64>,
     pub lately_removed: LatelyRemoved,
 }
 
 impl Opens {
     /// Nothing is open; these tails are left from before.
-    pub fn with_tails(tails: HashMap<u64, u64>) -> Opens {
+    pub fn with_tails(tails: FxHashMap<u64, u64>) -> Opens {
         Opens { tails, ..Opens::default() }
     }
 
@@ -204,14 +211,19 @@ impl Opens {
     fn take(&mut self, ino: u64, session: SessionId, hold: Hold) {
         let file = self.files.entry(ino).or_default();
         *file.total.count(hold) += 1;
-        *file.by_session.entry(session).or_default().count(hold) += 1;
+        let at = file.place_of(session).unwrap_or_else(|at| {
+            file.held.insert(at, (session, Handles::default()));
+            at
+        });
+        *file.held[at].1.count(hold) += 1;
         file.overlapped |= file.total.truncations > 1;
         self.sessions.entry(session).or_default().files.insert(ino);
     }
 
     fn release(&mut self, ino: u64, session: SessionId, hold: Hold, handles: u32) {
         let Some(file) = self.files.get_mut(&ino) else { return };
-        let Some(own) = file.by_session.get_mut(&session) else { return };
+        let Ok(at) = file.place_of(session) else { return };
+        let own = &mut file.held[at].1;
         let released = handles.min(*own.count(hold));
         *own.count(hold) -= released;
         *file.total.count(hold) -= released;
@@ -222,12 +234,12 @@ impl Opens {
             file.unclean = false;
         }
         if own.is_empty() {
-            file.by_session.remove(&session);
+            file.held.remove(at);
             if let Some(session) = self.sessions.get_mut(&session) {
                 session.files.remove(&ino);
             }
         }
-        if file.by_session.is_empty() {
+        if file.held.is_empty() {
             self.files.remove(&ino);
         }
     }

@@ -13,10 +13,11 @@
 //! Failures have no effect and are not kept: a repetition simply runs again. Replies of operations that change
 //! nothing in the store (an open for reading) are kept in memory only, as is what they change.
 
-use crate::codec::{Reader, Writer};
-use crate::engine::Engine;
+use crate::codec::Reader;
+use crate::engine::{Batch, Engine};
 use crate::inode::{SessionId, Timestamp};
 use crate::namespace::{Namespace, Op};
+use crate::opens::Session;
 use crate::{EngineError, MetaError, keys};
 use std::collections::hash_map::Entry as Slot;
 
@@ -36,8 +37,8 @@ pub enum Once<'n, E: Engine> {
     Fresh(Op<'n, E>),
 }
 
-/// The last request of a slot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The last request of a slot; number 0 where there was none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StoredReply {
     request: u64,
     at_seconds: i64,
@@ -45,14 +46,6 @@ pub(crate) struct StoredReply {
 }
 
 impl StoredReply {
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer::with_version(REPLY_VERSION, 17 + self.reply.len());
-        out.u64(self.request);
-        out.i64(self.at_seconds);
-        out.bytes.extend_from_slice(&self.reply);
-        out.bytes
-    }
-
     pub fn decode(key: &[u8], value: &[u8]) -> Result<StoredReply, EngineError> {
         let mut from = Reader::with_version(key, value, REPLY_VERSION)?;
         let request = from.u64("request")?;
@@ -70,13 +63,31 @@ pub(crate) struct PendingReply {
 }
 
 impl PendingReply {
-    pub fn into_stored(self, reply: &[u8]) -> Result<(PendingReply, StoredReply), MetaError> {
-        if reply.len() > REPLY_BYTES_MAX {
-            return Err(MetaError::Invalid("the reply is too long to be kept"));
+    /// Whether `reply` can be kept.
+    pub fn check(&self, reply: &[u8]) -> Result<(), MetaError> {
+        match reply.len() > REPLY_BYTES_MAX {
+            true => Err(MetaError::Invalid("the reply is too long to be kept")),
+            false => Ok(()),
         }
-        let stored =
-            StoredReply { request: self.request, at_seconds: self.at_seconds, reply: reply.to_vec() };
-        Ok((self, stored))
+    }
+
+    /// Keeps `reply` in the store.
+    pub fn store(&self, reply: &[u8], batch: &mut Batch) {
+        batch.put_with(keys::reply(self.session, self.slot), |out| {
+            out.u8(REPLY_VERSION);
+            out.u64(self.request);
+            out.i64(self.at_seconds);
+            out.bytes.extend_from_slice(reply);
+        });
+    }
+
+    /// Keeps `reply` in memory, in place of the slot's last one.
+    pub fn keep(&self, reply: &[u8], session: &mut Session) {
+        let kept = session.replies.entry(self.slot).or_default();
+        kept.request = self.request;
+        kept.at_seconds = self.at_seconds;
+        kept.reply.clear();
+        kept.reply.extend_from_slice(reply);
     }
 }
 
@@ -113,7 +124,7 @@ impl<E: Engine> Namespace<E> {
                 let key = keys::reply(session, slot);
                 unknown.insert(match self.engine.get(&key)? {
                     Some(value) => StoredReply::decode(&key, &value)?,
-                    None => StoredReply { request: 0, at_seconds: 0, reply: Vec::new() },
+                    None => StoredReply::default(),
                 })
             }
         };

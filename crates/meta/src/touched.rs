@@ -50,14 +50,12 @@ impl<E: Engine> Op<'_, E> {
     /// What the commit of this operation will change.
     pub fn touched(&mut self) -> Result<Touched, MetaError> {
         let mut touched = Touched::default();
-        let staged = self.staged_inodes().to_vec();
-        for (ino, now) in staged {
-            let Some(before) = self.ns.load_inode(ino)? else { continue };
-            let data = now.as_ref().is_none_or(|now| holds_otherwise(&before, now));
-            if data || now.as_ref().is_none_or(|now| *now != as_settled(&before, now)) {
-                touched.add(ino, data);
+        self.each_changed_inode(|before, now| {
+            let data = now.is_none_or(|now| holds_otherwise(before, now));
+            if data || now.is_none_or(|now| *now != as_settled(before, now)) {
+                touched.add(before.ino, data);
             }
-        }
+        })?;
         for effect in self.staged_effects() {
             if let Effect::Take { ino, hold: Hold::Write | Hold::Truncate, .. } = effect {
                 touched.add(*ino, true);

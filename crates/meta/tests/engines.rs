@@ -24,11 +24,11 @@ fn batch(writes: &[(&str, Option<&str>)]) -> Batch {
 fn conforms<E: Engine>(mut engine: E) -> E {
     assert_eq!(engine.committed(), 0);
     assert_eq!(engine.get(b"a").unwrap(), None);
-    assert_eq!(engine.commit(batch(&[("a", Some("1")), ("b", Some("2")), ("c", Some("3"))])).unwrap(), 1);
+    assert_eq!(engine.commit(&batch(&[("a", Some("1")), ("b", Some("2")), ("c", Some("3"))])).unwrap(), 1);
     assert_eq!(engine.get(b"b").unwrap(), Some(b"2".to_vec()));
-    assert_eq!(engine.commit(batch(&[("b", None), ("a", Some("9")), ("missing", None)])).unwrap(), 2);
+    assert_eq!(engine.commit(&batch(&[("b", None), ("a", Some("9")), ("missing", None)])).unwrap(), 2);
     assert_eq!(engine.get(b"b").unwrap(), None);
-    assert_eq!(engine.commit(batch(&[("d", Some("x")), ("d", None), ("d", Some("y"))])).unwrap(), 3);
+    assert_eq!(engine.commit(&batch(&[("d", Some("x")), ("d", None), ("d", Some("y"))])).unwrap(), 3);
     let scan = |engine: &E, from: &str, to: &str| {
         let keys = engine.scan(from.as_bytes(), to.as_bytes()).map(|pair| pair.unwrap().0);
         String::from_utf8(keys.flatten().collect()).unwrap()
@@ -65,12 +65,12 @@ fn the_embedded_engine_conforms_and_finds_its_data_again() {
 #[test]
 fn a_crash_keeps_a_prefix_of_what_was_not_synced() {
     let mut engine = MemEngine::new();
-    engine.commit(batch(&[("a", Some("1"))])).unwrap();
+    engine.commit(&batch(&[("a", Some("1"))])).unwrap();
     engine.syncer().sync().unwrap();
-    engine.commit(batch(&[("a", Some("2")), ("b", Some("2"))])).unwrap();
-    engine.commit(batch(&[("c", Some("3"))])).unwrap();
+    engine.commit(&batch(&[("a", Some("2")), ("b", Some("2"))])).unwrap();
+    engine.commit(&batch(&[("c", Some("3"))])).unwrap();
     let fork = engine.fork();
-    engine.commit(batch(&[("a", None)])).unwrap();
+    engine.commit(&batch(&[("a", None)])).unwrap();
     assert_eq!((engine.unsynced(), fork.unsynced()), (3, 2));
     assert_eq!(all(&engine.after_crash(0)).len(), 1);
     assert_eq!(all(&engine.after_crash(1)).len(), 2);
@@ -90,7 +90,7 @@ fn the_embedded_engine_holds_more_than_its_memory_table() {
         let value = vec![round as u8; 1000];
         let mut batch = Batch::default();
         batch.put(key.clone(), value.clone());
-        assert_eq!(engine.commit(batch).unwrap(), u64::from(round) + 1);
+        assert_eq!(engine.commit(&batch).unwrap(), u64::from(round) + 1);
         model.insert(key, value);
         if round % 1000 == 0 {
             assert_eq!(syncer.sync().unwrap(), u64::from(round) + 1);
@@ -138,7 +138,7 @@ fn matches_a_map<E: Engine>(
                         }
                     }
                 }
-                engine.commit(batch).unwrap();
+                engine.commit(&batch).unwrap();
             }
             Step::Scan(from, to) => {
                 let found: Model = engine.scan(&[*from], &[*to]).map(Result::unwrap).collect();

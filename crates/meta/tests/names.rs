@@ -230,9 +230,7 @@ fn a_failed_operation_stages_nothing() {
         "NotEmpty"
     );
     let before = op.commit().unwrap();
-    let mut op = ns.begin();
-    op.mkdir(&Caller::root(), now(1), at("dropped"), 0o755).unwrap();
-    drop(op);
+    ns.begin().mkdir(&Caller::root(), now(1), at("dropped"), 0o755).unwrap();
     assert_eq!(ns.committed(), before);
     assert_eq!(outcome(stat(&mut ns, "dropped")), "NotFound");
 }
@@ -396,13 +394,13 @@ fn check_finds_planted_damage() {
         let mut engine = clean.fork();
         let mut batch = Batch::default();
         batch.delete(key.clone());
-        engine.commit(batch).unwrap();
+        engine.commit(&batch).unwrap();
         let ns = Namespace::open(engine, options()).unwrap();
         assert_ne!(ns.check().unwrap(), vec![], "without {key:?}");
         let mut engine = clean.fork();
         let mut batch = Batch::default();
         batch.put(key.clone(), [9, 9, 9]);
-        engine.commit(batch).unwrap();
+        engine.commit(&batch).unwrap();
         let ns = Namespace::open(engine, options()).unwrap();
         let damage = ns.check().unwrap();
         assert!(damage.iter().any(|found| matches!(found, Damage::Unreadable(_))), "{key:?} overwritten");
@@ -411,6 +409,6 @@ fn check_finds_planted_damage() {
     let mut batch = Batch::default();
     batch.put([b"x".as_slice(), &77_777u64.to_be_bytes(), b"user.a"].concat(), [1]);
     batch.put([b"u".as_slice(), &stat(&mut ns, "f").unwrap().ino.to_be_bytes()].concat(), [1]);
-    engine.commit(batch).unwrap();
+    engine.commit(&batch).unwrap();
     assert_eq!(Namespace::open(engine, options()).unwrap().check().unwrap().len(), 2);
 }

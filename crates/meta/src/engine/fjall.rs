@@ -18,7 +18,7 @@
 use super::{Batch, CommitSeq, Engine, Scan, Syncer, creation, journal};
 use crate::EngineError;
 use fjall::config::PinningPolicy;
-use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
@@ -242,13 +242,14 @@ impl Engine for FjallEngine {
         }))
     }
 
-    fn commit(&mut self, batch: Batch) -> Result<CommitSeq, EngineError> {
+    fn commit(&mut self, batch: &Batch) -> Result<CommitSeq, EngineError> {
         if self.progress.poisoned.load(Ordering::Acquire) {
             return Err(EngineError::Poisoned);
         }
-        let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
-        for (key, value) in batch.writes {
-            self.bytes_since_look += key.len() + value.as_ref().map_or(0, Vec::len);
+        let mut writes = OwnedWriteBatch::with_capacity(self.database.clone(), batch.len())
+            .durability(Some(PersistMode::Buffer));
+        for (key, value) in batch.writes() {
+            self.bytes_since_look += key.len() + value.map_or(0, <[u8]>::len);
             match value {
                 Some(value) => writes.insert(&self.keyspace, key, value),
                 None => writes.remove(&self.keyspace, key),

@@ -17,9 +17,9 @@ struct State {
 }
 
 fn apply(map: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
-    for (key, value) in &batch.writes {
+    for (key, value) in batch.writes() {
         match value {
-            Some(value) => map.insert(key.clone(), value.clone()),
+            Some(value) => map.insert(key.to_vec(), value.to_vec()),
             None => map.remove(key),
         };
     }
@@ -90,13 +90,13 @@ impl Engine for MemEngine {
         }))
     }
 
-    fn commit(&mut self, batch: Batch) -> Result<CommitSeq, EngineError> {
+    fn commit(&mut self, batch: &Batch) -> Result<CommitSeq, EngineError> {
         let mut state = self.lock();
         if state.failing {
             return Err(EngineError::Poisoned);
         }
-        apply(&mut state.map, &batch);
-        state.unsynced.push(batch);
+        apply(&mut state.map, batch);
+        state.unsynced.push(batch.clone());
         state.committed += 1;
         Ok(state.committed)
     }

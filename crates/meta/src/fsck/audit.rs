@@ -91,8 +91,9 @@ impl Audit {
 
     /// Counts in what a batch is about to change.
     pub fn follow<E: Engine>(&mut self, engine: &E, batch: &Batch) -> Result<(), EngineError> {
-        for (key, value) in &batch.writes {
-            let counted = matches!(key.first(), Some(&keys::INODE | &keys::NAME)) && *key < self.counted;
+        for (key, value) in batch.writes() {
+            let counted =
+                matches!(key.first(), Some(&keys::INODE | &keys::NAME)) && key < self.counted.as_slice();
             if !counted {
                 continue;
             }

@@ -77,7 +77,7 @@ impl Planter {
     }
 
     fn put_inode(&mut self, inode: Inode) {
-        self.batch.put(keys::inode(inode.ino), inode.encode());
+        self.batch.put_encoded(keys::inode(inode.ino), &inode);
     }
 
     fn entry(&mut self, dir: &str, name: &str) -> (u64, Entry) {
@@ -87,7 +87,7 @@ impl Planter {
     }
 
     fn put_entry(&mut self, dir: u64, name: &[u8], entry: Entry) {
-        self.batch.put(keys::name(dir, name), entry.encode());
+        self.batch.put_encoded(keys::name(dir, name), &entry);
         self.batch.put(keys::order(dir, entry.cookie), entry.encode_order(name));
     }
 
@@ -102,7 +102,7 @@ fn plant(plant: impl FnOnce(&mut Planter)) -> Namespace<MemEngine> {
     let mut planter = Planter { ns: tree(), batch: Batch::default() };
     plant(&mut planter);
     let mut engine = planter.ns.engine.fork();
-    engine.commit(planter.batch).unwrap();
+    engine.commit(&planter.batch).unwrap();
     open(engine)
 }
 
@@ -249,7 +249,7 @@ fn names_are_repaired() {
             let (dir, f) = p.entry("a", "f");
             let (_, link) = p.entry("a", "link");
             p.batch.delete(keys::order(dir, f.cookie));
-            p.batch.put(keys::name(dir, b"f"), Entry { cookie: link.cookie, ..f }.encode());
+            p.batch.put_encoded(keys::name(dir, b"f"), &Entry { cookie: link.cookie, ..f });
         },
         is!(Damage::OrderMismatch { .. }),
         &ALL,
@@ -258,8 +258,11 @@ fn names_are_repaired() {
         case(
             |p| {
                 let (dir, entry) = p.entry("a", "f");
-                let key =
-                    if kind == keys::NAME { keys::name(dir, b"f") } else { keys::order(dir, entry.cookie) };
+                let key = if kind == keys::NAME {
+                    keys::name(dir, b"f")
+                } else {
+                    keys::order(dir, entry.cookie).to_vec()
+                };
                 p.batch.put(key, [1, 2, 3]);
             },
             is!(Damage::Unreadable(_)),

@@ -21,7 +21,7 @@ use crate::inode::{SIZE_MAX, SessionId};
 use crate::namespace::{Namespace, Op};
 use crate::opens::Effect;
 use crate::{EngineError, keys};
-use std::collections::HashMap;
+use rustc_hash::FxHashMap;
 
 const TAIL_VERSION: u8 = 1;
 
@@ -92,9 +92,9 @@ impl<E: Engine> Namespace<E> {
 }
 
 /// The tails that an earlier run of the server left.
-pub(crate) fn stored_tails<E: Engine>(engine: &E) -> Result<HashMap<u64, u64>, EngineError> {
+pub(crate) fn stored_tails<E: Engine>(engine: &E) -> Result<FxHashMap<u64, u64>, EngineError> {
     let prefix = [keys::APPEND_TAIL];
-    let mut tails = HashMap::new();
+    let mut tails = FxHashMap::default();
     for pair in engine.scan(&prefix, &keys::after_prefix(&prefix)) {
         let (key, value) = pair?;
         let ino = keys::number_of(&key);

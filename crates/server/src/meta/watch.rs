@@ -191,6 +191,9 @@ impl Watchers {
 
     /// Tells all but `author` of what has just been changed; returns whom to wait for.
     pub fn tell(&self, author: SessionId, touched: Touched) -> Vec<Believer> {
+        if touched.is_empty() {
+            return Vec::new();
+        }
         let now = Instant::now();
         let state = &mut *self.state.borrow_mut();
         let mut believers = Vec::new();
