@@ -64,8 +64,6 @@ pub struct Attributes {
     pub mtime: FileTime,
     /// Time of the last change of contents or attributes.
     pub ctime: FileTime,
-    /// When it was made.
-    pub btime: FileTime,
     /// Kind (`S_IFREG` and so on) and permissions.
     pub mode: u32,
     /// Names.
@@ -152,9 +150,6 @@ pub struct DirectoryEntry<'a> {
 const ATTRIBUTES_BYTES: usize = 88;
 const ENTRY_BYTES: usize = 40 + ATTRIBUTES_BYTES;
 const DIRECTORY_ENTRY_BYTES: usize = 24;
-const STATX_BYTES: usize = 288;
-/// Of statx(2): all that `stat` has, and the time of birth.
-const STATX_MASK: u32 = 0xfff;
 const KIND_SHIFT: u32 = 12;
 
 /// The body of a reply that is being written into memory.
@@ -194,10 +189,6 @@ impl<'a> Body<'a> {
         self
     }
 
-    fn u16(&mut self, number: u16) -> &mut Self {
-        self.bytes(&number.to_ne_bytes())
-    }
-
     fn u32(&mut self, number: u32) -> &mut Self {
         self.bytes(&number.to_ne_bytes())
     }
@@ -230,21 +221,8 @@ impl<'a> Body<'a> {
         self.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).attributes_alone(attr)
     }
 
-    /// The same for statx(2).
-    pub fn statx(&mut self, attr: &Attributes, valid: Duration) -> &mut Self {
-        let end = self.length + STATX_BYTES;
-        self.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).u64(0).u64(0);
-        self.u32(STATX_MASK).u32(attr.block_bytes).u64(0).u32(attr.links).u32(attr.uid).u32(attr.gid);
-        self.u16(attr.mode as u16).u16(0).u64(attr.ino).u64(attr.size).u64(attr.blocks).u64(0);
-        for time in [attr.atime, attr.btime, attr.ctime, attr.mtime] {
-            self.u64(time.seconds as u64).u32(time.nanoseconds).u32(0);
-        }
-        let (major, minor) = device_numbers(attr.device);
-        self.u32(major).u32(minor).zeros_to(end)
-    }
-
     fn zeros_to(&mut self, end: usize) -> &mut Self {
-        const ZEROS: [u8; STATX_BYTES] = [0; STATX_BYTES];
+        const ZEROS: [u8; 32] = [0; 32];
         let missing = end.saturating_sub(self.length).min(ZEROS.len());
         self.bytes(&ZEROS[..missing])
     }
@@ -290,9 +268,4 @@ impl<'a> Body<'a> {
         self.bytes(name.name).zeros_to(end);
         true
     }
-}
-
-/// Major and minor number, as the kernel packs them into 32 bits.
-fn device_numbers(device: u32) -> (u32, u32) {
-    ((device & 0xfff00) >> 8, (device & 0xff) | (device >> 12 & 0xfff00))
 }

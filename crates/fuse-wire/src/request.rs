@@ -49,7 +49,6 @@ pub mod opcode {
     pub(crate) const RENAME2: u32 = 45;
     pub(crate) const LSEEK: u32 = 46;
     pub(crate) const COPY_FILE_RANGE: u32 = 47;
-    pub(crate) const STATX: u32 = 52;
     pub(crate) const COPY_FILE_RANGE_64: u32 = 53;
 }
 
@@ -196,7 +195,6 @@ pub enum Request<'a> {
     },
     ForgetMany(Forgets<'a>),
     GetAttributes,
-    Statx,
     SetAttributes(SetAttributes),
     ReadLink,
     Symlink {
@@ -323,7 +321,7 @@ fn argument_bytes(operation: u32) -> usize {
         FORGET | MKDIR | RENAME | LINK | OPEN | OPENDIR | SETXATTR | GETXATTR | LISTXATTR | ACCESS
         | INTERRUPT | BATCH_FORGET => 8,
         GETATTR | MKNOD | FSYNC | FSYNCDIR | CREATE | RENAME2 => 16,
-        RELEASE | RELEASEDIR | FLUSH | LSEEK | STATX => 24,
+        RELEASE | RELEASEDIR | FLUSH | LSEEK => 24,
         FALLOCATE => 32,
         READ | WRITE | READDIR | READDIRPLUS => 40,
         GETLK | SETLK | SETLKW => 48,
@@ -354,7 +352,6 @@ impl<'a> Request<'a> {
                 Request::ForgetMany(Forgets(data.data(count.saturating_mul(16), "an inode")?))
             }
             GETATTR => Request::GetAttributes,
-            STATX => Request::Statx,
             SETATTR => Request::SetAttributes(set_attributes(&mut args)?),
             READLINK => Request::ReadLink,
             SYMLINK => Request::Symlink { name: data.name("the name")?, target: data.name("the target")? },
