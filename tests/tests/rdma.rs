@@ -277,15 +277,17 @@ fn main() -> ExitCode {
     for job in jobs.iter().filter(|job| asked.fate(job) == Fate::Ignored && !is_run(job)) {
         tally.ignore(job);
     }
-    if asked.wants("bindings") && asked.usual {
-        tally.add(vec![bindings()]);
-    }
-    if alone.is_empty() && servers.is_empty() {
+    let wants_bindings = asked.wants("bindings") && asked.usual;
+    if !wants_bindings && alone.is_empty() && servers.is_empty() {
         return tally.finish(names.len());
     }
+    // The headers come with what guests are made of.
     if let Err(output) = guest::prepare() {
         tally.add(vec![Outcome { name: "guests-can-be-made".to_string(), passed: false, output }]);
         return tally.finish(names.len() + 1);
+    }
+    if wants_bindings {
+        tally.add(vec![bindings()]);
     }
     if !alone.is_empty() {
         tally.add(guest::run(&alone));
