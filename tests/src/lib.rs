@@ -43,15 +43,7 @@ pub fn weft_bin() -> &'static Path {
         if let Some(given) = std::env::var_os("WEFT_BIN") {
             return PathBuf::from(given);
         }
-        let target = target_dir();
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        build.args(["build", "--quiet", "--package", "weft-cli", "--bin", "weft"]);
-        build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-        if target.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo can be run").success(), "the weft program cannot be built");
-        target.join("weft")
+        built("weft-cli", "weft")
     })
 }
 
@@ -72,16 +64,21 @@ pub fn preload_library() -> &'static Path {
         if let Some(given) = std::env::var_os("WEFT_BIN") {
             return PathBuf::from(given).with_file_name(name);
         }
-        let target = target_dir();
-        let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        build.args(["build", "--quiet", "--package", "weft-preload"]);
-        build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-        if target.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo can be run").success(), "{name} cannot be built");
-        target.join(name)
+        built("weft-preload", name)
     })
+}
+
+/// What `package` makes under this name, built from this workspace in the profile of the running test.
+pub(crate) fn built(package: &str, name: &str) -> PathBuf {
+    let target = target_dir();
+    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    build.args(["build", "--quiet", "--package", package]);
+    build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
+    if target.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo can be run").success(), "{name} cannot be built");
+    target.join(name)
 }
 
 /// `target/debug` or `target/release`, where the running test is from.

@@ -1,6 +1,6 @@
 //! The rules of POSIX for file systems (`tests/posix`), run in a directory.
 
-use crate::{expect_success, target_dir};
+use crate::{built, expect_success};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -15,15 +15,7 @@ pub const ON_THE_MOUNT: &[(&str, &str)] = &[ACCESS_TIMES];
 
 /// The program with the cases, in the profile of the running test.
 pub fn weft_posix() -> PathBuf {
-    let target = target_dir();
-    let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet", "--package", "weft-posix"]);
-    build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-    if target.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(build.status().expect("cargo can be run").success(), "the program weft-posix cannot be built");
-    target.join("weft-posix")
+    built("weft-posix", "weft-posix")
 }
 
 /// Runs all cases in `dir`; panics with what failed. Exceptions must fail.

@@ -7,8 +7,6 @@ use crate::reply::FileTime;
 pub mod opcode {
     /// The first request of a connection.
     pub const INIT: u32 = 26;
-    /// Writes data, which is as long as a request can be.
-    pub const WRITE: u32 = 16;
 
     pub(crate) const LOOKUP: u32 = 1;
     pub(crate) const FORGET: u32 = 2;
@@ -24,6 +22,7 @@ pub mod opcode {
     pub(crate) const LINK: u32 = 13;
     pub(crate) const OPEN: u32 = 14;
     pub(crate) const READ: u32 = 15;
+    pub(crate) const WRITE: u32 = 16;
     pub(crate) const STATFS: u32 = 17;
     pub(crate) const RELEASE: u32 = 18;
     pub(crate) const FSYNC: u32 = 20;
@@ -326,7 +325,6 @@ fn argument_bytes(operation: u32) -> usize {
         READ | WRITE | READDIR | READDIRPLUS => 40,
         GETLK | SETLK | SETLKW => 48,
         COPY_FILE_RANGE | COPY_FILE_RANGE_64 => 56,
-        INIT => 64,
         SETATTR => 88,
         _ => 0,
     }

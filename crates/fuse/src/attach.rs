@@ -51,17 +51,18 @@ fn refused(options: &MountOptions, source: io::Error) -> MountError {
     MountError::Kernel { dir: options.dir.clone(), source }
 }
 
+/// A fresh descriptor, of no connection yet.
+pub(crate) fn open_device() -> io::Result<File> {
+    File::options().read(true).write(true).open(FUSE_DEVICE)
+}
+
 /// The inner error is EPERM: this user may not mount by himself.
 fn by_system_call(options: &MountOptions) -> Result<Result<OwnedFd, i32>, MountError> {
     // SAFETY: geteuid has no preconditions and cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return Ok(Err(libc::EPERM));
     }
-    let device = File::options()
-        .read(true)
-        .write(true)
-        .open(FUSE_DEVICE)
-        .map_err(|source| refused(options, source))?;
+    let device = open_device().map_err(|source| refused(options, source))?;
     // SAFETY: neither call has preconditions.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
     let mut data = format!("fd={},rootmode=40000,user_id={uid},group_id={gid}", device.as_raw_fd());

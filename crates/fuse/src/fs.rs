@@ -158,7 +158,7 @@ pub(crate) struct WeftFs {
     coherence: Arc<Coherence>,
     closing: Arc<Closing>,
     last_replies: LastReplies,
-    read_buffers: ReadBuffers,
+    read_buffers: Arc<ReadBuffers>,
     epochs: Epochs,
     blocks: Blocks,
 }
@@ -179,7 +179,7 @@ impl WeftFs {
             coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, believe_names)),
             closing: Closing::new(client),
             last_replies: LastReplies::default(),
-            read_buffers: ReadBuffers::default(),
+            read_buffers: Arc::default(),
             epochs: Epochs::default(),
             blocks: Blocks::default(),
         }

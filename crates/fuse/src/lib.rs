@@ -25,6 +25,7 @@ mod sharded;
 mod signals;
 mod umount;
 mod unchanged;
+mod wake;
 
 pub use identity::{IdMap, IdMapError, Identities, Squash};
 pub use mount::mount;

@@ -14,7 +14,7 @@
 use crate::attach::attach;
 use crate::background;
 use crate::fs::{Behaviour, WeftFs};
-use crate::kernel::{Connection, Dispatcher, Manner};
+use crate::kernel::{Connection, Dispatcher};
 use crate::locks::keep_locks;
 use crate::notify::Notes;
 use crate::options::{MountError, MountOptions};
@@ -86,13 +86,7 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     };
     let fs = Arc::new(WeftFs::new(&client, root_ino, behaviour));
     let (attached, connection) = attach(options)?;
-    let manner = Manner {
-        threads: options.threads,
-        max_background: options.max_background,
-        kernel_checks: options.identities.kernel_checks(),
-        ring: options.ring,
-    };
-    let connection = Connection::greet(connection, manner)
+    let connection = Connection::greet(connection, options)
         .map_err(|source| MountError::Kernel { dir: options.dir.clone(), source })?;
     attached.read_ahead(READ_AHEAD_KIB);
     // Signals are blocked before any thread is started that could take them.

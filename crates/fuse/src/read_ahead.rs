@@ -58,7 +58,7 @@ impl Epochs {
 /// What a read needs besides its place.
 pub(crate) struct Reader<'a> {
     pub(crate) client: &'a Client,
-    pub(crate) buffers: &'a ReadBuffers,
+    pub(crate) buffers: &'a Arc<ReadBuffers>,
     pub(crate) epochs: &'a Epochs,
     pub(crate) file: &'a File,
     /// How long a chunk may be believed.

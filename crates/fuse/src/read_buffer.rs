@@ -15,11 +15,6 @@ const CHUNKS_LENT_MAX: usize = 32;
 /// Pieces that are not lent.
 #[derive(Default)]
 pub(crate) struct ReadBuffers {
-    chunks: Arc<Chunks>,
-}
-
-#[derive(Default)]
-struct Chunks {
     free: Mutex<Vec<Arena>>,
     lent: AtomicUsize,
 }
@@ -27,23 +22,20 @@ struct Chunks {
 /// Memory of [`CHUNK_BYTES_MAX`], given back on drop.
 pub(crate) struct LentChunk {
     memory: Option<Arena>,
-    chunks: Arc<Chunks>,
+    buffers: Arc<ReadBuffers>,
 }
 
 impl ReadBuffers {
     /// Memory for a chunk; `None` where too much is lent already.
-    pub(crate) fn take_chunk(&self, client: &Client) -> Option<LentChunk> {
-        let chunks = self.chunks.clone();
-        let lent_before = chunks.lent.fetch_add(1, Ordering::Relaxed);
-        let mut lent = LentChunk { memory: None, chunks };
+    pub(crate) fn take_chunk(self: &Arc<Self>, client: &Client) -> Option<LentChunk> {
+        let lent_before = self.lent.fetch_add(1, Ordering::Relaxed);
+        let mut lent = LentChunk { memory: None, buffers: self.clone() };
         if lent_before < CHUNKS_LENT_MAX {
-            lent.memory = lent.chunks.free().pop().or_else(|| client.alloc(CHUNK_BYTES_MAX as usize).ok());
+            lent.memory = self.free().pop().or_else(|| client.alloc(CHUNK_BYTES_MAX as usize).ok());
         }
         lent.memory.is_some().then_some(lent)
     }
-}
 
-impl Chunks {
     fn free(&self) -> MutexGuard<'_, Vec<Arena>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -64,7 +56,7 @@ impl DerefMut for LentChunk {
 
 impl Drop for LentChunk {
     fn drop(&mut self) {
-        self.chunks.free().extend(self.memory.take());
-        self.chunks.lent.fetch_sub(1, Ordering::Relaxed);
+        self.buffers.free().extend(self.memory.take());
+        self.buffers.lent.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,8 @@
 //! Waiting for two things at once: the end of the serving threads, and a signal to end them.
 
+use crate::wake::{Wake, own};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -22,16 +23,8 @@ pub(crate) enum Ending {
 /// A serving thread and the signals.
 pub(crate) struct Watched {
     signals: Signals,
-    finished: Arc<OwnedFd>,
+    finished: Arc<Wake>,
     thread: std::cell::Cell<Option<JoinHandle<io::Result<()>>>>,
-}
-
-fn own(descriptor: libc::c_int) -> io::Result<OwnedFd> {
-    if descriptor < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor was just returned by the kernel and belongs to nobody else.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 impl Signals {
@@ -55,8 +48,7 @@ impl Signals {
         self,
         serve: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> io::Result<Watched> {
-        // SAFETY: eventfd takes no pointers.
-        let finished = Arc::new(own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?);
+        let finished = Arc::new(Wake::new()?);
         let finisher = Finisher(finished.clone());
         let thread = std::thread::Builder::new().name("weft-serve".into()).spawn(move || {
             let _finisher = finisher;
@@ -78,21 +70,20 @@ impl Signals {
 }
 
 /// Says that the thread ended, also when it panicked.
-struct Finisher(Arc<OwnedFd>);
+struct Finisher(Arc<Wake>);
 
 impl Drop for Finisher {
     fn drop(&mut self) {
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes are read from `one`, which has eight.
-        unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        self.0.wake();
     }
 }
 
 impl Watched {
     /// Waits for whichever comes first; may be called again after a signal.
     pub(crate) fn wait(&self) -> Ending {
-        let descriptors = [self.finished.as_raw_fd(), self.signals.0.as_raw_fd()];
-        let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        let descriptors = [self.finished.as_fd(), self.signals.0.as_fd()];
+        let mut polled =
+            descriptors.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
         loop {
             // SAFETY: `polled` is an array of two.
             let count = unsafe { libc::poll(polled.as_mut_ptr(), 2, -1) };

@@ -8,6 +8,7 @@
 //! The data of a write and the body of a read are the long ones; at the beginning of a page the kernel copies them page by page.
 
 use super::{Answer, Dispatcher, Later, Memory, REQUEST_BYTES_MAX};
+use crate::attach::open_device;
 use crate::fs::Outcome;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
@@ -15,7 +16,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use weft_fuse_wire::{Header, ReplyHeader, Request, split};
 
-const FUSE_DEVICE: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`: makes a fresh descriptor of the device another end of a connection.
 const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
 const PAGE_BYTES: usize = 4096;
@@ -40,7 +40,7 @@ impl Device {
 
     /// Another end, so that threads do not wait for each other in the kernel; this one where there is none to be had.
     pub(super) fn cloned(self) -> Device {
-        let Ok(fresh) = File::options().read(true).write(true).open(FUSE_DEVICE) else { return self };
+        let Ok(fresh) = open_device() else { return self };
         let number = self.0.as_raw_fd() as u32;
         // SAFETY: the kernel reads four bytes, which live through the call.
         match unsafe { libc::ioctl(fresh.as_raw_fd(), CLONE, &raw const number) } {
@@ -80,10 +80,7 @@ impl Device {
             let Ok(header) = Header::decode(&request[..bytes]) else { continue };
             let (arguments, data) = split(header.opcode, &request[Header::BYTES..bytes]);
             let answer = DeviceAnswer { device: self, unique: header.unique, memory: &mut reply };
-            match Request::decode(&header, arguments, data) {
-                Ok(request) => dispatcher.serve(&header, request, answer),
-                Err(malformed) => dispatcher.refuse(malformed, answer),
-            }
+            dispatcher.serve(&header, Request::decode(&header, arguments, data), answer);
         }
         Ok(())
     }

@@ -51,14 +51,20 @@ impl Dispatcher {
         self.fs.client()
     }
 
-    /// A request that makes no sense.
-    pub(super) fn refuse(&self, malformed: Malformed, answer: impl Answer) {
-        crate::log::malformed(&malformed);
-        answer.done(Err(Errno(libc::EINVAL)));
-    }
-
-    /// Serves one request.
-    pub(super) fn serve(&self, header: &Header, request: Request<'_>, answer: impl Answer) {
+    /// Serves one request, as far as it makes sense.
+    pub(super) fn serve(
+        &self,
+        header: &Header,
+        request: Result<Request<'_>, Malformed>,
+        answer: impl Answer,
+    ) {
+        let request = match request {
+            Ok(request) => request,
+            Err(malformed) => {
+                crate::log::malformed(&malformed);
+                return answer.done(Err(Errno(libc::EINVAL)));
+            }
+        };
         let who = Requester { uid: header.uid, gid: header.gid, pid: header.pid };
         let (fs, node) = (&self.fs, header.node);
         match request {

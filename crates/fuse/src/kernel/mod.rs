@@ -24,7 +24,7 @@ mod ring;
 pub(crate) use answer::{Answer, Later};
 pub(crate) use dispatch::Dispatcher;
 
-use crate::options::RingUse;
+use crate::options::{MountOptions, RingUse};
 use device::Device;
 use memory::Memory;
 use std::fs::File;
@@ -59,29 +59,17 @@ const WISHES: u64 = capability::ASYNC_READ
     | capability::DONT_MASK
     | capability::DIRECT_IO_ALLOW_MMAP;
 
-/// How to serve.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Manner {
-    /// Threads that take requests: in all from the device, of each processor from a ring.
-    pub(crate) threads: usize,
-    /// Read-ahead and asynchronous requests that the kernel may have under way.
-    pub(crate) max_background: u16,
-    /// Whether the kernel can check permissions: whether it knows who is who.
-    pub(crate) kernel_checks: bool,
-    /// Whether an io_uring is used.
-    pub(crate) ring: RingUse,
-}
-
 /// A connection whose first request has been answered.
 pub(crate) struct Connection {
     device: Arc<File>,
-    manner: Manner,
+    /// See [`MountOptions::threads`].
+    threads: usize,
     ring: bool,
 }
 
 impl Connection {
     /// Agrees with the kernel on what each can.
-    pub(crate) fn greet(device: OwnedFd, manner: Manner) -> io::Result<Connection> {
+    pub(crate) fn greet(device: OwnedFd, options: &MountOptions) -> io::Result<Connection> {
         let device = Device::new(Arc::new(device.into()));
         let mut request = vec![0; device::REQUEST_BYTES_MIN];
         loop {
@@ -100,26 +88,26 @@ impl Connection {
                 )));
             }
             let has_ring = offer.capabilities & capability::OVER_IO_URING != 0;
-            let ring = manner.ring != RingUse::Never && has_ring && ring::works();
-            if manner.ring == RingUse::Require && !ring {
+            let ring = options.ring != RingUse::Never && has_ring && ring::works();
+            if options.ring == RingUse::Require && !ring {
                 device.reply(header.unique, Err(libc::EPROTO), &[]);
                 return Err(io::Error::other(RING_MISSING));
             }
             let mut wishes = WISHES;
             // It has the kernel ask for access control lists and check permissions by them, also without `default_permissions`.
-            wishes |= if manner.kernel_checks { capability::POSIX_ACL } else { 0 };
+            wishes |= if options.identities.kernel_checks() { capability::POSIX_ACL } else { 0 };
             wishes |= if ring { capability::OVER_IO_URING } else { 0 };
             let agreement = Agreement {
                 // The kernel offers what its backing device has; a greater read-ahead is set there after mounting.
                 read_ahead_bytes_max: offer.read_ahead_bytes_max.min(REQUEST_BYTES_MAX),
                 capabilities: offer.capabilities & wishes,
-                background_max: manner.max_background,
+                background_max: options.max_background,
                 request_bytes_max: REQUEST_BYTES_MAX,
             };
             device.reply(header.unique, Ok(()), &agreement.encode(offer.version));
             // A kernel of a later major version asks again, by ours.
             if offer.version.0 == VERSION.0 {
-                return Ok(Connection { device: device.into_file(), manner, ring });
+                return Ok(Connection { device: device.into_file(), threads: options.threads.max(1), ring });
             }
         }
     }
@@ -139,7 +127,7 @@ impl Connection {
             threads += 1;
             std::thread::Builder::new().name(name).spawn(move || ended.send(serve())).map(drop)
         };
-        let from_device = if self.ring { 1 } else { self.manner.threads.max(1) };
+        let from_device = if self.ring { 1 } else { self.threads };
         for thread in 0..from_device {
             let device = Device::new(self.device.clone()).cloned();
             let dispatcher = dispatcher.clone();
@@ -147,7 +135,7 @@ impl Connection {
         }
         if self.ring {
             let queues = ring::queues();
-            let share = (RING_THREADS_MAX / queues).clamp(1, self.manner.threads.max(1));
+            let share = (RING_THREADS_MAX / queues).clamp(1, self.threads);
             for (queue, thread) in (0..queues).flat_map(|queue| (0..share).map(move |thread| (queue, thread)))
             {
                 let (device, dispatcher) = (self.device.clone(), dispatcher.clone());

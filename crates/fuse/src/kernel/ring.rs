@@ -18,12 +18,13 @@
 use super::dispatch::NUDGE;
 use super::{Answer, Dispatcher, Later, Memory, REQUEST_BYTES_MAX};
 use crate::fs::{Errno, Outcome};
+use crate::wake::Wake;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::cell::{Cell, RefCell, UnsafeCell};
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -109,52 +110,42 @@ fn nudge(queue: u16, dir: &CString) {
 
 /// Memory for one request and its reply. While the kernel has it nothing here looks at it.
 struct Entry {
-    headers: UnsafeCell<[u8; HEADERS_BYTES]>,
+    headers: Box<UnsafeCell<[u8; HEADERS_BYTES]>>,
     payload: UnsafeCell<Memory>,
     /// Both, as the kernel is told of them.
     parts: [libc::iovec; 2],
+    /// The numbers of the request that is here: in its reply, and in its commit.
+    unique: Cell<u64>,
     commit: Cell<u64>,
 }
 
 impl Entry {
     fn new(dispatcher: &Dispatcher) -> Rc<Entry> {
-        let payload = Memory::new(dispatcher.client(), REQUEST_BYTES_MAX as usize);
-        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let mut entry = Rc::new(Entry {
-            headers: UnsafeCell::new([0; HEADERS_BYTES]),
-            payload: UnsafeCell::new(payload),
-            parts: [nothing; 2],
-            commit: Cell::new(0),
-        });
-        if let Some(fresh) = Rc::get_mut(&mut entry) {
-            let headers = fresh.headers.get_mut();
-            let headers = libc::iovec { iov_base: headers.as_mut_ptr().cast(), iov_len: headers.len() };
-            let payload = fresh.payload.get_mut();
-            let payload = libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() };
-            fresh.parts = [headers, payload];
-        }
-        entry
+        let headers = Box::new(UnsafeCell::new([0; HEADERS_BYTES]));
+        let mut payload = Memory::new(dispatcher.client(), REQUEST_BYTES_MAX as usize);
+        let parts = [
+            libc::iovec { iov_base: headers.get().cast(), iov_len: HEADERS_BYTES },
+            libc::iovec { iov_base: payload.as_mut_ptr().cast(), iov_len: payload.len() },
+        ];
+        let payload = UnsafeCell::new(payload);
+        Rc::new(Entry { headers, payload, parts, unique: Cell::new(0), commit: Cell::new(0) })
     }
 }
 
 /// Replies of other threads.
 struct Mailbox {
     replies: Mutex<Vec<(usize, Outcome<usize>)>>,
-    wake: OwnedFd,
+    wake: Wake,
 }
 
 impl Mailbox {
     fn put(&self, index: usize, outcome: Outcome<usize>) {
         self.replies.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));
-        let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes are read from `one`, which has eight.
-        unsafe { libc::write(self.wake.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+        self.wake.wake();
     }
 
     fn take(&self) -> Vec<(usize, Outcome<usize>)> {
-        let mut wakes = [0u8; 8];
-        // SAFETY: eight bytes are written to `wakes`, which has eight.
-        unsafe { libc::read(self.wake.as_raw_fd(), wakes.as_mut_ptr().cast(), wakes.len()) };
+        self.wake.clear();
         std::mem::take(&mut *self.replies.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -171,19 +162,12 @@ struct RingThread {
 
 impl RingThread {
     fn new(device: Arc<File>, queue: u16, dir: &Path) -> io::Result<RingThread> {
-        // SAFETY: eventfd takes no pointers.
-        let wake = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if wake < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor was just returned by the kernel and belongs to nobody else.
-        let wake = unsafe { OwnedFd::from_raw_fd(wake) };
         Ok(RingThread {
             device,
             queue,
             ring: RefCell::new(make_ring()?),
             entries: RefCell::default(),
-            mailbox: Arc::new(Mailbox { replies: Mutex::default(), wake }),
+            mailbox: Arc::new(Mailbox { replies: Mutex::default(), wake: Wake::new()? }),
             dir: Arc::new(CString::new(dir.as_os_str().as_bytes())?),
             aside: RefCell::new(vec![0; ASIDE_BYTES_MAX]),
         })
@@ -204,7 +188,7 @@ impl RingThread {
 
     /// Has the ring tell when there is mail.
     fn await_mail(&self) -> io::Result<()> {
-        let wake = types::Fd(self.mailbox.wake.as_raw_fd());
+        let wake = types::Fd(self.mailbox.wake.as_fd().as_raw_fd());
         let poll = opcode::PollAdd::new(wake, libc::POLLIN as u32).build().user_data(MAILBOX);
         self.push(&poll.into())
     }
@@ -252,9 +236,7 @@ impl RingThread {
         // SAFETY: the entry is here, not at the kernel, and only this thread looks at it; no other reference to its headers is
         // alive, as those to a request are to a copy.
         let headers = unsafe { &mut *entry.headers.get() };
-        // SAFETY: as above; eight bytes at the request's number.
-        let unique = u64::from_ne_bytes(headers[8..16].try_into().unwrap_or_default());
-        let errno = outcome.map_or_else(|errno| errno.0, |_| 0);
+        let (unique, errno) = (entry.unique.get(), outcome.map_or_else(|errno| errno.0, |_| 0));
         put_reply(headers, &ReplyHeader { unique, errno, body_bytes: outcome.unwrap_or(0) });
         self.push(&self.submission(COMMIT_AND_FETCH, command(entry.commit.get(), self.queue), 0, index))
     }
@@ -265,6 +247,7 @@ impl RingThread {
         // SAFETY: its completion says that the entry is here; until it is committed only this thread looks at it.
         let (headers, payload) = unsafe { (*entry.headers.get(), &mut *entry.payload.get()) };
         let arrived = Arrived::decode(&headers).map_err(io::Error::other)?;
+        entry.unique.set(arrived.header.unique);
         entry.commit.set(arrived.commit);
         let bytes = arrived.payload_bytes;
         let state = Cell::new(Replied::Not);
@@ -324,11 +307,7 @@ impl Turn<'_> {
         request: Result<Request<'_>, Malformed>,
         body: &mut [u8],
     ) {
-        let answer = RingAnswer { turn: self, body, at_once: false };
-        match request {
-            Ok(request) => dispatcher.serve(&arrived.header, request, answer),
-            Err(malformed) => dispatcher.refuse(malformed, answer),
-        }
+        dispatcher.serve(&arrived.header, request, RingAnswer { turn: self, body, at_once: false });
     }
 }
 
