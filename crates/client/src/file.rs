@@ -424,6 +424,17 @@ impl File {
         self.open.sync_data().map_err(|error| error.on(&self.open.name))
     }
 
+    /// The first part of [`File::sync_data`]: makes durable what was written to the I/O servers. [`File::flush`] and
+    /// [`File::sync_attributes`] are the others.
+    pub fn sync_contents(&self) -> Result<()> {
+        self.open.sync_contents().map_err(|error| error.on(&self.open.name))
+    }
+
+    /// The last part of [`File::sync_data`]: makes durable what the metadata server was told.
+    pub fn sync_attributes(&self) -> Result<()> {
+        self.open.sync_attributes().map_err(|error| error.on(&self.open.name))
+    }
+
     /// Tells the metadata server what was written through this handle; the attributes after it, or `None` when there was
     /// nothing to tell. Nothing has to be flushed for others to see what was written, or how long the file is.
     pub fn flush(&self) -> Result<Option<Attr>> {

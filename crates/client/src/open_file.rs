@@ -135,12 +135,22 @@ impl OpenFile {
 
     /// Makes durable what any client has written to the file, its size and times.
     pub(crate) fn sync_data(&self) -> Result<(), Error> {
+        self.sync_contents()?;
+        self.flush()?;
+        self.sync_attributes()
+    }
+
+    /// Makes durable what any client has written to the data files.
+    pub(crate) fn sync_contents(&self) -> Result<(), Error> {
         self.inner.keep_alive(&self.held)?;
         let capability = self.held.capability();
         let request = |_| SyncRequest { capability: capability.clone() };
         let requests = on_all_slots(&self.inner, &self.held.layout, request)?;
-        batch::ask_all(&self.inner, requests, None).into_iter().collect::<Result<Vec<_>, _>>()?;
-        self.flush()?;
+        batch::ask_all(&self.inner, requests, None).into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+    }
+
+    /// Makes durable what the metadata server was told.
+    pub(crate) fn sync_attributes(&self) -> Result<(), Error> {
         batch::ask(&self.inner, self.inner.meta(), &SyncMetaRequest {}).map(drop)
     }
 

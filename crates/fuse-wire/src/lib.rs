@@ -25,4 +25,6 @@ pub use fields::Malformed;
 pub use reply::{
     Attributes, Body, DirectoryEntry, Entry, FileTime, LockFound, OpenReply, ReplyHeader, Space, open_flags,
 };
-pub use request::{CopyRange, Forgets, Header, LockRequest, Request, SetAttributes, SetTime, opcode, split};
+pub use request::{
+    CopyRange, Forgets, Header, LockRequest, Request, SetAttributes, SetTime, WriteManner, opcode, split,
+};

@@ -7,16 +7,22 @@
 //!     8 all names    nothing
 //! ```
 
+use std::ops::Range;
+
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const INC_EPOCH: i32 = 8;
 const EXPIRE_ONLY: u32 = 1;
 const HEADER_BYTES: usize = 16;
 
-/// Forget the attributes of an inode; its pages with `data`.
-pub fn forget_inode(node: u64, data: bool) -> Vec<u8> {
-    let offset: i64 = if data { 0 } else { -1 };
-    note(INVAL_INODE, &[&node.to_ne_bytes(), &offset.to_ne_bytes(), &0i64.to_ne_bytes()])
+/// Forget the attributes of an inode, and its pages with any of these bytes.
+pub fn forget_inode(node: u64, pages: Option<Range<u64>>) -> Vec<u8> {
+    let (offset, length) = match pages {
+        None => (-1, 0),
+        // No file reaches further than an i64.
+        Some(bytes) => (bytes.start as i64, (bytes.end - bytes.start).try_into().unwrap_or(0)),
+    };
+    note(INVAL_INODE, &[&node.to_ne_bytes(), &i64::to_ne_bytes(offset), &i64::to_ne_bytes(length)])
 }
 
 /// Ask for a name again. A directory that somebody is in stays what it is.

@@ -64,10 +64,21 @@ mod valid {
     pub(super) const MTIME_NOW: u32 = 1 << 8;
 }
 
+/// A write of pages that a program changed in its memory.
+const WRITE_CACHE: u32 = 1 << 0;
 /// A write by somebody who ends set-id bits by it.
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// A lock of flock(2), not of fcntl(2).
 const LOCK_FLOCK: u32 = 1 << 0;
+
+/// What is to be known of a write besides its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WriteManner {
+    /// The writer ends set-id bits.
+    pub clear_set_id: bool,
+    /// It is of pages that a program changed in its memory, which the kernel keeps until it is done.
+    pub written_back: bool,
+}
 
 /// Who asks, what for, and about which inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,7 +256,7 @@ pub enum Request<'a> {
         handle: u64,
         offset: u64,
         data: &'a [u8],
-        clear_set_id: bool,
+        manner: WriteManner,
     },
     Flush {
         handle: u64,
@@ -395,7 +406,9 @@ impl<'a> Request<'a> {
                 let (handle, offset) = (args.u64("the open file")?, args.u64("the offset")?);
                 let (bytes, flags) = (args.u32("the size")?, args.u32("the flags")?);
                 let data = data.data(bytes as usize, "the data")?;
-                Request::Write { handle, offset, data, clear_set_id: flags & WRITE_KILL_SUIDGID != 0 }
+                let clear_set_id = flags & WRITE_KILL_SUIDGID != 0;
+                let manner = WriteManner { clear_set_id, written_back: flags & WRITE_CACHE != 0 };
+                Request::Write { handle, offset, data, manner }
             }
             FLUSH => {
                 let handle = args.u64("the open file")?;

@@ -6,7 +6,7 @@ use weft_fuse_wire::init::{Agreement, Offer, capability};
 use weft_fuse_wire::ring::{Arrived, HEADERS_BYTES, command, put_reply};
 use weft_fuse_wire::{
     Attributes, Body, CopyRange, DirectoryEntry, Entry, FileTime, Header, LockFound, LockRequest, OpenReply,
-    ReplyHeader, Request, SetAttributes, SetTime, Space, notes, open_flags, split,
+    ReplyHeader, Request, SetAttributes, SetTime, Space, WriteManner, notes, open_flags, split,
 };
 
 /// Numbers of 64 and 32 bits, and bytes, one behind the other.
@@ -111,7 +111,12 @@ fn every_request_is_read_as_the_kernel_lays_it_out() {
         (
             16,
             bytes(&[D(1), D(2), W(4), W(4), D(0), W(0), W(0), B(b"data")]),
-            Request::Write { handle: 1, offset: 2, data: b"data", clear_set_id: true },
+            Request::Write {
+                handle: 1,
+                offset: 2,
+                data: b"data",
+                manner: WriteManner { clear_set_id: true, written_back: false },
+            },
         ),
         (17, vec![], Request::StatFs),
         (18, bytes(&[D(1), W(2), W(0), D(3)]), Request::Release { handle: 1 }),
@@ -287,8 +292,9 @@ fn what_has_no_room_is_left_out_whole() {
 
 #[test]
 fn notes_are_laid_out_as_the_kernel_reads_them() {
-    assert_eq!(notes::forget_inode(7, true), bytes(&[W(40), W(2), D(0), D(7), D(0), D(0)]));
-    assert_eq!(notes::forget_inode(7, false), bytes(&[W(40), W(2), D(0), D(7), D(u64::MAX), D(0)]));
+    assert_eq!(notes::forget_inode(7, Some(0..u64::MAX)), bytes(&[W(40), W(2), D(0), D(7), D(0), D(0)]));
+    assert_eq!(notes::forget_inode(7, Some(9..11)), bytes(&[W(40), W(2), D(0), D(7), D(9), D(2)]));
+    assert_eq!(notes::forget_inode(7, None), bytes(&[W(40), W(2), D(0), D(7), D(u64::MAX), D(0)]));
     assert_eq!(notes::ask_again(7, b"ab"), bytes(&[W(35), W(3), D(0), D(7), W(2), W(1), B(b"ab\0")]));
     assert_eq!(notes::ask_all_again(), bytes(&[W(16), W(8), D(0)]));
 }

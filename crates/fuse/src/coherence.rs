@@ -25,9 +25,11 @@
 //! cannot do that (before Linux 6.16) is never told to believe a name, and there is nothing to be forgotten.
 
 use crate::belief::Belief;
-use crate::notify::Notes;
+use crate::notify::{ALL_BYTES, Notes};
+use crate::refills::pages_of;
 use crate::sharded::Sharded;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -45,6 +47,10 @@ const NAMES_HEARD: Duration = Duration::from_millis(100);
 /// How long pages may be waited for. The kernel has them locked while they are being read, and all threads that could answer may be
 /// busy with changes that wait for another mount. Whoever reads by `read` is right all the same, for it compares times first.
 const PAGES_PATIENCE: Duration = Duration::from_secs(1);
+/// The same, before a write of such pages is answered.
+const REFILLED_PATIENCE: Duration = Duration::from_millis(50);
+/// The same, of pages written in part: the kernel keeps one of those locked until the reply if it does not have the rest of it.
+const PART_PATIENCE: Duration = Duration::from_millis(2);
 /// How long the kernel may take to make an inode known of which it was told.
 const KNOWN_PATIENCE: Duration = Duration::from_secs(1);
 const KNOWN_STEP: Duration = Duration::from_micros(200);
@@ -110,6 +116,13 @@ pub(crate) struct Coherence {
     begin: Instant,
     /// Operations under way that have the kernel hold a directory.
     changing: Sharded<u64, u32>,
+}
+
+impl Asked {
+    /// When it was asked for.
+    pub(crate) fn at(&self) -> Instant {
+        self.at
+    }
 }
 
 impl Coherence {
@@ -202,7 +215,7 @@ impl Coherence {
         let (now, valid) = (Instant::now(), self.valid(asked));
         if belief.hides_a_change(attr, now, valid, self.is_undisturbed(asked)) {
             drop(shard);
-            self.forget_pages(ino);
+            self.forget_pages(ino, ALL_BYTES, PAGES_PATIENCE);
             return Duration::ZERO;
         }
         belief.tell(now, if attr.size_live { Duration::ZERO } else { valid.min(most) })
@@ -230,7 +243,7 @@ impl Coherence {
         self.forgotten.fetch_add(1, Ordering::SeqCst);
         self.directory_changed(ino);
         if let Some(notes) = self.notes.get() {
-            notes.inode(self.node(ino), false);
+            notes.inode(self.node(ino), None);
         }
     }
 
@@ -242,8 +255,15 @@ impl Coherence {
             belief.changed(true, Instant::now());
         }
         if let Some(notes) = self.notes.get() {
-            notes.inode(self.node(ino), true);
+            notes.inode(self.node(ino), Some(ALL_BYTES));
         }
+    }
+
+    /// Pages with these bytes of a file may be older than a write that is being answered (`refills.rs`).
+    pub(crate) fn refilled(&self, ino: u64, bytes: Range<u64>) {
+        let whole_pages = bytes == pages_of(&bytes);
+        let patience = if whole_pages { REFILLED_PATIENCE } else { PART_PATIENCE };
+        self.forget_pages(ino, bytes, patience);
     }
 }
 
@@ -395,6 +415,7 @@ enum Slow {
     },
     Pages {
         node: u64,
+        bytes: Range<u64>,
         known: Sender<bool>,
     },
     /// All before it is done.
@@ -487,10 +508,14 @@ impl Coherence {
         let Some(notes) = self.notes.get() else { return };
         let node = self.node(ino);
         // One note for attributes and pages: each makes answers that are under way worthless to the kernel.
-        let mut known = if forget.pages { self.forget_pages(ino) } else { notes.inode(node, false) };
+        let mut known = if forget.pages {
+            self.forget_pages(ino, ALL_BYTES, PAGES_PATIENCE)
+        } else {
+            notes.inode(node, None)
+        };
         while !known && self.was_told_lately(ino) {
             std::thread::sleep(KNOWN_STEP);
-            known = notes.inode(node, false);
+            known = notes.inode(node, None);
         }
     }
 
@@ -499,11 +524,11 @@ impl Coherence {
     }
 
     /// Has the kernel forget pages and attributes; returns whether it knows the inode, as far as it has answered.
-    fn forget_pages(&self, ino: u64) -> bool {
+    fn forget_pages(&self, ino: u64, bytes: Range<u64>, patience: Duration) -> bool {
         let Some(slow) = self.slow.get() else { return true };
         let (sender, done) = channel();
-        let _ = slow.pages.send(Slow::Pages { node: self.node(ino), known: sender });
-        done.recv_timeout(PAGES_PATIENCE).unwrap_or(true)
+        let _ = slow.pages.send(Slow::Pages { node: self.node(ino), bytes, known: sender });
+        done.recv_timeout(patience).unwrap_or(true)
     }
 
     fn forget_names(&self, names: &[&Change]) {
@@ -543,7 +568,7 @@ fn forget_slowly(notes: &Notes, work: &Receiver<Slow>) {
     while let Ok(work) = work.recv() {
         match work {
             Slow::Name { dir_node, name } => notes.name(dir_node, &name),
-            Slow::Pages { node, known } => drop(known.send(notes.inode(node, true))),
+            Slow::Pages { node, bytes, known } => drop(known.send(notes.inode(node, Some(bytes)))),
             Slow::Done(sender) => drop(sender.send(())),
         }
     }

@@ -27,18 +27,21 @@
 //! modification time that was set is not overwritten when the file is closed. When the metadata server hears of the last close,
 //! after all that, is `closing.rs`'s business.
 
+mod open;
+
 use crate::blocks::Blocks;
 use crate::callers::{Callers, Requester};
 use crate::closing::Closing;
 use crate::coherence::{Asked, Changing, Coherence, LEASE};
 use crate::directory::{AFTER_DOTS, DirItem, DirStream};
 use crate::identity::Identities;
-use crate::kernel::Answer;
 use crate::locks::Lockers;
 use crate::notify::Notes;
 use crate::options::CacheMode;
-use crate::read_ahead::{Epochs, ReadAhead, Reader};
+use crate::read_ahead::{Epochs, ReadAhead};
 use crate::read_buffer::ReadBuffers;
+use crate::refills::Refills;
+use crate::reports::Reports;
 use crate::sharded::Sharded;
 use crate::unchanged::LastReplies;
 use std::cell::Cell;
@@ -136,6 +139,13 @@ pub(crate) struct OpenFile {
     set_id: AtomicBool,
 }
 
+/// Who may write a file.
+#[derive(Default)]
+struct Writers {
+    open: Vec<Arc<OpenFile>>,
+    refills: Refills,
+}
+
 /// What is remembered of a file that the kernel knows.
 #[derive(Default)]
 struct Note {
@@ -152,12 +162,13 @@ pub(crate) struct WeftFs {
     behaviour: Behaviour,
     next_handle: AtomicU64,
     files: Sharded<u64, Arc<OpenFile>>,
-    writers: Sharded<u64, Vec<Arc<OpenFile>>>,
+    writers: Sharded<u64, Writers>,
     directories: Sharded<u64, Arc<Mutex<DirStream>>>,
     notes: Sharded<u64, Note>,
     coherence: Arc<Coherence>,
     closing: Arc<Closing>,
     last_replies: LastReplies,
+    reports: Reports,
     read_buffers: Arc<ReadBuffers>,
     epochs: Epochs,
     blocks: Blocks,
@@ -179,6 +190,7 @@ impl WeftFs {
             coherence: Arc::new(Coherence::new(client, root_ino, ROOT_NODE, believe_names)),
             closing: Closing::new(client),
             last_replies: LastReplies::default(),
+            reports: Reports::default(),
             read_buffers: Arc::default(),
             epochs: Epochs::default(),
             blocks: Blocks::default(),
@@ -267,12 +279,29 @@ impl WeftFs {
 
     /// Reports what this mount wrote to `ino`; returns the attributes after it, if anything was reported.
     fn report_writes(&self, ino: u64) -> Outcome<Option<Attr>> {
-        let writers = self.writers.lock(&ino).get(&ino).cloned().unwrap_or_default();
+        let writers = self.writers_of(ino);
+        if writers.is_empty() {
+            return Ok(None);
+        }
+        let _alone = self.reports.alone(ino);
         let mut attr = None;
         for writer in writers {
-            attr = writer.file.flush()?.or(attr);
+            attr = self.report_of(&writer)?.or(attr);
         }
         Ok(attr)
+    }
+
+    /// To be called alone.
+    fn report_of(&self, writer: &OpenFile) -> Outcome<Option<Attr>> {
+        let reported = writer.file.flush();
+        if !matches!(reported, Ok(None)) {
+            self.reports.changed(writer.ino);
+        }
+        Ok(reported?)
+    }
+
+    fn writers_of(&self, ino: u64) -> Vec<Arc<OpenFile>> {
+        self.writers.lock(&ino).get(&ino).map(|writers| writers.open.clone()).unwrap_or_default()
     }
 }
 
@@ -291,7 +320,7 @@ impl WeftFs {
         let client = self.callers.client(who);
         match client.stat(self.at(parent, name), false) {
             Ok(attr) => {
-                let attr = self.with_own_writes(&client, attr)?;
+                let attr = self.with_own_changes(&client, &asked, attr)?;
                 Ok(Found::Inode(self.tell_entry(&asked, parent, attr)))
             }
             Err(error) if error.errno() == libc::ENOENT => {
@@ -302,14 +331,17 @@ impl WeftFs {
         }
     }
 
-    /// `attr`, or newer ones where this mount has written to the file and not reported it.
-    fn with_own_writes(&self, client: &Client, attr: Attr) -> Outcome<Attr> {
-        if attr.kind != FileKind::File || !self.writers.lock(&attr.ino).contains_key(&attr.ino) {
-            return Ok(attr);
-        }
-        match self.report_writes(attr.ino)?.unwrap_or(attr) {
-            attr if attr.size_live => Ok(client.getattr(attr.ino)?),
-            attr => Ok(attr),
+    /// `attr` as the reply to `asked` had them, or newer ones where this mount has written to the file and not reported it, or
+    /// has changed something meanwhile.
+    fn with_own_changes(&self, client: &Client, asked: &Asked, attr: Attr) -> Outcome<Attr> {
+        let reported = match attr.kind {
+            FileKind::File => self.report_writes(attr.ino)?,
+            _ => None,
+        };
+        match reported {
+            Some(attr) if !attr.size_live => Ok(attr),
+            None if !self.reports.changed_since(attr.ino, asked.at()) => Ok(attr),
+            _ => Ok(client.getattr(attr.ino)?),
         }
     }
 
@@ -353,8 +385,8 @@ impl WeftFs {
             self.truncate(&client, who, ino, handle, size)?;
         }
         if let Some(mode) = changes.mode {
-            let writers = self.writers.lock(&ino).get(&ino).cloned().unwrap_or_default();
-            writers.iter().for_each(|writer| writer.set_id.store(mode & SET_ID_BITS != 0, Ordering::Relaxed));
+            let set_id = mode & SET_ID_BITS != 0;
+            self.writers_of(ino).iter().for_each(|writer| writer.set_id.store(set_id, Ordering::Relaxed));
         }
         let identities = self.callers.identities();
         let wanted = SetAttr {
@@ -374,7 +406,11 @@ impl WeftFs {
             return Ok(self.tell(&asked, attr));
         }
         self.last_replies.forget(ino);
-        let attr = client.report_and_setattr(ino, &wanted)?;
+        let alone = self.reports.alone(ino);
+        let changed = client.report_and_setattr(ino, &wanted);
+        self.reports.changed(ino);
+        drop(alone);
+        let attr = changed?;
         self.last_replies.note(at, &asked, &attr);
         Ok(self.tell(&asked, attr))
     }
@@ -399,6 +435,7 @@ impl WeftFs {
             None => client.truncate(At::ino(ino), size),
         };
         self.changed(ino);
+        self.reports.changed(ino);
         truncated?;
         match open {
             Some(open) => self.changed_by(who, &open),
@@ -443,7 +480,9 @@ impl WeftFs {
         let dir = self.ino(parent);
         let _changing = self.coherence.changing(dir);
         let asked = self.coherence.ask();
-        match self.callers.client(who).unlink_in(self.at(parent, name))? {
+        let removed = self.callers.client(who).unlink_in(self.at(parent, name));
+        self.reports.changed(dir);
+        match removed? {
             Some(parent) => self.coherence.note_directory(&asked, &parent),
             None => self.coherence.directory_changed(dir),
         }
@@ -456,6 +495,7 @@ impl WeftFs {
         let dir = self.ino(parent);
         let _changing = self.coherence.changing(dir);
         let removed = self.callers.client(who).rmdir(self.at(parent, name));
+        self.reports.changed(dir);
         self.coherence.directory_changed(dir);
         self.coherence.directory_removed();
         removed?;
@@ -491,6 +531,7 @@ impl WeftFs {
         let (_old, _new) = (self.making(parent, name), self.making(new_parent, new_name));
         let renamed = self.callers.client(who).rename(from, to, flags);
         self.coherence.directory_removed();
+        [parent, new_parent].into_iter().for_each(|dir| self.reports.changed(self.ino(dir)));
         renamed?;
         if flags & weft_wire::messages::rename_flags::EXCHANGE == 0 {
             self.coherence.removed(self.ino(parent), name.as_bytes());
@@ -503,7 +544,9 @@ impl WeftFs {
         let ino = self.ino(node);
         let (_changing, asked) = self.making(parent, name);
         self.report_writes(ino)?;
-        let attr = self.callers.client(who).link(At::ino(ino), false, self.at(parent, name))?;
+        let linked = self.callers.client(who).link(At::ino(ino), false, self.at(parent, name));
+        self.reports.changed(ino);
+        let attr = linked?;
         Ok(self.tell_entry(&asked, parent, attr))
     }
 
@@ -521,263 +564,6 @@ impl WeftFs {
 
     fn at<'a>(&self, parent: u64, name: &'a OsStr) -> At<'a> {
         At::child(self.ino(parent), name.as_bytes())
-    }
-}
-
-/// Open files.
-impl WeftFs {
-    pub(crate) fn create(
-        &self,
-        who: Requester,
-        parent: u64,
-        name: &OsStr,
-        mode: u32,
-        flags: i32,
-    ) -> Outcome<(Told, Opened)> {
-        let options = open_options(flags).create(true).mode(mode & NEW_MODE);
-        let options = if flags & libc::O_EXCL != 0 { options.create_new(true) } else { options };
-        let (making, asked) = self.making(parent, name);
-        let file = self.callers.client(who).open(self.at(parent, name), &options)?;
-        let attr = file.attr();
-        match file.parent() {
-            Some(parent) => making.made(&asked, parent),
-            None => making.followed.set(!file.created()),
-        }
-        if file.created() {
-            self.notes.lock(&attr.ino).entry(attr.ino).or_default().created = Some(Instant::now());
-        }
-        let opened = self.add_file(file, flags);
-        self.truncated_at_open(who, &opened, flags)?;
-        Ok((self.tell_entry(&asked, parent, attr), opened))
-    }
-
-    pub(crate) fn open(&self, who: Requester, node: u64, flags: i32) -> Outcome<Opened> {
-        let file = self.callers.client(who).open(At::ino(self.ino(node)), &open_options(flags))?;
-        let opened = self.add_file(file, flags);
-        self.truncated_at_open(who, &opened, flags)?;
-        Ok(opened)
-    }
-
-    /// Who truncates without being root ends set-id bits, as by a write.
-    fn truncated_at_open(&self, who: Requester, opened: &Opened, flags: i32) -> Outcome<()> {
-        if flags & libc::O_TRUNC == 0 || self.callers.identities().is_root(who) {
-            return Ok(());
-        }
-        let open = self.file(opened.handle)?;
-        self.clear_set_id(&open)
-    }
-
-    fn add_file(&self, file: File, flags: i32) -> Opened {
-        let attr = file.attr();
-        let append = flags & libc::O_APPEND != 0;
-        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
-        let set_id = AtomicBool::new(attr.mode & SET_ID_BITS != 0);
-        if flags & libc::O_TRUNC != 0 {
-            self.changed(attr.ino);
-        }
-        let streamed = self.is_streamed(&attr, flags);
-        let ahead = streamed.then(ReadAhead::default);
-        let open = Arc::new(OpenFile {
-            ino: attr.ino,
-            lockers: Lockers::default(),
-            file,
-            append,
-            writable,
-            ahead,
-            set_id,
-        });
-        if writable {
-            self.writers.lock(&attr.ino).entry(attr.ino).or_default().push(open.clone());
-        }
-        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
-        self.files.lock(&handle).insert(handle, open);
-        let keep_cache = self.pages_still_good(&attr) && flags & libc::O_TRUNC == 0;
-        // Pages that a write leaves in the cache are dropped at the next open, as the file's time has changed: who only writes
-        // is quicker without them. And the kernel would compute the position of an appending write from a size that
-        // may be old; without the page cache the server's position is the only one.
-        let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
-        let direct_io =
-            self.behaviour.cache == CacheMode::Never || streamed || write_only || (append && writable);
-        Opened { handle, direct_io, keep_cache }
-    }
-
-    /// Whether a file that is being opened is read past the page cache, with reading ahead here: large, only read, and no
-    /// program, for what is mapped and mapped again is better kept.
-    fn is_streamed(&self, attr: &Attr, flags: i32) -> bool {
-        self.behaviour.cache == CacheMode::Auto
-            && attr.size >= self.behaviour.stream_bytes_min
-            && !self.behaviour.attr_timeout.is_zero()
-            && flags & (libc::O_ACCMODE | libc::O_DIRECT) == libc::O_RDONLY
-            && attr.mode & EXECUTE_BITS == 0
-    }
-
-    /// Compares the attributes of a file that is being opened with those of the open before.
-    fn pages_still_good(&self, attr: &Attr) -> bool {
-        let now = (!attr.size_live).then(|| (attr.size, attr.mtime.clone(), attr.ctime.clone()));
-        let mut shard = self.notes.lock(&attr.ino);
-        let note = shard.entry(attr.ino).or_default();
-        let same_pages = now.is_some() && note.pages == now;
-        note.pages = now;
-        drop(shard);
-        self.coherence.opened(attr.ino);
-        same_pages
-    }
-
-    /// Has the kernel ask for the attributes of `ino` again.
-    fn invalidate(&self, ino: u64) {
-        self.coherence.attributes_changed(ino);
-    }
-
-    /// Has the kernel forget what it knows of `ino`, for others may have changed it.
-    pub(crate) fn forget_contents(&self, ino: u64) {
-        self.changed(ino);
-        self.coherence.contents_changed(ino);
-    }
-
-    /// The connection to the servers.
-    pub(crate) fn client(&self) -> &Client {
-        self.callers.root()
-    }
-
-    /// See [`Client::keep_locks`].
-    pub(crate) fn look_after_locks(&self) {
-        // Whoever uses the mount is told if the server stays away.
-        let _ = self.callers.root().keep_locks();
-    }
-
-    /// Reads up to `bytes`, and answers with them.
-    pub(crate) fn read(&self, handle: u64, offset: u64, bytes: usize, answer: impl Answer) {
-        let open = match self.file(handle) {
-            Ok(open) => open,
-            Err(errno) => return answer.send(Err(errno)),
-        };
-        let reader = Reader {
-            client: self.callers.root(),
-            buffers: &self.read_buffers,
-            epochs: &self.epochs,
-            file: &open.file,
-            valid: self.behaviour.attr_timeout.min(READ_AHEAD_VALID),
-        };
-        match &open.ahead {
-            Some(ahead) => ahead.read(&reader, offset, bytes, answer),
-            None => reader.read(offset, bytes, answer),
-        }
-    }
-
-    /// Writes all of `data`; `clear_set_id` when the writer must lose the file's set-id bits.
-    pub(crate) fn write(&self, handle: u64, offset: u64, data: &[u8], clear_set_id: bool) -> Outcome<usize> {
-        let open = self.file(handle)?;
-        if clear_set_id {
-            self.clear_set_id(&open)?;
-        }
-        let written = match open.append {
-            true => open.file.append(data).map(|_| data.len()),
-            false => open.file.write_at(data, offset),
-        };
-        self.changed(open.ino);
-        Ok(written?)
-    }
-
-    fn clear_set_id(&self, open: &OpenFile) -> Outcome<()> {
-        if !open.set_id.swap(false, Ordering::Relaxed) {
-            return Ok(());
-        }
-        let root = self.callers.root();
-        let mode = root.getattr(open.ino)?.mode;
-        // A set-group-id bit without execution by the group means something else (mandatory locking), and stays.
-        let group_bit = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
-        let cleared = mode & !(libc::S_ISUID | group_bit);
-        if cleared != mode {
-            root.setattr(At::ino(open.ino), false, &SetAttr { mode: Some(cleared), ..SetAttr::default() })?;
-            self.invalidate(open.ino);
-        }
-        Ok(())
-    }
-
-    /// At every close of a descriptor: what was written is known to the metadata server when close returns.
-    pub(crate) fn flush(&self, handle: u64) -> Outcome<()> {
-        let open = self.file(handle)?;
-        if open.writable {
-            open.file.flush()?;
-        }
-        Ok(())
-    }
-
-    /// At the last close.
-    pub(crate) fn release(&self, handle: u64) -> Outcome<()> {
-        let Some(open) = self.files.lock(&handle).remove(&handle) else { return Err(Errno(libc::EBADF)) };
-        open.lockers.release(&open.file);
-        if open.writable {
-            let mut shard = self.writers.lock(&open.ino);
-            if let Some(writers) = shard.get_mut(&open.ino) {
-                writers.retain(|writer| !Arc::ptr_eq(writer, &open));
-                if writers.is_empty() {
-                    shard.remove(&open.ino);
-                }
-            }
-        }
-        // Somebody may be reporting for it right now; then it closes when they are done.
-        match Arc::into_inner(open) {
-            Some(open) => Ok(self.closing.close(open.file)?),
-            None => Ok(()),
-        }
-    }
-
-    pub(crate) fn fsync(&self, handle: u64) -> Outcome<()> {
-        let open = self.file(handle)?;
-        open.file.sync_data()?;
-        Ok(())
-    }
-
-    pub(crate) fn fallocate(
-        &self,
-        who: Requester,
-        handle: u64,
-        offset: u64,
-        bytes: u64,
-        mode: i32,
-    ) -> Outcome<()> {
-        let open = self.file(handle)?;
-        self.changed_by(who, &open)?;
-        let changed = open.file.fallocate(mode, offset, bytes);
-        self.blocks.reserved(open.ino);
-        self.changed(open.ino);
-        Ok(changed?)
-    }
-
-    /// Where data, or a hole, is next.
-    pub(crate) fn seek(&self, handle: u64, offset: u64, whence: i32) -> Outcome<u64> {
-        let open = self.file(handle)?;
-        let found = match whence {
-            libc::SEEK_DATA => open.file.seek_data(offset)?,
-            libc::SEEK_HOLE => open.file.seek_hole(offset)?,
-            _ => return Err(Errno(libc::EINVAL)),
-        };
-        found.ok_or(Errno(libc::ENXIO))
-    }
-
-    pub(crate) fn copy_range(
-        &self,
-        who: Requester,
-        (from, from_offset): (u64, u64),
-        (to, to_offset): (u64, u64),
-        bytes: u64,
-    ) -> Outcome<u64> {
-        let (from, to) = (self.file(from)?, self.file(to)?);
-        self.changed_by(who, &to)?;
-        let copied = self.callers.root().copy_range(&from.file, from_offset, &to.file, to_offset, bytes);
-        self.blocks.reserved(to.ino);
-        self.changed(to.ino);
-        Ok(copied?)
-    }
-
-    /// Who changes a file otherwise than by a write, without being root, ends set-id bits as by one.
-    fn changed_by(&self, who: Requester, open: &OpenFile) -> Outcome<()> {
-        if self.callers.identities().is_root(who) { Ok(()) } else { self.clear_set_id(open) }
-    }
-
-    pub(crate) fn sync_all(&self) -> Outcome<()> {
-        Ok(self.callers.root().sync_all()?)
     }
 }
 
@@ -807,6 +593,9 @@ impl WeftFs {
         let client = self.callers.root();
         stream.seek(client, &self.coherence, position, with_attrs)?;
         let (dir, asked) = (stream.ino(), stream.asked().unwrap_or_else(|| self.coherence.ask()));
+        // Some of these names may be gone: the kernel asks again for those that it is led to use.
+        let names_hold = !self.reports.changed_since(dir, asked.at());
+        let name_valid = if names_hold { self.behaviour.entry_timeout } else { Duration::ZERO };
         stream.emit(|mut item| {
             let ino = item.node;
             // With attributes it counts as if it had been looked up, if there is still room for it.
@@ -815,8 +604,8 @@ impl WeftFs {
                 self.coherence.looked_up(ino);
             }
             if let Some(attr) = item.attr {
-                let attr = self.with_own_writes(client, attr.clone());
-                let entry_valid = || self.coherence.believe_name(&asked, dir, self.behaviour.entry_timeout);
+                let attr = self.with_own_changes(client, &asked, attr.clone());
+                let entry_valid = || self.coherence.believe_name(&asked, dir, name_valid);
                 let told = |attr| Told { entry_valid: entry_valid(), ..self.tell(&asked, attr) };
                 item.told = attr.map(told).ok();
             }
@@ -911,15 +700,4 @@ impl Drop for Making<'_> {
             self.coherence.directory_changed(self.dir);
         }
     }
-}
-
-fn open_options(flags: i32) -> OpenOptions {
-    let access = flags & libc::O_ACCMODE;
-    // Linux lets also a file be truncated that is opened for reading only; it takes the permission to write.
-    let truncates = flags & libc::O_TRUNC != 0;
-    OpenOptions::new()
-        .read(access != libc::O_WRONLY)
-        .write(access != libc::O_RDONLY || truncates)
-        .truncate(truncates)
-        .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
 }

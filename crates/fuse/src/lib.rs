@@ -21,6 +21,8 @@ mod notify;
 mod options;
 mod read_ahead;
 mod read_buffer;
+mod refills;
+mod reports;
 mod sharded;
 mod signals;
 mod umount;

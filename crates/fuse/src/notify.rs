@@ -5,8 +5,12 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::ops::Range;
 use std::sync::Arc;
 use weft_fuse_wire::notes;
+
+/// All bytes that a file can have.
+pub(crate) const ALL_BYTES: Range<u64> = 0..u64::MAX;
 
 /// The way back to the kernel.
 pub(crate) struct Notes {
@@ -27,9 +31,9 @@ impl Notes {
         self.all_names
     }
 
-    /// Attributes of an inode; its pages with `data`. Returns whether the kernel knows the inode.
-    pub(crate) fn inode(&self, node: u64, data: bool) -> bool {
-        let sent = self.send(&notes::forget_inode(node, data));
+    /// Attributes of an inode, and its pages with any of these bytes. Returns whether the kernel knows the inode.
+    pub(crate) fn inode(&self, node: u64, pages: Option<Range<u64>>) -> bool {
+        let sent = self.send(&notes::forget_inode(node, pages));
         !sent.is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT))
     }
 

@@ -110,9 +110,9 @@ impl Dispatcher {
                     put_opened(body, opened);
                 });
             }
-            Request::Read { handle, offset, bytes } => fs.read(handle, offset, bytes as usize, answer),
-            Request::Write { handle, offset, data, clear_set_id } => {
-                answer.reply(fs.write(handle, offset, data, clear_set_id), put_count);
+            Request::Read { handle, offset, bytes } => fs.read(who, handle, offset, bytes as usize, answer),
+            Request::Write { handle, offset, data, manner } => {
+                answer.reply(fs.write(who, handle, offset, data, manner), put_count);
             }
             Request::Flush { handle, owner } => {
                 let unlocked = fs.unlock_closer(handle, owner);

@@ -1,0 +1,328 @@
+//! Open files: what is read and written, and when the servers are told of it.
+
+use super::{
+    EXECUTE_BITS, Errno, NEW_MODE, OpenFile, Opened, Outcome, READ_AHEAD_VALID, SET_ID_BITS, Told, WeftFs,
+};
+use crate::callers::Requester;
+use crate::kernel::Answer;
+use crate::locks::Lockers;
+use crate::notify::ALL_BYTES;
+use crate::options::CacheMode;
+use crate::read_ahead::{ReadAhead, Reader};
+use crate::refills::Refills;
+use std::ffi::OsStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+use weft_client::{At, Client, File, OpenOptions, SetAttr};
+use weft_fuse_wire::WriteManner;
+use weft_wire::messages::Attr;
+
+impl WeftFs {
+    pub(crate) fn create(
+        &self,
+        who: Requester,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        flags: i32,
+    ) -> Outcome<(Told, Opened)> {
+        let options = open_options(flags).create(true).mode(mode & NEW_MODE);
+        let options = if flags & libc::O_EXCL != 0 { options.create_new(true) } else { options };
+        let (making, asked) = self.making(parent, name);
+        let client = self.callers.client(who);
+        let file = client.open(self.at(parent, name), &options)?;
+        let attr = match file.attr() {
+            attr if file.created() => attr,
+            // The least that its size can be is not for the kernel.
+            attr if attr.size_live => {
+                self.report_writes(attr.ino)?;
+                client.getattr(attr.ino)?
+            }
+            attr => self.with_own_changes(&client, &asked, attr)?,
+        };
+        match file.parent() {
+            Some(parent) => making.made(&asked, parent),
+            None => making.followed.set(!file.created()),
+        }
+        if file.created() {
+            self.notes.lock(&attr.ino).entry(attr.ino).or_default().created = Some(Instant::now());
+        }
+        let opened = self.add_file(file, flags);
+        self.truncated_at_open(who, &opened, flags)?;
+        Ok((self.tell_entry(&asked, parent, attr), opened))
+    }
+
+    pub(crate) fn open(&self, who: Requester, node: u64, flags: i32) -> Outcome<Opened> {
+        let file = self.callers.client(who).open(At::ino(self.ino(node)), &open_options(flags))?;
+        let opened = self.add_file(file, flags);
+        self.truncated_at_open(who, &opened, flags)?;
+        Ok(opened)
+    }
+
+    /// Who truncates without being root ends set-id bits, as by a write.
+    fn truncated_at_open(&self, who: Requester, opened: &Opened, flags: i32) -> Outcome<()> {
+        if flags & libc::O_TRUNC == 0 || self.callers.identities().is_root(who) {
+            return Ok(());
+        }
+        let open = self.file(opened.handle)?;
+        self.clear_set_id(&open)
+    }
+
+    fn add_file(&self, file: File, flags: i32) -> Opened {
+        let attr = file.attr();
+        let append = flags & libc::O_APPEND != 0;
+        let writable = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let set_id = AtomicBool::new(attr.mode & SET_ID_BITS != 0);
+        if flags & libc::O_TRUNC != 0 {
+            self.changed(attr.ino);
+            self.reports.changed(attr.ino);
+        }
+        let streamed = self.is_streamed(&attr, flags);
+        let ahead = streamed.then(ReadAhead::default);
+        let open = Arc::new(OpenFile {
+            ino: attr.ino,
+            lockers: Lockers::default(),
+            file,
+            append,
+            writable,
+            ahead,
+            set_id,
+        });
+        if writable {
+            self.writers.lock(&attr.ino).entry(attr.ino).or_default().open.push(open.clone());
+        }
+        let handle = self.next_handle.fetch_add(1, Ordering::Relaxed);
+        self.files.lock(&handle).insert(handle, open);
+        let keep_cache = self.pages_still_good(&attr) && flags & libc::O_TRUNC == 0;
+        // Pages that a write leaves in the cache are dropped at the next open, as the file's time has changed: who only writes
+        // is quicker without them. And the kernel would compute the position of an appending write from a size that
+        // may be old; without the page cache the server's position is the only one.
+        let write_only = flags & libc::O_ACCMODE == libc::O_WRONLY;
+        let direct_io =
+            self.behaviour.cache == CacheMode::Never || streamed || write_only || (append && writable);
+        Opened { handle, direct_io, keep_cache }
+    }
+
+    /// Whether a file that is being opened is read past the page cache, with reading ahead here: large, only read, and no
+    /// program, for what is mapped and mapped again is better kept.
+    fn is_streamed(&self, attr: &Attr, flags: i32) -> bool {
+        self.behaviour.cache == CacheMode::Auto
+            && attr.size >= self.behaviour.stream_bytes_min
+            && !self.behaviour.attr_timeout.is_zero()
+            && flags & (libc::O_ACCMODE | libc::O_DIRECT) == libc::O_RDONLY
+            && attr.mode & EXECUTE_BITS == 0
+    }
+
+    /// Compares the attributes of a file that is being opened with those of the open before.
+    fn pages_still_good(&self, attr: &Attr) -> bool {
+        let now = (!attr.size_live).then(|| (attr.size, attr.mtime.clone(), attr.ctime.clone()));
+        let mut shard = self.notes.lock(&attr.ino);
+        let note = shard.entry(attr.ino).or_default();
+        let same_pages = now.is_some() && note.pages == now;
+        note.pages = now;
+        drop(shard);
+        self.coherence.opened(attr.ino);
+        same_pages
+    }
+
+    /// Has the kernel ask for the attributes of `ino` again.
+    fn invalidate(&self, ino: u64) {
+        self.coherence.attributes_changed(ino);
+    }
+
+    /// Has the kernel forget what it knows of `ino`, for others may have changed it.
+    pub(crate) fn forget_contents(&self, ino: u64) {
+        self.changed(ino);
+        self.coherence.contents_changed(ino);
+    }
+
+    /// The connection to the servers.
+    pub(crate) fn client(&self) -> &Client {
+        self.callers.root()
+    }
+
+    /// See [`Client::keep_locks`].
+    pub(crate) fn look_after_locks(&self) {
+        // Whoever uses the mount is told if the server stays away.
+        let _ = self.callers.root().keep_locks();
+    }
+
+    /// Reads up to `bytes`, and answers with them.
+    pub(crate) fn read(&self, who: Requester, handle: u64, offset: u64, bytes: usize, answer: impl Answer) {
+        let open = match self.file(handle) {
+            Ok(open) => open,
+            Err(errno) => return answer.send(Err(errno)),
+        };
+        if open.ahead.is_none() {
+            let bytes = offset..offset.saturating_add(bytes as u64);
+            self.refills(open.ino, |refills| refills.reading(who.pid, &bytes));
+        }
+        let reader = Reader {
+            client: self.callers.root(),
+            buffers: &self.read_buffers,
+            epochs: &self.epochs,
+            file: &open.file,
+            valid: self.behaviour.attr_timeout.min(READ_AHEAD_VALID),
+        };
+        match &open.ahead {
+            Some(ahead) => ahead.read(&reader, offset, bytes, answer),
+            None => reader.read(offset, bytes, answer),
+        }
+    }
+
+    /// Writes all of `data`.
+    pub(crate) fn write(
+        &self,
+        who: Requester,
+        handle: u64,
+        offset: u64,
+        data: &[u8],
+        manner: WriteManner,
+    ) -> Outcome<usize> {
+        let open = self.file(handle)?;
+        if manner.clear_set_id {
+            self.clear_set_id(&open)?;
+        }
+        if !manner.written_back {
+            self.refills(open.ino, Refills::writing);
+        }
+        let written = match open.append {
+            true => open.file.append(data),
+            false => open.file.write_at(data, offset).map(|_| offset),
+        };
+        self.changed(open.ino);
+        if !manner.written_back {
+            let bytes = written.as_ref().map_or(ALL_BYTES, |&at| at..at + data.len() as u64);
+            if self.refills(open.ino, |refills| refills.written(who.pid, &bytes)) == Some(true) {
+                self.coherence.refilled(open.ino, bytes);
+            }
+        }
+        Ok(written.map(|_| data.len())?)
+    }
+
+    fn refills<T>(&self, ino: u64, note: impl FnOnce(&mut Refills) -> T) -> Option<T> {
+        self.writers.lock(&ino).get_mut(&ino).map(|writers| note(&mut writers.refills))
+    }
+
+    fn clear_set_id(&self, open: &OpenFile) -> Outcome<()> {
+        if !open.set_id.swap(false, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let root = self.callers.root();
+        let mode = root.getattr(open.ino)?.mode;
+        // A set-group-id bit without execution by the group means something else (mandatory locking), and stays.
+        let group_bit = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
+        let cleared = mode & !(libc::S_ISUID | group_bit);
+        if cleared != mode {
+            root.setattr(At::ino(open.ino), false, &SetAttr { mode: Some(cleared), ..SetAttr::default() })?;
+            self.invalidate(open.ino);
+        }
+        Ok(())
+    }
+
+    /// At every close of a descriptor: what was written is known to the metadata server when close returns.
+    pub(crate) fn flush(&self, handle: u64) -> Outcome<()> {
+        let open = self.file(handle)?;
+        if open.writable {
+            let _alone = self.reports.alone(open.ino);
+            self.report_of(&open)?;
+        }
+        Ok(())
+    }
+
+    /// At the last close.
+    pub(crate) fn release(&self, handle: u64) -> Outcome<()> {
+        let Some(open) = self.files.lock(&handle).remove(&handle) else { return Err(Errno(libc::EBADF)) };
+        open.lockers.release(&open.file);
+        if open.writable {
+            // Where it fails, the close tries again, and tells.
+            let alone = self.reports.alone(open.ino);
+            let _ = self.report_of(&open);
+            drop(alone);
+            let mut shard = self.writers.lock(&open.ino);
+            if let Some(writers) = shard.get_mut(&open.ino) {
+                writers.open.retain(|writer| !Arc::ptr_eq(writer, &open));
+                if writers.open.is_empty() {
+                    shard.remove(&open.ino);
+                }
+            }
+        }
+        // Somebody may be reporting for it right now; then it closes when they are done.
+        match Arc::into_inner(open) {
+            Some(open) => Ok(self.closing.close(open.file)?),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn fsync(&self, handle: u64) -> Outcome<()> {
+        let open = self.file(handle)?;
+        open.file.sync_contents()?;
+        let alone = self.reports.alone(open.ino);
+        self.report_of(&open)?;
+        drop(alone);
+        Ok(open.file.sync_attributes()?)
+    }
+
+    pub(crate) fn fallocate(
+        &self,
+        who: Requester,
+        handle: u64,
+        offset: u64,
+        bytes: u64,
+        mode: i32,
+    ) -> Outcome<()> {
+        let open = self.file(handle)?;
+        self.changed_by(who, &open)?;
+        let changed = open.file.fallocate(mode, offset, bytes);
+        self.blocks.reserved(open.ino);
+        self.changed(open.ino);
+        Ok(changed?)
+    }
+
+    /// Where data, or a hole, is next.
+    pub(crate) fn seek(&self, handle: u64, offset: u64, whence: i32) -> Outcome<u64> {
+        let open = self.file(handle)?;
+        let found = match whence {
+            libc::SEEK_DATA => open.file.seek_data(offset)?,
+            libc::SEEK_HOLE => open.file.seek_hole(offset)?,
+            _ => return Err(Errno(libc::EINVAL)),
+        };
+        found.ok_or(Errno(libc::ENXIO))
+    }
+
+    pub(crate) fn copy_range(
+        &self,
+        who: Requester,
+        (from, from_offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        bytes: u64,
+    ) -> Outcome<u64> {
+        let (from, to) = (self.file(from)?, self.file(to)?);
+        self.changed_by(who, &to)?;
+        let copied = self.callers.root().copy_range(&from.file, from_offset, &to.file, to_offset, bytes);
+        self.blocks.reserved(to.ino);
+        self.changed(to.ino);
+        Ok(copied?)
+    }
+
+    /// Who changes a file otherwise than by a write, without being root, ends set-id bits as by one.
+    pub(super) fn changed_by(&self, who: Requester, open: &OpenFile) -> Outcome<()> {
+        if self.callers.identities().is_root(who) { Ok(()) } else { self.clear_set_id(open) }
+    }
+
+    pub(crate) fn sync_all(&self) -> Outcome<()> {
+        Ok(self.callers.root().sync_all()?)
+    }
+}
+
+fn open_options(flags: i32) -> OpenOptions {
+    let access = flags & libc::O_ACCMODE;
+    // Linux lets also a file be truncated that is opened for reading only; it takes the permission to write.
+    let truncates = flags & libc::O_TRUNC != 0;
+    OpenOptions::new()
+        .read(access != libc::O_WRONLY)
+        .write(access != libc::O_RDONLY || truncates)
+        .truncate(truncates)
+        .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
+}

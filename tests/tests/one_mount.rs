@@ -1,0 +1,85 @@
+//! Processes of one mount that use the same files at once: what one has done, no reply that was on its way may hide from another.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use weft_tests::Cluster;
+
+const PAGE_BYTES: usize = 4096;
+
+/// Every open finds a file that is being written, and has the kernel drop its pages, also those of a write on its way; every read
+/// fills them again.
+#[test]
+fn a_write_is_read_back_while_others_open_and_read_the_file() {
+    const PAGES: usize = 16;
+    const WRITES: u64 = 300;
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount();
+    for round in 0..10 {
+        let path = mount.join(format!("file {round}"));
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.write_all_at(&[0; PAGES * PAGE_BYTES], 0).unwrap();
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        assert_eq!(fs::read(&path).unwrap().len(), PAGES * PAGE_BYTES);
+                    }
+                });
+            }
+            let written_and_read = (1..=WRITES).map(|write| {
+                let offset = write % PAGES as u64 * PAGE_BYTES as u64;
+                let mut page = [0; PAGE_BYTES];
+                page[..8].copy_from_slice(&write.to_ne_bytes());
+                file.write_all_at(&page, offset).unwrap();
+                page.fill(0);
+                let bytes = file.read_at(&mut page, offset).unwrap();
+                (write, bytes, u64::from_ne_bytes(page[..8].try_into().unwrap()))
+            });
+            let wrong: Vec<_> = written_and_read
+                .filter(|&(write, bytes, read)| (bytes, read) != (PAGE_BYTES, write))
+                .collect();
+            done.store(true, Ordering::Relaxed);
+            assert!(wrong.is_empty(), "round {round}: written, bytes read, read: {wrong:?}");
+        });
+    }
+}
+
+/// A page of a listing has more entries than the kernel takes at once, with attributes from when it was read.
+#[test]
+fn a_listing_tells_nothing_of_before_a_change() {
+    const FILES: usize = 400;
+    const CHANGED: usize = 50;
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount();
+    let dir = mount.join("dir");
+    fs::create_dir(&dir).unwrap();
+    let files: Vec<_> = (0..FILES).map(|file| dir.join(format!("{file:04}"))).collect();
+    files.iter().for_each(|path| drop(File::create(path).unwrap()));
+    let last = |count: usize| &files[FILES - count * CHANGED..FILES - (count - 1) * CHANGED];
+    let [grown, locked, removed, moved] = [1, 2, 3, 4].map(last);
+    let elsewhere = |path: &PathBuf| path.with_extension("moved");
+    for (listed, entry) in fs::read_dir(&dir).unwrap().enumerate() {
+        // Who looks at what is listed gets the next entries with attributes; what is gone by now may still be listed.
+        let _ = fs::metadata(entry.unwrap().path());
+        if listed == 5 {
+            grown.iter().for_each(|path| fs::write(path, [7; 5000]).unwrap());
+            locked.iter().for_each(|path| fs::set_permissions(path, Permissions::from_mode(0o400)).unwrap());
+            removed.iter().for_each(|path| fs::remove_file(path).unwrap());
+            moved.iter().for_each(|path| fs::rename(path, elsewhere(path)).unwrap());
+        }
+    }
+    for path in grown {
+        assert_eq!(fs::metadata(path).unwrap().len(), 5000, "{}", path.display());
+        assert_eq!(fs::read(path).unwrap(), [7; 5000], "{}", path.display());
+    }
+    for path in locked {
+        assert_eq!(fs::metadata(path).unwrap().mode() & 0o777, 0o400, "{}", path.display());
+    }
+    for path in removed.iter().chain(moved) {
+        assert!(!path.exists(), "{}", path.display());
+    }
+    assert!(moved.iter().map(elsewhere).all(|path| path.exists()));
+}
