@@ -5,14 +5,11 @@
 //!   WEFT_SEED=123 cargo test -p weft-tests --test checker           with the operations of a run
 //!
 //!              mount A        mount B        library, TCP   library, shared memory   mount A
-//!   round 0    regions 0 4…   regions 1 5…   …              …                        –
+//!   round 0    regions 0 5…   regions 1 6…   …              …                        …
 //!              own0           own1           own2           own3                     own4
 //!              ───── all have closed ───────────────────────────────────────────────────────────────────
 //!   round 1    other regions, another's own file; what it finds must be what the owner before has left
 //! ```
-//!
-//! Of one mount only one process works on the shared file: where another one opens it, the kernel drops the pages of the file, also of
-//! a write that is on its way, and may read them again before it has arrived.
 //!
 //! Operations: reads, writes, lists of pieces, fallocate in all modes, copies, shared and private mappings with and without msync,
 //! data and holes, appends, truncations, fsync, reopening. `tests/src/bin/weft-check.rs` does them.
@@ -27,8 +24,6 @@ use weft_tests::{Cluster, end_with_parent, target_dir};
 
 /// How long it works unless told otherwise.
 const WORK_TIME: Duration = Duration::from_secs(12);
-/// Processes that work on the shared file: the first ones.
-const SHARERS: usize = 4;
 /// Rounds with one seed, on one cluster.
 const ROUNDS: u64 = 40;
 
@@ -41,7 +36,7 @@ struct Process {
 impl Process {
     fn start(models: &Path, index: usize, of: usize, seed: u64, way: &[String]) -> Process {
         let mut command = Command::new(target_dir().join("weft-check"));
-        command.args([index.to_string(), of.to_string(), SHARERS.to_string(), seed.to_string()]);
+        command.args([index.to_string(), of.to_string(), seed.to_string()]);
         command.arg(models).args(way);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         end_with_parent(&mut command);

@@ -2,15 +2,14 @@
 //! byte with a model.
 //!
 //! ```text
-//!   weft-check INDEX WORKERS SHARERS SEED MODELS mount DIRECTORY
-//!   weft-check INDEX WORKERS SHARERS SEED MODELS library URL KEY
+//!   weft-check INDEX WORKERS SEED MODELS mount DIRECTORY
+//!   weft-check INDEX WORKERS SEED MODELS library URL KEY
 //!
 //!   standard input     "3\n"      begin round 3                 the checker sends it when all have ended round 2
 //!   standard output    "3\n"      round 3 has ended, its files are closed, their models written
 //! ```
 //!
-//! In a round a process owns the whole of one file, and if it is one of the first (SHARERS) also some regions of the file `shared`:
-//! whole pages that lie across strips.
+//! In a round a process owns the whole of one file, and some regions of the file `shared`: whole pages that lie across strips.
 //! In the next round these are another process's: what it finds must be what this one has left. Models are local files.
 
 use std::collections::VecDeque;
@@ -229,7 +228,6 @@ impl Open<'_> {
 struct Worker {
     index: u64,
     workers: u64,
-    sharers: u64,
     seed: u64,
     models: PathBuf,
     round: u64,
@@ -593,7 +591,7 @@ impl Worker {
         self.random.draw();
         // Regions go round by other steps than own files, so that every process meets every other one's.
         for region in 0..REGIONS {
-            if (region + round * (1 + region / self.sharers)) % self.sharers == self.index {
+            if (region + round * (1 + region / self.workers)) % self.workers == self.index {
                 self.work_on(way, SHARED, region * REGION_BYTES, false);
             }
         }
@@ -624,12 +622,12 @@ impl Part<'_> {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| arguments[at].parse().expect("a number");
-    let way = match arguments[5].as_str() {
-        "mount" => Way::Mount(PathBuf::from(&arguments[6])),
+    let way = match arguments[4].as_str() {
+        "mount" => Way::Mount(PathBuf::from(&arguments[5])),
         _ => {
-            let key = fs::read_to_string(&arguments[7]).expect("a key file");
+            let key = fs::read_to_string(&arguments[6]).expect("a key file");
             let key = Some(Key::from_hex(&key).expect("a key"));
-            let url = Url::parse(&arguments[6]).expect("a URL");
+            let url = Url::parse(&arguments[5]).expect("a URL");
             let options = ConnectOptions { key, ..ConnectOptions::default() };
             Way::Library(Client::connect(&url, options).expect("a connection"))
         }
@@ -637,9 +635,8 @@ fn main() {
     let mut worker = Worker {
         index: number(0),
         workers: number(1),
-        sharers: number(2),
-        seed: number(3),
-        models: PathBuf::from(&arguments[4]),
+        seed: number(2),
+        models: PathBuf::from(&arguments[3]),
         round: 0,
         told: VecDeque::new(),
         random: Random(0),
