@@ -116,6 +116,11 @@ impl Header {
             pid: fields.u32("the process")?,
         })
     }
+
+    /// Whether the kernel only tells what it has forgotten. It tells of many inodes at once where many have gathered.
+    pub fn is_forget(&self) -> bool {
+        matches!(self.opcode, opcode::FORGET | opcode::BATCH_FORGET)
+    }
 }
 
 /// A time to be set.

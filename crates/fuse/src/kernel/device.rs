@@ -14,6 +14,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 use weft_fuse_wire::{Header, ReplyHeader, Request, split};
 
 /// `FUSE_DEV_IOC_CLONE`: makes a fresh descriptor of the device another end of a connection.
@@ -70,8 +71,8 @@ impl Device {
         let _ = (&*self.0).write_vectored(&[IoSlice::new(&header.encode()), IoSlice::new(body)]);
     }
 
-    /// Serves requests until the connection ends.
-    pub(super) fn serve(&self, dispatcher: &Dispatcher) -> io::Result<()> {
+    /// Serves requests until the connection ends. What the kernel forgets may gather for so long after it has told of some.
+    pub(super) fn serve(&self, dispatcher: &Dispatcher, gathering: Option<Duration>) -> io::Result<()> {
         let long = PAGE_BYTES + REQUEST_BYTES_MAX as usize;
         let mut request = Memory::new(dispatcher.client(), long);
         let mut reply = Memory::new(dispatcher.client(), BODY_AT + REQUEST_BYTES_MAX as usize);
@@ -81,6 +82,9 @@ impl Device {
             let (arguments, data) = split(header.opcode, &request[Header::BYTES..bytes]);
             let answer = DeviceAnswer { device: self, unique: header.unique, memory: &mut reply };
             dispatcher.serve(&header, Request::decode(&header, arguments, data), answer);
+            if let Some(gathering) = gathering.filter(|_| header.is_forget()) {
+                std::thread::sleep(gathering);
+            }
         }
         Ok(())
     }

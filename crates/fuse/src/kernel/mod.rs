@@ -31,11 +31,14 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use weft_fuse_wire::init::{Agreement, Offer, VERSION, VERSION_LEAST, capability};
 use weft_fuse_wire::{Header, opcode};
 
 /// Largest read or write that the kernel sends: its own limit (`fs.fuse.max_pages_limit`) by default.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// How long what the kernel forgets may gather beside a ring, where nothing that is in a hurry comes through the device but interrupts.
+const GATHERING: Duration = Duration::from_millis(2);
 /// Threads of a ring in all, where there are many processors.
 const RING_THREADS_MAX: usize = 512;
 
@@ -127,11 +130,11 @@ impl Connection {
             threads += 1;
             std::thread::Builder::new().name(name).spawn(move || ended.send(serve())).map(drop)
         };
-        let from_device = if self.ring { 1 } else { self.threads };
+        let (from_device, gathering) = if self.ring { (1, Some(GATHERING)) } else { (self.threads, None) };
         for thread in 0..from_device {
             let device = Device::new(self.device.clone()).cloned();
             let dispatcher = dispatcher.clone();
-            start(format!("weft-fuse-{thread}"), Box::new(move || device.serve(&dispatcher)))?;
+            start(format!("weft-fuse-{thread}"), Box::new(move || device.serve(&dispatcher, gathering)))?;
         }
         if self.ring {
             let queues = ring::queues();
