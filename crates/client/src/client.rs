@@ -8,7 +8,7 @@ use weft_transport::LinkKind;
 use weft_wire::messages::{
     AccessRequest, Attr, AttrReply, Caller, ClusterMapReply, CreateRequest, FileCountRequest, FileKind,
     GetXattrRequest, InodeRequest, LayoutWish, LinkRequest, ListXattrsRequest, LookupRequest, MkdirRequest,
-    MknodRequest, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
+    MknodRequest, OpenId, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
     RemoveXattrRequest, RenameRequest, ReopenRequest, RmdirRequest, ServerInfo, SetAttrRequest,
     SetLayoutRequest, SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest,
     SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, rights,
@@ -335,7 +335,7 @@ impl Client {
             return Err(Error::new("Open", ErrorKind::Status(status), "only files have contents here"));
         };
         let is_empty = reply.attr.size == 0 && !reply.attr.size_live;
-        let held = Held::new(capability, access);
+        let held = Held::new(capability, access, self.inner.open_id(reply.run));
         let open = OpenFile::new(
             &self.inner,
             &self.caller,
@@ -344,6 +344,7 @@ impl Client {
             (options.sync, reply.created, options.append),
             reply.attr,
         );
+        self.inner.count(&open.held)?;
         if let Some(parent) = reply.parent {
             let _ = open.parent.set(parent);
         }
@@ -365,10 +366,13 @@ impl Client {
             let capability = Capability::from_bytes(pass)
                 .map_err(|error| Error::new("Reopen", ErrorKind::Invalid, error.to_string()))?;
             let access = capability.rights;
-            let reply = self.meta(&ReopenRequest { capability: capability.clone() })?;
-            let held = Held::new(reply.capability.unwrap_or(capability), access);
+            let id = self.inner.open_id(0);
+            let reply = self.meta(&ReopenRequest { capability: capability.clone(), id: id.clone() })?;
+            let held =
+                Held::new(reply.capability.unwrap_or(capability), access, OpenId { run: reply.run, ..id });
             let open =
                 OpenFile::new(&self.inner, &self.caller, held, name.into(), (sync, false, false), reply.attr);
+            self.inner.count(&open.held)?;
             Ok(File::new(open))
         };
         adopt().map_err(|error: Error| error.on(&name))

@@ -9,7 +9,8 @@
 //!                                 └ the last handle of the client goes
 //! ```
 //!
-//! What waits counts as open at the server, and as closed here: after a restart of the server nobody comes back for it. Nothing that is
+//! What waits counts as open at the server, and as closed here: after a restart of the server nobody comes back for it, and the server,
+//! in which it does not count then, does not end another open of the file instead. Nothing that is
 //! waited for may wait here: no report of what was written, no lock. If the process is killed, its session ends, and the server
 //! closes what it had open.
 //!
@@ -111,9 +112,10 @@ pub(crate) fn ask_behind<R: Request>(inner: &Inner, ino: u64, request: &R) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weft_wire::messages::OpenId;
 
     fn file(ino: u64, access: u32) -> ClosedFile {
-        ClosedFile { ino, access, report: None }
+        ClosedFile { ino, access, report: None, id: OpenId { run: 1, number: ino } }
     }
 
     fn inos(request: CloseRequest) -> Vec<u64> {

@@ -1,11 +1,13 @@
 //! The files that this process has open, as its cluster connections must know them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use weft_layout::Layout;
-use weft_wire::messages::{Attr, ReportRequest, SetAttrRequest, WriteReport};
+use weft_wire::messages::{
+    Attr, OpenId, OpenReply, ReopenRequest, ReportRequest, SetAttrRequest, WriteReport,
+};
 use weft_wire::security::Capability;
 
 use crate::batch;
@@ -21,6 +23,9 @@ pub(crate) struct Held {
     /// [`weft_wire::messages::rights`].
     pub access: u32,
     capability: Mutex<Capability>,
+    /// See [`OpenId`].
+    number: u64,
+    run: AtomicU64,
     written: Mutex<Written>,
     /// Something was locked through it, and some of that was lost.
     locks: AtomicBool,
@@ -38,12 +43,14 @@ struct Written {
 }
 
 impl Held {
-    pub(crate) fn new(capability: Capability, access: u32) -> Held {
+    pub(crate) fn new(capability: Capability, access: u32, id: OpenId) -> Held {
         Held {
             ino: capability.ino,
             layout: capability.layout,
             access,
             capability: Mutex::new(capability),
+            number: id.number,
+            run: AtomicU64::new(id.run),
             written: Mutex::default(),
             locks: AtomicBool::new(false),
             locks_lost: AtomicBool::new(false),
@@ -58,8 +65,22 @@ impl Held {
         self.access & weft_wire::messages::rights::WRITE != 0
     }
 
-    pub(crate) fn renew(&self, capability: Capability) {
-        *lock(&self.capability) = capability;
+    /// What tells it from other opens of the session.
+    pub(crate) fn id(&self) -> OpenId {
+        OpenId { run: self.run.load(Ordering::Acquire), number: self.number }
+    }
+
+    /// The request by which it counts as open at the metadata server, if it does not already, and gets a new capability.
+    pub(crate) fn reopening(&self) -> ReopenRequest {
+        ReopenRequest { capability: self.capability(), id: self.id() }
+    }
+
+    /// It counts as open.
+    pub(crate) fn reopened(&self, reply: OpenReply) {
+        if let Some(capability) = reply.capability {
+            *lock(&self.capability) = capability;
+        }
+        self.run.store(reply.run, Ordering::Release);
     }
 
     /// Whether anything was ever locked through it.
@@ -204,7 +225,7 @@ mod tests {
     fn held() -> Held {
         let layout = Layout::new(65536, 0, 1, 1).unwrap();
         let capability = Capability { ino: 5, rights: 2, expires_s: 0, layout, signature: [0; 16] };
-        Held::new(capability, 2)
+        Held::new(capability, 2, OpenId { run: 1, number: 1 })
     }
 
     #[test]

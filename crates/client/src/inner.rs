@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_transport::{Link, Segment, ShmOptions, TcpOptions, connect_shm, connect_tcp};
-use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, ProveReply, ReopenRequest, ServerInfo};
+use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, OpenId, ProveReply, ServerInfo};
 
 use crate::batch;
 use crate::closing;
@@ -207,18 +207,18 @@ impl Inner {
         };
         let mut dialled = self.dial.dial(&server.info, wish, &mut greet)?;
         if server.role == Role::Meta {
-            let epoch = dialled.proven.epoch;
+            let run = dialled.proven.epoch;
             let mut arrival = lock(&server.arriving);
-            let first = arrival.epoch == 0 && !session.is_fork;
-            let anew = arrival.epoch != epoch || server.lanes().is_empty();
-            if anew {
+            let first = arrival.run == 0 && !session.is_fork;
+            let is_new_run = arrival.run != run;
+            if is_new_run || server.lanes().is_empty() {
                 self.arrivals.fetch_add(1, Ordering::SeqCst);
             }
-            if anew && !first {
-                self.reopen_all(session, &mut *dialled.link, Instant::now() + timeout)?;
+            if is_new_run && !first {
+                self.reopen_all(session, run, &mut *dialled.link, Instant::now() + timeout)?;
                 self.locks.claim(session, &mut *dialled.link, Instant::now() + timeout)?;
             }
-            arrival.epoch = epoch;
+            arrival.run = run;
         }
         let rdma = self.rdma.as_ref().map(|rdma| rdma.options());
         Ok(server.add(dialled, wish.traffic, rdma))
@@ -236,11 +236,16 @@ impl Inner {
     }
 
     /// Tells a metadata server that has started anew, or has not seen this client for a while, which files are open.
-    fn reopen_all(&self, session: &Session, link: &mut dyn Link, deadline: Instant) -> Result<(), Error> {
-        for held in self.held.all() {
-            let request = ReopenRequest { capability: held.capability() };
-            match ask(link, session.next_request_id(), &request, deadline) {
-                Ok(reply) => reply.capability.into_iter().for_each(|capability| held.renew(capability)),
+    fn reopen_all(
+        &self,
+        session: &Session,
+        run: u64,
+        link: &mut dyn Link,
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        for held in self.held.all().into_iter().filter(|held| held.id().run != run) {
+            match ask(link, session.next_request_id(), &held.reopening(), deadline) {
+                Ok(reply) => held.reopened(reply),
                 // The file is gone; whoever uses it will be told.
                 Err(error) if error.status().is_some() => {}
                 Err(error) => return Err(error),
@@ -256,9 +261,23 @@ impl Inner {
         if capability.expires_s > (now + CAPABILITY_MARGIN).as_secs() {
             return Ok(());
         }
-        let reply = batch::ask(self, self.meta(), &ReopenRequest { capability })?;
-        reply.capability.into_iter().for_each(|capability| held.renew(capability));
+        held.reopened(batch::ask(self, self.meta(), &held.reopening())?);
         Ok(())
+    }
+
+    /// Makes sure that an open just made counts in the present run of the session. Where its reply is one that a server kept, which was
+    /// restarted since, it was not known here when the others were reopened.
+    pub(crate) fn count(&self, held: &Held) -> Result<(), Error> {
+        let run = lock(&self.session().server(self.meta()).arriving).run;
+        if held.id().run != run {
+            held.reopened(batch::ask(self, self.meta(), &held.reopening())?);
+        }
+        Ok(())
+    }
+
+    /// How the open is told from others that was answered with `run`.
+    pub(crate) fn open_id(&self, run: u64) -> OpenId {
+        OpenId { run, number: self.session().next_request_id() }
     }
 
     /// Shared memory that overlaps these addresses.

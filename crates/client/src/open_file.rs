@@ -270,7 +270,7 @@ impl OpenFile {
         // Without a report that is true the open is better left to end with the session: the size stays marked as unknown.
         settled?;
         let report = self.held.take_report();
-        Ok(Some(ClosedFile { ino: self.held.ino, access: self.held.access, report }))
+        Ok(Some(ClosedFile { ino: self.held.ino, access: self.held.access, report, id: self.held.id() }))
     }
 }
 

@@ -62,8 +62,8 @@ const BETTER_PAUSE_MAX: Duration = Duration::from_secs(600);
 /// What is known of the server's running.
 #[derive(Default)]
 pub(crate) struct Arrival {
-    /// Epoch of the last connection; 0 before the first.
-    pub epoch: u64,
+    /// Run of the session as of the last connection; 0 before the first.
+    pub run: u64,
 }
 
 impl Server {

@@ -156,16 +156,18 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         }
     }
 
-    /// Notes a proven connection of a client, and its end.
-    pub fn connected(&self, session: &Session) {
-        if let (Part::Meta(meta), peer_role::CLIENT) = (&self.part, session.hello.role) {
-            meta.session_connected(session.id(), session.hello.boot_id);
+    /// Notes a proven connection of a client, and its end. Returns the epoch that it is told.
+    pub fn connected(&self, session: &Session) -> u64 {
+        match (&self.part, session.hello.role) {
+            (Part::Meta(meta), peer_role::CLIENT) => {
+                meta.session_connected(session.id(), session.hello.boot_id)
+            }
+            _ => self.shared.epoch,
         }
     }
 
     /// See [`Node::connected`].
     pub fn disconnected(&self, session: &Session) {
-        self.shared.clients.disconnected(&session.hello.session);
         if let (Part::Meta(meta), peer_role::CLIENT) = (&self.part, session.hello.role) {
             meta.session_disconnected(session.id());
         }

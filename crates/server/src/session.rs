@@ -44,8 +44,8 @@ enum HandshakeError {
 pub(crate) async fn serve<C: ServerConn, D: Disk, E: Engine + 'static>(node: Rc<Node<D, E>>, conn: C) {
     let limit = Duration::from_millis(HANDSHAKE_TIMEOUT_MS);
     let greeted = weft_reactor::timeout(limit, greet(&node, &conn)).await;
-    let session = match greeted.unwrap_or(Err(HandshakeError::Timeout)) {
-        Ok(session) => session,
+    let member = match greeted.unwrap_or(Err(HandshakeError::Timeout)) {
+        Ok(member) => member,
         Err(HandshakeError::Connection(ConnError::Closed { .. })) => return,
         Err(error) => {
             node.shared.counters.refused_connections.fetch_add(1, Ordering::Relaxed);
@@ -59,13 +59,14 @@ pub(crate) async fn serve<C: ServerConn, D: Disk, E: Engine + 'static>(node: Rc<
     let transport = conn.peer().transport;
     let connections = node.shared.counters.gauge(connections_over(&transport));
     connections.fetch_add(1, Ordering::Relaxed);
+    let session = member.session.clone();
     let requests = node.shared.clients.connected(&session.hello, transport);
-    node.connected(&session);
     let connection =
         Rc::new(Connection { node: node.clone(), conn, session, requests, under_way: Cell::new(0) });
     let cause = connection.run().await;
     connection.conn.close();
-    node.disconnected(&connection.session);
+    node.shared.clients.disconnected(&connection.session.hello.session);
+    drop(member);
     connections.fetch_sub(1, Ordering::Relaxed);
     if let Some(cause) = cause {
         node.shared.counters.cut_connections.fetch_add(1, Ordering::Relaxed);
@@ -93,9 +94,9 @@ fn connections_over(transport: &str) -> &'static str {
 
 /// Greeting and proof.
 async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
-    node: &Node<D, E>,
+    node: &Rc<Node<D, E>>,
     conn: &C,
-) -> Result<Session, HandshakeError> {
+) -> Result<Member<D, E>, HandshakeError> {
     let (header, body) = message(conn).await?;
     let hello = match check_hello(&header, &body) {
         Ok(hello) => hello,
@@ -118,16 +119,38 @@ async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
         let text = "the proof is wrong: the peer does not have this cluster's key";
         return refuse(conn, &header, Refusal::new(Status::Unauthenticated, text)).await;
     }
+    // Before it is told of its session's run, so that the run does not end meanwhile.
+    let (member, epoch) = Member::join(node, Session::new(hello));
     let reply = ProveReply {
         cluster_id: node.shared.cluster_id,
         server_name: node.shared.name.clone(),
-        epoch: node.shared.epoch,
+        epoch,
         credits: CREDITS_PER_CONNECTION,
         boot_id: node.shared.boot_id,
     };
     conn.prove();
     conn.reply(header.reply(Status::Ok), &reply.to_bytes(), &[]).await?;
-    Ok(Session::new(hello))
+    Ok(member)
+}
+
+/// A proven connection as one of its session's, until it is dropped.
+struct Member<D: Disk, E: Engine + 'static> {
+    node: Rc<Node<D, E>>,
+    session: Session,
+}
+
+impl<D: Disk, E: Engine + 'static> Member<D, E> {
+    /// With the epoch for the client.
+    fn join(node: &Rc<Node<D, E>>, session: Session) -> (Member<D, E>, u64) {
+        let epoch = node.connected(&session);
+        (Member { node: node.clone(), session }, epoch)
+    }
+}
+
+impl<D: Disk, E: Engine + 'static> Drop for Member<D, E> {
+    fn drop(&mut self) {
+        self.node.disconnected(&self.session);
+    }
 }
 
 /// The next message of the handshake, which has no bulk data.
@@ -156,11 +179,7 @@ fn check_hello(header: &Header, body: &[u8]) -> Result<HelloRequest, Refusal> {
     Ok(hello)
 }
 
-async fn refuse<C: ServerConn>(
-    conn: &C,
-    header: &Header,
-    refusal: Refusal,
-) -> Result<Session, HandshakeError> {
+async fn refuse<C: ServerConn, T>(conn: &C, header: &Header, refusal: Refusal) -> Result<T, HandshakeError> {
     conn.reply(header.reply(refusal.status), &refusal.body(), &[]).await?;
     Err(HandshakeError::Refused(refusal))
 }

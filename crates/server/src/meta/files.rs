@@ -21,7 +21,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             let at = t::at(&request.at);
             let opened = op.create(&caller, now, call.session, at, &new, flags).map_err(meta)?;
             self.told(call, Some(&request.at), Some(opened.attr.ino));
-            let mut reply = self.open_reply(&opened, request.access);
+            let mut reply = self.open_reply(call, &opened, request.access);
             if opened.created && self.watchers.watches(call.session) {
                 reply.parent = self.parent_told(op, call, &request.at)?;
                 reply.attr.size_live = false;
@@ -39,19 +39,20 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.change(call, |op, now| {
             let opened = op.open(&caller, now, call.session, t::at(&request.at), flags).map_err(meta)?;
             self.told(call, Some(&request.at), Some(opened.attr.ino));
-            Ok(self.open_reply(&opened, request.access))
+            Ok(self.open_reply(call, &opened, request.access))
         })
         .await
     }
 
     /// With no access nothing is held, and the capability gives no right but to ask the I/O servers for the size.
-    fn open_reply(&self, opened: &Opened, access: u32) -> OpenReply {
+    fn open_reply(&self, call: &Call, opened: &Opened, access: u32) -> OpenReply {
         let layout = opened.attr.layout.filter(|_| opened.attr.kind == weft_meta::Kind::File);
         OpenReply {
             attr: t::attr(&opened.attr),
             capability: layout.map(|layout| self.sign(opened.attr.ino, access, layout)),
             created: opened.created,
             parent: None,
+            run: self.run_of(call.session),
         }
     }
 
@@ -66,7 +67,8 @@ impl<E: Engine + 'static> MetaPart<E> {
         files.iter().try_for_each(|file| t::access(file.access).map(drop))?;
         let mut failure = None;
         let closed = self.change(call, |op, now| {
-            for file in &files {
+            for file in files.iter().filter(|file| self.counts(call.session, &file.id)) {
+                self.closed(call.session, &file.id);
                 if let Err(error) = close_one(op, call.session, now, file) {
                     failure.get_or_insert(error);
                 }
@@ -107,16 +109,22 @@ impl<E: Engine + 'static> MetaPart<E> {
         let held = request.capability;
         self.check(&held, 0)?;
         let (read, write) = t::access(held.rights)?;
+        if !read && !write {
+            return Err(Refusal::new(Status::Invalid, "a capability without rights"));
+        }
         self.change(call, |op, _| {
-            let mut attr = None;
-            for (wanted, for_writing) in [(write, true), (read, false)] {
-                if wanted {
-                    attr = Some(op.reopen(call.session, held.ino, for_writing)?);
+            if !self.counts(call.session, &request.id) {
+                for (_, for_writing) in
+                    [(write, true), (read, false)].into_iter().filter(|(wanted, _)| *wanted)
+                {
+                    op.reopen(call.session, held.ino, for_writing)?;
                 }
+                self.reopened(call.session, &request.id);
             }
-            let attr = attr.ok_or_else(|| Refusal::new(Status::Invalid, "a capability without rights"))?;
+            let attr = op.getattr(held.ino)?;
             let capability = attr.layout.map(|layout| self.sign(held.ino, held.rights, layout));
-            Ok(OpenReply { attr: t::attr(&attr), capability, created: false, parent: None })
+            let run = self.run_of(call.session);
+            Ok(OpenReply { attr: t::attr(&attr), capability, created: false, parent: None, run })
         })
         .await
     }
@@ -143,6 +151,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                     .map(|layout| self.sign(begun.attr.ino, rights::READ | rights::WRITE, layout)),
                 created: false,
                 parent: None,
+                run: self.run_of(call.session),
             })
         })
         .await

@@ -2,22 +2,35 @@
 //! files open.
 
 use super::MetaPart;
-use std::cell::RefCell;
-use std::collections::HashMap;
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weft_meta::{Engine, SessionId};
+use weft_wire::messages::OpenId;
 
 /// How long a client may stay away before what it held is given back.
 pub(crate) const SESSION_GRACE: Duration = Duration::from_secs(10);
 
-#[derive(Default)]
 pub(super) struct Sessions {
     table: RefCell<HashMap<SessionId, Connections>>,
+    /// Greater than that of any session before, of earlier runs of the server too.
+    next_run: Cell<u64>,
+}
+
+impl Default for Sessions {
+    fn default() -> Sessions {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Sessions { table: RefCell::default(), next_run: Cell::new(since_1970.as_nanos() as u64) }
+    }
 }
 
 #[derive(Default)]
 struct Connections {
+    /// See [`weft_wire::messages::ProveReply::epoch`].
+    run: u64,
+    /// Numbers of opens that were made before this run, and count in it.
+    reopened: HashSet<u64>,
     alive: u32,
     /// Counted up with every connection, to see whether the client was here during the grace.
     made: u64,
@@ -26,13 +39,45 @@ struct Connections {
 }
 
 impl<E: Engine + 'static> MetaPart<E> {
-    /// Notes a connection of this client.
-    pub fn session_connected(&self, session: SessionId, boot_id: [u8; 16]) {
+    /// Notes a connection of this client. Returns the run of its session.
+    pub fn session_connected(&self, session: SessionId, boot_id: [u8; 16]) -> u64 {
+        let next_run = &self.sessions.next_run;
         let mut table = self.sessions.table.borrow_mut();
-        let connections = table.entry(session).or_default();
+        let connections = table.entry(session).or_insert_with(|| Connections {
+            run: next_run.replace(next_run.get() + 1),
+            ..Connections::default()
+        });
         connections.alive += 1;
         connections.made += 1;
         connections.boot_id = boot_id;
+        connections.run
+    }
+
+    /// The run of a session.
+    pub(super) fn run_of(&self, session: SessionId) -> u64 {
+        self.sessions.table.borrow().get(&session).map_or(0, |connections| connections.run)
+    }
+
+    /// Whether this open counts in this run of its session.
+    pub(super) fn counts(&self, session: SessionId, open: &OpenId) -> bool {
+        let table = self.sessions.table.borrow();
+        let reopened =
+            table.get(&session).is_some_and(|connections| connections.reopened.contains(&open.number));
+        open.run == table.get(&session).map_or(0, |connections| connections.run) || reopened
+    }
+
+    /// An open of before counts from now on.
+    pub(super) fn reopened(&self, session: SessionId, open: &OpenId) {
+        if let Some(connections) = self.sessions.table.borrow_mut().get_mut(&session) {
+            connections.reopened.insert(open.number);
+        }
+    }
+
+    /// An open has ended.
+    pub(super) fn closed(&self, session: SessionId, open: &OpenId) {
+        if let Some(connections) = self.sessions.table.borrow_mut().get_mut(&session) {
+            connections.reopened.remove(&open.number);
+        }
     }
 
     /// Whether two clients run on one host, so that one may be told the number of a process of the other.

@@ -64,7 +64,8 @@ fn the_last_report_settles_the_size<W: Way>() {
     assert!(made.attr.size_live);
     let report = Some(WriteReport { end_bytes: 12345, touch: true });
     let both = rights::READ | rights::WRITE;
-    client.call(&closed(made.attr.ino, both, report)).unwrap();
+    let end = client.closed(made.attr.ino, both, report);
+    client.call(&end).unwrap();
     let attr = client.call(&lookup("f")).unwrap().attr;
     assert_eq!((attr.size, attr.size_live), (12345, false));
     let status = client.call(&StatusRequest { with_clients: false }).unwrap();
@@ -77,12 +78,14 @@ fn many_opens_end_together<W: Way>() {
     let both = rights::READ | rights::WRITE;
     let mut made = |name, access| client.call(&create(name, access)).unwrap().attr.ino;
     let inos = [made("a", both), made("wrong", rights::WRITE), made("b", rights::WRITE)];
+    let id = OpenId { run: client.run, number: 0 };
     let closed = |ends: [u64; 3]| CloseRequest {
         files: (0..3)
             .map(|at| ClosedFile {
                 ino: inos[at],
                 access: if at == 0 { both } else { rights::WRITE },
                 report: Some(WriteReport { end_bytes: ends[at], touch: true }),
+                id: id.clone(),
             })
             .collect(),
     };
@@ -110,6 +113,37 @@ fn many_opens_end_together<W: Way>() {
     client.call(&OpenRequest { caller: ROOT, at: at("a"), follow: true, access: both }).unwrap();
     client.call_as(header, &closed([10, 0, 20])).unwrap();
     assert_eq!(gauge(&mut client, "open_files"), 1);
+}
+
+fn an_open_counts_once_however_often_it_is_told<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let mut client = cluster.meta();
+    let made = client.call(&create("f", rights::WRITE)).unwrap();
+    assert_eq!(made.run, client.run);
+    let capability = made.capability.unwrap();
+    let reopen = |client: &mut Client<W::Link>, run, number| {
+        let id = OpenId { run, number };
+        let reopened = client.call(&ReopenRequest { capability: capability.clone(), id }).unwrap();
+        assert_eq!((reopened.run, reopened.attr.ino), (client.run, made.attr.ino));
+        assert!(reopened.capability.is_some());
+    };
+    let close = |client: &mut Client<W::Link>, run, number| {
+        let id = OpenId { run, number };
+        let file = ClosedFile { ino: made.attr.ino, access: rights::WRITE, report: None, id };
+        client.call(&CloseRequest { files: vec![file] }).unwrap();
+        client.call(&StatusRequest { with_clients: false }).unwrap().gauges
+    };
+    let is_open =
+        |gauges: Vec<Gauge>| gauges.iter().any(|gauge| gauge.name == "open_files" && gauge.value == 1);
+    let run = client.run;
+    reopen(&mut client, run, 1);
+    reopen(&mut client, run - 1, 2);
+    reopen(&mut client, run - 1, 2);
+    // Of the present run and of the one before: two are open. What was never open here does not end one of them.
+    assert!(is_open(close(&mut client, run - 1, 3)));
+    assert!(is_open(close(&mut client, run, 1)));
+    assert!(is_open(close(&mut client, run - 1, 3)));
+    assert!(!is_open(close(&mut client, run - 1, 2)));
 }
 
 fn a_change_of_attributes_has_a_report_with_it<W: Way>() {
@@ -140,7 +174,8 @@ fn a_change_of_attributes_has_a_report_with_it<W: Way>() {
     assert_eq!((attr.size, &attr.mtime), (500, &changed.mtime), "neither of the two was done");
     assert_eq!(client.call(&change(at("f"), ROOT, 900)).unwrap_err().status, Status::Invalid);
     // Who does not write has nothing to report.
-    client.call(&closed(made.ino, rights::WRITE, None)).unwrap();
+    let end = client.closed(made.ino, rights::WRITE, None);
+    client.call(&end).unwrap();
     let itself = At { dir: made.ino, path: Vec::new() };
     assert_eq!(client.call(&change(itself, ROOT, 900)).unwrap_err().status, Status::Stale);
 }
@@ -198,7 +233,8 @@ fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
         let open = OpenRequest { caller: ROOT, at: by_number, access: rights::READ, follow: true };
         let opened = client.call(&open).map(|opened| opened.attr.ino == replaced);
         if opened.is_ok() {
-            client.call(&closed(replaced, rights::READ, None)).unwrap();
+            let end = client.closed(replaced, rights::READ, None);
+            client.call(&end).unwrap();
         }
         (replaced, opened)
     };
@@ -217,5 +253,5 @@ fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
 }
 
 over_all_ways! {
-    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size many_opens_end_together a_change_of_attributes_has_a_report_with_it a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back what_was_replaced_can_be_opened_by_number_for_a_moment
+    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size many_opens_end_together an_open_counts_once_however_often_it_is_told a_change_of_attributes_has_a_report_with_it a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back what_was_replaced_can_be_opened_by_number_for_a_moment
 }

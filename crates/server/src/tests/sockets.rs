@@ -117,7 +117,8 @@ fn bytes_go_over_tcp_and_shared_memory_and_are_removed_in_the_end() {
     io1.end();
     let report = Some(WriteReport { end_bytes: 3_000_010, touch: true });
     let access = rights::READ | rights::WRITE;
-    meta.call(&closed(file.attr.ino, access, report)).unwrap();
+    let end = meta.closed(file.attr.ino, access, report);
+    meta.call(&end).unwrap();
     meta.call(&unlink("f")).unwrap();
     let mut io = tcp(&config, "io0");
     eventually("removal from io0", || {
@@ -255,7 +256,8 @@ fn data_files_without_an_inode_are_found() {
         let regions = Regions::contiguous(0, 100);
         tcp(&config, &name(&capability)).write(&capability, 0, &regions, &[1; 100]).unwrap();
     }
-    meta.call(&closed(lost.attr.ino, access, None)).unwrap();
+    let end = meta.closed(lost.attr.ino, access, None);
+    meta.call(&end).unwrap();
     let mut io = tcp(&config, &name(&lost_capability));
     let gone = SizeRequest { capability: lost_capability };
     eventually("removal of the orphan", || io.call(&gone).unwrap().local_bytes == 0);

@@ -29,11 +29,6 @@ pub(super) const ROOT: Caller = Caller { uid: 0, gid: 0, groups: Vec::new() };
 const WAIT: Duration = Duration::from_secs(10);
 const POOL_BYTES: usize = 8 << 20;
 
-/// The end of one open.
-pub(super) fn closed(ino: u64, access: u32, report: Option<WriteReport>) -> CloseRequest {
-    CloseRequest { files: vec![ClosedFile { ino, access, report }] }
-}
-
 pub(super) fn cluster_key() -> Key {
     Key([42; 32])
 }
@@ -137,6 +132,8 @@ pub(super) struct Refused {
 /// A client's connection.
 pub(super) struct Client<L: Link> {
     pub link: L,
+    /// Of the session.
+    pub run: u64,
     next_request_id: u64,
 }
 
@@ -157,7 +154,7 @@ pub(super) fn hello(role: u8, session: [u8; 16]) -> HelloRequest {
 impl<L: Link> Client<L> {
     /// Not yet proven.
     pub fn new(link: L) -> Client<L> {
-        Client { link, next_request_id: 1 }
+        Client { link, run: 0, next_request_id: 1 }
     }
 
     pub fn proven(link: L, session: [u8; 16]) -> Client<L> {
@@ -171,7 +168,14 @@ impl<L: Link> Client<L> {
         let proof = client_proof(key, hello, &greeted.server_nonce);
         let proven = self.call(&ProveRequest { proof })?;
         self.link.set_credits(proven.credits);
+        self.run = proven.epoch;
         Ok(proven)
+    }
+
+    /// The end of one open of this run of the session.
+    pub fn closed(&self, ino: u64, access: u32, report: Option<WriteReport>) -> CloseRequest {
+        let id = OpenId { run: self.run, number: 0 };
+        CloseRequest { files: vec![ClosedFile { ino, access, report, id }] }
     }
 
     /// A request number that was not used.

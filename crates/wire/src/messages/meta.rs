@@ -265,6 +265,17 @@ crate::message! {
         pub created: bool,
         /// The directory after a creation, for clients that watch and name it by its inode and one name.
         pub parent: Option<Attr>,
+        /// The run of the session ([`ProveReply::epoch`](super::ProveReply)) in which it counts as open; of a reply that is given
+        /// again, perhaps an earlier one, so that it has to be reopened.
+        pub run: u64,
+    }
+
+    /// Tells one open of a session from its others.
+    pub struct OpenId {
+        /// The run of the session in which it was counted; 0: in none.
+        pub run: u64,
+        /// Given by the client, which gives it to no other open of the session.
+        pub number: u64,
     }
 
     /// What a writer tells of what it wrote.
@@ -283,6 +294,8 @@ crate::message! {
         pub access: u32,
         /// What was written since the last report, if anything.
         pub report: Option<WriteReport>,
+        /// Which open. One that does not count as open in this run of the session is not ended either.
+        pub id: OpenId,
     }
 
     /// See [`crate::Op::Close`].
@@ -303,6 +316,8 @@ crate::message! {
     pub struct ReopenRequest {
         /// Which file, proved by the capability it was open with.
         pub capability: Capability,
+        /// Which open. One that counts as open already is not counted again; its capability is renewed.
+        pub id: OpenId,
     }
 
     /// See [`crate::Op::Mkdir`].

@@ -67,7 +67,8 @@ crate::message! {
         pub cluster_id: [u8; 16],
         /// The server's name in the cluster file.
         pub server_name: String,
-        /// Changes whenever the server starts: opens made before must be made anew.
+        /// Of a metadata server: the run of the session, which ends when the server does or the client was away for too long, and
+        /// with it what the session held. Of an I/O server: changes whenever it starts.
         pub epoch: u64,
         /// Requests that may be under way on this connection.
         pub credits: u16,
