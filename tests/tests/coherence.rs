@@ -320,6 +320,32 @@ fn a_reader_that_keeps_a_file_open_sees_every_append_of_another() {
 }
 
 /// The kernel looks once more for who finds the file gone that he is about to open, but only once.
+/// The kernel takes the times of a reply to a change of its own without comparing them, and would keep the pages of before.
+#[test]
+fn a_change_of_attributes_does_not_hide_what_another_mount_wrote_before() {
+    const BYTES: usize = 20_000;
+    let cluster = Cluster::start(2);
+    let [one, other] = two_mounts(&cluster, &[]);
+    let open = |mount: &Mount| {
+        File::options().read(true).write(true).create(true).truncate(false).open(mount.join("file")).unwrap()
+    };
+    let (here, there) = (open(&one), open(&other));
+    let changes: [&dyn Fn(); 3] = [
+        &|| here.set_len(BYTES as u64).unwrap(),
+        &|| here.set_permissions(Permissions::from_mode(0o600)).unwrap(),
+        &|| here.set_modified(SystemTime::now()).unwrap(),
+    ];
+    for (round, change) in changes.iter().cycle().take(9).enumerate() {
+        let mut read = [0; BYTES];
+        there.write_all_at(&[round as u8; BYTES], 0).unwrap();
+        // The end of any descriptor tells others of what was written.
+        drop(there.try_clone().unwrap());
+        change();
+        here.read_exact_at(&mut read, 0).unwrap();
+        assert!(read == [round as u8; BYTES], "round {round}: {} is read", read[0]);
+    }
+}
+
 #[test]
 fn names_that_are_replaced_all_the_time_can_always_be_opened() {
     const ROUNDS: usize = 150;

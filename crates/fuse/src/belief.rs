@@ -13,7 +13,8 @@
 //! each note, and until the kernel has heard once what there was after it.
 //!
 //! Pages that the kernel keeps of a file go when it hears of another size or modification time. Where both are as before although
-//! something was changed, or may have been while nothing was promised, the status-change time tells.
+//! something was changed, or may have been while nothing was promised, the status-change time tells. What it hears in reply to a change of
+//! its own it does not compare.
 
 use std::time::{Duration, Instant};
 use weft_wire::messages::{Attr, Time};
@@ -57,6 +58,12 @@ pub(crate) struct Forget {
     pub(crate) attributes: bool,
     /// A note about attributes and pages.
     pub(crate) pages: bool,
+}
+
+impl Pages {
+    fn are_suspect(&self, now: Instant) -> bool {
+        self.suspect || now >= self.promised_until
+    }
 }
 
 impl Belief {
@@ -122,7 +129,7 @@ impl Belief {
     ) -> bool {
         let Some(pages) = &mut self.pages else { return false };
         let seen = (attr.size, attr.mtime.clone(), attr.ctime.clone());
-        let suspect = pages.suspect || now >= pages.promised_until;
+        let suspect = pages.are_suspect(now);
         let hidden = suspect
             && pages
                 .seen
@@ -132,6 +139,12 @@ impl Belief {
         pages.promised_until = now + promised;
         pages.seen = Some(seen);
         hidden
+    }
+
+    /// Whether pages may be older than what others have changed. The reply to a change of attributes is taken over by the kernel with
+    /// its times, and no pages go for them: of such pages it has to be told before.
+    pub(crate) fn has_suspect_pages(&self, now: Instant) -> bool {
+        self.pages.as_ref().is_some_and(|pages| pages.are_suspect(now))
     }
 
     /// Another has changed it; `data`: also what it holds.
@@ -267,5 +280,23 @@ mod tests {
         belief.looked_up(now);
         assert!(!belief.let_go(1));
         assert!(belief.let_go(1));
+    }
+
+    #[test]
+    fn pages_are_suspect_from_a_change_of_another_until_the_kernel_compares() {
+        let now = Instant::now();
+        let mut belief = Belief::new(1, now);
+        assert!(!belief.has_suspect_pages(now), "there are none");
+        belief.opened(now);
+        assert!(belief.has_suspect_pages(now), "it has heard nothing yet");
+        belief.hides_a_change(&attr(5, 1, 1), now, LEASE, true);
+        assert!(!belief.has_suspect_pages(now));
+        assert!(belief.has_suspect_pages(now + LEASE), "nothing is promised any more");
+        belief.changed(false, now);
+        assert!(!belief.has_suspect_pages(now));
+        belief.changed(true, now);
+        assert!(belief.has_suspect_pages(now));
+        belief.hides_a_change(&attr(5, 2, 2), now, LEASE, true);
+        assert!(!belief.has_suspect_pages(now));
     }
 }

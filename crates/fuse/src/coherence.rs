@@ -259,6 +259,14 @@ impl Coherence {
         }
     }
 
+    /// The kernel is about to be told attributes of a file as the reply to a change of them.
+    pub(crate) fn attributes_set(&self, ino: u64) {
+        let now = Instant::now();
+        if self.nodes.lock(&ino).get(&ino).is_some_and(|belief| belief.has_suspect_pages(now)) {
+            self.forget_pages(ino, ALL_BYTES, PAGES_PATIENCE);
+        }
+    }
+
     /// Pages with these bytes of a file may be older than a write that is being answered (`refills.rs`).
     pub(crate) fn refilled(&self, ino: u64, bytes: Range<u64>) {
         let whole_pages = bytes == pages_of(&bytes);

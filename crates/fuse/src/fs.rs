@@ -398,7 +398,9 @@ impl WeftFs {
         };
         if wanted == SetAttr::default() {
             self.report_writes(ino)?;
-            return Ok(self.tell(&asked, client.getattr(ino)?));
+            let attr = client.getattr(ino)?;
+            self.coherence.attributes_set(ino);
+            return Ok(self.tell(&asked, attr));
         }
         // Where the kernel does not check, the server has to.
         let unchanged = self.last_replies.unchanged(ino, &wanted).filter(|_| identities.kernel_checks());
@@ -412,6 +414,7 @@ impl WeftFs {
         drop(alone);
         let attr = changed?;
         self.last_replies.note(at, &asked, &attr);
+        self.coherence.attributes_set(ino);
         Ok(self.tell(&asked, attr))
     }
 
