@@ -40,6 +40,9 @@ make_tree() {
     done
 }
 
+# After a commit git may go on to tidy up behind the script's back.
+export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=gc.auto GIT_CONFIG_VALUE_0=0
+
 url=$("$weft" up --dir "$scratch/cluster" --io 4 --detach)
 mkdir "$mnt"
 mount_anew() {
