@@ -31,7 +31,6 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use weft_client::{Client, ConnectOptions, Url};
-use weft_wire::security::Key;
 
 /// Longest time for processes to end and mounts to go.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
@@ -218,8 +217,7 @@ impl Cluster {
     /// A client of this process.
     #[track_caller]
     pub fn client(&self) -> Client {
-        let key = std::fs::read_to_string(self.key_file()).expect("weft up wrote it");
-        let key = Some(Key::from_hex(&key).expect("a key"));
+        let key = Some(weft_client::read_key_file(&self.key_file()).expect("weft up wrote it"));
         let url = Url::parse(self.url()).expect("a URL");
         Client::connect(&url, ConnectOptions { key, ..ConnectOptions::default() })
             .unwrap_or_else(|error| panic!("{error}"))

@@ -2,9 +2,11 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
+use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
 use weft_wire::{HEADER_BYTES, Header, Kind, Op, Request, Status, VERSIONS, Wire};
@@ -16,6 +18,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(20);
 pub trait Socket: Read + Write + Send {
     /// Sets how long reads wait.
     fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
+
+    /// Its descriptor.
+    fn descriptor(&self) -> BorrowedFd<'_>;
 }
 
 impl Socket for TcpStream {
@@ -23,12 +28,20 @@ impl Socket for TcpStream {
         self.set_read_timeout(Some(timeout))?;
         self.set_write_timeout(Some(timeout))
     }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.as_fd()
+    }
 }
 
 impl Socket for UnixStream {
     fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(timeout))?;
         self.set_write_timeout(Some(timeout))
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.as_fd()
     }
 }
 
@@ -82,6 +95,34 @@ impl Raw {
         self.socket.write_all(&all)
     }
 
+    /// Asks with a descriptor beside the request; for a Unix socket.
+    pub fn ask_with<R: Request>(&mut self, request: &R, descriptor: BorrowedFd<'_>) -> io::Result<Message> {
+        let body = request.to_bytes();
+        let header = Header { body_bytes: body.len() as u32, ..self.request(R::OP) };
+        let mut all = header.encode().to_vec();
+        all.extend_from_slice(&body);
+        let mut piece = libc::iovec { iov_base: all.as_mut_ptr().cast(), iov_len: all.len() };
+        let mut control = [0u64; 4];
+        // SAFETY: the message points to live buffers, and the control buffer is aligned and has room for one descriptor.
+        let sent = unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &mut piece;
+            message.msg_iovlen = 1;
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(4) as _;
+            let first = libc::CMSG_FIRSTHDR(&message);
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = libc::CMSG_LEN(4) as _;
+            libc::CMSG_DATA(first).cast::<i32>().write_unaligned(descriptor.as_raw_fd());
+            libc::sendmsg(self.socket.descriptor().as_raw_fd(), &message, 0)
+        };
+        if sent != all.len() as isize {
+            return Err(io::Error::last_os_error());
+        }
+        self.receive_reply()
+    }
+
     /// The next message.
     pub fn receive(&mut self) -> io::Result<Message> {
         let mut bytes = [0; HEADER_BYTES];
@@ -126,12 +167,17 @@ impl Raw {
     }
 
     /// Greets, and proves the key.
-    pub fn greet(&mut self, key: &Key) -> io::Result<ProveReply> {
+    pub fn greet(&mut self, key: &IssuedKey) -> io::Result<ProveReply> {
         self.greet_as(key, hello())
     }
 
-    /// Greets in the given words, and proves the key.
-    pub fn greet_as(&mut self, key: &Key, hello: HelloRequest) -> io::Result<ProveReply> {
+    /// Greets in the given words as the holder of `key`, and proves it.
+    pub fn greet_as(&mut self, key: &IssuedKey, hello: HelloRequest) -> io::Result<ProveReply> {
+        self.prove(&key.secret, HelloRequest { key: Some(key.info.clone()), ..hello })
+    }
+
+    /// Greets in the given words, and proves a secret.
+    pub fn prove(&mut self, key: &Key, hello: HelloRequest) -> io::Result<ProveReply> {
         let reply = self.ask(&hello)?;
         if reply.header.status != Status::Ok {
             return Err(io::Error::other(reply.error_text()));
@@ -169,7 +215,12 @@ impl Raw {
     }
 }
 
-/// A client's greeting, with a session of its own.
+/// The greeting of a key's holder, with a session of its own.
+pub fn hello_of(key: &IssuedKey) -> HelloRequest {
+    HelloRequest { key: Some(key.info.clone()), ..hello() }
+}
+
+/// A client's greeting, with a session of its own, but without its key.
 pub fn hello() -> HelloRequest {
     let mut random = [0u8; 48];
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut random));
@@ -178,6 +229,7 @@ pub fn hello() -> HelloRequest {
         version_min: VERSIONS.0,
         version_max: VERSIONS.1,
         role: peer_role::CLIENT,
+        key: None,
         client_nonce: random[..32].try_into().expect("32 bytes"),
         session: random[32..].try_into().expect("16 bytes"),
         boot_id: [0; 16],

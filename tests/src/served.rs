@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use weft_client::{Client, ConnectOptions, Transport, Url};
-use weft_wire::security::Key;
+use weft_wire::keys::IssuedKey;
 
 /// Time that a server has to come up, and to end when it is asked to.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -106,7 +106,23 @@ impl Served {
             servers.insert(name, Server { address, directory, child: None });
         }
         crate::expect_success("weft init", &init.output().expect("weft can be run"));
-        Served { dir, options, servers }
+        let cluster = Served { dir, options, servers };
+        cluster.names().iter().for_each(|name| cluster.format(name));
+        cluster
+    }
+
+    /// Makes the storage of a server, whose directory has none.
+    #[track_caller]
+    pub fn format(&self, name: &str) {
+        self.serve_once(name, "--format");
+    }
+
+    /// `weft serve` of a server with an option more, which must end well.
+    #[track_caller]
+    fn serve_once(&self, name: &str, option: &str) {
+        let mut command = Command::new(weft_bin());
+        command.arg("serve").arg("--config").arg(self.config_path()).args(["--name", name, option]);
+        crate::expect_success(&format!("{command:?}"), &command.output().expect("weft can be run"));
     }
 
     /// All servers' names, the metadata server last.
@@ -116,12 +132,17 @@ impl Served {
 
     /// Starts a server that does not run.
     pub fn spawn(&mut self, name: &str) {
+        self.spawn_with(name, &[]);
+    }
+
+    /// As [`spawn`](Served::spawn), with more options of `weft serve`.
+    pub fn spawn_with(&mut self, name: &str, options: &[&str]) {
         let through = self.options.through.get(name).cloned().unwrap_or_default();
         let config = self.config_path();
         let log = OpenOptions::new().create(true).append(true).open(self.log_path(name)).expect("a log");
         let mut words = through.iter().map(PathBuf::from).chain([weft_bin().to_path_buf()]);
         let mut command = Command::new(words.next().expect("weft at least"));
-        command.args(words).arg("serve").arg("--config").arg(config).args(["--name", name]);
+        command.args(words).arg("serve").arg("--config").arg(config).args(["--name", name]).args(options);
         command.stdin(Stdio::null()).stdout(log.try_clone().expect("a log")).stderr(log);
         end_with_parent(&mut command);
         let server = self.server_mut(name);
@@ -243,15 +264,21 @@ impl Served {
         self.dir.path().join("cluster/client.key")
     }
 
-    /// The clients' key.
-    pub fn key(&self) -> Key {
-        Key::from_hex(&fs::read_to_string(self.key_file()).expect("weft init wrote it")).expect("a key")
+    /// The clients' key: a host's, whose root is root.
+    pub fn key(&self) -> IssuedKey {
+        weft_client::read_key_file(&self.key_file()).expect("weft init wrote it")
     }
 
     /// Mounts the root directory.
     #[track_caller]
     pub fn mount(&self) -> Mount {
         crate::mount_in(self.dir.path(), |arguments| self.command(arguments), &self.url(), &[])
+    }
+
+    /// As [`mount`](Served::mount), with more arguments for `weft mount`.
+    #[track_caller]
+    pub fn mount_with(&self, arguments: &[&str]) -> Mount {
+        crate::mount_in(self.dir.path(), |arguments| self.command(arguments), &self.url(), arguments)
     }
 
     /// A client of this process.
@@ -287,7 +314,8 @@ impl Served {
         self.names().iter().map(|name| format!("--- {name}\n{}", self.log(name))).collect()
     }
 
-    fn config_path(&self) -> PathBuf {
+    /// The cluster file.
+    pub fn config_path(&self) -> PathBuf {
         self.dir.path().join("cluster/weft.toml")
     }
 

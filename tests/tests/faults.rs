@@ -245,7 +245,9 @@ fn a_server_that_stays_down_is_named_within_the_retry_time() {
         client.mkdir(&format!("/{transport}"), 0o755).expect("the metadata server runs");
         cluster.spawn("io1");
         cluster.wait_ready("io1");
-        file.write_at(&data, 0).expect("the same open file works again");
+        wait_until("the same open file works again", Duration::from_secs(10), || {
+            file.write_at(&data, 0).is_ok()
+        });
 
         cluster.kill("meta0");
         let start = Instant::now();
@@ -254,7 +256,7 @@ fn a_server_that_stays_down_is_named_within_the_retry_time() {
         assert!(start.elapsed() < Duration::from_secs(8), "{transport}: {error} took {:?}", start.elapsed());
         cluster.spawn("meta0");
         cluster.wait_ready("meta0");
-        client.stat("/", true).expect("the same client works again");
+        wait_until("the same client works again", Duration::from_secs(10), || client.stat("/", true).is_ok());
     }
 }
 
@@ -269,9 +271,12 @@ fn a_cluster_that_is_not_there_is_named_at_once() {
     assert!(start.elapsed() < Duration::from_secs(40), "{:?}", start.elapsed());
 }
 
-/// A command that runs another with a small file system of its own on `dir`: it goes with the process.
+/// A command that runs another with a small file system of its own on `dir`, which begins with what is there: it goes with the
+/// process.
 fn with_small_disk(dir: &str, bytes: u64) -> Option<Vec<String>> {
-    let script = format!("mount -t tmpfs -o size={bytes} tmpfs {dir} && exec \"$@\"");
+    let script = format!(
+        "cp -a {dir} {dir}.made && mount -t tmpfs -o size={bytes} tmpfs {dir} && cp -a {dir}.made/. {dir} && exec \"$@\""
+    );
     // SAFETY: no preconditions.
     let flags = if unsafe { libc::geteuid() } == 0 { "-m" } else { "-rm" };
     let probe =
@@ -334,6 +339,113 @@ fn a_full_disk_reaches_the_writer_and_harms_nothing() {
     wait_until("unlinking frees the space", Duration::from_secs(15), || after.write_at(&block, 0).is_ok());
     after.read_at(&mut back, 0).expect("it can be read");
     assert!(back == block, "what was written after is right");
+}
+
+/// What is left on the disk of a server, taken by somebody else; `dir` as the server sees it.
+fn fill_disk_of(cluster: &Served, name: &str) -> std::path::PathBuf {
+    let dir = cluster.directory(name).display();
+    let path = std::path::PathBuf::from(format!("/proc/{}/root{dir}/hog", cluster.pid(name)));
+    let mut hog = std::fs::File::create(&path).expect("the server's disk can be reached");
+    for bytes in [MIB as usize, 4096] {
+        while std::io::Write::write_all(&mut hog, &vec![7; bytes]).is_ok() {}
+    }
+    path
+}
+
+#[test]
+fn a_full_metadata_disk_refuses_new_names_lets_removals_through_and_is_over_when_there_is_room() {
+    for sync in [false, true] {
+        let mut cluster = Served::init(ServedOptions { io_servers: 1, sync, ..ServedOptions::default() });
+        let dir = cluster.directory("meta0").display().to_string();
+        let Some(through) = with_small_disk(&dir, 24 * MIB) else {
+            eprintln!("skipped: a small disk needs mount namespaces, which are not to be had here");
+            return;
+        };
+        cluster.start_through("meta0", through);
+        cluster.spawn("io0");
+        cluster.names().iter().for_each(|name| cluster.wait_ready(name));
+        let client = cluster.client(Transport::Tcp);
+        for index in 0..200 {
+            client.mkdir(&format!("/dir-{index}"), 0o755).expect("there is room");
+        }
+        let hog = fill_disk_of(&cluster, "meta0");
+        let start = Instant::now();
+        let error = wait_for_error(|index| client.mkdir(&format!("/more-{index}"), 0o755));
+        assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+        assert!(start.elapsed() < Duration::from_secs(10), "{error} took {:?}", start.elapsed());
+        assert!(names_in(&client, "/").len() >= 200, "names can be read");
+        for index in 0..150 {
+            client.rmdir(&format!("/dir-{index}")).expect("a removal finds room");
+        }
+        assert!(client.mkdir("/refused", 0o755).is_err(), "it is still full");
+        assert!(cluster.is_running("meta0"), "{}", cluster.log("meta0"));
+        std::fs::remove_file(hog).expect("it is there");
+        wait_until("there is room again", Duration::from_secs(15), || client.mkdir("/after", 0o755).is_ok());
+        client.stat("/dir-199", true).expect("it was never removed");
+        client.stat("/dir-0", true).expect_err("it was removed");
+    }
+}
+
+fn wait_for_error<T>(mut attempt: impl FnMut(u64) -> Result<T, weft_client::Error>) -> weft_client::Error {
+    let mut index = 0;
+    let start = Instant::now();
+    loop {
+        match attempt(index) {
+            Err(error) => return error,
+            Ok(_) => assert!(start.elapsed() < Duration::from_secs(30), "it is never refused"),
+        }
+        index += 1;
+    }
+}
+
+/// Bytes of the journal are overwritten after an orderly stop: the server says so and does not start, and nothing is lost.
+#[test]
+fn a_damaged_journal_is_named_and_no_name_and_no_data_is_removed() {
+    let mut cluster = Served::start(2);
+    let client = cluster.client(Transport::Tcp);
+    let data = vec![7; 300_000];
+    for index in 0..7 {
+        let file = client.open(&format!("/file-{index}"), &read_write().create(true)).expect("all is well");
+        file.write_at(&data, 0).expect("all is well");
+        file.close().expect("all is well");
+    }
+    cluster.stop("meta0");
+    let journal = cluster.directory("meta0").join("names/0.jnl");
+    let sound = std::fs::read(&journal).expect("the journal is there");
+    let end = sound.iter().rposition(|byte| *byte != 0).expect("it holds names");
+    let mut damaged = sound.clone();
+    damaged[end / 3..end / 3 + 8].iter_mut().for_each(|byte| *byte ^= 0x55);
+    std::fs::write(&journal, &damaged).expect("the journal is there");
+
+    cluster.spawn("meta0");
+    wait_until("the server ends", Duration::from_secs(30), || !cluster.is_running("meta0"));
+    assert!(!cluster.ended("meta0").success());
+    let said = cluster.log("meta0");
+    assert!(said.contains("0.jnl is damaged at byte") && said.contains("restore"), "{said}");
+    assert_eq!(std::fs::read(&journal).expect("it is there"), damaged, "nothing is cut off");
+
+    std::fs::write(&journal, &sound).expect("the journal is there");
+    cluster.spawn("meta0");
+    cluster.wait_ready("meta0");
+    for index in 0..7 {
+        let file = client.open(&format!("/file-{index}"), &read_write()).expect("its name is there");
+        let mut back = vec![0; data.len()];
+        assert_eq!(file.read_at(&mut back, 0).expect("its data is there"), data.len());
+        assert!(back == data);
+    }
+}
+
+#[test]
+fn a_disk_that_several_servers_use_counts_once() {
+    let cluster = Served::start(3);
+    let space = cluster.client(Transport::Tcp).statfs().expect("all servers run");
+    let dir =
+        std::ffi::CString::new(cluster.directory("io0").as_os_str().as_encoded_bytes()).expect("a path");
+    // SAFETY: all-zero bytes are a valid `statvfs`.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `dir` is a live C string, `stat` is live and writable.
+    assert_eq!(unsafe { libc::statvfs(dir.as_ptr(), &mut stat) }, 0);
+    assert_eq!(space.space_bytes, stat.f_blocks * stat.f_frsize);
 }
 
 #[test]

@@ -64,7 +64,7 @@ fn mount_and_fstab_take_weft_as_a_type() {
             ! grep " $PWD/mnt fuse.weft " /proc/self/mounts
             status=0; mount -t weft {url}/nowhere mnt -o key={key} 2> said || status=$?
             cat said; echo "status $status"
-            status=0; mount -t weft {url}/ mnt -o soft,key={key} 2> said || status=$?
+            status=0; mount -t weft {url}/ mnt -o softer,key={key} 2> said || status=$?
             cat said; echo "status $status"
             "#,
             key = key.display()
@@ -72,7 +72,7 @@ fn mount_and_fstab_take_weft_as_a_type() {
     );
     assert!(said.contains("noexec"), "{said}");
     assert!(said.contains("/nowhere") && said.contains("status 32"), "{said}");
-    assert!(said.contains("-o soft: no such word") && said.contains("status 1"), "{said}");
+    assert!(said.contains("-o softer: no such word") && said.contains("status 1"), "{said}");
     let name = scratch.display().to_string();
     wait_until("no mount process is left", PATIENCE, || processes_naming(&name).is_empty());
 }

@@ -1,6 +1,7 @@
 //! Peers that do not keep to the protocol, or mean harm: refused, logged once, and nobody else notices.
 
 use std::io::{Read, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -8,8 +9,9 @@ use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, OpenOptions, Transport, Url};
 use weft_layout::{Extent, Layout, Level, Order, Region, Regions};
 use weft_tests::pattern::Random;
-use weft_tests::raw::{Raw, hello};
-use weft_tests::{Served, resident_bytes};
+use weft_tests::raw::{Raw, hello, hello_of};
+use weft_tests::{Served, ServedOptions, resident_bytes};
+use weft_wire::keys::IssuedKey;
 use weft_wire::limits::{
     BODY_BYTES_MAX, CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS, REGION_LEVELS_MAX, REGION_PARTS_MAX,
     SHARE_BYTES_MAX,
@@ -102,7 +104,7 @@ fn a_wrong_key_is_refused_clearly_and_logged_once() {
     for transport in [Transport::Tcp, Transport::Shm, Transport::Auto] {
         for _ in 0..5 {
             let options = ConnectOptions {
-                key: Some(Key([9; 32])),
+                key: Some(IssuedKey::of_cluster(&Key([9; 32]))),
                 transport: Some(transport),
                 retry_timeout_ms: 2000,
                 ..ConnectOptions::default()
@@ -120,7 +122,7 @@ fn a_wrong_key_is_refused_clearly_and_logged_once() {
             if attempt == 1 && raw.is_cut_within(Duration::from_secs(1)) {
                 break;
             }
-            let reply = raw.ask(&hello()).expect("an answer");
+            let reply = raw.ask(&hello_of(&cluster.key())).expect("an answer");
             assert_eq!(reply.header.status, Status::Ok, "{name}: {}", reply.error_text());
             let reply = raw.ask(&ProveRequest { proof: [1; 32] }).expect("an answer");
             assert_eq!(reply.header.status, Status::Unauthenticated, "{name}");
@@ -129,7 +131,7 @@ fn a_wrong_key_is_refused_clearly_and_logged_once() {
     }
     for _ in 0..20 {
         let mut raw = Raw::tcp(cluster.address("io0")).expect("it listens");
-        raw.ask(&hello()).expect("an answer");
+        raw.ask(&hello_of(&cluster.key())).expect("an answer");
         raw.ask(&ProveRequest { proof: [1; 32] }).expect("an answer");
     }
     bystander.check();
@@ -149,7 +151,7 @@ fn nothing_is_served_before_the_proof() {
         for (greeted, (name, mut raw)) in connections(&cluster).into_iter().enumerate() {
             // Half of them have said hello, and then ask without proof.
             if greeted % 2 == 0 {
-                raw.must(&hello());
+                raw.must(&hello_of(&cluster.key()));
             }
             let header = raw.request(*op);
             raw.send(header, &[0; 16], &[]).expect("it can be sent");
@@ -403,8 +405,8 @@ fn without_a_genuine_capability_nothing_is_read_or_written() {
         Capability { layout: Layout::new(4096, 0, 1, 2).expect("a layout"), ..good.clone() },
         Capability { signature: [0; 16], ..good.clone() },
         Capability { signature: other.signature, ..good.clone() },
-        Capability::sign(&cluster.key(), good.ino, both, u64::MAX, good.layout),
-        Capability::sign(&Key([0; 32]), good.ino, both, u64::MAX, good.layout),
+        Capability::sign(&cluster.key().secret, good.holder, good.ino, both, u64::MAX, good.layout),
+        Capability::sign(&Key([0; 32]), good.holder, good.ino, both, u64::MAX, good.layout),
     ];
     let slot = slot_of(&good, 0);
     for (index, capability) in forged.into_iter().enumerate() {
@@ -724,4 +726,224 @@ fn sessions_that_come_and_go_leave_nothing() {
     let after = resident_bytes(cluster.pid("meta0"));
     assert!(after < before + (32 << 20), "600 sessions left {} bytes", after - before);
     check_unharmed(&mut cluster);
+}
+
+fn memfd(flags: u32, bytes: u64, seals: i32) -> OwnedFd {
+    // SAFETY: a literal name; the result is new and nobody else's. No memory is passed besides.
+    unsafe {
+        let fd = libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_ALLOW_SEALING);
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        assert_eq!(libc::ftruncate(fd, bytes as i64), 0);
+        assert_eq!(libc::fcntl(fd, libc::F_ADD_SEALS, seals), 0);
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+/// A read of many small pieces into a segment, as a message.
+fn read_into_segment(raw: &mut Raw, capability: &Capability, segment: u16, access: u32) -> Option<Status> {
+    let levels = vec![Level { count: 500, stride_bytes: 1000 }];
+    let regions = Regions::strided(0, 100, levels);
+    let body = ReadRequest { capability: capability.clone(), slot: 0, flags: access, regions }.to_bytes();
+    let run = MemoryRun { segment, address: 0, bytes: 50_000, stride_bytes: 0, count: 1 };
+    let header = Header { flags: flags::REMOTE_MEMORY, ..raw.request(Op::Read) };
+    raw.send(header, &body, &RemoteMemory { runs: vec![run] }.to_bytes()).ok()?;
+    raw.receive_reply().ok().map(|reply| reply.header.status)
+}
+
+#[test]
+fn memory_that_may_have_no_pages_is_refused_and_kills_nobody() {
+    let mut cluster = Served::start(1);
+    let client = cluster.client(Transport::Tcp);
+    let file = client.open("/file", &OpenOptions::new().write(true).create(true)).expect("open");
+    file.write_at(&vec![3; 1 << 20], 0).expect("written");
+    let (_meta, capability) = open_file(&cluster, "file", rights::READ | rights::WRITE);
+    let bystander = Bystander::start(&cluster);
+    let sealed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    let on_disk = tempfile::tempfile().expect("a file");
+    on_disk.set_len(4 << 20).expect("a longer file");
+    let refused: [(&str, OwnedFd); 5] = [
+        ("huge pages", memfd(libc::MFD_HUGETLB, 4 << 20, sealed)),
+        ("no seals", memfd(0, 4 << 20, 0)),
+        ("read only", memfd(0, 4 << 20, sealed | libc::F_SEAL_WRITE)),
+        ("a file on a disk", on_disk.into()),
+        ("a device", std::fs::File::open("/dev/zero").expect("it is there").into()),
+    ];
+    for (what, memory) in refused {
+        let mut io = Raw::unix(&cluster.socket("io0")).expect("it listens");
+        io.greet(&cluster.key()).expect("the key is right");
+        let added = io.ask_with(&SegmentAddRequest { segment: 1, bytes: 4 << 20 }, memory.as_fd());
+        let status = added.expect("an answer").header.status;
+        // Whoever took it dies of it.
+        for access in [io_flags::ACCESS_EACH, io_flags::ACCESS_SIEVE, io_flags::ACCESS_MAPPED] {
+            read_into_segment(&mut io, &capability, 1, access);
+        }
+        assert!(cluster.is_running("io0"), "{what} killed the server");
+        assert_ne!(status, Status::Ok, "{what} was taken as a segment");
+    }
+    bystander.check();
+    check_unharmed(&mut cluster);
+}
+
+#[test]
+fn pages_taken_away_under_a_segment_harm_nobody() {
+    let mut cluster = Served::start(1);
+    let client = cluster.client(Transport::Tcp);
+    let file = client.open("/file", &OpenOptions::new().write(true).create(true)).expect("open");
+    file.write_at(&vec![3; 1 << 20], 0).expect("written");
+    let (_meta, capability) = open_file(&cluster, "file", rights::READ | rights::WRITE);
+    let bystander = Bystander::start(&cluster);
+    let memory = memfd(0, 1 << 20, libc::F_SEAL_SHRINK);
+    let mut io = Raw::unix(&cluster.socket("io0")).expect("it listens");
+    io.greet(&cluster.key()).expect("the key is right");
+    let added = io.ask_with(&SegmentAddRequest { segment: 1, bytes: 1 << 20 }, memory.as_fd());
+    assert_eq!(added.expect("an answer").header.status, Status::Ok);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (stopped, hole) = (stop.clone(), memory.try_clone().expect("a descriptor"));
+    let puncher = std::thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: no memory is passed. Cutting is refused by the seal.
+            unsafe {
+                libc::fallocate(hole.as_raw_fd(), mode, 0, 1 << 20);
+                assert_eq!(libc::ftruncate(hole.as_raw_fd(), 0), -1);
+            }
+        }
+    });
+    for round in 0..300 {
+        let access = [io_flags::ACCESS_EACH, io_flags::ACCESS_SIEVE, io_flags::ACCESS_MAPPED][round % 3];
+        assert_eq!(read_into_segment(&mut io, &capability, 1, access), Some(Status::Ok));
+    }
+    stop.store(true, Ordering::Relaxed);
+    puncher.join().expect("it only punches holes");
+    bystander.check();
+    check_unharmed(&mut cluster);
+}
+
+#[test]
+fn requests_of_pieces_that_are_elsewhere_hold_nobody_up() {
+    let mut cluster = Served::start(2);
+    let client = cluster.client(Transport::Tcp);
+    let file = client.open("/big", &OpenOptions::new().write(true).create(true)).expect("open");
+    file.write_at(&vec![3; 1 << 20], 0).expect("written");
+    let (_meta, capability) = open_file(&cluster, "big", rights::READ);
+    let (slot, strip_bytes) = (slot_of(&capability, 0), u64::from(capability.layout.strip_bytes()));
+    let elsewhere = u64::from(slot_of(&capability, 1)) * strip_bytes;
+    let level = |count, stride_bytes| Level { count, stride_bytes };
+    let levels = vec![level((1 << 27) - 1, 0), level(2, 2 * strip_bytes as i64)];
+    let regions = Regions::strided(elsewhere, 1, levels);
+    let request = ReadRequest { capability, slot, flags: 0, regions }.to_bytes();
+    assert!(request.len() < 200);
+    let bystander = Bystander::start(&cluster);
+    let mut greedy: Vec<_> = (0..8).map(|_| io_connection(&cluster, "io0")).collect();
+    for raw in &mut greedy {
+        let header = raw.request(Op::Read);
+        raw.send(header, &request, &[]).expect("it can be sent");
+    }
+    // Longer than all of them took before each other's turn was theirs.
+    std::thread::sleep(2 * LATENCY_MAX);
+    bystander.check();
+    check_unharmed(&mut cluster);
+    drop(greedy);
+    weft_tests::wait_until("searches end with their clients", LATENCY_MAX, || {
+        let io = client.server_status(false).into_iter().filter(|(server, _)| server.name == "io0");
+        io.map(|(_, status)| status.expect("it answers").active_requests).sum::<u64>() <= 1
+    });
+}
+
+#[test]
+fn a_client_that_renews_its_leases_and_acknowledges_nothing_is_waited_for_once() {
+    let mut cluster = Served::start(1);
+    let (key, address) = (cluster.key(), cluster.address("meta0").to_owned());
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let (ready, begun) = std::sync::mpsc::channel();
+    let silent = std::thread::spawn(move || {
+        let mut raw = Raw::tcp(&address).expect("it listens");
+        raw.greet(&key).expect("the key is right");
+        let watch = WatchRequest { epoch: 0, acknowledged: 0, at_once: true, end: false };
+        let first = raw.must(&watch);
+        let known = WatchRequest { epoch: first.epoch, acknowledged: first.last, ..watch };
+        raw.must(&known);
+        let caller = || Caller { uid: 0, gid: 0, groups: vec![] };
+        while !stopped.load(Ordering::Relaxed) {
+            let at = At { dir: ROOT_INO, path: b"x".to_vec() };
+            let _ = raw.ask(&LookupRequest { caller: caller(), at, follow: false }).expect("an answer");
+            // It also asks for changes, and acknowledges none.
+            let _ = raw.ask(&known).expect("an answer");
+            let _ = ready.send(());
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
+    begun.recv().expect("it watches");
+    let client = cluster.client(Transport::Tcp);
+    client.mkdir("/first", 0o755).expect("made");
+    for name in ["/second", "/third", "/fourth"] {
+        let start = Instant::now();
+        client.mkdir(name, 0o755).expect("made");
+        assert!(start.elapsed() < LATENCY_MAX, "{name} waited {:?} for a silent client", start.elapsed());
+    }
+    stop.store(true, Ordering::Relaxed);
+    silent.join().expect("it was answered");
+    check_unharmed(&mut cluster);
+}
+
+#[test]
+fn strangers_leave_descriptors_for_others() {
+    let mut cluster = Served::init(ServedOptions { io_servers: 1, ..ServedOptions::default() });
+    let few = ["sh", "-c", "ulimit -n 300; exec \"$@\"", "few"].map(String::from).to_vec();
+    for name in cluster.names() {
+        cluster.start_through(&name, few.clone());
+        cluster.wait_ready(&name);
+    }
+    let silent: Vec<_> = (0..200)
+        .flat_map(|_| {
+            let tcp = Raw::tcp(cluster.address("io0")).expect("it listens");
+            [tcp, Raw::unix(&cluster.socket("io0")).expect("it listens")]
+        })
+        .collect();
+    let start = Instant::now();
+    for name in cluster.names() {
+        let mut raw = Raw::tcp(cluster.address(&name)).expect("it listens");
+        raw.greet(&cluster.key()).expect("who knows the key is served at once");
+    }
+    assert!(
+        start.elapsed() < Duration::from_millis(HANDSHAKE_TIMEOUT_MS) / 2,
+        "waited {:?}",
+        start.elapsed()
+    );
+    drop(silent);
+    check_unharmed(&mut cluster);
+    let log = cluster.log("io0");
+    assert!(log.contains("too many connections that prove nothing"), "{log}");
+}
+
+#[test]
+fn what_clients_say_of_themselves_does_nothing_to_a_terminal_and_sessions_stay_secret() {
+    let cluster = Served::start(1);
+    let mut raw = Raw::tcp(cluster.address("io0")).expect("it listens");
+    let words = "\x1b]0;owned\x07\x1b[2J\u{9b}2J\nio9 fine";
+    let said = HelloRequest { host: words.into(), program: words.into(), ..hello() };
+    raw.greet_as(&cluster.key(), said.clone()).expect("the key is right");
+    let status = raw.must(&StatusRequest { with_clients: true });
+    assert!(!status.client_list.is_empty());
+    assert!(
+        status.client_list.iter().all(|client| client.session != said.session),
+        "a session was given away"
+    );
+    let url = cluster.url();
+    let text = cluster.weft(&["status", "--clients", &url]);
+    assert!(text.contains("owned"), "{text}");
+    assert!(!text.chars().any(|one| one.is_control() && one != '\n'), "{text:?}");
+    assert!(!text.lines().any(|line| line.starts_with("io9")), "{text}");
+}
+
+#[test]
+fn who_is_refused_is_logged_with_user_and_reason() {
+    let cluster = Served::start(1);
+    let mut raw = Raw::unix(&cluster.socket("io0")).expect("it listens");
+    raw.must(&hello_of(&cluster.key()));
+    raw.ask(&ProveRequest { proof: [1; 32] }).expect("an answer");
+    // SAFETY: the call only returns a number.
+    let user = format!("of user {}: the proof is wrong", unsafe { libc::geteuid() });
+    weft_tests::wait_until("the refusal is logged", LATENCY_MAX, || cluster.log("io0").contains(&user));
 }

@@ -116,7 +116,9 @@ impl Spread {
         let mut through = BTreeMap::new();
         for host in &HOSTS[..3] {
             let dir = cluster.directory(host).display();
-            let script = format!("mount -t tmpfs tmpfs {dir} && exec \"$@\"");
+            let script = format!(
+                "cp -a {dir} {dir}.made && mount -t tmpfs tmpfs {dir} && cp -a {dir}.made/. {dir} && exec \"$@\""
+            );
             let words = ["ip", "netns", "exec", &network.namespace(host), "sh", "-c", &script, "sh"];
             through.insert(host.to_string(), words.map(str::to_string).to_vec());
         }

@@ -21,8 +21,8 @@ use weft_client::{Client, ConnectOptions, Error, File, OpenOptions, SetAttr, Tra
 use weft_layout::{Extent, Level, Regions};
 use weft_tests::pattern::Random;
 use weft_tests::{Served, temporary_dir, wait_until};
+use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{Attr, FileKind, rename_flags};
-use weft_wire::security::Key;
 
 /// How long each half of the test works.
 const WORK_TIME: Duration = Duration::from_secs(8);
@@ -746,7 +746,7 @@ fn random_operations_on_another_host_match_a_local_directory() {
     let meeting = Meeting::place();
     let over = Over(&meeting);
     let url = Url::parse(&meeting.hear("url")).expect("a URL");
-    let key = Key::from_hex(&meeting.hear("key")).expect("a key");
+    let key = IssuedKey::from_text(&meeting.hear("key")).expect("a key");
     let client = |_| {
         let options = ConnectOptions {
             key: Some(key.clone()),

@@ -350,7 +350,7 @@ fn errors_say_what_where_and_what_to_do() {
         (vec!["frobnicate"], 2, vec!["frobnicate"]),
         (vec!["up"], 2, vec!["--dir"]),
         (vec!["down", "--dir", "/nonexistent"], 1, vec!["/nonexistent", "weft up"]),
-        (vec!["serve", "--config", "/nonexistent.toml", "--name", "x"], 1, vec!["/nonexistent.toml"]),
+        (vec!["serve", "--config", "/nonexistent.toml", "--name", "x"], 78, vec!["/nonexistent.toml"]),
         (vec!["umount", "/"], 1, vec!["/"]),
     ] {
         let mut command = cluster.command(&arguments);

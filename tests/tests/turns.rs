@@ -143,7 +143,11 @@ fn apply_to(file: &File, op: &OnHandle) -> io::Result<Seen> {
 }
 
 fn outcome(result: io::Result<Seen>) -> Outcome {
-    result.map_err(|error| error.raw_os_error().unwrap_or(-1))
+    result.map_err(|error| errno(&error))
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(-1)
 }
 
 /// A name open in the local directory and on a mount.
@@ -241,10 +245,7 @@ impl World<'_> {
             OpenOptions::new().read(true).write(true).create(true).truncate(false).open(root.join(name))
         };
         let (local, there) = (open(self.local), open(self.mounts[mount]));
-        let seen = |opened: &io::Result<File>| match opened {
-            Ok(_) => Ok(Seen::Done),
-            Err(error) => Err(error.raw_os_error().unwrap_or(-1)),
-        };
+        let seen = |opened: &io::Result<File>| opened.as_ref().map(|_| Seen::Done).map_err(errno);
         self.same(format!("mount {mount}: {name} opened"), seen(&local), seen(&there));
         if let (Ok(local), Ok(there)) = (local, there) {
             self.open.push(Pair { name, mount, local, there });

@@ -65,7 +65,7 @@ const char *weft_last_error(void);
 
 /* Zero-initialise it; what is 0 or NULL is as by default. */
 struct weft_connect_options {
-    const char *key_file;   /* the cluster's secret; default: $WEFT_KEY_FILE, or as `weft help keys` tells */
+    const char *key_file;   /* a key file of mode 0600; default: $WEFT_KEY_FILE, or as `weft help keys` tells */
     uint32_t timeout_ms;    /* longest time that a call waits for a server that does not answer */
     uint32_t background;    /* not 0: nobody waits for what is moved; RDMA marks it as background (option rdma-tos of the URL) */
     uint32_t reserved[5];   /* 0 */

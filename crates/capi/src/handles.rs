@@ -4,9 +4,9 @@ use crate::guard::{Failure, Outcome, call};
 use std::ffi::OsStr;
 use std::ffi::{CStr, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use weft_client::{At, Client, ConnectOptions, File, Url};
 use weft_wire::messages::ROOT_INO;
-use weft_wire::security::Key;
 
 /// A connected file system (`weft_fs`).
 #[allow(non_camel_case_types)]
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn weft_connect(
             if !options.key_file.is_null() {
                 // SAFETY: as the caller promises.
                 let path = unsafe { bytes("key file", options.key_file)? };
-                wanted.key = Some(read_key(path)?);
+                wanted.key = Some(weft_client::read_key_file(Path::new(OsStr::from_bytes(path)))?);
             }
             wanted.background = options.background != 0;
             if options.timeout_ms != 0 {
@@ -142,15 +142,6 @@ pub unsafe extern "C" fn weft_connect(
         let root_ino = if url.path() == "/" { ROOT_INO } else { client.stat(url.path(), true)?.ino };
         Ok(give(weft_fs { client, root_ino }))
     })
-}
-
-fn read_key(path: &[u8]) -> Outcome<Key> {
-    let wrong = |errno, reason: String| {
-        Failure::new(errno, format!("the key file {}: {reason}", String::from_utf8_lossy(path)))
-    };
-    let text = std::fs::read_to_string(OsStr::from_bytes(path))
-        .map_err(|error| wrong(error.raw_os_error().unwrap_or(libc::EIO), error.to_string()))?;
-    Key::from_hex(&text).map_err(|error| wrong(libc::EINVAL, error.to_string()))
 }
 
 /// See weft.h.

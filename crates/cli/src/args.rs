@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
     disable_help_subcommand = true,
     max_term_width = 100,
     after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, keys, semantics, \
-                  cluster, cluster-file, scripts, and every command."
+                  cluster, cluster-file, recovery, scripts, and every command."
 )]
 pub struct Cli {
     /// What to do.
@@ -31,8 +31,14 @@ pub enum Command {
     Down(down::Args),
     /// Write the cluster file and keys of a cluster on several machines.
     Init(init::Args),
+    /// Issue, list and revoke keys of clients.
+    #[command(subcommand)]
+    Key(key::Command),
     /// Run one server of a cluster file in the foreground.
     Serve(serve::Args),
+    /// Show which storage each server has, or replace one that is lost.
+    #[command(subcommand)]
+    Server(server::ServerCommand),
     /// Mount a file system.
     Mount(mount::Args),
     /// Unmount a file system.
@@ -102,9 +108,21 @@ mod tests {
         for line in [
             "weft up --dir D",
             "weft up --dir D --io 2 --port 7500 --bind 10.0.0.1 --sync --detach --json",
+            "weft up --dir D --only io1 --only io2 --detach",
             "weft down --dir D --json",
+            "weft down --dir D --only io1",
+            "weft status --dir D --json",
             "weft init --dir D --meta a:7400:/s/m --io a:7401:/s/0 --io b:7401:/s/1 --sync",
             "weft serve --config weft.toml --name io0",
+            "weft serve --config weft.toml --name io0 --format",
+            "weft serve --config weft.toml --name meta0 --accept-older",
+            "weft server ls --dir D --json",
+            "weft server replace io0 --config weft.toml --cluster-key cluster.key",
+            "weft serve --config weft.toml --name io0 --log-file io0.log",
+            "weft key issue --uid 1000 --gid 1000 --gid 27 --expires 90d --name alice --out alice.key",
+            "weft key issue --host node7 --no-root-squash --config weft.toml",
+            "weft key list --json",
+            "weft key revoke 0123abcd alice.key --config /etc/weft/weft.toml",
             "weft mount weft://h:7400/ /mnt --foreground",
             "weft umount /mnt",
             "weft run -- bash -c x",
@@ -163,6 +181,13 @@ mod tests {
             "weft cp a",
             "weft run bash",
             "weft up --dir D --sync --nosync",
+            "weft up --dir D --only io1 --io 3",
+            "weft status --dir D --clients",
+            "weft key issue",
+            "weft key issue --uid 0",
+            "weft key issue --uid 1 --host h",
+            "weft key issue --uid 1 --no-root-squash",
+            "weft key revoke",
             "weft cp -r a b --jobs 0",
             "weft cp a b --offset 5",
             "weft cp -r --subarray 10:0:1:1 a b",

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! Results go to standard output; everything else goes to standard error as `weft: what, where, what to do`.
-//! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense; `weft fsck` has more. Called as
+//! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense; `weft fsck` and `weft serve` have more. Called as
 //! `mount.weft`: those of mount(8).
 
 mod adapters;
@@ -32,6 +32,7 @@ mod part;
 mod place;
 mod session;
 mod size;
+mod time_text;
 mod tree;
 
 use clap::Parser;
@@ -52,6 +53,9 @@ struct Reported;
 #[error("ended with {0}")]
 struct Code(u8);
 
+/// Exit code of `weft serve` where a new start would end the same way: EX_CONFIG of sysexits.h.
+const PERMANENT: u8 = 78;
+
 /// Exit code of mount(8) for a mount that failed; 1 is for a command line that makes no sense.
 const MOUNT_FAILED: u8 = 32;
 
@@ -62,7 +66,7 @@ fn main() -> ExitCode {
         Ok(Some(line)) => args::Cli::parse_from(line),
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("weft: {error:#}");
+            eprintln!("weft: {}", output::error_text(&error));
             return ExitCode::from(if is_helper { 1 } else { 2 });
         }
     };
@@ -73,13 +77,13 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_helper => {
-            eprintln!("mount.weft: {error:#}");
+            eprintln!("mount.weft: {}", output::error_text(&error));
             ExitCode::from(MOUNT_FAILED)
         }
         Err(error) if error.is::<Reported>() => ExitCode::FAILURE,
         Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("weft: {error:#}");
+            eprintln!("weft: {}", output::error_text(&error));
             ExitCode::FAILURE
         }
     }

@@ -19,7 +19,7 @@ use std::path::Path;
 const HELPER: &str = "mount.weft";
 
 /// Words that mount(8) and systemd act on, or that ask for what is so anyway. Access times change only when they are set.
-const NOTHING_TO_DO: [&str; 25] = [
+const NOTHING_TO_DO: [&str; 26] = [
     "defaults",
     "auto",
     "noauto",
@@ -44,6 +44,7 @@ const NOTHING_TO_DO: [&str; 25] = [
     "exec",
     "rw",
     "no_root_squash",
+    "soft",
     "default_permissions",
 ];
 
@@ -57,7 +58,8 @@ const MEANINGS: [(&str, &str); 5] = [
 ];
 
 /// Words that take back what an earlier word asked for.
-const OPPOSITES: [(&str, &str); 6] = [
+const OPPOSITES: [(&str, &str); 7] = [
+    ("soft", "--hard"),
     ("rw", "--read-only"),
     ("nosuid", "--suid"),
     ("nodev", "--dev"),
@@ -232,11 +234,13 @@ mod tests {
         expect("weft mount u d -o suid,dev,nosuid", "weft mount --dev u d");
         expect("weft mount u d -o cache=never,cache=auto", "weft mount --cache=auto u d");
         expect("weft mount u d -o all_squash,no_root_squash", "weft mount u d");
+        expect("weft mount u d -o soft,hard", "weft mount --hard u d");
+        expect("weft mount u d -o hard,soft", "weft mount u d");
     }
 
     #[test]
     fn unknown_words_are_refused() {
-        for list in ["soft", "cache", "noexec=1", "ro,hard"] {
+        for list in ["softer", "cache", "noexec=1", "ro,hard=1"] {
             let said = line(&format!("weft mount u d -o {list}")).unwrap_err().to_string();
             assert!(said.contains("no such word"), "{said}");
         }

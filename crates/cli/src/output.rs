@@ -1,15 +1,90 @@
 //! What commands print: tables, JSON, modes, times and names of owners.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use std::ffi::CStr;
-use std::io::{BufWriter, Stdout, Write};
+use std::fs::OpenOptions;
+use std::io::{BufWriter, IsTerminal, Stdout, Write};
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
+use std::path::Path;
 use weft_wire::messages::{Attr, FileKind, Time};
 
 /// Buffered standard output. Commands write with `writeln!(out, …)?`, so that a reader who leaves ends the command quietly.
-pub fn stdout() -> BufWriter<Stdout> {
-    BufWriter::new(std::io::stdout())
+/// On a terminal control characters are escaped: names are whatever somebody has made them.
+pub fn stdout() -> BufWriter<Out> {
+    let stdout = std::io::stdout();
+    let to_terminal = stdout.is_terminal();
+    BufWriter::new(Out { stdout, to_terminal })
+}
+
+/// Standard output of a command.
+pub struct Out {
+    stdout: Stdout,
+    to_terminal: bool,
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        if !self.to_terminal {
+            return self.stdout.write(bytes);
+        }
+        // A character that was cut by the end of a buffer waits for its rest.
+        let whole = match std::str::from_utf8(bytes) {
+            Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
+            _ => bytes.len(),
+        };
+        self.stdout.write_all(visible_lines(&String::from_utf8_lossy(&bytes[..whole])).as_bytes())?;
+        Ok(whole)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.stdout.flush()
+    }
+}
+
+/// Whether a terminal does something with this character other than to show it, or shows what follows in another order.
+fn is_invisible(character: char) -> bool {
+    character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escape(text: &str, keep: &[char]) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match is_invisible(character) && !keep.contains(&character) {
+            true => escaped.extend(character.escape_default()),
+            false => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+/// Words of others for one line: what is not to be seen in them is escaped.
+pub fn visible(text: &str) -> String {
+    escape(text, &[])
+}
+
+/// The same, with the ends of lines and tabulators left as they are.
+pub fn visible_lines(text: &str) -> String {
+    escape(text, &['\n', '\t'])
+}
+
+/// An error for people.
+pub fn error_text(error: &anyhow::Error) -> String {
+    visible_lines(&format!("{error:#}"))
+}
+
+/// From now on, all that this process writes to standard output and standard error goes to the end of this file. Called again
+/// with the same path, it goes on in the file that is there then: one that was renamed meanwhile stays as it is.
+pub fn log_to(path: &Path) -> Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    let file = file.with_context(|| format!("cannot write the log {}", path.display()))?;
+    // SAFETY: all descriptors are open; what was behind the standard ones is closed.
+    let moved = unsafe { libc::dup2(file.as_raw_fd(), 1) >= 0 && libc::dup2(file.as_raw_fd(), 2) >= 0 };
+    if moved {
+        return Ok(());
+    }
+    Err(std::io::Error::last_os_error()).with_context(|| format!("cannot write the log {}", path.display()))
 }
 
 /// Prints a line.
@@ -187,6 +262,12 @@ mod tests {
         ] {
             assert_eq!(mode_text(kind, mode), text);
         }
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_escaped() {
+        assert_eq!(visible("a\x1b[2J\u{9b}\n\u{202e}é\x7f"), r"a\u{1b}[2J\u{9b}\n\u{202e}é\u{7f}");
+        assert_eq!(visible_lines("a\n\tb\r"), "a\n\tb\\r");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use weft_wire::messages::FileKind;
 /// Who may connect.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct KeyArgs {
-    /// File with the clients' key [default: see `weft help keys`].
+    /// File with the key to show [default: see `weft help keys`].
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
 }
@@ -59,7 +59,7 @@ impl Session {
     /// How to connect. Without `--key` the client library finds the key.
     pub fn options(&self) -> Result<ConnectOptions> {
         let ConnectArgs { key, transport } = &self.arguments;
-        let key = key.key.as_deref().map(weft_server::load_key).transpose()?;
+        let key = key.key.as_deref().map(weft_client::read_key_file).transpose()?;
         Ok(ConnectOptions { key, transport: *transport, ..ConnectOptions::default() })
     }
 }

@@ -3,8 +3,12 @@
 //! ```text
 //!   Ready ──submit on a lane──► Sent ──reply──► Done
 //!     ▲                           │
-//!     └──── pause, new lane ◄─────┘ the connection broke (for at most the retry time; then Done with an error)
+//!     └──── pause, new lane ◄─────┘ the connection broke, or the server has been silent for too long
+//!
+//!   Done with an error once the time of the operation is over (`deadline.rs`), at once where the server is dead (`health.rs`)
 //! ```
+//!
+//! A server that says nothing is asked whether it lives, on the same connection. One that does may take its time.
 //!
 //! One step submits what is ready, lets every lane in use send and receive, and looks at the answers. Between steps the thread
 //! watches for a moment, if the requests are small and watching has helped before, and then sleeps in `poll(2)` on all
@@ -17,6 +21,8 @@ use std::time::{Duration, Instant};
 use weft_transport::{Bulk, Completion, LinkError};
 use weft_wire::{Header, Op, Request, Status, Wire, flags};
 
+use crate::ConnectOptions;
+use crate::deadline::{self, LOOK_EVERY, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::greet;
 use crate::inner::Inner;
@@ -33,6 +39,14 @@ const BLOCKED_PAUSE: Duration = Duration::from_millis(1);
 const DETACHED_MAX: usize = 32;
 /// How long they are waited for at the end.
 const DETACHED_TIMEOUT: Duration = Duration::from_secs(1);
+/// A server is not asked sooner whether it lives.
+const PING_AFTER_MIN: Duration = Duration::from_millis(100);
+/// A server that is silent for less is not given up.
+const SILENCE_MIN: Duration = Duration::from_secs(1);
+/// How long it is tried to connect for a request that can do without the answer.
+const HASTY_RETRY: Duration = Duration::from_millis(200);
+/// How long a server may be silent about requests that were given up, and whose time is over.
+const DROP_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a request says.
 pub(crate) enum Content {
@@ -61,9 +75,14 @@ pub(crate) struct Call {
     generation: u64,
     /// Whether a server may have got it already.
     sent_before: bool,
-    failing_since: Option<Instant>,
+    begun: Instant,
     pause: Duration,
-    patience: Duration,
+    /// When it is given up; `None`: never.
+    end: Option<Instant>,
+    /// It can do without the answer: then the connection stays.
+    hasty: bool,
+    /// How long it is tried to connect.
+    connect_patience: Duration,
 }
 
 /// A request that is over.
@@ -86,9 +105,11 @@ impl Call {
             lease: None,
             generation: crate::fork::generation(),
             sent_before: false,
-            failing_since: None,
+            begun: Instant::now(),
             pause: Duration::ZERO,
-            patience: Duration::from_millis(inner.options.retry_timeout_ms),
+            end: deadline::end(inner.options.timeout()),
+            hasty: false,
+            connect_patience: Duration::MAX,
         }
     }
 
@@ -97,10 +118,46 @@ impl Call {
         Call::new(inner, server, R::OP, Content::Message(request.to_bytes()), tag)
     }
 
-    /// Goes on trying only so long.
+    /// Waits only so long, whatever the operation may take.
     pub(crate) fn patience(mut self, patience: Duration) -> Call {
-        self.patience = patience;
+        let end = Instant::now() + patience;
+        self.end = Some(self.end.map_or(end, |before| before.min(end)));
+        self.hasty = true;
+        self.connect_patience = HASTY_RETRY;
         self
+    }
+
+    /// As [`Call::patience`], and a server that can be reached again within that time is waited for.
+    pub(crate) fn patience_also_to_connect(self, patience: Duration) -> Call {
+        Call { connect_patience: patience, ..self.patience(patience) }
+    }
+
+    fn is_over_at(&self, now: Instant) -> bool {
+        self.end.is_some_and(|end| end <= now)
+    }
+
+    /// Whether a server may use memory of the caller's for it.
+    fn lends(&self) -> bool {
+        let sent = self.sent().is_some_and(|(lane, answer, _)| lane.is_ours() && !answer.is_ready());
+        sent && matches!(self.content, Content::Share(_))
+    }
+
+    /// Ends here; what is left of it goes on by itself.
+    fn leave(&mut self, error: Error) -> Call {
+        let rest = Call {
+            content: std::mem::replace(&mut self.content, Content::Message(Vec::new())),
+            state: std::mem::replace(&mut self.state, State::Done(Err(error))),
+            lease: self.lease.take(),
+            ..*self
+        };
+        // A share is none of anybody's any more but its owner's.
+        match rest.content {
+            Content::Message(_) => rest,
+            Content::Share(share) => {
+                self.content = Content::Share(share);
+                Call { content: Content::Message(Vec::new()), ..rest }
+            }
+        }
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -174,19 +231,33 @@ impl Call {
 
     /// To be tried again after a pause, or over if it has been tried for long enough.
     fn later(&mut self, inner: &Inner, cause: &str) {
+        self.failed(inner, Instant::now(), cause);
+    }
+
+    /// As [`Call::later`], of a server that has been silent since `since`.
+    fn failed(&mut self, inner: &Inner, since: Instant, cause: &str) {
         let now = Instant::now();
-        let since = *self.failing_since.get_or_insert(now);
-        let failing = now.duration_since(since);
-        if failing >= self.patience {
-            let text = format!("it did not come back within {} ms; last: {cause}", failing.as_millis());
-            let error = Error::new(self.op.name(), ErrorKind::Unreachable, text);
-            let server = inner.session().server(self.server).describe(None);
-            self.state = State::Done(Err(error.at_server(server)));
+        let is_over = self.is_over_at(now) || self.begun.elapsed() >= self.connect_patience;
+        inner.note_failure(self.server, since, cause, is_over && !self.hasty);
+        if let Some(error) = inner.dead(self.server).filter(|_| !is_over) {
+            self.state = State::Done(Err(error.of_operation(self.op.name())));
             return;
         }
-        let pause = self.pause.min(self.patience - failing);
+        if is_over {
+            self.state = State::Done(Err(self.timed_out(inner, cause)));
+            return;
+        }
+        let left = self.end.map_or(PAUSE_MAX, |end| end.saturating_duration_since(now));
+        let pause = self.pause.min(left);
         self.state = State::Ready { not_before: (!pause.is_zero()).then(|| now + pause) };
         self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
+    }
+
+    fn timed_out(&self, inner: &Inner, cause: &str) -> Error {
+        let waited_ms = self.begun.elapsed().as_millis();
+        let text = format!("it did not come back within {waited_ms} ms; last: {cause}");
+        let server = inner.session().server(self.server).describe(None);
+        Error::timed_out(self.op.name(), text).at_server(server)
     }
 
     /// Takes the answer if it is there.
@@ -204,6 +275,7 @@ impl Call {
             }
             Some(Ok(completion)) => {
                 let server = &lane.clone();
+                inner.note_answer(self.server);
                 let result = self.check(inner, server, completion);
                 self.state = State::Done(result);
             }
@@ -234,6 +306,8 @@ pub(crate) struct Batch {
     lanes: Vec<(usize, LaneUse)>,
     /// Much data: watching would take the processor from those who move it.
     pub bulky: bool,
+    /// When it was last asked whether the wait is to end.
+    looked_at: Option<Instant>,
 }
 
 impl Batch {
@@ -272,6 +346,27 @@ impl Batch {
         }
     }
 
+    /// Ends what is under way, for whoever waits for it does so no longer.
+    fn interrupt(&mut self, inner: &Inner) {
+        for at in 0..self.calls.len() {
+            let call = &mut self.calls[at];
+            if call.is_done() {
+                continue;
+            }
+            // The server must let go of memory that goes back to its owner.
+            if let (true, Some((lane, ..))) = (call.lends(), call.sent()) {
+                lane.give_up("whoever waited for an answer was interrupted");
+            }
+            let server = inner.session().server(call.server).describe(None);
+            let error = Error::new(call.op.name(), ErrorKind::Local(libc::EINTR), "the wait was interrupted");
+            let rest = call.leave(error.at_server(server));
+            if matches!(rest.state, State::Sent { .. }) && !rest.op.idempotent() {
+                // Its slot is taken until it is answered.
+                lock(&inner.session().detached).push(rest);
+            }
+        }
+    }
+
     fn take_done(&mut self) -> Option<Finished> {
         let at = self.calls.iter().position(Call::is_done)?;
         let Call { tag, content, state, .. } = self.calls.swap_remove(at);
@@ -283,9 +378,14 @@ impl Batch {
 
     fn step(&mut self, inner: &Inner) {
         let now = Instant::now();
-        for at in 0..self.calls.len() {
-            if self.calls[at].is_due(now) {
-                self.start(inner, at);
+        // Whom it may take long to connect to comes last.
+        for failing in [false, true] {
+            for at in 0..self.calls.len() {
+                let server = self.calls[at].server;
+                if self.calls[at].is_due(now) && inner.session().server(server).health.is_failing() == failing
+                {
+                    self.start(inner, at);
+                }
             }
         }
         self.progress();
@@ -293,11 +393,29 @@ impl Batch {
     }
 
     fn start(&mut self, inner: &Inner, at: usize) {
-        let server = self.calls[at].server;
-        match self.lane(inner, server) {
+        let call = &mut self.calls[at];
+        let server = call.server;
+        let begun = Instant::now();
+        let mut part = None;
+        if let (true, Some(end)) = (call.hasty, call.end) {
+            let left = end.saturating_duration_since(begun);
+            if !inner.session().server(server).health.is_worth_asking(begun, end - call.begun) {
+                let cause = "it does not answer others";
+                inner.note_failure(server, begun, cause, false);
+                call.state = State::Done(Err(call.timed_out(inner, cause)));
+                return;
+            }
+            part = Some(Operation::part(left));
+        }
+        let lane = self.lane(inner, server);
+        drop(part);
+        match lane {
             Ok(lane) => self.calls[at].start(inner, &lane),
+            Err(error) if error.is_down() => {
+                self.calls[at].state = State::Done(Err(error.of_operation(self.calls[at].op.name())));
+            }
             Err(error) if error.kind() == ErrorKind::Unreachable => {
-                self.calls[at].later(inner, &error.to_string());
+                self.calls[at].failed(inner, begun, &error.to_string());
             }
             Err(error) => self.calls[at].state = State::Done(Err(error)),
         }
@@ -366,18 +484,46 @@ impl Batch {
         }
     }
 
-    fn sleep(&self, inner: &Inner) {
-        sleep_on(inner, &[self]);
+    /// Sleeps until something may have happened, and ends what is over.
+    fn sleep(&mut self, inner: &Inner) {
+        let is_looked_after = deadline::is_looked_after();
+        let begin = Instant::now();
+        sleep_at_most(inner, &[&*self], is_looked_after.then_some(LOOK_EVERY));
+        let now = Instant::now();
+        let looked_at = self.looked_at.get_or_insert(begin);
+        let is_due = now.saturating_duration_since(*looked_at) >= LOOK_EVERY;
+        *looked_at = if is_due { now } else { *looked_at };
+        let long_failing = inner.options.hard && self.calls.iter().any(|call| inner.is_failing(call.server));
+        if is_looked_after && is_due && deadline::is_interrupted()
+            || long_failing && deadline::was_signalled()
+        {
+            self.interrupt(inner);
+        }
+        self.end_hasty(inner);
+    }
+
+    /// Ends those that can do without an answer.
+    fn end_hasty(&mut self, inner: &Inner) {
+        let now = Instant::now();
+        for call in self.calls.iter_mut().filter(|call| call.hasty && call.is_over_at(now)) {
+            if let Some((.., since)) = call.sent().filter(|(_, answer, _)| !answer.is_ready()) {
+                inner.note_failure(call.server, since, "no answer", false);
+                let error = call.timed_out(inner, "no answer");
+                drop(call.leave(error));
+            }
+        }
     }
 
     /// Whom to wake for this batch's answers, and when to look again at the latest.
-    fn prepare_sleep(&self, waker: &Arc<Waker>, now: Instant, reply_timeout: Duration) -> Instant {
+    fn prepare_sleep(&self, waker: &Arc<Waker>, now: Instant, options: &ConnectOptions) -> Instant {
+        let reply_timeout = Duration::from_millis(options.reply_timeout_ms);
         let mut wake_at = now + reply_timeout;
         for call in &self.calls {
             match &call.state {
                 State::Sent { answer, since, .. } => {
                     answer.wake_on_ready(waker);
-                    wake_at = wake_at.min(*since + reply_timeout);
+                    wake_at = wake_at.min(*since + reply_timeout).min(now + ping_after(options));
+                    wake_at = call.end.filter(|end| *end > now).map_or(wake_at, |end| wake_at.min(end));
                 }
                 State::Ready { not_before } => wake_at = wake_at.min(not_before.unwrap_or(now)),
                 State::Done(_) => wake_at = now,
@@ -386,11 +532,26 @@ impl Batch {
         wake_at
     }
 
-    /// Gives up connections whose servers have been silent for too long.
-    fn cut_silent(&self, reply_timeout: Duration) {
-        for (lane, answer, since) in self.calls.iter().filter_map(Call::sent) {
-            if !answer.is_ready() && since.elapsed() > reply_timeout {
-                lane.give_up(&format!("no answer for {} ms", reply_timeout.as_millis()));
+    /// Gives up connections whose servers have been silent for too long, and asks others whether they live.
+    fn cut_silent(&self, inner: &Inner) {
+        let now = Instant::now();
+        let options = &inner.options;
+        for call in self.calls.iter().filter(|call| !call.hasty) {
+            let Some((lane, answer, since)) = call.sent() else { continue };
+            let waited = now.saturating_duration_since(since);
+            if answer.is_ready() || waited < ping_after(options).min(options.reply_timeout()) {
+                continue;
+            }
+            let silent = now.saturating_duration_since(lane.silent_since().max(since));
+            let is_over = match options.hard {
+                true => silent >= options.patience(),
+                false => call.is_over_at(now) && silent >= (options.patience() / 2).max(SILENCE_MIN),
+            };
+            if is_over || waited > options.reply_timeout() {
+                inner.note_failure(call.server, since, "no answer", is_over);
+                lane.give_up(&format!("no answer for {} ms", waited.as_millis()));
+            } else if silent >= ping_after(options) {
+                lane.ping(inner.session().next_request_id());
             }
         }
     }
@@ -403,6 +564,11 @@ impl Batch {
     }
 }
 
+/// After which silence a server is asked whether it lives.
+fn ping_after(options: &ConnectOptions) -> Duration {
+    (options.patience() / 4).max(PING_AFTER_MIN)
+}
+
 /// Sleeps until something may have happened to one of the batches.
 pub(crate) fn sleep_on(inner: &Inner, batches: &[&Batch]) {
     sleep_at_most(inner, batches, None);
@@ -412,8 +578,7 @@ pub(crate) fn sleep_on(inner: &Inner, batches: &[&Batch]) {
 fn sleep_at_most(inner: &Inner, batches: &[&Batch], longest: Option<Duration>) {
     let waker = Waker::current();
     let now = Instant::now();
-    let reply_timeout = Duration::from_millis(inner.options.reply_timeout_ms);
-    let wake_times = batches.iter().map(|batch| batch.prepare_sleep(&waker, now, reply_timeout));
+    let wake_times = batches.iter().map(|batch| batch.prepare_sleep(&waker, now, &inner.options));
     let wake_at = wake_times.chain(longest.map(|longest| now + longest)).min().unwrap_or(now);
     batches.iter().flat_map(|batch| batch.lanes_waited_on()).for_each(|lane| lane.prepare_sleep());
     waker.about_to_sleep();
@@ -427,23 +592,26 @@ fn sleep_at_most(inner: &Inner, batches: &[&Batch], longest: Option<Duration>) {
     let left = wake_at.saturating_duration_since(now);
     let signalled = set.sleep(&waker, left.as_micros().div_ceil(1000) as u64);
     waker.awake(signalled);
-    batches.iter().for_each(|batch| batch.cut_silent(reply_timeout));
+    batches.iter().for_each(|batch| batch.cut_silent(inner));
 }
 
 impl Drop for Batch {
     /// Memory of requests that are under way must not be given back to its owner before they are over.
     fn drop(&mut self) {
-        let lends = |call: &Call| match call.sent() {
-            Some((lane, answer, _)) => {
-                matches!(call.content, Content::Share(_)) && lane.is_ours() && !answer.is_ready()
-            }
-            None => false,
-        };
-        while self.calls.iter().any(lends) {
+        while self.calls.iter().any(Call::lends) {
             self.progress();
             self.lanes_waited_on().for_each(|lane| lane.prepare_sleep());
-            if !self.calls.iter().any(lends) {
+            if !self.calls.iter().any(Call::lends) {
                 return;
+            }
+            let now = Instant::now();
+            for call in self.calls.iter().filter(|call| call.lends() && call.is_over_at(now)) {
+                if let Some((lane, _, since)) = call.sent() {
+                    let silent_since = lane.silent_since().max(since);
+                    if now.saturating_duration_since(silent_since) >= DROP_PATIENCE {
+                        lane.give_up("no answer to a request that nobody waits for any more");
+                    }
+                }
             }
             let waker = Waker::current();
             let mut set = PollSet::new();
@@ -522,14 +690,22 @@ pub(crate) fn ask_all<R: Request>(
     requests: impl IntoIterator<Item = (usize, R)>,
     patience: Option<Duration>,
 ) -> Vec<Result<R::Reply, Error>> {
+    ask_each(inner, requests, |_, call| match patience {
+        Some(patience) => call.patience(patience),
+        None => call,
+    })
+}
+
+/// As [`ask_all`]; `adapt` gets the place of each request, and may change how long it is waited for.
+pub(crate) fn ask_each<R: Request>(
+    inner: &Inner,
+    requests: impl IntoIterator<Item = (usize, R)>,
+    adapt: impl Fn(usize, Call) -> Call,
+) -> Vec<Result<R::Reply, Error>> {
     let mut batch = Batch::default();
     let mut servers = Vec::new();
     for (tag, (server, request)) in requests.into_iter().enumerate() {
-        let call = Call::of(inner, server, &request, tag);
-        batch.push(match patience {
-            Some(patience) => call.patience(patience),
-            None => call,
-        });
+        batch.push(adapt(tag, Call::of(inner, server, &request, tag)));
         servers.push(server);
     }
     let mut replies: Vec<Option<Result<R::Reply, Error>>> = servers.iter().map(|_| None).collect();

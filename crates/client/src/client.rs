@@ -1,5 +1,6 @@
 //! A cluster, as a program sees it: names and attributes, and the way to open files.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use weft_wire::{Request, Status, Wire};
 use crate::batch;
 use crate::closing;
 use crate::copy;
+use crate::deadline::Operation;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
 use crate::greet::Identity;
@@ -31,8 +33,10 @@ use crate::session::{Role, Server};
 use crate::size;
 use crate::{Arena, At, ConnectOptions, File, OpenOptions, ReadDir, Result, SetAttr, SetTime, Url};
 
-/// How long a server may take to come back before its status is an error.
-const STATUS_PATIENCE: Duration = Duration::from_millis(200);
+/// How long a server may take to say how it is.
+const STATUS_PATIENCE: Duration = Duration::from_secs(3);
+/// How long an I/O server may take to say how much space it has.
+const SPACE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// A connection to a cluster, on somebody's behalf. Clones share the connections; all methods may be called by many
 /// threads at once, and after a fork, in parent and child.
@@ -48,7 +52,7 @@ pub struct Client {
 /// Space and files of the whole cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatFs {
-    /// Size of the I/O servers' disks together, in bytes.
+    /// Size of the I/O servers' disks together, in bytes. A disk that several of them use counts once.
     pub space_bytes: u64,
     /// Free on them.
     pub free_bytes: u64,
@@ -56,6 +60,18 @@ pub struct StatFs {
     pub available_bytes: u64,
     /// Inodes in use.
     pub files: u64,
+}
+
+/// A server that has not answered for as long as an operation may wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadServer {
+    /// Its name and address.
+    pub server: String,
+    /// Since when, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// What the last attempt met.
+    pub cause: String,
+    index: usize,
 }
 
 /// How one server is reached.
@@ -220,6 +236,7 @@ impl Client {
 
     /// Asks for attributes and brings their size up to date.
     fn attr<R: Request<Reply = AttrReply>>(&self, request: &R, on: &dyn std::fmt::Display) -> Result<Attr> {
+        let _operation = self.operation();
         let attr = || {
             let mut attr = self.meta(request)?.attr;
             size::bring_up_to_date(&self.inner, &self.caller, std::iter::once(&mut attr))?;
@@ -251,6 +268,7 @@ impl Client {
     /// As [`Client::setattr`], of a file that this client's open files may have written to: what they wrote is reported before,
     /// with the same message. Either both take effect or none does.
     pub fn report_and_setattr(&self, ino: u64, changes: &SetAttr) -> Result<Attr> {
+        let _operation = self.operation();
         let at = At::ino(ino);
         let request = self.setattr_request(&at, false, changes);
         batch::reap(&self.inner);
@@ -302,6 +320,7 @@ impl Client {
 
     /// Opens a file, or creates it: one round trip.
     pub fn open<'a>(&self, at: impl Into<At<'a>>, options: &OpenOptions) -> Result<File> {
+        let _operation = self.operation();
         let at = at.into();
         self.open_at(&at, options).map_err(|error| error.on(&at))
     }
@@ -352,6 +371,10 @@ impl Client {
         let file = File::new(open);
         if options.truncate && !file.created() && !is_empty {
             file.truncate(0)?;
+        }
+        if options.sync && file.open().held.is_for_writing() {
+            // Durable bytes of a file whose name is not are lost with it.
+            file.sync_attributes()?;
         }
         Ok(file)
     }
@@ -473,6 +496,7 @@ impl Client {
         with_attrs: bool,
     ) -> Result<ReadDirReply> {
         let request = ReadDirRequest { caller: self.caller_owned(), ino, after, entries_max, with_attrs };
+        let _operation = self.operation();
         let mut page = self.meta(&request)?;
         let attrs = page.entries.iter_mut().filter_map(|entry| entry.attr.as_mut());
         size::bring_up_to_date(&self.inner, &self.caller, attrs)?;
@@ -531,6 +555,7 @@ impl Client {
 
     /// Cuts or extends a file to `file_bytes`; what is added reads as zeros.
     pub fn truncate<'a>(&self, at: impl Into<At<'a>>, file_bytes: u64) -> Result<()> {
+        let _operation = self.operation();
         let at = at.into();
         size::truncate(&self.inner, &self.caller, &at, None, file_bytes).map_err(|error| error.on(&at))
     }
@@ -555,13 +580,60 @@ impl Client {
             let text = "both files must have been opened by this client, or one that was made from it";
             return Err(Error::new("CopyRange", ErrorKind::Status(Status::CrossDevice), text).on(&to.name()));
         }
+        let _operation = self.operation();
         copy::copy_range(from, from_offset, to, to_offset, bytes).map_err(|error| error.on(&to.name()))
     }
 
     /// The space that files take on their servers, in bytes, all asked at once: in three round trips, however many they are, two
-    /// for files that are open. What is no file, or gone, takes none.
+    /// for files that are open. What is no file, or gone, takes none; a file whose servers cannot all be asked, as many as its size.
     pub fn allocated_bytes<'a>(&self, attrs: impl IntoIterator<Item = &'a Attr>) -> Result<Vec<u64>> {
+        let attrs: Vec<&Attr> = attrs.into_iter().collect();
+        let known = self.allocated_bytes_known(attrs.iter().copied())?;
+        Ok(attrs.iter().zip(known).map(|(attr, known)| known.unwrap_or(attr.size)).collect())
+    }
+
+    /// As [`Client::allocated_bytes`]; `None` for a file whose servers cannot all be asked.
+    pub fn allocated_bytes_known<'a>(
+        &self,
+        attrs: impl IntoIterator<Item = &'a Attr>,
+    ) -> Result<Vec<Option<u64>>> {
+        let _operation = self.operation();
         size::allocated_bytes(&self.inner, &self.caller, attrs.into_iter())
+    }
+
+    /// Begins an operation of the calling thread that consists of several calls: together they have the time of one
+    /// ([`ConnectOptions::retry_timeout_ms`]), until it is dropped. Within another it has the time of that one.
+    pub fn operation(&self) -> Operation {
+        self.inner.operation()
+    }
+
+    /// The servers that are known to be dead.
+    pub fn dead_servers(&self) -> Vec<DeadServer> {
+        let session = self.inner.session();
+        let dead = |(index, server): (usize, &Server)| {
+            let obituary = server.health.obituary()?;
+            Some(DeadServer {
+                server: server.describe(None),
+                index,
+                since_unix_s: obituary.since_unix_s,
+                cause: obituary.cause,
+            })
+        };
+        session.servers().iter().enumerate().filter_map(dead).collect()
+    }
+
+    /// Looks whether a dead server is back, for `wait` at most; it is asked again from then on. For a thread that does so every so
+    /// often: others do not from the first call on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] while it is not back.
+    pub fn probe(&self, dead: &DeadServer, wait: Duration) -> Result<()> {
+        self.inner.probe_server(dead.index, wait)
+    }
+
+    /// Some thread calls [`Client::probe`] every so often, so that nobody who needs a dead server has to.
+    pub fn leave_probing_to_others(&self) {
+        self.inner.leave_probing_to_others();
     }
 
     /// Tells the metadata server which files were closed by [`File::close_later`], if it has not been told. Does not wait for
@@ -570,14 +642,28 @@ impl Client {
         closing::send_all(&self.inner);
     }
 
-    /// Space and files of the whole cluster.
+    /// Space and files of the whole cluster, of the I/O servers that answer soon: without those that are dead.
+    ///
+    /// # Errors
+    /// Also where no I/O server answers.
     pub fn statfs(&self) -> Result<StatFs> {
+        let _operation = self.operation();
         let io = self.inner.session().io_indices();
-        let spaces = batch::ask_all(&self.inner, io.map(|server| (server, SpaceRequest {})), None);
+        let requests = io.map(|server| (server, SpaceRequest {}));
+        let patience = SPACE_PATIENCE.min(self.inner.options.patience() / 2);
+        let spaces = batch::ask_all(&self.inner, requests, Some(patience));
         let files = self.meta(&FileCountRequest {})?.files;
         let mut all = StatFs { space_bytes: 0, free_bytes: 0, available_bytes: 0, files };
+        let any = spaces.iter().any(Result::is_ok);
+        let mut counted = HashSet::new();
         for space in spaces {
-            let space = space?;
+            let space = match space {
+                Err(error) if any && error.kind() == ErrorKind::Unreachable => continue,
+                space => space?,
+            };
+            if space.disk_id != [0; 16] && !counted.insert(space.disk_id) {
+                continue;
+            }
             all.space_bytes += space.space_bytes;
             all.free_bytes += space.free_bytes;
             all.available_bytes += space.available_bytes;
@@ -587,6 +673,7 @@ impl Client {
 
     /// Reports what this client's open files have written, and makes all metadata durable that was acknowledged so far.
     pub fn sync_all(&self) -> Result<()> {
+        let _operation = self.operation();
         for held in self.inner.held.all() {
             held.report_to(&self.inner)?;
         }

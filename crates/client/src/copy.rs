@@ -95,12 +95,13 @@ impl Copy<'_> {
         inner.keep_alive(&target.held)?;
         let layout = source.held.layout;
         let from_offset = self.from_offset + done;
-        let mut requests = Vec::new();
+        let (mut requests, mut to_slots) = (Vec::new(), Vec::new());
         for slot in 0..layout.server_count() {
             if layout.local_size(slot, from_offset + bytes) == layout.local_size(slot, from_offset) {
                 continue;
             }
             let to_slot = (u32::from(slot) + u32::from(shift)) % u32::from(layout.server_count());
+            to_slots.push(to_slot as u16);
             let request = CopyRangeRequest {
                 from: source.held.capability(),
                 from_slot: slot,
@@ -113,7 +114,10 @@ impl Copy<'_> {
             requests.push((inner.io(layout.server_id(slot))?, request));
         }
         let replies: Vec<Result<CopyRangeReply>> = batch::ask_all(inner, requests, None);
-        replies.into_iter().try_for_each(|reply| reply.map(drop))
+        for (slot, reply) in to_slots.into_iter().zip(replies) {
+            target.held.losses().note_change(slot, reply?.loss_epoch);
+        }
+        Ok(())
     }
 
     /// Data by data; what lies between is punched where the target has bytes.

@@ -7,7 +7,8 @@
 //! | `rdma` | RDMA | RDMA or an error | an error |
 //! | `tcp` | TCP | TCP | TCP |
 //!
-//! `auto` goes on to the next where one fails, and keeps why. So does a server's rail that fails for its other rails.
+//! `auto` goes on to the next where one fails, and keeps why. So does a server's rail that fails for its other rails. All of that has the
+//! time of one attempt: what may be tried next keeps a share of it.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -20,6 +21,7 @@ use weft_wire::messages::{ProveReply, ServerInfo};
 use weft_wire::security::Key;
 
 use crate::Transport;
+use crate::deadline::{self, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::rails::Rails;
 use crate::rdma::RdmaSource;
@@ -28,6 +30,9 @@ use crate::wait::lock;
 
 /// How long a connection over RDMA may take to come about where something else is at hand: another rail, or TCP.
 const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long one attempt of TCP may take, which needs nothing but the network and the other kernel: what is tried after an outage is
+/// not to wait for the end of an attempt that began before.
+const TCP_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// The handshake, done on a connection before anything else.
 pub type Greet<'a> = dyn FnMut(&mut dyn Link) -> Result<ProveReply, Error> + 'a;
@@ -75,7 +80,8 @@ pub trait Dial: Send + Sync {
 pub(crate) struct NetworkDial {
     transport: Transport,
     timeout: Duration,
-    key: Key,
+    /// What is shown before there is an RDMA connection; `None`: this client has no key, and is served over Unix sockets only.
+    knock: Option<Key>,
     rdma: Arc<RdmaSource>,
     /// By the servers' names.
     rails: Mutex<HashMap<String, Rails>>,
@@ -84,6 +90,7 @@ pub(crate) struct NetworkDial {
 impl Dial for NetworkDial {
     fn dial(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
         match self.transport {
+            _ if self.knock.is_none() => self.without_key(server, greet),
             Transport::Tcp => self.tcp(server, greet),
             Transport::Shm => self.shm(server, greet),
             Transport::Rdma => self.rdma(server, wish, greet),
@@ -95,26 +102,42 @@ impl Dial for NetworkDial {
 }
 
 impl NetworkDial {
-    /// Gives every connection up after `timeout`; `key` is the cluster's for clients.
+    /// Gives every connection up after `timeout`.
     pub(crate) fn new(
         transport: Transport,
         timeout: Duration,
-        key: Key,
+        knock: Option<Key>,
         rdma: Arc<RdmaSource>,
     ) -> NetworkDial {
-        NetworkDial { transport, timeout, key, rdma, rails: Mutex::default() }
+        NetworkDial { transport, timeout, knock, rdma, rails: Mutex::default() }
+    }
+
+    fn without_key(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
+        let here = !server.socket_path.is_empty() && Path::new(&server.socket_path).exists();
+        if here && matches!(self.transport, Transport::Auto | Transport::Shm) {
+            return self.shm(server, greet);
+        }
+        let text = "without a key a client is served over the Unix socket of a server on its own host only; get a key \
+                    (weft help keys)";
+        Err(Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name))
     }
 
     fn auto(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
         let mut failures = Failures::default();
         if !server.socket_path.is_empty() && Path::new(&server.socket_path).exists() {
-            match self.shm(server, greet) {
+            let attempt = self.share(2);
+            let dialled = self.shm(server, greet);
+            drop(attempt);
+            match dialled {
                 Ok(dialled) => return Ok(dialled),
                 Err(error) => failures.add("shared memory", &error),
             }
         }
         if !server.rdma_addresses.is_empty() {
-            match self.rdma(server, wish, greet) {
+            let attempt = self.share(2);
+            let dialled = self.rdma(server, wish, greet);
+            drop(attempt);
+            match dialled {
                 Ok(dialled) => return Ok(Dialled { fallback: failures.fallback(), ..dialled }),
                 Err(error) => failures.add("RDMA", &error),
             }
@@ -138,9 +161,10 @@ impl NetworkDial {
         }
         let failed = |error: LinkError| unreachable(server, vec![error.to_string()]);
         let path = Path::new(&server.socket_path);
-        let mut link = connect_shm(path, ShmOptions::default(), self.timeout).map_err(failed)?;
+        let left = || deadline::left(self.timeout);
+        let mut link = connect_shm(path, ShmOptions::default(), left()).map_err(failed)?;
         let proven = greet(&mut link)?;
-        link.set_up(self.timeout).map_err(failed)?;
+        link.set_up(left()).map_err(failed)?;
         Ok(Dialled::new(Box::new(link), proven))
     }
 
@@ -148,13 +172,15 @@ impl NetworkDial {
         if server.addresses.is_empty() {
             return Err(unreachable(server, vec!["the cluster's map has no TCP address of it".into()]));
         }
-        let connect = |address, left| -> Result<Box<dyn Link>, LinkError> {
-            Ok(Box::new(connect_tcp(address, &TcpOptions::default(), left)?))
+        let connect = |address, left: Duration| -> Result<Box<dyn Link>, LinkError> {
+            Ok(Box::new(connect_tcp(address, &TcpOptions::default(), left.min(TCP_CONNECT_TIMEOUT))?))
         };
         let mut causes = Vec::new();
-        for address in &server.addresses {
+        for (at, address) in server.addresses.iter().enumerate() {
+            let attempt = self.share(server.addresses.len() - at);
             match self.reach(address, &connect) {
                 Ok(mut link) => {
+                    drop(attempt);
                     let proven = greet(&mut *link)?;
                     return Ok(Dialled::new(link, proven));
                 }
@@ -172,12 +198,14 @@ impl NetworkDial {
             return Err(configuration(text.into()));
         }
         let rdma = self.rdma.get().map_err(configuration)?;
-        let options = self.rdma.options().for_connection(Some(&self.key), wish.traffic);
+        let options = self.rdma.options().for_connection(self.knock.as_ref(), wish.traffic);
         let optional = wish.rail.is_some() || self.transport == Transport::Auto;
         let timeout = if optional { self.timeout.min(OPTIONAL_TIMEOUT) } else { self.timeout };
         let connect = |address, left: Duration| rdma.connect(address, &options, left.min(timeout));
         let must = self.transport == Transport::Rdma;
-        for rail in self.with_rails(server, |rails| rails.choose(wish.rail, must, Instant::now())) {
+        let rails = self.with_rails(server, |rails| rails.choose(wish.rail, must, Instant::now()));
+        for (at, rail) in rails.iter().copied().enumerate() {
+            let _attempt = self.share(rails.len() - at);
             match self.reach(&server.rdma_addresses[rail], &connect) {
                 Ok(mut link) => {
                     let proven = greet(&mut *link)?;
@@ -198,18 +226,25 @@ impl NetworkDial {
         address: &str,
         connect: &dyn Fn(SocketAddr, Duration) -> Result<Box<dyn Link>, LinkError>,
     ) -> Result<Box<dyn Link>, String> {
-        let deadline = Instant::now() + self.timeout;
-        let resolved =
-            address.to_socket_addrs().map_err(|error| format!("cannot look up {address}: {error}"))?;
+        let resolved: Vec<SocketAddr> = address
+            .to_socket_addrs()
+            .map_err(|error| format!("cannot look up {address}: {error}"))?
+            .collect();
         let mut causes = Vec::new();
-        for address in resolved {
-            let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(100));
+        for (at, address) in resolved.iter().copied().enumerate() {
+            let _attempt = self.share(resolved.len() - at);
+            let left = deadline::left(self.timeout);
             match connect(address, left) {
                 Ok(link) => return Ok(link),
                 Err(error) => causes.push(error.to_string()),
             }
         }
         Err(causes.join("; "))
+    }
+
+    /// The share of one of so many that are left to be tried.
+    fn share(&self, left_to_try: usize) -> Operation {
+        Operation::part(deadline::left(self.timeout) / left_to_try.max(1) as u32)
     }
 
     fn with_rails<T>(&self, server: &ServerInfo, act: impl FnOnce(&mut Rails) -> T) -> T {
@@ -297,7 +332,7 @@ mod tests {
     fn dialler(transport: Transport, pretended: &Arc<Pretended>) -> NetworkDial {
         let options = RdmaOptions { tos: "1:2:3:4".parse().unwrap(), ..RdmaOptions::default() };
         let rdma = RdmaSource::new(options, Some(Rdma::of(pretended.clone())));
-        NetworkDial::new(transport, Duration::from_secs(1), Key([1; 32]), Arc::new(rdma))
+        NetworkDial::new(transport, Duration::from_secs(1), Some(Key([1; 32])), Arc::new(rdma))
     }
 
     /// A server with these RDMA ports, and a TCP port that somebody listens on.

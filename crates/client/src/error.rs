@@ -21,6 +21,8 @@ struct Inner {
     server: Option<String>,
     kind: ErrorKind,
     detail: String,
+    /// What it says of [`ErrorKind::Unreachable`].
+    unreachable_errno: i32,
 }
 
 /// What kind of failure it is.
@@ -28,7 +30,8 @@ struct Inner {
 pub enum ErrorKind {
     /// A server refused or failed.
     Status(Status),
-    /// A server could not be reached, or was lost and did not come back in time.
+    /// A server could not be reached, or was lost and did not come back in time. Its errno says which: `ETIMEDOUT` where the operation has
+    /// waited as long as it may, `EHOSTDOWN` where the server was known to be dead, `EHOSTUNREACH` where nothing could be connected to.
     Unreachable,
     /// The server at the other end did not prove that it knows the key, or is no Weft server.
     Untrusted,
@@ -47,8 +50,40 @@ pub enum ErrorKind {
 impl Error {
     pub(crate) fn new(operation: impl Into<String>, kind: ErrorKind, detail: impl Into<String>) -> Error {
         Error {
-            inner: Arc::new(Inner { operation: operation.into(), server: None, kind, detail: detail.into() }),
+            inner: Arc::new(Inner {
+                operation: operation.into(),
+                server: None,
+                kind,
+                detail: detail.into(),
+                unreachable_errno: libc::EHOSTUNREACH,
+            }),
         }
+    }
+
+    /// A server was waited for as long as the operation may take.
+    pub(crate) fn timed_out(operation: impl Into<String>, detail: impl Into<String>) -> Error {
+        Error::unreachable(operation, detail, libc::ETIMEDOUT)
+    }
+
+    /// A server is known to be dead, and was not waited for.
+    pub(crate) fn down(operation: impl Into<String>, detail: impl Into<String>) -> Error {
+        Error::unreachable(operation, detail, libc::EHOSTDOWN)
+    }
+
+    fn unreachable(operation: impl Into<String>, detail: impl Into<String>, errno: i32) -> Error {
+        let mut error = Error::new(operation, ErrorKind::Unreachable, detail);
+        Arc::make_mut(&mut error.inner).unreachable_errno = errno;
+        error
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.inner.kind == ErrorKind::Unreachable && self.inner.unreachable_errno == libc::EHOSTDOWN
+    }
+
+    /// The same of another operation.
+    pub(crate) fn of_operation(mut self, operation: &str) -> Error {
+        Arc::make_mut(&mut self.inner).operation = operation.to_string();
+        self
     }
 
     pub(crate) fn configuration(detail: String) -> Error {
@@ -99,7 +134,7 @@ impl Error {
     pub fn errno(&self) -> i32 {
         match self.inner.kind {
             ErrorKind::Status(status) => status_errno(status),
-            ErrorKind::Unreachable => libc::EHOSTUNREACH,
+            ErrorKind::Unreachable => self.inner.unreachable_errno,
             ErrorKind::Untrusted => libc::EACCES,
             ErrorKind::Invalid | ErrorKind::Configuration => libc::EINVAL,
             ErrorKind::NotOpenForThis => libc::EBADF,
@@ -132,7 +167,8 @@ fn status_errno(status: Status) -> i32 {
         Status::Unsupported => libc::EOPNOTSUPP,
         Status::Malformed => libc::EBADMSG,
         Status::Unauthenticated => libc::EACCES,
-        Status::Capability => libc::EACCES,
+        // Permissions are checked at open; a capability that is refused later has expired, by the clock of some server.
+        Status::Capability => libc::EKEYEXPIRED,
         Status::Version => libc::EPROTONOSUPPORT,
         Status::WrongServer => libc::EREMOTE,
         Status::TooManyLinks => libc::EMLINK,
@@ -145,6 +181,7 @@ fn status_errno(status: Status) -> i32 {
         Status::Deadlock => libc::EDEADLK,
         Status::LockLost => libc::EIO,
         Status::NoLocks => libc::ENOLCK,
+        Status::WrongStorage | Status::Lost => libc::EIO,
     }
 }
 

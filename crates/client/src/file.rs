@@ -441,6 +441,15 @@ impl File {
         self.open.flush().map_err(|error| error.on(&self.open.name))
     }
 
+    /// An error if an I/O server has told since the file was opened that it may have lost acknowledged writes to it which were not
+    /// yet durable. Asks nobody: [`File::sync_data`] does, and fails from then on too.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub fn check_losses(&self) -> Result<()> {
+        self.open.check_losses().map_err(|error| error.on(&self.open.name))
+    }
+
     /// Attributes now.
     pub fn stat(&self) -> Result<Attr> {
         self.open.stat().map_err(|error| error.on(&self.open.name))

@@ -3,24 +3,27 @@
 use std::time::{Duration, Instant};
 
 use weft_transport::{Bulk, Completion, Link, LinkError};
+use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
 use weft_wire::{Header, Request, Status, VERSIONS, Wire};
 
+use crate::deadline::{self, LOOK_EVERY};
 use crate::error::{Error, ErrorKind};
 use crate::wait::{PollSet, Waker};
 
-/// What this program says of itself to every server.
+/// What this program shows and says of itself to every server.
 #[derive(Debug, Clone)]
 pub(crate) struct Identity {
-    pub key: Key,
+    /// `None`: over Unix sockets the kernel tells servers who this process is.
+    pub key: Option<IssuedKey>,
     pub host: String,
     pub program: String,
     pub boot_id: [u8; 16],
 }
 
 impl Identity {
-    pub(crate) fn new(key: Key, program: Option<&str>) -> Identity {
+    pub(crate) fn new(key: Option<IssuedKey>, program: Option<&str>) -> Identity {
         let executable = std::env::current_exe().ok();
         let executable =
             executable.as_ref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
@@ -42,8 +45,9 @@ impl Identity {
         let hello = HelloRequest {
             version_min: VERSIONS.0,
             version_max: VERSIONS.1,
-            role: peer_role::CLIENT,
+            role: if self.key.is_some() { peer_role::CLIENT } else { peer_role::PROCESS },
             client_nonce: random()?,
+            key: self.key.as_ref().map(|key| key.info.clone()),
             session,
             boot_id: self.boot_id,
             process_id: std::process::id(),
@@ -52,12 +56,13 @@ impl Identity {
         };
         let deadline = Instant::now() + timeout;
         let reply: HelloReply = ask(link, 1, &hello, deadline)?;
-        if !same_proof(&reply.proof, &server_proof(&self.key, &hello, &reply.server_nonce)) {
-            let text = "it did not prove that it knows the cluster's key; the key here is another cluster's, or the \
-                        server is no part of this one";
+        let secret = self.key.as_ref().map_or(&Key::ZERO, |key| &key.secret);
+        if !same_proof(&reply.proof, &server_proof(secret, &hello, &reply.server_nonce)) {
+            let text = "it did not prove that it knows the cluster's key; the key here is another cluster's or was changed, \
+                        or the server is no part of this one";
             return Err(Error::new("connect", ErrorKind::Untrusted, text).at_server(link.peer()));
         }
-        let prove = ProveRequest { proof: client_proof(&self.key, &hello, &reply.server_nonce) };
+        let prove = ProveRequest { proof: client_proof(secret, &hello, &reply.server_nonce) };
         let proven: ProveReply = ask(link, 2, &prove, deadline)?;
         link.set_credits(proven.credits);
         Ok(proven)
@@ -101,8 +106,14 @@ fn exchange(
         let mut sleep = PollSet::new();
         sleep.add(link.fd(), link.wants_write());
         let waker = Waker::current();
-        let signalled = sleep.sleep(&waker, left.as_millis() as u64 + 1);
+        // A server that hangs takes connections, and says nothing.
+        let step = if deadline::is_looked_after() { left.min(LOOK_EVERY) } else { left };
+        let begin = Instant::now();
+        let signalled = sleep.sleep(&waker, step.as_millis() as u64 + 1);
         waker.awake(signalled);
+        if begin.elapsed() >= LOOK_EVERY && deadline::is_interrupted() {
+            return Err("whoever waited for it was interrupted".to_string());
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use weft_layout::Layout;
 use weft_wire::messages::{
@@ -13,6 +13,7 @@ use weft_wire::security::Capability;
 use crate::batch;
 use crate::error::Error;
 use crate::inner::Inner;
+use crate::losses::Losses;
 use crate::size::ask_size;
 use crate::wait::lock;
 
@@ -27,6 +28,9 @@ pub(crate) struct Held {
     number: u64,
     run: AtomicU64,
     written: Mutex<Written>,
+    /// Shared by all opens of the file in this process.
+    losses: OnceLock<Arc<Losses>>,
+    losses_at_open: AtomicU64,
     /// Something was locked through it, and some of that was lost.
     locks: AtomicBool,
     locks_lost: AtomicBool,
@@ -52,6 +56,8 @@ impl Held {
             number: id.number,
             run: AtomicU64::new(id.run),
             written: Mutex::default(),
+            losses: OnceLock::new(),
+            losses_at_open: AtomicU64::new(0),
             locks: AtomicBool::new(false),
             locks_lost: AtomicBool::new(false),
         }
@@ -83,6 +89,16 @@ impl Held {
         self.run.store(reply.run, Ordering::Release);
     }
 
+    /// The losses of the file; of this open alone as long as nobody has added it to [`HeldFiles`].
+    pub(crate) fn losses(&self) -> &Losses {
+        self.losses.get_or_init(Arc::default)
+    }
+
+    /// The slot whose server has last told that it may have lost changes of the file, if one has since this open.
+    pub(crate) fn lossy_slot(&self) -> Option<u16> {
+        self.losses().last_slot_since(self.losses_at_open.load(Ordering::Acquire))
+    }
+
     /// Whether anything was ever locked through it.
     pub(crate) fn has_locks(&self) -> bool {
         self.locks.load(Ordering::Acquire)
@@ -112,6 +128,11 @@ impl Held {
     pub(crate) fn note_failed_write(&self) {
         let mut written = lock(&self.written);
         (written.unreported, written.touch, written.unsure) = (true, true, true);
+    }
+
+    /// The end of what was written through it, as far as is known here.
+    pub(crate) fn written_bytes(&self) -> u64 {
+        lock(&self.written).end_bytes
     }
 
     fn note_end(&self, end_bytes: u64) {
@@ -196,7 +217,12 @@ pub(crate) struct HeldFiles {
 
 impl HeldFiles {
     pub(crate) fn add(&self, held: &Arc<Held>) {
-        lock(&self.files).entry(held.ino).or_default().push(held.clone());
+        let mut files = lock(&self.files);
+        let opens = files.entry(held.ino).or_default();
+        let losses = opens.first().and_then(|open| open.losses.get().cloned()).unwrap_or_default();
+        held.losses_at_open.store(losses.count(), Ordering::Release);
+        held.losses.set(losses).expect("an open is added once, before it is used");
+        opens.push(held.clone());
     }
 
     pub(crate) fn remove(&self, held: &Arc<Held>) {
@@ -224,7 +250,14 @@ mod tests {
 
     fn held() -> Held {
         let layout = Layout::new(65536, 0, 1, 1).unwrap();
-        let capability = Capability { ino: 5, rights: 2, expires_s: 0, layout, signature: [0; 16] };
+        let capability = Capability {
+            ino: 5,
+            rights: 2,
+            expires_s: 0,
+            holder: weft_wire::security::Holder([0; 8]),
+            layout,
+            signature: [0; 16],
+        };
         Held::new(capability, 2, OpenId { run: 1, number: 1 })
     }
 

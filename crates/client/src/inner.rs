@@ -1,7 +1,7 @@
 //! What all clones of a client share.
 
 use std::net::ToSocketAddrs;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,10 +10,12 @@ use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, OpenId, ProveReply
 
 use crate::batch;
 use crate::closing;
+use crate::deadline::{self, Operation};
 use crate::dial::{Dial, NetworkDial, Wish};
 use crate::error::{Error, ErrorKind};
 use crate::fork;
 use crate::greet::{Identity, ask, random};
+use crate::health::{Obituary, PROBE_EVERY, Verdict};
 use crate::held::{Held, HeldFiles};
 use crate::lane::LaneUse;
 use crate::locks::LockBook;
@@ -26,6 +28,10 @@ use crate::{ConnectOptions, Url};
 
 /// A capability is renewed when it has less than this to live.
 const CAPABILITY_MARGIN: Duration = Duration::from_secs(3600);
+/// An attempt to connect has this much time, however short an operation is to be.
+const ATTEMPT_MIN: Duration = Duration::from_millis(250);
+/// A server that fails for less is not dead.
+const FAILING_MIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Inner {
     pub url: Url,
@@ -45,6 +51,7 @@ pub(crate) struct Inner {
     arenas: RwLock<Vec<Segment>>,
     arena_count: AtomicUsize,
     pub pack_pool: Arc<PackPool>,
+    is_probed: AtomicBool,
 }
 
 impl Inner {
@@ -89,10 +96,20 @@ impl Inner {
         rdma: Option<Rdma>,
     ) -> Result<Inner, Error> {
         let transport = options.find_transport(url)?;
-        let options = ConnectOptions { background: options.background || url.background(), ..options };
+        let options = ConnectOptions {
+            background: options.background || url.background(),
+            hard: options.hard || url.hard(),
+            retry_timeout_ms: url.timeout_ms().unwrap_or(options.retry_timeout_ms),
+            ..options
+        };
         let rdma = Arc::new(RdmaSource::new(options.find_rdma(url)?, rdma));
         let timeout = Duration::from_millis(options.connect_timeout_ms);
-        let dial = NetworkDial::new(transport, timeout, identity.key.clone(), rdma.clone());
+        let dial = NetworkDial::new(
+            transport,
+            timeout,
+            identity.key.as_ref().map(|key| key.knock.clone()),
+            rdma.clone(),
+        );
         Inner::over(url.clone(), options, identity, map, (Box::new(dial), Some(rdma)))
     }
 
@@ -121,6 +138,7 @@ impl Inner {
             arenas: RwLock::default(),
             arena_count: AtomicUsize::new(0),
             pack_pool: Arc::default(),
+            is_probed: AtomicBool::new(false),
         })
     }
 
@@ -178,12 +196,26 @@ impl Inner {
         let session = self.session();
         let server = session.server(index);
         let wish = Wish { traffic: self.traffic(server.role, bulky), rail };
-        if let Some(used) = server.pick(&wish, false)
-            && !server.is_better_due()
+        match server.health.verdict(Instant::now()) {
+            Verdict::Well => {}
+            Verdict::Dead(obituary) => return Err(self.down(server, &obituary)),
+            Verdict::Probe(_) if self.is_probed.load(Ordering::Relaxed) => {
+                if let Some(error) = self.dead(index) {
+                    return Err(error);
+                }
+            }
+            Verdict::Probe(wait) => return self.probe(session, server, &wish, wait),
+        }
+        // A new connection to a server that does not answer takes longer than one that others use.
+        let share = server.health.is_failing();
+        if let Some(used) = server.pick(&wish, share)
+            && (share || !server.is_better_due())
         {
             return Ok(used);
         }
+        let attempt = Operation::part(self.attempt_timeout());
         let opened = self.open_lane(session, server, &wish);
+        drop(attempt);
         let shared = || server.pick(&wish, true).or_else(|| rail.is_none().then(|| server.pick_any())?);
         opened.or_else(|error| shared().ok_or(error))
     }
@@ -198,10 +230,23 @@ impl Inner {
         }
     }
 
+    /// How long one attempt to connect may take, over whatever addresses and transports: not all of the operation's time, for others may
+    /// be asked in the same operation.
+    fn attempt_timeout(&self) -> Duration {
+        let most = Duration::from_millis(self.options.connect_timeout_ms);
+        most.min((self.options.patience() / 4).max(ATTEMPT_MIN))
+    }
+
     fn open_lane(&self, session: &Session, server: &Server, wish: &Wish) -> Result<LaneUse, Error> {
+        // A network that is cut keeps a thread in connect(2).
+        if deadline::is_looked_after() && deadline::is_interrupted() {
+            let text = "the wait was interrupted";
+            let error = Error::new("connect", ErrorKind::Local(libc::EINTR), text);
+            return Err(error.at_server(server.describe(None)));
+        }
         let timeout = Duration::from_millis(self.options.connect_timeout_ms);
         let mut greet = |link: &mut dyn Link| {
-            let proven = self.identity.greet(link, session.id, timeout)?;
+            let proven = self.identity.greet(link, session.id, deadline::left(timeout))?;
             self.check_server(&server.info, &proven)?;
             Ok(proven)
         };
@@ -220,8 +265,84 @@ impl Inner {
             }
             arrival.run = run;
         }
+        server.health.note_answer();
         let rdma = self.rdma.as_ref().map(|rdma| rdma.options());
         Ok(server.add(dialled, wish.traffic, rdma))
+    }
+
+    /// Looks whether a dead server is back.
+    fn probe(
+        &self,
+        session: &Session,
+        server: &Server,
+        wish: &Wish,
+        wait: Duration,
+    ) -> Result<LaneUse, Error> {
+        let begun = Instant::now();
+        let attempt = Operation::part(wait);
+        let opened = self.open_lane(session, server, wish);
+        drop(attempt);
+        opened.map_err(|error| {
+            server.health.note_probe(&error.to_string(), begun.elapsed() >= wait);
+            match server.health.obituary() {
+                Some(obituary) if error.kind() == ErrorKind::Unreachable => self.down(server, &obituary),
+                _ => error,
+            }
+        })
+    }
+
+    /// As [`Inner::probe`] where nobody needs it at the moment.
+    pub(crate) fn probe_server(&self, index: usize, wait: Duration) -> Result<(), Error> {
+        let session = self.session();
+        let server = session.server(index);
+        let wish = Wish { traffic: self.traffic(server.role, true), rail: None };
+        self.probe(session, server, &wish, wait).map(drop)
+    }
+
+    /// Somebody probes all the time: those who need a server need not.
+    pub(crate) fn leave_probing_to_others(&self) {
+        self.is_probed.store(true, Ordering::Relaxed);
+    }
+
+    /// A server has not answered since `since`. `used_up`: somebody has waited for it for a whole deadline.
+    pub(crate) fn note_failure(&self, index: usize, since: Instant, cause: &str, used_up: bool) {
+        let server = self.session().server(index);
+        // Requests of an operation begin a little later than it does.
+        let part = |timeout: Duration| if used_up { timeout * 3 / 4 } else { timeout };
+        let limit = self.options.timeout().map(|timeout| part(timeout).max(FAILING_MIN));
+        if server.health.note_failure(since, limit, cause) {
+            // Others wait on its connections.
+            server.lanes().iter().for_each(|lane| lane.give_up("the server is dead"));
+        }
+    }
+
+    pub(crate) fn note_answer(&self, index: usize) {
+        self.session().server(index).health.note_answer();
+    }
+
+    pub(crate) fn is_failing(&self, index: usize) -> bool {
+        self.session().server(index).health.is_failing()
+    }
+
+    /// The error of who needs a server that is dead.
+    pub(crate) fn dead(&self, index: usize) -> Option<Error> {
+        let server = self.session().server(index);
+        server.health.obituary().map(|obituary| self.down(server, &obituary))
+    }
+
+    fn down(&self, server: &Server, obituary: &Obituary) -> Error {
+        let text = format!(
+            "it has not answered for {} s, and is looked for every {} s; last: {}",
+            obituary.since.elapsed().as_secs(),
+            PROBE_EVERY.as_secs(),
+            obituary.cause
+        );
+        Error::down("connect", text).at_server(server.describe(None))
+    }
+
+    /// Begins an operation of the calling thread, which has as much time as the options say.
+    pub(crate) fn operation(&self) -> Operation {
+        Operation::begin(self.options.timeout())
     }
 
     fn check_server(&self, info: &ServerInfo, proven: &ProveReply) -> Result<(), Error> {
@@ -261,17 +382,18 @@ impl Inner {
         if capability.expires_s > (now + CAPABILITY_MARGIN).as_secs() {
             return Ok(());
         }
-        held.reopened(batch::ask(self, self.meta(), &held.reopening())?);
-        Ok(())
+        self.reopen(held)
     }
 
     /// Makes sure that an open just made counts in the present run of the session. Where its reply is one that a server kept, which was
     /// restarted since, it was not known here when the others were reopened.
     pub(crate) fn count(&self, held: &Held) -> Result<(), Error> {
         let run = lock(&self.session().server(self.meta()).arriving).run;
-        if held.id().run != run {
-            held.reopened(batch::ask(self, self.meta(), &held.reopening())?);
-        }
+        if held.id().run == run { Ok(()) } else { self.reopen(held) }
+    }
+
+    fn reopen(&self, held: &Held) -> Result<(), Error> {
+        held.reopened(batch::ask(self, self.meta(), &held.reopening())?);
         Ok(())
     }
 
@@ -352,6 +474,9 @@ fn reach(url: &Url, identity: &Identity, timeout: Duration) -> Result<Reached, E
             }
             Err(error) => causes.push(error.to_string()),
         }
+    }
+    if identity.key.is_none() {
+        return Err(unreachable(causes.join("; ")));
     }
     let addresses = (url.host(), url.port())
         .to_socket_addrs()

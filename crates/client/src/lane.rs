@@ -12,9 +12,11 @@
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
+use std::time::Instant;
 
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
-use weft_wire::Header;
+use weft_wire::messages::PingRequest;
+use weft_wire::{Header, Op, Wire};
 
 use crate::dial::Dialled;
 use crate::fork;
@@ -46,6 +48,10 @@ struct LaneState {
     waiting: Vec<(u64, Arc<Answer>)>,
     done: Vec<Completion>,
     segments: Vec<u16>,
+    /// Replies so far.
+    replies: u64,
+    /// What had come when it was last looked at, and since when it was no more.
+    heard: (u64, Instant),
 }
 
 /// Why a request was not sent.
@@ -80,6 +86,8 @@ impl Lane {
                 waiting: Vec::new(),
                 done: Vec::new(),
                 segments: Vec::new(),
+                replies: 0,
+                heard: (0, Instant::now()),
             }),
         })
     }
@@ -193,10 +201,11 @@ impl Lane {
         state: &mut LaneState,
         look: impl FnOnce(&mut dyn Link, &mut Vec<Completion>) -> Result<(), LinkError>,
     ) {
-        let LaneState { link, waiting, done, .. } = &mut *state;
+        let LaneState { link, waiting, done, replies, .. } = &mut *state;
         let Some(link) = link else { return };
         let result = look(&mut **link, done);
         self.wants_write.store(link.wants_write(), Ordering::Relaxed);
+        *replies += done.len() as u64;
         for completion in done.drain(..) {
             let id = completion.header.request_id;
             if let Some(at) = waiting.iter().position(|(waiting_id, _)| *waiting_id == id) {
@@ -208,9 +217,38 @@ impl Lane {
         }
     }
 
+    /// Since when nothing has come from the server, as far as it was looked at.
+    pub(crate) fn silent_since(&self) -> Instant {
+        let mut state = lock(&self.state);
+        let moved = state.link.as_ref().map_or(0, |link| link.moved_bytes()).wrapping_add(state.replies);
+        if state.heard.0 != moved {
+            state.heard = (moved, Instant::now());
+        }
+        state.heard.1
+    }
+
+    /// Asks the server whether it lives; nobody waits for the reply.
+    pub(crate) fn ping(&self, request_id: u64) {
+        let mut state = lock(&self.state);
+        let Some(link) = state.link.as_mut().filter(|link| link.credits() > 0) else { return };
+        let header = Header::request(Op::Ping, request_id);
+        // SAFETY: no memory is lent.
+        let sent = unsafe { link.submit(header, &PingRequest { echo: Vec::new() }.to_bytes(), Bulk::None) };
+        self.wants_write.store(link.wants_write(), Ordering::Relaxed);
+        if let Err(error) = sent
+            && error.is_fatal()
+        {
+            self.fail(&mut state, &error.to_string());
+        }
+    }
+
     /// Gives the connection up: every request on it fails.
     pub(crate) fn give_up(&self, cause: &str) {
-        self.fail(&mut lock(&self.state), cause);
+        let mut state = lock(&self.state);
+        if let Some(link) = &mut state.link {
+            link.despair();
+        }
+        self.fail(&mut state, cause);
     }
 
     /// The link is dropped before anybody is told, for until then the server may use the requests' memory.

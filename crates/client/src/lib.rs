@@ -38,6 +38,7 @@ pub mod c;
 mod client;
 mod closing;
 mod copy;
+mod deadline;
 mod dial;
 mod directory;
 mod error;
@@ -47,10 +48,14 @@ mod file;
 mod fork;
 mod fsck;
 mod greet;
+mod health;
 mod held;
 mod inner;
+mod issued;
+pub mod key_files;
 mod lane;
 mod locks;
+mod losses;
 mod open_file;
 mod options;
 mod pack;
@@ -75,17 +80,17 @@ mod window;
 pub use access::{AccessOptions, IoStats, Method, Movement, Sieving};
 pub use arena::Arena;
 pub use at::At;
-pub use client::{Client, StatFs, TransportInUse};
+pub use client::{Client, DeadServer, StatFs, TransportInUse};
+pub use deadline::{Operation, end_waits_when};
 pub use dial::{Dial, Dialled, Fallback, Greet, Wish};
 pub use directory::ReadDir;
 pub use error::{Error, ErrorKind};
 pub use explain::ServerPlan;
 pub use explain_rdma::{RdmaPlan, RdmaServerPlan};
 pub use file::File;
+pub use key_files::{installed_key_path, read_key_file};
 pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
-pub use options::{
-    ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, installed_key_path, process_caller,
-};
+pub use options::{ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, process_caller};
 pub use pending::{Pending, PendingRaw, wait_all};
 pub use rdma::{
     ForeignMemory, Rdma, RdmaAdapter, RdmaMechanism, RdmaOptions, RdmaStatus, RdmaTos, register_memory,

@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use weft_layout::Regions;
 use weft_wire::messages::{
-    AllocateRequest, Attr, Caller, CloseRequest, ClosedFile, InodeRequest, RangeRequest, SyncMetaRequest,
-    SyncRequest, ZeroRequest, rights,
+    AllocateRequest, Attr, Caller, CloseRequest, ClosedFile, DataSize, InodeRequest, RangeRequest,
+    SyncMetaRequest, SyncRequest, ZeroRequest, rights,
 };
+use weft_wire::{Op, Status};
 
 use crate::At;
 use crate::access::{AccessOptions, IoStats};
@@ -120,6 +121,7 @@ impl OpenFile {
 
     /// The size now, over all data files.
     pub(crate) fn live_bytes(&self) -> Result<u64, Error> {
+        let _operation = self.inner.operation();
         self.inner.keep_alive(&self.held)?;
         Ok(ask_size(&self.inner, &self.held.capability())?.file_bytes)
     }
@@ -135,6 +137,7 @@ impl OpenFile {
 
     /// Makes durable what any client has written to the file, its size and times.
     pub(crate) fn sync_data(&self) -> Result<(), Error> {
+        let _operation = self.inner.operation();
         self.sync_contents()?;
         self.flush()?;
         self.sync_attributes()
@@ -146,7 +149,35 @@ impl OpenFile {
         let capability = self.held.capability();
         let request = |_| SyncRequest { capability: capability.clone() };
         let requests = on_all_slots(&self.inner, &self.held.layout, request)?;
-        batch::ask_all(&self.inner, requests, None).into_iter().collect::<Result<Vec<_>, _>>().map(drop)
+        let losses = self.held.losses();
+        let changes = losses.changes();
+        let mut failed = None;
+        for (slot, reply) in (0..).zip(batch::ask_all(&self.inner, requests, None)) {
+            match reply {
+                Ok(reply) => losses.note_sync(slot, reply.loss_epoch, changes),
+                Err(error) => {
+                    // Of other refusals the epochs tell whether anything was lost.
+                    if matches!(error.status(), Some(Status::Io | Status::NoSpace | Status::ReadOnly)) {
+                        losses.note_failed_sync(slot);
+                    }
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => self.check_losses(),
+        }
+    }
+
+    /// An error if changes may have been lost since the file was opened, as far as the servers have told.
+    pub(crate) fn check_losses(&self) -> Result<(), Error> {
+        let Some(slot) = self.held.lossy_slot() else { return Ok(()) };
+        let text = "acknowledged changes of this file did not get to the disk, or its machine stopped before they did: open the \
+                    file again, write again what was not yet durable, and have the disk checked";
+        let server = self.inner.io(self.held.layout.server_id(slot))?;
+        let server = self.inner.session().server(server).describe(None);
+        Err(Error::new(Op::Sync.name(), ErrorKind::Status(Status::Io), text).at_server(server))
     }
 
     /// Makes durable what the metadata server was told.
@@ -155,6 +186,7 @@ impl OpenFile {
     }
 
     pub(crate) fn stat(&self) -> Result<Attr, Error> {
+        let _operation = self.inner.operation();
         let request = InodeRequest { caller: (*self.caller).clone(), ino: self.held.ino };
         let mut attr = batch::ask(&self.inner, self.inner.meta(), &request)?.attr;
         size::bring_up_to_date(&self.inner, &self.caller, std::iter::once(&mut attr))?;
@@ -163,6 +195,7 @@ impl OpenFile {
     }
 
     pub(crate) fn truncate(&self, file_bytes: u64) -> Result<(), Error> {
+        let _operation = self.inner.operation();
         self.check_access(Direction::Write)?;
         self.inner.keep_alive(&self.held)?;
         let held = Some(self.held.capability());
@@ -177,6 +210,7 @@ impl OpenFile {
 
     /// Space first, on all servers, and then what can be seen: where one of them is full, the file stays as it is.
     pub(crate) fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
+        let _operation = self.inner.operation();
         let request = |keep_size| {
             move |capability, slot| AllocateRequest { capability, slot, offset, bytes, keep_size }
         };
@@ -190,6 +224,7 @@ impl OpenFile {
 
     /// Zeros that have space; in the same two steps.
     pub(crate) fn zero(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
+        let _operation = self.inner.operation();
         let space = |capability, slot| AllocateRequest { capability, slot, offset, bytes, keep_size: true };
         self.on_range(offset, bytes, space)?;
         let zero = |capability, slot| ZeroRequest { capability, slot, offset, bytes, keep_size };
@@ -199,7 +234,7 @@ impl OpenFile {
     }
 
     /// Sends a request to every server that has a part of a range.
-    fn on_range<R: weft_wire::Request>(
+    fn on_range<R: weft_wire::Request<Reply = DataSize>>(
         &self,
         offset: u64,
         bytes: u64,
@@ -214,16 +249,20 @@ impl OpenFile {
         self.inner.keep_alive(&self.held)?;
         let layout = self.held.layout;
         let concerned = |slot: u16| layout.local_size(slot, end) > layout.local_size(slot, offset);
-        let requests = on_all_slots(&self.inner, &layout, |slot| {
-            concerned(slot).then(|| request(self.held.capability(), slot))
-        })?;
-        let requests = requests.into_iter().filter_map(|(server, request)| Some((server, request?)));
-        batch::ask_all(&self.inner, requests, None).into_iter().collect::<Result<Vec<_>, _>>()?;
+        let slots = (0..layout.server_count()).filter(|slot| concerned(*slot));
+        let requests: Vec<_> = slots
+            .clone()
+            .map(|slot| Ok((self.inner.io(layout.server_id(slot))?, request(self.held.capability(), slot))))
+            .collect::<Result<_, Error>>()?;
+        for (slot, reply) in slots.zip(batch::ask_all(&self.inner, requests, None)) {
+            self.held.losses().note_change(slot, reply?.loss_epoch);
+        }
         Ok(())
     }
 
     /// Ends the open, once. Waits only if there is something to report, for only then something can be lost.
     pub(crate) fn close(&self) -> Result<(), Error> {
+        let _operation = self.inner.operation();
         match self.end()? {
             Some(file) => self.tell_closed(file),
             None => Ok(()),
@@ -233,6 +272,7 @@ impl OpenFile {
     /// As [`OpenFile::close`]; but where nothing is to be reported, and nothing was locked, the message waits for others. Returns
     /// how many wait then.
     pub(crate) fn close_later(&self) -> Result<usize, Error> {
+        let _operation = self.inner.operation();
         match self.end()? {
             Some(file) if file.report.is_none() && !self.held.has_locks() => {
                 Ok(closing::add(&self.inner, file))

@@ -1,13 +1,14 @@
-//! How to connect, and where the key is found.
+//! How to connect.
 
-use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
+use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{Caller, LayoutWish, Time};
-use weft_wire::security::Key;
 
 use crate::access::AccessOptions;
 use crate::error::Error;
+use crate::key_files;
 use crate::rdma::RdmaOptions;
 use crate::url::Url;
 
@@ -53,9 +54,8 @@ impl std::fmt::Display for Transport {
 /// How to connect. [`Default`] is right for most.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// The clients' key. Without it: `$WEFT_KEY` (64 hexadecimal digits), the file `$WEFT_KEY_FILE`, the URL's `key-file`,
-    /// then `~/.config/weft/keys/HOST:PORT`, where `weft up` puts it.
-    pub key: Option<Key>,
+    /// The key to show. Without it: as [`crate::key_files`] finds it.
+    pub key: Option<IssuedKey>,
     /// The transport. Without it: the URL's, then `$WEFT_TRANSPORT`, then [`Transport::Auto`].
     pub transport: Option<Transport>,
     /// How RDMA is used. Without it: the defaults, changed by `$WEFT_RDMA`, then by the URL's options that begin with `rdma-`.
@@ -66,8 +66,11 @@ pub struct ConnectOptions {
     pub caller: Option<Caller>,
     /// This program, for the servers' list of clients. Without it: the name of the executable.
     pub program: Option<String>,
-    /// How long an operation goes on trying after its connection broke, in milliseconds.
+    /// How long one operation waits in all for servers that do not answer, in milliseconds. A server for which one has waited so long in
+    /// vain is dead: what needs it fails at once, until it is back.
     pub retry_timeout_ms: u64,
+    /// Operations wait for ever instead, until the servers are back.
+    pub hard: bool,
     /// How long one connection may take to come about, in milliseconds.
     pub connect_timeout_ms: u64,
     /// How long a server may stay silent about a request before its connection counts as broken, in milliseconds.
@@ -87,6 +90,7 @@ impl Default for ConnectOptions {
             caller: None,
             program: None,
             retry_timeout_ms: 30_000,
+            hard: false,
             connect_timeout_ms: 5_000,
             reply_timeout_ms: 120_000,
             spin_us: 50,
@@ -95,6 +99,21 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
+    /// How long one operation may wait; `None`: for ever.
+    pub(crate) fn timeout(&self) -> Option<Duration> {
+        (!self.hard).then(|| self.patience())
+    }
+
+    /// How long a server may be silent.
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_millis(self.retry_timeout_ms)
+    }
+
+    /// How long a server may take for an answer if it lives.
+    pub(crate) fn reply_timeout(&self) -> Duration {
+        Duration::from_millis(self.reply_timeout_ms)
+    }
+
     pub(crate) fn find_transport(&self, url: &Url) -> Result<Transport, Error> {
         if let Some(transport) = self.transport.or(url.transport()) {
             return Ok(transport);
@@ -120,52 +139,17 @@ impl ConnectOptions {
         Ok(rdma)
     }
 
-    pub(crate) fn find_key(&self, url: &Url) -> Result<Key, Error> {
-        if let Some(key) = &self.key {
-            return Ok(key.clone());
-        }
-        if let Some(text) = std::env::var("WEFT_KEY").ok().filter(|text| !text.is_empty()) {
-            return Key::from_hex(&text).map_err(|error| Error::configuration(format!("WEFT_KEY: {error}")));
-        }
-        if let Some(path) = std::env::var_os("WEFT_KEY_FILE").filter(|path| !path.is_empty()) {
-            return read_key(Path::new(&path));
-        }
-        if let Some(path) = url.key_file() {
-            return read_key(Path::new(path));
-        }
-        match installed_key_path(&url.server()) {
-            Some(path) if path.exists() => read_key(&path),
-            path => {
-                let place = match path {
-                    Some(path) => format!("copy the cluster's client.key to {} (mode 0600)", path.display()),
-                    None => "HOME is not set".to_string(),
-                };
-                Err(Error::configuration(format!(
-                    "there is no key for {}: {place}, or name its file in WEFT_KEY_FILE or with ?key-file=PATH",
-                    url.server()
-                )))
-            }
+    /// `None`: there is none, and over the URL's Unix socket none is needed.
+    pub(crate) fn find_key(&self, url: &Url) -> Result<Option<IssuedKey>, Error> {
+        match &self.key {
+            Some(key) => Ok(Some(key.clone())),
+            None => key_files::find(url),
         }
     }
 
     pub(crate) fn find_caller(&self) -> Caller {
         self.caller.clone().unwrap_or_else(process_caller)
     }
-}
-
-/// Where the clients' key of the cluster reached through `server` (`HOST:PORT`) is kept for this user; `None` without a home.
-pub fn installed_key_path(server: &str) -> Option<PathBuf> {
-    let config = match std::env::var_os("XDG_CONFIG_HOME").filter(|path| !path.is_empty()) {
-        Some(config) => PathBuf::from(config),
-        None => PathBuf::from(std::env::var_os("HOME").filter(|path| !path.is_empty())?).join(".config"),
-    };
-    Some(config.join("weft/keys").join(server))
-}
-
-fn read_key(path: &Path) -> Result<Key, Error> {
-    let wrong = |reason: String| Error::configuration(format!("the key file {}: {reason}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    Key::from_hex(&text).map_err(|error| wrong(error.to_string()))
 }
 
 /// The effective user, group and supplementary groups of this process.
@@ -255,7 +239,7 @@ impl OpenOptions {
         self.append = append;
         self
     }
-    /// Whether every write is durable when it returns, on whatever server.
+    /// Whether every write is durable when it returns, on whatever server. The file's name is when it is open.
     pub fn sync(mut self, sync: bool) -> OpenOptions {
         self.sync = sync;
         self
@@ -310,15 +294,6 @@ pub struct SetAttr {
 mod tests {
     use super::*;
     use crate::rdma::RdmaMechanism;
-
-    #[test]
-    fn a_key_given_comes_first_and_a_missing_one_teaches() {
-        let url = Url::parse("weft://nowhere.invalid:9/?key-file=/does/not/exist").unwrap();
-        let options = ConnectOptions { key: Some(Key([3; 32])), ..ConnectOptions::default() };
-        assert_eq!(options.find_key(&url).unwrap(), Key([3; 32]));
-        let error = read_key(Path::new("/does/not/exist")).unwrap_err().to_string();
-        assert!(error.contains("/does/not/exist"), "{error}");
-    }
 
     #[test]
     fn the_option_wins_over_the_url() {

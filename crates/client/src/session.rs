@@ -16,6 +16,7 @@ use crate::dial::{Dialled, Fallback, Wish};
 use crate::error::Error;
 use crate::fork;
 use crate::greet::random;
+use crate::health::Health;
 use crate::lane::{Lane, LaneUse};
 use crate::rdma::RdmaOptions;
 use crate::reach::Reach;
@@ -44,6 +45,7 @@ pub(crate) struct Server {
     /// What all its lanes can do; nothing before the first.
     reach: Mutex<Option<Reach>>,
     fallback: Mutex<Option<Slower>>,
+    pub(crate) health: Health,
 }
 
 /// A slower transport is in use than was to be.
@@ -75,6 +77,7 @@ impl Server {
             arriving: Mutex::default(),
             reach: Mutex::default(),
             fallback: Mutex::default(),
+            health: Health::default(),
         }
     }
 

@@ -5,6 +5,8 @@
 //!                                                                            mtime = newest, if newer than the attributes
 //! ```
 
+use std::time::Duration;
+
 use weft_layout::Layout;
 use weft_wire::Status;
 use weft_wire::messages::{
@@ -16,7 +18,7 @@ use weft_wire::security::Capability;
 use crate::At;
 use crate::batch::{self, Batch, Call};
 use crate::closing;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
 
 /// What the data files of a file say together.
@@ -84,59 +86,110 @@ pub(crate) fn bring_up_to_date<'a>(
         return Ok(());
     }
     let inos: Vec<u64> = live.iter().map(|attr| attr.ino).collect();
-    for (attr, found) in live.iter_mut().zip(ask_sizes(inner, caller, &inos)?) {
+    let written_here = |ino: u64| {
+        let opens = inner.held.of(ino);
+        opens.iter().filter(|held| held.is_for_writing()).map(|held| held.written_bytes()).max()
+    };
+    for (attr, found) in live.iter_mut().zip(ask_sizes(inner, caller, &inos, None)?) {
         // Else the file has been removed meanwhile; the attributes are the last it had.
-        if let Some((size, capability)) = found {
-            size.apply(attr);
-            offer(inner, attr, &capability);
+        match found {
+            Some(found) if found.is_whole => {
+                found.size.apply(attr);
+                offer(inner, attr, &found.capability);
+            }
+            // The metadata server knows an end that was written; the servers that answer may know a later one.
+            Some(Found { size, .. }) => {
+                let recorded_bytes = attr.size.max(written_here(attr.ino).unwrap_or(0));
+                size.apply(attr);
+                attr.size = attr.size.max(recorded_bytes);
+            }
+            None => {}
         }
     }
     Ok(())
 }
 
-/// What the servers of each file say of it, all asked at once; `None` where it is gone.
+/// How long servers are waited for that are asked for the space of files, which nobody relies on. A size is waited for until the
+/// operation's deadline: a server that is only slow may know a greater one than the others, and a short size ends a read.
+const SPACE_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the servers of a file say of it.
+struct Found {
+    size: LiveSize,
+    /// All of them; else some are dead, or unknown here.
+    is_whole: bool,
+    capability: Capability,
+}
+
+/// What the servers of each file say of it, all asked at once; `None` where it is gone. Servers that cannot be asked keep nobody from
+/// hearing of the others.
 fn ask_sizes(
     inner: &Inner,
     caller: &Caller,
     inos: &[u64],
-) -> Result<Vec<Option<(LiveSize, Capability)>>, Error> {
+    patience: Option<Duration>,
+) -> Result<Vec<Option<Found>>, Error> {
     let capabilities = capabilities(inner, caller, inos)?;
     let mut requests = Vec::new();
-    for capability in capabilities.iter().flatten() {
-        let request = |_| SizeRequest { capability: capability.clone() };
-        requests.extend(on_all_slots(inner, &capability.layout, request)?);
+    let mut asked = Vec::new();
+    for (file, capability) in capabilities.iter().enumerate() {
+        let Some(capability) = capability else { continue };
+        for slot in 0..capability.layout.server_count() {
+            if let Ok(server) = inner.io(capability.layout.server_id(slot)) {
+                requests.push((server, SizeRequest { capability: capability.clone() }));
+                asked.push((file, slot));
+            }
+        }
     }
-    let mut parts = batch::ask_all(inner, requests, None).into_iter();
-    let mut found = Vec::new();
-    for capability in capabilities {
-        let Some(capability) = capability else {
-            found.push(None);
-            continue;
-        };
-        let count = usize::from(capability.layout.server_count());
-        let parts: Result<Vec<DataSize>, Error> = parts.by_ref().take(count).collect();
-        found.push(Some((LiveSize::of(&capability.layout, &parts?), capability)));
+    let replies = batch::ask_each(inner, requests, |_, call| match patience {
+        None => call,
+        Some(patience) => call.patience_also_to_connect(patience),
+    });
+    let none = || DataSize {
+        local_bytes: 0,
+        allocated_bytes: 0,
+        mtime: Time { seconds: 0, nanoseconds: 0 },
+        loss_epoch: 0,
+    };
+    let count = |capability: &Capability| usize::from(capability.layout.server_count());
+    let mut parts: Vec<Vec<Option<DataSize>>> =
+        capabilities.iter().map(|capability| vec![None; capability.as_ref().map_or(0, count)]).collect();
+    for ((file, slot), reply) in asked.into_iter().zip(replies) {
+        match reply {
+            Ok(part) => parts[file][usize::from(slot)] = Some(part),
+            Err(error) if error.kind() == ErrorKind::Unreachable => {}
+            Err(error) => return Err(error),
+        }
     }
-    Ok(found)
+    let found = capabilities.into_iter().zip(parts).map(|(capability, parts)| {
+        let capability = capability?;
+        let is_whole = parts.iter().all(Option::is_some);
+        let parts: Vec<DataSize> = parts.into_iter().map(|part| part.unwrap_or_else(none)).collect();
+        Some(Found { size: LiveSize::of(&capability.layout, &parts), is_whole, capability })
+    });
+    Ok(found.collect())
 }
 
 /// Files asked about at once.
 const FILES_AT_ONCE: usize = 256;
 
-/// The space that each file takes on its servers, in bytes, all asked at once; what is no file, or gone, takes none.
+/// The space that each file takes on its servers, in bytes, all asked at once; what is no file, or gone, takes none. `None` where
+/// not all servers of the file can be asked.
 pub(crate) fn allocated_bytes<'a>(
     inner: &Inner,
     caller: &Caller,
     attrs: impl Iterator<Item = &'a Attr>,
-) -> Result<Vec<u64>, Error> {
+) -> Result<Vec<Option<u64>>, Error> {
     let attrs: Vec<&Attr> = attrs.collect();
     let has_data = |attr: &Attr| attr.kind == FileKind::File && attr.layout.is_some();
     let files: Vec<usize> = (0..attrs.len()).filter(|at| has_data(attrs[*at])).collect();
-    let mut allocated = vec![0; attrs.len()];
+    let mut allocated = vec![Some(0); attrs.len()];
     for files in files.chunks(FILES_AT_ONCE) {
         let inos: Vec<u64> = files.iter().map(|at| attrs[*at].ino).collect();
-        for (at, found) in files.iter().zip(ask_sizes(inner, caller, &inos)?) {
-            allocated[*at] = found.map_or(0, |(size, _)| size.allocated_bytes);
+        let patience = SPACE_PATIENCE.min(inner.options.patience() / 2);
+        for (at, found) in files.iter().zip(ask_sizes(inner, caller, &inos, Some(patience))?) {
+            allocated[*at] =
+                found.map_or(Some(0), |found| found.is_whole.then_some(found.size.allocated_bytes));
         }
     }
     Ok(allocated)
@@ -217,7 +270,12 @@ fn cut_and_commit(inner: &Inner, capability: &Capability, file_bytes: u64, epoch
         slot,
         file_bytes,
     })?;
-    batch::ask_all(inner, cuts, None).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let opens = inner.held.of(capability.ino);
+    for (slot, reply) in (0..).zip(batch::ask_all(inner, cuts, None)) {
+        let loss_epoch = reply?.loss_epoch;
+        // All opens of a file have the same losses.
+        opens.first().inspect(|held| held.losses().note_change(slot, loss_epoch));
+    }
     let commit = TruncateCommitRequest { capability: capability.clone(), file_bytes, epoch };
     batch::ask(inner, inner.meta(), &commit).map(drop)
 }
@@ -227,7 +285,8 @@ mod tests {
     use super::*;
 
     fn part(local_bytes: u64, seconds: i64) -> DataSize {
-        DataSize { local_bytes, allocated_bytes: 4096, mtime: Time { seconds, nanoseconds: 0 } }
+        let mtime = Time { seconds, nanoseconds: 0 };
+        DataSize { local_bytes, allocated_bytes: 4096, mtime, loss_epoch: 0 }
     }
 
     fn attr(mtime_s: i64, ctime_s: i64) -> Attr {

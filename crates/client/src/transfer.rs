@@ -18,6 +18,7 @@ use weft_wire::{Op, Wire};
 
 use crate::access::{IoStats, Method};
 use crate::batch::{Batch, Call, Content, Finished};
+use crate::deadline;
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
 use crate::open_file::OpenFile;
@@ -254,6 +255,9 @@ impl<'a> Transfer<'a> {
     fn take(&mut self, finished: Finished) {
         let Finished { tag, content, result } = finished;
         let is_share = matches!(content, Content::Share(_));
+        if result.is_ok() {
+            deadline::moved_on(self.file.inner.options.timeout());
+        }
         let taken = result.and_then(|completion| match content {
             Content::Share(share) => self.take_share(share, &completion),
             Content::Message(_) => {
@@ -295,6 +299,7 @@ impl<'a> Transfer<'a> {
             Direction::Write => {
                 let reply: WriteReply = read_body(Op::Write, completion)?;
                 self.stats.add_request(share.message_bytes(), share.bytes, &reply.work);
+                self.file.held.losses().note_change(share.slot, reply.loss_epoch);
                 if reply.written_bytes == share.bytes {
                     return Ok(());
                 }

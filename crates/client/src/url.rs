@@ -14,7 +14,9 @@ pub const PORT_DEFAULT: u16 = 7400;
 /// | --- | --- |
 /// | `transport=auto`, `tcp`, `shm`, `rdma` | see [`Transport`] |
 /// | `socket=PATH` | Unix socket of that server, to be tried before its TCP address |
-/// | `key-file=PATH` | file with the clients' key |
+/// | `key-file=PATH` | a key file, see [`crate::key_files`] |
+/// | `timeout-ms=MS` | see [`crate::ConnectOptions::retry_timeout_ms`] |
+/// | `hard=on` | operations wait for ever: see [`crate::ConnectOptions::hard`] |
 /// | `background=on` | nobody waits for what is moved: see [`crate::ConnectOptions::background`] |
 /// | `rdma-NAME=VALUE` | how RDMA is used: see [`RdmaOptions`] |
 ///
@@ -35,6 +37,8 @@ pub struct Url {
     socket: Option<String>,
     key_file: Option<String>,
     background: bool,
+    timeout_ms: Option<u64>,
+    hard: bool,
     /// Names without their `rdma-`, and values that were checked.
     rdma: Vec<(String, String)>,
 }
@@ -75,6 +79,8 @@ impl Url {
             socket: None,
             key_file: None,
             background: false,
+            timeout_ms: None,
+            hard: false,
             rdma: Vec::new(),
         };
         for option in query.split('&').filter(|option| !option.is_empty()) {
@@ -82,12 +88,12 @@ impl Url {
                 Some(("transport", value)) => url.transport = Some(value.parse()?),
                 Some(("socket", value)) if !value.is_empty() => url.socket = Some(value.to_string()),
                 Some(("key-file", value)) if !value.is_empty() => url.key_file = Some(value.to_string()),
-                Some(("background", value)) => {
-                    url.background = match value {
-                        "on" => true,
-                        "off" => false,
-                        _ => return Err(format!("background: `{value}` is neither on nor off")),
-                    }
+                Some(("background", value)) => url.background = read_switch("background", value)?,
+                Some(("hard", value)) => url.hard = read_switch("hard", value)?,
+                Some(("timeout-ms", value)) => {
+                    let number = value.parse().ok().filter(|number| *number > 0);
+                    url.timeout_ms =
+                        Some(number.ok_or(format!("timeout-ms: `{value}` is no number of milliseconds"))?);
                 }
                 Some((name, value)) if name.starts_with("rdma-") => {
                     let name = &name["rdma-".len()..];
@@ -96,7 +102,7 @@ impl Url {
                 }
                 _ => {
                     return Err(format!(
-                        "unknown option `{option}` (there are transport, socket, key-file, background, rdma-…)"
+                        "unknown option `{option}` (there are transport, socket, key-file, background, timeout-ms, hard, rdma-…)"
                     ));
                 }
             }
@@ -144,6 +150,16 @@ impl Url {
         self.background
     }
 
+    /// How long one operation may wait, if it says so, in milliseconds.
+    pub fn timeout_ms(&self) -> Option<u64> {
+        self.timeout_ms
+    }
+
+    /// Whether operations wait for ever.
+    pub fn hard(&self) -> bool {
+        self.hard
+    }
+
     /// The options of RDMA, by their names in [`RdmaOptions`].
     pub fn rdma(&self) -> impl Iterator<Item = (&str, &str)> {
         self.rdma.iter().map(|(name, value)| (name.as_str(), value.as_str()))
@@ -156,6 +172,14 @@ impl Url {
         } else {
             format!("{}:{}", self.host, self.port)
         }
+    }
+}
+
+fn read_switch(name: &str, value: &str) -> Result<bool, String> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{name}: `{value}` is neither on nor off")),
     }
 }
 
@@ -203,8 +227,12 @@ impl fmt::Display for Url {
         let own = [("transport", &transport), ("socket", &self.socket), ("key-file", &self.key_file)];
         let own = own.iter().filter_map(|(name, value)| Some((name.to_string(), value.as_deref()?)));
         let background = self.background.then(|| ("background".to_string(), "on"));
+        let timeout_ms = self.timeout_ms.map(|timeout_ms| timeout_ms.to_string());
+        let timeout_ms = timeout_ms.as_deref().map(|timeout_ms| ("timeout-ms".to_string(), timeout_ms));
+        let hard = self.hard.then(|| ("hard".to_string(), "on"));
         let rdma = self.rdma().map(|(name, value)| (format!("rdma-{name}"), value));
-        for (at, (name, value)) in own.chain(background).chain(rdma).enumerate() {
+        for (at, (name, value)) in own.chain(background).chain(timeout_ms).chain(hard).chain(rdma).enumerate()
+        {
             write!(f, "{}{name}={value}", if at == 0 { '?' } else { '&' })?;
         }
         Ok(())
@@ -242,6 +270,9 @@ mod tests {
             ("weft://h/?colour=red", "unknown option"),
             ("weft://h/?rdma-colour=red", "no RDMA option `colour`"),
             ("weft://h/?background=later", "`later` is neither on nor off"),
+            ("weft://h/?hard=perhaps", "`perhaps` is neither on nor off"),
+            ("weft://h/?timeout-ms=soon", "`soon` is no number"),
+            ("weft://h/?timeout-ms=0", "`0` is no number"),
             ("weft://h/?rdma-verify=perhaps", "`perhaps` is neither on nor off"),
         ] {
             let error = Url::parse(text).unwrap_err().to_string();
@@ -252,7 +283,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_url_survives_its_text(host in "[a-z][a-z0-9.-]{0,20}", port in 1u16.., path in "(/[a-zA-Z0-9_.%-]{1,8}){0,4}",
-                                   shm in any::<bool>(), rdma in any::<bool>(), background in any::<bool>(), socket in proptest::option::of("/[a-z/]{1,12}")) {
+                                   shm in any::<bool>(), rdma in any::<bool>(), background in any::<bool>(), hard in any::<bool>(),
+                                   timeout_ms in proptest::option::of(1u64..), socket in proptest::option::of("/[a-z/]{1,12}")) {
             let mut text = format!("weft://{host}:{port}{}", if path.is_empty() { "/" } else { &path });
             text += if shm { "?transport=shm" } else { "?transport=auto" };
             if let Some(socket) = &socket {
@@ -260,6 +292,12 @@ mod tests {
             }
             if background {
                 text += "&background=on";
+            }
+            if let Some(timeout_ms) = timeout_ms {
+                text += &format!("&timeout-ms={timeout_ms}");
+            }
+            if hard {
+                text += "&hard=on";
             }
             if rdma {
                 text += "&rdma-mechanism=fast&rdma-tos=0:1:2:3";

@@ -730,7 +730,14 @@ mod tests {
     }
 
     fn capability(layout: Layout) -> Capability {
-        Capability { ino: 1, rights: rights::READ, expires_s: 9, layout, signature: [3; 16] }
+        Capability {
+            ino: 1,
+            rights: rights::READ,
+            expires_s: 9,
+            holder: weft_wire::security::Holder([0; 8]),
+            layout,
+            signature: [3; 16],
+        }
     }
 
     fn common(layout: Layout, movement: Movement, share_bytes_max: u64) -> Common {

@@ -480,7 +480,7 @@ fn space_status_and_rights() {
         let missing = client.open("/missing", &OpenOptions::new().read(true)).unwrap_err();
         assert_eq!(missing.errno(), libc::ENOENT);
         assert_eq!(client.open("/", &OpenOptions::new().read(true)).unwrap_err().errno(), libc::EISDIR);
-        let key = Some(weft_wire::security::Key([9; 32]));
+        let key = Some(weft_wire::keys::IssuedKey::of_cluster(&weft_wire::security::Key([9; 32])));
         let wrong = weft_client::ConnectOptions { key, ..cluster.options(Transport::Tcp) };
         let error = Client::connect(&cluster.url(), wrong).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Untrusted | ErrorKind::Status(_)), "{error}");

@@ -42,10 +42,10 @@ impl Blocks {
         };
         let found = match small && !reserved {
             true => return client.blocks(attr).unwrap_or(as_by_size),
-            false => client.allocated_bytes([attr]),
+            false => client.allocated_bytes_known([attr]),
         };
-        let Ok(found) = found else { return as_by_size };
-        let blocks = found[0].div_ceil(STAT_BLOCK_BYTES);
+        let Ok([Some(found)]) = found.as_deref() else { return as_by_size };
+        let blocks = found.div_ceil(STAT_BLOCK_BYTES);
         self.known.lock(&attr.ino).entry(attr.ino).or_default().told = Some((state, blocks));
         blocks
     }

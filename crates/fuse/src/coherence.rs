@@ -10,7 +10,9 @@
 //! ```
 //!
 //! **Who is told.** The metadata server notes what it tells a client that watches, and what it notes lasts longer than what is made of
-//! it here. Where no watch stands (none yet, or the server was reached anew since), nothing is believed at all.
+//! it here. Where no watch stands (none yet, or the server was reached anew since), nothing is believed at all. The server also
+//! takes a mount that acknowledges nothing for one that believes nothing: so nothing is believed for longer than the lease from
+//! when the last watch was asked that has been answered.
 //!
 //! **Races.** A reply may come after the change that makes it wrong was forgotten. Every forgetting is counted before it begins; a reply
 //! that was asked for under another count is believed for no time, and one that is believed is noted in time for the
@@ -107,6 +109,8 @@ pub(crate) struct Coherence {
     slow: OnceLock<Slowly>,
     /// The arrival at the metadata server under which the watch stands, plus 1; 0: it does not.
     standing: AtomicU64,
+    /// When the last watch was asked that was answered, in nanoseconds from `begin`.
+    watched_at: AtomicU64,
     forgotten: AtomicU64,
     ending: AtomicBool,
     nodes: Sharded<u64, Belief>,
@@ -139,6 +143,7 @@ impl Coherence {
             notes: OnceLock::new(),
             slow: OnceLock::new(),
             standing: AtomicU64::new(0),
+            watched_at: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
             ending: AtomicBool::new(false),
             nodes,
@@ -168,7 +173,8 @@ impl Coherence {
     pub(crate) fn valid(&self, asked: &Asked) -> Duration {
         let stands = asked.standing != 0 && asked.standing == self.stands();
         if stands && self.is_undisturbed(asked) {
-            LEASE.saturating_sub(asked.at.elapsed())
+            let watched_at = self.begin + Duration::from_nanos(self.watched_at.load(Ordering::SeqCst));
+            LEASE.saturating_sub(asked.at.min(watched_at).elapsed())
         } else {
             Duration::ZERO
         }
@@ -300,12 +306,13 @@ impl Coherence {
         if directory.attr.as_ref().is_some_and(|(known, now)| now.is_some() && time(known) > time(attr)) {
             return;
         }
-        let holds = !self.valid(asked).is_zero()
+        let valid = self.valid(asked);
+        let holds = !valid.is_zero()
             && directory.changed_at.is_none_or(|changed| asked.at > changed)
             && self.none_removed_since(asked.at);
         directory.attr = Some((attr.clone(), holds.then_some(asked.at)));
         if holds {
-            directory.until = directory.until.max(asked.at + LEASE);
+            directory.until = directory.until.max(Instant::now() + valid);
         }
     }
 
@@ -340,10 +347,11 @@ impl Coherence {
     /// The server was asked for a name in a directory, and has noted that: what is known of it holds on.
     pub(crate) fn asked_in(&self, asked: &Asked, ino: u64) {
         let mut shard = self.directories.lock(&ino);
-        if !self.valid(asked).is_zero()
+        let valid = self.valid(asked);
+        if !valid.is_zero()
             && let Some(directory) = shard.get_mut(&ino)
         {
-            directory.until = directory.until.max(asked.at + LEASE);
+            directory.until = directory.until.max(Instant::now() + valid);
         }
     }
 
@@ -458,11 +466,21 @@ impl Coherence {
 
     fn watch(&self, on_change: &OnChange) {
         let (mut epoch, mut acknowledged, mut at_once) = (0, 0, true);
+        // Whether all that was told until now has been heard: what the server has answered may be lost with an error.
+        let mut heard_all = true;
         while !self.ending.load(Ordering::SeqCst) {
             let arrivals = self.client.meta_arrivals();
+            let asked_at = self.begin.elapsed().as_nanos() as u64;
             match self.client.watch(epoch, acknowledged, at_once) {
                 Ok(reply) => {
                     self.hear(&reply, on_change);
+                    if std::mem::replace(&mut heard_all, true) {
+                        self.watched_at.store(asked_at, Ordering::SeqCst);
+                    } else {
+                        // The next one is asked at once, and counts.
+                        (epoch, acknowledged) = (reply.epoch, reply.last);
+                        continue;
+                    }
                     (epoch, acknowledged) = (reply.epoch, reply.last);
                     // The server knows this client as one that watches; but is it the one that others of its requests went to?
                     let stands =
@@ -471,6 +489,7 @@ impl Coherence {
                     at_once = !stands;
                 }
                 Err(_) => {
+                    heard_all = false;
                     self.standing.store(0, Ordering::SeqCst);
                     at_once = true;
                     std::thread::sleep(PAUSE);

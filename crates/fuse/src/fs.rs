@@ -279,20 +279,16 @@ impl WeftFs {
 
     /// Reports what this mount wrote to `ino`; returns the attributes after it, if anything was reported.
     fn report_writes(&self, ino: u64) -> Outcome<Option<Attr>> {
-        let writers = self.writers_of(ino);
-        if writers.is_empty() {
-            return Ok(None);
-        }
-        let _alone = self.reports.alone(ino);
         let mut attr = None;
-        for writer in writers {
+        for writer in self.writers_of(ino) {
             attr = self.report_of(&writer)?.or(attr);
         }
         Ok(attr)
     }
 
-    /// To be called alone.
+    /// As [`WeftFs::report_writes`], of what was written through one open file.
     fn report_of(&self, writer: &OpenFile) -> Outcome<Option<Attr>> {
+        let _alone = self.reports.alone(writer.ino);
         let reported = writer.file.flush();
         if !matches!(reported, Ok(None)) {
             self.reports.changed(writer.ino);

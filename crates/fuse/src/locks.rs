@@ -59,7 +59,7 @@ impl LockAsked {
 const EARLY_MAX: usize = 1024;
 
 /// Which of the requests that wait are to end, because a signal came for who asked.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Interrupts(Arc<Mutex<Interrupted>>);
 
 #[derive(Default)]
@@ -88,6 +88,13 @@ impl Interrupts {
                 all.early.push_back(unique);
             }
         }
+    }
+
+    /// Whether this request is to end, which was not expected to wait; said once.
+    pub(crate) fn take(&self, unique: u64) -> bool {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = all.early.iter().position(|early| *early == unique);
+        at.is_some_and(|at| all.early.remove(at).is_some())
     }
 
     /// This request may wait.
@@ -227,6 +234,7 @@ mod tests {
         let interrupts = Interrupts::default();
         (0..2 * EARLY_MAX as u64).for_each(|unique| interrupts.came(unique));
         assert_eq!(interrupts.0.lock().unwrap().early.len(), EARLY_MAX);
+        assert!(interrupts.take(EARLY_MAX as u64 + 7) && !interrupts.take(EARLY_MAX as u64 + 7));
         assert!(!interrupts.expect(0).has_come() && interrupts.expect(2 * EARLY_MAX as u64 - 1).has_come());
     }
 }

@@ -8,7 +8,7 @@
 //!     │ read-ahead of the mount                  ▼                   ▼
 //!     │                                        returns             serves
 //!     ├─ threads serve requests ── umount ──► they end
-//!     └─ poll(signals, end of threads): SIGINT, SIGTERM, SIGHUP unmount, lazily if somebody uses it
+//!     └─ poll(signals, end of threads): SIGINT, SIGTERM unmount, lazily if somebody uses it; SIGHUP opens the log anew
 //! ```
 
 use crate::attach::attach;
@@ -16,8 +16,10 @@ use crate::background;
 use crate::fs::{Behaviour, WeftFs};
 use crate::kernel::{Connection, Dispatcher};
 use crate::locks::keep_locks;
+use crate::log;
 use crate::notify::Notes;
 use crate::options::{MountError, MountOptions};
+use crate::probing;
 use crate::signals::{Ending, Signals};
 use crate::umount;
 use std::path::{Path, PathBuf};
@@ -28,19 +30,24 @@ use weft_wire::messages::FileKind;
 /// Read-ahead of a mount: a few requests of the greatest size, so that several threads have work for one reader.
 const READ_AHEAD_KIB: u32 = 4096;
 
-/// Mounts a Weft file system and serves it until it is unmounted or the process gets SIGINT, SIGTERM or SIGHUP.
+/// Mounts a Weft file system and serves it until it is unmounted or the process gets SIGINT or SIGTERM.
 ///
 /// With [`MountOptions::background`] it returns as soon as the mount is live; the calling process must have one thread
 /// only, and its child serves the mount and exits when it ends.
 pub fn mount(options: MountOptions) -> Result<(), MountError> {
     let dir = usable_mount_point(&options.dir)?;
-    let options = MountOptions { dir, ..options };
+    let log_file = options.log_file.as_deref().map(absolute).transpose()?;
+    let options = MountOptions { dir, log_file, ..options };
     if !options.background {
+        open_log(&options)?;
         return serve(&options, || {});
     }
     match background::fork()? {
         background::Side::Parent(child) => child.wait_until_live(),
         background::Side::Child(parent) => {
+            if let Err(error) = open_log(&options) {
+                parent.failed(&error.to_string());
+            }
             let mut parent = Some(parent);
             let outcome = serve(&options, || {
                 if let Some(parent) = parent.take() {
@@ -54,6 +61,22 @@ pub fn mount(options: MountOptions) -> Result<(), MountError> {
             }
         }
     }
+}
+
+/// A mount in the background is in another directory than the command was.
+fn absolute(path: &Path) -> Result<PathBuf, MountError> {
+    std::path::absolute(path).map_err(|source| MountError::Log { path: path.to_path_buf(), source })
+}
+
+fn open_log(options: &MountOptions) -> Result<(), MountError> {
+    match &options.log_file {
+        Some(path) => {
+            log::to_file(path).map_err(|source| MountError::Log { path: path.clone(), source })?;
+        }
+        None if options.background => log::to_system(),
+        None => {}
+    }
+    Ok(())
 }
 
 fn usable_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
@@ -98,6 +121,7 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     let serving = serving.map_err(|source| session_error(options, source))?;
     // Not before signals are blocked, for a thread does as the one that starts it.
     keep_locks(&fs);
+    probing::start(&fs);
     live();
     loop {
         match serving.wait() {
@@ -105,9 +129,14 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
                 fs.close_all();
                 return outcome.map_err(|source| session_error(options, source));
             }
+            Ending::HangUp => {
+                if let Some(Err(error)) = options.log_file.as_deref().map(log::to_file) {
+                    log::line(&format_args!("cannot open the log anew: {error}"));
+                }
+            }
             Ending::Signal(signal) => {
                 if let Err(error) = umount::umount(&options.dir) {
-                    eprintln!("weft mount: {signal}: {error}; taken away from its users");
+                    log::line(&format_args!("{signal}: {error}; taken away from its users"));
                     drop(attached);
                     fs.close_all();
                     return Ok(());

@@ -70,6 +70,9 @@ pub struct MountOptions {
     pub max_background: u16,
     /// Go on in the background: the call returns when the mount is live, in a process whose child serves it.
     pub background: bool,
+    /// Write to the end of this file instead of standard output and standard error; opened anew at SIGHUP. A mount in the
+    /// background without one writes to the system's log.
+    pub log_file: Option<PathBuf>,
     /// Have `fusermount3` (package fuse3) watch the serving process and unmount when it dies.
     pub auto_unmount: bool,
 }
@@ -115,6 +118,7 @@ impl MountOptions {
             threads: Self::THREADS_DEFAULT,
             max_background: Self::MAX_BACKGROUND_DEFAULT,
             background: false,
+            log_file: None,
             auto_unmount: false,
         }
     }
@@ -144,6 +148,14 @@ pub enum MountError {
     Kernel {
         /// The mount point.
         dir: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The log file cannot be written.
+    #[error("cannot write the log {}: {source}", path.display())]
+    Log {
+        /// The file.
+        path: PathBuf,
         /// Why.
         source: std::io::Error,
     },

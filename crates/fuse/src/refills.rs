@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-pub(crate) const PAGE_BYTES: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 /// Ranges remembered apart; more are remembered as one from the first to the last.
 const RANGES_MAX: usize = 64;
 

@@ -1,4 +1,4 @@
-//! Waiting for two things at once: the end of the serving threads, and a signal to end them.
+//! Waiting for two things at once: the end of the serving threads, and signals: to end them, or to open the log anew.
 
 use crate::wake::{Wake, own};
 use std::io;
@@ -6,17 +6,18 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-const ENDING_SIGNALS: [(libc::c_int, &str); 3] =
-    [(libc::SIGINT, "SIGINT"), (libc::SIGTERM, "SIGTERM"), (libc::SIGHUP, "SIGHUP")];
+const ENDING_SIGNALS: [(libc::c_int, &str); 2] = [(libc::SIGINT, "SIGINT"), (libc::SIGTERM, "SIGTERM")];
 
-/// Signals that end a mount, blocked and readable from a descriptor.
+/// Signals that end a mount, and SIGHUP, blocked and readable from a descriptor.
 pub(crate) struct Signals(OwnedFd);
 
 /// What happened first.
 pub(crate) enum Ending {
     /// The mount was served to its end.
     Served(io::Result<()>),
-    /// This signal came.
+    /// SIGHUP came, which ends nothing.
+    HangUp,
+    /// This signal came, which ends the mount.
     Signal(&'static str),
 }
 
@@ -34,7 +35,7 @@ impl Signals {
         let descriptor = unsafe {
             let mut set = std::mem::zeroed::<libc::sigset_t>();
             libc::sigemptyset(&mut set);
-            for (signal, _) in ENDING_SIGNALS {
+            for signal in ENDING_SIGNALS.map(|(signal, _)| signal).into_iter().chain([libc::SIGHUP]) {
                 libc::sigaddset(&mut set, signal);
             }
             libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
@@ -57,7 +58,7 @@ impl Signals {
         Ok(Watched { signals: self, finished, thread: Some(thread).into() })
     }
 
-    fn take(&self) -> &'static str {
+    fn take(&self) -> Ending {
         // SAFETY: zeroed bytes are a valid signalfd_siginfo, and read fills at most its size.
         let number = unsafe {
             let mut info = std::mem::zeroed::<libc::signalfd_siginfo>();
@@ -65,7 +66,8 @@ impl Signals {
             libc::read(self.0.as_raw_fd(), (&raw mut info).cast(), bytes);
             info.ssi_signo as libc::c_int
         };
-        ENDING_SIGNALS.iter().find(|(signal, _)| *signal == number).map_or("signal", |(_, name)| name)
+        let name = ENDING_SIGNALS.iter().find(|(signal, _)| *signal == number).map(|(_, name)| *name);
+        name.map_or(Ending::HangUp, Ending::Signal)
     }
 }
 
@@ -93,7 +95,7 @@ impl Watched {
                 return Ending::Served(joined.unwrap_or(Ok(())));
             }
             if count > 0 && polled[1].revents != 0 {
-                return Ending::Signal(self.signals.take());
+                return self.signals.take();
             }
         }
     }
@@ -104,13 +106,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_is_seen_and_then_the_end() {
+    fn signals_are_seen_and_then_the_end() {
         let signals = Signals::block().unwrap();
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let watched = signals.watch(move || ended.recv().map_err(io::Error::other)).unwrap();
         // SAFETY: the signal is blocked in this thread, so that it only becomes readable.
         unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGHUP) };
-        assert!(matches!(watched.wait(), Ending::Signal("SIGHUP")));
+        assert!(matches!(watched.wait(), Ending::HangUp));
+        // SAFETY: as before.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) };
+        assert!(matches!(watched.wait(), Ending::Signal("SIGTERM")));
         end.send(()).unwrap();
         assert!(matches!(watched.wait(), Ending::Served(Ok(()))));
     }

@@ -1,5 +1,7 @@
 //! Joining neighbours: turns a stream of fine-grained runs into the longest ones.
 
+use std::convert::Infallible;
+
 /// A run of bytes that may continue in the next one.
 pub(crate) trait Run: Sized {
     /// Length of the run.
@@ -36,25 +38,48 @@ impl<I: Iterator, R: Run + From<I::Item>> Joined<I, R> {
     /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. Looks no further
     /// ahead than it must.
     pub(crate) fn next_at_most(&mut self, max_bytes: u64) -> Option<R> {
+        match self.next_with(max_bytes, |source| Ok::<_, Infallible>(source.next())) {
+            Ok(run) => run,
+            Err(never) => match never {},
+        }
+    }
+
+    /// As [`Joined::next_at_most`], with `next` to read the source, which may give up for now: what was joined until then
+    /// begins the next run.
+    pub(crate) fn next_with<E>(
+        &mut self,
+        max_bytes: u64,
+        mut next: impl FnMut(&mut I) -> Result<Option<I::Item>, E>,
+    ) -> Result<Option<R>, E> {
         if max_bytes == 0 {
-            return None;
+            return Ok(None);
         }
         let mut run = match self.pending.take() {
             Some(run) => run,
-            None => R::from(self.source.next()?),
+            None => match next(&mut self.source)? {
+                Some(item) => R::from(item),
+                None => return Ok(None),
+            },
         };
         while run.bytes() < max_bytes {
-            let Some(next) = self.source.next().map(R::from) else { return Some(run) };
-            if !run.join(&next) {
-                self.pending = Some(next);
-                return Some(run);
+            let item = match next(&mut self.source) {
+                Ok(Some(item)) => R::from(item),
+                Ok(None) => return Ok(Some(run)),
+                Err(error) => {
+                    self.pending = Some(run);
+                    return Err(error);
+                }
+            };
+            if !run.join(&item) {
+                self.pending = Some(item);
+                return Ok(Some(run));
             }
         }
         if run.bytes() == max_bytes {
-            return Some(run);
+            return Ok(Some(run));
         }
         let front = run.split_front(max_bytes);
         self.pending = Some(run);
-        Some(front)
+        Ok(Some(front))
     }
 }

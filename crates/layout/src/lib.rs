@@ -46,9 +46,9 @@ pub use partition::{Partition, PartitionError};
 pub use region::{Extent, Level, OFFSET_LIMIT, Order, Region, RegionError, Regions};
 pub use sparse::{SlotSeek, file_size, next_data, next_hole, slot_shift};
 pub use stream::{
-    LocalRun, LocalRuns, MemoryRuns, Piece, Pieces, StreamError, StreamRun, StreamRuns, local_runs,
-    local_runs_from, memory_runs, memory_runs_from, pieces, pieces_from, share_bytes, share_has, stream_runs,
-    stream_runs_from,
+    LocalRun, LocalRuns, MemoryRuns, OutOfSteps, Piece, Pieces, StreamError, StreamRun, StreamRuns,
+    local_runs, local_runs_from, memory_runs, memory_runs_from, pieces, pieces_from, share_bytes, share_has,
+    stream_runs, stream_runs_from,
 };
 pub use striping::{Layout, LayoutError, STRIP_BYTES_MAX, STRIP_BYTES_UNIT};
 pub use view::{View, ViewError};

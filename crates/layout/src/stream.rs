@@ -360,7 +360,44 @@ impl<'a> OwnBlocks<'a> {
         let local = self.layout.local_size(self.slot, block.offset);
         (local, self.layout.local_size(self.slot, block.end()) - local)
     }
+
+    /// Looks at the current block, and goes past it. `None` at the end, `Some(None)` where it has nothing on the slot.
+    #[inline]
+    fn step(&mut self) -> Option<Option<OwnBlock>> {
+        let block = self.cursor.block()?;
+        let stream_minus_logical = self.cursor.stream_offset().wrapping_sub(block.offset);
+        let (local_offset, bytes) = self.own(block);
+        if bytes == 0 {
+            self.round.go_to(block.offset);
+            self.cursor.skip_in(self.round.gap_around(block.offset));
+            return Some(None);
+        }
+        let share_offset = self.share_offset;
+        self.share_offset += bytes;
+        self.cursor.advance();
+        Some(Some(OwnBlock { share_offset, local_offset, bytes, stream_minus_logical }))
+    }
+
+    /// As `next`, but looks at no more than `steps` blocks, which are counted down.
+    fn next_within(&mut self, steps: &mut u32) -> Result<Option<OwnBlock>, OutOfSteps> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
+        while *steps > 0 {
+            *steps -= 1;
+            match self.step() {
+                Some(None) => {}
+                found => return Ok(found.flatten()),
+            }
+        }
+        Err(OutOfSteps)
+    }
 }
+
+/// A search has looked at as many blocks as it may; it goes on from there when it is asked again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("the search for the next run is not at its end")]
+pub struct OutOfSteps;
 
 impl Iterator for OwnBlocks<'_> {
     type Item = OwnBlock;
@@ -370,18 +407,9 @@ impl Iterator for OwnBlocks<'_> {
             return Some(first);
         }
         loop {
-            let block = self.cursor.block()?;
-            let stream_minus_logical = self.cursor.stream_offset().wrapping_sub(block.offset);
-            let (local_offset, bytes) = self.own(block);
-            if bytes == 0 {
-                self.round.go_to(block.offset);
-                self.cursor.skip_in(self.round.gap_around(block.offset));
-                continue;
+            if let Some(block) = self.step()? {
+                return Some(block);
             }
-            let share_offset = self.share_offset;
-            self.share_offset += bytes;
-            self.cursor.advance();
-            return Some(OwnBlock { share_offset, local_offset, bytes, stream_minus_logical });
         }
     }
 }
@@ -433,6 +461,15 @@ impl LocalRuns<'_> {
     /// is cut into units. `None` at the end, and for a `max_bytes` of 0.
     pub fn next_at_most(&mut self, max_bytes: u64) -> Option<LocalRun> {
         self.0.next_at_most(max_bytes)
+    }
+
+    /// As [`LocalRuns::next_at_most`], but looks at no more than `steps` blocks of the request, which are counted down: a
+    /// request may have very many between two that are this slot's.
+    ///
+    /// # Errors
+    /// `steps` is 0 before the run is found; the next call goes on with the search.
+    pub fn next_within(&mut self, max_bytes: u64, steps: &mut u32) -> Result<Option<LocalRun>, OutOfSteps> {
+        self.0.next_with(max_bytes, |blocks| blocks.next_within(steps))
     }
 }
 
@@ -565,5 +602,34 @@ impl Iterator for MemoryBlocks<'_> {
             self.run = Some(run);
         }
         Some(Extent { offset: block.offset, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Level;
+
+    #[test]
+    fn a_search_in_steps_finds_the_same_runs() {
+        let layout = Layout::new(4096, 0, 3, 3).unwrap();
+        let levels = vec![Level { count: 40, stride_bytes: 1 << 16 }, Level { count: 70, stride_bytes: 100 }];
+        let list: Vec<Extent> = (0..90).map(|at| Extent::new(at * 1777 % 50_000, at % 13)).collect();
+        let all = [Regions::contiguous(5, 100_000), Regions::strided(300, 100, levels), Regions::list(list)];
+        for (regions, slot) in all.iter().flat_map(|regions| (0..4).map(move |slot| (regions, slot))) {
+            for bytes_max in [50, 3000, u64::MAX] {
+                let (mut at_once, mut in_steps) =
+                    (local_runs(&layout, slot, regions), local_runs(&layout, slot, regions));
+                loop {
+                    let mut turns = 0..100_000;
+                    let found = turns.find_map(|turn| in_steps.next_within(bytes_max, &mut (turn % 3)).ok());
+                    let expected = at_once.next_at_most(bytes_max);
+                    assert_eq!(found, Some(expected));
+                    if expected.is_none() {
+                        break;
+                    }
+                }
+            }
+        }
     }
 }

@@ -19,6 +19,9 @@ mod creation;
 mod fjall;
 mod journal;
 mod mem;
+mod record;
+mod space;
+mod tables;
 
 pub use self::fjall::{FjallEngine, FjallOptions};
 pub use mem::MemEngine;
@@ -108,6 +111,17 @@ impl Batch {
     }
 }
 
+/// What a batch needs room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// It adds data: refused while there is still some space for the others.
+    Growth,
+    /// It changes data: refused while there is still some space for removals.
+    Change,
+    /// It removes data.
+    Removal,
+}
+
 /// An ordered key-value store with one writer.
 pub trait Engine: Send {
     /// The value under `key`.
@@ -118,15 +132,15 @@ pub trait Engine: Send {
 
     /// Applies `batch` atomically. When it returns, the batch is visible and survives a killed process; a power
     /// cut it survives only after a sync that covers the returned number. Commits become durable in order: if
-    /// one is lost, so are all after it.
+    /// one is lost, so are all after it. After [`EngineError::Full`] nothing has changed, and the engine goes on.
     fn commit(&mut self, batch: &Batch) -> Result<CommitSeq, EngineError>;
 
     /// The number of the last commit.
     fn committed(&self) -> CommitSeq;
 
-    /// Whether there is room for batches that add data. Without it the namespace refuses to grow, while removals
-    /// still find the space they need.
-    fn has_room(&self) -> bool;
+    /// Whether there is room for such a batch. On a full disk the namespace refuses to grow, while removals still
+    /// find the space they need.
+    fn has_room(&mut self, room: Room) -> bool;
 
     /// A handle that makes commits durable, for use on another thread.
     fn syncer(&self) -> Box<dyn Syncer>;

@@ -17,6 +17,25 @@ pub enum EngineError {
     /// A commit or sync failed earlier, so nothing more is accepted.
     #[error("metadata store: an earlier write failed, nothing more is accepted until a restart")]
     Poisoned,
+    /// A file of the store is not as it was left, so the store is not opened; nothing was changed.
+    #[error(
+        "metadata store: {path} is damaged{}: {expected}; nothing was changed. Check the disk, and restore the \
+         metadata directory from a backup; docs/semantics.md, 'A damaged metadata store', says what else can be done",
+        offset.map_or(String::new(), |offset| format!(" at byte {offset}"))
+    )]
+    Damaged {
+        /// The file.
+        path: String,
+        /// Where in it, if that is known.
+        offset: Option<u64>,
+        /// What should have been there.
+        expected: String,
+    },
+    /// The disk is full. Nothing was written; removals may still find room.
+    #[error(
+        "metadata store: the disk under the metadata directory is full; remove files or free space on it"
+    )]
+    Full,
     /// A value does not have the form its key promises.
     #[error("metadata store: the value under key {key} is damaged at '{field}'; run weft fsck")]
     Decode {

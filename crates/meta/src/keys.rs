@@ -10,6 +10,8 @@
 //!   t <ino>                    tail of the appends to a file that is open for writing
 //!   r <session 16> <slot 4>    last request of a session's slot, with its reply
 //!   w <session 16>             a session that watches
+//!   v <server id 2>            an I/O server, and which storage it has
+//!   k <id 16>                  a key that was issued to a client
 //!   s <field>                  superblock
 //! ```
 //!
@@ -28,6 +30,8 @@ pub(crate) const ORPHAN: u8 = b'u';
 pub(crate) const APPEND_TAIL: u8 = b't';
 pub(crate) const REPLY: u8 = b'r';
 pub(crate) const WATCHER: u8 = b'w';
+pub(crate) const SERVER: u8 = b'v';
+pub(crate) const ISSUED: u8 = b'k';
 
 /// Superblock fields.
 pub(crate) const SUPER_FORMAT: &[u8] = b"sformat";
@@ -35,6 +39,12 @@ pub(crate) const SUPER_INO_LEASE: &[u8] = b"sino";
 pub(crate) const SUPER_COOKIE_LEASE: &[u8] = b"scookie";
 pub(crate) const SUPER_FILES: &[u8] = b"sfiles";
 pub(crate) const SUPER_INCARNATION: &[u8] = b"sincarnation";
+/// Which storage this is: random, made once.
+pub(crate) const SUPER_STORAGE: &[u8] = b"sstorage";
+/// A number that no older copy of this store has, and the run of the server that wrote it.
+pub(crate) const SUPER_MARK: &[u8] = b"smark";
+/// The store's history has a gap before this inode number: what is below and not here may have been forgotten, not removed.
+pub(crate) const SUPER_VOUCHED_FROM: &[u8] = b"svouched";
 /// There while locks may be held that clients claim after a restart.
 pub(crate) const SUPER_LOCKS: &[u8] = b"slocks";
 
@@ -98,6 +108,17 @@ pub(crate) fn replies_of(session: SessionId) -> [u8; 17] {
 
 pub(crate) fn watcher(session: SessionId) -> [u8; 17] {
     of_session(WATCHER, session)
+}
+
+pub(crate) fn server(id: u16) -> [u8; 3] {
+    let [high, low] = id.to_be_bytes();
+    [SERVER, high, low]
+}
+
+pub(crate) fn issued(id: &[u8; 16]) -> [u8; 17] {
+    let mut key = [ISSUED; 17];
+    key[1..].copy_from_slice(id);
+    key
 }
 
 fn of_session(kind: u8, session: SessionId) -> [u8; 17] {

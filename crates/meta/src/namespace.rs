@@ -12,7 +12,7 @@
 
 use crate::cache::{Clock, FastClock};
 use crate::codec::{Reader, Writer};
-use crate::engine::{Batch, CommitSeq, Engine, Syncer};
+use crate::engine::{Batch, CommitSeq, Engine, Room, Syncer};
 use crate::fsck::Audit;
 use crate::inode::{Attr, Caller, Entry, Inode, Kind, LayoutRequest, ROOT_INO, SessionId, Timestamp};
 use crate::opens::{Effect, Handles, Holding, OpenFile, Opens};
@@ -332,6 +332,22 @@ impl Staged {
         self.inodes.is_empty() && self.entries.is_empty() && self.records.is_empty()
     }
 
+    /// What the disk must have room for. What moves a name neither adds nor removes.
+    fn room(&self) -> Room {
+        let gone = self.entries.iter().filter(|(_, entry)| entry.is_none()).count();
+        let only_removes = |removed: usize, all: usize| removed > 0 && 2 * removed > all;
+        if self.grows {
+            Room::Growth
+        } else if only_removes(gone, self.entries.len())
+            || self.inodes.iter().any(|(_, inode)| inode.is_none())
+            || self.entries.is_empty() && self.records.iter().any(|(_, value)| value.is_none())
+        {
+            Room::Removal
+        } else {
+            Room::Change
+        }
+    }
+
     /// Where a record is, or belongs.
     fn place_of(&self, key: &[u8]) -> Result<usize, usize> {
         self.records.binary_search_by(|(staged, _)| staged.as_slice().cmp(key))
@@ -363,7 +379,7 @@ impl<E: Engine> Op<'_, E> {
             pending.check(reply)?;
         }
         let changes = !self.ns.staged.is_empty();
-        if self.ns.staged.grows && !self.ns.engine.has_room() {
+        if changes && !self.ns.engine.has_room(self.ns.staged.room()) {
             return Err(MetaError::NoSpace);
         }
         let seq = if changes { self.commit_batch(kept.as_ref())? } else { self.ns.engine.committed() };
@@ -375,7 +391,7 @@ impl<E: Engine> Op<'_, E> {
         Ok(seq)
     }
 
-    fn commit_batch(&mut self, kept: Option<&(PendingReply, &[u8])>) -> Result<CommitSeq, EngineError> {
+    fn commit_batch(&mut self, kept: Option<&(PendingReply, &[u8])>) -> Result<CommitSeq, MetaError> {
         let ns = &mut *self.ns;
         let (staged, batch) = (&mut ns.staged, &mut ns.batch);
         batch.clear();
@@ -418,9 +434,14 @@ impl<E: Engine> Op<'_, E> {
         }
         let seq = match ns.engine.commit(batch) {
             Ok(seq) => seq,
+            Err(EngineError::Full) => {
+                // It has counted what did not happen.
+                ns.audit = None;
+                return Err(MetaError::NoSpace);
+            }
             Err(error) => {
                 ns.failure.get_or_insert(error.to_string());
-                return Err(error);
+                return Err(error.into());
             }
         };
         ns.ino_lease = ino_lease;

@@ -20,6 +20,10 @@ pub const TARGET_BYTES_MAX: usize = 4095;
 /// How many symbolic links one walk follows.
 pub const SYMLINKS_MAX: u32 = 40;
 
+/// How many names one walk passes, those in the targets of symbolic links included: more than any path has without links.
+/// A walk holds up everybody else.
+pub const WALK_NAMES_MAX: u32 = 4096;
+
 /// A file by path: relative to the directory `dir`; from the root if the path begins with a slash; `dir` itself (any
 /// kind of inode) if the path is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +85,7 @@ impl<E: Engine> Op<'_, E> {
         let mut path = std::borrow::Cow::Borrowed(at.path);
         let mut position = 0;
         let mut links = 0;
+        let mut names = 0;
         loop {
             if position == 0 && path.first() == Some(&b'/') {
                 dir = self.need_dir(ROOT_INO)?;
@@ -92,6 +97,10 @@ impl<E: Engine> Op<'_, E> {
                 }
                 return Ok(Walked::Itself { inode: dir, end });
             };
+            names += 1;
+            if names > WALK_NAMES_MAX {
+                return Err(MetaError::Loop);
+            }
             require_dir(&dir)?;
             require(caller, &dir, EXECUTE)?;
             let name = &path[start..stop];

@@ -44,7 +44,7 @@ fn conforms<E: Engine>(mut engine: E) -> E {
 }
 
 fn small() -> FjallOptions {
-    FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20 }
+    FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, ..FjallOptions::default() }
 }
 
 #[test]

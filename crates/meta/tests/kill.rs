@@ -17,7 +17,11 @@ const CYCLES_DEFAULT: u64 = 24;
 const CYCLES_PER_STORE: u64 = 12;
 
 fn open(directory: &Path) -> Namespace<FjallEngine> {
-    let options = FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20 };
+    open_in_boot(directory, FjallOptions::default().boot_id)
+}
+
+fn open_in_boot(directory: &Path, boot_id: [u8; 16]) -> Namespace<FjallEngine> {
+    let options = FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, boot_id };
     let engine = FjallEngine::open(directory, &options).unwrap();
     if Namespace::is_formatted(&engine).unwrap() {
         Namespace::open(engine, common::options()).unwrap()
@@ -157,7 +161,7 @@ fn a_torn_journal_opens_and_keeps_what_was_synced() {
         file.seek(SeekFrom::Start(from)).unwrap();
         file.write_all(&vec![0; (to - from) as usize]).unwrap();
         drop(file);
-        let mut ns = open(&torn);
+        let mut ns = open_in_boot(&torn, [1; 16]);
         assert!(ns.engine().torn_bytes() > 0 || to == end, "zeros {from}..{to}");
         sound(&ns);
         for number in 0..40 {

@@ -351,7 +351,7 @@ proptest! {
     fn the_namespace_on_disk_is_a_tree(actions in prop::collection::vec(action(), 1..120)) {
         let directory = tempfile::tempdir().unwrap();
         let engine = || {
-            let options = FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20 };
+            let options = FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, ..FjallOptions::default() };
             FjallEngine::open(directory.path(), &options).unwrap()
         };
         matches_the_model(fresh(engine()), &actions, |ns| {

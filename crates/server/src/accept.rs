@@ -130,7 +130,16 @@ pub(crate) fn accept_all<F: Fabric, D: Disk, E: Engine + 'static>(
 
 async fn accept<F: Fabric, D: Disk, E: Engine + 'static>(door: Listening, turns: Rc<Turns<F, D, E>>) {
     let accepted_all: io::Result<()> = async {
-        let acceptor = door.acceptor()?;
+        let mut acceptor = door.acceptor()?;
+        let server = turns.here.node.shared.name.clone();
+        acceptor.when_exhausted(move |error| {
+            if log::once_a_minute("exhausted") {
+                log::warning!(
+                    &server,
+                    "cannot accept connections for now: {error}; raise the limit (LimitNOFILE)"
+                );
+            }
+        });
         loop {
             turns.give(Arrival::Socket(acceptor.accept().await?));
         }

@@ -1,9 +1,10 @@
 //! What a handler ends with: an answer, or a refusal with a status and words for people.
 
+use crate::log;
 use weft_meta::MetaError;
 use weft_storage::StorageError;
 use weft_wire::messages::ErrorDetail;
-use weft_wire::security::CapabilityError;
+use weft_wire::security::{Capability, CapabilityError};
 use weft_wire::{DecodeError, Status, Wire};
 
 /// A successful reply.
@@ -51,6 +52,29 @@ impl From<DecodeError> for Refusal {
     }
 }
 
+impl Refusal {
+    /// Why `server` does not take a capability at `now_s`, by its own clock.
+    pub fn of_capability(
+        server: &str,
+        capability: &Capability,
+        now_s: u64,
+        error: CapabilityError,
+    ) -> Refusal {
+        if error != CapabilityError::Expired {
+            return error.into();
+        }
+        let text = format!(
+            "capability refused: it expired at {}, and by the clock of {server} it is {}; open the file again, and if that does not help compare the clocks of the servers",
+            log::time(capability.expires_s),
+            log::time(now_s)
+        );
+        if log::once_a_minute("expired capability") {
+            log::warning!(server, "{text}");
+        }
+        Refusal::new(Status::Capability, text)
+    }
+}
+
 impl From<CapabilityError> for Refusal {
     fn from(error: CapabilityError) -> Refusal {
         Refusal::new(Status::Capability, format!("capability refused: {error}; open the file again"))
@@ -61,6 +85,7 @@ impl From<StorageError> for Refusal {
     fn from(error: StorageError) -> Refusal {
         let status = match error.errno() {
             _ if error.is_full() => Status::NoSpace,
+            _ if matches!(error, StorageError::Lost { .. }) => Status::Lost,
             libc::EFBIG => Status::FileTooBig,
             libc::EROFS => Status::ReadOnly,
             libc::EOPNOTSUPP => Status::Unsupported,
@@ -101,6 +126,20 @@ impl From<MetaError> for Refusal {
 mod tests {
     use super::*;
     use weft_storage::Operation;
+
+    #[test]
+    fn an_expired_capability_speaks_of_both_clocks() {
+        let layout = weft_layout::Layout::new(4096, 0, 1, 1).unwrap();
+        let key = weft_wire::security::Key([1; 32]);
+        let capability = Capability::sign(&key, weft_wire::security::Holder::SERVERS, 5, 0, 86_400, layout);
+        let refusal = |now_s| {
+            let error = capability.check(&key, now_s, 0).unwrap_err();
+            Refusal::of_capability("io0", &capability, now_s, error)
+        };
+        let text = refusal(90_000).text;
+        assert!(text.contains("1970-01-02T00:00:00Z") && text.contains("1970-01-02T01:00:00Z"), "{text}");
+        assert!(text.contains("io0") && text.contains("clocks"), "{text}");
+    }
 
     #[test]
     fn a_full_disk_is_told_apart_from_a_broken_one() {

@@ -30,6 +30,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use weft_layout::Layout;
+use weft_meta::FjallEngine;
+use weft_storage::Directory;
 use weft_wire::limits;
 
 /// Strip size of files for which nothing else is asked and nothing else is configured.
@@ -432,6 +434,15 @@ impl ClusterConfig {
     /// Where a server keeps its data.
     pub fn directory_of(&self, server: &ServerConfig) -> PathBuf {
         self.resolve(&server.directory)
+    }
+
+    /// The file that a server holds locked (flock) as long as it runs; it is missing before the first start.
+    pub fn lock_file_of(&self, server: &ServerConfig) -> PathBuf {
+        let directory = self.directory_of(server);
+        match server.role {
+            ServerRole::Meta => FjallEngine::lock_file(&directory.join(crate::server::NAMES_DIRECTORY)),
+            ServerRole::Io => Directory::lock_file(&directory),
+        }
     }
 
     /// A server's Unix socket.

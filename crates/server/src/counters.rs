@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_wire::Op;
 use weft_wire::messages::{ClientInfo, Gauge, HelloRequest, OpCount};
+use weft_wire::security::session_name;
 
 /// Operation numbers are below this; the table of counters is indexed by them.
 const OP_NUMBERS: usize = 0x300;
@@ -49,6 +50,11 @@ impl Counters {
         if bytes > 0 {
             counter.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
+    }
+
+    /// How often any of these operations was done.
+    pub fn count_of(&self, ops: &[Op]) -> u64 {
+        ops.iter().map(|op| self.ops[*op as usize % OP_NUMBERS].count.load(Ordering::Relaxed)).sum()
     }
 
     /// A number that a part of the server keeps; the same for every caller that gives this name.
@@ -101,6 +107,15 @@ struct Client {
     requests: Arc<AtomicU64>,
 }
 
+/// Bytes of what a client says of itself that are kept.
+const WORDS_BYTES_MAX: usize = 128;
+
+fn shortened(words: &str) -> String {
+    let mut ends = (0..=words.len().min(WORDS_BYTES_MAX)).rev();
+    let end = ends.find(|at| words.is_char_boundary(*at)).unwrap_or(0);
+    words[..end].to_owned()
+}
+
 impl Clients {
     fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Client>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
@@ -111,9 +126,9 @@ impl Clients {
         let mut table = self.lock();
         let client = table.entry(hello.session).or_insert_with(|| Client {
             info: ClientInfo {
-                session: hello.session,
-                host: hello.host.clone(),
-                program: hello.program.clone(),
+                session: session_name(&hello.session),
+                host: shortened(&hello.host),
+                program: shortened(&hello.program),
                 process_id: hello.process_id,
                 transport: String::new(),
                 connections: 0,
@@ -170,6 +185,16 @@ mod tests {
     #[test]
     fn every_operation_has_a_counter_of_its_own() {
         assert!(Op::ALL.iter().all(|op| (*op as usize) < OP_NUMBERS));
+    }
+
+    #[test]
+    fn a_list_gives_no_session_away_and_keeps_words_short() {
+        let clients = Clients::default();
+        let hello = HelloRequest { program: "ä".repeat(900), ..HelloRequest::sample(&mut 0) };
+        clients.connected(&hello, "tcp".into());
+        let listed = clients.list(10);
+        assert_ne!(listed[0].session, hello.session);
+        assert_eq!(listed[0].program, "ä".repeat(64));
     }
 
     #[test]

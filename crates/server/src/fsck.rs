@@ -76,6 +76,11 @@ enum Found {
         recorded: u64,
         missing_on: Option<String>,
     },
+    /// What this server had of the file was on a storage that is gone.
+    Lost {
+        ino: u64,
+        server: u16,
+    },
     /// Data files of no inode: server and size of each.
     NoInode {
         ino: u64,
@@ -100,6 +105,11 @@ impl Found {
                 "file {} has {recorded} bytes, but its data file on {server} is missing; the others have {}",
                 found.ino, found.bytes
             ),
+            Found::Lost { ino, server } => format!(
+                "file {ino} has lost the data that {} had of it: the server's storage was replaced; to find its name: find \
+                 MOUNT -inum {ino}",
+                name(server)
+            ),
             Found::NoInode { ino, parts } => {
                 let names: Vec<_> =
                     parts.iter().map(|(id, bytes)| format!("{} ({bytes} bytes)", name(id))).collect();
@@ -116,6 +126,7 @@ impl Found {
         text.truncate(end);
         let repairable = match self {
             Found::Name(finding) => finding.damage.is_repairable(),
+            Found::Lost { .. } => false,
             _ => true,
         };
         FindingInfo { text, repairable }
@@ -335,6 +346,8 @@ impl<E: Engine + 'static> Checker<E> {
     /// Compares the size of every file that nobody writes with what its data files have.
     fn check_sizes(&mut self) -> Result<(), StepError> {
         self.wait_for_clients()?;
+        let servers = self.ask(|namespace| Ok(namespace.servers()?))?;
+        let lost_below = servers.into_iter().map(|(id, record)| (id, record.lost_below_ino)).collect();
         let mut after = 0;
         loop {
             let (files, next) = self.ask(move |namespace| namespace.files_after(after, FILES_PER_STEP))?;
@@ -342,14 +355,17 @@ impl<E: Engine + 'static> Checker<E> {
             let known = |file: &&FileState| file.is_settled && file.layout.ring_servers() <= servers;
             let files: Vec<FileState> = files.iter().filter(known).copied().collect();
             let sizes = self.sizes(&files)?;
-            let differ: Vec<&FileState> =
-                files.iter().filter(|file| sizes.of(file).0 != file.bytes).collect();
+            let suspect =
+                |file: &&FileState| sizes.of(file).0 != file.bytes || sizes.lost(file, &lost_below).is_some();
+            let differ: Vec<&FileState> = files.iter().filter(suspect).collect();
             let now = self.owners(differ.iter().map(|file| file.ino).collect())?;
             let mut found = Vec::new();
             for (file, now) in differ.into_iter().zip(now) {
                 // Written, cut or removed meanwhile: nothing is known of it.
                 if now == Owner::File(*file) {
-                    found.push(sizes.finding(file, &self.setup.io_servers));
+                    let lost =
+                        sizes.lost(file, &lost_below).map(|server| Found::Lost { ino: file.ino, server });
+                    found.push(lost.unwrap_or_else(|| sizes.finding(file, &self.setup.io_servers)));
                 }
             }
             self.add(found);
@@ -402,6 +418,7 @@ impl<E: Engine + 'static> Checker<E> {
                 Some(Found::Stray { .. }) => self.remove(ino, &[server]),
                 _ => Ok(Treatment::Gone),
             },
+            Found::Lost { .. } => Ok(Treatment::Left),
             Found::NoInode { ino, parts } => {
                 let servers: Vec<u16> = parts.iter().map(|(id, _)| *id).collect();
                 match self.look_again(ino, &servers)?.pop() {
@@ -476,6 +493,18 @@ impl Sizes {
         (ends.max().unwrap_or(0), missing)
     }
 
+    /// A server that must have had bytes of the file, has none, and may not be taken for having had none.
+    fn lost(&self, file: &FileState, lost_below: &BTreeMap<u16, u64>) -> Option<u16> {
+        let layout = &file.layout;
+        let servers = (0..layout.server_count()).map(|slot| (slot, layout.server_id(slot)));
+        let mut lost = servers.filter(|(slot, id)| {
+            lost_below.get(id).is_some_and(|below| file.ino < *below)
+                && layout.local_size(*slot, file.bytes) > 0
+                && !self.parts.contains_key(&(file.ino, *id))
+        });
+        lost.next().map(|(_, id)| id)
+    }
+
     fn finding(&self, file: &FileState, servers: &[ServerInfo]) -> Found {
         let (bytes, missing) = self.of(file);
         let name = |id: u16| servers.get(usize::from(id)).map(|server| server.name.clone());
@@ -505,6 +534,17 @@ mod tests {
         sizes.parts.insert((7, 3), 1);
         assert_eq!(sizes.of(&file(9000)), (8193, None));
         assert_eq!(Sizes::default().of(&file(0)), (0, None));
+    }
+
+    #[test]
+    fn data_is_lost_where_a_replaced_server_must_have_had_some() {
+        let sizes = Sizes { parts: HashMap::from([((7, 1), 4096)]) };
+        let replaced = |id, below| BTreeMap::from([(id, below)]);
+        assert_eq!(sizes.lost(&file(9000), &replaced(2, 8)), Some(2));
+        assert_eq!(sizes.lost(&file(9000), &replaced(2, 7)), None, "it is younger than the storage");
+        assert_eq!(sizes.lost(&file(9000), &replaced(1, 8)), None, "it is there");
+        assert_eq!(sizes.lost(&file(4096), &replaced(2, 8)), None, "it has no byte there");
+        assert_eq!(sizes.lost(&file(9000), &replaced(0, 8)), None, "it has no part of the file");
     }
 
     #[test]

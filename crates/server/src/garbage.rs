@@ -13,6 +13,7 @@
 use crate::config::ClusterSection;
 use crate::letters::{self, Letter, StepError};
 use crate::log;
+use crate::meta::registry::Restore;
 use crate::meta::unix_s;
 use crate::node::Shared;
 use crate::peer::{Peer, PeerError};
@@ -22,9 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_meta::{Engine, MetaError, Namespace, Syncer};
+use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer};
 use weft_reactor::MailSender;
-use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, ServerInfo};
+use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, ServerInfo, VouchEmptyRequest};
 use weft_wire::security::Key;
 
 /// Files removed in one step.
@@ -81,6 +82,7 @@ pub(crate) struct Setup<E: Engine> {
     pub namespace: MailSender<Letter<E>>,
     pub syncer: Box<dyn Syncer>,
     pub shared: Arc<Shared>,
+    pub restore: Restore,
 }
 
 /// Starts the remover. It ends when the server stops.
@@ -94,6 +96,8 @@ struct Remover<E: Engine> {
     peers: Vec<Peer>,
     /// Servers that did not answer lately, by id, and when to try them again.
     down_until: BTreeMap<u16, Instant>,
+    /// When to go on telling new storages which files they have nothing of.
+    vouch_again: Option<Instant>,
     removed_files: Arc<AtomicU64>,
     orphans_removed: Arc<AtomicU64>,
     scans_done: Arc<AtomicU64>,
@@ -106,6 +110,7 @@ impl<E: Engine + 'static> Remover<E> {
         Remover {
             peers: setup.io_servers.iter().map(peer).collect(),
             down_until: BTreeMap::new(),
+            vouch_again: None,
             removed_files: setup.shared.counters.gauge("garbage_removed_files"),
             orphans_removed: setup.shared.counters.gauge("orphans_removed_files"),
             scans_done: setup.shared.counters.gauge("orphan_scans"),
@@ -114,11 +119,17 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     fn run(mut self) {
+        if self.setup.restore.wanted {
+            self.take_over();
+        }
+        while !self.setup.shared.confirmed.is() && !self.setup.stop.is_stopped() {
+            std::thread::sleep(GATHER);
+        }
         let interval = Duration::from_secs(self.setup.cluster.scrub_interval_s);
         let mut next_scan = Instant::now() + interval.min(FIRST_SCAN);
         let mut waiting = true;
         while !self.setup.stop.is_stopped() {
-            let retry = self.down_until.values().min().copied().filter(|_| waiting);
+            let retry = self.down_until.values().copied().chain(self.vouch_again).min().filter(|_| waiting);
             let poked = self.setup.poke.wait(retry.map_or(next_scan, |retry| retry.min(next_scan)));
             let now = Instant::now();
             if poked || retry.is_some_and(|retry| retry <= now) {
@@ -126,6 +137,11 @@ impl<E: Engine + 'static> Remover<E> {
                 self.down_until.retain(|_, until| *until > now);
                 waiting =
                     self.remove_garbage().unwrap_or_else(|error| self.failed("remove data files", &error));
+                let vouched = self.vouch();
+                self.vouch_again = vouched.is_err().then(|| now + RETRY);
+                if let Err(error) = vouched {
+                    waiting = self.failed("tell a new storage which files it has nothing of", &error);
+                }
             }
             if now >= next_scan {
                 next_scan = now + interval;
@@ -206,15 +222,17 @@ impl<E: Engine + 'static> Remover<E> {
 
     /// Looks through all data files for such whose inodes are gone.
     fn scan(&mut self) -> Result<(), StepError> {
-        let first_new = self.ask(|namespace| Ok(namespace.next_ino()))?;
+        let (vouched_from, first_new) =
+            self.ask(|namespace| Ok((namespace.vouched_from()?, namespace.next_ino())))?;
         let old_s = unix_s().saturating_sub(self.setup.cluster.orphan_age_s) as i64;
         for id in 0..self.peers.len() {
             let mut cursor = 0;
             loop {
                 let request = ListObjectsRequest { cursor, entries_max: BATCH as u32 };
                 let page = self.peers[id].call(&request)?;
-                let old =
-                    page.objects.iter().filter(|object| object.ino < first_new && object.mtime_s <= old_s);
+                let old = page.objects.iter().filter(|object| {
+                    (vouched_from..first_new).contains(&object.ino) && object.mtime_s <= old_s
+                });
                 self.remove_orphans(id, old.map(|object| object.ino).collect())?;
                 cursor = page.cursor;
                 if cursor == 0 {
@@ -222,6 +240,89 @@ impl<E: Engine + 'static> Remover<E> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Tells I/O servers with a new storage which older files never had a byte on the one before: of those nothing is lost.
+    fn vouch(&mut self) -> Result<(), StepError> {
+        for (id, mut record) in self.ask(|namespace| Ok(namespace.servers()?))? {
+            while record.vouched_below_ino < record.lost_below_ino {
+                let (after, peer) = (record.vouched_below_ino, usize::from(id));
+                let (mut inos, last) =
+                    self.ask(move |namespace| namespace.begin().files_empty_on(id, after, BATCH))?;
+                let below = record.lost_below_ino;
+                inos.retain(|ino| *ino < below);
+                let Some(peer) = self.peers.get_mut(peer) else { break };
+                if !inos.is_empty() {
+                    peer.call(&VouchEmptyRequest { inos })?;
+                }
+                let vouched = last.unwrap_or(below).min(below);
+                let Some(newer) = self.ask(move |namespace| {
+                    let Some(now) = namespace.server(id)? else { return Ok(None) };
+                    if now.lost_below_ino != below {
+                        return Ok(Some(now));
+                    }
+                    let now = ServerRecord { vouched_below_ino: vouched, ..now };
+                    let mut op = namespace.begin();
+                    op.put_server(id, &now);
+                    op.commit()?;
+                    Ok(Some(now))
+                })?
+                else {
+                    break;
+                };
+                record = newer;
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares a metadata store that was put back from a copy: inode numbers go on behind those of all data files, and what a
+    /// file of the names has no data file for is lost, not empty.
+    fn take_over(&mut self) {
+        while !self.setup.stop.is_stopped() {
+            let taken = self.greatest_data_file().and_then(|ino| self.forget_below(ino + 1));
+            let Err(error) = taken else {
+                return self.setup.restore.done.store(true, Ordering::Release);
+            };
+            self.failed("take over the data of all I/O servers, which must be up", &error);
+            self.setup.poke.wait(Instant::now() + WAIT_STEP);
+        }
+    }
+
+    fn greatest_data_file(&mut self) -> Result<u64, StepError> {
+        let mut greatest = 0;
+        for peer in &mut self.peers {
+            let mut cursor = 0;
+            loop {
+                let page = peer.call(&ListObjectsRequest { cursor, entries_max: BATCH as u32 })?;
+                greatest = page.objects.iter().map(|object| object.ino).max().unwrap_or(0).max(greatest);
+                cursor = page.cursor;
+                if cursor == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(greatest)
+    }
+
+    fn forget_below(&mut self, ino: u64) -> Result<(), StepError> {
+        let from = self.ask(move |namespace| {
+            let known = namespace.servers()?;
+            let mut op = namespace.begin();
+            let from = op.forgets_below(ino);
+            for (id, record) in known {
+                op.put_server(id, &ServerRecord { lost_below_ino: from, vouched_below_ino: 0, ..record });
+            }
+            op.commit()?;
+            Ok(from)
+        })?;
+        self.setup.syncer.sync().map_err(MetaError::from)?;
+        log::warning!(
+            &self.setup.shared.name,
+            "this store is an older copy: new files get inode numbers from {from} on, data files of smaller numbers that no name \
+             leads to are kept (weft fsck lists them), and reading data that was removed since is an error"
+        );
         Ok(())
     }
 

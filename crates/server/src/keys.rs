@@ -1,13 +1,14 @@
-//! Key files: `cluster.key` for servers, `client.key`, made from it, for clients.
+//! Key files of servers: `cluster.key`, the secret of the cluster, and `client.key`, the first key that is issued with it.
 
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind};
 use weft_wire::security::Key;
 
 /// Name of the file with the cluster's secret.
 pub const CLUSTER_KEY_FILE: &str = "cluster.key";
-/// Name of the file with the clients' key.
+/// Name of the file with the first issued key: a host's, whose root is root.
 pub const CLIENT_KEY_FILE: &str = "client.key";
 
 /// Why a key file cannot be used.
@@ -35,7 +36,7 @@ pub enum KeyFileError {
         /// Which file.
         path: PathBuf,
         /// What is wrong.
-        reason: weft_wire::security::KeyError,
+        reason: String,
     },
 }
 
@@ -64,28 +65,60 @@ pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
 /// # Errors
 /// [`KeyFileError::File`], also where one of them exists: a cluster's key is never overwritten.
 pub fn create_keys(directory: &Path) -> Result<Key, KeyFileError> {
-    let mut bytes = [0; 32];
-    random(&mut bytes).map_err(|reason| KeyFileError::File {
-        action: "make random bytes for",
-        path: directory.join(CLUSTER_KEY_FILE),
-        reason,
-    })?;
-    let key = Key(bytes);
-    write_key(&directory.join(CLUSTER_KEY_FILE), &key)?;
-    write_key(&directory.join(CLIENT_KEY_FILE), &key.client_key())?;
+    let key = Key(random_for(&directory.join(CLUSTER_KEY_FILE))?);
+    write_key(&directory.join(CLUSTER_KEY_FILE), &format!("{}\n", key.to_hex()))?;
+    create_client_key(directory, &key)?;
     Ok(key)
 }
 
-fn write_key(path: &Path, key: &Key) -> Result<(), KeyFileError> {
+/// Issues the key of this host, with a root that is root, and writes it to `client.key` in `directory`.
+///
+/// # Errors
+/// [`KeyFileError::File`], also where it exists.
+pub fn create_client_key(directory: &Path, cluster_key: &Key) -> Result<(), KeyFileError> {
+    let path = directory.join(CLIENT_KEY_FILE);
+    let key = issue_key(cluster_key, KeyKind::Host { squash_root: false }, 0, &crate::peer::host_name())?;
+    write_key(&path, &key.to_text())
+}
+
+/// Issues a key with a random id.
+///
+/// # Errors
+/// The name or the groups are not as they must be, or there are no random numbers.
+pub fn issue_key(
+    cluster_key: &Key,
+    kind: KeyKind,
+    expires_s: u64,
+    name: &str,
+) -> Result<IssuedKey, KeyFileError> {
+    let id = random_for(Path::new(name))?;
+    let info = KeyInfo { id, kind, expires_s, name: name.to_owned() };
+    IssuedKey::issue(cluster_key, info).map_err(|reason| KeyFileError::Contents {
+        path: PathBuf::from("a new key"),
+        reason: reason.to_string(),
+    })
+}
+
+fn random_for<const BYTES: usize>(path: &Path) -> Result<[u8; BYTES], KeyFileError> {
+    let mut bytes = [0; BYTES];
+    random(&mut bytes).map_err(|reason| KeyFileError::File {
+        action: "make random bytes for",
+        path: path.to_owned(),
+        reason,
+    })?;
+    Ok(bytes)
+}
+
+fn write_key(path: &Path, text: &str) -> Result<(), KeyFileError> {
     let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     file.and_then(|mut file| {
-        writeln!(file, "{}", key.to_hex())?;
+        file.write_all(text.as_bytes())?;
         file.sync_all()
     })
     .map_err(|reason| KeyFileError::File { action: "write", path: path.to_owned(), reason })
 }
 
-/// Reads a key file that only its owner can read.
+/// Reads the file of a cluster key, which only its owner can read.
 ///
 /// # Errors
 /// See [`KeyFileError`].
@@ -96,7 +129,10 @@ pub fn load_key(path: &Path) -> Result<Key, KeyFileError> {
         return Err(KeyFileError::Readable { path: path.to_owned() });
     }
     let text = std::fs::read_to_string(path).map_err(file_error)?;
-    Key::from_hex(&text).map_err(|reason| KeyFileError::Contents { path: path.to_owned(), reason })
+    Key::from_hex(&text).map_err(|_| {
+        let reason = "a cluster key is 64 hexadecimal digits".to_string();
+        KeyFileError::Contents { path: path.to_owned(), reason }
+    })
 }
 
 #[cfg(test)]
@@ -109,7 +145,10 @@ mod tests {
         let key = create_keys(directory.path()).unwrap();
         let cluster = directory.path().join(CLUSTER_KEY_FILE);
         assert_eq!(load_key(&cluster).unwrap(), key);
-        assert_eq!(load_key(&directory.path().join(CLIENT_KEY_FILE)).unwrap(), key.client_key());
+        let text = std::fs::read_to_string(directory.path().join(CLIENT_KEY_FILE)).unwrap();
+        let issued = IssuedKey::from_text(&text).unwrap();
+        assert_eq!(issued.info.kind, KeyKind::Host { squash_root: false });
+        assert_eq!(issued.secret, issued.info.secret(&key.issuing_key()));
         assert!(matches!(create_keys(directory.path()), Err(KeyFileError::File { .. })));
         std::fs::set_permissions(&cluster, std::fs::Permissions::from_mode(0o644)).unwrap();
         assert!(load_key(&cluster).unwrap_err().to_string().contains("chmod 600"));

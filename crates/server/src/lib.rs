@@ -12,33 +12,44 @@
 //!
 //! Invariants: no lock is held across the network; every task of a connection stays on its thread; an error is a reply
 //! with a status and words, and only a peer that breaks the protocol is cut off; the metadata server talks to I/O servers only
-//! to remove what is unlinked (`garbage`) and to check (`fsck`).
+//! to remove what is unlinked (`garbage`), to check (`fsck`) and to say which keys are revoked (`announce`), and they to it only to say
+//! which storage they have (`member`). For whom a connection acts is decided by its handshake and nowhere else (`identity`).
 
 mod accept;
+mod admin;
+mod announce;
 mod answer;
 mod both;
 pub mod config;
 mod counters;
+mod crowd;
 mod fsck;
 mod garbage;
+mod identity;
 mod io;
 mod keys;
 mod letters;
 mod log;
+mod member;
 mod meta;
 mod node;
 mod peer;
 mod rdma;
+mod revoked;
 mod server;
 mod session;
 mod status;
 mod stop;
 
+pub use admin::{AdminError, list_servers, replace_server};
 pub use config::{
     ClusterConfig, ClusterId, ConfigError, DiskChoice, Generate, RdmaMode, ServerConfig, ServerRole, SyncMode,
 };
-pub use keys::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE, KeyFileError, create_keys, load_key};
-pub use server::{Server, ServerError, run_server};
+pub use keys::{
+    CLIENT_KEY_FILE, CLUSTER_KEY_FILE, KeyFileError, create_client_key, create_keys, issue_key, load_key,
+};
+pub use log::timestamp_now;
+pub use server::{Server, ServerError, format_storage, has_storage};
 pub use stop::StopFlag;
 
 #[cfg(test)]

@@ -28,14 +28,31 @@ const KEYS_MAX: usize = 1024;
 
 /// Writes a line.
 pub(crate) fn log(level: Level, server: &str, event: fmt::Arguments<'_>) {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let level = match level {
         Level::Info => "info ",
         Level::Warn => "warn ",
     };
-    let line = format!("{} {level} {server}: {event}\n", timestamp(now));
+    let line = line(level, server, event);
     // A server whose standard error is gone goes on serving.
     let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// The time as the lines of a log begin with it.
+pub fn timestamp_now() -> String {
+    timestamp(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
+}
+
+/// One line, whatever others have put into the event: control characters are escaped.
+fn line(level: &str, server: &str, event: fmt::Arguments<'_>) -> String {
+    let mut line = format!("{} {level} {server}: ", timestamp_now());
+    for character in event.to_string().chars() {
+        match character.is_control() {
+            true => line.extend(character.escape_default()),
+            false => line.push(character),
+        }
+    }
+    line.push('\n');
+    line
 }
 
 /// Whether an event with this key was not let through within the last minute.
@@ -58,11 +75,15 @@ pub(crate) fn once_a_minute(key: &str) -> bool {
 }
 
 fn timestamp(since_1970: Duration) -> String {
-    let seconds = since_1970.as_secs();
+    let whole = time(since_1970.as_secs());
+    format!("{}.{:03}Z", whole.trim_end_matches('Z'), since_1970.subsec_millis())
+}
+
+/// A time in seconds since 1970, as in the log.
+pub(crate) fn time(seconds: u64) -> String {
     let (year, month, day) = civil(seconds / 86400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    let millis = since_1970.subsec_millis();
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
 /// Year, month and day of a day counted from 1970-01-01. Years are taken to begin in March, so that the leap day is last;
@@ -99,6 +120,12 @@ mod tests {
         ] {
             assert_eq!(timestamp(Duration::from_secs(seconds)), text);
         }
+    }
+
+    #[test]
+    fn an_event_is_one_line_without_control_characters() {
+        let line = line("info ", "io0", format_args!("refused {}", "a\nfalse line \x1b[2Jä"));
+        assert!(line.ends_with("Z info  io0: refused a\\nfalse line \\u{1b}[2Jä\n"), "{line}");
     }
 
     #[test]

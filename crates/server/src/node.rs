@@ -4,21 +4,47 @@ use crate::answer::{Answer, Refusal};
 use crate::both::{Either, either};
 use crate::config::{ClusterConfig, ServerConfig, ServerRole};
 use crate::counters::{Clients, Counters};
+use crate::crowd::Crowd;
+use crate::identity::Identity;
 use crate::io::IoPart;
-use crate::meta::{Call, MetaPart};
+use crate::meta::{Call, MetaPart, unix_s};
 use crate::rdma::RdmaTold;
+use crate::revoked::{Guard, Guards, Revoked};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weft_meta::{Engine, SessionId};
 use weft_reactor::Event;
 use weft_storage::Disk;
 use weft_transport::ServerBulk;
-use weft_wire::messages::{ClusterMapReply, HelloRequest, PingReply, PingRequest, ServerInfo, peer_role};
+use weft_wire::messages::{
+    CalibrateRequest, ClusterMapReply, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest,
+    RevokeKeyReply, RevokeKeyRequest, ServerInfo, SetRevokedRequest, StatusRequest, peer_role,
+};
 use weft_wire::security::Key;
 use weft_wire::{Class, Header, Op, Request, Role, Status};
+
+/// Whether the other servers have confirmed that a server has the right storage. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Confirmed(Arc<AtomicBool>);
+
+impl Confirmed {
+    /// So or not from the beginning.
+    pub fn new(confirmed: bool) -> Confirmed {
+        Confirmed(Arc::new(AtomicBool::new(confirmed)))
+    }
+
+    pub fn is(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub fn confirm(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
 
 /// What all threads of a server share.
 pub(crate) struct Shared {
@@ -32,15 +58,21 @@ pub(crate) struct Shared {
     pub disk: &'static str,
     pub cluster_id: [u8; 16],
     pub map: ClusterMapReply,
-    pub client_key: Key,
+    /// Makes the secrets of issued keys.
+    pub issuing_key: Key,
     pub server_key: Key,
+    /// The user that this process runs as.
+    pub own_uid: u32,
+    pub revoked: Revoked,
     /// Tells this run from every other.
     pub epoch: u64,
     pub boot_id: [u8; 16],
     pub started: Instant,
     pub counters: Counters,
     pub clients: Clients,
+    pub crowd: Crowd,
     pub rdma: RdmaTold,
+    pub confirmed: Confirmed,
 }
 
 impl Shared {
@@ -50,6 +82,7 @@ impl Shared {
         key: &Key,
         disk: &'static str,
         rdma: RdmaTold,
+        revoked: Revoked,
     ) -> Shared {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Shared {
@@ -61,14 +94,19 @@ impl Shared {
             disk,
             cluster_id: config.cluster.id.0,
             map: cluster_map(config),
-            client_key: key.client_key(),
+            issuing_key: key.issuing_key(),
             server_key: key.server_key(),
+            // SAFETY: the call only returns a number.
+            own_uid: unsafe { libc::geteuid() },
+            revoked,
             epoch: since_1970.as_nanos() as u64,
             boot_id: boot_id(),
             started: Instant::now(),
             counters: Counters::new(),
             clients: Clients::default(),
+            crowd: Crowd::new(crate::server::descriptors_max()),
             rdma,
+            confirmed: Confirmed::new(true),
         }
     }
 }
@@ -110,37 +148,54 @@ pub(crate) struct Node<D: Disk, E: Engine> {
     pub stopping: Event,
     /// Requests of this thread whose handler has begun and not ended.
     pub under_way: Cell<u64>,
+    /// Connections of this thread that end with their keys.
+    guards: Rc<Guards>,
 }
+
+/// How long a request waits for a server's storage to be confirmed, and how often it looks.
+const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(5);
+const CONFIRMATION_STEP: Duration = Duration::from_millis(5);
 
 /// Who is at the other end of a proven connection.
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
+    /// What it said of itself; its session is the one that the identity makes of it.
     pub hello: HelloRequest,
+    pub identity: Identity,
     /// For fair shares of buffers.
     pub client: u64,
 }
 
 impl Session {
-    pub fn new(hello: HelloRequest) -> Session {
+    /// Of a connection that has proved this identity.
+    pub fn new(mut hello: HelloRequest, identity: Identity) -> Session {
+        hello.session = identity.holder().session(&hello.session);
         let client = u64::from_le_bytes(hello.session[..8].try_into().expect("8 of 16 bytes"));
-        Session { hello, client }
+        Session { hello, identity, client }
     }
 
     pub fn id(&self) -> SessionId {
         SessionId(self.hello.session)
     }
-}
 
-/// The body of `op`'s request; a handler that takes another operation's has no way to be right.
-fn decode<T: Request>(op: Op, body: &[u8]) -> Result<T, Refusal> {
-    debug_assert_eq!(T::OP, op, "a handler takes the request of another operation");
-    Ok(T::from_bytes(body)?)
+    /// The body of `op`'s request, vetted: callers in it are those that this connection may act for, and capabilities its own. All
+    /// requests come this way. A handler that takes another operation's has no way to be right.
+    fn decode<T: Request>(&self, op: Op, body: &[u8]) -> Result<T, Refusal> {
+        debug_assert_eq!(T::OP, op, "a handler takes the request of another operation");
+        let mut request = T::from_bytes(body)?;
+        if T::VETTED {
+            let mut vetting = self.identity.vetting();
+            request.vet(&mut vetting);
+            vetting.end()?;
+        }
+        Ok(request)
+    }
 }
 
 impl<D: Disk, E: Engine + 'static> Node<D, E> {
     /// A thread's view, with nothing under way.
     pub fn new(shared: Arc<Shared>, part: Part<D, E>) -> Rc<Node<D, E>> {
-        Rc::new(Node { shared, part, stopping: Event::new(), under_way: Cell::new(0) })
+        Rc::new(Node { shared, part, stopping: Event::new(), under_way: Cell::new(0), guards: Rc::default() })
     }
 
     /// Whether a connection should take its next requests while this one is under way.
@@ -156,10 +211,54 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         }
     }
 
+    /// Why a connection of this identity is not served, or not any more, if so.
+    pub fn ended(&self, identity: &Identity) -> Option<&'static str> {
+        self.shared.revoked.ended(identity, unix_s())
+    }
+
+    /// Has `close` called when the key of a connection has expired or is revoked.
+    pub fn guard(&self, identity: &Identity, close: impl Fn() + 'static) -> Guard {
+        let guard = self.guards.add(identity, close);
+        let shared = self.shared.clone();
+        self.guards.keep_looking(move |guards| guards.close_ended(&shared.revoked));
+        guard
+    }
+
+    /// These keys are revoked, all others are not.
+    fn set_revoked(&self, ids: Vec<[u8; 16]>) -> Result<(), Refusal> {
+        let kept = self.shared.revoked.set(ids);
+        self.guards.close_ended(&self.shared.revoked);
+        kept.map_err(|error| {
+            Refusal::new(Status::Io, format!("cannot keep the list of revoked keys: {error}"))
+        })
+    }
+
+    /// Ends a key, here and then on the I/O servers.
+    async fn revoke_key(&self, session: &Session, request: RevokeKeyRequest) -> Result<Answer, Refusal> {
+        let meta = self.meta(Op::RevokeKey)?;
+        session.identity.must_administer("revoke keys")?;
+        if session.identity.key().is_some_and(|key| key.id == request.id) {
+            let text = "this is the key that the request came with; use another one to revoke it, or the cluster key";
+            return Err(Refusal::new(Status::Invalid, text));
+        }
+        meta.revoke_key(request.id).await?;
+        self.set_revoked(meta.revoked_keys())?;
+        Ok(Answer::of(&RevokeKeyReply { waiting: meta.tell_of_revoked_keys().await }))
+    }
+
     /// Notes a proven connection of a client, and its end. Returns the epoch that it is told.
     pub fn connected(&self, session: &Session) -> u64 {
         match (&self.part, session.hello.role) {
-            (Part::Meta(meta), peer_role::CLIENT) => {
+            (Part::Meta(meta), peer_role::CLIENT | peer_role::PROCESS) => {
+                if let Some(key) = session.identity.key()
+                    && let Err(refusal) = meta.note_key(key)
+                {
+                    crate::log::warning!(
+                        &self.shared.name,
+                        "cannot put a key on the list of keys: {}",
+                        refusal.text
+                    );
+                }
                 meta.session_connected(session.id(), session.hello.boot_id)
             }
             _ => self.shared.epoch,
@@ -168,8 +267,12 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
 
     /// See [`Node::connected`].
     pub fn disconnected(&self, session: &Session) {
-        if let (Part::Meta(meta), peer_role::CLIENT) = (&self.part, session.hello.role) {
-            meta.session_disconnected(session.id());
+        match (&self.part, session.hello.role) {
+            (Part::Meta(meta), peer_role::CLIENT | peer_role::PROCESS) => {
+                meta.session_disconnected(session.id())
+            }
+            (Part::Meta(meta), _) => meta.server_disconnected(session.id()),
+            _ => {}
         }
     }
 
@@ -192,6 +295,23 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         Refusal::new(Status::WrongServer, text)
     }
 
+    /// Waits until the other servers have confirmed this one's storage.
+    async fn until_confirmed(&self) -> Result<(), Refusal> {
+        let deadline = Instant::now() + CONFIRMATION_TIMEOUT;
+        while !self.shared.confirmed.is() {
+            if self.stopping.is_set() || Instant::now() >= deadline {
+                let by = match self.part {
+                    Part::Io(_) => "the metadata server has not",
+                    Part::Meta(_) => "no I/O server has",
+                };
+                let text = format!("{by} confirmed yet that {} has the right storage", self.shared.name);
+                return Err(Refusal::new(Status::ShuttingDown, text));
+            }
+            weft_reactor::sleep(CONFIRMATION_STEP).await;
+        }
+        Ok(())
+    }
+
     /// Does a request: the one table from operations to functions.
     pub async fn dispatch<B: ServerBulk>(
         &self,
@@ -201,78 +321,122 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         bulk: &mut B,
     ) -> Result<Answer, Refusal> {
         let op = header.op;
-        if op.role() == Role::IoByServer && session.hello.role != peer_role::SERVER {
+        if matches!(op.role(), Role::IoByServer | Role::MetaByServer)
+            && session.hello.role != peer_role::SERVER
+        {
             let text = format!("{} is for servers of the cluster only", op.name());
             return Err(Refusal::new(Status::NotPermitted, text));
         }
-        let call = &Call { header: *header, session: session.id() };
+        if !self.shared.confirmed.is() && matches!(op.role(), Role::Io | Role::IoByServer | Role::Meta) {
+            self.until_confirmed().await?;
+        }
+        let identity = &session.identity;
+        let call = &Call {
+            header: *header,
+            session: session.id(),
+            holder: identity.holder(),
+            trusted_with_sizes: identity.is_trusted_with_sizes(),
+        };
         match op {
             Op::Hello | Op::Prove => Err(Refusal::new(Status::Invalid, "this connection is proven already")),
             Op::MemoryProbe | Op::SegmentAdd | Op::SegmentDrop => {
                 let text = format!("{} is for connections over shared memory", op.name());
                 Err(Refusal::new(Status::Unsupported, text))
             }
-            Op::Ping => Ok(Answer::of(&PingReply { echo: decode::<PingRequest>(op, body)?.echo })),
+            Op::Ping => Ok(Answer::of(&PingReply { echo: session.decode::<PingRequest>(op, body)?.echo })),
             Op::ClusterMap => Ok(Answer::of(&self.shared.map)),
-            Op::Status => Ok(Answer::of(&self.status(decode(op, body)?))),
-            Op::Space => match &self.part {
-                Part::Io(io) => io.space(),
-                Part::Meta(_) => Ok(Answer::of(&crate::status::space_of(&self.shared.directory))),
-            },
-            Op::Read => self.io(op)?.read(session.client, decode(op, body)?, bulk).await,
-            Op::Write => self.io(op)?.write(session.client, decode(op, body)?, bulk).await,
-            Op::Sync => self.io(op)?.sync(decode(op, body)?).await,
-            Op::Size => self.io(op)?.size(decode(op, body)?),
-            Op::Truncate => self.io(op)?.truncate(decode(op, body)?).await,
-            Op::Punch => self.io(op)?.punch(decode(op, body)?).await,
-            Op::Allocate => self.io(op)?.allocate(decode(op, body)?).await,
-            Op::Explain => self.io(op)?.explain(decode(op, body)?, bulk.unit_bytes()).await,
-            Op::Calibrate => self.io(op)?.calibrate(&self.shared.name, decode(op, body)?).await,
-            Op::Seek => self.io(op)?.seek(decode(op, body)?),
-            Op::Zero => self.io(op)?.zero(decode(op, body)?).await,
-            Op::CopyRange => self.io(op)?.copy_range(decode(op, body)?).await,
-            Op::RemoveObjects => self.io(op)?.remove_objects(decode(op, body)?).await,
-            Op::ListObjects => self.io(op)?.list_objects(decode(op, body)?),
-            Op::StatObjects => self.io(op)?.stat_objects(decode(op, body)?).await,
-            Op::Check => self.meta(op)?.check_names(decode(op, body)?),
-            Op::Treat => self.meta(op)?.treat(decode(op, body)?).await,
-            Op::Lookup => self.meta(op)?.lookup(call, decode(op, body)?),
-            Op::GetAttr => self.meta(op)?.get_attr(call, decode(op, body)?),
-            Op::SetAttr => self.meta(op)?.set_attr(call, decode(op, body)?).await,
-            Op::Create => self.meta(op)?.create(call, decode(op, body)?).await,
-            Op::Open => self.meta(op)?.open(call, decode(op, body)?).await,
-            Op::Close => self.meta(op)?.close(call, decode(op, body)?).await,
-            Op::Report => self.meta(op)?.report(call, decode(op, body)?).await,
-            Op::Reopen => self.meta(op)?.reopen(call, decode(op, body)?).await,
-            Op::Mkdir => self.meta(op)?.mkdir(call, decode(op, body)?).await,
-            Op::Mknod => self.meta(op)?.mknod(call, decode(op, body)?).await,
-            Op::Symlink => self.meta(op)?.symlink(call, decode(op, body)?).await,
-            Op::Readlink => self.meta(op)?.readlink(decode(op, body)?),
-            Op::Link => self.meta(op)?.link(call, decode(op, body)?).await,
-            Op::Unlink => self.meta(op)?.unlink(call, decode(op, body)?).await,
-            Op::Rmdir => self.meta(op)?.rmdir(call, decode(op, body)?).await,
-            Op::Rename => self.meta(op)?.rename(call, decode(op, body)?).await,
-            Op::ReadDir => self.meta(op)?.read_dir(call, decode(op, body)?),
-            Op::Access => self.meta(op)?.access(decode(op, body)?),
-            Op::GetXattr => self.meta(op)?.get_xattr(call, decode(op, body)?),
-            Op::SetXattr => self.meta(op)?.set_xattr(call, decode(op, body)?).await,
-            Op::ListXattrs => self.meta(op)?.list_xattrs(decode(op, body)?),
-            Op::RemoveXattr => self.meta(op)?.remove_xattr(call, decode(op, body)?).await,
-            Op::SetLayout => self.meta(op)?.set_layout(call, decode(op, body)?).await,
-            Op::TruncateBegin => self.meta(op)?.truncate_begin(call, decode(op, body)?).await,
-            Op::TruncateCommit => self.meta(op)?.truncate_commit(call, decode(op, body)?).await,
-            Op::Settle => self.meta(op)?.settle(call, decode(op, body)?).await,
-            Op::FileCount => Ok(self.meta(op)?.file_count()),
-            Op::Lock => self.meta(op)?.lock(call, decode(op, body)?).await,
-            Op::Unlock => self.meta(op)?.unlock(call, decode(op, body)?),
-            Op::GetLock => self.meta(op)?.get_lock(call, decode(op, body)?).await,
-            Op::Append => self.meta(op)?.append(call, decode(op, body)?).await,
-            Op::ClaimLocks => self.meta(op)?.claim_locks(call, decode(op, body)?),
-            Op::SyncMeta => {
-                self.meta(op)?.sync_all().await.map(|()| Answer::of(&weft_wire::messages::Empty {}))
+            Op::Status => {
+                let mut request: StatusRequest = session.decode(op, body)?;
+                // Who else is connected, from where and with what, is no business of a single user's.
+                request.with_clients &= identity.administers();
+                Ok(Answer::of(&self.status(request)))
             }
+            Op::Space => match &self.part {
+                Part::Io(io) => io.space(crate::status::disk_id(&self.shared)),
+                Part::Meta(_) => Ok(Answer::of(&crate::status::space_of(&self.shared))),
+            },
+            Op::Register => self.meta(op)?.register(call, session.decode(op, body)?).await,
+            Op::ReplaceServer => self.meta(op)?.replace_server(session.decode(op, body)?).await,
+            Op::ListServers => self.meta(op)?.list_servers(),
+            Op::VouchEmpty => self.io(op)?.vouch_empty(session.decode(op, body)?).await,
+            Op::Read => self.io(op)?.read(session.client, session.decode(op, body)?, bulk).await,
+            Op::Write => self.io(op)?.write(session.client, session.decode(op, body)?, bulk).await,
+            Op::Sync => self.io(op)?.sync(session.decode(op, body)?).await,
+            Op::Size => self.io(op)?.size(session.decode(op, body)?),
+            Op::Truncate => self.io(op)?.truncate(session.decode(op, body)?).await,
+            Op::Punch => self.io(op)?.punch(session.decode(op, body)?).await,
+            Op::Allocate => self.io(op)?.allocate(session.decode(op, body)?).await,
+            Op::Explain => self.io(op)?.explain(session.decode(op, body)?, bulk).await,
+            Op::Calibrate => {
+                let request: CalibrateRequest = session.decode(op, body)?;
+                if request.measure {
+                    identity.must_administer("have a server measure its costs")?;
+                }
+                self.io(op)?.calibrate(&self.shared.name, request).await
+            }
+            Op::Seek => self.io(op)?.seek(session.decode(op, body)?),
+            Op::Zero => self.io(op)?.zero(session.decode(op, body)?).await,
+            Op::CopyRange => self.io(op)?.copy_range(session.decode(op, body)?).await,
+            Op::RemoveObjects => self.io(op)?.remove_objects(session.decode(op, body)?).await,
+            Op::ListObjects => self.io(op)?.list_objects(session.decode(op, body)?),
+            Op::StatObjects => self.io(op)?.stat_objects(session.decode(op, body)?).await,
+            Op::SetRevoked => {
+                self.io(op)?;
+                let request: SetRevokedRequest = session.decode(op, body)?;
+                self.set_revoked(request.ids).map(|()| Answer::of(&Empty {}))
+            }
+            Op::NoteKey => {
+                identity.must_administer("list keys")?;
+                let request: NoteKeyRequest = session.decode(op, body)?;
+                let meta = self.meta(op)?;
+                meta.note_key(&request.key)?;
+                meta.sync_all().await.map(|()| Answer::of(&Empty {}))
+            }
+            Op::ListKeys => {
+                identity.must_administer("list keys")?;
+                Ok(self.meta(op)?.list_keys(session.decode(op, body)?))
+            }
+            Op::RevokeKey => self.revoke_key(session, session.decode(op, body)?).await,
+            Op::Check | Op::Treat if !identity.administers() => {
+                identity.must_administer("check and repair the file system").map(|()| Answer::default())
+            }
+            Op::Check => self.meta(op)?.check_names(session.decode(op, body)?),
+            Op::Treat => self.meta(op)?.treat(session.decode(op, body)?).await,
+            Op::Lookup => self.meta(op)?.lookup(call, session.decode(op, body)?),
+            Op::GetAttr => self.meta(op)?.get_attr(call, session.decode(op, body)?),
+            Op::SetAttr => self.meta(op)?.set_attr(call, session.decode(op, body)?).await,
+            Op::Create => self.meta(op)?.create(call, session.decode(op, body)?).await,
+            Op::Open => self.meta(op)?.open(call, session.decode(op, body)?).await,
+            Op::Close => self.meta(op)?.close(call, session.decode(op, body)?).await,
+            Op::Report => self.meta(op)?.report(call, session.decode(op, body)?).await,
+            Op::Reopen => self.meta(op)?.reopen(call, session.decode(op, body)?).await,
+            Op::Mkdir => self.meta(op)?.mkdir(call, session.decode(op, body)?).await,
+            Op::Mknod => self.meta(op)?.mknod(call, session.decode(op, body)?).await,
+            Op::Symlink => self.meta(op)?.symlink(call, session.decode(op, body)?).await,
+            Op::Readlink => self.meta(op)?.readlink(session.decode(op, body)?),
+            Op::Link => self.meta(op)?.link(call, session.decode(op, body)?).await,
+            Op::Unlink => self.meta(op)?.unlink(call, session.decode(op, body)?).await,
+            Op::Rmdir => self.meta(op)?.rmdir(call, session.decode(op, body)?).await,
+            Op::Rename => self.meta(op)?.rename(call, session.decode(op, body)?).await,
+            Op::ReadDir => self.meta(op)?.read_dir(call, session.decode(op, body)?),
+            Op::Access => self.meta(op)?.access(session.decode(op, body)?),
+            Op::GetXattr => self.meta(op)?.get_xattr(call, session.decode(op, body)?),
+            Op::SetXattr => self.meta(op)?.set_xattr(call, session.decode(op, body)?).await,
+            Op::ListXattrs => self.meta(op)?.list_xattrs(session.decode(op, body)?),
+            Op::RemoveXattr => self.meta(op)?.remove_xattr(call, session.decode(op, body)?).await,
+            Op::SetLayout => self.meta(op)?.set_layout(call, session.decode(op, body)?).await,
+            Op::TruncateBegin => self.meta(op)?.truncate_begin(call, session.decode(op, body)?).await,
+            Op::TruncateCommit => self.meta(op)?.truncate_commit(call, session.decode(op, body)?).await,
+            Op::Settle => self.meta(op)?.settle(call, session.decode(op, body)?).await,
+            Op::FileCount => Ok(self.meta(op)?.file_count()),
+            Op::Lock => self.meta(op)?.lock(call, session.decode(op, body)?).await,
+            Op::Unlock => self.meta(op)?.unlock(call, session.decode(op, body)?),
+            Op::GetLock => self.meta(op)?.get_lock(call, session.decode(op, body)?).await,
+            Op::Append => self.meta(op)?.append(call, session.decode(op, body)?).await,
+            Op::ClaimLocks => self.meta(op)?.claim_locks(call, session.decode(op, body)?),
+            Op::SyncMeta => self.meta(op)?.sync_all().await.map(|()| Answer::of(&Empty {})),
             Op::Watch => {
-                let watched = self.meta(op)?.watch(call, decode(op, body)?);
+                let watched = self.meta(op)?.watch(call, session.decode(op, body)?);
                 match either(watched, self.stopping.wait()).await {
                     Either::First(answer) => answer,
                     Either::Second(()) => Err(Refusal::new(Status::ShuttingDown, "the server is stopping")),

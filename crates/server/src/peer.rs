@@ -53,6 +53,18 @@ impl Peer {
         &self.server.name
     }
 
+    /// Waits until the server is to stop, the connection is gone or `time` is over.
+    pub fn idle(&mut self, time: Duration) {
+        let mut polls = [self.stop.event_fd(), self.link.as_ref().map_or(-1, TcpLink::fd)]
+            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // SAFETY: two live pollfds; one with a negative descriptor is left out. An interrupted wait only ends early.
+        unsafe { libc::poll(polls.as_mut_ptr(), 2, time.as_millis() as i32) };
+        if polls[1].revents != 0 {
+            // Nothing was asked, so nothing but the end can have come.
+            self.link = None;
+        }
+    }
+
     /// Asks, and waits for the answer; connects first where there is no connection.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Reply, PeerError> {
         if self.link.is_none() {
@@ -104,6 +116,7 @@ impl Peer {
             version_max: VERSIONS.1,
             role: peer_role::SERVER,
             client_nonce,
+            key: None,
             session,
             boot_id: boot_id(),
             process_id: std::process::id(),
@@ -156,7 +169,7 @@ impl Peer {
     }
 }
 
-fn host_name() -> String {
+pub(crate) fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()
 }

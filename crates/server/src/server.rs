@@ -7,6 +7,7 @@
 //! ```
 
 use crate::accept::{Arrival, Doors, Host, accept_all};
+use crate::announce::Announcer;
 use crate::config::{ClusterConfig, ConfigError, DiskChoice, ServerConfig, ServerRole};
 use crate::fsck;
 use crate::garbage::{self, Poke};
@@ -14,23 +15,30 @@ use crate::io::IoPart;
 use crate::io::work::MethodCounters;
 use crate::letters::Letter;
 use crate::log;
+use crate::member;
 use crate::meta::MetaPart;
-use crate::node::{Node, Part, Shared};
+use crate::meta::registry::{Registry, Restore};
+use crate::node::{Confirmed, Node, Part, Shared};
 use crate::rdma::{self, Rdma};
+use crate::revoked::Revoked;
 use crate::stop::StopFlag;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use weft_meta::{
     Caller, Engine, EngineError, FjallEngine, FjallOptions, MemEngine, Namespace, NamespaceOptions,
+    OwnStorage,
 };
 use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox};
 use weft_storage::calibrate::{Calibration, Origin};
-use weft_storage::{BufferPool, DataFiles, Disk, Identity, MemDisk, PlainDisk, RingDisk, StorageError};
+use weft_storage::{
+    BufferPool, DataFiles, Directory, Disk, Identity, MemDisk, PlainDisk, RandomId, RingDisk, StateFile,
+    StorageError, random_id,
+};
 use weft_transport::{ListenError, Listening, listen_tcp, listen_unix};
 use weft_verbs::{Fabric, RdmaCore, VerbsError};
 use weft_wire::security::Key;
@@ -46,7 +54,7 @@ const HANDED_OVER_MAX: usize = 1024;
 /// Letters from the remover of data files to the metadata thread.
 const LETTERS_MAX: usize = 64;
 /// Name of the store in a metadata server's directory.
-const NAMES_DIRECTORY: &str = "names";
+pub(crate) const NAMES_DIRECTORY: &str = "names";
 
 /// Why a server does not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +90,54 @@ pub enum ServerError {
         directory: PathBuf,
         /// The cluster found in it.
         found: crate::config::ClusterId,
+    },
+    /// There is nothing where a metadata server's store is expected.
+    #[error(
+        "{server}: {directory} holds no names: {found}. If its disk is not mounted, or its path is wrong, mend that. To make a \
+         new, empty store there: weft serve --format",
+        directory = directory.display()
+    )]
+    NoNames {
+        /// Which server.
+        server: String,
+        /// Where the store is expected.
+        directory: PathBuf,
+        /// What is there.
+        found: &'static str,
+    },
+    /// A store is made only where none is.
+    #[error(
+        "{server}: {directory} holds names already, and a store is never overwritten; nothing was changed",
+        directory = directory.display()
+    )]
+    HasNames {
+        /// Which server.
+        server: String,
+        /// Where the store is.
+        directory: PathBuf,
+    },
+    /// An I/O server that holds data is not in the cluster file any more.
+    #[error(
+        "{server}: the cluster file has {listed} I/O servers, but {name} (I/O server {id}) holds data of this cluster: put it \
+         back into the file, at its place"
+    )]
+    ServerMissing {
+        /// The metadata server.
+        server: String,
+        /// How many I/O servers there are in the file.
+        listed: usize,
+        /// The one that is missing.
+        name: String,
+        /// Its place.
+        id: u16,
+    },
+    /// The storage is not the one that the cluster knows, or not the newest.
+    #[error("{server}: {reason}")]
+    WrongStorage {
+        /// Which server.
+        server: String,
+        /// What was found, what was expected, and what to do.
+        reason: String,
     },
     /// A host of the cluster file.
     #[error("{server}: cannot find the address {address}: {source}; check it in the cluster file")]
@@ -141,6 +197,21 @@ pub enum ServerError {
     },
 }
 
+impl ServerError {
+    /// Whether a new start ends the same way until somebody changes the configuration or the storage.
+    pub fn is_permanent(&self) -> bool {
+        use ServerError::*;
+        match self {
+            Config(_) | OtherCluster { .. } | Ring { .. } => true,
+            NoNames { .. } | HasNames { .. } | ServerMissing { .. } | WrongStorage { .. } => true,
+            Storage { source, .. } => {
+                matches!(source, StorageError::WrongDirectory { .. } | StorageError::NoStorage { .. })
+            }
+            _ => false,
+        }
+    }
+}
+
 /// A server whose storage is open and which listens, on sockets and with RDMA: clients that connect now wait for [`Server::run`].
 pub struct Server<F: Fabric = RdmaCore> {
     shared: Arc<Shared>,
@@ -150,21 +221,56 @@ pub struct Server<F: Fabric = RdmaCore> {
     doors: Doors<F>,
     storage: Storage,
     calibration: Calibration,
+    restore: bool,
 }
 
 /// What a server keeps its data in.
 enum Storage {
-    Ring(DataFiles<RingDisk>),
-    Plain(DataFiles<PlainDisk>),
-    Names(Box<Namespace<FjallEngine>>),
+    Ring(DataFiles<RingDisk>, IoStorage),
+    Plain(DataFiles<PlainDisk>, IoStorage),
+    Names(Box<Namespace<FjallEngine>>, OwnStorage),
 }
 
-/// Starts the server `name` of the cluster and serves until `stop` is set.
+/// Which storage an I/O server has.
+struct IoStorage {
+    storage: RandomId,
+    state: StateFile,
+    /// This run of the server, random.
+    run: RandomId,
+}
+
+/// Makes the storage of the server `name`, in a directory that has none.
 ///
 /// # Errors
 /// See [`ServerError`].
-pub fn run_server(config: &ClusterConfig, name: &str, key: Key, stop: StopFlag) -> Result<(), ServerError> {
-    Server::start(config, name, &key)?.run(&stop)
+pub fn format_storage(config: &ClusterConfig, name: &str) -> Result<(), ServerError> {
+    let server = config.server(name)?;
+    let directory = config.directory_of(server);
+    let system = |what, source| ServerError::System { server: name.to_owned(), what, source };
+    match server.role {
+        ServerRole::Io => {
+            let storage = random_id().map_err(|source| system("make random numbers", source))?;
+            Directory::format(&directory, &identity(config, server), &storage)
+                .map_err(|source| ServerError::Storage { server: name.to_owned(), source })
+        }
+        ServerRole::Meta => {
+            std::fs::create_dir_all(&directory).map_err(|source| system("make its directory", source))?;
+            format_names(config, server, &directory.join(NAMES_DIRECTORY))
+        }
+    }
+}
+
+/// Whether the server `name` has a storage in its directory, or the remains of one.
+///
+/// # Errors
+/// [`ServerError::Config`] where there is no such server.
+pub fn has_storage(config: &ClusterConfig, name: &str) -> Result<bool, ServerError> {
+    let server = config.server(name)?;
+    let directory = config.directory_of(server);
+    Ok(match server.role {
+        ServerRole::Io => Directory::is_formatted(&directory),
+        ServerRole::Meta => FjallEngine::is_store(&directory.join(NAMES_DIRECTORY)),
+    })
 }
 
 impl Server {
@@ -188,20 +294,40 @@ impl<F: Fabric> Server<F> {
         key: &Key,
         load: impl FnOnce() -> Result<F, VerbsError>,
     ) -> Result<Server<F>, ServerError> {
+        Server::start_in_boot(config, name, key, load, FjallOptions::default().boot_id)
+    }
+
+    /// As [`Server::start_over`], on a machine whose present start has this identity: what another start has left of a metadata
+    /// store may be torn. For tests of power cuts.
+    ///
+    /// # Errors
+    /// See [`ServerError`].
+    pub fn start_in_boot(
+        config: &ClusterConfig,
+        name: &str,
+        key: &Key,
+        load: impl FnOnce() -> Result<F, VerbsError>,
+        boot_id: [u8; 16],
+    ) -> Result<Server<F>, ServerError> {
         let server = config.server(name)?.clone();
-        let system = |what, source| ServerError::System { server: name.to_owned(), what, source };
         raise_limit(libc::RLIMIT_NOFILE);
         raise_limit(libc::RLIMIT_MEMLOCK);
-        std::fs::create_dir_all(config.directory_of(&server))
-            .map_err(|source| system("make its directory", source))?;
         let (storage, disk) = match server.role {
-            ServerRole::Meta => (open_names(config, &server)?, "names"),
+            ServerRole::Meta => (open_names(config, &server, boot_id)?, "names"),
             ServerRole::Io => open_data(config, &server)?,
         };
         let sockets = listen(config, &server)?;
         let Rdma { listening, told } = Rdma::open(&server, key, load)?;
         let calibration = calibrate(config, &server, &storage);
-        let shared = Arc::new(Shared::new(config, &server, key, disk, told));
+        let revoked = match server.role {
+            ServerRole::Meta => Revoked::default(),
+            ServerRole::Io => Revoked::load(&config.directory_of(&server)).map_err(|source| {
+                ServerError::System { server: name.to_owned(), what: "read its list of revoked keys", source }
+            })?,
+        };
+        let mut shared = Shared::new(config, &server, key, disk, told, revoked);
+        shared.confirmed = Confirmed::new(false);
+        let shared = Arc::new(shared);
         Ok(Server {
             shared,
             key: key.clone(),
@@ -210,7 +336,15 @@ impl<F: Fabric> Server<F> {
             doors: Doors { sockets, rdma: listening },
             storage,
             calibration,
+            restore: false,
         })
+    }
+
+    /// A metadata server goes on with its store although that is older than the I/O servers know: it was put back from a copy. All
+    /// I/O servers must be up. What was made since has no names any more, and nothing of it is removed.
+    #[must_use]
+    pub fn accept_older(self) -> Server<F> {
+        Server { restore: true, ..self }
     }
 
     /// Serves until `stop` is set.
@@ -218,26 +352,31 @@ impl<F: Fabric> Server<F> {
     /// # Errors
     /// Of the operating system, while the threads are set up.
     pub fn run(self, stop: &StopFlag) -> Result<(), ServerError> {
-        let Server { shared, key, config, server, doors, storage, calibration } = self;
+        let Server { shared, key, config, server, doors, storage, calibration, restore } = self;
         let name = server.name.clone();
-        for address in &server.addresses {
+        let bound: Vec<SocketAddr> = doors.sockets.iter().filter_map(Listening::address).collect();
+        for address in &bound {
             log::info!(&name, "listens on {address}");
+        }
+        for address in &server.addresses {
+            let found = resolve(&server, address).unwrap_or_default();
+            if let Some(warning) = unreachable_from_elsewhere(address, &found) {
+                log::warning!(&name, "{warning}");
+            }
         }
         shared.rdma.log(&name);
         let run = Run { shared, key, config, server, calibration, stop: stop.clone() };
         let ended = match storage {
-            Storage::Ring(files) => run.io(files, Some(RING_ENTRIES), doors).map(|()| None),
-            Storage::Plain(files) => run.io(files, None, doors).map(|()| None),
-            Storage::Names(namespace) => run.meta(*namespace, doors),
+            Storage::Ring(files, storage) => run.io(files, storage, Some(RING_ENTRIES), doors),
+            Storage::Plain(files, storage) => run.io(files, storage, None, doors),
+            Storage::Names(namespace, own) => run.meta(*namespace, own, restore, doors),
         };
         log::info!(&name, "has stopped");
-        match ended.map_err(|source| ServerError::System {
-            server: name.clone(),
-            what: "run its threads",
-            source,
-        })? {
-            Some(reason) => Err(ServerError::StoreFailed { server: name, reason }),
-            None => Ok(()),
+        let system = |source| ServerError::System { server: name.clone(), what: "run its threads", source };
+        match ended.map_err(system)? {
+            End::Asked => Ok(()),
+            End::StoreFailed(reason) => Err(ServerError::StoreFailed { server: name, reason }),
+            End::WrongStorage(reason) => Err(ServerError::WrongStorage { server: name, reason }),
         }
     }
 }
@@ -254,16 +393,53 @@ fn raise_limit(resource: libc::__rlimit_resource_t) {
     }
 }
 
-fn open_names(config: &ClusterConfig, server: &ServerConfig) -> Result<Storage, ServerError> {
+/// Descriptors that this process may have.
+pub(crate) fn descriptors_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is live and writable.
+    match unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } {
+        0 => limit.rlim_cur,
+        _ => 0,
+    }
+}
+
+fn format_names(config: &ClusterConfig, server: &ServerConfig, directory: &Path) -> Result<(), ServerError> {
+    let names = |source| ServerError::Names { server: server.name.clone(), source };
+    let mut engine = FjallEngine::open(directory, &FjallOptions::default()).map_err(names)?;
+    if Namespace::is_formatted(&engine).map_err(names)? {
+        return Err(ServerError::HasNames { server: server.name.clone(), directory: directory.to_owned() });
+    }
+    // SAFETY: these calls only return numbers.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let owner = Caller { uid, gid, groups: Vec::new() };
+    Namespace::format(&mut engine, config.cluster.id.0, &owner, crate::meta::now()).map_err(names)
+}
+
+fn open_names(
+    config: &ClusterConfig,
+    server: &ServerConfig,
+    boot_id: [u8; 16],
+) -> Result<Storage, ServerError> {
     let names = |source| ServerError::Names { server: server.name.clone(), source };
     let directory = config.directory_of(server).join(NAMES_DIRECTORY);
-    let mut engine = FjallEngine::open(&directory, &FjallOptions::default()).map_err(names)?;
+    let no_names =
+        |found| ServerError::NoNames { server: server.name.clone(), directory: directory.clone(), found };
+    if !FjallEngine::is_store(&directory) {
+        let found = if directory.exists() { "there is no store in it" } else { "there is no such directory" };
+        return Err(no_names(found));
+    }
+    let options = FjallOptions { boot_id, ..FjallOptions::default() };
+    let engine = FjallEngine::open(&directory, &options).map_err(names)?;
+    if engine.torn_bytes() > 0 {
+        let torn = engine.torn_bytes();
+        crate::log::warning!(
+            "meta",
+            "cut {torn} bytes from the end of the journal in {}: changes that were interrupted before they were synced",
+            directory.display()
+        );
+    }
     if !Namespace::is_formatted(&engine).map_err(names)? {
-        // SAFETY: these calls only return numbers.
-        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
-        let owner = Caller { uid, gid, groups: Vec::new() };
-        let now = crate::meta::now();
-        Namespace::format(&mut engine, config.cluster.id.0, &owner, now).map_err(names)?;
+        return Err(no_names("its store is empty, since making it was interrupted"));
     }
     let options = NamespaceOptions {
         ring_servers: config.io_servers().count() as u16,
@@ -271,18 +447,42 @@ fn open_names(config: &ClusterConfig, server: &ServerConfig) -> Result<Storage, 
         server_count: config.cluster.server_count,
         ..NamespaceOptions::default()
     };
-    let namespace = Namespace::open(engine, options).map_err(names)?;
+    let mut namespace = Namespace::open(engine, options).map_err(names)?;
     if namespace.cluster_uuid() != config.cluster.id.0 {
         let found = crate::config::ClusterId(namespace.cluster_uuid());
         return Err(ServerError::OtherCluster { server: server.name.clone(), directory, found });
     }
-    Ok(Storage::Names(Box::new(namespace)))
+    let listed = config.io_servers().count();
+    let known = namespace.servers().map_err(names)?;
+    if let Some((id, record)) = known.into_iter().find(|(id, _)| usize::from(*id) >= listed) {
+        return Err(ServerError::ServerMissing {
+            server: server.name.clone(),
+            listed,
+            name: record.name,
+            id,
+        });
+    }
+    let own = namespace.own_storage(new_id(server)?).map_err(names)?;
+    Ok(Storage::Names(Box::new(namespace), own))
+}
+
+fn new_id(server: &ServerConfig) -> Result<RandomId, ServerError> {
+    let what = "make random numbers";
+    random_id().map_err(|source| ServerError::System { server: server.name.clone(), what, source })
+}
+
+fn identity(config: &ClusterConfig, server: &ServerConfig) -> Identity {
+    Identity { cluster_id: config.cluster.id.0, server_id: config.id_of(server) }
 }
 
 fn open_data(config: &ClusterConfig, server: &ServerConfig) -> Result<(Storage, &'static str), ServerError> {
     let storage = |source| ServerError::Storage { server: server.name.clone(), source };
     let directory = config.directory_of(server);
-    let identity = Identity { cluster_id: config.cluster.id.0, server_id: config.id_of(server) };
+    let identity = identity(config, server);
+    let state = |id| {
+        let (state, run) = (StateFile::open(&directory).map_err(storage)?, new_id(server)?);
+        Ok::<_, ServerError>(IoStorage { storage: id, state, run })
+    };
     let with_ring = match server.disk {
         DiskChoice::Plain => false,
         DiskChoice::Ring | DiskChoice::Auto => {
@@ -297,19 +497,21 @@ fn open_data(config: &ClusterConfig, server: &ServerConfig) -> Result<(Storage, 
     };
     if with_ring {
         let disk = RingDisk::open(&directory, &identity).map_err(storage)?;
-        return Ok((Storage::Ring(DataFiles::new(disk)), "ring"));
+        let state = state(disk.storage())?;
+        return Ok((Storage::Ring(DataFiles::new(disk), state), "ring"));
     }
     let disk = PlainDisk::open(&directory, &identity).map_err(storage)?;
-    Ok((Storage::Plain(DataFiles::new(disk)), "plain"))
+    let state = state(disk.storage())?;
+    Ok((Storage::Plain(DataFiles::new(disk), state), "plain"))
 }
 
 /// The cost model of a server with data files. It is measured at the first start, with clients waiting at the sockets: a part of a
 /// second once, so that no request is ever planned with figures from elsewhere.
 fn calibrate(config: &ClusterConfig, server: &ServerConfig, storage: &Storage) -> Calibration {
     let with_ring = match storage {
-        Storage::Names(_) => return Calibration::fixed(),
-        Storage::Ring(_) => true,
-        Storage::Plain(_) => false,
+        Storage::Names(..) => return Calibration::fixed(),
+        Storage::Ring(..) => true,
+        Storage::Plain(..) => false,
     };
     let (calibration, begun) = Calibration::begin(&config.directory_of(server), with_ring);
     if let Some(why) = begun.rejected {
@@ -333,6 +535,16 @@ fn reactor_options(server: &ServerConfig, ring_entries: Option<u32>) -> ReactorO
     ReactorOptions { ring_entries, spin_us: server.spin_us }
 }
 
+/// Why a server has ended.
+enum End {
+    /// It was asked to.
+    Asked,
+    /// Its metadata store failed.
+    StoreFailed(String),
+    /// Its storage is not to be served from.
+    WrongStorage(String),
+}
+
 /// A server that runs.
 struct Run {
     shared: Arc<Shared>,
@@ -344,15 +556,19 @@ struct Run {
 }
 
 impl Run {
-    /// The metadata server: one thread, and the remover of data files. Returns why its store failed, if that ended it.
+    /// The metadata server: one thread, and the remover of data files.
     fn meta<F: Fabric>(
         self,
         namespace: Namespace<FjallEngine>,
+        own: OwnStorage,
+        restore: bool,
         doors: Doors<F>,
-    ) -> io::Result<Option<String>> {
+    ) -> io::Result<End> {
         let reactor = Reactor::new(reactor_options(&self.server, None))?;
         let (letters, mut letterbox) = mailbox::<Letter<FjallEngine>>(LETTERS_MAX);
         let poke = Poke::default();
+        let run = random_id()?;
+        let restore = Restore { wanted: restore, ..Restore::default() };
         let checks = fsck::Setup {
             io_servers: self.shared.map.io_servers.clone(),
             server_key: self.shared.server_key.clone(),
@@ -369,7 +585,14 @@ impl Run {
             namespace: letters,
             syncer: namespace.syncer(),
             shared: self.shared.clone(),
+            restore: restore.clone(),
         })?;
+        let announcer = Announcer::new(&self.shared.map.io_servers);
+        let teller = announcer.start(
+            self.shared.map.io_servers.clone(),
+            self.shared.server_key.clone(),
+            self.stop.clone(),
+        )?;
         let ring_servers = self.config.io_servers().count() as u16;
         let served = reactor.run(async {
             let meta = MetaPart::start(
@@ -381,6 +604,11 @@ impl Run {
                 self.stop.clone(),
             )?;
             meta.allow_checks(checks);
+            let names = self.shared.map.io_servers.iter().map(|server| server.name.clone()).collect();
+            let (name, confirmed) = (self.shared.name.clone(), self.shared.confirmed.clone());
+            meta.keep_registry(Registry::new(name, own, run, names, confirmed, restore));
+            self.shared.revoked.set(meta.revoked_keys())?;
+            meta.announce_by(announcer);
             let part = meta.clone();
             weft_reactor::spawn(async move {
                 while let Some(letter) = letterbox.receive().await {
@@ -397,21 +625,27 @@ impl Run {
             {
                 log::warning!(&self.server.name, "cannot make the last changes durable: {}", refusal.text);
             }
-            Ok(meta.failure())
+            Ok(match (meta.storage_failure(), meta.failure()) {
+                (Some(reason), _) => End::WrongStorage(reason),
+                (None, Some(reason)) => End::StoreFailed(reason),
+                (None, None) => End::Asked,
+            })
         });
         drop(reactor);
         // The remover ends by the same flag; a panic of it has been printed.
         let _ = remover.join();
+        let _ = teller.join();
         served
     }
 
-    /// An I/O server: threads over the same data files.
+    /// An I/O server: threads over the same data files, and one that keeps in touch with the metadata server.
     fn io<F: Fabric, D: Disk>(
         self,
         files: DataFiles<D>,
+        storage: IoStorage,
         ring: Option<u32>,
         doors: Doors<F>,
-    ) -> io::Result<()> {
+    ) -> io::Result<End> {
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
         let threads = self.server.threads.map_or(processors.min(4), usize::from);
         let pool_bytes = self.server.buffers_bytes as usize / threads;
@@ -427,7 +661,20 @@ impl Run {
             calibration: self.calibration.clone(),
             stop: self.stop.clone(),
         };
+        let lose = files.clone();
+        let member_setup = member::Setup {
+            storage: storage.storage,
+            state: storage.state,
+            run: storage.run,
+            meta: self.shared.map.meta_servers[0].clone(),
+            server_key: self.shared.server_key.clone(),
+            stop: self.stop.clone(),
+            shared: self.shared.clone(),
+            lose_below: Box::new(move |ino| lose.lose_below(ino)),
+        };
         std::thread::scope(|scope| {
+            let member = std::thread::Builder::new().name("weft-member".into());
+            let member = member.spawn_scoped(scope, || member::run(member_setup))?;
             let mut others = Vec::new();
             for number in 1..threads {
                 let (sender, arrivals) = mailbox(HANDED_OVER_MAX);
@@ -438,8 +685,11 @@ impl Run {
                 others.push(sender);
             }
             let first = thread(0, files);
-            Reactor::new(options)?
-                .run(async { accept_and_serve(first.host()?, &self.stop, doors, others).await })
+            let served = Reactor::new(options)?
+                .run(async { accept_and_serve(first.host()?, &self.stop, doors, others).await });
+            self.stop.stop();
+            let refused = member.join().unwrap_or_default();
+            served.map(|()| refused.map_or(End::Asked, End::WrongStorage))
         })
     }
 }
@@ -555,6 +805,22 @@ pub(crate) fn resolve(server: &ServerConfig, address: &str) -> Result<Vec<Socket
     Ok(resolved.collect())
 }
 
+/// What to say of an address that looks like one for the network and is not: a host's own name often stands for a loopback
+/// address in its `/etc/hosts`.
+fn unreachable_from_elsewhere(address: &str, found: &[SocketAddr]) -> Option<String> {
+    let host = address.rsplit_once(':')?.0;
+    let is_number = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
+    let is_meant = is_number || host.starts_with("localhost") || host.ends_with(".localhost");
+    if is_meant || found.is_empty() || !found.iter().all(|found| found.ip().is_loopback()) {
+        return None;
+    }
+    let found: Vec<String> = found.iter().map(|found| found.ip().to_string()).collect();
+    Some(format!(
+        "{host} stands for {} here, which no other host reaches; correct it in /etc/hosts, or put an address of the network in the cluster file",
+        found.join(" and ")
+    ))
+}
+
 /// Binds all sockets of a server.
 fn listen(config: &ClusterConfig, server: &ServerConfig) -> Result<Vec<Listening>, ServerError> {
     let mut listeners = Vec::new();
@@ -577,4 +843,20 @@ fn listen(config: &ClusterConfig, server: &ServerConfig) -> Result<Vec<Listening
         }
     }
     Ok(listeners)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unreachable_from_elsewhere;
+
+    #[test]
+    fn a_name_that_stands_for_loopback_only_is_told_of() {
+        let (loopback, network) = ("127.0.1.1:7400".parse().unwrap(), "10.0.0.7:7400".parse().unwrap());
+        for meant in ["127.0.1.1:7400", "[::1]:7400", "localhost:7400"] {
+            assert_eq!(unreachable_from_elsewhere(meant, &[loopback]), None, "{meant}");
+        }
+        assert_eq!(unreachable_from_elsewhere("node7:7400", &[loopback, network]), None);
+        let told = unreachable_from_elsewhere("node7:7400", &[loopback]).unwrap();
+        assert!(told.contains("node7 stands for 127.0.1.1"), "{told}");
+    }
 }

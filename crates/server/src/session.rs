@@ -1,16 +1,18 @@
 //! One connection: greeting and proof, then requests until it ends.
 //!
 //! ```text
-//!   accepted ──Hello──► versions? role? ──HelloReply──► Prove ──right──► requests: recv, dispatch, reply
+//!   accepted ──Hello──► versions? who? ──HelloReply──► Prove ──right──► requests: recv, dispatch, reply
 //!                 │                                       │
 //!                 └── refused ◄───────── wrong ───────────┘            all within the handshake's time
 //! ```
 //!
 //! A request that may wait runs as a task of its own, as many as the connection has credits; the others are done in place,
-//! which costs nothing but their own time. An error is a reply; only a peer that breaks the protocol is cut off.
+//! which costs nothing but their own time. A connection ends when its key expires or is revoked. An error is a reply; only a peer that breaks the protocol is cut off.
 
 use crate::answer::{Answer, Refusal};
 use crate::both::{Either, either};
+use crate::crowd::{self, Guest};
+use crate::identity::Identity;
 use crate::log;
 use crate::node::{Node, Session};
 use std::cell::Cell;
@@ -20,10 +22,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use weft_meta::Engine;
 use weft_storage::Disk;
-use weft_transport::{ConnError, Incoming, ServerBulk, ServerConn};
+use weft_transport::{ConnError, Incoming, PeerInfo, ServerBulk, ServerConn};
 use weft_wire::limits::{CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS};
 use weft_wire::messages::{HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
-use weft_wire::security::{client_proof, same_proof, server_proof};
+use weft_wire::security::{Key, client_proof, same_proof, server_proof};
 use weft_wire::{Header, Op, Status, VERSIONS, Wire, negotiate};
 
 /// Requests done in place, one behind the other, before other connections get their turn.
@@ -34,6 +36,8 @@ const TURNS: u32 = 8;
 enum HandshakeError {
     #[error("it did not prove itself within {HANDSHAKE_TIMEOUT_MS} ms")]
     Timeout,
+    #[error("its peer has too many connections that prove nothing, and this is the oldest")]
+    Crowded,
     #[error("{0}")]
     Connection(#[from] ConnError),
     #[error("{}", .0.text)]
@@ -43,15 +47,20 @@ enum HandshakeError {
 /// Serves a connection to its end.
 pub(crate) async fn serve<C: ServerConn, D: Disk, E: Engine + 'static>(node: Rc<Node<D, E>>, conn: C) {
     let limit = Duration::from_millis(HANDSHAKE_TIMEOUT_MS);
-    let greeted = weft_reactor::timeout(limit, greet(&node, &conn)).await;
-    let member = match greeted.unwrap_or(Err(HandshakeError::Timeout)) {
+    let peer = crowd::name_of(&conn.peer());
+    let stranger = node.shared.crowd.enter(&peer);
+    let greeted = match either(weft_reactor::timeout(limit, greet(&node, &conn)), stranger.leaves()).await {
+        Either::First(greeted) => greeted.unwrap_or(Err(HandshakeError::Timeout)),
+        Either::Second(()) => Err(HandshakeError::Crowded),
+    };
+    drop(stranger);
+    let member = match greeted {
         Ok(member) => member,
         Err(HandshakeError::Connection(ConnError::Closed { .. })) => return,
         Err(error) => {
             node.shared.counters.refused_connections.fetch_add(1, Ordering::Relaxed);
-            let address = conn.peer().address;
-            if log::once_a_minute(&format!("refused {}", host_of(&address))) {
-                log::warning!(&node.shared.name, "refused a connection of {address}: {error}");
+            if log::once_a_minute(&format!("refused {peer}")) {
+                log::warning!(&node.shared.name, "refused a connection of {}: {error}", who(&conn.peer()));
             }
             return conn.close();
         }
@@ -63,23 +72,33 @@ pub(crate) async fn serve<C: ServerConn, D: Disk, E: Engine + 'static>(node: Rc<
     let requests = node.shared.clients.connected(&session.hello, transport);
     let connection =
         Rc::new(Connection { node: node.clone(), conn, session, requests, under_way: Cell::new(0) });
+    let weak = Rc::downgrade(&connection);
+    let guard = connection.node.guard(&connection.session.identity, move || {
+        if let Some(connection) = weak.upgrade() {
+            connection.conn.close();
+        }
+    });
     let cause = connection.run().await;
+    let cause = guard.cause().map(str::to_owned).or(cause);
+    drop(guard);
     connection.conn.close();
     node.shared.clients.disconnected(&connection.session.hello.session);
     drop(member);
     connections.fetch_sub(1, Ordering::Relaxed);
     if let Some(cause) = cause {
         node.shared.counters.cut_connections.fetch_add(1, Ordering::Relaxed);
-        let address = connection.conn.peer().address;
-        if log::once_a_minute(&format!("cut {}", host_of(&address))) {
-            log::warning!(&node.shared.name, "cut off {address}: {cause}");
+        if log::once_a_minute(&format!("cut {peer}")) {
+            log::warning!(&node.shared.name, "cut off {}: {cause}", who(&connection.conn.peer()));
         }
     }
 }
 
-/// An address without the port, by which a peer that connects again and again is known.
-fn host_of(address: &str) -> &str {
-    address.rsplit_once(':').map_or(address, |(host, _)| host)
+/// A peer for the log: its address, or its process and user.
+fn who(peer: &PeerInfo) -> String {
+    match peer.user_id {
+        Some(user_id) => format!("{} of user {user_id}", peer.address),
+        None => peer.address.clone(),
+    }
 }
 
 /// The gauge of a transport.
@@ -102,25 +121,40 @@ async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
         Ok(hello) => hello,
         Err(refusal) => return refuse(conn, &header, refusal).await,
     };
-    let key = if hello.role == peer_role::SERVER { &node.shared.server_key } else { &node.shared.client_key };
+    let (identity, key) = match identify(node, &hello, &conn.peer()) {
+        Ok(identified) => identified,
+        Err(refusal) => return refuse(conn, &header, refusal).await,
+    };
     let mut server_nonce = [0; 32];
     if let Err(error) = crate::keys::random(&mut server_nonce) {
         let refusal = Refusal::new(Status::Internal, format!("no random numbers: {error}"));
         return refuse(conn, &header, refusal).await;
     }
     let version = negotiate(VERSIONS, (hello.version_min, hello.version_max)).unwrap_or(VERSIONS.1);
-    let reply = HelloReply { version, server_nonce, proof: server_proof(key, &hello, &server_nonce) };
+    let reply = HelloReply { version, server_nonce, proof: server_proof(&key, &hello, &server_nonce) };
     conn.reply(header.reply(Status::Ok), &reply.to_bytes(), &[]).await?;
 
     let (header, body) = message(conn).await?;
-    let expected = client_proof(key, &hello, &server_nonce);
+    let expected = client_proof(&key, &hello, &server_nonce);
     let proof = ProveRequest::from_bytes(&body).ok().filter(|_| header.op == Op::Prove);
     if !proof.is_some_and(|given| same_proof(&given.proof, &expected)) {
-        let text = "the proof is wrong: the peer does not have this cluster's key";
+        let text =
+            "the proof is wrong: the peer does not have a key of this cluster, or its key file was changed";
         return refuse(conn, &header, Refusal::new(Status::Unauthenticated, text)).await;
     }
+    if let Some(why) = node.ended(&identity) {
+        return refuse(conn, &header, Refusal::new(Status::Unauthenticated, why)).await;
+    }
+    // A server of the cluster always finds a place.
+    let guest = match hello.role {
+        peer_role::SERVER => None,
+        _ => match node.shared.crowd.seat(&crowd::name_of(&conn.peer())) {
+            Ok(guest) => Some(guest),
+            Err(refusal) => return refuse(conn, &header, refusal).await,
+        },
+    };
     // Before it is told of its session's run, so that the run does not end meanwhile.
-    let (member, epoch) = Member::join(node, Session::new(hello));
+    let (member, epoch) = Member::join(node, Session::new(hello, identity), guest);
     let reply = ProveReply {
         cluster_id: node.shared.cluster_id,
         server_name: node.shared.name.clone(),
@@ -133,17 +167,41 @@ async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
     Ok(member)
 }
 
+/// Who a greeting claims to be, and the key that makes the proofs of it.
+fn identify<D: Disk, E: Engine + 'static>(
+    node: &Node<D, E>,
+    hello: &HelloRequest,
+    peer: &PeerInfo,
+) -> Result<(Identity, Key), Refusal> {
+    match (hello.role, &hello.key) {
+        (peer_role::CLIENT, Some(key)) => Ok((Identity::of_key(key), key.secret(&node.shared.issuing_key))),
+        (peer_role::SERVER, None) => Ok((Identity::server(), node.shared.server_key.clone())),
+        (peer_role::PROCESS, None) => match Identity::of_process(peer, node.shared.own_uid) {
+            Some(identity) => Ok((identity, Key::ZERO)),
+            None => {
+                let text = "without a key clients are served over the server's Unix socket only; see: weft help keys";
+                Err(Refusal::new(Status::Unauthenticated, text))
+            }
+        },
+        _ => {
+            let text = format!("a greeting of role {} that cannot be", hello.role);
+            Err(Refusal::new(Status::Invalid, text))
+        }
+    }
+}
+
 /// A proven connection as one of its session's, until it is dropped.
 struct Member<D: Disk, E: Engine + 'static> {
     node: Rc<Node<D, E>>,
     session: Session,
+    _guest: Option<Guest>,
 }
 
 impl<D: Disk, E: Engine + 'static> Member<D, E> {
     /// With the epoch for the client.
-    fn join(node: &Rc<Node<D, E>>, session: Session) -> (Member<D, E>, u64) {
+    fn join(node: &Rc<Node<D, E>>, session: Session, guest: Option<Guest>) -> (Member<D, E>, u64) {
         let epoch = node.connected(&session);
-        (Member { node: node.clone(), session }, epoch)
+        (Member { node: node.clone(), session, _guest: guest }, epoch)
     }
 }
 
@@ -172,9 +230,6 @@ fn check_hello(header: &Header, body: &[u8]) -> Result<HelloRequest, Refusal> {
             hello.version_min, hello.version_max, VERSIONS.0, VERSIONS.1
         );
         return Err(Refusal::new(Status::Version, text));
-    }
-    if ![peer_role::CLIENT, peer_role::SERVER].contains(&hello.role) {
-        return Err(Refusal::new(Status::Invalid, format!("unknown role {}", hello.role)));
     }
     Ok(hello)
 }

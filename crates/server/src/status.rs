@@ -1,8 +1,8 @@
 //! What a server tells of itself.
 
-use crate::node::{Node, Part};
+use crate::node::{Node, Part, Shared};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 use weft_meta::Engine;
 use weft_storage::Disk;
@@ -15,7 +15,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
     /// The server's state.
     pub fn status(&self, request: StatusRequest) -> StatusReply {
         let shared = &self.shared;
-        let space = space_of(&shared.directory);
+        let space = space_of(shared);
         let mut gauges = shared.counters.gauges();
         if let Part::Meta(meta) = &self.part {
             let counts = meta.namespace.borrow().statfs();
@@ -68,10 +68,20 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
     }
 }
 
-/// Space of the disk under `directory`; zeros where it cannot be told.
-pub(crate) fn space_of(directory: &Path) -> SpaceReply {
-    let mut space = SpaceReply { space_bytes: 0, free_bytes: 0, available_bytes: 0 };
-    let Ok(path) = std::ffi::CString::new(directory.as_os_str().as_bytes()) else { return space };
+/// Names the file system under a server's directory by the kernel's boot and the device; zeros where that cannot be told.
+pub(crate) fn disk_id(shared: &Shared) -> [u8; 16] {
+    let boot = u128::from_le_bytes(shared.boot_id);
+    match std::fs::metadata(&shared.directory) {
+        Ok(metadata) if boot != 0 => (boot ^ u128::from(metadata.dev())).to_le_bytes(),
+        _ => [0; 16],
+    }
+}
+
+/// Space of the disk under a server's directory; zeros where it cannot be told.
+pub(crate) fn space_of(shared: &Shared) -> SpaceReply {
+    let disk_id = disk_id(shared);
+    let mut space = SpaceReply { space_bytes: 0, free_bytes: 0, available_bytes: 0, disk_id };
+    let Ok(path) = std::ffi::CString::new(shared.directory.as_os_str().as_bytes()) else { return space };
     // SAFETY: all-zero bytes are a valid `statvfs`.
     let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
     // SAFETY: `path` is a live C string, `stat` is live and writable.

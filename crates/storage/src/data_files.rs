@@ -3,7 +3,26 @@
 //! A file whose inode has no data file here is empty: reading gives nothing, its size is 0. A data file
 //! is made by the first write, extending truncation or allocation. So creating a file in the file
 //! system touches no I/O server, and a server needs no word about files it holds no byte of.
+//!
+//! Where a server's storage was replaced, a missing data file of an older inode is not empty but lost: reading and writing it
+//! fail, until it is truncated to nothing or the server is told that it never had a byte ([`DataFiles::lose_below`],
+//! [`DataFiles::vouch_empty`]).
+//!
+//! **Failed syncs.** After a failed fsync Linux takes the pages that it could not write for clean: it tells each descriptor of
+//! the error once, and the next fsync succeeds though the bytes are not on the disk. All clients share one descriptor of a data
+//! file here, so one of them would be told for all. Therefore every failed sync counts as a loss of the file's unsynced
+//! writes, and the count stays for as long as the server runs:
+//!
+//! ```text
+//!   client A   write (losses 0)                 sync ── EIO             losses: 1
+//!   client B          write (losses 0)                       sync ── done, losses 1: not what B's write was told, so B's is lost
+//!   client C                                          write (losses 1)  sync ── done, losses 1: durable
+//! ```
+//!
+//! Syncs of one file run one after the other. Else one could return success before another one, which took the kernel's
+//! error for the same pages, has counted it.
 
+use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +50,10 @@ struct Shared<D: Disk> {
     open: Mutex<RecentlyUsed<u64, Opened<D>>>,
     windows: Windows,
     openings: AtomicU64,
+    /// Data files of smaller inode numbers that are not there are lost.
+    lost_below_ino: AtomicU64,
+    /// How many syncs of a data file have failed, where any has.
+    losses: Mutex<HashMap<u64, u64>>,
 }
 
 struct Opened<D: Disk> {
@@ -39,6 +62,16 @@ struct Opened<D: Disk> {
     opening: u64,
     file: D::File,
     ranges: Ranges,
+    syncs: Syncs,
+}
+
+/// The syncs of one opening: one at a time, and one serves all who asked before it began.
+#[derive(Default)]
+struct Syncs {
+    turns: Ranges,
+    begun: AtomicU64,
+    /// The last one that succeeded.
+    succeeded: AtomicU64,
 }
 
 /// What a server's data files use now.
@@ -69,6 +102,8 @@ impl<D: Disk> DataFiles<D> {
             open: Mutex::new(RecentlyUsed::new(open_files.max(1))),
             windows: Windows::new(windows),
             openings: AtomicU64::new(0),
+            lost_below_ino: AtomicU64::new(0),
+            losses: Mutex::default(),
         };
         DataFiles { shared: Arc::new(shared) }
     }
@@ -81,8 +116,19 @@ impl<D: Disk> DataFiles<D> {
     /// The data file of an inode, if there is one.
     ///
     /// # Errors
-    /// That of the disk.
+    /// [`StorageError::Lost`], or that of the disk.
     pub fn open(&self, ino: u64) -> Result<Option<DataFile<D>>, StorageError> {
+        match self.open_if_there(ino)? {
+            None if self.may_be_lost(ino) => Err(StorageError::Lost { ino }),
+            found => Ok(found),
+        }
+    }
+
+    /// The data file of an inode, if there is one, for whom it makes no difference whether one that is missing is lost.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn open_if_there(&self, ino: u64) -> Result<Option<DataFile<D>>, StorageError> {
         self.find(ino, |disk| disk.open(ino))
     }
 
@@ -91,8 +137,34 @@ impl<D: Disk> DataFiles<D> {
     /// # Errors
     /// That of the disk.
     pub fn create(&self, ino: u64) -> Result<DataFile<D>, StorageError> {
+        if self.may_be_lost(ino)
+            && let Some(found) = self.open(ino)?
+        {
+            return Ok(found);
+        }
+        self.make(ino)
+    }
+
+    fn make(&self, ino: u64) -> Result<DataFile<D>, StorageError> {
         let made = self.find(ino, |disk| disk.create(ino).map(Some))?;
         Ok(made.expect("a file that was created is there"))
+    }
+
+    /// From now on data files of smaller inode numbers that are not there count as lost.
+    pub fn lose_below(&self, ino: u64) {
+        self.shared.lost_below_ino.store(ino, Ordering::Release);
+    }
+
+    /// Notes that a data file which is not there never had a byte, by making an empty one.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn vouch_empty(&self, ino: u64) -> Result<(), StorageError> {
+        self.make(ino).map(drop)
+    }
+
+    fn may_be_lost(&self, ino: u64) -> bool {
+        ino < self.shared.lost_below_ino.load(Ordering::Acquire)
     }
 
     fn find(
@@ -109,7 +181,8 @@ impl<D: Disk> DataFiles<D> {
             return Ok(None);
         };
         let opening = self.shared.openings.fetch_add(1, Ordering::Relaxed);
-        let opened = Arc::new(Opened { ino, opening, file, ranges: Ranges::default() });
+        let opened =
+            Arc::new(Opened { ino, opening, file, ranges: Ranges::default(), syncs: Syncs::default() });
         // With all handles in use the bound is passed by one; the bound on requests keeps that small.
         let (_, old) = cache.make_room();
         cache.insert(ino, opened.clone());
@@ -188,6 +261,12 @@ impl<D: Disk> DataFiles<D> {
         }
     }
 
+    /// How often a sync of this data file has failed. What was written at another count may be lost, and no later sync makes it
+    /// durable.
+    pub fn losses(&self, ino: u64) -> u64 {
+        self.shared.losses(ino)
+    }
+
     /// The exact local size in bytes.
     ///
     /// # Errors
@@ -214,7 +293,11 @@ impl<D: Disk> DataFiles<D> {
     /// # Errors
     /// That of the disk.
     pub fn truncate(&self, ino: u64, bytes: u64) -> Result<(), StorageError> {
-        let file = if bytes > 0 { Some(self.create(ino)?) } else { self.open(ino)? };
+        let file = match bytes {
+            0 if self.may_be_lost(ino) => Some(self.make(ino)?),
+            0 => self.open(ino)?,
+            _ => Some(self.create(ino)?),
+        };
         file.map_or(Ok(()), |file| file.truncate(bytes))
     }
 
@@ -302,6 +385,17 @@ impl<D: Disk> DataFiles<D> {
     }
 }
 
+impl<D: Disk> Shared<D> {
+    fn losses(&self, ino: u64) -> u64 {
+        let losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
+        losses.get(&ino).copied().unwrap_or(0)
+    }
+
+    fn note_loss(&self, ino: u64) {
+        *self.losses.lock().unwrap_or_else(PoisonError::into_inner).entry(ino).or_default() += 1;
+    }
+}
+
 fn failed(operation: Operation, ino: u64) -> impl FnOnce(std::io::Error) -> StorageError {
     move |source| StorageError::File { operation, ino, source }
 }
@@ -372,13 +466,38 @@ impl<D: Disk> DataFile<D> {
         self.write_vectored(offset, &mut [IoSlice::new(from)]).await
     }
 
-    /// Makes what was written durable, with the file's size and name.
+    /// Makes what was written durable, with the file's size and name. Goes on to its end, and counts a failure, also when
+    /// nobody waits for it any more.
     ///
     /// # Errors
     /// That of the disk.
     pub async fn sync(&self) -> Result<(), StorageError> {
+        let asked_at = self.opened.syncs.begun.load(Ordering::SeqCst);
+        weft_reactor::spawn(self.clone().sync_in_turn(asked_at)).await
+    }
+
+    /// Syncs, unless a sync that began after number `asked_at` has succeeded meanwhile.
+    async fn sync_in_turn(self, asked_at: u64) -> Result<(), StorageError> {
+        let syncs = &self.opened.syncs;
+        let whole = Extent::new(0, u64::MAX);
+        let turn = SyncTurn { number: syncs.turns.ask(whole, true), opened: self.opened.clone() };
+        std::future::poll_fn(|cx| syncs.turns.poll(turn.number, cx.waker())).await;
+        if syncs.succeeded.load(Ordering::SeqCst) > asked_at {
+            return Ok(());
+        }
+        let number = syncs.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let synced = self.shared.disk.sync(&self.opened.file).await;
+        match &synced {
+            Ok(()) => syncs.succeeded.store(number, Ordering::SeqCst),
+            Err(_) => self.shared.note_loss(self.ino()),
+        }
+        drop(turn);
         synced.map_err(failed(Operation::Sync, self.ino()))
+    }
+
+    /// See [`DataFiles::losses`].
+    pub fn losses(&self) -> u64 {
+        self.shared.losses(self.ino())
     }
 
     /// The exact local size in bytes.
@@ -525,5 +644,17 @@ pub struct RangeTurn<D: Disk> {
 impl<D: Disk> Drop for RangeTurn<D> {
     fn drop(&mut self) {
         self.opened.ranges.end(self.number);
+    }
+}
+
+/// A turn to sync a data file; it ends when this is dropped.
+struct SyncTurn<D: Disk> {
+    number: u64,
+    opened: Arc<Opened<D>>,
+}
+
+impl<D: Disk> Drop for SyncTurn<D> {
+    fn drop(&mut self) {
+        self.opened.syncs.turns.end(self.number);
     }
 }

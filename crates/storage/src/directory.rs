@@ -1,7 +1,8 @@
 //! The storage directory of one I/O server.
 //!
 //! ```text
-//!   DIR/weft-storage                    who it belongs to: text, see below
+//!   DIR/weft-storage                    which storage this is, and whose: text, see below
+//!   DIR/weft-state                      its mark, and what is known of the metadata server: see the module `state`
 //!   DIR/lock                            locked (flock) while a server runs; holds its process number
 //!   DIR/data/9e/37/000000000000012a     the data file of inode 298
 //!   DIR/cost-model.toml                 what accesses cost here; see the module `calibrate`
@@ -11,16 +12,19 @@
 //! bits, wrapping): 65,536 directories, made when first needed. A data file's name is the inode number as 16
 //! hex digits. Its content is the bytes of the file that live on this server, with nothing added.
 //!
-//! `weft-storage` is three lines, written once, by rename:
+//! `weft-storage` is four lines, written once, by rename:
 //!
 //! ```text
-//!   weft-storage 1
+//!   weft-storage 2
 //!   cluster 00112233445566778899aabbccddeeff
 //!   server 2
+//!   storage 5f3a9c41d2e8b7060a1b2c3d4e5f6071
 //! ```
 //!
-//! The first gives the format version. A server refuses a directory that says anything else than it
-//! expects, so that a wrong path in a configuration can not mix the data of two servers.
+//! The first gives the format version (version 1 had no last line; it gets one when it is opened). The last is random, made with
+//! the storage. A server refuses a directory that says anything else than it expects, so that a wrong path in a configuration
+//! cannot mix the data of two servers. It makes a storage only when it is told to ([`Directory::format`]): a directory that is
+//! empty or missing may be a disk that is not mounted.
 
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -29,20 +33,23 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::disk::{ObjectInfo, Space, fan_out};
 use crate::error::StorageError;
+use crate::state::{RandomId, StateFile, from_hex, hex};
 
 /// The version of the format above.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 const IDENTITY_FILE: &str = "weft-storage";
+const IDENTITY_NEW: &str = "weft-storage.new";
 const LOCK_FILE: &str = "lock";
 pub(crate) const DATA_DIRECTORY: &str = "data";
 
-/// Whose storage a directory is.
+/// Whose storage a directory is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// The cluster.
@@ -52,9 +59,14 @@ pub struct Identity {
 }
 
 impl Identity {
-    fn text(&self) -> String {
-        let cluster: String = self.cluster_id.iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("weft-storage {FORMAT_VERSION}\ncluster {cluster}\nserver {}\n", self.server_id)
+    /// The lines that say whose it is, in a format version.
+    fn lines(&self, version: u32) -> [String; 3] {
+        let server = format!("server {}", self.server_id);
+        [format!("weft-storage {version}"), format!("cluster {}", hex(&self.cluster_id)), server]
+    }
+
+    fn text(&self, storage: &RandomId) -> String {
+        self.lines(FORMAT_VERSION).join("\n") + &format!("\nstorage {}\n", hex(storage))
     }
 }
 
@@ -62,40 +74,104 @@ impl Identity {
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
+    storage: RandomId,
     data: File,
     /// Held open, and so locked, as long as the directory is.
     _lock: File,
     always_resident: bool,
     /// The fan-out directories that were made durable, with those above, since the server began.
     durable: Mutex<HashSet<u16>>,
+    /// A sync of a fan-out directory failed.
+    broken: AtomicBool,
 }
 
 impl Directory {
-    /// Opens a server's storage directory, made if it is missing or empty.
+    /// The file in a storage directory that is locked (flock) while a server runs.
+    pub fn lock_file(path: &Path) -> PathBuf {
+        path.join(LOCK_FILE)
+    }
+
+    /// Makes a server's storage in a directory that holds none, and names it `storage`, which is random. The directory is made
+    /// where it is missing.
     ///
     /// # Errors
-    /// [`StorageError::InUse`] if another server has it open, [`StorageError::WrongDirectory`] if it is
-    /// not that of `identity`, [`StorageError::Directory`] if the local file system refuses.
+    /// [`StorageError::WrongDirectory`] if it holds a storage or data, [`StorageError::InUse`], [`StorageError::Directory`].
+    pub fn format(path: &Path, identity: &Identity, storage: &RandomId) -> Result<(), StorageError> {
+        let failed = |what, at: &Path| {
+            let path = at.to_path_buf();
+            move |source| StorageError::Directory { what, path, source }
+        };
+        make_durably(path).map_err(failed("make the storage directory", path))?;
+        let _lock = lock(path)?;
+        let data = path.join(DATA_DIRECTORY);
+        // An empty data directory may be what an interrupted making has left.
+        let has_data =
+            data.exists() && fs::read_dir(&data).map_or(true, |mut entries| entries.next().is_some());
+        let there = [(Directory::is_formatted(path), IDENTITY_FILE), (has_data, DATA_DIRECTORY)];
+        if let Some((_, there)) = there.iter().find(|(is_there, _)| *is_there) {
+            let reason =
+                format!("it holds {there} already, and a storage is never overwritten; nothing was changed");
+            return Err(StorageError::WrongDirectory { path: path.to_path_buf(), reason });
+        }
+        StateFile::make(path).map_err(failed("write the state of", path))?;
+        // The identity comes last: with it the storage is whole.
+        let made = write_identity(path, &identity.text(storage)).and_then(|()| {
+            fs::create_dir_all(&data)?;
+            File::open(path)?.sync_all()?;
+            fs::rename(path.join(IDENTITY_NEW), path.join(IDENTITY_FILE))?;
+            File::open(path)?.sync_all()
+        });
+        made.map_err(failed("make a storage in", path))?;
+        Ok(())
+    }
+
+    /// Whether there is a storage, of whatever server.
+    pub fn is_formatted(path: &Path) -> bool {
+        path.join(IDENTITY_FILE).exists()
+    }
+
+    /// Opens a server's storage directory.
+    ///
+    /// # Errors
+    /// [`StorageError::NoStorage`] if it holds none, [`StorageError::InUse`] if another server has it open,
+    /// [`StorageError::WrongDirectory`] if it is not that of `identity` or lacks a part, [`StorageError::Directory`] if the
+    /// local file system refuses.
     pub fn open(path: &Path, identity: &Identity) -> Result<Directory, StorageError> {
         let failed = |what, at: &Path| {
             let path = at.to_path_buf();
             move |source| StorageError::Directory { what, path, source }
         };
-        fs::create_dir_all(path).map_err(failed("make the storage directory", path))?;
-        let lock = lock(path)?;
         let data_path = path.join(DATA_DIRECTORY);
-        check_identity(path, identity, data_path.exists())?;
-        fs::create_dir_all(&data_path).map_err(failed("make the data directory", &data_path))?;
+        if !Directory::is_formatted(path) && !data_path.exists() {
+            return Err(no_storage(path));
+        }
+        let lock = lock(path)?;
+        let storage = check_identity(path, identity)?;
+        if !data_path.is_dir() {
+            let reason = format!(
+                "it has no directory {DATA_DIRECTORY}, in which the data was: put that back, or have the server replaced (weft \
+                 help recovery)"
+            );
+            return Err(StorageError::WrongDirectory { path: path.to_path_buf(), reason });
+        }
         let data = File::open(&data_path).map_err(failed("open the data directory", &data_path))?;
         File::open(path).and_then(|dir| dir.sync_all()).map_err(failed("sync", path))?;
+        sync_above(path).map_err(failed("sync the directories above", path))?;
         let always_resident = is_in_memory(&data).map_err(failed("examine", &data_path))?;
         Ok(Directory {
             path: path.to_path_buf(),
+            storage,
             data,
             _lock: lock,
             always_resident,
             durable: Mutex::default(),
+            broken: AtomicBool::new(false),
         })
+    }
+
+    /// Which storage this is.
+    pub fn storage(&self) -> RandomId {
+        self.storage
     }
 
     /// Whether the file system keeps everything in memory (tmpfs), so that no read waits.
@@ -151,7 +227,16 @@ impl Directory {
     }
 
     /// The directories to sync, innermost first, so that a data file's name is durable.
+    ///
+    /// # Errors
+    /// Also if a sync of a directory has failed before: which names it lost is not known, and a second sync would succeed without
+    /// them.
     pub(crate) fn directories_to_sync(&self, ino: u64) -> io::Result<Vec<File>> {
+        if self.broken.load(Ordering::Acquire) {
+            return Err(io::Error::other(
+                "names of data files could not be made durable before: check the disk, then start this server again",
+            ));
+        }
         let name = file_name(ino);
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
         let inner = self.open_at(&name[..5], flags)?;
@@ -159,6 +244,11 @@ impl Directory {
             return Ok(vec![inner]);
         }
         Ok(vec![inner, self.open_at(&name[..2], flags)?, self.data.try_clone()?])
+    }
+
+    /// Notes that a directory could not be synced. No further name becomes durable while this server runs.
+    pub(crate) fn note_broken(&self) {
+        self.broken.store(true, Ordering::Release);
     }
 
     /// Notes that the directories above a data file were synced.
@@ -238,6 +328,23 @@ impl Directory {
     }
 }
 
+/// Makes a directory with those above it, and their names durable, so far as they may be opened. That they are there already does
+/// not say that their names are durable: who made them may have been killed before.
+fn make_durably(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)?;
+    sync_above(path)
+}
+
+fn sync_above(path: &Path) -> io::Result<()> {
+    for above in path.canonicalize()?.ancestors().skip(1) {
+        match File::open(above) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            opened => opened?.sync_all()?,
+        }
+    }
+    Ok(())
+}
+
 /// `xx/yy/<ino>`, relative to the data directory.
 fn file_name(ino: u64) -> String {
     let place = fan_out(ino);
@@ -292,9 +399,20 @@ fn lock(directory: &Path) -> Result<File, StorageError> {
     Ok(file)
 }
 
-/// Compares the identity file with what is expected; writes it into a directory that has none and no
-/// data either.
-fn check_identity(directory: &Path, identity: &Identity, has_data: bool) -> Result<(), StorageError> {
+fn no_storage(path: &Path) -> StorageError {
+    let found = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => "there is no such directory".to_string(),
+        Err(error) => format!("it cannot be listed: {error}"),
+        Ok(entries) => match entries.count() {
+            0 => "it is empty".to_string(),
+            entries => format!("it has {entries} entries, but no {IDENTITY_FILE} among them"),
+        },
+    };
+    StorageError::NoStorage { path: path.to_path_buf(), found }
+}
+
+/// Compares the identity file with what is expected; returns which storage it is.
+fn check_identity(directory: &Path, identity: &Identity) -> Result<RandomId, StorageError> {
     let path = directory.join(IDENTITY_FILE);
     let wrong = |reason| Err(StorageError::WrongDirectory { path: directory.to_path_buf(), reason });
     let failed = |what| {
@@ -303,38 +421,56 @@ fn check_identity(directory: &Path, identity: &Identity, has_data: bool) -> Resu
     };
     let found = match fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound && has_data => {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
             return wrong(format!(
                 "it holds data but no {IDENTITY_FILE} file that says whose: check the configured path"
             ));
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return write_identity(directory, identity).map_err(failed("write"));
-        }
         Err(error) => return Err(failed("read")(error)),
     };
-    let expected = identity.text();
-    if found == expected {
-        return Ok(());
-    }
-    let line = |text: &str, n: usize| text.lines().nth(n).unwrap_or("nothing").to_string();
-    for (n, subject) in ["format", "cluster", "server"].into_iter().enumerate() {
-        let (has, wants) = (line(&found, n), line(&expected, n));
+    let line = |n: usize| found.lines().nth(n).unwrap_or("nothing");
+    let version = if line(0) == "weft-storage 1" { 1 } else { FORMAT_VERSION };
+    for (n, wants) in identity.lines(version).iter().enumerate() {
+        let (subject, has) = (["format", "cluster", "server"][n], line(n));
         if has != wants {
             return wrong(format!(
                 "its {subject} line says `{has}` where `{wants}` is expected: check the configured path and server"
             ));
         }
     }
-    wrong(format!("its {IDENTITY_FILE} file has lines that this version does not know"))
+    if version == 1 {
+        let storage = random_id().map_err(failed("make a name for"))?;
+        StateFile::make(directory).map_err(failed("write the state beside"))?;
+        write_identity(directory, &identity.text(&storage))
+            .and_then(|()| fs::rename(directory.join(IDENTITY_NEW), &path))
+            .map_err(failed("write"))?;
+        return Ok(storage);
+    }
+    match line(3).strip_prefix("storage ").and_then(from_hex) {
+        Some(storage) if found == identity.text(&storage) => Ok(storage),
+        _ => wrong(format!("its {IDENTITY_FILE} file has lines that this version does not know")),
+    }
 }
 
-fn write_identity(directory: &Path, identity: &Identity) -> io::Result<()> {
-    let temporary = directory.join("weft-storage.new");
+/// From the kernel's random source.
+///
+/// # Errors
+/// That of `getrandom`.
+pub fn random_id() -> io::Result<RandomId> {
+    let mut id = [0; 16];
+    // SAFETY: the kernel writes 16 bytes to `id`; so few come whole once the source is seeded.
+    match unsafe { libc::getrandom(id.as_mut_ptr().cast(), id.len(), 0) } {
+        16 => Ok(id),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Writes the identity under its first name.
+fn write_identity(directory: &Path, text: &str) -> io::Result<()> {
+    let temporary = directory.join(IDENTITY_NEW);
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-    file.write_all(identity.text().as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&temporary, directory.join(IDENTITY_FILE))
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
 }
 
 /// Whether a file is on a file system that keeps everything in memory.

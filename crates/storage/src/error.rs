@@ -87,6 +87,26 @@ pub enum StorageError {
         /// The process that holds it, as it wrote it down.
         holder: String,
     },
+    /// There is nothing where a storage is expected.
+    #[error(
+        "{} holds no storage of this server: {found}. If its disk is not mounted, or its path is wrong, mend that. To make a \
+         new, empty storage there: weft serve --format", path.display()
+    )]
+    NoStorage {
+        /// The storage directory.
+        path: PathBuf,
+        /// What is there.
+        found: String,
+    },
+    /// What a data file held is gone: its storage was replaced.
+    #[error(
+        "the data of inode {ino} that this server had is lost: its storage was replaced after the file was made; truncate the \
+         file to nothing to use it again"
+    )]
+    Lost {
+        /// The file's inode number.
+        ino: u64,
+    },
     /// The directory belongs to another server, another cluster or another version, or to no Weft at all.
     #[error("{} is not this server's storage: {reason}", path.display())]
     WrongDirectory {
@@ -105,7 +125,8 @@ impl StorageError {
             | StorageError::Whole { source, .. }
             | StorageError::Directory { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             StorageError::InUse { .. } => libc::EBUSY,
-            StorageError::WrongDirectory { .. } => libc::EINVAL,
+            StorageError::WrongDirectory { .. } | StorageError::NoStorage { .. } => libc::EINVAL,
+            StorageError::Lost { .. } => libc::EIO,
         }
     }
 

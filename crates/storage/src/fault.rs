@@ -28,6 +28,9 @@ pub struct FaultPlan {
     /// The disk dies once this many bytes were written: the last write is torn at that byte, and it and
     /// everything later fails with `EIO`.
     pub torn_after_bytes: Option<u64>,
+    /// The sync with this number, counted from 1, fails with `EIO`, and the next one succeeds: as Linux takes pages for clean that
+    /// it could not write.
+    pub failing_sync: Option<u64>,
 }
 
 /// A disk with faults laid over it.
@@ -40,6 +43,7 @@ struct State {
     plan: FaultPlan,
     random: u64,
     written_bytes: u64,
+    syncs: u64,
     dead: bool,
 }
 
@@ -73,13 +77,13 @@ fn broken() -> io::Error {
 impl<D> FaultDisk<D> {
     /// Lays `plan` over `inner`.
     pub fn new(inner: D, plan: FaultPlan) -> Self {
-        let state = State { plan, random: plan.seed, written_bytes: 0, dead: false };
+        let state = State { plan, random: plan.seed, written_bytes: 0, syncs: 0, dead: false };
         FaultDisk { inner, state: Mutex::new(state) }
     }
 
     /// Starts over with another plan: counts begin at nothing, and a dead disk lives again.
     pub fn set_plan(&self, plan: FaultPlan) {
-        *self.state() = State { plan, random: plan.seed, written_bytes: 0, dead: false };
+        *self.state() = State { plan, random: plan.seed, written_bytes: 0, syncs: 0, dead: false };
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -94,6 +98,12 @@ impl<D> FaultDisk<D> {
         let mut state = self.state();
         let rate = state.plan.error_per_mille;
         if state.dead || state.hits(rate) { Err(broken()) } else { Ok(()) }
+    }
+
+    fn count_sync(&self) -> io::Result<()> {
+        let mut state = self.state();
+        state.syncs += 1;
+        if state.plan.failing_sync == Some(state.syncs) { Err(broken()) } else { Ok(()) }
     }
 
     fn delayed(&self) -> bool {
@@ -265,6 +275,7 @@ impl<D: Disk> Disk for FaultDisk<D> {
             self.delay().await;
         }
         self.maybe_fail()?;
+        self.count_sync()?;
         self.inner.sync(file).await
     }
 

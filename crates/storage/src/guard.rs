@@ -1,31 +1,73 @@
-//! Copies from and to mapped pages of data files that survive a page which cannot be had.
+//! Copies between mapped pages of data files and a request's memory that survive a page which cannot be had.
 //!
-//! A program that touches a mapped page gets SIGBUS where the file was cut, its disk is full or the page cannot be read. A
-//! server must not die of that:
+//! A program that touches a mapped page gets SIGBUS where the file was cut, its disk is full or the page cannot be read. The
+//! same goes for memory that a client shares: it is a file too, and what becomes of it is up to the client. A server must not
+//! die of either:
 //!
 //! ```text
-//!   copy ──► page is gone ──► SIGBUS ──► handler: window is broken; an empty page takes the lost one's place
+//!   copy ──► page is gone ──► SIGBUS ──► handler: sets the flag of its side; an empty page takes the lost one's place
 //!     ▲                                     │
-//!     └──────── goes on, with zeros ◄───────┘     then the copier sees that the window is broken, and does it by read or write
+//!     └──────── goes on, with zeros ◄───────┘     then the copier looks at the flags
 //! ```
 //!
-//! A broken window stays so: whoever copies looks after the copy, so that no other thread can take the empty page's bytes
-//! for the file's.
+//! A broken window of a data file stays so: whoever copies looks after the copy, so that no other thread can take the empty
+//! page's bytes for the file's. Memory of a request that is gone fails the request, and must not be used any more.
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
-/// The mapping that this thread is copying from or to: begin, end, and what to set when a page is gone.
+/// Pages of a request's memory cannot be had. An empty page may have taken the place of one, so that none of the memory's
+/// mappings may be used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("pages of the request's memory cannot be had")]
+pub struct MemoryGone;
+
+/// What this thread is copying between.
 #[derive(Clone, Copy)]
 struct Watched {
+    /// The window of a data file: begin, end, and what to set when a page is gone.
     begin: usize,
     end: usize,
     broken: *const AtomicBool,
+    /// Pieces of the request's memory, and what to set when a page of theirs is gone.
+    memory: *const (NonNull<u8>, usize),
+    pieces: usize,
+    gone: *const AtomicBool,
 }
 
-const NOTHING: Watched = Watched { begin: 0, end: 0, broken: std::ptr::null() };
+const NOTHING: Watched = Watched {
+    begin: 0,
+    end: 0,
+    broken: std::ptr::null(),
+    memory: std::ptr::null(),
+    pieces: 0,
+    gone: std::ptr::null(),
+};
+
+impl Watched {
+    /// What to set when the page at `page` is gone.
+    ///
+    /// # Safety
+    /// What it points to is alive, as it is while this thread watches.
+    unsafe fn flag(&self, page: usize, page_bytes: usize) -> Option<*const AtomicBool> {
+        let touches = |begin: usize, end: usize| begin < end && page < end && begin < page + page_bytes;
+        if touches(self.begin, self.end) {
+            return Some(self.broken);
+        }
+        for at in 0..self.pieces {
+            // SAFETY: one of the pieces.
+            let (base, bytes) = unsafe { *self.memory.add(at) };
+            let begin = base.as_ptr() as usize;
+            if touches(begin, begin + bytes) {
+                return Some(self.gone);
+            }
+        }
+        None
+    }
+}
 
 thread_local! {
     static WATCHED: Cell<Watched> = const { Cell::new(NOTHING) };
@@ -41,9 +83,24 @@ pub(crate) fn page_bytes() -> usize {
     PAGE_BYTES.load(Ordering::Relaxed)
 }
 
-/// Runs `copy`, which touches no mapped file but the one at `begin..end`. If a page of it is gone, `broken` is set, and what
+/// A mapping of a data file, and what is set when a page of it is gone.
+#[derive(Clone, Copy)]
+pub(crate) struct WatchedFile<'a> {
+    pub begin: *mut u8,
+    pub bytes: usize,
+    pub broken: &'a AtomicBool,
+}
+
+/// Runs `copy`, which touches no mapped file but `file` and `memory`. If a page of the file is gone, its flag is set, and what
 /// was copied from or to it is worth nothing.
-pub(crate) fn watch<R>(begin: *mut u8, bytes: usize, broken: &AtomicBool, copy: impl FnOnce() -> R) -> R {
+///
+/// # Errors
+/// A page of the memory is gone.
+pub(crate) fn watch<R>(
+    file: Option<WatchedFile<'_>>,
+    memory: &[(NonNull<u8>, usize)],
+    copy: impl FnOnce() -> R,
+) -> Result<R, MemoryGone> {
     struct Unwatch;
     impl Drop for Unwatch {
         fn drop(&mut self) {
@@ -51,13 +108,29 @@ pub(crate) fn watch<R>(begin: *mut u8, bytes: usize, broken: &AtomicBool, copy: 
         }
     }
     install();
-    WATCHED.set(Watched { begin: begin as usize, end: begin as usize + bytes, broken });
+    let gone = AtomicBool::new(false);
+    let mut watched = Watched { memory: memory.as_ptr(), pieces: memory.len(), gone: &gone, ..NOTHING };
+    if let Some(file) = file {
+        watched.begin = file.begin as usize;
+        watched.end = file.begin as usize + file.bytes;
+        watched.broken = file.broken;
+    }
+    WATCHED.set(watched);
     // The handler runs on this thread: only the compiler could move the copy out of here.
     std::sync::atomic::compiler_fence(Ordering::SeqCst);
-    let _unwatch = Unwatch;
+    let unwatch = Unwatch;
     let result = copy();
     fence(Ordering::SeqCst);
-    result
+    drop(unwatch);
+    if gone.load(Ordering::SeqCst) { Err(MemoryGone) } else { Ok(result) }
+}
+
+/// Runs `copy`, which touches `memory` and no mapped file besides. Memory that a client shares is only ever touched in here.
+///
+/// # Errors
+/// A page of the memory is gone; what was copied is worth nothing.
+pub fn guarded<R>(memory: &[(NonNull<u8>, usize)], copy: impl FnOnce() -> R) -> Result<R, MemoryGone> {
+    watch(None, memory, copy)
 }
 
 fn install() {
@@ -79,14 +152,14 @@ fn install() {
 extern "C" fn page_is_gone(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t`.
     let address = unsafe { (*info).si_addr() } as usize;
-    let watched = WATCHED.get();
-    if (watched.begin..watched.end).contains(&address) {
-        // SAFETY: whoever watches borrows the flag for as long.
-        unsafe { (*watched.broken).store(true, Ordering::SeqCst) };
-        let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
-        let page = address & !(page_bytes - 1);
+    let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
+    let page = address & !(page_bytes - 1);
+    // SAFETY: whoever watches on this thread borrows all of it for as long.
+    if let Some(flag) = unsafe { WATCHED.get().flag(page, page_bytes) } {
+        // SAFETY: as above.
+        unsafe { (*flag).store(true, Ordering::SeqCst) };
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-        // SAFETY: `errno` is this thread's; the page lies in the watched mapping, to whose bytes nobody holds references.
+        // SAFETY: `errno` is this thread's; the page lies in a watched mapping, to whose bytes nobody holds references.
         unsafe {
             let errno = *libc::__errno_location();
             let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -117,14 +190,33 @@ mod tests {
         let broken = AtomicBool::new(false);
         let mut into = vec![7u8; page];
         let mut copy = |from: usize| {
-            watch(mapping.as_ptr(), mapping.bytes(), &broken, || {
+            let file = WatchedFile { begin: mapping.as_ptr(), bytes: mapping.bytes(), broken: &broken };
+            let copied = watch(Some(file), &[], || {
                 // SAFETY: the source is within the mapping, the target is as long.
                 unsafe { std::ptr::copy_nonoverlapping(mapping.as_ptr().add(from), into.as_mut_ptr(), page) };
             });
+            assert_eq!(copied, Ok(()));
             broken.load(Ordering::SeqCst)
         };
         assert!(!copy(page));
         assert!(copy(3 * page - 8), "half of it lies beyond the end");
+    }
+
+    #[test]
+    fn memory_that_is_gone_fails_the_copy_and_nothing_else() {
+        let file = tempfile::tempfile().unwrap();
+        let page = page_bytes();
+        file.set_len(page as u64).unwrap();
+        let mapping = Mapping::of_file(file.as_raw_fd(), 0, 2 * page).unwrap();
+        let base = NonNull::new(mapping.as_ptr()).unwrap();
+        // SAFETY: within the mapping.
+        let pieces = [(base, page), (unsafe { base.add(page + 100) }, 50)];
+        let fill = |(base, bytes): (NonNull<u8>, usize)| {
+            // SAFETY: within the mapping; pages that are not there are what is tested.
+            guarded(&pieces, || unsafe { std::ptr::write_bytes(base.as_ptr(), 7, bytes) })
+        };
+        assert_eq!(fill(pieces[0]), Ok(()));
+        assert_eq!(fill(pieces[1]), Err(MemoryGone));
     }
 
     #[test]

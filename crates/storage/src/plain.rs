@@ -16,6 +16,7 @@ use crate::disk::{Disk, ObjectInfo, Seek, Space, check};
 use crate::error::StorageError;
 use crate::limits::IOV_MAX;
 use crate::residency;
+use crate::state::RandomId;
 
 /// Data files in a local directory, with plain `preadv` and `pwritev`.
 pub struct PlainDisk {
@@ -52,6 +53,11 @@ impl PlainDisk {
     /// As [`Directory::open`].
     pub fn open(path: &Path, identity: &Identity) -> Result<PlainDisk, StorageError> {
         Ok(PlainDisk { directory: Directory::open(path, identity)? })
+    }
+
+    /// Which storage it is.
+    pub fn storage(&self) -> RandomId {
+        self.directory.storage()
     }
 
     pub(crate) fn fallocate(file: &LocalFile, mode: i32, offset: u64, bytes: u64) -> io::Result<()> {
@@ -236,7 +242,7 @@ impl Disk for PlainDisk {
         if !file.inner.name_durable.load(Ordering::Acquire) {
             // A removed file has no name to keep, and its directories may be gone.
             for directory in self.directory.directories_to_sync(file.inner.ino)? {
-                directory.sync_all()?;
+                directory.sync_all().inspect_err(|_| self.directory.note_broken())?;
             }
             self.directory.directories_are_durable(file.inner.ino);
             file.inner.name_durable.store(true, Ordering::Release);

@@ -22,6 +22,7 @@ use crate::disk::{Disk, ObjectInfo, Seek, Space};
 use crate::error::StorageError;
 use crate::limits::FETCH_BYTES_MAX;
 use crate::plain::{LocalFile, PlainDisk, read_at};
+use crate::state::RandomId;
 
 /// Data files in a local directory; waits for the device go through the reactor's io_uring. On a
 /// reactor without a ring it does what [`PlainDisk`] does.
@@ -43,6 +44,11 @@ impl RingDisk {
         let scrap = Mapping::anonymous(FETCH_BYTES_MAX as usize)
             .map_err(|source| StorageError::Whole { what: "map memory for", source })?;
         Ok(RingDisk { plain, scrap: Arc::new(scrap), nowait: AtomicBool::new(true) })
+    }
+
+    /// Which storage it is.
+    pub fn storage(&self) -> RandomId {
+        self.plain.storage()
     }
 
     /// The ring reads that fetch one extent, already queued.
@@ -200,7 +206,8 @@ impl Disk for RingDisk {
         if !file.inner.name_durable.load(Ordering::Acquire) {
             let above = &self.plain.directory;
             for directory in above.directories_to_sync(file.inner.ino)? {
-                Self::sync_through_ring(directory, types::FsyncFlags::empty()).await?;
+                let synced = Self::sync_through_ring(directory, types::FsyncFlags::empty()).await;
+                synced.inspect_err(|_| above.note_broken())?;
             }
             above.directories_are_durable(file.inner.ino);
             file.inner.name_durable.store(true, Ordering::Release);

@@ -30,7 +30,7 @@ use weft_layout::Extent;
 
 use crate::buffers::Mapping;
 use crate::directory::is_in_memory;
-use crate::guard;
+use crate::guard::{self, MemoryGone, WatchedFile};
 use crate::handles::RecentlyUsed;
 use crate::limits::WINDOW_BYTES;
 use crate::residency;
@@ -236,9 +236,12 @@ impl MappedPieces {
 
     /// Copies them, one behind the other, into pieces of memory. False: a page was gone, and the copy is worth nothing.
     ///
+    /// # Errors
+    /// A page of the memory is gone.
+    ///
     /// # Safety
-    /// The memory is writable for the time, is no part of these pages, and is as long as they are together.
-    pub unsafe fn copy_to(&self, memory: &[(NonNull<u8>, usize)]) -> bool {
+    /// The memory is mapped and writable for the time, is no part of these pages, and is as long as they are together.
+    pub unsafe fn copy_to(&self, memory: &[(NonNull<u8>, usize)]) -> Result<bool, MemoryGone> {
         // SAFETY: `both_sides` gives addresses within both sides and equal lengths.
         self.both_sides(memory, |file, memory, bytes| unsafe {
             std::ptr::copy_nonoverlapping(file, memory, bytes);
@@ -247,9 +250,12 @@ impl MappedPieces {
 
     /// The other way.
     ///
+    /// # Errors
+    /// A page of the memory is gone.
+    ///
     /// # Safety
     /// As for [`MappedPieces::copy_to`], but readable.
-    pub unsafe fn copy_from(&self, memory: &[(NonNull<u8>, usize)]) -> bool {
+    pub unsafe fn copy_from(&self, memory: &[(NonNull<u8>, usize)]) -> Result<bool, MemoryGone> {
         self.enter_to_write();
         // SAFETY: as above.
         self.both_sides(memory, |file, memory, bytes| unsafe {
@@ -267,15 +273,16 @@ impl MappedPieces {
 
     fn both_sides(
         &self,
-        memory: &[(NonNull<u8>, usize)],
+        pieces: &[(NonNull<u8>, usize)],
         mut copy: impl FnMut(*mut u8, *mut u8, usize),
-    ) -> bool {
-        let mut memory = memory.iter().copied();
+    ) -> Result<bool, MemoryGone> {
+        let mut memory = pieces.iter().copied();
         let (mut base, mut left) = (NonNull::dangling(), 0);
         let mut at = 0;
         while let Some(window) = self.parts.get(at).map(|part| part.window) {
             let Window { mapping, broken, .. } = &*self.windows[window];
-            guard::watch(mapping.as_ptr(), mapping.bytes(), broken, || {
+            let file = WatchedFile { begin: mapping.as_ptr(), bytes: mapping.bytes(), broken };
+            guard::watch(Some(file), pieces, || {
                 while let Some(Part { start, bytes, .. }) =
                     self.parts.get(at).filter(|part| part.window == window)
                 {
@@ -299,9 +306,9 @@ impl MappedPieces {
                         done += count;
                     }
                 }
-            });
+            })?;
         }
-        self.is_whole()
+        Ok(self.is_whole())
     }
 }
 

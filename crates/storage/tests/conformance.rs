@@ -4,9 +4,9 @@ mod common;
 
 use std::io::{IoSlice, IoSliceMut};
 
-use common::{IDENTITY, directories, on_disk, pattern, plain_reactor, ring_reactor};
+use common::{directories, on_disk, pattern, plain_disk, plain_reactor, ring_disk, ring_reactor};
 use weft_reactor::Reactor;
-use weft_storage::{Disk, Extent, FaultDisk, FaultPlan, MemDisk, PlainDisk, RingDisk};
+use weft_storage::{Disk, Extent, FaultDisk, FaultPlan, MemDisk};
 
 fn conforms<D: Disk>(reactor: &Reactor, disk: &D) {
     reactor.run(async {
@@ -186,17 +186,17 @@ async fn limits<D: Disk>(disk: &D) {
 #[test]
 fn plain_disk_conforms() {
     for directory in directories() {
-        conforms(&plain_reactor(), &PlainDisk::open(directory.path(), &IDENTITY).unwrap());
+        conforms(&plain_reactor(), &plain_disk(&directory));
     }
 }
 
 #[test]
 fn ring_disk_conforms_with_and_without_a_ring() {
     for directory in directories() {
-        conforms(&ring_reactor(), &RingDisk::open(directory.path(), &IDENTITY).unwrap());
+        conforms(&ring_reactor(), &ring_disk(&directory));
     }
     let directory = on_disk();
-    conforms(&plain_reactor(), &RingDisk::open(directory.path(), &IDENTITY).unwrap());
+    conforms(&plain_reactor(), &ring_disk(&directory));
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn disks_conform_under_short_and_late_transfers() {
         };
         conforms(&plain_reactor(), &FaultDisk::new(MemDisk::new(1 << 30), plan));
         let directory = on_disk();
-        let disk = RingDisk::open(directory.path(), &IDENTITY).unwrap();
+        let disk = ring_disk(&directory);
         conforms(&ring_reactor(), &FaultDisk::new(disk, plan));
     }
 }
@@ -235,7 +235,7 @@ fn evict(fd: i32) {
 #[test]
 fn what_is_not_cached_comes_through_the_ring_in_few_calls() {
     let directory = on_disk();
-    let disk = RingDisk::open(directory.path(), &IDENTITY).unwrap();
+    let disk = ring_disk(&directory);
     ring_reactor().run(async {
         let file = disk.create(1).unwrap();
         let data = pattern(5, 6 << 20);

@@ -4,8 +4,8 @@ mod common;
 
 use std::fs;
 
-use common::{IDENTITY, on_disk, plain_reactor};
-use weft_storage::{Disk, Identity, PlainDisk, RingDisk, StorageError};
+use common::{IDENTITY, formatted, on_disk, plain_disk, plain_reactor, ring_disk};
+use weft_storage::{Directory, Disk, Identity, PlainDisk, StateFile, StorageError};
 
 fn refusal(result: Result<PlainDisk, StorageError>) -> String {
     match result {
@@ -18,12 +18,12 @@ fn refusal(result: Result<PlainDisk, StorageError>) -> String {
 fn data_is_found_again_by_either_disk_at_the_documented_place() {
     let directory = on_disk();
     plain_reactor().run(async {
-        let disk = RingDisk::open(directory.path(), &IDENTITY).unwrap();
+        let disk = ring_disk(&directory);
         let file = disk.create(0x12a).unwrap();
         disk.write(&file, 0, b"kept").await.unwrap();
         disk.sync(&file).await.unwrap();
         drop(disk);
-        let disk = PlainDisk::open(directory.path(), &IDENTITY).unwrap();
+        let disk = plain_disk(&directory);
         let mut back = [0; 9];
         let file = disk.open(0x12a).unwrap().unwrap();
         assert_eq!(disk.read(&file, 0, &mut back).await.unwrap(), 4);
@@ -31,24 +31,26 @@ fn data_is_found_again_by_either_disk_at_the_documented_place() {
     let path = "data/9e/37/000000000000012a";
     assert_eq!(fs::read(directory.path().join(path)).unwrap(), b"kept");
     let identity = fs::read_to_string(directory.path().join("weft-storage")).unwrap();
-    assert_eq!(identity, "weft-storage 1\ncluster 07070707070707070707070707070707\nserver 2\n");
+    let storage = "05".repeat(16);
+    let cluster = "07".repeat(16);
+    assert_eq!(identity, format!("weft-storage 2\ncluster {cluster}\nserver 2\nstorage {storage}\n"));
 }
 
 #[test]
 fn two_servers_cannot_use_one_directory() {
     let directory = on_disk();
-    let first = PlainDisk::open(directory.path(), &IDENTITY).unwrap();
+    let first = plain_disk(&directory);
     let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
     assert!(message.contains("in use by another server"), "{message}");
     assert!(message.contains(&std::process::id().to_string()), "{message}");
     drop(first);
-    PlainDisk::open(directory.path(), &IDENTITY).unwrap();
+    plain_disk(&directory);
 }
 
 #[test]
 fn a_wrong_directory_is_refused_with_the_reason() {
     let directory = on_disk();
-    drop(PlainDisk::open(directory.path(), &IDENTITY).unwrap());
+    drop(plain_disk(&directory));
     let other_cluster = Identity { cluster_id: [8; 16], ..IDENTITY };
     let other_server = Identity { server_id: 3, ..IDENTITY };
     let message = refusal(PlainDisk::open(directory.path(), &other_cluster));
@@ -58,7 +60,7 @@ fn a_wrong_directory_is_refused_with_the_reason() {
 
     let identity = directory.path().join("weft-storage");
     let text = fs::read_to_string(&identity).unwrap();
-    fs::write(&identity, text.replace("weft-storage 1", "weft-storage 9")).unwrap();
+    fs::write(&identity, text.replace("weft-storage 2", "weft-storage 9")).unwrap();
     let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
     assert!(message.contains("`weft-storage 9`"), "{message}");
 
@@ -67,13 +69,13 @@ fn a_wrong_directory_is_refused_with_the_reason() {
     let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
     assert!(message.contains("holds data but no weft-storage file"), "{message}");
     fs::write(&identity, text).unwrap();
-    PlainDisk::open(directory.path(), &IDENTITY).unwrap();
+    plain_disk(&directory);
 }
 
 #[test]
 fn foreign_names_among_the_data_are_not_listed() {
     let directory = on_disk();
-    let disk = PlainDisk::open(directory.path(), &IDENTITY).unwrap();
+    let disk = plain_disk(&directory);
     disk.create(1).unwrap();
     fs::create_dir(directory.path().join("data/lost+found")).unwrap();
     fs::create_dir(directory.path().join("data/zz")).unwrap();
@@ -84,4 +86,50 @@ fn foreign_names_among_the_data_are_not_listed() {
         .unwrap();
     fs::write(inner.path().join("note"), b"").unwrap();
     assert_eq!(disk.list(None, 10).unwrap().len(), 1);
+}
+
+#[test]
+fn a_storage_is_made_only_when_asked_for_and_never_over_another() {
+    let directory = on_disk();
+    let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
+    assert!(message.contains("it is empty") && message.contains("weft serve --format"), "{message}");
+    let missing = directory.path().join("not/mounted");
+    let message = refusal(PlainDisk::open(&missing, &IDENTITY));
+    assert!(message.contains("there is no such directory"), "{message}");
+    assert!(!missing.exists(), "refusing leaves nothing behind");
+    fs::write(directory.path().join("note"), b"").unwrap();
+    let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
+    assert!(message.contains("it has 1 entries"), "{message}");
+
+    assert_eq!(plain_disk(&directory).storage(), [5; 16]);
+    let again = Directory::format(directory.path(), &IDENTITY, &[6; 16]).unwrap_err().to_string();
+    assert!(again.contains("holds weft-storage already") && again.contains("nothing was changed"), "{again}");
+    assert_eq!(plain_disk(&directory).storage(), [5; 16]);
+    let whole = on_disk();
+    fs::create_dir_all(whole.path().join("data/00")).unwrap();
+    let data_of_somebody = Directory::format(whole.path(), &IDENTITY, &[6; 16]).unwrap_err().to_string();
+    assert!(data_of_somebody.contains("holds data already"), "{data_of_somebody}");
+}
+
+#[test]
+fn a_storage_without_its_data_is_refused() {
+    let directory = on_disk();
+    drop(plain_disk(&directory));
+    fs::remove_dir(directory.path().join("data")).unwrap();
+    let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
+    assert!(message.contains("no directory data"), "{message}");
+    assert!(!directory.path().join("data").exists());
+}
+
+#[test]
+fn a_storage_of_the_first_format_gets_a_name() {
+    let directory = on_disk();
+    formatted(&directory);
+    let path = directory.path().join("weft-storage");
+    fs::write(&path, format!("weft-storage 1\ncluster {}\nserver 2\n", "07".repeat(16))).unwrap();
+    fs::remove_file(directory.path().join("weft-state")).unwrap();
+    let named = plain_disk(&directory).storage();
+    assert_ne!(named, [5; 16]);
+    assert_eq!(plain_disk(&directory).storage(), named);
+    assert_eq!(StateFile::open(directory.path()).unwrap().state().mark, 0);
 }

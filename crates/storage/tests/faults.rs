@@ -2,14 +2,14 @@
 
 mod common;
 
-use common::{IDENTITY, on_disk, pattern, plain_reactor};
-use weft_storage::{DataFiles, Disk, FaultDisk, FaultPlan, MemDisk, Operation, PlainDisk, StorageError};
+use common::{on_disk, pattern, plain_disk, plain_reactor};
+use weft_storage::{DataFiles, Disk, FaultDisk, FaultPlan, MemDisk, Operation, StorageError};
 
 #[test]
 fn a_full_disk_is_reported_and_earlier_data_is_intact() {
     let directory = on_disk();
     full_disk(FaultDisk::new(
-        PlainDisk::open(directory.path(), &IDENTITY).unwrap(),
+        plain_disk(&directory),
         FaultPlan { full_after_bytes: Some(150_000), ..FaultPlan::default() },
     ));
     full_disk(MemDisk::new(150_000));

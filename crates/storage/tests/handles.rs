@@ -2,16 +2,16 @@
 
 mod common;
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::ptr::NonNull;
 
-use common::{IDENTITY, on_disk, pattern, plain_reactor};
+use common::{on_disk, pattern, plain_disk, plain_reactor, ring_disk};
 use weft_storage::limits::WINDOW_BYTES;
-use weft_storage::{DataFiles, Extent, MemDisk, PlainDisk, RingDisk};
+use weft_storage::{DataFiles, Extent, MemDisk, PlainDisk, StorageError};
 
 fn local() -> (tempfile::TempDir, DataFiles<PlainDisk>) {
     let directory = on_disk();
-    let disk = PlainDisk::open(directory.path(), &IDENTITY).unwrap();
+    let disk = plain_disk(&directory);
     (directory, DataFiles::with_bounds(disk, 4, 2))
 }
 
@@ -110,14 +110,14 @@ fn windows_show_the_file_and_survive_its_truncation() {
         let (mut first, mut second) = ([0u8; 250], [0u8; 250]);
         let memory = [memory_of(&mut first), memory_of(&mut second)];
         // SAFETY: live arrays of this test's, as long as the pieces.
-        assert!(unsafe { pieces.copy_to(&memory) });
+        assert_eq!(unsafe { pieces.copy_to(&memory) }, Ok(true));
         assert_eq!(first[..100], data[5010..5110]);
         assert_eq!(first[100..], data[4700..4850]);
         assert_eq!(second, data[4850..5100]);
         (first, second) = ([1; 250], [2; 250]);
         let memory = [memory_of(&mut first), memory_of(&mut second)];
         // SAFETY: as above.
-        assert!(unsafe { pieces.copy_from(&memory) });
+        assert_eq!(unsafe { pieces.copy_from(&memory) }, Ok(true));
         file.read(WINDOW_BYTES - 300, &mut back[..410]).await.unwrap();
         assert_eq!(back[..150], [1; 150]);
         assert_eq!(back[150..400], [2; 250], "the second piece was written over the first");
@@ -143,7 +143,7 @@ fn windows_show_the_file_and_survive_its_truncation() {
         let error = copy_by_kernel(false, address.as_ptr(), back.as_mut_ptr(), 100).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
         // SAFETY: a live vector, longer than the pieces.
-        assert!(!unsafe { rest.copy_to(&[memory_of(&mut back)]) });
+        assert_eq!(unsafe { rest.copy_to(&[memory_of(&mut back)]) }, Ok(false));
         assert!(file.mapped(&[Extent::new(WINDOW_BYTES, 100)]).is_none());
         file.write(0, b"anew").await.unwrap();
         assert!(file.mapped(&[Extent::new(0, 4)]).is_some());
@@ -163,7 +163,7 @@ fn windows_show_the_file_and_survive_its_truncation() {
 #[test]
 fn threads_share_the_data_files() {
     let directory = on_disk();
-    let disk = RingDisk::open(directory.path(), &IDENTITY).unwrap();
+    let disk = ring_disk(&directory);
     let files = DataFiles::with_bounds(disk, 8, 2);
     let threads: Vec<_> = (0..4u64)
         .map(|thread| {
@@ -194,4 +194,36 @@ fn threads_share_the_data_files() {
     assert_eq!(files.size(99).unwrap(), 0);
     assert_eq!(files.list(None, 100).unwrap().0.len(), 20);
     assert!(files.list(None, 100).unwrap().0.iter().all(|object| object.bytes == 4 * 512));
+}
+
+#[test]
+fn what_was_lost_with_a_storage_is_an_error_until_the_file_is_emptied() {
+    plain_reactor().run(async {
+        let files = DataFiles::new(MemDisk::new(1 << 20));
+        files.write_vectored(3, 0, &mut [IoSlice::new(b"kept")]).await.unwrap();
+        files.lose_below(100);
+        let is_lost = |result: Result<(), StorageError>| matches!(result, Err(StorageError::Lost { ino: 7 }));
+        let mut back = [1; 4];
+        let read = files.read_vectored(7, 0, &mut [IoSliceMut::new(&mut back)]).await;
+        assert!(is_lost(read.map(drop)) && back == [1; 4]);
+        assert!(is_lost(files.read_pieces(7, &[Extent { offset: 0, bytes: 4 }], &mut back).await.map(drop)));
+        assert!(is_lost(files.write_vectored(7, 0, &mut [IoSlice::new(b"new")]).await));
+        assert!(is_lost(files.truncate(7, 10)) && is_lost(files.punch(7, 0, 1)));
+        assert!(is_lost(files.allocate(7, 0, 1, false)) && is_lost(files.zero(7, 0, 1, false)));
+        assert_eq!((files.size(7).unwrap(), files.size_if_there(7).unwrap()), (0, None));
+        assert!(files.open_if_there(7).unwrap().is_none());
+
+        // What is there is not lost, nor what is younger, nor what never had a byte.
+        assert_eq!(files.size(3).unwrap(), 4);
+        assert!(files.open(100).unwrap().is_none());
+        files.vouch_empty(8).unwrap();
+        files.write_vectored(8, 0, &mut [IoSlice::new(b"x")]).await.unwrap();
+        files.vouch_empty(3).unwrap();
+        assert_eq!(files.size(3).unwrap(), 4, "what is there stays");
+        files.truncate(7, 0).unwrap();
+        files.write_vectored(7, 0, &mut [IoSlice::new(b"again")]).await.unwrap();
+        assert_eq!(files.size(7).unwrap(), 5);
+        files.remove(7).unwrap();
+        assert!(is_lost(files.open(7).map(drop)));
+    });
 }

@@ -5,10 +5,10 @@ mod common;
 use std::collections::HashMap;
 use std::io::IoSlice;
 
-use common::{IDENTITY, on_disk, pattern, plain_reactor, ring_reactor};
+use common::{on_disk, pattern, plain_disk, plain_reactor, ring_disk, ring_reactor};
 use proptest::prelude::*;
 use weft_reactor::Reactor;
-use weft_storage::{DataFiles, Disk, Extent, FaultDisk, FaultPlan, MemDisk, PlainDisk, RingDisk};
+use weft_storage::{DataFiles, Disk, Extent, FaultDisk, FaultPlan, MemDisk};
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -160,9 +160,9 @@ proptest! {
     fn data_files_are_like_byte_vectors(steps in prop::collection::vec(step(), 1..40), seed in any::<u64>()) {
         let (plain, ring) = (plain_reactor(), ring_reactor());
         let directory = on_disk();
-        run(&plain, &steps, || PlainDisk::open(directory.path(), &IDENTITY).unwrap());
+        run(&plain, &steps, || plain_disk(&directory));
         let directory = on_disk();
-        run(&ring, &steps, || RingDisk::open(directory.path(), &IDENTITY).unwrap());
+        run(&ring, &steps, || ring_disk(&directory));
         let memory = MemDisk::new(1 << 30);
         run(&plain, &steps, || memory.clone());
         let memory = MemDisk::new(1 << 30);

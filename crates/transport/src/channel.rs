@@ -28,6 +28,8 @@ use crate::{Completion, OWN_REQUEST_IDS};
 const SEND_BYTES_MAX: u64 = 4 << 20;
 /// How long a link that is dropped waits for the server to have let go of the caller's memory.
 const LET_GO_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same where the server has been silent for long.
+const LET_GO_TIMEOUT_SILENT: Duration = Duration::from_millis(20);
 
 /// The payload of a message to be sent.
 pub(crate) enum Payload {
@@ -96,6 +98,9 @@ pub(crate) struct Channel {
     credits: u16,
     failed: bool,
     process: u32,
+    /// See [`crate::Link::moved_bytes`].
+    moved_bytes: u64,
+    let_go_timeout: Duration,
 }
 
 impl Channel {
@@ -112,11 +117,21 @@ impl Channel {
             credits: 1,
             failed: false,
             process: std::process::id(),
+            moved_bytes: 0,
+            let_go_timeout: LET_GO_TIMEOUT,
         }
     }
 
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    pub(crate) fn moved_bytes(&self) -> u64 {
+        self.moved_bytes
+    }
+
+    pub(crate) fn despair(&mut self) {
+        self.let_go_timeout = LET_GO_TIMEOUT_SILENT;
     }
 
     pub(crate) fn peer(&self) -> &str {
@@ -230,6 +245,7 @@ impl Channel {
 
     fn flush(&mut self) -> Result<(), LinkError> {
         while let Some(message) = self.outgoing.front_mut() {
+            let pieces_before = message.pieces_left;
             match send_some(self.fd.as_fd(), message) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -241,6 +257,7 @@ impl Channel {
                 }
                 Err(error) => return Err(self.stream_error(error)),
             }
+            self.moved_bytes += pieces_before - message.pieces_left;
             if message.head_sent == message.head.len() && message.pieces_left == 0 {
                 let request_id = message.request_id;
                 self.outgoing.pop_front();
@@ -340,6 +357,7 @@ impl Channel {
                     pending.cursor.advance(&pending.memory, moved as u64);
                     pending.position += moved as u64;
                     pending.delivered_bytes += moved as u64;
+                    self.moved_bytes += moved as u64;
                 }
                 Ok(None) => return Ok(false),
                 Err(error) => return Err(self.stream_error(error)),
@@ -382,7 +400,7 @@ impl Channel {
             return;
         }
         shut_down(self.fd.as_fd(), libc::SHUT_WR);
-        let deadline = Instant::now() + LET_GO_TIMEOUT;
+        let deadline = Instant::now() + self.let_go_timeout;
         let mut sink = [0u8; 4096];
         loop {
             // SAFETY: a live buffer of the length given.

@@ -170,6 +170,13 @@ pub trait Link: Send {
     fn must_arm(&self) -> bool {
         false
     }
+    /// Rises while data comes, and while a message that the network does not take at once goes out: over a slow network a request
+    /// may take long, and its server be well. Replies need not count.
+    fn moved_bytes(&self) -> u64 {
+        0
+    }
+    /// The server has been silent for long: a drop does not wait for it.
+    fn despair(&mut self) {}
     /// Makes a segment known, so that requests with pieces in it move without a copy where the transport can.
     ///
     /// # Errors

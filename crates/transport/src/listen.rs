@@ -90,7 +90,7 @@ pub fn listen_tcp(address: SocketAddr) -> Result<Listening, ListenError> {
     }
 }
 
-/// Listens on a Unix socket that any user may connect to (the cluster's key decides who is served). A name left behind by a server
+/// Listens on a Unix socket that any user may connect to (the handshake decides as whom a client is served). A name left behind by a server
 /// that is gone is replaced; one in use is not.
 ///
 /// # Errors
@@ -150,7 +150,7 @@ impl Listening {
     /// # Errors
     /// Of the kernel.
     pub fn acceptor(self) -> io::Result<Acceptor> {
-        Ok(Acceptor { readiness: Readiness::new(&self.fd)?, listening: self })
+        Ok(Acceptor { readiness: Readiness::new(&self.fd)?, listening: self, exhausted: Box::new(|_| {}) })
     }
 }
 
@@ -159,9 +159,15 @@ pub struct Acceptor {
     // Before the descriptor: it has to be taken off the reactor first.
     readiness: Readiness,
     listening: Listening,
+    exhausted: Box<dyn Fn(&io::Error)>,
 }
 
 impl Acceptor {
+    /// Has `tell` called whenever descriptors or memory have run out, which is several times a second as long as it lasts.
+    pub fn when_exhausted(&mut self, tell: impl Fn(&io::Error) + 'static) {
+        self.exhausted = Box::new(tell);
+    }
+
     /// The next connection. Waits for better times when descriptors or memory have run out.
     ///
     /// # Errors
@@ -178,6 +184,7 @@ impl Acceptor {
                 Ok(fd) => return Ok(Accepted { fd, network: self.listening.network }),
                 Err(error) => match error.raw_os_error() {
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                        (self.exhausted)(&error);
                         sleep(EXHAUSTED_REST).await
                     }
                     // Errors of a connection that is gone already (accept(2)).

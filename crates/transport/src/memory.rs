@@ -408,7 +408,13 @@ impl ServerConn for MemoryConn {
 
     fn peer(&self) -> PeerInfo {
         let address = "in this process".to_string();
-        PeerInfo { transport: "memory".into(), address, process_id: Some(std::process::id()), user_id: None }
+        PeerInfo {
+            transport: "memory".into(),
+            address,
+            process_id: Some(std::process::id()),
+            user_id: None,
+            group_ids: Vec::new(),
+        }
     }
 
     fn close(&self) {

@@ -1,7 +1,9 @@
 //! Shared memory that a client owns and lends to servers on its host.
 //!
-//! It is a memfd that can never shrink, so a server that maps it can't be made to fault by cutting it. The server reads and
-//! writes its data files straight into it: no copy and no work for the client.
+//! It is a memfd of ordinary pages that can never shrink, so a client cannot make a server that maps it fault by cutting it. A
+//! memfd of huge pages, of which there may be none left, and files of any other file system are refused. Pages may still be
+//! missing where memory runs out: who copies from or to a segment goes through `weft_storage::guarded`, or has the kernel copy.
+//! The server reads and writes its data files straight into it: no copy and no work for the client.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -218,8 +220,24 @@ impl KnownSegments {
     }
 }
 
-/// Checks and maps a segment that a client has passed: it must be a memfd that cannot shrink below `bytes`.
+/// The kind of the file system that a descriptor's file is in (statfs(2)).
+fn file_system(fd: BorrowedFd<'_>) -> io::Result<i64> {
+    // SAFETY: plain data that the kernel fills.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        checked(libc::fstatfs(fd.as_raw_fd(), &mut stat) as isize)?;
+        Ok(stat.f_type)
+    }
+}
+
+/// Checks and maps a segment that a client has passed: it must be a memfd of ordinary pages that cannot shrink below `bytes`.
 pub(crate) fn map_passed(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, String> {
+    let kind = file_system(fd).map_err(|error| format!("the descriptor cannot be examined: {error}"))?;
+    if kind != libc::TMPFS_MAGIC {
+        return Err(format!(
+            "the descriptor is no memfd of ordinary pages: its file system is of kind {kind:#x}, not tmpfs"
+        ));
+    }
     // SAFETY: no memory is passed.
     let seals = checked(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) } as isize)
         .map_err(|error| format!("the descriptor is no memfd: {error}"))?;
@@ -252,11 +270,35 @@ mod tests {
         assert!(map_passed(segment.fd(), 10_001).unwrap_err().contains("announced"));
     }
 
+    fn memfd(flags: u32, bytes: i64) -> OwnedFd {
+        // SAFETY: a literal name; the result is new.
+        let fd = unsafe { owned(libc::memfd_create(c"test".as_ptr(), flags)) }.unwrap();
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::ftruncate(fd.as_raw_fd(), bytes) }, 0);
+        fd
+    }
+
     #[test]
     fn what_is_no_sealed_memfd_is_refused() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
         assert!(map_passed(file.as_fd(), 4096).is_err());
+        assert!(map_passed(memfd(libc::MFD_ALLOW_SEALING, 4096).as_fd(), 4096).is_err());
+        let on_tmpfs = tempfile::tempfile_in("/dev/shm").unwrap();
+        on_tmpfs.set_len(4096).unwrap();
+        assert!(map_passed(on_tmpfs.as_fd(), 4096).is_err());
+        assert!(map_passed(std::fs::File::open("/dev/zero").unwrap().as_fd(), 4096).is_err());
+        assert!(map_passed(std::fs::File::open("/proc/self/mem").unwrap().as_fd(), 4096).is_err());
         assert!(Segment::new(0).is_err());
+    }
+
+    #[test]
+    fn memory_of_huge_pages_is_refused() {
+        // It is mapped without a page to back it, and touching it then raises SIGBUS.
+        let huge = memfd(libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB, 4 << 20);
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: no memory is passed.
+        assert_eq!(unsafe { libc::fcntl(huge.as_raw_fd(), libc::F_ADD_SEALS, seals) }, 0);
+        assert!(map_passed(huge.as_fd(), 4 << 20).unwrap_err().contains("ordinary pages"));
     }
 }

@@ -43,6 +43,8 @@ pub struct PeerInfo {
     pub process_id: Option<u32>,
     /// Over a Unix socket: its user, as the kernel says.
     pub user_id: Option<u32>,
+    /// Over a Unix socket: its groups, as the kernel says, the primary one first.
+    pub group_ids: Vec<u32>,
 }
 
 impl std::fmt::Display for PeerInfo {
@@ -104,12 +106,22 @@ pub trait ServerBulk: 'static {
     /// request, and more than that makes the client close the connection.
     fn bytes(&self) -> u64;
 
-    /// Client memory that this process can address: pieces in order, for system calls only (the client may change it at any
-    /// time). They live as long as the bulk or its [`ServerBulk::keeper`]. `None` where it cannot, or there are too many pieces.
+    /// Client memory that this process can address: pieces in order, for system calls and for copies that survive a page which
+    /// cannot be had (the client may change it at any time). They live as long as the bulk or its [`ServerBulk::keeper`].
+    /// `None` where it cannot, or there are too many pieces.
     fn local(&self, share_offset: u64, bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>>;
+
+    /// A page of what [`ServerBulk::local`] gave was gone, and an empty one may be in its place: the memory must not be used
+    /// any more. The request is to be refused, and its connection ends with that reply.
+    fn memory_is_gone(&self) {}
 
     /// Keeps what [`ServerBulk::local`] gave alive, beyond the bulk: for operations that outlive a dropped handler.
     fn keeper(&self) -> Option<Rc<dyn Any>>;
+
+    /// Whether the client is gone, as far as is known: who has much to do before the next transfer asks now and then.
+    fn is_gone(&self) -> bool {
+        false
+    }
 
     /// [`ConnError::Mechanism`]: what this way does not do.
     fn mechanism(&self, what: &'static str) -> ConnError;
@@ -630,6 +642,10 @@ impl ServerBulk for StreamBulk {
         None
     }
 
+    fn is_gone(&self) -> bool {
+        self.stream.is_closed()
+    }
+
     fn mechanism(&self, what: &'static str) -> ConnError {
         ConnError::Mechanism { peer: self.stream.peer_text(), what }
     }
@@ -742,8 +758,13 @@ mod tests {
     #[test]
     fn pages_that_are_gone_cut_the_stream_and_kill_nobody() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let peer =
-            PeerInfo { transport: "test".into(), address: "here".into(), process_id: None, user_id: None };
+        let peer = PeerInfo {
+            transport: "test".into(),
+            address: "here".into(),
+            process_id: None,
+            user_id: None,
+            group_ids: Vec::new(),
+        };
         let file = tempfile::tempfile().unwrap();
         // SAFETY: a new mapping; the file is empty, so none of its pages can be had.
         let base = unsafe {
@@ -764,8 +785,13 @@ mod tests {
     #[test]
     fn news_between_a_short_read_and_the_wait_for_more_is_not_lost() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let peer =
-            PeerInfo { transport: "test".into(), address: "here".into(), process_id: None, user_id: None };
+        let peer = PeerInfo {
+            transport: "test".into(),
+            address: "here".into(),
+            process_id: None,
+            user_id: None,
+            group_ids: Vec::new(),
+        };
         Reactor::new(ReactorOptions::default()).unwrap().run(async {
             let stream = ServerStream::new(ours.into(), true, peer).unwrap();
             stream.prove();

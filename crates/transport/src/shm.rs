@@ -372,6 +372,14 @@ impl Link for ShmLink {
         self.channel.wants_write()
     }
 
+    fn moved_bytes(&self) -> u64 {
+        self.channel.moved_bytes()
+    }
+
+    fn despair(&mut self) {
+        self.channel.despair();
+    }
+
     fn credits(&self) -> u16 {
         self.channel.credits()
     }

@@ -9,7 +9,9 @@
 //! the connection open: that is looked at before each batch. Another user's memory is never reached for, not even by root:
 //! between two looks that process could have become a privileged one by `exec`.
 //!
-//! Mapped client memory and mapped files are only ever touched by system calls, which fail where a page is gone.
+//! Mapped client memory and mapped files are only ever touched by system calls here, which fail where a page is gone. Who gets
+//! client memory by `local` and copies by itself says so when a page was gone: the connection then ends, and its mappings with
+//! it.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -33,7 +35,7 @@ use crate::error::{ConnError, RunsError};
 use crate::runs::{Cursor, IOV_MAX, IoVecs, MemoryRuns, span, tidy};
 use crate::segment::{Mapping, map_passed};
 use crate::server::{Incoming, PeerInfo, ServerBulk, ServerConn, ServerStream, StreamBulk};
-use crate::socket::{checked, owned, peer_credentials, random};
+use crate::socket::{checked, owned, peer_credentials, peer_groups, random};
 
 /// Segments that one connection may have.
 const SEGMENTS_MAX: usize = 64;
@@ -51,6 +53,8 @@ struct ClientMemory {
     /// The client's own memory was reached by a probe.
     reached: Cell<bool>,
     segments: RefCell<BTreeMap<u16, Rc<Mapping>>>,
+    /// A page of a segment was gone: nothing that was moved through the mappings since is sure.
+    is_gone: Cell<bool>,
 }
 
 impl ClientMemory {
@@ -66,6 +70,7 @@ impl ClientMemory {
             same_user,
             reached: Cell::new(false),
             segments: RefCell::new(BTreeMap::new()),
+            is_gone: Cell::new(false),
         }
     }
 
@@ -207,6 +212,7 @@ impl ShmConn {
             address: format!("process {}", credentials.pid),
             process_id: u32::try_from(credentials.pid).ok().filter(|process| *process > 0),
             user_id: Some(credentials.uid),
+            group_ids: peer_groups(fd.as_fd(), &credentials)?,
         };
         let stream = Rc::new(ServerStream::new(fd, true, peer)?);
         Ok(ShmConn { stream, client: Rc::new(ClientMemory::new(&credentials)) })
@@ -317,7 +323,16 @@ impl ServerConn for ShmConn {
     }
 
     async fn reply(&self, header: Header, body: &[u8], payload: &[IoSlice<'_>]) -> Result<(), ConnError> {
-        self.stream.send_message(header, body, payload).await
+        if !self.client.is_gone.get() {
+            return self.stream.send_message(header, body, payload).await;
+        }
+        // No success is told any more: the client asks again, over a connection with mappings of its own.
+        let replied = match header.status {
+            Status::Ok => Err(self.stream.closed_error()),
+            _ => self.stream.send_message(header, body, payload).await,
+        };
+        self.stream.close();
+        replied
     }
 
     fn prove(&self) {
@@ -498,6 +513,14 @@ impl ServerBulk for ShmBulk {
             all_local
         });
         all_local.then_some(pieces)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.stream.is_closed()
+    }
+
+    fn memory_is_gone(&self) {
+        self.client.is_gone.set(true);
     }
 
     fn mechanism(&self, what: &'static str) -> ConnError {

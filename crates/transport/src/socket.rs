@@ -10,8 +10,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use weft_wire::limits::GROUPS_MAX;
+
 use crate::framing::Source;
 
+/// Of asm-generic/socket.h; the libc crate does not have it.
+const SO_PEERGROUPS: i32 = 59;
 /// Room for the control message that carries descriptors.
 const CONTROL_BYTES: usize = 64;
 
@@ -177,6 +181,31 @@ unsafe fn get_option<T>(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result
 pub(crate) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     // SAFETY: three integers.
     Ok(unsafe { get_option::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED) }?.0)
+}
+
+/// Its groups, the primary one first, as many as a request may have.
+pub(crate) fn peer_groups(fd: BorrowedFd<'_>, credentials: &libc::ucred) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; GROUPS_MAX];
+    let bytes = loop {
+        let mut bytes = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `bytes` to the live buffer, and to `bytes` how many there are.
+        let result = unsafe {
+            let list = groups.as_mut_ptr().cast();
+            libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, SO_PEERGROUPS, list, &mut bytes)
+        };
+        match checked(result as isize) {
+            Ok(_) => break bytes as usize,
+            Err(error) if error.raw_os_error() == Some(libc::ERANGE) && bytes as usize > 4 * groups.len() => {
+                groups.resize(bytes as usize / 4, 0);
+            }
+            Err(error) => return Err(error),
+        }
+    };
+    groups.truncate(bytes / size_of::<u32>());
+    groups.retain(|group| *group != credentials.gid);
+    groups.insert(0, credentials.gid);
+    groups.truncate(GROUPS_MAX);
+    Ok(groups)
 }
 
 /// The congestion control in effect.

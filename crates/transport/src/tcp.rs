@@ -24,6 +24,10 @@ const KEEP_ALIVE_INTERVAL_S: i32 = 10;
 const KEEP_ALIVE_PROBES: i32 = 3;
 /// Milliseconds that sent bytes may stay unacknowledged.
 const USER_TIMEOUT_MS: u32 = 60_000;
+/// linux/tcp.h: the longest time between retransmissions, in milliseconds. Not in the libc crate.
+const TCP_RTO_MAX_MS: i32 = 44;
+/// After an outage of the network, what was not acknowledged is sent again so soon.
+const RETRANSMIT_MAX_MS: i32 = 1_000;
 /// On one host these move bytes twice as fast as BBR, which paces them.
 const LOCAL_CONGESTION: [&str; 2] = ["cubic", "reno"];
 
@@ -71,6 +75,8 @@ impl TcpOptions {
         set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &KEEP_ALIVE_INTERVAL_S)?;
         set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, &KEEP_ALIVE_PROBES)?;
         set_option(fd, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &USER_TIMEOUT_MS)?;
+        // Since Linux 6.15; without it a connection may stay silent after an outage for as long as that lasted.
+        let _ = set_option(fd, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, &RETRANSMIT_MAX_MS);
         match &self.congestion {
             // Not every user may choose every one: then the system's stays.
             Congestion::Auto if is_local(fd) => {
@@ -134,6 +140,14 @@ impl Link for TcpLink {
         self.channel.wants_write()
     }
 
+    fn moved_bytes(&self) -> u64 {
+        self.channel.moved_bytes()
+    }
+
+    fn despair(&mut self) {
+        self.channel.despair();
+    }
+
     fn credits(&self) -> u16 {
         self.channel.credits()
     }
@@ -193,7 +207,7 @@ impl TcpConn {
         let socket = TcpStream::from(fd);
         let address = socket.peer_addr()?.to_string();
         let transport = format!("tcp {congestion}");
-        let peer = PeerInfo { transport, address, process_id: None, user_id: None };
+        let peer = PeerInfo { transport, address, process_id: None, user_id: None, group_ids: Vec::new() };
         Ok(TcpConn { stream: Rc::new(ServerStream::new(socket.into(), false, peer)?) })
     }
 

@@ -115,6 +115,15 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// Checks what a request claims about its sender. A server vets every request when it decodes it, so that no handler sees a caller
+/// or a capability that the connection is not entitled to.
+pub trait Vetting {
+    /// Replaces `caller` by whom the sender may act for.
+    fn caller(&mut self, caller: &mut crate::messages::Caller);
+    /// Looks whether `capability` was given to the sender.
+    fn capability(&mut self, capability: &crate::security::Capability);
+}
+
 /// A value with an encoding.
 pub trait Wire: Sized {
     /// The least bytes that any value takes; bounds counts before allocation.
@@ -125,6 +134,11 @@ pub trait Wire: Sized {
     fn get(input: &mut Reader<'_>) -> Result<Self, DecodeError>;
     /// A fixed value for golden bytes, different at each step of `seed`.
     fn sample(seed: &mut u64) -> Self;
+
+    /// Whether a value may contain something that [`Wire::vet`] shows.
+    const VETTED: bool = false;
+    /// Shows every caller and every capability in the value to `vetting`.
+    fn vet(&mut self, _vetting: &mut dyn Vetting) {}
 
     /// Appends the encodings of all, one behind the other.
     fn put_all(all: &[Self], out: &mut Writer) {
@@ -241,6 +255,12 @@ impl<T: Wire> Wire for Vec<T> {
     fn sample(seed: &mut u64) -> Self {
         vec![T::sample(seed), T::sample(seed)]
     }
+    const VETTED: bool = T::VETTED;
+    fn vet(&mut self, vetting: &mut dyn Vetting) {
+        if T::VETTED {
+            self.iter_mut().for_each(|value| value.vet(vetting));
+        }
+    }
 }
 
 impl<T: Wire> Wire for Option<T> {
@@ -256,6 +276,12 @@ impl<T: Wire> Wire for Option<T> {
     }
     fn sample(seed: &mut u64) -> Self {
         Some(T::sample(seed))
+    }
+    const VETTED: bool = T::VETTED;
+    fn vet(&mut self, vetting: &mut dyn Vetting) {
+        if let Some(value) = self {
+            value.vet(vetting);
+        }
     }
 }
 
@@ -298,6 +324,11 @@ macro_rules! message {
             fn sample(seed: &mut u64) -> Self {
                 $(let $field = <$type as $crate::Wire>::sample(seed);)*
                 $name { $($field),* }
+            }
+            const VETTED: bool = false $(|| <$type as $crate::Wire>::VETTED)*;
+            #[allow(unused_variables)]
+            fn vet(&mut self, vetting: &mut dyn $crate::Vetting) {
+                $($crate::Wire::vet(&mut self.$field, vetting);)*
             }
         }
     )* };

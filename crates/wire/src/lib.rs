@@ -15,7 +15,7 @@
 //! * A request names file bytes by [`weft_layout::Regions`] ([`regions`] has their compact form). *Where those
 //!   bytes are in the client's memory* is described apart from it and belongs to the transport.
 //! * [`locks`] are the ranges that one owner has locked, which server and client count alike.
-//! * [`security`] holds the mutual challenge and the signed capability.
+//! * [`security`] holds the mutual challenge and the signed capability, [`keys`] who a key makes its holder.
 //! * Every bound is in [`limits`].
 //!
 //! Invariants: nothing here does I/O or reads a clock, and no integer from outside is trusted: a decoder checks
@@ -24,6 +24,7 @@
 
 pub mod codec;
 mod header;
+pub mod keys;
 pub mod limits;
 pub mod locks;
 pub mod messages;
@@ -32,7 +33,7 @@ pub mod regions;
 pub mod security;
 mod status;
 
-pub use codec::{DecodeError, Reader, Wire, Writer};
+pub use codec::{DecodeError, Reader, Vetting, Wire, Writer};
 pub use header::{HEADER_BYTES, Header, HeaderError, Kind, MAGIC, flags, header_checksum};
 pub use ops::{Class, Op, Request, Role, fuzz_decode};
 pub use status::Status;

@@ -37,6 +37,16 @@ pub const PATH_BYTES_MAX: usize = 4096;
 pub const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Supplementary groups of a caller.
 pub const GROUPS_MAX: usize = 1024;
+/// Groups of an issued user key, the primary one included.
+pub const KEY_GIDS_MAX: usize = 128;
+/// Longest name of an issued key.
+pub const KEY_NAME_BYTES_MAX: usize = 64;
+/// Longest host or program name that a greeting may have.
+pub const GREETING_TEXT_BYTES_MAX: usize = 256;
+/// Keys in one reply to a client that lists them.
+pub const KEYS_PER_MESSAGE_MAX: usize = 128;
+/// Keys that are revoked and have not expired.
+pub const KEYS_REVOKED_MAX: usize = 4096;
 /// Entries in one page of a directory.
 pub const DIRECTORY_PAGE_ENTRIES_MAX: u32 = 512;
 /// Data files named in one removal or listing.
@@ -84,6 +94,15 @@ const _: () =
     assert!(INLINE_BYTES_MAX <= MESSAGE_DATA_BYTES_MAX, "what a server answers inline fits messages");
 const _: () = assert!(REMOTE_KEYS_MAX < u16::MAX as usize, "a run names its key in 16 bits");
 const _: () = assert!(INLINE_BYTES_MAX <= UNIT_BYTES_MAX, "what is inline is less than a unit");
-const _: () = assert!(BODY_BYTES_UNPROVEN_MAX > HEADER_BYTES, "a greeting fits");
+const _: () = assert!(
+    4 * KEY_GIDS_MAX + KEY_NAME_BYTES_MAX + 2 * GREETING_TEXT_BYTES_MAX + 256 + HEADER_BYTES
+        <= BODY_BYTES_UNPROVEN_MAX,
+    "a greeting fits"
+);
+const _: () = assert!(
+    KEYS_PER_MESSAGE_MAX * (4 * KEY_GIDS_MAX + KEY_NAME_BYTES_MAX + 64) <= BODY_BYTES_MAX,
+    "a page of keys fits a body"
+);
+const _: () = assert!(KEYS_REVOKED_MAX * 16 + 64 <= BODY_BYTES_MAX, "all revoked keys fit a body");
 const _: () =
     assert!(DIRECTORY_PAGE_ENTRIES_MAX as usize * (NAME_BYTES_MAX + 160) <= 2 * BODY_BYTES_MAX, "pages");

@@ -22,6 +22,8 @@ pub enum Role {
     Io,
     /// An I/O server, by other servers of the cluster only.
     IoByServer,
+    /// A metadata server, by other servers of the cluster, or whoever has their key.
+    MetaByServer,
 }
 
 /// A request body: it names its operation and its reply.
@@ -121,6 +123,12 @@ ops! {
     0x004 ClusterMap: Control, Any, true, ClusterMapRequest -> ClusterMapReply;
     /// What a server is doing.
     0x005 Status: Control, Any, true, StatusRequest -> StatusReply;
+    /// An I/O server says which storage it has, and hears whether it is the one that the cluster knows.
+    0x006 Register: Control, MetaByServer, true, RegisterRequest -> RegisterReply;
+    /// The next storage that an I/O server comes with is taken for its own.
+    0x007 ReplaceServer: Control, MetaByServer, true, ReplaceServerRequest -> Empty;
+    /// Which storage each server has, and whether it is there.
+    0x008 ListServers: Control, Any, true, ListServersRequest -> ListServersReply;
     /// Shared memory: may the server reach the client's memory directly?
     0x010 MemoryProbe: Control, Any, true, MemoryProbeRequest -> MemoryProbeReply;
     /// Shared memory: a segment whose descriptor comes with the message.
@@ -160,6 +168,10 @@ ops! {
     0x111 ListObjects: Bulk, IoByServer, true, ListObjectsRequest -> ListObjectsReply;
     /// Sizes of data files, of those that are there.
     0x112 StatObjects: Bulk, IoByServer, true, StatObjectsRequest -> StatObjectsReply;
+    /// Which keys are revoked: an I/O server keeps the list and cuts the connections of their holders.
+    0x113 SetRevoked: Control, IoByServer, true, SetRevokedRequest -> Empty;
+    /// These files never had a byte here, though the storage that could show it is gone.
+    0x114 VouchEmpty: Bulk, IoByServer, true, VouchEmptyRequest -> Empty;
 
     /// Walk a path and return the attributes at its end.
     0x200 Lookup: Metadata, Meta, true, LookupRequest -> AttrReply;
@@ -233,6 +245,12 @@ ops! {
     0x230 Check: Metadata, Meta, true, CheckRequest -> CheckReply;
     /// Repair one finding of a check, if it still holds.
     0x231 Treat: Bulk, Meta, true, TreatRequest -> TreatReply;
+    /// Put an issued key on the list of keys; for administrators.
+    0x240 NoteKey: Metadata, Meta, true, NoteKeyRequest -> Empty;
+    /// A page of the list of keys; for administrators.
+    0x241 ListKeys: Metadata, Meta, true, ListKeysRequest -> ListKeysReply;
+    /// End a key: nobody is served with it any more; for administrators.
+    0x242 RevokeKey: Bulk, Meta, true, RevokeKeyRequest -> RevokeKeyReply;
 }
 
 impl Op {

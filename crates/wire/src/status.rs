@@ -65,10 +65,10 @@ statuses! {
     Unsupported = 18, "operation not supported";
     /// Message malformed.
     Malformed = 19, "malformed message";
-    /// The peer did not prove that it knows the secret, or tried before proving it.
-    Unauthenticated = 20, "wrong or missing cluster key";
+    /// The peer did not prove its key, which may have expired or be revoked, or asked before it did.
+    Unauthenticated = 20, "the key is not accepted";
     /// No valid capability, or its rights do not cover this.
-    Capability = 21, "capability missing, expired or forged";
+    Capability = 21, "capability missing, expired, forged or of another";
     /// No version in common.
     Version = 22, "no protocol version in common";
     /// This server does not do that operation, or the inode is another server's.
@@ -93,6 +93,10 @@ statuses! {
     LockLost = 32, "locks of this open file are lost";
     /// The server has no room for more locks.
     NoLocks = 33, "no room for more locks";
+    /// The server's storage is not the one that the cluster knows, or is older.
+    WrongStorage = 34, "not the storage that the cluster knows";
+    /// The data was on a storage that is gone.
+    Lost = 35, "the data is lost";
 }
 
 impl std::fmt::Display for Status {

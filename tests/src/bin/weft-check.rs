@@ -22,7 +22,6 @@ use weft_client::{Client, ConnectOptions, Error, OpenOptions, Url};
 use weft_layout::{Extent, Regions};
 use weft_tests::check::{Mapping, REGION_BYTES, REGIONS, SHARED, own_name};
 use weft_tests::pattern::Random;
-use weft_wire::security::Key;
 
 /// Operations on a region, or on an own file, in one round.
 const STEPS: u64 = 24;
@@ -625,8 +624,7 @@ fn main() {
     let way = match arguments[4].as_str() {
         "mount" => Way::Mount(PathBuf::from(&arguments[5])),
         _ => {
-            let key = fs::read_to_string(&arguments[6]).expect("a key file");
-            let key = Some(Key::from_hex(&key).expect("a key"));
+            let key = Some(weft_client::read_key_file(arguments[6].as_ref()).expect("a key"));
             let url = Url::parse(&arguments[5]).expect("a URL");
             let options = ConnectOptions { key, ..ConnectOptions::default() };
             Way::Library(Client::connect(&url, options).expect("a connection"))

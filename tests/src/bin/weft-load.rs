@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_client::{Client, ConnectOptions, OpenOptions, Result, Url};
 use weft_tests::pattern::{Stamp, fill};
-use weft_wire::security::Key;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -46,8 +45,7 @@ fn number(text: &str) -> u64 {
 }
 
 fn connect(url: &str, key_file: &str) -> Result<Client> {
-    let key = std::fs::read_to_string(key_file).expect("the key file can be read");
-    let key = Key::from_hex(&key).expect("it holds a key");
+    let key = weft_client::read_key_file(key_file.as_ref()).expect("it holds a key");
     let url = Url::parse(url).expect("a URL");
     let mut options = ConnectOptions { key: Some(key), ..ConnectOptions::default() };
     if let Ok(timeout_ms) = std::env::var("WEFT_LOAD_TIMEOUT_MS") {

@@ -119,8 +119,7 @@ impl Open {
                 done()
             }
             ["weft", slot, url, key_file, path] => {
-                let key = std::fs::read_to_string(key_file).expect("a key file");
-                let key = Some(weft_wire::security::Key::from_hex(&key).expect("a key"));
+                let key = Some(weft_client::read_key_file(key_file.as_ref()).expect("a key"));
                 let options = ConnectOptions { key, ..ConnectOptions::default() };
                 let client = Client::connect(&Url::parse(url).expect("a URL"), options);
                 let open = weft_client::OpenOptions::new().read(true).write(true).create(true);

@@ -28,7 +28,6 @@ use weft_client::{
 use weft_layout::{Extent, Region, Regions, View};
 use weft_tests::Cluster;
 use weft_wire::messages::LayoutWish;
-use weft_wire::security::Key;
 
 /// Unless `$PROPTEST_CASES` says otherwise.
 const CASES: u32 = 100;
@@ -251,7 +250,7 @@ impl World {
         // SAFETY: the strings live through the call.
         let fs = unsafe { weft_connect(url.as_ptr(), &options) };
         assert!(!fs.is_null(), "{}", last_error());
-        let key = Key::from_hex(&std::fs::read_to_string(key_file).unwrap()).unwrap();
+        let key = weft_client::read_key_file(&key_file).unwrap();
         let options =
             ConnectOptions { key: Some(key), transport: Some(transport), ..ConnectOptions::default() };
         let client = Client::connect(&Url::parse(cluster.url()).unwrap(), options).unwrap();

@@ -148,7 +148,9 @@ impl Testbed {
             port: None,
             bind: address.map(|address| address.to_string()),
             sync: Some(sync),
+            only: Vec::new(),
             lifetime: Lifetime::WithParent,
+            supervised: false,
         };
         let cluster = launch::start(&options, &mut |time| {
             std::thread::sleep(time);

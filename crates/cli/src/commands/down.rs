@@ -1,42 +1,94 @@
 //! `weft down`
 
-use crate::launch::{CLUSTER_FILE, RunState, STOP_TIMEOUT};
-use crate::output;
-use anyhow::{Result, bail};
+use crate::launch::{self, Down, Ending};
+use crate::{Reported, output};
+use anyhow::Result;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Stops the servers that `weft up` started for DIR. Their data stays; `weft up --dir DIR` finds it again.
+/// Stops the servers of DIR's cluster that run on this machine, whoever started them: `weft up`, `weft serve`, systemd. Their data
+/// stays; `weft up --dir DIR` finds it again.
 ///
 /// Servers are asked to end, and ended by force after 5 seconds. Only processes that are those servers are touched: a process
-/// number that has gone to another program meanwhile is recognised. Where nothing runs, nothing is done.
+/// number that has gone to another program meanwhile is recognised. Where nothing runs, nothing is done. A server that systemd
+/// or another program watches may be started again by that.
+///
+/// Exit code 1: a server runs still; the reason is told.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Directory of the cluster.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    /// Stop only this server; may be repeated. It stays stopped until `weft up`.
+    #[arg(long, value_name = "SERVER")]
+    only: Vec<String>,
     /// Print what was done as JSON.
     #[arg(long)]
     json: bool,
 }
 
-/// Stops a cluster.
+/// Stops a cluster, or servers of it.
 pub fn run(args: Args) -> Result<()> {
+    let down = launch::stop(&args.dir, &args.only)?;
+    match args.json {
+        true => output::print_json(&as_json(&down))?,
+        false => print(&args, &down)?,
+    }
+    let failures = down.failures();
+    failures.iter().for_each(|failure| eprintln!("weft: {failure}"));
+    if failures.is_empty() { Ok(()) } else { Err(Reported.into()) }
+}
+
+fn count(down: &Down, ending: &Ending) -> usize {
+    down.servers.iter().filter(|(_, _, how)| how == ending).count()
+}
+
+fn print(args: &Args, down: &Down) -> Result<()> {
     let dir = args.dir.display();
-    if !args.dir.join(CLUSTER_FILE).exists() {
-        bail!("{dir} has no {CLUSTER_FILE}; give the directory that was given to weft up");
+    let forced = count(down, &Ending::ByForce);
+    let stopped = count(down, &Ending::InOrder) + forced;
+    if stopped > 0 && !args.only.is_empty() {
+        for (name, pid, ending) in &down.servers {
+            match ending {
+                Ending::InOrder => {
+                    output::print_line(format_args!("stopped {name} (process {pid}), in order"))?
+                }
+                Ending::ByForce => {
+                    output::print_line(format_args!(
+                        "stopped {name} (process {pid}) by force; see {dir}/log"
+                    ))?;
+                }
+                Ending::Failed(_) => {}
+            }
+        }
+        return Ok(());
     }
-    let state = RunState::load(&args.dir)?.filter(RunState::is_running);
-    let forced = state.as_ref().map(|state| state.stop(STOP_TIMEOUT));
-    RunState::remove(&args.dir);
-    let stopped = state.as_ref().map_or(0, |state| state.servers.len());
-    if args.json {
-        return output::print_json(&serde_json::json!({ "stopped": stopped, "forced": forced.unwrap_or(0) }));
-    }
-    match forced {
-        None => output::print_line(format_args!("no cluster of {dir} is running")),
-        Some(0) => output::print_line(format_args!("stopped {stopped} servers")),
-        Some(forced) => output::print_line(format_args!(
+    match (stopped, forced) {
+        (0, _) if !down.failures().is_empty() => Ok(()),
+        (0, _) if args.only.is_empty() => output::print_line(format_args!("no cluster of {dir} is running")),
+        (0, _) => output::print_line(format_args!("not running: {}", args.only.join(", "))),
+        (_, 0) => output::print_line(format_args!("stopped {stopped} servers")),
+        _ => output::print_line(format_args!(
             "stopped {stopped} servers, {forced} of them by force; see {dir}/log"
         )),
     }
+}
+
+fn as_json(down: &Down) -> Value {
+    let servers = down.servers.iter().map(|(name, pid, ending)| {
+        let (how, reason) = match ending {
+            Ending::InOrder => ("in order", None),
+            Ending::ByForce => ("by force", None),
+            Ending::Failed(reason) => ("not stopped", Some(reason)),
+        };
+        json!({ "name": name, "pid": pid, "how": how, "reason": reason })
+    });
+    let unknown = down.unknown.iter().map(|(name, reason)| json!({ "name": name, "reason": reason }));
+    let forced = count(down, &Ending::ByForce);
+    json!({
+        "stopped": count(down, &Ending::InOrder) + forced,
+        "forced": forced,
+        "servers": servers.collect::<Vec<_>>(),
+        "unknown": unknown.collect::<Vec<_>>(),
+    })
 }

@@ -22,7 +22,8 @@ const LEFT: u8 = 4;
 const FAILED: u8 = 8;
 
 /// Checks a file system while it is in use: that names, inodes and counts agree, and that the data files on all I/O servers do. The
-/// servers go on serving; what clients do meanwhile is no damage. For root, and for the owner of the root directory.
+/// servers go on serving; what clients do meanwhile is no damage. For root, and for the owner of the root directory, with a key
+/// that administers (`weft help keys`).
 ///
 /// With --repair, everything that can be is repaired, each finding for itself and after another look, and the check is repeated
 /// until it finds nothing. Files and directories that have lost their names, and data files that have lost their inodes, come to
@@ -61,7 +62,7 @@ pub fn run(args: Args) -> Result<()> {
         Ok(0) => Ok(()),
         Ok(code) => Err(Code(code).into()),
         Err(error) => {
-            eprintln!("weft: {error:#}");
+            eprintln!("weft: {}", output::error_text(&error));
             Err(Code(FAILED).into())
         }
     }

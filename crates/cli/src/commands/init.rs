@@ -9,8 +9,9 @@ use weft_server::{ClusterConfig, Generate, ServerRole, SyncMode};
 
 /// Writes the cluster file and the keys of a new cluster, whose servers may be on any machines.
 ///
-/// Copy the directory's weft.toml and cluster.key to every server, and start each one there with
-/// `weft serve --config weft.toml --name NAME` (a systemd unit, weft@.service, does it). Clients need client.key only.
+/// Copy the directory's weft.toml and cluster.key to every server, make its storage there once with
+/// `weft serve --config weft.toml --name NAME --format`, and start it without `--format` (a systemd unit, weft@.service, does it).
+/// client.key is the administrator's key; `weft key issue` makes others.
 /// `weft help cluster` shows it step by step.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -97,7 +98,7 @@ pub fn run(args: Args) -> Result<()> {
     output::print_line(&url)?;
     eprintln!(
         "weft: wrote {}, cluster.key and client.key for {}; copy weft.toml and cluster.key to each server's machine and run \
-         there: weft serve --config weft.toml --name NAME",
+         there, once: weft serve --config weft.toml --name NAME --format; and then: weft serve --config weft.toml --name NAME",
         path.display(),
         names.join(", ")
     );

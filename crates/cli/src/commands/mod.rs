@@ -12,14 +12,17 @@ pub mod explain;
 pub mod fsck;
 pub mod help;
 pub mod init;
+pub mod key;
 pub mod ls;
 pub mod man;
 pub mod mkdir;
 pub mod mount;
 pub mod mv;
+mod processes;
 pub mod rm;
 pub mod run;
 pub mod serve;
+pub mod server;
 pub mod stat;
 pub mod status;
 pub mod stripe;
@@ -37,7 +40,9 @@ pub fn run(command: Command) -> Result<()> {
         Command::Up(args) => up::run(args),
         Command::Down(args) => down::run(args),
         Command::Init(args) => init::run(args),
+        Command::Key(command) => key::run(command),
         Command::Serve(args) => serve::run(args),
+        Command::Server(command) => server::run(command),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Run(args) => run::run(args),
@@ -74,7 +79,7 @@ impl Failures {
     /// Tells about one.
     fn tell(&mut self, error: &anyhow::Error) {
         self.count += 1;
-        eprintln!("weft: {error:#}");
+        eprintln!("weft: {}", crate::output::error_text(error));
     }
 
     /// The command's end.

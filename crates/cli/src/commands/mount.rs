@@ -12,7 +12,8 @@ use weft_fuse::{CacheMode, IdMap, Identities, MountOptions, RingUse, Squash};
 /// Mounts a file system, or a directory of it, so that any program can use it. Needs no root where fusermount3 (package fuse3)
 /// is installed.
 ///
-/// Returns when the mount is there and goes on in the background until `weft umount DIR`; with --foreground it stays.
+/// Returns when the mount is there and goes on in the background until `weft umount DIR`; with --foreground it stays. SIGTERM and
+/// SIGINT unmount. SIGHUP has it open the file of --log-file anew, and does nothing without one; it never ends a mount.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Through mount(8) and /etc/fstab, where `weft` is linked as /sbin/mount.weft (make install does it):
@@ -77,9 +78,14 @@ pub struct Args {
     /// forgotten at once. (Before Linux 6.16 the kernel remembers no names.)
     #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
     entry_timeout_ms: u64,
-    /// How long programs wait for servers that do not answer, in milliseconds, before they get an error.
+    /// How long one system call waits in all for servers that do not answer, in milliseconds, before it gets an error (ETIMEDOUT). A
+    /// server that was waited for so long is dead: what needs it fails at once (EHOSTDOWN) until it is back, which is noticed within
+    /// 2 seconds.
     #[arg(long, value_name = "MS", default_value_t = ConnectOptions::default().retry_timeout_ms)]
     retry_timeout_ms: u64,
+    /// Wait for ever for servers that do not answer. The opposite is the word soft, the default.
+    #[arg(long)]
+    hard: bool,
     /// Whether the kernel's requests come through an io_uring: fewer system calls. It needs Linux 6.14, and Y in
     /// /sys/module/fuse/parameters/enable_uring, where root can write it.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
@@ -90,6 +96,9 @@ pub struct Args {
     /// Requests that the kernel may have under way in the background, such as read-ahead.
     #[arg(long, value_name = "COUNT", default_value_t = MountOptions::MAX_BACKGROUND_DEFAULT)]
     max_background: u16,
+    /// Write what is wrong to the end of this file; without it, a mount in the background writes to the system's log (syslog).
+    #[arg(long, value_name = "FILE")]
+    log_file: Option<PathBuf>,
     /// Unmount when the serving process dies, however it dies.
     #[arg(long)]
     auto_unmount: bool,
@@ -162,7 +171,8 @@ pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.url)?;
     let session = Session::new(&args.connect);
     let mut options = MountOptions::new(Url::parse(&place.display())?, &args.dir);
-    options.connect = ConnectOptions { retry_timeout_ms: args.retry_timeout_ms, ..session.options()? };
+    options.connect =
+        ConnectOptions { retry_timeout_ms: args.retry_timeout_ms, hard: args.hard, ..session.options()? };
     options.background = !args.foreground;
     options.read_only = args.read_only;
     options.allow_other |= args.allow_other;
@@ -182,6 +192,7 @@ pub fn run(args: Args) -> Result<()> {
     options.ring = args.ring.into();
     options.threads = args.threads;
     options.max_background = args.max_background;
+    options.log_file = args.log_file;
     options.auto_unmount = args.auto_unmount;
     Ok(weft_fuse::mount(options)?)
 }

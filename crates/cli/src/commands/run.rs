@@ -30,7 +30,7 @@ pub struct Args {
     /// Where the program sees it: an absolute path.
     #[arg(long, value_name = "DIR", default_value = "/weft")]
     at: PathBuf,
-    /// File with the clients' key [default: see `weft help keys`].
+    /// File with the key to show [default: see `weft help keys`].
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// How to reach servers: auto, tcp, shm or rdma [default: as the URL says, then WEFT_TRANSPORT, then auto].

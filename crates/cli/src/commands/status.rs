@@ -6,17 +6,24 @@ use crate::session::{ConnectArgs, Session, transport_of};
 use crate::{adapters, output, size};
 use anyhow::Result;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use weft_wire::Op;
 use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply};
 
 /// Shows the servers of a file system: role, address, load, memory, space, and the transport by which this process reaches each;
 /// and what of RDMA is used, here and by the servers, and why not more.
 /// With --clients, who uses it and how they are connected.
+///
+/// With --dir, the processes of a cluster that was started here: which servers run, as which process, since when, and how often
+/// each was started again. No server and no key is needed for that. Exit code 1: one of this machine's does not run.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file system.
-    #[arg(value_name = "URL", env = "WEFT_URL")]
-    url: String,
+    #[arg(value_name = "URL", env = "WEFT_URL", required_unless_present = "dir")]
+    url: Option<String>,
+    /// Show the servers' processes of the cluster in this directory instead.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["clients", "operations"])]
+    dir: Option<PathBuf>,
     /// List the clients of each server.
     #[arg(long)]
     clients: bool,
@@ -42,7 +49,11 @@ struct Row {
 
 /// Shows servers.
 pub fn run(args: Args) -> Result<()> {
-    let place = WeftPath::from_argument(&args.url)?;
+    if let Some(dir) = &args.dir {
+        return super::processes::run(dir, args.json);
+    }
+    let url = args.url.as_deref().expect("the parser wants one of both");
+    let place = WeftPath::from_argument(url)?;
     let client = Session::new(&args.connect).client(&place.url)?;
     let mut failures = Failures::default();
     let mut rows = Vec::new();
@@ -189,10 +200,10 @@ fn print_clients(rows: &[Row]) -> Result<()> {
         for client in row.status.iter().flat_map(|status| &status.client_list) {
             table.add_row([
                 row.name.clone(),
-                client.host.clone(),
-                client.program.clone(),
+                output::visible(&client.host),
+                output::visible(&client.program),
                 client.process_id.to_string(),
-                client.transport.clone(),
+                output::visible(&client.transport),
                 client.connections.to_string(),
                 client.requests.to_string(),
             ]);
@@ -277,7 +288,7 @@ fn op_name(number: u16) -> String {
     Op::from_u16(number).map_or_else(|| format!("{number:#x}"), |op| op.name().to_string())
 }
 
-fn duration_text(ms: u64) -> String {
+pub(super) fn duration_text(ms: u64) -> String {
     let seconds = ms / 1000;
     match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
         (0, 0, 0, seconds) => format!("{seconds}s"),

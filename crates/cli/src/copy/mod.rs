@@ -114,7 +114,7 @@ impl Copy<'_> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                let text = format!("{}: {error:#}", side.display(path));
+                let text = crate::output::visible_lines(&format!("{}: {error:#}", side.display(path)));
                 self.bar.suspend(|| eprintln!("weft: {text}"));
                 self.failed.lock().expect("no thread panics while it notes a failure").push(text);
                 None

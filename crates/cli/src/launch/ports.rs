@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
-use weft_server::{ClusterConfig, ServerRole};
+use weft_server::{ClusterConfig, ServerConfig, ServerRole};
 
 /// Held from the choice of ports until servers listen on them, so that two clusters that start at the same time do not choose the
 /// same. It is an abstract Unix socket's name, which one process of a network namespace can have, as with the ports themselves, and
@@ -32,9 +32,13 @@ impl PortLock {
     }
 }
 
-/// Gives the servers of `config` the host and ports that are asked for. Where no port is asked for and one of the file's
-/// is taken, the next free range is used.
+/// Gives the servers of `config` the host and ports that are asked for. Where nothing is asked for, the file's addresses stay
+/// if they are free; if one of them is taken, the next free range is used.
 pub fn assign(config: &mut ClusterConfig, host: Option<&str>, port: Option<u16>) -> Result<()> {
+    let mut addresses = config.servers.iter().flat_map(|server| &server.addresses);
+    if host.is_none() && port.is_none() && addresses.all(|address| TcpListener::bind(address).is_ok()) {
+        return Ok(());
+    }
     let (file_host, file_port) = meta_address(config)?;
     let host = host.unwrap_or(&file_host).to_string();
     if matches!(host.as_str(), "0.0.0.0" | "::" | "[::]" | "*") {
@@ -67,6 +71,31 @@ pub fn assign(config: &mut ClusterConfig, host: Option<&str>, port: Option<u16>)
         server.addresses = vec![format!("{host}:{port}")];
     }
     Ok(())
+}
+
+/// Whether a server listens at addresses of another machine.
+pub fn is_elsewhere(server: &ServerConfig) -> bool {
+    let is_here = |address: &String| {
+        let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        TcpListener::bind((bare, 0)).is_ok()
+    };
+    !server.addresses.iter().any(is_here)
+}
+
+/// Refuses servers of other machines among these.
+pub fn check_here<'a>(servers: impl Iterator<Item = &'a ServerConfig>) -> Result<()> {
+    let names: Vec<_> = servers
+        .filter(|server| is_elsewhere(server))
+        .map(|server| format!("{} ({})", server.name, server.addresses[0]))
+        .collect();
+    match names.as_slice() {
+        [] => Ok(()),
+        names => bail!(
+            "not at an address of this machine: {}; name the servers of this machine with --only SERVER",
+            names.join(", ")
+        ),
+    }
 }
 
 fn meta_address(config: &ClusterConfig) -> Result<(String, u16)> {
@@ -124,6 +153,33 @@ mod tests {
             assert!(moved > port);
             assert!(config.servers[2].addresses[0].ends_with(&(moved + 2).to_string()));
         }
+    }
+
+    #[test]
+    fn servers_of_other_machines_are_known() {
+        let mut config = cluster(7400);
+        assert!(check_here(config.servers.iter()).is_ok());
+        // An address of TEST-NET-1 (RFC 5737), which no machine has.
+        config.servers[1].addresses = vec!["192.0.2.1:7401".into()];
+        let error = check_here(config.servers.iter()).unwrap_err().to_string();
+        assert!(error.contains(&format!("{} (192.0.2.1:7401)", config.servers[1].name)), "{error}");
+        assert!(!error.contains("127.0.0.1"), "{error}");
+    }
+
+    #[test]
+    fn addresses_of_the_file_stay_where_they_are_free() {
+        let mut config = cluster(7400);
+        // Ports in no order, as in a file that was written by hand.
+        let free: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let addresses: Vec<_> =
+            free.iter().rev().map(|free| free.local_addr().unwrap().to_string()).collect();
+        for (server, address) in config.servers.iter_mut().zip(&addresses) {
+            server.addresses = vec![address.clone()];
+        }
+        drop(free);
+        assign(&mut config, None, None).unwrap();
+        let now: Vec<_> = config.servers.iter().map(|server| server.addresses[0].clone()).collect();
+        assert_eq!(now, addresses);
     }
 
     #[test]

@@ -1,14 +1,16 @@
-//! `run.json`: which processes are a cluster's servers.
+//! `run.json`: which servers `weft up` started, what is wanted of them, and who supervises them.
 //!
-//! A process number alone is not an identity: it is given again after its process has ended. The number, the start time and
-//! the boot are one.
+//! It is changed only by whoever holds the lock of the cluster's directory ([`super::lock`]). `weft down --only` says there
+//! that a server is not wanted, so that the supervisor leaves it stopped; `weft up --only` says that it is wanted again.
 
-use super::ProcessHandle;
+use super::holder::holder_of;
+use super::process::{Ending, ProcessHandle, ProcessId, end_all};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-use weft_server::ServerConfig;
+use std::time::Duration;
+use weft_server::{ClusterConfig, ServerConfig};
 
 const RUN_FILE: &str = "run.json";
 
@@ -19,11 +21,14 @@ pub struct RunState {
     pub url: String,
     /// The kernel's identity of this boot.
     boot_id: String,
+    /// The `weft up` that starts servers again when they die.
+    #[serde(default)]
+    pub supervisor: Option<ProcessId>,
     /// Its servers.
     pub servers: Vec<RunningServer>,
 }
 
-/// A running server.
+/// A server that `weft up` started.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RunningServer {
     /// Name in the cluster file.
@@ -33,46 +38,55 @@ pub struct RunningServer {
     /// Where it listens.
     pub address: String,
     /// Its process.
-    pub pid: u32,
-    /// When that process started, in clock ticks since the boot.
-    start_ticks: u64,
+    #[serde(flatten)]
+    pub process: ProcessId,
     /// What it says.
     pub log: PathBuf,
+    /// Whether it is to run; false: it was stopped on purpose.
+    #[serde(default = "yes")]
+    pub wanted: bool,
+    /// How often the supervisor started it again after it had died.
+    #[serde(default)]
+    pub restarts: u32,
+    /// How it ended the last time, since it was last asked for.
+    #[serde(default)]
+    pub last_end: Option<String>,
+    /// Whether the supervisor starts it no more.
+    #[serde(default)]
+    pub given_up: bool,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// A server's process.
+#[derive(Debug)]
+pub struct Found {
+    /// Which.
+    pub process: ProcessId,
+    /// To signal it and wait for it.
+    pub handle: ProcessHandle,
+    /// Whether `weft up` started it.
+    pub is_noted: bool,
 }
 
 impl RunState {
     /// Of a cluster without servers as yet.
     pub fn new(url: String) -> Result<RunState> {
-        Ok(RunState { url, boot_id: boot_id()?, servers: Vec::new() })
+        Ok(RunState { url, boot_id: boot_id()?, supervisor: None, servers: Vec::new() })
     }
 
-    /// Notes a server that was just started.
-    pub fn add(&mut self, server: &ServerConfig, pid: u32, log: PathBuf) -> Result<()> {
-        let start_ticks =
-            start_ticks(pid).with_context(|| format!("server {} ended at once", server.name))?;
-        let (name, role) = (server.name.clone(), server.role.name().to_string());
-        self.servers.push(RunningServer {
-            name,
-            role,
-            address: server.addresses[0].clone(),
-            pid,
-            start_ticks,
-            log,
-        });
-        Ok(())
-    }
-
-    /// Of a cluster's directory; `None` where no cluster was started or it was stopped in order.
+    /// Of a cluster's directory; `None` where no cluster was started since the boot, or it was stopped in order.
     pub fn load(dir: &Path) -> Result<Option<RunState>> {
         let path = dir.join(RUN_FILE);
         let text = match std::fs::read_to_string(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
-        let state = serde_json::from_str(&text);
-        state
-            .map(Some)
-            .with_context(|| format!("{} is damaged; remove it when no server runs", path.display()))
+        let state: RunState = serde_json::from_str(&text)
+            .with_context(|| format!("{} is damaged; remove it when no server runs", path.display()))?;
+        Ok(boot_id().is_ok_and(|now| now == state.boot_id).then_some(state))
     }
 
     /// Into a cluster's directory.
@@ -89,39 +103,62 @@ impl RunState {
         let _ = std::fs::remove_file(dir.join(RUN_FILE));
     }
 
-    /// Whether any of its servers lives.
-    pub fn is_running(&self) -> bool {
-        !self.handles().is_empty()
+    /// The server of this name, if `weft up` started it.
+    pub fn server(&self, name: &str) -> Option<&RunningServer> {
+        self.servers.iter().find(|server| server.name == name)
     }
 
-    /// Asks all servers to end, and ends what still lives after `timeout`. Returns how many had to be ended by force.
+    /// The same, to change it.
+    pub fn server_mut(&mut self, name: &str) -> Option<&mut RunningServer> {
+        self.servers.iter_mut().find(|server| server.name == name)
+    }
+
+    /// Notes that a server is wanted from now on, and nothing of what was before.
+    pub fn want(&mut self, server: &ServerConfig, log: PathBuf) -> &mut RunningServer {
+        self.servers.retain(|other| other.name != server.name);
+        self.servers.push(RunningServer {
+            name: server.name.clone(),
+            role: server.role.name().to_string(),
+            address: server.addresses[0].clone(),
+            process: ProcessId::NONE,
+            log,
+            wanted: true,
+            restarts: 0,
+            last_end: None,
+            given_up: false,
+        });
+        self.servers.last_mut().expect("it was just added")
+    }
+
+    /// The supervisor, if it lives.
+    pub fn live_supervisor(&self) -> Option<ProcessHandle> {
+        self.supervisor.and_then(|supervisor| supervisor.handle())
+    }
+
+    /// Asks all its servers to end, and ends what still lives after `timeout`. Returns how many had to be ended by force.
     pub fn stop(&self, timeout: Duration) -> usize {
-        let handles = self.handles();
-        handles.iter().for_each(|handle| handle.signal(libc::SIGTERM));
-        let deadline = Instant::now() + timeout;
-        let stubborn: Vec<_> = handles
-            .iter()
-            .filter(|handle| !handle.wait(deadline.saturating_duration_since(Instant::now())))
-            .collect();
-        for handle in &stubborn {
-            handle.signal(libc::SIGKILL);
-            handle.wait(timeout);
-        }
-        stubborn.len()
+        let handles: Vec<_> = self.servers.iter().filter_map(|server| server.process.handle()).collect();
+        let endings = end_all(&handles.iter().collect::<Vec<_>>(), timeout);
+        endings.iter().filter(|ending| **ending != Ending::InOrder).count()
     }
+}
 
-    /// The servers' processes that live. A handle is taken first and the identity checked behind it, so that a signal never
-    /// reaches a stranger that got the number meanwhile.
-    fn handles(&self) -> Vec<ProcessHandle> {
-        if boot_id().is_ok_and(|now| now != self.boot_id) {
-            return Vec::new();
-        }
-        let handle = |server: &RunningServer| {
-            let handle = ProcessHandle::open(server.pid)?;
-            (start_ticks(server.pid) == Some(server.start_ticks)).then_some(handle)
-        };
-        self.servers.iter().filter_map(handle).filter(|handle| !handle.wait(Duration::ZERO)).collect()
+/// The process of a server: the one that `weft up` noted, else whichever holds the lock in the server's directory.
+///
+/// # Errors
+/// The directory cannot be examined.
+pub fn find(
+    config: &ClusterConfig,
+    state: Option<&RunState>,
+    server: &ServerConfig,
+) -> io::Result<Option<Found>> {
+    if let Some(noted) = state.and_then(|state| state.server(&server.name))
+        && let Some(handle) = noted.process.handle()
+    {
+        return Ok(Some(Found { process: noted.process, handle, is_noted: true }));
     }
+    let holder = holder_of(&config.lock_file_of(server))?;
+    Ok(holder.map(|(process, handle)| Found { process, handle, is_noted: false }))
 }
 
 fn boot_id() -> Result<String> {
@@ -129,57 +166,33 @@ fn boot_id() -> Result<String> {
     Ok(id.context("cannot read the kernel's boot identity")?.trim().to_string())
 }
 
-/// Field 22 of /proc/PID/stat (proc(5)).
-fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    start_ticks_of(&stat)
-}
-
-/// The program's name, field 2, is in parentheses and may hold anything; fields are counted behind its end.
-fn start_ticks_of(stat: &str) -> Option<u64> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
-
-    fn state_of(pid: u32, start_ticks: u64) -> RunState {
-        let mut state = RunState::new("weft://h:1/".into()).unwrap();
-        let (name, role, address) = ("io0".into(), "io".into(), "h:1".into());
-        state.servers.push(RunningServer { name, role, address, pid, start_ticks, log: PathBuf::new() });
-        state
-    }
-
-    #[test]
-    fn the_start_time_is_found_behind_any_program_name() {
-        let stat = "7 (a) b (c)) S 1 7 7 0 -1 4 1 0 0 0 5 6 0 0 20 0 1 0 4242 1000 99";
-        assert_eq!(start_ticks_of(stat), Some(4242));
-        assert_eq!(start_ticks_of("nothing"), None);
-    }
-
-    #[test]
-    fn a_stranger_with_the_same_number_is_left_alone() {
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let ticks = start_ticks(child.id()).unwrap();
-        let stranger = state_of(child.id(), ticks + 1);
-        assert!(!stranger.is_running());
-        assert_eq!(stranger.stop(Duration::from_millis(10)), 0);
-        assert!(child.try_wait().unwrap().is_none());
-        let own = state_of(child.id(), ticks);
-        assert!(own.is_running());
-        assert_eq!(own.stop(Duration::from_secs(5)), 0);
-        assert!(!own.is_running());
-        child.wait().unwrap();
-    }
 
     #[test]
     fn the_state_survives_its_file() {
         let dir = tempfile::tempdir().unwrap();
         assert!(RunState::load(dir.path()).unwrap().is_none());
-        state_of(1, 2).save(dir.path()).unwrap();
-        assert_eq!(RunState::load(dir.path()).unwrap().unwrap().servers[0].start_ticks, 2);
+        let mut state = RunState::new("weft://h:1/".into()).unwrap();
+        state.servers.push(RunningServer {
+            name: "io0".into(),
+            role: "io".into(),
+            address: "h:1".into(),
+            process: ProcessId { pid: 1, start_ticks: 2 },
+            log: PathBuf::new(),
+            wanted: false,
+            restarts: 3,
+            last_end: None,
+            given_up: false,
+        });
+        state.save(dir.path()).unwrap();
+        let loaded = RunState::load(dir.path()).unwrap().unwrap();
+        assert_eq!(loaded.servers[0].process, ProcessId { pid: 1, start_ticks: 2 });
+        assert!(!loaded.servers[0].wanted && loaded.servers[0].restarts == 3);
+        state.boot_id = "another".into();
+        state.save(dir.path()).unwrap();
+        assert!(RunState::load(dir.path()).unwrap().is_none());
         RunState::remove(dir.path());
         assert!(RunState::load(dir.path()).unwrap().is_none());
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 /// Signals that are blocked from now on, in this thread and those it starts later.
@@ -34,6 +35,17 @@ impl BlockedSignals {
         // SAFETY: set and limit live through the call; no information is asked for.
         let signal = unsafe { libc::sigtimedwait(&self.set, std::ptr::null_mut(), &limit) };
         (signal > 0).then_some(signal)
+    }
+
+    /// A descriptor that is readable while one waits to be taken, for poll(2).
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        // SAFETY: the set lives through the call; a result that is not negative is a new descriptor, which nobody else owns.
+        unsafe {
+            match libc::signalfd(-1, &self.set, libc::SFD_CLOEXEC) {
+                fd if fd >= 0 => Ok(OwnedFd::from_raw_fd(fd)),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
     }
 
     /// Waits for the next one.

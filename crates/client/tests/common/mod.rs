@@ -5,13 +5,14 @@
 #![allow(dead_code)]
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::JoinHandle;
 
 use weft_client::{Client, ConnectOptions, Rdma, RdmaOptions, Transport, Url};
-use weft_server::{ClusterConfig, Generate, Server, StopFlag, SyncMode, create_keys};
+use weft_server::{ClusterConfig, Generate, RdmaMode, Server, StopFlag, SyncMode, create_keys};
 use weft_verbs_double::{Adapter, Pretend, PretendOptions};
+use weft_wire::keys::IssuedKey;
 use weft_wire::security::Key;
 
 pub struct Cluster {
@@ -23,6 +24,8 @@ pub struct Cluster {
     pub client_fabric: Pretend,
     rdma: Rdma,
     running: Vec<Option<(StopFlag, JoinHandle<()>)>>,
+    /// The machine's start that servers take theirs for, if not the real one.
+    boot_id: Option<[u8; 16]>,
 }
 
 /// Ports of this process's clusters; the process id keeps test programs apart. All are below those that the kernel gives to outgoing
@@ -68,17 +71,66 @@ impl Cluster {
             server.rdma_addresses = (0..rails).map(|rail| format!("127.0.{rail}.1:{port}")).collect();
         }
         let key = create_keys(dir.path()).unwrap();
+        config.servers.iter().for_each(|server| weft_server::format_storage(&config, &server.name).unwrap());
         let running = config.servers.iter().map(|_| None).collect();
-        let mut cluster = Cluster { _dir: dir, config, key, fabric, client_fabric, rdma, running };
+        let boot_id = None;
+        let mut cluster = Cluster { _dir: dir, config, key, fabric, client_fabric, rdma, running, boot_id };
         (0..=usize::from(io_servers)).for_each(|server| cluster.start_server(server));
         cluster
+    }
+
+    /// Where each server keeps its data below `root`, in a directory of its name, and without adapters, on machines that were just
+    /// started. Two of them can not run at
+    /// once with the same `config`.
+    pub fn start_at(root: &Path, config: &ClusterConfig, key: &Key) -> Cluster {
+        let fabric = Pretend::new(PretendOptions::default());
+        let client_fabric = fabric.another_host(Vec::new());
+        let rdma = Rdma::over(client_fabric.clone(), &RdmaOptions::default());
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = config.clone();
+        for server in &mut config.servers {
+            server.directory = root.join(&server.name);
+            server.socket = Some(dir.path().join(&server.name));
+            server.rdma = RdmaMode::Off;
+        }
+        let running = config.servers.iter().map(|_| None).collect();
+        let key = key.clone();
+        for server in &config.servers {
+            // A storage whose making was cut off is made to the end; one that is whole stays as it is.
+            if let Err(error) = weft_server::format_storage(&config, &server.name) {
+                assert!(weft_server::has_storage(&config, &server.name).unwrap(), "{error}");
+            }
+        }
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let boot_id = Some(since_1970.as_nanos().to_be_bytes());
+        let mut cluster = Cluster { _dir: dir, config, key, fabric, client_fabric, rdma, running, boot_id };
+        (0..cluster.running.len()).for_each(|server| cluster.start_server(server));
+        cluster
+    }
+
+    /// A cluster that [`Cluster::start_at`] can start.
+    pub fn describe(io_servers: u16, strip_bytes: u32, sync: SyncMode) -> ClusterConfig {
+        ClusterConfig::generate(&Generate {
+            path: PathBuf::from("/nowhere/cluster.toml"),
+            host: "127.0.0.1".into(),
+            port: port(io_servers + 1),
+            io_servers,
+            sync,
+            strip_bytes,
+        })
+        .unwrap()
     }
 
     /// Server 0 is the metadata server.
     pub fn start_server(&mut self, server: usize) {
         let name = self.config.servers[server].name.clone();
         let fabric = self.fabric.clone();
-        let started = Server::start_over(&self.config, &name, &self.key, || Ok(fabric)).unwrap();
+        let started = match self.boot_id {
+            Some(boot_id) => {
+                Server::start_in_boot(&self.config, &name, &self.key, || Ok(fabric), boot_id).unwrap()
+            }
+            None => Server::start_over(&self.config, &name, &self.key, || Ok(fabric)).unwrap(),
+        };
         let stop = StopFlag::new().unwrap();
         let flag = stop.clone();
         let thread = std::thread::spawn(move || started.run(&flag).unwrap());
@@ -98,7 +150,7 @@ impl Cluster {
 
     pub fn options(&self, transport: Transport) -> ConnectOptions {
         ConnectOptions {
-            key: Some(self.key.client_key()),
+            key: Some(IssuedKey::of_cluster(&self.key)),
             transport: Some(transport),
             retry_timeout_ms: 10_000,
             ..ConnectOptions::default()

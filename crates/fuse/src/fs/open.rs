@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use weft_client::{At, Client, File, OpenOptions, SetAttr};
 use weft_fuse_wire::WriteManner;
-use weft_wire::messages::Attr;
+use weft_wire::messages::{Attr, Caller};
 
 impl WeftFs {
     pub(crate) fn create(
@@ -210,12 +210,19 @@ impl WeftFs {
             return Ok(());
         }
         let root = self.callers.root();
-        let mode = root.getattr(open.ino)?.mode;
+        let attr = root.getattr(open.ino)?;
+        let mode = attr.mode;
         // A set-group-id bit without execution by the group means something else (mandatory locking), and stays.
         let group_bit = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
         let cleared = mode & !(libc::S_ISUID | group_bit);
         if cleared != mode {
-            root.setattr(At::ino(open.ino), false, &SetAttr { mode: Some(cleared), ..SetAttr::default() })?;
+            // Not as root, whom the servers may take for nobody.
+            let owner = root.with_caller(Caller { uid: attr.uid, gid: attr.gid, groups: Vec::new() });
+            owner.setattr(
+                At::ino(open.ino),
+                false,
+                &SetAttr { mode: Some(cleared), ..SetAttr::default() },
+            )?;
             self.invalidate(open.ino);
         }
         Ok(())
@@ -225,8 +232,8 @@ impl WeftFs {
     pub(crate) fn flush(&self, handle: u64) -> Outcome<()> {
         let open = self.file(handle)?;
         if open.writable {
-            let _alone = self.reports.alone(open.ino);
             self.report_of(&open)?;
+            open.file.check_losses()?;
         }
         Ok(())
     }
@@ -237,9 +244,7 @@ impl WeftFs {
         open.lockers.release(&open.file);
         if open.writable {
             // Where it fails, the close tries again, and tells.
-            let alone = self.reports.alone(open.ino);
             let _ = self.report_of(&open);
-            drop(alone);
             let mut shard = self.writers.lock(&open.ino);
             if let Some(writers) = shard.get_mut(&open.ino) {
                 writers.open.retain(|writer| !Arc::ptr_eq(writer, &open));
@@ -258,9 +263,7 @@ impl WeftFs {
     pub(crate) fn fsync(&self, handle: u64) -> Outcome<()> {
         let open = self.file(handle)?;
         open.file.sync_contents()?;
-        let alone = self.reports.alone(open.ino);
         self.report_of(&open)?;
-        drop(alone);
         Ok(open.file.sync_attributes()?)
     }
 

@@ -71,8 +71,14 @@ impl Device {
         let _ = (&*self.0).write_vectored(&[IoSlice::new(&header.encode()), IoSlice::new(body)]);
     }
 
-    /// Serves requests until the connection ends. What the kernel forgets may gather for so long after it has told of some.
-    pub(super) fn serve(&self, dispatcher: &Dispatcher, gathering: Option<Duration>) -> io::Result<()> {
+    /// Serves requests until the connection ends, or `goes_on` says no after one. What the kernel forgets may gather for so long after it
+    /// has told of some.
+    pub(super) fn serve(
+        &self,
+        dispatcher: &Dispatcher,
+        gathering: Option<Duration>,
+        goes_on: impl Fn() -> bool,
+    ) -> io::Result<()> {
         let long = PAGE_BYTES + REQUEST_BYTES_MAX as usize;
         let mut request = Memory::new(dispatcher.client(), long);
         let mut reply = Memory::new(dispatcher.client(), BODY_AT + REQUEST_BYTES_MAX as usize);
@@ -82,6 +88,9 @@ impl Device {
             let (arguments, data) = split(header.opcode, &request[Header::BYTES..bytes]);
             let answer = DeviceAnswer { device: self, unique: header.unique, memory: &mut reply };
             dispatcher.serve(&header, Request::decode(&header, arguments, data), answer);
+            if !goes_on() {
+                return Ok(());
+            }
             if let Some(gathering) = gathering.filter(|_| header.is_forget()) {
                 std::thread::sleep(gathering);
             }

@@ -3,8 +3,10 @@
 use super::answer::Answer;
 use crate::callers::Requester;
 use crate::directory::DirItem;
+use crate::ending;
 use crate::fs::{Changes, Errno, Found, Opened, Outcome, Told, WeftFs};
 use crate::locks::{Interrupts, LockAsked};
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -29,6 +31,13 @@ const PREFERRED_IO_BYTES: u32 = 128 << 10;
 /// An extended attribute that is never there, and asked for only for the sake of the request: see `ring.rs`.
 pub(super) const NUDGE: &[u8] = b"security.weft-nudge";
 
+thread_local! {
+    /// The request that this thread serves, and the thread that made it.
+    static SERVED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    /// A signal has come for that thread.
+    static SIGNALLED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Gives requests to the file system.
 pub(crate) struct Dispatcher {
     fs: Arc<WeftFs>,
@@ -40,6 +49,18 @@ pub(crate) struct Dispatcher {
 impl Dispatcher {
     pub(crate) fn new(fs: Arc<WeftFs>, dir: PathBuf) -> Dispatcher {
         Dispatcher { fs, dir, interrupts: Interrupts::default() }
+    }
+
+    /// Has waits of the calling thread end when whoever made its request is interrupted; `waits` is called while it waits.
+    pub(super) fn end_waits_of_this_thread(&self, waits: impl Fn() + 'static) {
+        let interrupts = self.interrupts.clone();
+        weft_client::end_waits_when(move || {
+            waits();
+            let (unique, thread) = SERVED.get();
+            // The kernel says so once, of the first signal.
+            SIGNALLED.set(SIGNALLED.get() || interrupts.take(unique));
+            SIGNALLED.get() && ending::is_ended(thread)
+        });
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -65,6 +86,9 @@ impl Dispatcher {
                 return answer.done(Err(Errno(libc::EINVAL)));
             }
         };
+        let _operation = self.fs.client().operation();
+        SERVED.set((header.unique, header.pid));
+        SIGNALLED.set(false);
         let who = Requester { uid: header.uid, gid: header.gid, pid: header.pid };
         let (fs, node) = (&self.fs, header.node);
         match request {

@@ -12,10 +12,12 @@
 //! **Ring.** One system call gives a reply and takes the next request, and a request is served on the processor where it was made.
 //! See [`weft_fuse_wire::ring`]. What the kernel forgets, and interrupts, come through the device still.
 //!
-//! A thread serves one request at a time and waits for the servers meanwhile. Only a lock that has to be waited for is given to
+//! A thread serves one request at a time and waits for the servers meanwhile. Threads of the device that wait for long, for a server
+//! that does not answer, are replaced (`crew.rs`), so that others are served, and interrupts heard of. Only a lock that has to be waited for is given to
 //! another thread, so that whoever is to unlock is served.
 
 mod answer;
+mod crew;
 mod device;
 mod dispatch;
 mod memory;
@@ -25,6 +27,7 @@ pub(crate) use answer::{Answer, Later};
 pub(crate) use dispatch::Dispatcher;
 
 use crate::options::{MountOptions, RingUse};
+use crew::Crew;
 use device::Device;
 use memory::Memory;
 use std::fs::File;
@@ -130,11 +133,19 @@ impl Connection {
             threads += 1;
             std::thread::Builder::new().name(name).spawn(move || ended.send(serve())).map(drop)
         };
+        let crew = Crew::new();
         let (from_device, gathering) = if self.ring { (1, Some(GATHERING)) } else { (self.threads, None) };
         for thread in 0..from_device {
             let device = Device::new(self.device.clone()).cloned();
             let dispatcher = dispatcher.clone();
-            start(format!("weft-fuse-{thread}"), Box::new(move || device.serve(&dispatcher, gathering)))?;
+            let serve = match self.ring {
+                true => Box::new(move || device.serve(&dispatcher, gathering, || true)) as Box<_>,
+                false => {
+                    let crew = crew.clone();
+                    Box::new(move || crew.serve(&device, &dispatcher)) as Box<_>
+                }
+            };
+            start(format!("weft-fuse-{thread}"), serve)?;
         }
         if self.ring {
             let queues = ring::queues();

@@ -71,6 +71,7 @@ pub(super) fn serve(device: Arc<File>, queue: u16, dispatcher: &Dispatcher) -> i
     let thread = RingThread::new(device, queue, dispatcher.dir())?;
     thread.await_mail()?;
     thread.add_entry(dispatcher)?;
+    dispatcher.end_waits_of_this_thread(|| {});
     loop {
         thread.ring.borrow_mut().submit_and_wait(1).or_else(interrupted)?;
         while let Some(completion) = thread.next() {

@@ -10,10 +10,11 @@
 //! alone would fail on it, as it takes care that none of its files exists. It also does not sync the directory that
 //! holds a keyspace's directory: after a power cut the keyspace could be missing, and with it all that was synced.
 
-use super::journal;
+use super::{journal, record, tables};
 use crate::EngineError;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 /// fjall's mark of a store, written last.
@@ -29,13 +30,25 @@ fn failed(action: &'static str) -> impl FnOnce(io::Error) -> EngineError {
     move |error| EngineError::Store { action, reason: error.to_string() }
 }
 
+/// Whether there is a store: it was made to the end.
+pub(super) fn is_store(directory: &Path) -> bool {
+    directory.join(VERSION).exists()
+}
+
 /// Makes a store in `directory` with `make`, unless there is one.
 pub(super) fn make_if_missing(
     directory: &Path,
     make: impl FnOnce(&Path) -> Result<(), EngineError>,
 ) -> Result<(), EngineError> {
-    if directory.join(VERSION).exists() {
+    if is_store(directory) {
         return Ok(());
+    }
+    if directory.join(record::FILE).exists() || tables::any(directory) {
+        return Err(EngineError::Damaged {
+            path: directory.join(VERSION).display().to_string(),
+            offset: None,
+            expected: "there is a store beside it, and it is not there".into(),
+        });
     }
     remove_leftovers(directory).map_err(failed("remove what an interrupted making of it has left"))?;
     let new = directory.join(NEW);
@@ -74,6 +87,30 @@ fn move_up(directory: &Path, new: &Path) -> io::Result<()> {
     std::fs::rename(new.join(VERSION), directory.join(VERSION))?;
     std::fs::remove_dir(new)?;
     sync_directory(directory)
+}
+
+/// Takes a store's files away from all but their owner: replies that it keeps have capabilities in them. What is made later is
+/// below directories that only the owner may pass.
+pub(super) fn make_private(directory: &Path) -> io::Result<()> {
+    let set = |path: &Path, mode: u32| {
+        if path.metadata()?.permissions().mode() & 0o777 == mode {
+            return Ok(());
+        }
+        match std::fs::set_permissions(path, Permissions::from_mode(mode)) {
+            // The owner is somebody else, who lets this process write.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+            result => result,
+        }
+    };
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            make_private(&entry.path())?;
+        } else {
+            set(&entry.path(), 0o600)?;
+        }
+    }
+    set(directory, 0o700)
 }
 
 /// Makes the names of a store's directories durable, and of those that it is in, so far as they may be opened.

@@ -1,6 +1,6 @@
 //! The engine in memory, for tests and the simulator: what was not synced can be lost on purpose.
 
-use super::{Batch, CommitSeq, Engine, Scan, Syncer};
+use super::{Batch, CommitSeq, Engine, Room, Scan, Syncer};
 use crate::EngineError;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -105,8 +105,8 @@ impl Engine for MemEngine {
         self.lock().committed
     }
 
-    fn has_room(&self) -> bool {
-        !self.lock().full
+    fn has_room(&mut self, room: Room) -> bool {
+        room != Room::Growth || !self.lock().full
     }
 
     fn syncer(&self) -> Box<dyn Syncer> {

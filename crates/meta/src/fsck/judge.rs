@@ -21,16 +21,23 @@ use crate::walk::NAME_BYTES_MAX;
 use crate::{EngineError, MetaError, keys};
 use std::collections::HashSet;
 
-const SUPER_FIELDS: [&[u8]; 6] = [
+const SUPER_FIELDS: [&[u8]; 9] = [
     keys::SUPER_FORMAT,
     keys::SUPER_INO_LEASE,
     keys::SUPER_COOKIE_LEASE,
     keys::SUPER_FILES,
     keys::SUPER_INCARNATION,
     keys::SUPER_LOCKS,
+    keys::SUPER_STORAGE,
+    keys::SUPER_MARK,
+    keys::SUPER_VOUCHED_FROM,
 ];
+/// Kind and id.
+const SERVER_KEY_BYTES: usize = 3;
 /// Kind and session.
 const WATCHER_KEY_BYTES: usize = 17;
+/// Kind and id.
+const ISSUED_KEY_BYTES: usize = 17;
 /// Kind, session and slot.
 const REPLY_KEY_BYTES: usize = 21;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
@@ -149,6 +156,8 @@ impl<'a, E: Engine> Judge<'a, E> {
                 Ok(Vec::new())
             }
             keys::WATCHER if key.len() == WATCHER_KEY_BYTES => Ok(Vec::new()),
+            keys::SERVER if key.len() == SERVER_KEY_BYTES => Ok(Vec::new()),
+            keys::ISSUED if key.len() == ISSUED_KEY_BYTES => Ok(Vec::new()),
             b's' if SUPER_FIELDS.contains(&key) => Ok(Vec::new()),
             _ => Ok(vec![Damage::unknown(key)]),
         }

@@ -8,7 +8,7 @@
 //! A file never written has no data files and leaves no garbage record.
 
 use crate::MetaError;
-use crate::engine::Engine;
+use crate::engine::{Engine, Room};
 use crate::inode::{Inode, Timestamp, decode_layout, encode_layout};
 use crate::keys;
 use crate::lately::LatelyRemoved;
@@ -35,7 +35,7 @@ impl<E: Engine> Op<'_, E> {
             self.put_inode(inode);
             return Ok(());
         }
-        let fits = LatelyRemoved::takes(inode.size) && self.ns.engine.has_room();
+        let fits = LatelyRemoved::takes(inode.size) && self.ns.engine.has_room(Room::Growth);
         let kept = fits && keep(dir, inode.ino);
         if kept {
             self.effect(Effect::Keep { ino: inode.ino, bytes: inode.size });

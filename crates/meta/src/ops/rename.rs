@@ -26,6 +26,9 @@ pub enum RenameMode {
     Exchange,
 }
 
+/// Levels above a directory that is moved, or moved into: looking at them holds up everybody else.
+const DEPTH_MAX: u32 = 1 << 14;
+
 /// One side of a rename.
 struct Side {
     dir: Inode,
@@ -150,13 +153,16 @@ impl<E: Engine> Op<'_, E> {
 
     /// Whether directory `ino` is `ancestor` or below it.
     fn is_within(&mut self, mut ino: u64, ancestor: u64) -> Result<bool, MetaError> {
-        while ino != ancestor {
+        for _ in 0..DEPTH_MAX {
+            if ino == ancestor {
+                return Ok(true);
+            }
             if ino == ROOT_INO {
                 return Ok(false);
             }
             ino = self.need_dir(ino)?.parent;
         }
-        Ok(true)
+        Err(MetaError::NotSupported("moving directories more than 16384 levels deep"))
     }
 
     fn move_entry(

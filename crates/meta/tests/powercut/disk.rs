@@ -3,9 +3,9 @@
 //! Every file and directory has what is *durable*, what it is *now*, and the changes between the two:
 //!
 //! ```text
-//!   write, set_len    pending of the file         until fsync or fdatasync of that file
-//!   create, unlink    pending of the directory    until fsync of that directory
-//!   rename            pending of both             one change: it is durable in both or in none
+//!   write, zero, set_len    pending of the file   until fsync or fdatasync of that file
+//!   create, unlink          pending of the directory    until fsync of that directory
+//!   rename                  pending of both       one change: it is durable in both or in none
 //! ```
 //!
 //! An image takes what is durable and, of what is pending, what chance chooses: each write may be there, torn at
@@ -80,6 +80,18 @@ impl Content {
         self.bytes = self.bytes.max(offset + data.len() as u64);
     }
 
+    fn zero(&mut self, offset: u64, bytes: u64) {
+        let (mut at, end) = (offset, self.bytes.min(offset.saturating_add(bytes)));
+        while at < end {
+            let within = (at % PAGE_BYTES) as usize;
+            let part = (PAGE_BYTES as usize - within).min((end - at) as usize);
+            if let Some(page) = self.pages.get_mut(&(at / PAGE_BYTES)) {
+                Arc::make_mut(page)[within..within + part].fill(0);
+            }
+            at += part as u64;
+        }
+    }
+
     fn set_len(&mut self, bytes: u64) {
         if bytes < self.bytes {
             drop(self.pages.split_off(&bytes.div_ceil(PAGE_BYTES)));
@@ -94,6 +106,7 @@ impl Content {
 #[derive(Clone)]
 enum Change {
     Write(u64, Arc<[u8]>),
+    Zero(u64, u64),
     SetLen(u64),
 }
 
@@ -101,6 +114,7 @@ impl Change {
     fn apply(&self, content: &mut Content) {
         match self {
             Change::Write(offset, data) => content.write(*offset, data),
+            Change::Zero(offset, bytes) => content.zero(*offset, *bytes),
             Change::SetLen(bytes) => content.set_len(*bytes),
         }
     }
@@ -174,6 +188,12 @@ impl Image {
         }
     }
 
+    /// The files, by path.
+    #[allow(dead_code)] // Not every test that uses this disk looks into images.
+    pub fn files(&self) -> &[(String, Content)] {
+        &self.files
+    }
+
     /// What there is, for the message of a failure.
     pub fn listing(&self) -> String {
         self.files.iter().map(|(path, content)| format!("{path} ({} bytes) ", content.bytes)).collect()
@@ -203,6 +223,11 @@ pub struct Disk {
     handles: HashMap<u64, (u64, bool)>,
     /// The next sync of a file whose name ends so fails.
     pub fail_sync_of: Option<&'static str>,
+    /// The next sync of a directory fails.
+    pub fail_sync_of_directory: bool,
+    /// Directories below the root's only one that are on machines of their own. A power cut takes some of these, and leaves of the
+    /// others what is now. Where none is named, it takes everything.
+    pub machines: Vec<String>,
     /// Changes and syncs so far.
     pub events: u64,
 }
@@ -315,6 +340,15 @@ impl Disk {
         }
     }
 
+    /// Zeros, as far as the file goes.
+    pub fn zero(&mut self, ino: u64, offset: u64, bytes: u64) {
+        if let Some(file) = self.file(ino) {
+            let change = Change::Zero(offset, bytes);
+            change.apply(&mut file.now);
+            file.pending.push(change);
+        }
+    }
+
     pub fn set_len(&mut self, ino: u64, bytes: u64) {
         if let Some(file) = self.file(ino) {
             let change = Change::SetLen(bytes);
@@ -360,7 +394,12 @@ impl Disk {
         })
     }
 
-    pub fn sync_directory(&mut self, ino: u64) {
+    /// Syncs a directory; says whether that went well. Names that a failed sync loses are lost for good.
+    pub fn sync_directory(&mut self, ino: u64) -> bool {
+        if std::mem::take(&mut self.fail_sync_of_directory) {
+            self.directory(ino).pending.clear();
+            return false;
+        }
         let numbers: HashSet<u64> = self.directory(ino).pending.iter().map(|change| change.number).collect();
         self.settle_names(ino);
         // The other halves of renames out of, or into, this directory.
@@ -373,6 +412,7 @@ impl Disk {
                 durable.iter().for_each(|change| change.apply(&mut directory.durable));
             }
         }
+        true
     }
 
     fn settle_names(&mut self, ino: u64) {
@@ -384,6 +424,13 @@ impl Disk {
 
     /// What a power cut now could leave.
     pub fn cut(&self, random: &mut Random) -> Image {
+        let (first, chances) = (random.below(self.machines.len() as u64) as usize, 2);
+        let taken: Vec<bool> =
+            (0..self.machines.len()).map(|at| at == first || random.one_in(chances)).collect();
+        let is_spared = |path: &str| {
+            let machine = path.split('/').nth(1).unwrap_or_default();
+            self.machines.iter().position(|name| name == machine).is_some_and(|at| !taken[at])
+        };
         let data = fate(random);
         let names = fate(random);
         let first_lost = random.below(self.next_change + 2);
@@ -399,10 +446,11 @@ impl Disk {
         while let Some((ino, path)) = waiting.pop() {
             let Some(Node::Directory(directory)) = self.nodes.get(&ino) else { continue };
             let mut entries = directory.durable.clone();
+            let spared = is_spared(&path);
             directory
                 .pending
                 .iter()
-                .filter(|change| survives(change))
+                .filter(|change| spared || survives(change))
                 .for_each(|change| change.apply(&mut entries));
             for (name, ino) in entries.names {
                 let path = if path.is_empty() { name } else { format!("{path}/{name}") };
@@ -411,6 +459,7 @@ impl Disk {
                         image.directories.push(path.clone());
                         waiting.push((ino, path));
                     }
+                    Node::File(file) if is_spared(&path) => image.files.push((path, file.now.clone())),
                     Node::File(file) => image.files.push((path, cut_file(file, data, random))),
                 }
             }

@@ -23,7 +23,7 @@ use recorder::{Cut, Recorder};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use weft_meta::{
     Caller, CommitSeq, EngineError, FjallEngine, FjallOptions, MetaError, Namespace, Op, RenameMode, SetAttr,
@@ -42,9 +42,15 @@ fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
-/// Small tables, so that they are written out and compacted all the time.
+/// Small tables, so that they are written out and compacted all the time. Each time the kernel is another one.
 fn open_engine(directory: &Path) -> Result<FjallEngine, EngineError> {
-    FjallEngine::open(directory, &FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20 })
+    static BOOTS: AtomicU64 = AtomicU64::new(1);
+    open_engine_in(directory, BOOTS.fetch_add(1, Ordering::SeqCst))
+}
+
+fn open_engine_in(directory: &Path, boot: u64) -> Result<FjallEngine, EngineError> {
+    let boot_id = u128::from(boot).to_be_bytes();
+    FjallEngine::open(directory, &FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, boot_id })
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -337,7 +343,8 @@ fn no_power_cut_loses_what_was_acknowledged() {
 fn after_a_failed_sync_the_store_ends_and_a_new_start_makes_good() {
     let recorder = Recorder::mount(Disk::new(), -1, Random(7), 0);
     let directory = recorder.directory();
-    let mut ns = fresh(open_engine(&directory).unwrap());
+    let boot = u64::MAX;
+    let mut ns = fresh(open_engine_in(&directory, boot).unwrap());
     mkdir(&mut ns, &Caller::root(), "d", 0o755).unwrap();
     let syncer = ns.syncer();
     syncer.sync().unwrap();
@@ -349,7 +356,7 @@ fn after_a_failed_sync_the_store_ends_and_a_new_start_makes_good() {
     assert!(matches!(refused, Err(MetaError::Engine(EngineError::Poisoned))));
     drop(ns);
 
-    let mut ns = Namespace::open(open_engine(&directory).unwrap(), common::options()).unwrap();
+    let mut ns = Namespace::open(open_engine_in(&directory, boot).unwrap(), common::options()).unwrap();
     assert!(stat(&mut ns, "d/unsure").is_ok(), "the page cache has it");
     mkfile(&mut ns, &Caller::root(), "d/after", 0o644).unwrap();
     ns.syncer().sync().unwrap();
@@ -404,10 +411,15 @@ fn a_store_whose_making_was_interrupted_is_made_again() {
     let store = directory.path().join("store");
     drop(open_engine(&store).unwrap());
     assert!(!store.join("new").exists());
+    // It is written when the making has ended.
+    std::fs::remove_file(store.join("journal.state")).unwrap();
     std::fs::remove_file(store.join("version")).unwrap();
     std::fs::create_dir_all(store.join("new/keyspaces")).unwrap();
     drop(fresh(open_engine(&store).unwrap()));
     std::fs::remove_file(store.join("version")).unwrap();
-    let error = open_engine(&store).err().expect("a store with data is not made anew").to_string();
-    assert!(error.contains("version"), "{error}");
+    for without in ["weft.lock", "journal.state"] {
+        std::fs::remove_file(store.join(without)).unwrap();
+        let error = open_engine(&store).err().expect("a store with data is not made anew").to_string();
+        assert!(error.contains("version"), "{error}");
+    }
 }

@@ -45,7 +45,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Recorder {
-    /// Mounts `disk`; `cuts_max` images will be taken of it.
+    /// Mounts `disk`; `cuts_max` images will be taken of it. Files cannot be mapped: a thread of this process that waits for a page
+    /// would hold up those that have to answer for it.
     pub fn mount(disk: Disk, durable: i64, random: Random, cuts_max: usize) -> Recorder {
         assert!(Path::new("/dev/fuse").exists(), "/dev/fuse is not there: power cuts cannot be tested");
         let disk = Arc::new(Mutex::new(disk));
@@ -263,6 +264,26 @@ impl Filesystem for Fs {
         reply.written(data.len() as u32);
     }
 
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 {
+            self.change(|disk| disk.zero(ino.0, offset, length));
+        }
+        let end = offset + length;
+        if mode & libc::FALLOC_FL_KEEP_SIZE == 0 && self.attr(ino.0).is_some_and(|attr| attr.size < end) {
+            self.change(|disk| disk.set_len(ino.0, end));
+        }
+        reply.ok();
+    }
+
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         reply.ok();
     }
@@ -289,8 +310,10 @@ impl Filesystem for Fs {
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        self.change(|disk| disk.sync_directory(ino.0));
-        reply.ok();
+        match self.change(|disk| disk.sync_directory(ino.0)) {
+            true => reply.ok(),
+            false => reply.error(Errno::EIO),
+        }
     }
 
     fn readdir(&self, _: &Request, ino: INodeNo, _: FileHandle, offset: u64, mut reply: ReplyDirectory) {

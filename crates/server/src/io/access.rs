@@ -11,9 +11,11 @@ use super::memory::{Memory, MemoryCursor, zero_rest};
 use super::plan::{Plan, SIEVE_BYTES_MAX, span};
 use super::work::Work;
 use crate::answer::Refusal;
+use std::cell::Cell;
 use weft_layout::Extent;
 use weft_storage::cost::{Group, Method, sieve_groups};
-use weft_storage::{Buffer, BufferPool, DataFile, Disk};
+use weft_storage::{Buffer, BufferPool, DataFile, Disk, MemoryGone};
+use weft_wire::Status;
 
 /// The buffer for the next part of a transfer of `client`. While a transfer holds the part before, `give_back` is the way to be
 /// rid of it: a further buffer is taken where there is one, so that network and disk overlap; else the same memory again.
@@ -37,9 +39,27 @@ pub(super) struct Access<'a, D: Disk> {
     pub file: &'a DataFile<D>,
     pub pool: &'a BufferPool,
     pub client: u64,
+    memory_is_gone: Cell<bool>,
 }
 
-impl<D: Disk> Access<'_, D> {
+impl<'a, D: Disk> Access<'a, D> {
+    pub fn new(file: &'a DataFile<D>, pool: &'a BufferPool, client: u64) -> Access<'a, D> {
+        Access { file, pool, client, memory_is_gone: Cell::new(false) }
+    }
+
+    /// Whether a page of the memory that a unit was to come from or go to was gone.
+    pub fn memory_is_gone(&self) -> bool {
+        self.memory_is_gone.get()
+    }
+
+    fn noted<T>(&self, copied: Result<T, MemoryGone>) -> Result<T, Refusal> {
+        copied.map_err(|gone| {
+            self.memory_is_gone.set(true);
+            let text = format!("{gone}: this host has none left, or they were taken away");
+            Refusal::new(Status::Invalid, text)
+        })
+    }
+
     /// Reads `pieces` into `memory`, which is writable and as long; what the file does not have is zeros.
     pub async fn fill(
         &self,
@@ -50,7 +70,7 @@ impl<D: Disk> Access<'_, D> {
     ) -> Result<(), Refusal> {
         if let Some(mapped) = &plan.mapped {
             // SAFETY: the memory is writable, as long as the pieces, and no part of a data file's pages.
-            if unsafe { mapped.copy_to(memory) } {
+            if self.noted(unsafe { mapped.copy_to(memory) })? {
                 work.mapped(pieces);
                 return Ok(());
             }
@@ -78,7 +98,10 @@ impl<D: Disk> Access<'_, D> {
         let present = self.file.read_vectored(extent.offset, &mut slices).await?;
         if (present as u64) < extent.bytes {
             // Reading has used the slices up.
-            zero_rest(&mut { begin }.slices_mut(extent.bytes as usize), present);
+            let zeroed = { begin }.guarded(|begin| {
+                zero_rest(&mut begin.slices_mut(extent.bytes as usize), present);
+            });
+            self.noted(zeroed)?;
         }
         Ok(())
     }
@@ -106,10 +129,13 @@ impl<D: Disk> Access<'_, D> {
             }
             let whole = &mut buffer[..group.extent.bytes as usize];
             self.file.read_pieces(&[group.extent], whole).await?;
-            for piece in here {
-                let at = (piece.offset - group.extent.offset) as usize;
-                memory.put(&whole[at..at + piece.bytes as usize]);
-            }
+            let copied = memory.guarded(|memory| {
+                for piece in here {
+                    let at = (piece.offset - group.extent.offset) as usize;
+                    memory.put(&whole[at..at + piece.bytes as usize]);
+                }
+            });
+            self.noted(copied)?;
         }
         work.read_sieved(groups);
         Ok(())
@@ -126,7 +152,7 @@ impl<D: Disk> Access<'_, D> {
         if let Some(mapped) = &plan.mapped {
             let _turn = self.file.plain_turn(span(pieces)).await;
             // SAFETY: the memory is readable, as long as the pieces, and no part of a data file's pages.
-            if unsafe { mapped.copy_from(memory) } {
+            if self.noted(unsafe { mapped.copy_from(memory) })? {
                 self.file.note_written()?;
                 work.mapped(pieces);
                 return Ok(());
@@ -181,10 +207,13 @@ impl<D: Disk> Access<'_, D> {
             let _turn = self.file.exclusive_turn(group.extent).await;
             let whole = &mut buffer[..group.extent.bytes as usize];
             self.file.read_pieces(&[group.extent], whole).await?;
-            for piece in here {
-                let at = (piece.offset - group.extent.offset) as usize;
-                memory.get(&mut whole[at..at + piece.bytes as usize]);
-            }
+            let copied = memory.guarded(|memory| {
+                for piece in here {
+                    let at = (piece.offset - group.extent.offset) as usize;
+                    memory.get(&mut whole[at..at + piece.bytes as usize]);
+                }
+            });
+            self.noted(copied)?;
             self.file.write(group.extent.offset, whole).await?;
         }
         work.wrote_sieved(groups);
@@ -261,7 +290,7 @@ mod tests {
     async fn compare<D: Disk>(files: DataFiles<D>, operations: &[Operation]) {
         let (pool, corrections) = (BufferPool::new(POOL_BYTES).unwrap(), RefCell::default());
         let file = files.create(7).unwrap();
-        let access = Access { file: &file, pool: &pool, client: 1 };
+        let access = Access::new(&file, &pool, 1);
         let mut model: Vec<u8> = Vec::new();
         for (number, Operation { write, wish, pieces, cut }) in operations.iter().enumerate() {
             let planner = Planner {
@@ -307,15 +336,20 @@ mod tests {
 
     const IDENTITY: Identity = Identity { cluster_id: [1; 16], server_id: 0 };
 
+    fn formatted(directory: &tempfile::TempDir) -> &std::path::Path {
+        weft_storage::Directory::format(directory.path(), &IDENTITY, &[2; 16]).unwrap();
+        directory.path()
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
         #[test]
         fn every_method_does_the_same(operations in proptest::collection::vec(operation(), 1..12)) {
             run(compare(DataFiles::new(MemDisk::new(1 << 30)), &operations));
             let on_tmpfs = tempfile::tempdir_in("/dev/shm").unwrap();
-            run(compare(DataFiles::new(PlainDisk::open(on_tmpfs.path(), &IDENTITY).unwrap()), &operations));
+            run(compare(DataFiles::new(PlainDisk::open(formatted(&on_tmpfs), &IDENTITY).unwrap()), &operations));
             let on_disk = tempfile::tempdir().unwrap();
-            run(compare(DataFiles::new(RingDisk::open(on_disk.path(), &IDENTITY).unwrap()), &operations));
+            run(compare(DataFiles::new(RingDisk::open(formatted(&on_disk), &IDENTITY).unwrap()), &operations));
         }
     }
 
@@ -333,7 +367,7 @@ mod tests {
                 let file = file.clone();
                 weft_reactor::spawn(async move {
                     let (pool, corrections) = (BufferPool::new(POOL_BYTES).unwrap(), RefCell::default());
-                    let access = Access { file: &file, pool: &pool, client: odd };
+                    let access = Access::new(&file, &pool, odd);
                     let pieces: Vec<Extent> =
                         strided(500, 64, 128).iter().map(|p| Extent::new(p.offset + odd * 64, 64)).collect();
                     for round in 1..=20u8 {
@@ -379,7 +413,7 @@ mod tests {
             // Another client's buffers leave little.
             let held: Vec<_> = std::iter::from_fn(|| pool.try_take_more(9, 512 << 10)).collect();
             assert!(!held.is_empty());
-            let access = Access { file: &file, pool: &pool, client: 1 };
+            let access = Access::new(&file, &pool, 1);
             let pieces = strided(1000, 100, 1000);
             let planner = Planner {
                 model: Default::default(),

@@ -32,9 +32,10 @@ impl<D: Disk> IoPart<D> {
         if from_ino == to_ino && from.offset < to.end() && to.offset < from.end() {
             return Err(Refusal::new(Status::Invalid, "the two ranges of the file overlap"));
         }
+        let loss_epoch = self.loss_epoch(to_ino);
         if to.bytes == 0 {
             let local_bytes = self.files.size(to_ino)?;
-            return Ok(Answer::of(&CopyRangeReply { copied_bytes: 0, local_bytes }));
+            return Ok(Answer::of(&CopyRangeReply { copied_bytes: 0, local_bytes, loss_epoch }));
         }
         let source = self.files.open(from_ino)?;
         let target = self.files.create(to_ino)?;
@@ -43,8 +44,8 @@ impl<D: Disk> IoPart<D> {
             None => clear(&target, to).await.map(|()| 0)?,
         };
         extend(&target, to).await?;
-        self.settle(Some(&target), false).await?;
-        let reply = CopyRangeReply { copied_bytes, local_bytes: target.size()? };
+        let loss_epoch = self.settle(Some(&target), false, loss_epoch).await?;
+        let reply = CopyRangeReply { copied_bytes, local_bytes: target.size()?, loss_epoch };
         Ok(Answer { body: reply.to_bytes(), moved_bytes: copied_bytes, ..Answer::default() })
     }
 }

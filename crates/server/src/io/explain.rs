@@ -9,13 +9,15 @@ use std::io;
 use weft_layout::Extent;
 use weft_storage::cost::{Choice, CostModel, Curve, Method, WindowShape, choose, sieve_groups};
 use weft_storage::{DataFile, Disk};
+use weft_transport::ServerBulk;
 use weft_wire::Status;
 use weft_wire::messages::*;
 
 impl<D: Disk> IoPart<D> {
-    /// Plans this server's share of the regions as it would be read or written now through buffers of `unit_bytes`, and touches no
+    /// Plans this server's share of the regions as it would be read or written now through buffers for `bulk`, and touches no
     /// data.
-    pub async fn explain(&self, request: ExplainRequest, unit_bytes: u64) -> Result<Answer, Refusal> {
+    pub async fn explain<B: ServerBulk>(&self, request: ExplainRequest, bulk: &B) -> Result<Answer, Refusal> {
+        let (unit_bytes, is_gone) = (bulk.unit_bytes(), || bulk.is_gone());
         let right = if request.write { rights::WRITE } else { rights::READ };
         let (ino, layout) = self.admit(&request.capability, right, request.slot)?;
         if request.flags & !io_flags::SYNC != 0 {
@@ -23,12 +25,12 @@ impl<D: Disk> IoPart<D> {
         }
         let file = self.files.open(ino)?;
         let local_bytes = file.as_ref().map_or(Ok(0), DataFile::size)?;
-        let share = Share::of(&layout, request.slot, &request.regions, local_bytes).await?;
+        let share = Share::of(&layout, request.slot, &request.regions, local_bytes, &is_gone).await?;
         let end = if request.write { share.bytes } else { share.filled_bytes };
         let planner = self.planner(request.write, request.flags & io_flags::SYNC != 0, None);
         let mut told = Told::default();
         let mut units = Units::new(&layout, request.slot, &request.regions, end);
-        while let Some(unit) = units.next_at_most(unit_bytes) {
+        while let Some(unit) = units.next_at_most(unit_bytes, &is_gone).await? {
             let (shape, choice) = look(&planner, file.as_ref(), &unit.pieces, local_bytes);
             let factor = self.corrections.borrow().factor(choice.method, request.write, shape.is_cached());
             told.add(&shape, &choice, factor);

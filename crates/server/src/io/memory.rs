@@ -1,7 +1,11 @@
 //! Memory that a unit comes from or goes to: pieces of a buffer, or of a client's segment.
+//!
+//! A client's segment is touched in two ways only, for its pages may be gone at any time: by system calls, which say so, and by
+//! copies within [`MemoryCursor::guarded`] (and those of mapped data files, which are guarded in `weft-storage`).
 
 use std::io::{IoSlice, IoSliceMut};
 use std::ptr::NonNull;
+use weft_storage::MemoryGone;
 
 /// Pieces of memory in the order of the share. A client's may be changed by it at any time: they are copied, never looked at.
 pub(super) type Memory = [(NonNull<u8>, usize)];
@@ -49,6 +53,14 @@ impl<'a> MemoryCursor<'a> {
             }
         }
         &self.step
+    }
+
+    /// Runs `copy`, in which the memory from here on may be copied from and to.
+    ///
+    /// # Errors
+    /// A page of it is gone.
+    pub fn guarded(&mut self, copy: impl FnOnce(&mut Self)) -> Result<(), MemoryGone> {
+        weft_storage::guarded(self.rest, || copy(self))
     }
 
     /// Copies into the next memory.

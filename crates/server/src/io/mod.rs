@@ -32,6 +32,7 @@ mod write;
 use crate::answer::Refusal;
 use crate::config::SyncMode;
 use crate::meta::unix_s;
+use crate::node::boot_id;
 use plan::Planner;
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -41,7 +42,7 @@ use weft_storage::cost::{Corrections, Method};
 use weft_storage::{BufferPool, DataFile, DataFiles, Disk};
 use weft_transport::ConnError;
 use weft_wire::Status;
-use weft_wire::messages::{DataSize, Time};
+use weft_wire::messages::{DataSize, LOSS_EPOCH_DURABLE, Time};
 use weft_wire::security::{Capability, Key};
 use work::MethodCounters;
 
@@ -63,6 +64,8 @@ pub(crate) struct IoPart<D: Disk> {
     id: u16,
     capability_key: Key,
     sync: SyncMode,
+    /// Tells this start of the machine from others: a machine that stops takes unsynced writes with it.
+    boot: u64,
     calibration: Calibration,
     corrections: RefCell<Corrections>,
     methods: MethodCounters,
@@ -80,12 +83,14 @@ impl<D: Disk> IoPart<D> {
         methods: MethodCounters,
     ) -> IoPart<D> {
         let capability_key = cluster_key.capability_key();
+        let boot_id = boot_id();
         IoPart {
             files,
             pool,
             id,
             capability_key,
             sync,
+            boot: u64::from_le_bytes(std::array::from_fn(|at| boot_id[at])),
             calibration,
             corrections: RefCell::default(),
             methods,
@@ -106,7 +111,7 @@ impl<D: Disk> IoPart<D> {
 
     /// Checks that `capability` gives `rights` now, and that this server has part `slot` of the file.
     fn admit(&self, capability: &Capability, rights: u32, slot: u16) -> Result<(u64, Layout), Refusal> {
-        capability.check(&self.capability_key, unix_s(), rights)?;
+        self.check(capability, rights)?;
         let layout = capability.layout;
         if slot >= layout.server_count() || layout.server_id(slot) != self.id {
             return Err(self.wrong_server(slot, &layout));
@@ -114,9 +119,17 @@ impl<D: Disk> IoPart<D> {
         Ok((capability.ino, layout))
     }
 
+    fn check(&self, capability: &Capability, rights: u32) -> Result<(), Refusal> {
+        let now_s = unix_s();
+        let checked = capability.check(&self.capability_key, now_s, rights);
+        checked.map_err(|error| {
+            Refusal::of_capability(&format!("I/O server {}", self.id), capability, now_s, error)
+        })
+    }
+
     /// The same for operations on a whole data file.
     fn admit_any(&self, capability: &Capability) -> Result<u64, Refusal> {
-        capability.check(&self.capability_key, unix_s(), 0)?;
+        self.check(capability, 0)?;
         match capability.layout.slot_of_server(self.id) {
             Some(_) => Ok(capability.ino),
             None => Err(self.wrong_server(0, &capability.layout)),
@@ -134,25 +147,43 @@ impl<D: Disk> IoPart<D> {
         Refusal::new(Status::WrongServer, text)
     }
 
-    fn data_size(&self, ino: u64) -> Result<DataSize, Refusal> {
-        let Some(file) = self.files.open(ino)? else {
+    /// See [`DataSize::loss_epoch`].
+    fn loss_epoch(&self, ino: u64) -> u64 {
+        self.boot.wrapping_add(self.files.losses(ino)).max(LOSS_EPOCH_DURABLE + 1)
+    }
+
+    fn data_size(&self, ino: u64, loss_epoch: u64) -> Result<DataSize, Refusal> {
+        let Some(file) = self.files.open_if_there(ino)? else {
             return Ok(DataSize {
                 local_bytes: 0,
                 allocated_bytes: 0,
                 mtime: Time { seconds: 0, nanoseconds: 0 },
+                loss_epoch,
             });
         };
         let local_bytes = file.size()?;
         let (allocated_bytes, mtime) =
             file.raw_fd().and_then(examine).unwrap_or((local_bytes, Time { seconds: 0, nanoseconds: 0 }));
-        Ok(DataSize { local_bytes, allocated_bytes, mtime })
+        Ok(DataSize { local_bytes, allocated_bytes, mtime, loss_epoch })
     }
 
-    async fn settle(&self, file: Option<&DataFile<D>>, asked: bool) -> Result<(), Refusal> {
-        if let (Some(file), true) = (file, asked || self.sync == SyncMode::Sync) {
-            file.sync().await?;
+    /// Makes a change durable where that is asked for, or is the server's mode. `loss_epoch` is that from before the change;
+    /// returns the one for the answer.
+    async fn settle(&self, file: Option<&DataFile<D>>, asked: bool, loss_epoch: u64) -> Result<u64, Refusal> {
+        if !asked && self.sync != SyncMode::Sync {
+            return Ok(loss_epoch);
         }
-        Ok(())
+        if let Some(file) = file {
+            file.sync().await?;
+            if self.loss_epoch(file.ino()) != loss_epoch {
+                let text = format!(
+                    "data file {:016x} could not be written to the disk when another client synced it: write again, and have the disk checked",
+                    file.ino()
+                );
+                return Err(Refusal::new(Status::Io, text));
+            }
+        }
+        Ok(LOSS_EPOCH_DURABLE)
     }
 }
 
@@ -183,5 +214,37 @@ impl From<ConnError> for Refusal {
             _ => Status::Io,
         };
         Refusal::new(status, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::io_part;
+    use weft_reactor::{Reactor, ReactorOptions};
+    use weft_storage::FaultPlan;
+
+    #[test]
+    fn a_sync_that_another_one_failed_before_makes_nothing_durable() {
+        let plan = FaultPlan { failing_sync: Some(1), ..FaultPlan::default() };
+        let part = io_part(0, SyncMode::Sync, plan);
+        Reactor::new(ReactorOptions::default()).unwrap().run(async {
+            let file = part.files.create(7).unwrap();
+            let before = part.loss_epoch(7);
+            file.write(0, &[1; 100]).await.unwrap();
+            file.sync().await.unwrap_err();
+            let refusal = part.settle(Some(&file), false, before).await.unwrap_err();
+            assert!(refusal.status == Status::Io && refusal.text.contains("write again"), "{}", refusal.text);
+            let settled = part.settle(Some(&file), false, part.loss_epoch(7)).await.unwrap();
+            assert_eq!(settled, LOSS_EPOCH_DURABLE);
+        });
+    }
+
+    #[test]
+    fn another_start_of_the_machine_is_another_epoch_of_every_file() {
+        let mut part = io_part(0, SyncMode::Nosync, FaultPlan::default());
+        let before = (part.loss_epoch(7), part.loss_epoch(8));
+        part.boot = part.boot.wrapping_add(1 << 40);
+        assert!(part.loss_epoch(7) != before.0 && part.loss_epoch(8) != before.1);
     }
 }

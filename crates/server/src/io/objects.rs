@@ -11,16 +11,18 @@ use weft_wire::messages::*;
 /// Data files removed or looked at before other tasks of the thread get their turn.
 const REMOVALS_AT_ONCE: usize = 32;
 
+fn check_count(files: usize) -> Result<(), Refusal> {
+    if files <= OBJECTS_PER_MESSAGE_MAX {
+        return Ok(());
+    }
+    let text = format!("{files} data files in one message, at most {OBJECTS_PER_MESSAGE_MAX}");
+    Err(Refusal::new(Status::TooBig, text))
+}
+
 impl<D: Disk> IoPart<D> {
     /// Removes data files whose inodes are gone; those that are not there are no error.
     pub async fn remove_objects(&self, request: RemoveObjectsRequest) -> Result<Answer, Refusal> {
-        if request.inos.len() > OBJECTS_PER_MESSAGE_MAX {
-            let text = format!(
-                "{} data files in one removal, at most {OBJECTS_PER_MESSAGE_MAX}",
-                request.inos.len()
-            );
-            return Err(Refusal::new(Status::TooBig, text));
-        }
+        check_count(request.inos.len())?;
         for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
             for ino in batch {
                 self.files.remove(*ino)?;
@@ -32,13 +34,7 @@ impl<D: Disk> IoPart<D> {
 
     /// Sizes of data files; those that are not there are not in the answer.
     pub async fn stat_objects(&self, request: StatObjectsRequest) -> Result<Answer, Refusal> {
-        if request.inos.len() > OBJECTS_PER_MESSAGE_MAX {
-            let text = format!(
-                "{} data files in one question, at most {OBJECTS_PER_MESSAGE_MAX}",
-                request.inos.len()
-            );
-            return Err(Refusal::new(Status::TooBig, text));
-        }
+        check_count(request.inos.len())?;
         let mut objects = Vec::new();
         for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
             for ino in batch {
@@ -47,6 +43,16 @@ impl<D: Disk> IoPart<D> {
             weft_reactor::yield_now().await;
         }
         Ok(Answer::of(&StatObjectsReply { objects }))
+    }
+
+    /// Notes which files never had a byte here.
+    pub async fn vouch_empty(&self, request: VouchEmptyRequest) -> Result<Answer, Refusal> {
+        check_count(request.inos.len())?;
+        for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
+            batch.iter().try_for_each(|ino| self.files.vouch_empty(*ino))?;
+            weft_reactor::yield_now().await;
+        }
+        Ok(Answer::of(&Empty {}))
     }
 
     /// A page of the data files that are there.

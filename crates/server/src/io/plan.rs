@@ -195,6 +195,7 @@ mod tests {
     fn small_cached_pieces_are_mapped_but_not_written_beyond_the_end() {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let identity = Identity { cluster_id: [1; 16], server_id: 0 };
+        weft_storage::Directory::format(directory.path(), &identity, &[2; 16]).unwrap();
         let files = DataFiles::new(PlainDisk::open(directory.path(), &identity).unwrap());
         let file = files.create(1).unwrap();
         Reactor::new(ReactorOptions::default()).unwrap().run(async {

@@ -34,21 +34,23 @@ impl<D: Disk> IoPart<D> {
             return Ok(Answer::of(&ReadReply { filled_bytes: 0, local_bytes: 0, work: work.done(self) }));
         };
         let local_bytes = file.size()?;
-        let share = Share::of(&layout, request.slot, &request.regions, local_bytes).await?;
+        let share =
+            Share::of(&layout, request.slot, &request.regions, local_bytes, &|| bulk.is_gone()).await?;
         let filled_bytes = share.filled_bytes;
         let mut units = Units::new(&layout, request.slot, &request.regions, filled_bytes);
-        let access = Access { file: &file, pool: &self.pool, client };
+        let access = Access::new(&file, &self.pool, client);
         let planner = self.planner(false, false, wish(request.flags));
         let mut payload = Vec::new();
         // A client that described its memory has its data put there, however little it is.
         if bulk.bytes() == 0 && filled_bytes <= INLINE_BYTES_MAX as u64 {
             payload.resize(filled_bytes as usize, 0);
             let mut at = 0;
-            while let Some(unit) = units.next_at_most(filled_bytes) {
+            while let Some(unit) = units.next_at_most(filled_bytes, &|| bulk.is_gone()).await? {
                 let plan = planner.plan(&file, &unit.pieces, local_bytes);
                 let memory = [memory_of(&mut payload[at..at + unit.bytes as usize])];
                 access.fill(&plan, &unit.pieces, &memory, &mut work).await?;
                 at += unit.bytes as usize;
+                weft_reactor::yield_now().await;
             }
         } else {
             let work = &mut work;
@@ -80,7 +82,7 @@ struct Filled {
 
 impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     async fn run(mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
-        while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64) {
+        while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64, &|| self.bulk.is_gone()).await? {
             self.move_unit(unit).await?;
             // What is in memory is moved without waiting: other clients get their turn between units.
             weft_reactor::yield_now().await;
@@ -93,7 +95,11 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
             let plan = self.planner.plan(self.access.file, &unit.pieces, self.local_bytes);
             let begun = Instant::now();
-            self.access.fill(&plan, &unit.pieces, &memory, self.work).await?;
+            let moved = self.access.fill(&plan, &unit.pieces, &memory, self.work).await;
+            if self.access.memory_is_gone() {
+                self.bulk.memory_is_gone();
+            }
+            moved?;
             self.planner.observe(&plan, begun.elapsed());
             return Ok(());
         }

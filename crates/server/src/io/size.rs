@@ -11,31 +11,34 @@ impl<D: Disk> IoPart<D> {
     pub async fn sync(&self, request: SyncRequest) -> Result<Answer, Refusal> {
         let ino = self.admit_any(&request.capability)?;
         self.files.sync(ino).await?;
-        Ok(Answer::of(&self.data_size(ino)?))
+        Ok(Answer::of(&self.data_size(ino, self.loss_epoch(ino))?))
     }
 
     /// Size of the local data file.
     pub fn size(&self, request: SizeRequest) -> Result<Answer, Refusal> {
         let ino = self.admit_any(&request.capability)?;
-        Ok(Answer::of(&self.data_size(ino)?))
+        Ok(Answer::of(&self.data_size(ino, self.loss_epoch(ino))?))
     }
 
     /// Cuts or extends the local data file to what a file of this size has here.
     pub async fn truncate(&self, request: TruncateRequest) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, 0, request.file_bytes)?;
-        self.change(ino, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes)).await?;
-        Ok(Answer::of(&self.data_size(ino)?))
+        let loss_epoch =
+            self.change(ino, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes)).await?;
+        Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
     /// Frees the space under a range.
     pub async fn punch(&self, request: RangeRequest) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
-        if local.bytes > 0 {
-            self.change(ino, local, |files| files.punch(ino, local.offset, local.bytes)).await?;
+        if local.bytes == 0 {
+            return Ok(Answer::of(&self.data_size(ino, self.loss_epoch(ino))?));
         }
-        Ok(Answer::of(&self.data_size(ino)?))
+        let punch = |files: &DataFiles<D>| files.punch(ino, local.offset, local.bytes);
+        let loss_epoch = self.change(ino, local, punch).await?;
+        Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
     /// Reserves space for a range.
@@ -44,8 +47,8 @@ impl<D: Disk> IoPart<D> {
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
         let allocate =
             |files: &DataFiles<D>| files.allocate(ino, local.offset, local.bytes, request.keep_size);
-        self.change(ino, local, allocate).await?;
-        Ok(Answer::of(&self.data_size(ino)?))
+        let loss_epoch = self.change(ino, local, allocate).await?;
+        Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
     /// Makes a range zeros that have space.
@@ -53,8 +56,8 @@ impl<D: Disk> IoPart<D> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
         let zero = |files: &DataFiles<D>| files.zero(ino, local.offset, local.bytes, request.keep_size);
-        self.change(ino, local, zero).await?;
-        Ok(Answer::of(&self.data_size(ino)?))
+        let loss_epoch = self.change(ino, local, zero).await?;
+        Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
     /// Where data and holes of the local data file are next.
@@ -71,28 +74,31 @@ impl<D: Disk> IoPart<D> {
     }
 
     /// Changes a data file, while no read-modify-write goes on where it changes, and makes that durable where that is wanted.
+    /// Returns the loss epoch for the answer.
     async fn change(
         &self,
         ino: u64,
         extent: Extent,
         change: impl FnOnce(&DataFiles<D>) -> Result<(), StorageError>,
-    ) -> Result<(), Refusal> {
-        let before = self.files.open(ino)?;
+    ) -> Result<u64, Refusal> {
+        let loss_epoch = self.loss_epoch(ino);
+        let before = self.files.open_if_there(ino)?;
         let _turn = match &before {
             Some(file) => Some(file.plain_turn(extent).await),
             None => None,
         };
         change(&self.files)?;
-        self.settle(self.files.open(ino)?.as_ref(), false).await
+        self.settle(self.files.open_if_there(ino)?.as_ref(), false, loss_epoch).await
     }
 
     /// Space of this server's disk.
-    pub fn space(&self) -> Result<Answer, Refusal> {
+    pub fn space(&self, disk_id: [u8; 16]) -> Result<Answer, Refusal> {
         let space = self.files.space()?;
         Ok(Answer::of(&SpaceReply {
             space_bytes: space.total_bytes,
             free_bytes: space.available_bytes,
             available_bytes: space.available_bytes,
+            disk_id,
         }))
     }
 }

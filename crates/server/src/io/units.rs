@@ -7,7 +7,7 @@
 //! ```
 
 use crate::answer::Refusal;
-use weft_layout::{Extent, Layout, LocalRuns, Regions, local_runs, share_bytes};
+use weft_layout::{Extent, Layout, LocalRun, LocalRuns, Regions, local_runs, share_bytes};
 use weft_wire::Status;
 use weft_wire::limits::SHARE_BYTES_MAX;
 
@@ -17,7 +17,29 @@ const PIECES_MAX: usize = 4096;
 const REQUEST_PIECES_MAX: u64 = 1 << 28;
 
 /// Up to so many pieces a share is counted in one go.
-const COUNTED_PIECES_MAX: u64 = 1 << 16;
+const COUNTED_PIECES_MAX: u64 = 1 << 14;
+/// Pieces of the whole file that are looked at before the other tasks of the thread get their turn. Few of them, or none,
+/// may be this server's.
+const STEPS_PER_TURN: u32 = 1024;
+
+/// The next run of at most `bytes_max` bytes, looked for in turns with the other tasks of the thread, until the client is gone.
+async fn next_run(
+    runs: &mut LocalRuns<'_>,
+    bytes_max: u64,
+    steps: &mut u32,
+    is_gone: &dyn Fn() -> bool,
+) -> Result<Option<LocalRun>, Refusal> {
+    loop {
+        if let Ok(found) = runs.next_within(bytes_max, steps) {
+            return Ok(found);
+        }
+        if is_gone() {
+            return Err(Refusal::new(Status::Io, "the client is gone"));
+        }
+        weft_reactor::yield_now().await;
+        *steps = STEPS_PER_TURN;
+    }
+}
 
 /// A part of a share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,16 +99,25 @@ impl<'a> Units<'a> {
     }
 
     /// The next one, of at most `bytes_max`; `None` at the end.
-    pub fn next_at_most(&mut self, bytes_max: u64) -> Option<Unit> {
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub async fn next_at_most(
+        &mut self,
+        bytes_max: u64,
+        is_gone: &dyn Fn() -> bool,
+    ) -> Result<Option<Unit>, Refusal> {
         let bytes_max = bytes_max.min(self.end - self.share_offset);
         let mut unit = Unit { share_offset: self.share_offset, ..Unit::default() };
+        let mut steps = STEPS_PER_TURN;
         while unit.bytes < bytes_max && unit.pieces.len() < PIECES_MAX {
-            let Some(run) = self.runs.next_at_most(bytes_max - unit.bytes) else { break };
+            let run = next_run(&mut self.runs, bytes_max - unit.bytes, &mut steps, is_gone).await?;
+            let Some(run) = run else { break };
             unit.pieces.push(Extent { offset: run.local_offset, bytes: run.bytes });
             unit.bytes += run.bytes;
         }
         self.share_offset += unit.bytes;
-        (unit.bytes > 0).then_some(unit)
+        Ok((unit.bytes > 0).then_some(unit))
     }
 }
 
@@ -104,12 +135,13 @@ impl Share {
     /// regions, in turns with the other tasks of the thread where they have many pieces.
     ///
     /// # Errors
-    /// More pieces or bytes than one request may have.
+    /// More pieces or bytes than one request may have; or the client is gone.
     pub async fn of(
         layout: &Layout,
         slot: u16,
         regions: &Regions,
         local_bytes: u64,
+        is_gone: &dyn Fn() -> bool,
     ) -> Result<Share, Refusal> {
         let pieces = regions.piece_count();
         if pieces > REQUEST_PIECES_MAX {
@@ -124,14 +156,12 @@ impl Share {
             return Ok(Share { bytes, filled_bytes: if whole { bytes } else { 0 } });
         }
         let mut share = Share { bytes: 0, filled_bytes: 0 };
-        for (number, run) in local_runs(layout, slot, regions).enumerate() {
+        let (mut runs, mut steps) = (local_runs(layout, slot, regions), STEPS_PER_TURN);
+        while let Some(run) = next_run(&mut runs, u64::MAX, &mut steps, is_gone).await? {
             share.bytes += run.bytes;
             check_bytes(share.bytes)?;
             if run.local_offset < local_bytes {
                 share.filled_bytes = run.share_offset + run.bytes.min(local_bytes - run.local_offset);
-            }
-            if number % PIECES_MAX == PIECES_MAX - 1 {
-                weft_reactor::yield_now().await;
             }
         }
         Ok(share)
@@ -176,7 +206,43 @@ mod tests {
 
     fn share(layout: &Layout, slot: u16, regions: &Regions, local_bytes: u64) -> Result<Share, Refusal> {
         let reactor = Reactor::new(ReactorOptions::default()).unwrap();
-        reactor.run(Share::of(layout, slot, regions, local_bytes))
+        reactor.run(Share::of(layout, slot, regions, local_bytes, &|| false))
+    }
+
+    /// Half a million pieces, none of them on this server.
+    fn elsewhere() -> Regions {
+        let levels =
+            vec![Level { count: 1 << 10, stride_bytes: 0 }, Level { count: 1 << 9, stride_bytes: 8192 }];
+        Regions::strided(4096, 1, levels)
+    }
+
+    #[test]
+    fn others_get_their_turn_while_a_share_is_looked_for() {
+        let layout = Layout::new(4096, 0, 2, 2).unwrap();
+        Reactor::new(ReactorOptions::default()).unwrap().run(async {
+            let turns = std::rc::Rc::new(std::cell::Cell::new(0u64));
+            let counter = turns.clone();
+            let other = weft_reactor::spawn(async move {
+                loop {
+                    counter.set(counter.get() + 1);
+                    weft_reactor::yield_now().await;
+                }
+            });
+            let regions = elsewhere();
+            let share = Share::of(&layout, 0, &regions, 5000, &|| false).await.unwrap();
+            assert_eq!(share, Share { bytes: 0, filled_bytes: 0 });
+            let pieces = regions.piece_count();
+            assert!(
+                turns.get() >= pieces / u64::from(STEPS_PER_TURN) / 2,
+                "{turns:?} turns in {pieces} pieces"
+            );
+            let before = turns.get();
+            let mut units = Units::new(&layout, 0, &regions, 100);
+            assert_eq!(units.next_at_most(100, &|| false).await, Ok(None));
+            assert!(turns.get() > before + 100);
+            other.cancel();
+            assert_eq!(Share::of(&layout, 0, &regions, 5000, &|| true).await.unwrap_err().status, Status::Io);
+        });
     }
 
     proptest! {
@@ -194,9 +260,10 @@ mod tests {
             let whole: Vec<Extent> =
                 local_runs(&layout, slot, &regions).map(|run| Extent::new(run.local_offset, run.bytes)).collect();
             let end = share(&layout, slot, &regions, u64::MAX).unwrap().bytes;
+            let reactor = Reactor::new(ReactorOptions::default()).unwrap();
             let mut units = Units::new(&layout, slot, &regions, end);
             let (mut seen, mut steps) = (Vec::new(), steps.iter().cycle());
-            while let Some(mut unit) = units.next_at_most(20_000) {
+            while let Some(mut unit) = reactor.run(units.next_at_most(20_000, &|| false)).unwrap() {
                 while unit.bytes > 0 {
                     let front = unit.split_front(*steps.next().unwrap());
                     prop_assert_eq!(front.share_offset, seen.len() as u64);

@@ -28,26 +28,28 @@ impl<D: Disk> IoPart<D> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         check_flags(request.flags)?;
         let mut work = Work::begin();
-        let share = Share::of(&layout, request.slot, &request.regions, 0).await?;
+        let share = Share::of(&layout, request.slot, &request.regions, 0, &|| bulk.is_gone()).await?;
         if bulk.bytes() != share.bytes {
             let text = format!("{} bytes came for {} bytes of the file", bulk.bytes(), share.bytes);
             return Err(Refusal::new(Status::Malformed, text));
         }
+        let loss_epoch = self.loss_epoch(ino);
         if share.bytes == 0 {
             let local_bytes = self.files.size(ino)?;
-            return Ok(Answer::of(&WriteReply { written_bytes: 0, local_bytes, work: work.done(self) }));
+            let work = work.done(self);
+            return Ok(Answer::of(&WriteReply { written_bytes: 0, local_bytes, loss_epoch, work }));
         }
         let file = self.files.create(ino)?;
         let mut units = Units::new(&layout, request.slot, &request.regions, share.bytes);
         let sync = request.flags & io_flags::SYNC != 0;
-        let access = Access { file: &file, pool: &self.pool, client };
+        let access = Access::new(&file, &self.pool, client);
         let planner = self.planner(true, sync, wish(request.flags));
         let local_bytes = file.size()?;
         let transfer = Transfer { access, planner, bulk, work: &mut work, local_bytes, unwritten: None };
         transfer.run(&mut units).await?;
-        self.settle(Some(&file), sync).await?;
-        let reply =
-            WriteReply { written_bytes: share.bytes, local_bytes: file.size()?, work: work.done(self) };
+        let loss_epoch = self.settle(Some(&file), sync, loss_epoch).await?;
+        let (local_bytes, work) = (file.size()?, work.done(self));
+        let reply = WriteReply { written_bytes: share.bytes, local_bytes, loss_epoch, work };
         Ok(Answer { body: reply.to_bytes(), moved_bytes: share.bytes, ..Answer::default() })
     }
 }
@@ -66,7 +68,7 @@ struct Transfer<'a, D: Disk, B: ServerBulk> {
 
 impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     async fn run(mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
-        while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64) {
+        while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64, &|| self.bulk.is_gone()).await? {
             self.move_unit(unit).await?;
             // What is there already is written without waiting: other clients get their turn between units.
             weft_reactor::yield_now().await;
@@ -78,7 +80,11 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
             let plan = self.planner.plan(self.access.file, &unit.pieces, self.local_bytes);
             let begun = Instant::now();
-            self.access.store(&plan, &unit.pieces, &memory, self.work).await?;
+            let moved = self.access.store(&plan, &unit.pieces, &memory, self.work).await;
+            if self.access.memory_is_gone() {
+                self.bulk.memory_is_gone();
+            }
+            moved?;
             self.planner.observe(&plan, begun.elapsed());
             return Ok(());
         }

@@ -63,11 +63,11 @@ impl Leases {
         self.young.len() + self.old.len()
     }
 
-    /// `session` is told of `ino` now.
-    pub fn grant(&mut self, ino: u64, session: SessionId, now: Instant) {
+    /// `session` is told of `ino` now, which it may believe until then, at most [`LEASE`] from now.
+    pub fn grant(&mut self, ino: u64, session: SessionId, now: Instant, until: Instant) {
         self.turn(now);
         let holders = self.young.entry(ino).or_default();
-        let fresh = Holder { session, until: now + LEASE, tells: 0 };
+        let fresh = Holder { session, until: until.min(now + LEASE), tells: 0 };
         match holders.iter_mut().find(|holder| holder.session == session) {
             Some(holder) => *holder = fresh,
             None => holders.push(fresh),
@@ -145,8 +145,8 @@ mod tests {
     fn others_are_concerned_until_their_time_is_over() {
         let begin = Instant::now();
         let mut leases = Leases::new(begin);
-        leases.grant(7, A, begin);
-        leases.grant(7, B, begin + LEASE / 2);
+        leases.grant(7, A, begin, begin + LEASE);
+        leases.grant(7, B, begin + LEASE / 2, begin + LEASE / 2 + LEASE);
         let almost = begin + LEASE - Duration::from_millis(1);
         assert_eq!(sessions(&leases.concerned(7, B, true, almost)), [A]);
         assert_eq!(sessions(&leases.concerned(7, A, true, almost)), [B]);
@@ -158,7 +158,7 @@ mod tests {
     fn a_lease_on_a_file_ends_when_its_holder_is_told() {
         let now = Instant::now();
         let mut leases = Leases::new(now);
-        leases.grant(7, A, now);
+        leases.grant(7, A, now, now + LEASE);
         assert_eq!(leases.concerned(7, B, false, now).len(), 1);
         assert!(leases.concerned(7, B, false, now).is_empty());
         assert_eq!(leases.len(), 0);
@@ -168,11 +168,11 @@ mod tests {
     fn a_lease_on_a_directory_ends_with_all_its_names_when_its_holder_asks_for_nothing() {
         let now = Instant::now();
         let mut leases = Leases::new(now);
-        leases.grant(7, A, now);
+        leases.grant(7, A, now, now + LEASE);
         for _ in 1..TELLS_MAX {
             assert!(!leases.concerned(7, B, true, now)[0].all_names);
         }
-        leases.grant(7, A, now);
+        leases.grant(7, A, now, now + LEASE);
         for _ in 1..TELLS_MAX {
             assert!(!leases.concerned(7, B, true, now)[0].all_names);
         }
@@ -185,11 +185,11 @@ mod tests {
         let begin = Instant::now();
         let mut leases = Leases::new(begin);
         let late = begin + LEASE - Duration::from_millis(1);
-        leases.grant(7, A, late);
-        leases.grant(8, A, begin + LEASE);
-        leases.grant(7, A, begin + LEASE);
+        leases.grant(7, A, late, late + LEASE);
+        leases.grant(8, A, begin + LEASE, begin + LEASE + LEASE);
+        leases.grant(7, A, begin + LEASE, begin + LEASE + LEASE);
         assert_eq!(sessions(&leases.concerned(7, B, false, begin + LEASE)), [A]);
-        leases.grant(9, A, begin + 4 * LEASE);
+        leases.grant(9, A, begin + 4 * LEASE, begin + 4 * LEASE + LEASE);
         assert_eq!(leases.len(), 1);
     }
 
@@ -226,7 +226,7 @@ mod tests {
                 match step {
                     Step::Pass { ms } => now += Duration::from_millis(ms),
                     Step::Grant { ino, session } => {
-                        leases.grant(ino, SessionId([session; 16]), now);
+                        leases.grant(ino, SessionId([session; 16]), now, now + LEASE);
                         model.insert((ino, session), (now + LEASE, 0));
                     }
                     Step::End { session } => {

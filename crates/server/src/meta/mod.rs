@@ -9,6 +9,7 @@
 //!              watch.rs        the reply of a change waits until those have forgotten who believe otherwise (leases.rs)
 //!              removed.rs      what was replaced under somebody's eyes can be opened for a moment
 //!              sessions.rs     who is connected; what a client that stays away held is given back
+//!              registry.rs     which storage each I/O server has, and whether this store is the newest
 //! ```
 //!
 //! A change that may not happen twice runs under the client's exactly-once slot: its reply is stored in the same
@@ -18,10 +19,12 @@ mod attributes;
 mod check;
 pub(crate) mod durable;
 mod files;
+mod issued;
 mod leases;
 mod lock_table;
 mod locks;
 mod names;
+pub(crate) mod registry;
 mod removed;
 mod sessions;
 mod translate;
@@ -36,9 +39,11 @@ use crate::config::SyncMode;
 use crate::garbage::Poke;
 use crate::stop::StopFlag;
 use durable::Durability;
+use issued::IssuedKeys;
 use locks::Locks;
+use registry::Registry;
 use sessions::Sessions;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use watch::{Believer, Watchers};
@@ -46,7 +51,7 @@ use weft_layout::Layout;
 use weft_meta::{CommitSeq, Engine, MetaError, Namespace, Once, Op, SessionId, Timestamp, Touched};
 use weft_reactor::Notify;
 use weft_wire::limits::CAPABILITY_LIFE_S;
-use weft_wire::security::{Capability, Key};
+use weft_wire::security::{Capability, Holder, Key};
 use weft_wire::{Header, Status, Wire};
 
 /// How often a nosync server makes durable what was acknowledged.
@@ -62,6 +67,10 @@ const OLD_REPLIES_AGE_S: i64 = 24 * 3600;
 pub(crate) struct Call {
     pub header: Header,
     pub session: SessionId,
+    /// Whom capabilities are for.
+    pub holder: Holder,
+    /// Whether it is more than one user's, see [`crate::identity::Identity::is_trusted_with_sizes`].
+    pub trusted_with_sizes: bool,
 }
 
 /// Everything a metadata server serves from.
@@ -79,6 +88,9 @@ pub(crate) struct MetaPart<E: Engine> {
     garbage: Poke,
     failure: RefCell<Option<String>>,
     checks: check::Checks<E>,
+    registry: OnceCell<Rc<Registry>>,
+    storage_failure: RefCell<Option<String>>,
+    issued: IssuedKeys,
     stop: StopFlag,
 }
 
@@ -94,6 +106,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         stop: StopFlag,
     ) -> std::io::Result<Rc<MetaPart<E>>> {
         let watched = namespace.watchers().map_err(std::io::Error::other)?;
+        let issued = IssuedKeys::load(&namespace).map_err(std::io::Error::other)?;
         let part = Rc::new(MetaPart {
             durability: Durability::start(namespace.syncer())?,
             namespace: RefCell::new(namespace),
@@ -107,6 +120,9 @@ impl<E: Engine + 'static> MetaPart<E> {
             garbage,
             failure: RefCell::default(),
             checks: check::Checks::default(),
+            registry: OnceCell::new(),
+            storage_failure: RefCell::default(),
+            issued,
             stop,
         });
         let weak = Rc::downgrade(&part);
@@ -164,6 +180,16 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     fn store_failed(&self, reason: &str) {
         self.failure.borrow_mut().get_or_insert_with(|| reason.to_owned());
+        self.stop.stop();
+    }
+
+    /// Why this store must not be served from, if that was found out.
+    pub fn storage_failure(&self) -> Option<String> {
+        self.storage_failure.borrow().clone()
+    }
+
+    fn stop_for_storage(&self, reason: &str) {
+        self.storage_failure.borrow_mut().get_or_insert_with(|| reason.to_owned());
         self.stop.stop();
     }
 
@@ -265,13 +291,15 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.durable(committed).await
     }
 
-    fn sign(&self, ino: u64, rights: u32, layout: Layout) -> Capability {
+    fn sign(&self, call: &Call, ino: u64, rights: u32, layout: Layout) -> Capability {
         let expires_s = unix_s() + CAPABILITY_LIFE_S;
-        Capability::sign(&self.capability_key, ino, rights, expires_s, layout)
+        Capability::sign(&self.capability_key, call.holder, ino, rights, expires_s, layout)
     }
 
     fn check(&self, capability: &Capability, rights: u32) -> Result<(), Refusal> {
-        Ok(capability.check(&self.capability_key, unix_s(), rights)?)
+        let now_s = unix_s();
+        let checked = capability.check(&self.capability_key, now_s, rights);
+        checked.map_err(|error| Refusal::of_capability("the metadata server", capability, now_s, error))
     }
 }
 

@@ -61,9 +61,8 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Whether this open counts in this run of its session.
     pub(super) fn counts(&self, session: SessionId, open: &OpenId) -> bool {
         let table = self.sessions.table.borrow();
-        let reopened =
-            table.get(&session).is_some_and(|connections| connections.reopened.contains(&open.number));
-        open.run == table.get(&session).map_or(0, |connections| connections.run) || reopened
+        let counts = |known: &Connections| known.run == open.run || known.reopened.contains(&open.number);
+        table.get(&session).map_or(open.run == 0, counts)
     }
 
     /// An open of before counts from now on.

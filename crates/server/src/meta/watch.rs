@@ -11,7 +11,10 @@
 //! ```
 //!
 //! **Bounds.** The author of a change waits for nobody longer than until the lease ends, so a client that is stopped, cut off or dead
-//! holds others up once, for the rest of its lease.
+//! holds others up once, for the rest of its lease. Nor does it help a client to ask on without acknowledging: its leases end
+//! [`LEASE`] after its last `Watch` that acknowledged all it had been told, however often it asks for something else, and it
+//! believes nothing for longer than [`weft_wire::limits::LEASE_MS`] from when it sent that. Who has let others wait for so
+//! long in all, by not acknowledging or by doing so late, may not watch for [`SILENT`].
 //!
 //! **Epochs.** A watch whose changes could not be kept (too many, or the server is a new process) goes on with another epoch: the
 //! client is told to forget everything, and what it does not acknowledge counts as believed until then.
@@ -28,11 +31,16 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weft_meta::{Engine, Op, SessionId, Touched};
 use weft_reactor::Event;
+use weft_wire::Status;
 use weft_wire::limits::CHANGES_PER_MESSAGE_MAX;
 use weft_wire::messages::{At, Attr, Change, WatchReply, WatchRequest, changed};
 
 /// A watch is answered at the latest after this, so that both ends know that the other is there.
-const HEARTBEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT: Duration = Duration::from_secs(2);
+/// An acknowledgement that takes longer is late.
+const LATE: Duration = Duration::from_secs(1);
+/// Lateness of one client is added up for so long; when it comes to [`LEASE`], the client may not watch for as long.
+const SILENT: Duration = Duration::from_secs(60);
 /// Changes that wait to be acknowledged by one client before it is told to forget everything.
 const QUEUE_MAX: usize = 8192;
 
@@ -48,6 +56,17 @@ struct Watcher {
     waiters: Vec<(u64, Rc<Event>)>,
     /// No lease of this client lasts longer.
     leased_until: Instant,
+    /// When it last asked having acknowledged all that it was told.
+    heard_at: Instant,
+    /// Number of the last change that it was told in this epoch; `None`: it does not know of the epoch.
+    delivered: Option<u64>,
+    /// Since when it has something to acknowledge.
+    behind_since: Option<Instant>,
+    /// By how much it was late, and since when that is added up.
+    late: Duration,
+    late_since: Instant,
+    /// It was late too often.
+    silent_until: Option<Instant>,
 }
 
 impl Watcher {
@@ -60,6 +79,12 @@ impl Watcher {
             bell: Rc::new(Event::new()),
             waiters: Vec::new(),
             leased_until: now,
+            heard_at: now,
+            delivered: None,
+            behind_since: None,
+            late: Duration::ZERO,
+            late_since: now,
+            silent_until: None,
         }
     }
 
@@ -68,21 +93,56 @@ impl Watcher {
     }
 
     /// Returns whether there are too many to be kept.
-    fn push(&mut self, change: Change) -> bool {
+    fn push(&mut self, change: Change, now: Instant) -> bool {
+        self.behind_since.get_or_insert(now);
         self.queue.push_back(change);
         self.bell.set();
         self.queue.len() > QUEUE_MAX
     }
 
     /// Begins a new epoch: the client is to forget everything, which has a number of its own behind all that there was.
-    fn begin(&mut self, epoch: u64) {
+    fn begin(&mut self, epoch: u64, now: Instant) {
+        self.behind_since.get_or_insert(now);
+        self.delivered = None;
         self.base = self.last() + 1;
         self.queue.clear();
         self.epoch = epoch;
         self.bell.set();
     }
 
-    fn acknowledge(&mut self, request: &WatchRequest) {
+    /// How long its leases last that are granted now.
+    fn lease_until(&self, now: Instant) -> Instant {
+        now.min(self.heard_at) + LEASE
+    }
+
+    /// It has let others wait for so long. Returns whether that was too much.
+    fn note_late(&mut self, took: Duration, now: Instant) -> bool {
+        if now.saturating_duration_since(self.late_since) >= SILENT {
+            (self.late, self.late_since) = (Duration::ZERO, now);
+        }
+        if took >= LATE {
+            self.late += took;
+        }
+        let too_late = self.late >= LEASE - LATE && self.silent_until.is_none();
+        if too_late {
+            self.silent_until = Some(now + SILENT);
+            self.bell.set();
+        }
+        too_late
+    }
+
+    fn is_silent(&self, now: Instant) -> bool {
+        self.silent_until.is_some_and(|until| now < until)
+    }
+
+    fn acknowledge(&mut self, request: &WatchRequest, now: Instant) {
+        let knows_all = match self.delivered {
+            Some(delivered) => request.epoch == self.epoch && request.acknowledged >= delivered,
+            None => true,
+        };
+        if knows_all {
+            self.heard_at = now;
+        }
         if request.epoch != self.epoch {
             return;
         }
@@ -91,7 +151,14 @@ impl Watcher {
             self.queue.pop_front();
             self.base += 1;
         }
-        self.acknowledged = self.acknowledged.max(acknowledged);
+        if acknowledged > self.acknowledged {
+            self.acknowledged = acknowledged;
+            let still_behind = (acknowledged < self.last()).then_some(now);
+            let behind = std::mem::replace(&mut self.behind_since, still_behind);
+            if let Some(since) = behind {
+                self.note_late(now.saturating_duration_since(since), now);
+            }
+        }
         self.waiters.retain(|(number, event)| {
             if *number <= acknowledged {
                 event.set();
@@ -101,7 +168,7 @@ impl Watcher {
     }
 
     /// What there is to say to `request`, if anything.
-    fn reply(&self, request: &WatchRequest) -> Option<WatchReply> {
+    fn reply(&mut self, request: &WatchRequest) -> Option<WatchReply> {
         let reset = request.epoch != self.epoch;
         let changes: Vec<Change> = match reset {
             true => Vec::new(),
@@ -109,6 +176,7 @@ impl Watcher {
         };
         let something = reset || !changes.is_empty();
         let last = self.base + changes.len() as u64;
+        self.delivered = Some(last);
         something.then_some(WatchReply { epoch: self.epoch, reset, last, changes })
     }
 }
@@ -178,8 +246,11 @@ impl Watchers {
         let state = &mut *self.state.borrow_mut();
         if let Some(watcher) = state.watchers.get_mut(&session) {
             let now = Instant::now();
-            watcher.leased_until = now + LEASE;
-            inos.into_iter().for_each(|ino| state.leases.grant(ino, session, now));
+            let until = watcher.lease_until(now);
+            if until > now {
+                watcher.leased_until = until;
+                inos.into_iter().for_each(|ino| state.leases.grant(ino, session, now, until));
+            }
         }
     }
 
@@ -244,9 +315,10 @@ impl Watchers {
     /// Tells all clients to forget everything; for changes of which it is not known whom they concern.
     pub fn tell_all(&self) -> Vec<Believer> {
         let state = &mut *self.state.borrow_mut();
+        let now = Instant::now();
         for watcher in state.watchers.values_mut() {
             state.epochs += 1;
-            watcher.begin(state.epochs);
+            watcher.begin(state.epochs, now);
         }
         let all = state.watchers.iter().map(|(session, watcher)| Believer {
             session: *session,
@@ -262,10 +334,41 @@ impl Watchers {
             while let Some(event) = self.event_for(&believer) {
                 let left = believer.until.saturating_duration_since(Instant::now());
                 if weft_reactor::timeout(left, event.wait()).await.is_err() {
+                    self.has_not_answered(&believer);
                     break;
                 }
             }
         }
+    }
+
+    /// The lease of the believer was waited for to its end.
+    fn has_not_answered(&self, believer: &Believer) {
+        let mut state = self.state.borrow_mut();
+        let Some(watcher) = state.watchers.get_mut(&believer.session) else { return };
+        let now = Instant::now();
+        watcher.waiters.retain(|(number, _)| *number != believer.number);
+        let Some(since) = watcher.behind_since.replace(now) else { return };
+        watcher.note_late(now.saturating_duration_since(since), now);
+    }
+
+    /// Refuses a client that has let others wait for too long.
+    fn check_silence(&self, session: SessionId) -> Result<(), Refusal> {
+        let state = &mut *self.state.borrow_mut();
+        let now = Instant::now();
+        let Some(watcher) = state.watchers.get_mut(&session) else { return Ok(()) };
+        if watcher.is_silent(now) {
+            let text = format!(
+                "this client did not acknowledge changes by others in time, which waited for it; it may cache nothing for {} s",
+                SILENT.as_secs()
+            );
+            return Err(Refusal::new(Status::Busy, text));
+        }
+        if watcher.silent_until.is_some() {
+            // Its leases are over by long.
+            state.epochs += 1;
+            *watcher = Watcher::new(state.epochs, now);
+        }
+        Ok(())
     }
 
     /// Set when the believer has acknowledged; `None` if that is so already. Of a client that is gone nobody will set it.
@@ -334,7 +437,7 @@ impl Watchers {
     fn turn(&self, session: SessionId, request: &WatchRequest) -> Result<WatchReply, Rc<Event>> {
         let mut state = self.state.borrow_mut();
         let Some(watcher) = state.watchers.get_mut(&session) else { return Ok(nothing(request)) };
-        watcher.acknowledge(request);
+        watcher.acknowledge(request, Instant::now());
         match watcher.reply(request) {
             Some(reply) => Ok(reply),
             None => {
@@ -349,11 +452,11 @@ impl Watchers {
 
 impl State {
     fn push(&mut self, who: &Concerned, change: Change, believers: &mut Vec<Believer>) {
-        let mut number = u64::MAX;
+        let (mut number, now) = (u64::MAX, Instant::now());
         if let Some(watcher) = self.watchers.get_mut(&who.session) {
-            if watcher.push(change) {
+            if watcher.push(change, now) {
                 self.epochs += 1;
-                watcher.begin(self.epochs);
+                watcher.begin(self.epochs, now);
             }
             number = watcher.last();
         }
@@ -382,6 +485,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         if self.watchers.has_ended(session) {
             return Ok(Answer::of(&nothing(&request)));
         }
+        self.watchers.check_silence(session)?;
         if !self.watchers.watches(session) {
             let mut namespace = self.namespace.borrow_mut();
             let mut op = namespace.begin();
@@ -396,6 +500,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 self.watchers.no_longer_awaited(session);
                 if !request.at_once {
                     let _ = weft_reactor::timeout(HEARTBEAT, bell.wait()).await;
+                    self.watchers.check_silence(session)?;
                 }
                 self.watchers.say(session, &request)
             }
@@ -463,8 +568,8 @@ impl<E: Engine + 'static> MetaPart<E> {
 
 impl Watchers {
     fn say(&self, session: SessionId, request: &WatchRequest) -> WatchReply {
-        let state = self.state.borrow();
-        let watcher = state.watchers.get(&session);
+        let mut state = self.state.borrow_mut();
+        let watcher = state.watchers.get_mut(&session);
         watcher.and_then(|watcher| watcher.reply(request)).unwrap_or_else(|| nothing(request))
     }
 }
@@ -520,6 +625,56 @@ mod tests {
         let until = |believers: &[Believer]| believers.iter().map(|one| one.until).collect::<Vec<_>>();
         assert_eq!(until(&watchers.all_believers()), until(&first));
         assert_eq!(until(&watchers.tell(AUTHOR, file(8))), until(&first));
+    }
+
+    #[test]
+    fn who_never_acknowledges_has_no_lease_beyond_the_one_of_before() {
+        let (watchers, _) = watching();
+        watchers.told(HOLDER, [7]);
+        let first = watchers.tell(AUTHOR, file(7));
+        std::thread::sleep(Duration::from_millis(2));
+        watchers.told(HOLDER, [7]);
+        let again = watchers.tell(AUTHOR, file(7));
+        assert_eq!(again[0].until, first[0].until, "asking again does not make a lease longer");
+        let long_ago = Instant::now() - LEASE;
+        watchers.state.borrow_mut().watchers.get_mut(&HOLDER).unwrap().heard_at = long_ago;
+        watchers.told(HOLDER, [8]);
+        assert!(watchers.tell(AUTHOR, file(8)).is_empty());
+    }
+
+    #[test]
+    fn asking_without_acknowledging_is_no_sign_of_life() {
+        let (watchers, request) = watching();
+        watchers.told(HOLDER, [7]);
+        watchers.tell(AUTHOR, file(7));
+        let reply = heard(&watchers, &request);
+        let heard_at = || watchers.state.borrow().watchers[&HOLDER].heard_at;
+        let before = heard_at();
+        heard(&watchers, &request);
+        heard(&watchers, &WatchRequest { epoch: 0, acknowledged: 0, ..request.clone() });
+        assert_eq!(heard_at(), before);
+        heard(&watchers, &WatchRequest { acknowledged: reply.last, ..request });
+        assert!(heard_at() > before);
+    }
+
+    #[test]
+    fn who_is_late_again_and_again_may_not_watch_for_a_while() {
+        let (watchers, request) = watching();
+        let mut request = request;
+        let mut refused_after = 0;
+        while watchers.check_silence(HOLDER).is_ok() {
+            refused_after += 1;
+            watchers.told(HOLDER, [7]);
+            watchers.tell(AUTHOR, file(7));
+            let before = Instant::now() - Duration::from_secs(3);
+            watchers.state.borrow_mut().watchers.get_mut(&HOLDER).unwrap().behind_since = Some(before);
+            request.acknowledged = heard(&watchers, &request).last;
+            heard(&watchers, &request);
+        }
+        assert_eq!(refused_after, 4, "four times three seconds");
+        watchers.state.borrow_mut().watchers.get_mut(&HOLDER).unwrap().silent_until = Some(Instant::now());
+        assert!(watchers.check_silence(HOLDER).is_ok());
+        assert!(heard(&watchers, &request).reset);
     }
 
     #[test]

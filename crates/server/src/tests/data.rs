@@ -9,10 +9,10 @@ use weft_storage::FaultPlan;
 use weft_transport::Link;
 use weft_wire::Status;
 use weft_wire::messages::*;
-use weft_wire::security::Capability;
+use weft_wire::security::{Capability, Holder};
 
 fn capability(rights: u32, layout: Layout) -> Capability {
-    Capability::sign(&cluster_key().capability_key(), 99, rights, u64::MAX, layout)
+    sign(99, rights, layout)
 }
 
 fn writable(layout: Layout) -> Capability {
@@ -201,9 +201,10 @@ fn a_capability_must_be_genuine_alive_sufficient_and_for_this_server<W: Way>() {
     let mut into = [0; 8];
     for bad in [
         Capability { ino: 100, ..good.clone() },
-        Capability::sign(&cluster_key().client_key(), 99, rights::READ, u64::MAX, layout),
-        Capability::sign(&key, 99, rights::READ, 1, layout),
-        Capability::sign(&key, 99, rights::WRITE, u64::MAX, layout),
+        Capability::sign(&client_key().secret, good.holder, 99, rights::READ, u64::MAX, layout),
+        Capability::sign(&key, good.holder, 99, rights::READ, 1, layout),
+        Capability::sign(&key, good.holder, 99, rights::WRITE, u64::MAX, layout),
+        Capability::sign(&key, Holder::of_key(&[9; 16]), 99, rights::READ, u64::MAX, layout),
     ] {
         let refused = io[0].read(&bad, 0, &regions, &mut into).unwrap_err();
         assert_eq!(refused.status, Status::Capability);
@@ -222,7 +223,7 @@ fn a_capability_must_be_genuine_alive_sufficient_and_for_this_server<W: Way>() {
 fn copying_takes_the_rights_on_both_files_and_ranges_that_lie_alike<W: Way>() {
     let cluster = Cluster::<W>::start(2);
     let layout = Layout::new(4096, 0, 2, 2).unwrap();
-    let sign = |ino, rights| Capability::sign(&cluster_key().capability_key(), ino, rights, u64::MAX, layout);
+    let sign = |ino, rights| sign(ino, rights, layout);
     let mut io = cluster.io();
     let data = noise(5 * 4096, 7);
     let whole = Regions::contiguous(0, 5 * 4096);

@@ -4,11 +4,10 @@ use super::support::*;
 use weft_layout::{Layout, Level, Regions};
 use weft_wire::Status;
 use weft_wire::messages::*;
-use weft_wire::security::Capability;
 
 fn ask(rights: u32, slot: u16, write: bool, regions: &Regions) -> ExplainRequest {
     let layout = Layout::new(4096, 0, 2, 2).unwrap();
-    let capability = Capability::sign(&cluster_key().capability_key(), 7, rights, u64::MAX, layout);
+    let capability = sign(7, rights, layout);
     ExplainRequest { capability, slot, write, flags: 0, regions: regions.clone() }
 }
 

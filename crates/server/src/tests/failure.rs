@@ -1,19 +1,29 @@
-//! A store that fails ends its server, and no client is told that something is done which is not.
+//! No client is told that something is done which is not: a store of names that fails ends its server, and a data file that could
+//! not be synced is told to all who wrote to it.
 
-use super::support::{ROOT, config};
+use super::support::{Client, Cluster, ROOT, Way, cluster_key, config};
 use crate::config::SyncMode;
 use crate::garbage::Poke;
 use crate::meta::{Call, MetaPart, now};
 use crate::stop::StopFlag;
+use weft_layout::{Layout, Regions};
 use weft_meta::{Engine, MemEngine, Namespace, NamespaceOptions, SessionId};
 use weft_reactor::{Reactor, ReactorOptions};
-use weft_wire::messages::{At, MkdirRequest};
+use weft_storage::FaultPlan;
+use weft_transport::Link;
+use weft_wire::messages::*;
+use weft_wire::security::Capability;
 use weft_wire::{Header, Op, Status};
 
 fn mkdir(request_id: u64) -> (Call, MkdirRequest) {
     let header = Header { slot: 1, ..Header::request(Op::Mkdir, request_id) };
     let at = At { dir: 1, path: format!("d{request_id}").into() };
-    let call = Call { header, session: SessionId([3; 16]) };
+    let call = Call {
+        header,
+        session: SessionId([3; 16]),
+        holder: weft_wire::security::Holder::SERVERS,
+        trusted_with_sizes: true,
+    };
     (call, MkdirRequest { caller: ROOT, at, mode: 0o755, layout: None })
 }
 
@@ -61,4 +71,112 @@ fn a_failed_background_sync_ends_the_server() {
         weft_reactor::timeout(std::time::Duration::from_secs(60), stop.wait()).await.unwrap().unwrap();
         assert!(meta.failure().is_some());
     });
+}
+
+const ALL: u32 = rights::READ | rights::WRITE;
+
+fn capability(ino: u64) -> Capability {
+    let layout = Layout::new(4096, 0, 1, 1).unwrap();
+    let holder = weft_wire::security::Holder::of_key(&super::support::client_key().info.id);
+    Capability::sign(&cluster_key().capability_key(), holder, ino, ALL, u64::MAX, layout)
+}
+
+/// Every kind of change of a data file: the loss epoch in its answer, or how it was refused.
+type Change<L> = fn(&mut Client<L>) -> Result<u64, Status>;
+
+fn changes<L: Link>() -> Vec<(&'static str, Change<L>)> {
+    fn of<T>(answer: Result<T, super::support::Refused>, loss_epoch: fn(&T) -> u64) -> Result<u64, Status> {
+        answer.map(|reply| loss_epoch(&reply)).map_err(|refused| refused.status)
+    }
+    vec![
+        ("write", |io| {
+            of(io.write(&capability(7), 0, &Regions::contiguous(0, 9), &[1; 9]), |r| r.loss_epoch)
+        }),
+        ("truncate", |io| {
+            let request = TruncateRequest { capability: capability(7), slot: 0, file_bytes: 9000 };
+            of(io.call(&request), |r| r.loss_epoch)
+        }),
+        ("punch", |io| {
+            let request = RangeRequest { capability: capability(7), slot: 0, offset: 100, bytes: 5000 };
+            of(io.call(&request), |r| r.loss_epoch)
+        }),
+        ("allocate", |io| {
+            let request = AllocateRequest {
+                capability: capability(7),
+                slot: 0,
+                offset: 0,
+                bytes: 5000,
+                keep_size: false,
+            };
+            of(io.call(&request), |r| r.loss_epoch)
+        }),
+        ("zero", |io| {
+            let request =
+                ZeroRequest { capability: capability(7), slot: 0, offset: 0, bytes: 50, keep_size: false };
+            of(io.call(&request), |r| r.loss_epoch)
+        }),
+        ("copy", |io| {
+            let request = CopyRangeRequest {
+                from: capability(8),
+                from_slot: 0,
+                from_offset: 0,
+                to: capability(7),
+                to_slot: 0,
+                to_offset: 0,
+                bytes: 5000,
+            };
+            of(io.call(&request), |r| r.loss_epoch)
+        }),
+    ]
+}
+
+fn one_file<W: Way>(sync: SyncMode, failing_sync: u64) -> Cluster<W> {
+    let plan = FaultPlan { failing_sync: Some(failing_sync), ..FaultPlan::default() };
+    Cluster::start_with(1, sync, plan)
+}
+
+fn data_file_epoch<L: Link>(io: &mut Client<L>) -> Result<u64, Status> {
+    let synced = io.call(&SyncRequest { capability: capability(7) });
+    synced.map(|reply| reply.loss_epoch).map_err(|refused| refused.status)
+}
+
+fn a_failed_sync_is_told_to_every_writer<W: Way>() {
+    for (name, change) in changes() {
+        let cluster = one_file::<W>(SyncMode::Nosync, 1);
+        let (mut one, mut other) = (cluster.io().remove(0), cluster.io().remove(0));
+        one.write(&capability(7), 0, &Regions::contiguous(0, 100), &[1; 100]).unwrap();
+        let told = change(&mut other).unwrap();
+        assert_eq!(data_file_epoch(&mut one), Err(Status::Io), "{name}");
+        // The kernel takes the pages for clean now.
+        let synced = data_file_epoch(&mut other).unwrap();
+        assert_ne!(synced, told, "{name}: what the other one changed is lost as well");
+        let told = change(&mut other).unwrap();
+        assert_eq!(data_file_epoch(&mut other), Ok(told), "{name}: what was changed since is durable");
+        assert_eq!(told, synced, "{name}");
+    }
+}
+
+fn in_sync_mode_no_change_is_acknowledged_whose_sync_failed<W: Way>() {
+    for (name, change) in changes() {
+        // The first sync is that of what is there before.
+        let cluster = one_file::<W>(SyncMode::Sync, 2);
+        let mut io = cluster.io().remove(0);
+        let before = io.write(&capability(7), 0, &Regions::contiguous(0, 100), &[1; 100]).unwrap();
+        assert_eq!(before.loss_epoch, LOSS_EPOCH_DURABLE);
+        assert_eq!(change(&mut io), Err(Status::Io), "{name}");
+        assert_eq!(change(&mut io), Ok(LOSS_EPOCH_DURABLE), "{name}");
+    }
+}
+
+fn a_write_that_must_be_durable_fails_with_its_sync<W: Way>() {
+    let cluster = one_file::<W>(SyncMode::Nosync, 1);
+    let mut io = cluster.io().remove(0);
+    let written = io.write_with(&capability(7), 0, io_flags::SYNC, &Regions::contiguous(0, 9), &[1; 9]);
+    assert_eq!(written.unwrap_err().status, Status::Io);
+    let written = io.write_with(&capability(7), 0, io_flags::SYNC, &Regions::contiguous(0, 9), &[1; 9]);
+    assert_eq!(written.unwrap().loss_epoch, LOSS_EPOCH_DURABLE);
+}
+
+over_all_ways! {
+    a_failed_sync_is_told_to_every_writer in_sync_mode_no_change_is_acknowledged_whose_sync_failed a_write_that_must_be_durable_fails_with_its_sync
 }

@@ -20,8 +20,11 @@ macro_rules! over_all_ways {
 mod data;
 mod explain;
 mod failure;
+mod identities;
 mod names;
 mod sessions;
 mod sockets;
 mod support;
 mod ways;
+
+pub(crate) use support::io_part;

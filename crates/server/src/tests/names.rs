@@ -64,12 +64,10 @@ fn the_last_report_settles_the_size<W: Way>() {
     assert!(made.attr.size_live);
     let report = Some(WriteReport { end_bytes: 12345, touch: true });
     let both = rights::READ | rights::WRITE;
-    let end = client.closed(made.attr.ino, both, report);
-    client.call(&end).unwrap();
+    client.close(made.attr.ino, both, report);
     let attr = client.call(&lookup("f")).unwrap().attr;
     assert_eq!((attr.size, attr.size_live), (12345, false));
-    let status = client.call(&StatusRequest { with_clients: false }).unwrap();
-    assert!(status.gauges.iter().any(|gauge| gauge.name == "open_files" && gauge.value == 0));
+    assert_eq!(client.gauge("open_files"), Some(0));
 }
 
 fn many_opens_end_together<W: Way>() {
@@ -89,21 +87,17 @@ fn many_opens_end_together<W: Way>() {
             })
             .collect(),
     };
-    let gauge = |client: &mut Client<W::Link>, name: &str| {
-        let gauges = client.call(&StatusRequest { with_clients: false }).unwrap().gauges;
-        gauges.iter().find(|gauge| gauge.name == name).unwrap().value
-    };
     let unknown = closed([1, 2, 3]).files.into_iter().map(|file| ClosedFile { access: 4, ..file });
     for wrong in [Vec::new(), vec![closed([1; 3]).files[0].clone(); 65], unknown.collect()] {
         let refused = client.call(&CloseRequest { files: wrong }).unwrap_err();
         assert_eq!(refused.status, Status::Invalid);
     }
-    assert_eq!(gauge(&mut client, "open_files"), 3, "what makes no sense ends nothing");
+    assert_eq!(client.gauge("open_files"), Some(3), "what makes no sense ends nothing");
     let header = Header { slot: 1, ..Header::request(Op::Close, client.fresh_id()) };
     let refused = client.call_as(header, &closed([10, u64::MAX, 20])).unwrap_err();
     assert_eq!(refused.status, Status::Invalid);
     assert!(refused.text.contains(&format!("inode {}:", inos[1])), "{}", refused.text);
-    assert_eq!(gauge(&mut client, "open_files"), 0);
+    assert_eq!(client.gauge("open_files"), Some(0));
     let sizes = ["a", "wrong", "b"].map(|name| {
         let attr = client.call(&lookup(name)).unwrap().attr;
         (attr.size, attr.size_live)
@@ -112,7 +106,7 @@ fn many_opens_end_together<W: Way>() {
     // The repetition of a request of before ends no open of after.
     client.call(&OpenRequest { caller: ROOT, at: at("a"), follow: true, access: both }).unwrap();
     client.call_as(header, &closed([10, 0, 20])).unwrap();
-    assert_eq!(gauge(&mut client, "open_files"), 1);
+    assert_eq!(client.gauge("open_files"), Some(1));
 }
 
 fn an_open_counts_once_however_often_it_is_told<W: Way>() {
@@ -131,19 +125,17 @@ fn an_open_counts_once_however_often_it_is_told<W: Way>() {
         let id = OpenId { run, number };
         let file = ClosedFile { ino: made.attr.ino, access: rights::WRITE, report: None, id };
         client.call(&CloseRequest { files: vec![file] }).unwrap();
-        client.call(&StatusRequest { with_clients: false }).unwrap().gauges
+        client.gauge("open_files")
     };
-    let is_open =
-        |gauges: Vec<Gauge>| gauges.iter().any(|gauge| gauge.name == "open_files" && gauge.value == 1);
     let run = client.run;
     reopen(&mut client, run, 1);
     reopen(&mut client, run - 1, 2);
     reopen(&mut client, run - 1, 2);
     // Of the present run and of the one before: two are open. What was never open here does not end one of them.
-    assert!(is_open(close(&mut client, run - 1, 3)));
-    assert!(is_open(close(&mut client, run, 1)));
-    assert!(is_open(close(&mut client, run - 1, 3)));
-    assert!(!is_open(close(&mut client, run - 1, 2)));
+    assert_eq!(close(&mut client, run - 1, 3), Some(1));
+    assert_eq!(close(&mut client, run, 1), Some(1));
+    assert_eq!(close(&mut client, run - 1, 3), Some(1));
+    assert_eq!(close(&mut client, run - 1, 2), Some(0));
 }
 
 fn a_change_of_attributes_has_a_report_with_it<W: Way>() {
@@ -174,8 +166,7 @@ fn a_change_of_attributes_has_a_report_with_it<W: Way>() {
     assert_eq!((attr.size, &attr.mtime), (500, &changed.mtime), "neither of the two was done");
     assert_eq!(client.call(&change(at("f"), ROOT, 900)).unwrap_err().status, Status::Invalid);
     // Who does not write has nothing to report.
-    let end = client.closed(made.ino, rights::WRITE, None);
-    client.call(&end).unwrap();
+    client.close(made.ino, rights::WRITE, None);
     let itself = At { dir: made.ino, path: Vec::new() };
     assert_eq!(client.call(&change(itself, ROOT, 900)).unwrap_err().status, Status::Stale);
 }
@@ -233,8 +224,7 @@ fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
         let open = OpenRequest { caller: ROOT, at: by_number, access: rights::READ, follow: true };
         let opened = client.call(&open).map(|opened| opened.attr.ino == replaced);
         if opened.is_ok() {
-            let end = client.closed(replaced, rights::READ, None);
-            client.call(&end).unwrap();
+            client.close(replaced, rights::READ, None);
         }
         (replaced, opened)
     };

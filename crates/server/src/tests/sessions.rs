@@ -2,8 +2,7 @@
 
 use super::support::*;
 use crate::config::SyncMode;
-use crate::node::{Node, Part, Shared};
-use crate::rdma::RdmaTold;
+use crate::node::{Node, Part};
 use crate::session;
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use weft_storage::FaultPlan;
 use weft_transport::{Bulk, Link, TcpConn, TcpOptions};
 use weft_wire::limits::CREDITS_PER_CONNECTION;
 use weft_wire::messages::*;
-use weft_wire::security::{Capability, Key, client_proof, same_proof, server_proof};
+use weft_wire::security::{Key, client_proof, same_proof, server_proof};
 use weft_wire::{HEADER_BYTES, Header, Op, Request, Status, Wire};
 
 fn whoever_knows_the_key_is_served<W: Way>() {
@@ -21,7 +20,7 @@ fn whoever_knows_the_key_is_served<W: Way>() {
     let mut client = Client::new(W::connect(&cluster.meta));
     let greeting = hello(peer_role::CLIENT, [1; 16]);
     let greeted = client.call(&greeting).unwrap();
-    let key = cluster_key().client_key();
+    let key = client_key().secret;
     assert!(same_proof(&greeted.proof, &server_proof(&key, &greeting, &greeted.server_nonce)));
     let proof = client_proof(&key, &greeting, &greeted.server_nonce);
     let proven = client.call(&ProveRequest { proof }).unwrap();
@@ -39,7 +38,7 @@ fn nobody_else_is<W: Way>() {
     let refused = |result: Result<ProveReply, Refused>| result.unwrap_err().status;
     assert_eq!(refused(connect().prove(&Key([9; 32]), &greeting)), Status::Unauthenticated);
     let as_server = hello(peer_role::SERVER, [1; 16]);
-    assert_eq!(refused(connect().prove(&cluster_key().client_key(), &as_server)), Status::Unauthenticated);
+    assert_eq!(refused(connect().prove(&client_key().secret, &as_server)), Status::Unauthenticated);
     let early = connect().call(&PingRequest { echo: Vec::new() }).unwrap_err();
     assert_eq!(early.status, Status::Unauthenticated);
     let future = HelloRequest { version_min: 200, version_max: 201, ..greeting };
@@ -74,7 +73,7 @@ fn what_is_for_another_server_is_refused<W: Way>() {
     assert!(refused.text.contains("io0"), "{}", refused.text);
     let mut meta = cluster.meta();
     let layout = cluster.config.default_layout();
-    let capability = Capability::sign(&cluster_key().capability_key(), 5, rights::READ, u64::MAX, layout);
+    let capability = sign(5, rights::READ, layout);
     assert_eq!(meta.call(&SizeRequest { capability }).unwrap_err().status, Status::WrongServer);
 }
 
@@ -132,13 +131,7 @@ fn a_client_that_overruns_its_credits_is_cut_off() {
     let address = listener.local_addr().unwrap();
     let server = std::thread::spawn(move || {
         let config = config(1, SyncMode::Nosync);
-        let shared = Arc::new(Shared::new(
-            &config,
-            config.server("io0").unwrap(),
-            &cluster_key(),
-            "memory",
-            RdmaTold::default(),
-        ));
+        let shared = Arc::new(shared(&config, "io0"));
         let slow = FaultPlan { delay_per_mille: 1000, delay_ms_max: 2000, ..FaultPlan::default() };
         let (socket, _) = listener.accept().unwrap();
         Reactor::new(ReactorOptions::default()).unwrap().run(async {
@@ -153,11 +146,13 @@ fn a_client_that_overruns_its_credits_is_cut_off() {
     let greeting = hello(peer_role::CLIENT, [1; 16]);
     raw.send(1, &greeting);
     let greeted = HelloReply::from_bytes(&raw.receive().unwrap().1).unwrap();
-    let key = cluster_key();
-    raw.send(2, &ProveRequest { proof: client_proof(&key.client_key(), &greeting, &greeted.server_nonce) });
+    raw.send(
+        2,
+        &ProveRequest { proof: client_proof(&client_key().secret, &greeting, &greeted.server_nonce) },
+    );
     assert_eq!(raw.receive().unwrap().0.status, Status::Ok);
     let layout = config(1, SyncMode::Nosync).default_layout();
-    let capability = Capability::sign(&key.capability_key(), 5, rights::WRITE, u64::MAX, layout);
+    let capability = sign(5, rights::WRITE, layout);
     raw.send(3, &TruncateRequest { capability: capability.clone(), slot: 0, file_bytes: 1 });
     assert_eq!(raw.receive().unwrap().0.status, Status::Ok);
     for request_id in 0..=u64::from(CREDITS_PER_CONNECTION) {

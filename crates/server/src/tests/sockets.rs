@@ -2,7 +2,7 @@
 
 use super::support::*;
 use crate::config::{ClusterConfig, Generate, RdmaMode, SyncMode};
-use crate::server::{Server, ServerError};
+use crate::server::{Server, ServerError, format_storage};
 use crate::stop::StopFlag;
 use std::net::TcpListener;
 use std::path::Path;
@@ -67,17 +67,13 @@ fn on_disk(directory: &Path) -> ClusterConfig {
     }
     config.cluster.scrub_interval_s = 1;
     config.cluster.orphan_age_s = 0;
+    config.servers.iter().for_each(|server| format_storage(&config, &server.name).unwrap());
     config
 }
 
 fn tcp(config: &ClusterConfig, name: &str) -> Client<TcpLink> {
     let address = config.server(name).unwrap().addresses[0].parse().unwrap();
     Client::proven(connect_tcp(address, &TcpOptions::default(), TIMEOUT).unwrap(), [7; 16])
-}
-
-fn gauge(client: &mut Client<TcpLink>, name: &str) -> u64 {
-    let status = client.call(&StatusRequest { with_clients: false }).unwrap();
-    status.gauges.iter().find(|gauge| gauge.name == name).map_or(0, |gauge| gauge.value)
 }
 
 #[test]
@@ -117,16 +113,15 @@ fn bytes_go_over_tcp_and_shared_memory_and_are_removed_in_the_end() {
     io1.end();
     let report = Some(WriteReport { end_bytes: 3_000_010, touch: true });
     let access = rights::READ | rights::WRITE;
-    let end = meta.closed(file.attr.ino, access, report);
-    meta.call(&end).unwrap();
+    meta.close(file.attr.ino, access, report);
     meta.call(&unlink("f")).unwrap();
     let mut io = tcp(&config, "io0");
     eventually("removal from io0", || {
         io.call(&SizeRequest { capability: capability.clone() }).unwrap().local_bytes == 0
     });
-    assert_eq!(gauge(&mut meta, "garbage_removed_files"), 0);
+    assert_eq!(meta.gauge("garbage_removed_files").unwrap_or(0), 0);
     let io1 = Running::start(&config, "io1");
-    eventually("removal from io1", || gauge(&mut meta, "garbage_removed_files") == 1);
+    eventually("removal from io1", || meta.gauge("garbage_removed_files") == Some(1));
     assert_eq!(
         tcp(&config, "io1").call(&SizeRequest { capability: capability.clone() }).unwrap().local_bytes,
         0
@@ -158,7 +153,7 @@ fn servers_are_reached_with_rdma_and_tell_of_it() {
     );
     let over_rdma = |info: &ServerInfo| {
         // Strips are many pieces of the clients' memory; here servers are to move them.
-        let key = Some(cluster_key().client_key());
+        let key = Some(cluster_key().knock_key());
         let options = VerbsOptions { key, lend_pieces_min: 0, ..VerbsOptions::default() };
         let address = info.rdma_addresses[0].parse().unwrap();
         Client::proven(client.connect(address, &options, TIMEOUT).unwrap(), [7; 16])
@@ -187,7 +182,7 @@ fn servers_are_reached_with_rdma_and_tell_of_it() {
     assert!(count(&status, "zone_bytes") >= 4 * (2 << 20), "{status:?}");
     assert_eq!(count(&status, "receiver_not_ready"), 0);
     assert_eq!((status.addresses, status.reason.as_str()), (map.io_servers[0].rdma_addresses.clone(), ""));
-    assert_eq!(gauge(&mut tcp(&config, "io1"), "connections_rdma"), 2);
+    assert_eq!(tcp(&config, "io1").gauge("connections_rdma"), Some(2));
     running.into_iter().for_each(Running::end);
 }
 
@@ -256,8 +251,7 @@ fn data_files_without_an_inode_are_found() {
         let regions = Regions::contiguous(0, 100);
         tcp(&config, &name(&capability)).write(&capability, 0, &regions, &[1; 100]).unwrap();
     }
-    let end = meta.closed(lost.attr.ino, access, None);
-    meta.call(&end).unwrap();
+    meta.close(lost.attr.ino, access, None);
     let mut io = tcp(&config, &name(&lost_capability));
     let gone = SizeRequest { capability: lost_capability };
     eventually("removal of the orphan", || io.call(&gone).unwrap().local_bytes == 0);

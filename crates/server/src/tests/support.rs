@@ -8,6 +8,7 @@ use crate::io::work::MethodCounters;
 use crate::meta::MetaPart;
 use crate::node::{Node, Part, Shared};
 use crate::rdma::RdmaTold;
+use crate::revoked::Revoked;
 use crate::stop::StopFlag;
 pub(super) use crate::tests::ways::Way;
 use std::path::PathBuf;
@@ -21,8 +22,9 @@ use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::calibrate::Calibration;
 use weft_storage::{BufferPool, DataFiles, FaultDisk, FaultPlan, MemDisk};
 use weft_transport::{Bulk, Completion, Link, LinkError, MemoryRuns};
+use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind};
 use weft_wire::messages::*;
-use weft_wire::security::{Capability, Key, client_proof};
+use weft_wire::security::{Capability, Holder, Key, client_proof};
 use weft_wire::{Header, Request, Status, VERSIONS, Wire};
 
 pub(super) const ROOT: Caller = Caller { uid: 0, gid: 0, groups: Vec::new() };
@@ -31,6 +33,29 @@ const POOL_BYTES: usize = 8 << 20;
 
 pub(super) fn cluster_key() -> Key {
     Key([42; 32])
+}
+
+/// A host's key, whose root is root.
+pub(super) fn client_key() -> IssuedKey {
+    issue(KeyKind::Host { squash_root: false }, 1)
+}
+
+/// A key of the cluster.
+pub(super) fn issue(kind: KeyKind, number: u8) -> IssuedKey {
+    let info = KeyInfo { id: [number; 16], kind, expires_s: 0, name: "test".into() };
+    IssuedKey::issue(&cluster_key(), info).unwrap()
+}
+
+/// What the threads of a server share that keeps nothing on a disk.
+pub(super) fn shared(config: &ClusterConfig, name: &str) -> Shared {
+    let server = config.server(name).unwrap();
+    Shared::new(config, server, &cluster_key(), "memory", RdmaTold::default(), Revoked::default())
+}
+
+/// A capability of [`client_key`]'s holder.
+pub(super) fn sign(ino: u64, rights: u32, layout: Layout) -> Capability {
+    let holder = Holder::of_key(&client_key().info.id);
+    Capability::sign(&cluster_key().capability_key(), holder, ino, rights, u64::MAX, layout)
 }
 
 pub(super) fn config(io_servers: u16, sync: SyncMode) -> ClusterConfig {
@@ -69,8 +94,7 @@ impl<W: Way> Cluster<W> {
             connectors.push(connector);
             let (config, stop) = (config.clone(), stop.clone());
             threads.push(std::thread::spawn(move || {
-                let shared =
-                    Arc::new(Shared::new(&config, &server, &cluster_key(), "memory", RdmaTold::default()));
+                let shared = Arc::new(shared(&config, &server.name));
                 let reactor = Reactor::new(ReactorOptions::default()).unwrap();
                 reactor.run(async {
                     let part: Part<FaultDisk<MemDisk>, MemEngine> = match server.role {
@@ -116,7 +140,7 @@ fn meta_part(config: &ClusterConfig, sync: SyncMode, stop: StopFlag) -> Rc<MetaP
     MetaPart::start(namespace, sync, &cluster_key(), ring_servers, Poke::default(), stop).unwrap()
 }
 
-pub(super) fn io_part(id: u16, sync: SyncMode, plan: FaultPlan) -> IoPart<FaultDisk<MemDisk>> {
+pub(crate) fn io_part(id: u16, sync: SyncMode, plan: FaultPlan) -> IoPart<FaultDisk<MemDisk>> {
     let files = DataFiles::new(FaultDisk::new(MemDisk::new(1 << 30), plan));
     let (pool, methods) = (BufferPool::new(POOL_BYTES).unwrap(), MethodCounters::among(&Counters::new()));
     IoPart::new(files, pool, id, &cluster_key(), sync, Calibration::fixed(), methods)
@@ -143,6 +167,7 @@ pub(super) fn hello(role: u8, session: [u8; 16]) -> HelloRequest {
         version_max: VERSIONS.1,
         role,
         client_nonce: [3; 32],
+        key: (role == peer_role::CLIENT).then(|| client_key().info),
         session,
         boot_id: [0; 16],
         process_id: std::process::id(),
@@ -159,7 +184,7 @@ impl<L: Link> Client<L> {
 
     pub fn proven(link: L, session: [u8; 16]) -> Client<L> {
         let mut client = Client::new(link);
-        client.prove(&cluster_key().client_key(), &hello(peer_role::CLIENT, session)).unwrap();
+        client.prove(&client_key().secret, &hello(peer_role::CLIENT, session)).unwrap();
         client
     }
 
@@ -172,10 +197,16 @@ impl<L: Link> Client<L> {
         Ok(proven)
     }
 
-    /// The end of one open of this run of the session.
-    pub fn closed(&self, ino: u64, access: u32, report: Option<WriteReport>) -> CloseRequest {
+    /// Ends one open of this run of the session.
+    pub fn close(&mut self, ino: u64, access: u32, report: Option<WriteReport>) {
         let id = OpenId { run: self.run, number: 0 };
-        CloseRequest { files: vec![ClosedFile { ino, access, report, id }] }
+        self.call(&CloseRequest { files: vec![ClosedFile { ino, access, report, id }] }).unwrap();
+    }
+
+    /// What the server tells under this name, if anything.
+    pub fn gauge(&mut self, name: &str) -> Option<u64> {
+        let gauges = self.call(&StatusRequest { with_clients: false }).unwrap().gauges;
+        gauges.iter().find(|gauge| gauge.name == name).map(|gauge| gauge.value)
     }
 
     /// A request number that was not used.
@@ -244,8 +275,19 @@ impl<L: Link> Client<L> {
         regions: &Regions,
         from: &[u8],
     ) -> Result<WriteReply, Refused> {
-        let request =
-            WriteRequest { capability: capability.clone(), slot, flags: 0, regions: regions.clone() };
+        self.write_with(capability, slot, 0, regions, from)
+    }
+
+    /// With [`io_flags`].
+    pub fn write_with(
+        &mut self,
+        capability: &Capability,
+        slot: u16,
+        flags: u32,
+        regions: &Regions,
+        from: &[u8],
+    ) -> Result<WriteReply, Refused> {
+        let request = WriteRequest { capability: capability.clone(), slot, flags, regions: regions.clone() };
         let runs = runs(&capability.layout, slot, regions, from.as_ptr().cast_mut());
         let header = Header::request(WriteRequest::OP, self.fresh_id());
         // SAFETY: `from` outlives the call.

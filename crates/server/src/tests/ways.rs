@@ -80,7 +80,7 @@ impl Way for Pretended {
     }
 
     fn connect((client, address): &Self::Connector) -> VerbsLink<Pretend> {
-        let options = VerbsOptions { key: Some(cluster_key().client_key()), ..VerbsOptions::default() };
+        let options = VerbsOptions { key: Some(cluster_key().knock_key()), ..VerbsOptions::default() };
         client.connect(*address, &options, Duration::from_secs(5)).unwrap()
     }
 

@@ -1,13 +1,29 @@
 //! What the tests share: reactors, and directories on the local disk and in memory.
 #![allow(dead_code)] // Each test binary uses its part.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use weft_reactor::{Reactor, ReactorOptions};
-use weft_storage::Identity;
+use weft_storage::{Directory, Identity, PlainDisk, RingDisk};
 
 pub const IDENTITY: Identity = Identity { cluster_id: [7; 16], server_id: 2 };
+
+/// Makes the storage of a directory, unless it has one.
+pub fn formatted(directory: &TempDir) -> &Path {
+    if !Directory::is_formatted(directory.path()) {
+        Directory::format(directory.path(), &IDENTITY, &[5; 16]).unwrap();
+    }
+    directory.path()
+}
+
+pub fn plain_disk(directory: &TempDir) -> PlainDisk {
+    PlainDisk::open(formatted(directory), &IDENTITY).unwrap()
+}
+
+pub fn ring_disk(directory: &TempDir) -> RingDisk {
+    RingDisk::open(formatted(directory), &IDENTITY).unwrap()
+}
 
 /// A reactor without a ring.
 pub fn plain_reactor() -> Reactor {

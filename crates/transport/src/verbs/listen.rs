@@ -28,7 +28,7 @@ pub struct VerbsKeys {
 impl VerbsKeys {
     /// Those of the cluster with this key.
     pub fn of_cluster(key: &Key) -> VerbsKeys {
-        VerbsKeys { client: key.client_key(), server: key.server_key() }
+        VerbsKeys { client: key.knock_key(), server: key.server_key() }
     }
 
     /// For peers that have no key.

@@ -22,6 +22,9 @@ pub mod io_flags {
     pub const KNOWN: u32 = SYNC | ACCESS;
 }
 
+/// The loss epoch in the answer to a change that is durable already.
+pub const LOSS_EPOCH_DURABLE: u64 = 0;
+
 crate::message! {
     /// What a server did to its data file for one request (NC, table 6).
     pub struct IoWork {
@@ -78,6 +81,8 @@ crate::message! {
         pub written_bytes: u64,
         /// Size of the local data file now.
         pub local_bytes: u64,
+        /// As [`DataSize::loss_epoch`], before the write.
+        pub loss_epoch: u64,
         /// How it was done.
         pub work: IoWork,
     }
@@ -102,6 +107,10 @@ crate::message! {
         pub allocated_bytes: u64,
         /// When it was last written, seconds and nanoseconds since 1970; 0 where there is none.
         pub mtime: crate::messages::Time,
+        /// Another number whenever the server may have lost acknowledged changes of the data file that were not yet durable.
+        /// The answer to a change has the epoch from before the change, or [`LOSS_EPOCH_DURABLE`]; the answer to
+        /// [`SyncRequest`] that from after the sync. A sync made a change durable only if both are equal.
+        pub loss_epoch: u64,
     }
 
     /// See [`crate::Op::Truncate`].
@@ -199,6 +208,8 @@ crate::message! {
         pub copied_bytes: u64,
         /// Size of the local data file that was written.
         pub local_bytes: u64,
+        /// As [`DataSize::loss_epoch`], of that file before the copy.
+        pub loss_epoch: u64,
     }
 
     /// See [`crate::Op::Space`].
@@ -212,6 +223,8 @@ crate::message! {
         pub free_bytes: u64,
         /// Free for users other than root.
         pub available_bytes: u64,
+        /// Tells the disk from others, also of other hosts, so that one that several servers use counts once; zeros: unknown.
+        pub disk_id: [u8; 16],
     }
 
     /// See [`crate::Op::Explain`].

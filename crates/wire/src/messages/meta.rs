@@ -3,7 +3,7 @@
 //! Names are given as [`At`]: an inode and a path relative to it. The server walks the path, so that every operation is
 //! one round trip however deep it goes.
 
-use crate::codec::{DecodeError, Reader, Wire, Writer};
+use crate::codec::{DecodeError, Reader, Vetting, Wire, Writer};
 use crate::security::Capability;
 use weft_layout::Layout;
 
@@ -104,6 +104,37 @@ impl Wire for FileKind {
     }
 }
 
+/// On whose behalf a request is made. What a client says is a wish: the server replaces it by what the client's key allows
+/// ([`Vetting`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+impl Wire for Caller {
+    const BYTES_MIN: usize = 12;
+    fn put(&self, out: &mut Writer) {
+        self.uid.put(out);
+        self.gid.put(out);
+        self.groups.put(out);
+    }
+    fn get(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Caller { uid: u32::get(input)?, gid: u32::get(input)?, groups: Vec::get(input)? })
+    }
+    fn sample(seed: &mut u64) -> Self {
+        Caller { uid: u32::sample(seed), gid: u32::sample(seed), groups: Vec::sample(seed) }
+    }
+    const VETTED: bool = true;
+    fn vet(&mut self, vetting: &mut dyn Vetting) {
+        vetting.caller(self);
+    }
+}
+
 crate::message! {
     /// A point in time.
     pub struct Time {
@@ -111,16 +142,6 @@ crate::message! {
         pub seconds: i64,
         /// 0 … 999,999,999.
         pub nanoseconds: u32,
-    }
-
-    /// On whose behalf.
-    pub struct Caller {
-        /// User.
-        pub uid: u32,
-        /// Group.
-        pub gid: u32,
-        /// Supplementary groups.
-        pub groups: Vec<u32>,
     }
 
     /// A name: a path relative to a directory. An empty path is the inode itself.

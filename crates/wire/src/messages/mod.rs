@@ -2,11 +2,13 @@
 
 mod data;
 mod locks;
+mod members;
 mod meta;
 mod session;
 
 pub use data::*;
 pub use locks::*;
+pub use members::*;
 pub use meta::*;
 pub use session::*;
 

@@ -12,14 +12,18 @@
 //!   │◄─────────────────────────────────────────────────────┤
 //! ```
 
+use crate::keys::KeyInfo;
 use weft_layout::Layout;
 
 /// Values of [`HelloRequest::role`]: which key the proofs are made with.
 pub mod peer_role {
-    /// A client; holds the client key.
+    /// A client with an issued key, whose public part is in the greeting and whose secret makes the proofs.
     pub const CLIENT: u8 = 0;
-    /// A server of the cluster; holds the cluster key.
+    /// A server of the cluster; the server key makes the proofs.
     pub const SERVER: u8 = 1;
+    /// A client without a key, over a Unix socket only: the kernel says who it is, and the key of zeros that makes the proofs
+    /// proves nothing.
+    pub const PROCESS: u8 = 2;
 }
 
 crate::message! {
@@ -33,7 +37,9 @@ crate::message! {
         pub role: u8,
         /// Random, new for every connection.
         pub client_nonce: [u8; 32],
-        /// The same for all connections of one client, random.
+        /// The public part of the client's key; of a [`peer_role::CLIENT`] only.
+        pub key: Option<KeyInfo>,
+        /// The same for all connections of one client, random. It names a session among those of this key only.
         pub session: [u8; 16],
         /// The kernel's boot identity of the client's host: equal means the same host.
         pub boot_id: [u8; 16],
@@ -138,7 +144,7 @@ crate::message! {
 
     /// A client of a server.
     pub struct ClientInfo {
-        /// Its session.
+        /// A name for its session, which tells nothing of the id ([`crate::security::session_name`]).
         pub session: [u8; 16],
         /// Its host.
         pub host: String,
@@ -222,6 +228,54 @@ crate::message! {
         pub name: String,
         /// Value.
         pub value: u64,
+    }
+
+    /// A key as the metadata server knows it.
+    pub struct KeyRecord {
+        /// Its public part.
+        pub key: KeyInfo,
+        /// When it was first heard of, in seconds since 1970.
+        pub noted_s: u64,
+        /// When it was revoked; 0: it was not.
+        pub revoked_s: u64,
+    }
+
+    /// See [`crate::Op::NoteKey`].
+    pub struct NoteKeyRequest {
+        /// Its public part.
+        pub key: KeyInfo,
+    }
+
+    /// See [`crate::Op::ListKeys`].
+    pub struct ListKeysRequest {
+        /// Id of the last key seen; zeros at first.
+        pub after: [u8; 16],
+    }
+
+    /// Answer to [`ListKeysRequest`].
+    pub struct ListKeysReply {
+        /// A page of them, by id.
+        pub keys: Vec<KeyRecord>,
+        /// Whether this was the last page.
+        pub end: bool,
+    }
+
+    /// See [`crate::Op::RevokeKey`].
+    pub struct RevokeKeyRequest {
+        /// Which.
+        pub id: [u8; 16],
+    }
+
+    /// Answer to [`RevokeKeyRequest`]. The metadata server serves the key no more.
+    pub struct RevokeKeyReply {
+        /// Names of I/O servers that did not confirm yet; they are told when they answer again.
+        pub waiting: Vec<String>,
+    }
+
+    /// See [`crate::Op::SetRevoked`].
+    pub struct SetRevokedRequest {
+        /// All keys that are revoked.
+        pub ids: Vec<[u8; 16]>,
     }
 
     /// See [`crate::Op::MemoryProbe`]: 32 bytes at `address`, 16 random ones of the client's and 16 for the server to

@@ -241,6 +241,7 @@ impl<F: Fabric> ConnInner<F> {
             address: endpoint.peer().to_string(),
             process_id: None,
             user_id: None,
+            group_ids: Vec::new(),
         };
         let (queue_pair, number, room) =
             (endpoint.queue_pair(), port.next_number(), port.send_depth as usize);

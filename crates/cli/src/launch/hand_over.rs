@@ -1,0 +1,89 @@
+//! Asking the living supervisor of a cluster to start servers.
+
+use super::{CLUSTER_FILE, Lifetime, News, READY_POLL, READY_TIMEOUT, RunState, StartOptions};
+use super::{Readiness, Roll, lock, log_of, refuse_changes};
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::time::Instant;
+use weft_server::ClusterConfig;
+
+/// Has the supervisor start what is missing, and waits until that answers; `None` where no supervisor lives.
+pub fn hand_over(options: &StartOptions) -> Result<Option<(RunState, News)>> {
+    let Ok(dir) = options.dir.canonicalize() else { return Ok(None) };
+    let file = dir.join(CLUSTER_FILE);
+    if !file.exists() {
+        return Ok(None);
+    }
+    let mut pause = |time| {
+        std::thread::sleep(time);
+        true
+    };
+    let held = lock(&dir, &mut pause)?;
+    let Some(mut state) = RunState::load(&dir)? else { return Ok(None) };
+    let Some(supervisor) = state.live_supervisor() else { return Ok(None) };
+    let config = ClusterConfig::load(&file)?;
+    let missing = match Roll::call(config.clone(), Some(&state), &options.only)? {
+        Some(roll) if roll.missing.is_empty() => return Err(roll.already(&dir, &options.only)),
+        Some(roll) => roll.missing,
+        None => config.servers.iter().map(|server| server.name.clone()).collect(),
+    };
+    refuse_changes(&config, options)?;
+    if options.lifetime == Lifetime::WithParent {
+        bail!(
+            "process {} supervises the cluster in {}; to have it start {}, add --detach",
+            supervisor.pid(),
+            dir.display(),
+            missing.join(", ")
+        );
+    }
+    for name in &missing {
+        state.want(config.server(name)?, log_of(&dir, name));
+    }
+    state.save(&dir)?;
+    drop(held);
+    supervisor.signal(libc::SIGUSR1)?;
+    let waited = wait_until_ready(&dir, &config, &missing, &|| supervisor.wait(std::time::Duration::ZERO));
+    let held = lock(&dir, &mut pause)?;
+    let mut state = RunState::load(&dir)?.unwrap_or(state);
+    if let Err(error) = waited {
+        for name in &missing {
+            if let Some(server) = state.server_mut(name) {
+                server.wanted = false;
+            }
+        }
+        state.save(&dir)?;
+        return Err(error);
+    }
+    drop(held);
+    Ok(Some((state, News { started: missing, ..News::default() })))
+}
+
+fn wait_until_ready(
+    dir: &Path,
+    config: &ClusterConfig,
+    names: &[String],
+    supervisor_ended: &dyn Fn() -> bool,
+) -> Result<()> {
+    let readiness = Readiness::new(config, dir)?;
+    let deadline = Instant::now() + READY_TIMEOUT;
+    loop {
+        let state = RunState::load(dir)?;
+        for name in names {
+            let server = state.as_ref().and_then(|state| state.server(name)).filter(|server| server.wanted);
+            match server.map(|server| &server.last_end) {
+                Some(None) => {}
+                Some(Some(end)) => bail!("server {name} {end}"),
+                None => bail!("server {name} was stopped by another command meanwhile"),
+            }
+        }
+        let Some(reason) = readiness.lacks(names) else { return Ok(()) };
+        if supervisor_ended() {
+            bail!("the supervisor has ended; see {}/log/supervisor.log, and try again", dir.display());
+        }
+        if Instant::now() > deadline {
+            let waited = READY_TIMEOUT.as_secs();
+            bail!("{} not ready after {waited} s: {reason}; see {}/log", names.join(", "), dir.display());
+        }
+        std::thread::sleep(READY_POLL);
+    }
+}

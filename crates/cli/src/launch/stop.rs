@@ -1,0 +1,121 @@
+//! `weft down`: ending servers, whoever started them.
+
+use super::process::end_all;
+use super::{CLUSTER_FILE, Ending, Found, ProcessHandle, RunState, STOP_TIMEOUT, find, lock};
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::time::Duration;
+use weft_server::ClusterConfig;
+
+/// What came of it.
+#[derive(Debug, Default)]
+pub struct Down {
+    /// Servers that ran: name, process, and how it ended.
+    pub servers: Vec<(String, u32, Ending)>,
+    /// Servers of which nothing could be found out, and why.
+    pub unknown: Vec<(String, String)>,
+    /// A supervisor that could not be ended, and why.
+    pub supervisor: Option<(u32, String)>,
+}
+
+impl Down {
+    /// Names of what runs still, or may, with the reason.
+    pub fn failures(&self) -> Vec<String> {
+        let mut failures = Vec::new();
+        for (name, pid, ending) in &self.servers {
+            if let Ending::Failed(reason) = ending {
+                failures.push(format!("{name} (process {pid}) was not stopped: {reason}"));
+            }
+        }
+        for (name, reason) in &self.unknown {
+            failures.push(format!("cannot tell whether {name} runs: {reason}"));
+        }
+        if let Some((pid, reason)) = &self.supervisor {
+            failures.push(format!("the supervisor (process {pid}) was not stopped: {reason}"));
+        }
+        failures
+    }
+}
+
+/// Ends the servers of a directory that run, or those named in `only`; these are not started again by the supervisor.
+pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
+    let file = dir.join(CLUSTER_FILE);
+    if !file.exists() {
+        bail!("{} has no {CLUSTER_FILE}; give the directory that was given to weft up", dir.display());
+    }
+    let config = ClusterConfig::load(&file)?;
+    for name in only {
+        config.server(name)?;
+    }
+    let held = lock(dir, &mut |time| {
+        std::thread::sleep(time);
+        true
+    });
+    // Held to the end, so that nothing is started meanwhile; a supervisor that waits for it ends all the same.
+    let held = match held {
+        // Somebody else's cluster; each server will say so.
+        Err(error) if is_forbidden(&error) => None,
+        held => Some(held?),
+    };
+    let mut state = RunState::load(dir).unwrap_or_else(|error| {
+        // Servers are found by their locks too, and a supervisor starts none again that ended in order.
+        eprintln!("weft: {error:#}");
+        None
+    });
+    let mut down = Down::default();
+    let mut running: Vec<(String, Found)> = Vec::new();
+    for server in config.servers.iter().filter(|server| only.is_empty() || only.contains(&server.name)) {
+        match find(&config, state.as_ref(), server) {
+            Ok(found) => running.extend(found.map(|found| (server.name.clone(), found))),
+            Err(error) => down.unknown.push((server.name.clone(), error.to_string())),
+        }
+    }
+    if let Some(state) = &mut state
+        && held.is_some()
+    {
+        let meant = |name: &String| only.is_empty() || only.contains(name);
+        state
+            .servers
+            .iter_mut()
+            .filter(|server| meant(&server.name))
+            .for_each(|server| server.wanted = false);
+        state.save(dir)?;
+    }
+    let supervisor = state.as_ref().filter(|_| only.is_empty()).and_then(RunState::live_supervisor);
+    if let Some(supervisor) = &supervisor
+        && let Err(error) = supervisor.signal(libc::SIGTERM)
+    {
+        down.supervisor = Some((supervisor.pid(), format!("it runs as {}: {error}", supervisor.user())));
+    }
+    let handles: Vec<&ProcessHandle> = running.iter().map(|(_, found)| &found.handle).collect();
+    let endings = end_all(&handles, STOP_TIMEOUT);
+    down.servers = running
+        .into_iter()
+        .zip(endings)
+        .map(|((name, found), ending)| (name, found.process.pid, ending))
+        .collect();
+    if let Some(supervisor) = supervisor.filter(|_| down.supervisor.is_none()) {
+        end_supervisor(&supervisor, &mut down);
+    }
+    if only.is_empty() && down.failures().is_empty() {
+        RunState::remove(dir);
+    }
+    Ok(down)
+}
+
+/// It has been asked; in the foreground it waits for its servers too.
+fn end_supervisor(supervisor: &ProcessHandle, down: &mut Down) {
+    if supervisor.wait(2 * STOP_TIMEOUT) {
+        return;
+    }
+    let killed = supervisor.signal(libc::SIGKILL);
+    if killed.is_err() || !supervisor.wait(Duration::from_secs(1)) {
+        down.supervisor = Some((supervisor.pid(), "it does not end".into()));
+    }
+}
+
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
+}

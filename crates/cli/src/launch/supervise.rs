@@ -1,0 +1,325 @@
+//! Starting servers again that died.
+//!
+//! ```text
+//!   a server ends ─► stopped by `weft down --only`, or ended in order ─► stays stopped
+//!                 ─► exit code 78: it refuses to start                ─► given up at once
+//!                 ─► anything else ─► starts again after 1, 2, 4 … 30 s; 5 deaths within a minute: given up
+//! ```
+//!
+//! What is wanted is in run.json, which other commands change; SIGUSR1 asks this process to look at it. A server that is given
+//! up is told about and left; the others go on, so that what they hold stays within reach.
+
+use super::{BlockedSignals, RunState};
+use super::{Ended, Lifetime, LocalCluster, find, lock, log_of};
+use crate::{PERMANENT, Reported};
+use anyhow::{Context, Result, bail};
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+const DELAY_MIN: Duration = Duration::from_secs(1);
+const DELAY_MAX: Duration = Duration::from_secs(30);
+/// A server that ran so long was well; deaths longer ago do not count.
+const DEATHS_WITHIN: Duration = Duration::from_secs(60);
+const DEATHS_MAX: usize = 5;
+
+/// The deaths of one server.
+#[derive(Debug, Default)]
+struct Deaths {
+    recent: VecDeque<Instant>,
+    next_delay: Option<Duration>,
+}
+
+impl Deaths {
+    /// After how long to start it again; `None`: no more.
+    fn count(&mut self, now: Instant, ran: Duration) -> Option<Duration> {
+        let delay = if ran >= DEATHS_WITHIN { DELAY_MIN } else { self.next_delay.unwrap_or(DELAY_MIN) };
+        self.next_delay = Some((2 * delay).min(DELAY_MAX));
+        self.recent.push_back(now);
+        while self.recent.front().is_some_and(|death| now.duration_since(*death) >= DEATHS_WITHIN) {
+            self.recent.pop_front();
+        }
+        (self.recent.len() < DEATHS_MAX).then_some(delay)
+    }
+}
+
+struct Supervisor<'a> {
+    cluster: LocalCluster,
+    signals: &'a BlockedSignals,
+    deaths: BTreeMap<String, Deaths>,
+    /// When which server starts again.
+    due: Vec<(Instant, String)>,
+    /// The signal that ends it.
+    ending: Option<i32>,
+    /// Somebody changed run.json.
+    look: bool,
+    has_given_up: bool,
+}
+
+/// Stays until the cluster is to end or has ended, and starts servers again that die. In the foreground a signal ends the servers
+/// that this process started; in the background they go on.
+pub fn supervise(cluster: LocalCluster, signals: &BlockedSignals) -> Result<()> {
+    let mut supervisor = Supervisor {
+        cluster,
+        signals,
+        deaths: BTreeMap::new(),
+        due: Vec::new(),
+        ending: None,
+        look: false,
+        has_given_up: false,
+    };
+    while supervisor.ending.is_none() {
+        for ended in supervisor.cluster.take_ended(|_| true) {
+            supervisor.bury(&ended);
+        }
+        if std::mem::take(&mut supervisor.look) {
+            supervisor.look_again();
+        }
+        supervisor.start_due();
+        if supervisor.ending.is_none() && supervisor.cluster.watched.is_empty() && supervisor.due.is_empty() {
+            return supervisor.end_without_servers();
+        }
+        supervisor.wait()?;
+    }
+    supervisor.end()
+}
+
+impl Supervisor<'_> {
+    fn is_in_background(&self) -> bool {
+        self.cluster.lifetime == Lifetime::Detached
+    }
+
+    fn say(&self, text: &str) {
+        match self.is_in_background() {
+            true => eprintln!("{} supervisor: {text}", weft_server::timestamp_now()),
+            false => eprintln!("weft: {text}"),
+        }
+    }
+
+    /// Waits for a signal, the end of a server, or the time to start one.
+    fn wait(&mut self) -> Result<()> {
+        let signals = self.signals.descriptor().context("cannot wait for signals")?;
+        let handles = self.cluster.watched.iter().map(|server| server.handle.as_fd());
+        let mut polled: Vec<_> = std::iter::once(signals.as_fd())
+            .chain(handles)
+            .map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+            .collect();
+        let next = self.due.iter().map(|(when, _)| *when).min();
+        let timeout_ms = next.map_or(-1, |when| {
+            let left = when.saturating_duration_since(Instant::now());
+            i32::try_from(left.as_millis()).unwrap_or(i32::MAX).saturating_add(1)
+        });
+        // SAFETY: the descriptors and the array live through the call.
+        unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout_ms) };
+        while self.take_signal(Duration::ZERO) {}
+        Ok(())
+    }
+
+    /// Whether a signal came within this time.
+    fn take_signal(&mut self, time: Duration) -> bool {
+        match self.signals.wait_at_most(time) {
+            None => return false,
+            Some(libc::SIGUSR1) => self.look = true,
+            Some(libc::SIGHUP) if self.is_in_background() => {
+                if let Err(error) = super::background::log_to(&self.cluster.dir) {
+                    self.say(&format!("{error:#}"));
+                }
+            }
+            Some(signal) => self.ending = Some(signal),
+        }
+        true
+    }
+
+    /// Changes run.json. Where that fails, this process goes on with what it knows.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let dir = self.cluster.dir.clone();
+        let lock = lock(&dir, &mut |time| {
+            self.take_signal(time);
+            self.ending.is_none()
+        });
+        if self.ending.is_some() {
+            return None;
+        }
+        let read = lock.and_then(|lock| Ok((lock, RunState::load(&dir)?)));
+        let _lock = match read {
+            Ok((lock, state)) => {
+                if let Some(state) = state {
+                    self.cluster.state = state;
+                }
+                Some(lock)
+            }
+            Err(error) => {
+                self.say(&format!("{error:#}"));
+                None
+            }
+        };
+        let changed = change(self);
+        if let Err(error) = self.cluster.state.save(&dir) {
+            self.say(&format!("{error:#}"));
+        }
+        Some(changed)
+    }
+
+    /// Decides what becomes of a server that has ended.
+    fn bury(&mut self, ended: &Ended) {
+        let now = Instant::now();
+        let delay = self.deaths.entry(ended.name.clone()).or_default().count(now, ended.ran);
+        let code = ended.status.and_then(|status| status.code());
+        let told = self.change(|this| {
+            let Some(server) = this.cluster.state.server_mut(&ended.name) else {
+                return ("it is not this cluster's any more".to_string(), None);
+            };
+            server.last_end = Some(ended.text.clone());
+            if !server.wanted {
+                return ("it was stopped on purpose".into(), None);
+            }
+            if code == Some(0) {
+                server.wanted = false;
+                return ("it was asked to end, so it stays stopped".into(), None);
+            }
+            if code == Some(i32::from(PERMANENT)) {
+                server.given_up = true;
+                let cure = format!("weft up --dir {} --only {}", this.cluster.dir.display(), ended.name);
+                return (format!("a new start would end the same way; when that is mended: {cure}"), None);
+            }
+            let Some(delay) = delay else {
+                server.given_up = true;
+                let within = DEATHS_WITHIN.as_secs();
+                return (
+                    format!("it died {DEATHS_MAX} times within {within} s and is started no more"),
+                    None,
+                );
+            };
+            (format!("it starts again in {} s", delay.as_secs()), Some(delay))
+        });
+        let Some((decision, delay)) = told else { return };
+        self.say(&format!("server {} {}; {decision}", ended.name, ended.text));
+        self.has_given_up |= self.cluster.state.server(&ended.name).is_some_and(|server| server.given_up);
+        self.due.extend(delay.map(|delay| (now + delay, ended.name.clone())));
+    }
+
+    /// Starts again what is due.
+    fn start_due(&mut self) {
+        let now = Instant::now();
+        let (due, later): (Vec<_>, Vec<_>) = self.due.drain(..).partition(|(when, _)| *when <= now);
+        self.due = later;
+        for (_, name) in due {
+            if self.change(|this| this.start(&name, true)).is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Starts what is wanted and does not run: others changed run.json.
+    fn look_again(&mut self) {
+        self.change(|this| {
+            let watched: Vec<_> = this.cluster.watched.iter().map(|server| server.name.clone()).collect();
+            let servers = this.cluster.state.servers.iter();
+            let missing =
+                servers.filter(|server| server.wanted && !server.given_up && server.last_end.is_none());
+            let missing: Vec<_> =
+                missing.map(|server| server.name.clone()).filter(|name| !watched.contains(name)).collect();
+            for name in missing {
+                this.deaths.remove(&name);
+                this.due.retain(|(_, due)| *due != name);
+                this.start(&name, false);
+            }
+        });
+    }
+
+    /// Starts a server that is wanted, unless somebody else has started it meanwhile. The lock is held.
+    fn start(&mut self, name: &str, is_restart: bool) {
+        if !self.cluster.state.server(name).is_some_and(|server| server.wanted) {
+            return;
+        }
+        let running =
+            self.cluster.config.server(name).ok().and_then(|server| {
+                find(&self.cluster.config, Some(&self.cluster.state), server).ok().flatten()
+            });
+        if let Some(found) = running {
+            self.say(&format!(
+                "server {name} runs as process {} already and is left to whoever started it",
+                found.process.pid
+            ));
+            return;
+        }
+        let spawned = self.cluster.spawn(name);
+        let log = log_of(&self.cluster.dir, name);
+        let Some(server) = self.cluster.state.server_mut(name) else { return };
+        match spawned {
+            Ok(process) => {
+                server.process = process;
+                server.restarts += u32::from(is_restart);
+                self.say(&format!(
+                    "server {name} was started as process {}; see {}",
+                    process.pid,
+                    log.display()
+                ));
+            }
+            Err(error) => {
+                let text = format!("cannot be started: {error:#}");
+                server.last_end = Some(text.clone());
+                let delay =
+                    self.deaths.entry(name.to_string()).or_default().count(Instant::now(), Duration::ZERO);
+                server.given_up = delay.is_none();
+                self.due.extend(delay.map(|delay| (Instant::now() + delay, name.to_string())));
+                self.say(&format!("server {name} {text}"));
+            }
+        }
+    }
+
+    /// Nothing runs and nothing will.
+    fn end_without_servers(mut self) -> Result<()> {
+        let text = "no server runs any more that this process started or adopted";
+        if self.is_in_background() {
+            self.say(&format!("{text}; it ends"));
+            self.change(|this| this.cluster.state.supervisor = None);
+            return Ok(());
+        }
+        self.cluster.stop();
+        match self.has_given_up {
+            true => bail!("{text}"),
+            false => Ok(()),
+        }
+    }
+
+    fn end(mut self) -> Result<()> {
+        if self.is_in_background() {
+            // Who ends it, `weft down` maybe, goes on to change run.json.
+            self.say("ends; the servers go on");
+            return Ok(());
+        }
+        let failing = self.has_given_up || !self.due.is_empty();
+        self.cluster.stop();
+        if failing { Err(Reported.into()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_grow_until_it_is_given_up() {
+        let (start, mut deaths) = (Instant::now(), Deaths::default());
+        let at = |s| start + Duration::from_secs(s);
+        let died = |deaths: &mut Deaths, s| deaths.count(at(s), Duration::ZERO).map(|delay| delay.as_secs());
+        for (s, delay) in [(0, Some(1)), (1, Some(2)), (3, Some(4)), (7, Some(8)), (15, None)] {
+            assert_eq!(died(&mut deaths, s), delay, "at {s} s");
+        }
+    }
+
+    #[test]
+    fn one_that_dies_now_and_then_is_started_for_ever() {
+        let (start, mut deaths) = (Instant::now(), Deaths::default());
+        let mut delays = Vec::new();
+        for number in 0..20 {
+            let now = start + Duration::from_secs(20 * number);
+            delays.push(deaths.count(now, Duration::from_secs(19)).expect("not given up").as_secs());
+        }
+        assert_eq!(delays[..7], [1, 2, 4, 8, 16, 30, 30]);
+        // After a minute in which it was well, it starts at once again.
+        let now = start + Duration::from_secs(1000);
+        assert_eq!(deaths.count(now, DEATHS_WITHIN), Some(DELAY_MIN));
+    }
+}

@@ -1,0 +1,171 @@
+//! An I/O server as a member of its cluster: it tells the metadata server, again and again, which storage it has.
+//!
+//! ```text
+//!   start ─► Register (mark and run as the last run left them) ─► agreed ─► mark + 1, own run ─► Register ─► agreed
+//!                │  └─ not reached: again                                                                      │
+//!                └─ refused: the server ends, and says why             clients are served ◄────────────────────┘
+//!                                                                      every second: Register
+//! ```
+//!
+//! The mark is counted up only once the metadata server has agreed: an older copy that is started again and again stays as old as
+//! it is. It is counted up while data changes, too, so that a copy that is put back later is told from what it is a copy of.
+
+use crate::log;
+use crate::node::Shared;
+use crate::peer::{Peer, PeerError};
+use crate::stop::StopFlag;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weft_storage::{RandomId, Seen, State, StateFile, StorageError};
+use weft_wire::Op;
+use weft_wire::Status;
+use weft_wire::messages::{RegisterReply, RegisterRequest, ServerInfo};
+use weft_wire::security::Key;
+
+/// How often a server that is confirmed says that it is there.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How long it waits at first where the metadata server does not answer; twice as long each time, up to a heartbeat.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+/// How often the mark is counted up while there are changes.
+const MARK_EVERY: Duration = Duration::from_secs(10);
+/// Operations that change data files.
+const CHANGES: [Op; 7] =
+    [Op::Write, Op::Truncate, Op::Punch, Op::Allocate, Op::Zero, Op::CopyRange, Op::RemoveObjects];
+
+/// What a member needs.
+pub(crate) struct Setup {
+    pub storage: RandomId,
+    /// As the last run left it.
+    pub state: StateFile,
+    /// This run of the server.
+    pub run: RandomId,
+    pub meta: ServerInfo,
+    pub server_key: Key,
+    pub stop: StopFlag,
+    pub shared: Arc<Shared>,
+    /// Has data files of smaller inode numbers count as lost where they are missing.
+    pub lose_below: Box<dyn Fn(u64) + Send>,
+}
+
+/// Runs until the server is to stop, or must. Returns why it must.
+pub(crate) fn run(setup: Setup) -> Option<String> {
+    let peer = Peer::new(setup.meta.clone(), setup.server_key.clone(), setup.stop.clone());
+    let changes = setup.shared.counters.count_of(&CHANGES);
+    Member { setup, peer, changes_marked: changes, marked: Instant::now() }.run()
+}
+
+struct Member {
+    setup: Setup,
+    peer: Peer,
+    /// Changes that were counted when the mark was counted up last, and when that was.
+    changes_marked: u64,
+    marked: Instant,
+}
+
+impl Member {
+    fn run(mut self) -> Option<String> {
+        let mut retry = RETRY_FIRST;
+        while !self.setup.stop.is_stopped() {
+            let wait = match self.register() {
+                Ok(()) if !self.has_begun() => match self.begin() {
+                    Ok(()) => continue,
+                    Err(error) => {
+                        self.setup.stop.stop();
+                        return Some(error.to_string());
+                    }
+                },
+                Ok(()) => {
+                    retry = RETRY_FIRST;
+                    self.setup.shared.confirmed.confirm();
+                    HEARTBEAT
+                }
+                Err(Trouble::MustStop(reason)) => {
+                    self.setup.stop.stop();
+                    return Some(reason);
+                }
+                Err(Trouble::TryAgain(reason)) => {
+                    if log::once_a_minute(&format!("member {reason}")) {
+                        log::warning!(
+                            &self.setup.shared.name,
+                            "has no word from the metadata server: {reason}"
+                        );
+                    }
+                    retry = (retry * 2).min(HEARTBEAT);
+                    retry
+                }
+            };
+            self.peer.idle(wait);
+        }
+        // So that a copy of the directory that was made while this run went on is older than what is left now.
+        if self.has_begun()
+            && let Err(error) = self.begin()
+        {
+            log::warning!(&self.setup.shared.name, "{error}");
+        }
+        None
+    }
+
+    /// Whether the mark is one of this run's.
+    fn has_begun(&self) -> bool {
+        self.setup.state.state().run == self.setup.run
+    }
+
+    fn begin(&mut self) -> Result<(), StorageError> {
+        self.setup.state.raise_mark(self.setup.run)
+    }
+
+    fn register(&mut self) -> Result<(), Trouble> {
+        self.raise_mark()?;
+        let state = *self.setup.state.state();
+        let meta = state.meta.unwrap_or_default();
+        let request = RegisterRequest {
+            id: self.setup.shared.id,
+            storage: self.setup.storage,
+            mark: state.mark,
+            run: state.run,
+            meta_storage: meta.storage,
+            meta_mark: meta.mark,
+            meta_run: meta.run,
+        };
+        let reply = self.peer.call(&request).map_err(|error| match error {
+            PeerError::Refused { status: Status::WrongStorage, text, .. } => {
+                Trouble::MustStop(format!("the metadata server refuses this server: {text}"))
+            }
+            error => Trouble::TryAgain(error.to_string()),
+        })?;
+        self.agreed(&reply)
+    }
+
+    fn raise_mark(&mut self) -> Result<(), Trouble> {
+        let changes = self.setup.shared.counters.count_of(&CHANGES);
+        if self.has_begun() && changes != self.changes_marked && self.marked.elapsed() >= MARK_EVERY {
+            self.begin()?;
+            (self.changes_marked, self.marked) = (changes, Instant::now());
+        }
+        Ok(())
+    }
+
+    fn agreed(&mut self, reply: &RegisterReply) -> Result<(), Trouble> {
+        let meta = Seen { storage: reply.meta_storage, mark: reply.meta_mark, run: reply.meta_run };
+        let state = *self.setup.state.state();
+        let lost_below_ino = reply.lost_below_ino.max(state.lost_below_ino);
+        (self.setup.lose_below)(lost_below_ino);
+        let mark = state.mark.max(reply.mark_floor);
+        let now = State { mark, meta: Some(meta), lost_below_ino, ..state };
+        if now != state {
+            self.setup.state.write(now)?;
+        }
+        Ok(())
+    }
+}
+
+enum Trouble {
+    MustStop(String),
+    TryAgain(String),
+}
+
+impl From<StorageError> for Trouble {
+    fn from(error: StorageError) -> Trouble {
+        Trouble::TryAgain(error.to_string())
+    }
+}

@@ -1,0 +1,651 @@
+//! Which storage each I/O server has, and whether this metadata store is the newest.
+//!
+//! Both sides of a cluster note each other's storages: an identity, made once, and a mark that is counted up when a run of a
+//! server begins to serve and while there are changes. When an I/O server says what it has and what it knows, the two are compared:
+//!
+//! ```text
+//!   what it says                                    what follows
+//!   its data belong to other metadata               refused; a store that has no I/O server yet ends itself
+//!   it knows a greater mark of this store           this store is an older copy: the metadata server ends
+//!   its storage is not the one noted                refused, until an operator has said `weft server replace`
+//!   its mark is smaller than the one noted,
+//!     or the same by another run                    refused: an older copy, or a second one
+//!   its storage is in use by another run            asked to try again
+//!   else                                            noted, durably, then confirmed
+//! ```
+//!
+//! Until an I/O server is confirmed it serves no data. Until this store is confirmed it serves no names: that takes one I/O
+//! server, and all that are known where they come within [`SETTLING`].
+
+use super::{Call, MetaPart};
+use crate::answer::{Answer, Refusal};
+use crate::log;
+use crate::node::Confirmed;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use weft_meta::{Engine, OwnStorage, ServerRecord, SessionId};
+use weft_wire::Status;
+use weft_wire::keys::id_text;
+use weft_wire::messages::{
+    Empty, ListServersReply, RegisterReply, RegisterRequest, ReplaceServerRequest, ServerRecord as Listed,
+};
+
+/// How long a restarted metadata server waits for all I/O servers that it knows.
+const SETTLING: Duration = Duration::from_secs(1);
+/// A server that was not heard of for so long is away, also where its connection seems to stand.
+const SILENCE_MAX: Duration = Duration::from_secs(4);
+/// How often the mark is counted up while there are changes.
+const MARK_EVERY: Duration = Duration::from_secs(10);
+/// How far the marks of a copy that is accepted go beyond those of what it is a copy of, so that this is not taken for a later
+/// run of it when it comes back.
+const FORK: u64 = 1 << 32;
+const NOBODY: [u8; 16] = [0; 16];
+
+/// What becomes of a server that says which storage it has.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It is as noted.
+    Known,
+    /// It is the one that is noted, in a later run.
+    Later,
+    /// It is taken for what this server has from now on.
+    Adopted,
+    /// Another run has the storage at the moment.
+    InUse,
+    Refused(String),
+    /// This store is not the newest.
+    OwnIsOlder(String),
+}
+
+/// What the metadata server knows of the cluster's storages, besides what is in its store.
+pub(crate) struct Registry {
+    name: String,
+    own: Cell<OwnStorage>,
+    /// This run of the metadata server.
+    run: [u8; 16],
+    /// Names of the I/O servers of the cluster file, by id.
+    names: Vec<String>,
+    present: RefCell<BTreeMap<u16, Presence>>,
+    began: Instant,
+    confirmed: Confirmed,
+    restore: Restore,
+}
+
+/// Whether an operator wants a store that is older than the I/O servers know, and whether what that takes is done.
+#[derive(Clone, Default)]
+pub(crate) struct Restore {
+    pub wanted: bool,
+    pub done: Arc<AtomicBool>,
+}
+
+impl Restore {
+    fn is_under_way(&self) -> bool {
+        self.wanted && !self.done.load(Ordering::Acquire)
+    }
+}
+
+/// An I/O server that has agreed in this run of the metadata server.
+struct Presence {
+    /// The connection over which it was heard of last, and when; `None`: that is gone.
+    heard: Option<(SessionId, Instant)>,
+    /// It knows that missing data files of smaller inode numbers are lost.
+    lost_below_ino: u64,
+}
+
+impl Presence {
+    fn is_up(&self) -> bool {
+        self.heard.is_some_and(|(_, at)| at.elapsed() < SILENCE_MAX)
+    }
+}
+
+fn short(id: &[u8; 16]) -> String {
+    id_text(id)[..8].to_string()
+}
+
+fn seen(request: &RegisterRequest) -> OwnStorage {
+    OwnStorage { storage: request.storage, mark: request.mark, run: request.run }
+}
+
+/// Compares what a server says with what is noted. `in_use`: another connection has this storage at the moment.
+fn judge(own: &OwnStorage, noted: Option<&ServerRecord>, asked: &RegisterRequest, in_use: bool) -> Verdict {
+    if asked.meta_storage != NOBODY && asked.meta_storage != own.storage {
+        return Verdict::Refused(format!(
+            "its data belong to the metadata storage {}, and this metadata server has {}: check the directories of both in the \
+             cluster file, and that their disks are mounted",
+            short(&asked.meta_storage),
+            short(&own.storage)
+        ));
+    }
+    let is_newer = asked.meta_mark > own.mark || (asked.meta_mark == own.mark && asked.meta_run != own.run);
+    if asked.meta_storage == own.storage && is_newer {
+        return Verdict::OwnIsOlder(format!(
+            "has seen this metadata storage at mark {}, and here it is at {}",
+            asked.meta_mark, own.mark
+        ));
+    }
+    let Some(noted) = noted else { return Verdict::Adopted };
+    if noted.seen.storage != asked.storage {
+        return if noted.expected {
+            Verdict::Adopted
+        } else {
+            Verdict::Refused(format!(
+                "it has the storage {}, and the cluster knows {} of it: check its directory in the cluster file, and that its \
+                 disk is mounted. If the old storage is gone for ever: weft server replace",
+                short(&asked.storage),
+                short(&noted.seen.storage)
+            ))
+        };
+    }
+    let (mark, known) = (asked.mark, noted.seen.mark);
+    if mark > known || (mark == known && asked.run == noted.seen.run) {
+        return match in_use {
+            true => Verdict::InUse,
+            false if mark > known => Verdict::Later,
+            false => Verdict::Known,
+        };
+    }
+    if noted.expected {
+        return Verdict::Adopted;
+    }
+    Verdict::Refused(format!(
+        "its storage is a copy: it is at mark {mark}, and the cluster has seen it at {known}, so what was written since is not in \
+         it. Put the newest back. If that is gone for ever: weft server replace"
+    ))
+}
+
+impl Registry {
+    /// Of a store that was just opened. `names` are those of the I/O servers of the cluster file.
+    pub fn new(
+        name: String,
+        own: OwnStorage,
+        run: [u8; 16],
+        names: Vec<String>,
+        confirmed: Confirmed,
+        restore: Restore,
+    ) -> Registry {
+        let (own, began) = (Cell::new(own), Instant::now());
+        Registry { name, own, run, names, present: RefCell::default(), began, confirmed, restore }
+    }
+
+    fn is_up(&self, id: u16) -> bool {
+        self.present.borrow().get(&id).is_some_and(Presence::is_up)
+    }
+}
+
+impl<E: Engine + 'static> MetaPart<E> {
+    /// Keeps record of storages from now on.
+    pub fn keep_registry(self: &Rc<Self>, registry: Registry) {
+        let registry = Rc::new(registry);
+        if self.registry.set(registry.clone()).is_err() {
+            return;
+        }
+        self.confirm_if_agreed();
+        let weak = Rc::downgrade(self);
+        weft_reactor::spawn(async move {
+            let mut marked = 0;
+            while let Some(part) = weak.upgrade() {
+                part.confirm_if_agreed();
+                let confirmed = registry.confirmed.is();
+                if confirmed {
+                    part.raise_mark(&registry, &mut marked).await;
+                }
+                drop(part);
+                weft_reactor::sleep(if confirmed { MARK_EVERY } else { SETTLING }).await;
+            }
+        });
+    }
+
+    /// Serves names from now on, if enough I/O servers have agreed.
+    fn confirm_if_agreed(&self) {
+        let Some(registry) = self.registry.get() else { return };
+        if registry.confirmed.is() || registry.restore.is_under_way() {
+            return;
+        }
+        let known = match self.namespace.borrow().servers() {
+            Ok(known) => known,
+            Err(error) => return self.store_failed(&error.to_string()),
+        };
+        let present = registry.present.borrow();
+        let agreed = known.iter().filter(|(id, record)| {
+            present.get(id).is_some_and(|server| server.lost_below_ino == record.lost_below_ino)
+        });
+        let agreed = agreed.count();
+        let waited = !registry.restore.wanted && registry.began.elapsed() >= SETTLING;
+        if agreed == known.len() || agreed > 0 && waited {
+            registry.confirmed.confirm();
+        }
+    }
+
+    fn registry(&self) -> Result<&Rc<Registry>, Refusal> {
+        let text = "this metadata server keeps no record of storages";
+        self.registry.get().ok_or_else(|| Refusal::new(Status::Unsupported, text))
+    }
+
+    /// Counts the mark up if there were commits since `marked`, and tells nobody before it is durable.
+    async fn raise_mark(&self, registry: &Registry, marked: &mut u64) {
+        let (own, run) = (registry.own.get(), registry.run);
+        let raised = {
+            let mut namespace = self.namespace.borrow_mut();
+            if namespace.committed() == *marked && own.run == run {
+                return;
+            }
+            namespace.raise_mark(&run)
+        };
+        match raised {
+            Ok((mark, seq)) => {
+                *marked = seq;
+                if self.durable(seq).await.is_ok() {
+                    registry.own.set(OwnStorage { mark, run, ..own });
+                }
+            }
+            Err(error) => log::warning!(&registry.name, "cannot note that the names have changed: {error}"),
+        }
+    }
+
+    /// See the module's header.
+    pub async fn register(&self, call: &Call, request: RegisterRequest) -> Result<Answer, Refusal> {
+        let registry = self.registry()?.clone();
+        let id = request.id;
+        let Some(name) = registry.names.get(usize::from(id)).cloned() else {
+            let text = format!(
+                "the cluster file of the metadata server has no I/O server {id}: copy the newest there"
+            );
+            return Err(Refusal::new(Status::WrongStorage, text));
+        };
+        let known = self.namespace.borrow().servers().map_err(weft_meta::MetaError::from)?;
+        let noted = known.iter().find(|(known, _)| *known == id).map(|(_, record)| record.clone());
+        let in_use = registry.present.borrow().get(&id).is_some_and(|server| {
+            server.is_up() && server.heard.is_some_and(|(session, _)| session != call.session)
+        });
+        let verdict = judge(&registry.own.get(), noted.as_ref(), &request, in_use);
+        let before = noted.clone().unwrap_or(ServerRecord {
+            name: name.clone(),
+            seen: seen(&request),
+            lost_below_ino: 0,
+            vouched_below_ino: 0,
+            expected: false,
+        });
+        let record = match verdict {
+            Verdict::Known => before,
+            Verdict::Later => ServerRecord { name, seen: seen(&request), expected: false, ..before },
+            Verdict::Adopted if noted.is_some() => {
+                let lost_below_ino = self.namespace.borrow().next_ino();
+                log::warning!(
+                    &registry.name,
+                    "{name} has a new storage ({}): what files made before now had on the old one is lost",
+                    short(&request.storage)
+                );
+                let mark = before.seen.mark.max(request.mark) + FORK;
+                let seen = OwnStorage { mark, ..seen(&request) };
+                // It is expected until it has come with its new mark.
+                ServerRecord { name, seen, lost_below_ino, vouched_below_ino: 0, expected: true }
+            }
+            Verdict::Adopted => before,
+            Verdict::InUse => {
+                let text = format!("another process serves the storage of {name} at the moment");
+                return Err(Refusal::new(Status::Busy, text));
+            }
+            Verdict::OwnIsOlder(_) if registry.restore.wanted => {
+                self.go_beyond(&registry, request.meta_mark).await?;
+                before
+            }
+            Verdict::OwnIsOlder(why) => {
+                let text = format!(
+                    "{name} {why}: the directory of the metadata server was put back from an older copy, or a second copy of it \
+                     ran. What was made since is not in it, so nothing is served. Put the newest directory back. If that is gone \
+                     for ever: weft serve --accept-older (weft help recovery)"
+                );
+                log::warning!(&registry.name, "{text}");
+                self.stop_for_storage(&text);
+                return Err(Refusal::new(Status::ShuttingDown, text));
+            }
+            Verdict::Refused(why) => {
+                log::warning!(&registry.name, "refused {name}: {why}");
+                if known.is_empty() {
+                    self.stop_for_storage(&format!("{name} was refused: {why}"));
+                }
+                return Err(Refusal::new(Status::WrongStorage, why));
+            }
+        };
+        if noted.as_ref() != Some(&record) {
+            self.note_server(id, &record).await?;
+        }
+        let (lost_below_ino, mark_floor) = (record.lost_below_ino, record.seen.mark);
+        let heard = Some((call.session, Instant::now()));
+        registry.present.borrow_mut().insert(id, Presence { heard, lost_below_ino });
+        self.confirm_if_agreed();
+        if lost_below_ino > record.vouched_below_ino {
+            self.poke_garbage();
+        }
+        let own = registry.own.get();
+        Ok(Answer::of(&RegisterReply {
+            meta_storage: own.storage,
+            meta_mark: own.mark,
+            meta_run: own.run,
+            lost_below_ino,
+            mark_floor,
+        }))
+    }
+
+    /// Notes how a server was seen, durably.
+    async fn note_server(&self, id: u16, record: &ServerRecord) -> Result<(), Refusal> {
+        let seq = {
+            let mut namespace = self.namespace.borrow_mut();
+            let mut op = namespace.begin();
+            op.put_server(id, record);
+            op.commit()?
+        };
+        self.durable(seq).await
+    }
+
+    /// Brings this store's mark beyond one that an I/O server knows of a newer copy.
+    async fn go_beyond(&self, registry: &Registry, known_mark: u64) -> Result<(), Refusal> {
+        let (own, run) = (registry.own.get(), registry.run);
+        let raised = self.namespace.borrow_mut().raise_mark_beyond(known_mark + FORK, &run);
+        let (mark, seq) = raised.map_err(weft_meta::MetaError::from)?;
+        self.durable(seq).await?;
+        registry.own.set(OwnStorage { mark, run, ..own });
+        Ok(())
+    }
+
+    /// The connection of a server is gone.
+    pub fn server_disconnected(&self, session: SessionId) {
+        let Some(registry) = self.registry.get() else { return };
+        for server in registry.present.borrow_mut().values_mut() {
+            if server.heard.is_some_and(|(over, _)| over == session) {
+                server.heard = None;
+            }
+        }
+    }
+
+    /// The next storage that a server comes with is taken for its own.
+    pub async fn replace_server(&self, request: ReplaceServerRequest) -> Result<Answer, Refusal> {
+        let registry = self.registry()?.clone();
+        let id = registry.names.iter().position(|name| *name == request.name).map(|id| id as u16);
+        let known = match id {
+            Some(id) => self.namespace.borrow().server(id).map_err(weft_meta::MetaError::from)?,
+            None => None,
+        };
+        let Some((id, record)) = id.zip(known) else {
+            let text = format!("there is no I/O server {} whose storage is known", request.name);
+            return Err(Refusal::new(Status::NotFound, text));
+        };
+        if registry.is_up(id) {
+            let text =
+                format!("{} is up with the storage that the cluster knows; stop it first", request.name);
+            return Err(Refusal::new(Status::Busy, text));
+        }
+        self.note_server(id, &ServerRecord { expected: true, ..record }).await?;
+        log::warning!(&registry.name, "the storage of {} is to be replaced", request.name);
+        Ok(Answer::of(&Empty {}))
+    }
+
+    /// Which storage each server has.
+    pub fn list_servers(&self) -> Result<Answer, Refusal> {
+        let registry = self.registry()?;
+        let own = registry.own.get();
+        let mut servers = vec![Listed {
+            name: registry.name.clone(),
+            role: "meta".into(),
+            id: 0,
+            storage: own.storage,
+            mark: own.mark,
+            state: if registry.confirmed.is() { "up" } else { "expected" }.into(),
+            lost_below_ino: 0,
+        }];
+        let known = self.namespace.borrow().servers().map_err(weft_meta::MetaError::from)?;
+        for (id, name) in registry.names.iter().enumerate() {
+            let record = known.iter().find(|(known, _)| usize::from(*known) == id).map(|(_, record)| record);
+            let state = match record {
+                _ if registry.is_up(id as u16) => "up",
+                Some(record) if record.expected => "expected",
+                Some(_) => "away",
+                None => "new",
+            };
+            let seen = record.map(|record| record.seen).unwrap_or_default();
+            servers.push(Listed {
+                name: name.clone(),
+                role: "io".into(),
+                id: id as u16,
+                storage: seen.storage,
+                mark: seen.mark,
+                state: state.into(),
+                lost_below_ino: record.map_or(0, |record| record.lost_below_ino),
+            });
+        }
+        Ok(Answer::of(&ListServersReply { servers }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: OwnStorage = OwnStorage { storage: [1; 16], mark: 10, run: [2; 16] };
+    const THEIRS: OwnStorage = OwnStorage { storage: [3; 16], mark: 20, run: [4; 16] };
+
+    fn noted() -> ServerRecord {
+        let name = "io0".into();
+        ServerRecord { name, seen: THEIRS, lost_below_ino: 0, vouched_below_ino: 0, expected: false }
+    }
+
+    fn asked(theirs: OwnStorage, own: OwnStorage) -> RegisterRequest {
+        RegisterRequest {
+            id: 0,
+            storage: theirs.storage,
+            mark: theirs.mark,
+            run: theirs.run,
+            meta_storage: own.storage,
+            meta_mark: own.mark,
+            meta_run: own.run,
+        }
+    }
+
+    fn verdict(theirs: OwnStorage, own: OwnStorage) -> Verdict {
+        judge(&OWN, Some(&noted()), &asked(theirs, own), false)
+    }
+
+    #[test]
+    fn a_server_is_taken_as_it_was_or_later() {
+        assert_eq!(verdict(THEIRS, OWN), Verdict::Known);
+        let later = OwnStorage { mark: 21, run: [9; 16], ..THEIRS };
+        assert_eq!(verdict(later, OWN), Verdict::Later);
+        assert_eq!(verdict(later, OwnStorage { mark: 9, run: [8; 16], ..OWN }), Verdict::Later);
+        assert_eq!(
+            verdict(THEIRS, OwnStorage::default()),
+            Verdict::Known,
+            "it has met no metadata server yet"
+        );
+        assert_eq!(judge(&OWN, Some(&noted()), &asked(later, OWN), true), Verdict::InUse);
+        assert_eq!(judge(&OWN, Some(&noted()), &asked(THEIRS, OWN), true), Verdict::InUse);
+        assert_eq!(judge(&OWN, None, &asked(later, OWN), false), Verdict::Adopted);
+    }
+
+    #[test]
+    fn copies_and_other_storages_are_refused() {
+        for theirs in [
+            OwnStorage { mark: 19, ..THEIRS },
+            OwnStorage { mark: 19, run: [9; 16], ..THEIRS },
+            OwnStorage { run: [9; 16], ..THEIRS },
+            OwnStorage { storage: [5; 16], mark: 1000, run: [9; 16] },
+        ] {
+            assert!(matches!(verdict(theirs, OWN), Verdict::Refused(_)), "{theirs:?}");
+            let expected = ServerRecord { expected: true, ..noted() };
+            assert_eq!(
+                judge(&OWN, Some(&expected), &asked(theirs, OWN), false),
+                Verdict::Adopted,
+                "{theirs:?}"
+            );
+        }
+        let expected = ServerRecord { expected: true, ..noted() };
+        assert_eq!(
+            judge(&OWN, Some(&expected), &asked(THEIRS, OWN), false),
+            Verdict::Known,
+            "the old one came back"
+        );
+    }
+
+    #[test]
+    fn a_store_that_is_older_than_a_server_knows_is_told_so() {
+        for own in [OwnStorage { mark: 11, ..OWN }, OwnStorage { run: [9; 16], ..OWN }] {
+            assert!(matches!(verdict(THEIRS, own), Verdict::OwnIsOlder(_)), "{own:?}");
+        }
+        let other = OwnStorage { storage: [9; 16], mark: 1, run: [0; 16] };
+        assert!(matches!(verdict(THEIRS, other), Verdict::Refused(_)));
+        assert!(matches!(judge(&OWN, None, &asked(THEIRS, other), false), Verdict::Refused(_)));
+    }
+
+    /// A metadata server and an I/O server, one of which has its directory copied and put back in any order with all else.
+    #[derive(Default)]
+    struct World {
+        meta: Meta,
+        io: Io,
+        meta_copies: Vec<Meta>,
+        io_copies: Vec<Io>,
+        meta_runs: bool,
+        meta_confirmed: bool,
+        io_runs: bool,
+        io_confirmed: bool,
+        runs: u64,
+        /// Changes of either, and the last one of data.
+        changes: u64,
+        last_of_data: u64,
+        refused: u64,
+        served: u64,
+    }
+
+    #[derive(Clone, Default)]
+    struct Meta {
+        own: OwnStorage,
+        noted: Option<ServerRecord>,
+        last_change: u64,
+    }
+
+    #[derive(Clone, Default)]
+    struct Io {
+        theirs: OwnStorage,
+        knows: OwnStorage,
+        run: [u8; 16],
+        last_change: u64,
+        last_of_names: u64,
+    }
+
+    impl World {
+        fn new() -> World {
+            let mut world = World::default();
+            world.meta.own.storage = OWN.storage;
+            world.io.theirs.storage = THEIRS.storage;
+            world
+        }
+
+        fn new_run(&mut self) -> [u8; 16] {
+            self.runs += 1;
+            u128::from(self.runs).to_be_bytes()
+        }
+
+        /// One call of the I/O server, as `Member::register` and `MetaPart::register` do it.
+        fn register(&mut self) {
+            if !self.meta_runs || !self.io_runs {
+                return;
+            }
+            let request = asked(self.io.theirs, self.io.knows);
+            match judge(&self.meta.own, self.meta.noted.as_ref(), &request, false) {
+                Verdict::Known => {}
+                Verdict::Later | Verdict::Adopted => {
+                    self.meta.noted = Some(ServerRecord { seen: seen(&request), ..noted() });
+                }
+                Verdict::InUse => return,
+                Verdict::Refused(_) => {
+                    self.refused += 1;
+                    (self.io_runs, self.io_confirmed) = (false, false);
+                    return;
+                }
+                Verdict::OwnIsOlder(_) => {
+                    self.refused += 1;
+                    (self.meta_runs, self.meta_confirmed) = (false, false);
+                    return;
+                }
+            }
+            if !self.meta_confirmed {
+                self.meta_confirmed = true;
+                let run = self.new_run();
+                self.meta.own = OwnStorage { mark: self.meta.own.mark + 1, run, ..OWN };
+            }
+            self.io.knows = self.meta.own;
+            if self.io.theirs.run != self.io.run {
+                self.io.theirs = OwnStorage { mark: self.io.theirs.mark + 1, run: self.io.run, ..THEIRS };
+                return self.register();
+            }
+            self.io_confirmed = true;
+            assert!(self.meta.last_change >= self.io.last_of_names, "names of before are served");
+            assert_eq!(self.io.last_change, self.last_of_data, "data of before is served");
+            self.served += 1;
+        }
+
+        fn step(&mut self, choice: u64, which: usize, copied: usize) {
+            match choice {
+                0 | 1 if !self.io_runs => {
+                    self.io_runs = true;
+                    self.io.run = self.new_run();
+                }
+                2 | 3 if !self.meta_runs => (self.meta_runs, self.meta_confirmed) = (true, false),
+                4 if self.io_runs => {
+                    // In order, once it has begun; else nothing is counted.
+                    if self.io.theirs.run == self.io.run {
+                        self.io.theirs.mark += 1;
+                    }
+                    (self.io_runs, self.io_confirmed) = (false, false);
+                }
+                5 => (self.io_runs, self.io_confirmed) = (false, false),
+                6 => (self.meta_runs, self.meta_confirmed) = (false, false),
+                // A change is told at once: for what was changed in the last seconds before a kill, or while the other one was
+                // away, nothing is promised.
+                7 | 8 if self.io_confirmed && self.meta_confirmed => {
+                    self.changes += 1;
+                    (self.io.last_change, self.last_of_data) = (self.changes, self.changes);
+                    self.io.theirs.mark += 1;
+                    self.register();
+                }
+                9 | 10 if self.meta_confirmed && self.io_confirmed => {
+                    self.changes += 1;
+                    (self.meta.last_change, self.io.last_of_names) = (self.changes, self.changes);
+                    self.meta.own.mark += 1;
+                    self.register();
+                }
+                11 => self.io_copies.push(self.io.clone()),
+                12 => self.meta_copies.push(self.meta.clone()),
+                13 if copied == 0 && !self.io_runs && !self.io_copies.is_empty() => {
+                    // What is replaced may come back, too.
+                    let at = which % self.io_copies.len();
+                    std::mem::swap(&mut self.io, &mut self.io_copies[at]);
+                }
+                14 if copied == 1 && !self.meta_runs && !self.meta_copies.is_empty() => {
+                    let at = which % self.meta_copies.len();
+                    std::mem::swap(&mut self.meta, &mut self.meta_copies[at]);
+                }
+                _ => self.register(),
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_is_copied_and_put_back_only_the_newest_serves() {
+        let (mut refused, mut served) = (0, 0);
+        for seed in 1..=20_000u64 {
+            let mut world = World::new();
+            let mut state = seed;
+            for _ in 0..80 {
+                // Knuth's multiplicative generator; the upper bits are the random ones.
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                world.step((state >> 33) % 20, (state >> 45) as usize, seed as usize % 2);
+            }
+            refused += world.refused;
+            served += world.served;
+        }
+        assert!(refused > 5_000 && served > 200_000, "{refused} refused, {served} served");
+    }
+}

@@ -1,0 +1,438 @@
+//! Whom a key makes its holder: users, hosts, processes without a key, and the end of keys.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::time::Duration;
+use weft_client::{Client, ConnectOptions, OpenOptions, Transport, Url, read_key_file};
+use weft_layout::Regions;
+use weft_tests::raw::{Raw, hello, hello_of};
+use weft_tests::{Served, wait_until, weft_bin};
+use weft_wire::keys::id_text;
+use weft_wire::messages::*;
+use weft_wire::security::Key;
+use weft_wire::{Header, Op, Status, Wire};
+
+const ALICE: u32 = 1000;
+const BOB: u32 = 1001;
+/// How long servers may take to cut off whoever has a key that has ended.
+const CUT_TIME: Duration = Duration::from_secs(3);
+
+/// A cluster whose root directory anybody may write to, with a file that only root may read.
+fn cluster(io_servers: u16) -> Served {
+    let cluster = Served::start(io_servers);
+    let client = cluster.client(Transport::Tcp);
+    client.chmod_root();
+    let options = OpenOptions::new().write(true).create(true).mode(0o600);
+    client.open("/roots", &options).expect("a file of root's").write_at(b"secret", 0).expect("written");
+    cluster
+}
+
+trait ChmodRoot {
+    fn chmod_root(&self);
+}
+
+impl ChmodRoot for Client {
+    fn chmod_root(&self) {
+        let change = weft_client::SetAttr { mode: Some(0o777), ..Default::default() };
+        self.setattr("/", true, &change).expect("root may");
+    }
+}
+
+fn key_command(cluster: &Served, arguments: &[&str]) -> Output {
+    let mut command = Command::new(weft_bin());
+    command.arg("key").args(arguments).arg("--config").arg(cluster.config_path());
+    command.output().expect("weft can be run")
+}
+
+/// Issues a key to a file of a user of this machine.
+fn issue(cluster: &Served, name: &str, owner: u32, arguments: &[&str]) -> PathBuf {
+    let path = cluster.scratch().join(name);
+    let output = key_command(cluster, &[&["issue", "--out", path.to_str().unwrap()], arguments].concat());
+    weft_tests::expect_success("weft key issue", &output);
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    std::os::unix::fs::chown(&path, Some(owner), None).expect("this test runs as root");
+    path
+}
+
+fn user_key(cluster: &Served, uid: u32) -> PathBuf {
+    let number = uid.to_string();
+    issue(cluster, &format!("{uid}.key"), uid, &["--uid", &number, "--gid", &number])
+}
+
+fn revoke(cluster: &Served, key: &std::path::Path) -> String {
+    let id = id_text(&read_key_file(key).unwrap().info.id);
+    weft_tests::expect_success("weft key revoke", &key_command(cluster, &["revoke", &id]))
+}
+
+/// `weft`, or another program, of a user who has nothing but this environment.
+fn as_user(uid: u32, words: &[&str]) -> Command {
+    let mut command = match words[0] {
+        "weft" => Command::new(weft_bin()),
+        other => Command::new(other),
+    };
+    command.args(&words[1..]).env("HOME", "/nonexistent").current_dir("/");
+    command.env_remove("WEFT_KEY").env_remove("WEFT_KEY_FILE").env_remove("XDG_CONFIG_HOME");
+    command.uid(uid).gid(uid);
+    command
+}
+
+#[track_caller]
+fn refused(mut command: Command, why: &str) {
+    let output = command.output().expect("it can be run");
+    let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
+    assert!(!output.status.success(), "{command:?} succeeded");
+    assert!(said.contains(why), "{command:?}: {said}");
+    assert!(!String::from_utf8_lossy(&output.stdout).contains("secret"));
+}
+
+#[track_caller]
+fn succeeds(mut command: Command) -> String {
+    weft_tests::expect_success(&format!("{command:?}"), &command.output().expect("it can be run"))
+}
+
+fn client_with(cluster: &Served, key: &std::path::Path) -> Result<Client, weft_client::Error> {
+    let options = ConnectOptions {
+        key: Some(read_key_file(key).expect("a key")),
+        retry_timeout_ms: 5_000,
+        ..ConnectOptions::default()
+    };
+    Client::connect(&Url::parse(&cluster.url()).unwrap(), options)
+}
+
+#[test]
+fn the_holder_of_a_user_key_is_that_user_however_it_looks() {
+    let cluster = cluster(2);
+    weft_tests::preload_library();
+    let key = user_key(&cluster, ALICE);
+    let weft = weft_bin().to_str().unwrap().to_string();
+    let (roots, hers) = (cluster.at("/roots"), cluster.at("/hers"));
+    let with_key = |mut command: Command| {
+        command.env("WEFT_KEY_FILE", &key);
+        command
+    };
+    refused(with_key(as_user(ALICE, &["weft", "cat", &roots])), "permission denied");
+    refused(with_key(as_user(ALICE, &["unshare", "-Ur", &weft, "cat", &roots])), "permission denied");
+    refused(with_key(as_user(0, &["weft", "cat", &roots])), "permission denied");
+    // The key in the URL, and a program that knows nothing of Weft.
+    let url = format!("{}?key-file={}", cluster.url(), key.display());
+    let run = ["unshare", "-Ur", &weft, "run", "--url", &url, "--", "cat", "/weft/roots"];
+    refused(as_user(ALICE, &run), "permission denied");
+    let text = cluster.scratch().join("text");
+    fs::write(&text, "of alice").unwrap();
+    for (number, uid) in [ALICE, 0, BOB].into_iter().enumerate() {
+        if uid == BOB {
+            fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();
+            std::os::unix::fs::chown(&key, Some(BOB), None).unwrap();
+        }
+        let place = format!("{hers}{number}");
+        succeeds(with_key(as_user(uid, &["weft", "cp", text.to_str().unwrap(), &place])));
+        let attr = cluster.client(Transport::Tcp).stat(format!("/hers{number}").as_str(), true).unwrap();
+        assert_eq!((attr.uid, attr.gid), (ALICE, ALICE), "written by a process of {uid}");
+    }
+    refused(with_key(as_user(BOB, &["weft", "fsck", &cluster.url()])), "administrators");
+}
+
+#[test]
+fn a_mount_with_a_users_key_acts_as_that_user() {
+    let cluster = cluster(1);
+    let key = user_key(&cluster, ALICE);
+    let mount = cluster.mount_with(&["--key", key.to_str().unwrap()]);
+    assert!(fs::read(mount.join("roots")).is_err(), "the mount's root is not the file system's");
+    mount.sh("echo hello > of-alice; cat of-alice; mkdir dir; mv of-alice dir/; rm -r dir; echo x > kept");
+    let attr = cluster.client(Transport::Tcp).stat("/kept", true).unwrap();
+    assert_eq!((attr.uid, attr.gid), (ALICE, ALICE));
+}
+
+#[test]
+fn root_of_a_host_is_squashed_by_the_servers_unless_its_key_says_otherwise() {
+    let cluster = cluster(1);
+    for (name, squash, owner) in [("squashed", true, 65_534), ("root", false, 0)] {
+        let no_squash: &[&str] = if squash { &[] } else { &["--no-root-squash"] };
+        let key = issue(&cluster, name, 0, &[&["--host", "node7"], no_squash].concat());
+        let mount = cluster.mount_with(&["--key", key.to_str().unwrap()]);
+        assert_eq!(fs::read(mount.join("roots")).is_err(), squash);
+        mount.sh(&format!("echo x > {name}-by-root"));
+        let mut write = as_user(
+            ALICE,
+            &[
+                "sh",
+                "-c",
+                &format!("echo x > {name}-by-alice; chmod u+s {name}-by-alice; echo y >> {name}-by-alice"),
+            ],
+        );
+        write.current_dir(mount.path());
+        succeeds(write);
+        let client = cluster.client(Transport::Tcp);
+        assert_eq!(client.stat(format!("/{name}-by-root").as_str(), true).unwrap().uid, owner);
+        let by_alice = client.stat(format!("/{name}-by-alice").as_str(), true).unwrap();
+        assert_eq!((by_alice.uid, by_alice.gid, by_alice.size), (ALICE, ALICE, 4));
+        assert_eq!(by_alice.mode & libc::S_ISUID, 0, "a write ends the set-user-id bit");
+    }
+}
+
+#[test]
+fn without_a_key_a_process_on_the_servers_host_is_who_the_kernel_says() {
+    let cluster = cluster(2);
+    let socket = cluster.socket("meta0");
+    let at = |path: &str| format!("{}?socket={}", cluster.at(path), socket.display());
+    let text = cluster.scratch().join("text");
+    fs::write(&text, "x").unwrap();
+    fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();
+    refused(as_user(ALICE, &["weft", "cat", &at("/roots")]), "permission denied");
+    let weft = weft_bin().to_str().unwrap();
+    refused(as_user(ALICE, &["unshare", "-Ur", weft, "cat", &at("/roots")]), "permission denied");
+    succeeds(as_user(ALICE, &["weft", "cp", text.to_str().unwrap(), &at("/hers")]));
+    let attr = cluster.client(Transport::Tcp).stat("/hers", true).unwrap();
+    assert_eq!((attr.uid, attr.gid), (ALICE, ALICE));
+    assert_eq!(succeeds(as_user(ALICE, &["weft", "cat", &at("/hers")])), "x");
+    assert_eq!(succeeds(as_user(0, &["weft", "cat", &at("/roots")])), "secret");
+    succeeds(as_user(0, &["weft", "fsck", &at("/")]));
+    refused(as_user(ALICE, &["weft", "fsck", &at("/")]), "administrators");
+    // Not over TCP, whether a client thinks so or not.
+    refused(as_user(0, &["weft", "cat", &cluster.at("/roots")]), "there is no key");
+    refused(as_user(0, &["weft", "cat", "--transport", "tcp", &at("/roots")]), "without a key");
+    for name in cluster.names() {
+        let mut raw = Raw::tcp(cluster.address(&name)).unwrap();
+        let nobody = HelloRequest { role: peer_role::PROCESS, ..hello() };
+        let error = raw.prove(&Key::ZERO, nobody).unwrap_err().to_string();
+        assert!(error.contains("without a key"), "{error}");
+        assert!(raw.is_cut_within(CUT_TIME));
+    }
+}
+
+#[test]
+fn a_key_whose_public_part_was_changed_is_refused() {
+    let cluster = cluster(1);
+    let key = user_key(&cluster, ALICE);
+    let good = fs::read_to_string(&key).unwrap();
+    let host = fs::read_to_string(issue(&cluster, "host", 0, &["--host", "node7"])).unwrap();
+    for (text, from, to) in [
+        (&good, "uid 1000", "uid 0"),
+        (&good, "gids 1000", "gids 1000 0"),
+        (&good, "expires never", "expires 99999999999"),
+        (&host, "root-squash yes", "root-squash no"),
+        (&host, "name node7", "name node8"),
+    ] {
+        let changed = text.replacen(from, to, 1);
+        assert_ne!(&changed, text);
+        fs::write(&key, changed).unwrap();
+        let error = client_with(&cluster, &key).map(drop).unwrap_err().to_string();
+        assert!(error.contains("key"), "{error}");
+        for name in cluster.names() {
+            let mut raw = Raw::tcp(cluster.address(&name)).unwrap();
+            // One that does not look at the server's proof.
+            raw.must(&hello_of(&read_key_file(&key).unwrap()));
+            let secret = read_key_file(&key).unwrap().secret;
+            let reply = raw.ask(&ProveRequest { proof: secret.0 }).unwrap();
+            assert_eq!(reply.header.status, Status::Unauthenticated);
+        }
+    }
+}
+
+#[test]
+fn key_files_that_others_may_read_are_refused_everywhere() {
+    let cluster = cluster(1);
+    let key = user_key(&cluster, ALICE);
+    let path = key.to_str().unwrap();
+    let url = cluster.url();
+    for mode in [0o644, 0o640, 0o660] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        refused(as_user(ALICE, &["weft", "ls", &url, "--key", path]), "chmod 600");
+        let mut command = as_user(ALICE, &["weft", "ls", &url]);
+        command.env("WEFT_KEY_FILE", path);
+        refused(command, "chmod 600");
+        refused(as_user(ALICE, &["weft", "ls", &format!("{url}?key-file={path}")]), "chmod 600");
+        let dir = cluster.scratch().join("mount-point");
+        fs::create_dir_all(&dir).unwrap();
+        refused(as_user(0, &["weft", "mount", &url, dir.to_str().unwrap(), "--key", path]), "chmod 600");
+        let run = ["weft", "run", "--url", &url, "--key", path, "--", "cat", "/weft/roots"];
+        let output = as_user(ALICE, &run).output().unwrap();
+        assert!(!output.status.success());
+    }
+    // Where it is found by the name of the server.
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let keys = cluster.scratch().join("home/.config/weft/keys");
+    fs::create_dir_all(&keys).unwrap();
+    let installed = keys.join(cluster.address("meta0"));
+    fs::copy(&key, &installed).unwrap();
+    fs::set_permissions(&installed, fs::Permissions::from_mode(0o600)).unwrap();
+    std::os::unix::fs::chown(&installed, Some(ALICE), None).unwrap();
+    let find = |url: &str| {
+        let mut command = as_user(ALICE, &["weft", "ls", url]);
+        command.env("HOME", cluster.scratch().join("home"));
+        command
+    };
+    succeeds(find(&url));
+    succeeds(find(&url.replace("127.0.0.1", "localhost")));
+    fs::set_permissions(&installed, fs::Permissions::from_mode(0o644)).unwrap();
+    refused(find(&url), "chmod 600");
+}
+
+#[test]
+fn a_revoked_key_is_refused_at_once_and_after_any_restart() {
+    let mut cluster = cluster(2);
+    let (key, bobs) = (user_key(&cluster, ALICE), user_key(&cluster, BOB));
+    let alice = client_with(&cluster, &key).unwrap();
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let file = alice.open("/hers", &options).unwrap();
+    file.write_at(&[1; 300_000], 0).unwrap();
+    let bob = client_with(&cluster, &bobs).unwrap();
+    let names = cluster.names();
+    let mut connections: Vec<(String, Raw)> = names
+        .iter()
+        .map(|name| {
+            let mut raw = Raw::tcp(cluster.address(name)).unwrap();
+            raw.greet(&read_key_file(&key).unwrap()).unwrap();
+            (name.clone(), raw)
+        })
+        .collect();
+    let said = revoke(&cluster, &key);
+    assert!(said.starts_with("revoked "), "{said}");
+    for (name, raw) in &mut connections {
+        assert!(raw.is_cut_within(CUT_TIME), "{name} goes on with a revoked key");
+    }
+    assert!(file.read_at(&mut [0; 300_000], 0).is_err(), "data");
+    assert!(alice.stat("/", true).is_err(), "names");
+    bob.stat("/", true).unwrap();
+    let is_refused = |cluster: &Served, name: &str| {
+        let mut raw = Raw::tcp(cluster.address(name)).unwrap();
+        let error = raw.greet(&read_key_file(&key).unwrap()).map(drop).unwrap_err().to_string();
+        assert!(error.contains("revoked"), "{name}: {error}");
+    };
+    names.iter().for_each(|name| is_refused(&cluster, name));
+    // None forgets it: not a server that is killed, not one alone, not all of them.
+    for name in &names {
+        cluster.crash(name);
+        is_refused(&cluster, name);
+    }
+    names.iter().for_each(|name| cluster.stop(name));
+    for name in names.iter().filter(|name| *name != "meta0") {
+        cluster.spawn(name);
+        cluster.wait_ready(name);
+        is_refused(&cluster, name);
+    }
+    cluster.spawn("meta0");
+    cluster.wait_ready("meta0");
+    names.iter().for_each(|name| is_refused(&cluster, name));
+    let list = weft_tests::expect_success("weft key list", &key_command(&cluster, &["list"]));
+    let line = |uid: u32| list.lines().find(|line| line.contains(&format!("user {uid} "))).unwrap();
+    assert!(line(ALICE).contains("revoked") && line(BOB).contains("valid"), "{list}");
+}
+
+#[test]
+fn a_server_that_was_down_hears_of_revoked_keys_when_it_is_back() {
+    let mut cluster = cluster(2);
+    let key = user_key(&cluster, ALICE);
+    cluster.stop("io1");
+    let output = key_command(&cluster, &["revoke", key.to_str().unwrap()]);
+    weft_tests::expect_success("weft key revoke", &output);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("io1 did not answer"), "{output:?}");
+    cluster.spawn("io1");
+    cluster.wait_ready("io1");
+    let is_refused = |cluster: &Served| {
+        let mut raw = Raw::tcp(cluster.address("io1")).unwrap();
+        raw.greet(&read_key_file(&key).unwrap()).is_err()
+    };
+    wait_until("io1 has been told", Duration::from_secs(10), || is_refused(&cluster));
+    // From now on it knows by itself.
+    cluster.kill("meta0");
+    cluster.crash("io1");
+    assert!(is_refused(&cluster));
+}
+
+#[test]
+fn a_key_ends_at_its_time_for_those_who_are_connected_too() {
+    let cluster = cluster(1);
+    let key = issue(&cluster, "brief", ALICE, &["--uid", "1000", "--gid", "1000", "--expires", "4s"]);
+    let mut connections: Vec<(String, Raw)> = cluster
+        .names()
+        .into_iter()
+        .map(|name| {
+            let mut raw = Raw::tcp(cluster.address(&name)).unwrap();
+            raw.greet(&read_key_file(&key).unwrap()).expect("it has not expired yet");
+            (name, raw)
+        })
+        .collect();
+    for (name, raw) in &mut connections {
+        assert!(raw.is_cut_within(Duration::from_secs(4) + CUT_TIME), "{name} goes on with an expired key");
+    }
+    let error = client_with(&cluster, &key).map(drop).unwrap_err().to_string();
+    assert!(error.contains("expired"), "{error}");
+}
+
+/// A file of the holder's, open to read and write, in the session of `hello`.
+fn open_raw(cluster: &Served, key: &std::path::Path, hello: HelloRequest, path: &str) -> (Raw, OpenReply) {
+    let mut meta = Raw::tcp(cluster.address("meta0")).unwrap();
+    meta.greet_as(&read_key_file(key).unwrap(), hello).unwrap();
+    let create = CreateRequest {
+        caller: Caller { uid: 0, gid: 0, groups: vec![] },
+        at: At { dir: ROOT_INO, path: path.as_bytes().to_vec() },
+        mode: 0o600,
+        exclusive: false,
+        layout: None,
+        access: rights::READ | rights::WRITE,
+    };
+    let header = Header { slot: 1, ..Header::request(Op::Create, 77) };
+    meta.send(header, &create.to_bytes(), &[]).unwrap();
+    let reply = meta.receive_reply().unwrap();
+    assert_eq!(reply.header.status, Status::Ok, "{}", reply.error_text());
+    (meta, OpenReply::from_bytes(&reply.body).unwrap())
+}
+
+#[test]
+fn a_session_cannot_be_taken_over_with_another_key() {
+    let cluster = cluster(1);
+    let (alices, bobs) = (user_key(&cluster, ALICE), user_key(&cluster, BOB));
+    let greeting = hello();
+    let (_alice, opened) = open_raw(&cluster, &alices, greeting.clone(), "hers");
+    // With the id of her session, and the numbers of her requests.
+    let mut bob = Raw::tcp(cluster.address("meta0")).unwrap();
+    bob.greet_as(&read_key_file(&bobs).unwrap(), greeting.clone()).unwrap();
+    let create = CreateRequest {
+        caller: Caller { uid: ALICE, gid: ALICE, groups: vec![] },
+        at: At { dir: ROOT_INO, path: b"hers".to_vec() },
+        mode: 0o600,
+        exclusive: false,
+        layout: None,
+        access: rights::READ | rights::WRITE,
+    };
+    bob.send(Header { slot: 1, ..Header::request(Op::Create, 77) }, &create.to_bytes(), &[]).unwrap();
+    assert_eq!(bob.receive_reply().unwrap().header.status, Status::Access);
+    let report = WriteReport { end_bytes: 1 << 40, touch: true };
+    let reply = bob.ask(&ReportRequest { ino: opened.attr.ino, report }).unwrap();
+    assert_eq!(reply.header.status, Status::Stale);
+    let status = cluster.weft(&["status", &cluster.url(), "--clients", "--json"]);
+    let shown: String = greeting.session.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(status.contains("\"client_list\"") && !status.contains(&shown), "the id is shown to nobody");
+}
+
+#[test]
+fn a_capability_of_anothers_is_refused() {
+    let cluster = cluster(1);
+    let (alices, bobs) = (user_key(&cluster, ALICE), user_key(&cluster, BOB));
+    let (_alice, opened) = open_raw(&cluster, &alices, hello(), "hers");
+    let capability = opened.capability.unwrap();
+    let read = ReadRequest {
+        capability: capability.clone(),
+        slot: 0,
+        flags: 0,
+        regions: Regions::contiguous(0, 10),
+    };
+    for (key, expected) in [(&alices, Status::Ok), (&bobs, Status::Capability)] {
+        let mut io = Raw::tcp(cluster.address("io0")).unwrap();
+        io.greet(&read_key_file(key).unwrap()).unwrap();
+        assert_eq!(io.ask(&read).unwrap().header.status, expected);
+    }
+    // Nor is it of use to the same user without the key.
+    let mut io = Raw::unix(&cluster.socket("io0")).unwrap();
+    let process = HelloRequest { role: peer_role::PROCESS, ..hello() };
+    io.prove(&Key::ZERO, process).expect("root may connect without a key");
+    assert_eq!(io.ask(&read).unwrap().header.status, Status::Capability);
+    let reopen = ReopenRequest { capability, id: OpenId { run: 1, number: 1 } };
+    let mut bob = Raw::tcp(cluster.address("meta0")).unwrap();
+    bob.greet(&read_key_file(&bobs).unwrap()).unwrap();
+    assert_eq!(bob.ask(&reopen).unwrap().header.status, Status::Capability);
+}
