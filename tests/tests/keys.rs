@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weft_client::{Client, ConnectOptions, OpenOptions, Transport, Url, read_key_file};
 use weft_layout::Regions;
@@ -361,6 +362,108 @@ fn a_key_ends_at_its_time_for_those_who_are_connected_too() {
     }
     let error = client_with(&cluster, &key).map(drop).unwrap_err().to_string();
     assert!(error.contains("expired"), "{error}");
+}
+
+/// What a step of `weft key rotate` says, `Err` where it was not taken.
+fn rotate(cluster: &Served, arguments: &[&str]) -> Result<String, String> {
+    let output = key_command(cluster, &[&["rotate"], arguments].concat());
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+}
+
+/// Writes and reads a file of 1 MiB again and again until `stop`; returns how often.
+fn keep_using(client: &Client, path: &str, stop: &AtomicBool) -> u64 {
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let mut rounds = 0u64;
+    while !stop.load(Ordering::Relaxed) {
+        let file = client.open(path, &options).expect("opened");
+        let data = vec![rounds as u8; 1 << 20];
+        file.write_at(&data, 0).expect("written");
+        let mut read = vec![0; 1 << 20];
+        assert_eq!(file.read_at(&mut read, 0).expect("read"), read.len());
+        assert!(read == data, "round {rounds}");
+        rounds += 1;
+    }
+    rounds
+}
+
+#[test]
+fn the_cluster_key_is_replaced_while_the_cluster_is_in_use() {
+    let mut cluster = cluster(2);
+    let path = cluster.config_path().with_file_name("cluster.key");
+    let on_disk = || fs::read_to_string(&path).unwrap();
+    let before = on_disk();
+    let (old, bobs) = (user_key(&cluster, ALICE), user_key(&cluster, BOB));
+    assert!(rotate(&cluster, &["switch"]).unwrap_err().contains("no other key"));
+    assert!(rotate(&cluster, &["drop"]).unwrap_err().contains("no other key"));
+    assert_eq!(on_disk(), before);
+
+    let stop = AtomicBool::new(false);
+    let rounds = std::thread::scope(|scope| {
+        let (alice, stop) = (client_with(&cluster, &old).unwrap(), &stop);
+        let busy = scope.spawn(move || keep_using(&alice, "/busy", stop));
+        rotate(&cluster, &["add"]).unwrap();
+        assert!(rotate(&cluster, &["add"]).unwrap_err().contains("being replaced already"));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        // A server that is down may not have the file.
+        cluster.stop("io1");
+        let added = on_disk();
+        assert!(rotate(&cluster, &["switch"]).unwrap_err().contains("cannot ask io1"));
+        assert_eq!(on_disk(), added);
+        cluster.spawn("io1");
+        cluster.wait_ready("io1");
+        wait_until("all servers accept the new key", Duration::from_secs(10), || {
+            rotate(&cluster, &["switch"]).is_ok()
+        });
+        // Keys of both are good, also on servers that have just started.
+        fs::remove_file(cluster.scratch().join("1001.key")).unwrap();
+        let new = user_key(&cluster, BOB);
+        for name in cluster.names() {
+            cluster.crash(&name);
+            for key in [&old, &new] {
+                Raw::tcp(cluster.address(&name)).unwrap().greet(&read_key_file(key).unwrap()).unwrap();
+            }
+        }
+        let list = weft_tests::expect_success("weft key list", &key_command(&cluster, &["list"]));
+        assert!(
+            list.lines().any(|line| line.contains("user 1000 ") && line.contains("valid, old")),
+            "{list}"
+        );
+        stop.store(true, Ordering::Relaxed);
+        busy.join().expect("no error")
+    });
+    assert!(rounds > 0);
+
+    let said = rotate(&cluster, &["drop"]).unwrap_err();
+    assert!(said.contains("issue another one") && said.contains("may be open for another 24 h"), "{said}");
+    let (alice, bob) = (client_with(&cluster, &old).unwrap(), client_with(&cluster, &bobs).unwrap());
+    let mut connections: Vec<Raw> =
+        cluster.names().iter().map(|name| Raw::tcp(cluster.address(name)).unwrap()).collect();
+    for raw in &mut connections {
+        raw.greet(&read_key_file(&old).unwrap()).unwrap();
+    }
+    rotate(&cluster, &["drop", "--force"]).unwrap();
+    for raw in &mut connections {
+        assert!(
+            raw.is_cut_within(CUT_TIME + Duration::from_secs(2)),
+            "a key of the old one is good for ever"
+        );
+    }
+    assert!(alice.stat("/", true).is_err());
+    assert!(client_with(&cluster, &old).is_err());
+    bob.stat("/busy", true).unwrap();
+    for name in cluster.names() {
+        cluster.crash(&name);
+    }
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    client_with(&cluster, &bobs)
+        .unwrap()
+        .open("/after", &options)
+        .unwrap()
+        .write_at(&[1; 300_000], 0)
+        .unwrap();
+    let list = weft_tests::expect_success("weft key list", &key_command(&cluster, &["list"]));
+    assert!(list.lines().any(|line| line.contains("user 1000 ") && line.contains("void")), "{list}");
 }
 
 /// A file of the holder's, open to read and write, in the session of `hello`.

@@ -167,7 +167,7 @@ mod tests {
 
     fn key(uid: u32) -> IssuedKey {
         let kind = KeyKind::User { uid, gids: vec![uid] };
-        let info = KeyInfo { id: [uid as u8; 16], kind, expires_s: 0, name: String::new() };
+        let info = KeyInfo { id: [uid as u8; 16], issuer: [0; 8], kind, expires_s: 0, name: String::new() };
         IssuedKey::issue(&Key([3; 32]), info).unwrap()
     }
 

@@ -8,13 +8,13 @@
 //!
 //! While no key is revoked nothing is told to anybody.
 
+use crate::key_ring::KeyRing;
 use crate::log;
 use crate::peer::{Peer, PeerError};
 use crate::stop::StopFlag;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weft_wire::messages::{ServerInfo, SetRevokedRequest};
-use weft_wire::security::Key;
 
 /// How long a server that is down is left alone.
 const RETRY: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ impl Announcer {
     pub fn start(
         &self,
         servers: Vec<ServerInfo>,
-        key: Key,
+        keys: KeyRing,
         stop: StopFlag,
     ) -> std::io::Result<std::thread::JoinHandle<()>> {
         let announcer = self.clone();
@@ -99,7 +99,7 @@ impl Announcer {
             while !stop.is_stopped() {
                 for at in announcer.due() {
                     let (announcer, peer) =
-                        (announcer.clone(), Peer::new(servers[at].clone(), key.clone(), stop.clone()));
+                        (announcer.clone(), Peer::new(servers[at].clone(), keys.clone(), stop.clone()));
                     let tell = std::thread::Builder::new().name("weft-revoke".into());
                     // Without a thread it is due again after a while.
                     if tell.spawn(move || announcer.tell(at, peer)).is_err() {

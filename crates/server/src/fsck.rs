@@ -11,6 +11,7 @@
 //! removed meanwhile is none. Data files that were just written are left alone where they have no inode: a write may be on its
 //! way whose file is just gone.
 
+use crate::key_ring::KeyRing;
 use crate::letters::{self, Letter, StepError};
 use crate::meta::{now, unix_s};
 use crate::peer::Peer;
@@ -26,7 +27,6 @@ use weft_wire::messages::{
     CheckReply, FindingInfo, ListObjectsRequest, ObjectSize, RemoveObjectsRequest, ServerInfo,
     StatObjectsRequest,
 };
-use weft_wire::security::Key;
 
 /// Records of the namespace in one turn of the metadata thread: less than a millisecond.
 const RECORDS_PER_TURN: usize = 256;
@@ -48,7 +48,7 @@ const STRIP_BYTES: u32 = 1 << 20;
 /// What a check needs.
 pub(crate) struct Setup<E: Engine> {
     pub io_servers: Vec<ServerInfo>,
-    pub server_key: Key,
+    pub keys: KeyRing,
     pub stop: StopFlag,
     pub namespace: MailSender<Letter<E>>,
     pub orphan_age_s: u64,
@@ -58,7 +58,7 @@ impl<E: Engine> Clone for Setup<E> {
     fn clone(&self) -> Self {
         Setup {
             io_servers: self.io_servers.clone(),
-            server_key: self.server_key.clone(),
+            keys: self.keys.clone(),
             stop: self.stop.clone(),
             namespace: self.namespace.clone(),
             orphan_age_s: self.orphan_age_s,
@@ -206,7 +206,7 @@ pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>, check: u64) -> std::io
         asked_at: Instant::now(),
     }));
     let running = Running { check, servers: setup.io_servers.clone(), shared: shared.clone(), jobs };
-    let peer = |server: &ServerInfo| Peer::new(server.clone(), setup.server_key.clone(), setup.stop.clone());
+    let peer = |server: &ServerInfo| Peer::new(server.clone(), setup.keys.clone(), setup.stop.clone());
     let peers = setup.io_servers.iter().map(peer).collect();
     let checker = Checker { number: check, peers, shared, setup };
     // It ends by itself when the server stops or nobody asks any more.

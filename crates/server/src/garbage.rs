@@ -11,6 +11,7 @@
 //! already there.
 
 use crate::config::ClusterSection;
+use crate::key_ring::KeyRing;
 use crate::letters::{self, Letter, StepError};
 use crate::log;
 use crate::meta::registry::Restore;
@@ -26,7 +27,6 @@ use weft_layout::Layout;
 use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer};
 use weft_reactor::MailSender;
 use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, ServerInfo, VouchEmptyRequest};
-use weft_wire::security::Key;
 
 /// Files removed in one step.
 const BATCH: usize = 1024;
@@ -76,7 +76,7 @@ impl Poke {
 pub(crate) struct Setup<E: Engine> {
     pub cluster: ClusterSection,
     pub io_servers: Vec<ServerInfo>,
-    pub server_key: Key,
+    pub keys: KeyRing,
     pub stop: StopFlag,
     pub poke: Poke,
     pub namespace: MailSender<Letter<E>>,
@@ -105,8 +105,7 @@ struct Remover<E: Engine> {
 
 impl<E: Engine + 'static> Remover<E> {
     fn new(setup: Setup<E>) -> Remover<E> {
-        let peer =
-            |server: &ServerInfo| Peer::new(server.clone(), setup.server_key.clone(), setup.stop.clone());
+        let peer = |server: &ServerInfo| Peer::new(server.clone(), setup.keys.clone(), setup.stop.clone());
         Remover {
             peers: setup.io_servers.iter().map(peer).collect(),
             down_until: BTreeMap::new(),

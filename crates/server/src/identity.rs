@@ -156,7 +156,7 @@ mod tests {
     use weft_wire::security::Key;
 
     fn key(kind: KeyKind) -> KeyInfo {
-        KeyInfo { id: [1; 16], kind, expires_s: 0, name: String::new() }
+        KeyInfo { id: [1; 16], issuer: [0; 8], kind, expires_s: 0, name: String::new() }
     }
 
     fn alice() -> Identity {

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind};
-use weft_wire::security::Key;
+use weft_wire::security::{ClusterKeys, Key};
 
 /// Name of the file with the cluster's secret.
 pub const CLUSTER_KEY_FILE: &str = "cluster.key";
@@ -65,10 +65,37 @@ pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
 /// # Errors
 /// [`KeyFileError::File`], also where one of them exists: a cluster's key is never overwritten.
 pub fn create_keys(directory: &Path) -> Result<Key, KeyFileError> {
-    let key = Key(random_for(&directory.join(CLUSTER_KEY_FILE))?);
-    write_key(&directory.join(CLUSTER_KEY_FILE), &format!("{}\n", key.to_hex()))?;
+    let key = random_cluster_key()?;
+    write_key(&directory.join(CLUSTER_KEY_FILE), &ClusterKeys::new(key.clone(), 0).to_text())?;
     create_client_key(directory, &key)?;
     Ok(key)
+}
+
+/// A new key for a cluster.
+///
+/// # Errors
+/// There are no random numbers.
+pub fn random_cluster_key() -> Result<Key, KeyFileError> {
+    Ok(Key(random_for(Path::new(CLUSTER_KEY_FILE))?))
+}
+
+/// Replaces the file of a cluster's keys as a whole, durably.
+///
+/// # Errors
+/// [`KeyFileError::File`]: the file is as it was.
+pub fn write_cluster_keys(path: &Path, keys: &ClusterKeys) -> Result<(), KeyFileError> {
+    let file_error = |reason| KeyFileError::File { action: "replace", path: path.to_owned(), reason };
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".new");
+    let temporary = PathBuf::from(temporary);
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(file_error(error)),
+        _ => {}
+    }
+    write_key(&temporary, &keys.to_text())?;
+    std::fs::rename(&temporary, path).map_err(file_error)?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(file_error)
 }
 
 /// Issues the key of this host, with a root that is root, and writes it to `client.key` in `directory`.
@@ -92,7 +119,7 @@ pub fn issue_key(
     name: &str,
 ) -> Result<IssuedKey, KeyFileError> {
     let id = random_for(Path::new(name))?;
-    let info = KeyInfo { id, kind, expires_s, name: name.to_owned() };
+    let info = KeyInfo { id, issuer: cluster_key.name(), kind, expires_s, name: name.to_owned() };
     IssuedKey::issue(cluster_key, info).map_err(|reason| KeyFileError::Contents {
         path: PathBuf::from("a new key"),
         reason: reason.to_string(),
@@ -118,21 +145,19 @@ fn write_key(path: &Path, text: &str) -> Result<(), KeyFileError> {
     .map_err(|reason| KeyFileError::File { action: "write", path: path.to_owned(), reason })
 }
 
-/// Reads the file of a cluster key, which only its owner can read.
+/// Reads the file of a cluster's keys, which only its owner can read.
 ///
 /// # Errors
 /// See [`KeyFileError`].
-pub fn load_key(path: &Path) -> Result<Key, KeyFileError> {
+pub fn load_cluster_keys(path: &Path) -> Result<ClusterKeys, KeyFileError> {
     let file_error = |reason| KeyFileError::File { action: "read", path: path.to_owned(), reason };
     let mode = std::fs::metadata(path).map_err(file_error)?.permissions().mode();
     if mode & 0o077 != 0 {
         return Err(KeyFileError::Readable { path: path.to_owned() });
     }
     let text = std::fs::read_to_string(path).map_err(file_error)?;
-    Key::from_hex(&text).map_err(|_| {
-        let reason = "a cluster key is 64 hexadecimal digits".to_string();
-        KeyFileError::Contents { path: path.to_owned(), reason }
-    })
+    ClusterKeys::from_text(&text)
+        .map_err(|reason| KeyFileError::Contents { path: path.to_owned(), reason: reason.to_string() })
 }
 
 #[cfg(test)]
@@ -144,13 +169,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let key = create_keys(directory.path()).unwrap();
         let cluster = directory.path().join(CLUSTER_KEY_FILE);
-        assert_eq!(load_key(&cluster).unwrap(), key);
+        assert_eq!(load_cluster_keys(&cluster).unwrap().in_use(), &key);
         let text = std::fs::read_to_string(directory.path().join(CLIENT_KEY_FILE)).unwrap();
         let issued = IssuedKey::from_text(&text).unwrap();
         assert_eq!(issued.info.kind, KeyKind::Host { squash_root: false });
         assert_eq!(issued.secret, issued.info.secret(&key.issuing_key()));
         assert!(matches!(create_keys(directory.path()), Err(KeyFileError::File { .. })));
         std::fs::set_permissions(&cluster, std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(load_key(&cluster).unwrap_err().to_string().contains("chmod 600"));
+        assert!(load_cluster_keys(&cluster).unwrap_err().to_string().contains("chmod 600"));
     }
 }

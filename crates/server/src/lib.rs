@@ -27,6 +27,7 @@ mod fsck;
 mod garbage;
 mod identity;
 mod io;
+mod key_ring;
 mod keys;
 mod letters;
 mod log;
@@ -41,12 +42,13 @@ mod session;
 mod status;
 mod stop;
 
-pub use admin::{AdminError, list_servers, replace_server};
+pub use admin::{AdminError, accepts_key, list_servers, proves_with_key, replace_server};
 pub use config::{
     ClusterConfig, ClusterId, ConfigError, DiskChoice, Generate, RdmaMode, ServerConfig, ServerRole, SyncMode,
 };
 pub use keys::{
-    CLIENT_KEY_FILE, CLUSTER_KEY_FILE, KeyFileError, create_client_key, create_keys, issue_key, load_key,
+    CLIENT_KEY_FILE, CLUSTER_KEY_FILE, KeyFileError, create_client_key, create_keys, issue_key,
+    load_cluster_keys, random_cluster_key, write_cluster_keys,
 };
 pub use log::timestamp_now;
 pub use server::{Server, ServerError, format_storage, has_storage};

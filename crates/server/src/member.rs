@@ -10,6 +10,7 @@
 //! The mark is counted up only once the metadata server has agreed: an older copy that is started again and again stays as old as
 //! it is. It is counted up while data changes, too, so that a copy that is put back later is told from what it is a copy of.
 
+use crate::key_ring::KeyRing;
 use crate::log;
 use crate::node::Shared;
 use crate::peer::{Peer, PeerError};
@@ -20,7 +21,6 @@ use weft_storage::{RandomId, Seen, State, StateFile, StorageError};
 use weft_wire::Op;
 use weft_wire::Status;
 use weft_wire::messages::{RegisterReply, RegisterRequest, ServerInfo};
-use weft_wire::security::Key;
 
 /// How often a server that is confirmed says that it is there.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub(crate) struct Setup {
     /// This run of the server.
     pub run: RandomId,
     pub meta: ServerInfo,
-    pub server_key: Key,
+    pub keys: KeyRing,
     pub stop: StopFlag,
     pub shared: Arc<Shared>,
     /// Has data files of smaller inode numbers count as lost where they are missing.
@@ -49,7 +49,7 @@ pub(crate) struct Setup {
 
 /// Runs until the server is to stop, or must. Returns why it must.
 pub(crate) fn run(setup: Setup) -> Option<String> {
-    let peer = Peer::new(setup.meta.clone(), setup.server_key.clone(), setup.stop.clone());
+    let peer = Peer::new(setup.meta.clone(), setup.keys.clone(), setup.stop.clone());
     let changes = setup.shared.counters.count_of(&CHANGES);
     Member { setup, peer, changes_marked: changes, marked: Instant::now() }.run()
 }

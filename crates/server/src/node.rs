@@ -7,6 +7,7 @@ use crate::counters::{Clients, Counters};
 use crate::crowd::Crowd;
 use crate::identity::Identity;
 use crate::io::IoPart;
+use crate::key_ring::KeyRing;
 use crate::meta::{Call, MetaPart, unix_s};
 use crate::rdma::RdmaTold;
 use crate::revoked::{Guard, Guards, Revoked};
@@ -24,7 +25,6 @@ use weft_wire::messages::{
     CalibrateRequest, ClusterMapReply, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest,
     RevokeKeyReply, RevokeKeyRequest, ServerInfo, SetRevokedRequest, StatusRequest, peer_role,
 };
-use weft_wire::security::Key;
 use weft_wire::{Class, Header, Op, Request, Role, Status};
 
 /// Whether the other servers have confirmed that a server has the right storage. Clones are the same.
@@ -58,9 +58,7 @@ pub(crate) struct Shared {
     pub disk: &'static str,
     pub cluster_id: [u8; 16],
     pub map: ClusterMapReply,
-    /// Makes the secrets of issued keys.
-    pub issuing_key: Key,
-    pub server_key: Key,
+    pub keys: KeyRing,
     /// The user that this process runs as.
     pub own_uid: u32,
     pub revoked: Revoked,
@@ -79,7 +77,7 @@ impl Shared {
     pub fn new(
         config: &ClusterConfig,
         server: &ServerConfig,
-        key: &Key,
+        keys: KeyRing,
         disk: &'static str,
         rdma: RdmaTold,
         revoked: Revoked,
@@ -94,8 +92,7 @@ impl Shared {
             disk,
             cluster_id: config.cluster.id.0,
             map: cluster_map(config),
-            issuing_key: key.issuing_key(),
-            server_key: key.server_key(),
+            keys,
             // SAFETY: the call only returns a number.
             own_uid: unsafe { libc::geteuid() },
             revoked,
@@ -108,6 +105,22 @@ impl Shared {
             rdma,
             confirmed: Confirmed::new(true),
         }
+    }
+}
+
+impl Shared {
+    /// Why a connection of this identity is not served, or not any more, if so.
+    pub fn ended(&self, identity: &Identity) -> Option<&'static str> {
+        let key = identity.key()?;
+        if key.is_expired(unix_s()) {
+            return Some("its key has expired; ask the administrator for a new one");
+        }
+        if !self.keys.has(&key.issuer) {
+            return Some(
+                "its key was issued with a cluster key that is not valid any more; ask the administrator for a new one",
+            );
+        }
+        self.revoked.contains(&key.id).then_some("its key was revoked; ask the administrator for another")
     }
 }
 
@@ -213,21 +226,21 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
 
     /// Why a connection of this identity is not served, or not any more, if so.
     pub fn ended(&self, identity: &Identity) -> Option<&'static str> {
-        self.shared.revoked.ended(identity, unix_s())
+        self.shared.ended(identity)
     }
 
     /// Has `close` called when the key of a connection has expired or is revoked.
     pub fn guard(&self, identity: &Identity, close: impl Fn() + 'static) -> Guard {
         let guard = self.guards.add(identity, close);
         let shared = self.shared.clone();
-        self.guards.keep_looking(move |guards| guards.close_ended(&shared.revoked));
+        self.guards.keep_looking(move |guards| guards.close_ended(&shared));
         guard
     }
 
     /// These keys are revoked, all others are not.
     fn set_revoked(&self, ids: Vec<[u8; 16]>) -> Result<(), Refusal> {
         let kept = self.shared.revoked.set(ids);
-        self.guards.close_ended(&self.shared.revoked);
+        self.guards.close_ended(&self.shared);
         kept.map_err(|error| {
             Refusal::new(Status::Io, format!("cannot keep the list of revoked keys: {error}"))
         })

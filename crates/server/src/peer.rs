@@ -1,11 +1,13 @@
 //! A server as the client of another one: one request at a time, waiting with `poll(2)`.
 
+use crate::key_ring::KeyRing;
 use crate::node::boot_id;
 use crate::stop::StopFlag;
 use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
 use weft_transport::{Bulk, Completion, Link, LinkError, TcpLink, TcpOptions, connect_tcp};
-use weft_wire::messages::{ErrorDetail, HelloRequest, ProveRequest, ServerInfo, peer_role};
+use weft_wire::keys::KeyInfo;
+use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveRequest, ServerInfo, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
 use weft_wire::{DecodeError, Header, Request, Status, VERSIONS, Wire};
 
@@ -36,16 +38,16 @@ pub(crate) enum PeerError {
 /// A connection to another server of the cluster, made when it is needed.
 pub(crate) struct Peer {
     server: ServerInfo,
-    key: Key,
+    keys: KeyRing,
     stop: StopFlag,
     link: Option<TcpLink>,
     next_request_id: u64,
 }
 
 impl Peer {
-    /// Not connected yet. `key` is the key between servers.
-    pub fn new(server: ServerInfo, key: Key, stop: StopFlag) -> Peer {
-        Peer { server, key, stop, link: None, next_request_id: 1 }
+    /// Not connected yet.
+    pub fn new(server: ServerInfo, keys: KeyRing, stop: StopFlag) -> Peer {
+        Peer { server, keys, stop, link: None, next_request_id: 1 }
     }
 
     /// Its name in the cluster file.
@@ -104,6 +106,25 @@ impl Peer {
     }
 
     fn prove(&mut self) -> Result<(), PeerError> {
+        let (hello, greeted) = self.greet(peer_role::SERVER, None)?;
+        let keys = self.keys.server_keys();
+        let Some(key) = keys.iter().find(|key| is_proved_with(key, &hello, &greeted)) else {
+            return Err(PeerError::WrongKey { name: self.server.name.clone() });
+        };
+        self.exchange(&ProveRequest { proof: client_proof(key, &hello, &greeted.server_nonce) })?;
+        Ok(())
+    }
+
+    /// Whether the server's answer to a greeting in this role is proved with `secret`. The greeting goes no further.
+    pub fn proves_with(&mut self, role: u8, key: Option<KeyInfo>, secret: &Key) -> Result<bool, PeerError> {
+        self.link = Some(self.connect()?);
+        let greeted = self.greet(role, key);
+        self.link = None;
+        let (hello, greeted) = greeted?;
+        Ok(is_proved_with(secret, &hello, &greeted))
+    }
+
+    fn greet(&mut self, role: u8, key: Option<KeyInfo>) -> Result<(HelloRequest, HelloReply), PeerError> {
         let (mut client_nonce, mut session) = ([0; 32], [0; 16]);
         for bytes in [&mut client_nonce[..], &mut session[..]] {
             crate::keys::random(bytes).map_err(|source| PeerError::Link {
@@ -114,9 +135,9 @@ impl Peer {
         let hello = HelloRequest {
             version_min: VERSIONS.0,
             version_max: VERSIONS.1,
-            role: peer_role::SERVER,
+            role,
             client_nonce,
-            key: None,
+            key,
             session,
             boot_id: boot_id(),
             process_id: std::process::id(),
@@ -124,12 +145,7 @@ impl Peer {
             program: "weft metadata server".into(),
         };
         let greeted = self.exchange(&hello)?;
-        if !same_proof(&greeted.proof, &server_proof(&self.key, &hello, &greeted.server_nonce)) {
-            return Err(PeerError::WrongKey { name: self.server.name.clone() });
-        }
-        let proof = client_proof(&self.key, &hello, &greeted.server_nonce);
-        self.exchange(&ProveRequest { proof })?;
-        Ok(())
+        Ok((hello, greeted))
     }
 
     fn exchange<R: Request>(&mut self, request: &R) -> Result<R::Reply, PeerError> {
@@ -167,6 +183,10 @@ impl Peer {
             wait(link);
         }
     }
+}
+
+fn is_proved_with(key: &Key, hello: &HelloRequest, greeted: &HelloReply) -> bool {
+    same_proof(&greeted.proof, &server_proof(key, hello, &greeted.server_nonce))
 }
 
 pub(crate) fn host_name() -> String {

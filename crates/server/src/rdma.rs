@@ -7,6 +7,7 @@
 //! ```
 
 use crate::config::{RdmaMode, ServerConfig};
+use crate::key_ring::KeyRing;
 use crate::log;
 use crate::node::Shared;
 use crate::server::{ServerError, resolve};
@@ -17,12 +18,9 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use weft_storage::{BufferPool, ZoneKeeper};
-use weft_transport::{
-    VerbsKeys, VerbsListening, VerbsPortStatus, VerbsServerOptions, VerbsThread, listen_verbs,
-};
+use weft_transport::{VerbsListening, VerbsPortStatus, VerbsServerOptions, VerbsThread, listen_verbs};
 use weft_verbs::{Fabric, LinkLayer, VerbsError};
 use weft_wire::messages::{Gauge, RdmaAdapter, RdmaStatus};
-use weft_wire::security::Key;
 
 /// Zones of each thread's buffers that are registered from its start to its end.
 const ZONES_KEPT: usize = 4;
@@ -42,7 +40,7 @@ impl<F: Fabric> Rdma<F> {
     /// RDMA is required and cannot be had, or an address cannot be found.
     pub fn open(
         server: &ServerConfig,
-        key: &Key,
+        keys: &KeyRing,
         load: impl FnOnce() -> Result<F, VerbsError>,
     ) -> Result<Rdma<F>, ServerError> {
         if server.rdma == RdmaMode::Off {
@@ -56,7 +54,7 @@ impl<F: Fabric> Rdma<F> {
         let (mut listening, mut addresses, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
         for address in server.addresses_for_rdma() {
             for resolved in resolve(server, address)? {
-                match listen_verbs(&fabric, resolved, VerbsKeys::of_cluster(key)) {
+                match listen_verbs(&fabric, resolved, keys.verbs_keys()) {
                     Ok(door) => {
                         listening.push(door);
                         addresses.push(resolved.to_string());

@@ -7,7 +7,7 @@
 //! ```
 
 use crate::identity::Identity;
-use crate::meta::unix_s;
+use crate::node::Shared;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -72,15 +72,6 @@ impl Revoked {
             Some(path) => save(path, &known),
             None => Ok(()),
         }
-    }
-
-    /// Why nobody with this identity is served any more, if so.
-    pub fn ended(&self, identity: &Identity, now_s: u64) -> Option<&'static str> {
-        let key = identity.key()?;
-        if key.is_expired(now_s) {
-            return Some("its key has expired; ask the administrator for a new one");
-        }
-        self.contains(&key.id).then_some("its key was revoked; ask the administrator for another")
     }
 }
 
@@ -163,11 +154,10 @@ impl Guards {
     }
 
     /// Closes the connections whose keys have ended.
-    pub fn close_ended(&self, revoked: &Revoked) {
-        let now_s = unix_s();
+    pub fn close_ended(&self, shared: &Shared) {
         for guarded in self.guarded.borrow().values() {
             if guarded.cause.get().is_none()
-                && let Some(cause) = revoked.ended(&guarded.identity, now_s)
+                && let Some(cause) = shared.ended(&guarded.identity)
             {
                 guarded.cause.set(Some(cause));
                 (guarded.close)();

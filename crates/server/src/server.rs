@@ -13,6 +13,7 @@ use crate::fsck;
 use crate::garbage::{self, Poke};
 use crate::io::IoPart;
 use crate::io::work::MethodCounters;
+use crate::key_ring::{self, KeyFile, KeyRing};
 use crate::letters::Letter;
 use crate::log;
 use crate::member;
@@ -41,7 +42,7 @@ use weft_storage::{
 };
 use weft_transport::{ListenError, Listening, listen_tcp, listen_unix};
 use weft_verbs::{Fabric, RdmaCore, VerbsError};
-use weft_wire::security::Key;
+use weft_wire::security::ClusterKeys;
 
 /// Time that requests under way have when the server stops.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -215,7 +216,8 @@ impl ServerError {
 /// A server whose storage is open and which listens, on sockets and with RDMA: clients that connect now wait for [`Server::run`].
 pub struct Server<F: Fabric = RdmaCore> {
     shared: Arc<Shared>,
-    key: Key,
+    keys: ClusterKeys,
+    key_file: Option<PathBuf>,
     config: ClusterConfig,
     server: ServerConfig,
     doors: Doors<F>,
@@ -278,8 +280,12 @@ impl Server {
     ///
     /// # Errors
     /// See [`ServerError`].
-    pub fn start(config: &ClusterConfig, name: &str, key: &Key) -> Result<Server, ServerError> {
-        Server::start_over(config, name, key, RdmaCore::load)
+    pub fn start(
+        config: &ClusterConfig,
+        name: &str,
+        keys: impl Into<ClusterKeys>,
+    ) -> Result<Server, ServerError> {
+        Server::start_over(config, name, keys, RdmaCore::load)
     }
 }
 
@@ -291,10 +297,10 @@ impl<F: Fabric> Server<F> {
     pub fn start_over(
         config: &ClusterConfig,
         name: &str,
-        key: &Key,
+        keys: impl Into<ClusterKeys>,
         load: impl FnOnce() -> Result<F, VerbsError>,
     ) -> Result<Server<F>, ServerError> {
-        Server::start_in_boot(config, name, key, load, FjallOptions::default().boot_id)
+        Server::start_in_boot(config, name, keys, load, FjallOptions::default().boot_id)
     }
 
     /// As [`Server::start_over`], on a machine whose present start has this identity: what another start has left of a metadata
@@ -305,10 +311,12 @@ impl<F: Fabric> Server<F> {
     pub fn start_in_boot(
         config: &ClusterConfig,
         name: &str,
-        key: &Key,
+        keys: impl Into<ClusterKeys>,
         load: impl FnOnce() -> Result<F, VerbsError>,
         boot_id: [u8; 16],
     ) -> Result<Server<F>, ServerError> {
+        let keys = keys.into();
+        let ring = KeyRing::new(&keys);
         let server = config.server(name)?.clone();
         raise_limit(libc::RLIMIT_NOFILE);
         raise_limit(libc::RLIMIT_MEMLOCK);
@@ -317,7 +325,7 @@ impl<F: Fabric> Server<F> {
             ServerRole::Io => open_data(config, &server)?,
         };
         let sockets = listen(config, &server)?;
-        let Rdma { listening, told } = Rdma::open(&server, key, load)?;
+        let Rdma { listening, told } = Rdma::open(&server, &ring, load)?;
         let calibration = calibrate(config, &server, &storage);
         let revoked = match server.role {
             ServerRole::Meta => Revoked::default(),
@@ -325,12 +333,13 @@ impl<F: Fabric> Server<F> {
                 ServerError::System { server: name.to_owned(), what: "read its list of revoked keys", source }
             })?,
         };
-        let mut shared = Shared::new(config, &server, key, disk, told, revoked);
+        let mut shared = Shared::new(config, &server, ring, disk, told, revoked);
         shared.confirmed = Confirmed::new(false);
         let shared = Arc::new(shared);
         Ok(Server {
             shared,
-            key: key.clone(),
+            keys,
+            key_file: None,
             config: config.clone(),
             server,
             doors: Doors { sockets, rdma: listening },
@@ -347,12 +356,18 @@ impl<F: Fabric> Server<F> {
         Server { restore: true, ..self }
     }
 
+    /// The cluster's keys are in this file: what changes in it is taken over while the server runs.
+    #[must_use]
+    pub fn follow_keys(self, path: PathBuf) -> Server<F> {
+        Server { key_file: Some(path), ..self }
+    }
+
     /// Serves until `stop` is set.
     ///
     /// # Errors
     /// Of the operating system, while the threads are set up.
     pub fn run(self, stop: &StopFlag) -> Result<(), ServerError> {
-        let Server { shared, key, config, server, doors, storage, calibration, restore } = self;
+        let Server { shared, keys, key_file, config, server, doors, storage, calibration, restore } = self;
         let name = server.name.clone();
         let bound: Vec<SocketAddr> = doors.sockets.iter().filter_map(Listening::address).collect();
         for address in &bound {
@@ -365,7 +380,7 @@ impl<F: Fabric> Server<F> {
             }
         }
         shared.rdma.log(&name);
-        let run = Run { shared, key, config, server, calibration, stop: stop.clone() };
+        let run = Run { shared, keys, key_file, config, server, calibration, stop: stop.clone() };
         let ended = match storage {
             Storage::Ring(files, storage) => run.io(files, storage, Some(RING_ENTRIES), doors),
             Storage::Plain(files, storage) => run.io(files, storage, None, doors),
@@ -548,7 +563,8 @@ enum End {
 /// A server that runs.
 struct Run {
     shared: Arc<Shared>,
-    key: Key,
+    keys: ClusterKeys,
+    key_file: Option<PathBuf>,
     config: ClusterConfig,
     server: ServerConfig,
     calibration: Calibration,
@@ -556,6 +572,14 @@ struct Run {
 }
 
 impl Run {
+    /// Has the server's keys follow their file, on the current reactor.
+    fn follow_keys(&self) {
+        if let Some(path) = &self.key_file {
+            let (file, ring) = (KeyFile::new(path.clone()), self.shared.keys.clone());
+            weft_reactor::spawn(key_ring::follow(file, ring, self.keys.clone(), self.server.name.clone()));
+        }
+    }
+
     /// The metadata server: one thread, and the remover of data files.
     fn meta<F: Fabric>(
         self,
@@ -571,7 +595,7 @@ impl Run {
         let restore = Restore { wanted: restore, ..Restore::default() };
         let checks = fsck::Setup {
             io_servers: self.shared.map.io_servers.clone(),
-            server_key: self.shared.server_key.clone(),
+            keys: self.shared.keys.clone(),
             stop: self.stop.clone(),
             namespace: letters.clone(),
             orphan_age_s: self.config.cluster.orphan_age_s,
@@ -579,7 +603,7 @@ impl Run {
         let remover = garbage::start(garbage::Setup {
             cluster: self.config.cluster.clone(),
             io_servers: self.shared.map.io_servers.clone(),
-            server_key: self.shared.server_key.clone(),
+            keys: self.shared.keys.clone(),
             stop: self.stop.clone(),
             poke: poke.clone(),
             namespace: letters,
@@ -590,7 +614,7 @@ impl Run {
         let announcer = Announcer::new(&self.shared.map.io_servers);
         let teller = announcer.start(
             self.shared.map.io_servers.clone(),
-            self.shared.server_key.clone(),
+            self.shared.keys.clone(),
             self.stop.clone(),
         )?;
         let ring_servers = self.config.io_servers().count() as u16;
@@ -598,7 +622,7 @@ impl Run {
             let meta = MetaPart::start(
                 namespace,
                 self.server.sync,
-                &self.key,
+                self.shared.keys.clone(),
                 ring_servers,
                 poke,
                 self.stop.clone(),
@@ -616,6 +640,7 @@ impl Run {
                 }
             });
             meta.poke_garbage();
+            self.follow_keys();
             let node = Node::<MemDisk, _>::new(self.shared.clone(), Part::Meta(meta.clone()));
             let host = Host { node, rdma: rdma::on_thread(&self.shared, 0, self.server.spin_us) };
             let served = accept_and_serve(host, &self.stop, doors, Vec::new()).await;
@@ -654,7 +679,6 @@ impl Run {
             number,
             options,
             shared: self.shared.clone(),
-            key: self.key.clone(),
             sync: self.server.sync,
             files,
             pool_bytes,
@@ -667,7 +691,7 @@ impl Run {
             state: storage.state,
             run: storage.run,
             meta: self.shared.map.meta_servers[0].clone(),
-            server_key: self.shared.server_key.clone(),
+            keys: self.shared.keys.clone(),
             stop: self.stop.clone(),
             shared: self.shared.clone(),
             lose_below: Box::new(move |ino| lose.lose_below(ino)),
@@ -685,8 +709,10 @@ impl Run {
                 others.push(sender);
             }
             let first = thread(0, files);
-            let served = Reactor::new(options)?
-                .run(async { accept_and_serve(first.host()?, &self.stop, doors, others).await });
+            let served = Reactor::new(options)?.run(async {
+                self.follow_keys();
+                accept_and_serve(first.host()?, &self.stop, doors, others).await
+            });
             self.stop.stop();
             let refused = member.join().unwrap_or_default();
             served.map(|()| refused.map_or(End::Asked, End::WrongStorage))
@@ -699,7 +725,6 @@ struct IoThread<D: Disk> {
     number: usize,
     options: ReactorOptions,
     shared: Arc<Shared>,
-    key: Key,
     sync: crate::config::SyncMode,
     files: DataFiles<D>,
     pool_bytes: usize,
@@ -716,8 +741,8 @@ impl<D: Disk> IoThread<D> {
             rdma::keep_zones(&pool, thread, &self.shared.name);
         }
         let methods = MethodCounters::among(&self.shared.counters);
-        let part =
-            IoPart::new(self.files, pool, self.shared.id, &self.key, self.sync, self.calibration, methods);
+        let keys = self.shared.keys.clone();
+        let part = IoPart::new(self.files, pool, self.shared.id, keys, self.sync, self.calibration, methods);
         let node = Node::new(self.shared, Part::Io(part));
         weft_reactor::spawn(keep_house(Rc::downgrade(&node)));
         Ok(Host { node, rdma })

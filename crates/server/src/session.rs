@@ -174,8 +174,8 @@ fn identify<D: Disk, E: Engine + 'static>(
     peer: &PeerInfo,
 ) -> Result<(Identity, Key), Refusal> {
     match (hello.role, &hello.key) {
-        (peer_role::CLIENT, Some(key)) => Ok((Identity::of_key(key), key.secret(&node.shared.issuing_key))),
-        (peer_role::SERVER, None) => Ok((Identity::server(), node.shared.server_key.clone())),
+        (peer_role::CLIENT, Some(key)) => Ok((Identity::of_key(key), node.shared.keys.secret_of(key))),
+        (peer_role::SERVER, None) => Ok((Identity::server(), node.shared.keys.server_keys().swap_remove(0))),
         (peer_role::PROCESS, None) => match Identity::of_process(peer, node.shared.own_uid) {
             Some(identity) => Ok((identity, Key::ZERO)),
             None => {

@@ -10,7 +10,7 @@
 
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 use crate::limits::{KEY_GIDS_MAX, KEY_NAME_BYTES_MAX};
-use crate::security::{Key, KeyError};
+use crate::security::{ClusterKeyName, Key, KeyError};
 
 /// Whom the holder of a key acts for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,6 +67,8 @@ crate::message! {
     pub struct KeyInfo {
         /// Random, by which it is listed and revoked.
         pub id: [u8; 16],
+        /// Which of the cluster's keys has issued it; [`IssuedKey::issue`] puts it in.
+        pub issuer: ClusterKeyName,
         /// Whom its holder acts for.
         pub kind: KeyKind,
         /// Until when, in seconds since 1970; 0: for ever.
@@ -146,6 +148,7 @@ impl IssuedKey {
     /// # Errors
     /// The name or the groups are not as they must be.
     pub fn issue(cluster_key: &Key, info: KeyInfo) -> Result<IssuedKey, KeyTextError> {
+        let info = KeyInfo { issuer: cluster_key.name(), ..info };
         info.check()?;
         let secret = info.secret(&cluster_key.issuing_key());
         Ok(IssuedKey { info, secret, knock: cluster_key.knock_key() })
@@ -155,6 +158,7 @@ impl IssuedKey {
     pub fn of_cluster(cluster_key: &Key) -> IssuedKey {
         let info = KeyInfo {
             id: KeyInfo::ID_OF_CLUSTER,
+            issuer: cluster_key.name(),
             kind: KeyKind::Host { squash_root: false },
             expires_s: 0,
             name: "cluster key".into(),
@@ -167,13 +171,13 @@ impl IssuedKey {
     /// ```
     /// use weft_wire::{keys::*, security::Key};
     /// let kind = KeyKind::User { uid: 1000, gids: vec![1000, 27] };
-    /// let info = KeyInfo { id: [0xab; 16], kind, expires_s: 0, name: "alice".into() };
+    /// let info = KeyInfo { id: [0xab; 16], issuer: [0; 8], kind, expires_s: 0, name: "alice".into() };
     /// let text = IssuedKey::issue(&Key([1; 32]), info).unwrap().to_text();
     /// assert!(text.starts_with("weft-key 1\nid abababab"));
-    /// assert!(text.contains("\nkind user\nuid 1000\ngids 1000 27\nexpires never\nname alice\nsecret "));
+    /// assert!(text.contains("\nissuer ") && text.contains("\nkind user\nuid 1000\ngids 1000 27\nexpires never\nname alice\nsecret "));
     /// ```
     pub fn to_text(&self) -> String {
-        let KeyInfo { id, kind, expires_s, name } = &self.info;
+        let KeyInfo { id, issuer, kind, expires_s, name } = &self.info;
         let who = match kind {
             KeyKind::User { uid, gids } => {
                 let gids: Vec<_> = gids.iter().map(u32::to_string).collect();
@@ -184,9 +188,10 @@ impl IssuedKey {
             }
         };
         let expires = if *expires_s == 0 { "never".to_string() } else { expires_s.to_string() };
+        let issuer = hex_text(issuer);
         let (id, secret, knock) = (id_text(id), self.secret.to_hex(), self.knock.to_hex());
         format!(
-            "{FIRST_LINE}\nid {id}\n{who}\nexpires {expires}\nname {name}\nsecret {secret}\nknock {knock}\n"
+            "{FIRST_LINE}\nid {id}\nissuer {issuer}\n{who}\nexpires {expires}\nname {name}\nsecret {secret}\nknock {knock}\n"
         )
     }
 
@@ -208,6 +213,7 @@ impl IssuedKey {
             value.map(str::trim).ok_or(KeyTextError::Line(name))
         };
         let id = id_from_text(line("id")?).ok_or(KeyTextError::Line("id"))?;
+        let issuer = bytes_of_hex(line("issuer")?).ok_or(KeyTextError::Line("issuer"))?;
         let kind = match line("kind")? {
             "user" => {
                 let uid = line("uid")?.parse().map_err(|_| KeyTextError::Line("uid"))?;
@@ -234,7 +240,7 @@ impl IssuedKey {
         if lines.next().is_some() {
             return Err(KeyTextError::Trailing);
         }
-        let info = KeyInfo { id, kind, expires_s, name };
+        let info = KeyInfo { id, issuer, kind, expires_s, name };
         info.check()?;
         Ok(IssuedKey { info, secret, knock })
     }
@@ -242,13 +248,27 @@ impl IssuedKey {
 
 /// An id as people see it: 32 hexadecimal digits.
 pub fn id_text(id: &[u8; 16]) -> String {
-    id.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex_text(id)
+}
+
+fn hex_text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes_of_hex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
+    if text.len() != 2 * BYTES || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let mut bytes = [0; BYTES];
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(bytes)
 }
 
 /// What [`id_text`] made.
 pub fn id_from_text(text: &str) -> Option<[u8; 16]> {
-    let is_hex = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_hex.then(|| u128::from_str_radix(text, 16).ok().map(u128::to_be_bytes)).flatten()
+    bytes_of_hex(text)
 }
 
 #[cfg(test)]
@@ -259,6 +279,7 @@ mod tests {
     fn user(uid: u32) -> KeyInfo {
         KeyInfo {
             id: [3; 16],
+            issuer: [4; 8],
             kind: KeyKind::User { uid, gids: vec![uid] },
             expires_s: 0,
             name: "alice".into(),
@@ -273,6 +294,7 @@ mod tests {
         for changed in [
             user(0),
             KeyInfo { id: [4; 16], ..user(1000) },
+            KeyInfo { issuer: [5; 8], ..user(1000) },
             KeyInfo { kind: KeyKind::User { uid: 1000, gids: vec![1000, 0] }, ..user(1000) },
             KeyInfo { kind: KeyKind::Host { squash_root: false }, ..user(1000) },
             KeyInfo { expires_s: 5, ..user(1000) },
@@ -291,7 +313,8 @@ mod tests {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let id = "03".repeat(16);
         let host = KeyKind::Host { squash_root: true };
-        let host = KeyInfo { id: [3; 16], kind: host, expires_s: 5, name: "n7".into() };
+        let host = KeyInfo { id: [3; 16], issuer: [4; 8], kind: host, expires_s: 5, name: "n7".into() };
+        let id = id + &"04".repeat(8);
         assert_eq!(hex(&host.to_bytes()), format!("{id}0201050000000000000002000000{}", "6e37"));
         let gids = vec![1000, 27];
         let alice = KeyInfo { kind: KeyKind::User { uid: 1000, gids }, expires_s: 0, ..host };
@@ -300,12 +323,13 @@ mod tests {
         let cluster = "6f5ee654bf6c4e4a2a2033679b74a37c3b2deb47868e594b05703c8b3bea983b";
         let info = KeyInfo {
             id: id_from_text("5247b5b1889d4f65bf12b749f489804c").unwrap(),
+            issuer: [0; 8],
             kind: KeyKind::User { uid: 1000, gids: vec![1000] },
             expires_s: 0,
             name: String::new(),
         };
         let key = IssuedKey::issue(&Key::from_hex(cluster).unwrap(), info).unwrap();
-        let secret = "b9cf44d54047dffc8e4283cf6a4d29ae8043de2bd0635993deeea14a4f176ecc";
+        let secret = "91a112d279cb255b887288355f94f768741ee0d92b7a5e7e2fa035e4a96f9aeb";
         let knock = "81556920e6974aa8330fd72f0037d8c37de805a9f9398a40ca905f96c0990e7f";
         assert_eq!((key.secret.to_hex().as_str(), key.knock.to_hex().as_str()), (secret, knock));
     }
@@ -346,7 +370,7 @@ mod tests {
             any::<bool>().prop_map(|squash_root| KeyKind::Host { squash_root }),
         ];
         (any::<[u8; 16]>(), kind, any::<u64>(), "([a-z][a-z .@-]{0,8}[a-z])?")
-            .prop_map(|(id, kind, expires_s, name)| KeyInfo { id, kind, expires_s, name })
+            .prop_map(|(id, kind, expires_s, name)| KeyInfo { id, issuer: [0; 8], kind, expires_s, name })
     }
 
     proptest! {

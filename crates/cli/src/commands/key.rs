@@ -1,5 +1,7 @@
 //! `weft key`
 
+mod rotation;
+
 use crate::launch::CLUSTER_FILE;
 use crate::{output, time_text};
 use anyhow::{Context, Result, bail};
@@ -9,9 +11,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use weft_client::{Client, ConnectOptions, Url, read_key_file};
-use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, issue_key, load_key};
+use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, issue_key, load_cluster_keys};
 use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind, id_from_text, id_text};
 use weft_wire::messages::KeyRecord;
+use weft_wire::security::{ClusterKeys, Key};
 
 /// Issue, list and revoke keys of clients.
 #[derive(Debug, clap::Subcommand)]
@@ -26,7 +29,23 @@ pub enum Command {
   weft key issue --host node7 --out node7.key")]
     Issue(IssueArgs),
     /// List keys that were issued or used.
+    ///
+    /// States: valid; "valid, old": issued with a cluster key that is being replaced, so issue another one; void: issued with one that was
+    /// replaced; revoked; expired.
     List(ListArgs),
+    /// Replace the cluster's secret while the cluster is in use, in three steps.
+    ///
+    /// Servers accept two cluster keys for a time, and look at cluster.key once a second. Where servers run on several machines, copy the
+    /// file to all of them after each step, before the next one: each step checks that every server has the one before it.
+    ///
+    /// add: makes a new key, which is accepted from then on. switch: the new key signs, proves and issues. Keys that were issued with
+    /// the old one are good until the last step, so issue new ones to hosts and users now (`weft key list` shows which are left).
+    /// drop: the old key is accepted no more, and whoever is still connected with a key of its is cut off.
+    #[command(after_help = "Example:
+  weft key rotate add       copy cluster.key to all servers' machines
+  weft key rotate switch    copy cluster.key again; issue new keys to hosts and users
+  weft key rotate drop      copy cluster.key again")]
+    Rotate(rotation::Args),
     /// Revoke keys: nobody is served with them any more, and those who are connected are cut off.
     Revoke(RevokeArgs),
 }
@@ -95,26 +114,32 @@ pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Issue(args) => issue(args),
         Command::List(args) => list(&args),
+        Command::Rotate(args) => rotation::run(&args),
         Command::Revoke(args) => revoke(&args),
     }
 }
 
 impl ClusterArgs {
-    fn load(&self) -> Result<(ClusterConfig, weft_wire::security::Key)> {
+    fn load(&self) -> Result<(ClusterConfig, ClusterKeys)> {
         let path = if self.config.is_dir() { self.config.join(CLUSTER_FILE) } else { self.config.clone() };
         let config = ClusterConfig::load(&path)?;
-        let key_file = self.cluster_key.clone().unwrap_or_else(|| config.resolve(CLUSTER_KEY_FILE.as_ref()));
-        Ok((config, load_key(&key_file)?))
+        let keys = load_cluster_keys(&self.key_file(&config))?;
+        Ok((config, keys))
+    }
+
+    /// The file of the cluster's keys.
+    fn key_file(&self, config: &ClusterConfig) -> PathBuf {
+        self.cluster_key.clone().unwrap_or_else(|| config.resolve(CLUSTER_KEY_FILE.as_ref()))
     }
 
     /// A connection with the cluster key itself.
     fn connect(&self) -> Result<Client> {
-        let (config, key) = self.load()?;
-        connect(&config, &key)
+        let (config, keys) = self.load()?;
+        connect(&config, keys.in_use())
     }
 }
 
-fn connect(config: &ClusterConfig, cluster_key: &weft_wire::security::Key) -> Result<Client> {
+fn connect(config: &ClusterConfig, cluster_key: &Key) -> Result<Client> {
     let server = config.meta_servers().next().expect("a checked cluster file has a metadata server");
     let url = Url::parse(&format!("weft://{}/", server.addresses[0]))?;
     let key = Some(IssuedKey::of_cluster(cluster_key));
@@ -122,7 +147,8 @@ fn connect(config: &ClusterConfig, cluster_key: &weft_wire::security::Key) -> Re
 }
 
 fn issue(args: IssueArgs) -> Result<()> {
-    let (config, cluster_key) = args.cluster.load()?;
+    let (config, cluster_keys) = args.cluster.load()?;
+    let cluster_key = cluster_keys.in_use();
     let (kind, name) = match (args.uid, args.host) {
         (Some(uid), _) => {
             let gids = if args.gid.is_empty() { groups_here(uid)? } else { args.gid };
@@ -134,7 +160,7 @@ fn issue(args: IssueArgs) -> Result<()> {
     if expires_s != 0 && expires_s <= now_s() {
         bail!("--expires is in the past");
     }
-    let key = issue_key(&cluster_key, kind, expires_s, &name)?;
+    let key = issue_key(cluster_key, kind, expires_s, &name)?;
     match &args.out {
         Some(path) => {
             let file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
@@ -143,7 +169,7 @@ fn issue(args: IssueArgs) -> Result<()> {
         }
         None => output::print_line(key.to_text().trim_end())?,
     }
-    if let Err(error) = connect(&config, &cluster_key).and_then(|client| Ok(client.note_key(&key.info)?)) {
+    if let Err(error) = connect(&config, cluster_key).and_then(|client| Ok(client.note_key(&key.info)?)) {
         eprintln!(
             "weft: the key {} is good, but it is not on the list of keys until it is used: {error:#}",
             id_text(&key.info.id)
@@ -168,14 +194,15 @@ fn groups_here(uid: u32) -> Result<Vec<u32>> {
 }
 
 fn list(args: &ListArgs) -> Result<()> {
-    let keys = args.cluster.connect()?.list_keys()?;
+    let (config, cluster_keys) = args.cluster.load()?;
+    let keys = connect(&config, cluster_keys.in_use())?.list_keys()?;
     if args.json {
-        let keys: Vec<_> = keys.iter().map(to_json).collect();
+        let keys: Vec<_> = keys.iter().map(|record| to_json(record, &cluster_keys)).collect();
         return output::print_json(&json!({ "keys": keys }));
     }
     let mut table = output::table(&["ID", "FOR", "EXPIRES", "STATE", "NAME"], &[]);
     for record in keys {
-        let KeyInfo { id, kind, expires_s, name } = &record.key;
+        let KeyInfo { id, kind, expires_s, name, .. } = &record.key;
         let whom = match kind {
             KeyKind::User { uid, gids } => {
                 let gids: Vec<_> = gids.iter().map(u32::to_string).collect();
@@ -185,27 +212,31 @@ fn list(args: &ListArgs) -> Result<()> {
             KeyKind::Host { squash_root: false } => "host, no root squash".into(),
         };
         let expires = if *expires_s == 0 { "never".into() } else { time_text::utc(*expires_s) };
-        table.add_row([id_text(id), whom, expires, state(&record).into(), name.clone()]);
+        table.add_row([id_text(id), whom, expires, state(&record, &cluster_keys).into(), name.clone()]);
     }
     output::print_table(&table)
 }
 
-fn state(record: &KeyRecord) -> &'static str {
+fn state(record: &KeyRecord, cluster_keys: &ClusterKeys) -> &'static str {
     if record.revoked_s != 0 {
         "revoked"
     } else if record.key.is_expired(now_s()) {
         "expired"
+    } else if !cluster_keys.all().any(|key| key.name() == record.key.issuer) {
+        "void"
+    } else if record.key.issuer != cluster_keys.in_use().name() {
+        "valid, old"
     } else {
         "valid"
     }
 }
 
-fn to_json(record: &KeyRecord) -> serde_json::Value {
-    let KeyInfo { id, kind, expires_s, name } = &record.key;
+fn to_json(record: &KeyRecord, cluster_keys: &ClusterKeys) -> serde_json::Value {
+    let KeyInfo { id, kind, expires_s, name, .. } = &record.key;
     let mut value = json!({
         "id": id_text(id),
         "name": name,
-        "state": state(record),
+        "state": state(record, cluster_keys),
         "expires_s": (*expires_s != 0).then_some(expires_s),
         "noted_s": record.noted_s,
         "revoked_s": (record.revoked_s != 0).then_some(record.revoked_s),

@@ -6,13 +6,15 @@ use anyhow::{Context, Result, anyhow, bail};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, Server, ServerError, ServerRole, StopFlag};
-use weft_wire::security::Key;
+use weft_wire::security::ClusterKeys;
 
 /// Runs one server of a cluster file in the foreground, until SIGTERM or SIGINT. Says what it does on standard error, one line per
 /// event, as systemd likes it.
 ///
 /// Its storage must have been made before, by `--format`, once: a directory that is empty, of another server, or an older copy is
 /// refused. `weft help recovery` shows what to do then.
+///
+/// It looks at the file of the cluster's secret once a second and takes over what changes in it (`weft key rotate`).
 ///
 /// SIGHUP has it open the file of --log-file anew, and does nothing without one; it never ends a server.
 ///
@@ -51,8 +53,8 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(log) = &args.log_file {
         output::log_to(log)?;
     }
-    let (config, key) = match configuration(&args) {
-        Ok(both) => both,
+    let (config, key_file, keys) = match configuration(&args) {
+        Ok(all) => all,
         Err(error) => return refuse(&error),
     };
     let stop = StopFlag::new()?;
@@ -61,10 +63,11 @@ pub fn run(args: Args) -> Result<()> {
         .name("signals".into())
         .spawn(move || wait_for_end(&signals, log.as_deref(), &asked))
         .context("cannot start the thread that waits for signals")?;
-    let mut server = match Server::start(&config, &args.name, &key) {
+    let mut server = match Server::start(&config, &args.name, keys) {
         Err(error) if error.is_permanent() => return refuse(&whole(&error)),
         server => server.map_err(|error| whole(&error))?,
     };
+    server = server.follow_keys(key_file);
     if args.accept_older {
         server = server.accept_older();
     }
@@ -75,15 +78,16 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-fn configuration(args: &Args) -> Result<(ClusterConfig, Key)> {
+fn configuration(args: &Args) -> Result<(ClusterConfig, PathBuf, ClusterKeys)> {
     let config = ClusterConfig::load(&args.config)?;
     let role = config.server(&args.name)?.role;
     if args.accept_older && role != ServerRole::Meta {
         bail!("--accept-older is for a metadata server, and {} is none", args.name);
     }
     let beside = || config.resolve(CLUSTER_KEY_FILE.as_ref());
-    let key = weft_server::load_key(&args.cluster_key.clone().unwrap_or_else(beside))?;
-    Ok((config, key))
+    let key_file = args.cluster_key.clone().unwrap_or_else(beside);
+    let keys = weft_server::load_cluster_keys(&key_file)?;
+    Ok((config, key_file, keys))
 }
 
 /// Tells why the server cannot start before somebody has changed something.

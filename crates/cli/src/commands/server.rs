@@ -37,7 +37,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    fn load(&self) -> Result<(ClusterConfig, weft_wire::security::Key)> {
+    fn load(&self) -> Result<(ClusterConfig, weft_wire::security::ClusterKeys)> {
         let path = match (&self.config, &self.dir) {
             (Some(config), _) => config.clone(),
             (None, Some(dir)) => dir.join(CLUSTER_FILE),
@@ -45,8 +45,8 @@ impl Cluster {
         };
         let config = ClusterConfig::load(&path)?;
         let key = self.cluster_key.clone().unwrap_or_else(|| config.resolve(CLUSTER_KEY_FILE.as_ref()));
-        let key = weft_server::load_key(&key)?;
-        Ok((config, key))
+        let keys = weft_server::load_cluster_keys(&key)?;
+        Ok((config, keys))
     }
 }
 

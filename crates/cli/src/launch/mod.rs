@@ -50,7 +50,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, Url, installed_key_path};
 use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig, Generate, ServerConfig, SyncMode};
-use weft_wire::security::Key;
+use weft_wire::keys::IssuedKey;
 
 /// Name of the cluster file in a cluster's directory.
 pub const CLUSTER_FILE: &str = "weft.toml";
@@ -351,15 +351,17 @@ fn make_new_storages(dir: &Path, config: &ClusterConfig) -> Result<()> {
     std::fs::remove_file(&new).with_context(|| format!("cannot remove {}", new.display()))
 }
 
-/// A cluster of an earlier release has a `client.key` that stands for nobody: it gets one of this host.
+/// A `client.key` of an earlier release stands for nobody, and one of a cluster key that was replaced is void or soon will be: this host
+/// gets a new one.
 fn renew_client_key(dir: &Path) -> Result<()> {
     let path = dir.join(CLIENT_KEY_FILE);
-    let is_old = std::fs::read_to_string(&path).is_ok_and(|text| Key::from_hex(&text).is_ok());
-    if is_old {
-        let cluster_key = weft_server::load_key(&dir.join(CLUSTER_KEY_FILE))?;
-        std::fs::remove_file(&path).with_context(|| format!("cannot replace {}", path.display()))?;
-        weft_server::create_client_key(dir, &cluster_key)?;
+    let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };
+    let keys = weft_server::load_cluster_keys(&dir.join(CLUSTER_KEY_FILE))?;
+    if IssuedKey::from_text(&text).is_ok_and(|key| key.info.issuer == keys.in_use().name()) {
+        return Ok(());
     }
+    std::fs::remove_file(&path).with_context(|| format!("cannot replace {}", path.display()))?;
+    weft_server::create_client_key(dir, keys.in_use())?;
     Ok(())
 }
 

@@ -31,6 +31,7 @@ mod write;
 
 use crate::answer::Refusal;
 use crate::config::SyncMode;
+use crate::key_ring::KeyRing;
 use crate::meta::unix_s;
 use crate::node::boot_id;
 use plan::Planner;
@@ -43,7 +44,7 @@ use weft_storage::{BufferPool, DataFile, DataFiles, Disk};
 use weft_transport::ConnError;
 use weft_wire::Status;
 use weft_wire::messages::{DataSize, LOSS_EPOCH_DURABLE, Time};
-use weft_wire::security::{Capability, Key};
+use weft_wire::security::Capability;
 use work::MethodCounters;
 
 /// From this length on pieces that are to be accessed one by one are moved from mapped pages all the same.
@@ -62,7 +63,7 @@ pub(crate) struct IoPart<D: Disk> {
     /// This thread's transfer buffers.
     pub pool: BufferPool,
     id: u16,
-    capability_key: Key,
+    keys: KeyRing,
     sync: SyncMode,
     /// Tells this start of the machine from others: a machine that stops takes unsynced writes with it.
     boot: u64,
@@ -77,18 +78,17 @@ impl<D: Disk> IoPart<D> {
         files: DataFiles<D>,
         pool: BufferPool,
         id: u16,
-        cluster_key: &Key,
+        keys: KeyRing,
         sync: SyncMode,
         calibration: Calibration,
         methods: MethodCounters,
     ) -> IoPart<D> {
-        let capability_key = cluster_key.capability_key();
         let boot_id = boot_id();
         IoPart {
             files,
             pool,
             id,
-            capability_key,
+            keys,
             sync,
             boot: u64::from_le_bytes(std::array::from_fn(|at| boot_id[at])),
             calibration,
@@ -121,7 +121,7 @@ impl<D: Disk> IoPart<D> {
 
     fn check(&self, capability: &Capability, rights: u32) -> Result<(), Refusal> {
         let now_s = unix_s();
-        let checked = capability.check(&self.capability_key, now_s, rights);
+        let checked = self.keys.check(capability, now_s, rights);
         checked.map_err(|error| {
             Refusal::of_capability(&format!("I/O server {}", self.id), capability, now_s, error)
         })

@@ -37,7 +37,7 @@ impl IssuedKeys {
                     id_text(&id)
                 );
                 let kind = KeyKind::Host { squash_root: true };
-                let key = KeyInfo { id, kind, expires_s: 0, name: "(damaged)".into() };
+                let key = KeyInfo { id, issuer: [0; 8], kind, expires_s: 0, name: "(damaged)".into() };
                 KeyRecord { key, noted_s: 0, revoked_s: 1 }
             });
             (id, record)

@@ -37,6 +37,7 @@ pub(crate) use translate::now;
 use crate::answer::{Answer, Refusal};
 use crate::config::SyncMode;
 use crate::garbage::Poke;
+use crate::key_ring::KeyRing;
 use crate::stop::StopFlag;
 use durable::Durability;
 use issued::IssuedKeys;
@@ -51,7 +52,7 @@ use weft_layout::Layout;
 use weft_meta::{CommitSeq, Engine, MetaError, Namespace, Once, Op, SessionId, Timestamp, Touched};
 use weft_reactor::Notify;
 use weft_wire::limits::CAPABILITY_LIFE_S;
-use weft_wire::security::{Capability, Holder, Key};
+use weft_wire::security::{Capability, Holder};
 use weft_wire::{Header, Status, Wire};
 
 /// How often a nosync server makes durable what was acknowledged.
@@ -78,7 +79,7 @@ pub(crate) struct MetaPart<E: Engine> {
     pub(crate) namespace: RefCell<Namespace<E>>,
     durability: Rc<Durability>,
     sync: SyncMode,
-    capability_key: Key,
+    keys: KeyRing,
     ring_servers: u16,
     sessions: Sessions,
     locks: Locks,
@@ -100,7 +101,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub fn start(
         namespace: Namespace<E>,
         sync: SyncMode,
-        cluster_key: &Key,
+        keys: KeyRing,
         ring_servers: u16,
         garbage: Poke,
         stop: StopFlag,
@@ -111,7 +112,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             durability: Durability::start(namespace.syncer())?,
             namespace: RefCell::new(namespace),
             sync,
-            capability_key: cluster_key.capability_key(),
+            keys,
             ring_servers,
             sessions: Sessions::default(),
             locks: Locks::default(),
@@ -293,12 +294,12 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     fn sign(&self, call: &Call, ino: u64, rights: u32, layout: Layout) -> Capability {
         let expires_s = unix_s() + CAPABILITY_LIFE_S;
-        Capability::sign(&self.capability_key, call.holder, ino, rights, expires_s, layout)
+        self.keys.sign(call.holder, ino, rights, expires_s, layout)
     }
 
     fn check(&self, capability: &Capability, rights: u32) -> Result<(), Refusal> {
         let now_s = unix_s();
-        let checked = capability.check(&self.capability_key, now_s, rights);
+        let checked = self.keys.check(capability, now_s, rights);
         checked.map_err(|error| Refusal::of_capability("the metadata server", capability, now_s, error))
     }
 }

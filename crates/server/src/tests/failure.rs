@@ -34,8 +34,8 @@ fn fails(sync: SyncMode) {
     let namespace = Namespace::open(engine, NamespaceOptions::default()).unwrap();
     let stop = StopFlag::new().unwrap();
     Reactor::new(ReactorOptions::default()).unwrap().run(async {
-        let key = super::support::cluster_key();
-        let meta = MetaPart::start(namespace, sync, &key, 1, Poke::default(), stop.clone()).unwrap();
+        let key = super::support::key_ring();
+        let meta = MetaPart::start(namespace, sync, key, 1, Poke::default(), stop.clone()).unwrap();
         let (call, request) = mkdir(1);
         meta.mkdir(&call, request).await.unwrap();
         assert!(!stop.is_stopped() && meta.failure().is_none());
@@ -62,9 +62,9 @@ fn a_failed_background_sync_ends_the_server() {
     let namespace = Namespace::open(engine, NamespaceOptions::default()).unwrap();
     let stop = StopFlag::new().unwrap();
     Reactor::new(ReactorOptions::default()).unwrap().run(async {
-        let key = super::support::cluster_key();
+        let key = super::support::key_ring();
         let meta =
-            MetaPart::start(namespace, SyncMode::Nosync, &key, 1, Poke::default(), stop.clone()).unwrap();
+            MetaPart::start(namespace, SyncMode::Nosync, key, 1, Poke::default(), stop.clone()).unwrap();
         let (call, request) = mkdir(1);
         meta.mkdir(&call, request).await.unwrap();
         meta.namespace.borrow().engine().set_failing();

@@ -35,6 +35,10 @@ pub(super) fn cluster_key() -> Key {
     Key([42; 32])
 }
 
+pub(super) fn key_ring() -> crate::key_ring::KeyRing {
+    crate::key_ring::KeyRing::new(&(&cluster_key()).into())
+}
+
 /// A host's key, whose root is root.
 pub(super) fn client_key() -> IssuedKey {
     issue(KeyKind::Host { squash_root: false }, 1)
@@ -42,14 +46,14 @@ pub(super) fn client_key() -> IssuedKey {
 
 /// A key of the cluster.
 pub(super) fn issue(kind: KeyKind, number: u8) -> IssuedKey {
-    let info = KeyInfo { id: [number; 16], kind, expires_s: 0, name: "test".into() };
+    let info = KeyInfo { id: [number; 16], issuer: [0; 8], kind, expires_s: 0, name: "test".into() };
     IssuedKey::issue(&cluster_key(), info).unwrap()
 }
 
 /// What the threads of a server share that keeps nothing on a disk.
 pub(super) fn shared(config: &ClusterConfig, name: &str) -> Shared {
     let server = config.server(name).unwrap();
-    Shared::new(config, server, &cluster_key(), "memory", RdmaTold::default(), Revoked::default())
+    Shared::new(config, server, key_ring(), "memory", RdmaTold::default(), Revoked::default())
 }
 
 /// A capability of [`client_key`]'s holder.
@@ -137,13 +141,13 @@ fn meta_part(config: &ClusterConfig, sync: SyncMode, stop: StopFlag) -> Rc<MetaP
         .unwrap();
     let options = NamespaceOptions { ring_servers, strip_bytes: 4096, ..NamespaceOptions::default() };
     let namespace = Namespace::open(engine, options).unwrap();
-    MetaPart::start(namespace, sync, &cluster_key(), ring_servers, Poke::default(), stop).unwrap()
+    MetaPart::start(namespace, sync, key_ring(), ring_servers, Poke::default(), stop).unwrap()
 }
 
 pub(crate) fn io_part(id: u16, sync: SyncMode, plan: FaultPlan) -> IoPart<FaultDisk<MemDisk>> {
     let files = DataFiles::new(FaultDisk::new(MemDisk::new(1 << 30), plan));
     let (pool, methods) = (BufferPool::new(POOL_BYTES).unwrap(), MethodCounters::among(&Counters::new()));
-    IoPart::new(files, pool, id, &cluster_key(), sync, Calibration::fixed(), methods)
+    IoPart::new(files, pool, id, key_ring(), sync, Calibration::fixed(), methods)
 }
 
 /// An error reply.

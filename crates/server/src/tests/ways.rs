@@ -74,7 +74,7 @@ impl Way for Pretended {
     fn open() -> (Self::Connector, Self::Hub) {
         let host = Pretend::new(PretendOptions::default());
         let address = "127.0.0.1:0".parse().unwrap();
-        let hub = listen_verbs(&host, address, VerbsKeys::of_cluster(&cluster_key())).unwrap();
+        let hub = listen_verbs(&host, address, VerbsKeys::of_cluster(&(&cluster_key()).into())).unwrap();
         let client = VerbsClient::new(host, RegistrationOptions::default());
         ((client, hub.address()), hub)
     }

@@ -3,10 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use weft_reactor::{Interest, Readiness};
 use weft_verbs::{Endpoint, Fabric, Listener, VerbsError};
-use weft_wire::security::Key;
+use weft_wire::security::{ClusterKeys, Key};
 use weft_wire::{VERSIONS, negotiate};
 
 use super::credits::WINDOW_MIN;
@@ -16,31 +17,50 @@ use crate::listen::ListenError;
 /// Connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// The keys that peers may show to know.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VerbsKeys {
-    /// Of clients.
-    pub client: Key,
-    /// Of servers.
-    pub server: Key,
+/// The keys that peers may show to know. Clones are the same, and change together.
+#[derive(Debug, Clone)]
+pub struct VerbsKeys(Arc<RwLock<Vec<RoleKeys>>>);
+
+/// What is made from one cluster key.
+#[derive(Debug, Clone)]
+struct RoleKeys {
+    client: Key,
+    server: Key,
 }
 
-impl VerbsKeys {
-    /// Those of the cluster with this key.
-    pub fn of_cluster(key: &Key) -> VerbsKeys {
-        VerbsKeys { client: key.knock_key(), server: key.server_key() }
-    }
-
-    /// For peers that have no key.
-    pub fn none() -> VerbsKeys {
-        VerbsKeys { client: Key([0; 32]), server: Key([0; 32]) }
-    }
-
+impl RoleKeys {
     fn of(&self, role: VerbsRole) -> &Key {
         match role {
             VerbsRole::Client => &self.client,
             VerbsRole::Server => &self.server,
         }
+    }
+}
+
+impl VerbsKeys {
+    /// Those of the cluster with these keys.
+    pub fn of_cluster(keys: &ClusterKeys) -> VerbsKeys {
+        let all = VerbsKeys(Arc::default());
+        all.set(keys);
+        all
+    }
+
+    /// For peers that have no key.
+    pub fn none() -> VerbsKeys {
+        VerbsKeys(Arc::new(RwLock::new(vec![RoleKeys { client: Key::ZERO, server: Key::ZERO }])))
+    }
+
+    /// From now on they are those of the cluster with these keys.
+    pub fn set(&self, keys: &ClusterKeys) {
+        let roles = |key: &Key| RoleKeys { client: key.knock_key(), server: key.server_key() };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys.all().map(roles).collect();
+    }
+
+    /// The one that `said` was made with.
+    fn genuine(&self, said: &[u8], role: VerbsRole) -> Option<Key> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let key = all.iter().map(|keys| keys.of(role)).find(|key| Asking::is_genuine(said, key));
+        key.cloned()
     }
 }
 
@@ -156,14 +176,11 @@ impl<F: Fabric> VerbsAcceptor<F> {
 fn check(said: &[u8], keys: &VerbsKeys) -> Result<(Asking, Key), Rejection> {
     let asking = Asking::decode(said).ok_or(Rejection::Malformed)?;
     negotiate(VERSIONS, asking.versions).ok_or(Rejection::Version)?;
-    let key = keys.of(asking.role);
-    if !Asking::is_genuine(said, key) {
-        return Err(Rejection::Key);
-    }
+    let key = keys.genuine(said, asking.role).ok_or(Rejection::Key)?;
     if asking.message_bytes as usize != MESSAGE_BYTES || u32::from(asking.receives) < WINDOW_MIN {
         return Err(Rejection::Malformed);
     }
-    Ok((asking, key.clone()))
+    Ok((asking, key))
 }
 
 /// A descriptor of the seam's on the reactor: a duplicate, so that it may be closed at any time.
