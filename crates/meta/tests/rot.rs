@@ -262,7 +262,10 @@ fn damage_after_a_kill_is_refused_and_a_torn_last_commit_is_cut() {
     let mut engine = open_in(&live, BOOT).unwrap();
     commit(&mut engine, 0..20);
     engine.syncer().sync().unwrap();
-    commit(&mut engine, 20..40);
+    commit(&mut engine, 20..39);
+    // Commits are noted every 10 ms.
+    std::thread::sleep(std::time::Duration::from_millis(10));
+    commit(&mut engine, 39..40);
     let end = journal_bytes(&live);
     for at in (0..end - 8).step_by(97) {
         copy(&live, &left);

@@ -355,10 +355,12 @@ impl FjallEngine {
             self.ahead = Some(Ahead { number, file, end: at });
         }
         let Some(ahead) = &mut self.ahead else { return true };
-        for bytes in [bytes + ALLOCATE_BYTES, bytes] {
-            match space::allocate(&ahead.file, at, bytes) {
+        // Only what is new: tmpfs looks at every page of a range, also at those that it has.
+        let from = ahead.end.max(at);
+        for end in [at + bytes + ALLOCATE_BYTES, at + bytes] {
+            match space::allocate(&ahead.file, from, end - from) {
                 Allocated::Yes => {
-                    ahead.end = at + bytes;
+                    ahead.end = end;
                     return true;
                 }
                 Allocated::NoRoom => {}
