@@ -6,19 +6,20 @@ use anyhow::{Context, Result};
 /// The only edges there may be: a crate, and what of ours it may use.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-layout", &[]),
+    ("weft-log", &[]),
     ("weft-wire", &["layout"]),
     ("weft-reactor", &[]),
     ("weft-verbs", &[]),
     ("weft-transport", &["wire", "reactor", "verbs"]),
     ("weft-storage", &["layout", "reactor"]),
     ("weft-meta", &["layout"]),
-    ("weft-server", &["layout", "wire", "reactor", "transport", "verbs", "storage", "meta"]),
-    ("weft-client", &["layout", "wire", "transport", "verbs"]),
+    ("weft-server", &["layout", "wire", "reactor", "transport", "verbs", "storage", "meta", "log"]),
+    ("weft-client", &["layout", "wire", "transport", "verbs", "log"]),
     ("weft-fuse-wire", &[]),
-    ("weft-fuse", &["client", "fuse-wire", "layout", "wire"]),
-    ("weft-capi", &["client", "layout", "wire"]),
-    ("weft-preload", &["client", "layout", "wire"]),
-    ("weft-cli", &["server", "client", "fuse", "layout", "verbs", "wire"]),
+    ("weft-fuse", &["client", "fuse-wire", "layout", "wire", "log"]),
+    ("weft-capi", &["client", "layout", "wire", "log"]),
+    ("weft-preload", &["client", "layout", "wire", "log"]),
+    ("weft-cli", &["server", "client", "fuse", "layout", "log", "verbs", "wire"]),
     ("xtask", &[]),
 ];
 

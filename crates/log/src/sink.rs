@@ -1,0 +1,127 @@
+//! Where lines go.
+
+use std::fs::OpenOptions;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use tracing::Level;
+
+/// Where the system's log listens (syslog(3)).
+const SYSTEM_LOG: &str = "/dev/log";
+/// Facility "daemon".
+const FACILITY: u32 = 3 << 3;
+/// Descriptors of a library's own are kept away from those that a program counts on.
+const LIBRARY_FD_MIN: i32 = 100;
+
+/// Where lines go.
+#[derive(Debug)]
+pub struct Sink(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// What is standard error when a line is written: whoever moves that descriptor moves the log.
+    StandardError,
+    System,
+    /// Of a library: its program may close any descriptor and open another file under its number, into which nothing must go.
+    Own { fd: RawFd, file: FileId },
+}
+
+/// Device and inode.
+type FileId = (libc::dev_t, libc::ino_t);
+
+impl Sink {
+    /// Standard error, also after it was moved.
+    pub fn standard_error() -> Sink {
+        Sink(Kind::StandardError)
+    }
+
+    /// The system's log, as facility "daemon".
+    pub fn system() -> Sink {
+        Sink(Kind::System)
+    }
+
+    /// The end of a file, opened for a library.
+    pub(crate) fn own_file(path: &Path) -> Option<Sink> {
+        let file = OpenOptions::new().create(true).append(true).open(path).ok()?;
+        Sink::own(file.as_raw_fd())
+    }
+
+    /// What is standard error now, for a library.
+    pub(crate) fn own_standard_error() -> Option<Sink> {
+        Sink::own(libc::STDERR_FILENO)
+    }
+
+    fn own(fd: RawFd) -> Option<Sink> {
+        // SAFETY: no memory is passed; a result that is not negative is a new descriptor, which nobody else owns.
+        let copy = unsafe {
+            let copy = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, LIBRARY_FD_MIN);
+            (copy >= 0).then(|| OwnedFd::from_raw_fd(copy))?
+        };
+        let file = file_behind(copy.as_raw_fd())?;
+        Some(Sink(Kind::Own { fd: copy.into_raw_fd(), file }))
+    }
+
+    /// Whether it stamps lines with the time itself.
+    pub(crate) fn is_system(&self) -> bool {
+        matches!(self.0, Kind::System)
+    }
+
+    /// Writes a line, as a whole or not at all: whoever logs goes on in any case.
+    pub(crate) fn write(&self, level: Level, line: &str) {
+        match self.0 {
+            Kind::StandardError => write_to(libc::STDERR_FILENO, line),
+            Kind::Own { fd, file } if file_behind(fd) == Some(file) => write_to(fd, line),
+            Kind::Own { .. } => {}
+            Kind::System => write_to_system(level, line),
+        }
+    }
+}
+
+fn file_behind(fd: RawFd) -> Option<FileId> {
+    // SAFETY: all-zero bytes are a valid `stat`, and `stat` is live and writable.
+    unsafe {
+        let mut stat: libc::stat = std::mem::zeroed();
+        (libc::fstat(fd, &mut stat) == 0).then_some((stat.st_dev, stat.st_ino))
+    }
+}
+
+fn write_to(fd: RawFd, line: &str) {
+    // SAFETY: the line is live and as long as said.
+    unsafe { libc::write(fd, line.as_ptr().cast(), line.len()) };
+}
+
+fn write_to_system(level: Level, line: &str) {
+    let severity = match level {
+        Level::ERROR => 3,
+        Level::WARN => 4,
+        Level::INFO => 6,
+        _ => 7,
+    };
+    let line = format!("<{}>weft[{}]: {}", FACILITY | severity, std::process::id(), line.trim_end());
+    // A new socket each time: the system's log may have been started anew. Without one, there is nobody to tell.
+    let _ = UnixDatagram::unbound().and_then(|socket| {
+        socket.set_nonblocking(true)?;
+        socket.send_to(line.as_bytes(), SYSTEM_LOG)
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn nothing_goes_into_another_file_that_has_got_a_library_s_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, other) = (dir.path().join("log"), dir.path().join("data"));
+        let sink = Sink::own_file(&log).unwrap();
+        sink.write(Level::INFO, "one\n");
+        let Sink(Kind::Own { fd, .. }) = sink else { panic!("{sink:?}") };
+        let data = fs::File::create(&other).unwrap();
+        // SAFETY: both descriptors are open.
+        assert!(unsafe { libc::dup2(data.as_raw_fd(), fd) } >= 0);
+        sink.write(Level::INFO, "two\n");
+        assert_eq!(fs::read_to_string(&log).unwrap(), "one\n");
+        assert_eq!(fs::read_to_string(&other).unwrap(), "");
+    }
+}
