@@ -40,6 +40,7 @@ pub const STRIP_BYTES_DEFAULT: u32 = 256 << 10;
 pub const BUFFERS_BYTES_DEFAULT: u64 = 64 << 20;
 const SCRUB_INTERVAL_S_DEFAULT: u64 = 3600;
 const ORPHAN_AGE_S_DEFAULT: u64 = 3600;
+const SLOW_REQUEST_MS_DEFAULT: u64 = 1000;
 const THREADS_MAX: u16 = 64;
 
 /// Why a cluster file cannot be used; the text names the file, the key and the cure.
@@ -119,6 +120,12 @@ pub struct ClusterSection {
     /// Such data files are removed when they were last written this long ago.
     #[serde(default = "default_orphan_age_s")]
     pub orphan_age_s: u64,
+    /// What servers log, as in `weft help logs`; `--log-level` and `$WEFT_LOG` come before it. Read again at SIGHUP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    /// From how many milliseconds on a request is slow, and logged with where the time went; 0: never. Read again at SIGHUP.
+    #[serde(default = "default_slow_request_ms")]
+    pub slow_request_ms: u64,
 }
 
 /// A `[[server]]` table.
@@ -242,6 +249,9 @@ fn default_scrub_interval_s() -> u64 {
 fn default_orphan_age_s() -> u64 {
     ORPHAN_AGE_S_DEFAULT
 }
+fn default_slow_request_ms() -> u64 {
+    SLOW_REQUEST_MS_DEFAULT
+}
 fn default_buffers_bytes() -> u64 {
     BUFFERS_BYTES_DEFAULT
 }
@@ -341,6 +351,8 @@ impl ClusterConfig {
             server_count: 0,
             scrub_interval_s: SCRUB_INTERVAL_S_DEFAULT,
             orphan_age_s: ORPHAN_AGE_S_DEFAULT,
+            log: None,
+            slow_request_ms: SLOW_REQUEST_MS_DEFAULT,
         };
         let config = ClusterConfig { cluster, servers, path: wanted.path.clone() };
         config.check()?;
@@ -486,6 +498,9 @@ impl ClusterConfig {
         if self.cluster.scrub_interval_s == 0 {
             return wrong("cluster.scrub_interval_s".into(), "it is 0".into(), "3600 scans once an hour");
         }
+        if let Some(Err(error)) = self.cluster.log.as_ref().map(|levels| levels.parse::<weft_log::Filter>()) {
+            return wrong("cluster.log".into(), error.to_string(), "\"info\" is the default");
+        }
         let mut names = HashSet::new();
         let (mut addresses, mut rdma_addresses) = (HashSet::new(), HashSet::new());
         for server in &self.servers {
@@ -588,6 +603,7 @@ mod tests {
         for (from, to, said) in [
             ("strip_bytes = 262144", "strip_bytes = 1000", "cluster.strip_bytes: strip size of 1000 bytes"),
             ("server_count = 0", "server_count = 4", "cluster.server_count: 4 of 3 I/O servers; 0 means all"),
+            ("server_count = 0", "log = \"loud\"", "cluster.log: \"loud\" is not off"),
             ("name = \"io1\"", "name = \"io0\"", "server \"io0\": the name is used twice; rename one"),
             ("127.0.0.1:7402", "127.0.0.1:7401", "127.0.0.1:7401 is used twice"),
             ("127.0.0.1:7402", "127.0.0.1", "server \"io1\": addresses: \"127.0.0.1\" is not host:port"),

@@ -110,7 +110,7 @@ struct Client {
 /// Bytes of what a client says of itself that are kept.
 const WORDS_BYTES_MAX: usize = 128;
 
-fn shortened(words: &str) -> String {
+pub(crate) fn shortened(words: &str) -> String {
     let mut ends = (0..=words.len().min(WORDS_BYTES_MAX)).rev();
     let end = ends.find(|at| words.is_char_boundary(*at)).unwrap_or(0);
     words[..end].to_owned()

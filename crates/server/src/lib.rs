@@ -30,7 +30,6 @@ mod io;
 mod key_ring;
 mod keys;
 mod letters;
-mod log;
 mod member;
 mod meta;
 mod node;
@@ -39,6 +38,8 @@ mod rdma;
 mod revoked;
 mod server;
 mod session;
+mod slow;
+mod spent;
 mod status;
 mod stop;
 
@@ -50,9 +51,10 @@ pub use keys::{
     CLIENT_KEY_FILE, CLUSTER_KEY_FILE, KeyFileError, create_client_key, create_keys, issue_key,
     load_cluster_keys, random_cluster_key, write_cluster_keys,
 };
-pub use log::timestamp_now;
 pub use server::{Server, ServerError, format_storage, has_storage};
+pub use slow::SlowRequestMs;
 pub use stop::StopFlag;
+use weft_log as log;
 
 #[cfg(test)]
 mod tests;

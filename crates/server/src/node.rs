@@ -11,6 +11,8 @@ use crate::key_ring::KeyRing;
 use crate::meta::{Call, MetaPart, unix_s};
 use crate::rdma::RdmaTold;
 use crate::revoked::{Guard, Guards, Revoked};
+use crate::slow::Slow;
+use crate::spent::{self, Part as Spent};
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -71,6 +73,7 @@ pub(crate) struct Shared {
     pub crowd: Crowd,
     pub rdma: RdmaTold,
     pub confirmed: Confirmed,
+    pub slow: Slow,
 }
 
 impl Shared {
@@ -83,6 +86,7 @@ impl Shared {
         revoked: Revoked,
     ) -> Shared {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let counters = Counters::new();
         Shared {
             name: server.name.clone(),
             role: server.role,
@@ -99,7 +103,8 @@ impl Shared {
             epoch: since_1970.as_nanos() as u64,
             boot_id: boot_id(),
             started: Instant::now(),
-            counters: Counters::new(),
+            slow: Slow::new(config.cluster.slow_request_ms, &counters),
+            counters,
             clients: Clients::default(),
             crowd: Crowd::new(crate::server::descriptors_max()),
             rdma,
@@ -341,7 +346,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             return Err(Refusal::new(Status::NotPermitted, text));
         }
         if !self.shared.confirmed.is() && matches!(op.role(), Role::Io | Role::IoByServer | Role::Meta) {
-            self.until_confirmed().await?;
+            spent::during(Spent::Confirmation, self.until_confirmed()).await?;
         }
         let identity = &session.identity;
         let call = &Call {

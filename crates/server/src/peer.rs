@@ -152,7 +152,10 @@ impl Peer {
         let name = self.server.name.clone();
         let request_id = self.next_request_id;
         self.next_request_id += 1;
-        let completion = self.round_trip(Header::request(R::OP, request_id), &request.to_bytes())?;
+        let trace = weft_log::trace::current_or_fresh();
+        let header = Header { trace, ..Header::request(R::OP, request_id) };
+        tracing::debug!(op = R::OP.name(), trace, "asks {name}");
+        let completion = self.round_trip(header, &request.to_bytes())?;
         let status = completion.header.status;
         if status != Status::Ok {
             let text = ErrorDetail::from_bytes(&completion.body).map_or(String::new(), |detail| detail.text);

@@ -22,6 +22,7 @@ use crate::meta::registry::{Registry, Restore};
 use crate::node::{Confirmed, Node, Part, Shared};
 use crate::rdma::{self, Rdma};
 use crate::revoked::Revoked;
+use crate::slow::SlowRequestMs;
 use crate::stop::StopFlag;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -347,6 +348,11 @@ impl<F: Fabric> Server<F> {
             calibration,
             restore: false,
         })
+    }
+
+    /// From when on its requests count as slow; may be changed while it runs.
+    pub fn slow_request_ms(&self) -> SlowRequestMs {
+        self.shared.slow.threshold.clone()
     }
 
     /// A metadata server goes on with its store although that is older than the I/O servers know: it was put back from a copy. All

@@ -11,15 +11,18 @@
 
 use crate::answer::{Answer, Refusal};
 use crate::both::{Either, either};
+use crate::counters::shortened;
 use crate::crowd::{self, Guest};
 use crate::identity::Identity;
 use crate::log;
 use crate::node::{Node, Session};
+use crate::spent;
 use std::cell::Cell;
 use std::io::IoSlice;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weft_meta::Engine;
 use weft_storage::Disk;
 use weft_transport::{ConnError, Incoming, PeerInfo, ServerBulk, ServerConn};
@@ -292,11 +295,19 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
 
     async fn serve_one(&self, incoming: Incoming<C::Bulk>) {
         let Incoming { header, body, mut bulk } = incoming;
-        let result = self.node.dispatch(&self.session, &header, &body, &mut bulk).await;
+        let begun_ms = weft_log::coarse_ms();
+        let begun = tracing::enabled!(tracing::Level::DEBUG).then(Instant::now);
+        let mut request = spent::Request::new(header.trace);
+        let result = {
+            let handler = pin!(self.node.dispatch(&self.session, &header, &body, &mut bulk));
+            spent::serving(&mut request, handler).await
+        };
         let counters = &self.node.shared.counters;
         let moved_bytes = result.as_ref().map_or(0, |answer| answer.moved_bytes);
         counters.done(header.op, result.is_err(), moved_bytes);
         self.requests.fetch_add(1, Ordering::Relaxed);
+        let status = result.as_ref().err().map_or(Status::Ok, |refusal| refusal.status);
+        let reply_begun_ms = weft_log::coarse_ms();
         let replied = match result {
             Ok(Answer { body, payload, .. }) => {
                 let header = header.reply(Status::Ok).moved(moved_bytes);
@@ -307,6 +318,31 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
                 Err(error) => Err(error),
             },
         };
+        let ended_ms = weft_log::coarse_ms();
+        request.add(spent::Part::Send, ended_ms - reply_begun_ms);
+        self.node.shared.slow.look(
+            &self.node.shared.name,
+            header.op,
+            request,
+            status,
+            ended_ms - begun_ms,
+            &self.session.hello,
+        );
+        if let Some(begun) = begun {
+            tracing::debug!(
+                server = self.node.shared.name,
+                op = header.op.name(),
+                ino = request.ino,
+                bytes = moved_bytes,
+                status = status.to_string(),
+                us = begun.elapsed().as_micros() as u64,
+                request = header.request_id,
+                trace = header.trace,
+                "done for {}({})",
+                shortened(&self.session.hello.program),
+                self.session.hello.process_id,
+            );
+        }
         if replied.is_err() {
             // The connection is gone, which its receiving side hears too.
             self.conn.close();

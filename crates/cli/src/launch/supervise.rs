@@ -91,7 +91,7 @@ impl Supervisor<'_> {
 
     fn say(&self, text: &str) {
         match self.is_in_background() {
-            true => eprintln!("{} supervisor: {text}", weft_server::timestamp_now()),
+            true => eprintln!("{} supervisor: {text}", weft_log::timestamp_now()),
             false => eprintln!("weft: {text}"),
         }
     }

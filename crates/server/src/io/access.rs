@@ -11,6 +11,7 @@ use super::memory::{Memory, MemoryCursor, zero_rest};
 use super::plan::{Plan, SIEVE_BYTES_MAX, span};
 use super::work::Work;
 use crate::answer::Refusal;
+use crate::spent::{Part, during};
 use std::cell::Cell;
 use weft_layout::Extent;
 use weft_storage::cost::{Group, Method, sieve_groups};
@@ -31,7 +32,7 @@ pub(super) async fn next_buffer(
         }
         give_back.await?;
     }
-    Ok(pool.take(client, want_bytes).await)
+    Ok(during(Part::Buffers, pool.take(client, want_bytes)).await)
 }
 
 /// One data file, on behalf of one client.
@@ -82,7 +83,7 @@ impl<'a, D: Disk> Access<'a, D> {
             return self.fill_by_sieving(&groups, plan.waits, pieces, memory, &mut buffer, work).await;
         }
         if plan.waits && pieces.len() > 1 {
-            self.file.fetch(pieces).await;
+            during(Part::Disk, self.file.fetch(pieces)).await;
         }
         let mut memory = MemoryCursor::over(memory);
         for piece in pieces {
@@ -95,7 +96,7 @@ impl<'a, D: Disk> Access<'a, D> {
     async fn read_extent(&self, extent: Extent, memory: &mut MemoryCursor<'_>) -> Result<(), Refusal> {
         let begin = memory.here();
         let mut slices = memory.slices_mut(extent.bytes as usize);
-        let present = self.file.read_vectored(extent.offset, &mut slices).await?;
+        let present = during(Part::Disk, self.file.read_vectored(extent.offset, &mut slices)).await?;
         if (present as u64) < extent.bytes {
             // Reading has used the slices up.
             let zeroed = { begin }.guarded(|begin| {
@@ -117,7 +118,7 @@ impl<'a, D: Disk> Access<'a, D> {
     ) -> Result<(), Refusal> {
         if waits {
             let extents: Vec<Extent> = groups.iter().map(|group| group.extent).collect();
-            self.file.fetch(&extents).await;
+            during(Part::Disk, self.file.fetch(&extents)).await;
         }
         let mut memory = MemoryCursor::over(memory);
         for group in groups {
@@ -128,7 +129,7 @@ impl<'a, D: Disk> Access<'a, D> {
                 continue;
             }
             let whole = &mut buffer[..group.extent.bytes as usize];
-            self.file.read_pieces(&[group.extent], whole).await?;
+            during(Part::Disk, self.file.read_pieces(&[group.extent], whole)).await?;
             let copied = memory.guarded(|memory| {
                 for piece in here {
                     let at = (piece.offset - group.extent.offset) as usize;
@@ -150,7 +151,7 @@ impl<'a, D: Disk> Access<'a, D> {
         work: &mut Work,
     ) -> Result<(), Refusal> {
         if let Some(mapped) = &plan.mapped {
-            let _turn = self.file.plain_turn(span(pieces)).await;
+            let _turn = during(Part::Turn, self.file.plain_turn(span(pieces))).await;
             // SAFETY: the memory is readable, as long as the pieces, and no part of a data file's pages.
             if self.noted(unsafe { mapped.copy_from(memory) })? {
                 self.file.note_written()?;
@@ -166,9 +167,9 @@ impl<'a, D: Disk> Access<'a, D> {
         }
         if plan.waits && pieces.len() > 1 {
             // Pages that are written in part are read before, all at once instead of one by one.
-            self.file.fetch(pieces).await;
+            during(Part::Disk, self.file.fetch(pieces)).await;
         }
-        let _turn = self.file.plain_turn(span(pieces)).await;
+        let _turn = during(Part::Turn, self.file.plain_turn(span(pieces))).await;
         let mut memory = MemoryCursor::over(memory);
         for piece in pieces {
             self.write_extent(*piece, &mut memory).await?;
@@ -179,7 +180,7 @@ impl<'a, D: Disk> Access<'a, D> {
 
     async fn write_extent(&self, extent: Extent, memory: &mut MemoryCursor<'_>) -> Result<(), Refusal> {
         let mut slices = memory.slices(extent.bytes as usize);
-        Ok(self.file.write_vectored(extent.offset, &mut slices).await?)
+        Ok(during(Part::Disk, self.file.write_vectored(extent.offset, &mut slices)).await?)
     }
 
     async fn store_by_sieving(
@@ -193,20 +194,21 @@ impl<'a, D: Disk> Access<'a, D> {
     ) -> Result<(), Refusal> {
         if waits {
             let with_gaps = groups.iter().filter(|group| group.has_gaps());
-            self.file.fetch(&with_gaps.map(|group| group.extent).collect::<Vec<_>>()).await;
+            let extents: Vec<Extent> = with_gaps.map(|group| group.extent).collect();
+            during(Part::Disk, self.file.fetch(&extents)).await;
         }
         let mut memory = MemoryCursor::over(memory);
         for group in groups {
             let (here, behind) = pieces.split_at(group.pieces as usize);
             pieces = behind;
             if !group.has_gaps() {
-                let _turn = self.file.plain_turn(group.extent).await;
+                let _turn = during(Part::Turn, self.file.plain_turn(group.extent)).await;
                 self.write_extent(group.extent, &mut memory).await?;
                 continue;
             }
-            let _turn = self.file.exclusive_turn(group.extent).await;
+            let _turn = during(Part::Turn, self.file.exclusive_turn(group.extent)).await;
             let whole = &mut buffer[..group.extent.bytes as usize];
-            self.file.read_pieces(&[group.extent], whole).await?;
+            during(Part::Disk, self.file.read_pieces(&[group.extent], whole)).await?;
             let copied = memory.guarded(|memory| {
                 for piece in here {
                     let at = (piece.offset - group.extent.offset) as usize;
@@ -214,7 +216,7 @@ impl<'a, D: Disk> Access<'a, D> {
                 }
             });
             self.noted(copied)?;
-            self.file.write(group.extent.offset, whole).await?;
+            during(Part::Disk, self.file.write(group.extent.offset, whole)).await?;
         }
         work.wrote_sieved(groups);
         Ok(())

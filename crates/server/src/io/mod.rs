@@ -34,6 +34,7 @@ use crate::config::SyncMode;
 use crate::key_ring::KeyRing;
 use crate::meta::unix_s;
 use crate::node::boot_id;
+use crate::spent::{self, Part, during};
 use plan::Planner;
 use std::cell::{Cell, RefCell};
 use std::os::fd::RawFd;
@@ -111,6 +112,7 @@ impl<D: Disk> IoPart<D> {
 
     /// Checks that `capability` gives `rights` now, and that this server has part `slot` of the file.
     fn admit(&self, capability: &Capability, rights: u32, slot: u16) -> Result<(u64, Layout), Refusal> {
+        spent::note_ino(capability.ino);
         self.check(capability, rights)?;
         let layout = capability.layout;
         if slot >= layout.server_count() || layout.server_id(slot) != self.id {
@@ -130,6 +132,7 @@ impl<D: Disk> IoPart<D> {
     /// The same for operations on a whole data file.
     fn admit_any(&self, capability: &Capability) -> Result<u64, Refusal> {
         self.check(capability, 0)?;
+        spent::note_ino(capability.ino);
         match capability.layout.slot_of_server(self.id) {
             Some(_) => Ok(capability.ino),
             None => Err(self.wrong_server(0, &capability.layout)),
@@ -174,7 +177,7 @@ impl<D: Disk> IoPart<D> {
             return Ok(loss_epoch);
         }
         if let Some(file) = file {
-            file.sync().await?;
+            during(Part::Sync, file.sync()).await?;
             if self.loss_epoch(file.ino()) != loss_epoch {
                 let text = format!(
                     "data file {:016x} could not be written to the disk when another client synced it: write again, and have the disk checked",

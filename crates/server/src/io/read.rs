@@ -8,6 +8,7 @@ use super::work::{Work, check_flags};
 use super::{DIRECT_PIECE_BYTES, IoPart, LONG_PIECE_BYTES, SENDFILE_PIECE_BYTES};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
+use crate::spent::{Part, during};
 use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
@@ -129,7 +130,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let mut share_offset = unit.share_offset;
         for piece in &unit.pieces {
-            self.bulk.put_file(share_offset, fd, piece.offset, piece.bytes).await?;
+            during(Part::Send, self.bulk.put_file(share_offset, fd, piece.offset, piece.bytes)).await?;
             share_offset += piece.bytes;
         }
         self.work.read_each(&unit.pieces);
@@ -142,7 +143,9 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         let Some(mapped) = self.planner.mapped(self.access.file, &unit.pieces) else { return Ok(false) };
         self.put_waiting().await?;
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
-        let put = unsafe { self.bulk.put_mapped(unit.share_offset, &mapped.addresses()).await };
+        let put = unsafe {
+            during(Part::Send, self.bulk.put_mapped(unit.share_offset, &mapped.addresses())).await
+        };
         match put {
             Ok(()) if mapped.is_whole() => {
                 self.work.mapped(&unit.pieces);
@@ -169,7 +172,8 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             match self.unput.take() {
                 Some(before) => {
                     let slices = [IoSlice::new(&before.buffer[..before.bytes])];
-                    let (put, read) = both(self.bulk.put(before.share_offset, &slices), read).await;
+                    let put = during(Part::Send, self.bulk.put(before.share_offset, &slices));
+                    let (put, read) = both(put, read).await;
                     put?;
                     read?;
                 }
@@ -185,7 +189,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
 
     async fn put_waiting(&mut self) -> Result<(), Refusal> {
         if let Some(Filled { share_offset, bytes, buffer }) = self.unput.take() {
-            self.bulk.put(share_offset, &[IoSlice::new(&buffer[..bytes])]).await?;
+            during(Part::Send, self.bulk.put(share_offset, &[IoSlice::new(&buffer[..bytes])])).await?;
         }
         Ok(())
     }
@@ -195,7 +199,9 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         if let Some(Filled { share_offset, bytes, mut buffer }) = self.unput.take() {
             let memory = [memory_of(&mut buffer[..bytes])];
             // SAFETY: the memory is the buffer's, which is nobody else's until it is dropped.
-            unsafe { self.bulk.put_last(share_offset, &memory, Rc::new(buffer)).await }?;
+            unsafe {
+                during(Part::Send, self.bulk.put_last(share_offset, &memory, Rc::new(buffer))).await
+            }?;
         }
         Ok(())
     }

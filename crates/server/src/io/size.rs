@@ -2,6 +2,7 @@
 
 use super::{IoPart, local_range};
 use crate::answer::{Answer, Refusal};
+use crate::spent::{Part, during};
 use weft_layout::Extent;
 use weft_storage::{DataFiles, Disk, Seek, StorageError};
 use weft_wire::messages::*;
@@ -10,7 +11,7 @@ impl<D: Disk> IoPart<D> {
     /// Makes what was written durable.
     pub async fn sync(&self, request: SyncRequest) -> Result<Answer, Refusal> {
         let ino = self.admit_any(&request.capability)?;
-        self.files.sync(ino).await?;
+        during(Part::Sync, self.files.sync(ino)).await?;
         Ok(Answer::of(&self.data_size(ino, self.loss_epoch(ino))?))
     }
 
@@ -84,7 +85,7 @@ impl<D: Disk> IoPart<D> {
         let loss_epoch = self.loss_epoch(ino);
         let before = self.files.open_if_there(ino)?;
         let _turn = match &before {
-            Some(file) => Some(file.plain_turn(extent).await),
+            Some(file) => Some(during(Part::Turn, file.plain_turn(extent)).await),
             None => None,
         };
         change(&self.files)?;

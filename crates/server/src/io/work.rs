@@ -4,6 +4,7 @@ use super::IoPart;
 use super::plan::flag_of;
 use crate::answer::Refusal;
 use crate::counters::Counters;
+use crate::spent;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -120,13 +121,23 @@ impl Work {
                 }
             }
         }
-        IoWork {
+        let work = IoWork {
             methods: self.methods,
             reads: self.counts.iter().map(|count| count.reads).sum(),
             writes: self.counts.iter().map(|count| count.writes).sum(),
             accessed_bytes: self.counts.iter().map(|count| count.accessed_bytes).sum(),
             busy_ns: self.begun.elapsed().as_nanos() as u64,
-        }
+        };
+        tracing::debug!(
+            ino = spent::ino(),
+            reads = work.reads,
+            writes = work.writes,
+            bytes = work.accessed_bytes,
+            us = work.busy_ns / 1000,
+            trace = spent::trace(),
+            "accessed the data file"
+        );
+        work
     }
 }
 

@@ -8,6 +8,7 @@ use super::work::{Work, check_flags};
 use super::{DIRECT_PIECE_BYTES, IoPart};
 use crate::answer::{Answer, Refusal};
 use crate::both::both;
+use crate::spent::{Part, during};
 use std::io::IoSliceMut;
 use std::time::Instant;
 use weft_storage::cost::Method;
@@ -111,9 +112,11 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         let Some(mapped) = self.planner.mapped(file, &unit.pieces) else { return Ok(false) };
         self.write_waiting().await?;
         mapped.enter_to_write();
-        let _turn = file.plain_turn(span).await;
+        let _turn = during(Part::Turn, file.plain_turn(span)).await;
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
-        let got = unsafe { self.bulk.get_mapped(unit.share_offset, &mapped.addresses()).await };
+        let got = unsafe {
+            during(Part::Receive, self.bulk.get_mapped(unit.share_offset, &mapped.addresses())).await
+        };
         match got {
             Ok(()) if mapped.is_whole() => {
                 file.note_written()?;
@@ -134,7 +137,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             let mut buffer = next_buffer(pool, client, want_bytes, give_back).await?;
             let part = unit.split_front(buffer.len() as u64);
             let mut slices = [IoSliceMut::new(&mut buffer[..part.bytes as usize])];
-            let get = self.bulk.get(part.share_offset, &mut slices);
+            let get = during(Part::Receive, self.bulk.get(part.share_offset, &mut slices));
             match self.unwritten.take() {
                 Some((before, mut filled)) => {
                     let (planner, access, work) = (&self.planner, &self.access, &mut *self.work);

@@ -38,6 +38,7 @@ use crate::answer::{Answer, Refusal};
 use crate::config::SyncMode;
 use crate::garbage::Poke;
 use crate::key_ring::KeyRing;
+use crate::spent::{self, Part, during};
 use crate::stop::StopFlag;
 use durable::Durability;
 use issued::IssuedKeys;
@@ -211,7 +212,7 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Tells the remover of data files that there may be work.
     pub fn poke_garbage(&self) {
-        self.garbage.poke();
+        self.garbage.poke(spent::trace());
     }
 
     /// Whether a reply may have to wait for the disk, so that the connection's other requests should go on meanwhile.
@@ -241,7 +242,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         run: impl FnOnce(&mut Op<'_, E>, Timestamp) -> Result<R, Refusal>,
     ) -> Result<Answer, Refusal> {
         if call.header.op != weft_wire::Op::Reopen {
-            self.watchers.all_returned().await;
+            during(Part::Clients, self.watchers.all_returned()).await;
         }
         let committed = self.commit(call, run);
         self.look_for_failure();
@@ -249,7 +250,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         if self.sync == SyncMode::Sync {
             self.durable(seq).await?;
         }
-        self.watchers.forgotten(believers).await;
+        during(Part::Mounts, self.watchers.forgotten(believers)).await;
         Ok(Answer { body, ..Answer::default() })
     }
 
@@ -280,7 +281,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     async fn durable(&self, seq: CommitSeq) -> Result<(), Refusal> {
-        self.durability.wait(seq).await.map_err(|reason| {
+        during(Part::Sync, self.durability.wait(seq)).await.map_err(|reason| {
             self.store_failed(&reason);
             self.ask_again(Refusal::new(Status::Io, reason))
         })

@@ -16,6 +16,7 @@ pub(crate) fn caller(caller: wire::Caller) -> weft_meta::Caller {
 }
 
 pub(crate) fn at(at: &wire::At) -> weft_meta::At<'_> {
+    crate::spent::note_ino(at.dir);
     weft_meta::At::new(at.dir, &at.path)
 }
 

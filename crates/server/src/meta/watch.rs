@@ -24,6 +24,7 @@
 
 use super::leases::{Concerned, LEASE, Leases};
 use super::{Call, MetaPart, translate as t};
+use crate::spent::{self, Part, during};
 use crate::answer::{Answer, Refusal};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -542,13 +543,16 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Something was changed, nobody says what: waits until no client believes anything of before.
     pub(super) async fn forgotten_by_all(&self) {
-        self.watchers.all_returned().await;
-        self.watchers.forgotten(self.watchers.tell_all()).await;
+        during(Part::Clients, self.watchers.all_returned()).await;
+        during(Part::Mounts, self.watchers.forgotten(self.watchers.tell_all())).await;
     }
 
     /// A client is told of an inode by number, or of what a name in a directory leads to (or that it leads nowhere).
     pub(super) fn told(&self, call: &Call, at: Option<&At>, ino: Option<u64>) {
         let dir = at.filter(|at| !at.path.is_empty()).map(|at| at.dir);
+        if let Some(about) = ino.or(dir) {
+            spent::note_ino(about);
+        }
         self.watchers.told(call.session, dir.into_iter().chain(ino));
     }
 
