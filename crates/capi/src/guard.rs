@@ -63,6 +63,8 @@ impl<T> Returned for *const T {
 
 /// Runs `body` for the C function `name`.
 pub(crate) fn call<T: Returned>(name: &str, body: impl FnOnce() -> Outcome<T>) -> T {
+    // All requests of one call have one id.
+    let _trace = weft_log::trace::Scope::begin();
     let failure = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(value)) => return value,
         Ok(Err(failure)) => failure,

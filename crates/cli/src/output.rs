@@ -3,10 +3,8 @@
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
 use std::ffi::CStr;
-use std::fs::OpenOptions;
 use std::io::{BufWriter, IsTerminal, Stdout, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use weft_wire::messages::{Attr, FileKind, Time};
 
@@ -77,14 +75,7 @@ pub fn error_text(error: &anyhow::Error) -> String {
 /// From now on, all that this process writes to standard output and standard error goes to the end of this file. Called again
 /// with the same path, it goes on in the file that is there then: one that was renamed meanwhile stays as it is.
 pub fn log_to(path: &Path) -> Result<()> {
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let file = file.with_context(|| format!("cannot write the log {}", path.display()))?;
-    // SAFETY: all descriptors are open; what was behind the standard ones is closed.
-    let moved = unsafe { libc::dup2(file.as_raw_fd(), 1) >= 0 && libc::dup2(file.as_raw_fd(), 2) >= 0 };
-    if moved {
-        return Ok(());
-    }
-    Err(std::io::Error::last_os_error()).with_context(|| format!("cannot write the log {}", path.display()))
+    weft_log::redirect_to(path).with_context(|| format!("cannot write the log {}", path.display()))
 }
 
 /// Prints a line.

@@ -18,6 +18,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weft_log::trace;
 use weft_transport::{Bulk, Completion, LinkError};
 use weft_wire::{Header, Op, Request, Status, Wire, flags};
 
@@ -29,6 +30,7 @@ use crate::inner::Inner;
 use crate::lane::{Lane, LaneUse, NotSent};
 use crate::session::SlotLease;
 use crate::wait::{Answer, PollSet, Waker, lock};
+use crate::waits;
 use crate::window::Share;
 
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
@@ -73,6 +75,8 @@ pub(crate) struct Call {
     request_id: Option<u64>,
     lease: Option<SlotLease>,
     generation: u64,
+    /// Of the call of the program that needs it.
+    trace: u64,
     /// Whether a server may have got it already.
     sent_before: bool,
     begun: Instant,
@@ -104,6 +108,7 @@ impl Call {
             request_id: None,
             lease: None,
             generation: crate::fork::generation(),
+            trace: trace::current_or_fresh(),
             sent_before: false,
             begun: Instant::now(),
             pause: Duration::ZERO,
@@ -195,7 +200,15 @@ impl Call {
             return;
         };
         let retry = if self.sent_before && !self.op.idempotent() { flags::RETRY } else { 0 };
-        let header = Header { slot, flags: retry, ..Header::request(self.op, request_id) };
+        let header = Header { slot, flags: retry, trace: self.trace, ..Header::request(self.op, request_id) };
+        tracing::debug!(
+            op = self.op.name(),
+            request = request_id,
+            trace = self.trace,
+            "asks {}{}",
+            inner.session().server(self.server).info.name,
+            if self.sent_before { " again" } else { "" }
+        );
         let answer = Arc::new(Answer::default());
         let sent = match &mut self.content {
             // SAFETY: no memory.
@@ -369,7 +382,16 @@ impl Batch {
 
     fn take_done(&mut self) -> Option<Finished> {
         let at = self.calls.iter().position(Call::is_done)?;
-        let Call { tag, content, state, .. } = self.calls.swap_remove(at);
+        let Call { tag, content, state, server, op, begun, trace, .. } = self.calls.swap_remove(at);
+        let took = begun.elapsed();
+        waits::note(server, took.as_millis() as u64);
+        if let State::Done(result) = &state {
+            let us = took.as_micros() as u64;
+            match result {
+                Ok(_) => tracing::debug!(op = op.name(), us, trace, "was answered"),
+                Err(error) => tracing::debug!(op = op.name(), us, trace, "failed: {error}"),
+            }
+        }
         match state {
             State::Done(result) => Some(Finished { tag, content, result }),
             _ => None,

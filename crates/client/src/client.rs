@@ -31,6 +31,7 @@ use crate::open_file::OpenFile;
 use crate::rdma::{Rdma, RdmaStatus};
 use crate::session::{Role, Server};
 use crate::size;
+use crate::waits;
 use crate::{Arena, At, ConnectOptions, File, OpenOptions, ReadDir, Result, SetAttr, SetTime, Url};
 
 /// How long a server may take to say how it is.
@@ -605,6 +606,17 @@ impl Client {
     /// ([`ConnectOptions::retry_timeout_ms`]), until it is dropped. Within another it has the time of that one.
     pub fn operation(&self) -> Operation {
         self.inner.operation()
+    }
+
+    /// The servers that the present operation of the calling thread has waited for, each for how long at most, the longest first;
+    /// none that it waited for only a moment.
+    pub fn servers_waited_for(&self) -> Vec<(String, Duration)> {
+        let session = self.inner.session();
+        let named = |(index, wait): (usize, Duration)| {
+            let server = session.servers().get(index)?;
+            Some((server.describe(None), wait))
+        };
+        waits::longest().into_iter().filter_map(named).collect()
     }
 
     /// The servers that are known to be dead.

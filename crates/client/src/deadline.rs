@@ -13,7 +13,10 @@ use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
+use weft_log::trace::Scope;
+
 use crate::wait::take_interruption;
+use crate::waits;
 
 /// How often a thread that waits looks whether its wait is to end.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -40,6 +43,7 @@ struct Current {
 #[must_use = "it ends when it is dropped"]
 pub struct Operation {
     outer: Option<Current>,
+    trace: Scope,
     /// It is of this thread.
     _thread: PhantomData<*const ()>,
 }
@@ -49,10 +53,11 @@ impl Operation {
     pub(crate) fn begin(timeout: Option<Duration>) -> Operation {
         let outer = CURRENT.get();
         if outer.is_none() {
+            waits::begin();
             INTERRUPTED.set(false);
             CURRENT.set(Some(Current { end: timeout.map(|timeout| Instant::now() + timeout) }));
         }
-        Operation { outer, _thread: PhantomData }
+        Operation { outer, trace: Scope::begin(), _thread: PhantomData }
     }
 
     /// A part of the present operation that may take no longer than `most`.
@@ -61,7 +66,12 @@ impl Operation {
         let limit = Instant::now() + most.max(ATTEMPT_MIN);
         let end = outer.and_then(|outer| outer.end).map_or(limit, |end| end.min(limit));
         CURRENT.set(Some(Current { end: Some(end) }));
-        Operation { outer, _thread: PhantomData }
+        Operation { outer, trace: Scope::begin(), _thread: PhantomData }
+    }
+
+    /// The id that its requests have in the logs of all servers.
+    pub fn trace(&self) -> u64 {
+        self.trace.id()
     }
 }
 

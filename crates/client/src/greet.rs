@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use weft_log::trace::current_or_fresh;
 use weft_transport::{Bulk, Completion, Link, LinkError};
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
@@ -76,7 +77,7 @@ pub(crate) fn ask<R: Request>(
     request: &R,
     deadline: Instant,
 ) -> Result<R::Reply, Error> {
-    let header = Header::request(R::OP, request_id);
+    let header = Header { trace: current_or_fresh(), ..Header::request(R::OP, request_id) };
     let name = R::OP.name();
     let completion = exchange(link, header, &request.to_bytes(), deadline)
         .map_err(|cause| Error::new(name, ErrorKind::Unreachable, cause).at_server(link.peer()))?;

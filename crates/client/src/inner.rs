@@ -122,6 +122,7 @@ impl Inner {
         (dial, rdma): (Box<dyn Dial>, Option<Arc<RdmaSource>>),
     ) -> Result<Inner, Error> {
         fork::watch();
+        weft_log::start_in_library();
         let session = Box::into_raw(Box::new(Session::new(&map)?));
         Ok(Inner {
             url,

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Instant;
 
+use weft_log::trace::current_or_fresh;
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::messages::PingRequest;
 use weft_wire::{Header, Op, Wire};
@@ -231,7 +232,7 @@ impl Lane {
     pub(crate) fn ping(&self, request_id: u64) {
         let mut state = lock(&self.state);
         let Some(link) = state.link.as_mut().filter(|link| link.credits() > 0) else { return };
-        let header = Header::request(Op::Ping, request_id);
+        let header = Header { trace: current_or_fresh(), ..Header::request(Op::Ping, request_id) };
         // SAFETY: no memory is lent.
         let sent = unsafe { link.submit(header, &PingRequest { echo: Vec::new() }.to_bytes(), Bulk::None) };
         self.wants_write.store(link.wants_write(), Ordering::Relaxed);

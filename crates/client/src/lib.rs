@@ -75,6 +75,7 @@ mod transfer;
 mod typed;
 mod url;
 mod wait;
+mod waits;
 mod window;
 
 pub use access::{AccessOptions, IoStats, Method, Movement, Sieving};

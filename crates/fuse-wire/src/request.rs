@@ -329,6 +329,52 @@ pub enum Request<'a> {
     Other,
 }
 
+impl Request<'_> {
+    /// What it is called in a log: much as the system call that it comes from.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Request::Lookup { .. } => "lookup",
+            Request::Forget { .. } => "forget",
+            Request::ForgetMany(_) => "forget",
+            Request::GetAttributes => "getattr",
+            Request::SetAttributes(_) => "setattr",
+            Request::ReadLink => "readlink",
+            Request::Symlink { .. } => "symlink",
+            Request::MakeNode { .. } => "mknod",
+            Request::MakeDirectory { .. } => "mkdir",
+            Request::Unlink { .. } => "unlink",
+            Request::RemoveDirectory { .. } => "rmdir",
+            Request::Rename { .. } => "rename",
+            Request::Link { .. } => "link",
+            Request::Open { .. } => "open",
+            Request::Create { .. } => "create",
+            Request::Read { .. } => "read",
+            Request::Write { .. } => "write",
+            Request::Flush { .. } => "flush",
+            Request::Release { .. } => "release",
+            Request::Fsync { .. } => "fsync",
+            Request::Fallocate { .. } => "fallocate",
+            Request::Seek { .. } => "lseek",
+            Request::CopyRange(_) => "copy_file_range",
+            Request::GetLock(_) => "getlk",
+            Request::SetLock { .. } => "setlk",
+            Request::OpenDirectory => "opendir",
+            Request::ReadDirectory { .. } => "readdir",
+            Request::ReleaseDirectory { .. } => "releasedir",
+            Request::FsyncDirectory => "fsyncdir",
+            Request::GetXattr { .. } => "getxattr",
+            Request::SetXattr { .. } => "setxattr",
+            Request::ListXattrs { .. } => "listxattr",
+            Request::RemoveXattr { .. } => "removexattr",
+            Request::Access { .. } => "access",
+            Request::StatFs => "statfs",
+            Request::Interrupt { .. } => "interrupt",
+            Request::Destroy => "destroy",
+            Request::Other => "other",
+        }
+    }
+}
+
 /// Bytes of the arguments of an operation.
 fn argument_bytes(operation: u32) -> usize {
     use opcode::*;

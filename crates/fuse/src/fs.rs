@@ -69,7 +69,7 @@ pub(crate) struct Errno(pub(crate) i32);
 impl From<weft_client::Error> for Errno {
     fn from(error: weft_client::Error) -> Errno {
         let errno = error.errno();
-        crate::log::server_trouble(errno, &error);
+        crate::trouble::of_server(errno, &error);
         Errno(errno)
     }
 }

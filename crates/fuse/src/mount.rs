@@ -16,7 +16,6 @@ use crate::background;
 use crate::fs::{Behaviour, WeftFs};
 use crate::kernel::{Connection, Dispatcher};
 use crate::locks::keep_locks;
-use crate::log;
 use crate::notify::Notes;
 use crate::options::{MountError, MountOptions};
 use crate::probing;
@@ -25,6 +24,7 @@ use crate::umount;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weft_client::Client;
+use weft_log::Sink;
 use weft_wire::messages::FileKind;
 
 /// Read-ahead of a mount: a few requests of the greatest size, so that several threads have work for one reader.
@@ -69,13 +69,15 @@ fn absolute(path: &Path) -> Result<PathBuf, MountError> {
 }
 
 fn open_log(options: &MountOptions) -> Result<(), MountError> {
-    match &options.log_file {
+    let sink = match &options.log_file {
         Some(path) => {
-            log::to_file(path).map_err(|source| MountError::Log { path: path.clone(), source })?;
+            weft_log::redirect_to(path).map_err(|source| MountError::Log { path: path.clone(), source })?;
+            Sink::standard_error()
         }
-        None if options.background => log::to_system(),
-        None => {}
-    }
+        None if options.background => Sink::system(),
+        None => Sink::standard_error(),
+    };
+    weft_log::start("mount", options.levels.clone(), sink);
     Ok(())
 }
 
@@ -115,7 +117,7 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
     // Signals are blocked before any thread is started that could take them.
     let serving = Signals::block().and_then(|signals| {
         fs.watch(Notes::new(connection.notes()))?;
-        let dispatcher = Dispatcher::new(fs.clone(), options.dir.clone());
+        let dispatcher = Dispatcher::new(fs.clone(), options.dir.clone(), options.slow_ms);
         signals.watch(move || connection.serve(dispatcher))
     });
     let serving = serving.map_err(|source| session_error(options, source))?;
@@ -130,13 +132,13 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
                 return outcome.map_err(|source| session_error(options, source));
             }
             Ending::HangUp => {
-                if let Some(Err(error)) = options.log_file.as_deref().map(log::to_file) {
-                    log::line(&format_args!("cannot open the log anew: {error}"));
+                if let Some(Err(error)) = options.log_file.as_deref().map(weft_log::redirect_to) {
+                    tracing::warn!("cannot open the log anew: {error}");
                 }
             }
             Ending::Signal(signal) => {
                 if let Err(error) = umount::umount(&options.dir) {
-                    log::line(&format_args!("{signal}: {error}; taken away from its users"));
+                    tracing::warn!("{signal}: {error}; taken away from its users");
                     drop(attached);
                     fs.close_all();
                     return Ok(());

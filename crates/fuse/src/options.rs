@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 use weft_client::{ConnectOptions, Url};
+use weft_log::Filter;
 
 /// Which files the kernel's page cache keeps. Opens for writing only never use it, nor do opens for appending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,6 +74,10 @@ pub struct MountOptions {
     /// Write to the end of this file instead of standard output and standard error; opened anew at SIGHUP. A mount in the
     /// background without one writes to the system's log.
     pub log_file: Option<PathBuf>,
+    /// What is logged.
+    pub levels: Filter,
+    /// From how many milliseconds on a system call is slow, and logged with the servers that it waited for; 0: never.
+    pub slow_ms: u64,
     /// Have `fusermount3` (package fuse3) watch the serving process and unmount when it dies.
     pub auto_unmount: bool,
 }
@@ -80,6 +85,8 @@ pub struct MountOptions {
 impl MountOptions {
     /// Timeout of attributes and names where nothing else is said: that of the servers' leases.
     pub const TIMEOUT_DEFAULT: Duration = Duration::from_millis(weft_wire::limits::LEASE_MS);
+    /// From how many milliseconds on a system call is slow where nothing else is said.
+    pub const SLOW_MS_DEFAULT: u64 = 1000;
     /// Threads where nothing else is said.
     pub const THREADS_DEFAULT: usize = 4;
     /// Requests in the background where nothing else is said.
@@ -119,6 +126,8 @@ impl MountOptions {
             max_background: Self::MAX_BACKGROUND_DEFAULT,
             background: false,
             log_file: None,
+            levels: Filter::default(),
+            slow_ms: Self::SLOW_MS_DEFAULT,
             auto_unmount: false,
         }
     }

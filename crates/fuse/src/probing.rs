@@ -1,7 +1,7 @@
 //! Looks for dead servers to be back, so that nobody who needs one has to, and says in the log what becomes of them.
 
 use crate::fs::WeftFs;
-use crate::log;
+use crate::trouble;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use weft_client::{Client, DeadServer};
@@ -35,7 +35,7 @@ pub(crate) fn start(fs: &Arc<WeftFs>) {
 fn look(client: &Client, known: &mut Vec<DeadServer>) {
     let dead = client.dead_servers();
     let among = |all: &[DeadServer], one: &DeadServer| all.iter().any(|other| other.server == one.server);
-    dead.iter().filter(|one| !among(known, one)).for_each(log::is_dead);
+    dead.iter().filter(|one| !among(known, one)).for_each(trouble::is_dead);
     std::thread::scope(|scope| {
         for one in &dead {
             let probe = move || drop(client.probe(one, LOOK_WAIT));
@@ -49,7 +49,7 @@ fn look(client: &Client, known: &mut Vec<DeadServer>) {
         Vec::new(),
         |mut said: Vec<&str>, one| {
             if !said.contains(&one.server.as_str()) {
-                log::is_back(one);
+                trouble::is_back(one);
                 said.push(&one.server);
             }
             said

@@ -19,6 +19,13 @@ pub struct Filter {
 #[error("{0:?} is not off, error, warn, info, debug or trace, nor TARGET=LEVEL (info,weft_server::io=debug)")]
 pub struct FilterError(String);
 
+impl Default for Filter {
+    /// [`LEVELS_DEFAULT`](crate::LEVELS_DEFAULT).
+    fn default() -> Filter {
+        Filter { rest: LevelFilter::INFO, targets: Vec::new() }
+    }
+}
+
 impl FromStr for Filter {
     type Err = FilterError;
 
@@ -42,7 +49,8 @@ impl FromStr for Filter {
 }
 
 fn is_target(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|character| character.is_ascii_alphanumeric() || "_:".contains(character))
+    !text.is_empty()
+        && text.chars().all(|character| character.is_ascii_alphanumeric() || "_:".contains(character))
 }
 
 fn level(text: &str) -> Option<LevelFilter> {
@@ -95,6 +103,11 @@ mod tests {
         assert_eq!(filter.level_of("weft_client"), LevelFilter::WARN);
         assert_eq!(filter.max_level(), LevelFilter::DEBUG);
         assert_eq!(filter.to_string().parse::<Filter>().unwrap(), filter);
+    }
+
+    #[test]
+    fn the_default_is_what_is_said_to_be_it() {
+        assert_eq!(crate::LEVELS_DEFAULT.parse(), Ok(Filter::default()));
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub mod trace;
 
 pub use filter::{Filter, FilterError};
 pub use seldom::{Budget, once_a_minute};
-pub use sink::Sink;
+pub use sink::{Sink, redirect_to};
 pub use subscriber::{set_filter, start, start_in_library};
 pub use time::{coarse_ms, time, timestamp_now};
 /// For the macros.

@@ -41,7 +41,11 @@ pub struct Budget {
 impl Budget {
     /// A budget of so many lines.
     pub const fn new(lines_per_minute: u32) -> Budget {
-        Budget { lines_per_minute: lines_per_minute as u64, said: AtomicU64::new(0), left_out: AtomicU64::new(0) }
+        Budget {
+            lines_per_minute: lines_per_minute as u64,
+            said: AtomicU64::new(0),
+            left_out: AtomicU64::new(0),
+        }
     }
 
     /// Whether a line may be said now; then, how many were left out since the last one.

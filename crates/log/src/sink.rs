@@ -1,6 +1,7 @@
 //! Where lines go.
 
 use std::fs::OpenOptions;
+use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -23,7 +24,10 @@ enum Kind {
     StandardError,
     System,
     /// Of a library: its program may close any descriptor and open another file under its number, into which nothing must go.
-    Own { fd: RawFd, file: FileId },
+    Own {
+        fd: RawFd,
+        file: FileId,
+    },
 }
 
 /// Device and inode.
@@ -75,6 +79,19 @@ impl Sink {
             Kind::System => write_to_system(level, line),
         }
     }
+}
+
+/// From now on, all that this process writes to standard output and standard error goes to the end of this file. Called again
+/// with the same path, it goes on in the file that is there then: one that was renamed meanwhile stays as it is.
+pub fn redirect_to(path: &Path) -> io::Result<()> {
+    let file = OpenOptions::new().create(true).append(true).open(path)?;
+    for standard in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
+        // SAFETY: both descriptors are open; what was behind the standard one is closed.
+        if unsafe { libc::dup2(file.as_raw_fd(), standard) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
 }
 
 fn file_behind(fd: RawFd) -> Option<FileId> {

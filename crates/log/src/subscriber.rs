@@ -66,7 +66,7 @@ pub fn start_in_library() {
         let name = format!("{}({})", program.to_string_lossy(), std::process::id());
         let (filter, wrong) = match levels.parse::<Filter>() {
             Ok(filter) => (filter, None),
-            Err(error) => (crate::LEVELS_DEFAULT.parse().unwrap_or_else(|_| unreachable!("a level")), Some(error)),
+            Err(error) => (Filter::default(), Some(error)),
         };
         start(&name, filter, sink);
         if let Some(error) = wrong {
@@ -83,7 +83,7 @@ impl Subscriber for Log {
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && setup().is_some_and(|setup| setup.filter.lets_through(metadata))
+        !metadata.is_span() && setup().is_some_and(|setup| setup.filter.lets_through(metadata))
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {

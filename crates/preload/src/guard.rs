@@ -130,8 +130,10 @@ pub(crate) fn within<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     if let Some(inside) = &inside {
         OWN_MASK.set(inside.signals.as_ptr());
     }
+    // All requests of one system call have one id.
+    let trace = weft_log::trace::Scope::begin();
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)));
-    drop(inside);
+    drop((trace, inside));
     set_errno(before);
     result
 }

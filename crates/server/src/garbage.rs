@@ -57,7 +57,9 @@ struct Signal {
 impl Poke {
     /// There may be something to remove, by the request with this id; 0: by none.
     pub fn poke(&self, trace: u64) {
-        self.signal.trace.store(trace, Ordering::Relaxed);
+        if trace != 0 {
+            self.signal.trace.store(trace, Ordering::Relaxed);
+        }
         if !self.signal.poked.swap(true, Ordering::AcqRel) {
             let _lock = self.signal.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.signal.changed.notify_one();
@@ -134,10 +136,10 @@ impl<E: Engine + 'static> Remover<E> {
             let retry = self.down_until.values().copied().chain(self.vouch_again).min().filter(|_| waiting);
             let poked = self.setup.poke.wait(retry.map_or(next_scan, |retry| retry.min(next_scan)));
             let now = Instant::now();
-            let woken_by = if poked { self.setup.poke.signal.trace.load(Ordering::Relaxed) } else { 0 };
-            let _trace = weft_log::trace::Scope::on_behalf_of(woken_by);
             if poked || retry.is_some_and(|retry| retry <= now) {
                 std::thread::sleep(GATHER);
+                let woken_by = self.setup.poke.signal.trace.swap(0, Ordering::Relaxed);
+                let _trace = weft_log::trace::Scope::on_behalf_of(woken_by);
                 self.down_until.retain(|_, until| *until > now);
                 waiting =
                     self.remove_garbage().unwrap_or_else(|error| self.failed("remove data files", &error));

@@ -44,7 +44,15 @@ impl Slow {
     }
 
     /// A request of this peer has ended after so long.
-    pub fn look(&self, server: &str, op: Op, request: Request, status: Status, took_ms: u64, peer: &HelloRequest) {
+    pub fn look(
+        &self,
+        server: &str,
+        op: Op,
+        request: Request,
+        status: Status,
+        took_ms: u64,
+        peer: &HelloRequest,
+    ) {
         let threshold_ms = self.threshold.get();
         // These wait by intent: for changes, and for others' locks.
         if threshold_ms == 0 || took_ms < threshold_ms || matches!(op, Op::Watch | Op::Lock | Op::GetLock) {

@@ -168,7 +168,10 @@ mod tests {
             let traces = crate::both::both(serving(&mut one, first), serving(&mut two, second)).await;
             assert_eq!((traces, one.ino, two.ino, trace()), ((1, 2), 7, 8, 0));
             let spent = |request: Request, part: Part| request.parts_ms[part as usize];
-            assert!((100..1000).contains(&spent(one, Part::Disk)) && spent(one, Part::Mounts) == 0, "{one:?}");
+            assert!(
+                (100..1000).contains(&spent(one, Part::Disk)) && spent(one, Part::Mounts) == 0,
+                "{one:?}"
+            );
             assert!((40..1000).contains(&spent(two, Part::Mounts)) && spent(two, Part::Disk) == 0, "{two:?}");
         });
     }

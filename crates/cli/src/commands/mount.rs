@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use weft_client::{ConnectOptions, Url};
 use weft_fuse::{CacheMode, IdMap, Identities, MountOptions, RingUse, Squash};
+use weft_log::Filter;
 
 /// Mounts a file system, or a directory of it, so that any program can use it. Needs no root where fusermount3 (package fuse3)
 /// is installed.
@@ -99,6 +100,13 @@ pub struct Args {
     /// Write what is wrong to the end of this file; without it, a mount in the background writes to the system's log (syslog).
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
+    /// What to log: a level (off, error, warn, info, debug, trace), and others for some targets, as in info,weft_client=debug; see
+    /// `weft help logs`.
+    #[arg(long, value_name = "LEVELS", env = "WEFT_LOG", default_value_t)]
+    log_level: Filter,
+    /// From how many milliseconds on a system call is slow: it is logged with the servers that it waited for; 0: never.
+    #[arg(long, value_name = "MS", default_value_t = MountOptions::SLOW_MS_DEFAULT)]
+    slow_ms: u64,
     /// Unmount when the serving process dies, however it dies.
     #[arg(long)]
     auto_unmount: bool,
@@ -193,6 +201,8 @@ pub fn run(args: Args) -> Result<()> {
     options.threads = args.threads;
     options.max_background = args.max_background;
     options.log_file = args.log_file;
+    options.levels = args.log_level;
+    options.slow_ms = args.slow_ms;
     options.auto_unmount = args.auto_unmount;
     Ok(weft_fuse::mount(options)?)
 }

@@ -4,8 +4,12 @@ use crate::launch::BlockedSignals;
 use crate::{Code, PERMANENT, output};
 use anyhow::{Context, Result, anyhow, bail};
 use std::os::unix::net::UnixDatagram;
-use std::path::{Path, PathBuf};
-use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, Server, ServerError, ServerRole, StopFlag};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use weft_log::{Filter, Sink};
+use weft_server::{
+    CLUSTER_KEY_FILE, ClusterConfig, Server, ServerError, ServerRole, SlowRequestMs, StopFlag,
+};
 use weft_wire::security::ClusterKeys;
 
 /// Runs one server of a cluster file in the foreground, until SIGTERM or SIGINT. Says what it does on standard error, one line per
@@ -16,7 +20,8 @@ use weft_wire::security::ClusterKeys;
 ///
 /// It looks at the file of the cluster's secret once a second and takes over what changes in it (`weft key rotate`).
 ///
-/// SIGHUP has it open the file of --log-file anew, and does nothing without one; it never ends a server.
+/// SIGHUP has it open the file of --log-file anew, and take over the keys log and slow_request_ms of the cluster file; it never ends a
+/// server.
 ///
 /// Exit codes: 0 it was asked to end, 1 it failed, 78 it refuses to start, and will again until the cluster file, the keys or the
 /// directory are put right.
@@ -41,6 +46,10 @@ pub struct Args {
     /// Write to the end of this file instead of standard output and standard error.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
+    /// What to log: a level (off, error, warn, info, debug, trace), and others for some targets, as in info,weft_server::io=debug; see
+    /// `weft help logs` [default: the key log of the cluster file, else info].
+    #[arg(long, value_name = "LEVELS", env = "WEFT_LOG")]
+    log_level: Option<Filter>,
 }
 
 /// Serves.
@@ -53,21 +62,31 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(log) = &args.log_file {
         output::log_to(log)?;
     }
+    weft_log::start(&args.name, args.log_level.clone().unwrap_or_default(), Sink::standard_error());
     let (config, key_file, keys) = match configuration(&args) {
         Ok(all) => all,
         Err(error) => return refuse(&error),
     };
+    weft_log::set_filter(levels(args.log_level.as_ref(), &config));
     let stop = StopFlag::new()?;
-    let (asked, log) = (stop.clone(), args.log_file);
+    let asked = stop.clone();
+    let reload = Reload {
+        config: config.path.clone(),
+        log_file: args.log_file,
+        log_level: args.log_level,
+        slow_request_ms: Arc::default(),
+    };
+    let slow_request_ms = reload.slow_request_ms.clone();
     std::thread::Builder::new()
         .name("signals".into())
-        .spawn(move || wait_for_end(&signals, log.as_deref(), &asked))
+        .spawn(move || wait_for_end(&signals, &reload, &asked))
         .context("cannot start the thread that waits for signals")?;
     let mut server = match Server::start(&config, &args.name, keys) {
         Err(error) if error.is_permanent() => return refuse(&whole(&error)),
         server => server.map_err(|error| whole(&error))?,
     };
     server = server.follow_keys(key_file);
+    let _ = slow_request_ms.set(server.slow_request_ms());
     if args.accept_older {
         server = server.accept_older();
     }
@@ -111,15 +130,48 @@ fn refuse(error: &anyhow::Error) -> Result<()> {
     Err(Code(PERMANENT).into())
 }
 
-/// Opens the log anew at each SIGHUP; any other signal ends the server.
-fn wait_for_end(signals: &BlockedSignals, log: Option<&Path>, stop: &StopFlag) {
+/// What is logged: what the command line or the environment says, else the cluster file.
+fn levels(asked: Option<&Filter>, config: &ClusterConfig) -> Filter {
+    let of_file = || config.cluster.log.as_ref().and_then(|levels| levels.parse().ok());
+    asked.cloned().or_else(of_file).unwrap_or_default()
+}
+
+/// What SIGHUP has a server take over.
+struct Reload {
+    config: PathBuf,
+    log_file: Option<PathBuf>,
+    /// As it was asked for; then the cluster file has no say.
+    log_level: Option<Filter>,
+    /// Of the server, once it has started.
+    slow_request_ms: Arc<OnceLock<SlowRequestMs>>,
+}
+
+impl Reload {
+    fn run(&self) {
+        if let Some(Err(error)) = self.log_file.as_deref().map(output::log_to) {
+            tracing::warn!("{error:#}");
+        }
+        let config = match ClusterConfig::load(&self.config) {
+            Ok(config) => config,
+            Err(error) => return tracing::warn!("SIGHUP: all stays as it was: {error}"),
+        };
+        let levels = levels(self.log_level.as_ref(), &config);
+        let slow_ms = config.cluster.slow_request_ms;
+        weft_log::set_filter(levels.clone());
+        if let Some(slow) = self.slow_request_ms.get() {
+            slow.set(slow_ms);
+        }
+        tracing::info!("SIGHUP: logs {levels}; requests are slow from {slow_ms} ms on (0: never)");
+    }
+}
+
+/// Takes over what can be at each SIGHUP; any other signal ends the server.
+fn wait_for_end(signals: &BlockedSignals, reload: &Reload, stop: &StopFlag) {
     while let Ok(signal) = signals.wait() {
         if signal != libc::SIGHUP {
             return stop.stop();
         }
-        if let Some(Err(error)) = log.map(output::log_to) {
-            eprintln!("weft: {error:#}");
-        }
+        reload.run();
     }
 }
 

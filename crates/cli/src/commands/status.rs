@@ -132,7 +132,18 @@ fn print_servers(rows: &[Row]) -> Result<()> {
             rdma_text(&status.rdma),
         ]);
     }
-    output::print_table(&table)
+    output::print_table(&table)?;
+    let slow = rows.iter().filter_map(|row| {
+        let gauges = &row.status.as_ref()?.gauges;
+        let slow = gauges.iter().find(|gauge| gauge.name == "slow_requests" && gauge.value > 0)?;
+        Some(format!("{} {}", row.name, slow.value))
+    });
+    let slow: Vec<_> = slow.collect();
+    if !slow.is_empty() {
+        let what = "their logs tell where the time went (weft help logs)";
+        output::print_line(format!("slow requests: {}; {what}", slow.join(", ")))?;
+    }
+    Ok(())
 }
 
 /// The adapters: name, network, and how many of the receives are promised to clients.

@@ -6,6 +6,7 @@ use crate::directory::DirItem;
 use crate::ending;
 use crate::fs::{Changes, Errno, Found, Opened, Outcome, Told, WeftFs};
 use crate::locks::{Interrupts, LockAsked};
+use crate::slow::Served;
 use std::cell::Cell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -44,11 +45,13 @@ pub(crate) struct Dispatcher {
     /// Where the file system is mounted.
     dir: PathBuf,
     interrupts: Interrupts,
+    /// From when on a request is slow; 0: never.
+    slow_ms: u64,
 }
 
 impl Dispatcher {
-    pub(crate) fn new(fs: Arc<WeftFs>, dir: PathBuf) -> Dispatcher {
-        Dispatcher { fs, dir, interrupts: Interrupts::default() }
+    pub(crate) fn new(fs: Arc<WeftFs>, dir: PathBuf, slow_ms: u64) -> Dispatcher {
+        Dispatcher { fs, dir, interrupts: Interrupts::default(), slow_ms }
     }
 
     /// Has waits of the calling thread end when whoever made its request is interrupted; `waits` is called while it waits.
@@ -82,11 +85,17 @@ impl Dispatcher {
         let request = match request {
             Ok(request) => request,
             Err(malformed) => {
-                crate::log::malformed(&malformed);
+                tracing::warn!("{malformed}");
                 return answer.done(Err(Errno(libc::EINVAL)));
             }
         };
-        let _operation = self.fs.client().operation();
+        let operation = self.fs.client().operation();
+        let (served, name) = (Served::begin(), request.name());
+        self.serve_well_formed(header, request, served.answer(answer));
+        served.end(self.fs.client(), header, name, self.slow_ms, operation.trace());
+    }
+
+    fn serve_well_formed(&self, header: &Header, request: Request<'_>, answer: impl Answer) {
         SERVED.set((header.unique, header.pid));
         SIGNALLED.set(false);
         let who = Requester { uid: header.uid, gid: header.gid, pid: header.pid };

@@ -143,9 +143,8 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         let Some(mapped) = self.planner.mapped(self.access.file, &unit.pieces) else { return Ok(false) };
         self.put_waiting().await?;
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
-        let put = unsafe {
-            during(Part::Send, self.bulk.put_mapped(unit.share_offset, &mapped.addresses())).await
-        };
+        let put =
+            unsafe { during(Part::Send, self.bulk.put_mapped(unit.share_offset, &mapped.addresses())).await };
         match put {
             Ok(()) if mapped.is_whole() => {
                 self.work.mapped(&unit.pieces);
@@ -199,9 +198,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         if let Some(Filled { share_offset, bytes, mut buffer }) = self.unput.take() {
             let memory = [memory_of(&mut buffer[..bytes])];
             // SAFETY: the memory is the buffer's, which is nobody else's until it is dropped.
-            unsafe {
-                during(Part::Send, self.bulk.put_last(share_offset, &memory, Rc::new(buffer))).await
-            }?;
+            unsafe { during(Part::Send, self.bulk.put_last(share_offset, &memory, Rc::new(buffer))).await }?;
         }
         Ok(())
     }

@@ -24,8 +24,8 @@
 
 use super::leases::{Concerned, LEASE, Leases};
 use super::{Call, MetaPart, translate as t};
-use crate::spent::{self, Part, during};
 use crate::answer::{Answer, Refusal};
+use crate::spent::{self, Part, during};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
