@@ -561,7 +561,7 @@ fn the_mount_says_which_server_is_gone_and_that_it_is_back() {
     for _ in 0..20 {
         file.write_all_at(&vec![1; 1 << 20], 0).expect_err("a server is dead");
     }
-    wait_until("it is said", BACK_MAX, || said("io1 (") > 0);
+    wait_until("it is said", BACK_MAX, || said("server io1 (") > 0);
     assert_eq!(said("has not answered"), 1, "{}", fs::read_to_string(&log).unwrap_or_default());
     cluster.spawn("io1");
     wait_until("it is said", BACK_MAX, || said("answers again") == 1);

@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
     disable_help_subcommand = true,
     max_term_width = 100,
     after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, keys, semantics, \
-                  cluster, cluster-file, recovery, scripts, and every command."
+                  cluster, cluster-file, recovery, logs, scripts, and every command."
 )]
 pub struct Cli {
     /// What to do.
@@ -115,6 +115,8 @@ mod tests {
             "weft init --dir D --meta a:7400:/s/m --io a:7401:/s/0 --io b:7401:/s/1 --sync",
             "weft serve --config weft.toml --name io0",
             "weft serve --config weft.toml --name io0 --format",
+            "weft serve --config weft.toml --name io0 --log-level info,weft_server::io=debug",
+            "weft mount weft://a:7400/ /mnt --log-level debug --slow-ms 0",
             "weft serve --config weft.toml --name meta0 --accept-older",
             "weft server ls --dir D --json",
             "weft server replace io0 --config weft.toml --cluster-key cluster.key",

@@ -16,6 +16,7 @@ mod block_column;
 mod blocks;
 mod btio;
 mod bulk;
+mod calls;
 mod chart;
 mod demo;
 mod figure;
@@ -74,6 +75,8 @@ pub enum Command {
     Subarray(subarray::Args),
     /// Copies through a mount and with weft cp, and a shared file, in one table; what `make run` shows.
     Demo(demo::Args),
+    /// System calls on a mount, each timed, in phases.
+    Calls(calls::Args),
     /// One of the processes that the others measure with.
     #[command(hide = true)]
     Worker,
@@ -119,6 +122,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Bulk(args) => bulk::run(args),
         Command::Subarray(args) => subarray::run(args),
         Command::Demo(args) => demo::run(args),
+        Command::Calls(args) => calls::run(args),
         Command::Worker => worker::run(),
     }
 }
