@@ -31,7 +31,8 @@ trap 'exit 143' TERM HUP
 serve() { # NAME: in the namespace where that is its place
     local through=()
     [ "$1 $case" != "io1 cut-off" ] || through=(ip netns exec "$namespace")
-    "${through[@]}" "$weft" serve --config "$scratch/cluster/weft.toml" --name "$1" 2>>"$scratch/$1.log" &
+    "${through[@]}" "$weft" serve --config "$scratch/cluster/weft.toml" --name "$1" 2>>"$scratch/$1.log" 3>&- &
+    disown
     pids+=($!)
     [ "$1" != io1 ] || victim=$!
 }
@@ -53,7 +54,7 @@ measure() {
     rm -rf "${scratch:?}"/*
     mkdir "$scratch"/{meta0,io0,io1,mnt}
     "$weft" init --dir "$scratch/cluster" --meta "$near_host:7960:$scratch/meta0" \
-        --io "$near_host:7961:$scratch/io0" --io "$far_host:7962:$scratch/io1" >/dev/null
+        --io "$near_host:7961:$scratch/io0" --io "$far_host:7962:$scratch/io1" >/dev/null 2>&1
     export WEFT_KEY_FILE=$scratch/cluster/client.key
     for name in meta0 io0 io1; do
         "$weft" serve --config "$scratch/cluster/weft.toml" --name $name --format 2>/dev/null
@@ -75,6 +76,8 @@ measure() {
     echo before >&3
     sleep "$quiet_s"
     echo dies >&3
+    # So that calls that begin now are counted in it.
+    sleep 0.1
     case $case in
         hung) kill -STOP "$victim" ;;
         killed) kill -KILL "$victim" ;;

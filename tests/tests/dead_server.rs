@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -295,6 +295,16 @@ fn a_dead_io_server(fate: Fate) {
     let open_file = held.clone();
     // The second strip, which is on the dead server.
     fails("write", AT_ONCE, move || open_file.write_at(&[1; 64 * KIB], 64 * KIB as u64).map(drop));
+    // It is not known how far that came, and the server is not asked.
+    works("stat of a file whose writer failed", at(|path| fs::metadata(path).map(drop), &both));
+    works("fstat of a file whose writer failed", {
+        let open_file = held.clone();
+        move || open_file.metadata()
+    });
+    works("chmod of a file whose writer failed", {
+        let path = both.clone();
+        move || fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+    });
     let open_file = held.clone();
     fails("fsync", AT_ONCE, move || open_file.sync_all());
     // What was written could not be seen to the end: close may say so.

@@ -441,6 +441,12 @@ impl File {
         self.open.flush().map_err(|error| error.on(&self.open.name))
     }
 
+    /// As [`File::flush`], for who only wants attributes: a server that is gone, and cannot say how far a write came that failed, is no
+    /// error. What is known for certain is told, and the rest when the server is back.
+    pub fn flush_known(&self) -> Result<Option<Attr>> {
+        self.open.flush_known().map_err(|error| error.on(&self.open.name))
+    }
+
     /// An error if an I/O server has told since the file was opened that it may have lost acknowledged writes to it which were not
     /// yet durable. Asks nobody: [`File::sync_data`] does, and fails from then on too.
     ///

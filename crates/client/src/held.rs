@@ -11,7 +11,7 @@ use weft_wire::messages::{
 use weft_wire::security::Capability;
 
 use crate::batch;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
 use crate::losses::Losses;
 use crate::size::ask_size;
@@ -156,7 +156,10 @@ impl Held {
     pub(crate) fn take_report(&self) -> Option<WriteReport> {
         let mut written = lock(&self.written);
         let report = WriteReport { end_bytes: written.end_bytes, touch: written.touch };
-        std::mem::take(&mut written.unreported).then(|| {
+        let is_due = written.unreported;
+        // After a failed write there may be more to report.
+        written.unreported = written.unsure;
+        is_due.then(|| {
             written.touch = false;
             report
         })
@@ -165,6 +168,16 @@ impl Held {
     /// Tells the metadata server what was written; the attributes after it, or `None` when there was nothing to report.
     pub(crate) fn report_to(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
         self.settle_end(inner)?;
+        self.send_report(inner)
+    }
+
+    /// As [`Held::report_to`]; where servers cannot be asked how far a failed write came, what is known for certain.
+    pub(crate) fn report_known_to(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
+        self.settle_end_if_possible(inner)?;
+        self.send_report(inner)
+    }
+
+    fn send_report(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
         let Some(report) = self.take_report() else { return Ok(None) };
         let request = ReportRequest { ino: self.ino, report };
         match batch::ask(inner, inner.meta(), &request) {
@@ -185,6 +198,14 @@ impl Held {
         Ok(())
     }
 
+    /// As [`Held::settle_end`]; it is left for later where servers cannot be asked.
+    fn settle_end_if_possible(&self, inner: &Inner) -> Result<(), Error> {
+        match self.settle_end(inner) {
+            Err(error) if error.kind() == ErrorKind::Unreachable => Ok(()),
+            settled => settled,
+        }
+    }
+
     /// A report did not get through.
     fn put_back(&self, report: &WriteReport) {
         let mut written = lock(&self.written);
@@ -196,7 +217,7 @@ impl Held {
 /// Changes attributes of the inode `ino` and, before that and in the same request, reports what was written to it.
 pub(crate) fn report_with(inner: &Inner, ino: u64, change: SetAttrRequest) -> Result<Attr, Error> {
     let opens = inner.held.of(ino);
-    opens.iter().try_for_each(|held| held.settle_end(inner))?;
+    opens.iter().try_for_each(|held| held.settle_end_if_possible(inner))?;
     let reports: Vec<_> = opens.iter().filter_map(|held| Some((held, held.take_report()?))).collect();
     let report = reports.iter().map(|(_, report)| report.clone()).reduce(|one, other| WriteReport {
         end_bytes: one.end_bytes.max(other.end_bytes),
@@ -268,6 +289,18 @@ mod tests {
         held.note_write(100);
         held.note_write(50);
         assert_eq!(held.take_report(), Some(WriteReport { end_bytes: 100, touch: true }));
+        assert_eq!(held.take_report(), None);
+    }
+
+    #[test]
+    fn after_a_failed_write_what_is_known_is_reported_and_the_rest_stays_due() {
+        let held = held();
+        held.note_write(100);
+        held.note_failed_write();
+        assert_eq!(held.take_report(), Some(WriteReport { end_bytes: 100, touch: true }));
+        assert_eq!(held.take_report(), Some(WriteReport { end_bytes: 100, touch: false }));
+        held.note_end(150);
+        assert_eq!(held.take_report(), Some(WriteReport { end_bytes: 150, touch: false }));
         assert_eq!(held.take_report(), None);
     }
 

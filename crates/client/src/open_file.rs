@@ -135,6 +135,15 @@ impl OpenFile {
         Ok(attr)
     }
 
+    /// As [`OpenFile::flush`]; where servers cannot be asked how far a failed write came, of what is known for certain.
+    pub(crate) fn flush_known(&self) -> Result<Option<Attr>, Error> {
+        let attr = self.held.report_known_to(&self.inner)?;
+        if let Some(attr) = &attr {
+            *lock(&self.attr) = attr.clone();
+        }
+        Ok(attr)
+    }
+
     /// Makes durable what any client has written to the file, its size and times.
     pub(crate) fn sync_data(&self) -> Result<(), Error> {
         let _operation = self.inner.operation();

@@ -277,19 +277,28 @@ impl WeftFs {
         self.files.lock(&handle).get(&handle).cloned().ok_or(Errno(libc::EBADF))
     }
 
-    /// Reports what this mount wrote to `ino`; returns the attributes after it, if anything was reported.
+    /// Reports what this mount is known to have written to `ino`, whichever servers are gone; returns the attributes after it, if anything
+    /// was reported.
     fn report_writes(&self, ino: u64) -> Outcome<Option<Attr>> {
         let mut attr = None;
         for writer in self.writers_of(ino) {
-            attr = self.report_of(&writer)?.or(attr);
+            attr = self.reported(&writer, File::flush_known)?.or(attr);
         }
         Ok(attr)
     }
 
-    /// As [`WeftFs::report_writes`], of what was written through one open file.
+    /// Reports what was written through one open file. An error also where it is not known how far a write came that failed.
     fn report_of(&self, writer: &OpenFile) -> Outcome<Option<Attr>> {
+        self.reported(writer, File::flush)
+    }
+
+    fn reported(
+        &self,
+        writer: &OpenFile,
+        report: fn(&File) -> weft_client::Result<Option<Attr>>,
+    ) -> Outcome<Option<Attr>> {
         let _alone = self.reports.alone(writer.ino);
-        let reported = writer.file.flush();
+        let reported = report(&writer.file);
         if !matches!(reported, Ok(None)) {
             self.reports.changed(writer.ino);
         }
