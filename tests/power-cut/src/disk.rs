@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+/// The inode number of a disk's root directory.
 pub const ROOT: u64 = 1;
 const PAGE_BYTES: u64 = 4096;
 const SECTOR_BYTES: usize = 512;
@@ -25,6 +26,8 @@ const SECTOR_BYTES: usize = 512;
 pub struct Random(pub u64);
 
 impl Random {
+    /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -33,10 +36,12 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
+    /// A number below `bound`, or 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
+    /// True once in so many times.
     pub fn one_in(&mut self, chances: u64) -> bool {
         self.below(chances) == 0
     }
@@ -46,10 +51,12 @@ impl Random {
 #[derive(Clone, Default)]
 pub struct Content {
     pages: BTreeMap<u64, Arc<[u8; PAGE_BYTES as usize]>>,
+    /// The length.
     pub bytes: u64,
 }
 
 impl Content {
+    /// What is there of a range.
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let end = self.bytes.min(offset.saturating_add(length as u64));
         let mut out = vec![0; end.saturating_sub(offset) as usize];
@@ -144,18 +151,24 @@ impl Rename {
     }
 }
 
+/// What a name leads to.
 pub enum Node {
+    /// A file.
     File(File),
+    /// A directory.
     Directory(Directory),
 }
 
+/// A file, as it is durable and as it is now.
 #[derive(Default)]
 pub struct File {
     durable: Content,
+    /// As who uses the disk sees it.
     pub now: Content,
     pending: Vec<Change>,
 }
 
+/// A directory, as it is durable and as it is now.
 #[derive(Default)]
 pub struct Directory {
     durable: Entries,
@@ -171,6 +184,13 @@ pub struct Image {
 }
 
 impl Image {
+    /// One file in the root directory.
+    pub fn of_file(name: &str, bytes: &[u8]) -> Image {
+        let mut content = Content::default();
+        content.write(0, bytes);
+        Image { directories: Vec::new(), files: vec![(name.to_string(), content)] }
+    }
+
     /// Writes the files below `to`, which must be empty.
     pub fn write_to(&self, to: &Path) {
         use std::os::unix::fs::FileExt;
@@ -189,7 +209,6 @@ impl Image {
     }
 
     /// The files, by path.
-    #[allow(dead_code)] // Not every test that uses this disk looks into images.
     pub fn files(&self) -> &[(String, Content)] {
         &self.files
     }
@@ -213,8 +232,10 @@ enum Fate {
     Each,
 }
 
+/// See the module's header.
 #[derive(Default)]
 pub struct Disk {
+    /// Files and directories by inode number.
     pub nodes: HashMap<u64, Node>,
     next_ino: u64,
     next_change: u64,
@@ -233,6 +254,7 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// With an empty root directory.
     pub fn new() -> Disk {
         let nodes = HashMap::from([(ROOT, Node::Directory(Directory::default()))]);
         Disk { nodes, next_ino: ROOT + 1, ..Disk::default() }
@@ -264,6 +286,7 @@ impl Disk {
         (ino, name.to_string())
     }
 
+    /// The file of this number.
     pub fn file(&mut self, ino: u64) -> Option<&mut File> {
         match self.nodes.get_mut(&ino) {
             Some(Node::File(file)) => Some(file),
@@ -278,6 +301,7 @@ impl Disk {
         }
     }
 
+    /// What a name leads to.
     pub fn lookup(&self, parent: u64, name: &str) -> Option<u64> {
         match self.nodes.get(&parent) {
             Some(Node::Directory(directory)) => directory.now.names.get(name).copied(),
@@ -285,6 +309,7 @@ impl Disk {
         }
     }
 
+    /// The names in a directory.
     pub fn names(&self, ino: u64) -> Vec<(String, u64)> {
         match self.nodes.get(&ino) {
             Some(Node::Directory(directory)) => {
@@ -306,6 +331,7 @@ impl Disk {
         self.next_change
     }
 
+    /// Gives something new a name.
     pub fn make(&mut self, parent: u64, name: &str, node: Node) -> u64 {
         let ino = self.next_ino;
         self.next_ino += 1;
@@ -315,11 +341,13 @@ impl Disk {
         ino
     }
 
+    /// Takes a name away.
     pub fn remove(&mut self, parent: u64, name: &str) {
         let number = self.change_number();
         self.rename_half(number, parent, Some(name.to_string()), None);
     }
 
+    /// Moves a name, and replaces what has the new one.
     pub fn rename(&mut self, from: u64, name: &str, to: u64, new_name: &str) {
         let ino = self.lookup(from, name).expect("the kernel has looked it up");
         let number = self.change_number();
@@ -332,6 +360,7 @@ impl Disk {
         }
     }
 
+    /// Writes to a file.
     pub fn write(&mut self, ino: u64, offset: u64, data: &[u8]) {
         if let Some(file) = self.file(ino) {
             let change = Change::Write(offset, data.into());
@@ -349,6 +378,7 @@ impl Disk {
         }
     }
 
+    /// Sets the length of a file.
     pub fn set_len(&mut self, ino: u64, bytes: u64) {
         if let Some(file) = self.file(ino) {
             let change = Change::SetLen(bytes);
@@ -357,12 +387,14 @@ impl Disk {
         }
     }
 
+    /// A handle of a file.
     pub fn open(&mut self, ino: u64) -> u64 {
         self.next_handle += 1;
         self.handles.insert(self.next_handle, (ino, false));
         self.next_handle
     }
 
+    /// Gives a handle back.
     pub fn close(&mut self, handle: u64) {
         self.handles.remove(&handle);
     }
