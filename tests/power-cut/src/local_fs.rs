@@ -89,7 +89,11 @@ impl Drop for Mount {
     fn drop(&mut self) {
         let begun = Instant::now();
         let umount = |lazily: &[&str]| {
-            Command::new("umount").args(lazily).arg(self.directory.path()).output().is_ok_and(|it| it.status.success())
+            Command::new("umount")
+                .args(lazily)
+                .arg(self.directory.path())
+                .output()
+                .is_ok_and(|it| it.status.success())
         };
         // Processes that were killed may still be on their way.
         while !umount(&[]) {
@@ -118,7 +122,8 @@ impl LocalFs {
     pub fn new(kind: &str, random: Random, cuts_max: usize) -> LocalFs {
         let scratch = tempfile::tempdir_in(crate::scratch()).unwrap();
         let recorder = Recorder::mount(Disk::from_image(&made(kind, scratch.path())), 0, random, cuts_max);
-        let mount = Mount::new(kind, recorder.mount_point().join(DEVICE)).unwrap_or_else(|error| panic!("{error}"));
+        let mount =
+            Mount::new(kind, recorder.mount_point().join(DEVICE)).unwrap_or_else(|error| panic!("{error}"));
         LocalFs { mount, recorder }
     }
 

@@ -8,14 +8,13 @@
 //!           is what it was when it was synced, what was written there since, or zero where nothing was
 //! ```
 //!
-//! The same work is done on real ext4 and XFS, whose devices record what is written to them (`local.rs`).
+//! The same work is done on real ext4 and XFS, whose devices record what is written to them (`powercut_local`).
 //!
 //! `WEFT_CLUSTER_POWERCUT_IMAGES` says how many images there are to be, `WEFT_POWERCUT_SEED` with which seed it begins. A failure
 //! names its seed.
 
 #[path = "../common/mod.rs"]
 mod common;
-mod local;
 mod work;
 
 use common::Cluster;

@@ -204,4 +204,3 @@ pub fn files_of(client: &Client) -> BTreeMap<u64, Vec<u8>> {
     }
     files
 }
-

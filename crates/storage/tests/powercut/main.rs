@@ -19,8 +19,8 @@ use common::{IDENTITY, plain_reactor, ring_reactor};
 use std::path::{Path, PathBuf};
 use weft_layout::Extent;
 use weft_power_cut::{
-    Cut, Disk as CutDisk, History, Image, Random, Recorder, Shared, data_files, first_seed, from_environment, noise,
-    scratch, written, zeroed,
+    Cut, Disk as CutDisk, History, Image, Random, Recorder, Shared, data_files, first_seed, from_environment,
+    noise, scratch, written, zeroed,
 };
 use weft_storage::{DataFiles, Directory, Disk, PlainDisk, RingDisk};
 

@@ -10,11 +10,16 @@
 //! Here local file systems do to mapped pages, sizes, new blocks and directories what they do. `WEFT_LOCAL_POWERCUT_IMAGES` says
 //! how many images of each there are to be.
 
-use crate::common::Cluster;
-use crate::work::{files_of, work};
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../powercut/work.rs"]
+mod work;
+
+use common::Cluster;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use weft_client::{Client, ConnectOptions, Transport, Url};
 use weft_power_cut::{
     Cut, History, Image, LocalFs, MountedImage, Random, Shared, can_mount, first_seed, from_environment,
@@ -22,6 +27,7 @@ use weft_power_cut::{
 use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, SyncMode, load_key};
 use weft_wire::keys::IssuedKey;
 use weft_wire::security::Key;
+use work::{files_of, work};
 
 const IMAGES_DEFAULT: usize = 24;
 const IMAGES_PER_CYCLE: usize = 12;
@@ -59,7 +65,7 @@ struct Servers {
 impl Servers {
     fn start(config: &Path, data: &Path) -> Servers {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["local::servers_in_a_process_of_their_own", "--exact", "--nocapture"])
+            .args(["servers_in_a_process_of_their_own", "--exact", "--nocapture"])
             .env(CONFIG_DIRECTORY, config)
             .env(DATA_DIRECTORY, data)
             .stdin(Stdio::piped())
@@ -117,6 +123,9 @@ fn no_power_cut_takes_what_was_durable_on(kind: &str) {
     if !can_mount(kind) {
         return;
     }
+    // A program that is being started holds the locks of this process for a moment, and so of its servers.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let wanted =
         from_environment("WEFT_LOCAL_POWERCUT_IMAGES").map_or(IMAGES_DEFAULT, |images| images as usize);
     let first_seed = first_seed();
@@ -134,7 +143,8 @@ fn no_power_cut_takes_what_was_durable_on(kind: &str) {
         let (cuts, history) = cycle(kind, &config, &key, &mut random);
         for (number, cut) in cuts.iter().enumerate() {
             let label = format!("{kind}, seed {seed}, {sync:?}, image {number} at event {}", cut.event);
-            let image = MountedImage::mount(kind, &cut.image).unwrap_or_else(|error| panic!("{label}: {error}"));
+            let image =
+                MountedImage::mount(kind, &cut.image).unwrap_or_else(|error| panic!("{label}: {error}"));
             let cluster = Cluster::start_at(image.directory(), &config, &key);
             let found = files_of(&cluster.client(Transport::Tcp));
             history.check_files(&found, cut.durable as usize, &label);
