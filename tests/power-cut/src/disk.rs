@@ -141,6 +141,10 @@ struct Rename {
 }
 
 impl Rename {
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.removed.iter().chain(self.added.iter().map(|(name, _)| name))
+    }
+
     fn apply(&self, entries: &mut Entries) {
         if let Some(name) = &self.removed {
             entries.names.remove(name);
@@ -432,7 +436,8 @@ impl Disk {
             self.directory(ino).pending.clear();
             return false;
         }
-        let numbers: HashSet<u64> = self.directory(ino).pending.iter().map(|change| change.number).collect();
+        let numbers = self.directory(ino).pending.iter().map(|change| change.number).collect();
+        let numbers = self.with_earlier_of_the_same_names(numbers);
         self.settle_names(ino);
         // The other halves of renames out of, or into, this directory.
         for node in self.nodes.values_mut() {
@@ -445,6 +450,29 @@ impl Disk {
             }
         }
         true
+    }
+
+    /// These changes, and those before them of the same names: in whichever order directories are synced, what one name leads to is
+    /// changed in the order in which it was.
+    fn with_earlier_of_the_same_names(&self, mut numbers: HashSet<u64>) -> HashSet<u64> {
+        loop {
+            let mut earlier = Vec::new();
+            for node in self.nodes.values() {
+                let Node::Directory(directory) = node else { continue };
+                let mut names = HashSet::new();
+                for change in directory.pending.iter().rev() {
+                    if numbers.contains(&change.number) {
+                        names.extend(change.names());
+                    } else if change.names().any(|name| names.contains(name)) {
+                        earlier.push(change.number);
+                    }
+                }
+            }
+            if earlier.is_empty() {
+                return numbers;
+            }
+            numbers.extend(earlier);
+        }
     }
 
     fn settle_names(&mut self, ino: u64) {
@@ -549,5 +577,27 @@ fn tear(content: &mut Content, offset: u64, data: &[u8], random: &mut Random) {
             content.write(offset + at as u64, &data[at..at + part]);
         }
         at += part;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_was_removed_before_another_took_it_is_not_removed_after() {
+        let mut disk = Disk::new();
+        let inside = disk.make(ROOT, "inside", Node::Directory(Directory::default()));
+        disk.make(ROOT, "name", Node::File(File::default()));
+        disk.sync_directory(ROOT);
+        let new = disk.make(inside, "new", Node::File(File::default()));
+        disk.remove(ROOT, "name");
+        disk.rename(inside, "new", ROOT, "name");
+        // The rename is durable in both of its directories.
+        disk.sync_directory(inside);
+        disk.sync_directory(ROOT);
+        let image = disk.cut(&mut Random(1));
+        assert_eq!(disk.lookup(ROOT, "name"), Some(new));
+        assert_eq!(image.files.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["name"]);
     }
 }

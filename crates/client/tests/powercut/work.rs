@@ -118,6 +118,7 @@ impl Work<'_> {
             }
             13 => return self.close(at),
             14 => return self.remove(at),
+            15 => return self.sync_all(),
             _ => {
                 file.sync_data().unwrap();
                 true
@@ -145,6 +146,13 @@ impl Work<'_> {
         }
         file.set_access(access(self.random));
         self.files.push(Opened { number, file, sync });
+    }
+
+    fn sync_all(&self) {
+        self.client.sync_all().unwrap();
+        for Opened { number, .. } in &self.files {
+            self.history.is_durable(*number, self.history.last_state(*number));
+        }
     }
 
     /// Closes a file, and mostly opens it again.
