@@ -9,6 +9,8 @@ package_of() {
         fuse) echo fuse3 ;;
         sqlite) echo sqlite3 ;;
         ip) echo iproute2 ;;
+        mkfs.ext4) echo e2fsprogs ;;
+        mkfs.xfs) echo xfsprogs ;;
         *) echo "$1" ;;
     esac
 }

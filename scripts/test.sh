@@ -5,6 +5,10 @@ cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
 scripts/need.sh cc cargo fuse rsync git sqlite ip tar make python3 perl vim patch || exit 1
+# Power cuts of local file systems: without root or loop devices the tests say that they are skipped.
+if [ "$(id -u)" = 0 ] && [ -e /dev/loop-control ]; then
+    scripts/need.sh mkfs.ext4 mkfs.xfs || exit 1
+fi
 
 passed=0 failed=0
 # Tests that failed beside others and passed alone. Timing of a loaded machine does that; it is worth a look, so they are named at the end.
@@ -30,7 +34,8 @@ finish() {
     ours | xargs -r kill 2>/dev/null
     for _ in $(seq 50); do [ -z "$(ours)" ] && break; sleep 0.1; done
     ours | xargs -r kill -9 2>/dev/null
-    awk -v dir="$WEFT_TEST_DIR/" 'index($2, dir) == 1 { print $2 }' /proc/self/mounts | xargs -r -n 1 umount -l 2>/dev/null
+    awk -v one="$WEFT_TEST_DIR/" -v other="$TMPDIR/" 'index($2, one) == 1 || index($2, other) == 1 { print $2 }' /proc/self/mounts |
+        tac | xargs -r -n 1 umount -l 2>/dev/null
     # Network namespaces of tests (tests/tests/hosts.rs) that are gone.
     ip netns list 2>/dev/null | sed -n 's/^\(weft\([0-9]*\)x[^ ]*\).*/\2 \1/p' |
         while read -r pid name; do [ -d "/proc/$pid" ] || ip netns del "$name"; done

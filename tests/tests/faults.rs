@@ -341,6 +341,29 @@ fn a_full_disk_reaches_the_writer_and_harms_nothing() {
     assert!(back == block, "what was written after is right");
 }
 
+/// Its last writes went to some servers and not to others: nothing of that stays.
+#[test]
+fn a_copy_that_fills_a_disk_leaves_only_what_is_whole() {
+    let Some(cluster) = start_with_small_disk() else { return };
+    let mut data = vec![0; 96 << 20];
+    pattern::fill(&mut data, Stamp { writer: 1, slot: 2, round: 3 });
+    let source = cluster.scratch().join("source");
+    std::fs::write(&source, &data).expect("there is room here");
+    let source = source.display().to_string();
+    let output =
+        cluster.command(&["cp", "-q", &source, &cluster.at("/copy")]).output().expect("weft can be run");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("No space"), "{said}");
+
+    let client = cluster.client(Transport::Tcp);
+    let copy = client.open("/copy", &read_write()).expect("it was begun");
+    let bytes = copy.stat().expect("it is there").size as usize;
+    assert!((8 << 20..data.len()).contains(&bytes), "{bytes} bytes");
+    let mut back = vec![0; bytes];
+    assert_eq!(copy.read_at(&mut back, 0).expect("all of it can be read"), bytes);
+    assert!(back == data[..bytes], "it is the beginning of the source");
+}
+
 /// What is left on the disk of a server, taken by somebody else; `dir` as the server sees it.
 fn fill_disk_of(cluster: &Served, name: &str) -> std::path::PathBuf {
     let dir = cluster.directory(name).display();

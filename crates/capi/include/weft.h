@@ -442,7 +442,8 @@ int weft_removexattr(weft_fs *fs, const char *path, const char *name);
 /* Space and files of the whole file system. */
 int weft_statvfs(weft_fs *fs, struct statvfs *space);
 
-/* Makes everything durable that was acknowledged to this client so far. */
+/* Makes durable what was written to the files that are open for writing, and all names, attributes and sizes that were acknowledged to this
+   client so far. What was written to a file that is closed is durable if it was synced (weft_fsync, O_SYNC). */
 int weft_sync(weft_fs *fs);
 
 #ifdef __cplusplus

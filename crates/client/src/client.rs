@@ -27,7 +27,7 @@ use crate::greet::Identity;
 use crate::held::{self, Held};
 use crate::inner::Inner;
 use crate::lane::Lane;
-use crate::open_file::OpenFile;
+use crate::open_file::{OpenFile, sync_contents};
 use crate::rdma::{Rdma, RdmaStatus};
 use crate::session::{Role, Server};
 use crate::size;
@@ -683,8 +683,26 @@ impl Client {
         Ok(all)
     }
 
-    /// Reports what this client's open files have written, and makes all metadata durable that was acknowledged so far.
+    /// Makes durable what was written to the files that this client has open for writing, and all names, attributes and sizes that were
+    /// acknowledged so far. What was written to a file that is closed is durable if the file was synced.
+    ///
+    /// # Errors
+    /// The first one; all files are tried.
     pub fn sync_all(&self) -> Result<()> {
+        let _operation = self.operation();
+        let mut failed = None;
+        for held in self.inner.held.all().into_iter().filter(|held| held.is_for_writing()) {
+            if let Err(error) = sync_contents(&self.inner, &held) {
+                failed.get_or_insert(error);
+            }
+        }
+        self.sync_names()?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Reports what this client's open files have written, and makes durable all names, attributes and sizes that were acknowledged so
+    /// far: what fsync(2) of a directory asks for.
+    pub fn sync_names(&self) -> Result<()> {
         let _operation = self.operation();
         for held in self.inner.held.all() {
             held.report_to(&self.inner)?;

@@ -154,39 +154,12 @@ impl OpenFile {
 
     /// Makes durable what any client has written to the data files.
     pub(crate) fn sync_contents(&self) -> Result<(), Error> {
-        self.inner.keep_alive(&self.held)?;
-        let capability = self.held.capability();
-        let request = |_| SyncRequest { capability: capability.clone() };
-        let requests = on_all_slots(&self.inner, &self.held.layout, request)?;
-        let losses = self.held.losses();
-        let changes = losses.changes();
-        let mut failed = None;
-        for (slot, reply) in (0..).zip(batch::ask_all(&self.inner, requests, None)) {
-            match reply {
-                Ok(reply) => losses.note_sync(slot, reply.loss_epoch, changes),
-                Err(error) => {
-                    // Of other refusals the epochs tell whether anything was lost.
-                    if matches!(error.status(), Some(Status::Io | Status::NoSpace | Status::ReadOnly)) {
-                        losses.note_failed_sync(slot);
-                    }
-                    failed.get_or_insert(error);
-                }
-            }
-        }
-        match failed {
-            Some(error) => Err(error),
-            None => self.check_losses(),
-        }
+        sync_contents(&self.inner, &self.held)
     }
 
     /// An error if changes may have been lost since the file was opened, as far as the servers have told.
     pub(crate) fn check_losses(&self) -> Result<(), Error> {
-        let Some(slot) = self.held.lossy_slot() else { return Ok(()) };
-        let text = "acknowledged changes of this file did not get to the disk, or its machine stopped before they did: open the \
-                    file again, write again what was not yet durable, and have the disk checked";
-        let server = self.inner.io(self.held.layout.server_id(slot))?;
-        let server = self.inner.session().server(server).describe(None);
-        Err(Error::new(Op::Sync.name(), ErrorKind::Status(Status::Io), text).at_server(server))
+        check_losses(&self.inner, &self.held)
     }
 
     /// Makes durable what the metadata server was told.
@@ -321,6 +294,42 @@ impl OpenFile {
         let report = self.held.take_report();
         Ok(Some(ClosedFile { ino: self.held.ino, access: self.held.access, report, id: self.held.id() }))
     }
+}
+
+/// Makes durable what any client has written to the data files of an open file.
+pub(crate) fn sync_contents(inner: &Arc<Inner>, held: &Held) -> Result<(), Error> {
+    inner.keep_alive(held)?;
+    let capability = held.capability();
+    let request = |_| SyncRequest { capability: capability.clone() };
+    let requests = on_all_slots(inner, &held.layout, request)?;
+    let losses = held.losses();
+    let changes = losses.changes();
+    let mut failed = None;
+    for (slot, reply) in (0..).zip(batch::ask_all(inner, requests, None)) {
+        match reply {
+            Ok(reply) => losses.note_sync(slot, reply.loss_epoch, changes),
+            Err(error) => {
+                // Of other refusals the epochs tell whether anything was lost.
+                if matches!(error.status(), Some(Status::Io | Status::NoSpace | Status::ReadOnly)) {
+                    losses.note_failed_sync(slot);
+                }
+                failed.get_or_insert(error);
+            }
+        }
+    }
+    match failed {
+        Some(error) => Err(error),
+        None => check_losses(inner, held),
+    }
+}
+
+fn check_losses(inner: &Inner, held: &Held) -> Result<(), Error> {
+    let Some(slot) = held.lossy_slot() else { return Ok(()) };
+    let text = "acknowledged changes of this file did not get to the disk, or its machine stopped before they did: open the \
+                file again, write again what was not yet durable, and have the disk checked";
+    let server = inner.io(held.layout.server_id(slot))?;
+    let server = inner.session().server(server).describe(None);
+    Err(Error::new(Op::Sync.name(), ErrorKind::Status(Status::Io), text).at_server(server))
 }
 
 impl Drop for OpenFile {

@@ -2,7 +2,7 @@
 
 use super::Options;
 use super::side::{Meta, Side, Source, Target};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -30,6 +30,8 @@ pub(super) struct OpenFile {
     target: Target,
     /// The greatest end of what was written.
     written_end: AtomicU64,
+    /// Where the first of the chunks that failed has come to: up to there all is written.
+    whole_end: AtomicU64,
     chunks_left: AtomicUsize,
     failed: AtomicBool,
 }
@@ -58,6 +60,7 @@ impl OpenFile {
             source,
             target,
             written_end: AtomicU64::new(0),
+            whole_end: AtomicU64::new(u64::MAX),
             chunks_left: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
         })
@@ -107,6 +110,21 @@ impl Chunk {
 
     /// Copies it. `progress` hears of bytes passed, and how many of them were written.
     pub(super) fn copy(&self, buffer: &mut [u8], progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let mut offset = self.offset;
+        let copied = self.copy_from(&mut offset, buffer, progress);
+        if copied.is_err() {
+            self.file.whole_end.fetch_min(offset, Ordering::AcqRel);
+        }
+        copied
+    }
+
+    /// Copies from the chunk's beginning, and moves `offset` on with what is written.
+    fn copy_from(
+        &self,
+        offset: &mut u64,
+        buffer: &mut [u8],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
         let end = self.offset + self.bytes;
         if self.bytes > 0
             && let Some(copied) = self.file.target.copy_from(&self.file.source, self.offset, self.bytes)?
@@ -118,36 +136,40 @@ impl Chunk {
             progress(copied, copied);
             return Ok(());
         }
-        let mut offset = self.offset;
-        while offset < end {
-            let Some(data) = self.file.source.next_data(offset, end)? else { break };
-            progress(data.start - offset, 0);
-            offset = data.start;
-            while offset < data.end {
-                let wanted = (data.end - offset).min(buffer.len() as u64) as usize;
-                let got = self.file.source.read_at(&mut buffer[..wanted], offset)?;
+        while *offset < end {
+            let Some(data) = self.file.source.next_data(*offset, end)? else { break };
+            progress(data.start - *offset, 0);
+            *offset = data.start;
+            while *offset < data.end {
+                let wanted = (data.end - *offset).min(buffer.len() as u64) as usize;
+                let got = self.file.source.read_at(&mut buffer[..wanted], *offset)?;
                 if got == 0 {
                     bail!("it became shorter while it was copied");
                 }
-                let written = self.file.write_sparsely(&buffer[..got], offset)?;
+                let written = self.file.write_sparsely(&buffer[..got], *offset)?;
                 progress(got as u64, written);
-                offset += got as u64;
+                *offset += got as u64;
             }
         }
-        progress(end - offset, 0);
+        progress(end - *offset, 0);
         Ok(())
     }
 
     /// To be called once, behind `copy`. The last chunk of a file sets its size, and with `preserve` mode and times; then
-    /// there is a result.
+    /// there is a result. Where a chunk has failed, the file is cut where it begins to be incomplete, and a failure of that is
+    /// the result.
     pub(super) fn finish(&self, failed: bool, options: &Options) -> Option<Result<()>> {
         let file = &self.file;
         file.failed.fetch_or(failed, Ordering::AcqRel);
         let last = file.chunks_left.fetch_sub(1, Ordering::AcqRel) == 1;
-        if !last || file.failed.load(Ordering::Acquire) {
-            return None;
+        match (last, file.failed.load(Ordering::Acquire)) {
+            (false, _) => None,
+            (true, false) => Some(self.complete(options)),
+            (true, true) => {
+                let cut = file.target.set_len(file.whole_end.load(Ordering::Acquire).min(file.meta.size));
+                cut.context("the copy is incomplete, and could not be cut where it is").err().map(Err)
+            }
         }
-        Some(self.complete(options))
     }
 
     fn complete(&self, options: &Options) -> Result<()> {

@@ -314,8 +314,8 @@ impl WeftFs {
         if self.callers.identities().is_root(who) { Ok(()) } else { self.clear_set_id(open) }
     }
 
-    pub(crate) fn sync_all(&self) -> Outcome<()> {
-        Ok(self.callers.root().sync_all()?)
+    pub(crate) fn sync_names(&self) -> Outcome<()> {
+        Ok(self.callers.root().sync_names()?)
     }
 }
 

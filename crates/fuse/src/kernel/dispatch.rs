@@ -185,7 +185,7 @@ impl Dispatcher {
                 fs.release_directory(handle);
                 answer.done(Ok(()));
             }
-            Request::FsyncDirectory => answer.done(fs.sync_all()),
+            Request::FsyncDirectory => answer.done(fs.sync_names()),
             Request::GetXattr { name: NUDGE, .. } => answer.done(Err(Errno(libc::ENODATA))),
             Request::GetXattr { name, bytes } => put_xattr(answer, bytes, fs.getxattr(who, node, os(name))),
             Request::SetXattr { name, value, flags } => {

@@ -10,37 +10,28 @@
 //! ```
 //!
 //! `WEFT_POWERCUT_IMAGES` says how many images there are to be (a few by default), `WEFT_POWERCUT_SEED` with which seed
-//! it begins. A failure names its seed.
+//! it begins. A failure names its seed. What changes, and what must be there, is in `names.rs`.
 
 #[path = "../common/mod.rs"]
 mod common;
-mod disk;
-mod recorder;
+mod names;
 
 use common::*;
-use disk::{Disk, Image, Random};
-use recorder::{Cut, Recorder};
-use std::collections::BTreeMap;
+use names::{Model, Work};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use weft_meta::{
-    Caller, CommitSeq, EngineError, FjallEngine, FjallOptions, MetaError, Namespace, Op, RenameMode, SetAttr,
-    Syncer, XattrMode,
+    Caller, CommitSeq, EngineError, FjallEngine, FjallOptions, MetaError, Namespace, Syncer, XattrMode,
 };
+use weft_power_cut::{Cut, Disk, Image, Random, Recorder, first_seed, from_environment, scratch};
 
 const IMAGES_DEFAULT: usize = 60;
 const IMAGES_PER_CYCLE: usize = 12;
-/// With this many files, changes meet each other.
-const NAMES: u64 = 40;
 const BIG: &[u8] = b"user.big";
 
 type Names = Namespace<FjallEngine>;
-
-fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
-}
 
 /// Small tables, so that they are written out and compacted all the time. Each time the kernel is another one.
 fn open_engine(directory: &Path) -> Result<FjallEngine, EngineError> {
@@ -53,115 +44,6 @@ fn open_engine_in(directory: &Path, boot: u64) -> Result<FjallEngine, EngineErro
     FjallEngine::open(directory, &FjallOptions { cache_bytes: 1 << 20, memtable_bytes: 1 << 20, boot_id })
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct File {
-    mode: u32,
-    value: Option<u64>,
-}
-
-/// What the tree must be: the files by number, and which of them each name leads to.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Model {
-    files: BTreeMap<u64, File>,
-    names: BTreeMap<String, u64>,
-    next_file: u64,
-}
-
-#[derive(Debug, Clone)]
-enum Change {
-    Create(String, u32),
-    Remove(String),
-    Rename(String, String),
-    Link(String, String),
-    Chmod(String, u32),
-    SetValue(String, u64, usize),
-}
-
-impl Change {
-    fn random(random: &mut Random) -> Change {
-        let mut name = || format!("f{}", random.below(NAMES));
-        let (one, other) = (name(), name());
-        match random.below(12) {
-            0..3 => Change::Create(one, 0o600 | random.below(0o100) as u32),
-            3 => Change::Remove(one),
-            4..6 => Change::Rename(one, other),
-            6 => Change::Link(one, other),
-            7 => Change::Chmod(one, random.below(0o1000) as u32),
-            8 => Change::SetValue(one, random.next(), 60_000),
-            _ => Change::SetValue(one, random.next(), random.below(9000) as usize),
-        }
-    }
-
-    /// In the namespace; a change that is refused changes nothing.
-    fn run(&self, op: &mut Op<FjallEngine>) -> Result<(), MetaError> {
-        let (root, now) = (Caller::root(), now(1));
-        let path = |name: &String| format!("d/{name}");
-        match self {
-            Change::Create(name, mode) => {
-                op.mknod(&root, now, at(&path(name)), weft_meta::Kind::File, *mode, 0).map(drop)
-            }
-            Change::Remove(name) => op.unlink(&root, now, at(&path(name))).map(drop),
-            Change::Rename(from, to) => {
-                op.rename(&root, now, at(&path(from)), at(&path(to)), RenameMode::Replace).map(drop)
-            }
-            Change::Link(from, to) => op.link(&root, now, at(&path(from)), false, at(&path(to))).map(drop),
-            Change::Chmod(name, mode) => {
-                let change = SetAttr { mode: Some(*mode), ..SetAttr::default() };
-                op.setattr(&root, now, at(&path(name)), false, &change).map(drop)
-            }
-            Change::SetValue(name, seed, bytes) => {
-                let value = value(*seed, *bytes);
-                op.set_xattr(&root, now, at(&path(name)), true, BIG, &value, XattrMode::Any)
-            }
-        }
-    }
-
-    fn apply(&self, model: &mut Model) {
-        match self {
-            Change::Create(name, mode) => {
-                model.names.insert(name.clone(), model.next_file);
-                model.files.insert(model.next_file, File { mode: *mode, value: None });
-                model.next_file += 1;
-            }
-            Change::Remove(name) => drop(model.names.remove(name)),
-            Change::Rename(from, to) => {
-                let file = model.names[from];
-                // Two names of one file stay as they are.
-                if model.names.get(to) != Some(&file) {
-                    model.names.remove(from);
-                    model.names.insert(to.clone(), file);
-                }
-            }
-            Change::Link(from, to) => drop(model.names.insert(to.clone(), model.names[from])),
-            Change::Chmod(name, mode) => model.file(name).mode = *mode,
-            Change::SetValue(name, seed, bytes) => {
-                model.file(name).value = Some(hash_of(&value(*seed, *bytes)));
-            }
-        }
-        let used: Vec<u64> = model.names.values().copied().collect();
-        model.files.retain(|number, _| used.contains(number));
-    }
-}
-
-impl Model {
-    fn file(&mut self, name: &str) -> &mut File {
-        let number = self.names[name];
-        self.files.get_mut(&number).expect("names lead to files")
-    }
-
-    /// By what a look at the tree tells.
-    fn tree(&self) -> Tree {
-        let of = |number: &u64| {
-            let links = self.names.values().filter(|other| *other == number).count() as u32;
-            (self.files[number].clone(), links)
-        };
-        self.names.iter().map(|(name, number)| (name.clone(), of(number))).collect()
-    }
-}
-
-/// Name, file, links.
-type Tree = BTreeMap<String, (File, u32)>;
-
 fn value(seed: u64, bytes: usize) -> Vec<u8> {
     let mut random = Random(seed);
     let mut value: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).collect();
@@ -173,32 +55,6 @@ fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
-}
-
-/// The tree in a store; `None` where its making had not come so far.
-fn tree_of(ns: &mut Names) -> Option<Tree> {
-    let root = Caller::root();
-    let dir = ns.begin().stat(&root, at("d"), true).ok()?.ino;
-    let mut tree = Tree::new();
-    let mut after = 0;
-    loop {
-        let page = ns.begin().readdir(&root, dir, after, 100, 1 << 16, true).unwrap();
-        for entry in page.entries {
-            after = entry.cookie;
-            let name = String::from_utf8(entry.name).unwrap();
-            let read = ns.begin().get_xattr(&root, at(&format!("d/{name}")), true, BIG);
-            let value = match read {
-                Ok(value) => Some(hash_of(&value)),
-                Err(MetaError::NoXattr) => None,
-                Err(error) => panic!("{name}: {error}"),
-            };
-            let attr = entry.attr.expect("it was asked for");
-            tree.insert(name, (File { mode: attr.mode, value }, attr.nlink));
-        }
-        if page.eof {
-            return Some(tree);
-        }
-    }
 }
 
 /// A thread that syncs whenever it is told to, and notes how many changes are durable then.
@@ -232,11 +88,12 @@ struct Start {
     image: Image,
     states: Vec<Model>,
     durable: i64,
+    next_request: u64,
 }
 
-/// Opens the store on the mounted disk, changes names, and returns the images with all states.
-fn cycle(start: Start, random: &mut Random, changes: u64) -> (Vec<Cut>, Vec<Model>) {
-    let Start { image, mut states, durable } = start;
+/// Opens the store on the mounted disk, changes names, and returns the images with all states, and the number of the next request.
+fn cycle(start: Start, random: &mut Random, changes: u64) -> (Vec<Cut>, Vec<Model>, u64) {
+    let Start { image, mut states, durable, next_request } = start;
     let recorder =
         Recorder::mount(Disk::from_image(&image), durable, Random(random.next()), IMAGES_PER_CYCLE);
     let engine = open_engine(&recorder.directory()).unwrap();
@@ -246,27 +103,26 @@ fn cycle(start: Start, random: &mut Random, changes: u64) -> (Vec<Cut>, Vec<Mode
         fresh(engine)
     };
     if stat(&mut ns, "d").is_err() {
-        mkdir(&mut ns, &Caller::root(), "d", 0o755).unwrap();
+        let root = mkdir(&mut ns, &Caller::root(), "d", 0o755).unwrap();
         ns.syncer().sync().unwrap();
         recorder.durable.store(0, Ordering::SeqCst);
+        states = vec![Model::new(root)];
     }
     let (first, before) = (ns.committed(), states.len() as i64 - 1);
     let sync = SyncThread::start(ns.syncer(), recorder.durable.clone(), first, before);
-    let mut model = states.last().expect("there is a first state").clone();
+    let model = states.last().expect("there is a first state").clone();
+    let mut work = Work { ns: &mut ns, random, model, states, next_request };
+    work.restart();
     for _ in 0..changes {
-        let change = Change::random(random);
-        let committed = ns.committed();
-        if run(&mut ns, |op| change.run(op)).is_ok() && ns.committed() > committed {
-            change.apply(&mut model);
-            states.push(model.clone());
-        }
-        if random.one_in(16) {
+        work.step();
+        if work.random.one_in(16) {
             sync.ask.send(()).unwrap();
         }
     }
     sync.end();
+    let Work { states, next_request, .. } = work;
     drop(ns);
-    (recorder.take_cuts(), states)
+    (recorder.take_cuts(), states, next_request)
 }
 
 /// Opens an image, and says after how many changes it is; -1 where its making had not ended.
@@ -282,44 +138,49 @@ fn check(cut: &Cut, states: &[Model], label: &str, then_use: bool) -> i64 {
     }
     let mut ns = Namespace::open(engine, common::options()).unwrap();
     assert_eq!(ns.check().unwrap(), vec![], "{label}");
-    let Some(tree) = tree_of(&mut ns) else {
+    if stat(&mut ns, "d").is_err() {
         assert_eq!(cut.durable, -1, "{label}: the directory is gone");
         return -1;
-    };
-    let states = states.iter().enumerate();
-    let found = states.rev().find(|(_, state)| state.names.len() == tree.len() && state.tree() == tree);
-    let (at, _) = found.unwrap_or_else(|| panic!("{label}: the tree is that after no number of changes"));
-    assert!(at as i64 >= cut.durable, "{label}: {} changes were durable, {at} are there", cut.durable);
+    }
+    // Of several states with the same replies all but one differ in something else.
+    let alike = states.iter().enumerate().rev().filter(|(_, state)| state.is_answered_by(&mut ns));
+    let alike: Vec<(usize, &Model)> = alike.collect();
+    let compared: Vec<_> = alike.iter().map(|(at, state)| (*at, state.compare(&mut ns))).collect();
+    let mut same = alike.iter().zip(&compared).filter(|(_, (_, same))| same.is_ok()).map(|(alike, _)| *alike);
+    let (mut at, state) =
+        same.next().unwrap_or_else(|| panic!("{label}: all is as after no number of changes: {compared:#?}"));
     if then_use {
-        mkfile(&mut ns, &Caller::root(), "after", 0o644).unwrap();
+        mkfile(&mut ns, &Caller::root(), "d/after", 0o644).unwrap();
         ns.syncer().sync().unwrap();
         drop(ns);
-        let mut ns = Namespace::open(open_engine(&store).unwrap(), common::options()).unwrap();
+        ns = Namespace::open(open_engine(&store).unwrap(), common::options()).unwrap();
         assert_eq!(ns.check().unwrap(), vec![], "{label}, used");
-        assert!(stat(&mut ns, "after").is_ok() && tree_of(&mut ns) == Some(tree), "{label}, used");
+        run(&mut ns, |op| op.unlink(&Caller::root(), now(2), common::at("d/after"))).unwrap();
+        ns.reap_orphans().unwrap();
+    } else {
+        let places = state.append_to_all(&mut ns);
+        let with_places =
+            std::iter::once((at, state)).chain(same).find(|(_, state)| state.places() == places);
+        at = with_places.unwrap_or_else(|| panic!("{label}: wrong places for appends: {places:?}")).0;
     }
+    assert!(at as i64 >= cut.durable, "{label}: {} changes were durable, {at} are there", cut.durable);
     at as i64
-}
-
-/// In memory where there is such a place.
-fn scratch() -> std::path::PathBuf {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { memory.into() } else { std::env::temp_dir() }
 }
 
 #[test]
 fn no_power_cut_loses_what_was_acknowledged() {
     let images = from_environment("WEFT_POWERCUT_IMAGES").map_or(IMAGES_DEFAULT, |images| images as usize);
-    let first_seed = from_environment("WEFT_POWERCUT_SEED").unwrap_or(1);
+    let first_seed = first_seed();
     let (mut seen, mut cycles, mut seed) = (0, 0, first_seed);
     while seen < images {
         let mut random = Random(seed);
-        let mut start = Start { image: Image::default(), states: vec![Model::default()], durable: -1 };
+        let mut start =
+            Start { image: Image::default(), states: vec![Model::default()], durable: -1, next_request: 2 };
         // A chain of cuts, each in what the one before has left.
         for link in 0..3 {
             // Now and then more than a journal is filled, so that there is another.
             let changes = if seed % 8 == 5 && link == 0 { 9000 } else { 100 + random.below(500) };
-            let (mut cuts, states) = cycle(start, &mut random, changes);
+            let (mut cuts, states, next_request) = cycle(start, &mut random, changes);
             cycles += 1;
             let mut ends = Vec::new();
             for (number, cut) in cuts.iter().enumerate() {
@@ -330,7 +191,7 @@ fn no_power_cut_loses_what_was_acknowledged() {
             let chosen = random.below(cuts.len() as u64) as usize;
             let (cut, end) = (cuts.swap_remove(chosen), ends[chosen]);
             let states = states[..=end.max(0) as usize].to_vec();
-            start = Start { image: cut.image, states, durable: end.min(cut.durable.max(-1)) };
+            start = Start { image: cut.image, states, durable: end.min(cut.durable.max(-1)), next_request };
         }
         seed += 1;
     }
@@ -356,18 +217,56 @@ fn after_a_failed_sync_the_store_ends_and_a_new_start_makes_good() {
     assert!(matches!(refused, Err(MetaError::Engine(EngineError::Poisoned))));
     drop(ns);
 
+    let cut = |seed: u64| {
+        let image = recorder.disk.lock().unwrap().cut(&mut Random(seed));
+        let cut = tempfile::tempdir_in(scratch()).unwrap();
+        image.write_to(cut.path());
+        let engine =
+            open_engine(&cut.path().join("store")).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let ns = Namespace::open(engine, common::options()).unwrap();
+        sound(&ns);
+        (ns, cut)
+    };
     let mut ns = Namespace::open(open_engine_in(&directory, boot).unwrap(), common::options()).unwrap();
     assert!(stat(&mut ns, "d/unsure").is_ok(), "the page cache has it");
     mkfile(&mut ns, &Caller::root(), "d/after", 0o644).unwrap();
     ns.syncer().sync().unwrap();
     for seed in 0..8 {
-        let image = recorder.disk.lock().unwrap().cut(&mut Random(seed));
-        let cut = tempfile::tempdir_in(scratch()).unwrap();
-        image.write_to(cut.path());
-        let mut ns =
-            Namespace::open(open_engine(&cut.path().join("store")).unwrap(), common::options()).unwrap();
-        sound(&ns);
+        let (mut ns, _cut) = cut(seed);
         assert!(stat(&mut ns, "d/after").is_ok() && stat(&mut ns, "d/unsure").is_ok(), "seed {seed}");
+    }
+}
+
+/// A new start after a kill notes how much of the journal is durable. It has made so much durable before: a power cut at any moment
+/// of the start leaves nothing that is taken for damage.
+#[test]
+fn a_power_cut_while_a_start_makes_good_is_not_taken_for_damage() {
+    const EVENTS_MAX: usize = 1000;
+    for seed in 0..12 {
+        let recorder = Recorder::mount(Disk::new(), -1, Random(seed), EVENTS_MAX);
+        let directory = recorder.directory();
+        let boot = u64::MAX - seed;
+        let mut ns = fresh(open_engine_in(&directory, boot).unwrap());
+        let syncer = ns.syncer();
+        syncer.sync().unwrap();
+        for number in 0..20 {
+            mkfile(&mut ns, &Caller::root(), &format!("unsure{number}"), 0o644).unwrap();
+        }
+        recorder.disk.lock().unwrap().fail_sync_of = Some(".jnl");
+        assert!(syncer.sync().is_err());
+        drop(ns);
+        recorder.take_cuts();
+        // From here on there is an image of every event.
+        recorder.disk.lock().unwrap().events = 0;
+        let engine = open_engine_in(&directory, boot).unwrap();
+        for cut in recorder.take_cuts() {
+            let directory = tempfile::tempdir_in(scratch()).unwrap();
+            cut.image.write_to(directory.path());
+            let engine = open_engine(&directory.path().join("store"))
+                .unwrap_or_else(|error| panic!("seed {seed}, event {}: {error}", cut.event));
+            sound(&Namespace::open(engine, common::options()).unwrap());
+        }
+        drop(engine);
     }
 }
 

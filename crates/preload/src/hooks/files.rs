@@ -394,7 +394,7 @@ fn sync(open: &Use) -> Outcome<c_int> {
             open.file()?.sync_data()?;
             open.report()?;
         }
-        Kind::Directory => open.mount.made()?.client.sync_all()?,
+        Kind::Directory => open.mount.made()?.client.sync_names()?,
         Kind::Path => return Err(Errno(libc::EBADF)),
     }
     Ok(0)

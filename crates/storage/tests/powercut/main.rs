@@ -15,18 +15,13 @@
 
 #[path = "../common/mod.rs"]
 mod common;
-#[path = "../../../meta/tests/powercut/disk.rs"]
-mod disk;
-mod history;
-#[path = "../../../meta/tests/powercut/recorder.rs"]
-mod recorder;
-
 use common::{IDENTITY, plain_reactor, ring_reactor};
-use disk::{Disk as CutDisk, Image, Random};
-use history::{History, Shared};
-use recorder::{Cut, Recorder};
 use std::path::{Path, PathBuf};
 use weft_layout::Extent;
+use weft_power_cut::{
+    Cut, Disk as CutDisk, History, Image, Random, Recorder, Shared, data_files, first_seed, from_environment,
+    noise, scratch, written, zeroed,
+};
 use weft_storage::{DataFiles, Directory, Disk, PlainDisk, RingDisk};
 
 const IMAGES_DEFAULT: usize = 5000;
@@ -36,16 +31,6 @@ const CHANGES_PER_CYCLE: u64 = 120;
 const FILE_BYTES: u64 = 24 << 10;
 /// Of these numbers the first two are in one directory, and the others in directories of their own.
 const INOS: [u64; 5] = [2, 3, 0x300, 0x4_0000, 0x55_0000];
-
-fn from_environment(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
-}
-
-/// In memory where there is such a place.
-fn scratch() -> PathBuf {
-    let memory = Path::new("/dev/shm");
-    if memory.is_dir() { memory.into() } else { std::env::temp_dir() }
-}
 
 /// Where the storage directory is on the disk: as a server finds it whose directory has to be made, with those above.
 fn storage_in(root: &Path) -> PathBuf {
@@ -69,7 +54,7 @@ impl<D: Disk> Work<'_, D> {
         let range = self.range(FILE_BYTES);
         match self.random.below(20) {
             0..5 => {
-                let data = self.noise(range.bytes);
+                let data = noise(self.random, range.bytes);
                 self.history.change(ino, Some(written(old, range.offset, &data)));
                 self.files.create(ino).unwrap().write(range.offset, &data).await.unwrap();
             }
@@ -83,8 +68,7 @@ impl<D: Disk> Work<'_, D> {
                 self.files.truncate(ino, bytes).unwrap();
             }
             12 => {
-                let mut new = old.to_vec();
-                zero(&mut new, range);
+                let new = zeroed(old, range.offset, range.bytes, true);
                 self.history.change(ino, before.is_some().then_some(new));
                 self.files.punch(ino, range.offset, range.bytes).unwrap();
             }
@@ -97,10 +81,7 @@ impl<D: Disk> Work<'_, D> {
             }
             14 => {
                 let keep_size = self.random.one_in(2);
-                let mut new = old.to_vec();
-                zero(&mut new, range);
-                extend(&mut new, range, keep_size);
-                self.history.change(ino, Some(new));
+                self.history.change(ino, Some(zeroed(old, range.offset, range.bytes, keep_size)));
                 self.files.zero(ino, range.offset, range.bytes, keep_size).unwrap();
             }
             15 => self.copy(ino, old, range).await,
@@ -132,7 +113,7 @@ impl<D: Disk> Work<'_, D> {
         let mut at = 0;
         while at < whole.len() {
             let piece = (1 + self.random.below(900) as usize).min(whole.len() - at);
-            let noise = self.noise(piece as u64);
+            let noise = noise(self.random, piece as u64);
             whole[at..at + piece].copy_from_slice(&noise);
             at += piece + self.random.below(1200) as usize;
         }
@@ -164,23 +145,6 @@ impl<D: Disk> Work<'_, D> {
         let bytes = if self.random.one_in(3) { 9000 } else { 700 };
         Extent::new(self.random.below(below), 1 + self.random.below(bytes))
     }
-
-    fn noise(&mut self, bytes: u64) -> Vec<u8> {
-        (0..bytes).map(|_| 1 + (self.random.next() % 255) as u8).collect()
-    }
-}
-
-fn written(old: &[u8], offset: u64, data: &[u8]) -> Vec<u8> {
-    let mut new = old.to_vec();
-    let end = offset as usize + data.len();
-    new.resize(new.len().max(end), 0);
-    new[offset as usize..end].copy_from_slice(data);
-    new
-}
-
-fn zero(content: &mut [u8], range: Extent) {
-    let bytes = content.len() as u64;
-    content[range.offset.min(bytes) as usize..range.end().min(bytes) as usize].fill(0);
 }
 
 fn extend(content: &mut Vec<u8>, range: Extent, keep_size: bool) {
@@ -231,16 +195,16 @@ fn reopen(cut: &Cut, label: &str) {
     let directory = tempfile::tempdir_in(scratch()).unwrap();
     cut.image.write_to(directory.path());
     if !Directory::is_formatted(&storage_in(&directory.path().join("store"))) {
-        assert!(history::data_files(&cut.image).is_empty(), "{label}: data before the storage was whole");
+        assert!(data_files(&cut.image).is_empty(), "{label}: data before the storage was whole");
         return;
     }
     let disk = PlainDisk::open(&storage_in(&directory.path().join("store")), &IDENTITY)
         .unwrap_or_else(|error| panic!("{label}: {error}; files: {}", cut.image.listing()));
     let files = DataFiles::new(disk);
     let (objects, _) = files.list(None, 100).unwrap();
-    assert_eq!(objects.len(), history::data_files(&cut.image).len(), "{label}");
+    assert_eq!(objects.len(), data_files(&cut.image).len(), "{label}");
     plain_reactor().run(async {
-        for (ino, content) in history::data_files(&cut.image) {
+        for (ino, content) in data_files(&cut.image) {
             let mut found = vec![0; content.bytes as usize];
             assert_eq!(files.size(ino).unwrap(), content.bytes, "{label}: file {ino:x}");
             files.read_pieces(ino, &[Extent::new(0, content.bytes)], &mut found).await.unwrap();
@@ -253,7 +217,7 @@ fn reopen(cut: &Cut, label: &str) {
 fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
     let wanted =
         from_environment("WEFT_DATA_POWERCUT_IMAGES").map_or(IMAGES_DEFAULT, |images| images as usize);
-    let first_seed = from_environment("WEFT_POWERCUT_SEED").unwrap_or(1);
+    let first_seed = first_seed();
     let begun = std::time::Instant::now();
     let (mut seen, mut cycles, mut seed) = (0, 0, first_seed);
     while seen < wanted {

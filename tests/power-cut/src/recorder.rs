@@ -16,10 +16,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// All changes come through the kernel, so what it knows stays true.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// An image, and how much had been acknowledged as durable when it was taken.
+/// An image of a disk, and when it was taken.
 pub struct Cut {
+    /// What is left.
     pub image: Image,
+    /// How much had been acknowledged as durable.
     pub durable: i64,
+    /// The number of changes and syncs of the disk so far.
     pub event: u64,
 }
 
@@ -32,6 +35,7 @@ struct Camera {
 
 /// A disk that is mounted. Dropping it unmounts.
 pub struct Recorder {
+    /// The disk.
     pub disk: Arc<Mutex<Disk>>,
     camera: Arc<Mutex<Camera>>,
     /// How much has been acknowledged as durable; kept by the test.
@@ -56,6 +60,11 @@ impl Recorder {
         let fs = Fs { disk: disk.clone(), camera: camera.clone(), durable: durable.clone() };
         let session = Session::new(fs, mount_point.path(), &Config::default()).unwrap().spawn().unwrap();
         Recorder { disk, camera, durable, mount_point, session: Some(session) }
+    }
+
+    /// Where the disk is mounted.
+    pub fn mount_point(&self) -> &Path {
+        self.mount_point.path()
     }
 
     /// A directory on the disk.

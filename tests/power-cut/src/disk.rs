@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
+/// The inode number of a disk's root directory.
 pub const ROOT: u64 = 1;
 const PAGE_BYTES: u64 = 4096;
 const SECTOR_BYTES: usize = 512;
@@ -25,6 +26,8 @@ const SECTOR_BYTES: usize = 512;
 pub struct Random(pub u64);
 
 impl Random {
+    /// The next number.
+    #[expect(clippy::should_implement_trait, reason = "it never ends")]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -33,10 +36,12 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
+    /// A number below `bound`, or 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
+    /// True once in so many times.
     pub fn one_in(&mut self, chances: u64) -> bool {
         self.below(chances) == 0
     }
@@ -46,10 +51,12 @@ impl Random {
 #[derive(Clone, Default)]
 pub struct Content {
     pages: BTreeMap<u64, Arc<[u8; PAGE_BYTES as usize]>>,
+    /// The length.
     pub bytes: u64,
 }
 
 impl Content {
+    /// What is there of a range.
     pub fn read(&self, offset: u64, length: usize) -> Vec<u8> {
         let end = self.bytes.min(offset.saturating_add(length as u64));
         let mut out = vec![0; end.saturating_sub(offset) as usize];
@@ -134,6 +141,10 @@ struct Rename {
 }
 
 impl Rename {
+    fn names(&self) -> impl Iterator<Item = &String> {
+        self.removed.iter().chain(self.added.iter().map(|(name, _)| name))
+    }
+
     fn apply(&self, entries: &mut Entries) {
         if let Some(name) = &self.removed {
             entries.names.remove(name);
@@ -144,18 +155,24 @@ impl Rename {
     }
 }
 
+/// What a name leads to.
 pub enum Node {
+    /// A file.
     File(File),
+    /// A directory.
     Directory(Directory),
 }
 
+/// A file, as it is durable and as it is now.
 #[derive(Default)]
 pub struct File {
     durable: Content,
+    /// As who uses the disk sees it.
     pub now: Content,
     pending: Vec<Change>,
 }
 
+/// A directory, as it is durable and as it is now.
 #[derive(Default)]
 pub struct Directory {
     durable: Entries,
@@ -171,6 +188,13 @@ pub struct Image {
 }
 
 impl Image {
+    /// One file in the root directory.
+    pub fn of_file(name: &str, bytes: &[u8]) -> Image {
+        let mut content = Content::default();
+        content.write(0, bytes);
+        Image { directories: Vec::new(), files: vec![(name.to_string(), content)] }
+    }
+
     /// Writes the files below `to`, which must be empty.
     pub fn write_to(&self, to: &Path) {
         use std::os::unix::fs::FileExt;
@@ -189,7 +213,6 @@ impl Image {
     }
 
     /// The files, by path.
-    #[allow(dead_code)] // Not every test that uses this disk looks into images.
     pub fn files(&self) -> &[(String, Content)] {
         &self.files
     }
@@ -213,8 +236,10 @@ enum Fate {
     Each,
 }
 
+/// See the module's header.
 #[derive(Default)]
 pub struct Disk {
+    /// Files and directories by inode number.
     pub nodes: HashMap<u64, Node>,
     next_ino: u64,
     next_change: u64,
@@ -233,6 +258,7 @@ pub struct Disk {
 }
 
 impl Disk {
+    /// With an empty root directory.
     pub fn new() -> Disk {
         let nodes = HashMap::from([(ROOT, Node::Directory(Directory::default()))]);
         Disk { nodes, next_ino: ROOT + 1, ..Disk::default() }
@@ -264,6 +290,7 @@ impl Disk {
         (ino, name.to_string())
     }
 
+    /// The file of this number.
     pub fn file(&mut self, ino: u64) -> Option<&mut File> {
         match self.nodes.get_mut(&ino) {
             Some(Node::File(file)) => Some(file),
@@ -278,6 +305,7 @@ impl Disk {
         }
     }
 
+    /// What a name leads to.
     pub fn lookup(&self, parent: u64, name: &str) -> Option<u64> {
         match self.nodes.get(&parent) {
             Some(Node::Directory(directory)) => directory.now.names.get(name).copied(),
@@ -285,6 +313,7 @@ impl Disk {
         }
     }
 
+    /// The names in a directory.
     pub fn names(&self, ino: u64) -> Vec<(String, u64)> {
         match self.nodes.get(&ino) {
             Some(Node::Directory(directory)) => {
@@ -306,6 +335,7 @@ impl Disk {
         self.next_change
     }
 
+    /// Gives something new a name.
     pub fn make(&mut self, parent: u64, name: &str, node: Node) -> u64 {
         let ino = self.next_ino;
         self.next_ino += 1;
@@ -315,11 +345,13 @@ impl Disk {
         ino
     }
 
+    /// Takes a name away.
     pub fn remove(&mut self, parent: u64, name: &str) {
         let number = self.change_number();
         self.rename_half(number, parent, Some(name.to_string()), None);
     }
 
+    /// Moves a name, and replaces what has the new one.
     pub fn rename(&mut self, from: u64, name: &str, to: u64, new_name: &str) {
         let ino = self.lookup(from, name).expect("the kernel has looked it up");
         let number = self.change_number();
@@ -332,6 +364,7 @@ impl Disk {
         }
     }
 
+    /// Writes to a file.
     pub fn write(&mut self, ino: u64, offset: u64, data: &[u8]) {
         if let Some(file) = self.file(ino) {
             let change = Change::Write(offset, data.into());
@@ -349,6 +382,7 @@ impl Disk {
         }
     }
 
+    /// Sets the length of a file.
     pub fn set_len(&mut self, ino: u64, bytes: u64) {
         if let Some(file) = self.file(ino) {
             let change = Change::SetLen(bytes);
@@ -357,12 +391,14 @@ impl Disk {
         }
     }
 
+    /// A handle of a file.
     pub fn open(&mut self, ino: u64) -> u64 {
         self.next_handle += 1;
         self.handles.insert(self.next_handle, (ino, false));
         self.next_handle
     }
 
+    /// Gives a handle back.
     pub fn close(&mut self, handle: u64) {
         self.handles.remove(&handle);
     }
@@ -400,7 +436,8 @@ impl Disk {
             self.directory(ino).pending.clear();
             return false;
         }
-        let numbers: HashSet<u64> = self.directory(ino).pending.iter().map(|change| change.number).collect();
+        let numbers = self.directory(ino).pending.iter().map(|change| change.number).collect();
+        let numbers = self.with_earlier_of_the_same_names(numbers);
         self.settle_names(ino);
         // The other halves of renames out of, or into, this directory.
         for node in self.nodes.values_mut() {
@@ -413,6 +450,29 @@ impl Disk {
             }
         }
         true
+    }
+
+    /// These changes, and those before them of the same names: in whichever order directories are synced, what one name leads to is
+    /// changed in the order in which it was.
+    fn with_earlier_of_the_same_names(&self, mut numbers: HashSet<u64>) -> HashSet<u64> {
+        loop {
+            let mut earlier = Vec::new();
+            for node in self.nodes.values() {
+                let Node::Directory(directory) = node else { continue };
+                let mut names = HashSet::new();
+                for change in directory.pending.iter().rev() {
+                    if numbers.contains(&change.number) {
+                        names.extend(change.names());
+                    } else if change.names().any(|name| names.contains(name)) {
+                        earlier.push(change.number);
+                    }
+                }
+            }
+            if earlier.is_empty() {
+                return numbers;
+            }
+            numbers.extend(earlier);
+        }
     }
 
     fn settle_names(&mut self, ino: u64) {
@@ -517,5 +577,27 @@ fn tear(content: &mut Content, offset: u64, data: &[u8], random: &mut Random) {
             content.write(offset + at as u64, &data[at..at + part]);
         }
         at += part;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_was_removed_before_another_took_it_is_not_removed_after() {
+        let mut disk = Disk::new();
+        let inside = disk.make(ROOT, "inside", Node::Directory(Directory::default()));
+        disk.make(ROOT, "name", Node::File(File::default()));
+        disk.sync_directory(ROOT);
+        let new = disk.make(inside, "new", Node::File(File::default()));
+        disk.remove(ROOT, "name");
+        disk.rename(inside, "new", ROOT, "name");
+        // The rename is durable in both of its directories.
+        disk.sync_directory(inside);
+        disk.sync_directory(ROOT);
+        let image = disk.cut(&mut Random(1));
+        assert_eq!(disk.lookup(ROOT, "name"), Some(new));
+        assert_eq!(image.files.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["name"]);
     }
 }

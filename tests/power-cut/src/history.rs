@@ -38,7 +38,6 @@ pub struct Shared {
 }
 
 /// The inode numbers and bytes of the data files of an image.
-#[allow(dead_code)] // As History::check.
 pub fn data_files(image: &Image) -> BTreeMap<u64, &Content> {
     let mut found = BTreeMap::new();
     for (path, content) in image.files() {
@@ -64,6 +63,7 @@ impl Shared {
         shared
     }
 
+    /// Storage is open.
     pub fn begin(&self) {
         self.push(Entry::Begun);
     }
@@ -84,6 +84,7 @@ impl Shared {
         states.last().expect("there is a first state").as_deref().cloned()
     }
 
+    /// The file is about to become this; `None`: it is removed.
     pub fn change(&self, ino: u64, state: Option<Vec<u8>>) {
         self.push(Entry::Change(ino, state.map(Arc::new)));
     }
@@ -93,10 +94,12 @@ impl Shared {
         self.history().states(ino, usize::MAX).0.len() - 1
     }
 
+    /// The state of the file with this index is durable.
     pub fn is_durable(&self, ino: u64, state: usize) {
         self.push(Entry::Durable(ino, state));
     }
 
+    /// All that was done.
     pub fn into_history(self) -> History {
         self.history.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,7 +120,6 @@ impl History {
     }
 
     /// Compares an image of storage, taken after so many entries, with what must be there.
-    #[allow(dead_code)] // Not every test that uses histories is one of storage.
     pub fn check(&self, image: &Image, entries: usize, label: &str) {
         let read = |(ino, content): (u64, &Content)| (ino, content.read(0, content.bytes as usize));
         self.check_files(&data_files(image).into_iter().map(read).collect(), entries, label);
