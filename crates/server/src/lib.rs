@@ -19,6 +19,7 @@ mod accept;
 mod admin;
 mod announce;
 mod answer;
+mod backup;
 mod both;
 pub mod config;
 mod counters;
@@ -42,6 +43,7 @@ mod status;
 mod stop;
 
 pub use admin::{AdminError, list_servers, replace_server};
+pub use backup::{LoadError, Loaded, load_names};
 pub use config::{
     ClusterConfig, ClusterId, ConfigError, DiskChoice, Generate, RdmaMode, ServerConfig, ServerRole, SyncMode,
 };
@@ -51,6 +53,7 @@ pub use keys::{
 pub use log::timestamp_now;
 pub use server::{Server, ServerError, format_storage, has_storage};
 pub use stop::StopFlag;
+pub use weft_meta::{BackupError, BackupHead, BackupSize, BackupWriter, verify_backup};
 
 #[cfg(test)]
 mod tests;

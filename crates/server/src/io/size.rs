@@ -2,7 +2,7 @@
 
 use super::{IoPart, local_range};
 use crate::answer::{Answer, Refusal};
-use weft_layout::Extent;
+use weft_layout::{Extent, Layout};
 use weft_storage::{DataFiles, Disk, Seek, StorageError};
 use weft_wire::messages::*;
 
@@ -25,7 +25,7 @@ impl<D: Disk> IoPart<D> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, 0, request.file_bytes)?;
         let loss_epoch =
-            self.change(ino, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes)).await?;
+            self.change(ino, &layout, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes)).await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
@@ -37,7 +37,7 @@ impl<D: Disk> IoPart<D> {
             return Ok(Answer::of(&self.data_size(ino, self.loss_epoch(ino))?));
         }
         let punch = |files: &DataFiles<D>| files.punch(ino, local.offset, local.bytes);
-        let loss_epoch = self.change(ino, local, punch).await?;
+        let loss_epoch = self.change(ino, &layout, local, punch).await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
@@ -47,7 +47,7 @@ impl<D: Disk> IoPart<D> {
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
         let allocate =
             |files: &DataFiles<D>| files.allocate(ino, local.offset, local.bytes, request.keep_size);
-        let loss_epoch = self.change(ino, local, allocate).await?;
+        let loss_epoch = self.change(ino, &layout, local, allocate).await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
@@ -56,7 +56,7 @@ impl<D: Disk> IoPart<D> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
         let zero = |files: &DataFiles<D>| files.zero(ino, local.offset, local.bytes, request.keep_size);
-        let loss_epoch = self.change(ino, local, zero).await?;
+        let loss_epoch = self.change(ino, &layout, local, zero).await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
@@ -78,6 +78,7 @@ impl<D: Disk> IoPart<D> {
     async fn change(
         &self,
         ino: u64,
+        layout: &Layout,
         extent: Extent,
         change: impl FnOnce(&DataFiles<D>) -> Result<(), StorageError>,
     ) -> Result<u64, Refusal> {
@@ -88,7 +89,11 @@ impl<D: Disk> IoPart<D> {
             None => None,
         };
         change(&self.files)?;
-        self.settle(self.files.open_if_there(ino)?.as_ref(), false, loss_epoch).await
+        let after = self.files.open_if_there(ino)?;
+        if let (None, Some(made)) = (&before, &after) {
+            self.files.note_layout(made, layout);
+        }
+        self.settle(after.as_ref(), false, loss_epoch).await
     }
 
     /// Space of this server's disk.
