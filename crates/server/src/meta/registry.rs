@@ -621,7 +621,7 @@ mod tests {
         noted: Option<ServerRecord>,
         /// First marks of its runs.
         runs: BTreeMap<u64, [u8; 16]>,
-        /// For the test alone: all changes of names in its history, and the last one of data.
+        /// For the test alone: all changes of names in its history, and the last one of data that it saw itself.
         changes: Vec<u64>,
         last_of_data: u64,
     }
@@ -645,7 +645,10 @@ mod tests {
         theirs: OwnStorage,
         knows: OwnStorage,
         run: [u8; 16],
-        last_change: u64,
+        /// For the test alone: all changes of its data, the run of the metadata server that knew of the last one, and the last
+        /// change of names that it heard of.
+        changes: Vec<u64>,
+        changed_under: [u8; 16],
         last_of_names: u64,
     }
 
@@ -700,7 +703,11 @@ mod tests {
             self.io_confirmed = true;
             let last = self.io.last_of_names;
             assert!(last == 0 || self.meta.changes.contains(&last), "names of before, or others, are served");
-            assert_eq!(self.io.last_change, self.meta.last_of_data, "data of before, or other data, is served");
+            let last = self.meta.last_of_data;
+            assert!(last == 0 || self.io.changes.contains(&last), "data of before is served");
+            let under = self.io.changed_under;
+            let is_its_own = self.io.changes.is_empty() || self.meta.runs.values().any(|run| *run == under);
+            assert!(is_its_own, "data of another history is served");
             self.served += 1;
         }
 
@@ -724,7 +731,8 @@ mod tests {
                 // away, nothing is promised.
                 7 | 8 if self.io_confirmed && self.meta_confirmed => {
                     self.changes += 1;
-                    (self.io.last_change, self.meta.last_of_data) = (self.changes, self.changes);
+                    (self.meta.last_of_data, self.io.changed_under) = (self.changes, self.meta.own.run);
+                    self.io.changes.push(self.changes);
                     self.io.theirs.mark += 1;
                     self.register();
                 }
