@@ -199,7 +199,8 @@ fn a_backup_under_load_is_of_one_moment() {
     assert!(left.is_disjoint(&right), "a file is in both: {:?}", left.intersection(&right));
     assert_eq!(left.len() + right.len(), MOVED, "a file is in neither");
     let (one, two) = (names_in(&client, "/one"), names_in(&client, "/two"));
-    let whole = |names: &BTreeSet<String>| *names == (0..names.len()).map(|number| number.to_string()).collect();
+    let whole =
+        |names: &BTreeSet<String>| *names == (0..names.len()).map(|number| number.to_string()).collect();
     assert!(whole(&one) && whole(&two), "there is a gap");
     assert!(one.len() == two.len() || one.len() == two.len() + 1, "{} and {}", one.len(), two.len());
     let count = two.len() as u64;
@@ -230,10 +231,8 @@ fn what_is_newer_than_a_backup_comes_to_lost_and_found_and_nothing_is_removed() 
     // Its last strip is all that it has; what is before it was never written.
     let tail = client.open("/tail", &OpenOptions::new().write(true).create(true)).expect("it can be made");
     tail.write_at(b"end", 7 * STRIP_BYTES as u64).expect("it can be written");
-    let mut contents = vec![0; 7 * STRIP_BYTES];
-    contents.extend_from_slice(b"end");
     tail.close().expect("it can be closed");
-    newer.push((client.stat("/tail", true).expect("it is there").ino, contents));
+    let tail = client.stat("/tail", true).expect("it is there").ino;
     let servers = ["io0", "io1", "io2"];
     let removed = || servers.iter().map(|name| data_files(&cluster, name).len()).sum::<usize>();
     let now = Instant::now();
@@ -287,17 +286,32 @@ fn what_is_newer_than_a_backup_comes_to_lost_and_found_and_nothing_is_removed() 
     let made_now = write(&client, "/made now", &bytes(9, STRIP_BYTES), None);
     assert!(newer.iter().all(|(ino, _)| *ino < made_now), "an inode number was given twice");
     let (repaired, left) = repair(&cluster);
-    assert!(left.len() == 1 && left[0].contains("has lost the data"), "{left:?}");
-    assert_eq!(repaired.iter().filter(|text| text.contains("there are data files of inode")).count(), newer.len());
-    let expected: BTreeSet<String> = newer.iter().map(|(ino, _)| format!("#{ino}")).collect();
+    assert!(left.len() == 2 && left.iter().all(|text| text.contains("has lost the data")), "{left:?}");
+    assert!(left.iter().any(|text| text.contains(&format!("file {tail} "))), "{left:?}");
+    let adopted = repaired.iter().filter(|text| text.contains("there are data files of inode")).count();
+    assert_eq!(adopted, newer.len() + 1);
+    let numbers = newer.iter().map(|(ino, _)| *ino).chain([tail]);
+    let expected: BTreeSet<String> = numbers.map(|ino| format!("#{ino}")).collect();
     assert_eq!(names_in(&client, "/lost+found"), expected);
     for (ino, contents) in &newer {
         let found = read(&client, &format!("/lost+found/#{ino}")).expect("it can be read");
         assert!(found == *contents, "inode {ino}: {} bytes of {}", found.len(), contents.len());
     }
+    // Where a server has no byte of a file, nobody knows any more whether it ever had one.
+    let path = format!("/lost+found/#{tail}");
+    let file = client.open(path.as_str(), &OpenOptions::new().read(true)).expect("it has a name");
+    let mut end = [0; 3];
+    assert_eq!(file.read_at(&mut end, 7 * STRIP_BYTES as u64).expect("it can be read"), 3);
+    assert_eq!(&end, b"end");
+    drop(file);
+    assert_eq!(read(&client, &path).expect_err("it may have been there").status(), Some(Status::Lost));
     let directory = client.stat("/lost+found", true).expect("it is there");
     assert_eq!((directory.uid, directory.mode & 0o777), (0, 0o700));
-    assert_eq!(read(&client, "/changed").expect("it is there"), bytes(4, 5 * STRIP_BYTES), "data as it is now");
+    assert_eq!(
+        read(&client, "/changed").expect("it is there"),
+        bytes(4, 5 * STRIP_BYTES),
+        "data as it is now"
+    );
     // Nothing more to do, and nothing was removed, by two scans for orphans either.
     assert_eq!(repair(&cluster), (Vec::new(), left));
     std::thread::sleep(Duration::from_millis(2500));

@@ -404,13 +404,13 @@ mod tests {
     #[test]
     fn blocks_of_a_sound_backup_in_another_order_are_found() {
         let bytes = backup(3000, 300);
-        let block_bytes = |at: usize| {
-            BLOCK_HEAD_BYTES + u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
-        };
+        let block_bytes =
+            |at: usize| BLOCK_HEAD_BYTES + u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
         let first = HEAD_BYTES;
         let second = first + block_bytes(first);
         let third = second + block_bytes(second);
-        let swapped = [&bytes[..first], &bytes[second..third], &bytes[first..second], &bytes[third..]].concat();
+        let swapped =
+            [&bytes[..first], &bytes[second..third], &bytes[first..second], &bytes[third..]].concat();
         assert!(verify_backup(swapped.as_slice()).is_err());
         let without = [&bytes[..first], &bytes[second..]].concat();
         assert!(verify_backup(without.as_slice()).is_err());

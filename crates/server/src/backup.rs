@@ -86,7 +86,12 @@ pub struct Loaded {
 ///
 /// # Errors
 /// [`LoadError`]; then the names are as they were.
-pub fn load_names(config: &ClusterConfig, name: &str, file: &Path, replace: bool) -> Result<Loaded, LoadError> {
+pub fn load_names(
+    config: &ClusterConfig,
+    name: &str,
+    file: &Path,
+    replace: bool,
+) -> Result<Loaded, LoadError> {
     let server = config.server(name)?;
     if server.role != ServerRole::Meta {
         return Err(LoadError::NoMetadataServer { name: name.to_owned() });

@@ -23,8 +23,8 @@ use weft_meta::{Engine, FileState, Finding, MetaError, Namespace, Owner, SizeFou
 use weft_reactor::MailSender;
 use weft_wire::limits::FINDING_TEXT_BYTES_MAX;
 use weft_wire::messages::{
-    CheckReply, FindingInfo, ListObjectsRequest, NotedLayout, NotedLayoutsRequest, ObjectSize, RemoveObjectsRequest, ServerInfo,
-    StatObjectsRequest,
+    CheckReply, FindingInfo, ListObjectsRequest, NotedLayout, NotedLayoutsRequest, ObjectSize,
+    RemoveObjectsRequest, ServerInfo, StatObjectsRequest,
 };
 use weft_wire::security::Key;
 
@@ -117,7 +117,9 @@ impl Found {
                 let names: Vec<_> =
                     parts.iter().map(|(id, bytes)| format!("{} ({bytes} bytes)", name(id))).collect();
                 let order = match layout {
-                    None if parts.len() > 1 => "; they do not tell how it was striped, so its bytes may be out of order",
+                    None if parts.len() > 1 => {
+                        "; they do not tell how it was striped, so its bytes may be out of order"
+                    }
                     _ => "",
                 };
                 let servers = names.join(", ");
@@ -128,7 +130,10 @@ impl Found {
                     true => "; it may be of a time after the backup that the names are from, and is kept",
                     false => "",
                 };
-                format!("there is a data file of inode {ino} on {}, which has no part of it{kept}", name(server))
+                format!(
+                    "there is a data file of inode {ino} on {}, which has no part of it{kept}",
+                    name(server)
+                )
             }
         };
         let mut end = text.len().min(FINDING_TEXT_BYTES_MAX);
@@ -365,10 +370,17 @@ impl<E: Engine + 'static> Checker<E> {
     /// How a file is striped, if its data files tell, agree, and all have a part of it.
     fn layout_noted(&mut self, ino: u64, parts: &[(u16, u64)]) -> Result<Option<Layout>, StepError> {
         let mut noted: Option<Layout> = None;
-        for (id, _) in parts {
+        for (id, bytes) in parts {
             let reply = self.peers[usize::from(*id)].call(&NotedLayoutsRequest { inos: vec![ino] })?;
-            let Some(NotedLayout { layout, .. }) = reply.layouts.first() else { return Ok(None) };
-            let fits = layout.slot_of_server(*id).is_some() && usize::from(layout.ring_servers()) <= self.peers.len();
+            let Some(NotedLayout { layout, .. }) = reply.layouts.first() else {
+                // One that was made to say that there is nothing tells no more than that.
+                if *bytes == 0 {
+                    continue;
+                }
+                return Ok(None);
+            };
+            let fits = layout.slot_of_server(*id).is_some()
+                && usize::from(layout.ring_servers()) <= self.peers.len();
             if !fits || noted.is_some_and(|noted| noted != *layout) {
                 return Ok(None);
             }
@@ -489,6 +501,13 @@ impl<E: Engine + 'static> Checker<E> {
             layout.slot_of_server(*id).map_or(0, |slot| layout.logical_size(slot, *bytes))
         };
         let bytes = parts.iter().map(size).max().unwrap_or(0);
+        // Where a file of this size has no byte, none is missing.
+        for slot in 0..layout.server_count() {
+            let id = layout.server_id(slot);
+            if layout.local_size(slot, bytes) == 0 && !parts.iter().any(|(there, _)| *there == id) {
+                self.peers[usize::from(id)].call(&VouchEmptyRequest { inos: vec![ino] })?;
+            }
+        }
         let adopted = self.ask(move |namespace| Ok(namespace.adopt_data(now(), ino, &layout, bytes)?.0))?;
         Ok(if adopted { Treatment::Repaired } else { Treatment::Gone })
     }

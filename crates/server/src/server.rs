@@ -571,7 +571,10 @@ impl Run {
         let was_loaded = namespace.was_loaded().map_err(io::Error::other)?;
         if was_loaded {
             let name = &self.shared.name;
-            log::warning!(name, "goes on from a backup as soon as all I/O servers are up; what came after it is given up");
+            log::warning!(
+                name,
+                "goes on from a backup as soon as all I/O servers are up; what came after it is given up"
+            );
         }
         let restore = Restore { wanted: restore || was_loaded, ..Restore::default() };
         let checks = fsck::Setup {

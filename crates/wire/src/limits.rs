@@ -80,7 +80,8 @@ pub const CHANGES_PER_MESSAGE_MAX: usize = 256;
 
 const _: () =
     assert!(CHANGES_PER_MESSAGE_MAX * (NAME_BYTES_MAX + 32) <= BODY_BYTES_MAX, "changes fit a body");
-const _: () = assert!(BACKUP_PAGE_BYTES + XATTR_BYTES_MAX + 1024 <= BODY_BYTES_MAX, "a page of a backup fits");
+const _: () =
+    assert!(BACKUP_PAGE_BYTES + XATTR_BYTES_MAX + 1024 <= BODY_BYTES_MAX, "a page of a backup fits");
 const _: () = assert!(LIST_EXTENTS_MAX * 20 + 4096 <= BODY_BYTES_MAX, "a full list fits a body");
 const _: () =
     assert!(XATTR_BYTES_MAX + PATH_BYTES_MAX + 8 * GROUPS_MAX <= BODY_BYTES_MAX, "an attribute fits a body");

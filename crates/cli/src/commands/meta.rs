@@ -161,7 +161,13 @@ fn write_whole<R>(path: &Path, write: impl FnOnce(&File) -> Result<R>) -> Result
     written
 }
 
-fn tell_dumped(args: &DumpArgs, path: &Path, head: &BackupHead, size: BackupSize, seconds: f64) -> Result<()> {
+fn tell_dumped(
+    args: &DumpArgs,
+    path: &Path,
+    head: &BackupHead,
+    size: BackupSize,
+    seconds: f64,
+) -> Result<()> {
     let bytes = std::fs::metadata(path)?.len();
     if args.json {
         return output::print_json(&json!({

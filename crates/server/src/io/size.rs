@@ -24,8 +24,9 @@ impl<D: Disk> IoPart<D> {
     pub async fn truncate(&self, request: TruncateRequest) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, 0, request.file_bytes)?;
-        let loss_epoch =
-            self.change(ino, &layout, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes)).await?;
+        let loss_epoch = self
+            .change(ino, &layout, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes))
+            .await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
