@@ -24,7 +24,7 @@ use weft_reactor::MailSender;
 use weft_wire::limits::FINDING_TEXT_BYTES_MAX;
 use weft_wire::messages::{
     CheckReply, FindingInfo, ListObjectsRequest, NotedLayout, NotedLayoutsRequest, ObjectSize,
-    RemoveObjectsRequest, ServerInfo, StatObjectsRequest,
+    RemoveObjectsRequest, ServerInfo, StatObjectsRequest, VouchEmptyRequest,
 };
 use weft_wire::security::Key;
 
