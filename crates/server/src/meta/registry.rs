@@ -746,12 +746,12 @@ mod tests {
                 }
                 11 => self.io_copies.push(self.io.clone()),
                 12 => self.meta_copies.push(self.meta.clone()),
-                13 if copied % 2 == 0 && !self.io_runs && !self.io_copies.is_empty() => {
+                13 if matches!(copied, 0 | 2) && !self.io_runs && !self.io_copies.is_empty() => {
                     // What is replaced may come back, too.
                     let at = which % self.io_copies.len();
                     std::mem::swap(&mut self.io, &mut self.io_copies[at]);
                 }
-                14 if copied % 2 == 1 && !self.meta_runs && !self.meta_copies.is_empty() => {
+                14 if matches!(copied, 1 | 3) && !self.meta_runs && !self.meta_copies.is_empty() => {
                     let at = which % self.meta_copies.len();
                     std::mem::swap(&mut self.meta, &mut self.meta_copies[at]);
                 }
