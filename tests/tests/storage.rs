@@ -396,3 +396,48 @@ fn a_damaged_state_is_refused() {
     start(&mut cluster, &["io0"]);
     assert_eq!(read(&cluster.client(Transport::Auto), "/first").expect("it is there"), bytes(1, 6));
 }
+
+#[test]
+fn a_directory_of_before_all_were_put_back_together_is_refused() {
+    let mut cluster = cluster_with_data();
+    stop(&mut cluster, &ALL);
+    let backups = ALL.map(|name| {
+        let backup = cluster.scratch().join(format!("backup of {name}"));
+        copy(cluster.directory(name), &backup);
+        backup
+    });
+    // The history that is given up: io0 gets a greater mark than it will have in the other one.
+    for _ in 0..3 {
+        start(&mut cluster, &ALL);
+        stop(&mut cluster, &["io0", "io1", "meta0"]);
+    }
+    start(&mut cluster, &ALL);
+    write(&cluster.client(Transport::Auto), "/given up", &bytes(2, 6));
+    stop(&mut cluster, &ALL);
+    let given_up = ALL.map(|name| {
+        let away = cluster.scratch().join(format!("given up {name}"));
+        fs::rename(cluster.directory(name), &away).expect("it is ours");
+        away
+    });
+    for (name, backup) in ALL.iter().zip(&backups) {
+        fs::rename(backup, cluster.directory(name)).expect("it is ours");
+    }
+    // The history that goes on: here the metadata server gets the greater mark.
+    start(&mut cluster, &ALL);
+    write(&cluster.client(Transport::Auto), "/goes on", &bytes(3, 6));
+    for _ in 0..8 {
+        cluster.stop("meta0");
+        start(&mut cluster, &["meta0"]);
+        read(&cluster.client(Transport::Auto), "/goes on").expect("it is there");
+    }
+    stop(&mut cluster, &["io0"]);
+    let goes_on = cluster.scratch().join("goes on");
+    fs::rename(cluster.directory("io0"), &goes_on).expect("it is ours");
+    copy(&given_up[0], cluster.directory("io0"));
+    let said = refused(&mut cluster, "io0");
+    assert!(said.contains("knows nothing of") && said.contains("put back from copies"), "{said}");
+    fs::remove_dir_all(cluster.directory("io0")).expect("it is ours");
+    fs::rename(&goes_on, cluster.directory("io0")).expect("it is ours");
+    start(&mut cluster, &["io0"]);
+    assert_eq!(read(&cluster.client(Transport::Auto), "/goes on").expect("it is there"), bytes(3, 6));
+}

@@ -14,7 +14,7 @@ use clap::{Parser, Subcommand};
     disable_help_subcommand = true,
     max_term_width = 100,
     after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, keys, semantics, \
-                  cluster, cluster-file, recovery, logs, scripts, and every command."
+                  cluster, cluster-file, recovery, backup, logs, scripts, and every command."
 )]
 pub struct Cli {
     /// What to do.
@@ -39,6 +39,9 @@ pub enum Command {
     /// Show which storage each server has, or replace one that is lost.
     #[command(subcommand)]
     Server(server::ServerCommand),
+    /// Take a backup of all names and attributes while they are in use, or go on from one.
+    #[command(subcommand)]
+    Meta(meta::MetaCommand),
     /// Mount a file system.
     Mount(mount::Args),
     /// Unmount a file system.

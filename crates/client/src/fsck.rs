@@ -1,6 +1,6 @@
-//! Checks of the whole file system, done by the metadata server.
+//! Checks and backups of the whole file system, done by the metadata server.
 
-use weft_wire::messages::{CheckReply, CheckRequest, TreatReply, TreatRequest};
+use weft_wire::messages::{BackupReply, BackupRequest, CheckReply, CheckRequest, TreatReply, TreatRequest};
 
 use crate::batch;
 use crate::{Client, Result};
@@ -16,6 +16,13 @@ impl Client {
     /// Has one finding of a finished check repaired, if it still holds; the reply comes when that is durable.
     pub fn treat(&self, check: u64, finding: u32) -> Result<TreatReply> {
         let request = TreatRequest { caller: self.caller().clone(), check, finding };
+        batch::ask(&self.inner, self.inner.meta(), &request)
+    }
+
+    /// Begins the backup of the names with this number, chosen at random, or gets the records behind the key `after`. Only for
+    /// administrators.
+    pub fn backup(&self, backup: u64, after: &[u8]) -> Result<BackupReply> {
+        let request = BackupRequest { caller: self.caller().clone(), backup, after: after.to_vec() };
         batch::ask(&self.inner, self.inner.meta(), &request)
     }
 }

@@ -130,6 +130,15 @@ pub trait Engine: Send {
     /// The pairs with `from <= key < to`, in key order.
     fn scan<'a>(&'a self, from: &[u8], to: &[u8]) -> Scan<'a>;
 
+    /// Keeps the present state, to be read in pages while commits go on. One at a time: another one takes its place.
+    fn hold_view(&mut self) -> Result<(), EngineError>;
+
+    /// The pairs of the state that is kept, from `from` on; `None` if none is (any more).
+    fn view<'a>(&'a self, from: &[u8]) -> Option<Scan<'a>>;
+
+    /// Keeps it no longer.
+    fn drop_view(&mut self);
+
     /// Applies `batch` atomically. When it returns, the batch is visible and survives a killed process; a power
     /// cut it survives only after a sync that covers the returned number. Commits become durable in order: if
     /// one is lost, so are all after it. After [`EngineError::Full`] nothing has changed, and the engine goes on.

@@ -11,6 +11,7 @@
 //!   r <session 16> <slot 4>    last request of a session's slot, with its reply
 //!   w <session 16>             a session that watches
 //!   v <server id 2>            an I/O server, and which storage it has
+//!   h <mark 8>                 a run of the metadata server, by its first mark
 //!   k <id 16>                  a key that was issued to a client
 //!   s <field>                  superblock
 //! ```
@@ -32,6 +33,7 @@ pub(crate) const REPLY: u8 = b'r';
 pub(crate) const WATCHER: u8 = b'w';
 pub(crate) const SERVER: u8 = b'v';
 pub(crate) const ISSUED: u8 = b'k';
+pub(crate) const RUN: u8 = b'h';
 
 /// Superblock fields.
 pub(crate) const SUPER_FORMAT: &[u8] = b"sformat";
@@ -45,6 +47,8 @@ pub(crate) const SUPER_STORAGE: &[u8] = b"sstorage";
 pub(crate) const SUPER_MARK: &[u8] = b"smark";
 /// The store's history has a gap before this inode number: what is below and not here may have been forgotten, not removed.
 pub(crate) const SUPER_VOUCHED_FROM: &[u8] = b"svouched";
+/// There from when this store was made from a backup until the I/O servers have agreed.
+pub(crate) const SUPER_LOADED: &[u8] = b"sloaded";
 /// There while locks may be held that clients claim after a restart.
 pub(crate) const SUPER_LOCKS: &[u8] = b"slocks";
 
@@ -113,6 +117,10 @@ pub(crate) fn watcher(session: SessionId) -> [u8; 17] {
 pub(crate) fn server(id: u16) -> [u8; 3] {
     let [high, low] = id.to_be_bytes();
     [SERVER, high, low]
+}
+
+pub(crate) fn run(first_mark: u64) -> [u8; 9] {
+    numbered(RUN, first_mark)
 }
 
 pub(crate) fn issued(id: &[u8; 16]) -> [u8; 17] {

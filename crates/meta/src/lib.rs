@@ -14,6 +14,7 @@
 //! sound store is, checks one in use, and repairs it.
 
 mod acl;
+mod backup;
 mod cache;
 mod codec;
 mod engine;
@@ -34,6 +35,9 @@ mod walk;
 mod watchers;
 
 pub use acl::UMASK_SHIFT;
+pub use backup::{
+    BackupError, BackupHead, BackupPage, BackupReader, BackupSize, BackupWriter, prepare_store, verify_backup,
+};
 pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Room, Scan, Syncer};
 pub use error::{EngineError, MetaError};
 pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};

@@ -3,10 +3,19 @@
 //! ```text
 //!   sstorage   which storage this store is                    made once
 //!   smark      mark and run                                   counted up when a run is confirmed, and while there are changes
+//!   h <mark>   run                                          of each run of this server, by its first mark; the newest RUNS_KEPT
 //!   v <id>     name, storage, mark, run, lost_below, ...      of each I/O server as it was last seen
 //! ```
 //!
 //! A store that is put back from a copy has a smaller mark than the I/O servers remember of it, or the same one by another run.
+//! Where all directories were put back together, marks alone tell nothing: both histories count on from the copy. The runs do: a
+//! mark that another server knows was written by a run of *this* history, or it is of another one.
+//!
+//! ```text
+//!   marks      1    2    3    4    5    6
+//!   before     A ─────── B ───────── C            an I/O server of before knows (6, C)
+//!   put back   A ─────── B ── D ─────── E         here mark 6 is of run E: that server's history is another one
+//! ```
 
 use crate::codec::{Encode, Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine};
@@ -17,6 +26,9 @@ use weft_layout::Layout;
 const STORAGE_VERSION: u8 = 1;
 const MARK_VERSION: u8 = 1;
 const SERVER_VERSION: u8 = 1;
+const RUN_VERSION: u8 = 1;
+/// Runs that are remembered. Of marks before the oldest of them nothing is known, and nobody is refused for them.
+const RUNS_KEPT: usize = 4096;
 
 /// A storage, as it is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -127,10 +139,57 @@ impl<E: Engine> Namespace<E> {
     /// # Errors
     /// Those of the engine.
     pub fn raise_mark_beyond(&mut self, known: u64, run: &[u8; 16]) -> Result<(u64, CommitSeq), EngineError> {
-        let mark = read_mark(&self.engine)?.0.max(known) + 1;
+        let (last, last_run) = read_mark(&self.engine)?;
+        let mark = last.max(known) + 1;
         let mut batch = Batch::default();
+        // The marks that were skipped are nobody's, so a run that goes far ahead begins anew there.
+        if last_run != *run || mark != last + 1 {
+            self.note_run(mark, run, &mut batch)?;
+        }
         put_mark(&mut batch, mark, run);
         Ok((mark, self.engine.commit(&batch)?))
+    }
+
+    /// Notes the first mark of a run, and forgets the oldest runs.
+    fn note_run(&self, mark: u64, run: &[u8; 16], batch: &mut Batch) -> Result<(), EngineError> {
+        let from = [keys::RUN];
+        let known: Vec<Vec<u8>> = self
+            .engine
+            .scan(&from, &keys::after_prefix(&from))
+            .map(|pair| pair.map(|(key, _)| key))
+            .collect::<Result<_, _>>()?;
+        let surplus = (known.len() + 1).saturating_sub(RUNS_KEPT);
+        known.iter().take(surplus).for_each(|key| batch.delete(key));
+        let mut out = Writer::with_version(RUN_VERSION, 17);
+        out.bytes.extend_from_slice(run);
+        batch.put(keys::run(mark), out.bytes);
+        Ok(())
+    }
+
+    /// Whether this store's history has had this mark, written by this run, as far as that is remembered. One that it has not
+    /// reached yet, or that is older than what is remembered, may be of it.
+    ///
+    /// # Errors
+    /// Those of the engine, and a damaged record.
+    pub fn may_have_had(&self, mark: u64, run: &[u8; 16]) -> Result<bool, EngineError> {
+        if mark > read_mark(&self.engine)?.0 {
+            return Ok(true);
+        }
+        let mut last = None;
+        for pair in self.engine.scan(&[keys::RUN], &keys::after_prefix(&keys::run(mark))) {
+            last = Some(pair?);
+        }
+        let Some((key, value)) = last else { return Ok(true) };
+        let mut from = Reader::with_version(&key, &value, RUN_VERSION)?;
+        Ok(id_of(&mut from, "run")? == *run)
+    }
+
+    /// Whether this store was made from a backup, and the I/O servers have not agreed yet.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn was_loaded(&self) -> Result<bool, EngineError> {
+        Ok(self.engine.get(keys::SUPER_LOADED)?.is_some())
     }
 
     /// How an I/O server was last seen, if it ever was.
@@ -176,6 +235,11 @@ impl<E: Engine> Op<'_, E> {
         let mut out = Writer::default();
         record.encode_to(&mut out);
         self.put(keys::server(id), out.bytes);
+    }
+
+    /// The I/O servers have agreed: from now on this store is as any other.
+    pub fn loading_is_done(&mut self) {
+        self.delete(keys::SUPER_LOADED.to_vec());
     }
 
     /// Goes on with inode numbers from `ino` at least, and notes that smaller ones may be those of files that this store has
@@ -239,6 +303,42 @@ mod tests {
         assert_eq!(namespace.raise_mark_beyond(9, &[8; 16]).unwrap().0, 10);
         let now = namespace.own_storage([7; 16]).unwrap();
         assert_eq!(now, OwnStorage { storage: [5; 16], mark: 10, run: [8; 16] });
+    }
+
+    #[test]
+    fn a_mark_is_of_this_history_by_the_run_that_wrote_it() {
+        let mut namespace = namespace();
+        for (known, run) in [(0, [1; 16]), (0, [1; 16]), (0, [2; 16]), (9, [2; 16])] {
+            namespace.raise_mark_beyond(known, &run).unwrap();
+        }
+        // 1 and 2 of run 1; 3 of run 2; then a jump to 10.
+        for (mark, run, may) in [
+            (0, [7; 16], true),
+            (1, [1; 16], true),
+            (2, [1; 16], true),
+            (2, [2; 16], false),
+            (3, [2; 16], true),
+            (3, [1; 16], false),
+            (10, [2; 16], true),
+            (10, [1; 16], false),
+            (11, [7; 16], true),
+        ] {
+            assert_eq!(namespace.may_have_had(mark, &run).unwrap(), may, "mark {mark} of run {}", run[0]);
+        }
+    }
+
+    #[test]
+    fn the_oldest_runs_are_forgotten_and_nobody_is_refused_for_them() {
+        let mut namespace = namespace();
+        let run = |number: usize| (number as u128).to_be_bytes();
+        for number in 1..=RUNS_KEPT + 3 {
+            namespace.raise_mark(&run(number)).unwrap();
+        }
+        assert!(namespace.may_have_had(3, &run(9)).unwrap(), "nothing is known of it");
+        assert!(!namespace.may_have_had(4, &run(9)).unwrap());
+        assert!(namespace.may_have_had(4, &run(4)).unwrap());
+        let kept = namespace.engine.scan(&[keys::RUN], &[keys::RUN + 1]).count();
+        assert_eq!(kept, RUNS_KEPT);
     }
 
     #[test]

@@ -24,8 +24,8 @@ use weft_meta::{Engine, FileState, Finding, MetaError, Namespace, Owner, SizeFou
 use weft_reactor::MailSender;
 use weft_wire::limits::FINDING_TEXT_BYTES_MAX;
 use weft_wire::messages::{
-    CheckReply, FindingInfo, ListObjectsRequest, ObjectSize, RemoveObjectsRequest, ServerInfo,
-    StatObjectsRequest,
+    CheckReply, FindingInfo, ListObjectsRequest, NotedLayout, NotedLayoutsRequest, ObjectSize,
+    RemoveObjectsRequest, ServerInfo, StatObjectsRequest, VouchEmptyRequest,
 };
 
 /// Records of the namespace in one turn of the metadata thread: less than a millisecond.
@@ -81,15 +81,18 @@ enum Found {
         ino: u64,
         server: u16,
     },
-    /// Data files of no inode: server and size of each.
+    /// Data files of no inode: server and size of each, and how the file was striped, if they tell.
     NoInode {
         ino: u64,
         parts: Vec<(u16, u64)>,
+        layout: Option<Layout>,
     },
-    /// A data file on a server that has no part of the file, or of an inode that has no data.
+    /// A data file on a server that has no part of the file, or of an inode that has no data. It is kept where the names may have
+    /// forgotten what it is.
     Stray {
         ino: u64,
         server: u16,
+        kept: bool,
     },
 }
 
@@ -106,17 +109,31 @@ impl Found {
                 found.ino, found.bytes
             ),
             Found::Lost { ino, server } => format!(
-                "file {ino} has lost the data that {} had of it: the server's storage was replaced; to find its name: find \
-                 MOUNT -inum {ino}",
+                "file {ino} has lost the data that {} had of it: the server's storage was replaced, or the file was removed after \
+                 the backup that the names are from; to find its name: find MOUNT -inum {ino}",
                 name(server)
             ),
-            Found::NoInode { ino, parts } => {
+            Found::NoInode { ino, parts, layout } => {
                 let names: Vec<_> =
                     parts.iter().map(|(id, bytes)| format!("{} ({bytes} bytes)", name(id))).collect();
-                format!("there are data files of inode {ino}, which does not exist, on {}", names.join(", "))
+                let order = match layout {
+                    None if parts.len() > 1 => {
+                        "; they do not tell how it was striped, so its bytes may be out of order"
+                    }
+                    _ => "",
+                };
+                let servers = names.join(", ");
+                format!("there are data files of inode {ino}, which does not exist, on {servers}{order}")
             }
-            Found::Stray { ino, server } => {
-                format!("there is a data file of inode {ino} on {}, which has no part of it", name(server))
+            Found::Stray { ino, server, kept } => {
+                let kept = match kept {
+                    true => "; it may be of a time after the backup that the names are from, and is kept",
+                    false => "",
+                };
+                format!(
+                    "there is a data file of inode {ino} on {}, which has no part of it{kept}",
+                    name(server)
+                )
             }
         };
         let mut end = text.len().min(FINDING_TEXT_BYTES_MAX);
@@ -126,7 +143,7 @@ impl Found {
         text.truncate(end);
         let repairable = match self {
             Found::Name(finding) => finding.damage.is_repairable(),
-            Found::Lost { .. } => false,
+            Found::Lost { .. } | Found::Stray { kept: true, .. } => false,
             _ => true,
         };
         FindingInfo { text, repairable }
@@ -337,10 +354,39 @@ impl<E: Engine + 'static> Checker<E> {
             return Ok(Vec::new());
         }
         if owner == Owner::Nothing {
-            return Ok(vec![Found::NoInode { ino, parts }]);
+            let layout = self.layout_noted(ino, &parts)?;
+            return Ok(vec![Found::NoInode { ino, parts, layout }]);
         }
+        let kept = self.may_be_forgotten(ino)?;
         let strays = parts.iter().filter(|(id, _)| is_nobodys(&owner, *id));
-        Ok(strays.map(|(server, _)| Found::Stray { ino, server: *server }).collect())
+        Ok(strays.map(|(server, _)| Found::Stray { ino, server: *server, kept }).collect())
+    }
+
+    /// Whether the names may once have known more of this inode than they do: they were put back from a copy or a backup since.
+    fn may_be_forgotten(&self, ino: u64) -> Result<bool, StepError> {
+        self.ask(move |namespace| Ok(ino < namespace.vouched_from()?))
+    }
+
+    /// How a file is striped, if its data files tell, agree, and all have a part of it.
+    fn layout_noted(&mut self, ino: u64, parts: &[(u16, u64)]) -> Result<Option<Layout>, StepError> {
+        let mut noted: Option<Layout> = None;
+        for (id, bytes) in parts {
+            let reply = self.peers[usize::from(*id)].call(&NotedLayoutsRequest { inos: vec![ino] })?;
+            let Some(NotedLayout { layout, .. }) = reply.layouts.first() else {
+                // One that was made to say that there is nothing tells no more than that.
+                if *bytes == 0 {
+                    continue;
+                }
+                return Ok(None);
+            };
+            let fits = layout.slot_of_server(*id).is_some()
+                && usize::from(layout.ring_servers()) <= self.peers.len();
+            if !fits || noted.is_some_and(|noted| noted != *layout) {
+                return Ok(None);
+            }
+            noted = Some(*layout);
+        }
+        Ok(noted)
     }
 
     /// Compares the size of every file that nobody writes with what its data files have.
@@ -414,15 +460,16 @@ impl<E: Engine + 'static> Checker<E> {
                 let taken = self.ask(move |namespace| Ok(namespace.take_size(&found)?.0))?;
                 Ok(if taken { Treatment::Repaired } else { Treatment::Gone })
             }
-            Found::Stray { ino, server } => match self.look_again(ino, &[server])?.first() {
-                Some(Found::Stray { .. }) => self.remove(ino, &[server]),
+            Found::Stray { kept: true, .. } => Ok(Treatment::Left),
+            Found::Stray { ino, server, .. } => match self.look_again(ino, &[server])?.first() {
+                Some(Found::Stray { kept: false, .. }) => self.remove(ino, &[server]),
                 _ => Ok(Treatment::Gone),
             },
             Found::Lost { .. } => Ok(Treatment::Left),
-            Found::NoInode { ino, parts } => {
+            Found::NoInode { ino, parts, .. } => {
                 let servers: Vec<u16> = parts.iter().map(|(id, _)| *id).collect();
                 match self.look_again(ino, &servers)?.pop() {
-                    Some(Found::NoInode { parts, .. }) => self.adopt(ino, &parts),
+                    Some(Found::NoInode { parts, layout, .. }) => self.adopt(ino, &parts, layout),
                     _ => Ok(Treatment::Gone),
                 }
             }
@@ -436,19 +483,31 @@ impl<E: Engine + 'static> Checker<E> {
         Ok(Treatment::Repaired)
     }
 
-    /// Makes a file of data files, if there are bytes in them. How it was striped is only known where all is on one server;
-    /// else it is taken for a file with the layout that new ones have.
-    fn adopt(&mut self, ino: u64, parts: &[(u16, u64)]) -> Result<Treatment, StepError> {
-        if parts.iter().all(|(_, bytes)| *bytes == 0) {
+    /// Makes a file of data files. Those without a byte are removed, unless the names may have forgotten their file. Where they do
+    /// not tell how it was striped, that is only known if all is on one server; else the file gets the layout that new ones have.
+    fn adopt(
+        &mut self,
+        ino: u64,
+        parts: &[(u16, u64)],
+        noted: Option<Layout>,
+    ) -> Result<Treatment, StepError> {
+        if !self.may_be_forgotten(ino)? && parts.iter().all(|(_, bytes)| *bytes == 0) {
             let servers: Vec<u16> = parts.iter().map(|(id, _)| *id).collect();
             return self.remove(ino, &servers);
         }
         let usual = self.ask(move |namespace| namespace.default_layout_of(ino))?;
-        let layout = layout_over(parts, &usual);
+        let layout = noted.unwrap_or_else(|| layout_over(parts, &usual));
         let size = |(id, bytes): &(u16, u64)| {
             layout.slot_of_server(*id).map_or(0, |slot| layout.logical_size(slot, *bytes))
         };
         let bytes = parts.iter().map(size).max().unwrap_or(0);
+        // Where a file of this size has no byte, none is missing.
+        for slot in 0..layout.server_count() {
+            let id = layout.server_id(slot);
+            if layout.local_size(slot, bytes) == 0 && !parts.iter().any(|(there, _)| *there == id) {
+                self.peers[usize::from(id)].call(&VouchEmptyRequest { inos: vec![ino] })?;
+            }
+        }
         let adopted = self.ask(move |namespace| Ok(namespace.adopt_data(now(), ino, &layout, bytes)?.0))?;
         Ok(if adopted { Treatment::Repaired } else { Treatment::Gone })
     }

@@ -19,6 +19,7 @@ mod accept;
 mod admin;
 mod announce;
 mod answer;
+mod backup;
 mod both;
 pub mod config;
 mod counters;
@@ -44,6 +45,7 @@ mod status;
 mod stop;
 
 pub use admin::{AdminError, accepts_key, list_servers, proves_with_key, replace_server};
+pub use backup::{LoadError, Loaded, load_names};
 pub use config::{
     ClusterConfig, ClusterId, ConfigError, DiskChoice, Generate, RdmaMode, ServerConfig, ServerRole, SyncMode,
 };
@@ -55,6 +57,7 @@ pub use server::{Server, ServerError, format_storage, has_storage};
 pub use slow::SlowRequestMs;
 pub use stop::StopFlag;
 use weft_log as log;
+pub use weft_meta::{BackupError, BackupHead, BackupSize, BackupWriter, verify_backup};
 
 #[cfg(test)]
 mod tests;

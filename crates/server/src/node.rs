@@ -376,6 +376,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             Op::Register => self.meta(op)?.register(call, session.decode(op, body)?).await,
             Op::ReplaceServer => self.meta(op)?.replace_server(session.decode(op, body)?).await,
             Op::ListServers => self.meta(op)?.list_servers(),
+            Op::NotedLayouts => self.io(op)?.noted_layouts(session.decode(op, body)?).await,
             Op::VouchEmpty => self.io(op)?.vouch_empty(session.decode(op, body)?).await,
             Op::Read => self.io(op)?.read(session.client, session.decode(op, body)?, bulk).await,
             Op::Write => self.io(op)?.write(session.client, session.decode(op, body)?, bulk).await,
@@ -417,6 +418,10 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             Op::RevokeKey => self.revoke_key(session, session.decode(op, body)?).await,
             Op::Check | Op::Treat if !identity.administers() => {
                 identity.must_administer("check and repair the file system").map(|()| Answer::default())
+            }
+            Op::Backup => {
+                identity.must_administer("take a backup of the names")?;
+                self.meta(op)?.backup(session.decode(op, body)?)
             }
             Op::Check => self.meta(op)?.check_names(session.decode(op, body)?),
             Op::Treat => self.meta(op)?.treat(session.decode(op, body)?).await,

@@ -598,7 +598,15 @@ impl Run {
         let (letters, mut letterbox) = mailbox::<Letter<FjallEngine>>(LETTERS_MAX);
         let poke = Poke::default();
         let run = random_id()?;
-        let restore = Restore { wanted: restore, ..Restore::default() };
+        let was_loaded = namespace.was_loaded().map_err(io::Error::other)?;
+        if was_loaded {
+            let name = &self.shared.name;
+            log::warning!(
+                name,
+                "goes on from a backup as soon as all I/O servers are up; what came after it is given up"
+            );
+        }
+        let restore = Restore { wanted: restore || was_loaded, ..Restore::default() };
         let checks = fsck::Setup {
             io_servers: self.shared.map.io_servers.clone(),
             keys: self.shared.keys.clone(),

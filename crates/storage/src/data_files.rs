@@ -28,7 +28,7 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weft_layout::Extent;
+use weft_layout::{Extent, Layout};
 
 use crate::disk::{Disk, ObjectInfo, Seek, Space, check};
 use crate::error::{Operation, StorageError};
@@ -72,6 +72,29 @@ struct Syncs {
     begun: AtomicU64,
     /// The last one that succeeded.
     succeeded: AtomicU64,
+}
+
+const NOTE_VERSION: u8 = 1;
+
+/// A layout as it is kept beside a data file: a version, the strip size, first server, servers and ring, in little endian.
+fn note_of(layout: &Layout) -> Vec<u8> {
+    let mut note = vec![NOTE_VERSION];
+    note.extend_from_slice(&layout.strip_bytes().to_le_bytes());
+    for number in [layout.first_server(), layout.server_count(), layout.ring_servers()] {
+        note.extend_from_slice(&number.to_le_bytes());
+    }
+    note
+}
+
+/// `None`: no layout, or one of a version to come.
+fn layout_in(note: &[u8]) -> Option<Layout> {
+    let [NOTE_VERSION, numbers @ ..] = note else { return None };
+    let (strip_bytes, rest) = numbers.split_first_chunk()?;
+    let (first, rest) = rest.split_first_chunk()?;
+    let (servers, rest) = rest.split_first_chunk()?;
+    let ring: [u8; 2] = rest.try_into().ok()?;
+    let [first, servers, ring] = [*first, *servers, ring].map(u16::from_le_bytes);
+    Layout::new(u32::from_le_bytes(*strip_bytes), first, servers, ring).ok()
 }
 
 /// What a server's data files use now.
@@ -143,6 +166,41 @@ impl<D: Disk> DataFiles<D> {
             return Ok(found);
         }
         self.make(ino)
+    }
+
+    /// As [`DataFiles::create`]; a data file that is made, or empty, tells from then on how its file is striped.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn create_in(&self, ino: u64, layout: &Layout) -> Result<DataFile<D>, StorageError> {
+        if self.may_be_lost(ino)
+            && let Some(found) = self.open(ino)?
+        {
+            return Ok(found);
+        }
+        let made = self.find(ino, |disk| {
+            let file = disk.create(ino)?;
+            if disk.size(&file)? == 0 {
+                // Only a recovery needs it, and does without; the write that follows must not fail for it.
+                let _ = disk.note(&file, &note_of(layout));
+            }
+            Ok(Some(file))
+        })?;
+        Ok(made.expect("a file that was created is there"))
+    }
+
+    /// Notes how the file of a data file is striped, where that was just made. A failure is none: only a recovery needs it.
+    pub fn note_layout(&self, file: &DataFile<D>, layout: &Layout) {
+        let _ = self.shared.disk.note(&file.opened.file, &note_of(layout));
+    }
+
+    /// How the file of this inode is striped, if its data file is here and tells.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn layout_of(&self, ino: u64) -> Result<Option<Layout>, StorageError> {
+        let note = self.shared.disk.noted(ino).map_err(failed(Operation::Open, ino))?;
+        Ok(note.and_then(|note| layout_in(&note)))
     }
 
     fn make(&self, ino: u64) -> Result<DataFile<D>, StorageError> {

@@ -63,6 +63,12 @@ pub trait Disk: Send + Sync + 'static {
     /// Opens a data file, made empty if there is none.
     fn create(&self, ino: u64) -> io::Result<Self::File>;
 
+    /// Keeps a few bytes beside an open data file, as durable as its size is. A disk that cannot does nothing.
+    fn note(&self, file: &Self::File, note: &[u8]) -> io::Result<()>;
+
+    /// What was kept beside a data file, if there is such.
+    fn noted(&self, ino: u64) -> io::Result<Option<Vec<u8>>>;
+
     /// Removes a data file. Says whether there was one.
     fn remove(&self, ino: u64) -> io::Result<bool>;
 

@@ -152,6 +152,16 @@ impl<D: Disk> Disk for FaultDisk<D> {
         self.inner.create(ino)
     }
 
+    fn note(&self, file: &D::File, note: &[u8]) -> io::Result<()> {
+        self.alive()?;
+        self.inner.note(file, note)
+    }
+
+    fn noted(&self, ino: u64) -> io::Result<Option<Vec<u8>>> {
+        self.alive()?;
+        self.inner.noted(ino)
+    }
+
     fn remove(&self, ino: u64) -> io::Result<bool> {
         self.alive()?;
         self.inner.remove(ino)

@@ -35,6 +35,7 @@ struct MemFileInner {
 struct Content {
     bytes: Vec<u8>,
     modified: SystemTime,
+    note: Option<Vec<u8>>,
 }
 
 impl Drop for MemFileInner {
@@ -87,11 +88,20 @@ impl Disk for MemDisk {
 
     fn create(&self, ino: u64) -> io::Result<MemFile> {
         let new = || {
-            let content = Content { bytes: Vec::new(), modified: SystemTime::now() };
+            let content = Content { bytes: Vec::new(), modified: SystemTime::now(), note: None };
             let inner = MemFileInner { content: Mutex::new(content), used_bytes: self.used_bytes.clone() };
             MemFile { inner: Arc::new(inner) }
         };
         Ok(self.files().entry((fan_out(ino), ino)).or_insert_with(new).clone())
+    }
+
+    fn note(&self, file: &MemFile, note: &[u8]) -> io::Result<()> {
+        file.content().note = Some(note.to_vec());
+        Ok(())
+    }
+
+    fn noted(&self, ino: u64) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.open(ino)?.and_then(|file| file.content().note.clone()))
     }
 
     fn remove(&self, ino: u64) -> io::Result<bool> {

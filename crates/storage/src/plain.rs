@@ -18,6 +18,13 @@ use crate::limits::IOV_MAX;
 use crate::residency;
 use crate::state::RandomId;
 
+/// The extended attribute that notes are kept in.
+const NOTE_ATTRIBUTE: &std::ffi::CStr = c"user.weft.layout";
+/// The longest note.
+const NOTE_BYTES_MAX: usize = 64;
+/// There is no note; the file system keeps none; this is not one of ours.
+const NO_NOTE: [i32; 3] = [libc::ENODATA, libc::EOPNOTSUPP, libc::ERANGE];
+
 /// Data files in a local directory, with plain `preadv` and `pwritev`.
 pub struct PlainDisk {
     pub(crate) directory: Directory,
@@ -123,6 +130,31 @@ impl Disk for PlainDisk {
 
     fn create(&self, ino: u64) -> io::Result<LocalFile> {
         Ok(LocalFile::new(ino, self.directory.create_file(ino)?))
+    }
+
+    fn note(&self, file: &LocalFile, note: &[u8]) -> io::Result<()> {
+        // SAFETY: the name is a C string, and `note` is live for the call.
+        let set = unsafe {
+            libc::fsetxattr(file.fd(), NOTE_ATTRIBUTE.as_ptr(), note.as_ptr().cast(), note.len(), 0)
+        };
+        match check(set as isize) {
+            Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn noted(&self, ino: u64) -> io::Result<Option<Vec<u8>>> {
+        let Some(file) = self.directory.open_file(ino)? else { return Ok(None) };
+        let mut note = [0; NOTE_BYTES_MAX];
+        // SAFETY: the name is a C string, and `note` is live and writable.
+        let got = unsafe {
+            libc::fgetxattr(file.as_raw_fd(), NOTE_ATTRIBUTE.as_ptr(), note.as_mut_ptr().cast(), note.len())
+        };
+        match check(got) {
+            Ok(bytes) => Ok(Some(note[..bytes].to_vec())),
+            Err(error) if NO_NOTE.contains(&error.raw_os_error().unwrap_or(0)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn remove(&self, ino: u64) -> io::Result<bool> {

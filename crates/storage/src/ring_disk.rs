@@ -94,6 +94,14 @@ impl Disk for RingDisk {
         self.plain.create(ino)
     }
 
+    fn note(&self, file: &LocalFile, note: &[u8]) -> io::Result<()> {
+        self.plain.note(file, note)
+    }
+
+    fn noted(&self, ino: u64) -> io::Result<Option<Vec<u8>>> {
+        self.plain.noted(ino)
+    }
+
     fn remove(&self, ino: u64) -> io::Result<bool> {
         self.plain.remove(ino)
     }

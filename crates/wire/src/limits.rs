@@ -73,11 +73,15 @@ pub const STALL_TIMEOUT_MS: u64 = 30_000;
 pub const CAPABILITY_LIFE_S: u64 = 24 * 3600;
 /// How long a client that watches may believe what it was told, from before it asked.
 pub const LEASE_MS: u64 = 10_000;
+/// Bytes of records in one reply with a part of a backup, but for a single longer one.
+pub const BACKUP_PAGE_BYTES: usize = 48 << 10;
 /// Changes in one reply to a client that watches.
 pub const CHANGES_PER_MESSAGE_MAX: usize = 256;
 
 const _: () =
     assert!(CHANGES_PER_MESSAGE_MAX * (NAME_BYTES_MAX + 32) <= BODY_BYTES_MAX, "changes fit a body");
+const _: () =
+    assert!(BACKUP_PAGE_BYTES + XATTR_BYTES_MAX + 1024 <= BODY_BYTES_MAX, "a page of a backup fits");
 const _: () = assert!(LIST_EXTENTS_MAX * 20 + 4096 <= BODY_BYTES_MAX, "a full list fits a body");
 const _: () =
     assert!(XATTR_BYTES_MAX + PATH_BYTES_MAX + 8 * GROUPS_MAX <= BODY_BYTES_MAX, "an attribute fits a body");

@@ -172,6 +172,8 @@ ops! {
     0x113 SetRevoked: Control, IoByServer, true, SetRevokedRequest -> Empty;
     /// These files never had a byte here, though the storage that could show it is gone.
     0x114 VouchEmpty: Bulk, IoByServer, true, VouchEmptyRequest -> Empty;
+    /// How the files of data files are striped, as far as those tell.
+    0x115 NotedLayouts: Bulk, IoByServer, true, NotedLayoutsRequest -> NotedLayoutsReply;
 
     /// Walk a path and return the attributes at its end.
     0x200 Lookup: Metadata, Meta, true, LookupRequest -> AttrReply;
@@ -251,6 +253,8 @@ ops! {
     0x241 ListKeys: Metadata, Meta, true, ListKeysRequest -> ListKeysReply;
     /// End a key: nobody is served with it any more; for administrators.
     0x242 RevokeKey: Bulk, Meta, true, RevokeKeyRequest -> RevokeKeyReply;
+    /// Begin a backup of the names, or get a page of it; for administrators.
+    0x250 Backup: Bulk, Meta, true, BackupRequest -> BackupReply;
 }
 
 impl Op {

@@ -139,7 +139,8 @@ impl ClusterArgs {
     }
 }
 
-fn connect(config: &ClusterConfig, cluster_key: &Key) -> Result<Client> {
+/// A connection with the cluster's secret.
+pub(super) fn connect(config: &ClusterConfig, cluster_key: &Key) -> Result<Client> {
     let server = config.meta_servers().next().expect("a checked cluster file has a metadata server");
     let url = Url::parse(&format!("weft://{}/", server.addresses[0]))?;
     let key = Some(IssuedKey::of_cluster(cluster_key));

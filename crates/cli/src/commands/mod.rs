@@ -15,6 +15,7 @@ pub mod init;
 pub mod key;
 pub mod ls;
 pub mod man;
+pub mod meta;
 pub mod mkdir;
 pub mod mount;
 pub mod mv;
@@ -43,6 +44,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Key(command) => key::run(command),
         Command::Serve(args) => serve::run(args),
         Command::Server(command) => server::run(command),
+        Command::Meta(command) => meta::run(command),
         Command::Mount(args) => mount::run(args),
         Command::Umount(args) => umount::run(args),
         Command::Run(args) => run::run(args),

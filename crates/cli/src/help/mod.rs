@@ -24,6 +24,7 @@ pub const SUBJECTS: &[Subject] = &[
     Subject { name: "cluster-file", title: "the keys of weft.toml", text: include_str!("cluster-file.txt") },
     Subject { name: "recovery", title: "refused servers, lost disks", text: include_str!("recovery.txt") },
     Subject { name: "logs", title: "levels, slow requests, ids", text: include_str!("logs.txt") },
+    Subject { name: "backup", title: "backups of the names", text: include_str!("backup.txt") },
     Subject { name: "scripts", title: "exit codes, JSON, environment", text: include_str!("scripts.txt") },
 ];
 

@@ -34,7 +34,7 @@ use crate::EngineError;
 use fjall::config::PinningPolicy;
 use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, LsmError, OwnedWriteBatch,
-    PersistMode,
+    PersistMode, Readable, Snapshot,
 };
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -198,6 +198,8 @@ struct Ahead {
 
 /// The embedded engine over one directory.
 pub struct FjallEngine {
+    /// A state that is read in pages. It goes when fjall is closed, which it would keep open.
+    view: Option<Snapshot>,
     /// `None` after it could not be opened anew.
     open: Option<Open>,
     mode: Mode,
@@ -260,6 +262,7 @@ impl FjallEngine {
             .map_err(|error| store_error("make its directories durable", error))?;
         let tail = Tail::open(directory).map_err(|error| store_error("open the journal", error))?;
         let mut engine = FjallEngine {
+            view: None,
             open: Some(open),
             mode,
             directory: directory.to_owned(),
@@ -390,6 +393,7 @@ impl FjallEngine {
 
     fn close_and_settle(&mut self) -> Result<(), EngineError> {
         let followed = self.follow();
+        self.view = None;
         self.open = None;
         followed.map_err(|error| store_error("find its newest journal", error))?;
         let (number, written) = self.log.position();
@@ -414,6 +418,7 @@ impl FjallEngine {
         self.reopen(Mode::JournalOnly)?;
         let written_out = self.write_out();
         if written_out.is_ok() {
+            self.view = None;
             self.open = None;
             self.ahead = None;
             if let Err(error) = self.drop_journals() {
@@ -659,6 +664,24 @@ impl Engine for FjallEngine {
         }))
     }
 
+    fn hold_view(&mut self) -> Result<(), EngineError> {
+        let snapshot = self.opened()?.database.snapshot();
+        self.view = Some(snapshot);
+        Ok(())
+    }
+
+    fn view<'a>(&'a self, from: &[u8]) -> Option<Scan<'a>> {
+        let (view, open) = (self.view.as_ref()?, self.open.as_ref()?);
+        Some(Box::new(view.range(&open.keyspace, from.to_vec()..).map(|guard| {
+            let (key, value) = guard.into_inner().map_err(|error| store_error("scan keys", error))?;
+            Ok((key.to_vec(), value.to_vec()))
+        })))
+    }
+
+    fn drop_view(&mut self) {
+        self.view = None;
+    }
+
     fn commit(&mut self, batch: &Batch) -> Result<CommitSeq, EngineError> {
         if self.progress.poisoned.load(Ordering::Acquire) {
             return Err(EngineError::Poisoned);
@@ -731,6 +754,7 @@ impl Drop for FjallEngine {
     /// Makes all durable and notes that nothing is missing. A failure here loses nothing that was acknowledged as durable, and
     /// nobody is left to be told.
     fn drop(&mut self) {
+        self.view = None;
         let persisted =
             self.open.take().is_some_and(|open| open.database.persist(PersistMode::SyncAll).is_ok());
         if !persisted || self.progress.poisoned.load(Ordering::Acquire) || self.follow().is_err() {

@@ -29,6 +29,7 @@ fn apply(map: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
 #[derive(Debug, Default)]
 pub struct MemEngine {
     state: Arc<Mutex<State>>,
+    view: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
 }
 
 impl MemEngine {
@@ -39,7 +40,7 @@ impl MemEngine {
 
     /// An independent copy of the present state.
     pub fn fork(&self) -> MemEngine {
-        MemEngine { state: Arc::new(Mutex::new(self.lock().clone())) }
+        MemEngine { state: Arc::new(Mutex::new(self.lock().clone())), view: None }
     }
 
     /// How many commits a power cut could lose now.
@@ -63,7 +64,7 @@ impl MemEngine {
         let mut map = state.durable.clone();
         state.unsynced.iter().take(kept).for_each(|batch| apply(&mut map, batch));
         let fresh = State { durable: map.clone(), map, ..State::default() };
-        MemEngine { state: Arc::new(Mutex::new(fresh)) }
+        MemEngine { state: Arc::new(Mutex::new(fresh)), view: None }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -88,6 +89,21 @@ impl Engine for MemEngine {
             next = Bound::Excluded(key.clone());
             Some(Ok((key.clone(), value.clone())))
         }))
+    }
+
+    fn hold_view(&mut self) -> Result<(), EngineError> {
+        let map = self.lock().map.clone();
+        self.view = Some(map);
+        Ok(())
+    }
+
+    fn view<'a>(&'a self, from: &[u8]) -> Option<Scan<'a>> {
+        let pairs = self.view.as_ref()?.range(from.to_vec()..);
+        Some(Box::new(pairs.map(|(key, value)| Ok((key.clone(), value.clone())))))
+    }
+
+    fn drop_view(&mut self) {
+        self.view = None;
     }
 
     fn commit(&mut self, batch: &Batch) -> Result<CommitSeq, EngineError> {

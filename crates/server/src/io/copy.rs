@@ -38,7 +38,7 @@ impl<D: Disk> IoPart<D> {
             return Ok(Answer::of(&CopyRangeReply { copied_bytes: 0, local_bytes, loss_epoch }));
         }
         let source = self.files.open(from_ino)?;
-        let target = self.files.create(to_ino)?;
+        let target = self.files.create_in(to_ino, &to_layout)?;
         let copied_bytes = match &source {
             Some(source) => copy(source, from, &target, to.offset).await?,
             None => clear(&target, to).await.map(|()| 0)?,

@@ -45,6 +45,19 @@ impl<D: Disk> IoPart<D> {
         Ok(Answer::of(&StatObjectsReply { objects }))
     }
 
+    /// How the files of data files are striped; those that are not there, or do not tell, are not in the answer.
+    pub async fn noted_layouts(&self, request: NotedLayoutsRequest) -> Result<Answer, Refusal> {
+        check_count(request.inos.len())?;
+        let mut layouts = Vec::new();
+        for batch in request.inos.chunks(REMOVALS_AT_ONCE) {
+            for ino in batch {
+                layouts.extend(self.files.layout_of(*ino)?.map(|layout| NotedLayout { ino: *ino, layout }));
+            }
+            weft_reactor::yield_now().await;
+        }
+        Ok(Answer::of(&NotedLayoutsReply { layouts }))
+    }
+
     /// Notes which files never had a byte here.
     pub async fn vouch_empty(&self, request: VouchEmptyRequest) -> Result<Answer, Refusal> {
         check_count(request.inos.len())?;

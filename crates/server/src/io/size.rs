@@ -3,7 +3,7 @@
 use super::{IoPart, local_range};
 use crate::answer::{Answer, Refusal};
 use crate::spent::{Part, during};
-use weft_layout::Extent;
+use weft_layout::{Extent, Layout};
 use weft_storage::{DataFiles, Disk, Seek, StorageError};
 use weft_wire::messages::*;
 
@@ -25,8 +25,9 @@ impl<D: Disk> IoPart<D> {
     pub async fn truncate(&self, request: TruncateRequest) -> Result<Answer, Refusal> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, 0, request.file_bytes)?;
-        let loss_epoch =
-            self.change(ino, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes)).await?;
+        let loss_epoch = self
+            .change(ino, &layout, Extent::new(0, u64::MAX), |files| files.truncate(ino, local.bytes))
+            .await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
@@ -38,7 +39,7 @@ impl<D: Disk> IoPart<D> {
             return Ok(Answer::of(&self.data_size(ino, self.loss_epoch(ino))?));
         }
         let punch = |files: &DataFiles<D>| files.punch(ino, local.offset, local.bytes);
-        let loss_epoch = self.change(ino, local, punch).await?;
+        let loss_epoch = self.change(ino, &layout, local, punch).await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
@@ -48,7 +49,7 @@ impl<D: Disk> IoPart<D> {
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
         let allocate =
             |files: &DataFiles<D>| files.allocate(ino, local.offset, local.bytes, request.keep_size);
-        let loss_epoch = self.change(ino, local, allocate).await?;
+        let loss_epoch = self.change(ino, &layout, local, allocate).await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
@@ -57,7 +58,7 @@ impl<D: Disk> IoPart<D> {
         let (ino, layout) = self.admit(&request.capability, rights::WRITE, request.slot)?;
         let local = local_range(&layout, request.slot, request.offset, request.bytes)?;
         let zero = |files: &DataFiles<D>| files.zero(ino, local.offset, local.bytes, request.keep_size);
-        let loss_epoch = self.change(ino, local, zero).await?;
+        let loss_epoch = self.change(ino, &layout, local, zero).await?;
         Ok(Answer::of(&self.data_size(ino, loss_epoch)?))
     }
 
@@ -79,6 +80,7 @@ impl<D: Disk> IoPart<D> {
     async fn change(
         &self,
         ino: u64,
+        layout: &Layout,
         extent: Extent,
         change: impl FnOnce(&DataFiles<D>) -> Result<(), StorageError>,
     ) -> Result<u64, Refusal> {
@@ -89,7 +91,11 @@ impl<D: Disk> IoPart<D> {
             None => None,
         };
         change(&self.files)?;
-        self.settle(self.files.open_if_there(ino)?.as_ref(), false, loss_epoch).await
+        let after = self.files.open_if_there(ino)?;
+        if let (None, Some(made)) = (&before, &after) {
+            self.files.note_layout(made, layout);
+        }
+        self.settle(after.as_ref(), false, loss_epoch).await
     }
 
     /// Space of this server's disk.

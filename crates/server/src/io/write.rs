@@ -40,7 +40,7 @@ impl<D: Disk> IoPart<D> {
             let work = work.done(self);
             return Ok(Answer::of(&WriteReply { written_bytes: 0, local_bytes, loss_epoch, work }));
         }
-        let file = self.files.create(ino)?;
+        let file = self.files.create_in(ino, &layout)?;
         let mut units = Units::new(&layout, request.slot, &request.regions, share.bytes);
         let sync = request.flags & io_flags::SYNC != 0;
         let access = Access::new(&file, &self.pool, client);

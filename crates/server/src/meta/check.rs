@@ -75,7 +75,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     /// Root may, and whoever owns the root directory, as where a user runs a cluster of his own.
-    fn may_check(&self, caller: &Caller) -> Result<(), Refusal> {
+    pub(super) fn may_check(&self, caller: &Caller) -> Result<(), Refusal> {
         let root = self.namespace.borrow_mut().begin().getattr(weft_meta::ROOT_INO);
         if caller.uid == 0 || root.is_ok_and(|root| root.uid == caller.uid) {
             return Ok(());

@@ -16,6 +16,7 @@
 //! transaction, and a repetition is answered with it.
 
 mod attributes;
+mod backup;
 mod check;
 pub(crate) mod durable;
 mod files;
@@ -90,6 +91,7 @@ pub(crate) struct MetaPart<E: Engine> {
     garbage: Poke,
     failure: RefCell<Option<String>>,
     checks: check::Checks<E>,
+    backups: backup::Backups,
     registry: OnceCell<Rc<Registry>>,
     storage_failure: RefCell<Option<String>>,
     issued: IssuedKeys,
@@ -122,6 +124,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             garbage,
             failure: RefCell::default(),
             checks: check::Checks::default(),
+            backups: backup::Backups::default(),
             registry: OnceCell::new(),
             storage_failure: RefCell::default(),
             issued,
@@ -145,6 +148,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 let committed = part.namespace.borrow().committed();
                 part.durability.want(committed);
                 part.look_for_failure();
+                part.end_idle_backup();
             }
         });
         let weak = Rc::downgrade(&part);

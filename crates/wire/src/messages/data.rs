@@ -4,7 +4,7 @@
 //! slot that it has in it (PVFS 3.2's I/O stream). Bytes of the share travel in request order.
 
 use crate::security::Capability;
-use weft_layout::Regions;
+use weft_layout::{Layout, Regions};
 
 /// Bits of the `flags` of reads and writes.
 pub mod io_flags {
@@ -375,5 +375,25 @@ crate::message! {
     pub struct StatObjectsReply {
         /// Those that are there.
         pub objects: Vec<ObjectSize>,
+    }
+
+    /// See [`crate::Op::NotedLayouts`].
+    pub struct NotedLayoutsRequest {
+        /// Inodes.
+        pub inos: Vec<u64>,
+    }
+
+    /// How the file of a data file is striped.
+    pub struct NotedLayout {
+        /// Its inode.
+        pub ino: u64,
+        /// As it was when the data file was made.
+        pub layout: Layout,
+    }
+
+    /// Answer to [`NotedLayoutsRequest`].
+    pub struct NotedLayoutsReply {
+        /// Of those that are there and tell.
+        pub layouts: Vec<NotedLayout>,
     }
 }

@@ -678,6 +678,40 @@ crate::message! {
         /// See [`treatment`].
         pub treatment: u8,
     }
+
+    /// See [`crate::Op::Backup`].
+    pub struct BackupRequest {
+        /// Root, or the owner of the root directory.
+        pub caller: Caller,
+        /// The backup: a random number. One that the server does not know begins, of the names as they are then.
+        pub backup: u64,
+        /// The last key that the caller has; empty at first.
+        pub after: Vec<u8>,
+    }
+
+    /// A record of the metadata store.
+    pub struct BackupRecord {
+        /// Its key.
+        pub key: Vec<u8>,
+        /// Its value.
+        pub value: Vec<u8>,
+    }
+
+    /// Answer to [`BackupRequest`].
+    pub struct BackupReply {
+        /// The cluster.
+        pub cluster: [u8; 16],
+        /// The metadata storage.
+        pub storage: [u8; 16],
+        /// When the backup was begun, seconds since 1970.
+        pub taken_s: u64,
+        /// Files and directories in it, about.
+        pub inodes: u64,
+        /// There are no more records.
+        pub finished: bool,
+        /// A page of them, in the order of their keys.
+        pub records: Vec<BackupRecord>,
+    }
 }
 
 /// Values of [`TreatReply::treatment`].

@@ -1,0 +1,220 @@
+//! `weft meta`
+
+use super::key::connect;
+use crate::launch::CLUSTER_FILE;
+use crate::place::WeftPath;
+use crate::session::{ConnectArgs, Session};
+use crate::{Code, PERMANENT, output, time_text};
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use serde_json::json;
+use std::collections::hash_map::RandomState;
+use std::fs::{File, OpenOptions};
+use std::hash::BuildHasher;
+use std::io::BufWriter;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+use weft_client::Client;
+use weft_server::{
+    BackupHead, BackupSize, BackupWriter, CLUSTER_KEY_FILE, ClusterConfig, load_key, load_names,
+};
+use weft_wire::keys::id_text;
+
+/// Take a backup of all names and attributes while they are in use, or go on from one.
+///
+/// A backup has no data of files: that is on the I/O servers. `weft help backup` tells what becomes of what is newer than the
+/// backup.
+#[derive(Debug, clap::Subcommand)]
+pub enum MetaCommand {
+    /// Write all names and attributes, as they are at one moment, to a file.
+    ///
+    /// Servers and clients go on meanwhile. The file comes into being whole or not at all. It has secrets in it (the rights that
+    /// clients were given), so only its owner may read it; keep it like a key. For administrators (`weft help keys`).
+    #[command(after_help = "Examples:
+  weft meta dump weft://10.0.0.5:7400/ /backup/names-monday
+  weft meta dump --dir /srv/weft /backup/names-monday")]
+    Dump(DumpArgs),
+    /// Make the directory of a metadata server from a backup.
+    ///
+    /// The server must be down. The backup is read to its end, and every checksum compared, before anything is changed. At its
+    /// next start the server goes on from the backup, once all I/O servers are up. Nothing is removed; what is newer than the
+    /// backup comes to /lost+found by `weft fsck --repair`.
+    #[command(after_help = "Example:
+  weft meta load /backup/names-monday --config /etc/weft/weft.toml --name meta0
+  weft serve --config /etc/weft/weft.toml --name meta0
+  weft fsck --repair weft://10.0.0.5:7400/")]
+    Load(LoadArgs),
+}
+
+/// See [`MetaCommand::Dump`].
+#[derive(Debug, clap::Args)]
+pub struct DumpArgs {
+    /// The file system, unless --dir is given, and the file to write.
+    #[arg(value_names = ["URL", "FILE"], num_args = 1..=2, required = true)]
+    places: Vec<PathBuf>,
+    /// The cluster's directory, as given to `weft up`: its secret is used.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Write over a file that is there.
+    #[arg(long)]
+    force: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// See [`MetaCommand::Load`].
+#[derive(Debug, clap::Args)]
+pub struct LoadArgs {
+    /// The backup.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The cluster file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The metadata server in it.
+    #[arg(long, value_name = "SERVER")]
+    name: String,
+    /// Move the names that are there aside, and keep them.
+    #[arg(long)]
+    replace: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Takes or loads a backup.
+pub fn run(command: MetaCommand) -> Result<()> {
+    match command {
+        MetaCommand::Dump(args) => dump(&args),
+        MetaCommand::Load(args) => load(&args),
+    }
+}
+
+fn dump(args: &DumpArgs) -> Result<()> {
+    let (client, path) = match (&args.dir, args.places.as_slice()) {
+        (Some(dir), [file]) => {
+            let config = ClusterConfig::load(&dir.join(CLUSTER_FILE))?;
+            let key = load_key(&config.resolve(CLUSTER_KEY_FILE.as_ref()))?;
+            (connect(&config, &key)?, file)
+        }
+        (None, [url, file]) => {
+            let place = WeftPath::from_argument(url.to_str().context("the URL is not UTF-8")?)?;
+            (Session::new(&args.connect).client(&place.url)?, file)
+        }
+        (Some(_), _) => bail!("with --dir only the file to write is given"),
+        (None, _) => bail!("both a URL and the file to write are needed, or --dir and the file"),
+    };
+    if path.exists() && !args.force {
+        bail!("{} is there already; --force writes over it", path.display());
+    }
+    let begun = Instant::now();
+    let (head, size) = write_whole(path, |file| take(&client, file))
+        .with_context(|| format!("no backup was made in {}", path.display()))?;
+    tell_dumped(args, path, &head, size, begun.elapsed().as_secs_f64())
+}
+
+/// Fetches all pages.
+fn take(client: &Client, file: &File) -> Result<(BackupHead, BackupSize)> {
+    let progress = ProgressBar::new_spinner();
+    let backup = RandomState::new().hash_one(std::process::id());
+    let mut page = client.backup(backup, &[])?;
+    let head = BackupHead { cluster: page.cluster, storage: page.storage, taken_s: page.taken_s };
+    let mut writer = BackupWriter::begin(BufWriter::new(file), &head)?;
+    let mut records = 0u64;
+    loop {
+        for record in &page.records {
+            writer.add(&record.key, &record.value)?;
+        }
+        records += page.records.len() as u64;
+        progress.set_message(format!("{records} records of about {} files and directories", page.inodes));
+        progress.tick();
+        let Some(last) = page.records.last().filter(|_| !page.finished) else { break };
+        page = client.backup(backup, &last.key)?;
+    }
+    progress.finish_and_clear();
+    Ok((head, writer.end()?.1))
+}
+
+/// Writes a file that only its owner may read: beside its place, synced, and put there when it is whole.
+fn write_whole<R>(path: &Path, write: impl FnOnce(&File) -> Result<R>) -> Result<R> {
+    let name = path.file_name().with_context(|| format!("{} is no file name", path.display()))?;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut beside = name.to_owned();
+    beside.push(format!(".{}.new", std::process::id()));
+    let beside = directory.join(beside);
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside);
+    let file = file.with_context(|| format!("cannot make {}", beside.display()))?;
+    let written = write(&file).and_then(|result| {
+        file.sync_all()?;
+        std::fs::rename(&beside, path)?;
+        File::open(directory)?.sync_all()?;
+        Ok(result)
+    });
+    if written.is_err() {
+        // Where even that fails, the error that is told already says why.
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+fn tell_dumped(
+    args: &DumpArgs,
+    path: &Path,
+    head: &BackupHead,
+    size: BackupSize,
+    seconds: f64,
+) -> Result<()> {
+    let bytes = std::fs::metadata(path)?.len();
+    if args.json {
+        return output::print_json(&json!({
+            "file": path,
+            "cluster": id_text(&head.cluster),
+            "storage": id_text(&head.storage),
+            "taken_s": head.taken_s,
+            "records": size.records,
+            "bytes": bytes,
+            "seconds": seconds,
+        }));
+    }
+    let bytes = crate::size::format_bytes(bytes);
+    output::print_line(format!(
+        "{}: {} records of the names as they were at {}, {bytes}, in {seconds:.1} s",
+        path.display(),
+        size.records,
+        time_text::utc(head.taken_s)
+    ))
+}
+
+fn load(args: &LoadArgs) -> Result<()> {
+    let config = ClusterConfig::load(&args.config)?;
+    let loaded = match load_names(&config, &args.name, &args.file, args.replace) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            eprintln!("weft: {error}");
+            return Err(Code(PERMANENT).into());
+        }
+    };
+    if args.json {
+        return output::print_json(&json!({
+            "server": args.name,
+            "directory": loaded.directory,
+            "storage": id_text(&loaded.head.storage),
+            "taken_s": loaded.head.taken_s,
+            "records": loaded.size.records,
+            "moved_to": loaded.moved_to,
+        }));
+    }
+    if let Some(moved_to) = &loaded.moved_to {
+        output::print_line(format!("the names of before are in {}", moved_to.display()))?;
+    }
+    output::print_line(format!(
+        "{} has the names as they were at {} ({} records); start it with all I/O servers up, then: weft fsck --repair",
+        args.name,
+        time_text::utc(loaded.head.taken_s),
+        loaded.size.records
+    ))
+}
