@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use weft_client::Client;
 use weft_server::{
-    BackupHead, BackupSize, BackupWriter, CLUSTER_KEY_FILE, ClusterConfig, load_key, load_names,
+    BackupHead, BackupSize, BackupWriter, CLUSTER_KEY_FILE, ClusterConfig, load_cluster_keys, load_names,
 };
 use weft_wire::keys::id_text;
 
@@ -98,8 +98,8 @@ fn dump(args: &DumpArgs) -> Result<()> {
     let (client, path) = match (&args.dir, args.places.as_slice()) {
         (Some(dir), [file]) => {
             let config = ClusterConfig::load(&dir.join(CLUSTER_FILE))?;
-            let key = load_key(&config.resolve(CLUSTER_KEY_FILE.as_ref()))?;
-            (connect(&config, &key)?, file)
+            let keys = load_cluster_keys(&config.resolve(CLUSTER_KEY_FILE.as_ref()))?;
+            (connect(&config, keys.in_use())?, file)
         }
         (None, [url, file]) => {
             let place = WeftPath::from_argument(url.to_str().context("the URL is not UTF-8")?)?;
