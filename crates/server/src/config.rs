@@ -41,6 +41,9 @@ pub const BUFFERS_BYTES_DEFAULT: u64 = 64 << 20;
 const SCRUB_INTERVAL_S_DEFAULT: u64 = 3600;
 const ORPHAN_AGE_S_DEFAULT: u64 = 3600;
 const SLOW_REQUEST_MS_DEFAULT: u64 = 1000;
+const DATA_SETTLE_S_DEFAULT: u64 = 10;
+const DATA_SCRUB_INTERVAL_S_DEFAULT: u64 = 7 * 24 * 3600;
+const DATA_SCRUB_BYTES_PER_S_DEFAULT: u64 = 64 << 20;
 const THREADS_MAX: u16 = 64;
 
 /// Why a cluster file cannot be used; the text names the file, the key and the cure.
@@ -126,6 +129,15 @@ pub struct ClusterSection {
     /// From how many milliseconds on a request is slow, and logged with where the time went; 0: never. Read again at SIGHUP.
     #[serde(default = "default_slow_request_ms")]
     pub slow_request_ms: u64,
+    /// What is written gets checksums when it was left alone for so long.
+    #[serde(default = "default_data_settle_s")]
+    pub data_settle_s: u64,
+    /// Time between two scrubs, in which every I/O server compares all of its data with the checksums; 0: never by itself.
+    #[serde(default = "default_data_scrub_interval_s")]
+    pub data_scrub_interval_s: u64,
+    /// How fast such a scrub reads on each server.
+    #[serde(default = "default_data_scrub_bytes_per_s")]
+    pub data_scrub_bytes_per_s: u64,
 }
 
 /// A `[[server]]` table.
@@ -252,6 +264,15 @@ fn default_orphan_age_s() -> u64 {
 fn default_slow_request_ms() -> u64 {
     SLOW_REQUEST_MS_DEFAULT
 }
+fn default_data_settle_s() -> u64 {
+    DATA_SETTLE_S_DEFAULT
+}
+fn default_data_scrub_interval_s() -> u64 {
+    DATA_SCRUB_INTERVAL_S_DEFAULT
+}
+fn default_data_scrub_bytes_per_s() -> u64 {
+    DATA_SCRUB_BYTES_PER_S_DEFAULT
+}
 fn default_buffers_bytes() -> u64 {
     BUFFERS_BYTES_DEFAULT
 }
@@ -353,6 +374,9 @@ impl ClusterConfig {
             orphan_age_s: ORPHAN_AGE_S_DEFAULT,
             log: None,
             slow_request_ms: SLOW_REQUEST_MS_DEFAULT,
+            data_settle_s: DATA_SETTLE_S_DEFAULT,
+            data_scrub_interval_s: DATA_SCRUB_INTERVAL_S_DEFAULT,
+            data_scrub_bytes_per_s: DATA_SCRUB_BYTES_PER_S_DEFAULT,
         };
         let config = ClusterConfig { cluster, servers, path: wanted.path.clone() };
         config.check()?;
@@ -494,6 +518,11 @@ impl ClusterConfig {
         if self.cluster.server_count > ring {
             let reason = format!("{} of {ring} I/O servers", self.cluster.server_count);
             return wrong("cluster.server_count".into(), reason, "0 means all");
+        }
+        if self.cluster.data_scrub_bytes_per_s < 1 << 20 {
+            let reason = format!("it is {}", self.cluster.data_scrub_bytes_per_s);
+            let cure = "at least 1048576; data_scrub_interval_s = 0 means no scrub at all";
+            return wrong("cluster.data_scrub_bytes_per_s".into(), reason, cure);
         }
         if self.cluster.scrub_interval_s == 0 {
             return wrong("cluster.scrub_interval_s".into(), "it is 0".into(), "3600 scans once an hour");

@@ -21,6 +21,7 @@ mod announce;
 mod answer;
 mod backup;
 mod both;
+mod caretaker;
 pub mod config;
 mod counters;
 mod crowd;

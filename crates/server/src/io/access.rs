@@ -13,8 +13,10 @@ use super::work::Work;
 use crate::answer::Refusal;
 use crate::spent::{Part, during};
 use std::cell::Cell;
+use std::io::IoSliceMut;
 use weft_layout::Extent;
 use weft_storage::cost::{Group, Method, sieve_groups};
+use weft_storage::sums::Change;
 use weft_storage::{Buffer, BufferPool, DataFile, Disk, MemoryGone};
 use weft_wire::Status;
 
@@ -69,6 +71,7 @@ impl<'a, D: Disk> Access<'a, D> {
         memory: &Memory,
         work: &mut Work,
     ) -> Result<(), Refusal> {
+        self.file.verify(pieces).await?;
         if let Some(mapped) = &plan.mapped {
             // SAFETY: the memory is writable, as long as the pieces, and no part of a data file's pages.
             if self.noted(unsafe { mapped.copy_to(memory) })? {
@@ -96,7 +99,7 @@ impl<'a, D: Disk> Access<'a, D> {
     async fn read_extent(&self, extent: Extent, memory: &mut MemoryCursor<'_>) -> Result<(), Refusal> {
         let begin = memory.here();
         let mut slices = memory.slices_mut(extent.bytes as usize);
-        let present = during(Part::Disk, self.file.read_vectored(extent.offset, &mut slices)).await?;
+        let present = during(Part::Disk, self.file.read_verified(extent.offset, &mut slices)).await?;
         if (present as u64) < extent.bytes {
             // Reading has used the slices up.
             let zeroed = { begin }.guarded(|begin| {
@@ -129,7 +132,11 @@ impl<'a, D: Disk> Access<'a, D> {
                 continue;
             }
             let whole = &mut buffer[..group.extent.bytes as usize];
-            during(Part::Disk, self.file.read_pieces(&[group.extent], whole)).await?;
+            // Nobody sees what lies between the pieces.
+            let mut slices = [IoSliceMut::new(&mut *whole)];
+            let present =
+                during(Part::Disk, self.file.read_verified(group.extent.offset, &mut slices)).await?;
+            whole[present..].fill(0);
             let copied = memory.guarded(|memory| {
                 for piece in here {
                     let at = (piece.offset - group.extent.offset) as usize;
@@ -152,6 +159,7 @@ impl<'a, D: Disk> Access<'a, D> {
     ) -> Result<(), Refusal> {
         if let Some(mapped) = &plan.mapped {
             let _turn = during(Part::Turn, self.file.plain_turn(span(pieces))).await;
+            let _change = during(Part::Disk, self.file.begin_change(pieces)).await?;
             // SAFETY: the memory is readable, as long as the pieces, and no part of a data file's pages.
             if self.noted(unsafe { mapped.copy_from(memory) })? {
                 self.file.note_written()?;
@@ -170,17 +178,23 @@ impl<'a, D: Disk> Access<'a, D> {
             during(Part::Disk, self.file.fetch(pieces)).await;
         }
         let _turn = during(Part::Turn, self.file.plain_turn(span(pieces))).await;
+        let change = during(Part::Disk, self.file.begin_change(pieces)).await?;
         let mut memory = MemoryCursor::over(memory);
         for piece in pieces {
-            self.write_extent(*piece, &mut memory).await?;
+            self.write_extent(&change, *piece, &mut memory).await?;
         }
         work.wrote_each(pieces);
         Ok(())
     }
 
-    async fn write_extent(&self, extent: Extent, memory: &mut MemoryCursor<'_>) -> Result<(), Refusal> {
+    async fn write_extent(
+        &self,
+        change: &Change,
+        extent: Extent,
+        memory: &mut MemoryCursor<'_>,
+    ) -> Result<(), Refusal> {
         let mut slices = memory.slices(extent.bytes as usize);
-        Ok(during(Part::Disk, self.file.write_vectored(extent.offset, &mut slices)).await?)
+        Ok(during(Part::Disk, self.file.write_within(change, extent.offset, &mut slices)).await?)
     }
 
     async fn store_by_sieving(
@@ -203,7 +217,8 @@ impl<'a, D: Disk> Access<'a, D> {
             pieces = behind;
             if !group.has_gaps() {
                 let _turn = during(Part::Turn, self.file.plain_turn(group.extent)).await;
-                self.write_extent(group.extent, &mut memory).await?;
+                let change = during(Part::Disk, self.file.begin_change(&[group.extent])).await?;
+                self.write_extent(&change, group.extent, &mut memory).await?;
                 continue;
             }
             let _turn = during(Part::Turn, self.file.exclusive_turn(group.extent)).await;
