@@ -24,7 +24,7 @@ use weft_client::{Client, ConnectOptions, Transport, Url};
 use weft_power_cut::{
     Cut, History, Image, LocalFs, MountedImage, Random, Shared, can_mount, first_seed, from_environment,
 };
-use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, SyncMode, load_key};
+use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, SyncMode, load_cluster_keys};
 use weft_wire::keys::IssuedKey;
 use weft_wire::security::Key;
 use work::{files_of, work};
@@ -47,9 +47,9 @@ fn servers_in_a_process_of_their_own() {
         return;
     };
     let config = Path::new(&config);
-    let key = load_key(&config.join(CLUSTER_KEY_FILE)).unwrap();
+    let key = load_cluster_keys(&config.join(CLUSTER_KEY_FILE)).unwrap();
     let config = ClusterConfig::load(&config.join("cluster.toml")).unwrap();
-    let _cluster = Cluster::start_at(Path::new(&data), &config, &key);
+    let _cluster = Cluster::start_at(Path::new(&data), &config, key.in_use());
     println!("{READY}");
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
