@@ -190,7 +190,7 @@ async fn assert_sound<D: Disk>(files: &DataFiles<D>, ino: u64, label: &str) {
 
 /// No sum that is in force is that of another block than the image has. Returns how many are in force.
 fn check_sums(image: &Image, label: &str) -> usize {
-    let data = history::data_files(image);
+    let data = data_files(image);
     let mut in_force = 0;
     for (path, sidecar) in image.files() {
         let Some((above, name)) = path.rsplit_once('/').filter(|(above, _)| above.contains("/sums/")) else {
