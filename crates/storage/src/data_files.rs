@@ -36,6 +36,8 @@ use crate::handles::RecentlyUsed;
 use crate::limits::{LIST_MAX, OPEN_FILES, WINDOWS_MAX};
 use crate::ranges::Ranges;
 use crate::residency;
+use crate::sums::format::BLOCK_BYTES;
+use crate::sums::{Change, Damage, FileSums, SumsCounts, Table};
 use crate::windows::{MappedPieces, Windows};
 
 /// All data files of one I/O server. Clones are the same set; every thread of the server has one.
@@ -49,6 +51,7 @@ struct Shared<D: Disk> {
     /// stays behind under its number.
     open: Mutex<RecentlyUsed<u64, Opened<D>>>,
     windows: Windows,
+    sums: Table,
     openings: AtomicU64,
     /// Data files of smaller inode numbers that are not there are lost.
     lost_below_ino: AtomicU64,
@@ -63,6 +66,7 @@ struct Opened<D: Disk> {
     file: D::File,
     ranges: Ranges,
     syncs: Syncs,
+    sums: Arc<FileSums>,
 }
 
 /// The syncs of one opening: one at a time, and one serves all who asked before it began.
@@ -101,6 +105,7 @@ impl<D: Disk> DataFiles<D> {
             disk,
             open: Mutex::new(RecentlyUsed::new(open_files.max(1))),
             windows: Windows::new(windows),
+            sums: Table::default(),
             openings: AtomicU64::new(0),
             lost_below_ino: AtomicU64::new(0),
             losses: Mutex::default(),
@@ -146,7 +151,10 @@ impl<D: Disk> DataFiles<D> {
     }
 
     fn make(&self, ino: u64) -> Result<DataFile<D>, StorageError> {
-        let made = self.find(ino, |disk| disk.create(ino).map(Some))?;
+        let made = self.find(ino, |disk| {
+            disk.sums().map_or(Ok(()), |sums| sums.settle_removal(ino))?;
+            disk.create(ino).map(Some)
+        })?;
         Ok(made.expect("a file that was created is there"))
     }
 
@@ -181,14 +189,35 @@ impl<D: Disk> DataFiles<D> {
             return Ok(None);
         };
         let opening = self.shared.openings.fetch_add(1, Ordering::Relaxed);
-        let opened =
-            Arc::new(Opened { ino, opening, file, ranges: Ranges::default(), syncs: Syncs::default() });
+        let sums = self.shared.sums.of(ino);
+        let (ranges, syncs) = (Ranges::default(), Syncs::default());
+        let opened = Arc::new(Opened { ino, opening, file, ranges, syncs, sums });
         // With all handles in use the bound is passed by one; the bound on requests keeps that small.
         let (_, old) = cache.make_room();
         cache.insert(ino, opened.clone());
         drop(cache);
         drop(old);
         Ok(handle(opened))
+    }
+
+    /// What was counted of checksums.
+    pub fn sums_counts(&self) -> &SumsCounts {
+        &self.shared.sums.counts
+    }
+
+    /// Damage that was found since the last call.
+    pub fn take_damage(&self) -> Vec<Damage> {
+        self.shared.sums.take_damage()
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        &self.shared.sums
+    }
+
+    /// Does something while no data file is opened, made or removed.
+    pub(crate) fn with_none_opened<T>(&self, action: impl FnOnce(&D) -> T) -> T {
+        let _cache = self.cache();
+        action(&self.shared.disk)
     }
 
     fn cache(&self) -> MutexGuard<'_, RecentlyUsed<u64, Opened<D>>> {
@@ -340,12 +369,22 @@ impl<D: Disk> DataFiles<D> {
     /// That of the disk.
     pub fn remove(&self, ino: u64) -> Result<bool, StorageError> {
         let mut cache = self.cache();
-        let removed = self.shared.disk.remove(ino).map_err(failed(Operation::Remove, ino))?;
         let old = cache.remove(ino);
+        match &old {
+            Some(opened) => self.shared.sums.detach(&opened.sums),
+            None => self.shared.sums.detach_queued(ino),
+        }
+        let disk = &self.shared.disk;
+        let removed = disk.sums().map_or(Ok(()), |sums| sums.remove_file(ino)).and_then(|()| disk.remove(ino));
+        if let (Err(_), Some(sums)) = (&removed, disk.sums()) {
+            // The data file stays, and what is written to it must not meet older sums again.
+            let _ = sums.settle_removal(ino);
+        }
+        let removed = removed.map_err(failed(Operation::Remove, ino));
         drop(cache);
         drop(old);
         self.shared.windows.forget(ino);
-        Ok(removed)
+        removed
     }
 
     /// A page of all data files, at most `max` (and 4096), and the cursor for the next page: `None` when
@@ -396,7 +435,7 @@ impl<D: Disk> Shared<D> {
     }
 }
 
-fn failed(operation: Operation, ino: u64) -> impl FnOnce(std::io::Error) -> StorageError {
+pub(crate) fn failed(operation: Operation, ino: u64) -> impl Fn(std::io::Error) -> StorageError + Copy {
     move |source| StorageError::File { operation, ino, source }
 }
 
@@ -418,11 +457,37 @@ impl<D: Disk> DataFile<D> {
         self.opened.ino
     }
 
+    pub(crate) fn disk(&self) -> &D {
+        &self.shared.disk
+    }
+
+    pub(crate) fn file(&self) -> &D::File {
+        &self.opened.file
+    }
+
+    pub(crate) fn sums(&self) -> &Arc<FileSums> {
+        &self.opened.sums
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        &self.shared.sums
+    }
+
     /// Reads until `to` is full or the file ends; says how much there was.
     ///
     /// # Errors
     /// That of the disk.
     pub async fn read_vectored(&self, offset: u64, to: &mut [IoSliceMut<'_>]) -> Result<usize, StorageError> {
+        let bytes = to.iter().map(|slice| slice.len() as u64).sum();
+        self.verify(&[Extent::new(offset, bytes)]).await?;
+        self.read_verified(offset, to).await
+    }
+
+    /// The same for what [`DataFile::verify`] was just called for.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub async fn read_verified(&self, offset: u64, to: &mut [IoSliceMut<'_>]) -> Result<usize, StorageError> {
         let read = self.shared.disk.read_vectored(&self.opened.file, offset, to).await;
         read.map_err(failed(Operation::Read, self.ino()))
     }
@@ -444,6 +509,7 @@ impl<D: Disk> DataFile<D> {
     /// # Panics
     /// If `to` is shorter than all pieces together.
     pub async fn read_pieces(&self, pieces: &[Extent], to: &mut [u8]) -> Result<usize, StorageError> {
+        self.verify(pieces).await?;
         let read = self.shared.disk.read_pieces(&self.opened.file, pieces, to).await;
         read.map_err(failed(Operation::Read, self.ino()))
     }
@@ -454,6 +520,21 @@ impl<D: Disk> DataFile<D> {
     /// # Errors
     /// That of the disk; see [`StorageError::is_full`].
     pub async fn write_vectored(&self, offset: u64, from: &mut [IoSlice<'_>]) -> Result<(), StorageError> {
+        let bytes = from.iter().map(|slice| slice.len() as u64).sum();
+        let change = self.begin_change(&[Extent::new(offset, bytes)]).await?;
+        self.write_within(&change, offset, from).await
+    }
+
+    /// The same within a change that was begun for it.
+    ///
+    /// # Errors
+    /// That of the disk; see [`StorageError::is_full`].
+    pub async fn write_within(
+        &self,
+        _change: &Change,
+        offset: u64,
+        from: &mut [IoSlice<'_>],
+    ) -> Result<(), StorageError> {
         let written = self.shared.disk.write_vectored(&self.opened.file, offset, from).await;
         written.map_err(failed(Operation::Write, self.ino()))
     }
@@ -513,6 +594,7 @@ impl<D: Disk> DataFile<D> {
     /// # Errors
     /// That of the disk.
     pub fn truncate(&self, bytes: u64) -> Result<(), StorageError> {
+        let _change = self.begin_cut_now(bytes)?;
         let cut = self.shared.disk.truncate(&self.opened.file, bytes);
         self.shared.windows.forget(self.ino());
         cut.map_err(failed(Operation::Truncate, self.ino()))
@@ -523,9 +605,16 @@ impl<D: Disk> DataFile<D> {
     /// # Errors
     /// That of the disk.
     pub fn punch(&self, offset: u64, bytes: u64) -> Result<(), StorageError> {
+        let _change = self.begin_change_now(&[self.within(offset, bytes)?])?;
         let punched = self.shared.disk.punch(&self.opened.file, offset, bytes);
         self.shared.windows.forget(self.ino());
         punched.map_err(failed(Operation::Punch, self.ino()))
+    }
+
+    /// What a file has of a range, and the rest of its last block.
+    fn within(&self, offset: u64, bytes: u64) -> Result<Extent, StorageError> {
+        let end = self.size()?.next_multiple_of(BLOCK_BYTES).min(offset.saturating_add(bytes));
+        Ok(Extent::new(offset.min(end), end.saturating_sub(offset)))
     }
 
     /// Makes sure that later writes to a range find space; extends the file unless `keep_size`.
@@ -533,6 +622,7 @@ impl<D: Disk> DataFile<D> {
     /// # Errors
     /// That of the disk.
     pub fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), StorageError> {
+        // No byte of it changes.
         let allocated = self.shared.disk.allocate(&self.opened.file, offset, bytes, keep_size);
         allocated.map_err(failed(Operation::Allocate, self.ino()))
     }
@@ -542,6 +632,7 @@ impl<D: Disk> DataFile<D> {
     /// # Errors
     /// That of the disk.
     pub fn zero(&self, offset: u64, bytes: u64) -> Result<(), StorageError> {
+        let _change = self.begin_change_now(&[self.within(offset, bytes)?])?;
         let zeroed = self.shared.disk.zero(&self.opened.file, offset, bytes);
         self.shared.windows.forget(self.ino());
         zeroed.map_err(failed(Operation::Punch, self.ino()))
@@ -567,6 +658,8 @@ impl<D: Disk> DataFile<D> {
         to_offset: u64,
         bytes: u64,
     ) -> Result<u64, StorageError> {
+        self.verify_now(&[Extent::new(offset, bytes)])?;
+        let _change = to.begin_change_now(&[Extent::new(to_offset, bytes)])?;
         let (from_file, to_file) = (&self.opened.file, &to.opened.file);
         let copied = self.shared.disk.copy_some(from_file, offset, to_file, to_offset, bytes);
         // Where space is shared, pages of the target go from memory.

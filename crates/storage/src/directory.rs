@@ -5,6 +5,7 @@
 //!   DIR/weft-state                      its mark, and what is known of the metadata server: see the module `state`
 //!   DIR/lock                            locked (flock) while a server runs; holds its process number
 //!   DIR/data/9e/37/000000000000012a     the data file of inode 298
+//!   DIR/sums/9e/37/000000000000012a     its checksums: see the module `sums`
 //!   DIR/cost-model.toml                 what accesses cost here; see the module `calibrate`
 //! ```
 //!
@@ -31,10 +32,10 @@ use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use crate::disk::{ObjectInfo, Space, fan_out};
@@ -48,6 +49,7 @@ const IDENTITY_FILE: &str = "weft-storage";
 const IDENTITY_NEW: &str = "weft-storage.new";
 const LOCK_FILE: &str = "lock";
 pub(crate) const DATA_DIRECTORY: &str = "data";
+const SUMS_DIRECTORY: &str = "sums";
 
 /// Whose storage a directory is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +78,7 @@ pub struct Directory {
     path: PathBuf,
     storage: RandomId,
     data: File,
+    sums: SumsDirectory,
     /// Held open, and so locked, as long as the directory is.
     _lock: File,
     always_resident: bool,
@@ -162,6 +165,7 @@ impl Directory {
             path: path.to_path_buf(),
             storage,
             data,
+            sums: SumsDirectory::new(path.join(SUMS_DIRECTORY)),
             _lock: lock,
             always_resident,
             durable: Mutex::default(),
@@ -174,40 +178,26 @@ impl Directory {
         self.storage
     }
 
+    /// The sidecars of the data files.
+    pub(crate) fn sums(&self) -> &SumsDirectory {
+        &self.sums
+    }
+
     /// Whether the file system keeps everything in memory (tmpfs), so that no read waits.
     pub(crate) fn always_resident(&self) -> bool {
         self.always_resident
     }
 
     pub(crate) fn open_file(&self, ino: u64) -> io::Result<Option<File>> {
-        match self.open_at(&file_name(ino), libc::O_RDWR) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        if_there(open_at(&self.data, &file_name(ino), libc::O_RDWR))
     }
 
     pub(crate) fn create_file(&self, ino: u64) -> io::Result<File> {
-        let name = file_name(ino);
-        match self.open_at(&name, libc::O_RDWR | libc::O_CREAT) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            result => return result,
-        }
-        self.make_directory(&name[..2])?;
-        self.make_directory(&name[..5])?;
-        self.open_at(&name, libc::O_RDWR | libc::O_CREAT)
+        create_in(&self.data, ino)
     }
 
     pub(crate) fn remove_file(&self, ino: u64) -> io::Result<bool> {
-        let name = c_string(&file_name(ino));
-        // SAFETY: `name` is a live C string.
-        match unsafe { libc::unlinkat(self.data.as_raw_fd(), name.as_ptr(), 0) } {
-            0 => Ok(true),
-            _ => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::NotFound => Ok(false),
-                error => Err(error),
-            },
-        }
+        remove_in(&self.data, ino)
     }
 
     /// The size and time of the last change of a data file, if there is one.
@@ -239,11 +229,11 @@ impl Directory {
         }
         let name = file_name(ino);
         let flags = libc::O_RDONLY | libc::O_DIRECTORY;
-        let inner = self.open_at(&name[..5], flags)?;
+        let inner = open_at(&self.data, &name[..5], flags)?;
         if self.durable().contains(&fan_out(ino)) {
             return Ok(vec![inner]);
         }
-        Ok(vec![inner, self.open_at(&name[..2], flags)?, self.data.try_clone()?])
+        Ok(vec![inner, open_at(&self.data, &name[..2], flags)?, self.data.try_clone()?])
     }
 
     /// Notes that a directory could not be synced. No further name becomes durable while this server runs.
@@ -262,30 +252,9 @@ impl Directory {
 
     /// At most `max` objects in order of (fan-out, ino), after `after`.
     pub(crate) fn list(&self, after: Option<u64>, max: usize) -> io::Result<Vec<ObjectInfo>> {
-        let start = after.map(fan_out).unwrap_or(0);
-        let mut found = Vec::new();
-        let data = self.path.join(DATA_DIRECTORY);
-        for outer in hex_names::<2>(&data)?.into_iter().filter(|outer| *outer >= u64::from(start >> 8)) {
-            let outer_path = data.join(format!("{outer:02x}"));
-            for inner in hex_names::<2>(&outer_path)? {
-                let place = (outer << 8 | inner) as u16;
-                if place < start {
-                    continue;
-                }
-                for ino in hex_names::<16>(&outer_path.join(format!("{inner:02x}")))? {
-                    if after.is_some_and(|after| (place, ino) <= (start, after)) {
-                        continue;
-                    }
-                    if let Some((bytes, modified)) = self.examine(ino)? {
-                        found.push(ObjectInfo { ino, bytes, modified });
-                    }
-                    if found.len() >= max {
-                        return Ok(found);
-                    }
-                }
-            }
-        }
-        Ok(found)
+        list_in(&self.path.join(DATA_DIRECTORY), after, max, |ino| {
+            Ok(self.examine(ino)?.map(|(bytes, modified)| ObjectInfo { ino, bytes, modified }))
+        })
     }
 
     pub(crate) fn space(&self) -> io::Result<Space> {
@@ -302,30 +271,184 @@ impl Directory {
             files_available: stat.f_favail,
         })
     }
+}
 
-    fn open_at(&self, name: &str, flags: i32) -> io::Result<File> {
-        let name = c_string(name);
-        // SAFETY: `name` is a live C string.
-        let fd =
-            unsafe { libc::openat(self.data.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC, 0o600) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor that nobody else owns.
-        Ok(unsafe { File::from_raw_fd(fd) })
+/// The sidecars of a storage directory's data files, below a directory that is made with the first of them.
+#[derive(Debug)]
+pub struct SumsDirectory {
+    path: PathBuf,
+    opened: OnceLock<File>,
+    /// Sidecars that were removed, while that is not durable: a power cut may bring them back.
+    removed: Mutex<HashSet<u64>>,
+}
+
+/// From so many removed sidecars on each removal is made durable at once.
+const REMOVED_MAX: usize = 1 << 20;
+
+impl SumsDirectory {
+    fn new(path: PathBuf) -> SumsDirectory {
+        SumsDirectory { path, opened: OnceLock::new(), removed: Mutex::default() }
     }
 
-    fn make_directory(&self, name: &str) -> io::Result<()> {
-        let name = c_string(name);
-        // SAFETY: `name` is a live C string.
-        match unsafe { libc::mkdirat(self.data.as_raw_fd(), name.as_ptr(), 0o700) } {
-            0 => Ok(()),
-            _ => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-                error => Err(error),
-            },
+    fn opened(&self) -> io::Result<Option<&File>> {
+        if self.opened.get().is_none()
+            && let Some(file) = if_there(File::open(&self.path))?
+        {
+            let _ = self.opened.set(file);
+        }
+        Ok(self.opened.get())
+    }
+
+    pub(crate) fn open_file(&self, ino: u64) -> io::Result<Option<File>> {
+        match self.opened()? {
+            Some(directory) => if_there(open_at(directory, &file_name(ino), libc::O_RDWR)),
+            None => Ok(None),
         }
     }
+
+    pub(crate) fn create_file(&self, ino: u64) -> io::Result<File> {
+        if self.opened()?.is_none() {
+            match fs::DirBuilder::new().mode(0o700).create(&self.path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+        }
+        create_in(self.opened()?.ok_or(io::ErrorKind::NotFound)?, ino)
+    }
+
+    /// Removes a sidecar if there is one, before its data file is removed.
+    pub(crate) fn remove_file(&self, ino: u64) -> io::Result<()> {
+        let Some(directory) = self.opened()? else { return Ok(()) };
+        if remove_in(directory, ino)? {
+            self.removed().insert(ino);
+            if self.removed().len() > REMOVED_MAX {
+                self.settle_removal(ino)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that no power cut brings the sidecar of an older data file of this number back: before one is made.
+    pub(crate) fn settle_removal(&self, ino: u64) -> io::Result<()> {
+        if !self.removed().contains(&ino) {
+            return Ok(());
+        }
+        if let Some(directory) = self.opened()?
+            && let Some(inner) =
+                if_there(open_at(directory, &file_name(ino)[..5], libc::O_RDONLY | libc::O_DIRECTORY))?
+        {
+            inner.sync_all()?;
+        }
+        self.removed().remove(&ino);
+        Ok(())
+    }
+
+    /// The same for all that were removed until now, or some of them.
+    pub(crate) fn settle_removals(&self) -> io::Result<()> {
+        const AT_ONCE: usize = 64;
+        let mut places: Vec<(u16, u64)> =
+            self.removed().iter().take(4096).map(|ino| (fan_out(*ino), *ino)).collect();
+        places.sort_unstable();
+        for same in places.chunk_by(|one, other| one.0 == other.0).take(AT_ONCE) {
+            self.settle_removal(same[0].1)?;
+            let mut removed = self.removed();
+            for (_, ino) in same {
+                removed.remove(ino);
+            }
+        }
+        Ok(())
+    }
+
+    fn removed(&self) -> MutexGuard<'_, HashSet<u64>> {
+        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// At most `max` sidecars after `after`, in the order of data files.
+    pub(crate) fn list(&self, after: Option<u64>, max: usize) -> io::Result<Vec<u64>> {
+        list_in(&self.path, after, max, |ino| Ok(Some(ino)))
+    }
+}
+
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn create_in(directory: &File, ino: u64) -> io::Result<File> {
+    let name = file_name(ino);
+    match open_at(directory, &name, libc::O_RDWR | libc::O_CREAT) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        result => return result,
+    }
+    make_directory(directory, &name[..2])?;
+    make_directory(directory, &name[..5])?;
+    open_at(directory, &name, libc::O_RDWR | libc::O_CREAT)
+}
+
+fn remove_in(directory: &File, ino: u64) -> io::Result<bool> {
+    let name = c_string(&file_name(ino));
+    // SAFETY: `name` is a live C string.
+    match unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) } {
+        0 => Ok(true),
+        _ => if_there(Err(io::Error::last_os_error())).map(|removed: Option<bool>| removed.is_some()),
+    }
+}
+
+fn open_at(directory: &File, name: &str, flags: i32) -> io::Result<File> {
+    let name = c_string(name);
+    // SAFETY: `name` is a live C string.
+    let fd =
+        unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC, 0o600) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { File::from_raw_fd(fd) })
+}
+
+fn make_directory(directory: &File, name: &str) -> io::Result<()> {
+    let name = c_string(name);
+    // SAFETY: `name` is a live C string.
+    match unsafe { libc::mkdirat(directory.as_raw_fd(), name.as_ptr(), 0o700) } {
+        0 => Ok(()),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            error => Err(error),
+        },
+    }
+}
+
+/// At most `max` of what `examine` gives for the files below a directory, in order of (fan-out, ino), after `after`.
+fn list_in<T>(
+    directory: &Path,
+    after: Option<u64>,
+    max: usize,
+    examine: impl Fn(u64) -> io::Result<Option<T>>,
+) -> io::Result<Vec<T>> {
+    let start = after.map(fan_out).unwrap_or(0);
+    let mut found = Vec::new();
+    for outer in hex_names::<2>(directory)?.into_iter().filter(|outer| *outer >= u64::from(start >> 8)) {
+        let outer_path = directory.join(format!("{outer:02x}"));
+        for inner in hex_names::<2>(&outer_path)? {
+            let place = (outer << 8 | inner) as u16;
+            if place < start {
+                continue;
+            }
+            for ino in hex_names::<16>(&outer_path.join(format!("{inner:02x}")))? {
+                if after.is_some_and(|after| (place, ino) <= (start, after)) {
+                    continue;
+                }
+                found.extend(examine(ino)?);
+                if found.len() >= max {
+                    return Ok(found);
+                }
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Makes a directory with those above it, and their names durable, so far as they may be opened. That they are there already does

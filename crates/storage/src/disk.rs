@@ -11,11 +11,15 @@
 //!   read_blocking  the rest; waits if the cache has lost it again meanwhile
 //! ```
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use weft_layout::Extent;
+
+use crate::directory::SumsDirectory;
 
 /// One object of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -132,6 +136,16 @@ pub trait Disk: Send + Sync + 'static {
 
     /// The local descriptor, for `sendfile` and mappings, if the disk has such.
     fn raw_fd(&self, file: &Self::File) -> Option<RawFd>;
+
+    /// Where the sums of data files are kept; `None`: this disk keeps none.
+    fn sums(&self) -> Option<&SumsDirectory> {
+        None
+    }
+
+    /// Makes the bytes of a sidecar durable without holding up the thread, where that can be.
+    async fn sync_sums(&self, sidecar: &Arc<File>) -> io::Result<()> {
+        sidecar.sync_data()
+    }
 
     /// Reads until all of `to` is full or the file ends; says how much there was.
     async fn read_vectored(

@@ -107,6 +107,19 @@ pub enum StorageError {
         /// The file's inode number.
         ino: u64,
     },
+    /// What a data file holds is not what was written to it.
+    #[error(
+        "the data of inode {ino} is damaged on this server's disk: {bytes} bytes from {offset} on of its data file do not fit \
+         their checksum"
+    )]
+    Damaged {
+        /// The file's inode number.
+        ino: u64,
+        /// Where in the data file the first block begins that is wrong.
+        offset: u64,
+        /// How long that and those behind it are together, in whole blocks.
+        bytes: u64,
+    },
     /// The directory belongs to another server, another cluster or another version, or to no Weft at all.
     #[error("{} is not this server's storage: {reason}", path.display())]
     WrongDirectory {
@@ -126,7 +139,7 @@ impl StorageError {
             | StorageError::Directory { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             StorageError::InUse { .. } => libc::EBUSY,
             StorageError::WrongDirectory { .. } | StorageError::NoStorage { .. } => libc::EINVAL,
-            StorageError::Lost { .. } => libc::EIO,
+            StorageError::Lost { .. } | StorageError::Damaged { .. } => libc::EIO,
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use weft_layout::Extent;
 
+use crate::directory::SumsDirectory;
 use crate::disk::{Disk, ObjectInfo, Seek, Space};
 
 /// What goes wrong, and how often. Rates are in thousandths of the operations of that kind; the default
@@ -282,5 +283,9 @@ impl<D: Disk> Disk for FaultDisk<D> {
     /// None: transfers that bypass this disk would bypass its faults.
     fn raw_fd(&self, _file: &D::File) -> Option<RawFd> {
         None
+    }
+
+    fn sums(&self) -> Option<&SumsDirectory> {
+        self.inner.sums()
     }
 }

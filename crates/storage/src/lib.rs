@@ -38,11 +38,12 @@ mod ranges;
 mod residency;
 mod ring_disk;
 pub mod state;
+pub mod sums;
 mod windows;
 
 pub use buffers::{Buffer, BufferPool, PoolStats, ZoneKeeper};
 pub use data_files::{DataFile, DataFiles, DataFilesStats, RangeTurn};
-pub use directory::{Directory, Identity, random_id};
+pub use directory::{Directory, Identity, SumsDirectory, random_id};
 pub use disk::{Disk, ObjectInfo, Seek, Space};
 pub use error::{Operation, StorageError};
 pub use fault::{FaultDisk, FaultPlan};

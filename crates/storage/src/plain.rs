@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_layout::Extent;
 
-use crate::directory::{Directory, Identity, size_of_file};
+use crate::directory::{Directory, Identity, SumsDirectory, size_of_file};
 use crate::disk::{Disk, ObjectInfo, Seek, Space, check};
 use crate::error::StorageError;
 use crate::limits::IOV_MAX;
@@ -252,5 +252,9 @@ impl Disk for PlainDisk {
 
     fn raw_fd(&self, file: &LocalFile) -> Option<RawFd> {
         Some(file.fd())
+    }
+
+    fn sums(&self) -> Option<&SumsDirectory> {
+        Some(self.directory.sums())
     }
 }

@@ -6,6 +6,7 @@
 //! the caller may go away, and may be anything: a buffer, or a segment shared with a client. The price
 //! is a second copy of bytes that came from a device, a small part of what the device costs.
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
@@ -17,7 +18,7 @@ use weft_layout::Extent;
 use weft_reactor::ring;
 
 use crate::buffers::Mapping;
-use crate::directory::Identity;
+use crate::directory::{Identity, SumsDirectory};
 use crate::disk::{Disk, ObjectInfo, Seek, Space};
 use crate::error::StorageError;
 use crate::limits::FETCH_BYTES_MAX;
@@ -217,5 +218,16 @@ impl Disk for RingDisk {
 
     fn raw_fd(&self, file: &LocalFile) -> Option<RawFd> {
         self.plain.raw_fd(file)
+    }
+
+    fn sums(&self) -> Option<&SumsDirectory> {
+        self.plain.sums()
+    }
+
+    async fn sync_sums(&self, sidecar: &Arc<File>) -> io::Result<()> {
+        if !ring::is_available() {
+            return self.plain.sync_sums(sidecar).await;
+        }
+        Self::sync_through_ring(sidecar.try_clone()?, types::FsyncFlags::DATASYNC).await
     }
 }

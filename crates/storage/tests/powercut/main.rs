@@ -4,7 +4,8 @@
 //!   cycle   image ─► disk ─► mounted ─► data files are changed and synced there, by both kinds of disk
 //!                                            │ at random moments: what would a power cut leave now?
 //!           images ◄─────────────────────────┘
-//!   each    every file that was synced is there; each of its bytes is what it was then, or what was written there since
+//!   each    every file that was synced is there; each of its bytes is what it was then, or what was written there since;
+//!           every checksum that is in force is that of its block
 //!   some    are opened as storage again: a server lists and reads what the image has
 //!   one     is where the next cycle begins
 //! ```
@@ -26,12 +27,17 @@ use disk::{Disk as CutDisk, Image, Random};
 use history::{History, Shared};
 use recorder::{Cut, Recorder};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use weft_layout::Extent;
+use weft_storage::sums::format::{BLOCK_BYTES, RECORD_BYTES, REGION_BYTES, parse, sum_of};
+use weft_storage::sums::{Scrubbed, SettleWhen};
 use weft_storage::{DataFiles, Directory, Disk, PlainDisk, RingDisk};
 
 const IMAGES_DEFAULT: usize = 5000;
 const IMAGES_PER_CYCLE: usize = 120;
 const CHANGES_PER_CYCLE: u64 = 120;
+/// Nothing is left alone before it is settled.
+const NOW: SettleWhen = SettleWhen { idle: Duration::ZERO, dirty: Duration::ZERO };
 /// Files are at most this long, give or take a write.
 const FILE_BYTES: u64 = 24 << 10;
 /// Of these numbers the first two are in one directory, and the others in directories of their own.
@@ -67,7 +73,7 @@ impl<D: Disk> Work<'_, D> {
         let before = self.history.now(ino);
         let old = before.as_deref().unwrap_or_default();
         let range = self.range(FILE_BYTES);
-        match self.random.below(20) {
+        match self.random.below(26) {
             0..5 => {
                 let data = self.noise(range.bytes);
                 self.history.change(ino, Some(written(old, range.offset, &data)));
@@ -109,6 +115,11 @@ impl<D: Disk> Work<'_, D> {
                 self.files.remove(ino).unwrap();
                 return;
             }
+            20..25 => {
+                self.files.settle(NOW, async |_| ()).await.unwrap();
+                return;
+            }
+            25 => return assert_sound(&self.files, ino, "without any cut").await,
             _ => return self.sync(ino).await,
         }
         if self.sync_mode {
@@ -207,6 +218,39 @@ async fn work<D: Disk>(disk: D, history: &Shared, random: &mut Random) {
     }
 }
 
+/// A scrub finds nothing wrong, and leaves sums that fit.
+async fn assert_sound<D: Disk>(files: &DataFiles<D>, ino: u64, label: &str) {
+    let Scrubbed { wrong, damage, .. } = files.scrub(ino, false, &mut async |_| ()).await.unwrap();
+    assert!(wrong.is_empty() && damage.is_empty(), "{label}: file {ino:x}: {wrong:?} {damage:?}");
+}
+
+/// No sum that is in force is that of another block than the image has. Returns how many are in force.
+fn check_sums(image: &Image, label: &str) -> usize {
+    let data = history::data_files(image);
+    let mut in_force = 0;
+    for (path, sidecar) in image.files() {
+        let Some((above, name)) = path.rsplit_once('/').filter(|(above, _)| above.contains("/sums/")) else {
+            continue;
+        };
+        assert!(above.len() > 6, "{label}: {path}");
+        let ino = u64::from_str_radix(name, 16).unwrap();
+        let Some(data) = data.get(&ino) else { continue };
+        for region in 0..sidecar.bytes.div_ceil(RECORD_BYTES as u64) {
+            let record = sidecar.read(region * RECORD_BYTES as u64, RECORD_BYTES);
+            let record = parse(&record, ino, region as u32);
+            assert_eq!(record.damaged_granules, 0, "{label}: sidecar of file {ino:x}");
+            for (block, sum) in record.sums.iter().enumerate().filter(|(_, sum)| **sum != 0) {
+                let offset = region * REGION_BYTES + block as u64 * BLOCK_BYTES;
+                let found = data.read(offset, BLOCK_BYTES as usize);
+                assert!(offset < data.bytes, "{label}: file {ino:x}: a sum behind its end, of block {block}");
+                assert_eq!(sum_of(&found), *sum, "{label}: file {ino:x}, block {block}");
+                in_force += 1;
+            }
+        }
+    }
+    in_force
+}
+
 /// Mounts what `start` has left, works there, and returns the images.
 fn cycle(start: &Image, random: &mut Random) -> (Vec<Cut>, History) {
     let disk = CutDisk::from_image(start);
@@ -245,6 +289,7 @@ fn reopen(cut: &Cut, label: &str) {
             assert_eq!(files.size(ino).unwrap(), content.bytes, "{label}: file {ino:x}");
             files.read_pieces(ino, &[Extent::new(0, content.bytes)], &mut found).await.unwrap();
             assert!(found == content.read(0, content.bytes as usize), "{label}: file {ino:x}");
+            assert_sound(&files, ino, label).await;
         }
     });
 }
@@ -255,7 +300,7 @@ fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
         from_environment("WEFT_DATA_POWERCUT_IMAGES").map_or(IMAGES_DEFAULT, |images| images as usize);
     let first_seed = from_environment("WEFT_POWERCUT_SEED").unwrap_or(1);
     let begun = std::time::Instant::now();
-    let (mut seen, mut cycles, mut seed) = (0, 0, first_seed);
+    let (mut seen, mut cycles, mut seed, mut in_force) = (0, 0, first_seed, 0);
     while seen < wanted {
         let mut random = Random(seed);
         let mut start = Image::default();
@@ -268,6 +313,7 @@ fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
             for (number, cut) in cuts.iter().enumerate() {
                 let label = format!("seed {seed}, cycle {link}, image {number} at event {}", cut.event);
                 history.check(&cut.image, cut.durable as usize, &label);
+                in_force += check_sums(&cut.image, &label);
                 if number % 16 == 0 {
                     reopen(cut, &label);
                 }
@@ -278,8 +324,9 @@ fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
         }
         seed += 1;
     }
+    assert!(in_force > seen, "few sums are in force: {in_force}");
     println!(
-        "{seen} images of {cycles} cycles, seeds {first_seed} to {}, in {:.1} s: nothing was lost",
+        "{seen} images of {cycles} cycles, seeds {first_seed} to {}, in {:.1} s: nothing was lost, and {in_force} sums fitted",
         seed - 1,
         begun.elapsed().as_secs_f64()
     );

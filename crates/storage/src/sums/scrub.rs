@@ -1,0 +1,265 @@
+//! Scrubbing a data file: all of it is read from the disk, past the page cache where that can be, and compared with its sums. What
+//! has none gets one.
+
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::RawFd;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use super::format::{BLOCK_BYTES, REGION_BLOCKS, sum_of};
+use super::state::Sidecar;
+use super::{Damage, DamageKind};
+use crate::buffers::Mapping;
+use crate::SumsDirectory;
+use crate::data_files::{DataFile, DataFiles, failed};
+use crate::disk::{Disk, Seek};
+use crate::error::{Operation, StorageError};
+
+/// Read at once.
+const CHUNK_BLOCKS: u64 = 256;
+
+/// What scrubbing a data file has found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Scrubbed {
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// Blocks that were compared.
+    pub compared_blocks: u64,
+    /// Blocks that had no sum and got one.
+    pub adopted_blocks: u64,
+    /// Blocks of data that are wrong now, in order.
+    pub wrong: Vec<u64>,
+    /// Other damage.
+    pub damage: Vec<Damage>,
+}
+
+impl<D: Disk> DataFiles<D> {
+    /// Scrubs a data file. `had_sums`: it had sums at the last scrub, so that a missing sidecar is damage. `pause` is awaited after
+    /// every part, with the bytes that were read.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub async fn scrub(
+        &self,
+        ino: u64,
+        had_sums: bool,
+        pause: &mut impl AsyncFnMut(u64),
+    ) -> Result<Scrubbed, StorageError> {
+        let Some(directory) = self.disk().sums() else { return Ok(Scrubbed::default()) };
+        let Some(file) = self.open_if_there(ino)? else { return Ok(Scrubbed::default()) };
+        let mut scrubbed = Scrubbed::default();
+        let size = file.size()?;
+        file.load_sums(directory, 0..1)?;
+        if had_sums && size > 0 && file.sums().state().sidecar == Sidecar::None && file.seek(0, Seek::Data)?.is_some() {
+            scrubbed.damage.push(Damage { ino, offset: 0, bytes: size, kind: DamageKind::NoSums });
+        }
+        file.look_for_short(directory, size, &mut scrubbed)?;
+        let reader = Reader::new(&file);
+        let memory = chunk_memory()?;
+        let mut block = 0;
+        while block * BLOCK_BYTES < size {
+            let blocks = block..(block + CHUNK_BLOCKS).min(size.div_ceil(BLOCK_BYTES));
+            file.load_sums(directory, blocks.clone())?;
+            block = file.scrub_chunk(&reader, blocks, &memory, &mut scrubbed, pause).await?;
+        }
+        if std::mem::take(&mut file.sums().state().has_damaged_sums) {
+            scrubbed.damage.push(Damage { ino, offset: 0, bytes: size, kind: DamageKind::Sums });
+        }
+        if scrubbed.adopted_blocks > 0 {
+            {
+                let mut state = file.sums().state();
+                if !std::mem::replace(&mut state.is_queued, true) {
+                    drop(state);
+                    self.table().enqueue(file.sums());
+                }
+            }
+            file.settle(directory, pause).await?;
+            self.table().dequeue_settled(file.sums());
+        }
+        Ok(scrubbed)
+    }
+
+    /// Removes sidecars of data files that are not there, a page of them after `cursor`; the cursor for the next page.
+    ///
+    /// # Errors
+    /// That of the disk.
+    pub fn remove_stray_sums(&self, cursor: Option<u64>, max: usize) -> Result<Option<u64>, StorageError> {
+        let Some(directory) = self.disk().sums() else { return Ok(None) };
+        let whole = |source| StorageError::Whole { what: "list the checksums of", source };
+        let page = directory.list(cursor, max).map_err(whole)?;
+        for ino in &page {
+            self.with_none_opened(|disk| match disk.size_of(*ino)? {
+                None => directory.remove_file(*ino),
+                Some(_) => Ok(()),
+            })
+            .map_err(whole)?;
+        }
+        Ok(page.last().copied().filter(|_| page.len() == max))
+    }
+}
+
+/// The way to the bytes on the disk.
+struct Reader {
+    /// Past the page cache.
+    direct: Option<File>,
+}
+
+impl Reader {
+    fn new<D: Disk>(file: &DataFile<D>) -> Reader {
+        let open = |fd: RawFd| {
+            let path = format!("/proc/self/fd/{fd}");
+            OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path).ok()
+        };
+        Reader { direct: file.raw_fd().and_then(open) }
+    }
+
+    /// Reads until `to` is full or the file ends.
+    fn read<D: Disk>(&self, file: &DataFile<D>, offset: u64, to: &mut [u8]) -> Result<usize, StorageError> {
+        if let Some(direct) = &self.direct
+            && let Ok(count) = read_direct(direct, offset, to)
+        {
+            return Ok(count);
+        }
+        file.read_now(offset, to)
+    }
+}
+
+fn read_direct(file: &File, offset: u64, to: &mut [u8]) -> io::Result<usize> {
+    let mut done = 0;
+    while done < to.len() {
+        match file.read_at(&mut to[done..], offset + done as u64)? {
+            0 => break,
+            count => done += count,
+        }
+        // The file ends within a block: nothing comes behind it.
+        if !(done as u64).is_multiple_of(BLOCK_BYTES) {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+impl<D: Disk> DataFile<D> {
+    fn load_sums(&self, directory: &SumsDirectory, blocks: Range<u64>) -> Result<(), StorageError> {
+        let loaded = self.sums().load_all(directory, self.table(), blocks);
+        loaded.map_err(failed(Operation::Read, self.ino()))
+    }
+
+    /// Sums of blocks beyond the end are of bytes that are gone.
+    fn look_for_short(
+        &self,
+        directory: &SumsDirectory,
+        size: u64,
+        scrubbed: &mut Scrubbed,
+    ) -> Result<(), StorageError> {
+        let Sidecar::Has(records) = self.sums().state().sidecar else { return Ok(()) };
+        let (begin, end) = (size.div_ceil(BLOCK_BYTES), u64::from(records) * REGION_BLOCKS as u64);
+        let mut beyond = Vec::new();
+        for region in (begin / REGION_BLOCKS as u64) as u32..records {
+            let first = u64::from(region) * REGION_BLOCKS as u64;
+            self.load_sums(directory, first..first + 1)?;
+            let blocks = first.max(begin)..(first + REGION_BLOCKS as u64).min(end);
+            self.sums().state().to_verify(blocks, true, &mut beyond);
+        }
+        // It may have been made longer meanwhile.
+        if beyond.is_empty() || self.size()? != size {
+            return Ok(());
+        }
+        for (block, sum) in beyond {
+            if self.note_block(block, sum, false, DamageKind::Short) {
+                scrubbed.wrong.push(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the block to go on with.
+    async fn scrub_chunk(
+        &self,
+        reader: &Reader,
+        blocks: Range<u64>,
+        memory: &Mapping,
+        scrubbed: &mut Scrubbed,
+        pause: &mut impl AsyncFnMut(u64),
+    ) -> Result<u64, StorageError> {
+        let (offset, end) = (blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
+        let (mut summed, has_later) = (Vec::new(), !self.sums().state().has_none());
+        self.sums().state().to_verify(blocks.clone(), true, &mut summed);
+        let data = self.seek(offset, Seek::Data)?;
+        if summed.is_empty() && data.is_none_or(|data| data >= end) {
+            // In a file with sums every block is looked at, since a hole may be where data was.
+            return Ok(match data {
+                Some(data) if !has_later => data / BLOCK_BYTES,
+                None if !has_later => u64::MAX / BLOCK_BYTES,
+                _ => blocks.end,
+            });
+        }
+        let mut there = 0;
+        if !summed.is_empty() {
+            // SAFETY: the mapping is this function's alone, and as long.
+            let buffer = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), (end - offset) as usize) };
+            there = reader.read(self, offset, buffer)?;
+            self.compare_chunk(reader, blocks.start, &summed, &buffer[..there], scrubbed)?;
+            pause(there as u64).await;
+        }
+        // What has no sum is read when it gets one.
+        let known: BTreeSet<u64> = summed.iter().map(|(block, _)| *block).collect();
+        let mut data = data.filter(|data| *data < end);
+        while let Some(begin) = data {
+            let hole = self.seek(begin, Seek::Hole)?.unwrap_or(end).min(end);
+            for block in begin / BLOCK_BYTES..hole.div_ceil(BLOCK_BYTES) {
+                if !known.contains(&block) {
+                    let mut state = self.sums().state();
+                    let (region, at) = (block / REGION_BLOCKS as u64, (block % REGION_BLOCKS as u64) as usize);
+                    scrubbed.adopted_blocks += state.adopt(region as u32, at..at + 1) as u64;
+                }
+            }
+            data = self.seek(hole, Seek::Data)?.filter(|data| *data < end);
+        }
+        scrubbed.bytes += there as u64;
+        scrubbed.compared_blocks += summed.len() as u64;
+        Ok(blocks.end)
+    }
+
+    /// Compares blocks of a chunk with their sums.
+    fn compare_chunk(
+        &self,
+        reader: &Reader,
+        first: u64,
+        summed: &[(u64, u32)],
+        found: &[u8],
+        scrubbed: &mut Scrubbed,
+    ) -> Result<(), StorageError> {
+        let mut again = None;
+        for (block, sum) in summed {
+            let begin = (((block - first) * BLOCK_BYTES) as usize).min(found.len());
+            let mut is_right = sum_of(&found[begin..(begin + BLOCK_BYTES as usize).min(found.len())]) == *sum;
+            if !is_right {
+                // It may have been changed while it was read, which the state knows, or the file was made longer.
+                let memory = match again.take() {
+                    Some(memory) => memory,
+                    None => chunk_memory()?,
+                };
+                // SAFETY: as for the chunk.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr(), BLOCK_BYTES as usize) };
+                let count = reader.read(self, block * BLOCK_BYTES, bytes)?;
+                is_right = sum_of(&bytes[..count]) == *sum;
+                again = Some(memory);
+            }
+            if is_right {
+                self.sums().state().wrong.remove(block);
+            } else if self.note_block(*block, *sum, false, DamageKind::Data) {
+                scrubbed.wrong.push(*block);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Memory for a chunk, at the beginning of a page as reads past the page cache need it.
+fn chunk_memory() -> Result<Mapping, StorageError> {
+    Mapping::anonymous((CHUNK_BLOCKS * BLOCK_BYTES) as usize)
+        .map_err(|source| StorageError::Whole { what: "map memory for", source })
+}
