@@ -76,6 +76,8 @@ pub enum Command {
     Explain(explain::Args),
     /// Check a file system in use, and repair it.
     Fsck(fsck::Args),
+    /// Compare all data with its checksums, and list what is damaged.
+    Scrub(scrub::Args),
     /// Show or renew what accesses cost on each I/O server.
     Calibrate(calibrate::Args),
     /// Measure, next to this machine's own limits.
@@ -148,6 +150,8 @@ mod tests {
             "weft explain weft:/x --bytes 1M --rdma --in-place --transport tcp",
             "weft calibrate weft:/ --measure --json",
             "weft fsck weft:/ --repair --json",
+            "weft scrub weft:/ --rate 50M --json",
+            "weft scrub --dir /srv/weft --rate 0",
             "weft bench limits --runs 3 --json",
             "weft bench shared-file --clients 4 --io 4 --bytes 64M --transport tcp",
             "weft bench shared-file --transport shm --memory alloc --scale",

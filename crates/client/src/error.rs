@@ -181,7 +181,7 @@ fn status_errno(status: Status) -> i32 {
         Status::Deadlock => libc::EDEADLK,
         Status::LockLost => libc::EIO,
         Status::NoLocks => libc::ENOLCK,
-        Status::WrongStorage | Status::Lost => libc::EIO,
+        Status::WrongStorage | Status::Lost | Status::Damaged => libc::EIO,
     }
 }
 

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use weft_layout::Regions;
 use weft_wire::Wire;
-use weft_wire::messages::{
-    CalibrateReply, CalibrateRequest, ExplainReply, ExplainRequest, PlanReport, ReadRequest, ServerInfo,
-    io_flags,
-};
+use weft_wire::messages::{CalibrateReply, CalibrateRequest, ExplainReply, ExplainRequest, PlanReport, ReadRequest, ScrubReply, ScrubRequest, ServerInfo, io_flags};
 
 use crate::access::Method;
 use crate::batch;
@@ -133,6 +130,25 @@ fn add_plan(sum: &mut PlanReport, more: &PlanReport) {
 }
 
 impl Client {
+    /// Asks every I/O server about its scrub, or to begin or end one; `known`: findings that are known already, by server in the
+    /// order of [`Client::server_status`].
+    pub fn scrub(
+        &self,
+        action: u8,
+        bytes_per_s: u64,
+        known: &[u32],
+    ) -> Vec<(ServerInfo, Result<ScrubReply>)> {
+        let session = self.inner.session();
+        let request = |(number, server)| {
+            let known = known.get(number).copied().unwrap_or(0);
+            (server, ScrubRequest { action, bytes_per_s, known })
+        };
+        let requests = session.io_indices().enumerate().map(request);
+        let replies = batch::ask_all(&self.inner, requests, None);
+        let servers = session.io_indices().map(|server| session.server(server).info.clone());
+        servers.zip(replies).collect()
+    }
+
     /// The cost model of every I/O server, measured anew first if `measure` says so, or why it does not tell. Measuring takes a
     /// second or so per server and holds up nobody.
     pub fn cost_models(&self, measure: bool) -> Vec<(ServerInfo, Result<CalibrateReply>)> {

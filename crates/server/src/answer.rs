@@ -1,6 +1,7 @@
 //! What a handler ends with: an answer, or a refusal with a status and words for people.
 
 use crate::log;
+use weft_layout::{Extent, Layout};
 use weft_meta::MetaError;
 use weft_storage::StorageError;
 use weft_wire::messages::ErrorDetail;
@@ -32,12 +33,27 @@ pub(crate) struct Refusal {
     pub status: Status,
     /// For people.
     pub text: String,
+    /// Where in the data file its data is damaged, if that is why.
+    pub damage: Option<Extent>,
 }
 
 impl Refusal {
     /// A refusal with a text of its own.
     pub fn new(status: Status, text: impl Into<String>) -> Refusal {
-        Refusal { status, text: text.into() }
+        Refusal { status, text: text.into(), damage: None }
+    }
+
+    /// The same, with the place of damaged data in the file instead of in the data file of `slot`.
+    pub fn placed(self, ino: u64, layout: &Layout, slot: u16) -> Refusal {
+        let Some(damage) = self.damage else { return self };
+        let begin = layout.logical_size(slot, damage.offset + 1) - 1;
+        let end = layout.logical_size(slot, damage.end());
+        let text = format!(
+            "bytes {begin} to {} of inode {ino} are damaged on this server's disk: they do not fit their checksum. Restore the \
+             file, or overwrite the damaged blocks as a whole; weft scrub lists all damage",
+            end - 1
+        );
+        Refusal { text, ..self }
     }
 
     /// The body of the reply.
@@ -86,13 +102,18 @@ impl From<StorageError> for Refusal {
         let status = match error.errno() {
             _ if error.is_full() => Status::NoSpace,
             _ if matches!(error, StorageError::Lost { .. }) => Status::Lost,
+            _ if matches!(error, StorageError::Damaged { .. }) => Status::Damaged,
             libc::EFBIG => Status::FileTooBig,
             libc::EROFS => Status::ReadOnly,
             libc::EOPNOTSUPP => Status::Unsupported,
             libc::EMFILE | libc::ENFILE => Status::Limit,
             _ => Status::Io,
         };
-        Refusal::new(status, error.to_string())
+        let damage = match &error {
+            StorageError::Damaged { offset, bytes, .. } => Some(Extent::new(*offset, *bytes)),
+            _ => None,
+        };
+        Refusal { damage, ..Refusal::new(status, error.to_string()) }
     }
 }
 

@@ -40,6 +40,9 @@ pub const STRIP_BYTES_DEFAULT: u32 = 256 << 10;
 pub const BUFFERS_BYTES_DEFAULT: u64 = 64 << 20;
 const SCRUB_INTERVAL_S_DEFAULT: u64 = 3600;
 const ORPHAN_AGE_S_DEFAULT: u64 = 3600;
+const DATA_SETTLE_S_DEFAULT: u64 = 10;
+const DATA_SCRUB_INTERVAL_S_DEFAULT: u64 = 7 * 24 * 3600;
+const DATA_SCRUB_BYTES_PER_S_DEFAULT: u64 = 64 << 20;
 const THREADS_MAX: u16 = 64;
 
 /// Why a cluster file cannot be used; the text names the file, the key and the cure.
@@ -119,6 +122,15 @@ pub struct ClusterSection {
     /// Such data files are removed when they were last written this long ago.
     #[serde(default = "default_orphan_age_s")]
     pub orphan_age_s: u64,
+    /// What is written gets checksums when it was left alone for so long.
+    #[serde(default = "default_data_settle_s")]
+    pub data_settle_s: u64,
+    /// Time between two scrubs, in which every I/O server compares all of its data with the checksums; 0: never by itself.
+    #[serde(default = "default_data_scrub_interval_s")]
+    pub data_scrub_interval_s: u64,
+    /// How fast such a scrub reads on each server.
+    #[serde(default = "default_data_scrub_bytes_per_s")]
+    pub data_scrub_bytes_per_s: u64,
 }
 
 /// A `[[server]]` table.
@@ -242,6 +254,15 @@ fn default_scrub_interval_s() -> u64 {
 fn default_orphan_age_s() -> u64 {
     ORPHAN_AGE_S_DEFAULT
 }
+fn default_data_settle_s() -> u64 {
+    DATA_SETTLE_S_DEFAULT
+}
+fn default_data_scrub_interval_s() -> u64 {
+    DATA_SCRUB_INTERVAL_S_DEFAULT
+}
+fn default_data_scrub_bytes_per_s() -> u64 {
+    DATA_SCRUB_BYTES_PER_S_DEFAULT
+}
 fn default_buffers_bytes() -> u64 {
     BUFFERS_BYTES_DEFAULT
 }
@@ -341,6 +362,9 @@ impl ClusterConfig {
             server_count: 0,
             scrub_interval_s: SCRUB_INTERVAL_S_DEFAULT,
             orphan_age_s: ORPHAN_AGE_S_DEFAULT,
+            data_settle_s: DATA_SETTLE_S_DEFAULT,
+            data_scrub_interval_s: DATA_SCRUB_INTERVAL_S_DEFAULT,
+            data_scrub_bytes_per_s: DATA_SCRUB_BYTES_PER_S_DEFAULT,
         };
         let config = ClusterConfig { cluster, servers, path: wanted.path.clone() };
         config.check()?;
@@ -482,6 +506,11 @@ impl ClusterConfig {
         if self.cluster.server_count > ring {
             let reason = format!("{} of {ring} I/O servers", self.cluster.server_count);
             return wrong("cluster.server_count".into(), reason, "0 means all");
+        }
+        if self.cluster.data_scrub_bytes_per_s < 1 << 20 {
+            let reason = format!("it is {}", self.cluster.data_scrub_bytes_per_s);
+            let cure = "at least 1048576; data_scrub_interval_s = 0 means no scrub at all";
+            return wrong("cluster.data_scrub_bytes_per_s".into(), reason, cure);
         }
         if self.cluster.scrub_interval_s == 0 {
             return wrong("cluster.scrub_interval_s".into(), "it is 0".into(), "3600 scans once an hour");

@@ -20,6 +20,7 @@ mod admin;
 mod announce;
 mod answer;
 mod both;
+mod caretaker;
 pub mod config;
 mod counters;
 mod crowd;

@@ -2,6 +2,7 @@
 
 use crate::answer::{Answer, Refusal};
 use crate::both::{Either, either};
+use crate::caretaker;
 use crate::config::{ClusterConfig, ServerConfig, ServerRole};
 use crate::counters::{Clients, Counters};
 use crate::crowd::Crowd;
@@ -23,7 +24,7 @@ use weft_storage::Disk;
 use weft_transport::ServerBulk;
 use weft_wire::messages::{
     CalibrateRequest, ClusterMapReply, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest,
-    RevokeKeyReply, RevokeKeyRequest, ServerInfo, SetRevokedRequest, StatusRequest, peer_role,
+    RevokeKeyReply, RevokeKeyRequest, ScrubRequest, ServerInfo, SetRevokedRequest, StatusRequest, peer_role,
 };
 use weft_wire::{Class, Header, Op, Request, Role, Status};
 
@@ -71,6 +72,8 @@ pub(crate) struct Shared {
     pub crowd: Crowd,
     pub rdma: RdmaTold,
     pub confirmed: Confirmed,
+    /// Of an I/O server.
+    pub scrub: caretaker::Desk,
 }
 
 impl Shared {
@@ -104,6 +107,7 @@ impl Shared {
             crowd: Crowd::new(crate::server::descriptors_max()),
             rdma,
             confirmed: Confirmed::new(true),
+            scrub: caretaker::Desk::default(),
         }
     }
 }
@@ -386,6 +390,11 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
                     identity.must_administer("have a server measure its costs")?;
                 }
                 self.io(op)?.calibrate(&self.shared.name, request).await
+            }
+            Op::Scrub => {
+                identity.must_administer("scrub data")?;
+                self.io(op)?;
+                Ok(Answer::of(&self.shared.scrub.answer(&session.decode::<ScrubRequest>(op, body)?)))
             }
             Op::Seek => self.io(op)?.seek(session.decode(op, body)?),
             Op::Zero => self.io(op)?.zero(session.decode(op, body)?).await,

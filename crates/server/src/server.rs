@@ -8,6 +8,7 @@
 
 use crate::accept::{Arrival, Doors, Host, accept_all};
 use crate::announce::Announcer;
+use crate::caretaker;
 use crate::config::{ClusterConfig, ConfigError, DiskChoice, ServerConfig, ServerRole};
 use crate::fsck;
 use crate::garbage::{self, Poke};
@@ -696,7 +697,17 @@ impl Run {
             shared: self.shared.clone(),
             lose_below: Box::new(move |ino| lose.lose_below(ino)),
         };
+        let care = caretaker::Setup {
+            files: files.clone(),
+            shared: self.shared.clone(),
+            stop: self.stop.clone(),
+            settle_s: self.config.cluster.data_settle_s,
+            scrub_interval_s: self.config.cluster.data_scrub_interval_s,
+            scrub_bytes_per_s: self.config.cluster.data_scrub_bytes_per_s,
+        };
         std::thread::scope(|scope| {
+            let caretaker = std::thread::Builder::new().name("weft-sums".into());
+            caretaker.spawn_scoped(scope, || caretaker::run(care))?;
             let member = std::thread::Builder::new().name("weft-member".into());
             let member = member.spawn_scoped(scope, || member::run(member_setup))?;
             let mut others = Vec::new();

@@ -30,12 +30,12 @@ fn flip(path: &Path, bit: u64) {
 }
 
 async fn settle<D: Disk>(files: &DataFiles<D>) {
-    files.settle(NOW, async |_| ()).await.unwrap();
+    files.settle(NOW, async |_| true).await.unwrap();
     assert_eq!(files.unsettled_files(), 0);
 }
 
 async fn scrub<D: Disk>(files: &DataFiles<D>) -> Scrubbed {
-    files.scrub(INO, false, &mut async |_| ()).await.unwrap()
+    files.scrub(INO, false, &mut async |_| true).await.unwrap()
 }
 
 async fn read<D: Disk>(files: &DataFiles<D>, offset: u64, bytes: usize) -> Result<Vec<u8>, StorageError> {
@@ -127,7 +127,7 @@ fn files_from_before_get_sums_by_a_scrub_and_holes_none() {
         drop(files);
         std::fs::remove_file(path_of(&directory, "sums", INO)).unwrap();
         let files = DataFiles::new(plain_disk(&directory));
-        let scrubbed = files.scrub(INO, true, &mut async |_| ()).await.unwrap();
+        let scrubbed = files.scrub(INO, true, &mut async |_| true).await.unwrap();
         assert_eq!(scrubbed.damage.len(), 1);
         assert_eq!(scrubbed.damage[0].kind, DamageKind::NoSums);
         assert_eq!(scrubbed.adopted_blocks, 5);
@@ -248,6 +248,19 @@ impl Model {
         self.wrong.retain(|block| !blocks.contains(block));
     }
 
+    /// Sums go in granules: what was beside a change when the server was killed has none any more, and is what is there.
+    fn forget_without_sums(&mut self, directory: &TempDir) {
+        let Ok(found) = std::fs::read(path_of(directory, "data", INO)) else { return };
+        for block in std::mem::take(&mut self.wrong) {
+            if has_sum(directory, block) {
+                self.wrong.insert(block);
+            } else {
+                let (begin, end) = (block as usize * 4096, (block as usize * 4096 + 4096).min(found.len()));
+                self.bytes[begin..end].copy_from_slice(&found[begin..end]);
+            }
+        }
+    }
+
     fn grow(&mut self, end: u64) {
         self.bytes.resize(self.bytes.len().max(end as usize), 0);
     }
@@ -357,6 +370,7 @@ async fn play(directory: &TempDir, steps: &[Step]) {
             }
             Step::Kill => {
                 files = None;
+                model.forget_without_sums(directory);
                 files = Some(open());
             }
             Step::FlipSum(bit) => {
@@ -375,6 +389,7 @@ async fn play(directory: &TempDir, steps: &[Step]) {
                     files = None;
                     flip(&path_of(directory, "data", INO), at * 8 + bit % 8);
                     model.wrong.insert(at / BLOCK_BYTES);
+                    model.forget_without_sums(directory);
                     files = Some(open());
                 }
             }

@@ -162,6 +162,8 @@ ops! {
     0x10b Zero: Metadata, Io, true, ZeroRequest -> DataSize;
     /// Copy a range of one file into another, as far as both are in this server's data files.
     0x10c CopyRange: Bulk, Io, true, CopyRangeRequest -> CopyRangeReply;
+    /// Have an I/O server compare all of its data with its checksums, or ask how far it is and what it has found; for administrators.
+    0x10d Scrub: Control, Any, true, ScrubRequest -> ScrubReply;
     /// Remove data files whose inodes are gone.
     0x110 RemoveObjects: Bulk, IoByServer, true, RemoveObjectsRequest -> Empty;
     /// Page through the data files that are there.

@@ -97,6 +97,8 @@ statuses! {
     WrongStorage = 34, "not the storage that the cluster knows";
     /// The data was on a storage that is gone.
     Lost = 35, "the data is lost";
+    /// What is on the server's disk is not what was written.
+    Damaged = 36, "the data is damaged";
 }
 
 impl std::fmt::Display for Status {

@@ -21,6 +21,7 @@ pub mod mv;
 mod processes;
 pub mod rm;
 pub mod run;
+pub mod scrub;
 pub mod serve;
 pub mod server;
 pub mod stat;
@@ -61,6 +62,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Status(args) => status::run(args),
         Command::Explain(args) => explain::run(args),
         Command::Fsck(args) => fsck::run(args),
+        Command::Scrub(args) => scrub::run(args),
         Command::Calibrate(args) => calibrate::run(args),
         Command::Bench(command) => crate::bench::run(command),
         Command::Help(args) => help::run(args),

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use weft_wire::Op;
-use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply};
+use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply, Time};
 
 /// Shows the servers of a file system: role, address, load, memory, space, and the transport by which this process reaches each;
 /// and what of RDMA is used, here and by the servers, and why not more.
@@ -83,6 +83,7 @@ pub fn run(args: Args) -> Result<()> {
     print_servers(&rows)?;
     adapters::print(&rdma, &transports)?;
     print_reasons(&rows)?;
+    print_scrubs(&rows)?;
     if args.operations {
         print_operations(&rows)?;
     }
@@ -166,6 +167,34 @@ fn print_reasons(rows: &[Row]) -> Result<()> {
     for (rdma, names) in told {
         let used = if rdma.addresses.is_empty() { "not used" } else { "used in part" };
         output::print_line(format!("RDMA is {used} by {}: {}", names.join(", "), rdma.reason))?;
+    }
+    Ok(())
+}
+
+/// What is known of damage to data, and when it was looked for last.
+fn print_scrubs(rows: &[Row]) -> Result<()> {
+    let mut told: Vec<(String, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let Some(status) = row.status.as_ref().filter(|status| status.role == "io") else { continue };
+        let gauge = |name| status.gauges.iter().find(|gauge| gauge.name == name).map_or(0, |gauge| gauge.value);
+        let wrong = gauge("sums_wrong_blocks").max(gauge("scrub_found"));
+        if wrong > 0 {
+            let name = &row.name;
+            output::print_line(format!("DAMAGED DATA on {name}: {wrong} blocks; weft scrub lists the files"))?;
+        }
+        let last = match gauge("scrub_finished_s") {
+            0 => "never yet".to_string(),
+            seconds => output::time_text(&Time { seconds: seconds as i64, nanoseconds: 0 }, false),
+        };
+        let now = if gauge("scrub_is_running") > 0 { ", and is now" } else { "" };
+        let text = format!("{last}{now}");
+        match told.iter_mut().find(|(other, _)| *other == text) {
+            Some((_, names)) => names.push(&row.name),
+            None => told.push((text, vec![&row.name])),
+        }
+    }
+    for (text, names) in told {
+        output::print_line(format!("data last scrubbed on {}: {text}", names.join(", ")))?;
     }
     Ok(())
 }

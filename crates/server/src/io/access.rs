@@ -12,8 +12,10 @@ use super::plan::{Plan, SIEVE_BYTES_MAX, span};
 use super::work::Work;
 use crate::answer::Refusal;
 use std::cell::Cell;
+use std::io::IoSliceMut;
 use weft_layout::Extent;
 use weft_storage::cost::{Group, Method, sieve_groups};
+use weft_storage::sums::Change;
 use weft_storage::{Buffer, BufferPool, DataFile, Disk, MemoryGone};
 use weft_wire::Status;
 
@@ -68,6 +70,7 @@ impl<'a, D: Disk> Access<'a, D> {
         memory: &Memory,
         work: &mut Work,
     ) -> Result<(), Refusal> {
+        self.file.verify(pieces).await?;
         if let Some(mapped) = &plan.mapped {
             // SAFETY: the memory is writable, as long as the pieces, and no part of a data file's pages.
             if self.noted(unsafe { mapped.copy_to(memory) })? {
@@ -95,7 +98,7 @@ impl<'a, D: Disk> Access<'a, D> {
     async fn read_extent(&self, extent: Extent, memory: &mut MemoryCursor<'_>) -> Result<(), Refusal> {
         let begin = memory.here();
         let mut slices = memory.slices_mut(extent.bytes as usize);
-        let present = self.file.read_vectored(extent.offset, &mut slices).await?;
+        let present = self.file.read_verified(extent.offset, &mut slices).await?;
         if (present as u64) < extent.bytes {
             // Reading has used the slices up.
             let zeroed = { begin }.guarded(|begin| {
@@ -128,7 +131,9 @@ impl<'a, D: Disk> Access<'a, D> {
                 continue;
             }
             let whole = &mut buffer[..group.extent.bytes as usize];
-            self.file.read_pieces(&[group.extent], whole).await?;
+            // Nobody sees what lies between the pieces.
+            let present = self.file.read_verified(group.extent.offset, &mut [IoSliceMut::new(whole)]).await?;
+            whole[present..].fill(0);
             let copied = memory.guarded(|memory| {
                 for piece in here {
                     let at = (piece.offset - group.extent.offset) as usize;
@@ -151,6 +156,7 @@ impl<'a, D: Disk> Access<'a, D> {
     ) -> Result<(), Refusal> {
         if let Some(mapped) = &plan.mapped {
             let _turn = self.file.plain_turn(span(pieces)).await;
+            let _change = self.file.begin_change(pieces).await?;
             // SAFETY: the memory is readable, as long as the pieces, and no part of a data file's pages.
             if self.noted(unsafe { mapped.copy_from(memory) })? {
                 self.file.note_written()?;
@@ -169,17 +175,23 @@ impl<'a, D: Disk> Access<'a, D> {
             self.file.fetch(pieces).await;
         }
         let _turn = self.file.plain_turn(span(pieces)).await;
+        let change = self.file.begin_change(pieces).await?;
         let mut memory = MemoryCursor::over(memory);
         for piece in pieces {
-            self.write_extent(*piece, &mut memory).await?;
+            self.write_extent(&change, *piece, &mut memory).await?;
         }
         work.wrote_each(pieces);
         Ok(())
     }
 
-    async fn write_extent(&self, extent: Extent, memory: &mut MemoryCursor<'_>) -> Result<(), Refusal> {
+    async fn write_extent(
+        &self,
+        change: &Change,
+        extent: Extent,
+        memory: &mut MemoryCursor<'_>,
+    ) -> Result<(), Refusal> {
         let mut slices = memory.slices(extent.bytes as usize);
-        Ok(self.file.write_vectored(extent.offset, &mut slices).await?)
+        Ok(self.file.write_within(change, extent.offset, &mut slices).await?)
     }
 
     async fn store_by_sieving(
@@ -201,7 +213,8 @@ impl<'a, D: Disk> Access<'a, D> {
             pieces = behind;
             if !group.has_gaps() {
                 let _turn = self.file.plain_turn(group.extent).await;
-                self.write_extent(group.extent, &mut memory).await?;
+                let change = self.file.begin_change(&[group.extent]).await?;
+                self.write_extent(&change, group.extent, &mut memory).await?;
                 continue;
             }
             let _turn = self.file.exclusive_turn(group.extent).await;

@@ -72,6 +72,7 @@ async fn copy<D: Disk>(
             if !source.resident(chunk) {
                 source.fetch(&[chunk]).await;
             }
+            source.verify(&[chunk]).await?;
             let turn = target.plain_turn(Extent::new(there(at), chunk.bytes)).await;
             let copied = source.copy_some(at, target, there(at), chunk.bytes)?;
             drop(turn);

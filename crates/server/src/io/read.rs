@@ -40,6 +40,7 @@ impl<D: Disk> IoPart<D> {
         let mut units = Units::new(&layout, request.slot, &request.regions, filled_bytes);
         let access = Access::new(&file, &self.pool, client);
         let planner = self.planner(false, false, wish(request.flags));
+        let placed = |refusal: Refusal| refusal.placed(ino, &layout, request.slot);
         let mut payload = Vec::new();
         // A client that described its memory has its data put there, however little it is.
         if bulk.bytes() == 0 && filled_bytes <= INLINE_BYTES_MAX as u64 {
@@ -48,14 +49,14 @@ impl<D: Disk> IoPart<D> {
             while let Some(unit) = units.next_at_most(filled_bytes, &|| bulk.is_gone()).await? {
                 let plan = planner.plan(&file, &unit.pieces, local_bytes);
                 let memory = [memory_of(&mut payload[at..at + unit.bytes as usize])];
-                access.fill(&plan, &unit.pieces, &memory, &mut work).await?;
+                access.fill(&plan, &unit.pieces, &memory, &mut work).await.map_err(placed)?;
                 at += unit.bytes as usize;
                 weft_reactor::yield_now().await;
             }
         } else {
             let work = &mut work;
             let transfer = Transfer { access, planner, bulk, work, local_bytes, unput: None };
-            transfer.run(&mut units).await?;
+            transfer.run(&mut units).await.map_err(placed)?;
         }
         let body = ReadReply { filled_bytes, local_bytes, work: work.done(self) }.to_bytes();
         Ok(Answer { body, payload, moved_bytes: filled_bytes })
@@ -110,6 +111,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             && let Some(fd) = self.access.file.raw_fd()
             && unit.pieces.iter().all(|piece| self.access.file.resident(*piece))
         {
+            self.access.file.verify(&unit.pieces).await?;
             return self.send_file(&unit, fd).await;
         }
         let direct = match self.planner.wish {
@@ -139,6 +141,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Puts the unit from the pages of the data file. False if it cannot be had so: a page is not in memory or went (the file
     /// was cut meanwhile), or no window is free.
     async fn put_mapped(&mut self, unit: &Unit) -> Result<bool, Refusal> {
+        self.access.file.verify(&unit.pieces).await?;
         let Some(mapped) = self.planner.mapped(self.access.file, &unit.pieces) else { return Ok(false) };
         self.put_waiting().await?;
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.

@@ -46,7 +46,7 @@ impl<D: Disk> IoPart<D> {
         let planner = self.planner(true, sync, wish(request.flags));
         let local_bytes = file.size()?;
         let transfer = Transfer { access, planner, bulk, work: &mut work, local_bytes, unwritten: None };
-        transfer.run(&mut units).await?;
+        transfer.run(&mut units).await.map_err(|refusal| refusal.placed(ino, &layout, request.slot))?;
         let loss_epoch = self.settle(Some(&file), sync, loss_epoch).await?;
         let (local_bytes, work) = (file.size()?, work.done(self));
         let reply = WriteReply { written_bytes: share.bytes, local_bytes, loss_epoch, work };
@@ -112,6 +112,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         self.write_waiting().await?;
         mapped.enter_to_write();
         let _turn = file.plain_turn(span).await;
+        let _change = file.begin_change(&unit.pieces).await?;
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
         let got = unsafe { self.bulk.get_mapped(unit.share_offset, &mapped.addresses()).await };
         match got {

@@ -31,13 +31,28 @@ pub struct Scrubbed {
     pub adopted_blocks: u64,
     /// Blocks of data that are wrong now, in order.
     pub wrong: Vec<u64>,
+    /// From this block on they are wrong since the data file ends before.
+    pub short_from: Option<u64>,
     /// Other damage.
     pub damage: Vec<Damage>,
 }
 
+impl Scrubbed {
+    /// All that is wrong, neighbouring blocks together.
+    pub fn findings(&self, ino: u64) -> Vec<Damage> {
+        let mut findings = self.damage.clone();
+        for run in self.wrong.chunk_by(|one, next| one + 1 == *next) {
+            let kind = if self.short_from.is_some_and(|short| run[0] >= short) { DamageKind::Short } else { DamageKind::Data };
+            let (offset, bytes) = (run[0] * BLOCK_BYTES, run.len() as u64 * BLOCK_BYTES);
+            findings.push(Damage { ino, offset, bytes, kind });
+        }
+        findings
+    }
+}
+
 impl<D: Disk> DataFiles<D> {
     /// Scrubs a data file. `had_sums`: it had sums at the last scrub, so that a missing sidecar is damage. `pause` is awaited after
-    /// every part, with the bytes that were read.
+    /// every part, with the bytes that were read; when it says no, the rest is left.
     ///
     /// # Errors
     /// That of the disk.
@@ -45,7 +60,7 @@ impl<D: Disk> DataFiles<D> {
         &self,
         ino: u64,
         had_sums: bool,
-        pause: &mut impl AsyncFnMut(u64),
+        pause: &mut impl AsyncFnMut(u64) -> bool,
     ) -> Result<Scrubbed, StorageError> {
         let Some(directory) = self.disk().sums() else { return Ok(Scrubbed::default()) };
         let Some(file) = self.open_if_there(ino)? else { return Ok(Scrubbed::default()) };
@@ -55,15 +70,18 @@ impl<D: Disk> DataFiles<D> {
         if had_sums && size > 0 && file.sums().state().sidecar == Sidecar::None && file.seek(0, Seek::Data)?.is_some() {
             scrubbed.damage.push(Damage { ino, offset: 0, bytes: size, kind: DamageKind::NoSums });
         }
-        file.look_for_short(directory, size, &mut scrubbed)?;
         let reader = Reader::new(&file);
         let memory = chunk_memory()?;
         let mut block = 0;
         while block * BLOCK_BYTES < size {
             let blocks = block..(block + CHUNK_BLOCKS).min(size.div_ceil(BLOCK_BYTES));
             file.load_sums(directory, blocks.clone())?;
+            if !pause(0).await {
+                break;
+            }
             block = file.scrub_chunk(&reader, blocks, &memory, &mut scrubbed, pause).await?;
         }
+        file.look_for_short(directory, size, &mut scrubbed)?;
         if std::mem::take(&mut file.sums().state().has_damaged_sums) {
             scrubbed.damage.push(Damage { ino, offset: 0, bytes: size, kind: DamageKind::Sums });
         }
@@ -170,6 +188,7 @@ impl<D: Disk> DataFile<D> {
         for (block, sum) in beyond {
             if self.note_block(block, sum, false, DamageKind::Short) {
                 scrubbed.wrong.push(block);
+                scrubbed.short_from = Some(begin);
             }
         }
         Ok(())
@@ -182,7 +201,7 @@ impl<D: Disk> DataFile<D> {
         blocks: Range<u64>,
         memory: &Mapping,
         scrubbed: &mut Scrubbed,
-        pause: &mut impl AsyncFnMut(u64),
+        pause: &mut impl AsyncFnMut(u64) -> bool,
     ) -> Result<u64, StorageError> {
         let (offset, end) = (blocks.start * BLOCK_BYTES, blocks.end * BLOCK_BYTES);
         let (mut summed, has_later) = (Vec::new(), !self.sums().state().has_none());

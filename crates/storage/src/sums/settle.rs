@@ -45,14 +45,15 @@ pub struct Settled {
 }
 
 impl<D: Disk> DataFiles<D> {
-    /// Settles what waits and whose time has come. `pause` is awaited after every part, with the bytes that were read.
+    /// Settles what waits and whose time has come. `pause` is awaited after every part, with the bytes that were read; when it
+    /// says no, the file under way is the last.
     ///
     /// # Errors
     /// The first of the disk; all files are tried.
     pub async fn settle(
         &self,
         when: SettleWhen,
-        mut pause: impl AsyncFnMut(u64),
+        mut pause: impl AsyncFnMut(u64) -> bool,
     ) -> Result<Settled, StorageError> {
         let Some(directory) = self.disk().sums() else { return Ok(Settled::default()) };
         let mut settled = Settled::default();
@@ -74,6 +75,9 @@ impl<D: Disk> DataFiles<D> {
                 }
                 Err(error) => result = result.and(Err(error)),
             }
+            if !pause(0).await {
+                break;
+            }
         }
         result.map(|()| settled)
     }
@@ -87,7 +91,7 @@ impl<D: Disk> DataFiles<D> {
         &self,
         directory: &SumsDirectory,
         sums: &Arc<FileSums>,
-        pause: &mut impl AsyncFnMut(u64),
+        pause: &mut impl AsyncFnMut(u64) -> bool,
     ) -> Result<u64, StorageError> {
         let settled = match self.open_if_there(sums.ino)? {
             Some(file) if Arc::ptr_eq(file.sums(), sums) => file.settle(directory, pause).await,
@@ -114,7 +118,7 @@ impl<D: Disk> DataFile<D> {
     pub(super) async fn settle(
         &self,
         directory: &SumsDirectory,
-        pause: &mut impl AsyncFnMut(u64),
+        pause: &mut impl AsyncFnMut(u64) -> bool,
     ) -> Result<u64, StorageError> {
         let sums = self.sums();
         // After a failed sync the page cache has what the disk has not.
@@ -163,7 +167,7 @@ impl<D: Disk> DataFile<D> {
         &self,
         directory: &SumsDirectory,
         region: u32,
-        pause: &mut impl AsyncFnMut(u64),
+        pause: &mut impl AsyncFnMut(u64) -> bool,
     ) -> Result<Option<Summed>, StorageError> {
         let sums = self.sums();
         let failed = failed(Operation::Write, self.ino());
@@ -226,7 +230,7 @@ impl<D: Disk> DataFile<D> {
         &self,
         region: u32,
         blocks: &Bits,
-        pause: &mut impl AsyncFnMut(u64),
+        pause: &mut impl AsyncFnMut(u64) -> bool,
     ) -> Result<BTreeMap<usize, u32>, StorageError> {
         let first = u64::from(region) * REGION_BYTES;
         let mut sums = BTreeMap::new();

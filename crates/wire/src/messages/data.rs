@@ -6,6 +6,28 @@
 use crate::security::Capability;
 use weft_layout::Regions;
 
+/// What is wanted with a scrub.
+pub mod scrub_action {
+    /// To hear of it.
+    pub const REPORT: u8 = 0;
+    /// A new one begins; one that goes on ends.
+    pub const BEGIN: u8 = 1;
+    /// It ends.
+    pub const END: u8 = 2;
+}
+
+/// What a scrub has found.
+pub mod scrub_found {
+    /// Data does not fit its checksum.
+    pub const DATA: u8 = 0;
+    /// The data file ends before data that it had.
+    pub const SHORT: u8 = 1;
+    /// Checksums are damaged; the data may be sound.
+    pub const SUMS: u8 = 2;
+    /// The checksums of a data file are gone.
+    pub const NO_SUMS: u8 = 3;
+}
+
 /// Bits of the `flags` of reads and writes.
 pub mod io_flags {
     /// Acknowledge only what is durable.
@@ -277,6 +299,52 @@ crate::message! {
         pub chosen_cost_ns: u64,
         /// Every way of access.
         pub plans: Vec<PlanReport>,
+    }
+
+    /// See [`crate::Op::Scrub`].
+    pub struct ScrubRequest {
+        /// One of [`scrub_action`].
+        pub action: u8,
+        /// At most so many bytes a second; 0: as many as the cluster file says.
+        pub bytes_per_s: u64,
+        /// Findings that are known already, from the first on.
+        pub known: u32,
+    }
+
+    /// Something that a scrub has found.
+    pub struct ScrubFinding {
+        /// Inode number.
+        pub ino: u64,
+        /// Where in the data file.
+        pub offset: u64,
+        /// How much of it.
+        pub bytes: u64,
+        /// One of [`scrub_found`].
+        pub kind: u8,
+    }
+
+    /// Answer to [`ScrubRequest`].
+    pub struct ScrubReply {
+        /// Tells this scrub from others.
+        pub number: u64,
+        /// It goes on.
+        pub is_running: bool,
+        /// When it began, seconds since 1970.
+        pub begun_s: i64,
+        /// When the last whole one ended; 0: there was none.
+        pub finished_s: i64,
+        /// Data files that it has read.
+        pub files: u64,
+        /// Bytes of them.
+        pub bytes: u64,
+        /// Blocks of 4 KiB that had no checksum, as in files from before there were any, and have one now.
+        pub adopted_blocks: u64,
+        /// Why it could not read something, if so.
+        pub failure: String,
+        /// Number of findings.
+        pub found: u32,
+        /// Some of them, from the first one that is not known on.
+        pub findings: Vec<ScrubFinding>,
     }
 
     /// See [`crate::Op::Calibrate`].

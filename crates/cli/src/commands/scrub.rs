@@ -1,0 +1,283 @@
+//! `weft scrub`
+
+use super::Failures;
+use crate::launch::CLUSTER_FILE;
+use crate::place::WeftPath;
+use crate::session::{ConnectArgs, Session, at};
+use crate::tree::{self, Visit};
+use crate::{Code, output, size};
+use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use weft_client::Client;
+use weft_layout::Layout;
+use weft_server::ClusterConfig;
+use weft_wire::messages::{ScrubFinding, scrub_action, scrub_found};
+
+/// How often the servers are asked.
+const POLL: Duration = Duration::from_millis(100);
+/// Exit codes, as of `weft fsck`.
+const FOUND: u8 = 4;
+const FAILED: u8 = 8;
+
+/// Has every I/O server read all of its data from its disk and compare it with its checksums, while the file system is in use; and
+/// lists what is damaged. For root, and for the owner of the root directory, with a key that administers (`weft help keys`).
+///
+/// Damaged data is never read as data: reads of it fail (EIO). Restore such files from a copy, or overwrite the damaged blocks of
+/// 4 KiB as a whole. Data without checksums, as of files from before there were any, gets them.
+///
+/// Servers scrub by themselves, every week if nothing else is said (`weft help cluster-file`: data_scrub_interval_s). This command
+/// begins anew, and stops its scrub when it is interrupted. `weft fsck` checks names and sizes, and reads no data.
+///
+/// Exit codes: 0 nothing is damaged, 4 something is, 8 the scrub could not be done.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The file system.
+    #[arg(value_name = "URL", env = "WEFT_URL", required_unless_present = "dir")]
+    url: Option<String>,
+    /// The file system of the cluster in this directory, as given to `weft up`.
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Read so many bytes a second at most on each server; 0: as many as there can be [default: as the cluster file says].
+    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse_bytes)]
+    rate: Option<u64>,
+    /// Print as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// A server's scrub.
+#[derive(Default)]
+struct Scrub {
+    server: u16,
+    name: String,
+    number: u64,
+    files: u64,
+    bytes: u64,
+    adopted_blocks: u64,
+    is_over: bool,
+    failure: String,
+    found: u32,
+    findings: Vec<ScrubFinding>,
+}
+
+/// Scrubs.
+pub fn run(args: Args) -> Result<()> {
+    match scrub(args) {
+        Ok(0) => Ok(()),
+        Ok(code) => Err(Code(code).into()),
+        Err(error) => {
+            eprintln!("weft: {}", output::error_text(&error));
+            Err(Code(FAILED).into())
+        }
+    }
+}
+
+fn scrub(mut args: Args) -> Result<u8> {
+    let url = match (&args.dir, &args.url) {
+        (Some(dir), _) => url_of(dir, &mut args.connect)?,
+        (None, Some(url)) => WeftPath::from_argument(url)?.url,
+        (None, None) => bail!("the URL of a file system is needed, or --dir"),
+    };
+    let client = Session::new(&args.connect).client(&url)?;
+    let mut failures = Failures::default();
+    let bytes_per_s = match args.rate {
+        None => 0,
+        Some(0) => u64::MAX,
+        Some(rate) => rate,
+    };
+    let mut scrubs = Vec::new();
+    for (server, answer) in client.scrub(scrub_action::BEGIN, bytes_per_s, &[]) {
+        let mut scrub = Scrub { server: server.id, name: server.name, ..Scrub::default() };
+        match answer {
+            Ok(begun) => scrub.number = begun.number,
+            Err(error) => {
+                (scrub.is_over, scrub.failure) = (true, error.to_string());
+                failures.tell(&error.into());
+            }
+        }
+        scrubs.push(scrub);
+    }
+    let progress = ProgressBar::new_spinner();
+    while scrubs.iter().any(|scrub| !scrub.is_over) {
+        std::thread::sleep(POLL);
+        look(&client, &mut scrubs, &mut failures);
+        let (files, bytes) = sums(&scrubs);
+        let found: u32 = scrubs.iter().map(|scrub| scrub.found).sum();
+        progress.set_message(format!("{files} data files, {} read, {found} found", size::format_bytes(bytes)));
+        progress.tick();
+    }
+    progress.finish_and_clear();
+    let files = name_files(&client, &scrubs, &mut failures)?;
+    tell(&args, &url, &scrubs, &files)?;
+    let failed = failures.result().is_err() || scrubs.iter().any(|scrub| !scrub.failure.is_empty());
+    Ok(match (failed, scrubs.iter().any(|scrub| scrub.found > 0)) {
+        (true, _) => FAILED,
+        (false, true) => FOUND,
+        (false, false) => 0,
+    })
+}
+
+/// The file system of a cluster that was started in a directory, with its key.
+fn url_of(dir: &Path, connect: &mut ConnectArgs) -> Result<String> {
+    let config = ClusterConfig::load(&dir.join(CLUSTER_FILE))?;
+    let address = config.meta_servers().next().and_then(|server| server.addresses.first());
+    let address = address.context("the cluster file has no metadata server")?;
+    let key = dir.join("client.key");
+    if connect.key.key.is_none() && key.exists() {
+        connect.key.key = Some(key);
+    }
+    Ok(format!("weft://{address}/"))
+}
+
+fn sums(scrubs: &[Scrub]) -> (u64, u64) {
+    (scrubs.iter().map(|scrub| scrub.files).sum(), scrubs.iter().map(|scrub| scrub.bytes).sum())
+}
+
+/// Asks all how far they are.
+fn look(client: &Client, scrubs: &mut [Scrub], failures: &mut Failures) {
+    let known: Vec<u32> = scrubs.iter().map(|scrub| scrub.findings.len() as u32).collect();
+    let answers = client.scrub(scrub_action::REPORT, 0, &known);
+    for (scrub, (_, answer)) in scrubs.iter_mut().zip(answers).filter(|(scrub, _)| !scrub.is_over) {
+        match answer {
+            Ok(reply) if reply.number == scrub.number => {
+                (scrub.files, scrub.bytes) = (reply.files, reply.bytes);
+                (scrub.adopted_blocks, scrub.failure) = (reply.adopted_blocks, reply.failure);
+                scrub.found = reply.found;
+                let is_all = reply.findings.is_empty();
+                scrub.findings.extend(reply.findings);
+                scrub.is_over = !reply.is_running && is_all;
+            }
+            Ok(_) => {
+                scrub.is_over = true;
+                scrub.failure = "the server was started again, or another scrub was begun, meanwhile".into();
+                failures.tell(&anyhow::anyhow!("{}: {}", scrub.name, scrub.failure));
+            }
+            Err(error) => {
+                (scrub.is_over, scrub.failure) = (true, error.to_string());
+                failures.tell(&error.into());
+            }
+        }
+    }
+}
+
+/// Names and layout of a file.
+#[derive(Default)]
+struct File {
+    paths: Vec<PathBuf>,
+    layout: Option<Layout>,
+}
+
+/// The names of files in which something was found, by inode number: one walk through all names.
+fn name_files(client: &Client, scrubs: &[Scrub], failures: &mut Failures) -> Result<BTreeMap<u64, File>> {
+    let findings = scrubs.iter().flat_map(|scrub| &scrub.findings);
+    let wanted: BTreeSet<u64> = findings.map(|finding| finding.ino).collect();
+    let mut files: BTreeMap<u64, File> = BTreeMap::new();
+    if wanted.is_empty() {
+        return Ok(files);
+    }
+    let root = Path::new("/");
+    let attr = client.stat(at(root), false)?;
+    let mut visit = |visit: Visit<'_>| {
+        if let Visit::Enter(path, attr) = visit
+            && wanted.contains(&attr.ino)
+        {
+            let file = files.entry(attr.ino).or_default();
+            file.paths.push(path.to_owned());
+            file.layout = attr.layout;
+        }
+        Ok(())
+    };
+    tree::walk(client, root, &attr, &mut visit, &mut |_, error| failures.tell(&error))?;
+    Ok(files)
+}
+
+/// Where a finding is in its file; in the data file where the layout is not known.
+fn place(finding: &ScrubFinding, server: u16, file: Option<&File>) -> Option<(u64, u64)> {
+    let layout = file?.layout?;
+    let slot = layout.slot_of_server(server)?;
+    let begin = layout.logical_size(slot, finding.offset + 1) - 1;
+    Some((begin, layout.logical_size(slot, finding.offset + finding.bytes.max(1)) - begin))
+}
+
+fn kind_text(kind: u8) -> &'static str {
+    match kind {
+        scrub_found::DATA => "data is damaged",
+        scrub_found::SHORT => "data is gone: the data file ends before",
+        scrub_found::SUMS => "checksums are damaged; the data may be sound",
+        scrub_found::NO_SUMS => "checksums are gone; the data may be sound",
+        _ => "damaged",
+    }
+}
+
+fn tell(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64, File>) -> Result<()> {
+    if args.json {
+        let server = |scrub: &Scrub| {
+            let finding = |finding: &ScrubFinding| {
+                let file = files.get(&finding.ino);
+                let paths: Vec<String> = file
+                    .map(|file| file.paths.iter().map(|path| path.display().to_string()).collect())
+                    .unwrap_or_default();
+                let place = place(finding, scrub.server, file);
+                json!({
+                    "inode": finding.ino,
+                    "paths": paths,
+                    "kind": ["data", "short", "checksums", "no checksums"].get(usize::from(finding.kind)),
+                    "data_file_offset": finding.offset,
+                    "bytes": finding.bytes,
+                    "file_offset": place.map(|(begin, _)| begin),
+                })
+            };
+            json!({
+                "name": scrub.name,
+                "data_files": scrub.files,
+                "bytes": scrub.bytes,
+                "adopted_bytes": scrub.adopted_blocks * 4096,
+                "found": scrub.found,
+                "failure": scrub.failure,
+                "findings": scrub.findings.iter().map(finding).collect::<Vec<_>>(),
+            })
+        };
+        let servers: Vec<_> = scrubs.iter().map(server).collect();
+        return output::print_json(&json!({ "url": url, "servers": servers }));
+    }
+    for scrub in scrubs {
+        for finding in &scrub.findings {
+            let file = files.get(&finding.ino);
+            let name = match file.and_then(|file| file.paths.first()) {
+                Some(path) => path.display().to_string(),
+                None => format!("inode {} (no name)", finding.ino),
+            };
+            let place = match place(finding, scrub.server, file) {
+                Some((begin, bytes)) => format!("{bytes} bytes from {begin} on"),
+                None => format!("{} bytes from {} on of its data file", finding.bytes, finding.offset),
+            };
+            let kind = kind_text(finding.kind);
+            output::print_line(format!("{}: {name}: {place}: {kind}", scrub.name))?;
+        }
+        if !scrub.failure.is_empty() {
+            output::print_line(format!("{}: not everything could be read: {}", scrub.name, scrub.failure))?;
+        }
+        if scrub.found as usize > scrub.findings.len() {
+            let more = scrub.found as usize - scrub.findings.len();
+            output::print_line(format!("{}: and {more} more", scrub.name))?;
+        }
+    }
+    let (data_files, bytes) = sums(scrubs);
+    let adopted: u64 = scrubs.iter().map(|scrub| scrub.adopted_blocks).sum();
+    let found: u32 = scrubs.iter().map(|scrub| scrub.found).sum();
+    let adopted = match adopted {
+        0 => String::new(),
+        blocks => format!(", {} got checksums for the first time", size::format_bytes(blocks * 4096)),
+    };
+    let end = match found {
+        0 => "nothing is damaged".to_string(),
+        found => format!("{found} places are damaged"),
+    };
+    output::print_line(format!("{data_files} data files, {} compared{adopted}: {end}", size::format_bytes(bytes)))
+}

@@ -1,0 +1,498 @@
+//! The thread of an I/O server that looks after checksums of data: it sums what was written, and scrubs.
+//!
+//! ```text
+//!   half a second ─► settle what was left alone ─► tell what reads have found ─► a second of the scrub, if one goes on ─┐
+//!        ▲───────────────────────────────────────────────────────────────────────────────────────────────────────────────┘
+//!
+//!   DIR/scrub-state   weft-scrub 1            written by rename, about every ten seconds of a scrub and at its end
+//!                     known_s 1769000000      when this server first had checksums
+//!                     begun_s 1769860800      the scrub that goes on; 0: none
+//!                     cursor 298              the data file it has come to, in the order of listings; 0: the first
+//!                     whole_begun_s 1769256000, whole_ended_s 1769256240      the last whole one; 0: none
+//! ```
+//!
+//! It is a thread of low priority, and reads at a bounded rate. A scrub that was interrupted by a stop goes on where it was.
+
+use crate::counters::Counters;
+use crate::log;
+use crate::node::Shared;
+use crate::stop::StopFlag;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+use weft_reactor::{Reactor, ReactorOptions};
+use weft_storage::sums::{Damage, DamageKind, Scrubbed, SettleWhen};
+use weft_storage::{DataFiles, Disk, ObjectInfo};
+use weft_wire::messages::{ScrubFinding, ScrubReply, ScrubRequest, scrub_action, scrub_found};
+
+/// Between two rounds.
+const ROUND: Duration = Duration::from_millis(500);
+/// A scrub goes on for so long before what was written meanwhile is looked at.
+const SCRUB_ROUND: Duration = Duration::from_secs(1);
+/// What is written all the time is settled this often.
+const DIRTY_MAX: Duration = Duration::from_secs(60);
+/// How fast the settler reads.
+const SETTLE_BYTES_PER_S: u64 = 256 << 20;
+/// Storage that has never been scrubbed is so long after it first was under this care.
+const FIRST_SCRUB_S: u64 = 3600;
+const SAVE_EVERY: Duration = Duration::from_secs(10);
+const FILES_PER_PAGE: usize = 256;
+/// More findings are counted only.
+const FINDINGS_MAX: usize = 100_000;
+const FINDINGS_PER_REPLY: usize = 512;
+/// Data that was written so short a time before a scrub may have missed it.
+const YOUNG_S: u64 = 120;
+const STATE_FILE: &str = "scrub-state";
+
+/// Where requests and the caretaker meet.
+#[derive(Default)]
+pub(crate) struct Desk {
+    book: Mutex<Book>,
+}
+
+/// What the desk knows.
+#[derive(Default)]
+struct Book {
+    /// A scrub that is asked for: its rate.
+    wanted: Option<u64>,
+    must_end: bool,
+    number: u64,
+    is_running: bool,
+    progress: Progress,
+    whole_ended_s: u64,
+    failure: String,
+    found: u64,
+    findings: Vec<ScrubFinding>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    begun_s: u64,
+    files: u64,
+    bytes: u64,
+    adopted_blocks: u64,
+}
+
+impl Desk {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a request asks for, and the state of things.
+    pub fn answer(&self, request: &ScrubRequest) -> ScrubReply {
+        let mut book = self.book();
+        match request.action {
+            scrub_action::BEGIN => {
+                book.wanted = Some(request.bytes_per_s);
+                book.number += 1;
+                book.is_running = true;
+                (book.progress, book.found) = (Progress { begun_s: now_s(), ..Progress::default() }, 0);
+                book.findings.clear();
+                book.failure.clear();
+            }
+            scrub_action::END => book.must_end = true,
+            _ => {}
+        }
+        let page = book.findings.iter().skip(request.known as usize).take(FINDINGS_PER_REPLY);
+        ScrubReply {
+            number: book.number,
+            is_running: book.is_running,
+            begun_s: book.progress.begun_s as i64,
+            finished_s: book.whole_ended_s as i64,
+            files: book.progress.files,
+            bytes: book.progress.bytes,
+            adopted_blocks: book.progress.adopted_blocks,
+            failure: book.failure.clone(),
+            found: u32::try_from(book.found).unwrap_or(u32::MAX),
+            findings: page.cloned().collect(),
+        }
+    }
+}
+
+/// What a caretaker needs.
+pub(crate) struct Setup<D: Disk> {
+    pub files: DataFiles<D>,
+    pub shared: Arc<Shared>,
+    pub stop: StopFlag,
+    pub settle_s: u64,
+    pub scrub_interval_s: u64,
+    pub scrub_bytes_per_s: u64,
+}
+
+/// Runs until the server is to stop.
+pub(crate) fn run<D: Disk>(setup: Setup<D>) {
+    be_modest();
+    let path = setup.shared.directory.join(STATE_FILE);
+    let mut state = Noted::load(&path);
+    if state.known_s == 0 {
+        state.known_s = now_s();
+        state.save(&path);
+    }
+    setup.shared.scrub.book().whole_ended_s = state.whole_ended_s;
+    let caretaker = Caretaker { setup, path, state, scrub: None, first_failure: true };
+    match Reactor::new(ReactorOptions::default()) {
+        Ok(reactor) => reactor.run(caretaker.run()),
+        Err(error) => log::warning!("sums", "checksums of data are not kept: {error}"),
+    }
+}
+
+/// Less processor time and disk than others. Not so little that it holds a lock for long.
+fn be_modest() {
+    const IOPRIO_WHO_PROCESS: i32 = 1;
+    const LOWEST_BEST_EFFORT: i32 = 2 << 13 | 7;
+    // SAFETY: both calls take numbers only, and are about this thread. What they say does not matter.
+    unsafe {
+        libc::setpriority(libc::PRIO_PROCESS, 0, 10);
+        libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, LOWEST_BEST_EFFORT);
+    }
+}
+
+fn now_s() -> u64 {
+    crate::meta::unix_s()
+}
+
+/// The state file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Noted {
+    known_s: u64,
+    begun_s: u64,
+    cursor: u64,
+    whole_begun_s: u64,
+    whole_ended_s: u64,
+}
+
+impl Noted {
+    /// What is missing or damaged is as if it was never written.
+    fn load(path: &Path) -> Noted {
+        fs::read_to_string(path).ok().and_then(|text| Noted::parse(&text)).unwrap_or_default()
+    }
+
+    fn parse(text: &str) -> Option<Noted> {
+        let mut lines = text.lines();
+        if lines.next()? != "weft-scrub 1" {
+            return None;
+        }
+        let mut noted = Noted::default();
+        for line in lines {
+            let (key, value) = line.split_once(' ')?;
+            let field = match key {
+                "known_s" => &mut noted.known_s,
+                "begun_s" => &mut noted.begun_s,
+                "cursor" => &mut noted.cursor,
+                "whole_begun_s" => &mut noted.whole_begun_s,
+                "whole_ended_s" => &mut noted.whole_ended_s,
+                _ => return None,
+            };
+            *field = value.parse().ok()?;
+        }
+        Some(noted)
+    }
+
+    fn text(&self) -> String {
+        let Noted { known_s, begun_s, cursor, whole_begun_s, whole_ended_s } = self;
+        format!(
+            "weft-scrub 1\nknown_s {known_s}\nbegun_s {begun_s}\ncursor {cursor}\nwhole_begun_s {whole_begun_s}\n\
+             whole_ended_s {whole_ended_s}\n"
+        )
+    }
+
+    fn save(&self, path: &Path) {
+        let new = path.with_extension("new");
+        let saved = fs::write(&new, self.text()).and_then(|()| fs::rename(&new, path));
+        if let Err(error) = saved
+            && log::once_a_minute("scrub state")
+        {
+            log::warning!("sums", "cannot note how far the scrub is in {}: {error}", path.display());
+        }
+    }
+
+    /// Whether the time for a scrub by itself has come.
+    fn is_due(&self, now_s: u64, interval_s: u64) -> bool {
+        let due_s = match self.whole_begun_s {
+            0 => self.known_s + FIRST_SCRUB_S.min(interval_s),
+            begun_s => begun_s + interval_s,
+        };
+        interval_s > 0 && now_s >= due_s
+    }
+}
+
+/// A scrub that goes on.
+struct Scrub {
+    bytes_per_s: u64,
+    cursor: Option<u64>,
+    page: Vec<ObjectInfo>,
+    saved: Instant,
+}
+
+struct Caretaker<D: Disk> {
+    setup: Setup<D>,
+    path: PathBuf,
+    state: Noted,
+    scrub: Option<Scrub>,
+    first_failure: bool,
+}
+
+/// Waits so that reading stays below a rate; says whether to go on.
+async fn pause(stop: &StopFlag, bytes: u64, bytes_per_s: u64) -> bool {
+    if bytes_per_s > 0 && bytes > 0 && !stop.is_stopped() {
+        let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_s);
+        weft_reactor::sleep(Duration::from_nanos(nanoseconds.min(1_000_000_000) as u64)).await;
+    }
+    !stop.is_stopped()
+}
+
+impl<D: Disk> Caretaker<D> {
+    async fn run(mut self) {
+        let idle = Duration::from_secs(self.setup.settle_s);
+        while !self.setup.stop.is_stopped() {
+            self.settle(SettleWhen { idle, dirty: DIRTY_MAX.max(idle) }).await;
+            self.tell_damage();
+            self.begin_or_end().await;
+            if self.scrub.is_some() {
+                self.scrub_for_a_while().await;
+                self.tell_damage();
+            }
+            self.count();
+            let until = Instant::now() + if self.scrub.is_some() { Duration::ZERO } else { ROUND };
+            while Instant::now() < until && !self.setup.stop.is_stopped() && self.setup.shared.scrub.book().wanted.is_none() {
+                weft_reactor::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        if self.scrub.is_some() {
+            self.state.save(&self.path);
+        }
+    }
+
+    async fn settle(&mut self, when: SettleWhen) {
+        let stop = &self.setup.stop;
+        let settled =
+            self.setup.files.settle(when, async |bytes| pause(stop, bytes, SETTLE_BYTES_PER_S).await).await;
+        match settled {
+            Err(error) if log::once_a_minute("settle") => {
+                log::warning!(&self.setup.shared.name, "cannot keep checksums of what was written: {error}");
+            }
+            _ => {}
+        }
+    }
+
+    fn tell_damage(&self) {
+        for damage in self.setup.files.take_damage() {
+            let Damage { ino, offset, bytes, .. } = damage;
+            let name = &self.setup.shared.name;
+            match damage.kind {
+                DamageKind::Data => log::warning!(
+                    name,
+                    "inode {ino}: {bytes} bytes from {offset} on of its data file are damaged: they do not fit their checksum"
+                ),
+                DamageKind::Short => log::warning!(
+                    name,
+                    "inode {ino}: {bytes} bytes from {offset} on of its data file are gone: it ends before"
+                ),
+                DamageKind::Sums => log::warning!(
+                    name,
+                    "inode {ino}: checksums are damaged, of data from {offset} on; the data may be sound"
+                ),
+                DamageKind::NoSums => log::warning!(name, "inode {ino}: its checksums are gone"),
+            }
+        }
+    }
+
+    fn count(&self) {
+        let counters: &Counters = &self.setup.shared.counters;
+        let counts = self.setup.files.sums_counts();
+        let book = self.setup.shared.scrub.book();
+        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        for (name, value) in [
+            ("sums_compared_blocks", load(&counts.verified_blocks)),
+            ("sums_wrong_blocks", load(&counts.wrong_blocks)),
+            ("sums_damaged", load(&counts.damaged_sums)),
+            ("sums_settled_blocks", load(&counts.settled_blocks)),
+            ("sums_voided", load(&counts.voided)),
+            ("sums_unsettled_files", self.setup.files.unsettled_files() as u64),
+            ("scrub_is_running", u64::from(book.is_running)),
+            ("scrub_files", book.progress.files),
+            ("scrub_bytes", book.progress.bytes),
+            ("scrub_found", book.found),
+            ("scrub_finished_s", book.whole_ended_s),
+        ] {
+            counters.gauge(name).store(value, Ordering::Relaxed);
+        }
+    }
+
+    async fn begin_or_end(&mut self) {
+        let (wanted, must_end) = {
+            let mut book = self.setup.shared.scrub.book();
+            (book.wanted.take(), std::mem::take(&mut book.must_end))
+        };
+        if must_end {
+            self.state.begun_s = 0;
+            self.end();
+        }
+        let usual = self.setup.scrub_bytes_per_s;
+        if let Some(bytes_per_s) = wanted {
+            // What was just written is scrubbed, too.
+            self.settle(SettleWhen { idle: Duration::ZERO, dirty: Duration::ZERO }).await;
+            (self.state.begun_s, self.state.cursor) = (now_s(), 0);
+            self.begin(if bytes_per_s == 0 { usual } else { bytes_per_s });
+        } else if self.scrub.is_none()
+            && (self.state.begun_s > 0 || self.state.is_due(now_s(), self.setup.scrub_interval_s))
+        {
+            if self.state.begun_s == 0 {
+                (self.state.begun_s, self.state.cursor) = (now_s(), 0);
+            }
+            self.begin(usual);
+        }
+    }
+
+    fn begin(&mut self, bytes_per_s: u64) {
+        self.state.save(&self.path);
+        let mut book = self.setup.shared.scrub.book();
+        if !book.is_running {
+            book.number += 1;
+            book.progress = Progress { begun_s: self.state.begun_s, ..Progress::default() };
+            book.is_running = true;
+        }
+        let cursor = (self.state.cursor != 0).then_some(self.state.cursor);
+        self.scrub = Some(Scrub { bytes_per_s, cursor, page: Vec::new(), saved: Instant::now() });
+        self.first_failure = true;
+    }
+
+    fn end(&mut self) {
+        self.scrub = None;
+        self.state.save(&self.path);
+        let mut book = self.setup.shared.scrub.book();
+        book.is_running = book.wanted.is_some();
+        book.whole_ended_s = self.state.whole_ended_s;
+    }
+
+    async fn scrub_for_a_while(&mut self) {
+        let until = Instant::now() + SCRUB_ROUND;
+        while Instant::now() < until && !self.setup.stop.is_stopped() {
+            let Some(scrub) = &mut self.scrub else { return };
+            if scrub.page.is_empty() {
+                match self.setup.files.list(scrub.cursor, FILES_PER_PAGE) {
+                    Ok((page, _)) if page.is_empty() => {
+                        self.finish();
+                        return;
+                    }
+                    Ok((mut page, _)) => {
+                        page.reverse();
+                        scrub.page = page;
+                    }
+                    Err(error) => {
+                        self.failed(&error.to_string());
+                        self.state.begun_s = 0;
+                        self.end();
+                        return;
+                    }
+                }
+            }
+            let Some(file) = self.scrub.as_mut().and_then(|scrub| scrub.page.pop()) else { return };
+            self.scrub_file(&file).await;
+        }
+        if let Some(scrub) = self.scrub.as_mut().filter(|scrub| scrub.saved.elapsed() >= SAVE_EVERY) {
+            scrub.saved = Instant::now();
+            self.state.save(&self.path);
+        }
+    }
+
+    async fn scrub_file(&mut self, file: &ObjectInfo) {
+        let Some(bytes_per_s) = self.scrub.as_ref().map(|scrub| scrub.bytes_per_s) else { return };
+        let (stop, desk) = (&self.setup.stop, &self.setup.shared.scrub);
+        let modified_s = file.modified.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let had_sums = self.state.whole_begun_s > modified_s + YOUNG_S;
+        let mut go_on = async |bytes| {
+            let must_end = {
+                let book = desk.book();
+                book.must_end || book.wanted.is_some()
+            };
+            pause(stop, bytes, bytes_per_s).await && !must_end
+        };
+        let scrubbed = self.setup.files.scrub(file.ino, had_sums, &mut go_on).await;
+        if stop.is_stopped() || desk.book().wanted.is_some() {
+            return;
+        }
+        match scrubbed {
+            Ok(scrubbed) => self.note(file.ino, &scrubbed),
+            Err(error) => self.failed(&error.to_string()),
+        }
+        self.state.cursor = file.ino;
+        if let Some(scrub) = &mut self.scrub {
+            scrub.cursor = Some(file.ino);
+        }
+    }
+
+    fn note(&self, ino: u64, scrubbed: &Scrubbed) {
+        let mut book = self.setup.shared.scrub.book();
+        book.progress.files += 1;
+        book.progress.bytes += scrubbed.bytes;
+        book.progress.adopted_blocks += scrubbed.adopted_blocks;
+        let kind = |kind: DamageKind| match kind {
+            DamageKind::Data => scrub_found::DATA,
+            DamageKind::Short => scrub_found::SHORT,
+            DamageKind::Sums => scrub_found::SUMS,
+            DamageKind::NoSums => scrub_found::NO_SUMS,
+        };
+        for Damage { offset, bytes, kind: what, .. } in scrubbed.findings(ino) {
+            book.found += 1;
+            if book.findings.len() < FINDINGS_MAX {
+                book.findings.push(ScrubFinding { ino, offset, bytes, kind: kind(what) });
+            }
+        }
+    }
+
+    fn failed(&mut self, error: &str) {
+        if std::mem::take(&mut self.first_failure) {
+            log::warning!(&self.setup.shared.name, "the scrub cannot read everything: {error}");
+            self.setup.shared.scrub.book().failure = error.to_owned();
+        }
+    }
+
+    /// All data files are scrubbed.
+    fn finish(&mut self) {
+        let mut cursor = None;
+        loop {
+            match self.setup.files.remove_stray_sums(cursor, FILES_PER_PAGE) {
+                Ok(Some(next)) => cursor = Some(next),
+                Ok(None) => break,
+                Err(error) => {
+                    self.failed(&error.to_string());
+                    break;
+                }
+            }
+        }
+        (self.state.whole_begun_s, self.state.whole_ended_s) = (self.state.begun_s, now_s());
+        self.state.begun_s = 0;
+        let found = self.setup.shared.scrub.book().found;
+        if found > 0 {
+            log::warning!(&self.setup.shared.name, "the scrub has found damage in {found} places; weft scrub lists the files");
+        }
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_noted_is_found_again_and_damage_is_nothing() {
+        let noted = Noted { known_s: 1, begun_s: 2, cursor: 3, whole_begun_s: 4, whole_ended_s: 5 };
+        assert_eq!(Noted::parse(&noted.text()), Some(noted));
+        assert_eq!(Noted::parse("weft-scrub 1\ncursor x\n"), None);
+        assert_eq!(Noted::parse(""), None);
+    }
+
+    #[test]
+    fn a_scrub_is_due_an_hour_after_the_first_start_and_then_at_intervals() {
+        let week = 7 * 86400;
+        let new = Noted { known_s: 1000, ..Noted::default() };
+        assert!(!new.is_due(1000 + FIRST_SCRUB_S - 1, week) && new.is_due(1000 + FIRST_SCRUB_S, week));
+        assert!(new.is_due(1010, 10), "a short interval comes first");
+        let scrubbed = Noted { whole_begun_s: 5000, whole_ended_s: 9000, ..new };
+        assert!(!scrubbed.is_due(5000 + week - 1, week) && scrubbed.is_due(5000 + week, week));
+        assert!(!scrubbed.is_due(u64::MAX, 0), "0: never");
+    }
+}
