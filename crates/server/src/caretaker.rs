@@ -257,7 +257,7 @@ impl<D: Disk> Caretaker<D> {
             self.count();
             let until = Instant::now() + if self.scrub.is_some() { Duration::ZERO } else { ROUND };
             while Instant::now() < until && !self.setup.stop.is_stopped() && self.setup.shared.scrub.book().wanted.is_none() {
-                weft_reactor::sleep(Duration::from_millis(50)).await;
+                weft_reactor::sleep(Duration::from_millis(100)).await;
             }
         }
         if self.scrub.is_some() {

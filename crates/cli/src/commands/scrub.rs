@@ -205,6 +205,16 @@ fn place(finding: &ScrubFinding, server: u16, file: Option<&File>) -> Option<(u6
     Some((begin, layout.logical_size(slot, finding.offset + finding.bytes.max(1)) - begin))
 }
 
+fn kind_name(kind: u8) -> &'static str {
+    match kind {
+        scrub_found::DATA => "data",
+        scrub_found::SHORT => "short",
+        scrub_found::SUMS => "checksums",
+        scrub_found::NO_SUMS => "no checksums",
+        _ => "other",
+    }
+}
+
 fn kind_text(kind: u8) -> &'static str {
     match kind {
         scrub_found::DATA => "data is damaged",
@@ -227,7 +237,7 @@ fn tell(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64, File>) -
                 json!({
                     "inode": finding.ino,
                     "paths": paths,
-                    "kind": ["data", "short", "checksums", "no checksums"].get(usize::from(finding.kind)),
+                    "kind": kind_name(finding.kind),
                     "data_file_offset": finding.offset,
                     "bytes": finding.bytes,
                     "file_offset": place.map(|(begin, _)| begin),
