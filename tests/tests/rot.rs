@@ -81,7 +81,8 @@ fn flip(path: &Path, bit: u64) {
 
 /// Exit code and report.
 fn scrub(cluster: &Served) -> (i32, serde_json::Value) {
-    let output = cluster.command(&["scrub", &cluster.url(), "--rate", "0", "--json"]).output().expect("it runs");
+    let output =
+        cluster.command(&["scrub", &cluster.url(), "--rate", "0", "--json"]).output().expect("it runs");
     let text = String::from_utf8_lossy(&output.stdout);
     let report = serde_json::from_str(&text)
         .unwrap_or_else(|error| panic!("{error}: {text} {}", String::from_utf8_lossy(&output.stderr)));
@@ -173,7 +174,8 @@ fn every_flipped_bit_of_data_is_found_and_none_is_read() {
         let path = format!("/file{number}");
         for transport in [Transport::Tcp, Transport::Shm] {
             let client = cluster.client(transport);
-            let layout = client.stat(path.as_str(), false).expect("it is there").layout.expect("a file has one");
+            let layout =
+                client.stat(path.as_str(), false).expect("it is there").layout.expect("a file has one");
             for begin in (0..data.len()).step_by(BLOCK as usize) {
                 let slot = (begin as u64 / STRIP % u64::from(layout.server_count())) as u16;
                 let server = usize::from(layout.server_id(slot));
@@ -208,7 +210,9 @@ fn every_flipped_bit_of_data_is_found_and_none_is_read() {
     let (code, report) = scrub(&cluster);
     assert_eq!(code, 4);
     assert_eq!(found(&report), wrong);
-    println!("{flips} bits flipped: {refused} reads of blocks over tcp and shm refused, all found by the scrub");
+    println!(
+        "{flips} bits flipped: {refused} reads of blocks over tcp and shm refused, all found by the scrub"
+    );
     let status = cluster.weft(&["status", &cluster.url()]);
     assert!(status.contains("DAMAGED DATA on io"), "{status}");
 
@@ -255,13 +259,11 @@ fn a_flipped_bit_of_checksums_is_told_and_damages_no_data() {
 fn killing_servers_under_load_damages_nothing() {
     let mut cluster = cluster(2, 0);
     let mut random = Random(9);
-    let mut model = vec![0; 2 << 20];
+    let (mut model, mut voided) = (vec![0; 2 << 20], 0);
     write(&cluster.client(Transport::Auto), "/file", &model);
     for round in 0..6 {
         let client = cluster.client(if round % 2 == 0 { Transport::Shm } else { Transport::Tcp });
-        let file = client
-            .open("/file", &OpenOptions::new().read(true).write(true))
-            .expect("it is there");
+        let file = client.open("/file", &OpenOptions::new().read(true).write(true)).expect("it is there");
         for step in 0..60 {
             let begin = random.below(model.len() as u64 - 30_000) as usize;
             let data = bytes(round * 100 + step, 1 + random.below(30_000));
@@ -277,18 +279,21 @@ fn killing_servers_under_load_damages_nothing() {
             assert!(found == model[begin..begin + found.len()], "round {round}, step {step}");
         }
         drop(file);
+        let gauges = client
+            .server_status(false)
+            .into_iter()
+            .flat_map(|(_, status)| status.expect("it answers").gauges);
+        voided += gauges.filter(|gauge| gauge.name == "sums_voided").map(|gauge| gauge.value).sum::<u64>();
         drop(client);
         for name in ["io0", "io1"] {
             cluster.kill(name);
             cluster.spawn(name);
         }
         ["io0", "io1"].iter().for_each(|name| cluster.wait_ready(name));
-        let found = read(&cluster.client(Transport::Auto), "/file", 0, model.len()).expect("nothing is damaged");
+        let found =
+            read(&cluster.client(Transport::Auto), "/file", 0, model.len()).expect("nothing is damaged");
         assert!(found == model);
     }
-    let statuses = cluster.client(Transport::Auto).server_status(false);
-    let gauges = statuses.into_iter().flat_map(|(_, status)| status.expect("it answers").gauges);
-    let voided: u64 = gauges.filter(|gauge| gauge.name == "sums_voided").map(|gauge| gauge.value).sum();
     assert!(voided > 0, "no settled block was ever written again");
     assert_sound(&cluster);
 }
@@ -298,7 +303,9 @@ fn what_is_left_alone_gets_checksums_by_itself_and_removing_it_removes_them() {
     let cluster = cluster(1, 1);
     let sums = cluster.directory("io0").join("sums");
     let mount = cluster.mount();
-    fs::File::create(mount.join("file")).and_then(|mut file| file.write_all(&bytes(1, 100_000))).expect("a file");
+    fs::File::create(mount.join("file"))
+        .and_then(|mut file| file.write_all(&bytes(1, 100_000)))
+        .expect("a file");
     wait_until("a sidecar", Duration::from_secs(20), || files_below(&sums).len() == 1);
     fs::remove_file(mount.join("file")).expect("it is ours");
     wait_until("no sidecar", Duration::from_secs(20), || files_below(&sums).is_empty());

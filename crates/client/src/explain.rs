@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use weft_layout::Regions;
 use weft_wire::Wire;
-use weft_wire::messages::{CalibrateReply, CalibrateRequest, ExplainReply, ExplainRequest, PlanReport, ReadRequest, ScrubReply, ScrubRequest, ServerInfo, io_flags};
+use weft_wire::messages::{
+    CalibrateReply, CalibrateRequest, ExplainReply, ExplainRequest, PlanReport, ReadRequest, ScrubReply,
+    ScrubRequest, ServerInfo, io_flags,
+};
 
 use crate::access::Method;
 use crate::batch;

@@ -256,7 +256,10 @@ impl<D: Disk> Caretaker<D> {
             }
             self.count();
             let until = Instant::now() + if self.scrub.is_some() { Duration::ZERO } else { ROUND };
-            while Instant::now() < until && !self.setup.stop.is_stopped() && self.setup.shared.scrub.book().wanted.is_none() {
+            while Instant::now() < until
+                && !self.setup.stop.is_stopped()
+                && self.setup.shared.scrub.book().wanted.is_none()
+            {
                 weft_reactor::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -467,7 +470,10 @@ impl<D: Disk> Caretaker<D> {
         self.state.begun_s = 0;
         let found = self.setup.shared.scrub.book().found;
         if found > 0 {
-            log::warning!(&self.setup.shared.name, "the scrub has found damage in {found} places; weft scrub lists the files");
+            log::warning!(
+                &self.setup.shared.name,
+                "the scrub has found damage in {found} places; weft scrub lists the files"
+            );
         }
         self.end();
     }

@@ -375,7 +375,8 @@ impl<D: Disk> DataFiles<D> {
             None => self.shared.sums.detach_queued(ino),
         }
         let disk = &self.shared.disk;
-        let removed = disk.sums().map_or(Ok(()), |sums| sums.remove_file(ino)).and_then(|()| disk.remove(ino));
+        let removed =
+            disk.sums().map_or(Ok(()), |sums| sums.remove_file(ino)).and_then(|()| disk.remove(ino));
         if let (Err(_), Some(sums)) = (&removed, disk.sums()) {
             // The data file stays, and what is written to it must not meet older sums again.
             let _ = sums.settle_removal(ino);

@@ -400,8 +400,7 @@ fn remove_in(directory: &File, ino: u64) -> io::Result<bool> {
 fn open_at(directory: &File, name: &str, flags: i32) -> io::Result<File> {
     let name = c_string(name);
     // SAFETY: `name` is a live C string.
-    let fd =
-        unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC, 0o600) };
+    let fd = unsafe { libc::openat(directory.as_raw_fd(), name.as_ptr(), flags | libc::O_CLOEXEC, 0o600) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

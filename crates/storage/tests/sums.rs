@@ -385,7 +385,10 @@ async fn play(directory: &TempDir, steps: &[Step]) {
             Step::FlipData(bit) => {
                 // Holes of the file are left alone: nothing is there that could rot.
                 let at = bit % (size * 8).max(1) / 8 % 60_000;
-                if at < size && has_sum(directory, at / BLOCK_BYTES) && !model.wrong.contains(&(at / BLOCK_BYTES)) {
+                if at < size
+                    && has_sum(directory, at / BLOCK_BYTES)
+                    && !model.wrong.contains(&(at / BLOCK_BYTES))
+                {
                     files = None;
                     flip(&path_of(directory, "data", INO), at * 8 + bit % 8);
                     model.wrong.insert(at / BLOCK_BYTES);

@@ -109,7 +109,8 @@ fn scrub(mut args: Args) -> Result<u8> {
         look(&client, &mut scrubs, &mut failures);
         let (files, bytes) = sums(&scrubs);
         let found: u32 = scrubs.iter().map(|scrub| scrub.found).sum();
-        progress.set_message(format!("{files} data files, {} read, {found} found", size::format_bytes(bytes)));
+        progress
+            .set_message(format!("{files} data files, {} read, {found} found", size::format_bytes(bytes)));
         progress.tick();
     }
     progress.finish_and_clear();
@@ -289,5 +290,8 @@ fn tell(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64, File>) -
         0 => "nothing is damaged".to_string(),
         found => format!("{found} places are damaged"),
     };
-    output::print_line(format!("{data_files} data files, {} compared{adopted}: {end}", size::format_bytes(bytes)))
+    output::print_line(format!(
+        "{data_files} data files, {} compared{adopted}: {end}",
+        size::format_bytes(bytes)
+    ))
 }

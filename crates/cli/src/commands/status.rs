@@ -176,11 +176,14 @@ fn print_scrubs(rows: &[Row]) -> Result<()> {
     let mut told: Vec<(String, Vec<&str>)> = Vec::new();
     for row in rows {
         let Some(status) = row.status.as_ref().filter(|status| status.role == "io") else { continue };
-        let gauge = |name| status.gauges.iter().find(|gauge| gauge.name == name).map_or(0, |gauge| gauge.value);
+        let gauge =
+            |name| status.gauges.iter().find(|gauge| gauge.name == name).map_or(0, |gauge| gauge.value);
         let wrong = gauge("sums_wrong_blocks").max(gauge("scrub_found"));
         if wrong > 0 {
             let name = &row.name;
-            output::print_line(format!("DAMAGED DATA on {name}: {wrong} blocks; weft scrub lists the files"))?;
+            output::print_line(format!(
+                "DAMAGED DATA on {name}: {wrong} blocks; weft scrub lists the files"
+            ))?;
         }
         let last = match gauge("scrub_finished_s") {
             0 => "never yet".to_string(),

@@ -95,7 +95,9 @@ impl<D: Disk> DataFile<D> {
                 for piece in &whole {
                     sums.load_all(directory, table, blocks_of(piece))?;
                 }
-                let Some(last) = whole.iter().map(|piece| piece.end() / BLOCK_BYTES).max() else { return Ok(()) };
+                let Some(last) = whole.iter().map(|piece| piece.end() / BLOCK_BYTES).max() else {
+                    return Ok(());
+                };
                 let ahead = sums.state().ahead_of(last);
                 ahead.into_iter().try_for_each(|region| sums.load(directory, table, region))
             };
@@ -120,8 +122,7 @@ impl<D: Disk> DataFile<D> {
             return Ok(change);
         }
         let sidecar = sums.there().expect("its sums are in force").clone();
-        let written =
-            voids.iter().try_for_each(|(region, header)| write_void(&sidecar, *region, header));
+        let written = voids.iter().try_for_each(|(region, header)| write_void(&sidecar, *region, header));
         drop(state);
         if is_new {
             table.enqueue(sums);

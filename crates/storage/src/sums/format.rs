@@ -113,12 +113,10 @@ pub fn parse(bytes: &[u8], ino: u64, region: u32) -> Record {
         };
     }
     let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
-    let mut header =
-        Header { void, granules: std::array::from_fn(|granule| word(CHECKS_AT + 4 * granule)) };
+    let mut header = Header { void, granules: std::array::from_fn(|granule| word(CHECKS_AT + 4 * granule)) };
     let words = bytes.get(HEADER_BYTES..).unwrap_or(&[]).chunks(4).take(REGION_BLOCKS);
-    let mut sums: Vec<u32> = words
-        .map(|word| word.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte)))
-        .collect();
+    let mut sums: Vec<u32> =
+        words.map(|word| word.iter().rev().fold(0, |number, byte| number << 8 | u32::from(*byte))).collect();
     let mut damaged_granules = 0;
     for granule in 0..GRANULES {
         let is_void = header.void >> granule & 1 == 1;
@@ -177,7 +175,10 @@ mod tests {
         let found = parse(&record(&sums, 0b10), 9, 3);
         assert!(found.sums[64..128].iter().all(|sum| *sum == 0) && found.damaged_granules == 0);
         assert_eq!((&found.sums[..64], &found.sums[128..]), (&sums[..64], &sums[128..]));
-        assert_eq!(parse(&[0; 700], 9, 3), Record { header: None, void: u64::MAX, sums: Vec::new(), damaged_granules: 0 });
+        assert_eq!(
+            parse(&[0; 700], 9, 3),
+            Record { header: None, void: u64::MAX, sums: Vec::new(), damaged_granules: 0 }
+        );
         assert_eq!(parse(&[], 9, 3).header, None);
     }
 
@@ -189,14 +190,19 @@ mod tests {
             let mut torn = whole.clone();
             torn[bit / 8] ^= 1 << (bit % 8);
             let found = parse(&torn, 9, 3);
-            let is_between = (FIRST_BYTES * 8..CHECKS_AT * 8).contains(&bit) || (296 * 8..MARKS_AT * 8).contains(&bit);
+            let is_between =
+                (FIRST_BYTES * 8..CHECKS_AT * 8).contains(&bit) || (296 * 8..MARKS_AT * 8).contains(&bit);
             assert_eq!(found.damaged_granules == 0, is_between, "bit {bit}");
             for (block, sum) in found.sums.iter().enumerate() {
                 assert!(*sum == 0 || *sum == sums[block], "bit {bit}");
             }
         }
         for (ino, region) in [(8, 3), (9, 2)] {
-            assert_eq!(parse(&whole, ino, region).sums, Vec::<u32>::new(), "a record of another file or region");
+            assert_eq!(
+                parse(&whole, ino, region).sums,
+                Vec::<u32>::new(),
+                "a record of another file or region"
+            );
         }
     }
 
@@ -208,7 +214,8 @@ mod tests {
         for torn in 0..after.len() {
             let mut image = before.clone();
             image.resize(after.len(), 0);
-            image[HEADER_BYTES..torn.max(HEADER_BYTES)].copy_from_slice(&after[HEADER_BYTES..torn.max(HEADER_BYTES)]);
+            image[HEADER_BYTES..torn.max(HEADER_BYTES)]
+                .copy_from_slice(&after[HEADER_BYTES..torn.max(HEADER_BYTES)]);
             let found = parse(&image, 9, 3);
             assert!(found.sums.is_empty() && found.damaged_granules == 0);
         }

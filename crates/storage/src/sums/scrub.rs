@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::RawFd;
 use std::ops::Range;
+use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, sum_of};
 use super::state::Sidecar;
 use super::{Damage, DamageKind};
-use crate::buffers::Mapping;
 use crate::SumsDirectory;
+use crate::buffers::Mapping;
 use crate::data_files::{DataFile, DataFiles, failed};
 use crate::disk::{Disk, Seek};
 use crate::error::{Operation, StorageError};
@@ -42,7 +42,11 @@ impl Scrubbed {
     pub fn findings(&self, ino: u64) -> Vec<Damage> {
         let mut findings = self.damage.clone();
         for run in self.wrong.chunk_by(|one, next| one + 1 == *next) {
-            let kind = if self.short_from.is_some_and(|short| run[0] >= short) { DamageKind::Short } else { DamageKind::Data };
+            let kind = if self.short_from.is_some_and(|short| run[0] >= short) {
+                DamageKind::Short
+            } else {
+                DamageKind::Data
+            };
             let (offset, bytes) = (run[0] * BLOCK_BYTES, run.len() as u64 * BLOCK_BYTES);
             findings.push(Damage { ino, offset, bytes, kind });
         }
@@ -67,7 +71,11 @@ impl<D: Disk> DataFiles<D> {
         let mut scrubbed = Scrubbed::default();
         let size = file.size()?;
         file.load_sums(directory, 0..1)?;
-        if had_sums && size > 0 && file.sums().state().sidecar == Sidecar::None && file.seek(0, Seek::Data)?.is_some() {
+        if had_sums
+            && size > 0
+            && file.sums().state().sidecar == Sidecar::None
+            && file.seek(0, Seek::Data)?.is_some()
+        {
             scrubbed.damage.push(Damage { ino, offset: 0, bytes: size, kind: DamageKind::NoSums });
         }
         let reader = Reader::new(&file);
@@ -231,7 +239,8 @@ impl<D: Disk> DataFile<D> {
             for block in begin / BLOCK_BYTES..hole.div_ceil(BLOCK_BYTES) {
                 if !known.contains(&block) {
                     let mut state = self.sums().state();
-                    let (region, at) = (block / REGION_BLOCKS as u64, (block % REGION_BLOCKS as u64) as usize);
+                    let (region, at) =
+                        (block / REGION_BLOCKS as u64, (block % REGION_BLOCKS as u64) as usize);
                     scrubbed.adopted_blocks += state.adopt(region as u32, at..at + 1) as u64;
                 }
             }

@@ -260,7 +260,9 @@ impl<D: Disk> DataFile<D> {
         for _ in 0..TRIES {
             let written = {
                 let state = sums.state();
-                let Some(written) = state.sums_to_write(summed.region, &summed.sums) else { return Ok(false) };
+                let Some(written) = state.sums_to_write(summed.region, &summed.sums) else {
+                    return Ok(false);
+                };
                 write_sums(sidecar, sums.ino, summed.region, &written).map_err(&failed)?;
                 written
             };

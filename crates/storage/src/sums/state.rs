@@ -193,7 +193,8 @@ const AHEAD_REGIONS_MAX: u32 = 64;
 /// The part of `blocks` in each region.
 pub(crate) fn by_region(blocks: Range<u64>) -> impl Iterator<Item = (u32, Range<usize>)> {
     let per_region = REGION_BLOCKS as u64;
-    let regions = if blocks.is_empty() { 0..0 } else { blocks.start / per_region..(blocks.end - 1) / per_region + 1 };
+    let regions =
+        if blocks.is_empty() { 0..0 } else { blocks.start / per_region..(blocks.end - 1) / per_region + 1 };
     regions.map(move |region| {
         let first = region * per_region;
         let begin = blocks.start.max(first) - first;
@@ -313,7 +314,9 @@ impl State {
     /// other.
     fn make_void(&mut self, mut void: BTreeMap<u32, u64>) -> Voids {
         let Some(last) = void.last_key_value().map(|(number, _)| *number) else { return Vec::new() };
-        let goes_on = |number: &u32| *number > 0 && self.regions.get(&(number - 1)).is_some_and(|before| before.void == u64::MAX);
+        let goes_on = |number: &u32| {
+            *number > 0 && self.regions.get(&(number - 1)).is_some_and(|before| before.void == u64::MAX)
+        };
         for (number, granules) in &mut void {
             // The second change in a region takes all that is behind it along.
             let region = &self.regions[number];
@@ -323,7 +326,9 @@ impl State {
         }
         if goes_on(&last) {
             let ahead = last + 1..=last + self.voided_regions.min(AHEAD_REGIONS_MAX);
-            void.extend(ahead.filter(|number| self.regions.contains_key(number)).map(|number| (number, u64::MAX)));
+            void.extend(
+                ahead.filter(|number| self.regions.contains_key(number)).map(|number| (number, u64::MAX)),
+            );
         }
         self.voided_regions += void.len() as u32;
         self.voiding += 1;
@@ -443,7 +448,8 @@ impl State {
         if changed.iter().any(|block| written.get(block).is_some_and(|sum| *sum != 0)) {
             return None;
         }
-        let header = Header { void: 0, granules: std::array::from_fn(|granule| check_of_granule(written, granule)) };
+        let header =
+            Header { void: 0, granules: std::array::from_fn(|granule| check_of_granule(written, granule)) };
         for (block, sum) in written.iter().enumerate() {
             if *sum != 0 && region.sum(block) != *sum {
                 region.verified.set(block..block + 1);

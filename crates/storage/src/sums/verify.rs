@@ -81,10 +81,8 @@ impl<D: Disk> DataFile<D> {
 
     /// Compares blocks, rising, with these sums.
     async fn compare(&self, blocks: &[(u64, u32)], may_wait: bool) -> Result<(), StorageError> {
-        let runs: Vec<&[(u64, u32)]> = blocks
-            .chunk_by(|one, next| one.0 + 1 == next.0)
-            .flat_map(|run| run.chunks(RUN_BLOCKS))
-            .collect();
+        let runs: Vec<&[(u64, u32)]> =
+            blocks.chunk_by(|one, next| one.0 + 1 == next.0).flat_map(|run| run.chunks(RUN_BLOCKS)).collect();
         let extent = |run: &[(u64, u32)]| Extent::new(run[0].0 * BLOCK_BYTES, run.len() as u64 * BLOCK_BYTES);
         if may_wait {
             self.fetch(&runs.iter().map(|run| extent(run)).collect::<Vec<_>>()).await;
@@ -105,7 +103,8 @@ impl<D: Disk> DataFile<D> {
         }
         self.table().counts.verified_blocks.fetch_add(blocks.len() as u64, Ordering::Relaxed);
         let Some(first) = wrong.first() else { return Ok(()) };
-        let run = wrong.iter().zip(*first..).take_while(|(block, expected)| **block == *expected).count() as u64;
+        let run =
+            wrong.iter().zip(*first..).take_while(|(block, expected)| **block == *expected).count() as u64;
         Err(StorageError::Damaged { ino: self.ino(), offset: first * BLOCK_BYTES, bytes: run * BLOCK_BYTES })
     }
 
