@@ -230,8 +230,8 @@ struct Model {
 
 impl Model {
     fn touches_wrong(&self, offset: u64, bytes: u64) -> bool {
-        let end = (offset + bytes).min(self.bytes.len() as u64);
-        offset < end && self.wrong.range(offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES)).next().is_some()
+        let blocks = offset / BLOCK_BYTES..(offset + bytes).div_ceil(BLOCK_BYTES);
+        self.wrong.range(blocks).next().is_some()
     }
 
     /// Whether a change leaves a part of a wrong block.
