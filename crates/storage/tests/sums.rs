@@ -369,7 +369,7 @@ async fn play(directory: &TempDir, steps: &[Step]) {
                 model = Model { bytes: Vec::new(), wrong: Default::default(), seed: model.seed };
             }
             Step::Kill => {
-                files = None;
+                drop(files.take());
                 model.forget_without_sums(directory);
                 files = Some(open());
             }
@@ -377,7 +377,7 @@ async fn play(directory: &TempDir, steps: &[Step]) {
                 let path = path_of(directory, "sums", INO);
                 let bits = std::fs::metadata(&path).map_or(0, |found| found.len() * 8);
                 if bits > 0 && model.wrong.is_empty() {
-                    files = None;
+                    drop(files.take());
                     flip(&path, bit % bits);
                     files = Some(open());
                 }
@@ -389,7 +389,7 @@ async fn play(directory: &TempDir, steps: &[Step]) {
                     && has_sum(directory, at / BLOCK_BYTES)
                     && !model.wrong.contains(&(at / BLOCK_BYTES))
                 {
-                    files = None;
+                    drop(files.take());
                     flip(&path_of(directory, "data", INO), at * 8 + bit % 8);
                     model.wrong.insert(at / BLOCK_BYTES);
                     model.forget_without_sums(directory);

@@ -1,5 +1,6 @@
 //! Changes of a data file: before the first byte changes, no sum of its blocks is in force any more.
 
+use std::io;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
@@ -41,6 +42,13 @@ impl Drop for Voiding<'_> {
     fn drop(&mut self) {
         self.sums.state().are_void(&self.voids, self.durably);
     }
+}
+
+/// A change whose blocks are marked, and the records that are to become void for it.
+struct Marked {
+    change: Change,
+    voids: Voids,
+    written: io::Result<()>,
 }
 
 /// The blocks that an extent touches.
@@ -104,37 +112,42 @@ impl<D: Disk> DataFile<D> {
             load().map_err(&failed)?;
             self.compare_edges(&whole, may_wait).await?;
         }
-        let mut state = sums.state();
-        if state.is_detached {
-            return Ok(Change { of: None });
-        }
-        let (number, voids) = state.begin_change(whole.iter().map(|piece| blocks_of(piece)));
-        let is_new = !std::mem::replace(&mut state.is_queued, true);
-        if is_new {
-            state.dirty_since = state.changed_at;
-        }
-        let change = Change { of: Some((sums.clone(), number)) };
+        let Marked { change, voids, written } = self.mark(&whole);
         if voids.is_empty() {
-            drop(state);
-            if is_new {
-                table.enqueue(sums);
-            }
             return Ok(change);
-        }
-        let sidecar = sums.there().expect("its sums are in force").clone();
-        let written = voids.iter().try_for_each(|(region, header)| write_void(&sidecar, *region, header));
-        drop(state);
-        if is_new {
-            table.enqueue(sums);
         }
         table.counts.voided.fetch_add(1, Ordering::Relaxed);
         let mut voiding = Voiding { sums, voids, durably: false };
         written.map_err(&failed)?;
-        let synced = if may_wait { self.disk().sync_sums(&sidecar).await } else { sidecar.sync_data() };
+        let sidecar = sums.there().expect("its sums are in force");
+        let synced = if may_wait { self.disk().sync_sums(sidecar).await } else { sidecar.sync_data() };
         synced.map_err(&failed)?;
         voiding.durably = true;
         drop(voiding);
         Ok(change)
+    }
+
+    /// Marks blocks as changed, and writes that their sums are void.
+    fn mark(&self, pieces: &[&Extent]) -> Marked {
+        let sums = self.sums();
+        let mut state = sums.state();
+        if state.is_detached {
+            return Marked { change: Change { of: None }, voids: Vec::new(), written: Ok(()) };
+        }
+        let (number, voids) = state.begin_change(pieces.iter().map(|piece| blocks_of(piece)));
+        let is_new = !std::mem::replace(&mut state.is_queued, true);
+        if is_new {
+            state.dirty_since = state.changed_at;
+        }
+        // Under the lock, so that no settling puts them in force meanwhile.
+        let written = voids.iter().try_for_each(|(region, header)| {
+            write_void(sums.there().expect("its sums are in force"), *region, header)
+        });
+        drop(state);
+        if is_new {
+            self.table().enqueue(sums);
+        }
+        Marked { change: Change { of: Some((sums.clone(), number)) }, voids, written }
     }
 
     /// Compares the blocks that are changed in part.

@@ -74,8 +74,8 @@ fn each_word(range: Range<usize>, mut action: impl FnMut(usize, u64)) {
     }
 }
 
-/// What is known of the sums of one region. The default: it has none.
-#[derive(Debug, Default)]
+/// What is known of the sums of one region.
+#[derive(Debug)]
 pub(crate) struct Region {
     /// By block; 0: none. Trimmed.
     pub sums: Vec<u32>,
@@ -91,15 +91,24 @@ pub(crate) struct Region {
     pub changed: Option<Bits>,
 }
 
+impl Default for Region {
+    /// One of which the sidecar knows nothing.
+    fn default() -> Region {
+        Region {
+            sums: Vec::new(),
+            touched: Bits::default(),
+            verified: Bits::default(),
+            header: None,
+            void: u64::MAX,
+            changed: None,
+        }
+    }
+}
+
 impl Region {
     fn found(record: Record) -> Region {
         let Record { header, void, sums, .. } = record;
         Region { sums, header: header.map(Box::new), void, ..Region::default() }
-    }
-
-    /// One of which the sidecar knows nothing.
-    pub fn new() -> Region {
-        Region { void: u64::MAX, ..Region::default() }
     }
 
     pub fn sum(&self, block: usize) -> u32 {
@@ -118,13 +127,19 @@ impl Region {
         self.changed.is_none() && !self.is_unsettled()
     }
 
-    /// The granules of `blocks` that have a sum in force which a change there would make wrong.
+    /// The granules of `blocks` that must be void, durably, before a change there and are not: those with a sum in force, and those
+    /// that another change is making void.
     fn in_force(&self, blocks: &Range<usize>) -> u64 {
         let mut granules = 0;
         for (block, sum) in self.sums.iter().enumerate().take(blocks.end).skip(blocks.start) {
             if *sum != 0 {
                 granules |= 1 << (block / GRANULE_BLOCKS);
             }
+        }
+        let becoming_void = self.header.as_ref().map_or(0, |header| header.void) & !self.void;
+        if becoming_void != 0 && !blocks.is_empty() {
+            let touched = blocks.start / GRANULE_BLOCKS..=(blocks.end - 1) / GRANULE_BLOCKS;
+            granules |= becoming_void & touched.fold(0, |all, granule| all | 1 << granule);
         }
         granules & !self.void
     }
@@ -288,7 +303,7 @@ impl State {
                 continue;
             }
             for (number, blocks) in by_region(blocks.clone()) {
-                let region = self.regions.entry(number).or_insert_with(Region::new);
+                let region = self.regions.entry(number).or_default();
                 let in_force = region.in_force(&blocks);
                 if in_force != 0 {
                     *void.entry(number).or_default() |= in_force;
@@ -521,7 +536,7 @@ impl State {
 
     /// Has the settler sum blocks that have no sum, as of files from before there were sums. Says how many there are.
     pub fn adopt(&mut self, number: u32, blocks: Range<usize>) -> usize {
-        let region = self.regions.entry(number).or_insert_with(Region::new);
+        let region = self.regions.entry(number).or_default();
         let mut adopted = 0;
         for block in blocks {
             if region.sum(block) == 0 && !region.touched.has(block) {
@@ -530,5 +545,87 @@ impl State {
             }
         }
         adopted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A state whose first 200 blocks are settled.
+    fn settled() -> State {
+        let mut state = State::new();
+        state.sidecar = Sidecar::None;
+        let (change, voids) = state.begin_change([0..200]);
+        assert!(voids.is_empty(), "what has no sums needs no sync");
+        state.end_change(change);
+        let (blocks, voids) = state.begin_settling(0).unwrap();
+        assert!(voids.is_empty() && blocks.iter().eq(0..200));
+        state.sidecar = Sidecar::Has(1);
+        let new = (0..200).map(|block| (block, block as u32 + 1)).collect();
+        let sums = state.sums_to_write(0, &new).unwrap();
+        assert_eq!(state.put_in_force(0, &sums).unwrap().void, 0);
+        assert!(state.unsettled().next().is_none());
+        state
+    }
+
+    #[test]
+    fn every_change_waits_until_the_sums_are_void_on_disk() {
+        let mut state = settled();
+        let (first, voids) = state.begin_change([5..6]);
+        assert_eq!(voids[0].1.void, 1, "its granule and no other");
+        // The same block again, and one beside it, before the first has become void.
+        let (second, again) = state.begin_change([5..6]);
+        assert_eq!(again.len(), 1);
+        state.are_void(&voids, false);
+        let (third, failed) = state.begin_change([6..7]);
+        assert_eq!(failed.len(), 1, "the first could not be made void");
+        state.are_void(&again, true);
+        state.are_void(&failed, true);
+        let (fourth, none) = state.begin_change([5..64]);
+        assert!(none.is_empty());
+        [first, second, third, fourth].into_iter().for_each(|change| state.end_change(change));
+        assert!(!state.has_sums(5..64) && state.has_sums(0..5) && state.has_sums(64..200));
+    }
+
+    #[test]
+    fn what_changes_while_it_is_settled_gets_no_sum() {
+        let mut state = settled();
+        let (before, voids) = state.begin_change([0..10]);
+        state.are_void(&voids, true);
+        let (blocks, _) = state.begin_settling(0).unwrap_or_default();
+        assert!(blocks.is_empty(), "a change is at work on all of them");
+        state.end_change(before);
+        let (blocks, _) = state.begin_settling(0).unwrap();
+        assert!(blocks.iter().eq(0..10));
+        let new: BTreeMap<usize, u32> = (0..10).map(|block| (block, 1000)).collect();
+        let sums = state.sums_to_write(0, &new).unwrap();
+        let (during, voids) = state.begin_change([3..4]);
+        assert!(voids.is_empty() && state.put_in_force(0, &sums).is_none());
+        let sums = state.sums_to_write(0, &new).unwrap();
+        assert!(sums[3] == 0 && sums[2] == 1000);
+        assert!(state.put_in_force(0, &sums).is_some());
+        state.end_change(during);
+        assert!(!state.has_sums(3..4) && state.unsettled().eq([0]));
+    }
+
+    #[test]
+    fn changes_one_after_the_other_make_more_void_ahead_which_is_put_in_force_again() {
+        let mut state = settled();
+        let (first, voids) = state.begin_change([0..10]);
+        state.are_void(&voids, true);
+        let (second, voids) = state.begin_change([70..80]);
+        assert_eq!(voids[0].1.void, u64::MAX, "the second takes all behind it along");
+        state.are_void(&voids, true);
+        [first, second].into_iter().for_each(|change| state.end_change(change));
+        assert!(
+            state.has_sums(130..200) && state.unsettled().eq([0]),
+            "these sums are not in force, and are right"
+        );
+        let (blocks, _) = state.begin_settling(0).unwrap();
+        assert!(blocks.iter().eq((0..10).chain(70..80)));
+        let sums = state.sums_to_write(0, &BTreeMap::new()).unwrap();
+        assert!(state.put_in_force(0, &sums).is_some());
+        assert!(state.unsettled().next().is_none() && state.has_sums(130..200));
     }
 }
