@@ -131,7 +131,7 @@ fn read(client: &Client, path: &str, offset: u64, count: usize) -> weft_client::
 fn every_flipped_bit_of_data_is_found_and_none_is_read() {
     let flips = std::env::var("WEFT_ROT_FLIPS").map_or(FLIPS_DEFAULT, |text| text.parse().expect("a number"));
     let mut cluster = cluster(2, 3600);
-    let sizes = [1, 5000, STRIP, 7 * STRIP + 77, 3 << 20, (flips as u64 * 40 << 10).max(1 << 20)];
+    let sizes = [1, 5000, STRIP, 7 * STRIP + 77, 3 << 20, ((flips as u64 * 40) << 10).max(1 << 20)];
     let whole: Vec<Vec<u8>> = (0..).zip(sizes).map(|(seed, size)| bytes(seed, size)).collect();
     let client = cluster.client(Transport::Auto);
     (0..).zip(&whole).for_each(|(number, data)| write(&client, &format!("/file{number}"), data));
