@@ -12,7 +12,7 @@ use weft_wire::messages::{
     MknodRequest, OpenId, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
     RemoveXattrRequest, RenameRequest, ReopenRequest, RmdirRequest, ServerInfo, SetAttrRequest,
     SetLayoutRequest, SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest,
-    SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, rights,
+    SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, endpoint, rights,
 };
 use weft_wire::security::Capability;
 use weft_wire::{Request, Status, Wire};
@@ -749,7 +749,9 @@ fn why_not_rdma(server: &Server, lanes: &[Arc<Lane>]) -> Option<String> {
     Some(match server.fallback() {
         _ if is_shared => "it is on this host, where shared memory is faster".into(),
         Some(reason) => reason,
-        None if server.info.rdma_addresses.is_empty() => "the cluster file has no RDMA address of it".into(),
+        None if server.info.addresses(endpoint::RDMA).next().is_none() => {
+            "the cluster file has no RDMA address of it".into()
+        }
         None => "another transport was asked for".into(),
     })
 }

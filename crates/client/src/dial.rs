@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weft_transport::{Link, LinkError, ShmOptions, TcpOptions, connect_shm, connect_tcp};
-use weft_wire::messages::{ProveReply, ServerInfo};
+use weft_wire::messages::{ProveReply, ServerInfo, endpoint};
 use weft_wire::security::Key;
 
 use crate::Transport;
@@ -113,7 +113,7 @@ impl NetworkDial {
     }
 
     fn without_key(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        let here = !server.socket_path.is_empty() && Path::new(&server.socket_path).exists();
+        let here = !server.socket_path().is_empty() && Path::new(server.socket_path()).exists();
         if here && matches!(self.transport, Transport::Auto | Transport::Shm) {
             return self.shm(server, greet);
         }
@@ -124,7 +124,7 @@ impl NetworkDial {
 
     fn auto(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
         let mut failures = Failures::default();
-        if !server.socket_path.is_empty() && Path::new(&server.socket_path).exists() {
+        if !server.socket_path().is_empty() && Path::new(server.socket_path()).exists() {
             let attempt = self.share(2);
             let dialled = self.shm(server, greet);
             drop(attempt);
@@ -133,7 +133,7 @@ impl NetworkDial {
                 Err(error) => failures.add("shared memory", &error),
             }
         }
-        if !server.rdma_addresses.is_empty() {
+        if server.addresses(endpoint::RDMA).next().is_some() {
             let attempt = self.share(2);
             let dialled = self.rdma(server, wish, greet);
             drop(attempt);
@@ -154,13 +154,13 @@ impl NetworkDial {
     }
 
     fn shm(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        if server.socket_path.is_empty() {
+        if server.socket_path().is_empty() {
             let text =
                 "it has no Unix socket, which shared memory needs; connect with transport auto, rdma or tcp";
             return Err(Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name));
         }
         let failed = |error: LinkError| unreachable(server, vec![error.to_string()]);
-        let path = Path::new(&server.socket_path);
+        let path = Path::new(server.socket_path());
         let left = || deadline::left(self.timeout);
         let mut link = connect_shm(path, ShmOptions::default(), left()).map_err(failed)?;
         let proven = greet(&mut link)?;
@@ -169,15 +169,17 @@ impl NetworkDial {
     }
 
     fn tcp(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        if server.addresses.is_empty() {
+        let addresses = server.addresses(endpoint::TCP);
+        let count = addresses.clone().count();
+        if count == 0 {
             return Err(unreachable(server, vec!["the cluster's map has no TCP address of it".into()]));
         }
         let connect = |address, left: Duration| -> Result<Box<dyn Link>, LinkError> {
             Ok(Box::new(connect_tcp(address, &TcpOptions::default(), left.min(TCP_CONNECT_TIMEOUT))?))
         };
         let mut causes = Vec::new();
-        for (at, address) in server.addresses.iter().enumerate() {
-            let attempt = self.share(server.addresses.len() - at);
+        for (at, address) in addresses.enumerate() {
+            let attempt = self.share(count - at);
             match self.reach(address, &connect) {
                 Ok(mut link) => {
                     drop(attempt);
@@ -193,7 +195,8 @@ impl NetworkDial {
     fn rdma(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
         let configuration =
             |text: String| Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name);
-        if server.rdma_addresses.is_empty() {
+        let addresses: Vec<&str> = server.addresses(endpoint::RDMA).collect();
+        if addresses.is_empty() {
             let text = "it listens on no RDMA address; give it one in the cluster file, or connect with transport auto or tcp";
             return Err(configuration(text.into()));
         }
@@ -206,7 +209,7 @@ impl NetworkDial {
         let rails = self.with_rails(server, |rails| rails.choose(wish.rail, must, Instant::now()));
         for (at, rail) in rails.iter().copied().enumerate() {
             let _attempt = self.share(rails.len() - at);
-            match self.reach(&server.rdma_addresses[rail], &connect) {
+            match self.reach(addresses[rail], &connect) {
                 Ok(mut link) => {
                     let proven = greet(&mut *link)?;
                     self.with_rails(server, |rails| rails.note_success(rail));
@@ -251,7 +254,7 @@ impl NetworkDial {
         let mut all = lock(&self.rails);
         let rails = all
             .entry(server.name.clone())
-            .or_insert_with(|| Rails::new(server.id, server.rdma_addresses.len()));
+            .or_insert_with(|| Rails::new(server.id, server.addresses(endpoint::RDMA).count()));
         act(rails)
     }
 }
@@ -293,6 +296,7 @@ mod tests {
     use crate::scripted::some_link;
     use std::net::TcpListener;
     use weft_transport::{VerbsOptions, VerbsStatus};
+    use weft_wire::messages::{Endpoint, server_role};
 
     /// Adapters that reach every address but some.
     #[derive(Default)]
@@ -338,13 +342,10 @@ mod tests {
     /// A server with these RDMA ports, and a TCP port that somebody listens on.
     fn server(rdma_ports: &[u16]) -> (ServerInfo, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = ServerInfo {
-            name: "io0".into(),
-            id: 0,
-            addresses: vec![listener.local_addr().unwrap().to_string()],
-            socket_path: String::new(),
-            rdma_addresses: rdma_ports.iter().map(|port| format!("127.0.0.1:{port}")).collect(),
-        };
+        let tcp = Endpoint::new(endpoint::TCP, listener.local_addr().unwrap().to_string());
+        let rdma = |port| Endpoint::new(endpoint::RDMA, format!("127.0.0.1:{port}"));
+        let endpoints = std::iter::once(tcp).chain(rdma_ports.iter().map(rdma)).collect();
+        let server = ServerInfo::new(0, "io0", server_role::IO, endpoints);
         (server, listener)
     }
 

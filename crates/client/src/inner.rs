@@ -494,9 +494,8 @@ fn reach(url: &Url, identity: &Identity, timeout: Duration) -> Result<Reached, E
 }
 
 fn check_map(map: &ClusterMapReply, proven: &ProveReply) -> Result<(), Error> {
-    let ids_in_order = map.io_servers.iter().enumerate().all(|(at, server)| usize::from(server.id) == at);
-    let whole = !map.meta_servers.is_empty() && !map.io_servers.is_empty() && ids_in_order;
-    if whole && map.cluster_id == proven.cluster_id {
+    let ids_in_order = map.io_servers().enumerate().all(|(at, server)| usize::from(server.id) == at);
+    if map.check().is_ok() && ids_in_order && map.cluster_id == proven.cluster_id {
         return Ok(());
     }
     let text = "its map of the cluster is not whole; check the cluster file";

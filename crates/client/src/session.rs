@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use weft_transport::LinkKind;
 use weft_wire::limits::LANES_PER_SERVER_MAX;
-use weft_wire::messages::{ClusterMapReply, ServerInfo};
+use weft_wire::messages::{ClusterMapReply, ServerInfo, endpoint};
 
 use crate::batch::Call;
 use crate::closing::Closing;
@@ -161,7 +161,7 @@ impl Server {
     /// Over how many rails its lanes are to be spread.
     pub(crate) fn rails(&self) -> usize {
         let over_rdma = lock(&self.lanes).iter().any(|lane| matches!(lane.kind(), LinkKind::Verbs { .. }));
-        if over_rdma { self.info.rdma_addresses.len().max(1) } else { 1 }
+        if over_rdma { self.info.addresses(endpoint::RDMA).count().max(1) } else { 1 }
     }
 
     pub(crate) fn fallback(&self) -> Option<String> {
@@ -174,7 +174,7 @@ impl Server {
 
     /// Name and address, for errors.
     pub(crate) fn describe(&self, lane: Option<&Lane>) -> String {
-        let address = self.info.addresses.first().unwrap_or(&self.info.socket_path);
+        let address = self.info.address();
         match lane {
             Some(lane) => format!("{} ({address}, {})", self.info.name, lane.kind()),
             None => format!("{} ({address})", self.info.name),
@@ -259,14 +259,14 @@ impl Session {
     }
 
     fn with_id(map: &ClusterMapReply, id: [u8; 16]) -> Session {
-        let meta = map.meta_servers.iter().map(|info| Server::new(info, Role::Meta));
-        let io = map.io_servers.iter().map(|info| Server::new(info, Role::Io));
+        let meta = map.meta_servers().map(|info| Server::new(info, Role::Meta));
+        let io = map.io_servers().map(|info| Server::new(info, Role::Io));
         Session {
             generation: fork::generation(),
             id,
             is_fork: false,
             next_request: AtomicU64::new(16),
-            meta_count: map.meta_servers.len(),
+            meta_count: map.meta_servers().count(),
             servers: meta.chain(io).collect(),
             slots: Arc::default(),
             detached: Mutex::default(),
@@ -324,19 +324,21 @@ impl Session {
 mod tests {
     use super::*;
     use weft_layout::Layout;
+    use weft_wire::messages::{Endpoint, server_role};
 
     fn map() -> ClusterMapReply {
-        let server = |name: &str, id| ServerInfo {
-            name: name.to_string(),
-            id,
-            addresses: vec![format!("{name}:1")],
-            socket_path: String::new(),
-            rdma_addresses: Vec::new(),
+        let server = |name: &str, role, id| {
+            ServerInfo::new(id, name, role, vec![Endpoint::new(endpoint::TCP, format!("{name}:1"))])
         };
         ClusterMapReply {
+            version: 1,
             cluster_id: [1; 16],
-            meta_servers: vec![server("meta", 0)],
-            io_servers: vec![server("io0", 0), server("io1", 1)],
+            servers: vec![
+                server("meta", server_role::META, 0),
+                server("io0", server_role::IO, 0),
+                server("io1", server_role::IO, 1),
+            ],
+            chains: ClusterMapReply::single_chains(2),
             default_layout: Layout::new(65536, 0, 2, 2).unwrap(),
         }
     }
