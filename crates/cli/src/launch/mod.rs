@@ -555,7 +555,8 @@ impl LocalCluster {
                 status.map_or("how is unknown: another process started it".into(), |how| how.to_string());
             let log = log_of(&self.dir, &server.name);
             let text = format!("has ended ({how}); {} says: {}", log.display(), last_line(&log));
-            ended.push(Ended { name: server.name, status, ran: server.since.elapsed(), text });
+            let (pid, ran) = (server.handle.pid(), server.since.elapsed());
+            ended.push(Ended { name: server.name, pid, status, ran, text });
         }
         self.watched = watched;
         ended
@@ -595,6 +596,8 @@ impl LocalCluster {
 /// A server that ended.
 struct Ended {
     name: String,
+    /// Its process that was.
+    pid: u32,
     /// Where this process started it.
     status: Option<std::process::ExitStatus>,
     ran: Duration,

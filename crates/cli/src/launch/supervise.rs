@@ -170,6 +170,10 @@ impl Supervisor<'_> {
             let Some(server) = this.cluster.state.server_mut(&ended.name) else {
                 return ("it is not this cluster's any more".to_string(), None);
             };
+            if server.wanted && server.process.pid != ended.pid {
+                this.look = true;
+                return ("it is asked for again already".into(), None);
+            }
             server.last_end = Some(ended.text.clone());
             if !server.wanted {
                 return ("it was stopped on purpose".into(), None);

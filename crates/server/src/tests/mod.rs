@@ -21,6 +21,7 @@ mod data;
 mod explain;
 mod failure;
 mod identities;
+mod maps;
 mod names;
 mod sessions;
 mod sockets;

@@ -17,15 +17,15 @@ use weft_verbs::{Fabric, VerbsError};
 use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::messages::*;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-struct Running {
+pub(super) struct Running {
     stop: StopFlag,
     thread: JoinHandle<()>,
 }
 
 impl Running {
-    fn start(config: &ClusterConfig, name: &str) -> Running {
+    pub(super) fn start(config: &ClusterConfig, name: &str) -> Running {
         Running::begin(Server::start(config, name, &cluster_key()).unwrap())
     }
 
@@ -42,14 +42,14 @@ impl Running {
         Running { stop, thread }
     }
 
-    fn end(self) {
+    pub(super) fn end(self) {
         self.stop.stop();
         self.thread.join().unwrap();
     }
 }
 
 /// A cluster file with free ports.
-fn on_disk(directory: &Path) -> ClusterConfig {
+pub(super) fn on_disk(directory: &Path) -> ClusterConfig {
     let wanted = Generate {
         path: directory.join("cluster.toml"),
         host: "127.0.0.1".into(),
@@ -71,7 +71,7 @@ fn on_disk(directory: &Path) -> ClusterConfig {
     config
 }
 
-fn tcp(config: &ClusterConfig, name: &str) -> Client<TcpLink> {
+pub(super) fn tcp(config: &ClusterConfig, name: &str) -> Client<TcpLink> {
     let address = config.server(name).unwrap().addresses[0].parse().unwrap();
     Client::proven(connect_tcp(address, &TcpOptions::default(), TIMEOUT).unwrap(), [7; 16])
 }
@@ -231,8 +231,8 @@ fn what_is_missing_for_rdma_is_told_or_prevents_the_start() {
     config.servers[1].rdma = RdmaMode::Off;
     let (listens, reason) = told(&config, true);
     assert!(listens == 0 && reason.contains("off"), "{reason}");
-    let running = Running::begin(start(&config, true).unwrap());
-    let map = tcp(&config, "io0").call(&ClusterMapRequest {}).unwrap();
+    let running = Running::start(&config, "meta0");
+    let map = tcp(&config, "meta0").call(&ClusterMapRequest {}).unwrap();
     assert!(rdma_addresses(&map, 0).is_empty() && !rdma_addresses(&map, 1).is_empty());
     running.end();
 }
