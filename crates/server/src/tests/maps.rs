@@ -137,7 +137,9 @@ fn an_added_server_is_told_to_all_and_has_new_files_when_it_has_come() {
     running.remove(0).end();
     running.push(Running::start(&config, "meta0"));
     assert_eq!(map_of(&config, "meta0"), newest);
-    assert_eq!(ring(&mut tcp(&config, "meta0"), "h"), 3);
+    let address = config.servers[0].addresses[0].parse().unwrap();
+    let link = connect_tcp(address, &TcpOptions::default(), TIMEOUT).unwrap();
+    assert_eq!(ring(&mut Client::proven(link, [8; 16]), "h"), 3);
     running.into_iter().for_each(Running::end);
 }
 
