@@ -24,6 +24,7 @@ use weft_wire::{Header, Op, Request, Status, Wire, flags};
 
 use crate::ConnectOptions;
 use crate::deadline::{self, LOOK_EVERY, Operation};
+use crate::dial::is_of_another_cluster;
 use crate::error::{Error, ErrorKind};
 use crate::greet;
 use crate::inner::Inner;
@@ -468,7 +469,7 @@ impl Batch {
         let version = inner.session().map_version();
         let lane = self.lane(inner, server);
         let may_have_moved = |error: &Error| {
-            !error.is_down() && matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Untrusted)
+            !error.is_down() && (error.kind() == ErrorKind::Unreachable || is_of_another_cluster(error))
         };
         if self.calls[at].op != Op::ClusterMap
             && lane.as_ref().is_err_and(may_have_moved)

@@ -12,7 +12,8 @@ use weft_wire::messages::{
     MknodRequest, OpenId, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
     RemoveXattrRequest, RenameRequest, ReopenRequest, RmdirRequest, ServerInfo, SetAttrRequest,
     SetLayoutRequest, SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest,
-    SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, rights,
+    SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, endpoint, rights,
+    server_state,
 };
 use weft_wire::security::Capability;
 use weft_wire::{Request, Status, Wire};
@@ -113,13 +114,17 @@ impl Client {
     }
 
     /// As [`Client::connect`], where the cluster's map is known from another process or from before a fork: nothing is asked until
-    /// it is needed.
+    /// it is needed. A map that is old by then is brought up to date when it does not suffice.
     ///
     /// # Errors
-    /// If there is no key.
-    pub fn connect_with_map(url: &Url, options: ConnectOptions, map: ClusterMapReply) -> Result<Client> {
+    /// If there is no key, or the map makes no sense.
+    pub fn connect_with_map(
+        url: &Url,
+        options: ConnectOptions,
+        map: impl Into<Arc<ClusterMapReply>>,
+    ) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
-        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map)?), caller })
+        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map.into())?), caller })
     }
 
     /// As [`Client::connect_with_map`], as one of several processes that hold locks together: the session `id`, any 16 bytes that no
@@ -133,12 +138,12 @@ impl Client {
     pub fn join_session(
         url: &Url,
         options: ConnectOptions,
-        map: ClusterMapReply,
+        map: impl Into<Arc<ClusterMapReply>>,
         id: [u8; 16],
         member: u16,
     ) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
-        Ok(Client { inner: Arc::new(Inner::joined(url, options, map, (id, member))?), caller })
+        Ok(Client { inner: Arc::new(Inner::joined(url, options, map.into(), (id, member))?), caller })
     }
 
     /// A client of a cluster with this map whose connections `dial` makes: for simulations and tests.
@@ -149,7 +154,7 @@ impl Client {
         let url = Url::parse("weft://simulated/").expect("a URL");
         let caller = Arc::new(options.find_caller());
         let identity = Identity::new(options.find_key(&url)?, options.program.as_deref());
-        Ok(Client { inner: Arc::new(Inner::over(url, options, identity, map, (dial, None))?), caller })
+        Ok(Client { inner: Arc::new(Inner::over(url, options, identity, map.into(), (dial, None))?), caller })
     }
 
     /// The same connections, on another's behalf.
@@ -751,7 +756,9 @@ fn why_not_rdma(server: &Server, lanes: &[Arc<Lane>]) -> Option<String> {
     Some(match server.fallback() {
         _ if is_shared => "it is on this host, where shared memory is faster".into(),
         Some(reason) => reason,
-        None if server.info().addresses(endpoint::RDMA).next().is_none() => "the cluster file has no RDMA address of it".into(),
+        None if server.info().addresses(endpoint::RDMA).next().is_none() => {
+            "the cluster file has no RDMA address of it".into()
+        }
         None => "another transport was asked for".into(),
     })
 }

@@ -9,6 +9,7 @@ use weft_wire::messages::{
     io_flags,
 };
 
+use crate::session::Role;
 use crate::access::Method;
 use crate::batch;
 use crate::file::File;

@@ -51,11 +51,6 @@ pub(crate) struct Following {
 }
 
 impl Inner {
-    /// The newest map that was seen.
-    pub(crate) fn map(&self) -> Arc<ClusterMapReply> {
-        self.session().map()
-    }
-
     /// A reply of this server carried this version.
     pub(crate) fn hear_of_map(&self, version: u32, server: usize) {
         let session = self.session();
@@ -200,7 +195,8 @@ fn others(session: &Session, but: Option<usize>) -> Vec<usize> {
     let asked = |role| session.listed_of(role).filter(|(index, _)| Some(*index) != but);
     let mut io: Vec<_> = asked(Role::Io).collect();
     let turn = session.following.turn.fetch_add(1, Ordering::Relaxed);
-    io.rotate_left(turn.checked_rem(io.len()).unwrap_or(0));
+    let first = turn.checked_rem(io.len()).unwrap_or(0);
+    io.rotate_left(first);
     let mut all: Vec<_> = asked(Role::Meta).chain(io).collect();
     all.sort_by_key(|(_, server)| {
         (server.health.is_failing(), server.role == Role::Io, server.lanes().is_empty())

@@ -68,11 +68,11 @@ impl Inner {
         let map = ask(&mut *link, 3, &ClusterMapRequest {}, Instant::now() + timeout)?;
         check_map(&map, &proven.cluster_id).map_err(|error| error.at_server(link.peer()))?;
         drop(link);
-        Inner::over_network(url, options, identity, map, rdma)
+        Inner::over_network(url, options, identity, Arc::new(map), rdma)
     }
 
     /// With a map that is known, as a process has it from another. Nothing is asked before the first request.
-    pub(crate) fn with_map(url: &Url, options: ConnectOptions, map: ClusterMapReply) -> Result<Inner, Error> {
+    pub(crate) fn with_map(url: &Url, options: ConnectOptions, map: Arc<ClusterMapReply>) -> Result<Inner, Error> {
         let identity = Identity::new(options.find_key(url)?, options.program.as_deref());
         Inner::over_network(url, options, identity, map, None)
     }
@@ -81,7 +81,7 @@ impl Inner {
     pub(crate) fn joined(
         url: &Url,
         options: ConnectOptions,
-        map: ClusterMapReply,
+        map: Arc<ClusterMapReply>,
         (id, member): ([u8; 16], u16),
     ) -> Result<Inner, Error> {
         let mut inner = Inner::with_map(url, options, map)?;
@@ -96,7 +96,7 @@ impl Inner {
         url: &Url,
         options: ConnectOptions,
         identity: Identity,
-        map: ClusterMapReply,
+        map: Arc<ClusterMapReply>,
         rdma: Option<Rdma>,
     ) -> Result<Inner, Error> {
         let transport = options.find_transport(url)?;
@@ -122,13 +122,12 @@ impl Inner {
         url: Url,
         options: ConnectOptions,
         identity: Identity,
-        map: ClusterMapReply,
+        map: Arc<ClusterMapReply>,
         (dial, rdma): (Box<dyn Dial>, Option<Arc<RdmaSource>>),
     ) -> Result<Inner, Error> {
         fork::watch();
         // It may come from another process.
         check_map(&map, &map.cluster_id)?;
-        let map = Arc::new(map);
         let session = Box::into_raw(Box::new(Session::new(&map)?));
         Ok(Inner {
             url,
@@ -173,8 +172,7 @@ impl Inner {
         if parents.generation == fork::generation() {
             return parents;
         }
-        // Where another thread was about to change it, servers will say how old it is.
-        let map = parents.parents_map().unwrap_or_else(|| self.first_map.clone());
+        let map = self.parents_map(parents);
         // Without random bytes there is no session; a number that differs from the parent's is the next best.
         let mut ours = Session::new(&map).unwrap_or_else(|_| Session::without_random(&map, parents.id));
         ours.is_fork = true;
@@ -183,6 +181,18 @@ impl Inner {
         self.session.store(ours, Ordering::Release);
         // SAFETY: as above.
         unsafe { &*ours }
+    }
+
+    /// The newest map that was seen. It may be asked for in a forked child that leaves its parent's session alone.
+    pub(crate) fn map(&self) -> Arc<ClusterMapReply> {
+        // SAFETY: as in `session`.
+        let session = unsafe { &*self.session.load(Ordering::Acquire) };
+        if session.generation == fork::generation() { session.map() } else { self.parents_map(session) }
+    }
+
+    fn parents_map(&self, parents: &Session) -> Arc<ClusterMapReply> {
+        // Where another thread was about to change it, servers will say how old it is.
+        parents.parents_map().unwrap_or_else(|| self.first_map.clone())
     }
 
     /// The metadata server.

@@ -475,20 +475,25 @@ impl Session {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scripted::some_link;
     use weft_layout::Layout;
+    use weft_wire::messages::Endpoint;
 
-    fn map() -> ClusterMapReply {
-        let server = |name: &str, id| ServerInfo {
-            name: name.to_string(),
-            id,
-            addresses: vec![format!("{name}:1")],
-            socket_path: String::new(),
-            rdma_addresses: Vec::new(),
+    fn map() -> Arc<ClusterMapReply> {
+        Arc::new(map_of(1, 2))
+    }
+
+    fn map_of(version: u32, io_servers: u16) -> ClusterMapReply {
+        let server = |name: String, role, id| {
+            let endpoints = vec![Endpoint::new(endpoint::TCP, format!("{name}:1"))];
+            ServerInfo::new(id, name, role, endpoints)
         };
+        let io = (0..io_servers).map(|id| server(format!("io{id}"), server_role::IO, id));
         ClusterMapReply {
+            version,
             cluster_id: [1; 16],
-            meta_servers: vec![server("meta", 0)],
-            io_servers: vec![server("io0", 0), server("io1", 1)],
+            servers: std::iter::once(server("meta".into(), server_role::META, 0)).chain(io).collect(),
+            chains: ClusterMapReply::single_chains(io_servers),
             default_layout: Layout::new(65536, 0, 2, 2).unwrap(),
         }
     }
@@ -520,12 +525,88 @@ mod tests {
         assert!(session.next_request_id() > before.next_request_id());
     }
 
+    fn names<'a>(servers: impl Iterator<Item = (usize, &'a Server)>) -> Vec<String> {
+        servers.map(|(_, server)| server.info().name.clone()).collect()
+    }
+
     #[test]
-    fn servers_are_found_by_their_place() {
+    fn servers_are_found_by_the_chains_that_layouts_name() {
         let session = Session::new(&map()).unwrap();
-        assert_eq!(session.server(session.io_index(1).unwrap()).info.name, "io1");
-        assert_eq!(session.io_index(2), None);
+        assert_eq!(session.server(session.chain_index(1).unwrap()).info().name, "io1");
+        assert_eq!((session.chain_index(2), session.chain_index(u16::MAX)), (None, None));
         assert_eq!(session.server(0).role, Role::Meta);
-        assert_eq!(session.io_indices(), 1..3);
+        assert_eq!(names(session.listed()), ["meta", "io0", "io1"]);
+        assert_eq!(session.map_version(), 1);
+    }
+
+    #[test]
+    fn a_newer_map_adds_servers_and_those_that_were_there_keep_their_places() {
+        let session = Session::new(&map()).unwrap();
+        let io1 = session.chain_index(1).unwrap();
+        let before: *const Server = session.server(io1);
+        session.go_by(Arc::new(map_of(2, 60)));
+        assert_eq!((session.map_version(), session.map().version), (2, 2));
+        assert_eq!(session.chain_index(1), Some(io1));
+        assert!(std::ptr::eq(session.server(io1), before));
+        assert_eq!(session.server(session.chain_index(59).unwrap()).info().name, "io59");
+        assert_eq!(session.listed().count(), 61);
+
+        session.go_by(Arc::new(map_of(3, 1)));
+        assert_eq!(names(session.listed()), ["meta", "io0"], "what is not in the map is not asked");
+        assert_eq!(session.chain_index(1), None);
+        assert_eq!(session.server(io1).info().name, "io1", "requests under way have its index");
+        session.go_by(Arc::new(map_of(4, 2)));
+        assert_eq!(session.chain_index(1), Some(io1), "an id is one server, for ever");
+    }
+
+    #[test]
+    fn a_chain_is_of_the_server_that_the_map_says() {
+        let mut map = map_of(1, 3);
+        map.chains[0].servers = vec![2];
+        let session = Session::new(&Arc::new(map)).unwrap();
+        assert_eq!(session.server(session.chain_index(0).unwrap()).info().name, "io2");
+    }
+
+    fn lane(server: &Server, endpoint: Option<&Endpoint>) -> Arc<Lane> {
+        let proven = weft_wire::messages::ProveReply {
+            cluster_id: [1; 16],
+            server_name: server.info().name.clone(),
+            epoch: 1,
+            credits: 4,
+            boot_id: [0; 16],
+        };
+        let dialled = Dialled { endpoint: endpoint.cloned(), ..Dialled::new(some_link(), proven) };
+        server.add(dialled, Traffic::Bulk, None).lane().clone()
+    }
+
+    #[test]
+    fn connections_to_where_a_server_was_are_used_until_there_is_one_to_where_it_is() {
+        let session = Session::new(&map()).unwrap();
+        let server = session.server(1);
+        let old = server.info().endpoints[0].clone();
+        let new = Endpoint::new(endpoint::TCP, "elsewhere:1");
+        let first = lane(server, Some(&old));
+        let wish = Wish { traffic: Traffic::Bulk, rail: None };
+        let in_use = || server.pick(&wish, true).unwrap().lane().clone();
+        assert!(!server.is_better_due());
+
+        let mut map = map_of(2, 2);
+        map.servers[1].endpoints = vec![new.clone(), old.clone()];
+        session.go_by(Arc::new(map.clone()));
+        assert!(!server.is_better_due(), "it is there as well");
+
+        map.version = 3;
+        map.servers[1].endpoints = vec![new.clone()];
+        session.go_by(Arc::new(map));
+        assert!(server.is_better_due() && !server.is_better_due(), "one thread tries at a time");
+        assert!(Arc::ptr_eq(&in_use(), &first) && first.is_alive());
+
+        let late = lane(server, Some(&old));
+        assert!(late.is_retired() && Arc::ptr_eq(&in_use(), &first), "it was begun by the map before");
+        let second = lane(server, Some(&new));
+        assert!(Arc::ptr_eq(&in_use(), &second) && server.lanes().len() == 1);
+        assert!(first.is_alive(), "what is under way on it ends there");
+        std::thread::sleep(MOVE_PAUSE_FIRST);
+        assert!(!server.is_better_due());
     }
 }

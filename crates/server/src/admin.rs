@@ -4,7 +4,9 @@ use crate::config::ClusterConfig;
 use crate::peer::{Peer, PeerError};
 use crate::stop::StopFlag;
 use weft_wire::Request;
-use weft_wire::messages::{ListServersRequest, ReplaceServerRequest, ServerInfo, ServerRecord};
+use weft_wire::messages::{
+    Endpoint, ListServersRequest, ReplaceServerRequest, ServerInfo, ServerRecord, endpoint, server_role,
+};
 use weft_wire::security::Key;
 
 /// Why a metadata server did not do what an operator asked for.
@@ -15,13 +17,9 @@ pub struct AdminError(String);
 fn ask<R: Request>(config: &ClusterConfig, key: &Key, request: &R) -> Result<R::Reply, AdminError> {
     let meta = config.meta_servers().next().expect("a checked cluster file has one");
     let stop = StopFlag::new().map_err(|error| AdminError(error.to_string()))?;
-    let server = ServerInfo {
-        name: meta.name.clone(),
-        id: 0,
-        addresses: meta.addresses.clone(),
-        socket_path: String::new(),
-        rdma_addresses: Vec::new(),
-    };
+    let tcp = |address: &String| Endpoint::new(endpoint::TCP, address);
+    let endpoints = meta.addresses.iter().map(tcp).collect();
+    let server = ServerInfo::new(0, &meta.name, server_role::META, endpoints);
     let answer = Peer::new(server, key.server_key(), stop).call(request);
     answer.map_err(|error| {
         AdminError(match error {

@@ -126,6 +126,8 @@ impl Member {
             meta_storage: meta.storage,
             meta_mark: meta.mark,
             meta_run: meta.run,
+            endpoints: Vec::new(),
+            map_version: 0,
         };
         let reply = self.peer.call(&request).map_err(|error| match error {
             PeerError::Refused { status: Status::WrongStorage, text, .. } => {

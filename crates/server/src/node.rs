@@ -21,8 +21,9 @@ use weft_reactor::Event;
 use weft_storage::Disk;
 use weft_transport::ServerBulk;
 use weft_wire::messages::{
-    CalibrateRequest, ClusterMapReply, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest,
-    RevokeKeyReply, RevokeKeyRequest, ServerInfo, SetRevokedRequest, StatusRequest, peer_role,
+    CalibrateRequest, ClusterMapReply, Empty, Endpoint, HelloRequest, NoteKeyRequest, PingReply, PingRequest,
+    RevokeKeyReply, RevokeKeyRequest, ServerInfo, SetRevokedRequest, StatusRequest, endpoint, peer_role,
+    server_role,
 };
 use weft_wire::security::Key;
 use weft_wire::{Class, Header, Op, Request, Role, Status};
@@ -112,17 +113,20 @@ impl Shared {
 }
 
 fn cluster_map(config: &ClusterConfig) -> ClusterMapReply {
-    let info = |server: &ServerConfig| ServerInfo {
-        name: server.name.clone(),
-        id: config.id_of(server),
-        addresses: server.addresses.clone(),
-        socket_path: config.socket_of(server).to_string_lossy().into_owned(),
-        rdma_addresses: server.addresses_for_rdma().to_vec(),
+    let info = |role: u8, server: &ServerConfig| {
+        let socket = config.socket_of(server).to_string_lossy().into_owned();
+        let tcp = server.addresses.iter().map(|address| Endpoint::new(endpoint::TCP, address));
+        let rdma = server.addresses_for_rdma().iter().map(|address| Endpoint::new(endpoint::RDMA, address));
+        let endpoints = tcp.chain(rdma).chain([Endpoint::new(endpoint::SOCKET, socket)]).collect();
+        ServerInfo::new(config.id_of(server), &server.name, role, endpoints)
     };
+    let metas = config.meta_servers().map(|server| info(server_role::META, server));
+    let ios = config.io_servers().map(|server| info(server_role::IO, server));
     ClusterMapReply {
+        version: 1,
         cluster_id: config.cluster.id.0,
-        meta_servers: config.meta_servers().map(info).collect(),
-        io_servers: config.io_servers().map(info).collect(),
+        servers: metas.chain(ios).collect(),
+        chains: ClusterMapReply::single_chains(config.io_servers().count() as u16),
         default_layout: config.default_layout(),
     }
 }
@@ -357,6 +361,10 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             },
             Op::Register => self.meta(op)?.register(call, session.decode(op, body)?).await,
             Op::ReplaceServer => self.meta(op)?.replace_server(session.decode(op, body)?).await,
+            Op::AddServer | Op::MoveServer => {
+                let text = format!("{} comes with the map of the cluster", op.name());
+                Err(Refusal::new(Status::Unsupported, text))
+            }
             Op::ListServers => self.meta(op)?.list_servers(),
             Op::VouchEmpty => self.io(op)?.vouch_empty(session.decode(op, body)?).await,
             Op::Read => self.io(op)?.read(session.client, session.decode(op, body)?, bulk).await,

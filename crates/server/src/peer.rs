@@ -5,7 +5,7 @@ use crate::stop::StopFlag;
 use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
 use weft_transport::{Bulk, Completion, Link, LinkError, TcpLink, TcpOptions, connect_tcp};
-use weft_wire::messages::{ErrorDetail, HelloRequest, ProveRequest, ServerInfo, peer_role};
+use weft_wire::messages::{ErrorDetail, HelloRequest, ProveRequest, ServerInfo, endpoint, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
 use weft_wire::{DecodeError, Header, Request, Status, VERSIONS, Wire};
 
@@ -85,11 +85,11 @@ impl Peer {
     fn connect(&self) -> Result<TcpLink, PeerError> {
         let name = || self.server.name.clone();
         let mut failed = PeerError::Timeout { name: name() };
-        for address in &self.server.addresses {
+        for address in self.server.addresses(endpoint::TCP) {
             let found = match address.to_socket_addrs() {
                 Ok(found) => found,
                 Err(source) => {
-                    failed = PeerError::Address { name: name(), address: address.clone(), source };
+                    failed = PeerError::Address { name: name(), address: address.to_owned(), source };
                     continue;
                 }
             };

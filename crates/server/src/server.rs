@@ -570,7 +570,7 @@ impl Run {
         let run = random_id()?;
         let restore = Restore { wanted: restore, ..Restore::default() };
         let checks = fsck::Setup {
-            io_servers: self.shared.map.io_servers.clone(),
+            io_servers: self.shared.map.io_servers().cloned().collect(),
             server_key: self.shared.server_key.clone(),
             stop: self.stop.clone(),
             namespace: letters.clone(),
@@ -578,7 +578,7 @@ impl Run {
         };
         let remover = garbage::start(garbage::Setup {
             cluster: self.config.cluster.clone(),
-            io_servers: self.shared.map.io_servers.clone(),
+            io_servers: self.shared.map.io_servers().cloned().collect(),
             server_key: self.shared.server_key.clone(),
             stop: self.stop.clone(),
             poke: poke.clone(),
@@ -587,12 +587,9 @@ impl Run {
             shared: self.shared.clone(),
             restore: restore.clone(),
         })?;
-        let announcer = Announcer::new(&self.shared.map.io_servers);
-        let teller = announcer.start(
-            self.shared.map.io_servers.clone(),
-            self.shared.server_key.clone(),
-            self.stop.clone(),
-        )?;
+        let io_servers: Vec<_> = self.shared.map.io_servers().cloned().collect();
+        let announcer = Announcer::new(&io_servers);
+        let teller = announcer.start(io_servers, self.shared.server_key.clone(), self.stop.clone())?;
         let ring_servers = self.config.io_servers().count() as u16;
         let served = reactor.run(async {
             let meta = MetaPart::start(
@@ -604,7 +601,7 @@ impl Run {
                 self.stop.clone(),
             )?;
             meta.allow_checks(checks);
-            let names = self.shared.map.io_servers.iter().map(|server| server.name.clone()).collect();
+            let names = self.shared.map.io_servers().map(|server| server.name.clone()).collect();
             let (name, confirmed) = (self.shared.name.clone(), self.shared.confirmed.clone());
             meta.keep_registry(Registry::new(name, own, run, names, confirmed, restore));
             self.shared.revoked.set(meta.revoked_keys())?;
@@ -666,7 +663,7 @@ impl Run {
             storage: storage.storage,
             state: storage.state,
             run: storage.run,
-            meta: self.shared.map.meta_servers[0].clone(),
+            meta: self.shared.map.meta_servers().next().expect("a checked cluster file has one").clone(),
             server_key: self.shared.server_key.clone(),
             stop: self.stop.clone(),
             shared: self.shared.clone(),

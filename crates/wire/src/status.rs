@@ -97,6 +97,9 @@ statuses! {
     WrongStorage = 34, "not the storage that the cluster knows";
     /// The data was on a storage that is gone.
     Lost = 35, "the data is lost";
+    /// The sender goes by an older map of the cluster than the server. The request was not executed: the sender fetches the map and
+    /// repeats it.
+    StaleMap = 36, "the map of the cluster is out of date";
 }
 
 impl std::fmt::Display for Status {

@@ -328,6 +328,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             meta_run: own.run,
             lost_below_ino,
             mark_floor,
+            map: None,
         }))
     }
 
@@ -442,6 +443,8 @@ mod tests {
             meta_storage: own.storage,
             meta_mark: own.mark,
             meta_run: own.run,
+            endpoints: Vec::new(),
+            map_version: 0,
         }
     }
 
