@@ -209,7 +209,9 @@ impl NetworkDial {
                     let endpoint = Some(Endpoint::new(transport, address));
                     return Ok(Dialled { endpoint, ..dialled });
                 }
-                Err(error) if error.kind() == ErrorKind::Unreachable => causes.push(error.detail().to_string()),
+                Err(error) if error.kind() == ErrorKind::Unreachable => {
+                    causes.push(error.detail().to_string())
+                }
                 Err(error) if is_of_another_cluster(&error) => others = Some(error),
                 Err(error) => return Err(error),
             }
@@ -240,11 +242,12 @@ impl NetworkDial {
         let rails = self.with_rails(server, |rails| rails.choose(wish.rail, must, Instant::now()));
         for (at, rail) in rails.iter().copied().enumerate() {
             let _attempt = self.share(rails.len() - at);
-            let greeted = self.reach(addresses[rail], &connect).and_then(|mut link| match greet(&mut *link) {
-                Ok(proven) => Ok(Ok(Dialled::new(link, proven))),
-                Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.detail().to_string()),
-                Err(error) => Ok(Err(error)),
-            });
+            let greeted =
+                self.reach(addresses[rail], &connect).and_then(|mut link| match greet(&mut *link) {
+                    Ok(proven) => Ok(Ok(Dialled::new(link, proven))),
+                    Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.detail().to_string()),
+                    Err(error) => Ok(Err(error)),
+                });
             match greeted {
                 Ok(dialled) => {
                     let dialled = dialled?;

@@ -9,11 +9,11 @@ use weft_wire::messages::{
     io_flags,
 };
 
-use crate::session::Role;
 use crate::access::Method;
 use crate::batch;
 use crate::file::File;
 use crate::open_file::OpenFile;
+use crate::session::Role;
 use crate::window::{Common, Direction, Share, Source, check};
 use crate::{Client, Result};
 

@@ -72,7 +72,11 @@ impl Inner {
     }
 
     /// With a map that is known, as a process has it from another. Nothing is asked before the first request.
-    pub(crate) fn with_map(url: &Url, options: ConnectOptions, map: Arc<ClusterMapReply>) -> Result<Inner, Error> {
+    pub(crate) fn with_map(
+        url: &Url,
+        options: ConnectOptions,
+        map: Arc<ClusterMapReply>,
+    ) -> Result<Inner, Error> {
         let identity = Identity::new(options.find_key(url)?, options.program.as_deref());
         Inner::over_network(url, options, identity, map, None)
     }
@@ -298,13 +302,7 @@ impl Inner {
     }
 
     /// Looks whether a dead server is back, here or elsewhere.
-    fn probe(
-        &self,
-        session: &Session,
-        index: usize,
-        wish: &Wish,
-        wait: Duration,
-    ) -> Result<LaneUse, Error> {
+    fn probe(&self, session: &Session, index: usize, wish: &Wish, wait: Duration) -> Result<LaneUse, Error> {
         let server = session.server(index);
         let begun = Instant::now();
         let version = session.map_version();

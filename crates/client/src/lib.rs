@@ -46,6 +46,8 @@ mod explain;
 mod explain_rdma;
 mod file;
 mod follow;
+#[cfg(test)]
+mod follow_tests;
 mod fork;
 mod fsck;
 mod greet;

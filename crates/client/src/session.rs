@@ -452,7 +452,8 @@ impl Session {
 
     /// The same of one role.
     pub(crate) fn listed_of(&self, role: Role) -> impl Iterator<Item = (usize, &Server)> + Clone {
-        let is_listed = move |server: &Server| server.role == role && server.is_listed.load(Ordering::Relaxed);
+        let is_listed =
+            move |server: &Server| server.role == role && server.is_listed.load(Ordering::Relaxed);
         self.servers.iter().filter(move |(_, server)| is_listed(server))
     }
 
