@@ -45,6 +45,8 @@ pub(crate) const SUPER_STORAGE: &[u8] = b"sstorage";
 pub(crate) const SUPER_MARK: &[u8] = b"smark";
 /// The store's history has a gap before this inode number: what is below and not here may have been forgotten, not removed.
 pub(crate) const SUPER_VOUCHED_FROM: &[u8] = b"svouched";
+/// The map of the cluster, as the server encodes it.
+pub(crate) const SUPER_MAP: &[u8] = b"smap";
 /// There while locks may be held that clients claim after a restart.
 pub(crate) const SUPER_LOCKS: &[u8] = b"slocks";
 

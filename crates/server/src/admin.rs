@@ -1,31 +1,35 @@
 //! What an operator asks of a metadata server, with the cluster's key.
 
 use crate::config::ClusterConfig;
+use crate::map::endpoints_of;
 use crate::peer::{Peer, PeerError};
 use crate::stop::StopFlag;
 use weft_wire::Request;
 use weft_wire::messages::{
-    Endpoint, ListServersRequest, ReplaceServerRequest, ServerInfo, ServerRecord, endpoint, server_role,
+    AddServerRequest, ClusterMapReply, ClusterMapRequest, ListServersRequest, MapChangedReply,
+    MoveServerRequest, ReplaceServerRequest, ServerInfo, ServerRecord, server_role,
 };
 use weft_wire::security::Key;
 
 /// Why a metadata server did not do what an operator asked for.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct AdminError(String);
+#[error("{text}")]
+pub struct AdminError {
+    text: String,
+    /// It has answered, and will say the same again.
+    pub is_refusal: bool,
+}
 
 fn ask<R: Request>(config: &ClusterConfig, key: &Key, request: &R) -> Result<R::Reply, AdminError> {
     let meta = config.meta_servers().next().expect("a checked cluster file has one");
-    let stop = StopFlag::new().map_err(|error| AdminError(error.to_string()))?;
-    let tcp = |address: &String| Endpoint::new(endpoint::TCP, address);
-    let endpoints = meta.addresses.iter().map(tcp).collect();
-    let server = ServerInfo::new(0, &meta.name, server_role::META, endpoints);
+    let stop = StopFlag::new().map_err(|error| AdminError { text: error.to_string(), is_refusal: false })?;
+    let server = ServerInfo::new(0, &meta.name, server_role::META, endpoints_of(config, meta));
     let answer = Peer::new(server, key.server_key(), stop).call(request);
-    answer.map_err(|error| {
-        AdminError(match error {
-            PeerError::Refused { name, text, .. } => format!("{name}: {text}"),
-            error => error.to_string(),
-        })
+    answer.map_err(|error| match error {
+        PeerError::Refused { name, text, .. } => {
+            AdminError { text: format!("{name}: {text}"), is_refusal: true }
+        }
+        error => AdminError { text: error.to_string(), is_refusal: false },
     })
 }
 
@@ -43,4 +47,45 @@ pub fn list_servers(config: &ClusterConfig, key: &Key) -> Result<Vec<ServerRecor
 /// [`AdminError`], also where the server is up.
 pub fn replace_server(config: &ClusterConfig, key: &Key, name: &str) -> Result<(), AdminError> {
     ask(config, key, &ReplaceServerRequest { name: name.to_owned() }).map(drop)
+}
+
+/// The map of the cluster as the metadata server has it.
+///
+/// # Errors
+/// [`AdminError`].
+pub fn cluster_map(config: &ClusterConfig, key: &Key) -> Result<ClusterMapReply, AdminError> {
+    ask(config, key, &ClusterMapRequest {})
+}
+
+/// Tells the metadata server of an I/O server that `file` has, and the metadata server need not have read as yet; `config` says where
+/// it is.
+///
+/// # Errors
+/// [`AdminError`], also where there is another server of the name or at the address.
+pub fn add_server(
+    config: &ClusterConfig,
+    key: &Key,
+    file: &ClusterConfig,
+    name: &str,
+) -> Result<MapChangedReply, AdminError> {
+    ask(config, key, &AddServerRequest { name: name.to_owned(), endpoints: endpoints_in(file, name)? })
+}
+
+/// Tells the metadata server that a server will be where `file` has it.
+///
+/// # Errors
+/// [`AdminError`], also where another server is at the address.
+pub fn move_server(
+    config: &ClusterConfig,
+    key: &Key,
+    file: &ClusterConfig,
+    name: &str,
+) -> Result<MapChangedReply, AdminError> {
+    ask(config, key, &MoveServerRequest { name: name.to_owned(), endpoints: endpoints_in(file, name)? })
+}
+
+fn endpoints_in(file: &ClusterConfig, name: &str) -> Result<Vec<weft_wire::messages::Endpoint>, AdminError> {
+    let server =
+        file.server(name).map_err(|error| AdminError { text: error.to_string(), is_refusal: true })?;
+    Ok(endpoints_of(file, server))
 }

@@ -5,6 +5,7 @@ use crate::both::{Either, either};
 use crate::config::{ClusterConfig, ServerConfig, ServerRole};
 use crate::counters::{Clients, Counters};
 use crate::crowd::Crowd;
+use crate::current::CurrentMap;
 use crate::identity::Identity;
 use crate::io::IoPart;
 use crate::meta::{Call, MetaPart, unix_s};
@@ -21,9 +22,8 @@ use weft_reactor::Event;
 use weft_storage::Disk;
 use weft_transport::ServerBulk;
 use weft_wire::messages::{
-    CalibrateRequest, ClusterMapReply, Empty, Endpoint, HelloRequest, NoteKeyRequest, PingReply, PingRequest,
-    RevokeKeyReply, RevokeKeyRequest, ServerInfo, SetRevokedRequest, StatusRequest, endpoint, peer_role,
-    server_role,
+    CalibrateRequest, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest, RevokeKeyReply,
+    RevokeKeyRequest, SetRevokedRequest, StatusRequest, peer_role,
 };
 use weft_wire::security::Key;
 use weft_wire::{Class, Header, Op, Request, Role, Status};
@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     /// "ring", "plain", or what holds the names.
     pub disk: &'static str,
     pub cluster_id: [u8; 16],
-    pub map: ClusterMapReply,
+    pub map: CurrentMap,
     /// Makes the secrets of issued keys.
     pub issuing_key: Key,
     pub server_key: Key,
@@ -84,6 +84,7 @@ impl Shared {
         disk: &'static str,
         rdma: RdmaTold,
         revoked: Revoked,
+        map: CurrentMap,
     ) -> Shared {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Shared {
@@ -94,7 +95,7 @@ impl Shared {
             sync: server.sync,
             disk,
             cluster_id: config.cluster.id.0,
-            map: cluster_map(config),
+            map,
             issuing_key: key.issuing_key(),
             server_key: key.server_key(),
             // SAFETY: the call only returns a number.
@@ -109,25 +110,6 @@ impl Shared {
             rdma,
             confirmed: Confirmed::new(true),
         }
-    }
-}
-
-fn cluster_map(config: &ClusterConfig) -> ClusterMapReply {
-    let info = |role: u8, server: &ServerConfig| {
-        let socket = config.socket_of(server).to_string_lossy().into_owned();
-        let tcp = server.addresses.iter().map(|address| Endpoint::new(endpoint::TCP, address));
-        let rdma = server.addresses_for_rdma().iter().map(|address| Endpoint::new(endpoint::RDMA, address));
-        let endpoints = tcp.chain(rdma).chain([Endpoint::new(endpoint::SOCKET, socket)]).collect();
-        ServerInfo::new(config.id_of(server), &server.name, role, endpoints)
-    };
-    let metas = config.meta_servers().map(|server| info(server_role::META, server));
-    let ios = config.io_servers().map(|server| info(server_role::IO, server));
-    ClusterMapReply {
-        version: 1,
-        cluster_id: config.cluster.id.0,
-        servers: metas.chain(ios).collect(),
-        chains: ClusterMapReply::single_chains(config.io_servers().count() as u16),
-        default_layout: config.default_layout(),
     }
 }
 
@@ -316,6 +298,20 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         Ok(())
     }
 
+    /// Refuses who goes by an older map than this server; where it is this one that is behind, it asks for the newer one.
+    fn check_map(&self, header: &Header) -> Result<(), Refusal> {
+        let (theirs, ours) = (header.map_version, self.shared.map.version());
+        if theirs > ours {
+            self.shared.map.want();
+        }
+        if theirs == 0 || theirs >= ours || !header.op.needs_map() {
+            return Ok(());
+        }
+        let text =
+            format!("the cluster's map is at version {ours}, and the request goes by version {theirs}");
+        Err(Refusal::new(Status::StaleMap, text))
+    }
+
     /// Does a request: the one table from operations to functions.
     pub async fn dispatch<B: ServerBulk>(
         &self,
@@ -325,6 +321,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         bulk: &mut B,
     ) -> Result<Answer, Refusal> {
         let op = header.op;
+        self.check_map(header)?;
         if matches!(op.role(), Role::IoByServer | Role::MetaByServer)
             && session.hello.role != peer_role::SERVER
         {
@@ -348,7 +345,12 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
                 Err(Refusal::new(Status::Unsupported, text))
             }
             Op::Ping => Ok(Answer::of(&PingReply { echo: session.decode::<PingRequest>(op, body)?.echo })),
-            Op::ClusterMap => Ok(Answer::of(&self.shared.map)),
+            Op::ClusterMap => {
+                if self.shared.map.version() == 0 {
+                    self.until_confirmed().await?;
+                }
+                Ok(Answer::of(&*self.shared.map.get()))
+            }
             Op::Status => {
                 let mut request: StatusRequest = session.decode(op, body)?;
                 // Who else is connected, from where and with what, is no business of a single user's.
@@ -361,10 +363,8 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             },
             Op::Register => self.meta(op)?.register(call, session.decode(op, body)?).await,
             Op::ReplaceServer => self.meta(op)?.replace_server(session.decode(op, body)?).await,
-            Op::AddServer | Op::MoveServer => {
-                let text = format!("{} comes with the map of the cluster", op.name());
-                Err(Refusal::new(Status::Unsupported, text))
-            }
+            Op::AddServer => self.meta(op)?.add_server(session.decode(op, body)?).await,
+            Op::MoveServer => self.meta(op)?.move_server(session.decode(op, body)?).await,
             Op::ListServers => self.meta(op)?.list_servers(),
             Op::VouchEmpty => self.io(op)?.vouch_empty(session.decode(op, body)?).await,
             Op::Read => self.io(op)?.read(session.client, session.decode(op, body)?, bulk).await,

@@ -1,7 +1,7 @@
 //! A server as the client of another one: one request at a time, waiting with `poll(2)`.
 
 use crate::node::boot_id;
-use crate::stop::StopFlag;
+use crate::stop::{StopFlag, Wake};
 use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
 use weft_transport::{Bulk, Completion, Link, LinkError, TcpLink, TcpOptions, connect_tcp};
@@ -23,6 +23,8 @@ pub(crate) enum PeerError {
     Address { name: String, address: String, source: std::io::Error },
     #[error("{name} does not have this cluster's key")]
     WrongKey { name: String },
+    #[error("{other} answers at {address}, where {name} was expected")]
+    Another { name: String, address: String, other: String },
     #[error("{name} refused: {status}: {text}")]
     Refused { name: String, status: Status, text: String },
     #[error("{name} sent a reply that cannot be read: {source}")]
@@ -53,12 +55,20 @@ impl Peer {
         &self.server.name
     }
 
-    /// Waits until the server is to stop, the connection is gone or `time` is over.
-    pub fn idle(&mut self, time: Duration) {
-        let mut polls = [self.stop.event_fd(), self.link.as_ref().map_or(-1, TcpLink::fd)]
+    /// The server is where `server` says from now on. A connection that stands goes on.
+    pub fn is_at(&mut self, server: &ServerInfo) {
+        if self.server != *server {
+            self.server = server.clone();
+        }
+    }
+
+    /// Waits until the server is to stop, the connection is gone, `wake` is raised or `time` is over.
+    pub fn idle(&mut self, time: Duration, wake: &Wake) {
+        let mut polls = [self.stop.event_fd(), self.link.as_ref().map_or(-1, TcpLink::fd), wake.fd()]
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: two live pollfds; one with a negative descriptor is left out. An interrupted wait only ends early.
-        unsafe { libc::poll(polls.as_mut_ptr(), 2, time.as_millis() as i32) };
+        // SAFETY: three live pollfds; one with a negative descriptor is left out. An interrupted wait only ends early.
+        unsafe { libc::poll(polls.as_mut_ptr(), 3, time.as_millis() as i32) };
+        wake.clear();
         if polls[1].revents != 0 {
             // Nothing was asked, so nothing but the end can have come.
             self.link = None;
@@ -68,11 +78,7 @@ impl Peer {
     /// Asks, and waits for the answer; connects first where there is no connection.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Reply, PeerError> {
         if self.link.is_none() {
-            self.link = Some(self.connect()?);
-            if let Err(error) = self.prove() {
-                self.link = None;
-                return Err(error);
-            }
+            self.connect()?;
         }
         let reply = self.exchange(request);
         if matches!(reply, Err(PeerError::Link { .. } | PeerError::Timeout { .. } | PeerError::Reply { .. }))
@@ -82,28 +88,46 @@ impl Peer {
         reply
     }
 
-    fn connect(&self) -> Result<TcpLink, PeerError> {
-        let name = || self.server.name.clone();
-        let mut failed = PeerError::Timeout { name: name() };
-        for address in self.server.addresses(endpoint::TCP) {
-            let found = match address.to_socket_addrs() {
-                Ok(found) => found,
-                Err(source) => {
-                    failed = PeerError::Address { name: name(), address: address.to_owned(), source };
-                    continue;
-                }
-            };
-            for address in found {
-                match connect_tcp(address, &TcpOptions::default(), CONNECT_TIMEOUT) {
-                    Ok(link) => return Ok(link),
-                    Err(source) => failed = PeerError::Link { name: name(), source },
-                }
+    /// Connects to the first of its addresses where it answers.
+    fn connect(&mut self) -> Result<(), PeerError> {
+        let (server, mut failure) = (self.server.clone(), None);
+        for address in server.addresses(endpoint::TCP) {
+            match self.connect_to(address) {
+                Ok(()) => return Ok(()),
+                Err(PeerError::Stopping) => return Err(PeerError::Stopping),
+                Err(error) => drop(failure.get_or_insert(error)),
             }
+            self.link = None;
         }
-        Err(failed)
+        Err(failure.unwrap_or(PeerError::Timeout { name: server.name }))
     }
 
-    fn prove(&mut self) -> Result<(), PeerError> {
+    fn connect_to(&mut self, address: &str) -> Result<(), PeerError> {
+        let name = self.server.name.clone();
+        let found = address.to_socket_addrs().map_err(|source| PeerError::Address {
+            name: name.clone(),
+            address: address.to_owned(),
+            source,
+        })?;
+        let mut failure = PeerError::Timeout { name: name.clone() };
+        for found in found {
+            match connect_tcp(found, &TcpOptions::default(), CONNECT_TIMEOUT) {
+                Ok(link) => {
+                    self.link = Some(link);
+                    let other = self.prove()?;
+                    if other != name {
+                        return Err(PeerError::Another { name, address: address.to_owned(), other });
+                    }
+                    return Ok(());
+                }
+                Err(source) => failure = PeerError::Link { name: name.clone(), source },
+            }
+        }
+        Err(failure)
+    }
+
+    /// Proves to each other that both know the key; returns the server's name.
+    fn prove(&mut self) -> Result<String, PeerError> {
         let (mut client_nonce, mut session) = ([0; 32], [0; 16]);
         for bytes in [&mut client_nonce[..], &mut session[..]] {
             crate::keys::random(bytes).map_err(|source| PeerError::Link {
@@ -128,8 +152,7 @@ impl Peer {
             return Err(PeerError::WrongKey { name: self.server.name.clone() });
         }
         let proof = client_proof(&self.key, &hello, &greeted.server_nonce);
-        self.exchange(&ProveRequest { proof })?;
-        Ok(())
+        Ok(self.exchange(&ProveRequest { proof })?.server_name)
     }
 
     fn exchange<R: Request>(&mut self, request: &R) -> Result<R::Reply, PeerError> {

@@ -8,19 +8,22 @@
 
 use crate::accept::{Arrival, Doors, Host, accept_all};
 use crate::announce::Announcer;
-use crate::config::{ClusterConfig, ConfigError, DiskChoice, ServerConfig, ServerRole};
+use crate::config::{ClusterConfig, ClusterId, ConfigError, DiskChoice, ServerConfig, ServerRole};
+use crate::current::CurrentMap;
 use crate::fsck;
 use crate::garbage::{self, Poke};
 use crate::io::IoPart;
 use crate::io::work::MethodCounters;
 use crate::letters::Letter;
 use crate::log;
+use crate::map::{Event, FileMap, KeptMap, MapError, endpoints_of, first_map};
 use crate::member;
-use crate::meta::MetaPart;
 use crate::meta::registry::{Registry, Restore};
+use crate::meta::{self, MetaPart};
 use crate::node::{Confirmed, Node, Part, Shared};
 use crate::rdma::{self, Rdma};
 use crate::revoked::Revoked;
+use crate::saved_map;
 use crate::stop::StopFlag;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -30,8 +33,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use weft_meta::{
-    Caller, Engine, EngineError, FjallEngine, FjallOptions, MemEngine, Namespace, NamespaceOptions,
-    OwnStorage,
+    Caller, Engine, EngineError, FjallEngine, FjallOptions, MemEngine, MetaError, Namespace,
+    NamespaceOptions, OwnStorage,
 };
 use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox};
 use weft_storage::calibrate::{Calibration, Origin};
@@ -41,6 +44,7 @@ use weft_storage::{
 };
 use weft_transport::{ListenError, Listening, listen_tcp, listen_unix};
 use weft_verbs::{Fabric, RdmaCore, VerbsError};
+use weft_wire::messages::ClusterMapReply;
 use weft_wire::security::Key;
 
 /// Time that requests under way have when the server stops.
@@ -53,6 +57,8 @@ const RING_ENTRIES: u32 = 256;
 const HANDED_OVER_MAX: usize = 1024;
 /// Letters from the remover of data files to the metadata thread.
 const LETTERS_MAX: usize = 64;
+/// Cluster files that were read again, on their way to the metadata thread.
+const FILES_MAX: usize = 4;
 /// Name of the store in a metadata server's directory.
 pub(crate) const NAMES_DIRECTORY: &str = "names";
 
@@ -116,20 +122,13 @@ pub enum ServerError {
         /// Where the store is.
         directory: PathBuf,
     },
-    /// An I/O server that holds data is not in the cluster file any more.
-    #[error(
-        "{server}: the cluster file has {listed} I/O servers, but {name} (I/O server {id}) holds data of this cluster: put it \
-         back into the file, at its place"
-    )]
-    ServerMissing {
+    /// The cluster file does not go with the map.
+    #[error("{server}: {source}")]
+    Map {
         /// The metadata server.
         server: String,
-        /// How many I/O servers there are in the file.
-        listed: usize,
-        /// The one that is missing.
-        name: String,
-        /// Its place.
-        id: u16,
+        /// What is wrong.
+        source: MapError,
     },
     /// The storage is not the one that the cluster knows, or not the newest.
     #[error("{server}: {reason}")]
@@ -203,7 +202,7 @@ impl ServerError {
         use ServerError::*;
         match self {
             Config(_) | OtherCluster { .. } | Ring { .. } => true,
-            NoNames { .. } | HasNames { .. } | ServerMissing { .. } | WrongStorage { .. } => true,
+            NoNames { .. } | HasNames { .. } | Map { .. } | WrongStorage { .. } => true,
             Storage { source, .. } => {
                 matches!(source, StorageError::WrongDirectory { .. } | StorageError::NoStorage { .. })
             }
@@ -222,13 +221,46 @@ pub struct Server<F: Fabric = RdmaCore> {
     storage: Storage,
     calibration: Calibration,
     restore: bool,
+    files: (MailSender<FileMap>, Mailbox<FileMap>),
+}
+
+/// Has a running server read its cluster file again. Clones are for the same server.
+#[derive(Clone)]
+pub struct Reloader {
+    name: String,
+    path: PathBuf,
+    cluster_id: ClusterId,
+    files: MailSender<FileMap>,
+}
+
+impl Reloader {
+    /// A metadata server takes over which servers there are and where, and the layout of files for which nothing else is asked. An
+    /// I/O server hears of these from it. Anything else of the file is for the next start.
+    ///
+    /// # Errors
+    /// The file cannot be read, or makes no sense; nothing has changed then.
+    pub fn reload(&self) -> Result<(), ConfigError> {
+        let config = ClusterConfig::load(&self.path)?;
+        if config.cluster.id != self.cluster_id {
+            return Err(ConfigError::Value {
+                path: self.path.clone(),
+                key: "cluster.id".into(),
+                reason: "it is another cluster's".into(),
+                cure: "put the file of this cluster back".into(),
+            });
+        }
+        if self.files.send(FileMap::of(&config)).is_err() {
+            log::warning!(&self.name, "is busy or stopping, and did not read the cluster file again");
+        }
+        Ok(())
+    }
 }
 
 /// What a server keeps its data in.
 enum Storage {
     Ring(DataFiles<RingDisk>, IoStorage),
     Plain(DataFiles<PlainDisk>, IoStorage),
-    Names(Box<Namespace<FjallEngine>>, OwnStorage),
+    Names(Box<Namespace<FjallEngine>>, OwnStorage, Box<KeptMap>),
 }
 
 /// Which storage an I/O server has.
@@ -325,7 +357,17 @@ impl<F: Fabric> Server<F> {
                 ServerError::System { server: name.to_owned(), what: "read its list of revoked keys", source }
             })?,
         };
-        let mut shared = Shared::new(config, &server, key, disk, told, revoked);
+        let map = CurrentMap::new(match &storage {
+            Storage::Names(_, _, kept) => kept.map.clone(),
+            _ => saved_map::load(name, &config.directory_of(&server), config.cluster.id.0)
+                .unwrap_or_else(|| ClusterMapReply { version: 0, ..first_map(config) }),
+        });
+        let map = map.map_err(|source| ServerError::System {
+            server: name.to_owned(),
+            what: "make an eventfd",
+            source,
+        })?;
+        let mut shared = Shared::new(config, &server, key, disk, told, revoked, map);
         shared.confirmed = Confirmed::new(false);
         let shared = Arc::new(shared);
         Ok(Server {
@@ -337,6 +379,7 @@ impl<F: Fabric> Server<F> {
             storage,
             calibration,
             restore: false,
+            files: mailbox(FILES_MAX),
         })
     }
 
@@ -347,12 +390,22 @@ impl<F: Fabric> Server<F> {
         Server { restore: true, ..self }
     }
 
+    /// To have it read its cluster file again while it runs.
+    pub fn reloader(&self) -> Reloader {
+        Reloader {
+            name: self.server.name.clone(),
+            path: self.config.path.clone(),
+            cluster_id: self.config.cluster.id,
+            files: self.files.0.clone(),
+        }
+    }
+
     /// Serves until `stop` is set.
     ///
     /// # Errors
     /// Of the operating system, while the threads are set up.
     pub fn run(self, stop: &StopFlag) -> Result<(), ServerError> {
-        let Server { shared, key, config, server, doors, storage, calibration, restore } = self;
+        let Server { shared, key, config, server, doors, storage, calibration, restore, files } = self;
         let name = server.name.clone();
         let bound: Vec<SocketAddr> = doors.sockets.iter().filter_map(Listening::address).collect();
         for address in &bound {
@@ -365,11 +418,11 @@ impl<F: Fabric> Server<F> {
             }
         }
         shared.rdma.log(&name);
-        let run = Run { shared, key, config, server, calibration, stop: stop.clone() };
+        let run = Run { shared, key, config, server, calibration, stop: stop.clone(), files: files.1 };
         let ended = match storage {
             Storage::Ring(files, storage) => run.io(files, storage, Some(RING_ENTRIES), doors),
             Storage::Plain(files, storage) => run.io(files, storage, None, doors),
-            Storage::Names(namespace, own) => run.meta(*namespace, own, restore, doors),
+            Storage::Names(namespace, own, map) => run.meta(*namespace, (own, *map), restore, doors),
         };
         log::info!(&name, "has stopped");
         let system = |source| ServerError::System { server: name.clone(), what: "run its threads", source };
@@ -452,18 +505,52 @@ fn open_names(
         let found = crate::config::ClusterId(namespace.cluster_uuid());
         return Err(ServerError::OtherCluster { server: server.name.clone(), directory, found });
     }
-    let listed = config.io_servers().count();
-    let known = namespace.servers().map_err(names)?;
-    if let Some((id, record)) = known.into_iter().find(|(id, _)| usize::from(*id) >= listed) {
-        return Err(ServerError::ServerMissing {
-            server: server.name.clone(),
-            listed,
-            name: record.name,
-            id,
-        });
-    }
     let own = namespace.own_storage(new_id(server)?).map_err(names)?;
-    Ok(Storage::Names(Box::new(namespace), own))
+    let kept = open_map(config, server, &mut namespace, &own)?;
+    Ok(Storage::Names(Box::new(namespace), own, Box::new(kept)))
+}
+
+/// Brings the map of the store up to date with the cluster file.
+fn open_map(
+    config: &ClusterConfig,
+    server: &ServerConfig,
+    namespace: &mut Namespace<FjallEngine>,
+    own: &OwnStorage,
+) -> Result<KeptMap, ServerError> {
+    let names = |source| ServerError::Names { server: server.name.clone(), source };
+    let wrong = |source| ServerError::Map { server: server.name.clone(), source };
+    let file = FileMap::of(config);
+    let before = meta::map::load(namespace).map_err(names)?;
+    let after = match &before {
+        Some(kept) => kept.after(&Event::Started(file, own.storage)).map_err(wrong)?,
+        None => {
+            let known = namespace.servers().map_err(names)?;
+            if let Some((id, record)) = known.iter().find(|(id, _)| usize::from(*id) >= file.io.len()) {
+                return Err(wrong(MapError::lost(&file, &record.name, *id)));
+            }
+            let known: Vec<_> = known.iter().map(|(id, record)| (*id, record.seen.storage)).collect();
+            KeptMap::first(&file, own.storage, &known)
+        }
+    };
+    if before.as_ref() != Some(&after) {
+        let stored = {
+            let mut op = namespace.begin();
+            op.put_map_record(meta::map::record(&after));
+            op.commit()
+        };
+        let failed = |error: MetaError| names(EngineError::Format(error.to_string()));
+        stored.map_err(failed)?;
+        namespace.syncer().sync().map_err(names)?;
+    }
+    for missing in after.map.io_servers().skip(config.io_servers().count()) {
+        log::warning!(
+            &server.name,
+            "the cluster file lacks {}, which was added since: copy the newest file here",
+            missing.name
+        );
+    }
+    meta::map::lay_out_by(namespace, &after);
+    Ok(after)
 }
 
 fn new_id(server: &ServerConfig) -> Result<RandomId, ServerError> {
@@ -553,6 +640,8 @@ struct Run {
     server: ServerConfig,
     calibration: Calibration,
     stop: StopFlag,
+    /// Cluster files that were read again.
+    files: Mailbox<FileMap>,
 }
 
 impl Run {
@@ -560,17 +649,18 @@ impl Run {
     fn meta<F: Fabric>(
         self,
         namespace: Namespace<FjallEngine>,
-        own: OwnStorage,
+        (own, map): (OwnStorage, KeptMap),
         restore: bool,
         doors: Doors<F>,
     ) -> io::Result<End> {
+        let mut files = self.files;
         let reactor = Reactor::new(reactor_options(&self.server, None))?;
         let (letters, mut letterbox) = mailbox::<Letter<FjallEngine>>(LETTERS_MAX);
         let poke = Poke::default();
         let run = random_id()?;
         let restore = Restore { wanted: restore, ..Restore::default() };
         let checks = fsck::Setup {
-            io_servers: self.shared.map.io_servers().cloned().collect(),
+            map: self.shared.map.clone(),
             server_key: self.shared.server_key.clone(),
             stop: self.stop.clone(),
             namespace: letters.clone(),
@@ -578,7 +668,7 @@ impl Run {
         };
         let remover = garbage::start(garbage::Setup {
             cluster: self.config.cluster.clone(),
-            io_servers: self.shared.map.io_servers().cloned().collect(),
+            map: self.shared.map.clone(),
             server_key: self.shared.server_key.clone(),
             stop: self.stop.clone(),
             poke: poke.clone(),
@@ -587,10 +677,9 @@ impl Run {
             shared: self.shared.clone(),
             restore: restore.clone(),
         })?;
-        let io_servers: Vec<_> = self.shared.map.io_servers().cloned().collect();
-        let announcer = Announcer::new(&io_servers);
-        let teller = announcer.start(io_servers, self.shared.server_key.clone(), self.stop.clone())?;
-        let ring_servers = self.config.io_servers().count() as u16;
+        let announcer = Announcer::new(self.shared.map.clone());
+        let teller = announcer.start(self.shared.server_key.clone(), self.stop.clone())?;
+        let ring_servers = map.ring_servers();
         let served = reactor.run(async {
             let meta = MetaPart::start(
                 namespace,
@@ -601,15 +690,21 @@ impl Run {
                 self.stop.clone(),
             )?;
             meta.allow_checks(checks);
-            let names = self.shared.map.io_servers().map(|server| server.name.clone()).collect();
+            meta.keep_map(&self.shared.name, map, self.shared.map.clone());
             let (name, confirmed) = (self.shared.name.clone(), self.shared.confirmed.clone());
-            meta.keep_registry(Registry::new(name, own, run, names, confirmed, restore));
+            meta.keep_registry(Registry::new(name, own, run, confirmed, restore));
             self.shared.revoked.set(meta.revoked_keys())?;
             meta.announce_by(announcer);
             let part = meta.clone();
             weft_reactor::spawn(async move {
                 while let Some(letter) = letterbox.receive().await {
                     letter(&mut part.namespace.borrow_mut());
+                }
+            });
+            let part = meta.clone();
+            weft_reactor::spawn(async move {
+                while let Some(file) = files.receive().await {
+                    part.read_file_again(file).await;
                 }
             });
             meta.poke_garbage();
@@ -663,7 +758,10 @@ impl Run {
             storage: storage.storage,
             state: storage.state,
             run: storage.run,
-            meta: self.shared.map.meta_servers().next().expect("a checked cluster file has one").clone(),
+            directory: self.shared.directory.clone(),
+            endpoints: endpoints_of(&self.config, &self.server),
+            meta: first_map(&self.config).servers.swap_remove(0),
+            cluster_file: self.config.path.clone(),
             server_key: self.shared.server_key.clone(),
             stop: self.stop.clone(),
             shared: self.shared.clone(),

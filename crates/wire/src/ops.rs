@@ -263,6 +263,14 @@ impl Op {
         use Op::*;
         matches!(self, Lookup | GetAttr | Readlink | ReadDir | Access | GetXattr | ListXattrs | FileCount)
     }
+
+    /// Whether a server refuses it where the sender's map is older than its own. What only gives back or keeps what is held at this
+    /// very server needs no map, and is done: a refusal would delay the end of a program, or have a lease run out.
+    pub fn needs_map(self) -> bool {
+        use Op::*;
+        matches!(self.role(), Role::Io | Role::Meta)
+            && !matches!(self, Close | Unlock | Reopen | ClaimLocks | Watch)
+    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 //!              watch.rs        the reply of a change waits until those have forgotten who believe otherwise (leases.rs)
 //!              removed.rs      what was replaced under somebody's eyes can be opened for a moment
 //!              sessions.rs     who is connected; what a client that stays away held is given back
+//!              map.rs          the cluster's map: where servers are
 //!              registry.rs     which storage each I/O server has, and whether this store is the newest
 //! ```
 //!
@@ -23,6 +24,7 @@ mod issued;
 mod leases;
 mod lock_table;
 mod locks;
+pub(crate) mod map;
 mod names;
 pub(crate) mod registry;
 mod removed;
@@ -43,7 +45,7 @@ use issued::IssuedKeys;
 use locks::Locks;
 use registry::Registry;
 use sessions::Sessions;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use watch::{Believer, Watchers};
@@ -79,7 +81,7 @@ pub(crate) struct MetaPart<E: Engine> {
     durability: Rc<Durability>,
     sync: SyncMode,
     capability_key: Key,
-    ring_servers: u16,
+    ring_servers: Cell<u16>,
     sessions: Sessions,
     locks: Locks,
     watchers: Watchers,
@@ -89,6 +91,7 @@ pub(crate) struct MetaPart<E: Engine> {
     failure: RefCell<Option<String>>,
     checks: check::Checks<E>,
     registry: OnceCell<Rc<Registry>>,
+    map: OnceCell<map::MapKeeper>,
     storage_failure: RefCell<Option<String>>,
     issued: IssuedKeys,
     stop: StopFlag,
@@ -112,7 +115,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             namespace: RefCell::new(namespace),
             sync,
             capability_key: cluster_key.capability_key(),
-            ring_servers,
+            ring_servers: Cell::new(ring_servers),
             sessions: Sessions::default(),
             locks: Locks::default(),
             watchers: Watchers::new(watched),
@@ -121,6 +124,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             failure: RefCell::default(),
             checks: check::Checks::default(),
             registry: OnceCell::new(),
+            map: OnceCell::new(),
             storage_failure: RefCell::default(),
             issued,
             stop,

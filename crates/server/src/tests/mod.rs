@@ -27,4 +27,4 @@ mod sockets;
 mod support;
 mod ways;
 
-pub(crate) use support::io_part;
+pub(crate) use support::{config, io_part};
