@@ -22,8 +22,12 @@ pub struct AdminError {
 
 fn ask<R: Request>(config: &ClusterConfig, key: &Key, request: &R) -> Result<R::Reply, AdminError> {
     let meta = config.meta_servers().next().expect("a checked cluster file has one");
-    let stop = StopFlag::new().map_err(|error| AdminError { text: error.to_string(), is_refusal: false })?;
     let server = ServerInfo::new(0, &meta.name, server_role::META, endpoints_of(config, meta));
+    ask_server(server, key, request)
+}
+
+fn ask_server<R: Request>(server: ServerInfo, key: &Key, request: &R) -> Result<R::Reply, AdminError> {
+    let stop = StopFlag::new().map_err(|error| AdminError { text: error.to_string(), is_refusal: false })?;
     let answer = Peer::new(server, key.server_key(), stop).call(request);
     answer.map_err(|error| match error {
         PeerError::Refused { name, text, .. } => {
@@ -88,4 +92,12 @@ fn endpoints_in(file: &ClusterConfig, name: &str) -> Result<Vec<weft_wire::messa
     let server =
         file.server(name).map_err(|error| AdminError { text: error.to_string(), is_refusal: true })?;
     Ok(endpoints_of(file, server))
+}
+
+/// Version of the map that a server of it goes by.
+///
+/// # Errors
+/// [`AdminError`].
+pub fn map_version_of(server: &ServerInfo, key: &Key) -> Result<u32, AdminError> {
+    Ok(ask_server(server.clone(), key, &ClusterMapRequest {})?.version)
 }

@@ -45,7 +45,9 @@ mod session;
 mod status;
 mod stop;
 
-pub use admin::{AdminError, add_server, cluster_map, list_servers, move_server, replace_server};
+pub use admin::{
+    AdminError, add_server, cluster_map, list_servers, map_version_of, move_server, replace_server,
+};
 pub use config::{
     ClusterConfig, ClusterId, ConfigError, DiskChoice, EditedFile, Generate, RdmaMode, ServerConfig,
     ServerRole, SyncMode,

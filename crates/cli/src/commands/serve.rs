@@ -5,7 +5,8 @@ use crate::{Code, PERMANENT, output};
 use anyhow::{Context, Result, anyhow, bail};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, Server, ServerError, ServerRole, StopFlag};
+use std::sync::{Arc, OnceLock};
+use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, Reloader, Server, ServerError, ServerRole, StopFlag};
 use weft_wire::security::Key;
 
 /// Runs one server of a cluster file in the foreground, until SIGTERM or SIGINT. Says what it does on standard error, one line per
@@ -14,7 +15,8 @@ use weft_wire::security::Key;
 /// Its storage must have been made before, by `--format`, once: a directory that is empty, of another server, or an older copy is
 /// refused. `weft help recovery` shows what to do then.
 ///
-/// SIGHUP has it open the file of --log-file anew, and does nothing without one; it never ends a server.
+/// SIGHUP has it open the file of --log-file anew, if there is one, and a metadata server read the cluster file again: servers that
+/// were added, addresses, and the layout of files for which nothing else is asked. It never ends a server.
 ///
 /// Exit codes: 0 it was asked to end, 1 it failed, 78 it refuses to start, and will again until the cluster file, the keys or the
 /// directory are put right.
@@ -57,9 +59,11 @@ pub fn run(args: Args) -> Result<()> {
     };
     let stop = StopFlag::new()?;
     let (asked, log) = (stop.clone(), args.log_file);
+    let reloader = Arc::new(OnceLock::<Reloader>::new());
+    let reloads = reloader.clone();
     std::thread::Builder::new()
         .name("signals".into())
-        .spawn(move || wait_for_end(&signals, log.as_deref(), &asked))
+        .spawn(move || wait_for_end(&signals, log.as_deref(), &reloads, &asked))
         .context("cannot start the thread that waits for signals")?;
     let mut server = match Server::start(&config, &args.name, &key) {
         Err(error) if error.is_permanent() => return refuse(&whole(&error)),
@@ -68,6 +72,8 @@ pub fn run(args: Args) -> Result<()> {
     if args.accept_older {
         server = server.accept_older();
     }
+    // It is set once.
+    let _ = reloader.set(server.reloader());
     tell_systemd();
     match server.run(&stop) {
         Err(error) if error.is_permanent() => refuse(&whole(&error)),
@@ -107,14 +113,17 @@ fn refuse(error: &anyhow::Error) -> Result<()> {
     Err(Code(PERMANENT).into())
 }
 
-/// Opens the log anew at each SIGHUP; any other signal ends the server.
-fn wait_for_end(signals: &BlockedSignals, log: Option<&Path>, stop: &StopFlag) {
+/// At each SIGHUP opens the log anew and has the cluster file read again; any other signal ends the server.
+fn wait_for_end(signals: &BlockedSignals, log: Option<&Path>, reloads: &OnceLock<Reloader>, stop: &StopFlag) {
     while let Ok(signal) = signals.wait() {
         if signal != libc::SIGHUP {
             return stop.stop();
         }
         if let Some(Err(error)) = log.map(output::log_to) {
             eprintln!("weft: {error:#}");
+        }
+        if let Some(Err(error)) = reloads.get().map(Reloader::reload) {
+            eprintln!("weft: {error}");
         }
     }
 }
