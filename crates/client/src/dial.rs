@@ -422,6 +422,51 @@ mod tests {
     }
 
     #[test]
+    fn of_several_addresses_the_first_counts_at_which_the_server_answers() {
+        let dialler = dialler(Transport::Tcp, &Arc::default());
+        let (mut server, _first) = server(&[]);
+        let (second, _second) = super::tests::server(&[]);
+        server.endpoints.extend(second.endpoints);
+        let proven = || ProveReply {
+            cluster_id: [1; 16],
+            server_name: "io0".into(),
+            epoch: 1,
+            credits: 4,
+            boot_id: [0; 16],
+        };
+        let wish = Wish { traffic: Traffic::Bulk, rail: None };
+        let mut greeted = Vec::new();
+        let mut dial = |server: &ServerInfo, kinds: &[Option<ErrorKind>]| {
+            let mut kinds = kinds.iter();
+            dialler.dial(server, &wish, &mut |link| {
+                greeted.push(link.peer().to_string());
+                match kinds.next().expect("an answer for each address") {
+                    None => Ok(proven()),
+                    Some(kind) => Err(Error::new("connect", *kind, "somebody else")),
+                }
+            })
+        };
+        for other in
+            [ErrorKind::Unreachable, ErrorKind::Untrusted, ErrorKind::Status(Status::Unauthenticated)]
+        {
+            let dialled = dial(&server, &[Some(other), None]).unwrap();
+            assert_eq!(dialled.endpoint.as_ref(), server.endpoints.last());
+        }
+        assert_eq!(dial(&server, &[None]).unwrap().endpoint.as_ref(), server.endpoints.first());
+        let both = [Some(ErrorKind::Untrusted), Some(ErrorKind::Unreachable)];
+        assert_eq!(dial(&server, &both).err().unwrap().kind(), ErrorKind::Unreachable, "it may come back");
+        let both = [Some(ErrorKind::Untrusted); 2];
+        assert_eq!(dial(&server, &both).err().unwrap().kind(), ErrorKind::Untrusted);
+        let refused = [Some(ErrorKind::Status(Status::Access))];
+        assert_eq!(
+            dial(&server, &refused).err().unwrap().status(),
+            Some(Status::Access),
+            "by the server itself"
+        );
+        assert_eq!(greeted.len(), 3 * 2 + 1 + 2 + 2 + 1);
+    }
+
+    #[test]
     fn rdma_is_taken_where_both_sides_have_it_and_told_what_the_traffic_is() {
         let pretended = Arc::new(Pretended::default());
         let (server, _listener) = server(&[7]);

@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weft_wire::messages::{ClusterMapReply, ClusterMapRequest};
+use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, server_state};
 
 use crate::batch::{self, Batch, Call, Finished};
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
-use crate::session::{Role, Session};
+use crate::session::{Role, Server, Session};
 use crate::wait::{lock, try_lock};
 
 /// How long those who are asked for the map are waited for.
@@ -192,7 +192,10 @@ fn end_asking(ask_at: &Mutex<Option<Instant>>, begun: Instant) {
 
 /// The metadata servers and some of the others: first who is well and connected to.
 fn others(session: &Session, but: Option<usize>) -> Vec<usize> {
-    let asked = |role| session.listed_of(role).filter(|(index, _)| Some(*index) != but);
+    // One that is joining may not be there yet.
+    let is_in_use = |server: &Server| server.info().state == server_state::ACTIVE;
+    let asked =
+        |role| session.listed_of(role).filter(|(index, server)| Some(*index) != but && is_in_use(server));
     let mut io: Vec<_> = asked(Role::Io).collect();
     let turn = session.following.turn.fetch_add(1, Ordering::Relaxed);
     let first = turn.checked_rem(io.len()).unwrap_or(0);
