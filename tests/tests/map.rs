@@ -2,24 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use weft_client::{Client, ConnectOptions, OpenOptions, Transport, Url};
-use weft_tests::{Cluster, Served, free_ports, host, signal, wait_until};
+use weft_tests::pattern::{MOUNT_FILE_BYTES as FILE_BYTES, same, scattered};
+use weft_tests::{Cluster, Load, Served, free_ports, host, signal, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// More than a strip on each of three servers, and not a multiple of anything.
-const FILE_BYTES: usize = 300_001;
-
-/// Bytes that tell which file, which round and which place they are of.
-fn bytes(seed: u64, count: usize) -> Vec<u8> {
-    let word = |at: usize| (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[at % 8];
-    (0..count).map(word).collect()
-}
 
 type Worked = Result<(), String>;
 
@@ -50,20 +41,10 @@ impl Worker {
     }
 }
 
-fn same(what: &str, found: &[u8], wanted: &[u8]) -> Worked {
-    match found.iter().zip(wanted).position(|(found, wanted)| found != wanted) {
-        Some(at) => Err(format!("{what}: byte {at} is {}, not {}", found[at], wanted[at])),
-        None if found.len() != wanted.len() => {
-            Err(format!("{what}: {} bytes, not {}", found.len(), wanted.len()))
-        }
-        None => Ok(()),
-    }
-}
-
 /// A new file each round, read back; one of before is read again, and its middle is written over.
 fn client_round(client: &Client, dir: &str, round: u64, seed: u64) -> Worked {
     let told = |error: weft_client::Error| error.to_string();
-    let (path, wanted) = (format!("{dir}/{round}"), bytes(seed + round, FILE_BYTES));
+    let (path, wanted) = (format!("{dir}/{round}"), scattered(seed + round, FILE_BYTES));
     let file =
         client.open(&path, &OpenOptions::new().read(true).write(true).create_new(true)).map_err(told)?;
     file.write_at(&wanted, 0).map_err(told)?;
@@ -73,7 +54,7 @@ fn client_round(client: &Client, dir: &str, round: u64, seed: u64) -> Worked {
     file.close().map_err(told)?;
     let old = format!("{dir}/{}", round / 2);
     let file = client.open(&old, &OpenOptions::new().read(true).write(true)).map_err(told)?;
-    let wanted = bytes(seed + round / 2, FILE_BYTES);
+    let wanted = scattered(seed + round / 2, FILE_BYTES);
     file.write_at(&wanted[1000..200_000], 1000).map_err(told)?;
     let count = file.read_at(&mut found, 0).map_err(told)?;
     same(&old, &found[..count], &wanted)?;
@@ -84,33 +65,9 @@ fn client_round(client: &Client, dir: &str, round: u64, seed: u64) -> Worked {
     }
 }
 
-/// The same through a mount, where one file stays open all the time.
-fn mount_round(dir: &Path, open: &fs::File, round: u64, seed: u64) -> Worked {
-    let told = |what: &str| {
-        let what = what.to_string();
-        move |error: std::io::Error| format!("{what}: {error}")
-    };
-    let (path, wanted) = (dir.join(round.to_string()), bytes(seed + round, FILE_BYTES));
-    fs::write(&path, &wanted).map_err(told("write"))?;
-    same("what was written", &fs::read(&path).map_err(told("read"))?, &wanted)?;
-    let old = bytes(seed + round / 2, FILE_BYTES);
-    same(
-        "an old file",
-        &fs::read(dir.join((round / 2).to_string())).map_err(told("read an old file"))?,
-        &old,
-    )?;
-    open.write_all_at(&wanted, 0).map_err(told("write the open file"))?;
-    open.sync_data().map_err(told("sync"))?;
-    let mut found = vec![0; FILE_BYTES];
-    open.read_exact_at(&mut found, 0).map_err(told("read the open file"))?;
-    same("the open file", &found, &wanted)?;
-    let count = fs::read_dir(dir).map_err(told("list"))?.count() as u64;
-    if count != round + 2 { Err(format!("{count} files are listed, not {}", round + 2)) } else { Ok(()) }
-}
-
 /// Waits until each has done some more, and none has failed.
 #[track_caller]
-fn progress(workers: &mut Vec<Worker>, rounds: u64) {
+fn progress(workers: &mut Vec<Worker>, mounted: &mut Load, rounds: u64) {
     let wanted: Vec<u64> =
         workers.iter().map(|worker| worker.rounds.load(Ordering::Relaxed) + rounds).collect();
     for (at, wanted) in wanted.into_iter().enumerate() {
@@ -123,6 +80,7 @@ fn progress(workers: &mut Vec<Worker>, rounds: u64) {
             workers[at].rounds.load(Ordering::Relaxed) >= wanted
         });
     }
+    mounted.wait_progress(rounds as usize);
 }
 
 fn client_over(cluster: &Served, transport: Transport) -> Client {
@@ -213,10 +171,10 @@ fn all_goes_on_while_a_server_is_added_addresses_change_and_every_server_is_rest
     let mount = cluster.mount();
     let dir = mount.join("mount");
     fs::create_dir(&dir).expect("it is new");
-    let open = fs::File::options().read(true).write(true).create_new(true).open(dir.join("open"));
-    let open = open.expect("it is new");
-    workers.push(Worker::start("a mount", &stop, move |round| mount_round(&dir, &open, round, 9 << 32)));
-    progress(&mut workers, 2);
+    // A process of its own: one that is started by whoever has files open waits, at its exec, until these are flushed.
+    let seed = (9u64 << 32).to_string();
+    let mut mounted = Load::start(&cluster, "files", "auto", &[dir.to_str().expect("UTF-8"), &seed]);
+    progress(&mut workers, &mut mounted, 2);
 
     add(&mut cluster, "io2");
     let observer = client_over(&cluster, Transport::Auto);
@@ -225,11 +183,11 @@ fn all_goes_on_while_a_server_is_added_addresses_change_and_every_server_is_rest
         tries += 1;
         ring(&observer, &format!("/ring{tries}")) == 3
     });
-    progress(&mut workers, 3);
+    progress(&mut workers, &mut mounted, 3);
     relocate(&mut cluster, "io1");
-    progress(&mut workers, 3);
+    progress(&mut workers, &mut mounted, 3);
     relocate(&mut cluster, "meta0");
-    progress(&mut workers, 3);
+    progress(&mut workers, &mut mounted, 3);
     for (name, is_kill) in [("io0", true), ("io2", false), ("meta0", true), ("io1", false)] {
         match is_kill {
             true => cluster.kill(name),
@@ -237,7 +195,7 @@ fn all_goes_on_while_a_server_is_added_addresses_change_and_every_server_is_rest
         }
         cluster.spawn(name);
         cluster.wait_ready(name);
-        progress(&mut workers, 2);
+        progress(&mut workers, &mut mounted, 2);
     }
 
     stop.store(true, Ordering::Relaxed);
@@ -246,6 +204,7 @@ fn all_goes_on_while_a_server_is_added_addresses_change_and_every_server_is_rest
         worker.thread.join().expect("it returns its errors").unwrap_or_else(|error| panic!("{error}"));
         rounds.push(worker.rounds.load(Ordering::Relaxed));
     }
+    rounds.push(mounted.finish().len() as u64);
     // All of it is there for who comes now.
     let client = client_over(&cluster, Transport::Auto);
     let seeds = (0..4u64).map(|number| (format!("/client{number}"), (number + 1) << 32));
@@ -255,7 +214,7 @@ fn all_goes_on_while_a_server_is_added_addresses_change_and_every_server_is_rest
             let file =
                 client.open(&format!("{dir}/{round}"), &OpenOptions::new().read(true)).expect("it is there");
             let count = file.read_at(&mut found, 0).expect("it can be read");
-            same(&format!("{dir}/{round}"), &found[..count], &bytes(seed + round, FILE_BYTES))
+            same(&format!("{dir}/{round}"), &found[..count], &scattered(seed + round, FILE_BYTES))
                 .expect("as written");
         }
     }
