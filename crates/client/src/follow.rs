@@ -32,8 +32,8 @@ const FETCH_PATIENCE: Duration = Duration::from_secs(1);
 const ASKED_AT_ONCE: usize = 4;
 /// How long nobody is asked again for a map that nobody had.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Or so many times as long as asking took.
-const ASK_AGAIN_TIMES: u32 = 10;
+/// Or so many times as long as asking took: one that is asked may be silent, while another is about to hear of it.
+const ASK_AGAIN_TIMES: u32 = 2;
 
 /// What is known of newer maps.
 #[derive(Default)]

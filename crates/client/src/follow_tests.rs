@@ -72,6 +72,8 @@ struct World {
     run: u64,
     seen: Vec<Seen>,
     written: HashMap<String, Vec<u8>>,
+    /// A server that serves no map, and does not say so.
+    silent: Option<String>,
     /// How long a server takes to serve its map.
     map_takes: Duration,
 }
@@ -299,6 +301,9 @@ impl Link for NetLink {
         };
         let header = Header { map_version: version, ..header.reply(status) };
         self.credits -= 1;
+        if header.op == Op::ClusterMap && world.silent.as_ref() == Some(&self.host.0) {
+            return Ok(());
+        }
         self.answers.push(Completion { header, body, delivered_bytes: 0 });
         // SAFETY: eight bytes, as an event descriptor takes them.
         assert_eq!(unsafe { libc::write(self.fd(), 1u64.to_ne_bytes().as_ptr().cast(), 8) }, 8);
@@ -481,6 +486,27 @@ fn the_metadata_server_that_moved_is_found_by_the_others_and_hears_what_is_open(
     assert_eq!((executed(Op::Unlink), executed(Op::Reopen)), (1, 1));
     assert_eq!(client.meta_arrivals(), 2);
     file.close().unwrap();
+}
+
+#[test]
+fn one_that_is_asked_and_silent_does_not_keep_others_from_being_asked_again() {
+    let (net, client) = Net::with_client_who(&map_of(1, 2), |options| options.retry_timeout_ms = 30_000);
+    ["io0", "io1"].iter().for_each(|name| client.ping(name, &[]).map(drop).unwrap());
+    let newer = moved(map_of(2, 2), "meta0", &["elsewhere:1"]);
+    net.take_away(&home("meta0"));
+    lock(&net.0).silent = Some("io0".into());
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // The first who were asked did not know.
+            std::thread::sleep(Duration::from_millis(1500));
+            net.serve("meta0", 2, newer.to_bytes());
+            net.put("elsewhere:1", "meta0", OURS);
+            net.serve("io1", 2, newer.to_bytes());
+        });
+        client.unlink("/x").unwrap();
+    });
+    assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
 }
 
 #[test]
