@@ -98,3 +98,26 @@ impl Random {
         all
     }
 }
+
+/// Size of the files that `weft-load files` makes: more than a strip on each of three servers, and not a multiple of anything.
+pub const MOUNT_FILE_BYTES: usize = 300_001;
+
+/// Bytes that differ from place to place and from seed to seed.
+pub fn scattered(seed: u64, count: usize) -> Vec<u8> {
+    let word = |at: usize| (seed ^ at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[at % 8];
+    (0..count).map(word).collect()
+}
+
+/// Whether bytes are those that were wanted.
+///
+/// # Errors
+/// Where they are not.
+pub fn same(what: &str, found: &[u8], wanted: &[u8]) -> Result<(), String> {
+    match found.iter().zip(wanted).position(|(found, wanted)| found != wanted) {
+        Some(at) => Err(format!("{what}: byte {at} is {}, not {}", found[at], wanted[at])),
+        None if found.len() != wanted.len() => {
+            Err(format!("{what}: {} bytes, not {}", found.len(), wanted.len()))
+        }
+        None => Ok(()),
+    }
+}

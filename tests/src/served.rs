@@ -111,6 +111,13 @@ impl Served {
         cluster
     }
 
+    /// A server is, or will be, at this address and in this directory, as the cluster file says by now.
+    pub fn place(&mut self, name: &str, address: &str, directory: &Path) {
+        let child = self.servers.remove(name).and_then(|server| server.child);
+        let server = Server { address: address.to_string(), directory: directory.to_path_buf(), child };
+        self.servers.insert(name.to_string(), server);
+    }
+
     /// Makes the storage of a server, whose directory has none.
     #[track_caller]
     pub fn format(&self, name: &str) {

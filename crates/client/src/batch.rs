@@ -3,7 +3,8 @@
 //! ```text
 //!   Ready ──submit on a lane──► Sent ──reply──► Done
 //!     ▲                           │
-//!     └──── pause, new lane ◄─────┘ the connection broke, or the server has been silent for too long
+//!     ├──── pause, new lane ◄─────┤ the connection broke, or the server has been silent for too long
+//!     └──── newer map ◄───────────┘ refused: the server goes by a newer map (`follow.rs`)
 //!
 //!   Done with an error once the time of the operation is over (`deadline.rs`), at once where the server is dead (`health.rs`)
 //! ```
@@ -24,6 +25,7 @@ use weft_wire::{Header, Op, Request, Status, Wire, flags};
 
 use crate::ConnectOptions;
 use crate::deadline::{self, LOOK_EVERY, Operation};
+use crate::dial::is_of_another_cluster;
 use crate::error::{Error, ErrorKind};
 use crate::greet;
 use crate::inner::Inner;
@@ -77,8 +79,13 @@ pub(crate) struct Call {
     generation: u64,
     /// Of the call of the program that needs it.
     trace: u64,
-    /// Whether a server may have got it already.
+    /// Whether a server may have executed it already.
     sent_before: bool,
+    /// Version of the map that it was sent by.
+    map_version: u32,
+    /// It was refused by a server that goes by this version of the map, or a newer one.
+    wanted_map: Option<u32>,
+    refusals: u32,
     begun: Instant,
     pause: Duration,
     /// When it is given up; `None`: never.
@@ -110,6 +117,9 @@ impl Call {
             generation: crate::fork::generation(),
             trace: trace::current_or_fresh(),
             sent_before: false,
+            map_version: 0,
+            wanted_map: None,
+            refusals: 0,
             begun: Instant::now(),
             pause: Duration::ZERO,
             end: deadline::end(inner.options.timeout()),
@@ -135,6 +145,16 @@ impl Call {
     /// As [`Call::patience`], and a server that can be reached again within that time is waited for.
     pub(crate) fn patience_also_to_connect(self, patience: Duration) -> Call {
         Call { connect_patience: patience, ..self.patience(patience) }
+    }
+
+    /// As [`Call::patience`], with one attempt to connect.
+    pub(crate) fn asking_once(self, patience: Duration) -> Call {
+        Call { connect_patience: Duration::ZERO, ..self.patience(patience) }
+    }
+
+    /// Whether the map matters for it.
+    fn goes_by_map(&self) -> bool {
+        !matches!(self.op, Op::ClusterMap | Op::Status | Op::Ping)
     }
 
     fn is_over_at(&self, now: Instant) -> bool {
@@ -200,13 +220,20 @@ impl Call {
             return;
         };
         let retry = if self.sent_before && !self.op.idempotent() { flags::RETRY } else { 0 };
-        let header = Header { slot, flags: retry, trace: self.trace, ..Header::request(self.op, request_id) };
+        self.map_version = if self.goes_by_map() { inner.session().map_version() } else { 0 };
+        let header = Header {
+            slot,
+            flags: retry,
+            map_version: self.map_version,
+            trace: self.trace,
+            ..Header::request(self.op, request_id)
+        };
         tracing::debug!(
             op = self.op.name(),
             request = request_id,
             trace = self.trace,
             "asks {}{}",
-            inner.session().server(self.server).info.name,
+            inner.session().server(self.server).info().name,
             if self.sent_before { " again" } else { "" }
         );
         let answer = Arc::new(Answer::default());
@@ -286,9 +313,14 @@ impl Call {
             Some(Ok(completion)) if completion.header.status == Status::ShuttingDown => {
                 self.later(inner, "the server is shutting down");
             }
+            Some(Ok(completion)) if completion.header.status == Status::StaleMap => {
+                inner.note_answer(self.server);
+                self.refused_for_map(inner, completion.header.map_version);
+            }
             Some(Ok(completion)) => {
                 let server = &lane.clone();
                 inner.note_answer(self.server);
+                inner.hear_of_map(completion.header.map_version, self.server);
                 let result = self.check(inner, server, completion);
                 self.state = State::Done(result);
             }
@@ -298,6 +330,26 @@ impl Call {
             }
             None => {}
         }
+    }
+
+    /// The server goes by a newer map, and has not executed it: to be repeated as it is by that map.
+    fn refused_for_map(&mut self, inner: &Inner, version: u32) {
+        let now = Instant::now();
+        self.refusals += 1;
+        if self.refusals > 1 && self.is_over_at(now) {
+            let cause = format!(
+                "it goes by version {version} of the cluster's map, and nobody serves one newer than version {}",
+                self.map_version
+            );
+            self.state = State::Done(Err(self.timed_out(inner, &cause)));
+            return;
+        }
+        self.wanted_map = Some(version.max(self.map_version.saturating_add(1)));
+        let not_before = (self.refusals > 1).then(|| {
+            self.pause = (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX);
+            now + self.pause
+        });
+        self.state = State::Ready { not_before };
     }
 
     /// Turns a refusal into an error that names the server.
@@ -429,7 +481,26 @@ impl Batch {
             }
             part = Some(Operation::part(left));
         }
+        if let Some(version) = call.wanted_map.take() {
+            if let Err(error) = inner.follow_to(version, server) {
+                call.state = State::Done(Err(error.of_operation(call.op.name())));
+                return;
+            }
+        } else if call.op != Op::ClusterMap {
+            inner.follow_heard();
+        }
+        let version = inner.session().map_version();
         let lane = self.lane(inner, server);
+        let may_have_moved = |error: &Error| {
+            !error.is_down() && (error.kind() == ErrorKind::Unreachable || is_of_another_cluster(error))
+        };
+        if self.calls[at].op != Op::ClusterMap
+            && lane.as_ref().is_err_and(may_have_moved)
+            && inner.follow_moved(server, version)
+        {
+            self.calls[at].state = State::Ready { not_before: None };
+            return;
+        }
         drop(part);
         match lane {
             Ok(lane) => self.calls[at].start(inner, &lane),

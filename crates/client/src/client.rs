@@ -12,7 +12,8 @@ use weft_wire::messages::{
     MknodRequest, OpenId, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
     RemoveXattrRequest, RenameRequest, ReopenRequest, RmdirRequest, ServerInfo, SetAttrRequest,
     SetLayoutRequest, SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest,
-    SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, rights,
+    SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, endpoint, rights,
+    server_state,
 };
 use weft_wire::security::Capability;
 use weft_wire::{Request, Status, Wire};
@@ -114,13 +115,17 @@ impl Client {
     }
 
     /// As [`Client::connect`], where the cluster's map is known from another process or from before a fork: nothing is asked until
-    /// it is needed.
+    /// it is needed. A map that is old by then is brought up to date when it does not suffice.
     ///
     /// # Errors
-    /// If there is no key.
-    pub fn connect_with_map(url: &Url, options: ConnectOptions, map: ClusterMapReply) -> Result<Client> {
+    /// If there is no key, or the map makes no sense.
+    pub fn connect_with_map(
+        url: &Url,
+        options: ConnectOptions,
+        map: impl Into<Arc<ClusterMapReply>>,
+    ) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
-        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map)?), caller })
+        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map.into())?), caller })
     }
 
     /// As [`Client::connect_with_map`], as one of several processes that hold locks together: the session `id`, any 16 bytes that no
@@ -134,12 +139,12 @@ impl Client {
     pub fn join_session(
         url: &Url,
         options: ConnectOptions,
-        map: ClusterMapReply,
+        map: impl Into<Arc<ClusterMapReply>>,
         id: [u8; 16],
         member: u16,
     ) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
-        Ok(Client { inner: Arc::new(Inner::joined(url, options, map, (id, member))?), caller })
+        Ok(Client { inner: Arc::new(Inner::joined(url, options, map.into(), (id, member))?), caller })
     }
 
     /// A client of a cluster with this map whose connections `dial` makes: for simulations and tests.
@@ -150,7 +155,7 @@ impl Client {
         let url = Url::parse("weft://simulated/").expect("a URL");
         let caller = Arc::new(options.find_caller());
         let identity = Identity::new(options.find_key(&url)?, options.program.as_deref());
-        Ok(Client { inner: Arc::new(Inner::over(url, options, identity, map, (dial, None))?), caller })
+        Ok(Client { inner: Arc::new(Inner::over(url, options, identity, map.into(), (dial, None))?), caller })
     }
 
     /// The same connections, on another's behalf.
@@ -163,9 +168,9 @@ impl Client {
         &self.caller
     }
 
-    /// The cluster's servers and defaults, as of the connecting.
-    pub fn map(&self) -> &ClusterMapReply {
-        &self.inner.map
+    /// The cluster's servers and defaults: the newest map that this client has seen.
+    pub fn map(&self) -> Arc<ClusterMapReply> {
+        self.inner.map()
     }
 
     /// What was connected to.
@@ -185,7 +190,7 @@ impl Client {
                 }
             }
             TransportInUse {
-                server: server.info.name.clone(),
+                server: server.info().name.clone(),
                 role: if server.role == Role::Meta { "meta" } else { "io" },
                 transport: (!texts.is_empty()).then(|| texts.join(", ")),
                 fallback: server.fallback(),
@@ -193,7 +198,7 @@ impl Client {
                 connections: lanes.len(),
             }
         };
-        self.inner.session().servers().iter().map(of).collect()
+        self.inner.session().listed().map(|(_, server)| of(server)).collect()
     }
 
     /// How a connection moves data, and what the network is told of it.
@@ -613,7 +618,7 @@ impl Client {
     pub fn servers_waited_for(&self) -> Vec<(String, Duration)> {
         let session = self.inner.session();
         let named = |(index, wait): (usize, Duration)| {
-            let server = session.servers().get(index)?;
+            let (_, server) = session.servers().nth(index)?;
             Some((server.describe(None), wait))
         };
         waits::longest().into_iter().filter_map(named).collect()
@@ -631,7 +636,7 @@ impl Client {
                 cause: obituary.cause,
             })
         };
-        session.servers().iter().enumerate().filter_map(dead).collect()
+        session.listed().filter_map(dead).collect()
     }
 
     /// Looks whether a dead server is back, for `wait` at most; it is asked again from then on. For a thread that does so every so
@@ -660,8 +665,10 @@ impl Client {
     /// Also where no I/O server answers.
     pub fn statfs(&self) -> Result<StatFs> {
         let _operation = self.operation();
-        let io = self.inner.session().io_indices();
-        let requests = io.map(|server| (server, SpaceRequest {}));
+        let io = self.inner.session().listed_of(Role::Io);
+        let is_in_use = |server: &Server| server.info().state == server_state::ACTIVE;
+        let io = io.filter(|(_, server)| is_in_use(server));
+        let requests = io.map(|(index, _)| (index, SpaceRequest {}));
         let patience = SPACE_PATIENCE.min(self.inner.options.patience() / 2);
         let spaces = batch::ask_all(&self.inner, requests, Some(patience));
         let files = self.meta(&FileCountRequest {})?.files;
@@ -707,8 +714,8 @@ impl Client {
         for held in self.inner.held.all() {
             held.report_to(&self.inner)?;
         }
-        let meta = self.inner.session().meta_indices();
-        let replies = batch::ask_all(&self.inner, meta.map(|server| (server, SyncMetaRequest {})), None);
+        let meta = self.inner.session().listed_of(Role::Meta);
+        let replies = batch::ask_all(&self.inner, meta.map(|(index, _)| (index, SyncMetaRequest {})), None);
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
@@ -744,10 +751,10 @@ impl Client {
 
     /// What every server is doing, or why it does not say; metadata servers first.
     pub fn server_status(&self, with_clients: bool) -> Vec<(ServerInfo, Result<StatusReply>)> {
-        let servers = self.inner.session().servers();
-        let requests = (0..servers.len()).map(|server| (server, StatusRequest { with_clients }));
+        let servers: Vec<_> = self.inner.session().listed().collect();
+        let requests = servers.iter().map(|(index, _)| (*index, StatusRequest { with_clients }));
         let replies = batch::ask_all(&self.inner, requests, Some(STATUS_PATIENCE));
-        servers.iter().map(|server| server.info.clone()).zip(replies).collect()
+        servers.iter().map(|(_, server)| (*server.info()).clone()).zip(replies).collect()
     }
 
     /// Shared memory for I/O without a copy on the servers' host.
@@ -757,8 +764,8 @@ impl Client {
 
     /// Time of a round trip of `echo` to the server with this name.
     pub fn ping(&self, server: &str, echo: &[u8]) -> Result<Duration> {
-        let servers = self.inner.session().servers();
-        let index = servers.iter().position(|one| one.info.name == server).ok_or_else(|| {
+        let mut servers = self.inner.session().listed();
+        let (index, _) = servers.find(|(_, one)| one.info().name == server).ok_or_else(|| {
             let text = format!("the cluster has no server `{server}`");
             Error::new("Ping", ErrorKind::Invalid, text)
         })?;
@@ -779,7 +786,9 @@ fn why_not_rdma(server: &Server, lanes: &[Arc<Lane>]) -> Option<String> {
     Some(match server.fallback() {
         _ if is_shared => "it is on this host, where shared memory is faster".into(),
         Some(reason) => reason,
-        None if server.info.rdma_addresses.is_empty() => "the cluster file has no RDMA address of it".into(),
+        None if server.info().addresses(endpoint::RDMA).next().is_none() => {
+            "the cluster file has no RDMA address of it".into()
+        }
         None => "another transport was asked for".into(),
     })
 }

@@ -7,8 +7,9 @@
 //! | `rdma` | RDMA | RDMA or an error | an error |
 //! | `tcp` | TCP | TCP | TCP |
 //!
-//! `auto` goes on to the next where one fails, and keeps why. So does a server's rail that fails for its other rails. All of that has the
-//! time of one attempt: what may be tried next keeps a share of it.
+//! `auto` goes on to the next where one fails, and keeps why. So does a server's rail that fails for its other rails, and an address at
+//! which nobody or somebody else answers for its other addresses: a server that moves has those that it comes from behind those that it goes
+//! to. All of that has the time of one attempt: what may be tried next keeps a share of it.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -17,7 +18,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weft_transport::{Link, LinkError, ShmOptions, TcpOptions, connect_shm, connect_tcp};
-use weft_wire::messages::{ProveReply, ServerInfo};
+use weft_wire::Status;
+use weft_wire::messages::{Endpoint, ProveReply, ServerInfo, endpoint};
 use weft_wire::security::Key;
 
 use crate::Transport;
@@ -54,6 +56,8 @@ pub struct Dialled {
     pub proven: ProveReply,
     /// Which of the server's RDMA addresses it leads to; 0 where it leads to none.
     pub rail: usize,
+    /// Which of the server's addresses it leads to, if that is known.
+    pub endpoint: Option<Endpoint>,
     /// Why not over a faster transport, where one was expected.
     pub fallback: Option<Fallback>,
 }
@@ -83,8 +87,8 @@ pub(crate) struct NetworkDial {
     /// What is shown before there is an RDMA connection; `None`: this client has no key, and is served over Unix sockets only.
     knock: Option<Key>,
     rdma: Arc<RdmaSource>,
-    /// By the servers' names.
-    rails: Mutex<HashMap<String, Rails>>,
+    /// By the servers' names; with the addresses that they are of.
+    rails: Mutex<HashMap<String, (Vec<String>, Rails)>>,
 }
 
 impl Dial for NetworkDial {
@@ -113,8 +117,7 @@ impl NetworkDial {
     }
 
     fn without_key(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        let here = !server.socket_path.is_empty() && Path::new(&server.socket_path).exists();
-        if here && matches!(self.transport, Transport::Auto | Transport::Shm) {
+        if is_here(server) && matches!(self.transport, Transport::Auto | Transport::Shm) {
             return self.shm(server, greet);
         }
         let text = "without a key a client is served over the Unix socket of a server on its own host only; get a key \
@@ -124,7 +127,7 @@ impl NetworkDial {
 
     fn auto(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
         let mut failures = Failures::default();
-        if !server.socket_path.is_empty() && Path::new(&server.socket_path).exists() {
+        if is_here(server) {
             let attempt = self.share(2);
             let dialled = self.shm(server, greet);
             drop(attempt);
@@ -133,7 +136,7 @@ impl NetworkDial {
                 Err(error) => failures.add("shared memory", &error),
             }
         }
-        if !server.rdma_addresses.is_empty() {
+        if server.addresses(endpoint::RDMA).next().is_some() {
             let attempt = self.share(2);
             let dialled = self.rdma(server, wish, greet);
             drop(attempt);
@@ -154,46 +157,79 @@ impl NetworkDial {
     }
 
     fn shm(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        if server.socket_path.is_empty() {
+        if server.socket_path().is_empty() {
             let text =
                 "it has no Unix socket, which shared memory needs; connect with transport auto, rdma or tcp";
             return Err(Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name));
         }
-        let failed = |error: LinkError| unreachable(server, vec![error.to_string()]);
-        let path = Path::new(&server.socket_path);
         let left = || deadline::left(self.timeout);
-        let mut link = connect_shm(path, ShmOptions::default(), left()).map_err(failed)?;
-        let proven = greet(&mut link)?;
-        link.set_up(left()).map_err(failed)?;
-        Ok(Dialled::new(Box::new(link), proven))
+        let connect = |path: &str, greet: &mut Greet<'_>| {
+            let failed = |error: LinkError| unreachable(server, vec![error.to_string()]);
+            let mut link = connect_shm(Path::new(path), ShmOptions::default(), left()).map_err(failed)?;
+            let proven = greet(&mut link)?;
+            link.set_up(left()).map_err(failed)?;
+            Ok(Dialled::new(Box::new(link), proven))
+        };
+        self.first_that_answers(server, endpoint::SOCKET, greet, &connect)
     }
 
     fn tcp(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        if server.addresses.is_empty() {
+        if server.addresses(endpoint::TCP).next().is_none() {
             return Err(unreachable(server, vec!["the cluster's map has no TCP address of it".into()]));
         }
         let connect = |address, left: Duration| -> Result<Box<dyn Link>, LinkError> {
             Ok(Box::new(connect_tcp(address, &TcpOptions::default(), left.min(TCP_CONNECT_TIMEOUT))?))
         };
-        let mut causes = Vec::new();
-        for (at, address) in server.addresses.iter().enumerate() {
-            let attempt = self.share(server.addresses.len() - at);
-            match self.reach(address, &connect) {
-                Ok(mut link) => {
-                    drop(attempt);
-                    let proven = greet(&mut *link)?;
-                    return Ok(Dialled::new(link, proven));
+        let connect = |address: &str, greet: &mut Greet<'_>| {
+            let mut link = self.reach(address, &connect).map_err(|cause| unreachable(server, vec![cause]))?;
+            let proven = greet(&mut *link)?;
+            Ok(Dialled::new(link, proven))
+        };
+        self.first_that_answers(server, endpoint::TCP, greet, &connect)
+    }
+
+    /// Connects to the first address of a transport at which the server itself answers.
+    fn first_that_answers(
+        &self,
+        server: &ServerInfo,
+        transport: u8,
+        greet: &mut Greet<'_>,
+        connect: &dyn Fn(&str, &mut Greet<'_>) -> Result<Dialled, Error>,
+    ) -> Result<Dialled, Error> {
+        let addresses = server.addresses(transport);
+        let mut left_to_try = addresses.clone().count();
+        let (mut causes, mut others) = (Vec::new(), None);
+        for address in addresses {
+            let attempt = self.share(left_to_try);
+            left_to_try -= 1;
+            let dialled = connect(address, greet);
+            drop(attempt);
+            match dialled {
+                Ok(dialled) => {
+                    let endpoint = Some(Endpoint::new(transport, address));
+                    return Ok(Dialled { endpoint, ..dialled });
                 }
-                Err(cause) => causes.push(cause),
+                Err(error) if error.kind() == ErrorKind::Unreachable => {
+                    causes.push(error.detail().to_string())
+                }
+                Err(error) if is_of_another_cluster(&error) => others = Some(error),
+                Err(error) => return Err(error),
             }
         }
-        Err(unreachable(server, causes))
+        match others {
+            Some(error) if causes.is_empty() => Err(error),
+            others => {
+                causes.extend(others.map(|error| error.detail().to_string()));
+                Err(unreachable(server, causes))
+            }
+        }
     }
 
     fn rdma(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
         let configuration =
             |text: String| Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name);
-        if server.rdma_addresses.is_empty() {
+        let addresses: Vec<&str> = server.addresses(endpoint::RDMA).collect();
+        if addresses.is_empty() {
             let text = "it listens on no RDMA address; give it one in the cluster file, or connect with transport auto or tcp";
             return Err(configuration(text.into()));
         }
@@ -206,11 +242,18 @@ impl NetworkDial {
         let rails = self.with_rails(server, |rails| rails.choose(wish.rail, must, Instant::now()));
         for (at, rail) in rails.iter().copied().enumerate() {
             let _attempt = self.share(rails.len() - at);
-            match self.reach(&server.rdma_addresses[rail], &connect) {
-                Ok(mut link) => {
-                    let proven = greet(&mut *link)?;
+            let greeted =
+                self.reach(addresses[rail], &connect).and_then(|mut link| match greet(&mut *link) {
+                    Ok(proven) => Ok(Ok(Dialled::new(link, proven))),
+                    Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.detail().to_string()),
+                    Err(error) => Ok(Err(error)),
+                });
+            match greeted {
+                Ok(dialled) => {
+                    let dialled = dialled?;
                     self.with_rails(server, |rails| rails.note_success(rail));
-                    return Ok(Dialled { rail, ..Dialled::new(link, proven) });
+                    let endpoint = Some(Endpoint::new(endpoint::RDMA, addresses[rail]));
+                    return Ok(Dialled { rail, endpoint, ..dialled });
                 }
                 Err(cause) => {
                     self.with_rails(server, |rails| rails.note_failure(rail, Instant::now(), cause));
@@ -249,9 +292,16 @@ impl NetworkDial {
 
     fn with_rails<T>(&self, server: &ServerInfo, act: impl FnOnce(&mut Rails) -> T) -> T {
         let mut all = lock(&self.rails);
-        let rails = all
-            .entry(server.name.clone())
-            .or_insert_with(|| Rails::new(server.id, server.rdma_addresses.len()));
+        let addresses = server.addresses(endpoint::RDMA);
+        let anew = || {
+            let addresses: Vec<String> = addresses.clone().map(str::to_string).collect();
+            let rails = Rails::new(server.id, addresses.len());
+            (addresses, rails)
+        };
+        let (known, rails) = all.entry(server.name.clone()).or_insert_with(anew);
+        if !addresses.clone().eq(known.iter()) {
+            (*known, *rails) = anew();
+        }
         act(rails)
     }
 }
@@ -259,7 +309,7 @@ impl NetworkDial {
 impl Dialled {
     /// By the transport that was to be.
     pub fn new(link: Box<dyn Link>, proven: ProveReply) -> Dialled {
-        Dialled { link, proven, rail: 0, fallback: None }
+        Dialled { link, proven, rail: 0, endpoint: None, fallback: None }
     }
 }
 
@@ -282,6 +332,16 @@ impl Failures {
     }
 }
 
+/// Whether the server may be on this host.
+fn is_here(server: &ServerInfo) -> bool {
+    server.addresses(endpoint::SOCKET).any(|path| Path::new(path).exists())
+}
+
+/// Whether who answered at an address may be no server of this cluster: it may have taken the place of one that moved.
+pub(crate) fn is_of_another_cluster(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Untrusted | ErrorKind::Status(Status::Unauthenticated))
+}
+
 fn unreachable(server: &ServerInfo, causes: Vec<String>) -> Error {
     Error::new("connect", ErrorKind::Unreachable, causes.join("; ")).at_server(&server.name)
 }
@@ -293,6 +353,7 @@ mod tests {
     use crate::scripted::some_link;
     use std::net::TcpListener;
     use weft_transport::{VerbsOptions, VerbsStatus};
+    use weft_wire::messages::{Endpoint, server_role};
 
     /// Adapters that reach every address but some.
     #[derive(Default)]
@@ -338,13 +399,10 @@ mod tests {
     /// A server with these RDMA ports, and a TCP port that somebody listens on.
     fn server(rdma_ports: &[u16]) -> (ServerInfo, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = ServerInfo {
-            name: "io0".into(),
-            id: 0,
-            addresses: vec![listener.local_addr().unwrap().to_string()],
-            socket_path: String::new(),
-            rdma_addresses: rdma_ports.iter().map(|port| format!("127.0.0.1:{port}")).collect(),
-        };
+        let tcp = Endpoint::new(endpoint::TCP, listener.local_addr().unwrap().to_string());
+        let rdma = |port| Endpoint::new(endpoint::RDMA, format!("127.0.0.1:{port}"));
+        let endpoints = std::iter::once(tcp).chain(rdma_ports.iter().map(rdma)).collect();
+        let server = ServerInfo::new(0, "io0", server_role::IO, endpoints);
         (server, listener)
     }
 
@@ -361,6 +419,51 @@ mod tests {
 
     fn kind(dialled: &Dialled) -> String {
         dialled.link.kind().to_string()
+    }
+
+    #[test]
+    fn of_several_addresses_the_first_counts_at_which_the_server_answers() {
+        let dialler = dialler(Transport::Tcp, &Arc::default());
+        let (mut server, _first) = server(&[]);
+        let (second, _second) = super::tests::server(&[]);
+        server.endpoints.extend(second.endpoints);
+        let proven = || ProveReply {
+            cluster_id: [1; 16],
+            server_name: "io0".into(),
+            epoch: 1,
+            credits: 4,
+            boot_id: [0; 16],
+        };
+        let wish = Wish { traffic: Traffic::Bulk, rail: None };
+        let mut greeted = Vec::new();
+        let mut dial = |server: &ServerInfo, kinds: &[Option<ErrorKind>]| {
+            let mut kinds = kinds.iter();
+            dialler.dial(server, &wish, &mut |link| {
+                greeted.push(link.peer().to_string());
+                match kinds.next().expect("an answer for each address") {
+                    None => Ok(proven()),
+                    Some(kind) => Err(Error::new("connect", *kind, "somebody else")),
+                }
+            })
+        };
+        for other in
+            [ErrorKind::Unreachable, ErrorKind::Untrusted, ErrorKind::Status(Status::Unauthenticated)]
+        {
+            let dialled = dial(&server, &[Some(other), None]).unwrap();
+            assert_eq!(dialled.endpoint.as_ref(), server.endpoints.last());
+        }
+        assert_eq!(dial(&server, &[None]).unwrap().endpoint.as_ref(), server.endpoints.first());
+        let both = [Some(ErrorKind::Untrusted), Some(ErrorKind::Unreachable)];
+        assert_eq!(dial(&server, &both).err().unwrap().kind(), ErrorKind::Unreachable, "it may come back");
+        let both = [Some(ErrorKind::Untrusted); 2];
+        assert_eq!(dial(&server, &both).err().unwrap().kind(), ErrorKind::Untrusted);
+        let refused = [Some(ErrorKind::Status(Status::Access))];
+        assert_eq!(
+            dial(&server, &refused).err().unwrap().status(),
+            Some(Status::Access),
+            "by the server itself"
+        );
+        assert_eq!(greeted.len(), 3 * 2 + 1 + 2 + 2 + 1);
     }
 
     #[test]

@@ -182,6 +182,7 @@ fn status_errno(status: Status) -> i32 {
         Status::LockLost => libc::EIO,
         Status::NoLocks => libc::ENOLCK,
         Status::WrongStorage | Status::Lost | Status::Damaged => libc::EIO,
+        Status::StaleMap => libc::EREMCHG,
     }
 }
 

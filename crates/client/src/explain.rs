@@ -13,6 +13,7 @@ use crate::access::Method;
 use crate::batch;
 use crate::file::File;
 use crate::open_file::OpenFile;
+use crate::session::{Role, Server};
 use crate::window::{Common, Direction, Share, Source, check};
 use crate::{Client, Result};
 
@@ -85,7 +86,7 @@ fn ask(open: &Arc<OpenFile>, shares: &[Share], write: bool, plans: &mut Vec<Serv
                 add(&mut plan.plan, &reply);
             }
             None => plans.push(ServerPlan {
-                server: open.inner.session().server(server).info.name.clone(),
+                server: open.inner.session().server(server).info().name.clone(),
                 slot: share.slot,
                 requests: 1,
                 request_bytes: message_bytes,
@@ -142,23 +143,25 @@ impl Client {
         known: &[u32],
     ) -> Vec<(ServerInfo, Result<ScrubReply>)> {
         let session = self.inner.session();
-        let request = |(number, server)| {
+        let servers: Vec<_> = session.listed_of(Role::Io).collect();
+        let request = |(number, (index, _)): (usize, &(usize, &Server))| {
             let known = known.get(number).copied().unwrap_or(0);
-            (server, ScrubRequest { action, bytes_per_s, known })
+            (*index, ScrubRequest { action, bytes_per_s, known })
         };
-        let requests = session.io_indices().enumerate().map(request);
+        let requests = servers.iter().enumerate().map(request);
         let replies = batch::ask_all(&self.inner, requests, None);
-        let servers = session.io_indices().map(|server| session.server(server).info.clone());
-        servers.zip(replies).collect()
+        let infos = servers.iter().map(|(_, server)| (*server.info()).clone());
+        infos.zip(replies).collect()
     }
 
     /// The cost model of every I/O server, measured anew first if `measure` says so, or why it does not tell. Measuring takes a
     /// second or so per server and holds up nobody.
     pub fn cost_models(&self, measure: bool) -> Vec<(ServerInfo, Result<CalibrateReply>)> {
         let session = self.inner.session();
-        let requests = session.io_indices().map(|server| (server, CalibrateRequest { measure }));
+        let servers: Vec<_> = session.listed_of(Role::Io).collect();
+        let requests = servers.iter().map(|(index, _)| (*index, CalibrateRequest { measure }));
         let replies = batch::ask_all(&self.inner, requests, None);
-        let servers = session.io_indices().map(|server| session.server(server).info.clone());
-        servers.zip(replies).collect()
+        let infos = servers.iter().map(|(_, server)| (*server.info()).clone());
+        infos.zip(replies).collect()
     }
 }

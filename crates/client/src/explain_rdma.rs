@@ -168,7 +168,7 @@ impl Request<'_> {
                     Some(at) => at,
                     None => {
                         let server = open.inner.io(open.held.layout.server_id(share.slot))?;
-                        let server = open.inner.session().server(server).info.name.clone();
+                        let server = open.inner.session().server(server).info().name.clone();
                         plans.push(RdmaServerPlan::new(server, share.slot));
                         plans.len() - 1
                     }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use weft_transport::{Link, Segment, ShmOptions, TcpOptions, connect_shm, connect_tcp};
+use weft_wire::Status;
 use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, OpenId, ProveReply, ServerInfo};
 
 use crate::batch;
@@ -13,6 +14,7 @@ use crate::closing;
 use crate::deadline::{self, Operation};
 use crate::dial::{Dial, NetworkDial, Wish};
 use crate::error::{Error, ErrorKind};
+use crate::follow::check_map;
 use crate::fork;
 use crate::greet::{Identity, ask, random};
 use crate::health::{Obituary, PROBE_EVERY, Verdict};
@@ -36,7 +38,9 @@ const FAILING_MIN: Duration = Duration::from_secs(1);
 pub(crate) struct Inner {
     pub url: Url,
     pub options: ConnectOptions,
-    pub map: ClusterMapReply,
+    pub cluster_id: [u8; 16],
+    /// The map that it began with.
+    first_map: Arc<ClusterMapReply>,
     pub held: HeldFiles,
     pub locks: LockBook,
     /// How often the metadata server was reached anew.
@@ -62,13 +66,17 @@ impl Inner {
         let first = reach(url, &identity, timeout).map_err(|error| error.on(url))?;
         let Reached { mut link, proven } = first;
         let map = ask(&mut *link, 3, &ClusterMapRequest {}, Instant::now() + timeout)?;
-        check_map(&map, &proven).map_err(|error| error.at_server(link.peer()))?;
+        check_map(&map, &proven.cluster_id).map_err(|error| error.at_server(link.peer()))?;
         drop(link);
-        Inner::over_network(url, options, identity, map, rdma)
+        Inner::over_network(url, options, identity, Arc::new(map), rdma)
     }
 
     /// With a map that is known, as a process has it from another. Nothing is asked before the first request.
-    pub(crate) fn with_map(url: &Url, options: ConnectOptions, map: ClusterMapReply) -> Result<Inner, Error> {
+    pub(crate) fn with_map(
+        url: &Url,
+        options: ConnectOptions,
+        map: Arc<ClusterMapReply>,
+    ) -> Result<Inner, Error> {
         let identity = Identity::new(options.find_key(url)?, options.program.as_deref());
         Inner::over_network(url, options, identity, map, None)
     }
@@ -77,11 +85,11 @@ impl Inner {
     pub(crate) fn joined(
         url: &Url,
         options: ConnectOptions,
-        map: ClusterMapReply,
+        map: Arc<ClusterMapReply>,
         (id, member): ([u8; 16], u16),
     ) -> Result<Inner, Error> {
         let mut inner = Inner::with_map(url, options, map)?;
-        let joined = Session::joined(&inner.map, id, member);
+        let joined = Session::joined(&inner.first_map, id, member);
         // SAFETY: from `Box::into_raw`, and nobody else has a reference to it yet.
         *unsafe { &mut **inner.session.get_mut() } = joined;
         inner.locks.share();
@@ -92,7 +100,7 @@ impl Inner {
         url: &Url,
         options: ConnectOptions,
         identity: Identity,
-        map: ClusterMapReply,
+        map: Arc<ClusterMapReply>,
         rdma: Option<Rdma>,
     ) -> Result<Inner, Error> {
         let transport = options.find_transport(url)?;
@@ -118,16 +126,19 @@ impl Inner {
         url: Url,
         options: ConnectOptions,
         identity: Identity,
-        map: ClusterMapReply,
+        map: Arc<ClusterMapReply>,
         (dial, rdma): (Box<dyn Dial>, Option<Arc<RdmaSource>>),
     ) -> Result<Inner, Error> {
         fork::watch();
         weft_log::start_in_library();
+        // It may come from another process.
+        check_map(&map, &map.cluster_id)?;
         let session = Box::into_raw(Box::new(Session::new(&map)?));
         Ok(Inner {
             url,
             options,
-            map,
+            cluster_id: map.cluster_id,
+            first_map: map,
             held: HeldFiles::default(),
             locks: LockBook::default(),
             arrivals: AtomicU64::new(0),
@@ -166,9 +177,9 @@ impl Inner {
         if parents.generation == fork::generation() {
             return parents;
         }
+        let map = self.parents_map(parents);
         // Without random bytes there is no session; a number that differs from the parent's is the next best.
-        let mut ours =
-            Session::new(&self.map).unwrap_or_else(|_| Session::without_random(&self.map, parents.id));
+        let mut ours = Session::new(&map).unwrap_or_else(|_| Session::without_random(&map, parents.id));
         ours.is_fork = true;
         parents.abandon();
         let ours = Box::into_raw(Box::new(ours));
@@ -177,18 +188,37 @@ impl Inner {
         unsafe { &*ours }
     }
 
+    /// The newest map that was seen. It may be asked for in a forked child that leaves its parent's session alone.
+    pub(crate) fn map(&self) -> Arc<ClusterMapReply> {
+        // SAFETY: as in `session`.
+        let session = unsafe { &*self.session.load(Ordering::Acquire) };
+        if session.generation == fork::generation() { session.map() } else { self.parents_map(session) }
+    }
+
+    fn parents_map(&self, parents: &Session) -> Arc<ClusterMapReply> {
+        // Where another thread was about to change it, servers will say how old it is.
+        parents.parents_map().unwrap_or_else(|| self.first_map.clone())
+    }
+
     /// The metadata server.
     pub(crate) fn meta(&self) -> usize {
         0
     }
 
-    /// The I/O server with this id.
-    pub(crate) fn io(&self, id: u16) -> Result<usize, Error> {
-        self.session().io_index(id).ok_or_else(|| {
+    /// The I/O server of this chain, which a layout names.
+    pub(crate) fn io(&self, chain: u16) -> Result<usize, Error> {
+        let session = self.session();
+        if let Some(index) = session.chain_index(chain) {
+            return Ok(index);
+        }
+        self.follow_chain(chain);
+        session.chain_index(chain).ok_or_else(|| {
             let text = format!(
-                "the file is on I/O server {id}, which the cluster's map does not have; connect again"
+                "the file is on I/O server {chain}, which the cluster's map (version {}) does not have; weft server ls says which \
+                 there are",
+                session.map_version()
             );
-            Error::new("connect", ErrorKind::Configuration, text)
+            Error::new("connect", ErrorKind::Status(Status::Lost), text)
         })
     }
 
@@ -205,7 +235,7 @@ impl Inner {
                     return Err(error);
                 }
             }
-            Verdict::Probe(wait) => return self.probe(session, server, &wish, wait),
+            Verdict::Probe(wait) => return self.probe(session, index, &wish, wait),
         }
         // A new connection to a server that does not answer takes longer than one that others use.
         let share = server.health.is_failing();
@@ -246,12 +276,13 @@ impl Inner {
             return Err(error.at_server(server.describe(None)));
         }
         let timeout = Duration::from_millis(self.options.connect_timeout_ms);
+        let info = server.info();
         let mut greet = |link: &mut dyn Link| {
             let proven = self.identity.greet(link, session.id, deadline::left(timeout))?;
-            self.check_server(&server.info, &proven)?;
+            self.check_server(&info, &proven)?;
             Ok(proven)
         };
-        let mut dialled = self.dial.dial(&server.info, wish, &mut greet)?;
+        let mut dialled = self.dial.dial(&info, wish, &mut greet)?;
         if server.role == Role::Meta {
             let run = dialled.proven.epoch;
             let mut arrival = lock(&server.arriving);
@@ -271,17 +302,16 @@ impl Inner {
         Ok(server.add(dialled, wish.traffic, rdma))
     }
 
-    /// Looks whether a dead server is back.
-    fn probe(
-        &self,
-        session: &Session,
-        server: &Server,
-        wish: &Wish,
-        wait: Duration,
-    ) -> Result<LaneUse, Error> {
+    /// Looks whether a dead server is back, here or elsewhere.
+    fn probe(&self, session: &Session, index: usize, wish: &Wish, wait: Duration) -> Result<LaneUse, Error> {
+        let server = session.server(index);
         let begun = Instant::now();
+        let version = session.map_version();
         let attempt = Operation::part(wait);
-        let opened = self.open_lane(session, server, wish);
+        let mut opened = self.open_lane(session, server, wish);
+        if opened.is_err() && self.follow_moved(index, version) {
+            opened = self.open_lane(session, server, wish);
+        }
         drop(attempt);
         opened.map_err(|error| {
             server.health.note_probe(&error.to_string(), begun.elapsed() >= wait);
@@ -297,7 +327,7 @@ impl Inner {
         let session = self.session();
         let server = session.server(index);
         let wish = Wish { traffic: self.traffic(server.role, true), rail: None };
-        self.probe(session, server, &wish, wait).map(drop)
+        self.probe(session, index, &wish, wait).map(drop)
     }
 
     /// Somebody probes all the time: those who need a server need not.
@@ -347,14 +377,16 @@ impl Inner {
     }
 
     fn check_server(&self, info: &ServerInfo, proven: &ProveReply) -> Result<(), Error> {
-        if proven.cluster_id == self.map.cluster_id && proven.server_name == info.name {
+        let (kind, text) = if proven.cluster_id != self.cluster_id {
+            (ErrorKind::Untrusted, "a server of another cluster answered at its address".to_string())
+        } else if proven.server_name != info.name {
+            // The addresses have changed; a newer map has them.
+            let text = format!("server `{}` answered where `{}` was expected", proven.server_name, info.name);
+            (ErrorKind::Unreachable, text)
+        } else {
             return Ok(());
-        }
-        let text = format!(
-            "server `{}` answered where `{}` was expected; the cluster's addresses have changed, connect again",
-            proven.server_name, info.name
-        );
-        Err(Error::new("connect", ErrorKind::Untrusted, text).at_server(&info.name))
+        };
+        Err(Error::new("connect", kind, text).at_server(&info.name))
     }
 
     /// Tells a metadata server that has started anew, or has not seen this client for a while, which files are open.
@@ -433,7 +465,7 @@ impl Inner {
             }
             self.arena_count.store(arenas.len(), Ordering::Release);
         }
-        for server in self.session().servers() {
+        for (_, server) in self.session().servers() {
             server.lanes().iter().for_each(|lane| lane.drop_segment(id));
         }
     }
@@ -492,14 +524,4 @@ fn reach(url: &Url, identity: &Identity, timeout: Duration) -> Result<Reached, E
         }
     }
     Err(unreachable(causes.join("; ")))
-}
-
-fn check_map(map: &ClusterMapReply, proven: &ProveReply) -> Result<(), Error> {
-    let ids_in_order = map.io_servers.iter().enumerate().all(|(at, server)| usize::from(server.id) == at);
-    let whole = !map.meta_servers.is_empty() && !map.io_servers.is_empty() && ids_in_order;
-    if whole && map.cluster_id == proven.cluster_id {
-        return Ok(());
-    }
-    let text = "its map of the cluster is not whole; check the cluster file";
-    Err(Error::new("connect", ErrorKind::Protocol, text))
 }

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use weft_log::trace::current_or_fresh;
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
-use weft_wire::messages::PingRequest;
+use weft_wire::messages::{Endpoint, PingRequest};
 use weft_wire::{Header, Op, Wire};
 
 use crate::dial::Dialled;
@@ -31,6 +31,10 @@ pub(crate) struct Lane {
     /// What it is for, and which of the server's RDMA addresses it leads to.
     traffic: Traffic,
     rail: usize,
+    /// Where the server was reached, if that is known.
+    endpoint: Option<Endpoint>,
+    /// Whether the server is to be reached elsewhere now.
+    retired: AtomicBool,
     /// Whether a faster transport was expected, and may come.
     is_fallback: bool,
     bulk_bytes_max: u64,
@@ -69,12 +73,14 @@ pub(crate) enum NotSent {
 impl Lane {
     /// Over a connection on which the handshake is done.
     pub(crate) fn new(dialled: Dialled, traffic: Traffic) -> Arc<Lane> {
-        let Dialled { link, rail, fallback, .. } = dialled;
+        let Dialled { link, rail, fallback, endpoint, .. } = dialled;
         Arc::new(Lane {
             fd: link.fd(),
             kind: link.kind(),
             traffic,
             rail,
+            endpoint,
+            retired: AtomicBool::new(false),
             is_fallback: fallback.is_some_and(|fallback| fallback.may_mend),
             bulk_bytes_max: link.bulk_bytes_max(),
             must_arm: link.must_arm(),
@@ -107,6 +113,19 @@ impl Lane {
 
     pub(crate) fn rail(&self) -> usize {
         self.rail
+    }
+
+    pub(crate) fn endpoint(&self) -> Option<&Endpoint> {
+        self.endpoint.as_ref()
+    }
+
+    /// The server is to be reached elsewhere: it is used no more as soon as that is so.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_fallback(&self) -> bool {

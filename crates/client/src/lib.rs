@@ -23,7 +23,9 @@
 //!      Link          Link          Link         weft-transport: tcp, shm, verbs
 //! ```
 //!
-//! Invariants: no lock but a file's cursor and append turn is held while waiting for a server; memory lent to a request is
+//! Which servers there are, and where, is in the map of the cluster; a newer one is fetched when it is needed (follow).
+//!
+//! Invariants: no lock but a file's cursor and append turn, and the one of who fetches the map, is held while waiting for a server; memory lent to a request is
 //! given back only when its answer is there or its connection is gone; a repeated change carries the same number and slot, so
 //! that the metadata server answers it from what it kept; a forked child shares nothing with its parent but the files that are
 //! open.
@@ -45,6 +47,9 @@ mod error;
 mod explain;
 mod explain_rdma;
 mod file;
+mod follow;
+#[cfg(test)]
+mod follow_tests;
 mod fork;
 mod fsck;
 mod greet;
@@ -70,6 +75,7 @@ mod scripted;
 mod session;
 mod size;
 mod sparse;
+mod table;
 mod traffic;
 mod transfer;
 mod typed;

@@ -107,7 +107,7 @@ impl OpenFile {
     pub(crate) fn reach(&self, regions: &Regions) -> Reach {
         let session = self.inner.session();
         let layout = &self.held.layout;
-        let servers = slots_of(layout, regions).filter_map(|slot| session.io_index(layout.server_id(slot)));
+        let servers = slots_of(layout, regions).filter_map(|slot| self.inner.io(layout.server_id(slot)).ok());
         let reaches = servers.map(|index| {
             let server = session.server(index);
             if !server.was_reached() {

@@ -10,7 +10,8 @@ use weft_layout::Layout;
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::limits::LANES_PER_SERVER_MAX;
 use weft_wire::messages::{
-    ClusterMapReply, Empty, PingReply, PingRequest, ProveReply, RemovedReply, ServerInfo,
+    ClusterMapReply, Empty, Endpoint, PingReply, PingRequest, ProveReply, RemovedReply, ServerInfo, endpoint,
+    server_role,
 };
 use weft_wire::security::Key;
 use weft_wire::{Header, Op, Status, Wire, flags};
@@ -185,17 +186,13 @@ pub(crate) fn some_client() -> Client {
 fn client(acts: &[Act], change: impl FnOnce(&mut ConnectOptions)) -> (Client, Arc<Script>) {
     let script = Arc::new(Script::default());
     lock(&script.acts).extend(acts);
-    let server = |name: &str| ServerInfo {
-        name: name.to_string(),
-        id: 0,
-        addresses: vec!["scripted:1".to_string()],
-        socket_path: String::new(),
-        rdma_addresses: Vec::new(),
-    };
+    let server =
+        |name, role| ServerInfo::new(0, name, role, vec![Endpoint::new(endpoint::TCP, "scripted:1")]);
     let map = ClusterMapReply {
+        version: 1,
         cluster_id: [1; 16],
-        meta_servers: vec![server("meta0")],
-        io_servers: vec![server("io0")],
+        servers: vec![server("meta0", server_role::META), server("io0", server_role::IO)],
+        chains: ClusterMapReply::single_chains(1),
         default_layout: Layout::new(65536, 0, 1, 1).unwrap(),
     };
     let mut options = ConnectOptions {

@@ -494,7 +494,7 @@ fn an_open_file_is_passed_on_to_a_client_that_knows_the_map() {
     let file = first.open("/passed", &create().mode(0o400)).unwrap();
     file.write_at(b"before", 0).unwrap();
     let options = cluster.options(Transport::Auto);
-    let second = Client::connect_with_map(&cluster.url(), options, first.map().clone()).unwrap();
+    let second = Client::connect_with_map(&cluster.url(), options, first.map()).unwrap();
     let adopted = second.adopt(&file.pass(), "/passed", false).unwrap();
     first.unlink("/passed").unwrap();
     adopted.write_at(b" and after", 6).unwrap();

@@ -49,6 +49,8 @@ pub(crate) const SUPER_MARK: &[u8] = b"smark";
 pub(crate) const SUPER_VOUCHED_FROM: &[u8] = b"svouched";
 /// There from when this store was made from a backup until the I/O servers have agreed.
 pub(crate) const SUPER_LOADED: &[u8] = b"sloaded";
+/// The map of the cluster, as the server encodes it.
+pub(crate) const SUPER_MAP: &[u8] = b"smap";
 /// There while locks may be held that clients claim after a restart.
 pub(crate) const SUPER_LOCKS: &[u8] = b"slocks";
 

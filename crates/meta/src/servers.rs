@@ -4,6 +4,7 @@
 //!   sstorage   which storage this store is                    made once
 //!   smark      mark and run                                   counted up when a run is confirmed, and while there are changes
 //!   h <mark>   run                                          of each run of this server, by its first mark; the newest RUNS_KEPT
+//!   smap       the map of the cluster                         bytes of the server's, each change a higher version
 //!   v <id>     name, storage, mark, run, lost_below, ...      of each I/O server as it was last seen
 //! ```
 //!
@@ -218,6 +219,14 @@ impl<E: Engine> Namespace<E> {
         Ok(servers)
     }
 
+    /// The map of the cluster as it was put last. What is in it is the server's business.
+    ///
+    /// # Errors
+    /// Those of the engine.
+    pub fn map_record(&self) -> Result<Option<Vec<u8>>, EngineError> {
+        Ok(self.engine.get(keys::SUPER_MAP)?.map(|value| value.to_vec()))
+    }
+
     /// From this inode number on the names are all that there ever were; of smaller ones some may have been forgotten.
     ///
     /// # Errors
@@ -240,6 +249,11 @@ impl<E: Engine> Op<'_, E> {
     /// The I/O servers have agreed: from now on this store is as any other.
     pub fn loading_is_done(&mut self) {
         self.delete(keys::SUPER_LOADED.to_vec());
+    }
+
+    /// Stores the map of the cluster, in place of the one before.
+    pub fn put_map_record(&mut self, record: Vec<u8>) {
+        self.put(keys::SUPER_MAP, record);
     }
 
     /// Goes on with inode numbers from `ino` at least, and notes that smaller ones may be those of files that this store has

@@ -97,7 +97,7 @@ fn connecting<T>(place: &'static AtomicI32, body: impl FnOnce() -> T) -> T {
 }
 
 fn join(open: &Use, id: [u8; 16], member: u16) -> Outcome<Client> {
-    let map = open.mount.made()?.client.map().clone();
+    let map = open.mount.made()?.client.map();
     // One socket is one connection: it can be kept by forked children.
     let options = ConnectOptions { transport: Some(Transport::Tcp), ..ConnectOptions::default() };
     Ok(Client::join_session(open.mount.address(), options, map, id, member)?)

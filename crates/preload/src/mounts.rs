@@ -208,7 +208,7 @@ impl Mount {
         let (client, root) = match unsafe { newest.as_ref() } {
             Some(made) if made.is_ours() => (made.client.with_caller(process_caller()), made.root),
             Some(parents) => {
-                let map = parents.client.map().clone();
+                let map = parents.client.map();
                 (Client::connect_with_map(&self.url, ConnectOptions::default(), map)?, parents.root)
             }
             None => {

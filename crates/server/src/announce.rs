@@ -8,13 +8,15 @@
 //!
 //! While no key is revoked nothing is told to anybody.
 
+use crate::current::CurrentMap;
 use crate::key_ring::KeyRing;
 use crate::log;
 use crate::peer::{Peer, PeerError};
 use crate::stop::StopFlag;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use weft_wire::messages::{ServerInfo, SetRevokedRequest};
+use weft_wire::messages::{ServerInfo, SetRevokedRequest, server_state};
 
 /// How long a server that is down is left alone.
 const RETRY: Duration = Duration::from_secs(1);
@@ -32,17 +34,20 @@ pub(crate) struct Announcer {
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
+    map: CurrentMap,
 }
 
 struct State {
     /// Number of the list below; 0: nothing was ever revoked.
     list: u64,
     ids: Vec<[u8; 16]>,
-    servers: Vec<Told>,
+    /// Of the map of this version, by id.
+    version: u32,
+    servers: BTreeMap<u16, Told>,
 }
 
 struct Told {
-    name: String,
+    info: ServerInfo,
     /// The list that it has confirmed.
     list: u64,
     /// A thread is telling it.
@@ -51,20 +56,24 @@ struct Told {
 }
 
 impl Announcer {
-    /// For these servers, which know nothing.
-    pub fn new(servers: &[ServerInfo]) -> Announcer {
-        let told = |server: &ServerInfo| Told {
-            name: server.name.clone(),
-            list: 0,
-            is_being_told: false,
-            next: Instant::now(),
-        };
-        let state = State { list: 0, ids: Vec::new(), servers: servers.iter().map(told).collect() };
-        Announcer { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }) }
+    /// For the servers of this map, which know nothing; those that are joining are told when they have come.
+    pub fn new(map: CurrentMap) -> Announcer {
+        let state = State { list: 0, ids: Vec::new(), version: 0, servers: BTreeMap::new() };
+        Announcer { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), map }) }
     }
 
+    /// With the servers that the map has now.
     fn state(&self) -> MutexGuard<'_, State> {
-        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.version != self.shared.map.version() {
+            let map = self.shared.map.get();
+            state.version = map.version;
+            for info in map.io_servers().filter(|server| server.state == server_state::ACTIVE) {
+                let new = || Told { info: info.clone(), list: 0, is_being_told: false, next: Instant::now() };
+                state.servers.entry(info.id).or_insert_with(new).info.clone_from(info);
+            }
+        }
+        state
     }
 
     /// These keys are revoked from now on. Returns the number of the list.
@@ -72,7 +81,7 @@ impl Announcer {
         let mut state = self.state();
         state.list += 1;
         state.ids = ids;
-        state.servers.iter_mut().for_each(|server| server.next = Instant::now());
+        state.servers.values_mut().for_each(|server| server.next = Instant::now());
         self.shared.changed.notify_all();
         state.list
     }
@@ -80,30 +89,25 @@ impl Announcer {
     /// Names of servers that have not confirmed this list or a later one.
     pub fn waiting(&self, list: u64) -> Vec<String> {
         let state = self.state();
-        let behind = state.servers.iter().filter(|server| server.list < list);
-        behind.map(|server| server.name.clone()).collect()
+        let behind = state.servers.values().filter(|server| server.list < list);
+        behind.map(|server| server.info.name.clone()).collect()
     }
 
     /// Tells them, on threads of its own, until `stop` is set.
     ///
     /// # Errors
     /// There are no threads.
-    pub fn start(
-        &self,
-        servers: Vec<ServerInfo>,
-        keys: KeyRing,
-        stop: StopFlag,
-    ) -> std::io::Result<std::thread::JoinHandle<()>> {
+    pub fn start(&self, keys: KeyRing, stop: StopFlag) -> std::io::Result<std::thread::JoinHandle<()>> {
         let announcer = self.clone();
         let run = move || {
             while !stop.is_stopped() {
-                for at in announcer.due() {
-                    let (announcer, peer) =
-                        (announcer.clone(), Peer::new(servers[at].clone(), keys.clone(), stop.clone()));
+                for server in announcer.due() {
+                    let (announcer, at, name) = (announcer.clone(), server.id, server.name.clone());
+                    let peer = Peer::new(server, keys.clone(), stop.clone());
                     let tell = std::thread::Builder::new().name("weft-revoke".into());
                     // Without a thread it is due again after a while.
                     if tell.spawn(move || announcer.tell(at, peer)).is_err() {
-                        announcer_failed(&servers[at].name, "there are no more threads");
+                        announcer_failed(&name, "there are no more threads");
                     }
                 }
             }
@@ -112,26 +116,27 @@ impl Announcer {
     }
 
     /// Waits a little for servers that are to be told now, and notes that they are being told.
-    fn due(&self) -> Vec<usize> {
+    fn due(&self) -> Vec<ServerInfo> {
         let mut state = self.state();
         let now = Instant::now();
         let is_due = |state: &State, server: &Told| {
             state.list > 0 && !server.is_being_told && server.next <= Instant::now()
         };
-        if !state.servers.iter().any(|server| is_due(&state, server)) {
+        if !state.servers.values().any(|server| is_due(&state, server)) {
             let waited = self.shared.changed.wait_timeout(state, WAIT_STEP);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let due: Vec<usize> =
-            (0..state.servers.len()).filter(|at| is_due(&state, &state.servers[*at])).collect();
-        for at in &due {
-            state.servers[*at].is_being_told = true;
-            state.servers[*at].next = now + RETRY;
+        let due = state.servers.values().filter(|server| is_due(&state, server));
+        let due: Vec<ServerInfo> = due.map(|server| server.info.clone()).collect();
+        for info in &due {
+            let server = state.servers.get_mut(&info.id).expect("it was found there");
+            server.is_being_told = true;
+            server.next = now + RETRY;
         }
         due
     }
 
-    fn tell(&self, at: usize, mut peer: Peer) {
+    fn tell(&self, at: u16, mut peer: Peer) {
         let (list, ids) = {
             let state = self.state();
             (state.list, state.ids.clone())
@@ -139,7 +144,7 @@ impl Announcer {
         let told = peer.call(&SetRevokedRequest { ids });
         let mut state = self.state();
         let is_current = state.list == list;
-        let server = &mut state.servers[at];
+        let Some(server) = state.servers.get_mut(&at) else { return };
         server.is_being_told = false;
         match told {
             Ok(_) => {

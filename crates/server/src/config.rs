@@ -29,6 +29,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use toml_edit::{DocumentMut, TomlError};
 use weft_layout::Layout;
 use weft_meta::FjallEngine;
 use weft_storage::Directory;
@@ -423,6 +424,60 @@ impl ClusterConfig {
         })
     }
 
+    /// The file with one more server at its end; all else of its text stays as it is.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn with_server(&self, server: &ServerConfig) -> Result<EditedFile, ConfigError> {
+        #[derive(Serialize)]
+        struct Tail<'a> {
+            server: [&'a ServerConfig; 1],
+        }
+        let table = toml::to_string(&Tail { server: [server] }).expect("a server can be written as TOML");
+        let text = self.text()?;
+        let gap = if text.ends_with('\n') { "\n" } else { "\n\n" };
+        self.edited(text + gap + &table)
+    }
+
+    /// The file with other addresses of a server; all else of its text stays as it is.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn with_addresses(
+        &self,
+        name: &str,
+        addresses: &[String],
+        rdma_addresses: &[String],
+    ) -> Result<EditedFile, ConfigError> {
+        let wanted = &self.server(name)?.name;
+        let at = self.servers.iter().position(|server| server.name == *wanted);
+        let syntax = |reason: String| ConfigError::Syntax { path: self.path.clone(), reason };
+        let mut document: DocumentMut =
+            self.text()?.parse().map_err(|error: TomlError| syntax(error.to_string()))?;
+        let table = document.get_mut("server").zip(at).and_then(|(servers, at)| servers.get_mut(at));
+        let table = table.ok_or_else(|| syntax(format!("it has no [[server]] of {name}")))?;
+        let list = |given: &[String]| {
+            toml_edit::value(given.iter().map(String::as_str).collect::<toml_edit::Array>())
+        };
+        table["addresses"] = list(addresses);
+        if !rdma_addresses.is_empty() {
+            table["rdma_addresses"] = list(rdma_addresses);
+        }
+        self.edited(document.to_string())
+    }
+
+    fn text(&self) -> Result<String, ConfigError> {
+        std::fs::read_to_string(&self.path).map_err(|reason| ConfigError::File {
+            action: "read",
+            path: self.path.clone(),
+            reason,
+        })
+    }
+
+    fn edited(&self, text: String) -> Result<EditedFile, ConfigError> {
+        Ok(EditedFile { config: ClusterConfig::parse(&text, &self.path)?, text })
+    }
+
     /// The I/O servers, in the order of their ids.
     pub fn io_servers(&self) -> impl Iterator<Item = &ServerConfig> {
         self.servers.iter().filter(|server| server.role == ServerRole::Io)
@@ -593,6 +648,29 @@ impl ClusterConfig {
     }
 }
 
+/// A cluster file that was changed and is not written yet.
+#[derive(Debug)]
+pub struct EditedFile {
+    /// What it says.
+    pub config: ClusterConfig,
+    text: String,
+}
+
+impl EditedFile {
+    /// Puts it in the place of the one before, whole or not at all.
+    ///
+    /// # Errors
+    /// [`ConfigError::File`].
+    pub fn save(&self) -> Result<(), ConfigError> {
+        let path = &self.config.path;
+        let fresh = path.with_extension("toml.new");
+        let written = std::fs::write(&fresh, &self.text)
+            .and_then(|()| std::fs::set_permissions(&fresh, std::fs::metadata(path)?.permissions()))
+            .and_then(|()| std::fs::rename(&fresh, path));
+        written.map_err(|reason| ConfigError::File { action: "write", path: path.clone(), reason })
+    }
+}
+
 /// Whether an address is like "node1:7401".
 fn is_host_and_port(address: &str) -> bool {
     let parts = address.rsplit_once(':').filter(|(host, _)| !host.is_empty());
@@ -624,6 +702,37 @@ mod tests {
         assert_eq!(io2.addresses, ["127.0.0.1:7403"]);
         assert_eq!(again.socket_of(io2), Path::new("/scratch/io2/weft.sock"));
         assert_eq!(again.default_layout(), Layout::new(STRIP_BYTES_DEFAULT, 0, 3, 3).unwrap());
+    }
+
+    #[test]
+    fn an_edit_keeps_what_people_wrote() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = ClusterConfig::generate(&Generate { path: directory.path().join("c.toml"), ..wanted() });
+        let config = config.unwrap();
+        let text = config.to_toml().replacen("[[server]]", "# the names\n[[server]]", 1);
+        let text = text.replacen("name = \"io1\"", "name = \"io1\" # in rack 7", 1);
+        std::fs::write(&config.path, &text).unwrap();
+        let io3 = ServerConfig {
+            name: "io3".into(),
+            addresses: vec!["node9:7401".into()],
+            directory: "/srv/io3".into(),
+            ..config.servers[3].clone()
+        };
+        let added = config.with_server(&io3).unwrap();
+        assert_eq!(added.config.id_of(added.config.server("io3").unwrap()), 3);
+        assert_eq!(added.config.server("io3").unwrap(), &io3);
+        added.save().unwrap();
+        let moved = added.config.with_addresses("io1", &["node8:7".into()], &["ib8:7".into()]).unwrap();
+        assert_eq!(moved.config.server("io1").unwrap().addresses, ["node8:7"]);
+        assert_eq!(moved.config.server("io1").unwrap().rdma_addresses, ["ib8:7"]);
+        moved.save().unwrap();
+        let now = std::fs::read_to_string(&config.path).unwrap();
+        assert!(now.contains("# the names\n[[server]]") && now.contains("# in rack 7"), "{now}");
+        assert_eq!(ClusterConfig::load(&config.path).unwrap(), moved.config);
+        let others = |config: &ClusterConfig| [0, 1, 3].map(|at| config.servers[at].clone());
+        assert_eq!(others(&moved.config), others(&config));
+        assert!(config.with_server(&config.servers[1]).is_err(), "the name is used twice");
+        assert!(config.with_addresses("io9", &["node8:7".into()], &[]).is_err());
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! removed meanwhile is none. Data files that were just written are left alone where they have no inode: a write may be on its
 //! way whose file is just gone.
 
+use crate::current::{CurrentMap, Peers, name_of};
 use crate::key_ring::KeyRing;
 use crate::letters::{self, Letter, StepError};
 use crate::meta::{now, unix_s};
@@ -24,8 +25,8 @@ use weft_meta::{Engine, FileState, Finding, MetaError, Namespace, Owner, SizeFou
 use weft_reactor::MailSender;
 use weft_wire::limits::FINDING_TEXT_BYTES_MAX;
 use weft_wire::messages::{
-    CheckReply, FindingInfo, ListObjectsRequest, NotedLayout, NotedLayoutsRequest, ObjectSize,
-    RemoveObjectsRequest, ServerInfo, StatObjectsRequest, VouchEmptyRequest,
+    CheckReply, ClusterMapReply, FindingInfo, ListObjectsRequest, NotedLayout, NotedLayoutsRequest,
+    ObjectSize, RemoveObjectsRequest, StatObjectsRequest, VouchEmptyRequest,
 };
 
 /// Records of the namespace in one turn of the metadata thread: less than a millisecond.
@@ -47,7 +48,7 @@ const STRIP_BYTES: u32 = 1 << 20;
 
 /// What a check needs.
 pub(crate) struct Setup<E: Engine> {
-    pub io_servers: Vec<ServerInfo>,
+    pub map: CurrentMap,
     pub keys: KeyRing,
     pub stop: StopFlag,
     pub namespace: MailSender<Letter<E>>,
@@ -57,7 +58,7 @@ pub(crate) struct Setup<E: Engine> {
 impl<E: Engine> Clone for Setup<E> {
     fn clone(&self) -> Self {
         Setup {
-            io_servers: self.io_servers.clone(),
+            map: self.map.clone(),
             keys: self.keys.clone(),
             stop: self.stop.clone(),
             namespace: self.namespace.clone(),
@@ -97,8 +98,8 @@ enum Found {
 }
 
 impl Found {
-    fn info(&self, servers: &[ServerInfo]) -> FindingInfo {
-        let name = |id: &u16| servers.get(usize::from(*id)).map_or("?", |server| server.name.as_str());
+    fn info(&self, map: &ClusterMapReply) -> FindingInfo {
+        let name = |id: &u16| name_of(map, *id);
         let mut text = match self {
             Found::Name(finding) => finding.damage.to_string(),
             Found::Size { found, recorded, missing_on: None } => {
@@ -177,7 +178,7 @@ struct Job {
 pub(crate) struct Running {
     /// Its name.
     pub check: u64,
-    servers: Vec<ServerInfo>,
+    map: CurrentMap,
     shared: Shared,
     jobs: mpsc::Sender<Job>,
 }
@@ -193,6 +194,7 @@ impl Running {
     pub fn report(&self, known: usize, findings_max: usize) -> CheckReply {
         let mut state = lock(&self.shared);
         state.asked_at = Instant::now();
+        let map = self.map.get();
         let page = state.findings.iter().skip(known).take(findings_max);
         CheckReply {
             records: state.records,
@@ -200,7 +202,7 @@ impl Running {
             finished: state.finished,
             failure: state.failure.clone(),
             found: state.findings.len() as u32,
-            findings: page.map(|found| found.info(&self.servers)).collect(),
+            findings: page.map(|found| found.info(&map)).collect(),
         }
     }
 
@@ -222,9 +224,8 @@ pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>, check: u64) -> std::io
         findings: Vec::new(),
         asked_at: Instant::now(),
     }));
-    let running = Running { check, servers: setup.io_servers.clone(), shared: shared.clone(), jobs };
-    let peer = |server: &ServerInfo| Peer::new(server.clone(), setup.keys.clone(), setup.stop.clone());
-    let peers = setup.io_servers.iter().map(peer).collect();
+    let running = Running { check, map: setup.map.clone(), shared: shared.clone(), jobs };
+    let peers = Peers::new(setup.map.clone(), setup.keys.clone(), setup.stop.clone());
     let checker = Checker { number: check, peers, shared, setup };
     // It ends by itself when the server stops or nobody asks any more.
     std::thread::Builder::new().name("weft-fsck".into()).spawn(move || checker.run(&waiting))?;
@@ -234,7 +235,7 @@ pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>, check: u64) -> std::io
 struct Checker<E: Engine> {
     number: u64,
     setup: Setup<E>,
-    peers: Vec<Peer>,
+    peers: Peers,
     shared: Shared,
 }
 
@@ -282,6 +283,11 @@ impl<E: Engine + 'static> Checker<E> {
         state.findings.extend(found.into_iter().take(room));
     }
 
+    /// An I/O server that a finding or a layout names. One of a check's is never gone: servers only come.
+    fn peer(&mut self, id: u16) -> Result<&mut Peer, StepError> {
+        self.peers.get(id).ok_or(StepError::NoServer(id))
+    }
+
     fn check(&mut self) -> Result<(), StepError> {
         self.check_names()?;
         self.check_owners()?;
@@ -315,18 +321,18 @@ impl<E: Engine + 'static> Checker<E> {
     fn check_owners(&mut self) -> Result<(), StepError> {
         let old_s = unix_s().saturating_sub(self.setup.orphan_age_s.min(YOUNG_S)) as i64;
         let mut without: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
-        for id in 0..self.peers.len() {
+        for id in self.peers.ids() {
             let mut cursor = 0;
             loop {
                 let request = ListObjectsRequest { cursor, entries_max: FILES_PER_STEP as u32 };
-                let page = self.peers[id].call(&request)?;
+                let page = self.peer(id)?.call(&request)?;
                 lock(&self.shared).data_files += page.objects.len() as u64;
                 let old = page.objects.iter().filter(|object| object.mtime_s <= old_s);
                 let inos: Vec<u64> = old.map(|object| object.ino).collect();
                 let owners = self.owners(inos.clone())?;
                 for (ino, owner) in inos.into_iter().zip(owners) {
-                    if is_nobodys(&owner, id as u16) {
-                        without.entry(ino).or_default().push(id as u16);
+                    if is_nobodys(&owner, id) {
+                        without.entry(ino).or_default().push(id);
                     }
                 }
                 cursor = page.cursor;
@@ -347,7 +353,7 @@ impl<E: Engine + 'static> Checker<E> {
         let owner = self.owners(vec![ino])?.remove(0);
         let mut parts = Vec::new();
         for id in servers {
-            let there = self.peers[usize::from(*id)].call(&StatObjectsRequest { inos: vec![ino] })?;
+            let there = self.peer(*id)?.call(&StatObjectsRequest { inos: vec![ino] })?;
             parts.extend(there.objects.first().map(|object| (*id, object.bytes)));
         }
         if parts.is_empty() {
@@ -371,7 +377,7 @@ impl<E: Engine + 'static> Checker<E> {
     fn layout_noted(&mut self, ino: u64, parts: &[(u16, u64)]) -> Result<Option<Layout>, StepError> {
         let mut noted: Option<Layout> = None;
         for (id, bytes) in parts {
-            let reply = self.peers[usize::from(*id)].call(&NotedLayoutsRequest { inos: vec![ino] })?;
+            let reply = self.peer(*id)?.call(&NotedLayoutsRequest { inos: vec![ino] })?;
             let Some(NotedLayout { layout, .. }) = reply.layouts.first() else {
                 // One that was made to say that there is nothing tells no more than that.
                 if *bytes == 0 {
@@ -380,7 +386,7 @@ impl<E: Engine + 'static> Checker<E> {
                 return Ok(None);
             };
             let fits = layout.slot_of_server(*id).is_some()
-                && usize::from(layout.ring_servers()) <= self.peers.len();
+                && usize::from(layout.ring_servers()) <= self.peers.ids().len();
             if !fits || noted.is_some_and(|noted| noted != *layout) {
                 return Ok(None);
             }
@@ -397,7 +403,7 @@ impl<E: Engine + 'static> Checker<E> {
         let mut after = 0;
         loop {
             let (files, next) = self.ask(move |namespace| namespace.files_after(after, FILES_PER_STEP))?;
-            let servers = self.peers.len() as u16;
+            let servers = self.peers.ids().len() as u16;
             let known = |file: &&FileState| file.is_settled && file.layout.ring_servers() <= servers;
             let files: Vec<FileState> = files.iter().filter(known).copied().collect();
             let sizes = self.sizes(&files)?;
@@ -411,7 +417,7 @@ impl<E: Engine + 'static> Checker<E> {
                 if now == Owner::File(*file) {
                     let lost =
                         sizes.lost(file, &lost_below).map(|server| Found::Lost { ino: file.ino, server });
-                    found.push(lost.unwrap_or_else(|| sizes.finding(file, &self.setup.io_servers)));
+                    found.push(lost.unwrap_or_else(|| sizes.finding(file, &self.setup.map.get())));
                 }
             }
             self.add(found);
@@ -443,7 +449,7 @@ impl<E: Engine + 'static> Checker<E> {
         }
         let mut sizes = Sizes::default();
         for (id, inos) in by_server {
-            let reply = self.peers[usize::from(id)].call(&StatObjectsRequest { inos })?;
+            let reply = self.peer(id)?.call(&StatObjectsRequest { inos })?;
             let parts = reply.objects.into_iter().map(|ObjectSize { ino, bytes }| ((ino, id), bytes));
             sizes.parts.extend(parts);
         }
@@ -478,7 +484,7 @@ impl<E: Engine + 'static> Checker<E> {
 
     fn remove(&mut self, ino: u64, servers: &[u16]) -> Result<Treatment, StepError> {
         for id in servers {
-            self.peers[usize::from(*id)].call(&RemoveObjectsRequest { inos: vec![ino] })?;
+            self.peer(*id)?.call(&RemoveObjectsRequest { inos: vec![ino] })?;
         }
         Ok(Treatment::Repaired)
     }
@@ -505,7 +511,7 @@ impl<E: Engine + 'static> Checker<E> {
         for slot in 0..layout.server_count() {
             let id = layout.server_id(slot);
             if layout.local_size(slot, bytes) == 0 && !parts.iter().any(|(there, _)| *there == id) {
-                self.peers[usize::from(id)].call(&VouchEmptyRequest { inos: vec![ino] })?;
+                self.peer(id)?.call(&VouchEmptyRequest { inos: vec![ino] })?;
             }
         }
         let adopted = self.ask(move |namespace| Ok(namespace.adopt_data(now(), ino, &layout, bytes)?.0))?;
@@ -564,9 +570,9 @@ impl Sizes {
         lost.next().map(|(_, id)| id)
     }
 
-    fn finding(&self, file: &FileState, servers: &[ServerInfo]) -> Found {
+    fn finding(&self, file: &FileState, map: &ClusterMapReply) -> Found {
         let (bytes, missing) = self.of(file);
-        let name = |id: u16| servers.get(usize::from(id)).map(|server| server.name.clone());
+        let name = |id: u16| map.io_server(id).map(|server| server.name.clone());
         Found::Size {
             found: SizeFound { ino: file.ino, epoch: file.epoch, bytes },
             recorded: file.bytes,

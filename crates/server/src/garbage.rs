@@ -11,13 +11,14 @@
 //! already there.
 
 use crate::config::ClusterSection;
+use crate::current::{CurrentMap, Peers};
 use crate::key_ring::KeyRing;
 use crate::letters::{self, Letter, StepError};
 use crate::log;
 use crate::meta::registry::Restore;
 use crate::meta::unix_s;
 use crate::node::Shared;
-use crate::peer::{Peer, PeerError};
+use crate::peer::PeerError;
 use crate::stop::StopFlag;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -26,7 +27,7 @@ use std::time::{Duration, Instant};
 use weft_layout::Layout;
 use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer};
 use weft_reactor::MailSender;
-use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, ServerInfo, VouchEmptyRequest};
+use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, VouchEmptyRequest};
 
 /// Files removed in one step.
 const BATCH: usize = 1024;
@@ -80,7 +81,7 @@ impl Poke {
 /// What the remover needs.
 pub(crate) struct Setup<E: Engine> {
     pub cluster: ClusterSection,
-    pub io_servers: Vec<ServerInfo>,
+    pub map: CurrentMap,
     pub keys: KeyRing,
     pub stop: StopFlag,
     pub poke: Poke,
@@ -98,7 +99,7 @@ pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>) -> std::io::Result<std
 
 struct Remover<E: Engine> {
     setup: Setup<E>,
-    peers: Vec<Peer>,
+    peers: Peers,
     /// Servers that did not answer lately, by id, and when to try them again.
     down_until: BTreeMap<u16, Instant>,
     /// When to go on telling new storages which files they have nothing of.
@@ -110,9 +111,8 @@ struct Remover<E: Engine> {
 
 impl<E: Engine + 'static> Remover<E> {
     fn new(setup: Setup<E>) -> Remover<E> {
-        let peer = |server: &ServerInfo| Peer::new(server.clone(), setup.keys.clone(), setup.stop.clone());
         Remover {
-            peers: setup.io_servers.iter().map(peer).collect(),
+            peers: Peers::new(setup.map.clone(), setup.keys.clone(), setup.stop.clone()),
             down_until: BTreeMap::new(),
             vouch_again: None,
             removed_files: setup.shared.counters.gauge("garbage_removed_files"),
@@ -209,7 +209,7 @@ impl<E: Engine + 'static> Remover<E> {
         let mut failed = HashSet::new();
         for (id, inos) in by_server {
             let down = self.down_until.contains_key(&id);
-            let Some(peer) = self.peers.get_mut(usize::from(id)).filter(|_| !down) else {
+            let Some(peer) = self.peers.get(id).filter(|_| !down) else {
                 failed.extend(inos);
                 continue;
             };
@@ -231,11 +231,12 @@ impl<E: Engine + 'static> Remover<E> {
         let (vouched_from, first_new) =
             self.ask(|namespace| Ok((namespace.vouched_from()?, namespace.next_ino())))?;
         let old_s = unix_s().saturating_sub(self.setup.cluster.orphan_age_s) as i64;
-        for id in 0..self.peers.len() {
+        for id in self.peers.ids() {
             let mut cursor = 0;
             loop {
                 let request = ListObjectsRequest { cursor, entries_max: BATCH as u32 };
-                let page = self.peers[id].call(&request)?;
+                let Some(peer) = self.peers.get(id) else { break };
+                let page = peer.call(&request)?;
                 let old = page.objects.iter().filter(|object| {
                     (vouched_from..first_new).contains(&object.ino) && object.mtime_s <= old_s
                 });
@@ -253,12 +254,12 @@ impl<E: Engine + 'static> Remover<E> {
     fn vouch(&mut self) -> Result<(), StepError> {
         for (id, mut record) in self.ask(|namespace| Ok(namespace.servers()?))? {
             while record.vouched_below_ino < record.lost_below_ino {
-                let (after, peer) = (record.vouched_below_ino, usize::from(id));
+                let after = record.vouched_below_ino;
                 let (mut inos, last) =
                     self.ask(move |namespace| namespace.begin().files_empty_on(id, after, BATCH))?;
                 let below = record.lost_below_ino;
                 inos.retain(|ino| *ino < below);
-                let Some(peer) = self.peers.get_mut(peer) else { break };
+                let Some(peer) = self.peers.get(id) else { break };
                 if !inos.is_empty() {
                     peer.call(&VouchEmptyRequest { inos })?;
                 }
@@ -298,9 +299,9 @@ impl<E: Engine + 'static> Remover<E> {
 
     fn greatest_data_file(&mut self) -> Result<u64, StepError> {
         let mut greatest = 0;
-        for peer in &mut self.peers {
+        for id in self.peers.ids() {
             let mut cursor = 0;
-            loop {
+            while let Some(peer) = self.peers.get(id) {
                 let page = peer.call(&ListObjectsRequest { cursor, entries_max: BATCH as u32 })?;
                 greatest = page.objects.iter().map(|object| object.ino).max().unwrap_or(0).max(greatest);
                 cursor = page.cursor;
@@ -332,7 +333,7 @@ impl<E: Engine + 'static> Remover<E> {
         Ok(())
     }
 
-    fn remove_orphans(&mut self, id: usize, inos: Vec<u64>) -> Result<(), StepError> {
+    fn remove_orphans(&mut self, id: u16, inos: Vec<u64>) -> Result<(), StepError> {
         let asked = inos.clone();
         let exist = self.ask(move |namespace| namespace.begin().inodes_exist(&asked))?;
         let gone: Vec<u64> =
@@ -341,13 +342,10 @@ impl<E: Engine + 'static> Remover<E> {
             return Ok(());
         }
         let count = gone.len();
-        self.peers[id].call(&RemoveObjectsRequest { inos: gone })?;
+        let Some(peer) = self.peers.get(id) else { return Ok(()) };
+        peer.call(&RemoveObjectsRequest { inos: gone })?;
         self.orphans_removed.fetch_add(count as u64, Ordering::Relaxed);
-        log::info!(
-            &self.setup.shared.name,
-            "removed {count} orphaned data files from {}",
-            self.peers[id].name()
-        );
+        log::info!(&self.setup.shared.name, "removed {count} orphaned data files from {}", peer.name());
         Ok(())
     }
 }

@@ -16,6 +16,8 @@ pub(crate) enum StepError {
     Peer(#[from] PeerError),
     #[error("{}", .0.text)]
     Namespace(Refusal),
+    #[error("the cluster's map has no I/O server {0}")]
+    NoServer(u16),
     #[error("the metadata thread has ended")]
     Ended,
 }

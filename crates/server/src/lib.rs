@@ -8,12 +8,13 @@
 //! ```
 //!
 //! The order of reading: [`config`] (what a cluster is), `server` (threads), `accept` and `rdma` (ways in), `session` (one connection),
-//! `node` (the table from operations to functions), then `io` and `meta`, one function per operation.
+//! `node` (the table from operations to functions), `map` (which servers there are and where, pure) and `current` (the map as it is served),
+//! then `io` and `meta`, one function per operation.
 //!
 //! Invariants: no lock is held across the network; every task of a connection stays on its thread; an error is a reply
 //! with a status and words, and only a peer that breaks the protocol is cut off; the metadata server talks to I/O servers only
 //! to remove what is unlinked (`garbage`), to check (`fsck`) and to say which keys are revoked (`announce`), and they to it only to say
-//! which storage they have (`member`). For whom a connection acts is decided by its handshake and nowhere else (`identity`).
+//! which storage they have, and to hear of a newer map (`member`). For whom a connection acts is decided by its handshake and nowhere else (`identity`).
 
 mod accept;
 mod admin;
@@ -25,6 +26,7 @@ mod caretaker;
 pub mod config;
 mod counters;
 mod crowd;
+mod current;
 mod fsck;
 mod garbage;
 mod identity;
@@ -32,12 +34,14 @@ mod io;
 mod key_ring;
 mod keys;
 mod letters;
+mod map;
 mod member;
 mod meta;
 mod node;
 mod peer;
 mod rdma;
 mod revoked;
+mod saved_map;
 mod server;
 mod session;
 mod slow;
@@ -45,16 +49,21 @@ mod spent;
 mod status;
 mod stop;
 
-pub use admin::{AdminError, accepts_key, list_servers, proves_with_key, replace_server};
+pub use admin::{
+    AdminError, accepts_key, add_server, cluster_map, list_servers, map_version_of, move_server,
+    proves_with_key, replace_server,
+};
 pub use backup::{LoadError, Loaded, load_names};
 pub use config::{
-    ClusterConfig, ClusterId, ConfigError, DiskChoice, Generate, RdmaMode, ServerConfig, ServerRole, SyncMode,
+    ClusterConfig, ClusterId, ConfigError, DiskChoice, EditedFile, Generate, RdmaMode, ServerConfig,
+    ServerRole, SyncMode,
 };
 pub use keys::{
     CLIENT_KEY_FILE, CLUSTER_KEY_FILE, KeyFileError, create_client_key, create_keys, issue_key,
     load_cluster_keys, random_cluster_key, write_cluster_keys,
 };
-pub use server::{Server, ServerError, format_storage, has_storage};
+pub use map::MapError;
+pub use server::{Reloader, Server, ServerError, format_storage, has_storage};
 pub use slow::SlowRequestMs;
 pub use stop::StopFlag;
 use weft_log as log;

@@ -8,19 +8,24 @@
 //! ```
 //!
 //! The mark is counted up only once the metadata server has agreed: an older copy that is started again and again stays as old as
-//! it is. It is counted up while data changes, too, so that a copy that is put back later is told from what it is a copy of.
+//! it is. With each reply it hears whether there is a newer map of the cluster, and whoever shows it one has it ask at once. The mark
+//! is counted up while data changes, too, so that a copy that is put back later is told from what it is a copy of.
 
+use crate::config::ClusterConfig;
 use crate::key_ring::KeyRing;
 use crate::log;
+use crate::map::endpoints_of;
 use crate::node::Shared;
 use crate::peer::{Peer, PeerError};
+use crate::saved_map;
 use crate::stop::StopFlag;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weft_storage::{RandomId, Seen, State, StateFile, StorageError};
 use weft_wire::Op;
 use weft_wire::Status;
-use weft_wire::messages::{RegisterReply, RegisterRequest, ServerInfo};
+use weft_wire::messages::{ClusterMapReply, Endpoint, RegisterReply, RegisterRequest, ServerInfo};
 
 /// How often a server that is confirmed says that it is there.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -39,7 +44,14 @@ pub(crate) struct Setup {
     pub state: StateFile,
     /// This run of the server.
     pub run: RandomId,
+    /// The server's directory, where the map is kept.
+    pub directory: PathBuf,
+    /// Where the server is reached.
+    pub endpoints: Vec<Endpoint>,
+    /// The metadata server as the cluster file has it.
     pub meta: ServerInfo,
+    /// The cluster file, which is read again where the metadata server does not answer.
+    pub cluster_file: PathBuf,
     pub keys: KeyRing,
     pub stop: StopFlag,
     pub shared: Arc<Shared>,
@@ -49,7 +61,8 @@ pub(crate) struct Setup {
 
 /// Runs until the server is to stop, or must. Returns why it must.
 pub(crate) fn run(setup: Setup) -> Option<String> {
-    let peer = Peer::new(setup.meta.clone(), setup.keys.clone(), setup.stop.clone());
+    let peer =
+        Peer::new(meta_server(&setup.shared.map.get(), &setup.meta), setup.keys.clone(), setup.stop.clone());
     let changes = setup.shared.counters.count_of(&CHANGES);
     Member { setup, peer, changes_marked: changes, marked: Instant::now() }.run()
 }
@@ -90,11 +103,12 @@ impl Member {
                             "has no word from the metadata server: {reason}"
                         );
                     }
+                    self.read_file_again();
                     retry = (retry * 2).min(HEARTBEAT);
                     retry
                 }
             };
-            self.peer.idle(wait);
+            self.peer.idle(wait, self.setup.shared.map.wanted());
         }
         // So that a copy of the directory that was made while this run went on is older than what is left now.
         if self.has_begun()
@@ -126,6 +140,8 @@ impl Member {
             meta_storage: meta.storage,
             meta_mark: meta.mark,
             meta_run: meta.run,
+            endpoints: self.setup.endpoints.clone(),
+            map_version: self.setup.shared.map.version(),
         };
         let reply = self.peer.call(&request).map_err(|error| match error {
             PeerError::Refused { status: Status::WrongStorage, text, .. } => {
@@ -145,7 +161,39 @@ impl Member {
         Ok(())
     }
 
+    /// The metadata server may have moved while this one was not told of it.
+    fn read_file_again(&mut self) {
+        let Ok(config) = ClusterConfig::load(&self.setup.cluster_file) else { return };
+        let Some(meta) = config.meta_servers().next() else { return };
+        self.setup.meta.endpoints = endpoints_of(&config, meta);
+        self.look_where_meta_is();
+    }
+
+    fn look_where_meta_is(&mut self) {
+        self.peer.is_at(&meta_server(&self.setup.shared.map.get(), &self.setup.meta));
+    }
+
+    fn take_map(&mut self, map: &ClusterMapReply) -> Result<(), Trouble> {
+        if map.cluster_id != self.setup.shared.cluster_id {
+            return Err(Trouble::TryAgain("it sent the map of another cluster".into()));
+        }
+        map.check()
+            .map_err(|why| Trouble::TryAgain(format!("it sent a map that cannot be gone by: {why}")))?;
+        if let Err(error) = saved_map::save(&self.setup.directory, map)
+            && log::once_a_minute("save map")
+        {
+            // It is told again after a restart.
+            log::warning!(&self.setup.shared.name, "cannot keep the cluster's map: {error}");
+        }
+        self.setup.shared.map.publish(map.clone());
+        self.look_where_meta_is();
+        Ok(())
+    }
+
     fn agreed(&mut self, reply: &RegisterReply) -> Result<(), Trouble> {
+        if let Some(map) = &reply.map {
+            self.take_map(map)?;
+        }
         let meta = Seen { storage: reply.meta_storage, mark: reply.meta_mark, run: reply.meta_run };
         let state = *self.setup.state.state();
         let lost_below_ino = reply.lost_below_ino.max(state.lost_below_ino);
@@ -157,6 +205,15 @@ impl Member {
         }
         Ok(())
     }
+}
+
+/// The metadata server: where the map has it, and where the cluster file has it besides.
+fn meta_server(map: &ClusterMapReply, in_file: &ServerInfo) -> ServerInfo {
+    let mut meta = map.meta_servers().next().unwrap_or(in_file).clone();
+    let more = in_file.endpoints.iter().filter(|one| !meta.endpoints.contains(one)).cloned();
+    let more: Vec<_> = more.collect();
+    meta.endpoints.extend(more);
+    meta
 }
 
 enum Trouble {

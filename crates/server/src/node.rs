@@ -6,6 +6,7 @@ use crate::caretaker;
 use crate::config::{ClusterConfig, ServerConfig, ServerRole};
 use crate::counters::{Clients, Counters};
 use crate::crowd::Crowd;
+use crate::current::CurrentMap;
 use crate::identity::Identity;
 use crate::io::IoPart;
 use crate::key_ring::KeyRing;
@@ -25,8 +26,8 @@ use weft_reactor::Event;
 use weft_storage::Disk;
 use weft_transport::ServerBulk;
 use weft_wire::messages::{
-    CalibrateRequest, ClusterMapReply, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest,
-    RevokeKeyReply, RevokeKeyRequest, ScrubRequest, ServerInfo, SetRevokedRequest, StatusRequest, peer_role,
+    CalibrateRequest, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest, RevokeKeyReply,
+    RevokeKeyRequest, ScrubRequest, SetRevokedRequest, StatusRequest, peer_role,
 };
 use weft_wire::{Class, Header, Op, Request, Role, Status};
 
@@ -60,7 +61,7 @@ pub(crate) struct Shared {
     /// "ring", "plain", or what holds the names.
     pub disk: &'static str,
     pub cluster_id: [u8; 16],
-    pub map: ClusterMapReply,
+    pub map: CurrentMap,
     pub keys: KeyRing,
     /// The user that this process runs as.
     pub own_uid: u32,
@@ -87,6 +88,7 @@ impl Shared {
         disk: &'static str,
         rdma: RdmaTold,
         revoked: Revoked,
+        map: CurrentMap,
     ) -> Shared {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let counters = Counters::new();
@@ -98,7 +100,7 @@ impl Shared {
             sync: server.sync,
             disk,
             cluster_id: config.cluster.id.0,
-            map: cluster_map(config),
+            map,
             keys,
             // SAFETY: the call only returns a number.
             own_uid: unsafe { libc::geteuid() },
@@ -130,22 +132,6 @@ impl Shared {
             );
         }
         self.revoked.contains(&key.id).then_some("its key was revoked; ask the administrator for another")
-    }
-}
-
-fn cluster_map(config: &ClusterConfig) -> ClusterMapReply {
-    let info = |server: &ServerConfig| ServerInfo {
-        name: server.name.clone(),
-        id: config.id_of(server),
-        addresses: server.addresses.clone(),
-        socket_path: config.socket_of(server).to_string_lossy().into_owned(),
-        rdma_addresses: server.addresses_for_rdma().to_vec(),
-    };
-    ClusterMapReply {
-        cluster_id: config.cluster.id.0,
-        meta_servers: config.meta_servers().map(info).collect(),
-        io_servers: config.io_servers().map(info).collect(),
-        default_layout: config.default_layout(),
     }
 }
 
@@ -334,6 +320,20 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         Ok(())
     }
 
+    /// Refuses who goes by an older map than this server; where it is this one that is behind, it asks for the newer one.
+    fn check_map(&self, header: &Header) -> Result<(), Refusal> {
+        let (theirs, ours) = (header.map_version, self.shared.map.version());
+        if theirs > ours {
+            self.shared.map.want();
+        }
+        if theirs == 0 || theirs >= ours || !header.op.needs_map() {
+            return Ok(());
+        }
+        let text =
+            format!("the cluster's map is at version {ours}, and the request goes by version {theirs}");
+        Err(Refusal::new(Status::StaleMap, text))
+    }
+
     /// Does a request: the one table from operations to functions.
     pub async fn dispatch<B: ServerBulk>(
         &self,
@@ -343,6 +343,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         bulk: &mut B,
     ) -> Result<Answer, Refusal> {
         let op = header.op;
+        self.check_map(header)?;
         if matches!(op.role(), Role::IoByServer | Role::MetaByServer)
             && session.hello.role != peer_role::SERVER
         {
@@ -366,7 +367,12 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
                 Err(Refusal::new(Status::Unsupported, text))
             }
             Op::Ping => Ok(Answer::of(&PingReply { echo: session.decode::<PingRequest>(op, body)?.echo })),
-            Op::ClusterMap => Ok(Answer::of(&self.shared.map)),
+            Op::ClusterMap => {
+                if self.shared.map.version() == 0 {
+                    self.until_confirmed().await?;
+                }
+                Ok(Answer::of(&*self.shared.map.get()))
+            }
             Op::Status => {
                 let mut request: StatusRequest = session.decode(op, body)?;
                 // Who else is connected, from where and with what, is no business of a single user's.
@@ -379,6 +385,8 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             },
             Op::Register => self.meta(op)?.register(call, session.decode(op, body)?).await,
             Op::ReplaceServer => self.meta(op)?.replace_server(session.decode(op, body)?).await,
+            Op::AddServer => self.meta(op)?.add_server(session.decode(op, body)?).await,
+            Op::MoveServer => self.meta(op)?.move_server(session.decode(op, body)?).await,
             Op::ListServers => self.meta(op)?.list_servers(),
             Op::NotedLayouts => self.io(op)?.noted_layouts(session.decode(op, body)?).await,
             Op::VouchEmpty => self.io(op)?.vouch_empty(session.decode(op, body)?).await,

@@ -2,12 +2,14 @@
 
 use crate::key_ring::KeyRing;
 use crate::node::boot_id;
-use crate::stop::StopFlag;
+use crate::stop::{StopFlag, Wake};
 use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
 use weft_transport::{Bulk, Completion, Link, LinkError, TcpLink, TcpOptions, connect_tcp};
 use weft_wire::keys::KeyInfo;
-use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveRequest, ServerInfo, peer_role};
+use weft_wire::messages::{
+    ErrorDetail, HelloReply, HelloRequest, ProveRequest, ServerInfo, endpoint, peer_role,
+};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
 use weft_wire::{DecodeError, Header, Request, Status, VERSIONS, Wire};
 
@@ -25,6 +27,8 @@ pub(crate) enum PeerError {
     Address { name: String, address: String, source: std::io::Error },
     #[error("{name} does not have this cluster's key")]
     WrongKey { name: String },
+    #[error("{other} answers at {address}, where {name} was expected")]
+    Another { name: String, address: String, other: String },
     #[error("{name} refused: {status}: {text}")]
     Refused { name: String, status: Status, text: String },
     #[error("{name} sent a reply that cannot be read: {source}")]
@@ -55,12 +59,20 @@ impl Peer {
         &self.server.name
     }
 
-    /// Waits until the server is to stop, the connection is gone or `time` is over.
-    pub fn idle(&mut self, time: Duration) {
-        let mut polls = [self.stop.event_fd(), self.link.as_ref().map_or(-1, TcpLink::fd)]
+    /// The server is where `server` says from now on. A connection that stands goes on.
+    pub fn is_at(&mut self, server: &ServerInfo) {
+        if self.server != *server {
+            self.server = server.clone();
+        }
+    }
+
+    /// Waits until the server is to stop, the connection is gone, `wake` is raised or `time` is over.
+    pub fn idle(&mut self, time: Duration, wake: &Wake) {
+        let mut polls = [self.stop.event_fd(), self.link.as_ref().map_or(-1, TcpLink::fd), wake.fd()]
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // SAFETY: two live pollfds; one with a negative descriptor is left out. An interrupted wait only ends early.
-        unsafe { libc::poll(polls.as_mut_ptr(), 2, time.as_millis() as i32) };
+        // SAFETY: three live pollfds; one with a negative descriptor is left out. An interrupted wait only ends early.
+        unsafe { libc::poll(polls.as_mut_ptr(), 3, time.as_millis() as i32) };
+        wake.clear();
         if polls[1].revents != 0 {
             // Nothing was asked, so nothing but the end can have come.
             self.link = None;
@@ -70,11 +82,7 @@ impl Peer {
     /// Asks, and waits for the answer; connects first where there is no connection.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Reply, PeerError> {
         if self.link.is_none() {
-            self.link = Some(self.connect()?);
-            if let Err(error) = self.prove() {
-                self.link = None;
-                return Err(error);
-            }
+            self.connect()?;
         }
         let reply = self.exchange(request);
         if matches!(reply, Err(PeerError::Link { .. } | PeerError::Timeout { .. } | PeerError::Reply { .. }))
@@ -84,44 +92,74 @@ impl Peer {
         reply
     }
 
-    fn connect(&self) -> Result<TcpLink, PeerError> {
-        let name = || self.server.name.clone();
-        let mut failed = PeerError::Timeout { name: name() };
-        for address in &self.server.addresses {
-            let found = match address.to_socket_addrs() {
-                Ok(found) => found,
-                Err(source) => {
-                    failed = PeerError::Address { name: name(), address: address.clone(), source };
-                    continue;
-                }
-            };
-            for address in found {
-                match connect_tcp(address, &TcpOptions::default(), CONNECT_TIMEOUT) {
-                    Ok(link) => return Ok(link),
-                    Err(source) => failed = PeerError::Link { name: name(), source },
-                }
+    /// Connects to the first of its addresses where it answers.
+    fn connect(&mut self) -> Result<(), PeerError> {
+        let (server, mut failure) = (self.server.clone(), None);
+        for address in server.addresses(endpoint::TCP) {
+            match self.connect_to(address) {
+                Ok(()) => return Ok(()),
+                Err(PeerError::Stopping) => return Err(PeerError::Stopping),
+                Err(error) => drop(failure.get_or_insert(error)),
             }
+            self.link = None;
         }
-        Err(failed)
+        Err(failure.unwrap_or(PeerError::Timeout { name: server.name }))
     }
 
-    fn prove(&mut self) -> Result<(), PeerError> {
+    fn connect_to(&mut self, address: &str) -> Result<(), PeerError> {
+        self.reach(address)?;
+        let (name, other) = (self.server.name.clone(), self.prove()?);
+        if other != name {
+            return Err(PeerError::Another { name, address: address.to_owned(), other });
+        }
+        Ok(())
+    }
+
+    /// Connects to an address.
+    fn reach(&mut self, address: &str) -> Result<(), PeerError> {
+        let name = self.server.name.clone();
+        let found = address.to_socket_addrs().map_err(|source| PeerError::Address {
+            name: name.clone(),
+            address: address.to_owned(),
+            source,
+        })?;
+        let mut failure = PeerError::Timeout { name: name.clone() };
+        for found in found {
+            match connect_tcp(found, &TcpOptions::default(), CONNECT_TIMEOUT) {
+                Ok(link) => {
+                    self.link = Some(link);
+                    return Ok(());
+                }
+                Err(source) => failure = PeerError::Link { name: name.clone(), source },
+            }
+        }
+        Err(failure)
+    }
+
+    /// Proves to each other that both know a key of the cluster; returns the server's name.
+    fn prove(&mut self) -> Result<String, PeerError> {
         let (hello, greeted) = self.greet(peer_role::SERVER, None)?;
         let keys = self.keys.server_keys();
         let Some(key) = keys.iter().find(|key| is_proved_with(key, &hello, &greeted)) else {
             return Err(PeerError::WrongKey { name: self.server.name.clone() });
         };
-        self.exchange(&ProveRequest { proof: client_proof(key, &hello, &greeted.server_nonce) })?;
-        Ok(())
+        let proof = client_proof(key, &hello, &greeted.server_nonce);
+        Ok(self.exchange(&ProveRequest { proof })?.server_name)
     }
 
-    /// Whether the server's answer to a greeting in this role is proved with `secret`. The greeting goes no further.
+    /// Whether the server's answer to a greeting in this role is proved with `secret`, at the first of its addresses where there is
+    /// one. The greeting goes no further.
     pub fn proves_with(&mut self, role: u8, key: Option<KeyInfo>, secret: &Key) -> Result<bool, PeerError> {
-        self.link = Some(self.connect()?);
-        let greeted = self.greet(role, key);
-        self.link = None;
-        let (hello, greeted) = greeted?;
-        Ok(is_proved_with(secret, &hello, &greeted))
+        let mut failure = PeerError::Timeout { name: self.server.name.clone() };
+        for address in self.server.clone().addresses(endpoint::TCP) {
+            let greeted = self.reach(address).and_then(|()| self.greet(role, key.clone()));
+            self.link = None;
+            match greeted {
+                Ok((hello, greeted)) => return Ok(is_proved_with(secret, &hello, &greeted)),
+                Err(error) => failure = error,
+            }
+        }
+        Err(failure)
     }
 
     fn greet(&mut self, role: u8, key: Option<KeyInfo>) -> Result<(HelloRequest, HelloReply), PeerError> {

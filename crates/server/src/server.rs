@@ -9,7 +9,8 @@
 use crate::accept::{Arrival, Doors, Host, accept_all};
 use crate::announce::Announcer;
 use crate::caretaker;
-use crate::config::{ClusterConfig, ConfigError, DiskChoice, ServerConfig, ServerRole};
+use crate::config::{ClusterConfig, ClusterId, ConfigError, DiskChoice, ServerConfig, ServerRole};
+use crate::current::CurrentMap;
 use crate::fsck;
 use crate::garbage::{self, Poke};
 use crate::io::IoPart;
@@ -17,12 +18,14 @@ use crate::io::work::MethodCounters;
 use crate::key_ring::{self, KeyFile, KeyRing};
 use crate::letters::Letter;
 use crate::log;
+use crate::map::{Event, FileMap, KeptMap, MapError, endpoints_of, first_map};
 use crate::member;
-use crate::meta::MetaPart;
 use crate::meta::registry::{Registry, Restore};
+use crate::meta::{self, MetaPart};
 use crate::node::{Confirmed, Node, Part, Shared};
 use crate::rdma::{self, Rdma};
 use crate::revoked::Revoked;
+use crate::saved_map;
 use crate::slow::SlowRequestMs;
 use crate::stop::StopFlag;
 use std::io;
@@ -33,8 +36,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use weft_meta::{
-    Caller, Engine, EngineError, FjallEngine, FjallOptions, MemEngine, Namespace, NamespaceOptions,
-    OwnStorage,
+    Caller, Engine, EngineError, FjallEngine, FjallOptions, MemEngine, MetaError, Namespace,
+    NamespaceOptions, OwnStorage,
 };
 use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox};
 use weft_storage::calibrate::{Calibration, Origin};
@@ -44,6 +47,7 @@ use weft_storage::{
 };
 use weft_transport::{ListenError, Listening, listen_tcp, listen_unix};
 use weft_verbs::{Fabric, RdmaCore, VerbsError};
+use weft_wire::messages::ClusterMapReply;
 use weft_wire::security::ClusterKeys;
 
 /// Time that requests under way have when the server stops.
@@ -56,6 +60,8 @@ const RING_ENTRIES: u32 = 256;
 const HANDED_OVER_MAX: usize = 1024;
 /// Letters from the remover of data files to the metadata thread.
 const LETTERS_MAX: usize = 64;
+/// Cluster files that were read again, on their way to the metadata thread.
+const FILES_MAX: usize = 4;
 /// Name of the store in a metadata server's directory.
 pub(crate) const NAMES_DIRECTORY: &str = "names";
 
@@ -119,20 +125,13 @@ pub enum ServerError {
         /// Where the store is.
         directory: PathBuf,
     },
-    /// An I/O server that holds data is not in the cluster file any more.
-    #[error(
-        "{server}: the cluster file has {listed} I/O servers, but {name} (I/O server {id}) holds data of this cluster: put it \
-         back into the file, at its place"
-    )]
-    ServerMissing {
+    /// The cluster file does not go with the map.
+    #[error("{server}: {source}")]
+    Map {
         /// The metadata server.
         server: String,
-        /// How many I/O servers there are in the file.
-        listed: usize,
-        /// The one that is missing.
-        name: String,
-        /// Its place.
-        id: u16,
+        /// What is wrong.
+        source: MapError,
     },
     /// The storage is not the one that the cluster knows, or not the newest.
     #[error("{server}: {reason}")]
@@ -206,7 +205,7 @@ impl ServerError {
         use ServerError::*;
         match self {
             Config(_) | OtherCluster { .. } | Ring { .. } => true,
-            NoNames { .. } | HasNames { .. } | ServerMissing { .. } | WrongStorage { .. } => true,
+            NoNames { .. } | HasNames { .. } | Map { .. } | WrongStorage { .. } => true,
             Storage { source, .. } => {
                 matches!(source, StorageError::WrongDirectory { .. } | StorageError::NoStorage { .. })
             }
@@ -226,13 +225,46 @@ pub struct Server<F: Fabric = RdmaCore> {
     storage: Storage,
     calibration: Calibration,
     restore: bool,
+    files: (MailSender<FileMap>, Mailbox<FileMap>),
+}
+
+/// Has a running server read its cluster file again. Clones are for the same server.
+#[derive(Clone)]
+pub struct Reloader {
+    name: String,
+    path: PathBuf,
+    cluster_id: ClusterId,
+    files: MailSender<FileMap>,
+}
+
+impl Reloader {
+    /// A metadata server takes over which servers there are and where, and the layout of files for which nothing else is asked. An
+    /// I/O server hears of these from it. Anything else of the file is for the next start.
+    ///
+    /// # Errors
+    /// The file cannot be read, or makes no sense; nothing has changed then.
+    pub fn reload(&self) -> Result<(), ConfigError> {
+        let config = ClusterConfig::load(&self.path)?;
+        if config.cluster.id != self.cluster_id {
+            return Err(ConfigError::Value {
+                path: self.path.clone(),
+                key: "cluster.id".into(),
+                reason: "it is another cluster's".into(),
+                cure: "put the file of this cluster back".into(),
+            });
+        }
+        if self.files.send(FileMap::of(&config)).is_err() {
+            log::warning!(&self.name, "is busy or stopping, and did not read the cluster file again");
+        }
+        Ok(())
+    }
 }
 
 /// What a server keeps its data in.
 enum Storage {
     Ring(DataFiles<RingDisk>, IoStorage),
     Plain(DataFiles<PlainDisk>, IoStorage),
-    Names(Box<Namespace<FjallEngine>>, OwnStorage),
+    Names(Box<Namespace<FjallEngine>>, OwnStorage, Box<KeptMap>),
 }
 
 /// Which storage an I/O server has.
@@ -335,7 +367,17 @@ impl<F: Fabric> Server<F> {
                 ServerError::System { server: name.to_owned(), what: "read its list of revoked keys", source }
             })?,
         };
-        let mut shared = Shared::new(config, &server, ring, disk, told, revoked);
+        let map = CurrentMap::new(match &storage {
+            Storage::Names(_, _, kept) => kept.map.clone(),
+            _ => saved_map::load(name, &config.directory_of(&server), config.cluster.id.0)
+                .unwrap_or_else(|| ClusterMapReply { version: 0, ..first_map(config) }),
+        });
+        let map = map.map_err(|source| ServerError::System {
+            server: name.to_owned(),
+            what: "make an eventfd",
+            source,
+        })?;
+        let mut shared = Shared::new(config, &server, ring, disk, told, revoked, map);
         shared.confirmed = Confirmed::new(false);
         let shared = Arc::new(shared);
         Ok(Server {
@@ -348,6 +390,7 @@ impl<F: Fabric> Server<F> {
             storage,
             calibration,
             restore: false,
+            files: mailbox(FILES_MAX),
         })
     }
 
@@ -369,12 +412,23 @@ impl<F: Fabric> Server<F> {
         Server { key_file: Some(path), ..self }
     }
 
+    /// To have it read its cluster file again while it runs.
+    pub fn reloader(&self) -> Reloader {
+        Reloader {
+            name: self.server.name.clone(),
+            path: self.config.path.clone(),
+            cluster_id: self.config.cluster.id,
+            files: self.files.0.clone(),
+        }
+    }
+
     /// Serves until `stop` is set.
     ///
     /// # Errors
     /// Of the operating system, while the threads are set up.
     pub fn run(self, stop: &StopFlag) -> Result<(), ServerError> {
-        let Server { shared, keys, key_file, config, server, doors, storage, calibration, restore } = self;
+        let Server { shared, keys, key_file, config, server, doors, storage, calibration, restore, files } =
+            self;
         let name = server.name.clone();
         let bound: Vec<SocketAddr> = doors.sockets.iter().filter_map(Listening::address).collect();
         for address in &bound {
@@ -391,7 +445,7 @@ impl<F: Fabric> Server<F> {
         let ended = match storage {
             Storage::Ring(files, storage) => run.io(files, storage, Some(RING_ENTRIES), doors),
             Storage::Plain(files, storage) => run.io(files, storage, None, doors),
-            Storage::Names(namespace, own) => run.meta(*namespace, own, restore, doors),
+            Storage::Names(namespace, own, map) => run.meta(*namespace, (own, *map), files.1, restore, doors),
         };
         log::info!(&name, "has stopped");
         let system = |source| ServerError::System { server: name.clone(), what: "run its threads", source };
@@ -474,18 +528,52 @@ fn open_names(
         let found = crate::config::ClusterId(namespace.cluster_uuid());
         return Err(ServerError::OtherCluster { server: server.name.clone(), directory, found });
     }
-    let listed = config.io_servers().count();
-    let known = namespace.servers().map_err(names)?;
-    if let Some((id, record)) = known.into_iter().find(|(id, _)| usize::from(*id) >= listed) {
-        return Err(ServerError::ServerMissing {
-            server: server.name.clone(),
-            listed,
-            name: record.name,
-            id,
-        });
-    }
     let own = namespace.own_storage(new_id(server)?).map_err(names)?;
-    Ok(Storage::Names(Box::new(namespace), own))
+    let kept = open_map(config, server, &mut namespace, &own)?;
+    Ok(Storage::Names(Box::new(namespace), own, Box::new(kept)))
+}
+
+/// Brings the map of the store up to date with the cluster file.
+fn open_map(
+    config: &ClusterConfig,
+    server: &ServerConfig,
+    namespace: &mut Namespace<FjallEngine>,
+    own: &OwnStorage,
+) -> Result<KeptMap, ServerError> {
+    let names = |source| ServerError::Names { server: server.name.clone(), source };
+    let wrong = |source| ServerError::Map { server: server.name.clone(), source };
+    let file = FileMap::of(config);
+    let before = meta::map::load(namespace).map_err(names)?;
+    let after = match &before {
+        Some(kept) => kept.after(&Event::Started(file, own.storage)).map_err(wrong)?,
+        None => {
+            let known = namespace.servers().map_err(names)?;
+            if let Some((id, record)) = known.iter().find(|(id, _)| usize::from(*id) >= file.io.len()) {
+                return Err(wrong(MapError::lost(&file, &record.name, *id)));
+            }
+            let known: Vec<_> = known.iter().map(|(id, record)| (*id, record.seen.storage)).collect();
+            KeptMap::first(&file, own.storage, &known)
+        }
+    };
+    if before.as_ref() != Some(&after) {
+        let stored = {
+            let mut op = namespace.begin();
+            op.put_map_record(meta::map::record(&after));
+            op.commit()
+        };
+        let failed = |error: MetaError| names(EngineError::Format(error.to_string()));
+        stored.map_err(failed)?;
+        namespace.syncer().sync().map_err(names)?;
+    }
+    for missing in after.map.io_servers().skip(config.io_servers().count()) {
+        log::warning!(
+            &server.name,
+            "the cluster file lacks {}, which was added since: copy the newest file here",
+            missing.name
+        );
+    }
+    meta::map::lay_out_by(namespace, &after);
+    Ok(after)
 }
 
 fn new_id(server: &ServerConfig) -> Result<RandomId, ServerError> {
@@ -587,11 +675,12 @@ impl Run {
         }
     }
 
-    /// The metadata server: one thread, and the remover of data files.
+    /// The metadata server: one thread, and the remover of data files. `files` are cluster files that were read again.
     fn meta<F: Fabric>(
         self,
         namespace: Namespace<FjallEngine>,
-        own: OwnStorage,
+        (own, map): (OwnStorage, KeptMap),
+        mut files: Mailbox<FileMap>,
         restore: bool,
         doors: Doors<F>,
     ) -> io::Result<End> {
@@ -609,7 +698,7 @@ impl Run {
         }
         let restore = Restore { wanted: restore || was_loaded, ..Restore::default() };
         let checks = fsck::Setup {
-            io_servers: self.shared.map.io_servers.clone(),
+            map: self.shared.map.clone(),
             keys: self.shared.keys.clone(),
             stop: self.stop.clone(),
             namespace: letters.clone(),
@@ -617,7 +706,7 @@ impl Run {
         };
         let remover = garbage::start(garbage::Setup {
             cluster: self.config.cluster.clone(),
-            io_servers: self.shared.map.io_servers.clone(),
+            map: self.shared.map.clone(),
             keys: self.shared.keys.clone(),
             stop: self.stop.clone(),
             poke: poke.clone(),
@@ -626,13 +715,9 @@ impl Run {
             shared: self.shared.clone(),
             restore: restore.clone(),
         })?;
-        let announcer = Announcer::new(&self.shared.map.io_servers);
-        let teller = announcer.start(
-            self.shared.map.io_servers.clone(),
-            self.shared.keys.clone(),
-            self.stop.clone(),
-        )?;
-        let ring_servers = self.config.io_servers().count() as u16;
+        let announcer = Announcer::new(self.shared.map.clone());
+        let teller = announcer.start(self.shared.keys.clone(), self.stop.clone())?;
+        let ring_servers = map.ring_servers();
         let served = reactor.run(async {
             let meta = MetaPart::start(
                 namespace,
@@ -643,15 +728,21 @@ impl Run {
                 self.stop.clone(),
             )?;
             meta.allow_checks(checks);
-            let names = self.shared.map.io_servers.iter().map(|server| server.name.clone()).collect();
+            meta.keep_map(&self.shared.name, map, self.shared.map.clone());
             let (name, confirmed) = (self.shared.name.clone(), self.shared.confirmed.clone());
-            meta.keep_registry(Registry::new(name, own, run, names, confirmed, restore));
+            meta.keep_registry(Registry::new(name, own, run, confirmed, restore));
             self.shared.revoked.set(meta.revoked_keys())?;
             meta.announce_by(announcer);
             let part = meta.clone();
             weft_reactor::spawn(async move {
                 while let Some(letter) = letterbox.receive().await {
                     letter(&mut part.namespace.borrow_mut());
+                }
+            });
+            let part = meta.clone();
+            weft_reactor::spawn(async move {
+                while let Some(file) = files.receive().await {
+                    part.read_file_again(file).await;
                 }
             });
             meta.poke_garbage();
@@ -705,7 +796,10 @@ impl Run {
             storage: storage.storage,
             state: storage.state,
             run: storage.run,
-            meta: self.shared.map.meta_servers[0].clone(),
+            directory: self.shared.directory.clone(),
+            endpoints: endpoints_of(&self.config, &self.server),
+            meta: first_map(&self.config).servers.swap_remove(0),
+            cluster_file: self.config.path.clone(),
             keys: self.shared.keys.clone(),
             stop: self.stop.clone(),
             shared: self.shared.clone(),

@@ -166,7 +166,8 @@ async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
         boot_id: node.shared.boot_id,
     };
     conn.prove();
-    conn.reply(header.reply(Status::Ok), &reply.to_bytes(), &[]).await?;
+    let header = Header { map_version: node.shared.map.version(), ..header.reply(Status::Ok) };
+    conn.reply(header, &reply.to_bytes(), &[]).await?;
     Ok(member)
 }
 
@@ -293,6 +294,11 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
         None
     }
 
+    /// The header of a reply, from which the client hears whether there is a newer map.
+    fn reply_to(&self, header: &Header, status: Status) -> Header {
+        Header { map_version: self.node.shared.map.version(), ..header.reply(status) }
+    }
+
     async fn serve_one(&self, incoming: Incoming<C::Bulk>) {
         let Incoming { header, body, mut bulk } = incoming;
         let begun_ms = weft_log::coarse_ms();
@@ -310,11 +316,11 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
         let reply_begun_ms = weft_log::coarse_ms();
         let replied = match result {
             Ok(Answer { body, payload, .. }) => {
-                let header = header.reply(Status::Ok).moved(moved_bytes);
+                let header = self.reply_to(&header, Status::Ok).moved(moved_bytes);
                 self.conn.reply(header, &body, &[IoSlice::new(&payload)]).await
             }
             Err(refusal) => match bulk.discard().await {
-                Ok(()) => self.conn.reply(header.reply(refusal.status), &refusal.body(), &[]).await,
+                Ok(()) => self.conn.reply(self.reply_to(&header, refusal.status), &refusal.body(), &[]).await,
                 Err(error) => Err(error),
             },
         };

@@ -25,22 +25,14 @@ impl StopFlag {
     /// # Errors
     /// That of `eventfd`.
     pub fn new() -> io::Result<StopFlag> {
-        // SAFETY: no memory is passed.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a new descriptor that nobody else owns.
-        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        let event = event_fd()?;
         Ok(StopFlag { inner: Arc::new(Inner { stopped: AtomicBool::new(false), event }) })
     }
 
     /// Sets it.
     pub fn stop(&self) {
         self.inner.stopped.store(true, Ordering::SeqCst);
-        let one = 1u64;
-        // SAFETY: writes eight live bytes. It can fail only where the counter is full, and then it is readable already.
-        unsafe { libc::write(self.inner.event.as_raw_fd(), (&raw const one).cast(), 8) };
+        raise(&self.inner.event);
     }
 
     /// Whether it is set.
@@ -75,6 +67,55 @@ impl AsFd for StopFlag {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.event.as_fd()
     }
+}
+
+/// Wakes one thread that waits in `poll(2)`.
+#[derive(Debug)]
+pub(crate) struct Wake {
+    event: OwnedFd,
+}
+
+impl Wake {
+    /// Not raised.
+    ///
+    /// # Errors
+    /// That of `eventfd`.
+    pub fn new() -> io::Result<Wake> {
+        Ok(Wake { event: event_fd()? })
+    }
+
+    /// Makes the descriptor readable.
+    pub fn raise(&self) {
+        raise(&self.event);
+    }
+
+    /// What becomes readable.
+    pub fn fd(&self) -> RawFd {
+        self.event.as_raw_fd()
+    }
+
+    /// Waits for the next time.
+    pub fn clear(&self) {
+        let mut count = 0u64;
+        // SAFETY: reads eight bytes into live ones. Where nothing was raised there is nothing to read.
+        unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) };
+    }
+}
+
+fn event_fd() -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn raise(event: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: writes eight live bytes. It can fail only where the counter is full, and then it is readable already.
+    unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
 }
 
 #[cfg(test)]

@@ -74,6 +74,8 @@ pub struct Header {
     pub flags: u16,
     /// For following one operation through several servers' logs; 0 when unused.
     pub trace: u64,
+    /// In a request: the version of the cluster's map that the sender goes by; 0: it has none, or needs none. In a reply: the server's.
+    pub map_version: u32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -93,7 +95,7 @@ struct Raw {
     flags: le::U16,
     zero_a: le::U16,
     trace: le::U64,
-    zero_b: le::U32,
+    map_version: le::U32,
     checksum: le::U32,
 }
 
@@ -104,6 +106,7 @@ const _: () = assert!(std::mem::offset_of!(Raw, payload_bytes) == 24);
 const _: () = assert!(std::mem::offset_of!(Raw, share_offset) == 32);
 const _: () = assert!(std::mem::offset_of!(Raw, credit) == 40);
 const _: () = assert!(std::mem::offset_of!(Raw, trace) == 48);
+const _: () = assert!(std::mem::offset_of!(Raw, map_version) == 56);
 const _: () = assert!(std::mem::offset_of!(Raw, checksum) == 60);
 
 /// CRC-32C over all of a header but its last four bytes, where it is kept.
@@ -155,6 +158,7 @@ impl Header {
             slot: 0,
             flags: 0,
             trace: 0,
+            map_version: 0,
         }
     }
 
@@ -196,7 +200,7 @@ impl Header {
             flags: self.flags.into(),
             zero_a: 0.into(),
             trace: self.trace.into(),
-            zero_b: 0.into(),
+            map_version: self.map_version.into(),
             checksum: 0.into(),
         };
         let mut bytes: [u8; HEADER_BYTES] = zerocopy::transmute!(raw);
@@ -240,6 +244,7 @@ impl Header {
             slot: raw.slot.get(),
             flags: raw.flags.get(),
             trace: raw.trace.get(),
+            map_version: raw.map_version.get(),
         })
     }
 }
@@ -262,6 +267,7 @@ mod tests {
             slot: 13,
             flags: flags::RETRY,
             trace: 14,
+            map_version: 15,
         }
     }
 

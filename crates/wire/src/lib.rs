@@ -3,7 +3,7 @@
 //! ```text
 //!  0        8        16       24       32       40       48       56      64
 //!  ┌────────┬────────┬────────┬────────┬────────┬────────┬────────┬────────┐ body_bytes   payload_bytes
-//!  │magic·v·│request │status· │payload │share   │credit· │ trace  │0 · crc │┌───────────┐┌────────────────┐
+//!  │magic·v·│request │status· │payload │share   │credit· │ trace  │map·crc │┌───────────┐┌────────────────┐
 //!  │kind·op │  id    │body len│ bytes  │offset  │slot·flg│        │        ││ operation ││ data, or where │
 //!  └────────┴────────┴────────┴────────┴────────┴────────┴────────┴────────┘└───────────┘│ the data is    │
 //!     header (64 bytes, little-endian, checksummed)                                      └────────────────┘

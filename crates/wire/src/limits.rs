@@ -63,6 +63,12 @@ pub const LOCK_HOLD_MS_MAX: u32 = 10_000;
 pub const FINDINGS_PER_MESSAGE_MAX: usize = 64;
 /// Longest text of one.
 pub const FINDING_TEXT_BYTES_MAX: usize = 1024;
+/// Largest encoding of a cluster's map, which rides in one message with something beside it.
+pub const MAP_BYTES_MAX: usize = BODY_BYTES_MAX - 4096;
+/// Addresses of one server, over all transports, those that it is moving away from included.
+pub const ENDPOINTS_PER_SERVER_MAX: usize = 64;
+/// Longest address of a server.
+pub const ADDRESS_BYTES_MAX: usize = 512;
 /// I/O servers of one cluster.
 pub const SERVERS_MAX: usize = 1024;
 /// Time that a new connection has to prove itself.

@@ -129,6 +129,10 @@ ops! {
     0x007 ReplaceServer: Control, MetaByServer, true, ReplaceServerRequest -> Empty;
     /// Which storage each server has, and whether it is there.
     0x008 ListServers: Control, Any, true, ListServersRequest -> ListServersReply;
+    /// An I/O server joins the cluster.
+    0x009 AddServer: Control, MetaByServer, true, AddServerRequest -> MapChangedReply;
+    /// A server is, or will be, at other addresses.
+    0x00a MoveServer: Control, MetaByServer, true, MoveServerRequest -> MapChangedReply;
     /// Shared memory: may the server reach the client's memory directly?
     0x010 MemoryProbe: Control, Any, true, MemoryProbeRequest -> MemoryProbeReply;
     /// Shared memory: a segment whose descriptor comes with the message.
@@ -264,6 +268,14 @@ impl Op {
     pub fn only_reads(self) -> bool {
         use Op::*;
         matches!(self, Lookup | GetAttr | Readlink | ReadDir | Access | GetXattr | ListXattrs | FileCount)
+    }
+
+    /// Whether a server refuses it where the sender's map is older than its own. What only gives back or keeps what is held at this
+    /// very server needs no map, and is done: a refusal would delay the end of a program, or have a lease run out.
+    pub fn needs_map(self) -> bool {
+        use Op::*;
+        matches!(self.role(), Role::Io | Role::Meta)
+            && !matches!(self, Close | Unlock | Reopen | ClaimLocks | Watch)
     }
 }
 

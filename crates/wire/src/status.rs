@@ -99,6 +99,9 @@ statuses! {
     Lost = 35, "the data is lost";
     /// What is on the server's disk is not what was written.
     Damaged = 36, "the data is damaged";
+    /// The sender goes by an older map of the cluster than the server. The request was not executed: the sender fetches the map and
+    /// repeats it.
+    StaleMap = 37, "the map of the cluster is out of date";
 }
 
 impl std::fmt::Display for Status {

@@ -3,17 +3,21 @@
 //! ```text
 //!   weft-load write  URL KEY_FILE PATH WRITER BLOCK_BYTES SLOTS   writes its blocks of PATH round after round; "SLOT ROUND"
 //!   weft-load names  URL KEY_FILE DIR WRITER                      creates, renames and unlinks; "+NAME" or "-NAME"
+//!   weft-load files  URL KEY_FILE DIR SEED                        files in a mounted directory, read back; "ROUND"
 //!   weft-load memory URL KEY_FILE PATH BUFFER_BYTES               writes and reads one buffer; "RESIDENT_BYTES"
 //! ```
 //!
 //! `$WEFT_LOAD_TIMEOUT_MS`, if set, is how long a server may be silent and how long it is tried again after that.
 
+use std::fs;
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weft_client::{Client, ConnectOptions, OpenOptions, Result, Url};
-use weft_tests::pattern::{Stamp, fill};
+use weft_tests::pattern::{MOUNT_FILE_BYTES, Stamp, fill, same, scattered};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -26,6 +30,7 @@ fn main() -> ExitCode {
         ["names", url, key, dir, writer] => {
             connect(url, key).and_then(|client| names(&client, dir, number(writer), &stop))
         }
+        ["files", _, _, dir, seed] => return files(dir.as_ref(), number(seed), &stop),
         ["memory", url, key, path, bytes] => {
             connect(url, key).and_then(|client| memory(&client, path, number(bytes)))
         }
@@ -37,6 +42,41 @@ fn main() -> ExitCode {
             eprintln!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn files(dir: &Path, seed: u64, stop: &AtomicBool) -> ExitCode {
+    let open = fs::File::options().read(true).write(true).create_new(true).open(dir.join("open"));
+    let open = open.expect("it is new");
+    for round in 0.. {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        if let Err(error) = files_round(dir, &open, round, seed) {
+            eprintln!("a mount, round {round}: {error}");
+            return ExitCode::FAILURE;
+        }
+        tell(&round.to_string());
+    }
+    ExitCode::SUCCESS
+}
+
+/// A new file, which is read back, and one of before; and one that stays open all the time.
+fn files_round(dir: &Path, open: &fs::File, round: u64, seed: u64) -> std::result::Result<(), String> {
+    let told = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+    let (path, wanted) = (dir.join(round.to_string()), scattered(seed + round, MOUNT_FILE_BYTES));
+    fs::write(&path, &wanted).map_err(told("write"))?;
+    same("what was written", &fs::read(&path).map_err(told("read"))?, &wanted)?;
+    let old = fs::read(dir.join((round / 2).to_string())).map_err(told("read an old file"))?;
+    same("an old file", &old, &scattered(seed + round / 2, MOUNT_FILE_BYTES))?;
+    open.write_all_at(&wanted, 0).map_err(told("write the open file"))?;
+    open.sync_data().map_err(told("sync the open file"))?;
+    let mut found = vec![0; MOUNT_FILE_BYTES];
+    open.read_exact_at(&mut found, 0).map_err(told("read the open file"))?;
+    same("the open file", &found, &wanted)?;
+    match fs::read_dir(dir).map_err(told("list"))?.count() as u64 {
+        count if count == round + 2 => Ok(()),
+        count => Err(format!("{count} files are listed, not {}", round + 2)),
     }
 }
 

@@ -122,7 +122,7 @@ pub fn run(args: Args) -> Result<()> {
         Testbed::for_transports(url, &args.connect, &scratch, io, SyncMode::Nosync, &transports)?;
     let cases = cases_with(cases, &without)?;
     let parameters = serde_json::json!({
-        "clients": shape.clients, "bytes": shape.bytes, "io_servers": testbed.client.map().io_servers.len(),
+        "clients": shape.clients, "bytes": shape.bytes, "io_servers": testbed.client.map().io_servers().count(),
     });
     let mut report = Report::new("shared-file", parameters);
     (report.rows, report.took) = measure(&testbed, &scratch, &cases, shape, runs)?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use weft_log::{Filter, Sink};
 use weft_server::{
-    CLUSTER_KEY_FILE, ClusterConfig, Server, ServerError, ServerRole, SlowRequestMs, StopFlag,
+    CLUSTER_KEY_FILE, ClusterConfig, Reloader, Server, ServerError, ServerRole, SlowRequestMs, StopFlag,
 };
 use weft_wire::security::ClusterKeys;
 
@@ -20,8 +20,8 @@ use weft_wire::security::ClusterKeys;
 ///
 /// It looks at the file of the cluster's secret once a second and takes over what changes in it (`weft key rotate`).
 ///
-/// SIGHUP has it open the file of --log-file anew, and take over the keys log and slow_request_ms of the cluster file; it never ends a
-/// server.
+/// SIGHUP has it open the file of --log-file anew, and take over the keys log and slow_request_ms of the cluster file; a metadata server
+/// also takes over servers that were added, addresses, and the layout of files for which nothing else is asked. It never ends a server.
 ///
 /// Exit codes: 0 it was asked to end, 1 it failed, 78 it refuses to start, and will again until the cluster file, the keys or the
 /// directory are put right.
@@ -74,9 +74,9 @@ pub fn run(args: Args) -> Result<()> {
         config: config.path.clone(),
         log_file: args.log_file,
         log_level: args.log_level,
-        slow_request_ms: Arc::default(),
+        server: Arc::default(),
     };
-    let slow_request_ms = reload.slow_request_ms.clone();
+    let reloaded = reload.server.clone();
     std::thread::Builder::new()
         .name("signals".into())
         .spawn(move || wait_for_end(&signals, &reload, &asked))
@@ -86,10 +86,11 @@ pub fn run(args: Args) -> Result<()> {
         server => server.map_err(|error| whole(&error))?,
     };
     server = server.follow_keys(key_file);
-    let _ = slow_request_ms.set(server.slow_request_ms());
     if args.accept_older {
         server = server.accept_older();
     }
+    // It is set once.
+    let _ = reloaded.set((server.slow_request_ms(), server.reloader()));
     tell_systemd();
     match server.run(&stop) {
         Err(error) if error.is_permanent() => refuse(&whole(&error)),
@@ -143,7 +144,7 @@ struct Reload {
     /// As it was asked for; then the cluster file has no say.
     log_level: Option<Filter>,
     /// Of the server, once it has started.
-    slow_request_ms: Arc<OnceLock<SlowRequestMs>>,
+    server: Arc<OnceLock<(SlowRequestMs, Reloader)>>,
 }
 
 impl Reload {
@@ -158,8 +159,11 @@ impl Reload {
         let levels = levels(self.log_level.as_ref(), &config);
         let slow_ms = config.cluster.slow_request_ms;
         weft_log::set_filter(levels.clone());
-        if let Some(slow) = self.slow_request_ms.get() {
+        if let Some((slow, reloader)) = self.server.get() {
             slow.set(slow_ms);
+            if let Err(error) = reloader.reload() {
+                tracing::warn!("SIGHUP: the map stays as it was: {error}");
+            }
         }
         tracing::info!("SIGHUP: logs {levels}; requests are slow from {slow_ms} ms on (0: never)");
     }

@@ -1,20 +1,40 @@
 //! `weft server`
 
-use crate::launch::CLUSTER_FILE;
+use crate::launch::{self, CLUSTER_FILE};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
-use weft_server::{CLUSTER_KEY_FILE, ClusterConfig};
+use std::time::{Duration, Instant};
+use weft_server::{AdminError, CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig, ServerConfig, ServerRole};
 use weft_wire::keys::id_text;
+use weft_wire::messages::{ClusterMapReply, ServerInfo, endpoint, server_role, server_state};
+use weft_wire::security::ClusterKeys;
 
-/// Shows which storage each server of a cluster has, and puts a new one in the place of one that is lost.
+/// How long servers that are up have to hear of a change of the map.
+const HEARD_TIMEOUT: Duration = Duration::from_secs(5);
+const HEARD_POLL: Duration = Duration::from_millis(50);
+
+/// Shows the servers of a cluster and their storages, adds one, tells the cluster that one moves, and puts a new storage in the place of
+/// one that is lost.
 ///
-/// Every storage directory has a name of its own, and the metadata server knows which one each I/O server has. A server whose
+/// Which servers there are, and where, is the cluster's map. It has a version, which rises with each change; servers, clients and mounts
+/// follow it while they work. Every storage directory has a name of its own, and the metadata server knows which one each I/O server has. A server whose
 /// directory is another one, an older copy or empty is refused. `weft help recovery` shows what to do then.
 #[derive(Debug, clap::Subcommand)]
 pub enum ServerCommand {
     /// List the servers, their storages, and whether they are there.
     Ls(LsArgs),
+    /// Add an I/O server to the cluster, which goes on meanwhile.
+    ///
+    /// The server is put at the end of the cluster file, whose comments stay. New files are striped over it, too, when it has come;
+    /// files that are there stay where they are. With --dir of a cluster that `weft up` made, its storage is made and it is started.
+    /// Else it is told what to do on its machine.
+    Add(AddArgs),
+    /// Tell the cluster that a server will be reached at another address.
+    ///
+    /// The address in the cluster file is changed, and the cluster goes on: both addresses are tried until the server has come at the
+    /// new one. With --dir, a server that `weft up` supervises is restarted; else restart it with the new file.
+    Move(MoveArgs),
     /// Give up the storage of an I/O server: the next one that it comes with is its own.
     ///
     /// The server must be down. Afterwards make a new storage (`weft serve --format`), or put back an older copy of the
@@ -70,50 +90,317 @@ pub struct ReplaceArgs {
     cluster: Cluster,
 }
 
-/// Lists or replaces.
+/// See [`ServerCommand::Add`].
+#[derive(Debug, clap::Args)]
+pub struct AddArgs {
+    /// Its name [default: io and the number that it gets].
+    #[arg(value_name = "SERVER")]
+    name: Option<String>,
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Where it will listen, and clients reach it; may be repeated [default with --dir: this cluster's host and the next free port].
+    #[arg(long, value_name = "HOST:PORT", required_unless_present = "dir")]
+    address: Vec<String>,
+    /// Where it will listen with RDMA; may be repeated [default: --address].
+    #[arg(long, value_name = "HOST:PORT")]
+    rdma_address: Vec<String>,
+    /// Where it will keep its data, on its machine [default with --dir: its name, in DIR].
+    #[arg(long, value_name = "PATH", required_unless_present = "dir")]
+    directory: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// See [`ServerCommand::Move`].
+#[derive(Debug, clap::Args)]
+pub struct MoveArgs {
+    /// Name of the server in the cluster file.
+    #[arg(value_name = "SERVER")]
+    name: String,
+    #[command(flatten)]
+    cluster: Cluster,
+    /// Where it will listen, and clients reach it; may be repeated.
+    #[arg(long, value_name = "HOST:PORT", required = true)]
+    address: Vec<String>,
+    /// Where it will listen with RDMA; may be repeated [default: as in the cluster file].
+    #[arg(long, value_name = "HOST:PORT")]
+    rdma_address: Vec<String>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Lists, adds, moves or replaces.
 pub fn run(command: ServerCommand) -> Result<()> {
     match command {
         ServerCommand::Ls(args) => ls(&args),
+        ServerCommand::Add(args) => add(&args),
+        ServerCommand::Move(args) => move_server(&args),
         ServerCommand::Replace(args) => replace(&args),
     }
 }
 
+fn transport_name(transport: u8) -> &'static str {
+    match transport {
+        endpoint::TCP => "tcp",
+        endpoint::SOCKET => "socket",
+        endpoint::RDMA => "rdma",
+        _ => "unknown",
+    }
+}
+
 fn ls(args: &LsArgs) -> Result<()> {
-    let (config, key) = args.cluster.load()?;
-    let servers = weft_server::list_servers(&config, &key).context("cannot ask the metadata server")?;
-    if args.json {
-        let servers: Vec<_> = servers
-            .iter()
-            .map(|server| {
-                serde_json::json!({
-                    "name": server.name,
-                    "role": server.role,
-                    "id": server.id,
-                    "storage": id_text(&server.storage),
-                    "mark": server.mark,
-                    "state": server.state,
-                    "lost_below_ino": server.lost_below_ino,
-                })
-            })
-            .collect();
-        return output::print_json(&servers);
-    }
-    let mut table = output::table(&["server", "state", "storage", "mark", "lost below inode"], &[3, 4]);
+    let (config, keys) = args.cluster.load()?;
+    let asked = "cannot ask the metadata server";
+    let servers = weft_server::list_servers(&config, &keys).context(asked)?;
+    let map = weft_server::cluster_map(&config, &keys).context(asked)?;
+    let in_map = |role: &str, id: u16| {
+        let role = if role == "meta" { server_role::META } else { server_role::IO };
+        map.servers.iter().find(|server| (server.role, server.id) == (role, id))
+    };
+    let mut table = output::table(
+        &["server", "id", "state", "addresses", "map", "storage", "mark", "lost below inode"],
+        &[1, 4, 6, 7],
+    );
+    let mut values = Vec::new();
     for server in &servers {
-        let storage = if server.storage == [0; 16] { "-".into() } else { id_text(&server.storage) };
-        let lost = match server.lost_below_ino {
-            0 => "-".to_string(),
-            ino => ino.to_string(),
+        let info = in_map(&server.role, server.id);
+        let endpoints = info.map(|info| info.endpoints.as_slice()).unwrap_or_default();
+        let version = match server.state.as_str() {
+            "up" => info.and_then(|info| weft_server::map_version_of(info, &keys).ok()),
+            _ => None,
         };
-        table.add_row([&server.name, &server.state, &storage, &server.mark.to_string(), &lost]);
+        let is_joining = info.is_some_and(|info| info.state == server_state::JOINING);
+        let state = if is_joining { "joining" } else { server.state.as_str() };
+        let addresses: Vec<_> = info.map(|info| info.addresses(endpoint::TCP).collect()).unwrap_or_default();
+        let or_none = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+        let storage =
+            Some(server.storage).filter(|storage| *storage != [0; 16]).map(|storage| id_text(&storage));
+        table.add_row([
+            &server.name,
+            &server.id.to_string(),
+            state,
+            &addresses.join(", "),
+            &or_none(version.map(|version| version.to_string())),
+            &or_none(storage),
+            &server.mark.to_string(),
+            &or_none(Some(server.lost_below_ino).filter(|ino| *ino != 0).map(|ino| ino.to_string())),
+        ]);
+        let endpoints: Vec<_> = endpoints
+            .iter()
+            .map(|one| serde_json::json!({ "transport": transport_name(one.transport), "address": one.address }))
+            .collect();
+        values.push(serde_json::json!({
+            "name": server.name,
+            "role": server.role,
+            "id": server.id,
+            "storage": id_text(&server.storage),
+            "mark": server.mark,
+            "state": state,
+            "lost_below_ino": server.lost_below_ino,
+            "endpoints": endpoints,
+            "map_version": version,
+        }));
     }
-    output::print_table(&table)
+    if args.json { output::print_json(&values) } else { output::print_table(&table) }
+}
+
+/// The map, where the metadata server is there. That it is not is no error: it reads the file when it starts.
+fn map_of(config: &ClusterConfig, keys: &ClusterKeys) -> Result<Option<ClusterMapReply>> {
+    match weft_server::cluster_map(config, keys) {
+        Ok(map) => Ok(Some(map)),
+        Err(AdminError { is_refusal: false, .. }) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A cluster file that lacks a server would give its place to another one.
+fn refuse_old_file(config: &ClusterConfig, map: &ClusterMapReply) -> Result<()> {
+    let lacks = |server: &&ServerInfo| config.server(&server.name).is_err();
+    let missing: Vec<_> = map.io_servers().filter(lacks).map(|server| server.name.as_str()).collect();
+    if !missing.is_empty() {
+        bail!(
+            "{} is an old one: it lacks {}, which the cluster has; copy the newest here first",
+            config.path.display(),
+            missing.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn add(args: &AddArgs) -> Result<()> {
+    let held = args.cluster.dir.as_deref().map(launch::lock_to_edit).transpose()?;
+    let (config, keys) = args.cluster.load()?;
+    let map = map_of(&config, &keys)?;
+    if let Some(map) = &map {
+        refuse_old_file(&config, map)?;
+    }
+    let ports = args.address.is_empty().then(take_ports).transpose()?;
+    let server = new_server(args, &config)?;
+    let name = server.name.clone();
+    let edited = config.with_server(&server)?;
+    let is_here = args.cluster.dir.is_some() && !launch::is_elsewhere(&server);
+    if is_here && !weft_server::has_storage(&edited.config, &name)? {
+        weft_server::format_storage(&edited.config, &name)?;
+    }
+    let told =
+        map.is_some().then(|| weft_server::add_server(&config, &keys, &edited.config, &name)).transpose()?;
+    edited.save()?;
+    drop(held);
+    let is_started = match &args.cluster.dir {
+        Some(dir) if is_here && told.is_some() && launch::is_supervised(dir) => {
+            launch::start_one(dir, &name)?;
+            true
+        }
+        _ => false,
+    };
+    drop(ports);
+    let id = edited.config.id_of(edited.config.server(&name)?);
+    if args.json {
+        return output::print_json(&serde_json::json!({
+            "name": name,
+            "id": id,
+            "addresses": server.addresses,
+            "directory": edited.config.directory_of(&server),
+            "map_version": told.as_ref().map(|told| told.map_version),
+            "started": is_started,
+        }));
+    }
+    output::print_line(format_args!("added {name} at {}", server.addresses.join(", ")))?;
+    let file = config.path.display();
+    let serve = format!("weft serve --config {file} --name {name}");
+    match (is_started, is_here, &told) {
+        (true, ..) => {}
+        (false, true, _) => {
+            let dir = args.cluster.dir.as_deref().unwrap_or(std::path::Path::new("")).display();
+            eprintln!("weft: start it: weft up --dir {dir} --only {name} --detach");
+        }
+        (false, false, _) => eprintln!(
+            "weft: copy {file} to every machine of the cluster, cluster.key to the new one, and run there, once: {serve} --format; \
+             and then: {serve}"
+        ),
+    }
+    if told.is_none() && !is_here {
+        eprintln!(
+            "weft: the metadata server does not answer; it knows of {name} when it starts with the new file"
+        );
+    }
+    Ok(())
+}
+
+fn take_ports() -> Result<launch::PortLock> {
+    launch::PortLock::take(HEARD_TIMEOUT, &mut |time| {
+        std::thread::sleep(time);
+        true
+    })
+}
+
+/// Like the last I/O server of the file, but for what is its own.
+fn new_server(args: &AddArgs, config: &ClusterConfig) -> Result<ServerConfig> {
+    let like = config.io_servers().last().context("the cluster file has no I/O server")?;
+    let count = config.io_servers().count();
+    let unused = |name: &String| config.server(name).is_err();
+    let name = match &args.name {
+        Some(name) => name.clone(),
+        None => (count..).map(|number| format!("io{number}")).find(unused).expect("names never end"),
+    };
+    let addresses = match args.address.is_empty() {
+        true => vec![launch::free_address(config)?],
+        false => args.address.clone(),
+    };
+    let beside = like.socket.as_ref().and_then(|socket| socket.parent());
+    Ok(ServerConfig {
+        directory: args.directory.clone().unwrap_or_else(|| PathBuf::from(&name)),
+        socket: beside.map(|directory| directory.join(format!("{name}.sock"))),
+        name,
+        role: ServerRole::Io,
+        addresses,
+        rdma_addresses: args.rdma_address.clone(),
+        ..like.clone()
+    })
+}
+
+fn move_server(args: &MoveArgs) -> Result<()> {
+    let held = args.cluster.dir.as_deref().map(launch::lock_to_edit).transpose()?;
+    let (config, keys) = args.cluster.load()?;
+    let map = map_of(&config, &keys)?;
+    if let Some(map) = &map {
+        refuse_old_file(&config, map)?;
+    }
+    let edited = config.with_addresses(&args.name, &args.address, &args.rdma_address)?;
+    let server = edited.config.server(&args.name)?;
+    let told = map
+        .is_some()
+        .then(|| weft_server::move_server(&config, &keys, &edited.config, &args.name))
+        .transpose()?;
+    edited.save()?;
+    let behind = match &told {
+        Some(told) => wait_until_heard(&config, &keys, told.map_version),
+        None => Vec::new(),
+    };
+    drop(held);
+    let is_restarted = match &args.cluster.dir {
+        Some(dir) if launch::is_supervised(dir) && !launch::is_elsewhere(server) => {
+            launch::restart_one(dir, &args.name)?;
+            let key_file = dir.join(CLIENT_KEY_FILE);
+            if server.role == ServerRole::Meta && key_file.exists() {
+                launch::install_client_key(&key_file, &launch::url_of(&edited.config))?;
+            }
+            true
+        }
+        _ => false,
+    };
+    if args.json {
+        return output::print_json(&serde_json::json!({
+            "name": args.name,
+            "addresses": server.addresses,
+            "map_version": told.as_ref().map(|told| told.map_version),
+            "not_heard": behind,
+            "restarted": is_restarted,
+        }));
+    }
+    output::print_line(format_args!("moved {} to {}", args.name, server.addresses.join(", ")))?;
+    if !behind.is_empty() {
+        eprintln!("weft: not yet told of it: {}", behind.join(", "));
+    }
+    if told.is_none() {
+        eprintln!(
+            "weft: the metadata server does not answer; it takes the address over when it starts with the new file"
+        );
+    }
+    if !is_restarted {
+        eprintln!(
+            "weft: copy {} to every machine of the cluster, and restart {} with it",
+            config.path.display(),
+            args.name
+        );
+    }
+    Ok(())
+}
+
+/// Waits until the servers that are up go by the map of `version`: clients ask them where a server is that moves. Returns those
+/// that do not.
+fn wait_until_heard(config: &ClusterConfig, keys: &ClusterKeys, version: u32) -> Vec<String> {
+    let deadline = Instant::now() + HEARD_TIMEOUT;
+    let map = weft_server::cluster_map(config, keys);
+    let mut behind: Vec<ServerInfo> = map.map(|map| map.io_servers().cloned().collect()).unwrap_or_default();
+    behind.retain(|server| server.state == server_state::ACTIVE);
+    loop {
+        // One that is down hears of it when it starts.
+        behind
+            .retain(|server| weft_server::map_version_of(server, keys).is_ok_and(|theirs| theirs < version));
+        if behind.is_empty() || Instant::now() >= deadline {
+            return behind.into_iter().map(|server| server.name).collect();
+        }
+        std::thread::sleep(HEARD_POLL);
+    }
 }
 
 fn replace(args: &ReplaceArgs) -> Result<()> {
-    let (config, key) = args.cluster.load()?;
+    let (config, keys) = args.cluster.load()?;
     let server = config.server(&args.name)?;
-    weft_server::replace_server(&config, &key, &args.name)?;
+    weft_server::replace_server(&config, &keys, &args.name)?;
     eprintln!(
         "weft: the next storage that {} comes with is its own; to make a new one in {}: weft serve --config {} --name {} \
          --format",

@@ -66,7 +66,7 @@ pub fn run(args: Args) -> Result<()> {
                 None
             }
         };
-        let address = server.addresses.into_iter().next().unwrap_or_default();
+        let address = server.address().to_string();
         rows.push(Row { name: server.name, address, transport, why_not_rdma: None, status });
     }
     let (rdma, transports) = (client.rdma_status(), client.transports());

@@ -1,7 +1,7 @@
 //! Asking the living supervisor of a cluster to start servers.
 
 use super::{CLUSTER_FILE, Lifetime, News, READY_POLL, READY_TIMEOUT, RunState, StartOptions};
-use super::{Readiness, Roll, lock, log_of, refuse_changes};
+use super::{Readiness, Roll, lock, log_of, refuse_changes, url_of};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Instant;
@@ -39,6 +39,7 @@ pub fn hand_over(options: &StartOptions) -> Result<Option<(RunState, News)>> {
     for name in &missing {
         state.want(config.server(name)?, log_of(&dir, name));
     }
+    state.url = url_of(&config);
     state.save(&dir)?;
     drop(held);
     supervisor.signal(libc::SIGUSR1)?;

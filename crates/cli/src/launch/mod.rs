@@ -30,7 +30,7 @@ mod supervise;
 
 pub use background::{Background, Side, fork, log_to};
 pub use hand_over::hand_over;
-pub use ports::is_elsewhere;
+pub use ports::{PortLock, free_address, is_elsewhere};
 pub use process::{Ending, ProcessHandle, ProcessId};
 pub use run_state::{Found, RunState, RunningServer, find};
 pub use signals::BlockedSignals;
@@ -271,7 +271,8 @@ fn check_count(config: &ClusterConfig, options: &StartOptions) -> Result<()> {
     }
 }
 
-fn url_of(config: &ClusterConfig) -> String {
+/// The URL of a cluster's file system.
+pub fn url_of(config: &ClusterConfig) -> String {
     format!("weft://{}/", config.meta_servers().next().expect("a checked file has one").addresses[0])
 }
 
@@ -301,6 +302,45 @@ fn lock(dir: &Path, pause: &mut dyn FnMut(Duration) -> bool) -> Result<File> {
             }
         }
     }
+}
+
+/// Held while a cluster file is edited, so that two who do it, or start servers, do not mix.
+pub fn lock_to_edit(dir: &Path) -> Result<File> {
+    lock(dir, &mut |time| {
+        std::thread::sleep(time);
+        true
+    })
+}
+
+/// Whether a process supervises the servers of a directory.
+pub fn is_supervised(dir: &Path) -> bool {
+    RunState::load(dir).ok().flatten().is_some_and(|state| state.live_supervisor().is_some())
+}
+
+/// Has the supervisor of a directory start a server that does not run.
+pub fn start_one(dir: &Path, name: &str) -> Result<()> {
+    let options = StartOptions {
+        dir: dir.to_owned(),
+        io_servers: None,
+        port: None,
+        bind: None,
+        sync: None,
+        only: vec![name.to_owned()],
+        lifetime: Lifetime::Detached,
+        supervised: true,
+    };
+    hand_over(&options)?.map(drop).with_context(|| {
+        format!(
+            "no `weft up` supervises {}; start it: weft up --dir {0} --only {name} --detach",
+            dir.display()
+        )
+    })
+}
+
+/// Ends a server, and has the supervisor of its directory start it again, with the cluster file as it is now.
+pub fn restart_one(dir: &Path, name: &str) -> Result<()> {
+    stop(dir, &[name.to_owned()])?;
+    start_one(dir, name)
 }
 
 fn load_or_make_config(dir: &Path, options: &StartOptions) -> Result<ClusterConfig> {
@@ -517,7 +557,8 @@ impl LocalCluster {
                 status.map_or("how is unknown: another process started it".into(), |how| how.to_string());
             let log = log_of(&self.dir, &server.name);
             let text = format!("has ended ({how}); {} says: {}", log.display(), last_line(&log));
-            ended.push(Ended { name: server.name, status, ran: server.since.elapsed(), text });
+            let (pid, ran) = (server.handle.pid(), server.since.elapsed());
+            ended.push(Ended { name: server.name, pid, status, ran, text });
         }
         self.watched = watched;
         ended
@@ -557,6 +598,8 @@ impl LocalCluster {
 /// A server that ended.
 struct Ended {
     name: String,
+    /// Its process that was.
+    pid: u32,
     /// Where this process started it.
     status: Option<std::process::ExitStatus>,
     ran: Duration,

@@ -73,6 +73,16 @@ pub fn assign(config: &mut ClusterConfig, host: Option<&str>, port: Option<u16>)
     Ok(())
 }
 
+/// An address for one server more, on the metadata server's host: the first free port behind those of the cluster.
+pub fn free_address(config: &ClusterConfig) -> Result<String> {
+    let (host, _) = meta_address(config)?;
+    let port_of = |address: &String| address.rsplit_once(':')?.1.parse::<u16>().ok();
+    let greatest = config.servers.iter().flat_map(|server| &server.addresses).filter_map(port_of).max();
+    let wanted =
+        greatest.and_then(|port| port.checked_add(1)).context("there is no port behind the cluster's")?;
+    Ok(format!("{host}:{}", free_range(&host, wanted, 1)?))
+}
+
 /// Whether a server listens at addresses of another machine.
 pub fn is_elsewhere(server: &ServerConfig) -> bool {
     let is_here = |address: &String| {

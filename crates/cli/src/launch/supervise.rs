@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
+use weft_server::ClusterConfig;
 
 const DELAY_MIN: Duration = Duration::from_secs(1);
 const DELAY_MAX: Duration = Duration::from_secs(30);
@@ -169,6 +170,10 @@ impl Supervisor<'_> {
             let Some(server) = this.cluster.state.server_mut(&ended.name) else {
                 return ("it is not this cluster's any more".to_string(), None);
             };
+            if server.wanted && server.process.pid != ended.pid {
+                this.look = true;
+                return ("it is asked for again already".into(), None);
+            }
             server.last_end = Some(ended.text.clone());
             if !server.wanted {
                 return ("it was stopped on purpose".into(), None);
@@ -210,9 +215,13 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Starts what is wanted and does not run: others changed run.json.
+    /// Starts what is wanted and does not run: others changed run.json, and maybe the cluster file.
     fn look_again(&mut self) {
         self.change(|this| {
+            match ClusterConfig::load(&this.cluster.config.path) {
+                Ok(config) => this.cluster.config = config,
+                Err(error) => this.say(&format!("goes on with the cluster file of before: {error}")),
+            }
             let watched: Vec<_> = this.cluster.watched.iter().map(|server| server.name.clone()).collect();
             let servers = this.cluster.state.servers.iter();
             let missing =

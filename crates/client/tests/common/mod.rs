@@ -144,6 +144,47 @@ impl Cluster {
         }
     }
 
+    /// One more I/O server, while the others run.
+    pub fn add_server(&mut self) {
+        let mut file = self.config.clone();
+        let mut server = file.servers.last().expect("there are I/O servers").clone();
+        server.name = format!("io{}", file.servers.len() - 1);
+        server.directory.set_file_name(&server.name);
+        Cluster::readdress(&mut server);
+        file.servers.push(server.clone());
+        weft_server::add_server(&self.config, &(&self.key).into(), &file, &server.name).unwrap();
+        weft_server::format_storage(&file, &server.name).unwrap();
+        self.config = file;
+        self.running.push(None);
+        self.start_server(self.running.len() - 1);
+    }
+
+    /// Starts a server anew at another address, of which the metadata server is told before.
+    pub fn move_server(&mut self, server: usize) {
+        let mut file = self.config.clone();
+        Cluster::readdress(&mut file.servers[server]);
+        weft_server::move_server(&self.config, &(&self.key).into(), &file, &file.servers[server].name)
+            .unwrap();
+        self.config = file;
+        if server == 0 {
+            // I/O servers hear of it within a second, and nobody else can tell clients.
+            std::thread::sleep(std::time::Duration::from_millis(1500));
+        }
+        self.stop_server(server);
+        self.start_server(server);
+    }
+
+    /// Gives a server another port of its host, and a socket elsewhere.
+    fn readdress(server: &mut weft_server::ServerConfig) {
+        let port = port(1);
+        let with_port = |address: &mut String| {
+            let host = address.rsplit_once(':').expect("it has a port").0;
+            *address = format!("{host}:{port}");
+        };
+        server.addresses.iter_mut().chain(&mut server.rdma_addresses).for_each(with_port);
+        server.socket = Some(server.directory.join(format!("{port}.sock")));
+    }
+
     pub fn url(&self) -> Url {
         Url::parse(&format!("weft://{}/", self.config.servers[0].addresses[0])).unwrap()
     }

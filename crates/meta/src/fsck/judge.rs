@@ -21,7 +21,7 @@ use crate::walk::NAME_BYTES_MAX;
 use crate::{EngineError, MetaError, keys};
 use std::collections::HashSet;
 
-const SUPER_FIELDS: [&[u8]; 10] = [
+const SUPER_FIELDS: [&[u8]; 11] = [
     keys::SUPER_FORMAT,
     keys::SUPER_INO_LEASE,
     keys::SUPER_COOKIE_LEASE,
@@ -32,6 +32,7 @@ const SUPER_FIELDS: [&[u8]; 10] = [
     keys::SUPER_MARK,
     keys::SUPER_VOUCHED_FROM,
     keys::SUPER_LOADED,
+    keys::SUPER_MAP,
 ];
 /// Kind and id.
 const SERVER_KEY_BYTES: usize = 3;

@@ -9,6 +9,7 @@
 //!              watch.rs        the reply of a change waits until those have forgotten who believe otherwise (leases.rs)
 //!              removed.rs      what was replaced under somebody's eyes can be opened for a moment
 //!              sessions.rs     who is connected; what a client that stays away held is given back
+//!              map.rs          the cluster's map: where servers are
 //!              registry.rs     which storage each I/O server has, and whether this store is the newest
 //! ```
 //!
@@ -24,6 +25,7 @@ mod issued;
 mod leases;
 mod lock_table;
 mod locks;
+pub(crate) mod map;
 mod names;
 pub(crate) mod registry;
 mod removed;
@@ -46,7 +48,7 @@ use issued::IssuedKeys;
 use locks::Locks;
 use registry::Registry;
 use sessions::Sessions;
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 use watch::{Believer, Watchers};
@@ -82,7 +84,7 @@ pub(crate) struct MetaPart<E: Engine> {
     durability: Rc<Durability>,
     sync: SyncMode,
     keys: KeyRing,
-    ring_servers: u16,
+    ring_servers: Cell<u16>,
     sessions: Sessions,
     locks: Locks,
     watchers: Watchers,
@@ -93,6 +95,7 @@ pub(crate) struct MetaPart<E: Engine> {
     checks: check::Checks<E>,
     backups: backup::Backups,
     registry: OnceCell<Rc<Registry>>,
+    map: OnceCell<map::MapKeeper>,
     storage_failure: RefCell<Option<String>>,
     issued: IssuedKeys,
     stop: StopFlag,
@@ -116,7 +119,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             namespace: RefCell::new(namespace),
             sync,
             keys,
-            ring_servers,
+            ring_servers: Cell::new(ring_servers),
             sessions: Sessions::default(),
             locks: Locks::default(),
             watchers: Watchers::new(watched),
@@ -126,6 +129,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             checks: check::Checks::default(),
             backups: backup::Backups::default(),
             registry: OnceCell::new(),
+            map: OnceCell::new(),
             storage_failure: RefCell::default(),
             issued,
             stop,

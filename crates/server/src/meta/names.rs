@@ -161,7 +161,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         if attr.kind == weft_meta::Kind::Directory {
             let info = op.get_layout(&weft_meta::Caller::root(), weft_meta::At::ino(attr.ino))?;
             if let weft_meta::LayoutInfo::Directory { effective, own: Some(_) } = info {
-                reply.attr.layout = t::default_layout(&effective, self.ring_servers);
+                reply.attr.layout = t::default_layout(&effective, self.ring_servers.get());
             }
         }
         Ok(reply)

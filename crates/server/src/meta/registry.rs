@@ -22,6 +22,7 @@
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use crate::log;
+use crate::map::{Event, MapError};
 use crate::node::Confirmed;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -82,8 +83,6 @@ pub(crate) struct Registry {
     own: Cell<OwnStorage>,
     /// This run of the metadata server.
     run: [u8; 16],
-    /// Names of the I/O servers of the cluster file, by id.
-    names: Vec<String>,
     present: RefCell<BTreeMap<u16, Presence>>,
     began: Instant,
     confirmed: Confirmed,
@@ -190,17 +189,16 @@ fn judge(
 }
 
 impl Registry {
-    /// Of a store that was just opened. `names` are those of the I/O servers of the cluster file.
+    /// Of a store that was just opened.
     pub fn new(
         name: String,
         own: OwnStorage,
         run: [u8; 16],
-        names: Vec<String>,
         confirmed: Confirmed,
         restore: Restore,
     ) -> Registry {
         let (own, began) = (Cell::new(own), Instant::now());
-        Registry { name, own, run, names, present: RefCell::default(), began, confirmed, restore }
+        Registry { name, own, run, present: RefCell::default(), began, confirmed, restore }
     }
 
     fn is_up(&self, id: u16) -> bool {
@@ -296,12 +294,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn register(&self, call: &Call, request: RegisterRequest) -> Result<Answer, Refusal> {
         let registry = self.registry()?.clone();
         let id = request.id;
-        let Some(name) = registry.names.get(usize::from(id)).cloned() else {
-            let text = format!(
-                "the cluster file of the metadata server has no I/O server {id}: copy the newest there"
-            );
-            return Err(Refusal::new(Status::WrongStorage, text));
-        };
+        let name = self.io_name(id).ok_or(MapError::NoSuchId { id })?;
         let known = self.namespace.borrow().servers().map_err(weft_meta::MetaError::from)?;
         let noted = known.iter().find(|(known, _)| *known == id).map(|(_, record)| record.clone());
         let in_use = registry.present.borrow().get(&id).is_some_and(|server| {
@@ -382,6 +375,22 @@ impl<E: Engine + 'static> MetaPart<E> {
         if lost_below_ino > record.vouched_below_ino {
             self.poke_garbage();
         }
+        let came = Event::Registered {
+            id,
+            storage: request.storage,
+            endpoints: request.endpoints,
+            map_version: request.map_version,
+        };
+        // A disk that is full keeps nobody from saying that it is there.
+        if let Err(refusal) = self.change_map(came).await
+            && log::once_a_minute("map")
+        {
+            log::warning!(
+                &registry.name,
+                "cannot note in the cluster's map that {id} is there: {}",
+                refusal.text
+            );
+        }
         let own = registry.own.get();
         Ok(Answer::of(&RegisterReply {
             meta_storage: own.storage,
@@ -389,6 +398,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             meta_run: own.run,
             lost_below_ino,
             mark_floor,
+            map: self.newer_map(request.map_version),
         }))
     }
 
@@ -429,7 +439,8 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// The next storage that a server comes with is taken for its own.
     pub async fn replace_server(&self, request: ReplaceServerRequest) -> Result<Answer, Refusal> {
         let registry = self.registry()?.clone();
-        let id = registry.names.iter().position(|name| *name == request.name).map(|id| id as u16);
+        let listed = self.io_names().into_iter().find(|(_, name)| *name == request.name);
+        let id = listed.map(|(id, _)| id);
         let known = match id {
             Some(id) => self.namespace.borrow().server(id).map_err(weft_meta::MetaError::from)?,
             None => None,
@@ -462,19 +473,19 @@ impl<E: Engine + 'static> MetaPart<E> {
             lost_below_ino: 0,
         }];
         let known = self.namespace.borrow().servers().map_err(weft_meta::MetaError::from)?;
-        for (id, name) in registry.names.iter().enumerate() {
-            let record = known.iter().find(|(known, _)| usize::from(*known) == id).map(|(_, record)| record);
+        for (id, name) in self.io_names() {
+            let record = known.iter().find(|(known, _)| *known == id).map(|(_, record)| record);
             let state = match record {
-                _ if registry.is_up(id as u16) => "up",
+                _ if registry.is_up(id) => "up",
                 Some(record) if record.expected => "expected",
                 Some(_) => "away",
                 None => "new",
             };
             let seen = record.map(|record| record.seen).unwrap_or_default();
             servers.push(Listed {
-                name: name.clone(),
+                name,
                 role: "io".into(),
-                id: id as u16,
+                id,
                 storage: seen.storage,
                 mark: seen.mark,
                 state: state.into(),
@@ -506,6 +517,8 @@ mod tests {
             meta_storage: own.storage,
             meta_mark: own.mark,
             meta_run: own.run,
+            endpoints: Vec::new(),
+            map_version: 0,
         }
     }
 

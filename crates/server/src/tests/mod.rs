@@ -21,10 +21,11 @@ mod data;
 mod explain;
 mod failure;
 mod identities;
+mod maps;
 mod names;
 mod sessions;
 mod sockets;
 mod support;
 mod ways;
 
-pub(crate) use support::io_part;
+pub(crate) use support::{config, io_part};

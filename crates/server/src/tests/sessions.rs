@@ -27,7 +27,7 @@ fn whoever_knows_the_key_is_served<W: Way>() {
     assert_eq!((proven.server_name.as_str(), proven.credits), ("meta0", CREDITS_PER_CONNECTION));
     assert_eq!(client.call(&PingRequest { echo: vec![1, 2] }).unwrap().echo, [1, 2]);
     let map = client.call(&ClusterMapRequest {}).unwrap();
-    assert_eq!(map.io_servers.iter().map(|server| server.name.as_str()).collect::<Vec<_>>(), ["io0", "io1"]);
+    assert_eq!(map.io_servers().map(|server| server.name.as_str()).collect::<Vec<_>>(), ["io0", "io1"]);
     assert_eq!(client.call(&greeting).unwrap_err().status, Status::Invalid);
 }
 

@@ -17,15 +17,15 @@ use weft_verbs::{Fabric, VerbsError};
 use weft_verbs_double::{Adapter, Pretend, PretendOptions};
 use weft_wire::messages::*;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-struct Running {
+pub(super) struct Running {
     stop: StopFlag,
     thread: JoinHandle<()>,
 }
 
 impl Running {
-    fn start(config: &ClusterConfig, name: &str) -> Running {
+    pub(super) fn start(config: &ClusterConfig, name: &str) -> Running {
         Running::begin(Server::start(config, name, &cluster_key()).unwrap())
     }
 
@@ -42,14 +42,14 @@ impl Running {
         Running { stop, thread }
     }
 
-    fn end(self) {
+    pub(super) fn end(self) {
         self.stop.stop();
         self.thread.join().unwrap();
     }
 }
 
 /// A cluster file with free ports.
-fn on_disk(directory: &Path) -> ClusterConfig {
+pub(super) fn on_disk(directory: &Path) -> ClusterConfig {
     let wanted = Generate {
         path: directory.join("cluster.toml"),
         host: "127.0.0.1".into(),
@@ -71,7 +71,7 @@ fn on_disk(directory: &Path) -> ClusterConfig {
     config
 }
 
-fn tcp(config: &ClusterConfig, name: &str) -> Client<TcpLink> {
+pub(super) fn tcp(config: &ClusterConfig, name: &str) -> Client<TcpLink> {
     let address = config.server(name).unwrap().addresses[0].parse().unwrap();
     Client::proven(connect_tcp(address, &TcpOptions::default(), TIMEOUT).unwrap(), [7; 16])
 }
@@ -141,6 +141,10 @@ fn count(status: &RdmaStatus, name: &str) -> u64 {
     counts.filter(|count| count.name == name).map(|count| count.value).sum()
 }
 
+fn rdma_addresses(map: &ClusterMapReply, id: u16) -> Vec<String> {
+    map.io_server(id).unwrap().addresses(endpoint::RDMA).map(str::to_owned).collect()
+}
+
 #[test]
 fn servers_are_reached_with_rdma_and_tell_of_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -155,16 +159,16 @@ fn servers_are_reached_with_rdma_and_tell_of_it() {
         // Strips are many pieces of the clients' memory; here servers are to move them.
         let key = Some(cluster_key().knock_key());
         let options = VerbsOptions { key, lend_pieces_min: 0, ..VerbsOptions::default() };
-        let address = info.rdma_addresses[0].parse().unwrap();
+        let address = info.addresses(endpoint::RDMA).next().unwrap().parse().unwrap();
         Client::proven(client.connect(address, &options, TIMEOUT).unwrap(), [7; 16])
     };
     let map = tcp(&config, "meta0").call(&ClusterMapRequest {}).unwrap();
-    let mut meta: Client<VerbsLink<Pretend>> = over_rdma(&map.meta_servers[0]);
+    let mut meta: Client<VerbsLink<Pretend>> = over_rdma(map.meta_servers().next().unwrap());
     let capability = meta.call(&create("f", rights::READ | rights::WRITE)).unwrap().capability.unwrap();
     let regions = Regions::contiguous(10, 5_000_000);
     let data: Vec<u8> = (0..5_000_000u32).map(|at| (at / 7) as u8).collect();
     let mut into = vec![0; data.len()];
-    let mut links: Vec<_> = (0..4).map(|at| over_rdma(&map.io_servers[at % 2])).collect();
+    let mut links: Vec<_> = (0..4).map(|at| over_rdma(map.io_server(at as u16 % 2).unwrap())).collect();
     for slot in 0..2u16 {
         let server = usize::from(capability.layout.server_id(slot));
         links[server].write(&capability, slot, &regions, &data).unwrap();
@@ -181,7 +185,7 @@ fn servers_are_reached_with_rdma_and_tell_of_it() {
     // Of one thread at least: the metadata server's own connections have turns as well.
     assert!(count(&status, "zone_bytes") >= 4 * (2 << 20), "{status:?}");
     assert_eq!(count(&status, "receiver_not_ready"), 0);
-    assert_eq!((status.addresses, status.reason.as_str()), (map.io_servers[0].rdma_addresses.clone(), ""));
+    assert_eq!((status.addresses, status.reason.as_str()), (rdma_addresses(&map, 0), ""));
     assert_eq!(tcp(&config, "io1").gauge("connections_rdma"), Some(2));
     running.into_iter().for_each(Running::end);
 }
@@ -227,9 +231,9 @@ fn what_is_missing_for_rdma_is_told_or_prevents_the_start() {
     config.servers[1].rdma = RdmaMode::Off;
     let (listens, reason) = told(&config, true);
     assert!(listens == 0 && reason.contains("off"), "{reason}");
-    let running = Running::begin(start(&config, true).unwrap());
-    let map = tcp(&config, "io0").call(&ClusterMapRequest {}).unwrap();
-    assert!(map.io_servers[0].rdma_addresses.is_empty() && !map.io_servers[1].rdma_addresses.is_empty());
+    let running = Running::start(&config, "meta0");
+    let map = tcp(&config, "meta0").call(&ClusterMapRequest {}).unwrap();
+    assert!(rdma_addresses(&map, 0).is_empty() && !rdma_addresses(&map, 1).is_empty());
     running.end();
 }
 

@@ -2,9 +2,11 @@
 
 use crate::config::{ClusterConfig, Generate, SyncMode};
 use crate::counters::Counters;
+use crate::current::CurrentMap;
 use crate::garbage::Poke;
 use crate::io::IoPart;
 use crate::io::work::MethodCounters;
+use crate::map::first_map;
 use crate::meta::MetaPart;
 use crate::node::{Node, Part, Shared};
 use crate::rdma::RdmaTold;
@@ -53,7 +55,8 @@ pub(super) fn issue(kind: KeyKind, number: u8) -> IssuedKey {
 /// What the threads of a server share that keeps nothing on a disk.
 pub(super) fn shared(config: &ClusterConfig, name: &str) -> Shared {
     let server = config.server(name).unwrap();
-    Shared::new(config, server, key_ring(), "memory", RdmaTold::default(), Revoked::default())
+    let map = CurrentMap::new(first_map(config)).unwrap();
+    Shared::new(config, server, key_ring(), "memory", RdmaTold::default(), Revoked::default(), map)
 }
 
 /// A capability of [`client_key`]'s holder.
@@ -62,7 +65,7 @@ pub(super) fn sign(ino: u64, rights: u32, layout: Layout) -> Capability {
     Capability::sign(&cluster_key().capability_key(), holder, ino, rights, u64::MAX, layout)
 }
 
-pub(super) fn config(io_servers: u16, sync: SyncMode) -> ClusterConfig {
+pub(crate) fn config(io_servers: u16, sync: SyncMode) -> ClusterConfig {
     let wanted = Generate {
         path: PathBuf::from("/nowhere/cluster.toml"),
         host: "127.0.0.1".into(),

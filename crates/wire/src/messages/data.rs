@@ -28,28 +28,6 @@ pub mod scrub_found {
     pub const NO_SUMS: u8 = 3;
 }
 
-/// What is wanted with a scrub.
-pub mod scrub_action {
-    /// To hear of it.
-    pub const REPORT: u8 = 0;
-    /// A new one begins; one that goes on ends.
-    pub const BEGIN: u8 = 1;
-    /// It ends.
-    pub const END: u8 = 2;
-}
-
-/// What a scrub has found.
-pub mod scrub_found {
-    /// Data does not fit its checksum.
-    pub const DATA: u8 = 0;
-    /// The data file ends before data that it had.
-    pub const SHORT: u8 = 1;
-    /// Checksums are damaged; the data may be sound.
-    pub const SUMS: u8 = 2;
-    /// The checksums of a data file are gone.
-    pub const NO_SUMS: u8 = 3;
-}
-
 /// Bits of the `flags` of reads and writes.
 pub mod io_flags {
     /// Acknowledge only what is durable.

@@ -8,6 +8,8 @@
 //!   │◄────────────────────────────────────────────────────────────────┤  from here on clients are served
 //! ```
 
+use super::{ClusterMapReply, Endpoint};
+
 crate::message! {
     /// See [`crate::Op::Register`].
     pub struct RegisterRequest {
@@ -25,6 +27,10 @@ crate::message! {
         pub meta_mark: u64,
         /// The run that wrote it.
         pub meta_run: [u8; 16],
+        /// Where the I/O server is reached, as its own cluster file says.
+        pub endpoints: Vec<Endpoint>,
+        /// Version of the map that it has; 0: none.
+        pub map_version: u32,
     }
 
     /// Answer to [`RegisterRequest`]: the server may serve.
@@ -39,6 +45,8 @@ crate::message! {
         pub lost_below_ino: u64,
         /// The storage's mark goes on from here at least.
         pub mark_floor: u64,
+        /// The map, where it is newer than the one of the request.
+        pub map: Option<ClusterMapReply>,
     }
 
     /// See [`crate::Op::ReplaceServer`].

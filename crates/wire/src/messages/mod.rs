@@ -2,12 +2,14 @@
 
 mod data;
 mod locks;
+mod map;
 mod members;
 mod meta;
 mod session;
 
 pub use data::*;
 pub use locks::*;
+pub use map::*;
 pub use members::*;
 pub use meta::*;
 pub use session::*;

@@ -1,4 +1,4 @@
-//! Greeting, proof, the cluster's map, and status.
+//! Greeting, proof and status.
 //!
 //! ```text
 //! client                                                server
@@ -13,7 +13,6 @@
 //! ```
 
 use crate::keys::KeyInfo;
-use weft_layout::Layout;
 
 /// Values of [`HelloRequest::role`]: which key the proofs are made with.
 pub mod peer_role {
@@ -92,36 +91,6 @@ crate::message! {
     pub struct PingReply {
         /// What was sent.
         pub echo: Vec<u8>,
-    }
-
-    /// See [`crate::Op::ClusterMap`].
-    pub struct ClusterMapRequest {}
-
-    /// One server of the cluster.
-    pub struct ServerInfo {
-        /// Name in the cluster file.
-        pub name: String,
-        /// For an I/O server, its place in the ring.
-        pub id: u16,
-        /// `host:port` for TCP.
-        pub addresses: Vec<String>,
-        /// Path of its Unix socket on its own host; empty where it has none.
-        pub socket_path: String,
-        /// `host:port` for RDMA, of each of its adapters; empty where it is not to be used. That it is tried is no promise:
-        /// the server may have no adapter.
-        pub rdma_addresses: Vec<String>,
-    }
-
-    /// Answer to [`ClusterMapRequest`].
-    pub struct ClusterMapReply {
-        /// The cluster.
-        pub cluster_id: [u8; 16],
-        /// Metadata servers.
-        pub meta_servers: Vec<ServerInfo>,
-        /// I/O servers, by id.
-        pub io_servers: Vec<ServerInfo>,
-        /// Layout of files for which nothing else is asked, with first server 0.
-        pub default_layout: Layout,
     }
 
     /// See [`crate::Op::Status`].

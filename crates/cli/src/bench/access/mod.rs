@@ -157,7 +157,7 @@ pub fn run(bench: Bench, args: &AccessArgs) -> Result<()> {
         contests.extend(setup.measure(case, &methods)?);
     }
     let mut parameters = bench.parameters;
-    parameters["io_servers"] = setup.testbed.client.map().io_servers.len().into();
+    parameters["io_servers"] = setup.testbed.client.map().io_servers().count().into();
     parameters["runs"] = args.common.runs.into();
     parameters["cached"] = (!args.uncached).into();
     parameters["sync"] = args.sync.into();

@@ -121,10 +121,10 @@ fn old_is_needed(config: &ClusterConfig, keys: &ClusterKeys) -> Result<Vec<Strin
 fn unlike(
     config: &ClusterConfig,
     key: &Key,
-    test: fn(&weft_server::ServerConfig, &Key) -> Result<bool, weft_server::AdminError>,
+    test: fn(&ClusterConfig, &weft_server::ServerConfig, &Key) -> Result<bool, weft_server::AdminError>,
     what: &str,
 ) -> Vec<String> {
-    let look = |server| match test(server, key) {
+    let look = |server| match test(config, server, key) {
         Ok(true) => None,
         Ok(false) => Some(format!("{} {what}: has it the same cluster.key?", server.name)),
         Err(error) => Some(format!("cannot ask {}: {error}", server.name)),

@@ -1,0 +1,121 @@
+//! The cluster's map as a server has it now, and the other servers by it.
+//!
+//! ```text
+//!   metadata thread, or member ── publish(version 8) ─► CurrentMap ─► dispatch: is a request's version older?
+//!                                                          │
+//!                                                          └────────► Peers: who works on all I/O servers finds new ones, and
+//!                                                                     others at new addresses, the next time it asks for one
+//! ```
+
+use crate::key_ring::KeyRing;
+use crate::peer::Peer;
+use crate::stop::{StopFlag, Wake};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use weft_wire::messages::{ClusterMapReply, ServerInfo, server_state};
+
+/// The newest map that a server knows. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct CurrentMap {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// 0: it was told none, and has only what its cluster file says.
+    version: AtomicU32,
+    map: RwLock<Arc<ClusterMapReply>>,
+    wanted: Wake,
+}
+
+impl CurrentMap {
+    /// # Errors
+    /// Those of an eventfd.
+    pub fn new(map: ClusterMapReply) -> io::Result<CurrentMap> {
+        let version = AtomicU32::new(map.version);
+        let inner = Inner { version, map: RwLock::new(Arc::new(map)), wanted: Wake::new()? };
+        Ok(CurrentMap { inner: Arc::new(inner) })
+    }
+
+    pub fn version(&self) -> u32 {
+        self.inner.version.load(Ordering::Acquire)
+    }
+
+    pub fn get(&self) -> Arc<ClusterMapReply> {
+        self.inner.map.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Goes by `map` from now on, unless a newer one is known.
+    pub fn publish(&self, map: ClusterMapReply) {
+        let mut current = self.inner.map.write().unwrap_or_else(PoisonError::into_inner);
+        if map.version > current.version {
+            self.inner.version.store(map.version, Ordering::Release);
+            *current = Arc::new(map);
+        }
+    }
+
+    /// Somebody has shown that there is a newer one.
+    pub fn want(&self) {
+        self.inner.wanted.raise();
+    }
+
+    /// Raised by [`CurrentMap::want`].
+    pub fn wanted(&self) -> &Wake {
+        &self.inner.wanted
+    }
+}
+
+/// The metadata server's connections to I/O servers, for one thread.
+pub(crate) struct Peers {
+    map: CurrentMap,
+    keys: KeyRing,
+    stop: StopFlag,
+    /// Of the map that the peers are by.
+    version: u32,
+    peers: BTreeMap<u16, (Peer, bool)>,
+}
+
+impl Peers {
+    pub fn new(map: CurrentMap, keys: KeyRing, stop: StopFlag) -> Peers {
+        Peers { map, keys, stop, version: 0, peers: BTreeMap::new() }
+    }
+
+    /// Ids of the servers that may have data: all but those that are joining.
+    pub fn ids(&mut self) -> Vec<u16> {
+        self.follow();
+        self.peers.iter().filter(|(_, (_, is_used))| *is_used).map(|(id, _)| *id).collect()
+    }
+
+    /// The server with this id, if the map has it.
+    pub fn get(&mut self, id: u16) -> Option<&mut Peer> {
+        self.follow();
+        self.peers.get_mut(&id).map(|(peer, _)| peer)
+    }
+
+    fn follow(&mut self) {
+        if self.version == self.map.version() {
+            return;
+        }
+        let map = self.map.get();
+        self.version = map.version;
+        for server in map.io_servers() {
+            let is_used = server.state == server_state::ACTIVE;
+            match self.peers.get_mut(&server.id) {
+                Some((peer, used)) => {
+                    peer.is_at(server);
+                    *used = is_used;
+                }
+                None => {
+                    let peer = Peer::new(server.clone(), self.keys.clone(), self.stop.clone());
+                    self.peers.insert(server.id, (peer, is_used));
+                }
+            }
+        }
+    }
+}
+
+/// Name of an I/O server, for people.
+pub(crate) fn name_of(map: &ClusterMapReply, id: u16) -> &str {
+    map.io_server(id).map_or("?", |server: &ServerInfo| server.name.as_str())
+}
