@@ -17,6 +17,7 @@
 //! which storage they have, and to hear of a newer map (`member`). For whom a connection acts is decided by its handshake and nowhere else (`identity`).
 
 mod accept;
+mod addresses;
 mod admin;
 mod announce;
 mod answer;

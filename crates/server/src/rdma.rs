@@ -6,11 +6,12 @@
 //!   thread n        BufferPool ── zone begins, ends ──► VerbsThread             once a second: counts ──► `weft status`
 //! ```
 
+use crate::addresses::resolve;
 use crate::config::{RdmaMode, ServerConfig};
 use crate::key_ring::KeyRing;
 use crate::log;
 use crate::node::Shared;
-use crate::server::{ServerError, resolve};
+use crate::server::ServerError;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ptr::NonNull;
