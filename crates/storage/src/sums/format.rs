@@ -63,7 +63,7 @@ impl Header {
         std::array::from_fn(|granule| if self.void >> granule & 1 == 1 { VOID } else { IN_FORCE })
     }
 
-    /// What puts sums in force: the header from [`CHECKS_AT`] on.
+    /// What puts sums in force: the header from `CHECKS_AT` on.
     pub fn force(&self) -> [u8; HEADER_BYTES - CHECKS_AT] {
         let mut bytes = [0; HEADER_BYTES - CHECKS_AT];
         for (place, sum) in bytes.chunks_exact_mut(4).zip(self.granules) {
