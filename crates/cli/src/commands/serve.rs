@@ -110,7 +110,6 @@ fn configuration(args: &Args) -> Result<(ClusterConfig, PathBuf, ClusterKeys)> {
     Ok((config, key_file, keys))
 }
 
-/// Tells why the server cannot start before somebody has changed something.
 /// The text of such an error has its causes in it.
 fn whole(error: &ServerError) -> anyhow::Error {
     anyhow!("{error}")
@@ -126,6 +125,7 @@ fn format(args: &Args) -> Result<()> {
     Ok(())
 }
 
+/// Tells why the server cannot start before somebody has changed something.
 fn refuse(error: &anyhow::Error) -> Result<()> {
     eprintln!("weft: {error:#}");
     Err(Code(PERMANENT).into())
