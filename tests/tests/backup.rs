@@ -3,6 +3,7 @@
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -109,7 +110,7 @@ fn repair(cluster: &Served) -> (Vec<String>, Vec<String>) {
     (texts("repaired"), texts("left"))
 }
 
-/// All files below a directory, with their contents.
+/// All files below a directory, with their contents. Servers may be removing what was unlinked.
 fn files_in(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut files = Vec::new();
     let mut directories = vec![directory.to_path_buf()];
@@ -118,7 +119,10 @@ fn files_in(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
             let path = entry.expect("it is ours").path();
             match path.is_dir() {
                 true => directories.push(path),
-                false => files.push((path.clone(), fs::read(path).expect("it is ours"))),
+                false => match fs::read(&path) {
+                    Err(error) if error.kind() == ErrorKind::NotFound => {}
+                    bytes => files.push((path, bytes.expect("it is ours"))),
+                },
             }
         }
     }

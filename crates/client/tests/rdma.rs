@@ -491,11 +491,17 @@ fn an_error_of_one_share_ends_the_registration_of_all() {
     let client = cluster.client_over(&registering(ForeignMemory::NotCached), options);
     let (file, mut array, rows, all) = tile(&client);
     cluster.stop_server(2);
+    let connections = || client.transports().iter().map(|used| used.connections as u64).sum::<u64>();
+    let before = connections();
     let (made, ended) = registered(&cluster, || {
         // SAFETY: the rows lie within the array.
         let error = unsafe { file.read_raw(array.as_mut_ptr(), &rows, &all) }.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     });
-    // A connection registers memory of its own, and so does every try to make one.
-    assert!(made >= 1 && ended >= made, "{made} made, {ended} ended");
+    // A connection registers memory of its own, and so does every try to make one. Some are made to ask where the server is now, and
+    // stay.
+    const OF_A_CONNECTION: u64 = 3;
+    let stay = connections().saturating_sub(before);
+    let may_stay = stay * OF_A_CONNECTION;
+    assert!(made >= 1 && ended + may_stay >= made, "{made} made, {ended} ended, {stay} connections more");
 }

@@ -184,6 +184,7 @@ impl<D: Disk> DataFiles<D> {
             return Ok(found);
         }
         let made = self.find(ino, |disk| {
+            disk.sums().map_or(Ok(()), |sums| sums.settle_removal(ino))?;
             let file = disk.create(ino)?;
             if disk.size(&file)? == 0 {
                 // Only a recovery needs it, and does without; the write that follows must not fail for it.

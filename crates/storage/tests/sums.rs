@@ -238,8 +238,9 @@ impl Model {
     fn leaves_wrong(&self, offset: u64, bytes: u64) -> bool {
         let size = self.bytes.len() as u64;
         self.wrong.iter().any(|block| {
-            let (begin, end) = (block * BLOCK_BYTES, ((block + 1) * BLOCK_BYTES).min(size));
-            offset < end && offset + bytes > begin && !(offset <= begin && offset + bytes >= end)
+            let (begin, end) = (block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES);
+            let touches = offset < end && offset + bytes > begin;
+            touches && !(offset <= begin && offset + bytes >= end.min(size))
         })
     }
 

@@ -94,6 +94,13 @@ impl Shared {
         self.history().states(ino, usize::MAX).0.len() - 1
     }
 
+    /// Whether every byte of the file as it is now is durable.
+    pub fn is_all_durable(&self, ino: u64) -> bool {
+        let (states, durable) = self.history().states(ino, usize::MAX);
+        let is_empty = states.last().is_none_or(|state| state.as_ref().is_none_or(|bytes| bytes.is_empty()));
+        durable + 1 == states.len() || is_empty
+    }
+
     /// The state of the file with this index is durable.
     pub fn is_durable(&self, ino: u64, state: usize) {
         self.push(Entry::Durable(ino, state));

@@ -62,6 +62,8 @@ impl Work<'_> {
         let Opened { number, ref file, sync } = self.files[at];
         let old = self.history.now(number).expect("it is open");
         let range = range(self.random);
+        // A write with O_SYNC makes itself durable, not what others have written to other servers.
+        let sync = sync && self.history.is_all_durable(number);
         let is_durable = match self.random.below(20) {
             0..6 => {
                 let data = noise(self.random, range.bytes);
