@@ -1,5 +1,6 @@
 //! What servers, mounts and libraries log: levels by target, ids that lead from a mount to the disk of a server, slow requests.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -107,14 +108,17 @@ fn a_write_is_followed_from_a_mount_to_the_disk_by_its_id() {
     assert_ne!(value(&written, "trace"), value(&created, "trace"));
     let (id, ino) =
         (format!("trace={}", value(&written, "trace")), format!("ino={}", value(&written, "ino")));
-    let mut asked = 0;
+    // One that is refused since the map has changed meanwhile is asked again, with its number.
+    let mut asked = BTreeSet::new();
     for server in ["io0", "io1"] {
-        asked += lines(&mount_log(&cluster), &[&format!("asks {server}"), "op=Write", &id]).len();
+        let log = mount_log(&cluster);
+        let asks = lines(&log, &[&format!("asks {server}"), "op=Write", &id]);
+        asked.extend(asks.iter().map(|line| value(line, "request").to_string()));
         let on_disk = ["accessed the data file", "writes=1", &ino, &id, "target=weft_server::io::work"];
         line_of(|| cluster.log(server), &on_disk);
         line_of(|| cluster.log(server), &["done for weft(", "op=Write", "status=done", &ino, &id]);
     }
-    assert_eq!(asked, 2, "one id for all requests of a system call\n{}", mount_log(&cluster));
+    assert_eq!(asked.len(), 2, "one id for all requests of a system call\n{}", mount_log(&cluster));
 }
 
 #[test]
