@@ -413,6 +413,8 @@ fn a_directory_of_before_all_were_put_back_together_is_refused() {
     }
     start(&mut cluster, &ALL);
     write(&cluster.client(Transport::Auto), "/given up", &bytes(2, 6));
+    // An I/O server hears of a run of the metadata server within a second.
+    std::thread::sleep(Duration::from_millis(1500));
     stop(&mut cluster, &ALL);
     let given_up = ALL.map(|name| {
         let away = cluster.scratch().join(format!("given up {name}"));
