@@ -15,6 +15,7 @@ pub mod guest;
 mod load;
 mod locker;
 pub mod pattern;
+mod ports;
 pub mod raw;
 mod served;
 pub mod suite;
@@ -22,7 +23,8 @@ pub mod suite;
 pub use counts::{asked, gauge};
 pub use load::{Load, weft_load};
 pub use locker::{Locker, weft_locker};
-pub use served::{Served, ServedOptions, end_with_parent, free_ports, host, resident_bytes, signal};
+pub use ports::free_ports;
+pub use served::{Served, ServedOptions, end_with_parent, freeze, host, resident_bytes, signal};
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -124,6 +126,9 @@ pub fn temporary_dir() -> TempDir {
     tempfile::Builder::new().prefix("weft-test-").tempdir_in(parent).expect("a temporary directory")
 }
 
+/// Servers that a test may add to a cluster.
+const ADDED_SERVERS_MAX: u16 = 3;
+
 /// A running cluster; stopped when dropped.
 pub struct Cluster {
     dir: TempDir,
@@ -140,8 +145,8 @@ impl Cluster {
     /// As [`start`](Cluster::start), with more arguments for `weft up`.
     pub fn start_with(io_servers: u16, arguments: &[&str]) -> Cluster {
         let mut cluster = Cluster { dir: temporary_dir(), url: String::new() };
-        // Clusters that start at the same time would look for free ports at the same place.
-        let port = free_ports(io_servers + 1).to_string();
+        // A server that is added gets the port after those that there are.
+        let port = free_ports(io_servers + 1 + ADDED_SERVERS_MAX).to_string();
         let host = std::env::var("WEFT_TEST_HOST").ok();
         let bind: Vec<&str> = host.iter().flat_map(|host| ["--bind", host]).collect();
         cluster.up(io_servers, &[arguments, &bind, &["--port", &port]].concat());

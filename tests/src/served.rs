@@ -10,15 +10,14 @@
 //! The servers are made by `weft init` and run by `weft serve`, as on several hosts. They are children of the test's thread and
 //! die with it, however it ends: start and restart them from the thread that holds the [`Served`].
 
-use crate::{Mount, temporary_dir, wait_until, weft_bin};
+use crate::{Mount, free_ports, temporary_dir, wait_until, weft_bin};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
 use weft_client::{Client, ConnectOptions, Transport, Url};
@@ -375,19 +374,20 @@ pub fn signal(pid: u32, signal: i32) {
     unsafe { libc::kill(pid as libc::pid_t, signal) };
 }
 
-/// The first of `count` free ports in a row, below those that the kernel gives to outgoing connections.
-pub fn free_ports(count: u16) -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let spread = (std::process::id() % 500) as u16 * 20;
-    for _ in 0..500 {
-        let first = 12_000 + (spread + NEXT.fetch_add(count, Ordering::Relaxed)) % 20_000;
-        let held: Vec<_> =
-            (first..first + count).map_while(|port| TcpListener::bind(("0.0.0.0", port)).ok()).collect();
-        if held.len() == usize::from(count) {
-            return first;
-        }
-    }
-    panic!("there are no {count} free ports in a row");
+/// Stops a process (SIGSTOP). When this returns none of its threads runs: the signal reaches them one after the other, and on a busy
+/// machine some go on for a while.
+#[track_caller]
+pub fn freeze(pid: u32) {
+    signal(pid, libc::SIGSTOP);
+    let is_stopped = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // The state is behind the name, which may have anything in it but ends with the last parenthesis.
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('T'))
+    };
+    wait_until("all threads have stopped", Duration::from_secs(30), || {
+        let mut tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives").flatten();
+        tasks.all(is_stopped)
+    });
 }
 
 /// Resident memory of a process in bytes.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 use weft_tests::{
-    Cluster, expect_success, host, processes_naming, sh_in, usual_transport, wait_until, weft_bin,
+    Cluster, expect_success, free_ports, host, processes_naming, sh_in, usual_transport, wait_until, weft_bin,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -385,9 +385,9 @@ fn a_cluster_file_is_served_by_hand() {
         command.args(arguments).env("HOME", dir.path()).env("WEFT_KEY_FILE", dir.path().join("c/client.key"));
         command
     };
-    let (cluster_dir, ports) = (dir.path().join("c"), free_ports());
+    let (cluster_dir, port) = (dir.path().join("c"), free_ports(3));
     let place =
-        |index: usize| format!("{}:{}:{}", host(), ports[index], text(&dir.path().join(format!("s{index}"))));
+        |index: u16| format!("{}:{}:{}", host(), port + index, text(&dir.path().join(format!("s{index}"))));
     let init = [
         "init",
         "--dir",
@@ -424,13 +424,6 @@ fn a_cluster_file_is_served_by_hand() {
     // A new start would end the same way.
     assert_eq!(output.status.code(), Some(78));
     assert!(String::from_utf8_lossy(&output.stderr).contains("meta0, io0, io1"), "{output:?}");
-}
-
-/// Three ports that nobody uses now.
-fn free_ports() -> Vec<u16> {
-    let bind = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listeners: Vec<_> = (0..3).map(bind).collect();
-    listeners.iter().map(|listener| listener.local_addr().unwrap().port()).collect()
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
-use weft_tests::{Cluster, Mount, Served, asked, expect_success, gauge, signal, wait_until};
+use weft_tests::{Cluster, Mount, Served, asked, expect_success, freeze, gauge, signal, wait_until};
 use weft_wire::Op;
 
 fn two_mounts(cluster: &Cluster, arguments: &[&str]) -> [Mount; 2] {
@@ -221,7 +221,7 @@ fn a_mount_that_is_stopped_or_killed_holds_others_up_for_a_lease_at_most() {
         assert!(!other.join("dir/new").exists());
     }
     let pid = stopped.pid();
-    signal(pid, libc::SIGSTOP);
+    freeze(pid);
     signal(killed.pid(), libc::SIGKILL);
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {

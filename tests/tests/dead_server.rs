@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, ErrorKind, OpenOptions, Transport};
 use weft_test_needs::Need;
-use weft_tests::{Mount, Served, ServedOptions, expect_success, signal, wait_until};
+use weft_tests::{Mount, Served, ServedOptions, expect_success, freeze, signal, wait_until};
 use weft_wire::messages::LayoutWish;
 
 const KIB: usize = 1 << 10;
@@ -25,6 +25,8 @@ const FIRST_MAX: Duration = Duration::from_millis(DEADLINE_MS + 4_000);
 const AT_ONCE: Duration = Duration::from_millis(DEADLINE_MS / 2);
 /// How soon all goes on when the server is back (2 s are promised).
 const BACK_MAX: Duration = Duration::from_secs(10);
+/// How soon processes end that wait for a dead server and get a signal; short against the deadline that they would wait for.
+const INTERRUPTED_MAX: Duration = Duration::from_secs(15);
 /// No call may take longer, whatever it is that fails.
 const HANGS: Duration = Duration::from_secs(100);
 /// More than there are threads in a mount.
@@ -107,6 +109,10 @@ struct Scene {
 
 impl Scene {
     fn new(victim: &'static str, fate: Fate, more: &[&str]) -> Option<Scene> {
+        Scene::with_deadline(victim, fate, more, Duration::from_millis(DEADLINE_MS))
+    }
+
+    fn with_deadline(victim: &'static str, fate: Fate, more: &[&str], deadline: Duration) -> Option<Scene> {
         let alone = alone();
         let mut options = ServedOptions::default();
         let mut cable = None;
@@ -121,7 +127,7 @@ impl Scene {
             cable = Some(new);
         }
         let cluster = Served::start_with(options);
-        let deadline = DEADLINE_MS.to_string();
+        let deadline = deadline.as_millis().to_string();
         let mut arguments = vec!["--retry-timeout-ms", &deadline];
         // Also where the other side is in a namespace its socket is to be found.
         arguments.extend(if fate == Fate::CutOff { ["--transport", "tcp"].as_slice() } else { &[] });
@@ -137,7 +143,7 @@ impl Scene {
     fn go_away(&mut self) {
         match self.fate {
             Fate::Killed => self.cluster.kill(self.victim),
-            Fate::Hung => signal(self.cluster.pid(self.victim), libc::SIGSTOP),
+            Fate::Hung => freeze(self.cluster.pid(self.victim)),
             Fate::CutOff => self.cable.as_ref().expect("made for it").set("down"),
         }
     }
@@ -459,7 +465,7 @@ fn a_metadata_server_that_is_cut_off_leaves_open_files_alone() {
 
 /// A process that waits for a dead server is ended by a signal, also where it would wait for ever.
 fn interrupted(more: &[&str]) {
-    let Some(mut scene) = Scene::new("io1", Fate::Hung, more) else { return };
+    let Some(mut scene) = Scene::with_deadline("io1", Fate::Hung, more, 3 * INTERRUPTED_MAX) else { return };
     let client = scene.client();
     write_file(&client, "/both", layout(2, 0), 8 << 20);
     drop(client);
@@ -483,7 +489,7 @@ fn interrupted(more: &[&str]) {
         signal(reader.id(), ending);
     }
     let start = Instant::now();
-    wait_until("all of them are gone", AT_ONCE, || {
+    wait_until("all of them are gone", INTERRUPTED_MAX, || {
         readers.iter_mut().all(|reader| reader.try_wait().expect("a child").is_some())
     });
     eprintln!("gone after {:?}", start.elapsed());
@@ -530,7 +536,7 @@ fn a_client_of_the_library_finds_a_dead_server_once_and_probes_for_it_by_itself(
         write_file(&client, &name, layout(2, 0), 1 << 20);
         let file = client.open(&name, &OpenOptions::new().read(true)).expect("all servers run");
         let read = || file.read_at(&mut vec![0; 1 << 20], 0);
-        signal(cluster.pid("io1"), libc::SIGSTOP);
+        freeze(cluster.pid("io1"));
         let start = Instant::now();
         let error = read().expect_err("a server hangs");
         assert!(start.elapsed() < FIRST_MAX, "{error} took {:?}", start.elapsed());

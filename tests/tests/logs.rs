@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use weft_client::{OpenOptions, SetAttr, Transport};
 use weft_tests::raw::{Raw, hello};
-use weft_tests::{Mount, Served, ServedOptions, expect_success, gauge, signal, wait_until};
+use weft_tests::{Mount, Served, ServedOptions, expect_success, freeze, gauge, signal, wait_until};
 use weft_wire::messages::HelloRequest;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -144,7 +144,7 @@ fn a_slow_request_is_told_with_where_its_time_went() {
     fs::metadata(mount.join("file")).expect("it is there");
     let client = cluster.client(Transport::Tcp);
     let pid = mount.pid();
-    signal(pid, libc::SIGSTOP);
+    freeze(pid);
     let waker = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(1500));
         signal(pid, libc::SIGCONT);
@@ -173,14 +173,14 @@ fn a_slow_request_is_told_with_where_its_time_went() {
 #[test]
 fn a_slow_system_call_is_told_with_the_servers_that_it_waited_for() {
     let cluster = Served::start(2);
-    let mount = mount(&cluster, "warn", &["--slow-ms", "300"]);
+    let mount = mount(&cluster, "warn", &["--slow-ms", "1500"]);
     let mut file = fs::File::create(mount.join("file")).expect("all servers run");
     file.write_all(&[7; 128 << 10]).expect("all servers run");
     assert_eq!(mount_log(&cluster), "", "nothing was slow");
     let pid = cluster.pid("io1");
-    signal(pid, libc::SIGSTOP);
+    freeze(pid);
     let waker = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(1200));
+        std::thread::sleep(Duration::from_millis(3000));
         signal(pid, libc::SIGCONT);
     });
     file.write_all(&[7; 128 << 10]).expect("the server comes back");
@@ -190,7 +190,7 @@ fn a_slow_system_call_is_told_with_the_servers_that_it_waited_for() {
         &[" warn  mount: slow system call: write took ", ": it waited for io1 ("],
     );
     assert!(line.contains(&format!("({})", std::process::id())) || line.contains("program="), "{line}");
-    assert!(value(&line, "took_ms").parse::<u64>().expect("a number") >= 300, "{line}");
+    assert!(value(&line, "took_ms").parse::<u64>().expect("a number") >= 1500, "{line}");
 }
 
 #[test]

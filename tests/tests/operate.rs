@@ -8,8 +8,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 use weft_test_needs::Need;
 use weft_tests::{
-    Cluster, Served, ServedOptions, expect_success, free_ports, processes_naming, signal, temporary_dir,
-    wait_until, weft_bin,
+    Cluster, Served, ServedOptions, expect_success, free_ports, freeze, processes_naming, signal,
+    temporary_dir, wait_until, weft_bin,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -317,7 +317,7 @@ fn what_cannot_be_stopped_is_named() {
 #[test]
 fn a_server_that_does_not_end_is_ended_by_force_and_counted() {
     let cluster = Cluster::start(1);
-    signal(pid(&cluster.storage(), "io0"), libc::SIGSTOP);
+    freeze(pid(&cluster.storage(), "io0"));
     let down = expect_success("down", &run(&cluster, &["down", "--json"]));
     let down: Value = serde_json::from_str(&down).expect("JSON");
     assert!(down["stopped"] == 2 && down["forced"] == 1, "{down}");
