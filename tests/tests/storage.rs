@@ -363,6 +363,42 @@ fn an_older_copy_of_the_names_is_refused_and_can_be_accepted_without_mixing_up_d
 }
 
 #[test]
+fn accepting_an_older_copy_of_the_names_goes_on_after_an_interruption() {
+    let mut cluster = cluster_with_data();
+    stop(&mut cluster, &["meta0"]);
+    let backup = cluster.scratch().join("backup");
+    copy(cluster.directory("meta0"), &backup);
+    start(&mut cluster, &["meta0"]);
+    write(&cluster.client(Transport::Auto), "/second", &bytes(2, 6));
+    // An I/O server hears of a run of the metadata server within a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    stop(&mut cluster, &["meta0", "io1"]);
+    let before = ["io0", "io1"].map(|name| data_files(&cluster, name));
+    put_back(&cluster, "meta0", &backup);
+    // It cannot end, since io1 is down, and somebody starts it as ever.
+    cluster.spawn_with("meta0", &["--accept-older"]);
+    cluster.wait_ready("meta0");
+    wait_until("io0 has agreed", PATIENCE, || state(&cluster, "io0") == "up");
+    stop(&mut cluster, &["meta0"]);
+    start(&mut cluster, &["meta0"]);
+    wait_until("io0 has agreed", PATIENCE, || state(&cluster, "io0") == "up");
+    std::thread::sleep(Duration::from_secs(3));
+    start(&mut cluster, &["io1"]);
+    let client = cluster.client(Transport::Auto);
+    assert_eq!(read(&client, "/first").expect("it was in the copy"), bytes(1, 6));
+    let scans = gauge(&client, "orphan_scans");
+    wait_until("two scans for orphans", PATIENCE, || gauge(&client, "orphan_scans") >= scans + 2);
+    let now = ["io0", "io1"].map(|name| data_files(&cluster, name));
+    assert_eq!(now, before, "data of what the copy has no name for is kept");
+    // Then it is done, and a start is one as any other.
+    cluster.stop("io1");
+    cluster.crash("meta0");
+    wait_until("it serves without io1", PATIENCE, || {
+        cluster.client(Transport::Auto).stat("/first", true).is_ok()
+    });
+}
+
+#[test]
 fn a_cluster_file_without_a_server_that_has_data_is_refused() {
     let mut cluster = cluster_with_data();
     stop(&mut cluster, &["meta0"]);

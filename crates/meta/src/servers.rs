@@ -2,8 +2,9 @@
 //!
 //! ```text
 //!   sstorage   which storage this store is                    made once
+//!   sloaded    since when                                    an operator goes on with an older state; until all I/O servers have agreed
 //!   smark      mark and run                                   counted up when a run is confirmed, and while there are changes
-//!   h <mark>   run                                          of each run of this server, by its first mark; the newest RUNS_KEPT
+//!   h <mark>   run                                           of each run of this server, by its first mark; the newest RUNS_KEPT. Zeros: of nobody
 //!   smap       the map of the cluster                         bytes of the server's, each change a higher version
 //!   v <id>     name, storage, mark, run, lost_below, ...      of each I/O server as it was last seen
 //! ```
@@ -30,6 +31,8 @@ const SERVER_VERSION: u8 = 1;
 const RUN_VERSION: u8 = 1;
 /// Runs that are remembered. Of marks before the oldest of them nothing is known, and nobody is refused for them.
 const RUNS_KEPT: usize = 4096;
+/// In place of the run of marks that were skipped.
+const NOBODY: [u8; 16] = [0; 16];
 
 /// A storage, as it is now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -143,7 +146,10 @@ impl<E: Engine> Namespace<E> {
         let (last, last_run) = read_mark(&self.engine)?;
         let mark = last.max(known) + 1;
         let mut batch = Batch::default();
-        // The marks that were skipped are nobody's, so a run that goes far ahead begins anew there.
+        if mark != last + 1 {
+            // The marks that are skipped are nobody's: who knows one of them has it from another history.
+            self.note_run(last + 1, &NOBODY, &mut batch)?;
+        }
         if last_run != *run || mark != last + 1 {
             self.note_run(mark, run, &mut batch)?;
         }
@@ -185,7 +191,8 @@ impl<E: Engine> Namespace<E> {
         Ok(id_of(&mut from, "run")? == *run)
     }
 
-    /// Whether this store was made from a backup, and the I/O servers have not agreed yet.
+    /// Whether this store was made from a backup, or accepted although it is older than an I/O server knows, and the I/O servers have
+    /// not all agreed yet.
     ///
     /// # Errors
     /// Those of the engine.
@@ -244,6 +251,12 @@ impl<E: Engine> Op<'_, E> {
         let mut out = Writer::default();
         record.encode_to(&mut out);
         self.put(keys::server(id), out.bytes);
+    }
+
+    /// An operator goes on with this store although it is older. That holds until all I/O servers have agreed, also for later runs
+    /// of the server.
+    pub fn loading_begins(&mut self) {
+        self.put(keys::SUPER_LOADED.to_vec(), encode_number(1));
     }
 
     /// The I/O servers have agreed: from now on this store is as any other.
@@ -325,7 +338,7 @@ mod tests {
         for (known, run) in [(0, [1; 16]), (0, [1; 16]), (0, [2; 16]), (9, [2; 16])] {
             namespace.raise_mark_beyond(known, &run).unwrap();
         }
-        // 1 and 2 of run 1; 3 of run 2; then a jump to 10.
+        // 1 and 2 of run 1; 3 of run 2; then a jump to 10. What was skipped is of another history.
         for (mark, run, may) in [
             (0, [7; 16], true),
             (1, [1; 16], true),
@@ -333,6 +346,8 @@ mod tests {
             (2, [2; 16], false),
             (3, [2; 16], true),
             (3, [1; 16], false),
+            (4, [2; 16], false),
+            (9, [1; 16], false),
             (10, [2; 16], true),
             (10, [1; 16], false),
             (11, [7; 16], true),

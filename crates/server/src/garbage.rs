@@ -21,6 +21,7 @@ use crate::node::Shared;
 use crate::peer::PeerError;
 use crate::stop::StopFlag;
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -228,8 +229,7 @@ impl<E: Engine + 'static> Remover<E> {
 
     /// Looks through all data files for such whose inodes are gone.
     fn scan(&mut self) -> Result<(), StepError> {
-        let (vouched_from, first_new) =
-            self.ask(|namespace| Ok((namespace.vouched_from()?, namespace.next_ino())))?;
+        let judged = self.ask(|namespace| numbers_to_judge(namespace))?;
         let old_s = unix_s().saturating_sub(self.setup.cluster.orphan_age_s) as i64;
         for id in self.peers.ids() {
             let mut cursor = 0;
@@ -237,9 +237,10 @@ impl<E: Engine + 'static> Remover<E> {
                 let request = ListObjectsRequest { cursor, entries_max: BATCH as u32 };
                 let Some(peer) = self.peers.get(id) else { break };
                 let page = peer.call(&request)?;
-                let old = page.objects.iter().filter(|object| {
-                    (vouched_from..first_new).contains(&object.ino) && object.mtime_s <= old_s
-                });
+                let old = page
+                    .objects
+                    .iter()
+                    .filter(|object| judged.contains(&object.ino) && object.mtime_s <= old_s);
                 self.remove_orphans(id, old.map(|object| object.ino).collect())?;
                 cursor = page.cursor;
                 if cursor == 0 {
@@ -314,16 +315,7 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     fn forget_below(&mut self, ino: u64) -> Result<(), StepError> {
-        let from = self.ask(move |namespace| {
-            let known = namespace.servers()?;
-            let mut op = namespace.begin();
-            let from = op.forgets_below(ino);
-            for (id, record) in known {
-                op.put_server(id, &ServerRecord { lost_below_ino: from, vouched_below_ino: 0, ..record });
-            }
-            op.commit()?;
-            Ok(from)
-        })?;
+        let from = self.ask(move |namespace| forget_below(namespace, ino))?;
         self.setup.syncer.sync().map_err(MetaError::from)?;
         log::warning!(
             &self.setup.shared.name,
@@ -334,10 +326,7 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     fn remove_orphans(&mut self, id: u16, inos: Vec<u64>) -> Result<(), StepError> {
-        let asked = inos.clone();
-        let exist = self.ask(move |namespace| namespace.begin().inodes_exist(&asked))?;
-        let gone: Vec<u64> =
-            inos.into_iter().zip(exist).filter(|(_, exists)| !exists).map(|(ino, _)| ino).collect();
+        let gone = self.ask(move |namespace| without_inode(namespace, inos))?;
         if gone.is_empty() {
             return Ok(());
         }
@@ -348,4 +337,32 @@ impl<E: Engine + 'static> Remover<E> {
         log::info!(&self.setup.shared.name, "removed {count} orphaned data files from {}", peer.name());
         Ok(())
     }
+}
+
+/// The inode numbers that a scan may judge by the names: those that this store has given out itself, as far as it knows. To be
+/// asked before data files are listed.
+pub(crate) fn numbers_to_judge<E: Engine>(namespace: &Namespace<E>) -> Result<Range<u64>, MetaError> {
+    Ok(namespace.vouched_from()?..namespace.next_ino())
+}
+
+/// Those of them that no inode has.
+pub(crate) fn without_inode<E: Engine>(
+    namespace: &mut Namespace<E>,
+    inos: Vec<u64>,
+) -> Result<Vec<u64>, MetaError> {
+    let exist = namespace.begin().inodes_exist(&inos)?;
+    Ok(inos.into_iter().zip(exist).filter(|(_, exists)| !exists).map(|(ino, _)| ino).collect())
+}
+
+/// A store that was put back from a copy goes on with inode numbers from `ino` at least, and counts what is missing of smaller
+/// ones as lost. Returns the next number.
+pub(crate) fn forget_below<E: Engine>(namespace: &mut Namespace<E>, ino: u64) -> Result<u64, MetaError> {
+    let known = namespace.servers()?;
+    let mut op = namespace.begin();
+    let from = op.forgets_below(ino);
+    for (id, record) in known {
+        op.put_server(id, &ServerRecord { lost_below_ino: from, vouched_below_ino: 0, ..record });
+    }
+    op.commit()?;
+    Ok(from)
 }

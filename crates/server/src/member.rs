@@ -130,18 +130,10 @@ impl Member {
 
     fn register(&mut self) -> Result<(), Trouble> {
         self.raise_mark()?;
-        let state = *self.setup.state.state();
-        let meta = state.meta.unwrap_or_default();
         let request = RegisterRequest {
-            id: self.setup.shared.id,
-            storage: self.setup.storage,
-            mark: state.mark,
-            run: state.run,
-            meta_storage: meta.storage,
-            meta_mark: meta.mark,
-            meta_run: meta.run,
             endpoints: self.setup.endpoints.clone(),
             map_version: self.setup.shared.map.version(),
+            ..what_it_has(self.setup.shared.id, self.setup.storage, self.setup.state.state())
         };
         let reply = self.peer.call(&request).map_err(|error| match error {
             PeerError::Refused { status: Status::WrongStorage, text, .. } => {
@@ -194,12 +186,9 @@ impl Member {
         if let Some(map) = &reply.map {
             self.take_map(map)?;
         }
-        let meta = Seen { storage: reply.meta_storage, mark: reply.meta_mark, run: reply.meta_run };
         let state = *self.setup.state.state();
-        let lost_below_ino = reply.lost_below_ino.max(state.lost_below_ino);
-        (self.setup.lose_below)(lost_below_ino);
-        let mark = state.mark.max(reply.mark_floor);
-        let now = State { mark, meta: Some(meta), lost_below_ino, ..state };
+        let now = after_agreement(&state, reply);
+        (self.setup.lose_below)(now.lost_below_ino);
         if now != state {
             self.setup.state.write(now)?;
         }
@@ -207,8 +196,34 @@ impl Member {
     }
 }
 
+/// What a server says of its storage. Where it is reached, and by which map it goes, is added.
+pub(crate) fn what_it_has(id: u16, storage: RandomId, state: &State) -> RegisterRequest {
+    let meta = state.meta.unwrap_or_default();
+    RegisterRequest {
+        id,
+        storage,
+        mark: state.mark,
+        run: state.run,
+        meta_storage: meta.storage,
+        meta_mark: meta.mark,
+        meta_run: meta.run,
+        endpoints: Vec::new(),
+        map_version: 0,
+    }
+}
+
+/// What it notes when the metadata server has agreed.
+pub(crate) fn after_agreement(state: &State, reply: &RegisterReply) -> State {
+    State {
+        mark: state.mark.max(reply.mark_floor),
+        meta: Some(Seen { storage: reply.meta_storage, mark: reply.meta_mark, run: reply.meta_run }),
+        lost_below_ino: state.lost_below_ino.max(reply.lost_below_ino),
+        ..*state
+    }
+}
+
 /// The metadata server: where the map has it, and where the cluster file has it besides.
-fn meta_server(map: &ClusterMapReply, in_file: &ServerInfo) -> ServerInfo {
+pub(crate) fn meta_server(map: &ClusterMapReply, in_file: &ServerInfo) -> ServerInfo {
     let mut meta = map.meta_servers().next().unwrap_or(in_file).clone();
     let more = in_file.endpoints.iter().filter(|one| !meta.endpoints.contains(one)).cloned();
     let more: Vec<_> = more.collect();

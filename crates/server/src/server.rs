@@ -535,10 +535,10 @@ fn open_names(
 }
 
 /// Brings the map of the store up to date with the cluster file.
-fn open_map(
+pub(crate) fn open_map<E: Engine>(
     config: &ClusterConfig,
     server: &ServerConfig,
-    namespace: &mut Namespace<FjallEngine>,
+    namespace: &mut Namespace<E>,
     own: &OwnStorage,
 ) -> Result<KeptMap, ServerError> {
     let names = |source| ServerError::Names { server: server.name.clone(), source };
@@ -694,7 +694,7 @@ impl Run {
             let name = &self.shared.name;
             log::warning!(
                 name,
-                "goes on from a backup as soon as all I/O servers are up; what came after it is given up"
+                "goes on from a backup or an older copy as soon as all I/O servers are up; what came after it is given up"
             );
         }
         let restore = Restore { wanted: restore || was_loaded, ..Restore::default() };

@@ -84,7 +84,8 @@ pub(crate) struct Registry {
     /// This run of the metadata server.
     run: [u8; 16],
     present: RefCell<BTreeMap<u16, Presence>>,
-    began: Instant,
+    /// It has waited for the I/O servers for [`SETTLING`].
+    settled: Cell<bool>,
     confirmed: Confirmed,
     restore: Restore,
 }
@@ -142,7 +143,13 @@ fn judge(
     let is_newer = asked.meta_mark > own.mark || (asked.meta_mark == own.mark && asked.meta_run != own.run);
     let is_other = asked.meta_storage == own.storage && !circumstances.is_of_this_history;
     if circumstances.restoring && (is_other || asked.meta_storage == own.storage && is_newer) {
-        return Verdict::GivenUp;
+        // What this store knows of a server may be of before its storage was replaced. The same storage does not go back.
+        let copy = noted.filter(|noted| !noted.expected && is_older(asked, &noted.seen));
+        return match copy {
+            Some(noted) => Verdict::Refused(is_a_copy(asked.mark, noted.seen.mark)),
+            None if circumstances.in_use => Verdict::InUse,
+            None => Verdict::GivenUp,
+        };
     }
     if asked.meta_storage == own.storage && is_newer {
         return Verdict::OwnIsOlder(format!(
@@ -171,21 +178,30 @@ fn judge(
             ))
         };
     }
-    let (mark, known) = (asked.mark, noted.seen.mark);
-    if mark > known || (mark == known && asked.run == noted.seen.run) {
+    if !is_older(asked, &noted.seen) {
         return match circumstances.in_use {
             true => Verdict::InUse,
-            false if mark > known => Verdict::Later,
+            false if asked.mark > noted.seen.mark => Verdict::Later,
             false => Verdict::Known,
         };
     }
     if noted.expected {
         return Verdict::Adopted;
     }
-    Verdict::Refused(format!(
+    Verdict::Refused(is_a_copy(asked.mark, noted.seen.mark))
+}
+
+/// Whether it is the same storage as it was before, or a second one of it.
+fn is_older(asked: &RegisterRequest, seen: &OwnStorage) -> bool {
+    let is_as_seen = asked.mark == seen.mark && asked.run == seen.run;
+    asked.storage == seen.storage && asked.mark <= seen.mark && !is_as_seen
+}
+
+fn is_a_copy(mark: u64, known: u64) -> String {
+    format!(
         "its storage is a copy: it is at mark {mark}, and the cluster has seen it at {known}, so what was written since is not in \
          it. Put the newest back. If that is gone for ever: weft server replace"
-    ))
+    )
 }
 
 impl Registry {
@@ -197,8 +213,8 @@ impl Registry {
         confirmed: Confirmed,
         restore: Restore,
     ) -> Registry {
-        let (own, began) = (Cell::new(own), Instant::now());
-        Registry { name, own, run, present: RefCell::default(), began, confirmed, restore }
+        let (own, settled) = (Cell::new(own), Cell::new(false));
+        Registry { name, own, run, present: RefCell::default(), settled, confirmed, restore }
     }
 
     fn is_up(&self, id: u16) -> bool {
@@ -225,6 +241,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 }
                 drop(part);
                 weft_reactor::sleep(if confirmed { MARK_EVERY } else { SETTLING }).await;
+                registry.settled.set(true);
             }
         });
     }
@@ -244,7 +261,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             present.get(id).is_some_and(|server| server.lost_below_ino == record.lost_below_ino)
         });
         let agreed = agreed.count();
-        let waited = !registry.restore.wanted && registry.began.elapsed() >= SETTLING;
+        let waited = !registry.restore.wanted && registry.settled.get();
         if agreed == known.len() || agreed > 0 && waited {
             drop(present);
             if registry.restore.wanted {
@@ -308,7 +325,9 @@ impl<E: Engine + 'static> MetaPart<E> {
                 .borrow()
                 .may_have_had(request.meta_mark, &request.meta_run)
                 .map_err(weft_meta::MetaError::from)?;
-        let circumstances = Circumstances { in_use, is_of_this_history, restoring: registry.restore.wanted };
+        // When all that are known have agreed, the past is given up, and only who is new may still know of it.
+        let restoring = registry.restore.wanted && (noted.is_none() || !registry.confirmed.is());
+        let circumstances = Circumstances { in_use, is_of_this_history, restoring };
         let verdict = judge(&own, noted.as_ref(), &request, circumstances);
         let before = noted.clone().unwrap_or(ServerRecord {
             name: name.clone(),
@@ -419,7 +438,14 @@ impl<E: Engine + 'static> MetaPart<E> {
         if own.run == run && known_mark < own.mark {
             return Ok(());
         }
-        let raised = self.namespace.borrow_mut().raise_mark_beyond(known_mark.max(own.mark) + FORK, &run);
+        let raised = {
+            let mut namespace = self.namespace.borrow_mut();
+            // With the greater mark the I/O servers would agree with a later run as well, which must do what is left to do.
+            let mut op = namespace.begin();
+            op.loading_begins();
+            op.commit()?;
+            namespace.raise_mark_beyond(known_mark.max(own.mark) + FORK, &run)
+        };
         let (mark, seq) = raised.map_err(weft_meta::MetaError::from)?;
         self.durable(seq).await?;
         registry.own.set(OwnStorage { mark, run, ..own });
@@ -495,6 +521,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         Ok(Answer::of(&ListServersReply { servers }))
     }
 }
+
+#[cfg(test)]
+mod mistakes;
 
 #[cfg(test)]
 mod tests {
@@ -602,6 +631,13 @@ mod tests {
             assert_eq!(judge(&OWN, Some(&noted()), &asked(theirs, newer), restoring), Verdict::GivenUp);
             let other = Circumstances { is_of_this_history: false, ..restoring };
             assert_eq!(judge(&OWN, Some(&noted()), &asked(theirs, OWN), other), Verdict::GivenUp);
+            if theirs == THEIRS {
+                let copy = OwnStorage { mark: THEIRS.mark - 1, ..THEIRS };
+                let verdict = judge(&OWN, Some(&noted()), &asked(copy, newer), restoring);
+                assert!(matches!(verdict, Verdict::Refused(_)), "{verdict:?}");
+            }
+            let twice = Circumstances { in_use: true, ..restoring };
+            assert_eq!(judge(&OWN, Some(&noted()), &asked(theirs, newer), twice), Verdict::InUse);
         }
         let swapped = judge(&OWN, Some(&noted()), &asked(elsewhere, OWN), restoring);
         assert!(matches!(swapped, Verdict::Refused(_)), "{swapped:?}");
