@@ -25,6 +25,7 @@ mod maps;
 mod names;
 mod sessions;
 mod sockets;
+mod storages;
 mod support;
 mod ways;
 
