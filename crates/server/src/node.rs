@@ -224,6 +224,14 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
         self.shared.ended(identity)
     }
 
+    /// See [`ProveReply::loss_epoch`](weft_wire::messages::ProveReply::loss_epoch).
+    pub fn loss_epoch(&self) -> u64 {
+        match &self.part {
+            Part::Io(io) => io.loss_epoch_of_all(),
+            Part::Meta(_) => 0,
+        }
+    }
+
     /// Has `close` called when the key of a connection has expired or is revoked.
     pub fn guard(&self, identity: &Identity, close: impl Fn() + 'static) -> Guard {
         let guard = self.guards.add(identity, close);
@@ -393,6 +401,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             Op::Read => self.io(op)?.read(session.client, session.decode(op, body)?, bulk).await,
             Op::Write => self.io(op)?.write(session.client, session.decode(op, body)?, bulk).await,
             Op::Sync => self.io(op)?.sync(session.decode(op, body)?).await,
+            Op::SyncAll => self.io(op)?.sync_all(session.decode(op, body)?).await,
             Op::Size => self.io(op)?.size(session.decode(op, body)?),
             Op::Truncate => self.io(op)?.truncate(session.decode(op, body)?).await,
             Op::Punch => self.io(op)?.punch(session.decode(op, body)?).await,

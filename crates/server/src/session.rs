@@ -164,6 +164,7 @@ async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
         epoch,
         credits: CREDITS_PER_CONNECTION,
         boot_id: node.shared.boot_id,
+        loss_epoch: node.loss_epoch(),
     };
     conn.prove();
     let header = Header { map_version: node.shared.map.version(), ..header.reply(Status::Ok) };

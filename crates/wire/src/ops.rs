@@ -168,6 +168,8 @@ ops! {
     0x10c CopyRange: Bulk, Io, true, CopyRangeRequest -> CopyRangeReply;
     /// Have an I/O server compare all of its data with its checksums, or ask how far it is and what it has found; for administrators.
     0x10d Scrub: Control, Any, true, ScrubRequest -> ScrubReply;
+    /// Make durable what anybody has written to any data file of an I/O server.
+    0x10e SyncAll: Bulk, Io, true, SyncAllRequest -> SyncAllReply;
     /// Remove data files whose inodes are gone.
     0x110 RemoveObjects: Bulk, IoByServer, true, RemoveObjectsRequest -> Empty;
     /// Page through the data files that are there.

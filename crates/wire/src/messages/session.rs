@@ -79,6 +79,8 @@ crate::message! {
         pub credits: u16,
         /// Kernel boot identity of the server's host.
         pub boot_id: [u8; 16],
+        /// Of an I/O server: as in [`SyncAllReply`](super::SyncAllReply), which tells with it what was lost since.
+        pub loss_epoch: u64,
     }
 
     /// See [`crate::Op::Ping`].
