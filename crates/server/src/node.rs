@@ -27,7 +27,7 @@ use weft_storage::Disk;
 use weft_transport::ServerBulk;
 use weft_wire::messages::{
     CalibrateRequest, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest, RevokeKeyReply,
-    RevokeKeyRequest, ScrubRequest, SetRevokedRequest, StatusRequest, peer_role,
+    RevokeKeyRequest, RevokedReply, ScrubRequest, SetRevokedRequest, StatusRequest, peer_role,
 };
 use weft_wire::{Class, Header, Op, Request, Role, Status};
 
@@ -429,6 +429,10 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
                 self.io(op)?;
                 let request: SetRevokedRequest = session.decode(op, body)?;
                 self.set_revoked(request.ids).map(|()| Answer::of(&Empty {}))
+            }
+            Op::Revoked => {
+                self.io(op)?;
+                Ok(Answer::of(&RevokedReply { ids: self.shared.revoked.ids() }))
             }
             Op::NoteKey => {
                 identity.must_administer("list keys")?;

@@ -182,6 +182,8 @@ ops! {
     0x114 VouchEmpty: Bulk, IoByServer, true, VouchEmptyRequest -> Empty;
     /// How the files of data files are striped, as far as those tell.
     0x115 NotedLayouts: Bulk, IoByServer, true, NotedLayoutsRequest -> NotedLayoutsReply;
+    /// Which keys an I/O server has heard to be revoked: asked by a metadata server whose store was put back from a copy.
+    0x116 Revoked: Control, IoByServer, true, RevokedRequest -> RevokedReply;
 
     /// Walk a path and return the attributes at its end.
     0x200 Lookup: Metadata, Meta, true, LookupRequest -> AttrReply;

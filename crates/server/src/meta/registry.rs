@@ -32,10 +32,10 @@ use crate::log;
 use crate::map::{Event, MapError};
 use crate::node::Confirmed;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_meta::{Engine, OwnStorage, ServerRecord, SessionId};
 use weft_wire::Status;
@@ -103,6 +103,8 @@ pub(crate) struct Registry {
 pub(crate) struct Restore {
     pub wanted: bool,
     pub done: Arc<AtomicBool>,
+    /// Keys that I/O servers know to be revoked.
+    pub revoked: Arc<Mutex<BTreeSet<[u8; 16]>>>,
 }
 
 impl Restore {
@@ -312,6 +314,12 @@ impl<E: Engine + 'static> MetaPart<E> {
             Progress::Agreed => self.raise_mark(registry, &mut 0).await,
             Progress::Noted => {
                 if registry.restore.wanted {
+                    let revoked = std::mem::take(
+                        &mut *registry.restore.revoked.lock().unwrap_or_else(PoisonError::into_inner),
+                    );
+                    if let Err(refusal) = self.take_revoked(revoked).await {
+                        return self.store_failed(&refusal.text);
+                    }
                     self.end_loading();
                 }
                 registry.confirmed.confirm();

@@ -249,6 +249,15 @@ crate::message! {
         pub ids: Vec<[u8; 16]>,
     }
 
+    /// See [`crate::Op::Revoked`].
+    pub struct RevokedRequest {}
+
+    /// Answer to [`RevokedRequest`].
+    pub struct RevokedReply {
+        /// All keys that are revoked, as far as the server was told.
+        pub ids: Vec<[u8; 16]>,
+    }
+
     /// See [`crate::Op::MemoryProbe`]: 32 bytes at `address`, 16 random ones of the client's and 16 for the server to
     /// overwrite.
     pub struct MemoryProbeRequest {
