@@ -15,6 +15,7 @@ use crate::rdma::RdmaTold;
 use crate::revoked::{Guard, Guards, Revoked};
 use crate::slow::Slow;
 use crate::spent::{self, Part as Spent};
+use crate::under_way;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -156,6 +157,9 @@ pub(crate) struct Node<D: Disk, E: Engine> {
     pub stopping: Event,
     /// Requests of this thread whose handler has begun and not ended.
     pub under_way: Cell<u64>,
+    /// These requests.
+    pub requests: under_way::Table,
+    is_looking: Cell<bool>,
     /// Connections of this thread that end with their keys.
     guards: Rc<Guards>,
 }
@@ -203,7 +207,32 @@ impl Session {
 impl<D: Disk, E: Engine + 'static> Node<D, E> {
     /// A thread's view, with nothing under way.
     pub fn new(shared: Arc<Shared>, part: Part<D, E>) -> Rc<Node<D, E>> {
-        Rc::new(Node { shared, part, stopping: Event::new(), under_way: Cell::new(0), guards: Rc::default() })
+        Rc::new(Node {
+            shared,
+            part,
+            stopping: Event::new(),
+            under_way: Cell::new(0),
+            requests: under_way::Table::default(),
+            is_looking: Cell::new(false),
+            guards: Rc::default(),
+        })
+    }
+
+    /// Tells of requests that do not end, from now on.
+    pub fn look_after_requests(self: &Rc<Self>) {
+        if self.is_looking.replace(true) {
+            return;
+        }
+        let weak = Rc::downgrade(self);
+        let every = self.shared.slow.look_every;
+        weft_reactor::spawn(async move {
+            while let Some(node) = weak.upgrade() {
+                let (slow, name) = (&node.shared.slow, &node.shared.name);
+                slow.look_at_all(name, &node.requests);
+                drop(node);
+                weft_reactor::sleep(every).await;
+            }
+        });
     }
 
     /// Whether a connection should take its next requests while this one is under way.
