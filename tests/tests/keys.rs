@@ -345,6 +345,49 @@ fn a_server_that_was_down_hears_of_revoked_keys_when_it_is_back() {
 }
 
 #[test]
+fn keys_that_were_revoked_after_a_backup_stay_revoked() {
+    let mut cluster = cluster(2);
+    let (before, after) = (user_key(&cluster, ALICE), user_key(&cluster, BOB));
+    let earlier = issue(&cluster, "earlier", 0, &["--host", "node7"]);
+    // The I/O servers have a list that the backup is of before.
+    revoke(&cluster, &earlier);
+    let backup = cluster.scratch().join("names.backup");
+    let backup = backup.to_str().expect("UTF-8");
+    cluster.weft(&["meta", "dump", &cluster.url(), backup]);
+    let later = issue(&cluster, "later", 0, &["--host", "node8"]);
+    for key in [&after, &later] {
+        let said = revoke(&cluster, key);
+        assert!(!said.contains("io"), "all servers have heard of it: {said}");
+    }
+    cluster.stop("meta0");
+    let config = cluster.config_path().to_str().expect("UTF-8").to_string();
+    cluster.weft(&["meta", "load", backup, "--config", &config, "--name", "meta0", "--replace"]);
+    cluster.spawn("meta0");
+    cluster.wait_ready("meta0");
+    let check = |cluster: &Served| {
+        client_with(cluster, &before).expect("its key is good").stat("/", true).expect("names are served");
+        for key in [&earlier, &after, &later] {
+            let error = client_with(cluster, key).expect_err("its key is revoked").to_string();
+            assert!(error.contains("revoked"), "{error}");
+        }
+        let keys =
+            ["earlier", "later"].map(|name| read_key_file(&cluster.scratch().join(name)).expect("a key"));
+        for name in ["io0", "io1"] {
+            for key in &keys {
+                let mut raw = Raw::tcp(cluster.address(name)).expect("it is up");
+                let refused = raw.greet(key).map(drop).expect_err("its key is revoked").to_string();
+                assert!(refused.contains("revoked"), "{name}: {refused}");
+            }
+        }
+    };
+    check(&cluster);
+    cluster.crash("meta0");
+    check(&cluster);
+    let list = weft_tests::expect_success("weft key list", &key_command(&cluster, &["list"]));
+    assert!(list.contains("revoked after the backup"), "{list}");
+}
+
+#[test]
 fn a_key_ends_at_its_time_for_those_who_are_connected_too() {
     let cluster = cluster(1);
     let key = issue(&cluster, "brief", ALICE, &["--uid", "1000", "--gid", "1000", "--expires", "4s"]);

@@ -310,3 +310,47 @@ fn what_is_left_alone_gets_checksums_by_itself_and_removing_it_removes_them() {
     fs::remove_file(mount.join("file")).expect("it is ours");
     wait_until("no sidecar", Duration::from_secs(20), || files_below(&sums).is_empty());
 }
+
+/// What an I/O server has noted of its scrub.
+fn noted(cluster: &Served, name: &str) -> u64 {
+    let text = fs::read_to_string(cluster.directory("io0").join("scrub-state")).expect("it has begun one");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("it is noted");
+    line.trim().parse().expect("a number")
+}
+
+#[test]
+fn a_scrub_goes_on_after_a_restart_where_it_was() {
+    const FILES: u64 = 40;
+    let mut cluster = cluster(1, 1_000_000);
+    let client = cluster.client(Transport::Tcp);
+    (0..FILES).for_each(|number| write(&client, &format!("/f{number}"), &bytes(number, STRIP)));
+    let inos =
+        (0..FILES).map(|number| client.stat(format!("/f{number}").as_str(), true).expect("it is there").ino);
+    let inos: Vec<u64> = inos.collect();
+    drop(client);
+    assert_sound(&cluster);
+    let rate = (FILES * STRIP / 16).to_string();
+    let mut slow = cluster.command(&["scrub", &cluster.url(), "--rate", &rate]).spawn().expect("it runs");
+    // Sixteen seconds' work.
+    std::thread::sleep(Duration::from_secs(5));
+    cluster.stop("io0");
+    slow.kill().expect("it is ours");
+    slow.wait().expect("it is ours");
+    let (cursor, begun_s) = (noted(&cluster, "cursor "), noted(&cluster, "begun_s "));
+    assert!(begun_s > 0 && (inos[0]..inos[inos.len() - 1]).contains(&cursor), "{cursor} of {inos:?}");
+    let files = files_below(&cluster.directory("io0").join("data"));
+    let of = |ino: u64| files.iter().find(|path| path.ends_with(format!("{ino:016x}"))).expect("it is there");
+    let (before, after) = (inos[0], inos[inos.len() - 1]);
+    [before, after].into_iter().for_each(|ino| flip(of(ino), 12_345));
+
+    cluster.spawn("io0");
+    cluster.wait_ready("io0");
+    wait_until("the scrub has come to its end", Duration::from_secs(60), || noted(&cluster, "begun_s ") == 0);
+    let damaged = |ino: u64| cluster.log("io0").contains(&format!("inode {ino}: 4096 bytes from 0 on"));
+    assert!(damaged(after), "it is behind where the scrub was:\n{}", cluster.log("io0"));
+    assert!(!damaged(before), "it was scrubbed before the restart");
+    assert!(noted(&cluster, "whole_begun_s ") >= begun_s, "both parts are a whole scrub");
+    // The next one begins with the first file.
+    let (code, report) = scrub(&cluster);
+    assert_eq!((code == 0, found(&report).len()), (false, 2), "{report:#}");
+}

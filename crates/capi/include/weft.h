@@ -442,8 +442,8 @@ int weft_removexattr(weft_fs *fs, const char *path, const char *name);
 /* Space and files of the whole file system. */
 int weft_statvfs(weft_fs *fs, struct statvfs *space);
 
-/* Makes durable what was written to the files that are open for writing, and all names, attributes and sizes that were acknowledged to this
-   client so far. What was written to a file that is closed is durable if it was synced (weft_fsync, O_SYNC). */
+/* Makes durable what anybody has written to any file so far, whether it is open or closed, and all names, attributes and sizes that were
+   acknowledged so far. EIO also where a server may have lost what this client wrote to files that it has closed. */
 int weft_sync(weft_fs *fs);
 
 #ifdef __cplusplus

@@ -28,7 +28,7 @@ use crate::greet::Identity;
 use crate::held::{self, Held};
 use crate::inner::Inner;
 use crate::lane::Lane;
-use crate::open_file::{OpenFile, sync_contents};
+use crate::open_file::{OpenFile, sync_all_contents, sync_contents};
 use crate::rdma::{Rdma, RdmaStatus};
 use crate::session::{Role, Server};
 use crate::size;
@@ -690,14 +690,16 @@ impl Client {
         Ok(all)
     }
 
-    /// Makes durable what was written to the files that this client has open for writing, and all names, attributes and sizes that were
-    /// acknowledged so far. What was written to a file that is closed is durable if the file was synced.
+    /// Makes durable what anybody has written to any file so far, whether it is open or closed, and all names, attributes and sizes that
+    /// were acknowledged so far.
     ///
     /// # Errors
-    /// The first one; all files are tried.
+    /// The first one; all servers and files are tried. Also where a server has lost changes, of whatever file, since this client came to
+    /// it or has synced all before, and this client has closed files there that it had not synced. A server that is dead is an error
+    /// only then.
     pub fn sync_all(&self) -> Result<()> {
         let _operation = self.operation();
-        let mut failed = None;
+        let mut failed = sync_all_contents(&self.inner).err();
         for held in self.inner.held.all().into_iter().filter(|held| held.is_for_writing()) {
             if let Err(error) = sync_contents(&self.inner, &held) {
                 failed.get_or_insert(error);

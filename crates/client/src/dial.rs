@@ -413,6 +413,7 @@ mod tests {
             epoch: 1,
             credits: 4,
             boot_id: [0; 16],
+            loss_epoch: 0,
         };
         dialler.dial(server, &Wish { traffic: Traffic::Bulk, rail }, &mut |_| Ok(proven.clone()))
     }
@@ -433,6 +434,7 @@ mod tests {
             epoch: 1,
             credits: 4,
             boot_id: [0; 16],
+            loss_epoch: 0,
         };
         let wish = Wish { traffic: Traffic::Bulk, rail: None };
         let mut greeted = Vec::new();

@@ -10,8 +10,8 @@ use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{
     Attr, ClusterMapReply, DataSize, Empty, Endpoint, FileCountReply, FileKind, HelloReply, HelloRequest,
-    IoWork, OpenReply, PingReply, ProveReply, RemovedReply, ServerInfo, SpaceReply, StatusReply, Time,
-    WriteReply, endpoint, rights, server_role,
+    IoWork, OpenReply, PingReply, ProveReply, RemovedReply, ServerInfo, SpaceReply, StatusReply,
+    SyncAllReply, Time, WriteReply, endpoint, rights, server_role,
 };
 use weft_wire::security::{Capability, Key, server_proof};
 use weft_wire::{Header, Op, Status, Wire};
@@ -205,9 +205,11 @@ impl NetLink {
                 epoch: world.run,
                 credits: 8,
                 boot_id: [0; 16],
+                loss_epoch: 0,
             }
             .to_bytes(),
             Op::ClusterMap => world.maps[&self.host.0].1.clone(),
+            Op::SyncAll => SyncAllReply { loss_epoch: 0 }.to_bytes(),
             Op::Ping => PingReply { echo: Vec::new() }.to_bytes(),
             Op::Status => StatusReply::sample(&mut 1).to_bytes(),
             Op::Unlink => RemovedReply { parent: None }.to_bytes(),

@@ -14,6 +14,9 @@
 //!
 //! A successful sync ends the matter for what was written before it: the epoch is forgotten until the next change.
 
+//! Of files that are closed each server's connections know one number together ([`ServerLosses`]), which changes with a loss of any
+//! file: it may have been one of theirs.
+
 use std::sync::Mutex;
 
 use weft_wire::messages::LOSS_EPOCH_DURABLE;
@@ -47,6 +50,12 @@ impl Losses {
     pub(crate) fn last_slot_since(&self, count: u64) -> Option<u16> {
         let state = lock(&self.state);
         (state.count != count).then_some(state.last_slot)
+    }
+
+    /// The slots whose servers have acknowledged changes that no sync has made durable.
+    pub(crate) fn unsynced_slots(&self) -> Vec<u16> {
+        let state = lock(&self.state);
+        (0..).zip(&state.epochs).filter(|(_, epoch)| epoch.is_some()).map(|(slot, _)| slot).collect()
     }
 
     /// To be asked before a sync, for [`Losses::note_sync`].
@@ -84,6 +93,45 @@ impl Losses {
         let mut state = lock(&self.state);
         *state.epoch_mut(slot) = None;
         state.note_loss(slot);
+    }
+}
+
+/// What one server has told of losses of any file, for the files that are closed.
+#[derive(Debug, Default)]
+pub(crate) struct ServerLosses {
+    state: Mutex<ServerState>,
+}
+
+#[derive(Debug, Default)]
+struct ServerState {
+    /// The last one that is known.
+    epoch: Option<u64>,
+    /// Files that were closed with changes that no sync has made durable since.
+    closed: u64,
+}
+
+impl ServerLosses {
+    /// The epoch when the server was reached.
+    pub(crate) fn note_arrival(&self, epoch: u64) {
+        lock(&self.state).epoch.get_or_insert(epoch);
+    }
+
+    /// A file was closed whose changes are not durable.
+    pub(crate) fn note_closed(&self) {
+        lock(&self.state).closed += 1;
+    }
+
+    /// To be asked before a sync of all files, for [`ServerLosses::note_sync`]: how many files must be made durable by it.
+    pub(crate) fn closed(&self) -> u64 {
+        lock(&self.state).closed
+    }
+
+    /// All files were synced, of which so many were closed. Whether some of these may be lost.
+    pub(crate) fn note_sync(&self, epoch: u64, closed: u64) -> bool {
+        let mut state = lock(&self.state);
+        let before = state.epoch.replace(epoch);
+        state.closed = state.closed.saturating_sub(closed);
+        closed > 0 && before != Some(epoch)
     }
 }
 
@@ -153,6 +201,33 @@ mod tests {
         assert_eq!(losses.count(), 1);
         losses.note_change(0, 9);
         assert_eq!(losses.count(), 2);
+    }
+
+    #[test]
+    fn a_loss_is_told_once_to_who_has_closed_files_that_were_not_synced() {
+        let losses = ServerLosses::default();
+        losses.note_arrival(7);
+        losses.note_arrival(8);
+        assert!(!losses.note_sync(9, losses.closed()), "nothing was closed");
+        losses.note_closed();
+        assert_eq!(losses.closed(), 1);
+        assert!(!losses.note_sync(9, 1));
+        losses.note_closed();
+        assert!(losses.note_sync(10, 1));
+        losses.note_closed();
+        losses.note_closed();
+        assert!(!losses.note_sync(10, 1));
+        assert_eq!(losses.closed(), 1, "it was closed while the sync went on");
+    }
+
+    #[test]
+    fn what_no_sync_has_made_durable_is_known() {
+        let losses = Losses::default();
+        losses.note_change(2, 7);
+        losses.note_change(0, LOSS_EPOCH_DURABLE);
+        assert_eq!(losses.unsynced_slots(), [2]);
+        losses.note_sync(2, 7, losses.changes());
+        assert!(losses.unsynced_slots().is_empty());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use weft_layout::Regions;
 use weft_wire::messages::{
     AllocateRequest, Attr, Caller, CloseRequest, ClosedFile, DataSize, InodeRequest, RangeRequest,
-    SyncMetaRequest, SyncRequest, ZeroRequest, rights,
+    SyncAllRequest, SyncMetaRequest, SyncRequest, ZeroRequest, rights, server_state,
 };
 use weft_wire::{Op, Status};
 
@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::inner::Inner;
 use crate::reach::Reach;
+use crate::session::Role;
 use crate::size::{self, ask_size, on_all_slots};
 use crate::wait::lock;
 use crate::window::{Direction, slots_of};
@@ -276,6 +277,16 @@ impl OpenFile {
         Ok(())
     }
 
+    /// Notes at the servers that have changes which are not durable that nobody asks them for this file any more.
+    fn leave_to_sync_all(&self) {
+        let session = self.inner.session();
+        for slot in self.held.losses().unsynced_slots() {
+            if let Ok(server) = self.inner.io(self.held.layout.server_id(slot)) {
+                session.server(server).losses.note_closed();
+            }
+        }
+    }
+
     /// Ends what this process has of the open; what the metadata server is to be told of it, if it has not been yet.
     fn end(&self) -> Result<Option<ClosedFile>, Error> {
         if self.closed.swap(true, Ordering::AcqRel) {
@@ -287,6 +298,7 @@ impl OpenFile {
             return Ok(None);
         }
         self.unlock_at_close();
+        self.leave_to_sync_all();
         let settled = self.held.settle_end(inner);
         inner.held.remove(&self.held);
         // Without a report that is true the open is better left to end with the session: the size stays marked as unknown.
@@ -294,6 +306,35 @@ impl OpenFile {
         let report = self.held.take_report();
         Ok(Some(ClosedFile { ino: self.held.ino, access: self.held.access, report, id: self.held.id() }))
     }
+}
+
+/// Makes durable what any client has written to any file.
+///
+/// # Errors
+/// The first one, and where files that this process has closed may be lost. A server that cannot be reached matters only to them.
+pub(crate) fn sync_all_contents(inner: &Arc<Inner>) -> Result<(), Error> {
+    let session = inner.session();
+    let io = session.listed_of(Role::Io).filter(|(_, server)| server.info().state == server_state::ACTIVE);
+    let servers: Vec<_> = io.map(|(index, server)| (index, server, server.losses.closed())).collect();
+    let requests = servers.iter().map(|(index, ..)| (*index, SyncAllRequest {}));
+    let mut failed = None;
+    for ((_, server, closed), reply) in servers.iter().zip(batch::ask_all(inner, requests, None)) {
+        let lost = || {
+            let text = "acknowledged changes of files that are closed did not get to the disk, or its machine stopped before they did: \
+                        write again what was not yet durable, and have the disk checked";
+            Error::new(Op::SyncAll.name(), ErrorKind::Status(Status::Io), text)
+                .at_server(server.describe(None))
+        };
+        let result = match reply {
+            Ok(reply) if server.losses.note_sync(reply.loss_epoch, *closed) => Err(lost()),
+            Err(error) if error.kind() != ErrorKind::Unreachable || *closed > 0 => Err(error),
+            _ => Ok(()),
+        };
+        if let Err(error) = result {
+            failed.get_or_insert(error);
+        }
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 /// Makes durable what any client has written to the data files of an open file.

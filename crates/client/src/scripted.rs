@@ -168,6 +168,7 @@ impl Dial for ScriptedDial {
             epoch: 1,
             credits: 4,
             boot_id: [0; 16],
+            loss_epoch: 0,
         };
         Ok(Dialled::new(Box::new(ScriptedLink::new(&self.0)), proven))
     }

@@ -27,6 +27,7 @@ use crate::fork;
 use crate::greet::random;
 use crate::health::Health;
 use crate::lane::{Lane, LaneUse};
+use crate::losses::ServerLosses;
 use crate::rdma::RdmaOptions;
 use crate::reach::Reach;
 use crate::table::Table;
@@ -67,6 +68,7 @@ pub(crate) struct Server {
     reach: Mutex<Option<Reach>>,
     better: Mutex<Better>,
     pub(crate) health: Health,
+    pub(crate) losses: ServerLosses,
     /// When other servers may next be asked whether this one has moved.
     pub(crate) ask_others_at: Mutex<Option<Instant>>,
 }
@@ -132,6 +134,7 @@ impl Server {
             reach: Mutex::default(),
             better: Mutex::default(),
             health: Health::default(),
+            losses: ServerLosses::default(),
             ask_others_at: Mutex::default(),
         }
     }
@@ -185,6 +188,7 @@ impl Server {
     /// is taken. Lanes over a slower transport than this one are not taken any more.
     pub(crate) fn add(&self, dialled: Dialled, traffic: Traffic, rdma: Option<&RdmaOptions>) -> LaneUse {
         let fallback = dialled.fallback.clone();
+        self.losses.note_arrival(dialled.proven.loss_epoch);
         let lane = Lane::new(dialled, traffic);
         let info = self.info();
         let mut lanes = lock(&self.lanes);
@@ -575,6 +579,7 @@ mod tests {
             epoch: 1,
             credits: 4,
             boot_id: [0; 16],
+            loss_epoch: 0,
         };
         let dialled = Dialled { endpoint: endpoint.cloned(), ..Dialled::new(some_link(), proven) };
         server.add(dialled, Traffic::Bulk, None).lane().clone()

@@ -3,15 +3,19 @@
 
 mod common;
 
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, pattern};
+use common::{Cluster, eventually, pattern};
 use weft_client::{
     AccessOptions, Client, ConnectOptions, ErrorKind, File, ForeignMemory, Movement, OpenOptions,
     RdmaMechanism, RdmaOptions, RdmaServerPlan, Transport, register_memory, unregister_memory,
 };
 use weft_layout::{Extent, Level, Regions};
 use weft_verbs_double::PretendOptions;
+use weft_wire::Status;
+use weft_wire::messages::{ScrubReply, scrub_action, scrub_found};
 
 const MIB: usize = 1 << 20;
 
@@ -504,4 +508,91 @@ fn an_error_of_one_share_ends_the_registration_of_all() {
     let stay = connections().saturating_sub(before);
     let may_stay = stay * OF_A_CONNECTION;
     assert!(made >= 1 && ended + may_stay >= made, "{made} made, {ended} ended, {stay} connections more");
+}
+
+/// The only data file below a directory.
+fn data_file_below(directory: &Path) -> PathBuf {
+    let entry = std::fs::read_dir(directory).unwrap().next().unwrap().unwrap().path();
+    if entry.is_dir() { data_file_below(&entry) } else { entry }
+}
+
+/// Has the only I/O server scrub its data.
+fn scrubbed(client: &Client) -> ScrubReply {
+    let ask = |action| client.scrub(action, 0, &[]).swap_remove(0).1.unwrap();
+    ask(scrub_action::BEGIN);
+    eventually("the scrub ends", || !ask(scrub_action::REPORT).is_running);
+    ask(scrub_action::REPORT)
+}
+
+#[test]
+fn damaged_data_leaves_by_no_mechanism_and_is_found_by_a_scrub() {
+    const BLOCK: usize = 4096;
+    const WRONG: usize = 73 * BLOCK;
+    let mut cluster = Cluster::start(1, 64 << 10);
+    let client = cluster.client(Transport::Rdma);
+    let data = pattern(8, MIB);
+    let file = client.open("/rot", &create()).unwrap();
+    file.write_at(&data, 0).unwrap();
+    file.close().unwrap();
+    assert_eq!(scrubbed(&client).found, 0);
+    drop(client);
+    cluster.stop_server(1);
+    let path = data_file_below(&cluster.directory(1).join("data"));
+    let on_disk = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    on_disk.write_all_at(&[data[WRONG + 77] ^ 4], WRONG as u64 + 77).unwrap();
+    cluster.start_server(1);
+
+    use RdmaMechanism::{Auto, Fast, Inline, Lend, Remote};
+    for mechanism in [Auto, Inline, Fast, Remote, Lend] {
+        let rdma = RdmaOptions { mechanism, ..RdmaOptions::default() };
+        let client =
+            cluster.client_with(ConnectOptions { rdma: Some(rdma), ..cluster.options(Transport::Rdma) });
+        let file = client.open("/rot", &OpenOptions::new().read(true)).unwrap();
+        for step in [BLOCK, 64 << 10, MIB] {
+            for begin in (0..MIB).step_by(step) {
+                let mut back = vec![0; step];
+                let read = file.read_at(&mut back, begin as u64);
+                if (begin..begin + step).contains(&WRONG) {
+                    let error = read.unwrap_err();
+                    assert_eq!(error.status(), Some(Status::Damaged), "{mechanism}: {error}");
+                    let at = WRONG.max(begin) - begin;
+                    assert!(
+                        back[at..at + BLOCK] != on_server(&data, WRONG)[..],
+                        "{mechanism}: damaged bytes came"
+                    );
+                } else {
+                    assert_eq!(read.unwrap(), step);
+                    assert!(back == data[begin..begin + step], "{mechanism}, {step} bytes at {begin}");
+                }
+            }
+        }
+        // Rows that lie apart in memory.
+        let mut memory = vec![0u8; 2 * MIB];
+        let rows = Regions::strided(0, 1024, [Level { count: 1024, stride_bytes: 2048 }]);
+        // SAFETY: the rows lie within the memory.
+        let read = unsafe { file.read_raw(memory.as_mut_ptr(), &rows, &Regions::contiguous(0, MIB as u64)) };
+        assert_eq!(read.unwrap_err().status(), Some(Status::Damaged), "{mechanism}");
+        let verbs = transports(&client);
+        assert!(verbs.iter().any(|transport| transport.starts_with("verbs")), "{verbs:?}");
+    }
+    let client = cluster.client(Transport::Rdma);
+    let report = scrubbed(&client);
+    let finding = &report.findings[0];
+    assert_eq!((report.found, finding.kind), (1, scrub_found::DATA));
+    assert_eq!((finding.offset, finding.bytes), (WRONG as u64, BLOCK as u64));
+    // Written again as a whole, it is sound.
+    let file = client.open("/rot", &OpenOptions::new().read(true).write(true)).unwrap();
+    assert_eq!(file.write_at(&[1; 10], WRONG as u64).unwrap_err().status(), Some(Status::Damaged));
+    file.write_at(&data[WRONG..WRONG + BLOCK], WRONG as u64).unwrap();
+    let mut back = vec![0; MIB];
+    file.read_at(&mut back, 0).unwrap();
+    assert!(back == data);
+    assert_eq!(scrubbed(&client).found, 0);
+}
+
+/// The damaged block as it is on the disk.
+fn on_server(data: &[u8], begin: usize) -> Vec<u8> {
+    let mut block = data[begin..begin + 4096].to_vec();
+    block[77] ^= 4;
+    block
 }

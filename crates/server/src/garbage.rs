@@ -20,7 +20,7 @@ use crate::meta::unix_s;
 use crate::node::Shared;
 use crate::peer::PeerError;
 use crate::stop::StopFlag;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use weft_layout::Layout;
 use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer};
 use weft_reactor::MailSender;
-use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, VouchEmptyRequest};
+use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, RevokedRequest, VouchEmptyRequest};
 
 /// Files removed in one step.
 const BATCH: usize = 1024;
@@ -289,13 +289,27 @@ impl<E: Engine + 'static> Remover<E> {
     /// file of the names has no data file for is lost, not empty.
     fn take_over(&mut self) {
         while !self.setup.stop.is_stopped() {
-            let taken = self.greatest_data_file().and_then(|ino| self.forget_below(ino + 1));
+            let asked = self.ask_for_revoked().and_then(|()| self.greatest_data_file());
+            let taken = asked.and_then(|ino| self.forget_below(ino + 1));
             let Err(error) = taken else {
                 return self.setup.restore.done.store(true, Ordering::Release);
             };
             self.failed("take over the data of all I/O servers, which must be up", &error);
             self.setup.poke.wait(Instant::now() + WAIT_STEP);
         }
+    }
+
+    /// Keys that were revoked after the copy was made are revoked here, too: I/O servers know them.
+    fn ask_for_revoked(&mut self) -> Result<(), StepError> {
+        let mut ids = BTreeSet::new();
+        for id in self.peers.ids() {
+            if let Some(peer) = self.peers.get(id) {
+                ids.extend(peer.call(&RevokedRequest {})?.ids);
+            }
+        }
+        self.setup.shared.revoked.add(&ids);
+        *self.setup.restore.revoked.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+        Ok(())
     }
 
     fn greatest_data_file(&mut self) -> Result<u64, StepError> {

@@ -49,6 +49,7 @@ mod slow;
 mod spent;
 mod status;
 mod stop;
+mod under_way;
 
 pub use admin::{
     AdminError, accepts_key, add_server, cluster_map, list_servers, map_version_of, move_server,

@@ -4,7 +4,8 @@
 //!   start ─► Register (mark and run as the last run left them) ─► agreed ─► mark + 1, own run ─► Register ─► agreed
 //!                │  └─ not reached: again                                                                      │
 //!                └─ refused: the server ends, and says why             clients are served ◄────────────────────┘
-//!                                                                      every second: Register
+//!                                                                      every second: Register; sooner while no names are
+//!                                                                      served, since these wait for what is noted here
 //! ```
 //!
 //! The mark is counted up only once the metadata server has agreed: an older copy that is started again and again stays as old as
@@ -29,6 +30,8 @@ use weft_wire::messages::{ClusterMapReply, Endpoint, RegisterReply, RegisterRequ
 
 /// How often a server that is confirmed says that it is there.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// How soon it comes again where the metadata server waits to hear that its run is noted.
+const SOON: Duration = Duration::from_millis(20);
 /// How long it waits at first where the metadata server does not answer; twice as long each time, up to a heartbeat.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 /// How often the mark is counted up while there are changes.
@@ -80,17 +83,20 @@ impl Member {
         let mut retry = RETRY_FIRST;
         while !self.setup.stop.is_stopped() {
             let wait = match self.register() {
-                Ok(()) if !self.has_begun() => match self.begin() {
+                Ok(_) if !self.has_begun() => match self.begin() {
                     Ok(()) => continue,
                     Err(error) => {
                         self.setup.stop.stop();
                         return Some(error.to_string());
                     }
                 },
-                Ok(()) => {
+                Ok(names) => {
                     retry = RETRY_FIRST;
                     self.setup.shared.confirmed.confirm();
-                    HEARTBEAT
+                    match names {
+                        Names::Served => HEARTBEAT,
+                        Names::Awaited => SOON,
+                    }
                 }
                 Err(Trouble::MustStop(reason)) => {
                     self.setup.stop.stop();
@@ -128,7 +134,7 @@ impl Member {
         self.setup.state.raise_mark(self.setup.run)
     }
 
-    fn register(&mut self) -> Result<(), Trouble> {
+    fn register(&mut self) -> Result<Names, Trouble> {
         self.raise_mark()?;
         let request = RegisterRequest {
             endpoints: self.setup.endpoints.clone(),
@@ -141,7 +147,8 @@ impl Member {
             }
             error => Trouble::TryAgain(error.to_string()),
         })?;
-        self.agreed(&reply)
+        self.agreed(&reply)?;
+        Ok(if reply.serves_names { Names::Served } else { Names::Awaited })
     }
 
     fn raise_mark(&mut self) -> Result<(), Trouble> {
@@ -229,6 +236,12 @@ pub(crate) fn meta_server(map: &ClusterMapReply, in_file: &ServerInfo) -> Server
     let more: Vec<_> = more.collect();
     meta.endpoints.extend(more);
     meta
+}
+
+/// Whether the metadata server that has agreed serves names.
+enum Names {
+    Served,
+    Awaited,
 }
 
 enum Trouble {

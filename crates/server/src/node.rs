@@ -15,6 +15,7 @@ use crate::rdma::RdmaTold;
 use crate::revoked::{Guard, Guards, Revoked};
 use crate::slow::Slow;
 use crate::spent::{self, Part as Spent};
+use crate::under_way;
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -27,7 +28,7 @@ use weft_storage::Disk;
 use weft_transport::ServerBulk;
 use weft_wire::messages::{
     CalibrateRequest, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest, RevokeKeyReply,
-    RevokeKeyRequest, ScrubRequest, SetRevokedRequest, StatusRequest, peer_role,
+    RevokeKeyRequest, RevokedReply, ScrubRequest, SetRevokedRequest, StatusRequest, peer_role,
 };
 use weft_wire::{Class, Header, Op, Request, Role, Status};
 
@@ -156,6 +157,9 @@ pub(crate) struct Node<D: Disk, E: Engine> {
     pub stopping: Event,
     /// Requests of this thread whose handler has begun and not ended.
     pub under_way: Cell<u64>,
+    /// These requests.
+    pub requests: under_way::Table,
+    is_looking: Cell<bool>,
     /// Connections of this thread that end with their keys.
     guards: Rc<Guards>,
 }
@@ -203,7 +207,32 @@ impl Session {
 impl<D: Disk, E: Engine + 'static> Node<D, E> {
     /// A thread's view, with nothing under way.
     pub fn new(shared: Arc<Shared>, part: Part<D, E>) -> Rc<Node<D, E>> {
-        Rc::new(Node { shared, part, stopping: Event::new(), under_way: Cell::new(0), guards: Rc::default() })
+        Rc::new(Node {
+            shared,
+            part,
+            stopping: Event::new(),
+            under_way: Cell::new(0),
+            requests: under_way::Table::default(),
+            is_looking: Cell::new(false),
+            guards: Rc::default(),
+        })
+    }
+
+    /// Tells of requests that do not end, from now on.
+    pub fn look_after_requests(self: &Rc<Self>) {
+        if self.is_looking.replace(true) {
+            return;
+        }
+        let weak = Rc::downgrade(self);
+        let every = self.shared.slow.look_every;
+        weft_reactor::spawn(async move {
+            while let Some(node) = weak.upgrade() {
+                let (slow, name) = (&node.shared.slow, &node.shared.name);
+                slow.look_at_all(name, &node.requests);
+                drop(node);
+                weft_reactor::sleep(every).await;
+            }
+        });
     }
 
     /// Whether a connection should take its next requests while this one is under way.
@@ -222,6 +251,14 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
     /// Why a connection of this identity is not served, or not any more, if so.
     pub fn ended(&self, identity: &Identity) -> Option<&'static str> {
         self.shared.ended(identity)
+    }
+
+    /// See [`ProveReply::loss_epoch`](weft_wire::messages::ProveReply::loss_epoch).
+    pub fn loss_epoch(&self) -> u64 {
+        match &self.part {
+            Part::Io(io) => io.loss_epoch_of_all(),
+            Part::Meta(_) => 0,
+        }
     }
 
     /// Has `close` called when the key of a connection has expired or is revoked.
@@ -393,6 +430,7 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
             Op::Read => self.io(op)?.read(session.client, session.decode(op, body)?, bulk).await,
             Op::Write => self.io(op)?.write(session.client, session.decode(op, body)?, bulk).await,
             Op::Sync => self.io(op)?.sync(session.decode(op, body)?).await,
+            Op::SyncAll => self.io(op)?.sync_all(session.decode(op, body)?).await,
             Op::Size => self.io(op)?.size(session.decode(op, body)?),
             Op::Truncate => self.io(op)?.truncate(session.decode(op, body)?).await,
             Op::Punch => self.io(op)?.punch(session.decode(op, body)?).await,
@@ -420,6 +458,10 @@ impl<D: Disk, E: Engine + 'static> Node<D, E> {
                 self.io(op)?;
                 let request: SetRevokedRequest = session.decode(op, body)?;
                 self.set_revoked(request.ids).map(|()| Answer::of(&Empty {}))
+            }
+            Op::Revoked => {
+                self.io(op)?;
+                Ok(Answer::of(&RevokedReply { ids: self.shared.revoked.ids() }))
             }
             Op::NoteKey => {
                 identity.must_administer("list keys")?;

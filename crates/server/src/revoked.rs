@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!   metadata server   its store has the list              ──SetRevoked──► I/O server   DIR/revoked-keys has the list
+//!        │ put back from a copy: it asks first      ◄──Revoked────
 //!        │ handshake: a revoked or expired key is refused                     │ the same
 //!        └ guards of each thread: connections of such keys are closed         └ the same
 //! ```
@@ -50,6 +51,16 @@ impl Revoked {
             Err(error) => return Err(error),
         };
         Ok(Revoked { ids: RwLock::new(ids), path: Some(path) })
+    }
+
+    /// All of them.
+    pub fn ids(&self) -> Vec<[u8; 16]> {
+        self.ids.read().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+    }
+
+    /// From now on these are, too; for a list that is kept elsewhere.
+    pub fn add(&self, ids: &BTreeSet<[u8; 16]>) {
+        self.ids.write().unwrap_or_else(PoisonError::into_inner).extend(ids);
     }
 
     /// Whether a key is among them.

@@ -731,9 +731,10 @@ impl Run {
             meta.allow_checks(checks);
             meta.keep_map(&self.shared.name, map, self.shared.map.clone());
             let (name, confirmed) = (self.shared.name.clone(), self.shared.confirmed.clone());
+            let is_restoring = restore.wanted;
             meta.keep_registry(Registry::new(name, own, run, confirmed, restore));
             self.shared.revoked.set(meta.revoked_keys())?;
-            meta.announce_by(announcer);
+            meta.announce_by(announcer, is_restoring);
             let part = meta.clone();
             weft_reactor::spawn(async move {
                 while let Some(letter) = letterbox.receive().await {

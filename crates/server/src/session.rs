@@ -76,6 +76,7 @@ pub(crate) async fn serve<C: ServerConn, D: Disk, E: Engine + 'static>(node: Rc<
     let connection =
         Rc::new(Connection { node: node.clone(), conn, session, requests, under_way: Cell::new(0) });
     let weak = Rc::downgrade(&connection);
+    node.look_after_requests();
     let guard = connection.node.guard(&connection.session.identity, move || {
         if let Some(connection) = weak.upgrade() {
             connection.conn.close();
@@ -164,6 +165,7 @@ async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
         epoch,
         credits: CREDITS_PER_CONNECTION,
         boot_id: node.shared.boot_id,
+        loss_epoch: node.loss_epoch(),
     };
     conn.prove();
     let header = Header { map_version: node.shared.map.version(), ..header.reply(Status::Ok) };
@@ -197,7 +199,7 @@ fn identify<D: Disk, E: Engine + 'static>(
 /// A proven connection as one of its session's, until it is dropped.
 struct Member<D: Disk, E: Engine + 'static> {
     node: Rc<Node<D, E>>,
-    session: Session,
+    session: Rc<Session>,
     _guest: Option<Guest>,
 }
 
@@ -205,7 +207,7 @@ impl<D: Disk, E: Engine + 'static> Member<D, E> {
     /// With the epoch for the client.
     fn join(node: &Rc<Node<D, E>>, session: Session, guest: Option<Guest>) -> (Member<D, E>, u64) {
         let epoch = node.connected(&session);
-        (Member { node: node.clone(), session, _guest: guest }, epoch)
+        (Member { node: node.clone(), session: Rc::new(session), _guest: guest }, epoch)
     }
 }
 
@@ -247,7 +249,7 @@ async fn refuse<C: ServerConn, T>(conn: &C, header: &Header, refusal: Refusal) -
 struct Connection<C: ServerConn, D: Disk, E: Engine> {
     node: Rc<Node<D, E>>,
     conn: C,
-    session: Session,
+    session: Rc<Session>,
     requests: std::sync::Arc<AtomicU64>,
     under_way: Cell<u16>,
 }
@@ -304,9 +306,10 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
         let begun_ms = weft_log::coarse_ms();
         let begun = tracing::enabled!(tracing::Level::DEBUG).then(Instant::now);
         let mut request = spent::Request::new(header.trace);
+        let place = self.node.requests.begin(header.op, begun_ms, request, &self.session);
         let result = {
             let handler = pin!(self.node.dispatch(&self.session, &header, &body, &mut bulk));
-            spent::serving(&mut request, handler).await
+            spent::serving(&mut request, handler, |request| place.note(request)).await
         };
         let counters = &self.node.shared.counters;
         let moved_bytes = result.as_ref().map_or(0, |answer| answer.moved_bytes);
@@ -314,6 +317,8 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let status = result.as_ref().err().map_or(Status::Ok, |refusal| refusal.status);
         let reply_begun_ms = weft_log::coarse_ms();
+        request.begin(spent::Part::Send, reply_begun_ms);
+        place.note(&request);
         let replied = match result {
             Ok(Answer { body, payload, .. }) => {
                 let header = self.reply_to(&header, Status::Ok).moved(moved_bytes);
@@ -325,6 +330,7 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
             },
         };
         let ended_ms = weft_log::coarse_ms();
+        drop(place);
         request.add(spent::Part::Send, ended_ms - reply_begun_ms);
         self.node.shared.slow.look(
             &self.node.shared.name,

@@ -63,6 +63,8 @@ pub(crate) struct Request {
     /// What it is about; 0 where that is not known.
     pub ino: u64,
     parts_ms: [u32; Part::ALL.len()],
+    /// Since when it waits for each part, of the coarse clock; 0: it does not.
+    since_ms: [u64; Part::ALL.len()],
 }
 
 thread_local! {
@@ -73,6 +75,35 @@ impl Request {
     /// One that has waited for nothing yet.
     pub fn new(trace: u64) -> Request {
         Request { trace, ..Request::default() }
+    }
+
+    /// Waits for this from now on.
+    pub fn begin(&mut self, part: Part, now_ms: u64) {
+        let since = &mut self.since_ms[part as usize];
+        if *since == 0 {
+            *since = now_ms;
+        }
+    }
+
+    /// Does not wait for this any more.
+    fn end(&mut self, part: Part) {
+        self.since_ms[part as usize] = 0;
+    }
+
+    /// With what it waits for now.
+    pub fn so_far(mut self, now_ms: u64) -> Request {
+        for part in Part::ALL {
+            let since_ms = std::mem::take(&mut self.since_ms[part as usize]);
+            if since_ms > 0 {
+                self.add(part, now_ms.saturating_sub(since_ms));
+            }
+        }
+        self
+    }
+
+    #[cfg(test)]
+    pub fn ms(&self, part: Part) -> u32 {
+        self.parts_ms[part as usize]
     }
 
     /// Has waited so long for this.
@@ -100,13 +131,20 @@ impl fmt::Display for Account {
     }
 }
 
-/// Runs the handler of `request`.
-pub(crate) async fn serving<F: Future>(request: &mut Request, mut handler: Pin<&mut F>) -> F::Output {
+/// Runs the handler of `request`, and shows it to `waits` whenever it has to wait.
+pub(crate) async fn serving<F: Future>(
+    request: &mut Request,
+    mut handler: Pin<&mut F>,
+    waits: impl Fn(&Request),
+) -> F::Output {
     std::future::poll_fn(|context| {
         let before = CURRENT.replace(Some(*request));
         let polled = handler.as_mut().poll(context);
         if let Some(now) = CURRENT.replace(before) {
             *request = now;
+        }
+        if polled.is_pending() {
+            waits(request);
         }
         polled
     })
@@ -124,10 +162,21 @@ fn change(change: impl FnOnce(&mut Request)) {
 pub(crate) async fn during<F: Future>(part: Part, work: F) -> F::Output {
     let mut work = pin!(work);
     let begun_ms = coarse_ms();
-    let output = work.as_mut().await;
+    let mut has_begun = false;
+    let output = std::future::poll_fn(|context| {
+        let polled = work.as_mut().poll(context);
+        if polled.is_pending() && !std::mem::replace(&mut has_begun, true) {
+            change(|request| request.begin(part, begun_ms));
+        }
+        polled
+    });
+    let output = output.await;
     let ms = coarse_ms().saturating_sub(begun_ms);
-    if ms > 0 {
-        change(|request| request.add(part, ms));
+    if has_begun || ms > 0 {
+        change(|request| {
+            request.end(part);
+            request.add(part, ms);
+        });
     }
     output
 }
@@ -165,7 +214,8 @@ mod tests {
         Reactor::new(ReactorOptions::default()).unwrap().run(async {
             let (mut one, mut two) = (Request::new(1), Request::new(2));
             let (first, second) = (pin!(handler(7, Part::Disk, 120)), pin!(handler(8, Part::Mounts, 60)));
-            let traces = crate::both::both(serving(&mut one, first), serving(&mut two, second)).await;
+            let traces =
+                crate::both::both(serving(&mut one, first, |_| ()), serving(&mut two, second, |_| ())).await;
             assert_eq!((traces, one.ino, two.ino, trace()), ((1, 2), 7, 8, 0));
             let spent = |request: Request, part: Part| request.parts_ms[part as usize];
             assert!(
@@ -174,6 +224,21 @@ mod tests {
             );
             assert!((40..1000).contains(&spent(two, Part::Mounts)) && spent(two, Part::Disk) == 0, "{two:?}");
         });
+    }
+
+    #[test]
+    fn a_request_that_waits_says_what_for() {
+        let first = Cell::new(None);
+        let note = |request: &Request| first.set(first.get().or(Some(*request)));
+        let mut request = Request::new(1);
+        Reactor::new(ReactorOptions::default()).unwrap().run(async {
+            serving(&mut request, pin!(handler(7, Part::Sync, 60)), note).await;
+        });
+        let waiting = first.get().unwrap();
+        assert_eq!((waiting.ino, waiting.ms(Part::Sync)), (7, 0));
+        let so_far_ms = waiting.so_far(coarse_ms() + 1000).ms(Part::Sync);
+        assert!((1040..2000).contains(&so_far_ms), "{so_far_ms}");
+        assert_eq!(request.so_far(coarse_ms() + 1000).ms(Part::Sync), request.ms(Part::Sync), "it is over");
     }
 
     #[test]

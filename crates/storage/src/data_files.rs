@@ -38,6 +38,7 @@ use crate::ranges::Ranges;
 use crate::residency;
 use crate::sums::format::BLOCK_BYTES;
 use crate::sums::{Change, Damage, FileSums, SumsCounts, Table};
+use crate::unsynced::{Mark, ToSync, Unsynced};
 use crate::windows::{MappedPieces, Windows};
 
 /// All data files of one I/O server. Clones are the same set; every thread of the server has one.
@@ -55,8 +56,20 @@ struct Shared<D: Disk> {
     openings: AtomicU64,
     /// Data files of smaller inode numbers that are not there are lost.
     lost_below_ino: AtomicU64,
-    /// How many syncs of a data file have failed, where any has.
-    losses: Mutex<HashMap<u64, u64>>,
+    losses: Mutex<Losses>,
+    unsynced: Unsynced,
+    /// Syncs of all data files, one at a time.
+    syncs: Ranges,
+}
+
+/// How many syncs have failed.
+#[derive(Default)]
+struct Losses {
+    /// Of a data file, where any has.
+    of: HashMap<u64, u64>,
+    /// Of all data files as a whole.
+    of_whole: u64,
+    all: u64,
 }
 
 struct Opened<D: Disk> {
@@ -67,6 +80,7 @@ struct Opened<D: Disk> {
     ranges: Ranges,
     syncs: Syncs,
     sums: Arc<FileSums>,
+    unsynced: Mark,
 }
 
 /// The syncs of one opening: one at a time, and one serves all who asked before it began.
@@ -79,6 +93,8 @@ struct Syncs {
 }
 
 const NOTE_VERSION: u8 = 1;
+/// Data files that are synced at a time, where all are.
+const SYNCS_AT_ONCE: usize = 16;
 
 /// A layout as it is kept beside a data file: a version, the strip size, first server, servers and ring, in little endian.
 fn note_of(layout: &Layout) -> Vec<u8> {
@@ -132,6 +148,8 @@ impl<D: Disk> DataFiles<D> {
             openings: AtomicU64::new(0),
             lost_below_ino: AtomicU64::new(0),
             losses: Mutex::default(),
+            unsynced: Unsynced::default(),
+            syncs: Ranges::default(),
         };
         DataFiles { shared: Arc::new(shared) }
     }
@@ -250,7 +268,8 @@ impl<D: Disk> DataFiles<D> {
         let opening = self.shared.openings.fetch_add(1, Ordering::Relaxed);
         let sums = self.shared.sums.of(ino);
         let (ranges, syncs) = (Ranges::default(), Syncs::default());
-        let opened = Arc::new(Opened { ino, opening, file, ranges, syncs, sums });
+        let unsynced = Mark::default();
+        let opened = Arc::new(Opened { ino, opening, file, ranges, syncs, sums, unsynced });
         // With all handles in use the bound is passed by one; the bound on requests keeps that small.
         let (_, old) = cache.make_room();
         cache.insert(ino, opened.clone());
@@ -352,7 +371,98 @@ impl<D: Disk> DataFiles<D> {
     /// How often a sync of this data file has failed. What was written at another count may be lost, and no later sync makes it
     /// durable.
     pub fn losses(&self, ino: u64) -> u64 {
-        self.shared.losses(ino)
+        self.shared.losses_of(ino)
+    }
+
+    /// How often a sync of any data file, or of all of them, has failed.
+    pub fn losses_of_all(&self) -> u64 {
+        self.shared.losses().all
+    }
+
+    /// Makes durable what was written to any data file until now, with sizes and names. All are tried. Goes on to its end, and
+    /// counts failures, also when nobody waits for it any more.
+    ///
+    /// # Errors
+    /// The first one of the disk.
+    pub async fn sync_all(&self) -> Result<(), StorageError> {
+        let files = self.clone();
+        weft_reactor::spawn(async move { files.sync_all_in_turn().await }).await
+    }
+
+    async fn sync_all_in_turn(&self) -> Result<(), StorageError> {
+        let turns = &self.shared.syncs;
+        let turn = AllTurn { number: turns.ask(Extent::new(0, u64::MAX), true), shared: self.shared.clone() };
+        std::future::poll_fn(|cx| turns.poll(turn.number, cx.waker())).await;
+        match self.shared.unsynced.to_sync() {
+            ToSync::Whole => self.sync_whole().await,
+            ToSync::Files(inos) => self.sync_each(inos).await,
+        }
+    }
+
+    async fn sync_whole(&self) -> Result<(), StorageError> {
+        self.shared.unsynced.begin_whole();
+        let synced = match self.sync_file_system().await {
+            Ok(true) => Ok(()),
+            // It cannot be done as a whole.
+            Ok(false) => self.sync_listed().await,
+            Err(source) => Err(StorageError::Whole { what: "sync", source }),
+        };
+        if synced.is_err() {
+            self.shared.unsynced.whole_failed();
+        }
+        synced
+    }
+
+    /// [`Disk::sync_whole`], on a thread of its own.
+    async fn sync_file_system(&self) -> std::io::Result<bool> {
+        let (sender, mut done) = weft_reactor::mailbox(1);
+        let shared = self.shared.clone();
+        std::thread::Builder::new().name("weft-syncfs".into()).spawn(move || {
+            let synced = shared.disk.sync_whole();
+            if synced.is_err() {
+                shared.note_loss_of_whole();
+            }
+            // It is waited for as long as the reactor runs.
+            let _ = sender.send(synced);
+        })?;
+        done.receive().await.unwrap_or_else(|| Err(std::io::Error::other("the thread that syncs has ended")))
+    }
+
+    async fn sync_listed(&self) -> Result<(), StorageError> {
+        let (mut cursor, mut result) = (None, Ok(()));
+        loop {
+            let (page, next) = self.list(cursor, LIST_MAX)?;
+            result = result.and(self.sync_each(page.iter().map(|object| object.ino).collect()).await);
+            cursor = next;
+            if cursor.is_none() {
+                return result;
+            }
+        }
+    }
+
+    async fn sync_each(&self, inos: Vec<u64>) -> Result<(), StorageError> {
+        let mut result = Ok(());
+        for inos in inos.chunks(SYNCS_AT_ONCE) {
+            let one = |ino: &u64| {
+                let (files, ino) = (self.clone(), *ino);
+                weft_reactor::spawn(async move { files.sync_if_there(ino).await })
+            };
+            let under_way: Vec<_> = inos.iter().map(one).collect();
+            for synced in under_way {
+                result = result.and(synced.await);
+            }
+        }
+        result
+    }
+
+    async fn sync_if_there(&self, ino: u64) -> Result<(), StorageError> {
+        match self.open_if_there(ino)? {
+            Some(file) => file.sync().await,
+            None => {
+                self.shared.unsynced.forget(ino);
+                Ok(())
+            }
+        }
     }
 
     /// The exact local size in bytes.
@@ -444,6 +554,9 @@ impl<D: Disk> DataFiles<D> {
         drop(cache);
         drop(old);
         self.shared.windows.forget(ino);
+        if removed.is_ok() {
+            self.shared.unsynced.forget(ino);
+        }
         removed
     }
 
@@ -485,13 +598,25 @@ impl<D: Disk> DataFiles<D> {
 }
 
 impl<D: Disk> Shared<D> {
-    fn losses(&self, ino: u64) -> u64 {
-        let losses = self.losses.lock().unwrap_or_else(PoisonError::into_inner);
-        losses.get(&ino).copied().unwrap_or(0)
+    fn losses(&self) -> MutexGuard<'_, Losses> {
+        self.losses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn losses_of(&self, ino: u64) -> u64 {
+        let losses = self.losses();
+        losses.of.get(&ino).copied().unwrap_or(0) + losses.of_whole
     }
 
     fn note_loss(&self, ino: u64) {
-        *self.losses.lock().unwrap_or_else(PoisonError::into_inner).entry(ino).or_default() += 1;
+        let mut losses = self.losses();
+        losses.all += 1;
+        *losses.of.entry(ino).or_default() += 1;
+    }
+
+    fn note_loss_of_whole(&self) {
+        let mut losses = self.losses();
+        losses.all += 1;
+        losses.of_whole += 1;
     }
 }
 
@@ -591,7 +716,7 @@ impl<D: Disk> DataFile<D> {
     /// That of the disk; see [`StorageError::is_full`].
     pub async fn write_within(
         &self,
-        _change: &Change,
+        _change: &Change<'_>,
         offset: u64,
         from: &mut [IoSlice<'_>],
     ) -> Result<(), StorageError> {
@@ -627,9 +752,14 @@ impl<D: Disk> DataFile<D> {
             return Ok(());
         }
         let number = syncs.begun.fetch_add(1, Ordering::SeqCst) + 1;
+        let unsynced = &self.shared.unsynced;
+        let note = unsynced.begin_sync(self.ino(), &self.opened.unsynced);
         let synced = self.shared.disk.sync(&self.opened.file).await;
         match &synced {
-            Ok(()) => syncs.succeeded.store(number, Ordering::SeqCst),
+            Ok(()) => {
+                unsynced.synced(self.ino(), note);
+                syncs.succeeded.store(number, Ordering::SeqCst);
+            }
             Err(_) => self.shared.note_loss(self.ino()),
         }
         drop(turn);
@@ -638,7 +768,17 @@ impl<D: Disk> DataFile<D> {
 
     /// See [`DataFiles::losses`].
     pub fn losses(&self) -> u64 {
-        self.shared.losses(self.ino())
+        self.shared.losses_of(self.ino())
+    }
+
+    /// A change of it has ended that no sync has made durable.
+    pub(crate) fn note_unsynced(&self) {
+        self.shared.unsynced.note(self.ino(), &self.opened.unsynced);
+    }
+
+    /// Where its changes are noted.
+    pub(crate) fn unsynced(&self) -> (&Unsynced, &Mark) {
+        (&self.shared.unsynced, &self.opened.unsynced)
     }
 
     /// The exact local size in bytes.
@@ -682,8 +822,9 @@ impl<D: Disk> DataFile<D> {
     /// # Errors
     /// That of the disk.
     pub fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), StorageError> {
-        // No byte of it changes.
+        // No byte of it changes, but its size.
         let allocated = self.shared.disk.allocate(&self.opened.file, offset, bytes, keep_size);
+        self.note_unsynced();
         allocated.map_err(failed(Operation::Allocate, self.ino()))
     }
 
@@ -797,6 +938,18 @@ pub struct RangeTurn<D: Disk> {
 impl<D: Disk> Drop for RangeTurn<D> {
     fn drop(&mut self) {
         self.opened.ranges.end(self.number);
+    }
+}
+
+/// A turn to sync all data files; it ends when this is dropped.
+struct AllTurn<D: Disk> {
+    number: u64,
+    shared: Arc<Shared<D>>,
+}
+
+impl<D: Disk> Drop for AllTurn<D> {
+    fn drop(&mut self) {
+        self.shared.syncs.end(self.number);
     }
 }
 

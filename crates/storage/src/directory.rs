@@ -250,6 +250,20 @@ impl Directory {
         self.durable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Syncs the file system that the data is on; see [`crate::Disk::sync_whole`].
+    pub(crate) fn sync_whole(&self) -> io::Result<bool> {
+        const FUSE_SUPER_MAGIC: u32 = 0x6573_5546;
+        // Linux does not pass syncfs(2) on to most file systems in user space, and says that it is done.
+        if file_system_of(&self.data)? == FUSE_SUPER_MAGIC {
+            return Ok(false);
+        }
+        // SAFETY: no memory is passed.
+        match unsafe { libc::syncfs(self.data.as_raw_fd()) } {
+            0 => Ok(true),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// At most `max` objects in order of (fan-out, ino), after `after`.
     pub(crate) fn list(&self, after: Option<u64>, max: usize) -> io::Result<Vec<ObjectInfo>> {
         list_in(&self.path.join(DATA_DIRECTORY), after, max, |ino| {
@@ -598,6 +612,11 @@ fn write_identity(directory: &Path, text: &str) -> io::Result<()> {
 /// Whether a file is on a file system that keeps everything in memory.
 pub(crate) fn is_in_memory(data: &impl AsRawFd) -> io::Result<bool> {
     const RAMFS_MAGIC: u32 = 0x8584_58f6;
+    Ok([libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&file_system_of(data)?))
+}
+
+/// Which kind of file system a file is on.
+fn file_system_of(data: &impl AsRawFd) -> io::Result<u32> {
     // SAFETY: all-zero bytes are a valid `statfs`.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: `stat` is live and writable.
@@ -605,7 +624,7 @@ pub(crate) fn is_in_memory(data: &impl AsRawFd) -> io::Result<bool> {
         return Err(io::Error::last_os_error());
     }
     // The field's type differs among C libraries; all magic numbers are 32 bits long.
-    Ok([libc::TMPFS_MAGIC as u32, RAMFS_MAGIC].contains(&(stat.f_type as u32)))
+    Ok(stat.f_type as u32)
 }
 
 /// The size of an open file.

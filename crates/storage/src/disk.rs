@@ -140,6 +140,10 @@ pub trait Disk: Send + Sync + 'static {
     /// Makes data, size and name durable.
     async fn sync(&self, file: &Self::File) -> io::Result<()>;
 
+    /// Makes all data files with their names durable, also those that were changed before this was opened; waits on the calling
+    /// thread. `false`: this disk cannot, and they are to be synced one by one.
+    fn sync_whole(&self) -> io::Result<bool>;
+
     /// The local descriptor, for `sendfile` and mappings, if the disk has such.
     fn raw_fd(&self, file: &Self::File) -> Option<RawFd>;
 

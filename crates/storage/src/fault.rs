@@ -281,6 +281,12 @@ impl<D: Disk> Disk for FaultDisk<D> {
         if torn { Err(broken()) } else { Ok(allowed) }
     }
 
+    fn sync_whole(&self) -> io::Result<bool> {
+        self.maybe_fail()?;
+        self.count_sync()?;
+        self.inner.sync_whole()
+    }
+
     async fn sync(&self, file: &D::File) -> io::Result<()> {
         if self.delayed() {
             self.delay().await;

@@ -39,6 +39,7 @@ mod residency;
 mod ring_disk;
 pub mod state;
 pub mod sums;
+mod unsynced;
 mod windows;
 
 pub use buffers::{Buffer, BufferPool, PoolStats, ZoneKeeper};

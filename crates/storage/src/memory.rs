@@ -246,6 +246,10 @@ impl Disk for MemDisk {
         Ok(at - offset as usize)
     }
 
+    fn sync_whole(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
     async fn sync(&self, _file: &MemFile) -> io::Result<()> {
         Ok(())
     }

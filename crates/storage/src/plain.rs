@@ -282,6 +282,10 @@ impl Disk for PlainDisk {
         Ok(())
     }
 
+    fn sync_whole(&self) -> io::Result<bool> {
+        self.directory.sync_whole()
+    }
+
     fn raw_fd(&self, file: &LocalFile) -> Option<RawFd> {
         Some(file.fd())
     }

@@ -224,6 +224,10 @@ impl Disk for RingDisk {
         Ok(())
     }
 
+    fn sync_whole(&self) -> io::Result<bool> {
+        self.plain.sync_whole()
+    }
+
     fn raw_fd(&self, file: &LocalFile) -> Option<RawFd> {
         self.plain.raw_fd(file)
     }

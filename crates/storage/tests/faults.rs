@@ -124,3 +124,48 @@ fn the_same_seed_gives_the_same_faults() {
     assert_eq!(run(5), run(5));
     assert_ne!(run(5), run(6));
 }
+
+#[test]
+fn all_that_was_changed_is_synced_and_only_that() {
+    let failing = |number| FaultPlan { failing_sync: Some(number), ..FaultPlan::default() };
+    let files = DataFiles::new(FaultDisk::new(MemDisk::new(1 << 20), failing(1)));
+    plain_reactor().run(async {
+        files
+            .sync_all()
+            .await
+            .expect_err("the first one syncs all there is, for an earlier run may have left something");
+        assert_eq!((files.losses(7), files.losses_of_all()), (1, 1), "any file may have lost something");
+        files.sync_all().await.unwrap();
+        files.disk().set_plan(failing(1));
+        files.sync_all().await.expect("nothing has changed, so there is nothing to sync");
+
+        files.create(7).unwrap().write(0, &[1; 100]).await.unwrap();
+        files.sync_all().await.unwrap_err();
+        assert_eq!((files.losses(7), files.losses(8), files.losses_of_all()), (2, 1, 2));
+        files.sync_all().await.unwrap();
+        for change in [
+            |files: &DataFiles<_>| files.truncate(7, 50),
+            |files: &DataFiles<_>| files.allocate(7, 50, 100, false),
+            |files: &DataFiles<_>| files.punch(7, 0, 10),
+            |files: &DataFiles<_>| files.zero(7, 0, 10, true),
+        ] {
+            change(&files).unwrap();
+            files.disk().set_plan(failing(1));
+            files.sync_all().await.expect_err("it was changed");
+            files.sync_all().await.unwrap();
+        }
+        // What was synced or removed is not synced once more.
+        files.create(8).unwrap().write(0, &[1; 100]).await.unwrap();
+        files.truncate(7, 10).unwrap();
+        files.sync(8).await.unwrap();
+        files.remove(7).unwrap();
+        files.disk().set_plan(failing(1));
+        files.sync_all().await.unwrap();
+        // Very many are synced at once.
+        for ino in 100..500 {
+            files.create(ino).unwrap().write(0, &[1; 10]).await.unwrap();
+        }
+        files.disk().set_plan(failing(2));
+        files.sync_all().await.unwrap();
+    });
+}

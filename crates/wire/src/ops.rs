@@ -168,6 +168,8 @@ ops! {
     0x10c CopyRange: Bulk, Io, true, CopyRangeRequest -> CopyRangeReply;
     /// Have an I/O server compare all of its data with its checksums, or ask how far it is and what it has found; for administrators.
     0x10d Scrub: Control, Any, true, ScrubRequest -> ScrubReply;
+    /// Make durable what anybody has written to any data file of an I/O server.
+    0x10e SyncAll: Bulk, Io, true, SyncAllRequest -> SyncAllReply;
     /// Remove data files whose inodes are gone.
     0x110 RemoveObjects: Bulk, IoByServer, true, RemoveObjectsRequest -> Empty;
     /// Page through the data files that are there.
@@ -180,6 +182,8 @@ ops! {
     0x114 VouchEmpty: Bulk, IoByServer, true, VouchEmptyRequest -> Empty;
     /// How the files of data files are striped, as far as those tell.
     0x115 NotedLayouts: Bulk, IoByServer, true, NotedLayoutsRequest -> NotedLayoutsReply;
+    /// Which keys an I/O server has heard to be revoked: asked by a metadata server whose store was put back from a copy.
+    0x116 Revoked: Control, IoByServer, true, RevokedRequest -> RevokedReply;
 
     /// Walk a path and return the attributes at its end.
     0x200 Lookup: Metadata, Meta, true, LookupRequest -> AttrReply;

@@ -185,6 +185,11 @@ impl Cluster {
         server.socket = Some(server.directory.join(format!("{port}.sock")));
     }
 
+    /// Where a server keeps its storage.
+    pub fn directory(&self, server: usize) -> PathBuf {
+        self.config.directory_of(&self.config.servers[server])
+    }
+
     pub fn url(&self) -> Url {
         Url::parse(&format!("weft://{}/", self.config.servers[0].addresses[0])).unwrap()
     }

@@ -118,3 +118,42 @@ fn a_failed_sync_is_told_to_all_clients_that_wrote() {
     new.sync_data().unwrap();
     assert!(mine.sync_data().is_err(), "what it wrote at first was lost");
 }
+
+#[test]
+fn a_failed_sync_is_told_to_whoever_has_closed_a_file_and_syncs_all() {
+    let recorder = Recorder::mount(Disk::new(), 0, Random(1), 0);
+    let keys = tempfile::tempdir().unwrap();
+    let key = weft_server::create_keys(keys.path()).unwrap();
+    let config = Cluster::describe(1, STRIP_BYTES, SyncMode::Nosync);
+    let cluster = Cluster::start_at(&recorder.directory(), &config, &key);
+    let (one, other) = (cluster.client(Transport::Tcp), cluster.client(Transport::Tcp));
+    let options = OpenOptions::new().read(true).write(true).create(true);
+    let fail_sync_of = |ino: u64| {
+        let name: &'static str = Box::leak(format!("{ino:016x}").into_boxed_str());
+        recorder.disk.lock().unwrap().fail_sync_of = Some(name);
+    };
+    let write_and_close = |path: &str| {
+        let file = one.open(path, &options).unwrap();
+        file.write_at(&[1; 100], 0).unwrap();
+        let ino = file.ino();
+        file.close().unwrap();
+        ino
+    };
+    one.sync_all().unwrap();
+    // Another client is told first.
+    let ino = write_and_close("/f");
+    let theirs = other.open("/f", &options).unwrap();
+    fail_sync_of(ino);
+    theirs.sync_data().unwrap_err();
+    theirs.close().unwrap();
+    let error = one.sync_all().unwrap_err();
+    assert!(error.errno() == libc::EIO && error.to_string().contains("io0"), "{error}");
+    one.sync_all().unwrap();
+    // Nobody is told but who syncs all.
+    fail_sync_of(write_and_close("/g"));
+    assert_eq!(one.sync_all().unwrap_err().errno(), libc::EIO);
+    assert!(one.sync_all().is_err(), "what was lost is not durable now");
+    one.sync_all().unwrap();
+    // It was told when it synced, and has closed nothing else.
+    other.sync_all().unwrap();
+}

@@ -152,21 +152,25 @@ impl Work<'_> {
 
     fn sync_all(&self) {
         self.client.sync_all().unwrap();
-        for Opened { number, .. } in &self.files {
-            self.history.is_durable(*number, self.history.last_state(*number));
+        // Also what was closed, or removed.
+        for number in 0..self.next {
+            self.history.is_durable(number, self.history.last_state(number));
         }
     }
 
-    /// Closes a file, and mostly opens it again.
+    /// Closes a file, and mostly opens it again; else all is made durable.
     fn close(&mut self, at: usize) {
         let Opened { number, file, .. } = self.files.swap_remove(at);
         file.close().unwrap();
-        if !self.random.one_in(4) {
+        if self.random.one_in(2) {
             let sync = self.random.one_in(3);
             let options = OpenOptions::new().read(true).write(true).sync(sync);
             let file = self.client.open(path_of(number).as_str(), &options).unwrap();
             file.set_access(access(self.random));
             self.files.push(Opened { number, file, sync });
+        } else {
+            // No open file leads to it any more.
+            self.sync_all();
         }
     }
 

@@ -189,7 +189,7 @@ impl<'a, D: Disk> Access<'a, D> {
 
     async fn write_extent(
         &self,
-        change: &Change,
+        change: &Change<'_>,
         extent: Extent,
         memory: &mut MemoryCursor<'_>,
     ) -> Result<(), Refusal> {

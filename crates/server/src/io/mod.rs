@@ -155,6 +155,11 @@ impl<D: Disk> IoPart<D> {
         self.boot.wrapping_add(self.files.losses(ino)).max(LOSS_EPOCH_DURABLE + 1)
     }
 
+    /// See [`SyncAllReply::loss_epoch`](weft_wire::messages::SyncAllReply::loss_epoch).
+    pub fn loss_epoch_of_all(&self) -> u64 {
+        self.boot.wrapping_add(self.files.losses_of_all())
+    }
+
     fn data_size(&self, ino: u64, loss_epoch: u64) -> Result<DataSize, Refusal> {
         let Some(file) = self.files.open_if_there(ino)? else {
             return Ok(DataSize {

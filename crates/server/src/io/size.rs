@@ -15,6 +15,12 @@ impl<D: Disk> IoPart<D> {
         Ok(Answer::of(&self.data_size(ino, self.loss_epoch(ino))?))
     }
 
+    /// Makes durable what anybody has written.
+    pub async fn sync_all(&self, _request: SyncAllRequest) -> Result<Answer, Refusal> {
+        during(Part::Sync, self.files.sync_all()).await?;
+        Ok(Answer::of(&SyncAllReply { loss_epoch: self.loss_epoch_of_all() }))
+    }
+
     /// Size of the local data file.
     pub fn size(&self, request: SizeRequest) -> Result<Answer, Refusal> {
         let ino = self.admit_any(&request.capability)?;

@@ -4,7 +4,7 @@ use super::{MetaPart, unix_s};
 use crate::announce::Announcer;
 use crate::answer::{Answer, Refusal};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 use weft_meta::{Engine, MetaError, Namespace};
@@ -36,9 +36,7 @@ impl IssuedKeys {
                     "the record of the key {} is damaged: it counts as revoked",
                     id_text(&id)
                 );
-                let kind = KeyKind::Host { squash_root: true };
-                let key = KeyInfo { id, issuer: [0; 8], kind, expires_s: 0, name: "(damaged)".into() };
-                KeyRecord { key, noted_s: 0, revoked_s: 1 }
+                unknown(id, "(damaged)")
             });
             (id, record)
         };
@@ -53,16 +51,24 @@ impl IssuedKeys {
     }
 }
 
+/// The record of a revoked key of which no more is known than its id.
+fn unknown(id: [u8; 16], name: &str) -> KeyRecord {
+    let kind = KeyKind::Host { squash_root: true };
+    let key = KeyInfo { id, issuer: [0; 8], kind, expires_s: 0, name: name.into() };
+    KeyRecord { key, noted_s: 0, revoked_s: 1 }
+}
+
 impl<E: Engine + 'static> MetaPart<E> {
     /// Ids of keys that are revoked, and are not over anyway.
     pub fn revoked_keys(&self) -> Vec<[u8; 16]> {
         self.issued.revoked(unix_s())
     }
 
-    /// Has `announcer` tell the I/O servers which keys are revoked.
-    pub fn announce_by(&self, announcer: Announcer) {
+    /// Has `announcer` tell the I/O servers which keys are revoked; not before [`MetaPart::take_revoked`] where they may know more
+    /// than a store that was put back from a copy.
+    pub fn announce_by(&self, announcer: Announcer, they_know_more: bool) {
         let revoked = self.revoked_keys();
-        if !revoked.is_empty() {
+        if !revoked.is_empty() && !they_know_more {
             announcer.announce(revoked);
         }
         *self.issued.announcer.borrow_mut() = Some(announcer);
@@ -109,6 +115,40 @@ impl<E: Engine + 'static> MetaPart<E> {
                 return Err(Refusal::new(Status::Limit, text));
             }
             self.put_key(KeyRecord { revoked_s: unix_s(), ..record })?;
+        }
+        self.sync_all().await
+    }
+
+    /// Notes keys as revoked, durably, that were revoked after the copy was made which this store was put back from.
+    pub async fn take_revoked(&self, ids: BTreeSet<[u8; 16]>) -> Result<(), Refusal> {
+        let known: BTreeSet<_> = self.revoked_keys().into_iter().collect();
+        let mut room = KEYS_REVOKED_MAX.saturating_sub(known.len());
+        for id in ids.difference(&known) {
+            let found = self.issued.records.borrow().get(id).cloned();
+            if found.as_ref().is_some_and(|record| record.revoked_s != 0) {
+                continue;
+            }
+            if room == 0 {
+                crate::log::warning!(
+                    "meta",
+                    "the key {} was revoked after the backup, and {KEYS_REVOKED_MAX} others are revoked: it is good again",
+                    id_text(id)
+                );
+                continue;
+            }
+            room -= 1;
+            let record = found.unwrap_or_else(|| unknown(*id, "(revoked after the backup)"));
+            crate::log::warning!(
+                "meta",
+                "the key {} ({}) was revoked after the backup, and stays so",
+                id_text(id),
+                record.key.name
+            );
+            self.put_key(KeyRecord { revoked_s: unix_s(), ..record })?;
+        }
+        let revoked = self.revoked_keys();
+        if let Some(announcer) = self.issued.announcer.borrow().clone().filter(|_| !revoked.is_empty()) {
+            announcer.announce(revoked);
         }
         self.sync_all().await
     }

@@ -16,8 +16,15 @@
 //!   else                                            noted, durably, then confirmed
 //! ```
 //!
-//! Until an I/O server is confirmed it serves no data. Until this store is confirmed it serves no names: that takes one I/O
-//! server, and all that are known where they come within [`SETTLING`].
+//! Until an I/O server is confirmed it serves no data. Until this store is confirmed it serves no names. That takes two rounds:
+//!
+//! ```text
+//!   agreed    one I/O server, and all that are known where they come within SETTLING     the mark is counted up, durably
+//!   noted     they have come again, and know this run's mark; or one does and SETTLING   names are served
+//!             is over once more
+//! ```
+//!
+//! So a name is never changed in a run that no I/O server knows of: a copy of the store from before the run is found out.
 
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
@@ -25,10 +32,10 @@ use crate::log;
 use crate::map::{Event, MapError};
 use crate::node::Confirmed;
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_meta::{Engine, OwnStorage, ServerRecord, SessionId};
 use weft_wire::Status;
@@ -37,8 +44,8 @@ use weft_wire::messages::{
     Empty, ListServersReply, RegisterReply, RegisterRequest, ReplaceServerRequest, ServerRecord as Listed,
 };
 
-/// How long a restarted metadata server waits for all I/O servers that it knows.
-const SETTLING: Duration = Duration::from_secs(1);
+/// How long a restarted metadata server waits for all I/O servers that it knows, and for all that have agreed to note its run.
+pub(crate) const SETTLING: Duration = Duration::from_secs(1);
 /// A server that was not heard of for so long is away, also where its connection seems to stand.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// How often the mark is counted up while there are changes.
@@ -84,8 +91,10 @@ pub(crate) struct Registry {
     /// This run of the metadata server.
     run: [u8; 16],
     present: RefCell<BTreeMap<u16, Presence>>,
-    /// It has waited for the I/O servers for [`SETTLING`].
-    settled: Cell<bool>,
+    /// How often [`SETTLING`] has passed since the store was opened.
+    waits: Cell<u32>,
+    /// The same when the store's mark became this run's, rounded up.
+    told_at: Cell<Option<u32>>,
     confirmed: Confirmed,
     restore: Restore,
 }
@@ -95,6 +104,8 @@ pub(crate) struct Registry {
 pub(crate) struct Restore {
     pub wanted: bool,
     pub done: Arc<AtomicBool>,
+    /// Keys that I/O servers know to be revoked.
+    pub revoked: Arc<Mutex<BTreeSet<[u8; 16]>>>,
 }
 
 impl Restore {
@@ -109,11 +120,48 @@ struct Presence {
     heard: Option<(SessionId, Instant)>,
     /// It knows that missing data files of smaller inode numbers are lost.
     lost_below_ino: u64,
+    /// It has noted this run, durably.
+    knows_run: bool,
 }
 
 impl Presence {
     fn is_up(&self) -> bool {
         self.heard.is_some_and(|(_, at)| at.elapsed() < SILENCE_MAX)
+    }
+}
+
+/// How far a store is that was just opened.
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    /// More I/O servers must come.
+    Waits,
+    /// They have agreed: the mark is to be counted up.
+    Agreed,
+    /// They know this run: names are served.
+    Noted,
+}
+
+/// How many I/O servers the store knows, how many of these have agreed, and how many of these know this run.
+#[derive(Debug, Clone, Copy)]
+struct Round {
+    known: usize,
+    agreed: usize,
+    knowing: usize,
+}
+
+impl Round {
+    /// What follows. `waited`: since the store was opened, long enough for the rest; `told`: the mark is this run's, and it was
+    /// waited long enough since.
+    fn progress(self, waited: bool, told: Option<bool>) -> Progress {
+        let Round { known, agreed, knowing } = self;
+        match told {
+            // There is nobody yet who could know anything.
+            None if known == 0 => Progress::Noted,
+            _ if agreed < known && (agreed == 0 || !waited) => Progress::Waits,
+            None => Progress::Agreed,
+            Some(waited) if knowing == agreed || knowing > 0 && waited => Progress::Noted,
+            Some(_) => Progress::Waits,
+        }
     }
 }
 
@@ -213,8 +261,36 @@ impl Registry {
         confirmed: Confirmed,
         restore: Restore,
     ) -> Registry {
-        let (own, settled) = (Cell::new(own), Cell::new(false));
-        Registry { name, own, run, present: RefCell::default(), settled, confirmed, restore }
+        let (own, waits, told_at) = (Cell::new(own), Cell::new(0), Cell::new(None));
+        Registry { name, own, run, present: RefCell::default(), waits, told_at, confirmed, restore }
+    }
+
+    /// The store's mark is this one of this run from now on, durably.
+    fn is_at(&self, mark: u64) {
+        if self.own.get().run != self.run {
+            self.told_at.set(Some(self.waits.get() + 1));
+        }
+        self.own.set(OwnStorage { mark, run: self.run, ..self.own.get() });
+    }
+
+    /// What follows from who has come.
+    fn progress(&self, known: &[(u16, ServerRecord)]) -> Progress {
+        let present = self.present.borrow();
+        let has_agreed = |(id, record): &&(u16, ServerRecord)| {
+            present.get(id).is_some_and(|server| server.lost_below_ino == record.lost_below_ino)
+        };
+        let knows_run =
+            |(id, _): &&(u16, ServerRecord)| present.get(id).is_some_and(|server| server.knows_run);
+        let agreed = known.iter().filter(has_agreed).count();
+        let knowing = known.iter().filter(has_agreed).filter(knows_run).count();
+        let is_over = |since: u32| !self.restore.wanted && self.waits.get() > since;
+        let round = Round { known: known.len(), agreed, knowing };
+        round.progress(is_over(0), self.told_at.get().map(is_over))
+    }
+
+    /// [`SETTLING`] has passed once more.
+    fn has_waited(&self) {
+        self.waits.set(self.waits.get().saturating_add(1));
     }
 
     fn is_up(&self, id: u16) -> bool {
@@ -229,26 +305,24 @@ impl<E: Engine + 'static> MetaPart<E> {
         if self.registry.set(registry.clone()).is_err() {
             return;
         }
-        self.confirm_if_agreed();
         let weak = Rc::downgrade(self);
         weft_reactor::spawn(async move {
             let mut marked = 0;
             while let Some(part) = weak.upgrade() {
-                part.confirm_if_agreed();
+                part.go_on(&registry).await;
                 let confirmed = registry.confirmed.is();
                 if confirmed {
                     part.raise_mark(&registry, &mut marked).await;
                 }
                 drop(part);
                 weft_reactor::sleep(if confirmed { MARK_EVERY } else { SETTLING }).await;
-                registry.settled.set(true);
+                registry.has_waited();
             }
         });
     }
 
-    /// Serves names from now on, if enough I/O servers have agreed.
-    fn confirm_if_agreed(&self) {
-        let Some(registry) = self.registry.get() else { return };
+    /// Counts the mark up where enough I/O servers have agreed, and serves names where they have noted it.
+    async fn go_on(&self, registry: &Registry) {
         if registry.confirmed.is() || registry.restore.is_under_way() {
             return;
         }
@@ -256,18 +330,21 @@ impl<E: Engine + 'static> MetaPart<E> {
             Ok(known) => known,
             Err(error) => return self.store_failed(&error.to_string()),
         };
-        let present = registry.present.borrow();
-        let agreed = known.iter().filter(|(id, record)| {
-            present.get(id).is_some_and(|server| server.lost_below_ino == record.lost_below_ino)
-        });
-        let agreed = agreed.count();
-        let waited = !registry.restore.wanted && registry.settled.get();
-        if agreed == known.len() || agreed > 0 && waited {
-            drop(present);
-            if registry.restore.wanted {
-                self.end_loading();
+        match registry.progress(&known) {
+            Progress::Waits => {}
+            Progress::Agreed => self.raise_mark(registry, &mut 0).await,
+            Progress::Noted => {
+                if registry.restore.wanted {
+                    let revoked = std::mem::take(
+                        &mut *registry.restore.revoked.lock().unwrap_or_else(PoisonError::into_inner),
+                    );
+                    if let Err(refusal) = self.take_revoked(revoked).await {
+                        return self.store_failed(&refusal.text);
+                    }
+                    self.end_loading();
+                }
+                registry.confirmed.confirm();
             }
-            registry.confirmed.confirm();
         }
     }
 
@@ -300,7 +377,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             Ok((mark, seq)) => {
                 *marked = seq;
                 if self.durable(seq).await.is_ok() && mark > registry.own.get().mark {
-                    registry.own.set(OwnStorage { mark, run, ..own });
+                    registry.is_at(mark);
                 }
             }
             Err(error) => log::warning!(&registry.name, "cannot note that the names have changed: {error}"),
@@ -385,8 +462,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         }
         let (lost_below_ino, mark_floor) = (record.lost_below_ino, record.seen.mark);
         let heard = Some((call.session, Instant::now()));
-        registry.present.borrow_mut().insert(id, Presence { heard, lost_below_ino });
-        self.confirm_if_agreed();
+        let knows_run = request.meta_run == registry.run;
+        registry.present.borrow_mut().insert(id, Presence { heard, lost_below_ino, knows_run });
+        self.go_on(&registry).await;
         // Told at once, so that what is written from now on is known to be of this run.
         if registry.confirmed.is() && registry.own.get().run != registry.run {
             self.raise_mark(&registry, &mut 0).await;
@@ -417,6 +495,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             meta_run: own.run,
             lost_below_ino,
             mark_floor,
+            serves_names: registry.confirmed.is(),
             map: self.newer_map(request.map_version),
         }))
     }
@@ -448,7 +527,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         };
         let (mark, seq) = raised.map_err(weft_meta::MetaError::from)?;
         self.durable(seq).await?;
-        registry.own.set(OwnStorage { mark, run, ..own });
+        registry.is_at(mark);
         Ok(())
     }
 
@@ -643,6 +722,27 @@ mod tests {
         assert!(matches!(swapped, Verdict::Refused(_)), "{swapped:?}");
     }
 
+    #[test]
+    fn names_are_served_when_who_has_agreed_knows_the_run() {
+        use Progress::*;
+        let round = |agreed, knowing| Round { known: 3, agreed, knowing };
+        for (round, waited, told, progress) in [
+            (Round { known: 0, agreed: 0, knowing: 0 }, false, None, Noted),
+            (round(0, 0), true, None, Waits),
+            (round(2, 0), false, None, Waits),
+            (round(2, 0), true, None, Agreed),
+            (round(3, 0), false, None, Agreed),
+            (round(3, 0), true, Some(true), Waits),
+            (round(3, 2), true, Some(false), Waits),
+            (round(3, 2), true, Some(true), Noted),
+            (round(2, 2), true, Some(false), Noted),
+            (round(3, 3), false, Some(false), Noted),
+            (round(2, 2), false, Some(true), Waits),
+        ] {
+            assert_eq!(round.progress(waited, told), progress, "{round:?}, {waited}, {told:?}");
+        }
+    }
+
     /// A metadata server and an I/O server, one of which has its directory copied and put back in any order with all else;
     /// of some, also both together, so that what comes back later may be of another history.
     #[derive(Default)]
@@ -654,7 +754,12 @@ mod tests {
         /// Copies of both, made together.
         whole_copies: Vec<(Meta, Io)>,
         meta_runs: bool,
+        /// The run of the metadata server, whether its store's mark is this run's, and whether it serves names.
+        meta_run: [u8; 16],
+        meta_told: bool,
         meta_confirmed: bool,
+        /// The I/O server's directory was put back since the metadata server began.
+        io_is_another: bool,
         io_runs: bool,
         io_confirmed: bool,
         runs: u64,
@@ -699,6 +804,8 @@ mod tests {
         changes: Vec<u64>,
         changed_under: [u8; 16],
         last_of_names: u64,
+        /// The last run that changed names while this directory was here, whether or not it was told of that.
+        names_under: [u8; 16],
     }
 
     impl World {
@@ -714,8 +821,9 @@ mod tests {
             u128::from(self.runs).to_be_bytes()
         }
 
-        /// One call of the I/O server, as `Member::register` and `MetaPart::register` do it.
-        fn register(&mut self) {
+        /// Calls of the I/O server until it serves and the names do, as `Member::register` and `MetaPart::register` do it. The
+        /// reply that comes after `delivered` others is lost.
+        fn register(&mut self, delivered: usize) {
             if !self.meta_runs || !self.io_runs {
                 return;
             }
@@ -739,19 +847,29 @@ mod tests {
                     return;
                 }
             }
-            if !self.meta_confirmed {
-                self.meta_confirmed = true;
-                let run = self.new_run();
-                self.meta.raise_mark(run);
+            let knowing = usize::from(request.meta_run == self.meta_run);
+            let progress =
+                Round { known: 1, agreed: 1, knowing }.progress(false, self.meta_told.then_some(false));
+            self.meta_confirmed |= progress == Progress::Noted;
+            if !self.meta_told && progress != Progress::Waits {
+                self.meta_told = true;
+                self.meta.raise_mark(self.meta_run);
             }
+            let Some(delivered) = delivered.checked_sub(1) else { return };
             self.io.knows = self.meta.own;
             if self.io.theirs.run != self.io.run {
                 self.io.theirs = OwnStorage { mark: self.io.theirs.mark + 1, run: self.io.run, ..THEIRS };
-                return self.register();
+                return self.register(delivered);
             }
             self.io_confirmed = true;
+            if !self.meta_confirmed {
+                return self.register(delivered);
+            }
             let last = self.io.last_of_names;
             assert!(last == 0 || self.meta.changes.contains(&last), "names of before, or others, are served");
+            let under = self.io.names_under;
+            let has_run = under == NOBODY || self.meta.runs.values().any(|run| *run == under);
+            assert!(has_run, "names of before a run that changed some are served");
             let last = self.meta.last_of_data;
             assert!(last == 0 || self.io.changes.contains(&last), "data of before is served");
             let under = self.io.changed_under;
@@ -766,7 +884,10 @@ mod tests {
                     self.io_runs = true;
                     self.io.run = self.new_run();
                 }
-                2 | 3 if !self.meta_runs => (self.meta_runs, self.meta_confirmed) = (true, false),
+                2 | 3 if !self.meta_runs => {
+                    (self.meta_runs, self.meta_told, self.meta_confirmed) = (true, false, false);
+                    (self.meta_run, self.io_is_another) = (self.new_run(), false);
+                }
                 4 if self.io_runs => {
                     // In order, once it has begun; else nothing is counted.
                     if self.io.theirs.run == self.io.run {
@@ -783,7 +904,7 @@ mod tests {
                     (self.meta.last_of_data, self.io.changed_under) = (self.changes, self.meta.own.run);
                     self.io.changes.push(self.changes);
                     self.io.theirs.mark += 1;
-                    self.register();
+                    self.register(usize::MAX);
                 }
                 9 | 10 if self.meta_confirmed && self.io_confirmed => {
                     self.changes += 1;
@@ -791,7 +912,7 @@ mod tests {
                     self.io.last_of_names = self.changes;
                     let run = self.meta.own.run;
                     self.meta.raise_mark(run);
-                    self.register();
+                    self.register(usize::MAX);
                 }
                 11 => self.io_copies.push(self.io.clone()),
                 12 => self.meta_copies.push(self.meta.clone()),
@@ -799,6 +920,7 @@ mod tests {
                     // What is replaced may come back, too.
                     let at = which % self.io_copies.len();
                     std::mem::swap(&mut self.io, &mut self.io_copies[at]);
+                    self.io_is_another = true;
                 }
                 14 if matches!(copied, 1 | 3) && !self.meta_runs && !self.meta_copies.is_empty() => {
                     let at = which % self.meta_copies.len();
@@ -813,7 +935,15 @@ mod tests {
                     self.meta_copies.push(std::mem::replace(&mut self.meta, meta));
                     self.io_copies.push(std::mem::replace(&mut self.io, io));
                 }
-                _ => self.register(),
+                // A run that ends in its first moments, and has changed names if it could.
+                17 | 18 => {
+                    self.register(which % 4);
+                    if self.meta_confirmed && !self.io_is_another {
+                        self.io.names_under = self.meta_run;
+                    }
+                    (self.meta_runs, self.meta_confirmed) = (false, false);
+                }
+                _ => self.register(usize::MAX),
             }
         }
     }
@@ -821,13 +951,13 @@ mod tests {
     #[test]
     fn whatever_is_copied_and_put_back_only_the_newest_serves() {
         let (mut refused, mut served) = (0, 0);
-        for seed in 1..=40_000u64 {
+        for seed in 1..=48_000u64 {
             let mut world = World::new();
             let mut state = seed;
             for _ in 0..80 {
                 // Knuth's multiplicative generator; the upper bits are the random ones.
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                world.step((state >> 33) % 20, (state >> 45) as usize, seed as usize % 4);
+                world.step((state >> 33) % 22, (state >> 45) as usize, seed as usize % 4);
             }
             refused += world.refused;
             served += world.served;

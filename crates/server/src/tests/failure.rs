@@ -1,11 +1,12 @@
 //! No client is told that something is done which is not: a store of names that fails ends its server, and a data file that could
 //! not be synced is told to all who wrote to it.
 
-use super::support::{Client, Cluster, ROOT, Way, cluster_key, config};
+use super::support::{Client, Cluster, ROOT, STUCK_MS, Way, cluster_key, config};
 use crate::config::SyncMode;
 use crate::garbage::Poke;
 use crate::meta::{Call, MetaPart, now};
 use crate::stop::StopFlag;
+use std::time::Instant;
 use weft_layout::{Layout, Regions};
 use weft_meta::{Engine, MemEngine, Namespace, NamespaceOptions, SessionId};
 use weft_reactor::{Reactor, ReactorOptions};
@@ -177,6 +178,27 @@ fn a_write_that_must_be_durable_fails_with_its_sync<W: Way>() {
     assert_eq!(written.unwrap().loss_epoch, LOSS_EPOCH_DURABLE);
 }
 
+fn a_request_that_does_not_end_is_told_while_it_is_under_way<W: Way>() {
+    let plan = FaultPlan { delay_per_mille: 1000, delay_ms_max: 4 * STUCK_MS, ..FaultPlan::default() };
+    let cluster = Cluster::<W>::start_with(1, SyncMode::Nosync, plan);
+    let mut io = cluster.io().remove(0);
+    let told = |io: &mut Client<W::Link>| io.gauge("stuck_requests").unwrap();
+    for _ in 0..20 {
+        let (begun, before) = (Instant::now(), told(&mut io));
+        io.write(&capability(7), 0, &Regions::contiguous(0, 9), &[1; 9]).unwrap();
+        let (took_ms, told) = (begun.elapsed().as_millis() as u64, told(&mut io) - before);
+        assert!(told <= 1, "once is enough");
+        match told {
+            0 => assert!(took_ms < 2 * STUCK_MS, "it took {took_ms} ms, and nothing was said of it"),
+            _ => assert!(took_ms >= STUCK_MS, "after {took_ms} ms"),
+        }
+        if told == 1 {
+            return;
+        }
+    }
+    panic!("no request took long");
+}
+
 over_all_ways! {
-    a_failed_sync_is_told_to_every_writer in_sync_mode_no_change_is_acknowledged_whose_sync_failed a_write_that_must_be_durable_fails_with_its_sync
+    a_request_that_does_not_end_is_told_while_it_is_under_way a_failed_sync_is_told_to_every_writer in_sync_mode_no_change_is_acknowledged_whose_sync_failed a_write_that_must_be_durable_fails_with_its_sync
 }

@@ -25,7 +25,8 @@ mod maps;
 mod names;
 mod sessions;
 mod sockets;
+mod storages;
 mod support;
 mod ways;
 
-pub(crate) use support::{config, io_part};
+pub(crate) use support::{config, hello_of_a_server, io_part};

@@ -31,6 +31,8 @@ use weft_wire::{Header, Request, Status, VERSIONS, Wire};
 
 pub(super) const ROOT: Caller = Caller { uid: 0, gid: 0, groups: Vec::new() };
 const WAIT: Duration = Duration::from_secs(10);
+/// A request that is under way for longer is told of.
+pub(super) const STUCK_MS: u64 = 300;
 const POOL_BYTES: usize = 8 << 20;
 
 pub(super) fn cluster_key() -> Key {
@@ -101,7 +103,10 @@ impl<W: Way> Cluster<W> {
             connectors.push(connector);
             let (config, stop) = (config.clone(), stop.clone());
             threads.push(std::thread::spawn(move || {
-                let shared = Arc::new(shared(&config, &server.name));
+                let mut shared = shared(&config, &server.name);
+                (shared.slow.stuck_ms, shared.slow.look_every) = (STUCK_MS, Duration::from_millis(20));
+                shared.slow.threshold.set(STUCK_MS);
+                let shared = Arc::new(shared);
                 let reactor = Reactor::new(ReactorOptions::default()).unwrap();
                 reactor.run(async {
                     let part: Part<FaultDisk<MemDisk>, MemEngine> = match server.role {
@@ -181,6 +186,10 @@ pub(super) fn hello(role: u8, session: [u8; 16]) -> HelloRequest {
         host: "here".into(),
         program: "test".into(),
     }
+}
+
+pub(crate) fn hello_of_a_server() -> HelloRequest {
+    hello(peer_role::SERVER, [2; 16])
 }
 
 impl<L: Link> Client<L> {

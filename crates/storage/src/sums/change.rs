@@ -15,16 +15,21 @@ use super::{FileSums, write_void};
 use crate::data_files::{DataFile, failed};
 use crate::disk::Disk;
 use crate::error::{Operation, StorageError};
+use crate::unsynced::{Mark, Unsynced};
 
 /// A change of a data file that is under way, of the blocks that it was begun for. It ends when this is dropped, after the last
 /// byte was written.
 #[must_use]
-pub struct Change {
+pub struct Change<'a> {
+    ino: u64,
     of: Option<(Arc<FileSums>, u64)>,
+    unsynced: (&'a Unsynced, &'a Mark),
 }
 
-impl Drop for Change {
+impl Drop for Change<'_> {
     fn drop(&mut self) {
+        let (unsynced, mark) = self.unsynced;
+        unsynced.note(self.ino, mark);
         if let Some((sums, number)) = self.of.take() {
             sums.state().end_change(number);
         }
@@ -45,8 +50,8 @@ impl Drop for Voiding<'_> {
 }
 
 /// A change whose blocks are marked, and the records that are to become void for it.
-struct Marked {
-    change: Change,
+struct Marked<'a> {
+    change: Change<'a>,
     voids: Voids,
     written: io::Result<()>,
 }
@@ -70,17 +75,17 @@ impl<D: Disk> DataFile<D> {
     ///
     /// # Errors
     /// [`StorageError::Damaged`], or that of the disk.
-    pub async fn begin_change(&self, pieces: &[Extent]) -> Result<Change, StorageError> {
+    pub async fn begin_change(&self, pieces: &[Extent]) -> Result<Change<'_>, StorageError> {
         self.begin(pieces, true).await
     }
 
     /// The same on the calling thread.
-    pub(crate) fn begin_change_now(&self, pieces: &[Extent]) -> Result<Change, StorageError> {
+    pub(crate) fn begin_change_now(&self, pieces: &[Extent]) -> Result<Change<'_>, StorageError> {
         at_once(self.begin(pieces, false))
     }
 
     /// Begins to cut the file, or to make it longer: what is behind `at` changes.
-    pub(crate) fn begin_cut_now(&self, at: u64) -> Result<Change, StorageError> {
+    pub(crate) fn begin_cut_now(&self, at: u64) -> Result<Change<'_>, StorageError> {
         let region = at.div_ceil(REGION_BYTES);
         let change = self.begin_change_now(&[Extent::new(at, region * REGION_BYTES - at)])?;
         let sums = self.sums();
@@ -93,8 +98,12 @@ impl<D: Disk> DataFile<D> {
         Ok(change)
     }
 
-    async fn begin(&self, pieces: &[Extent], may_wait: bool) -> Result<Change, StorageError> {
-        let Some(directory) = self.disk().sums() else { return Ok(Change { of: None }) };
+    fn change(&self, of: Option<(Arc<FileSums>, u64)>) -> Change<'_> {
+        Change { ino: self.ino(), of, unsynced: self.unsynced() }
+    }
+
+    async fn begin(&self, pieces: &[Extent], may_wait: bool) -> Result<Change<'_>, StorageError> {
+        let Some(directory) = self.disk().sums() else { return Ok(self.change(None)) };
         let (sums, table) = (self.sums(), self.table());
         let failed = failed(Operation::Write, self.ino());
         let whole: Vec<&Extent> = pieces.iter().filter(|piece| piece.bytes > 0).collect();
@@ -128,11 +137,11 @@ impl<D: Disk> DataFile<D> {
     }
 
     /// Marks blocks as changed, and writes that their sums are void.
-    fn mark(&self, pieces: &[&Extent]) -> Marked {
+    fn mark(&self, pieces: &[&Extent]) -> Marked<'_> {
         let sums = self.sums();
         let mut state = sums.state();
         if state.is_detached {
-            return Marked { change: Change { of: None }, voids: Vec::new(), written: Ok(()) };
+            return Marked { change: self.change(None), voids: Vec::new(), written: Ok(()) };
         }
         let (number, voids) = state.begin_change(pieces.iter().map(|piece| blocks_of(piece)));
         let is_new = !std::mem::replace(&mut state.is_queued, true);
@@ -147,7 +156,7 @@ impl<D: Disk> DataFile<D> {
         if is_new {
             self.table().enqueue(sums);
         }
-        Marked { change: Change { of: Some((sums.clone(), number)) }, voids, written }
+        Marked { change: self.change(Some((sums.clone(), number))), voids, written }
     }
 
     /// Compares the blocks that are changed in part.

@@ -115,6 +115,16 @@ crate::message! {
         pub capability: Capability,
     }
 
+    /// See [`crate::Op::SyncAll`].
+    pub struct SyncAllRequest {}
+
+    /// Answer to [`SyncAllRequest`].
+    pub struct SyncAllReply {
+        /// Another number whenever the server may have lost acknowledged changes of any data file that were not yet durable. The sync made
+        /// durable what was changed since the last number that is known only if both are equal.
+        pub loss_epoch: u64,
+    }
+
     /// See [`crate::Op::Size`].
     pub struct SizeRequest {
         /// Any right on the file.

@@ -5,7 +5,9 @@
 //!   │ Register { my storage, mark, run; yours as I know it }          │  the storage it knows? not an older copy? used once?
 //!   ├────────────────────────────────────────────────────────────────►│  it is not itself older than that server knows?
 //!   │ RegisterReply { its storage, mark, run; what is lost }          │
-//!   │◄────────────────────────────────────────────────────────────────┤  from here on clients are served
+//!   │◄────────────────────────────────────────────────────────────────┤  from here on the I/O server serves data
+//!   │ Register { …; yours as you said }                               │
+//!   ├────────────────────────────────────────────────────────────────►│  from here on the metadata server serves names
 //! ```
 
 use super::{ClusterMapReply, Endpoint};
@@ -45,6 +47,8 @@ crate::message! {
         pub lost_below_ino: u64,
         /// The storage's mark goes on from here at least.
         pub mark_floor: u64,
+        /// The metadata server serves names; if not, it waits until I/O servers say that they know its mark.
+        pub serves_names: bool,
         /// The map, where it is newer than the one of the request.
         pub map: Option<ClusterMapReply>,
     }

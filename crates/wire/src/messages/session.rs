@@ -79,6 +79,8 @@ crate::message! {
         pub credits: u16,
         /// Kernel boot identity of the server's host.
         pub boot_id: [u8; 16],
+        /// Of an I/O server: as in [`SyncAllReply`](super::SyncAllReply), which tells with it what was lost since.
+        pub loss_epoch: u64,
     }
 
     /// See [`crate::Op::Ping`].
@@ -244,6 +246,15 @@ crate::message! {
     /// See [`crate::Op::SetRevoked`].
     pub struct SetRevokedRequest {
         /// All keys that are revoked.
+        pub ids: Vec<[u8; 16]>,
+    }
+
+    /// See [`crate::Op::Revoked`].
+    pub struct RevokedRequest {}
+
+    /// Answer to [`RevokedRequest`].
+    pub struct RevokedReply {
+        /// All keys that are revoked, as far as the server was told.
         pub ids: Vec<[u8; 16]>,
     }
 

@@ -467,16 +467,19 @@ impl World {
 
     /// A second passes.
     async fn tick(&mut self) {
-        let mut at = 0;
-        while at < self.processes.len() {
-            if self.say(at).await {
-                at += 1;
+        // They come again soon where names are not served yet: to agree, to hear of the run, and when they have noted it.
+        for _ in 0..3 {
+            let mut at = 0;
+            while at < self.processes.len() {
+                if self.say(at).await {
+                    at += 1;
+                }
             }
+            self.take_over();
         }
-        self.take_over();
         if let Some(meta) = &self.meta {
-            meta.registry.settled.set(true);
-            meta.part.confirm_if_agreed();
+            meta.registry.has_waited();
+            meta.part.go_on(&meta.registry).await;
             if meta.registry.confirmed.is() {
                 self.served_last[META] = meta.directory;
             }
