@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Longest time without any progress of a client, through a restart of its server.
-const PROGRESS_TIMEOUT: Duration = Duration::from_secs(40);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(150);
 
 /// The program, which cargo builds with the tests.
 pub fn weft_load() -> PathBuf {
