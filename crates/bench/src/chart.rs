@@ -1,5 +1,4 @@
-//! Charts as self-contained SVG: panels of bars or lines over the same categories, with axes, units and a legend; readable on light
-//! and dark ground.
+//! Charts as SVG, drawn by plotters: panels of bars or lines over the same categories, with axes, units and a legend.
 //!
 //! ```text
 //!   title                              Bars: from 0, side by side in each category
@@ -9,22 +8,54 @@
 //!   +--------+  +--------+
 //! ```
 
-use std::fmt::Write;
+use anyhow::{Result, anyhow};
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint};
+use plotters::coord::types::RangedCoordf64;
+use plotters::element::DashedPathElement;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+use std::ops::Range;
 
-const WIDTH: f64 = 1080.0;
-const PANEL_HEIGHT: f64 = 270.0;
-const MARGIN: f64 = 20.0;
-/// Room left of a panel for the numbers of its axis, and below it for the categories.
-const AXIS_WIDTH: f64 = 52.0;
-const CATEGORY_HEIGHT: f64 = 34.0;
-const PANEL_TITLE_HEIGHT: f64 = 30.0;
-const LEGEND_LINE_HEIGHT: f64 = 20.0;
-/// Of a character of 12 pixels, about; to place what follows a text.
+const WIDTH: u32 = 1080;
+const PANEL_HEIGHT: u32 = 270;
+const MARGIN: u32 = 20;
+const TITLE_HEIGHT: u32 = 44;
+/// Room left of a panel for its unit and the numbers of its axis, and below it for the categories.
+const AXIS_WIDTH: u32 = 64;
+const CATEGORY_HEIGHT: u32 = 34;
+const LEGEND_LINE_HEIGHT: u32 = 20;
+/// Of a character of [`TEXT`] pixels, about; to place what follows a text.
 const CHARACTER_WIDTH: f64 = 6.6;
 
+/// Sizes of texts, as plotters counts them: 1.24 for each pixel of the letters.
+const TITLE: f64 = 1.24 * 17.0;
+const TEXT: f64 = 1.24 * 12.0;
+const SMALL: f64 = 1.24 * 11.0;
+const FONT: &str = "sans-serif";
+
 /// Colours that people with any colour vision tell apart (Okabe and Ito), after the grey of what the others are compared with.
-const COLORS: [&str; 8] =
-    ["#8c8c8c", "#e69f00", "#56b4e9", "#009e73", "#cc79a7", "#d55e00", "#b8ad1c", "#0072b2"];
+const COLORS: [RGBColor; 8] = [
+    RGBColor(0x8c, 0x8c, 0x8c),
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0xd5, 0x5e, 0x00),
+    RGBColor(0xb8, 0xad, 0x1c),
+    RGBColor(0x00, 0x72, 0xb2),
+];
+const INK: RGBColor = RGBColor(0x1d, 0x1d, 0x1f);
+const QUIET: RGBColor = RGBColor(0x5c, 0x5c, 0x61);
+const GRID: RGBColor = RGBColor(0xe2, 0xe2, 0xe6);
+
+/// A place to draw on, in pixels.
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// A panel's plane: categories from 0 on, one wide each, and values.
+type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Scale>>;
+
+/// Whether something could be drawn.
+type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
 
 /// A picture.
 #[derive(Debug, Clone)]
@@ -72,16 +103,8 @@ pub struct Series {
     pub is_reference: bool,
 }
 
-/// A panel's place.
-struct Frame {
-    left: f64,
-    top: f64,
-    width: f64,
-    height: f64,
-    scale: Scale,
-}
-
-/// From values to heights, 0 to 1.
+/// A panel's axis of values.
+#[derive(Clone)]
 struct Scale {
     low: f64,
     high: f64,
@@ -91,41 +114,64 @@ struct Scale {
 
 impl Chart {
     /// The picture as a file.
-    pub fn svg(&self) -> String {
+    pub fn svg(&self) -> Result<String> {
+        let mut svg = String::new();
+        self.draw(&mut svg).map_err(|error| anyhow!("cannot draw {}: {error}", self.title))?;
+        Ok(svg)
+    }
+
+    fn draw(&self, svg: &mut String) -> Drawn {
         let names = self.names();
-        let (legend, legend_height) = self.legend(&names);
-        let panels_top = MARGIN + 44.0 + legend_height + 8.0;
-        let columns = self.panels.len().clamp(1, 2);
-        let rows = self.panels.len().div_ceil(columns);
-        let height = panels_top + rows as f64 * PANEL_HEIGHT + MARGIN;
-        let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-             role=\"img\">\n<title>{}</title>\n{STYLE}\n<rect class=\"ground\" width=\"100%\" height=\"100%\"/>\n",
-            escaped(&self.title)
-        );
-        text(&mut svg, [MARGIN, MARGIN + 14.0], "title", &self.title);
-        text(&mut svg, [MARGIN, MARGIN + 34.0], "quiet", &self.subtitle);
-        svg.push_str(&legend);
-        let width = (WIDTH - MARGIN) / columns as f64 - MARGIN;
-        for (index, panel) in self.panels.iter().enumerate() {
-            let left = MARGIN + (index % columns) as f64 * (width + MARGIN);
-            let top = panels_top + (index / columns) as f64 * PANEL_HEIGHT;
-            let frame = Frame {
-                left: left + AXIS_WIDTH,
-                top: top + PANEL_TITLE_HEIGHT,
-                width: width - AXIS_WIDTH,
-                height: PANEL_HEIGHT - PANEL_TITLE_HEIGHT - CATEGORY_HEIGHT - 10.0,
-                scale: Scale::of(panel, self.marks),
-            };
-            text(&mut svg, [left, top + 16.0], "heading", &format!("{}, {}", panel.title, self.unit));
-            frame.draw_axes(&mut svg, &panel.categories);
-            match self.marks {
-                Marks::Bars => frame.draw_bars(&mut svg, panel, &names, &self.unit),
-                Marks::Lines => frame.draw_lines(&mut svg, panel, &names, &self.unit),
-            }
+        let places = legend_places(&names);
+        let legend_lines = places.last().map_or(0, |(_, line)| line + 1);
+        let columns = self.panels.len().clamp(1, 2) as u32;
+        let rows = (self.panels.len() as u32).div_ceil(columns);
+        let panels_top = MARGIN + TITLE_HEIGHT + legend_lines * LEGEND_LINE_HEIGHT + 8;
+        let size = (WIDTH, panels_top + rows * PANEL_HEIGHT + MARGIN);
+        let root = SVGBackend::with_string(svg, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        let left = MARGIN as i32;
+        write(&root, (left, left), &self.title, text(TITLE, &INK))?;
+        write(&root, (left, left + 26), &self.subtitle, text(TEXT, &QUIET))?;
+        for ((name, is_reference), (x, line)) in names.iter().zip(places) {
+            let y = MARGIN + TITLE_HEIGHT + line * LEGEND_LINE_HEIGHT;
+            let color = if *is_reference { INK } else { color_of(name, &names) };
+            draw_key(&root, (x as i32, y as i32), name, *is_reference, color)?;
         }
-        svg.push_str("</svg>\n");
-        svg
+        let width = (WIDTH - MARGIN) / columns - MARGIN;
+        for (index, panel) in self.panels.iter().enumerate() {
+            let (column, row) = (index as u32 % columns, index as u32 / columns);
+            let place = (MARGIN + column * (width + MARGIN), panels_top + row * PANEL_HEIGHT);
+            let area = root.clone().shrink(place, (width, PANEL_HEIGHT));
+            let scale = Scale::of(panel, self.marks);
+            self.draw_panel(&area, panel, scale, &names)?;
+        }
+        Ok(root.present()?)
+    }
+
+    fn draw_panel(&self, area: &Area, panel: &Panel, scale: Scale, names: &[(String, bool)]) -> Drawn {
+        let categories = panel.categories.len().max(1);
+        let mut plane = ChartBuilder::on(area)
+            .caption(&panel.title, text(TEXT, &INK))
+            .x_label_area_size(CATEGORY_HEIGHT)
+            .y_label_area_size(AXIS_WIDTH)
+            .build_cartesian_2d(0.0..categories as f64, scale)?;
+        plane
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(0)
+            .axis_style(QUIET)
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .label_style(text(SMALL, &QUIET))
+            .y_label_formatter(&|value| tick_text(*value))
+            .y_desc(&self.unit)
+            .draw()?;
+        draw_categories(&plane, area, panel)?;
+        match self.marks {
+            Marks::Bars => draw_bars(&mut plane, panel, names),
+            Marks::Lines => draw_lines(&mut plane, panel, names),
+        }
     }
 
     /// Names of series with whether they are references, each once, in the order in which they come.
@@ -137,31 +183,6 @@ impl Chart {
             }
         }
         names
-    }
-
-    fn legend(&self, names: &[(String, bool)]) -> (String, f64) {
-        let mut legend = String::new();
-        let (mut x, mut y) = (MARGIN, MARGIN + 58.0);
-        for (name, is_reference) in names {
-            let width = 30.0 + name.chars().count() as f64 * CHARACTER_WIDTH;
-            if x + width > WIDTH - MARGIN && x > MARGIN {
-                (x, y) = (MARGIN, y + LEGEND_LINE_HEIGHT);
-            }
-            if *is_reference {
-                let middle = y - 4.0;
-                _ = writeln!(legend, "<path class=\"reference\" d=\"M{x:.1} {middle:.1}H{:.1}\"/>", x + 14.0);
-            } else {
-                let color = color_of(name, names);
-                _ = writeln!(
-                    legend,
-                    "<rect x=\"{x:.1}\" y=\"{:.1}\" width=\"14\" height=\"10\" fill=\"{color}\"/>",
-                    y - 9.0
-                );
-            }
-            text(&mut legend, [x + 19.0, y], "label", name);
-            x += width + 8.0;
-        }
-        (legend, y - MARGIN - 44.0)
     }
 }
 
@@ -196,6 +217,7 @@ impl Scale {
         }
     }
 
+    /// From 0, at the bottom, to 1.
     fn height(&self, value: f64) -> f64 {
         let part = if self.is_log {
             (value / self.low).ln() / (self.high / self.low).ln()
@@ -206,126 +228,128 @@ impl Scale {
     }
 }
 
+impl Ranged for Scale {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, (bottom, top): (i32, i32)) -> i32 {
+        bottom + (self.height(*value) * f64::from(top - bottom)).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
+        if hint.weight().allow_light_points() { Vec::new() } else { self.ticks.clone() }
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.low..self.high
+    }
+}
+
 /// The next of 1, 2, 5, 10, 20, … from `least` on.
 fn round_step(least: f64) -> f64 {
     let decade = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0].map(|step| step * decade).into_iter().find(|step| *step >= least).unwrap_or(10.0 * decade)
 }
 
-impl Frame {
-    fn y(&self, value: f64) -> f64 {
-        self.top + self.height * (1.0 - self.scale.height(value))
-    }
-
-    /// Left end and width of a category's room.
-    fn slot(&self, index: usize, count: usize) -> (f64, f64) {
-        let width = self.width / count.max(1) as f64;
-        (self.left + index as f64 * width, width)
-    }
-
-    fn draw_axes(&self, svg: &mut String, categories: &[String]) {
-        let right = self.left + self.width;
-        for tick in &self.scale.ticks {
-            let y = self.y(*tick);
-            _ = writeln!(svg, "<path class=\"grid\" d=\"M{:.1} {y:.1}H{right:.1}\"/>", self.left);
-            text(svg, [self.left - 6.0, y + 4.0], "tick", &tick_text(*tick));
+/// Left end and line of each name of the legend.
+fn legend_places(names: &[(String, bool)]) -> Vec<(u32, u32)> {
+    let (mut x, mut line) = (MARGIN, 0);
+    let mut places = Vec::new();
+    for (name, _) in names {
+        let width = 30 + (name.chars().count() as f64 * CHARACTER_WIDTH) as u32;
+        if x + width > WIDTH - MARGIN && x > MARGIN {
+            (x, line) = (MARGIN, line + 1);
         }
-        let bottom = self.top + self.height;
-        _ = writeln!(
-            svg,
-            "<path class=\"axis\" d=\"M{:.1} {:.1}V{bottom:.1}H{right:.1}\"/>",
-            self.left, self.top
-        );
-        for (index, category) in categories.iter().enumerate() {
-            let (left, width) = self.slot(index, categories.len());
-            for (line, part) in wrapped(category, (width / CHARACTER_WIDTH) as usize).iter().enumerate() {
-                let y = bottom + 16.0 + 13.0 * line as f64;
-                text(svg, [left + width / 2.0, y], "category", part);
-            }
-        }
+        places.push((x, line));
+        x += width + 8;
     }
+    places
+}
 
-    fn draw_bars(&self, svg: &mut String, panel: &Panel, names: &[(String, bool)], unit: &str) {
-        let bars: Vec<_> = panel.series.iter().filter(|series| !series.is_reference).collect();
-        for (index, category) in panel.categories.iter().enumerate() {
-            let (left, room) = self.slot(index, panel.categories.len());
-            let bar = room * 0.84 / bars.len().max(1) as f64;
-            for (place, series) in bars.iter().enumerate() {
-                let Some(value) = value_of(series, index) else { continue };
-                let (x, y) = (left + room * 0.08 + place as f64 * bar, self.y(value));
-                let color = color_of(&series.name, names);
-                _ = writeln!(
-                    svg,
-                    "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"{color}\">{}</rect>",
-                    bar * 0.92,
-                    self.top + self.height - y,
-                    hint(&series.name, category, value, unit),
-                );
-            }
-            for series in panel.series.iter().filter(|series| series.is_reference) {
-                let Some(value) = value_of(series, index) else { continue };
-                let y = self.y(value);
-                _ = writeln!(
-                    svg,
-                    "<path class=\"reference\" d=\"M{:.1} {y:.1}H{:.1}\">{}</path>",
-                    left + room * 0.04,
-                    left + room * 0.96,
-                    hint(&series.name, category, value, unit),
-                );
-            }
+/// A name of the legend with its colour.
+fn draw_key(root: &Area, at: (i32, i32), name: &str, is_reference: bool, color: RGBColor) -> Drawn {
+    let (x, y) = at;
+    match is_reference {
+        true => root.draw(&reference([(x, y + 8), (x + 14, y + 8)]))?,
+        false => root.draw(&Rectangle::new([(x, y + 3), (x + 14, y + 13)], color.filled()))?,
+    }
+    write(root, (x + 19, y + 2), name, text(TEXT, &INK))
+}
+
+/// Names of categories below the axis, each in at most two lines.
+fn draw_categories(plane: &Plane<'_, '_>, area: &Area<'_>, panel: &Panel) -> Drawn {
+    let style = text(SMALL, &QUIET).pos(Pos::new(HPos::Center, VPos::Top));
+    let (across, down) = plane.plotting_area().get_pixel_range();
+    let (corner, _) = area.get_pixel_range();
+    let width = f64::from(across.end - across.start) / panel.categories.len().max(1) as f64;
+    for (index, category) in panel.categories.iter().enumerate() {
+        let x = across.start - corner.start + ((index as f64 + 0.5) * width) as i32;
+        for (line, part) in wrapped(category, (width / CHARACTER_WIDTH) as usize).iter().enumerate() {
+            let y = down.end - area.get_pixel_range().1.start + 6 + 13 * line as i32;
+            write(area, (x, y), part, style.clone())?;
         }
     }
+    Ok(())
+}
 
-    fn draw_lines(&self, svg: &mut String, panel: &Panel, names: &[(String, bool)], unit: &str) {
-        for series in &panel.series {
-            let points: Vec<_> = panel
-                .categories
-                .iter()
-                .enumerate()
-                .filter_map(|(index, category)| {
-                    let (left, room) = self.slot(index, panel.categories.len());
-                    value_of(series, index).map(|value| (left + room / 2.0, value, category))
-                })
-                .collect();
-            let path: Vec<_> =
-                points.iter().map(|(x, value, _)| format!("{x:.1} {:.1}", self.y(*value))).collect();
-            if path.is_empty() {
-                continue;
-            }
-            let path = path.join("L");
-            if series.is_reference {
-                _ = writeln!(svg, "<path class=\"reference\" d=\"M{path}\"/>");
-                continue;
-            }
-            let color = color_of(&series.name, names);
-            _ = writeln!(svg, "<path class=\"line\" stroke=\"{color}\" d=\"M{path}\"/>");
-            for (x, value, category) in points {
-                _ = writeln!(
-                    svg,
-                    "<circle cx=\"{x:.1}\" cy=\"{:.1}\" r=\"3.5\" fill=\"{color}\">{}</circle>",
-                    self.y(value),
-                    hint(&series.name, category, value, unit),
-                );
-            }
+fn draw_bars(plane: &mut Plane<'_, '_>, panel: &Panel, names: &[(String, bool)]) -> Drawn {
+    let bars: Vec<_> = panel.series.iter().filter(|series| !series.is_reference).collect();
+    let width = 0.84 / bars.len().max(1) as f64;
+    for index in 0..panel.categories.len() {
+        let left = index as f64;
+        for (place, series) in bars.iter().enumerate() {
+            let Some(value) = value_of(series, index) else { continue };
+            let x = left + 0.08 + place as f64 * width;
+            let style = color_of(&series.name, names).filled();
+            plane.draw_series([Rectangle::new([(x, 0.0), (x + 0.92 * width, value)], style)])?;
+        }
+        for series in panel.series.iter().filter(|series| series.is_reference) {
+            let Some(value) = value_of(series, index) else { continue };
+            plane.draw_series([reference([(left + 0.04, value), (left + 0.96, value)])])?;
         }
     }
+    Ok(())
+}
+
+fn draw_lines(plane: &mut Plane<'_, '_>, panel: &Panel, names: &[(String, bool)]) -> Drawn {
+    for series in &panel.series {
+        let point = |index: usize| value_of(series, index).map(|value| (index as f64 + 0.5, value));
+        let points: Vec<_> = (0..panel.categories.len()).filter_map(point).collect();
+        if series.is_reference {
+            plane.draw_series([reference(points)])?;
+            continue;
+        }
+        let color = color_of(&series.name, names);
+        plane.draw_series([PathElement::new(points.clone(), color.stroke_width(2))])?;
+        plane.draw_series(points.into_iter().map(|point| Circle::new(point, 3, color.filled())))?;
+    }
+    Ok(())
+}
+
+/// A dashed line.
+fn reference<P, I>(points: P) -> DashedPathElement<I, i32>
+where
+    P: IntoIterator<IntoIter = I>,
+    I: Iterator + Clone,
+{
+    DashedPathElement::new(points, 5, 3, INK.stroke_width(2))
+}
+
+fn text(size: f64, color: &'static RGBColor) -> TextStyle<'static> {
+    (FONT, size).into_font().color(color)
+}
+
+fn write(area: &Area, at: (i32, i32), content: &str, style: TextStyle<'_>) -> Drawn {
+    Ok(area.draw(&Text::new(content, at, style))?)
 }
 
 fn value_of(series: &Series, index: usize) -> Option<f64> {
     series.values.get(index).copied().flatten().filter(|value| value.is_finite() && *value > 0.0)
 }
 
-fn color_of(name: &str, names: &[(String, bool)]) -> &'static str {
+fn color_of(name: &str, names: &[(String, bool)]) -> RGBColor {
     let place = names.iter().filter(|(_, is_reference)| !is_reference).position(|(other, _)| other == name);
     COLORS[place.unwrap_or(0) % COLORS.len()]
-}
-
-/// What a browser shows when it is pointed at.
-fn hint(series: &str, category: &str, value: f64, unit: &str) -> String {
-    format!(
-        "<title>{}</title>",
-        escaped(&format!("{series}, {category}: {} {unit}", super::report::number(value)))
-    )
 }
 
 fn tick_text(value: f64) -> String {
@@ -347,38 +371,12 @@ fn wrapped(text: &str, characters: usize) -> Vec<String> {
     }
 }
 
-fn text(svg: &mut String, at: [f64; 2], class: &str, content: &str) {
-    _ = writeln!(
-        svg,
-        "<text x=\"{:.1}\" y=\"{:.1}\" class=\"{class}\">{}</text>",
-        at[0],
-        at[1],
-        escaped(content)
-    );
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
-/// Colours for light ground first, so that a program that does not know which ground it draws on shows these.
-const STYLE: &str = "<style>
-text { font: 12px system-ui, sans-serif; fill: #1d1d1f }
-.title { font-size: 17px; font-weight: 600 } .heading { font-weight: 600 }
-.quiet, .tick, .category { fill: #5c5c61 } .tick { text-anchor: end; font-size: 11px }
-.category { text-anchor: middle; font-size: 11px }
-.ground { fill: #ffffff } .grid { stroke: #e2e2e6 } .axis { stroke: #5c5c61; fill: none }
-.line { fill: none; stroke-width: 2 }
-.reference { stroke: #1d1d1f; stroke-width: 1.5; stroke-dasharray: 5 3; fill: none }
-@media (prefers-color-scheme: dark) {
-text { fill: #ececf0 } .quiet, .tick, .category { fill: #a2a2aa }
-.ground { fill: #17181b } .grid { stroke: #34353b } .axis { stroke: #a2a2aa } .reference { stroke: #ececf0 }
-}
-</style>";
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// How each dash of a reference is drawn.
+    const DASH: &str = "stroke=\"#1D1D1F\" stroke-width=\"2\"";
 
     fn chart(marks: Marks) -> Chart {
         let series = |name: &str, values: &[Option<f64>], is_reference| Series {
@@ -420,7 +418,7 @@ mod tests {
             assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
             for entity in content.split('&').skip(1) {
                 assert!(
-                    ["amp;", "lt;", "gt;", "quot;"].iter().any(|known| entity.starts_with(known)),
+                    ["amp;", "lt;", "gt;", "quot;", "apos;"].iter().any(|known| entity.starts_with(known)),
                     "{content}"
                 );
             }
@@ -429,17 +427,42 @@ mod tests {
         assert!(open.is_empty(), "{open:?}");
     }
 
+    /// The texts of a picture.
+    fn texts(svg: &str) -> Vec<&str> {
+        let parts = svg.split("<text").skip(1).filter_map(|part| part.split_once('>'));
+        parts.filter_map(|(_, content)| Some(content.split_once('<')?.0.trim())).collect()
+    }
+
     #[test]
     fn charts_are_well_formed_and_have_their_marks() {
-        let bars = chart(Marks::Bars).svg();
+        let bars = chart(Marks::Bars).svg().unwrap();
         assert_well_formed(&bars);
-        assert_eq!(bars.matches("<title>one &quot;I/O&quot;, ").count(), 2 * 3);
-        assert_eq!(bars.matches("class=\"reference\"").count(), 1 + 2 * 3);
-        let lines = chart(Marks::Lines).svg();
+        // The ground, two keys of the legend, and two bars in each of three panels.
+        assert_eq!(bars.matches("<rect").count(), 1 + 2 + 2 * 3);
+        assert!(bars.matches(DASH).count() > 2 * 3);
+        let lines = chart(Marks::Lines).svg().unwrap();
         assert_well_formed(&lines);
         assert_eq!(lines.matches("<circle").count(), 2 * 3);
+        assert!(lines.matches(DASH).count() > 3);
         assert!(!bars.contains("NaN") && !lines.contains("NaN") && !lines.contains("inf"));
-        assert_well_formed(&Chart { panels: Vec::new(), ..chart(Marks::Bars) }.svg());
+        assert_well_formed(&Chart { panels: Vec::new(), ..chart(Marks::Bars) }.svg().unwrap());
+    }
+
+    #[test]
+    fn a_picture_names_every_series_panel_category_and_unit() {
+        for marks in [Marks::Bars, Marks::Lines] {
+            let svg = chart(marks).svg().unwrap();
+            let texts = texts(&svg);
+            for name in ["one &quot;I/O&quot;", "two", "tmpfs"] {
+                assert_eq!(texts.iter().filter(|text| **text == name).count(), 1, "{name}: {texts:?}");
+            }
+            for name in ["MiB/s", "a &lt; b &amp; c", "24 B,", "noncontiguous in memory and in the file"] {
+                assert_eq!(texts.iter().filter(|text| **text == name).count(), 3, "{name}: {texts:?}");
+            }
+            for name in ["T", "S", "left", "right", "below", "1000"] {
+                assert!(texts.contains(&name), "{name}: {texts:?}");
+            }
+        }
     }
 
     #[test]

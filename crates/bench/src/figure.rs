@@ -132,7 +132,7 @@ impl Figure {
     /// Prints, saves and draws it.
     pub fn finish(&self, args: &FigureArgs) -> Result<()> {
         if let Some(path) = &args.svg {
-            let svg = self.chart(args.common.runs).svg();
+            let svg = self.chart(args.common.runs).svg()?;
             std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
         }
         report::save(self, &args.common)?;
@@ -261,6 +261,7 @@ mod tests {
         assert_eq!(chart.marks, Marks::Lines);
         let series = &chart.panels[0].series;
         assert_eq!(series.iter().map(|one| one.is_reference).collect::<Vec<_>>(), [false, true]);
-        assert!(chart.svg().contains("class=\"reference\""));
+        let svg = chart.svg().unwrap();
+        assert!(svg.contains("mine") && svg.contains("paper"));
     }
 }

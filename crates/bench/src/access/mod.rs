@@ -130,7 +130,7 @@ pub fn run(bench: Bench, args: &AccessArgs) -> Result<()> {
     drop(setup);
     if let Some(path) = &args.svg {
         let chart = results::chart(bench.title, subtitle(args), bench.marks, &contests, &methods);
-        std::fs::write(path, chart.svg()).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, chart.svg()?).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let figures = results::figures(Head::new(bench.name, parameters), &contests);
     report::save(&figures, &args.common)?;
