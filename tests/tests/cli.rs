@@ -448,16 +448,23 @@ fn the_program_explains_itself() {
     assert!(dir.path().join("weft-up.1").exists() && dir.path().join("weft-semantics.7").exists());
 }
 
+/// By `cp`: what this process writes cannot be executed while another of its threads starts a program, which has the file open too.
+fn copy_program(from: &Path, to: &Path) {
+    expect_success("cp", &Command::new("cp").args([from, to]).output().unwrap());
+}
+
 /// `weft-bench` is a program of its own: `weft bench` becomes it, so that its signals and its exit status are its own.
 #[test]
 fn weft_bench_becomes_the_program_beside_it_or_on_the_path() {
     let (beside, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let weft = beside.path().join("weft");
-    std::fs::copy(weft_bin(), &weft).unwrap();
+    copy_program(weft_bin(), &weft);
     let stand_in = |dir: &Path, name: &str| {
+        let text = dir.join("text");
         let script = format!("#!/bin/sh\necho {name} $$ \"$WEFT_PROGRAM\" \"$@\"\nkill -TERM $$\n");
-        std::fs::write(dir.join("weft-bench"), script).unwrap();
-        std::fs::set_permissions(dir.join("weft-bench"), PermissionsExt::from_mode(0o755)).unwrap();
+        std::fs::write(&text, script).unwrap();
+        std::fs::set_permissions(&text, PermissionsExt::from_mode(0o755)).unwrap();
+        copy_program(&text, &dir.join("weft-bench"));
     };
     let bench = |arguments: &[&str]| {
         let mut command = Command::new(&weft);
@@ -482,12 +489,30 @@ fn weft_bench_becomes_the_program_beside_it_or_on_the_path() {
     assert!(refused.stdout.is_empty(), "it was started: {refused:?}");
 }
 
+/// Its servers are of the `weft` that started it, or of the one beside it.
+#[test]
+fn weft_bench_measures_the_weft_that_started_it() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (weft, bench) = (dir.path().join("weft"), elsewhere.path().join("weft-bench"));
+    copy_program(weft_bin(), &weft);
+    copy_program(&weft_bin().with_file_name("weft-bench"), &bench);
+    let latency = |program: &Path, words: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(words).args(["latency", "--rounds", "5", "--runs", "1", "--json", "--dir"]);
+        command.arg(dir.path()).env("PATH", elsewhere.path()).env_remove("WEFT_PROGRAM").output().unwrap()
+    };
+    json(&expect_success("weft bench", &latency(&weft, &["bench"])));
+    assert!(complaint(&latency(&bench, &[])).contains("-p weft-cli"));
+    std::fs::rename(&weft, elsewhere.path().join("weft")).unwrap();
+    json(&expect_success("weft-bench", &latency(&bench, &[])));
+}
+
 /// What `weft` tells of measurements does not need the program that makes them.
 #[test]
 fn weft_explains_the_measurements_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let weft = dir.path().join("weft");
-    std::fs::copy(weft_bin(), &weft).unwrap();
+    copy_program(weft_bin(), &weft);
     let run = |arguments: &[&str]| {
         let mut command = Command::new(&weft);
         expect_success("weft", &command.args(arguments).env("PATH", "").output().unwrap())

@@ -1,4 +1,4 @@
-//! `weft`, the one program: servers, mount and tools.
+//! `weft`: servers, mount and tools.
 //!
 //! ```text
 //!   args        the command line, from which help, completions and man pages are made
