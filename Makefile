@@ -31,6 +31,7 @@ build:
 PREFIX ?= /usr/local
 install: build
 	install -D target/release/weft $(DESTDIR)$(PREFIX)/bin/weft
+	install -D target/release/weft-bench $(DESTDIR)$(PREFIX)/bin/weft-bench
 	install -d $(DESTDIR)/sbin
 	ln -sf $(PREFIX)/bin/weft $(DESTDIR)/sbin/mount.weft
 	install -D target/release/libweft.so $(DESTDIR)$(PREFIX)/lib/libweft.so

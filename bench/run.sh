@@ -10,7 +10,7 @@ case ${1:-full} in
 esac
 if [ -z "${WEFT:-}" ]; then
     scripts/need.sh cc cargo fuse
-    cargo build --release --locked --quiet -p weft-cli
+    cargo build --release --locked --quiet -p weft-cli -p weft-bench
     WEFT=$PWD/target/release/weft
 fi
 export WEFT

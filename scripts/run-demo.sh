@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
 scripts/need.sh cc cargo fuse
-cargo build --release --locked --quiet -p weft-cli
+cargo build --release --locked --quiet -p weft-cli -p weft-bench
 weft=$PWD/target/release/weft
 
 room_kib() { df -Pk "$1" 2>/dev/null | awk 'NR == 2 { print $4 }'; }

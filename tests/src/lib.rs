@@ -37,14 +37,15 @@ use weft_client::{Client, ConnectOptions, Url};
 /// Longest time for processes to end and mounts to go.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The `weft` program: `$WEFT_BIN`, else built from this workspace in the profile of the running test.
+/// The `weft` program: `$WEFT_BIN`, else built from this workspace in the profile of the running test. `weft-bench`, which `weft bench`
+/// becomes, is beside it.
 pub fn weft_bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(|| {
         if let Some(given) = std::env::var_os("WEFT_BIN") {
             return PathBuf::from(given);
         }
-        built("weft-cli", "weft")
+        built(&["weft-cli", "weft-bench"], "weft")
     })
 }
 
@@ -65,15 +66,15 @@ pub fn preload_library() -> &'static Path {
         if let Some(given) = std::env::var_os("WEFT_BIN") {
             return PathBuf::from(given).with_file_name(name);
         }
-        built("weft-preload", name)
+        built(&["weft-preload"], name)
     })
 }
 
-/// What `package` makes under this name, built from this workspace in the profile of the running test.
-pub(crate) fn built(package: &str, name: &str) -> PathBuf {
+/// What `packages` make under this name, built from this workspace in the profile of the running test.
+pub(crate) fn built(packages: &[&str], name: &str) -> PathBuf {
     let target = target_dir();
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet", "--package", package]);
+    build.args(["build", "--quiet"]).args(packages.iter().flat_map(|package| ["--package", package]));
     build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
     if target.ends_with("release") {
         build.arg("--release");

@@ -15,7 +15,7 @@ pub const ON_THE_MOUNT: &[(&str, &str)] = &[ACCESS_TIMES];
 
 /// The program with the cases, in the profile of the running test.
 pub fn weft_posix() -> PathBuf {
-    built("weft-posix", "weft-posix")
+    built(&["weft-posix"], "weft-posix")
 }
 
 /// Runs all cases in `dir`; panics with what failed. Exceptions must fail.

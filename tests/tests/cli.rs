@@ -1,7 +1,8 @@
 //! The program as its users call it: clusters come up and go, files are copied, listed, striped and removed.
 
 use serde_json::Value;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -438,6 +439,91 @@ fn the_program_explains_itself() {
     let dir = tempfile::tempdir().unwrap();
     run(&["man", text(dir.path())]);
     assert!(dir.path().join("weft-up.1").exists() && dir.path().join("weft-semantics.7").exists());
+}
+
+/// By `cp`: what this process writes cannot be executed while another of its threads starts a program, which has the file open too.
+fn copy_program(from: &Path, to: &Path) {
+    expect_success("cp", &Command::new("cp").args([from, to]).output().unwrap());
+}
+
+/// `weft-bench` is a program of its own: `weft bench` becomes it, so that its signals and its exit status are its own.
+#[test]
+fn weft_bench_becomes_the_program_beside_it_or_on_the_path() {
+    let (beside, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let weft = beside.path().join("weft");
+    copy_program(weft_bin(), &weft);
+    let stand_in = |dir: &Path, name: &str| {
+        let text = dir.join("text");
+        let script = format!("#!/bin/sh\necho {name} $$ \"$WEFT_PROGRAM\" \"$@\"\nkill -TERM $$\n");
+        std::fs::write(&text, script).unwrap();
+        std::fs::set_permissions(&text, PermissionsExt::from_mode(0o755)).unwrap();
+        copy_program(&text, &dir.join("weft-bench"));
+    };
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new(&weft);
+        command.arg("bench").args(arguments).env("PATH", elsewhere.path()).stdout(Stdio::piped());
+        command.stderr(Stdio::piped());
+        let child = command.spawn().unwrap();
+        (child.id(), child.wait_with_output().unwrap())
+    };
+    let arguments = ["tile", "--runs", "3", "--svg=a b"];
+    let (_, missing) = bench(&arguments);
+    let said = complaint(&missing);
+    assert!(said.contains("weft-bench") && said.contains("make install") && said.contains("-p weft-bench"));
+    for (dir, name) in [(&elsewhere, "elsewhere"), (&beside, "beside")] {
+        stand_in(dir.path(), name);
+        let (pid, output) = bench(&arguments);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(said, format!("{name} {pid} {} tile --runs 3 --svg=a b\n", weft.display()));
+        assert_eq!(output.status.signal(), Some(libc::SIGTERM));
+    }
+    let (_, refused) = bench(&["tile", "--runs", "0"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(refused.stdout.is_empty(), "it was started: {refused:?}");
+}
+
+/// Its servers are of the `weft` that started it, or of the one beside it.
+#[test]
+fn weft_bench_measures_the_weft_that_started_it() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (weft, bench) = (dir.path().join("weft"), elsewhere.path().join("weft-bench"));
+    copy_program(weft_bin(), &weft);
+    copy_program(&weft_bin().with_file_name("weft-bench"), &bench);
+    let latency = |program: &Path, words: &[&str]| {
+        let mut command = Command::new(program);
+        command.args(words).args(["latency", "--rounds", "5", "--runs", "1", "--json", "--dir"]);
+        command.arg(dir.path()).env("PATH", elsewhere.path()).env_remove("WEFT_PROGRAM").output().unwrap()
+    };
+    json(&expect_success("weft bench", &latency(&weft, &["bench"])));
+    assert!(complaint(&latency(&bench, &[])).contains("-p weft-cli"));
+    std::fs::rename(&weft, elsewhere.path().join("weft")).unwrap();
+    json(&expect_success("weft-bench", &latency(&bench, &[])));
+}
+
+/// What `weft` tells of measurements does not need the program that makes them.
+#[test]
+fn weft_explains_the_measurements_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let weft = dir.path().join("weft");
+    copy_program(weft_bin(), &weft);
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&weft);
+        expect_success("weft", &command.args(arguments).env("PATH", "").output().unwrap())
+    };
+    assert!(run(&["help"]).contains("bench"));
+    for arguments in [&["bench", "--help"][..], &["help", "bench"]] {
+        let said = run(arguments);
+        assert!(said.contains("registration-costs") && !said.contains("worker"), "{said}");
+    }
+    for arguments in [&["bench", "tile", "--help"][..], &["help", "bench", "tile"]] {
+        let said = run(arguments);
+        assert!(said.contains("--element") && said.contains("mpi-tile-io"), "{said}");
+    }
+    let completions = run(&["completions", "bash"]);
+    assert!(completions.contains("group-registration") && completions.contains("--least-bytes"));
+    run(&["man", text(dir.path())]);
+    let page = std::fs::read_to_string(dir.path().join("weft-bench-block-column.1")).unwrap();
+    assert!(page.contains("least\\-bytes"), "{page}");
 }
 
 #[test]

@@ -19,7 +19,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-fuse", &["client", "fuse-wire", "layout", "wire", "log"]),
     ("weft-capi", &["client", "layout", "wire", "log"]),
     ("weft-preload", &["client", "layout", "wire", "log"]),
-    ("weft-cli", &["server", "client", "fuse", "layout", "log", "verbs", "wire"]),
+    ("weft-cli-common", &["server", "client", "layout", "log", "wire"]),
+    ("weft-bench-args", &["cli-common"]),
+    ("weft-bench", &["bench-args", "cli-common", "server", "client", "layout", "verbs", "wire"]),
+    ("weft-cli", &["bench-args", "cli-common", "server", "client", "fuse", "layout", "log", "wire"]),
     ("xtask", &[]),
 ];
 

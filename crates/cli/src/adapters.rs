@@ -1,8 +1,8 @@
 //! RDMA of this process: for people and for scripts.
 
-use crate::{output, size};
 use anyhow::Result;
 use serde_json::{Value, json};
+use weft_cli_common::{output, size};
 use weft_client::{RdmaAdapter, RdmaStatus, TransportInUse};
 
 /// Says what of RDMA is used here, and for which servers not, and why.

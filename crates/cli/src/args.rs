@@ -1,6 +1,6 @@
 //! The command line: what help, completions and man pages are generated from.
 
-use crate::{bench, commands::*};
+use crate::commands::*;
 use clap::{Parser, Subcommand};
 
 /// A parallel file system in user space.
@@ -85,7 +85,7 @@ pub enum Command {
     Calibrate(calibrate::Args),
     /// Measure, next to this machine's own limits.
     #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(weft_bench_args::Command),
     /// Explain a subject or a command.
     Help(help::Args),
     /// Print a shell's completions.

@@ -1,18 +1,16 @@
-//! `weft`, the one program: servers, mount and tools.
+//! `weft`: servers, mount and tools.
 //!
 //! ```text
 //!   args        the command line, from which help, completions and man pages are made
 //!   commands/   one file per subcommand, each with one `run`
 //!   mount_words `-o` words, and the command line of mount(8)
-//!   launch/     a whole cluster on this machine
-//!   place       what an argument means: a local path, or a path in a weft file system
-//!   session     connections and keys
 //!   adapters    RDMA of this process
 //!   part        what a range or subarray of a file is, and moving it
-//!   tree        directories, walked and removed
-//!   bench/      measurements, each with the machine's own limit from the same run
+//!   copy/       copying files into, out of and between file systems
 //!   help/       the texts of `weft help SUBJECT`
 //! ```
+//!
+//! What it shares with `weft-bench`, which measures, is in `weft-cli-common`.
 //!
 //! Results go to standard output; everything else goes to standard error as `weft: what, where, what to do`.
 //! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense; `weft fsck` and `weft serve` have more. Called as
@@ -20,41 +18,27 @@
 
 mod adapters;
 mod args;
-mod bench;
 mod commands;
 mod copy;
 mod help;
-mod launch;
 mod mount_words;
 mod numbers;
-mod output;
 mod part;
-mod place;
-mod session;
-mod size;
 mod time_text;
-mod tree;
 
 use clap::Parser;
 use std::process::ExitCode;
+use weft_cli_common::{Reported, is_broken_pipe, output};
 
 /// A metadata server makes and frees many small pieces for each operation. Of the program only: the libraries use the allocator of
 /// the program that they are in.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The command has told what went wrong; only the exit code is left to set.
-#[derive(Debug, thiserror::Error)]
-#[error("some of it failed")]
-struct Reported;
-
 /// The command has told how it ended, and its exit code says it to scripts.
 #[derive(Debug, thiserror::Error)]
 #[error("ended with {0}")]
 struct Code(u8);
-
-/// Exit code of `weft serve` where a new start would end the same way: EX_CONFIG of sysexits.h.
-const PERMANENT: u8 = 78;
 
 /// Exit code of mount(8) for a mount that failed; 1 is for a command line that makes no sense.
 const MOUNT_FAILED: u8 = 32;
@@ -87,9 +71,4 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Whoever read the output has had enough (`weft ls | head`).
-fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
 }

@@ -10,9 +10,9 @@
 //! A part is moved window by window, so that memory is bounded however large it is.
 
 use crate::numbers::Number;
-use crate::size::parse_bytes;
 use anyhow::{Result, bail};
 use std::io::{IoSlice, IoSliceMut};
+use weft_cli_common::size::parse_bytes;
 use weft_client::File;
 use weft_layout::{Order, Regions};
 use weft_wire::limits::REGION_LEVELS_MAX;

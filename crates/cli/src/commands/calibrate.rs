@@ -2,12 +2,12 @@
 
 use super::Failures;
 use super::explain::time_text;
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session};
-use crate::{output, size};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session};
+use weft_cli_common::{output, size};
 use weft_wire::messages::{CalibrateReply, Time};
 
 /// Curves that are not in the published model say so.

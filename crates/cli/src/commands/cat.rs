@@ -1,10 +1,10 @@
 //! `weft cat`
 
 use super::Failures;
-use crate::place::{WeftPath, expand_all};
-use crate::session::{ConnectArgs, Session, at};
 use anyhow::{Context, Result};
 use std::io::Write;
+use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_client::{Client, OpenOptions};
 
 const CHUNK_BYTES: usize = 8 << 20;

@@ -3,13 +3,13 @@
 use super::LayoutArgs;
 use crate::copy::{self, Kind, Options, Outcome, Pair, Side};
 use crate::part::{Part, Subarray};
-use crate::place::Place;
-use crate::session::{ConnectArgs, Session};
-use crate::{Reported, size};
 use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use weft_cli_common::place::Place;
+use weft_cli_common::session::{ConnectArgs, Session};
+use weft_cli_common::{Reported, size};
 
 /// Copies files into, out of and between weft file systems: several at once, and large ones in several parts at once. Sparse files
 /// stay sparse.
@@ -106,7 +106,7 @@ fn ends(session: &Session, argument: &str) -> Result<Vec<End>> {
         Place::Local(path) => Ok(vec![End { side: Side::Local, path }]),
         Place::Weft(place) => {
             let client = session.client(&place.url)?;
-            let end = |found: crate::place::WeftPath| End {
+            let end = |found: weft_cli_common::place::WeftPath| End {
                 side: Side::Weft { client: client.clone(), url: place.url.clone() },
                 path: found.path,
             };

@@ -1,10 +1,10 @@
 //! `weft df`
 
 use super::Failures;
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session};
-use crate::{output, size};
 use anyhow::Result;
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session};
+use weft_cli_common::{output, size};
 
 /// Shows the space of a file system: in all, and on each I/O server.
 #[derive(Debug, clap::Args)]

@@ -1,10 +1,10 @@
 //! `weft down`
 
-use crate::launch::{self, Down, Ending};
-use crate::{Reported, output};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use weft_cli_common::launch::{self, Down, Ending};
+use weft_cli_common::{Reported, output};
 
 /// Stops the servers of DIR's cluster that run on this machine, whoever started them: `weft up`, `weft serve`, systemd. Their data
 /// stays; `weft up --dir DIR` finds it again.

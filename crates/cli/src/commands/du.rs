@@ -1,14 +1,14 @@
 //! `weft du`
 
 use super::Failures;
-use crate::place::expand_all;
-use crate::session::{ConnectArgs, Session, at};
-use crate::tree::{self, Visit};
-use crate::{output, size};
 use anyhow::{Context, Result};
 use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use weft_cli_common::place::expand_all;
+use weft_cli_common::session::{ConnectArgs, Session, at};
+use weft_cli_common::tree::{self, Visit};
+use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
 

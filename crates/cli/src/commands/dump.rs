@@ -3,11 +3,11 @@
 use super::cp::progress_bar;
 use crate::numbers::Number;
 use crate::part::{self, Part, Subarray};
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session, at};
-use crate::{output, size};
 use anyhow::{Context, Result, bail};
 use std::io::{IsTerminal, Write};
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session, at};
+use weft_cli_common::{output, size};
 use weft_client::OpenOptions;
 
 /// Columns of a line of numbers, about.

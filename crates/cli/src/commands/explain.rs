@@ -1,13 +1,13 @@
 //! `weft explain`
 
 use crate::part::{Part, Subarray};
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session, at};
-use crate::{output, size};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::io::{IoSliceMut, Read};
 use std::time::Instant;
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session, at};
+use weft_cli_common::{output, size};
 use weft_client::{
     AccessOptions, File, IoStats, OpenOptions, RdmaPlan, RdmaServerPlan, ServerPlan, Sieving, TransportInUse,
 };

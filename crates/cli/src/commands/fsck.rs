@@ -1,14 +1,15 @@
 //! `weft fsck`
 
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session};
-use crate::{Code, output};
+use crate::Code;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::Duration;
+use weft_cli_common::output;
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session};
 use weft_client::Client;
 use weft_wire::messages::{CheckReply, FindingInfo, treatment};
 

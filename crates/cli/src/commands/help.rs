@@ -2,10 +2,10 @@
 
 use crate::args::Cli;
 use crate::help::{SUBJECTS, find};
-use crate::output;
 use anyhow::{Result, bail};
 use clap::CommandFactory;
 use std::io::Write;
+use weft_cli_common::output;
 
 /// Explains a subject, or everything about a command.
 #[derive(Debug, clap::Args)]

@@ -1,10 +1,10 @@
 //! `weft init`
 
-use crate::launch::CLUSTER_FILE;
-use crate::{output, size};
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::str::FromStr;
+use weft_cli_common::launch::CLUSTER_FILE;
+use weft_cli_common::{output, size};
 use weft_server::{ClusterConfig, Generate, ServerRole, SyncMode};
 
 /// Writes the cluster file and the keys of a new cluster, whose servers may be on any machines.

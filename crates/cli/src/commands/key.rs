@@ -2,14 +2,15 @@
 
 mod rotation;
 
-use crate::launch::CLUSTER_FILE;
-use crate::{output, time_text};
+use crate::time_text;
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+use weft_cli_common::launch::CLUSTER_FILE;
+use weft_cli_common::output;
 use weft_client::{Client, ConnectOptions, Url, read_key_file};
 use weft_server::{CLUSTER_KEY_FILE, ClusterConfig, issue_key, load_cluster_keys};
 use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind, id_from_text, id_text};

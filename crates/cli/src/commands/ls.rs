@@ -1,12 +1,12 @@
 //! `weft ls`
 
 use super::Failures;
-use crate::place::{WeftPath, expand_all};
-use crate::session::{ConnectArgs, Session, at};
-use crate::{output, tree};
 use anyhow::Result;
 use std::io::Write;
 use std::path::Path;
+use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::session::{ConnectArgs, Session, at};
+use weft_cli_common::{output, tree};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
 

@@ -2,11 +2,11 @@
 
 use crate::args::Cli;
 use crate::help::{SUBJECTS, Subject};
-use crate::output;
 use anyhow::{Context, Result};
 use clap::CommandFactory;
 use std::io::Write;
 use std::path::PathBuf;
+use weft_cli_common::output;
 
 /// Writes the man pages, weft.1, one for each command, and one for each subject of `weft help`, to a directory. Without one,
 /// prints weft.1.

@@ -1,10 +1,7 @@
 //! `weft meta`
 
 use super::key::connect;
-use crate::launch::CLUSTER_FILE;
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session};
-use crate::{Code, PERMANENT, output, time_text};
+use crate::{Code, time_text};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -15,6 +12,10 @@ use std::io::BufWriter;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use weft_cli_common::launch::CLUSTER_FILE;
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session};
+use weft_cli_common::{PERMANENT, output};
 use weft_client::Client;
 use weft_server::{
     BackupHead, BackupSize, BackupWriter, CLUSTER_KEY_FILE, ClusterConfig, load_cluster_keys, load_names,
@@ -180,7 +181,7 @@ fn tell_dumped(
             "seconds": seconds,
         }));
     }
-    let bytes = crate::size::format_bytes(bytes);
+    let bytes = weft_cli_common::size::format_bytes(bytes);
     output::print_line(format!(
         "{}: {} records of the names as they were at {}, {bytes}, in {seconds:.1} s",
         path.display(),

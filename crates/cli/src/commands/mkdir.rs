@@ -1,10 +1,10 @@
 //! `weft mkdir`
 
 use super::{Failures, LayoutArgs};
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session, at, is_directory};
-use crate::tree;
 use anyhow::Result;
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session, at, is_directory};
+use weft_cli_common::tree;
 
 /// Makes directories.
 ///

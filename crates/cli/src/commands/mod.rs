@@ -1,5 +1,6 @@
 //! The subcommands: one file each, with its options (from which its help is made) and one `run`.
 
+pub mod bench;
 pub mod calibrate;
 pub mod cat;
 pub mod completions;
@@ -32,9 +33,9 @@ pub mod tree;
 pub mod umount;
 pub mod up;
 
-use crate::Reported;
 use crate::args::Command;
 use anyhow::Result;
+use weft_cli_common::Reported;
 
 /// Does what the command line says.
 pub fn run(command: Command) -> Result<()> {
@@ -66,7 +67,7 @@ pub fn run(command: Command) -> Result<()> {
         Command::Fsck(args) => fsck::run(args),
         Command::Scrub(args) => scrub::run(args),
         Command::Calibrate(args) => calibrate::run(args),
-        Command::Bench(command) => crate::bench::run(command),
+        Command::Bench(_) => bench::run(),
         Command::Help(args) => help::run(args),
         Command::Completions(args) => completions::run(args),
         Command::Man(args) => man::run(args),
@@ -83,7 +84,7 @@ impl Failures {
     /// Tells about one.
     fn tell(&mut self, error: &anyhow::Error) {
         self.count += 1;
-        eprintln!("weft: {}", crate::output::error_text(error));
+        eprintln!("weft: {}", weft_cli_common::output::error_text(error));
     }
 
     /// The command's end.
@@ -96,7 +97,7 @@ impl Failures {
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct LayoutArgs {
     /// Strip size: bytes on one server before the next one's turn; a multiple of 4K.
-    #[arg(long, value_name = "SIZE", value_parser = crate::size::parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = weft_cli_common::size::parse_bytes)]
     strip_bytes: Option<u64>,
     /// Number of I/O servers.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]

@@ -1,11 +1,11 @@
 //! `weft mount`
 
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session};
-use crate::size::parse_bytes;
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session};
+use weft_cli_common::size::parse_bytes;
 use weft_client::{ConnectOptions, Url};
 use weft_fuse::{CacheMode, IdMap, Identities, MountOptions, RingUse, Squash};
 use weft_log::Filter;

@@ -1,9 +1,9 @@
 //! `weft mv`
 
 use super::Failures;
-use crate::place::{WeftPath, expand_all};
-use crate::session::{ConnectArgs, Session, at, is_directory};
 use anyhow::{Context, Result, bail};
+use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::session::{ConnectArgs, Session, at, is_directory};
 use weft_wire::messages::rename_flags;
 
 /// Moves or renames within a file system. Into a directory where the last argument is one. A file that has the new name already is

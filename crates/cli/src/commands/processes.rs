@@ -1,12 +1,12 @@
 //! `weft status --dir`: the processes of a cluster on this machine.
 
 use super::status::duration_text;
-use crate::launch::{CLUSTER_FILE, ProcessId, RunState, RunningServer, find, is_elsewhere};
-use crate::{Reported, output};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::SystemTime;
+use weft_cli_common::launch::{CLUSTER_FILE, ProcessId, RunState, RunningServer, find, is_elsewhere};
+use weft_cli_common::{Reported, output};
 use weft_server::ClusterConfig;
 
 /// A server of the cluster file.

@@ -1,10 +1,10 @@
 //! `weft rm`
 
 use super::Failures;
-use crate::place::{WeftPath, expand_all};
-use crate::session::{ConnectArgs, Session, at};
-use crate::tree::{self, Visit};
 use anyhow::{Context, Result, bail};
+use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::session::{ConnectArgs, Session, at};
+use weft_cli_common::tree::{self, Visit};
 use weft_client::Client;
 use weft_wire::messages::FileKind;
 

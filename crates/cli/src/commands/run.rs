@@ -1,6 +1,5 @@
 //! `weft run`
 
-use crate::place::WeftPath;
 use anyhow::{Context, Result, bail};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use weft_cli_common::place::WeftPath;
 
 const LIBRARY: &str = "libweft_preload.so";
 

@@ -1,17 +1,18 @@
 //! `weft scrub`
 
 use super::Failures;
-use crate::launch::CLUSTER_FILE;
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session, at};
-use crate::tree::{self, Visit};
-use crate::{Code, output, size};
+use crate::Code;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weft_cli_common::launch::CLUSTER_FILE;
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session, at};
+use weft_cli_common::tree::{self, Visit};
+use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_layout::Layout;
 use weft_server::ClusterConfig;
@@ -42,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Read so many bytes a second at most on each server; 0: as many as there can be [default: as the cluster file says].
-    #[arg(long, value_name = "BYTES", value_parser = crate::size::parse_bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = weft_cli_common::size::parse_bytes)]
     rate: Option<u64>,
     /// Print as JSON.
     #[arg(long)]

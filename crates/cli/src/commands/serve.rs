@@ -1,11 +1,12 @@
 //! `weft serve`
 
-use crate::launch::BlockedSignals;
-use crate::{Code, PERMANENT, output};
+use crate::Code;
 use anyhow::{Context, Result, anyhow, bail};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use weft_cli_common::launch::BlockedSignals;
+use weft_cli_common::{PERMANENT, output};
 use weft_log::{Filter, Sink};
 use weft_server::{
     CLUSTER_KEY_FILE, ClusterConfig, Reloader, Server, ServerError, ServerRole, SlowRequestMs, StopFlag,

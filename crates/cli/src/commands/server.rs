@@ -1,10 +1,10 @@
 //! `weft server`
 
-use crate::launch::{self, CLUSTER_FILE};
-use crate::output;
 use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use weft_cli_common::launch::{self, CLUSTER_FILE};
+use weft_cli_common::output;
 use weft_server::{AdminError, CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig, ServerConfig, ServerRole};
 use weft_wire::keys::id_text;
 use weft_wire::messages::{ClusterMapReply, ServerInfo, endpoint, server_role, server_state};

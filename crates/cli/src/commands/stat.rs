@@ -1,12 +1,12 @@
 //! `weft stat`
 
 use super::Failures;
-use crate::place::{WeftPath, expand_all};
-use crate::session::{ConnectArgs, Session, at, transport_of};
-use crate::{output, size};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::Write;
+use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::session::{ConnectArgs, Session, at, transport_of};
+use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
 

@@ -1,12 +1,13 @@
 //! `weft status`
 
 use super::Failures;
-use crate::place::WeftPath;
-use crate::session::{ConnectArgs, Session, transport_of};
-use crate::{adapters, output, size};
+use crate::adapters;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, Session, transport_of};
+use weft_cli_common::{output, size};
 use weft_wire::Op;
 use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply, Time};
 

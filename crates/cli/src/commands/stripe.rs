@@ -1,10 +1,10 @@
 //! `weft stripe`
 
 use super::{Failures, LayoutArgs};
-use crate::place::{WeftPath, expand_all};
-use crate::session::{ConnectArgs, Session, at};
-use crate::{output, size};
 use anyhow::{Context, Result, bail};
+use weft_cli_common::place::{WeftPath, expand_all};
+use weft_cli_common::session::{ConnectArgs, Session, at};
+use weft_cli_common::{output, size};
 use weft_client::OpenOptions;
 use weft_wire::messages::{Attr, FileKind};
 

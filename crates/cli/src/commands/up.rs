@@ -1,11 +1,11 @@
 //! `weft up`
 
-use crate::launch::{self, BlockedSignals, Lifetime, News, RunState, Side, StartOptions};
-use crate::output;
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weft_cli_common::launch::{self, BlockedSignals, Lifetime, News, RunState, Side, StartOptions};
+use weft_cli_common::output;
 use weft_server::{CLIENT_KEY_FILE, SyncMode};
 
 /// Starts a metadata server and I/O servers on this machine, each a process of its own, and prints the URL of the file system.
@@ -72,6 +72,7 @@ pub fn run(args: Args) -> Result<()> {
         only: args.only.clone(),
         lifetime: if args.detach { Lifetime::Detached } else { Lifetime::WithParent },
         supervised: true,
+        program: None,
     };
     if let Some((state, news)) = launch::hand_over(&options)? {
         return report(&args, &Answer { state, news });

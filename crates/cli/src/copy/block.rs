@@ -2,13 +2,13 @@
 
 use super::{Options, Outcome, Pair, Side};
 use crate::part::{self, Part};
-use crate::session::at;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use weft_cli_common::session::at;
 use weft_client::{Client, OpenOptions};
 
 /// Copies `part` of the pair's weft file out of it or into it, telling `bar` about bytes.

@@ -114,7 +114,8 @@ impl Copy<'_> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                let text = crate::output::visible_lines(&format!("{}: {error:#}", side.display(path)));
+                let text =
+                    weft_cli_common::output::visible_lines(&format!("{}: {error:#}", side.display(path)));
                 self.bar.suspend(|| eprintln!("weft: {text}"));
                 self.failed.lock().expect("no thread panics while it notes a failure").push(text);
                 None

@@ -1,7 +1,5 @@
 //! The two kinds of ends of a copy behind one face: a local file system and a weft one.
 
-use crate::session::at;
-use crate::tree;
 use anyhow::{Context, Result, bail};
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -11,6 +9,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use weft_cli_common::session::at;
+use weft_cli_common::tree;
 use weft_client::{Client, OpenOptions, SetAttr, SetTime};
 use weft_wire::messages::{Attr, FileKind, LayoutWish, Time};
 
@@ -125,7 +125,7 @@ impl Side {
         match self {
             Side::Local => path.display().to_string(),
             Side::Weft { url, .. } => {
-                crate::place::WeftPath { url: url.clone(), path: path.into() }.display()
+                weft_cli_common::place::WeftPath { url: url.clone(), path: path.into() }.display()
             }
         }
     }

@@ -8,10 +8,10 @@
 //! ```
 
 use super::{ClusterArgs, connect, now_s};
-use crate::output;
 use anyhow::{Context, Result, bail};
 use std::path::Path;
 use std::time::Duration;
+use weft_cli_common::output;
 use weft_server::{
     CLIENT_KEY_FILE, ClusterConfig, create_client_key, random_cluster_key, write_cluster_keys,
 };

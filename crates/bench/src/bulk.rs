@@ -1,0 +1,67 @@
+//! A large transfer in units (IB 6.6, figure 12).
+//!
+//! ```text
+//!   one unit      | file | network |                       32 MiB in one: a server's own units (1 MiB at most) overlap inside of it
+//!   two units     | file | network |
+//!                 |      |  file   | network |             with two under way, one is read while the other travels
+//! ```
+//!
+//! A unit here is a request: servers move the data of a request in units of their own, which are at most 1 MiB and as their transport likes
+//! them best. So one request at a time shows what a small unit costs, and two what overlapping requests gain.
+
+use super::access::pattern::Pattern;
+use super::repeated::task::Moving;
+use super::repeated::{self, Contender, Measure, Place, Plan};
+use anyhow::Result;
+use weft_bench_args::{BulkArgs, How, Transport};
+use weft_cli_common::size::format_bytes;
+
+/// Transfers of a repetition.
+const ROUNDS: u32 = 3;
+const UNIT_BYTES_MIN: u64 = 64 << 10;
+
+/// Measures.
+pub fn run(args: BulkArgs) -> Result<()> {
+    let bytes = args.bytes.max(1);
+    let units = if args.unit.is_empty() {
+        let doubled = |unit: &u64| Some(unit * 2);
+        std::iter::successors(Some(UNIT_BYTES_MIN), doubled).take_while(|unit| *unit <= bytes).collect()
+    } else {
+        args.unit.clone()
+    };
+    let place = |unit: &u64| {
+        let unit = (*unit).clamp(1, bytes);
+        Place {
+            name: format_bytes(unit),
+            pattern: Pattern::Sequence { calls: bytes / unit, call_bytes: unit },
+            rounds: ROUNDS,
+        }
+    };
+    let plan = Plan {
+        name: "bulk",
+        title: "A large transfer in units",
+        measure: Measure::Speed,
+        of: "unit",
+        places: units.iter().map(place).collect(),
+        contenders: contenders(),
+        io_servers: 1,
+        paper: &[
+            "IB figure 12 (32 MB; a graph without numbers): units below about 2 MB let file access and communication overlap completely; \
+             a slight loss where they are very small.",
+        ],
+        parameters: serde_json::json!({ "bytes": bytes, "clients": 1, "io_servers": 1 }),
+    };
+    repeated::run(plan, &args.repeated)
+}
+
+fn contenders() -> Vec<Contender> {
+    let two = Moving { depth: 2, ..Moving::by(How::List) };
+    vec![
+        Contender::new("rdma, one", Transport::Rdma),
+        Contender::new("rdma, two", Transport::Rdma).moving(two),
+        Contender::new("shm, one", Transport::Shm),
+        Contender::new("shm, two", Transport::Shm).moving(two),
+        Contender::new("tcp, one", Transport::Tcp),
+        Contender::new("tcp, two", Transport::Tcp).moving(two),
+    ]
+}

@@ -1,0 +1,267 @@
+//! Results as lines over the same places (sizes, counts), with what the paper has beside them: as tables, as JSON and as a picture.
+//!
+//! ```text
+//!   panel: write           inline   fast   remote   paper          what it took      sends  writes  reads
+//!   128 B                     …       …       …       …            fast, 4 KiB           1       0      0
+//!   4 KiB                     …       …       …       …            …
+//! ```
+
+use super::adapters;
+use super::chart::{self, Chart, Marks};
+use super::report::{self, Head, median, number};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use weft_bench_args::FigureArgs;
+use weft_cli_common::output;
+
+/// Amounts by name.
+pub type Amounts = BTreeMap<String, f64>;
+
+/// Where values come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// Here and now.
+    Measured,
+    /// Worked out from costs.
+    Predicted,
+    /// The paper's.
+    Paper,
+}
+
+/// A value, or none, for each place.
+#[derive(Debug, Clone, Serialize)]
+pub struct Line {
+    /// Of what.
+    pub name: String,
+    /// Where they come from.
+    pub origin: Origin,
+    /// Medians.
+    pub values: Vec<Option<f64>>,
+    /// Every repetition.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub samples: Vec<Vec<f64>>,
+}
+
+/// Lines over the same places.
+#[derive(Debug, Clone, Serialize)]
+pub struct Panel {
+    /// What it shows.
+    pub title: String,
+    /// What the places are.
+    pub of: String,
+    /// The places.
+    pub places: Vec<String>,
+    /// The lines.
+    pub lines: Vec<Line>,
+}
+
+/// What something took.
+#[derive(Debug, Clone, Serialize)]
+pub struct Took {
+    /// What.
+    pub what: String,
+    /// How much, by name.
+    pub amounts: Amounts,
+}
+
+/// All of a measurement.
+#[derive(Debug, Serialize)]
+pub struct Figure {
+    #[serde(flatten)]
+    head: Head,
+    /// What a picture of it is called.
+    pub title: String,
+    /// Of all values.
+    pub unit: &'static str,
+    /// The panels.
+    pub panels: Vec<Panel>,
+    /// What the amounts in `took` are of.
+    pub took_of: String,
+    /// What it took.
+    pub took: Vec<Took>,
+    /// What adapters were asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub asked: Vec<Took>,
+    /// Whether that is printed as well.
+    #[serde(skip)]
+    pub prints_asked: bool,
+    /// What the paper says.
+    pub paper: Vec<String>,
+    /// What was not measured and why, and how to read the rest.
+    pub notes: Vec<String>,
+}
+
+impl Line {
+    /// Medians of the samples at each place; no value where there are none.
+    pub fn measured(name: impl Into<String>, samples: Vec<Vec<f64>>) -> Line {
+        let values = samples.iter().map(|samples| (!samples.is_empty()).then(|| median(samples))).collect();
+        Line { name: name.into(), origin: Origin::Measured, values, samples }
+    }
+
+    /// Values that were not measured here.
+    pub fn known(name: impl Into<String>, origin: Origin, values: Vec<Option<f64>>) -> Line {
+        Line { name: name.into(), origin, values, samples: Vec::new() }
+    }
+}
+
+impl Figure {
+    /// Without results as yet.
+    pub fn new(
+        bench: &'static str,
+        title: &str,
+        unit: &'static str,
+        parameters: serde_json::Value,
+        paper: &[&str],
+    ) -> Figure {
+        Figure {
+            head: Head::new(bench, parameters),
+            title: title.to_string(),
+            unit,
+            panels: Vec::new(),
+            took_of: String::new(),
+            took: Vec::new(),
+            asked: Vec::new(),
+            prints_asked: false,
+            paper: paper.iter().map(|text| text.to_string()).collect(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Prints, saves and draws it.
+    pub fn finish(&self, args: &FigureArgs) -> Result<()> {
+        if let Some(path) = &args.svg {
+            let svg = self.chart(args.common.runs).svg()?;
+            std::fs::write(path, svg).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        report::save(self, &args.common)?;
+        if args.common.json {
+            return output::print_json(self);
+        }
+        for panel in &self.panels {
+            output::print_line(format_args!("{}, {}", panel.title, self.unit))?;
+            output::print_table(&panel.table())?;
+            output::print_line("")?;
+        }
+        if self.prints_asked && !self.asked.is_empty() {
+            output::print_line("What RDMA adapters were asked, for each transfer of all processes")?;
+            output::print_table(&adapters::table(&self.asked))?;
+            output::print_line("")?;
+        }
+        if !self.took.is_empty() {
+            output::print_line(&self.took_of)?;
+            output::print_table(&took_table(&self.took))?;
+            output::print_line("")?;
+        }
+        let paper = self.paper.iter().map(|text| format!("Paper: {text}"));
+        paper.chain(self.notes.iter().cloned()).try_for_each(output::print_line)
+    }
+
+    fn chart(&self, runs: u16) -> Chart {
+        let series = |line: &Line| chart::Series {
+            name: line.name.clone(),
+            values: line.values.clone(),
+            is_reference: line.origin == Origin::Paper,
+        };
+        let panel = |panel: &Panel| chart::Panel {
+            title: panel.title.clone(),
+            categories: panel.places.clone(),
+            series: panel.lines.iter().map(series).collect(),
+        };
+        let is_row = self.panels.iter().all(|panel| panel.places.len() > 2);
+        Chart {
+            title: self.title.clone(),
+            subtitle: format!(
+                "Medians of {runs} runs. {}",
+                self.notes.first().map_or("", |note| head_of(note))
+            ),
+            unit: self.unit.to_string(),
+            marks: if is_row { Marks::Lines } else { Marks::Bars },
+            panels: self.panels.iter().map(panel).collect(),
+        }
+    }
+}
+
+/// What it took, side by side. Columns of what is nothing everywhere are left out.
+fn took_table(all: &[Took]) -> comfy_table::Table {
+    let amounts = all.iter().flat_map(|took| &took.amounts).filter(|(_, amount)| **amount != 0.0);
+    let mut names: Vec<&str> = amounts.map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let headings: Vec<&str> = std::iter::once("").chain(names.iter().copied()).collect();
+    let mut table = output::table(&headings, &(1..headings.len()).collect::<Vec<_>>());
+    for took in all {
+        let amount = |name: &&str| took.amounts.get(*name).map_or(String::new(), |amount| count(*amount));
+        table.add_row(std::iter::once(took.what.clone()).chain(names.iter().map(amount)));
+    }
+    table
+}
+
+impl Panel {
+    fn table(&self) -> comfy_table::Table {
+        let names = self.lines.iter().map(|line| line.name.as_str());
+        let headings: Vec<&str> = std::iter::once(self.of.as_str()).chain(names).collect();
+        let mut table = output::table(&headings, &(1..headings.len()).collect::<Vec<_>>());
+        for (at, place) in self.places.iter().enumerate() {
+            let value = |line: &Line| line.values.get(at).copied().flatten().map_or(String::new(), number);
+            table.add_row(std::iter::once(place.clone()).chain(self.lines.iter().map(value)));
+        }
+        table
+    }
+}
+
+/// What a note is about, without the reason behind it.
+fn head_of(note: &str) -> &str {
+    note.split(": ").next().unwrap_or(note)
+}
+
+/// Whole numbers as such.
+pub fn count(amount: f64) -> String {
+    if amount.fract() == 0.0 { format!("{amount:.0}") } else { number(amount) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figure() -> Figure {
+        let mut figure = Figure::new("x", "Title", "µs", serde_json::json!({}), &["as here"]);
+        figure.panels.push(Panel {
+            title: "write".into(),
+            of: "bytes".into(),
+            places: vec!["1".into(), "2".into(), "4".into()],
+            lines: vec![
+                Line::measured("mine", vec![vec![3.0, 1.0, 2.0], Vec::new(), vec![4.0]]),
+                Line::known("paper", Origin::Paper, vec![Some(5.0), None, Some(7.0)]),
+            ],
+        });
+        let amounts = [("sends", 1.0), ("reads", 0.0), ("writes", 2.5)];
+        let amounts = amounts.map(|(name, amount)| (name.to_string(), amount)).into();
+        figure.took.push(Took { what: "mine, 1".into(), amounts });
+        figure
+    }
+
+    #[test]
+    fn values_are_medians_and_gaps_stay_gaps() {
+        let table = figure().panels[0].table().to_string();
+        let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[1..], [vec!["1", "2.00", "5.00"], vec!["2"], vec!["4", "4.00", "7.00"]]);
+    }
+
+    #[test]
+    fn what_took_nothing_has_no_column() {
+        let table = took_table(&figure().took).to_string();
+        assert!(table.contains("sends") && table.contains("2.50") && !table.contains("reads"), "{table}");
+    }
+
+    #[test]
+    fn the_paper_is_a_line_of_its_own() {
+        let chart = figure().chart(5);
+        assert_eq!(chart.marks, Marks::Lines);
+        let series = &chart.panels[0].series;
+        assert_eq!(series.iter().map(|one| one.is_reference).collect::<Vec<_>>(), [false, true]);
+        let svg = chart.svg().unwrap();
+        assert!(svg.contains("mine") && svg.contains("paper"));
+    }
+}

@@ -1,0 +1,75 @@
+//! Small reads, one after the other.
+//!
+//! What a waiting process does decides most of such a time: one that sleeps must be woken first. So each figure stands next to a
+//! raw ping-pong of the same size whose ends wait in the same way as Weft's: the caller looks as long before it sleeps as
+//! the client library does, and the answering end sleeps at once, as a server does where its cluster file does not say otherwise.
+
+use super::fleet::Fleet;
+use super::limits::{PING_BYTES, ping_pong};
+use super::report::{Report, Row};
+use super::scratch::{Testbed, scratch};
+use super::worker::{Socket, Task};
+use anyhow::Result;
+use weft_bench_args::LatencyArgs;
+use weft_cli_common::session::at;
+use weft_client::ConnectOptions;
+use weft_server::SyncMode;
+
+/// Times of one way to the server.
+#[derive(Default)]
+struct Times {
+    weft_p50: Vec<f64>,
+    weft_p99: Vec<f64>,
+    raw_p50: Vec<f64>,
+    raw_p99: Vec<f64>,
+    sleeping_p50: Vec<f64>,
+}
+
+/// Measures.
+pub fn run(args: LatencyArgs) -> Result<()> {
+    let rounds = args.rounds as usize;
+    let scratch = scratch(&args.common, 64 << 20)?;
+    let testbed = Testbed::new(args.url.as_deref(), &args.connect, &scratch, 1, SyncMode::Nosync)?;
+    let path = testbed.dir.join("small-file");
+    let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);
+    let file = testbed.client.open(at(&path), &options)?;
+    file.write_at(&[7; PING_BYTES], 0)?;
+    file.close()?;
+    let spin_us = u64::from(ConnectOptions::default().spin_us);
+    let ways = [("tcp", Socket::Tcp), ("shm", Socket::Unix)];
+    let mut raw = Fleet::start(2)?;
+    let mut fleets = ways.iter().map(|_| Fleet::start(1)).collect::<Result<Vec<_>>>()?;
+    let mut times = [Times::default(), Times::default()];
+    for _ in 0..args.common.runs {
+        for (((transport, socket), fleet), times) in ways.iter().zip(&mut fleets).zip(&mut times) {
+            let same = ping_pong(&mut raw, *socket, scratch.path(), rounds, [spin_us, 0])?;
+            times.raw_p50.push(same.p50_us);
+            times.raw_p99.push(same.p99_us);
+            times.sleeping_p50.push(ping_pong(&mut raw, *socket, scratch.path(), rounds, [0, 0])?.p50_us);
+            let (url, path, bytes) = (testbed.url(transport), path.clone(), PING_BYTES);
+            let phase = fleet.run(&[Task::ReadAgain { url, path, bytes, rounds }])?;
+            times.weft_p50.push(phase.done[0].p50_ns as f64 / 1e3);
+            times.weft_p99.push(phase.done[0].p99_ns as f64 / 1e3);
+        }
+    }
+    testbed.client.unlink(at(&path))?;
+    let parameters = serde_json::json!({ "bytes": PING_BYTES, "rounds": rounds, "client_spin_us": spin_us });
+    let mut report = Report::new("latency", parameters);
+    for ((transport, socket), times) in ways.iter().zip(times) {
+        let ping = format!("{} ping-pong, same waiting", socket.name());
+        report.rows.push(
+            Row::new(format!("{transport}, 4 KiB read, p50"), "µs", times.weft_p50)
+                .against(&ping, &times.raw_p50),
+        );
+        report.rows.push(
+            Row::new(format!("{transport}, 4 KiB read, p99"), "µs", times.weft_p99)
+                .against(&ping, &times.raw_p99),
+        );
+        report.rows.push(Row::new(
+            format!("{} ping-pong, both ends sleep, p50", socket.name()),
+            "µs",
+            times.sleeping_p50,
+        ));
+    }
+    report.print(&args.common)
+}

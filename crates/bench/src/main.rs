@@ -1,0 +1,104 @@
+//! Measurements, each next to the machine's own limit from the same run.
+//!
+//! ```text
+//!   this process              workers: processes of their own, as programs on a cluster are
+//!   prepare(task) ──────────► connect, open, fill memory ──► ready
+//!   go ─────────────────────► all at once; each notes begin, end and processor time
+//!   first begin … last end ◄─ done
+//! ```
+//!
+//! A measurement is repeated, limits and Weft by turns, and the median is told. Without `--url` a cluster of its own is started
+//! in a scratch directory and removed again, also when interrupted.
+
+mod access;
+mod adapters;
+mod block_column;
+mod blocks;
+mod btio;
+mod bulk;
+mod calls;
+mod chart;
+mod demo;
+mod figure;
+mod fleet;
+mod latency;
+mod limits;
+mod meta;
+mod page_cache;
+mod random;
+mod rdma;
+mod repeated;
+mod report;
+mod scratch;
+mod shared_file;
+mod small;
+mod subarray;
+mod tile;
+mod transfer;
+mod worker;
+
+use anyhow::Result;
+use clap::Parser;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use weft_bench_args::Command;
+use weft_cli_common::{is_broken_pipe, output, programs};
+
+/// As in `weft`, whose clients these measurements are.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Measures Weft, next to this machine's own limits. `weft bench` starts it.
+#[derive(Debug, Parser)]
+#[command(name = "weft-bench", version, disable_help_subcommand = true, max_term_width = 100)]
+struct Cli {
+    /// What to measure.
+    #[command(subcommand)]
+    command: Command,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if is_broken_pipe(&error) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("weft: {}", output::error_text(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    if let Command::Worker = command {
+        return worker::run();
+    }
+    scratch::clean_up_when_interrupted()?;
+    match command {
+        Command::Limits(args) => limits::run(args),
+        Command::SharedFile(args) => shared_file::run(args),
+        Command::Latency(args) => latency::run(args),
+        Command::Meta(args) => meta::run(args),
+        Command::Tile(args) => tile::run(args),
+        Command::BlockColumn(args) => block_column::run(args),
+        Command::Transfer(args) => transfer::run(args),
+        Command::Blocks(args) => blocks::run(args),
+        Command::Btio(args) => btio::run(args),
+        Command::Random(args) => random::run(args),
+        Command::RegistrationCosts(args) => rdma::registration_costs::run(args),
+        Command::GroupRegistration(args) => rdma::group_registration::run(args),
+        Command::Small(args) => small::run(args),
+        Command::Bulk(args) => bulk::run(args),
+        Command::Subarray(args) => subarray::run(args),
+        Command::Demo(args) => demo::run(args),
+        Command::Calls(args) => calls::run(args),
+        Command::Worker => worker::run(),
+    }
+}
+
+/// The `weft` that is measured: the one that started this program, else the one beside it or on PATH.
+fn weft_program() -> Result<PathBuf> {
+    match std::env::var_os(programs::STARTED_BY) {
+        Some(program) => Ok(program.into()),
+        None => programs::find("weft", "weft-cli"),
+    }
+}

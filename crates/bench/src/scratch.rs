@@ -1,0 +1,275 @@
+//! A directory, and maybe a cluster in it, for the time of a measurement.
+
+use super::adapters::{self, Counts};
+use super::rdma::adapter;
+use anyhow::{Context, Result, bail};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+use weft_bench_args::{CommonArgs, Transport};
+use weft_cli_common::launch::{self, BlockedSignals, Lifetime, LocalCluster, RunState, StartOptions};
+use weft_cli_common::place::WeftPath;
+use weft_cli_common::session::{ConnectArgs, KeyArgs, Session};
+use weft_client::Client;
+use weft_server::SyncMode;
+
+/// What a signal must not leave behind.
+struct Leftovers {
+    dirs: Vec<PathBuf>,
+    clusters: Vec<RunState>,
+}
+
+/// After this time servers have told what their adapters were asked.
+const ADAPTERS_TOLD: Duration = Duration::from_millis(1200);
+
+static LEFTOVERS: Mutex<Leftovers> = Mutex::new(Leftovers { dirs: Vec::new(), clusters: Vec::new() });
+
+fn leftovers() -> std::sync::MutexGuard<'static, Leftovers> {
+    LEFTOVERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// From now on, what asks this process to end first stops clusters and removes scratch directories.
+pub fn clean_up_when_interrupted() -> Result<()> {
+    let signals = BlockedSignals::ends_and(&[])?;
+    let end = move || {
+        if let Ok(signal) = signals.wait() {
+            let leftovers = leftovers();
+            for cluster in &leftovers.clusters {
+                cluster.stop(Duration::from_secs(2));
+            }
+            // Also servers that were only starting, which are in no list yet.
+            kill_children();
+            leftovers.dirs.iter().for_each(|dir| remove_in_use(dir));
+            std::process::exit(128 + signal);
+        }
+    };
+    std::thread::Builder::new().name("signals".into()).spawn(end).context("cannot wait for signals")?;
+    Ok(())
+}
+
+/// Kills what this process has started and not yet waited for.
+fn kill_children() {
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    for task in tasks {
+        let children = std::fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|child| child.parse::<i32>().ok()) {
+            // SAFETY: no memory is passed; a child that was not waited for keeps its number.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+    }
+}
+
+/// Removes a directory in which others may make files still, or which its owner may be removing at the same time.
+fn remove_in_use(dir: &Path) {
+    for _ in 0..100 {
+        match std::fs::remove_dir_all(dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            _ if dir.exists() => {}
+            _ => return,
+        }
+    }
+}
+
+/// A directory that is removed again.
+pub struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    /// In the directory asked for, or where `bytes` have room.
+    pub fn new(wanted: Option<&Path>, bytes: u64) -> Result<Scratch> {
+        let parent = match wanted {
+            Some(dir) => dir.to_owned(),
+            None if launch::free_bytes(Path::new("/dev/shm")).is_some_and(|free| free > bytes) => {
+                "/dev/shm".into()
+            }
+            None => std::env::temp_dir(),
+        };
+        if launch::free_bytes(&parent).is_some_and(|free| free < bytes) {
+            let needed = weft_cli_common::size::format_bytes(bytes);
+            bail!("{} has no room for {needed}; give another --dir, or measure with less", parent.display());
+        }
+        let parent = parent.canonicalize().with_context(|| format!("cannot find {}", parent.display()))?;
+        let path = parent.join(format!("weft-bench-{}", std::process::id()));
+        leftovers().dirs.push(path.clone());
+        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Scratch { path })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            eprintln!("weft: {} could not be removed: {error}", self.path.display());
+        }
+        leftovers().dirs.retain(|dir| *dir != self.path);
+    }
+}
+
+/// What all servers together have used so far.
+pub struct ServerLoad {
+    /// Processor seconds.
+    pub cpu_s: f64,
+    /// What their RDMA adapters were asked.
+    pub adapters: Counts,
+}
+
+/// A cluster to measure: one that is there, or a new one in a scratch directory.
+pub struct Testbed {
+    url: String,
+    /// A connection for setting up and for the servers' processor time.
+    pub client: Client,
+    /// Where in it to work.
+    pub dir: PathBuf,
+    cluster: Option<LocalCluster>,
+}
+
+impl Testbed {
+    /// A new cluster in `scratch`, on an address of this host where one is given.
+    pub fn start(
+        scratch: &Scratch,
+        io_servers: u16,
+        sync: SyncMode,
+        address: Option<IpAddr>,
+    ) -> Result<Testbed> {
+        let dir = scratch.path().join(format!("cluster-{io_servers}-{}", sync.name()));
+        let options = StartOptions {
+            dir: dir.clone(),
+            io_servers: Some(io_servers),
+            port: None,
+            bind: address.map(|address| address.to_string()),
+            sync: Some(sync),
+            only: Vec::new(),
+            lifetime: Lifetime::WithParent,
+            supervised: false,
+            program: Some(super::weft_program()?),
+        };
+        let cluster = launch::start(&options, &mut |time| {
+            std::thread::sleep(time);
+            true
+        })?;
+        leftovers().clusters.push(cluster.state.clone());
+        let url = format!("{}?key-file={}", cluster.state.url, cluster.client_key_path().display());
+        let client = Session::new(&ConnectArgs::default()).client(&url)?;
+        Ok(Testbed { url, client, dir: PathBuf::from("/"), cluster: Some(cluster) })
+    }
+
+    /// A cluster that is there; work goes on in a directory of its own, made below the URL's path.
+    pub fn existing(url: &str, key: &KeyArgs) -> Result<Testbed> {
+        let place = WeftPath::from_argument(url)?;
+        let client = Session::new(&key.clone().into()).client(&place.url)?;
+        let mut url = format!("{}?", place.url.split('?').next().unwrap_or(&place.url));
+        if let Some(key) = &key.key {
+            url.push_str(&format!("key-file={}", key.canonicalize()?.display()));
+        }
+        let dir = place.path.join(format!("weft-bench-{}", std::process::id()));
+        weft_cli_common::tree::make_dirs(&client, &dir, 0o755)?;
+        Ok(Testbed { url, client, dir, cluster: None })
+    }
+
+    /// The cluster asked for.
+    pub fn new(
+        url: Option<&str>,
+        key: &KeyArgs,
+        scratch: &Scratch,
+        io_servers: u16,
+        sync: SyncMode,
+    ) -> Result<Testbed> {
+        match url {
+            Some(url) => Testbed::existing(url, key),
+            None => Testbed::start(scratch, io_servers, sync, None),
+        }
+    }
+
+    /// As [`Testbed::new`], a new one where it can be reached by these transports, if that can be; and by which of them it is not
+    /// reached, and why.
+    pub fn for_transports(
+        url: Option<&str>,
+        key: &KeyArgs,
+        scratch: &Scratch,
+        io_servers: u16,
+        sync: SyncMode,
+        transports: &[Transport],
+    ) -> Result<(Testbed, Vec<(Transport, String)>)> {
+        let mut without: Vec<(Transport, String)> = Vec::new();
+        let mut address = None;
+        if transports.contains(&Transport::Rdma) {
+            match adapter::first() {
+                Ok(adapter) => address = Some(adapter.address),
+                Err(reason) => without.push((Transport::Rdma, reason)),
+            }
+        }
+        let testbed = match url {
+            Some(url) => Testbed::existing(url, key)?,
+            None => Testbed::start(scratch, io_servers, sync, address)?,
+        };
+        for transport in transports {
+            if without.iter().any(|(other, _)| other == transport) {
+                continue;
+            }
+            if let Err(error) = reach_all(&testbed.url(transport.name())) {
+                without.push((*transport, format!("{error:#}")));
+            }
+        }
+        Ok((testbed, without))
+    }
+
+    /// Its URL for workers: with the key, and by this transport.
+    pub fn url(&self, transport: &str) -> String {
+        let mark = if self.url.ends_with('?') { "" } else { "&" };
+        format!("{}{mark}transport={transport}", self.url)
+    }
+
+    /// Processor seconds that all servers have used so far and, where it is for transfers over RDMA, what their adapters were
+    /// asked; that is told once a second.
+    pub fn server_load_over(&self, transport: Transport) -> ServerLoad {
+        if transport == Transport::Rdma {
+            std::thread::sleep(ADAPTERS_TOLD);
+            return self.server_load();
+        }
+        ServerLoad { adapters: Counts::new(), ..self.server_load() }
+    }
+
+    /// Both, at once.
+    pub fn server_load(&self) -> ServerLoad {
+        let answers = self.client.server_status(false).into_iter();
+        let answers: Vec<_> = answers.filter_map(|(_, answer)| answer.ok()).collect();
+        let cpu_ms: u64 = answers.iter().map(|status| status.cpu_ms).sum();
+        ServerLoad { cpu_s: cpu_ms as f64 / 1e3, adapters: adapters::of_servers(&answers) }
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        match &mut self.cluster {
+            Some(cluster) => {
+                cluster.stop();
+                leftovers().clusters.clear();
+            }
+            None => {
+                if let Err(error) = self.client.rmdir(weft_cli_common::session::at(&self.dir)) {
+                    eprintln!("weft: {error}");
+                }
+            }
+        }
+    }
+}
+
+/// A scratch directory as the options want it.
+pub fn scratch(common: &CommonArgs, bytes: u64) -> Result<Scratch> {
+    Scratch::new(common.dir.as_deref(), bytes)
+}
+
+/// Asks every server by the URL's transport.
+fn reach_all(url: &str) -> Result<()> {
+    let client = Session::new(&ConnectArgs::default()).client(url)?;
+    client.server_status(false).into_iter().try_for_each(|(_, answer)| Ok(answer.map(drop)?))
+}
