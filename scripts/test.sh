@@ -11,11 +11,7 @@ if [ "$(id -u)" = 0 ] && [ -e /dev/loop-control ]; then
 fi
 
 passed=0 failed=0
-# Tests that failed beside others and passed alone. Timing of a loaded machine does that; it is worth a look, so they are named at the end.
-unsteady=() broken=()
-# If more than this fail, it is no accident, and nothing is run again.
-UNSTEADY_MAX=5
-log=$(mktemp) again=$(mktemp)
+log=$(mktemp)
 # Tests work below these directories, in memory and on the disk. The first also marks, in their environment, all processes that
 # are started from here.
 memory=/tmp
@@ -36,10 +32,10 @@ finish() {
     ours | xargs -r kill -9 2>/dev/null
     awk -v one="$WEFT_TEST_DIR/" -v other="$TMPDIR/" 'index($2, one) == 1 || index($2, other) == 1 { print $2 }' /proc/self/mounts |
         tac | xargs -r -n 1 umount -l 2>/dev/null
-    # Network namespaces of tests (tests/tests/hosts.rs) that are gone.
-    ip netns list 2>/dev/null | sed -n 's/^\(weft\([0-9]*\)x[^ ]*\).*/\2 \1/p' |
+    # Network namespaces of tests that are gone (tests/tests/hosts.rs, dead_server.rs).
+    ip netns list 2>/dev/null | sed -n 's/^\(weft[a-z]*\([0-9]*\)x[^ ]*\).*/\2 \1/p' |
         while read -r pid name; do [ -d "/proc/$pid" ] || ip netns del "$name"; done
-    rm -rf "$log" "$again" "$WEFT_TEST_DIR" "$TMPDIR"
+    rm -rf "$log" "$WEFT_TEST_DIR" "$TMPDIR"
 }
 trap finish EXIT
 trap 'finish; exit 130' INT
@@ -56,52 +52,16 @@ holds() {
     if run "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "FAILED: $what"; fi
 }
 
-logged() { local log=$1; shift; "$@" 2>&1 | tee "$log"; }
-
-# The sum of a column of the lines that end each test program's output: 4 is passed, 6 failed.
-sum() { awk -v column="$2" '/^test result:/ { sum += $column } END { print sum + 0 }' "$1"; }
-
-# Tests, counted by what they say.
-tests() {
-    printf '== %s\n' "$*"
-    run logged "$log" "$@"
-    local status=$? good bad
-    good=$(sum "$log" 4) bad=$(sum "$log" 6)
-    [ "$status" = 0 ] || [ "$bad" -gt 0 ] || bad=1
-    passed=$((passed + good)) failed=$((failed + bad))
-    [ "$status" = 0 ] || [ "$bad" -gt "$UNSTEADY_MAX" ] || run_again
-}
-
-# Runs the tests that `log` says failed once more, each alone. Cargo names the programs that failed in lines like
-#     `-p weft-tests --test faults`
-run_again() {
-    local name program
-    sed -n 's/^test \([^ ]*\) .*\.\.\. FAILED.*/\1/p' "$log" | sort -u | while read -r name; do
-        sed -n 's/^    `\(-p .*\)`$/\1/p' "$log" | sort -u | while read -r program; do
-            echo "$name $program"
-        done
-    done >"$again.list"
-    while read -r name program; do
-        printf '== again, alone: %s of %s\n' "$name" "$program"
-        # shellcheck disable=SC2086 # several words
-        run logged "$again" cargo test --locked $program -- --exact --test-threads 1 "$name"
-        if [ "$(sum "$again" 4)" -gt 0 ] && [ "$(sum "$again" 6)" = 0 ]; then
-            unsteady+=("$name of $program")
-            passed=$((passed + 1)) failed=$((failed - 1))
-        elif [ "$(sum "$again" 6)" -gt 0 ]; then
-            broken+=("$name of $program")
-        fi
-    done <"$again.list"
-    rm -f "$again.list"
-}
+logged() { "$@" 2>&1 | tee "$log"; }
 
 holds "formatting" cargo fmt --all --check
 holds "clippy" cargo clippy --workspace --all-targets --locked -- -D warnings
 holds "the repository's own rules" cargo run --quiet --locked -p xtask -- check
 holds "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
-tests cargo test --workspace --locked --no-fail-fast
 
-[ ${#unsteady[@]} = 0 ] || printf 'passed only when run again, alone: %s\n' "${unsteady[@]}"
-[ ${#broken[@]} = 0 ] || printf 'failed twice: %s\n' "${broken[@]}"
-echo "$passed passed, $failed failed"
+# Ends with what failed, what was skipped, and the sums: "P passed, F failed, S skipped, I ignored".
+run logged cargo run --quiet --locked -p xtask -- test
+read -r p _ f _ s _ < <(tail -n 1 "$log" | grep ' passed, ') || { p=0 f=1 s=0; echo "FAILED: the tests could not be run"; }
+passed=$((passed + p)) failed=$((failed + f))
+echo "$passed passed, $failed failed, $s skipped"
 [ "$failed" = 0 ]

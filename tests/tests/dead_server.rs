@@ -13,6 +13,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, ErrorKind, OpenOptions, Transport};
+use weft_test_needs::Need;
 use weft_tests::{Mount, Served, ServedOptions, expect_success, signal, wait_until};
 use weft_wire::messages::LayoutWish;
 
@@ -55,9 +56,7 @@ impl Cable {
     /// `None` where this user may not make namespaces, which is said.
     fn new() -> Option<Cable> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // SAFETY: no preconditions.
-        if unsafe { libc::geteuid() } != 0 || Command::new("ip").arg("-V").output().is_err() {
-            eprintln!("skipped: network namespaces need root and ip (package iproute2)");
+        if !Need::NetworkNamespaces.is_met() {
             return None;
         }
         let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

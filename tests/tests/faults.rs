@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, OpenOptions, Transport};
+use weft_test_needs::Need;
 use weft_tests::pattern::{self, Stamp};
 use weft_tests::{Load, Served, ServedOptions, wait_until};
 
@@ -279,22 +280,15 @@ fn with_small_disk(dir: &str, bytes: u64) -> Option<Vec<String>> {
     );
     // SAFETY: no preconditions.
     let flags = if unsafe { libc::geteuid() } == 0 { "-m" } else { "-rm" };
-    let probe =
-        std::process::Command::new("unshare").args([flags, "sh", "-c", "mount -t tmpfs tmpfs /mnt"]).output();
-    let works = probe.is_ok_and(|output| output.status.success());
-    works.then(|| ["unshare", flags, "sh", "-c", &script, "sh"].map(str::to_string).to_vec())
+    let command = ["unshare", flags, "sh", "-c", &script, "sh"];
+    Need::MountNamespaces.is_met().then(|| command.map(str::to_string).to_vec())
 }
 
-/// A cluster of which io1 has a disk of 24 MiB; `None`, and said so, where there can be no such disk.
+/// A cluster of which io1 has a disk of 24 MiB; `None` where there can be no such disk.
 fn start_with_small_disk() -> Option<Served> {
     let mut cluster = Served::init(ServedOptions::default());
     let dir = cluster.directory("io1").display().to_string();
-    let Some(through) = with_small_disk(&dir, 24 * MIB) else {
-        eprintln!(
-            "skipped: a small disk needs mount namespaces (root, or user namespaces), which are not to be had here"
-        );
-        return None;
-    };
+    let through = with_small_disk(&dir, 24 * MIB)?;
     cluster.start_through("io1", through);
     for name in ["meta0", "io0"] {
         cluster.spawn(name);
@@ -380,10 +374,7 @@ fn a_full_metadata_disk_refuses_new_names_lets_removals_through_and_is_over_when
     for sync in [false, true] {
         let mut cluster = Served::init(ServedOptions { io_servers: 1, sync, ..ServedOptions::default() });
         let dir = cluster.directory("meta0").display().to_string();
-        let Some(through) = with_small_disk(&dir, 24 * MIB) else {
-            eprintln!("skipped: a small disk needs mount namespaces, which are not to be had here");
-            return;
-        };
+        let Some(through) = with_small_disk(&dir, 24 * MIB) else { return };
         cluster.start_through("meta0", through);
         cluster.spawn("io0");
         cluster.names().iter().for_each(|name| cluster.wait_ready(name));

@@ -374,6 +374,15 @@ fn open_file(cluster: &Served, path: &str, access: u32) -> (Raw, Capability) {
     (meta, reply.capability.expect("it was opened"))
 }
 
+/// A file of this many bytes of 3, held open by a client, and a capability of the attacker's for it.
+fn written_file(cluster: &Served, bytes: usize, access: u32) -> (weft_client::File, Raw, Capability) {
+    let client = cluster.client(Transport::Tcp);
+    let file = client.open("/file", &OpenOptions::new().write(true).create(true)).expect("open");
+    file.write_at(&vec![3; bytes], 0).expect("written");
+    let (meta, capability) = open_file(cluster, "file", access);
+    (file, meta, capability)
+}
+
 fn io_connection(cluster: &Served, name: &str) -> Raw {
     let mut io = Raw::tcp(cluster.address(name)).expect("it listens");
     io.greet(&cluster.key()).expect("the key is right");
@@ -570,11 +579,8 @@ fn regions_that_do_not_fit_a_file_are_refused() {
 #[test]
 fn more_requests_than_credits_do_not_fill_the_server() {
     let mut cluster = Served::start(1);
-    let client = cluster.client(Transport::Tcp);
-    let file = client.open("/big", &OpenOptions::new().write(true).create(true)).expect("open");
-    file.write_at(&vec![3; 8 << 20], 0).expect("written");
+    let (_file, _meta, capability) = written_file(&cluster, 8 << 20, rights::READ | rights::WRITE);
     let bystander = Bystander::start(&cluster);
-    let (_meta, capability) = open_file(&cluster, "big", rights::READ | rights::WRITE);
     let mut greedy: Vec<_> = (0..4).map(|_| io_connection(&cluster, "io0")).collect();
     let request =
         ReadRequest { capability, slot: 0, flags: 0, regions: Regions::contiguous(0, 8 << 20) }.to_bytes();
@@ -753,10 +759,7 @@ fn read_into_segment(raw: &mut Raw, capability: &Capability, segment: u16, acces
 #[test]
 fn memory_that_may_have_no_pages_is_refused_and_kills_nobody() {
     let mut cluster = Served::start(1);
-    let client = cluster.client(Transport::Tcp);
-    let file = client.open("/file", &OpenOptions::new().write(true).create(true)).expect("open");
-    file.write_at(&vec![3; 1 << 20], 0).expect("written");
-    let (_meta, capability) = open_file(&cluster, "file", rights::READ | rights::WRITE);
+    let (_file, _meta, capability) = written_file(&cluster, 1 << 20, rights::READ | rights::WRITE);
     let bystander = Bystander::start(&cluster);
     let sealed = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     let on_disk = tempfile::tempfile().expect("a file");
@@ -787,10 +790,7 @@ fn memory_that_may_have_no_pages_is_refused_and_kills_nobody() {
 #[test]
 fn pages_taken_away_under_a_segment_harm_nobody() {
     let mut cluster = Served::start(1);
-    let client = cluster.client(Transport::Tcp);
-    let file = client.open("/file", &OpenOptions::new().write(true).create(true)).expect("open");
-    file.write_at(&vec![3; 1 << 20], 0).expect("written");
-    let (_meta, capability) = open_file(&cluster, "file", rights::READ | rights::WRITE);
+    let (_file, _meta, capability) = written_file(&cluster, 1 << 20, rights::READ | rights::WRITE);
     let bystander = Bystander::start(&cluster);
     let memory = memfd(0, 1 << 20, libc::F_SEAL_SHRINK);
     let mut io = Raw::unix(&cluster.socket("io0")).expect("it listens");
@@ -823,9 +823,7 @@ fn pages_taken_away_under_a_segment_harm_nobody() {
 fn requests_of_pieces_that_are_elsewhere_hold_nobody_up() {
     let mut cluster = Served::start(2);
     let client = cluster.client(Transport::Tcp);
-    let file = client.open("/big", &OpenOptions::new().write(true).create(true)).expect("open");
-    file.write_at(&vec![3; 1 << 20], 0).expect("written");
-    let (_meta, capability) = open_file(&cluster, "big", rights::READ);
+    let (_file, _meta, capability) = written_file(&cluster, 1 << 20, rights::READ);
     let (slot, strip_bytes) = (slot_of(&capability, 0), u64::from(capability.layout.strip_bytes()));
     let elsewhere = u64::from(slot_of(&capability, 1)) * strip_bytes;
     let level = |count, stride_bytes| Level { count, stride_bytes };

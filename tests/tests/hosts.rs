@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use weft_test_needs::Need;
 use weft_tests::{
     Load, Served, ServedOptions, end_with_parent, expect_success, sh_in, wait_until, weft_bin, weft_load,
 };
@@ -99,15 +100,9 @@ struct Spread {
 }
 
 impl Spread {
-    /// `None` where this user may not make namespaces, which is said.
+    /// `None` where this user may not make namespaces.
     fn start() -> Option<Spread> {
-        // SAFETY: no preconditions.
-        if unsafe { libc::geteuid() } != 0 {
-            eprintln!("skipped: network namespaces need root");
-            return None;
-        }
-        if !Command::new("ip").arg("-V").output().is_ok_and(|output| output.status.success()) {
-            eprintln!("skipped: network namespaces need ip (package iproute2)");
+        if !Need::NetworkNamespaces.is_met() {
             return None;
         }
         let network = Network::new();

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
+use weft_test_needs::Need;
 use weft_tests::{Cluster, is_mounted, sh_in, wait_until};
 
 /// Later than what is read ahead is believed.
@@ -449,8 +450,7 @@ fn as_user(uid: u32, groups: &str, dir: &Path, script: &str) -> bool {
 
 #[test]
 fn permissions_hold_for_other_users_and_their_groups() {
-    // SAFETY: geteuid has no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
+    if !Need::Root.is_met() {
         return;
     }
     let cluster = Cluster::start(1);

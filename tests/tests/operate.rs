@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
+use weft_test_needs::Need;
 use weft_tests::{
     Cluster, Served, ServedOptions, expect_success, free_ports, processes_naming, signal, temporary_dir,
     wait_until, weft_bin,
@@ -290,9 +291,7 @@ fn down_stops_what_others_started_and_counts_it() {
 
 #[test]
 fn what_cannot_be_stopped_is_named() {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        eprintln!("not root: there is no other user to be");
+    if !Need::Root.is_met() {
         return;
     }
     let mut cluster = Served::start(1);

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
+use weft_test_needs::Need;
 use weft_tests::{
     Cluster, Served, ServedOptions, expect_success, free_ports, processes_naming, sh_in, signal,
     temporary_dir, usual_transport, wait_until, weft_bin,
@@ -434,9 +435,7 @@ fn up_in_foreground(dir: &Path, program: &mut Command) -> (std::process::Child, 
 
 #[test]
 fn nothing_needs_root() {
-    // SAFETY: no preconditions.
-    if unsafe { libc::geteuid() } != 0 {
-        // The other tests have shown it then.
+    if !Need::Root.is_met() {
         return;
     }
     let dir = temporary_dir();

@@ -1,4 +1,5 @@
-//! Checks that the repository keeps its own rules: `cargo run -p xtask -- check`.
+//! Work on the repository: `cargo run -p xtask -- check` checks that it keeps its own rules, `cargo run -p xtask -- test` runs all
+//! tests ([`test`]).
 //!
 //! | rule | module |
 //! | --- | --- |
@@ -11,6 +12,7 @@
 mod documents;
 mod edges;
 mod sources;
+mod test;
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -40,24 +42,33 @@ struct SourceFile {
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
-    if arguments != ["check"] {
-        eprintln!("usage: cargo run -p xtask -- check");
-        return ExitCode::from(2);
-    }
-    match check(&repository()) {
-        Ok(0) => {
-            println!("all rules are kept");
-            ExitCode::SUCCESS
+    let is_well = match arguments.split_first().map(|(command, rest)| (command.as_str(), rest)) {
+        Some(("check", [])) => check(&repository()).map(keeps_rules),
+        Some(("test", rest)) => {
+            test::Options::parse(rest).and_then(|options| test::run(&repository(), &options))
         }
-        Ok(count) => {
-            eprintln!("{count} complaints");
-            ExitCode::FAILURE
+        _ => {
+            eprintln!("usage: cargo run -p xtask -- check\n       {}", test::USAGE);
+            return ExitCode::from(2);
         }
+    };
+    match is_well {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("xtask: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says how many complaints there are; whether there are none.
+fn keeps_rules(complaints: usize) -> bool {
+    match complaints {
+        0 => println!("all rules are kept"),
+        count => eprintln!("{count} complaints"),
+    }
+    complaints == 0
 }
 
 fn repository() -> PathBuf {

@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use weft_test_needs::Need;
 
 use io_uring::{opcode, types};
 use weft_reactor::{
@@ -24,14 +25,13 @@ fn pair() -> (UnixStream, UnixStream) {
 
 /// A reactor with a ring, or `None` where the kernel does not allow one: then the error must say so.
 fn ring_reactor(entries: u32) -> Option<Reactor> {
-    match Reactor::new(ReactorOptions { ring_entries: Some(entries), spin_us: 0 }) {
-        Ok(reactor) => Some(reactor),
-        Err(error) => {
-            assert!(error.to_string().contains("io_uring cannot be used here"), "{error}");
-            eprintln!("skipped: {error}");
-            None
-        }
+    let reactor = Reactor::new(ReactorOptions { ring_entries: Some(entries), spin_us: 0 });
+    if Need::IoUring.is_met() {
+        return Some(reactor.expect("the kernel offers it"));
     }
+    let error = reactor.err().expect("the kernel does not offer it");
+    assert!(error.to_string().contains("io_uring cannot be used here"), "{error}");
+    None
 }
 
 #[test]

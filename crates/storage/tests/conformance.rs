@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::{IoSlice, IoSliceMut};
+use weft_test_needs::Need;
 
 use common::{directories, on_disk, pattern, plain_disk, plain_reactor, ring_disk, ring_reactor};
 use weft_reactor::Reactor;
@@ -242,13 +243,15 @@ fn what_is_not_cached_comes_through_the_ring_in_few_calls() {
         disk.write(&file, 0, &data).await.unwrap();
         disk.sync(&file).await.unwrap();
         let all = Extent { offset: 0, bytes: 6 << 20 };
-        if !weft_reactor::ring::is_available() {
+        if !Need::IoUring.is_met() {
             return;
         }
+        assert!(weft_reactor::ring::is_available());
         evict(disk.raw_fd(&file).unwrap());
         if disk.resident(&file, all) {
-            eprintln!("skipped: this file system keeps everything in memory");
-            return;
+            return weft_test_needs::skip(
+                "the file system of the temporary directory keeps everything in memory",
+            );
         }
         let extents: Vec<Extent> =
             (0..40).map(|n| Extent { offset: (n * 37 % 40) * 150_000, bytes: 60_000 }).collect();

@@ -755,16 +755,19 @@ mod tests {
     use weft_reactor::{Reactor, ReactorOptions, sleep};
     use weft_wire::Op;
 
-    #[test]
-    fn pages_that_are_gone_cut_the_stream_and_kill_nobody() {
-        let (ours, _theirs) = UnixStream::pair().unwrap();
-        let peer = PeerInfo {
+    fn somebody() -> PeerInfo {
+        PeerInfo {
             transport: "test".into(),
             address: "here".into(),
             process_id: None,
             user_id: None,
             group_ids: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn pages_that_are_gone_cut_the_stream_and_kill_nobody() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
         let file = tempfile::tempfile().unwrap();
         // SAFETY: a new mapping; the file is empty, so none of its pages can be had.
         let base = unsafe {
@@ -772,7 +775,7 @@ mod tests {
         };
         let pieces = [(NonNull::new(base.cast::<u8>()).unwrap(), 4096)];
         Reactor::new(ReactorOptions::default()).unwrap().run(async {
-            let stream = Rc::new(ServerStream::new(ours.into(), true, peer).unwrap());
+            let stream = Rc::new(ServerStream::new(ours.into(), true, somebody()).unwrap());
             let mut bulk = StreamBulk::new(&stream, Header::request(Op::Read, 1));
             // SAFETY: mapped until the end of this test.
             unsafe { bulk.put_mapped(0, &pieces).await }.unwrap_err();
@@ -785,15 +788,8 @@ mod tests {
     #[test]
     fn news_between_a_short_read_and_the_wait_for_more_is_not_lost() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
-        let peer = PeerInfo {
-            transport: "test".into(),
-            address: "here".into(),
-            process_id: None,
-            user_id: None,
-            group_ids: Vec::new(),
-        };
         Reactor::new(ReactorOptions::default()).unwrap().run(async {
-            let stream = ServerStream::new(ours.into(), true, peer).unwrap();
+            let stream = ServerStream::new(ours.into(), true, somebody()).unwrap();
             stream.prove();
             stream.set_stall_timeout(Duration::from_millis(500));
             let header = Header { payload_bytes: 20, ..Header::request(Op::Write, 1) };

@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
+use weft_test_needs::Need;
 
 use common::*;
 use weft_transport::*;
@@ -491,9 +492,8 @@ fn links_survive_a_fork() {
 #[test]
 fn the_memory_of_another_user_is_not_reached_for() {
     use std::os::unix::fs::PermissionsExt;
-    // SAFETY: no memory is passed.
-    if unsafe { libc::geteuid() } != 0 {
-        return; // only root can become another user
+    if !Need::Root.is_met() {
+        return;
     }
     let server = Shm::<false>::start();
     std::fs::set_permissions(server.path.parent().unwrap(), std::fs::Permissions::from_mode(0o755)).unwrap();

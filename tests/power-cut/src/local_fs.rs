@@ -15,6 +15,7 @@ use crate::recorder::Recorder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weft_test_needs::Need;
 
 /// Room for a cluster, and not so much that images take long.
 const DEVICE_BYTES: usize = 96 << 20;
@@ -26,9 +27,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// Whether file systems can be mounted here. Where that should be possible (root, and loop devices), whatever is missing for `kind`
 /// (`ext4` or `xfs`) fails the test.
 pub fn can_mount(kind: &str) -> bool {
-    // SAFETY: the call only returns a number.
-    if unsafe { libc::geteuid() } != 0 || !Path::new("/dev/loop-control").exists() {
-        eprintln!("skipped: images of {kind} need root and /dev/loop-control");
+    if !Need::LoopDevices.is_met() {
         return false;
     }
     let tool = format!("mkfs.{kind}");

@@ -1,0 +1,145 @@
+//! What a test needs of the machine, and how it says that it was skipped.
+//!
+//! ```text
+//!   if !Need::Root.is_met() { return }      the test ends here, and a line "TEST: needs root" goes to the file $WEFT_TEST_SKIPS
+//!   …                                       the need is met: whatever fails from here on fails the test
+//! ```
+//!
+//! A need is looked for by itself, never by trying what the test is about: a test whose need is met cannot be skipped because Weft
+//! fails. The test runner (`xtask/src/test`) counts the lines of the file as skipped instead of passed.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Names the file to which skipped tests are appended.
+pub const SKIPS: &str = "WEFT_TEST_SKIPS";
+
+/// What a machine may lack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// The tests run as root.
+    Root,
+    /// The tests do not run as root.
+    AnotherUser,
+    /// Network namespaces, made with `ip` by root.
+    NetworkNamespaces,
+    /// A mount namespace of one's own, as root or in a user namespace.
+    MountNamespaces,
+    /// Loop devices, used by root.
+    LoopDevices,
+    /// A kernel that offers io_uring.
+    IoUring,
+    /// A kernel that can offer FUSE requests over io_uring, and root to switch it on.
+    FuseOverIoUring,
+}
+
+impl Need {
+    /// Whether the machine has it. Where it has not, the calling test counts as skipped.
+    #[must_use]
+    pub fn is_met(self) -> bool {
+        let is_met = self.is_there();
+        if !is_met {
+            skip(&format!("needs {self}"));
+        }
+        is_met
+    }
+
+    fn is_there(self) -> bool {
+        match self {
+            Need::Root => is_root(),
+            Need::AnotherUser => !is_root(),
+            Need::NetworkNamespaces => is_root() && succeeds("ip", &["-V"]),
+            Need::MountNamespaces => {
+                let flags = if is_root() { "-m" } else { "-rm" };
+                succeeds("unshare", &[flags, "true"])
+            }
+            Need::LoopDevices => is_root() && Path::new("/dev/loop-control").exists(),
+            Need::IoUring => has_io_uring(),
+            Need::FuseOverIoUring => {
+                is_root() && Path::new("/sys/module/fuse/parameters/enable_uring").exists()
+            }
+        }
+    }
+}
+
+impl fmt::Display for Need {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Need::Root => "root",
+            Need::AnotherUser => "a user who is not root",
+            Need::NetworkNamespaces => "root and ip (package iproute2), for network namespaces",
+            Need::MountNamespaces => "mount namespaces, as root or in a user namespace",
+            Need::LoopDevices => "root and /dev/loop-control",
+            Need::IoUring => "a kernel that offers io_uring to this user",
+            Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",
+        })
+    }
+}
+
+/// The calling test counts as skipped, for this reason. For what is no [`Need`]; the test has to end then.
+///
+/// # Panics
+/// If the file named by `$WEFT_TEST_SKIPS` cannot be written: the test would count as passed.
+pub fn skip(reason: &str) {
+    eprintln!("skipped: {reason}");
+    let Some(path) = std::env::var_os(SKIPS) else { return };
+    let thread = std::thread::current();
+    let line = format!("{}: {reason}\n", thread.name().unwrap_or("a test"));
+    let appended =
+        File::options().append(true).open(&path).and_then(|mut file| file.write_all(line.as_bytes()));
+    appended.unwrap_or_else(|error| panic!("{SKIPS}: {}: {error}", path.display()));
+}
+
+fn is_root() -> bool {
+    // SAFETY: asks for a number.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn succeeds(program: &str, arguments: &[&str]) -> bool {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+fn has_io_uring() -> bool {
+    // `struct io_uring_params`: ten words of 32 bits and two tables of offsets, 120 bytes in all.
+    let mut parameters = [0u8; 120];
+    // SAFETY: `parameters` is as long as the kernel expects, and lives through the call.
+    let descriptor = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+    // SAFETY: a descriptor that nobody else has.
+    descriptor >= 0 && unsafe { libc::close(descriptor as libc::c_int) } == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn either_root_or_another_user() {
+        assert_ne!(Need::Root.is_there(), Need::AnotherUser.is_there());
+    }
+
+    /// In a process of its own, for the variable is one of the whole process.
+    #[test]
+    fn a_skipped_test_is_named_in_the_file() {
+        const PART: &str = "WEFT_TEST_NEEDS_PART";
+        if std::env::var_os(PART).is_some() {
+            return skip("is only an example");
+        }
+        let path = std::env::temp_dir().join(format!("weft-test-needs-{}", std::process::id()));
+        File::create(&path).unwrap();
+        let name = "tests::a_skipped_test_is_named_in_the_file";
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--test-threads", "2"])
+            .envs([(PART, "1".as_ref()), (SKIPS, path.as_os_str())])
+            .stdout(Stdio::null())
+            .status();
+        let said = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(status.unwrap().success());
+        assert_eq!(said, format!("{name}: is only an example\n"));
+    }
+}
