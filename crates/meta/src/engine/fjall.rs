@@ -211,13 +211,16 @@ pub struct FjallEngine {
     /// The file system gives no blocks ahead.
     allocates: bool,
     free: Option<Free>,
+    /// What the tables took at the last look, on a small disk.
+    tables_bytes: u64,
     looked: Instant,
     /// When a look last found less than the reserve.
     was_full: Option<Instant>,
     /// When the last try to make room began.
     tried: Option<Instant>,
-    /// Where the journal ended after the last one: without a commit since, another one would free no more.
-    emptied_at: Option<(u64, u64)>,
+    /// Where the journal ended after the last one, and what was free then: without a commit and with no more room, another one
+    /// would free no more.
+    tried_at: Option<((u64, u64), u64)>,
     bytes_since_look: usize,
     progress: Arc<Progress>,
     torn_bytes: u64,
@@ -272,10 +275,11 @@ impl FjallEngine {
             ahead: None,
             allocates: true,
             free,
+            tables_bytes: 0,
             looked: Instant::now(),
             was_full: None,
             tried: None,
-            emptied_at: None,
+            tried_at: None,
             bytes_since_look: 0,
             progress: Arc::default(),
             torn_bytes: settled.torn_bytes,
@@ -307,14 +311,20 @@ impl FjallEngine {
     fn look(&mut self) {
         self.free = Free::look(&self.directory);
         self.looked = Instant::now();
+        let is_small = self.free.is_some_and(|free| free.is_small());
+        self.tables_bytes = match &self.open {
+            Some(open) if is_small => open.keyspace.disk_space(),
+            _ => 0,
+        };
         if !self.is_roomy() {
             self.was_full = Some(self.looked);
         }
     }
 
-    /// Whether there was more than the reserve when it was looked last.
+    /// Whether there was more than the reserve when it was looked last, and on a small disk enough to write all tables anew: only
+    /// that gives back what removals have freed, where it cannot be done in parts.
     fn is_roomy(&self) -> bool {
-        self.free.is_none_or(|free| free.has_room())
+        self.free.is_none_or(|free| free.has_room() && free.can_compact(self.tables_bytes))
     }
 
     fn is_low(&self) -> bool {
@@ -496,10 +506,14 @@ impl FjallEngine {
         }
         let is_small = self.free.is_some_and(|free| free.is_small());
         // What was removed since the last try gives its space back only by this, however little of the journal it takes.
-        if !self.is_roomy() && is_small && self.emptied_at != Some(self.log.position()) {
+        let free_bytes = self.free.map_or(0, |free| free.free_bytes);
+        let is_hopeful = self
+            .tried_at
+            .is_none_or(|(position, free_then)| position != self.log.position() || free_bytes > free_then);
+        if !self.is_roomy() && is_small && is_hopeful {
             self.empty_journals()?;
-            self.emptied_at = Some(self.log.position());
             self.look();
+            self.tried_at = Some((self.log.position(), self.free.map_or(0, |free| free.free_bytes)));
         }
         if self.is_roomy() && self.mode == Mode::JournalOnly {
             self.reopen(Mode::Working)?;

@@ -76,6 +76,11 @@ impl Free {
         self.free_bytes > self.reserved_bytes()
     }
 
+    /// Whether tables of so many bytes can be written anew before they are deleted, beside a full journal.
+    pub fn can_compact(&self, tables_bytes: u64) -> bool {
+        !self.is_small() || self.free_bytes > tables_bytes + self.journal_bytes_max()
+    }
+
     /// Whether it may be full before the next look.
     pub fn is_low(&self) -> bool {
         self.free_bytes < 8 * self.reserved_bytes()
@@ -113,4 +118,20 @@ pub(super) fn allocate(file: &File, at: u64, bytes: u64) -> Allocated {
 /// Whether an error says that the disk, or a quota, is full.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    #[test]
+    fn a_small_disk_keeps_room_to_write_all_tables_anew() {
+        let free = Free { free_bytes: 12 * MIB, total_bytes: 24 * MIB };
+        assert!(free.has_room() && free.can_compact(8 * MIB));
+        assert!(!free.can_compact(9 * MIB), "an eighth of the disk is the journal's");
+        let large = Free { free_bytes: 200 * MIB, total_bytes: 1024 * MIB };
+        assert!(large.can_compact(800 * MIB), "there it is done in parts");
+    }
 }
