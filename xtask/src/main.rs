@@ -1,5 +1,5 @@
 //! Work on the repository: `cargo run -p xtask -- check` checks that it keeps its own rules, `cargo run -p xtask -- test` runs all
-//! tests ([`test`]).
+//! tests ([`mod@test`]).
 //!
 //! | rule | module |
 //! | --- | --- |

@@ -202,7 +202,7 @@ impl World {
             processes: Vec::new(),
             handles: Vec::new(),
             ids: 0,
-            has_commands: seed % 3 == 0,
+            has_commands: seed.is_multiple_of(3),
             gave_up: false,
             counts: Counts::default(),
         }
