@@ -485,7 +485,8 @@ fn interrupted(more: &[&str]) {
     };
     let mut readers: Vec<_> = (0..WAITING).map(reader).collect();
     std::thread::sleep(Duration::from_millis(1000));
-    for (reader, ending) in readers.iter().zip([libc::SIGINT, libc::SIGKILL].into_iter().cycle()) {
+    // Not SIGINT: what a shell has started in the background ignores it.
+    for (reader, ending) in readers.iter().zip([libc::SIGTERM, libc::SIGKILL].into_iter().cycle()) {
         signal(reader.id(), ending);
     }
     let start = Instant::now();
