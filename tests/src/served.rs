@@ -290,7 +290,11 @@ impl Served {
     /// A client of this process.
     #[track_caller]
     pub fn client(&self, transport: Transport) -> Client {
-        self.client_with(ConnectOptions { transport: Some(transport), ..ConnectOptions::default() })
+        let usual = ConnectOptions::default();
+        // In an emulated guest everything takes longer.
+        let longer = if std::env::var_os("WEFT_TEST_HOST").is_some() { 10 } else { 1 };
+        let connect_timeout_ms = usual.connect_timeout_ms * longer;
+        self.client_with(ConnectOptions { transport: Some(transport), connect_timeout_ms, ..usual })
     }
 
     /// As [`client`](Served::client), with more to say; the key is added.

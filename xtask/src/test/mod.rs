@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cargo builds ─► programs: slow ones first ─► as many at once as there are processors ─► outcomes ─► what failed, what was skipped, sums
-//!                             └ guests: beside the others, from the beginning
+//!                             └ guests: beside the others from the beginning; before them where there are few processors
 //! ```
 //!
 //! A test that fails has failed: nothing is run again. A test that lacks what it needs says so in the file `$WEFT_TEST_SKIPS`
@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 
 /// Where tests say that they were skipped; each line is `TEST: REASON`.
 const SKIPS: &str = "WEFT_TEST_SKIPS";
+
+/// Processors from which on guests run beside the other programs. Emulation takes two, and what waits in a guest waits by its clock.
+const JOBS_BESIDE_GUESTS: usize = 4;
 
 /// A program that takes longer hangs. The longest takes ten minutes on two processors that have other work as well.
 const TIME_MAX: Duration = Duration::from_secs(40 * 60);
@@ -90,7 +93,12 @@ pub fn run(root: &Path, options: &Options) -> Result<bool> {
         if guests.is_empty() && others.is_empty() {
             bail!("no test program has {} in its name", options.names.join(" or "));
         }
-        sums.add(run_all(guests, others, options.jobs, directory.path())?);
+        if options.jobs < JOBS_BESIDE_GUESTS {
+            sums.add(run_all(guests, Vec::new(), options.jobs, directory.path())?);
+            sums.add(run_all(Vec::new(), others, options.jobs, directory.path())?);
+        } else {
+            sums.add(run_all(guests, others, options.jobs, directory.path())?);
+        }
         if options.names.is_empty() {
             sums.add(run_one(&Program::examples(root), directory.path())?);
         }
