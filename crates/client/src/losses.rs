@@ -13,7 +13,7 @@
 //! durable. A file that is opened again begins anew.
 //!
 //! A successful sync ends the matter for what was written before it: the epoch is forgotten until the next change.
-
+//!
 //! Of files that are closed each server's connections know one number together ([`ServerLosses`]), which changes with a loss of any
 //! file: it may have been one of theirs.
 

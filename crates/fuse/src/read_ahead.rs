@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use weft_client::{Client, File};
 
 /// The most that is asked for at once: enough that waking the servers costs little, and so little that it is still in a
-/// processor's cache when the reader gets it. Measured; see `docs/benchmarks.md`.
+/// processor's cache when the reader gets it. Measured; see `docs/decisions/0017-what-was-tried-for-speed.md`.
 pub(crate) const CHUNK_BYTES_MAX: u64 = 2 << 20;
 /// Chunks of one open file: the reader is in the first, the others are being filled.
 const CHUNKS_MAX: usize = 3;

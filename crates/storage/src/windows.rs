@@ -13,7 +13,7 @@
 //! may need the memory, about every second; a page that went meanwhile costs time, nothing else.
 //!
 //! **Entering pages.** The first write to a page of a mapping costs more than a copy of it. In memory file systems (tmpfs) the
-//! kernel enters many at once, for reading and writing, at a quarter of that (`docs/benchmarks.md`): where a write needs a good part
+//! kernel enters many at once, for reading and writing, at a quarter of that (`docs/decisions/0017-what-was-tried-for-speed.md`): where a write needs a good part
 //! of a bitmap word's pages they are asked for in one call. Reads enter neighbours as they go and gain nothing by it.
 //!
 //! **Pages may vanish** when the file is cut. System calls then say `EFAULT`; copies of our own go through

@@ -22,8 +22,6 @@ pub const SKIPS: &str = "WEFT_TEST_SKIPS";
 pub enum Need {
     /// The tests run as root.
     Root,
-    /// The tests do not run as root.
-    AnotherUser,
     /// Network namespaces, made with `ip` by root.
     NetworkNamespaces,
     /// A mount namespace of one's own, as root or in a user namespace.
@@ -50,7 +48,6 @@ impl Need {
     fn is_there(self) -> bool {
         match self {
             Need::Root => is_root(),
-            Need::AnotherUser => !is_root(),
             Need::NetworkNamespaces => is_root() && succeeds("ip", &["-V"]),
             Need::MountNamespaces => {
                 let flags = if is_root() { "-m" } else { "-rm" };
@@ -69,7 +66,6 @@ impl fmt::Display for Need {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Need::Root => "root",
-            Need::AnotherUser => "a user who is not root",
             Need::NetworkNamespaces => "root and ip (package iproute2), for network namespaces",
             Need::MountNamespaces => "mount namespaces, as root or in a user namespace",
             Need::LoopDevices => "root and /dev/loop-control",
@@ -116,11 +112,6 @@ fn has_io_uring() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn either_root_or_another_user() {
-        assert_ne!(Need::Root.is_there(), Need::AnotherUser.is_there());
-    }
 
     /// In a process of its own, for the variable is one of the whole process.
     #[test]

@@ -79,25 +79,25 @@ impl Options {
 /// If the tests cannot be built or started.
 pub fn run(root: &Path, options: &Options) -> Result<bool> {
     let directory = tempfile::tempdir()?;
+    let wanted = |program: &Program| {
+        options.names.is_empty() || options.names.iter().any(|name| program.name.contains(name))
+    };
+    let (guests, others) =
+        programs::build(root)?.into_iter().filter(wanted).partition::<Vec<_>, _>(Program::is_of_guests);
+    if guests.is_empty() && others.is_empty() {
+        bail!("no test program has {} in its name", options.names.join(" or "));
+    }
+    let together = match options.jobs < JOBS_BESIDE_GUESTS {
+        true => vec![(guests, Vec::new()), (Vec::new(), others)],
+        false => vec![(guests, others)],
+    };
     let mut sums = Outcome::default();
     for round in 1..=options.repeat {
         if options.repeat > 1 {
             println!("== round {round} of {}", options.repeat);
         }
-        let programs = programs::build(root)?;
-        let wanted = |program: &Program| {
-            options.names.is_empty() || options.names.iter().any(|name| program.name.contains(name))
-        };
-        let (guests, others) =
-            programs.into_iter().filter(wanted).partition::<Vec<_>, _>(Program::is_of_guests);
-        if guests.is_empty() && others.is_empty() {
-            bail!("no test program has {} in its name", options.names.join(" or "));
-        }
-        if options.jobs < JOBS_BESIDE_GUESTS {
-            sums.add(run_all(guests, Vec::new(), options.jobs, directory.path())?);
-            sums.add(run_all(Vec::new(), others, options.jobs, directory.path())?);
-        } else {
-            sums.add(run_all(guests, others, options.jobs, directory.path())?);
+        for (guests, others) in &together {
+            sums.add(run_all(guests.clone(), others.clone(), options.jobs, directory.path())?);
         }
         if options.names.is_empty() {
             sums.add(run_one(&Program::examples(root), directory.path())?);

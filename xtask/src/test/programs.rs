@@ -11,7 +11,7 @@ const SLOW: [&str; 2] = ["weft-tests dead_server", "weft-tests map"];
 const GUESTS: &str = "weft-tests rdma";
 
 /// A program that runs tests.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Program {
     /// Package and target: `weft-tests map`.
     pub name: String,
