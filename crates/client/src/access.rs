@@ -13,6 +13,7 @@
 //! List I/O is what Weft is for; the other two methods are those of ROMIO (NC 2.3), so that they can be compared and offered to
 //! programs that ask for them. The three movements are those of NC 4.1.
 
+use weft_rpc::named;
 use weft_wire::messages::{IoWork, io_flags};
 
 /// The smallest buffer for sieving.
@@ -106,29 +107,6 @@ impl Sieving {
         }
     }
 }
-
-/// Names of the values of an option, as programs' options have them.
-macro_rules! named {
-    ($option:ident, $what:literal, $($value:ident = $name:literal),+) => {
-        impl std::fmt::Display for $option {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(match self { $($option::$value => $name),+ })
-            }
-        }
-
-        impl std::str::FromStr for $option {
-            type Err = String;
-            fn from_str(text: &str) -> Result<$option, String> {
-                match text {
-                    $($name => Ok($option::$value),)+
-                    _ => Err(format!("`{text}` is not a {} ({})", $what, [$($name),+].join(", "))),
-                }
-            }
-        }
-    };
-}
-
-pub(crate) use named;
 
 named!(Method, "method", List = "list", Multiple = "multiple", Sieve = "sieve");
 named!(Movement, "movement", Auto = "auto", Multiple = "multiple", Pack = "pack", Direct = "direct");

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use weft_transport::LinkKind;
@@ -24,13 +23,12 @@ use crate::copy;
 use crate::deadline::Operation;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
-use crate::greet::Identity;
 use crate::held::{self, Held};
 use crate::inner::Inner;
 use crate::lane::Lane;
 use crate::open_file::{OpenFile, sync_all_contents, sync_contents};
 use crate::rdma::{Rdma, RdmaStatus};
-use crate::session::{Role, Server};
+use crate::server::{Role, Server};
 use crate::size;
 use crate::waits;
 use crate::{Arena, At, ConnectOptions, File, OpenOptions, ReadDir, Result, SetAttr, SetTime, Url};
@@ -125,7 +123,7 @@ impl Client {
         map: impl Into<Arc<ClusterMapReply>>,
     ) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
-        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map.into())?), caller })
+        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map.into(), None)?), caller })
     }
 
     /// As [`Client::connect_with_map`], as one of several processes that hold locks together: the session `id`, any 16 bytes that no
@@ -144,7 +142,7 @@ impl Client {
         member: u16,
     ) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
-        Ok(Client { inner: Arc::new(Inner::joined(url, options, map.into(), (id, member))?), caller })
+        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map.into(), Some((id, member)))?), caller })
     }
 
     /// A client of a cluster with this map whose connections `dial` makes: for simulations and tests.
@@ -154,8 +152,9 @@ impl Client {
     pub fn over(map: ClusterMapReply, options: ConnectOptions, dial: Box<dyn Dial>) -> Result<Client> {
         let url = Url::parse("weft://simulated/").expect("a URL");
         let caller = Arc::new(options.find_caller());
-        let identity = Identity::new(options.find_key(&url)?, options.program.as_deref());
-        Ok(Client { inner: Arc::new(Inner::over(url, options, identity, map.into(), (dial, None))?), caller })
+        let identity = options.identity(&url)?;
+        let inner = Inner::over(&url, &options, identity, map.into(), (dial, None), None)?;
+        Ok(Client { inner: Arc::new(inner), caller })
     }
 
     /// The same connections, on another's behalf.
@@ -628,7 +627,7 @@ impl Client {
     pub fn dead_servers(&self) -> Vec<DeadServer> {
         let session = self.inner.session();
         let dead = |(index, server): (usize, &Server)| {
-            let obituary = server.health.obituary()?;
+            let obituary = server.obituary()?;
             Some(DeadServer {
                 server: server.describe(None),
                 index,
@@ -748,7 +747,7 @@ impl Client {
     /// Counts how often the metadata server was reached anew: over no connection that was there before, or another run of it.
     /// What it was told before may not be known to it any more.
     pub fn meta_arrivals(&self) -> u64 {
-        self.inner.arrivals.load(Ordering::SeqCst)
+        self.inner.meta_arrivals()
     }
 
     /// What every server is doing, or why it does not say; metadata servers first.

@@ -11,9 +11,10 @@ use weft_wire::messages::{
 
 use crate::access::Method;
 use crate::batch;
+use crate::call::BulkRequest;
 use crate::file::File;
 use crate::open_file::OpenFile;
-use crate::session::{Role, Server};
+use crate::server::{Role, Server};
 use crate::window::{Common, Direction, Share, Source, check};
 use crate::{Client, Result};
 

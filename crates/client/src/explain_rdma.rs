@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use weft_layout::{Extent, Regions};
-use weft_transport::LinkKind;
+use weft_rpc::links::Way;
 use weft_transport::registration::{self, PageRange, RegistrationCost};
 use weft_transport::{Mechanism, lent_work_requests};
 use weft_wire::limits::{SHARE_BYTES_MAX, UNIT_BYTES_MAX};
@@ -149,9 +149,7 @@ impl Request<'_> {
     }
 
     fn servers(&self, open: &Arc<OpenFile>, options: &RdmaOptions) -> Result<Vec<RdmaServerPlan>> {
-        let kind =
-            LinkKind::Verbs { device: String::new(), link_layer: String::new(), registration: String::new() };
-        let reach = Reach::over(&kind, SHARE_BYTES_MAX, Some(options));
+        let reach = Reach::over(Way::Verbs, SHARE_BYTES_MAX, Some(options));
         let access = AccessOptions { method: Method::List, ..open.access() };
         let rdma = open.inner.rdma.as_ref();
         let pieces_max = rdma.and_then(|rdma| rdma.pieces_max(self.write)).unwrap_or(WORK_PIECES_MAX);

@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::inner::Inner;
 use crate::reach::Reach;
-use crate::session::Role;
+use crate::server::Role;
 use crate::size::{self, ask_size, on_all_slots};
 use crate::wait::lock;
 use crate::window::{Direction, slots_of};
@@ -115,7 +115,7 @@ impl OpenFile {
                 // Where it cannot be reached, the request itself will say so.
                 drop(self.inner.take_lane(index, true, None));
             }
-            server.reach()
+            Reach::of(server, &self.inner)
         });
         reaches.reduce(Reach::of_both).unwrap_or_default()
     }
@@ -279,10 +279,9 @@ impl OpenFile {
 
     /// Notes at the servers that have changes which are not durable that nobody asks them for this file any more.
     fn leave_to_sync_all(&self) {
-        let session = self.inner.session();
         for slot in self.held.losses().unsynced_slots() {
             if let Ok(server) = self.inner.io(self.held.layout.server_id(slot)) {
-                session.server(server).losses.note_closed();
+                self.inner.losses_at(server).note_closed();
             }
         }
     }
@@ -315,10 +314,11 @@ impl OpenFile {
 pub(crate) fn sync_all_contents(inner: &Arc<Inner>) -> Result<(), Error> {
     let session = inner.session();
     let io = session.listed_of(Role::Io).filter(|(_, server)| server.info().state == server_state::ACTIVE);
-    let servers: Vec<_> = io.map(|(index, server)| (index, server, server.losses.closed())).collect();
+    let servers: Vec<_> =
+        io.map(|(index, server)| (index, server, inner.losses_at(index).closed())).collect();
     let requests = servers.iter().map(|(index, ..)| (*index, SyncAllRequest {}));
     let mut failed = None;
-    for ((_, server, closed), reply) in servers.iter().zip(batch::ask_all(inner, requests, None)) {
+    for ((index, server, closed), reply) in servers.iter().zip(batch::ask_all(inner, requests, None)) {
         let lost = || {
             let text = "acknowledged changes of files that are closed did not get to the disk, or its machine stopped before they did: \
                         write again what was not yet durable, and have the disk checked";
@@ -326,7 +326,7 @@ pub(crate) fn sync_all_contents(inner: &Arc<Inner>) -> Result<(), Error> {
                 .at_server(server.describe(None))
         };
         let result = match reply {
-            Ok(reply) if server.losses.note_sync(reply.loss_epoch, *closed) => Err(lost()),
+            Ok(reply) if inner.losses_at(*index).note_sync(reply.loss_epoch, *closed) => Err(lost()),
             Err(error) if error.kind() != ErrorKind::Unreachable || *closed > 0 => Err(error),
             _ => Ok(()),
         };

@@ -1,9 +1,11 @@
 //! What the connections to a file's servers can do, as far as requests are cut and packed by it.
 
-use weft_transport::LinkKind;
+use weft_rpc::links::Way;
+use weft_rpc::rpc::Rpc;
 use weft_wire::limits::SHARE_BYTES_MAX;
 
 use crate::rdma::RdmaOptions;
+use crate::server::Server;
 
 /// Over shared memory, smaller pieces of memory are packed: the kernel pins a page for each piece that a server reaches by itself,
 /// and so in pieces of 1 KiB moves 4 MiB half as fast, of 64 bytes a tenth. With four clients on two processors packing still
@@ -35,13 +37,21 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// Of a connection; `rdma` is how RDMA is used.
-    pub(crate) fn over(kind: &LinkKind, share_bytes_max: u64, rdma: Option<&RdmaOptions>) -> Reach {
+    /// Of the connections to a server.
+    pub(crate) fn of(server: &Server, rpc: &Rpc) -> Reach {
+        let links = server.links();
+        let rdma = rpc.rdma.as_ref().map(|rdma| rdma.options());
+        let over = |way| Reach::over(way, links.bulk_bytes_max, rdma);
+        links.ways().map(over).reduce(Reach::of_both).unwrap_or_default().with_rails(links.rails)
+    }
+
+    /// Of connections of one way; `rdma` is how RDMA is used.
+    pub(crate) fn over(way: Way, share_bytes_max: u64, rdma: Option<&RdmaOptions>) -> Reach {
         let reach = Reach { share_bytes_max, ..Reach::default() };
-        match kind {
-            LinkKind::ShmDirect => Reach { pack_below_bytes: PACK_BELOW_BYTES_SHM, shared: true, ..reach },
-            LinkKind::Tcp { .. } => Reach { pack_below_bytes: PACK_BELOW_BYTES_TCP, ..reach },
-            LinkKind::Verbs { .. } => Reach {
+        match way {
+            Way::ShmDirect => Reach { pack_below_bytes: PACK_BELOW_BYTES_SHM, shared: true, ..reach },
+            Way::Tcp => Reach { pack_below_bytes: PACK_BELOW_BYTES_TCP, ..reach },
+            Way::Verbs => Reach {
                 pack_below_bytes: PACK_BELOW_BYTES_VERBS,
                 pack_above_bytes: rdma.map_or(0, RdmaOptions::packed_bytes_max),
                 shared: true,
@@ -49,13 +59,13 @@ impl Reach {
                 ..reach
             },
             // The link packs by itself.
-            LinkKind::ShmStaged { .. } => Reach { shared: true, ..reach },
-            LinkKind::Memory => reach,
+            Way::ShmStaged => Reach { shared: true, ..reach },
+            Way::Memory => reach,
         }
     }
 
     /// The same over several rails: shares are cut so that every rail has some.
-    pub(crate) fn with_rails(self, rails: usize) -> Reach {
+    fn with_rails(self, rails: usize) -> Reach {
         let share_bytes_max =
             if rails > 1 { self.share_bytes_max.min(RAIL_SHARE_BYTES) } else { self.share_bytes_max };
         Reach { share_bytes_max, rails, ..self }

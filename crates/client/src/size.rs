@@ -16,7 +16,8 @@ use weft_wire::messages::{
 use weft_wire::security::Capability;
 
 use crate::At;
-use crate::batch::{self, Batch, Call};
+use crate::batch::{self, Batch};
+use crate::call::Call;
 use crate::closing;
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;

@@ -17,7 +17,8 @@ use weft_wire::security::Capability;
 use weft_wire::{Op, Wire};
 
 use crate::access::{IoStats, Method};
-use crate::batch::{Batch, Call, Content, Finished};
+use crate::batch::{Batch, Finished};
+use crate::call::{Call, Content};
 use crate::deadline;
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
@@ -230,7 +231,7 @@ impl<'a> Transfer<'a> {
         let inner = &self.file.inner;
         match inner.io(self.file.held.layout.server_id(share.slot)) {
             Ok(server) => {
-                self.batch.push(Call::new(inner, server, op, Content::Share(Box::new(share)), window));
+                self.batch.push(Call::new(inner, server, op, Content::Bulk(Box::new(share)), window));
             }
             Err(error) => {
                 self.error.get_or_insert(error);
@@ -254,13 +255,14 @@ impl<'a> Transfer<'a> {
 
     fn take(&mut self, finished: Finished) {
         let Finished { tag, content, result } = finished;
-        let is_share = matches!(content, Content::Share(_));
+        let share = content.into_bulk::<Share>();
+        let is_share = share.is_some();
         if result.is_ok() {
             deadline::moved_on(self.file.inner.options.timeout());
         }
-        let taken = result.and_then(|completion| match content {
-            Content::Share(share) => self.take_share(share, &completion),
-            Content::Message(_) => {
+        let taken = result.and_then(|completion| match share {
+            Some(share) => self.take_share(share, &completion),
+            None => {
                 let size: DataSize = read_body(Op::Size, &completion)?;
                 self.note_local_size((tag - SIZE_TAG) as u16, size.local_bytes);
                 Ok(())

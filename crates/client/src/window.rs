@@ -29,6 +29,7 @@ use weft_wire::security::Capability;
 use weft_wire::{HEADER_BYTES, Wire, Writer};
 
 use crate::access::{AccessOptions, Method, Movement};
+use crate::call::BulkRequest;
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
 use crate::pack::{PACK_BYTES, PackBuffer};
@@ -282,7 +283,7 @@ impl Common {
     }
 
     fn take_buffer(&self, bytes: usize) -> PackBuffer {
-        self.inner.pack_pool.take(bytes, self.reach.shared, |segment| self.inner.add_arena(segment))
+        self.inner.pack_pool.take(bytes, self.reach.shared, |segment| self.inner.arenas.add(segment))
     }
 }
 
@@ -615,33 +616,9 @@ impl Sieved {
     }
 }
 
-impl Share {
-    /// First address and end of its memory.
-    pub(crate) fn memory_span(&self) -> (u64, u64) {
-        match self.place() {
-            Some(address) => (address, address + self.bytes),
-            None => runs::span(&self.runs),
-        }
-    }
-
-    /// Where it lies in memory, however it is moved.
-    pub(crate) fn runs(&self) -> &[MemoryRun] {
-        &self.runs
-    }
-
-    /// Whether it is moved through a buffer.
-    pub(crate) fn is_packed(&self) -> bool {
-        self.packed.is_some()
-    }
-
-    /// Bytes of its message, without data.
-    pub(crate) fn message_bytes(&self) -> u64 {
-        let slot_and_flags = size_of::<u16>() + size_of::<u32>();
-        (HEADER_BYTES + self.common.capability.len() + slot_and_flags + self.encoded.len()) as u64
-    }
-
+impl BulkRequest for Share {
     /// A [`weft_wire::messages::ReadRequest`] or [`weft_wire::messages::WriteRequest`], which are alike.
-    pub(crate) fn body(&self) -> Vec<u8> {
+    fn body(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.raw(&self.common.capability);
         self.slot.put(&mut out);
@@ -650,14 +627,8 @@ impl Share {
         out.into_bytes()
     }
 
-    /// Where it is packed.
-    fn place(&self) -> Option<u64> {
-        let packed = self.packed.as_ref()?;
-        Some(packed.buffer.base().as_ptr() as u64 + packed.offset as u64)
-    }
-
     /// Where the share lies in memory.
-    pub(crate) fn bulk(&mut self) -> Bulk {
+    fn bulk(&mut self) -> Bulk {
         // A forked child has no part in its parent's buffer.
         self.packed.take_if(|packed| !packed.buffer.is_ours());
         let memory = match self.place() {
@@ -675,6 +646,37 @@ impl Share {
             Direction::Read => Bulk::Put(memory),
             Direction::Write => Bulk::Get(memory),
         }
+    }
+
+    fn memory_span(&self) -> (u64, u64) {
+        match self.place() {
+            Some(address) => (address, address + self.bytes),
+            None => runs::span(&self.runs),
+        }
+    }
+}
+
+impl Share {
+    /// Where it lies in memory, however it is moved.
+    pub(crate) fn runs(&self) -> &[MemoryRun] {
+        &self.runs
+    }
+
+    /// Whether it is moved through a buffer.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
+    /// Bytes of its message, without data.
+    pub(crate) fn message_bytes(&self) -> u64 {
+        let slot_and_flags = size_of::<u16>() + size_of::<u32>();
+        (HEADER_BYTES + self.common.capability.len() + slot_and_flags + self.encoded.len()) as u64
+    }
+
+    /// Where it is packed.
+    fn place(&self) -> Option<u64> {
+        let packed = self.packed.as_ref()?;
+        Some(packed.buffer.base().as_ptr() as u64 + packed.offset as u64)
     }
 
     /// Its memory need not be registered any more.

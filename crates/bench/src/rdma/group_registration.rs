@@ -3,10 +3,11 @@
 use super::super::figure::{Amounts, Figure, Line, Origin, Panel, Took};
 use super::adapter;
 use super::pinning::Pinning;
+use super::scheme_trial::{SchemeTrials, paper_scheme_cost};
 use anyhow::Result;
 use std::sync::Arc;
 use weft_bench_args::GroupRegistrationArgs;
-use weft_client::{Scheme, SchemeCost, SchemeTrials, paper_scheme_cost};
+use weft_transport::registration::{Scheme, SchemeCost};
 use weft_verbs::Device;
 
 const SCHEMES: [(Scheme, &str); 4] = [

@@ -13,3 +13,4 @@ pub mod group_registration;
 pub mod operations;
 pub mod pinning;
 pub mod registration_costs;
+pub mod scheme_trial;

@@ -25,7 +25,7 @@ use crate::traffic::Traffic;
 use crate::wait::{Answer, LaneFailure, lock};
 
 /// One connection.
-pub(crate) struct Lane {
+pub struct Lane {
     fd: RawFd,
     kind: LinkKind,
     /// What it is for, and which of the server's RDMA addresses it leads to.
@@ -103,11 +103,13 @@ impl Lane {
         self.fd
     }
 
-    pub(crate) fn kind(&self) -> &LinkKind {
+    /// How it moves data.
+    pub fn kind(&self) -> &LinkKind {
         &self.kind
     }
 
-    pub(crate) fn traffic(&self) -> Traffic {
+    /// What it carries.
+    pub fn traffic(&self) -> Traffic {
         self.traffic
     }
 
@@ -199,7 +201,7 @@ impl Lane {
     }
 
     /// Sends and receives what can be without waiting, for all threads; nothing where another thread is at it.
-    pub(crate) fn progress(&self) {
+    pub fn progress(&self) {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -297,7 +299,7 @@ impl Lane {
 }
 
 /// A lane chosen by an operation.
-pub(crate) struct LaneUse(Arc<Lane>);
+pub struct LaneUse(Arc<Lane>);
 
 impl LaneUse {
     pub(crate) fn new(lane: &Arc<Lane>) -> LaneUse {

@@ -14,43 +14,26 @@
 //!
 //! A map with a lower version is never gone by, nor one that is not sound, or another cluster's.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use weft_wire::messages::{ClusterMapReply, ClusterMapRequest, server_state};
 
-use crate::batch::{self, Batch, Call, Finished};
+use crate::batch::{self, Batch, Finished};
+use crate::call::Call;
 use crate::error::{Error, ErrorKind};
-use crate::inner::Inner;
-use crate::session::{Role, Server, Session};
+use crate::following::{begin_asking, check_map, end_asking, unsound};
+use crate::rpc::Rpc;
+use crate::server::{Role, Server};
+use crate::session::Session;
 use crate::wait::{lock, try_lock};
 
 /// How long those who are asked for the map are waited for.
 const FETCH_PATIENCE: Duration = Duration::from_secs(1);
 /// Servers that are asked at once.
 const ASKED_AT_ONCE: usize = 4;
-/// How long nobody is asked again for a map that nobody had.
-const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Or so many times as long as asking took: one that is asked may be silent, while another is about to hear of it.
-const ASK_AGAIN_TIMES: u32 = 2;
-
-/// What is known of newer maps.
-#[derive(Default)]
-pub(crate) struct Following {
-    /// Held while one is fetched.
-    fetching: Mutex<()>,
-    fetches: AtomicU64,
-    /// A version that a reply told of, and whose reply it was.
-    heard: AtomicU32,
-    heard_from: AtomicUsize,
-    /// Whose turn it is to be asked among those who know no better than others.
-    turn: AtomicUsize,
-    /// When others may next be asked for a chain that the map does not have.
-    ask_for_chains_at: Mutex<Option<Instant>>,
-}
-
-impl Inner {
+impl Rpc {
     /// A reply of this server carried this version.
     pub(crate) fn hear_of_map(&self, version: u32, server: usize) {
         let session = self.session();
@@ -110,7 +93,7 @@ impl Inner {
     }
 
     /// A layout names a chain that the map does not have: asks for a newer one.
-    pub(crate) fn follow_chain(&self, chain: u16) {
+    pub fn follow_chain(&self, chain: u16) {
         let session = self.session();
         let _guard = lock(&session.following.fetching);
         let ask_at = &session.following.ask_for_chains_at;
@@ -173,23 +156,6 @@ impl Inner {
     }
 }
 
-/// Whether it is time to ask others; then it is not for a while.
-fn begin_asking(ask_at: &Mutex<Option<Instant>>) -> bool {
-    let now = Instant::now();
-    let ask_at = &mut *lock(ask_at);
-    let is_due = ask_at.is_none_or(|at| at <= now);
-    if is_due {
-        *ask_at = Some(now + ASK_AGAIN);
-    }
-    is_due
-}
-
-/// Those who were asked took so long that others are not to wait for them as often.
-fn end_asking(ask_at: &Mutex<Option<Instant>>, begun: Instant) {
-    let pause = ASK_AGAIN.max(begun.elapsed() * ASK_AGAIN_TIMES);
-    *lock(ask_at) = Some(begun + pause);
-}
-
 /// The metadata servers and some of the others: first who is well and connected to.
 fn others(session: &Session, but: Option<usize>) -> Vec<usize> {
     // One that is joining may not be there yet.
@@ -205,21 +171,4 @@ fn others(session: &Session, but: Option<usize>) -> Vec<usize> {
         (server.health.is_failing(), server.role == Role::Io, server.lanes().is_empty())
     });
     all.into_iter().map(|(index, _)| index).take(ASKED_AT_ONCE).collect()
-}
-
-/// Whether a map that a server sent can be gone by.
-///
-/// # Errors
-/// [`ErrorKind::Untrusted`] where it is another cluster's, [`ErrorKind::Protocol`] where it is not sound.
-pub(crate) fn check_map(map: &ClusterMapReply, cluster_id: &[u8; 16]) -> Result<(), Error> {
-    if map.cluster_id != *cluster_id {
-        let text = "the map of the cluster that it sent is another cluster's";
-        return Err(Error::new("connect", ErrorKind::Untrusted, text));
-    }
-    map.check().map_err(|text| unsound(&text))
-}
-
-fn unsound(text: &str) -> Error {
-    let text = format!("the map of the cluster that it sent cannot be used: {text}");
-    Error::new("connect", ErrorKind::Protocol, text)
 }

@@ -48,7 +48,8 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    pub(crate) fn new(operation: impl Into<String>, kind: ErrorKind, detail: impl Into<String>) -> Error {
+    /// What was tried, what kind of failure it is, and why.
+    pub fn new(operation: impl Into<String>, kind: ErrorKind, detail: impl Into<String>) -> Error {
         Error {
             inner: Arc::new(Inner {
                 operation: operation.into(),
@@ -76,6 +77,7 @@ impl Error {
         error
     }
 
+    /// Whether a server is known to be dead, and was not waited for.
     pub(crate) fn is_down(&self) -> bool {
         self.inner.kind == ErrorKind::Unreachable && self.inner.unreachable_errno == libc::EHOSTDOWN
     }
@@ -86,17 +88,19 @@ impl Error {
         self
     }
 
-    pub(crate) fn configuration(detail: String) -> Error {
+    /// Address, key or transport cannot be used as given.
+    pub fn configuration(detail: String) -> Error {
         Error::new("connect", ErrorKind::Configuration, detail)
     }
 
-    pub(crate) fn at_server(mut self, server: impl Into<String>) -> Error {
+    /// Names the server.
+    pub fn at_server(mut self, server: impl Into<String>) -> Error {
         Arc::make_mut(&mut self.inner).server = Some(server.into());
         self
     }
 
     /// Names what the operation was on, where only the operation is known so far.
-    pub(crate) fn on(mut self, object: &dyn std::fmt::Display) -> Error {
+    pub fn on(mut self, object: &dyn std::fmt::Display) -> Error {
         let inner = Arc::make_mut(&mut self.inner);
         inner.operation = format!("{} {object}", inner.operation);
         self

@@ -1,4 +1,4 @@
-//! Making connections: which transport, and what to do where it does not work.
+//! Connections over the network: which transport, and what to do where it does not work.
 //!
 //! | asked for | the server has a Unix socket here | else, it has RDMA addresses and this host an adapter | else |
 //! | --- | --- | --- | --- |
@@ -7,9 +7,10 @@
 //! | `rdma` | RDMA | RDMA or an error | an error |
 //! | `tcp` | TCP | TCP | TCP |
 //!
-//! `auto` goes on to the next where one fails, and keeps why. So does a server's rail that fails for its other rails, and an address at
-//! which nobody or somebody else answers for its other addresses: a server that moves has those that it comes from behind those that it goes
-//! to. All of that has the time of one attempt: what may be tried next keeps a share of it.
+//! `auto` tries the next transport where one fails, and keeps the reason. A rail that fails gives way to the other
+//! rails. An address at which nobody answers, or another server does, gives way to the other addresses: a server that
+//! moves has its old addresses behind its new ones. All attempts together have the time of one; those that are left
+//! keep a share of it.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -18,16 +19,14 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use weft_transport::{Link, LinkError, ShmOptions, TcpOptions, connect_shm, connect_tcp};
-use weft_wire::Status;
-use weft_wire::messages::{Endpoint, ProveReply, ServerInfo, endpoint};
+use weft_wire::messages::{Endpoint, ServerInfo, endpoint};
 use weft_wire::security::Key;
 
-use crate::Transport;
+use super::{Dial, Dialled, Fallback, Greet, Transport, Wish, is_of_another_cluster};
 use crate::deadline::{self, Operation};
 use crate::error::{Error, ErrorKind};
 use crate::rails::Rails;
 use crate::rdma::RdmaSource;
-use crate::traffic::Traffic;
 use crate::wait::lock;
 
 /// How long a connection over RDMA may take to come about where something else is at hand: another rail, or TCP.
@@ -36,52 +35,8 @@ const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// not to wait for the end of an attempt that began before.
 const TCP_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// The handshake, done on a connection before anything else.
-pub type Greet<'a> = dyn FnMut(&mut dyn Link) -> Result<ProveReply, Error> + 'a;
-
-/// What a connection is wanted for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wish {
-    /// What it will carry.
-    pub traffic: Traffic,
-    /// Which of the server's RDMA addresses it is to lead to, if it leads to one; `None`: the one whose turn it is.
-    pub rail: Option<usize>,
-}
-
-/// A connection on which the handshake is done.
-pub struct Dialled {
-    /// It.
-    pub link: Box<dyn Link>,
-    /// What the server said.
-    pub proven: ProveReply,
-    /// Which of the server's RDMA addresses it leads to; 0 where it leads to none.
-    pub rail: usize,
-    /// Which of the server's addresses it leads to, if that is known.
-    pub endpoint: Option<Endpoint>,
-    /// Why not over a faster transport, where one was expected.
-    pub fallback: Option<Fallback>,
-}
-
-/// Why a connection is slower than it might be.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fallback {
-    /// In words.
-    pub reason: String,
-    /// Whether it may be over later, so that the faster transport is worth trying again.
-    pub may_mend: bool,
-}
-
-/// Makes connections to servers. The network's is built in; tests and simulations give their own.
-pub trait Dial: Send + Sync {
-    /// Connects to `server` and calls `greet`.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unreachable`] is tried again for as long as the operation may take; others are final.
-    fn dial(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error>;
-}
-
 /// Over TCP, Unix sockets and RDMA.
-pub(crate) struct NetworkDial {
+pub struct NetworkDial {
     transport: Transport,
     timeout: Duration,
     /// What is shown before there is an RDMA connection; `None`: this client has no key, and is served over Unix sockets only.
@@ -107,7 +62,7 @@ impl Dial for NetworkDial {
 
 impl NetworkDial {
     /// Gives every connection up after `timeout`.
-    pub(crate) fn new(
+    pub fn new(
         transport: Transport,
         timeout: Duration,
         knock: Option<Key>,
@@ -306,13 +261,6 @@ impl NetworkDial {
     }
 }
 
-impl Dialled {
-    /// By the transport that was to be.
-    pub fn new(link: Box<dyn Link>, proven: ProveReply) -> Dialled {
-        Dialled { link, proven, rail: 0, endpoint: None, fallback: None }
-    }
-}
-
 /// What did not work on the way to the transport in use.
 #[derive(Default)]
 struct Failures {
@@ -337,11 +285,6 @@ fn is_here(server: &ServerInfo) -> bool {
     server.addresses(endpoint::SOCKET).any(|path| Path::new(path).exists())
 }
 
-/// Whether who answered at an address may be no server of this cluster: it may have taken the place of one that moved.
-pub(crate) fn is_of_another_cluster(error: &Error) -> bool {
-    matches!(error.kind(), ErrorKind::Untrusted | ErrorKind::Status(Status::Unauthenticated))
-}
-
 fn unreachable(server: &ServerInfo, causes: Vec<String>) -> Error {
     Error::new("connect", ErrorKind::Unreachable, causes.join("; ")).at_server(&server.name)
 }
@@ -350,10 +293,12 @@ fn unreachable(server: &ServerInfo, causes: Vec<String>) -> Error {
 mod tests {
     use super::*;
     use crate::rdma::{Adapters, Rdma, RdmaOptions, Refusal};
-    use crate::scripted::some_link;
+    use crate::testing::some_link;
+    use crate::traffic::Traffic;
     use std::net::TcpListener;
     use weft_transport::{VerbsOptions, VerbsStatus};
-    use weft_wire::messages::{Endpoint, server_role};
+    use weft_wire::Status;
+    use weft_wire::messages::{ProveReply, server_role};
 
     /// Adapters that reach every address but some.
     #[derive(Default)]

@@ -15,7 +15,7 @@ extern "C" fn in_child() {
 }
 
 /// Begins to notice forks of this process.
-pub(crate) fn watch() {
+pub fn watch() {
     REGISTERED.call_once(|| {
         // SAFETY: the handler only adds to an atomic number, which is allowed after fork.
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
@@ -23,13 +23,13 @@ pub(crate) fn watch() {
 }
 
 /// How many forks lie between the first process and this one.
-pub(crate) fn generation() -> u64 {
+pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// A value that every process makes for itself when it first asks. A forked child leaves its parent's as it is: threads that are
-/// not in the child may have been using it.
-pub(crate) struct PerProcess<T: 'static> {
+/// A value that every process makes for itself when it first asks. A forked child leaves its parent's as it is: threads
+/// that are not in the child may have been using it.
+pub struct PerProcess<T> {
     made: AtomicPtr<Made<T>>,
 }
 
@@ -39,26 +39,27 @@ struct Made<T> {
 }
 
 impl<T: Send + Sync> PerProcess<T> {
-    pub(crate) const fn new() -> PerProcess<T> {
+    /// None yet.
+    pub const fn new() -> PerProcess<T> {
         PerProcess { made: AtomicPtr::new(ptr::null_mut()) }
     }
 
     /// This process's value, if it has made one.
-    pub(crate) fn get(&'static self) -> Option<&'static T> {
-        PerProcess::of_this_process(self.made.load(Ordering::Acquire))
+    pub fn get(&self) -> Option<&T> {
+        self.of_this_process(self.made.load(Ordering::Acquire))
     }
 
-    fn of_this_process(made: *mut Made<T>) -> Option<&'static T> {
-        // SAFETY: null, or from `Box::into_raw` and never freed once it was published.
+    fn of_this_process(&self, made: *mut Made<T>) -> Option<&T> {
+        // SAFETY: null, or from `Box::into_raw`; what was published is freed with `self` at the earliest.
         let made = unsafe { made.as_ref() };
         made.filter(|made| made.generation == generation()).map(|made| &made.value)
     }
 
     /// This process's value, made now if it has none. Of threads that make it at once, one prevails.
-    pub(crate) fn get_or_make(&'static self, make: impl FnOnce() -> T) -> &'static T {
+    pub fn get_or_make(&self, make: impl FnOnce() -> T) -> &T {
         watch();
         let before = self.made.load(Ordering::Acquire);
-        if let Some(value) = PerProcess::of_this_process(before) {
+        if let Some(value) = self.of_this_process(before) {
             return value;
         }
         let fresh = Box::into_raw(Box::new(Made { generation: generation(), value: make() }));
@@ -70,6 +71,23 @@ impl<T: Send + Sync> PerProcess<T> {
         }
         // SAFETY: as in `get`.
         unsafe { &(*fresh).value }
+    }
+}
+
+impl<T> Drop for PerProcess<T> {
+    fn drop(&mut self) {
+        let made = *self.made.get_mut();
+        // SAFETY: null, or published and not freed before; nobody has a reference any more.
+        if unsafe { made.as_ref() }.is_some_and(|made| made.generation == generation()) {
+            // SAFETY: as above, and from `Box::into_raw`.
+            drop(unsafe { Box::from_raw(made) });
+        }
+    }
+}
+
+impl<T: Send + Sync> Default for PerProcess<T> {
+    fn default() -> PerProcess<T> {
+        PerProcess::new()
     }
 }
 

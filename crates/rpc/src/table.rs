@@ -24,7 +24,7 @@ fn place(index: usize) -> (usize, usize) {
 }
 
 /// See the module.
-pub(crate) struct Table<T> {
+pub struct Table<T> {
     parts: [OnceLock<Box<[OnceLock<T>]>>; PARTS],
     len: AtomicUsize,
     adding: Mutex<()>,
@@ -38,7 +38,7 @@ impl<T> Default for Table<T> {
 
 impl<T> Table<T> {
     /// Adds an entry; its index, `None` where the table is full.
-    pub(crate) fn push(&self, entry: T) -> Option<usize> {
+    pub fn push(&self, entry: T) -> Option<usize> {
         let _guard = lock(&self.adding);
         let index = self.len.load(Ordering::Relaxed);
         let (part, at) = place(index);
@@ -49,17 +49,19 @@ impl<T> Table<T> {
         Some(index)
     }
 
-    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+    /// The entry with this index.
+    pub fn get(&self, index: usize) -> Option<&T> {
         let (part, at) = place(index);
         self.parts.get(part)?.get()?.get(at)?.get()
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 
     /// What is there now, with the indices.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = (usize, &T)> + Clone {
         (0..self.len()).filter_map(|index| Some((index, self.get(index)?)))
     }
 }

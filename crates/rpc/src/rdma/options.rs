@@ -20,7 +20,7 @@ use weft_transport::{Mechanism, VerbsOptions};
 use weft_verbs::TrafficClass;
 use weft_wire::security::Key;
 
-use crate::access::named;
+use crate::named;
 use crate::traffic::Traffic;
 
 /// How data moves.
@@ -86,7 +86,7 @@ impl RdmaTos {
     }
 
     /// Whether small reads and writes need connections of their own.
-    pub(crate) fn separates_small(&self) -> bool {
+    pub fn separates_small(&self) -> bool {
         self.small != self.bulk
     }
 }
@@ -181,7 +181,7 @@ impl RdmaOptions {
     ];
 
     /// Data of up to this size a connection packs by itself, if it is in pieces.
-    pub(crate) fn packed_bytes_max(&self) -> u64 {
+    pub fn packed_bytes_max(&self) -> u64 {
         match self.mechanism {
             RdmaMechanism::Auto => self.inline_bytes_max.max(self.fast_bytes_max),
             RdmaMechanism::Inline => self.inline_bytes_max,
@@ -191,7 +191,7 @@ impl RdmaOptions {
     }
 
     /// For a connection: `key` is the cluster's for clients.
-    pub(crate) fn for_connection(&self, key: Option<&Key>, traffic: Traffic) -> VerbsOptions {
+    pub fn for_connection(&self, key: Option<&Key>, traffic: Traffic) -> VerbsOptions {
         VerbsOptions {
             key: key.cloned(),
             class: TrafficClass(self.tos.of(traffic)),
@@ -211,12 +211,12 @@ impl RdmaOptions {
     }
 
     /// How the data of a request moves, if its memory, in so many pieces, is not registered yet.
-    pub(crate) fn mechanism_for(&self, bytes: u64, pieces: u64, write: bool) -> Mechanism {
+    pub fn mechanism_for(&self, bytes: u64, pieces: u64, write: bool) -> Mechanism {
         self.for_connection(None, Traffic::Bulk).mechanism_for(bytes, pieces, write)
     }
 
     /// For the registration cache.
-    pub(crate) fn for_registration(&self) -> RegistrationOptions {
+    pub fn for_registration(&self) -> RegistrationOptions {
         RegistrationOptions {
             bytes_max: self.cache_bytes_max,
             entries_max: self.cache_entries_max,

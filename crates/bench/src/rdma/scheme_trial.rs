@@ -1,4 +1,5 @@
-//! The schemes of NC table 4 tried on an adapter, for measurements: how many registrations the rows of an array take, and how long.
+//! The schemes of NC table 4 tried on an adapter, for measurements: how many registrations the rows of an array take,
+//! and how long.
 //!
 //! ```text
 //!   a 2048 x 2048 array of integers, 8 KiB a row         ▄▄▄▄····▄▄▄▄····▄▄▄▄····   1024 rows of 4 KiB are one process's
@@ -8,23 +9,19 @@
 //!   with holes   ten of the holes are no memory          1 that is refused, then 11
 //! ```
 //!
-//! The registrations are made by the cache that transfers go through, without keeping any: `individual` is the same with a cost model in
-//! which a hole is never worth it.
+//! The registrations are made by the cache that transfers go through, without keeping any: `individual` is the same with
+//! a cost model in which a hole is never worth it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use weft_transport::registration::{
-    CallCost, ForeignMemory, PageRange, RegistrationCache, RegistrationCost, RegistrationOptions, paper_rows,
-    scheme_cost,
+    CallCost, ForeignMemory, PageRange, RegistrationCache, RegistrationCost, RegistrationOptions, Scheme,
+    SchemeCost, paper_rows, scheme_cost,
 };
 use weft_verbs::Device;
 use weft_wire::messages::MemoryRun;
-
-use crate::Result;
-use crate::error::{Error, ErrorKind};
-
-pub use weft_transport::registration::{Scheme, SchemeCost};
 
 /// Costs by which nothing is ever registered for its neighbours' sake.
 const NEVER_JOINED: RegistrationCost = RegistrationCost {
@@ -70,12 +67,9 @@ impl<D: Device> SchemeTrials<D> {
     /// Registers the rows once, as a scheme does it, and lets them go.
     ///
     /// # Errors
-    /// [`ErrorKind::Local`]: the adapter or the system refuses, for want of lockable memory mostly.
-    pub fn once(&self, scheme: Scheme) -> Result<SchemeTrial> {
-        let refused = |error: &dyn std::fmt::Display| {
-            Error::new("register memory", ErrorKind::Local(libc::ENOMEM), error.to_string())
-        };
-        let array = Array::new(scheme).map_err(|error| refused(&error))?;
+    /// The adapter or the system refuses, for want of lockable memory mostly.
+    pub fn once(&self, scheme: Scheme) -> anyhow::Result<SchemeTrial> {
+        let array = Array::new(scheme).context("map an array")?;
         let cost = if scheme == Scheme::Individual { NEVER_JOINED } else { self.cost };
         let options = RegistrationOptions {
             cost: Some(cost),
@@ -86,11 +80,11 @@ impl<D: Device> SchemeTrials<D> {
         if scheme == Scheme::Ideal {
             // SAFETY: the array outlives the cache.
             let added = unsafe { cache.add_arena(array.start, array.bytes) };
-            added.map_err(|error| refused(&error))?;
+            added.context("register memory")?;
         }
         let (before, begun) = (self.device.counters().counts(), Instant::now());
         // SAFETY: the array outlives what is pinned, and no peer has a key of it.
-        let pinned = unsafe { cache.pin(&array.rows, &[], false) }.map_err(|error| refused(&error))?;
+        let pinned = unsafe { cache.pin(&array.rows, &[], false) }.context("register memory")?;
         let register = begun.elapsed();
         let begun = Instant::now();
         drop(pinned);

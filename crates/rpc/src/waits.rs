@@ -14,12 +14,12 @@ thread_local! {
 }
 
 /// A new operation begins.
-pub(crate) fn begin() {
+pub fn begin() {
     WAITS.set([(0, 0); SERVERS]);
 }
 
 /// A request to this server has ended after so long.
-pub(crate) fn note(server: usize, ms: u64) {
+pub fn note(server: usize, ms: u64) {
     if ms < WORTH_TELLING_MS {
         return;
     }
@@ -36,7 +36,7 @@ pub(crate) fn note(server: usize, ms: u64) {
 }
 
 /// The servers that this thread's present operation has waited for, by their index, the longest first.
-pub(crate) fn longest() -> Vec<(usize, Duration)> {
+pub fn longest() -> Vec<(usize, Duration)> {
     let mut waits: Vec<_> = WAITS.get().into_iter().filter(|(server, _)| *server > 0).collect();
     waits.sort_by_key(|(_, ms)| std::cmp::Reverse(*ms));
     waits.into_iter().map(|(server, ms)| (server as usize - 1, Duration::from_millis(ms.into()))).collect()

@@ -49,9 +49,12 @@ struct Death {
 
 /// A server that is dead, in words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Obituary {
+pub struct Obituary {
+    /// Since when it has not answered.
     pub since: Instant,
+    /// The same in seconds since 1970.
     pub since_unix_s: u64,
+    /// What the last attempt met.
     pub cause: String,
 }
 

@@ -126,23 +126,24 @@ impl std::fmt::Debug for Rdma {
 static HOST: PerProcess<Result<Rdma, String>> = PerProcess::new();
 
 /// Where the connections of a client get RDMA from.
-pub(crate) struct RdmaSource {
+pub struct RdmaSource {
     options: RdmaOptions,
     given: Option<Rdma>,
 }
 
 impl RdmaSource {
     /// From `given`, else from the host, when it is first asked for.
-    pub(crate) fn new(options: RdmaOptions, given: Option<Rdma>) -> RdmaSource {
+    pub fn new(options: RdmaOptions, given: Option<Rdma>) -> RdmaSource {
         RdmaSource { options, given }
     }
 
-    pub(crate) fn options(&self) -> &RdmaOptions {
+    /// How RDMA is used.
+    pub fn options(&self) -> &RdmaOptions {
         &self.options
     }
 
     /// RDMA that has an adapter, or why there is none.
-    pub(crate) fn get(&self) -> Result<Rdma, String> {
+    pub fn get(&self) -> Result<Rdma, String> {
         let rdma = match &self.given {
             Some(given) if given.generation == fork::generation() => given.clone(),
             Some(_) => return Err("its adapters were given to the process that forked this one".into()),
@@ -158,21 +159,21 @@ impl RdmaSource {
     }
 
     /// What registering memory costs with an adapter that connections were made over, and its name.
-    pub(crate) fn cost(&self) -> Option<(String, RegistrationCost)> {
+    pub fn cost(&self) -> Option<(String, RegistrationCost)> {
         let rdma = self.given.as_ref().or_else(|| HOST.get()?.as_ref().ok())?;
         let device = rdma.adapters.status().devices.into_iter().next()?;
         Some((device.name, device.cost))
     }
 
     /// Pieces of memory that an adapter which connections were made over gathers in one piece of work.
-    pub(crate) fn pieces_max(&self, write: bool) -> Option<usize> {
+    pub fn pieces_max(&self, write: bool) -> Option<usize> {
         let rdma = self.given.as_ref().or_else(|| HOST.get()?.as_ref().ok())?;
         let limits = rdma.adapters.status().devices.into_iter().next()?.limits;
         Some(if write { limits.send_pieces_max } else { limits.read_pieces_max })
     }
 
     /// What is known of RDMA in this process.
-    pub(crate) fn status(&self) -> RdmaStatus {
+    pub fn status(&self) -> RdmaStatus {
         let found = self.get().and_then(|rdma| Ok((rdma.adapters.names()?, rdma.adapters.status())));
         match found {
             Ok((names, status)) => RdmaStatus {
@@ -248,7 +249,8 @@ impl RdmaAdapter {
 }
 
 impl RdmaStatus {
-    pub(crate) fn none(reason: impl Into<String>) -> RdmaStatus {
+    /// There is none, for this reason.
+    pub fn none(reason: impl Into<String>) -> RdmaStatus {
         RdmaStatus { unavailable: Some(reason.into()), refusal: None, names: Vec::new(), in_use: Vec::new() }
     }
 }

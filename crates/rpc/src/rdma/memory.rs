@@ -5,7 +5,6 @@
 use std::sync::{Arc, Mutex, Weak};
 
 use super::Adapters;
-use crate::Result;
 use crate::error::{Error, ErrorKind};
 use crate::fork::PerProcess;
 use crate::wait::lock;
@@ -20,7 +19,7 @@ use crate::wait::lock;
 ///
 /// # Safety
 /// The memory is writable. Until it is unregistered it is neither unmapped nor mapped anew.
-pub unsafe fn register_memory(memory: *mut u8, bytes: usize) -> Result<()> {
+pub unsafe fn register_memory(memory: *mut u8, bytes: usize) -> Result<(), Error> {
     let address = memory as usize;
     if memory.is_null() || bytes == 0 || address.checked_add(bytes).is_none() {
         let text = format!("{bytes} bytes at {memory:p} are no memory");
@@ -34,7 +33,7 @@ pub unsafe fn register_memory(memory: *mut u8, bytes: usize) -> Result<()> {
 ///
 /// # Errors
 /// [`ErrorKind::Invalid`]: no memory is registered that begins there.
-pub fn unregister_memory(memory: *mut u8) -> Result<()> {
+pub fn unregister_memory(memory: *mut u8) -> Result<(), Error> {
     if unregister(memory as usize) {
         return Ok(());
     }
@@ -87,7 +86,7 @@ impl Book {
 ///
 /// # Errors
 /// An adapter refused, and says why; nothing is registered then.
-fn register(address: usize, bytes: usize) -> std::result::Result<(), Refusal> {
+fn register(address: usize, bytes: usize) -> Result<(), Refusal> {
     let mut book = lock(book());
     let before = book.longest(address);
     if before.is_none_or(|before| before < bytes) {
@@ -129,7 +128,7 @@ fn change(
     address: usize,
     before: Option<usize>,
     after: Option<usize>,
-) -> std::result::Result<(), Refusal> {
+) -> Result<(), Refusal> {
     if before.is_some() {
         adapters.unregister(address);
     }
@@ -144,7 +143,7 @@ pub(crate) fn register_arena(address: usize, bytes: usize) {
 }
 
 /// Why memory was not registered that was to be, for status.
-pub(super) fn refusal() -> Option<String> {
+pub(crate) fn refusal() -> Option<String> {
     lock(book()).refusal.clone()
 }
 
@@ -181,7 +180,7 @@ mod tests {
     }
 
     impl Adapters for Picky {
-        fn names(&self) -> std::result::Result<Vec<String>, String> {
+        fn names(&self) -> Result<Vec<String>, String> {
             unreachable!("nobody asks")
         }
         fn connect(
@@ -189,10 +188,10 @@ mod tests {
             _address: SocketAddr,
             _options: &VerbsOptions,
             _timeout: Duration,
-        ) -> std::result::Result<Box<dyn Link>, LinkError> {
+        ) -> Result<Box<dyn Link>, LinkError> {
             unreachable!("nobody connects")
         }
-        fn register(&self, address: usize, bytes: usize) -> std::result::Result<(), Refusal> {
+        fn register(&self, address: usize, bytes: usize) -> Result<(), Refusal> {
             if bytes > self.bytes_max {
                 return Err(Refusal { errno: libc::ENOMEM, text: "too much".into() });
             }

@@ -19,7 +19,7 @@ use crate::wait::take_interruption;
 use crate::waits;
 
 /// How often a thread that waits looks whether its wait is to end.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
+pub const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// An attempt to connect gets this much, also where nothing is left: it may be all that is needed.
 const ATTEMPT_MIN: Duration = Duration::from_millis(50);
 
@@ -50,7 +50,7 @@ pub struct Operation {
 
 impl Operation {
     /// Begins one with this much time, `None` for any; within another it has the time of that one.
-    pub(crate) fn begin(timeout: Option<Duration>) -> Operation {
+    pub fn begin(timeout: Option<Duration>) -> Operation {
         let outer = CURRENT.get();
         if outer.is_none() {
             waits::begin();
@@ -61,7 +61,7 @@ impl Operation {
     }
 
     /// A part of the present operation that may take no longer than `most`.
-    pub(crate) fn part(most: Duration) -> Operation {
+    pub fn part(most: Duration) -> Operation {
         let outer = CURRENT.get();
         let limit = Instant::now() + most.max(ATTEMPT_MIN);
         let end = outer.and_then(|outer| outer.end).map_or(limit, |end| end.min(limit));
@@ -82,7 +82,7 @@ impl Drop for Operation {
 }
 
 /// When a request that is made now is to be given up: with its operation.
-pub(crate) fn end(timeout: Option<Duration>) -> Option<Instant> {
+pub fn end(timeout: Option<Duration>) -> Option<Instant> {
     match CURRENT.get() {
         Some(current) => current.end,
         None => timeout.map(|timeout| Instant::now() + timeout),
@@ -90,14 +90,14 @@ pub(crate) fn end(timeout: Option<Duration>) -> Option<Instant> {
 }
 
 /// What is left of the operation, `most` at most, and a little in any case.
-pub(crate) fn left(most: Duration) -> Duration {
+pub fn left(most: Duration) -> Duration {
     let end = CURRENT.get().and_then(|current| current.end);
     let left = end.map_or(most, |end| end.saturating_duration_since(Instant::now()).min(most));
     left.max(ATTEMPT_MIN.min(most))
 }
 
 /// The operation has moved data, and begins anew: it may be as long as it likes while it moves on.
-pub(crate) fn moved_on(timeout: Option<Duration>) {
+pub fn moved_on(timeout: Option<Duration>) {
     if let (Some(current), Some(timeout)) = (CURRENT.get(), timeout) {
         CURRENT.set(Some(Current { end: current.end.map(|end| end.max(Instant::now() + timeout)) }));
     }
@@ -110,12 +110,12 @@ pub fn end_waits_when(look: impl Fn() -> bool + 'static) {
 }
 
 /// Whether somebody is to be asked while this thread waits.
-pub(crate) fn is_looked_after() -> bool {
+pub fn is_looked_after() -> bool {
     LOOK.try_with(|look| look.borrow().is_some()).unwrap_or(false)
 }
 
 /// Whether the wait of this thread is to end now.
-pub(crate) fn is_interrupted() -> bool {
+pub fn is_interrupted() -> bool {
     let says_so = || LOOK.try_with(|look| look.borrow().as_ref().is_some_and(|look| look())).unwrap_or(false);
     let is_interrupted = INTERRUPTED.get() || says_so();
     INTERRUPTED.set(is_interrupted);
@@ -123,7 +123,7 @@ pub(crate) fn is_interrupted() -> bool {
 }
 
 /// Whether a signal has ended a sleep of this thread, where no one else is to be asked.
-pub(crate) fn was_signalled() -> bool {
+pub fn was_signalled() -> bool {
     !is_looked_after() && take_interruption()
 }
 

@@ -30,12 +30,12 @@ use weft_transport::Completion;
 use crate::fork;
 
 /// Locks; a panic of another thread does not make the data unusable, for no lock is held while foreign code runs.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// As [`lock`]; `None` where another thread has it.
-pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -58,7 +58,7 @@ thread_local! {
 }
 
 /// Whether a signal has ended a sleep of this thread since the last call.
-pub(crate) fn take_interruption() -> bool {
+pub fn take_interruption() -> bool {
     INTERRUPTED.replace(false)
 }
 
