@@ -42,8 +42,6 @@ mod rails;
 pub mod rdma;
 mod reports;
 pub mod rpc;
-#[cfg(test)]
-mod scripted;
 pub mod server;
 pub mod session;
 mod slots;
