@@ -1,11 +1,13 @@
-//! Circles of files within a crate: each uses the next one and the last uses the first, so none can be read before the others.
+//! Circles of files within a crate: each uses the next one and the last uses the first, so none can be read
+//! before the others.
 //!
 //! ```text
 //!   uses.rs     the text of a file      ─► its imports and paths, without tests
 //!   here        imports, modules        ─► which file defines what a path names ─► who uses whom ─► circles
 //! ```
 //!
-//! It is an approximation: a re-export counts for the file behind it, and what one type's methods call of another's is not seen.
+//! It is an approximation: a re-export counts for the file behind it, and what one type's methods call of
+//! another's is not seen.
 
 mod uses;
 
@@ -159,7 +161,8 @@ impl<'a> Modules<'a> {
             .find(|(known, path)| known == name && path.first().is_some_and(|first| first != name))
     }
 
-    /// The file that defines what a path from the crate's root names; `None` for a whole module, and for another crate's.
+    /// The file that defines what a path from the crate's root names; `None` for a whole module, and for
+    /// another crate's.
     fn file_of(&self, path: &[String], reexports: usize) -> Option<&'a str> {
         let depth = (0..=path.len()).rev().find(|depth| self.by_path.contains_key(&path[..*depth]))?;
         let name = path.get(depth)?;

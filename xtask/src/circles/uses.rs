@@ -32,7 +32,8 @@ struct Reader<'a> {
     uses: Uses,
     /// Of braces.
     depth: usize,
-    /// Depths at which modules within the file begin: `super` in them is the file itself, or the next one of them.
+    /// Depths at which modules within the file begin: `super` in them is the file itself, or the next one of
+    /// them.
     inline: Vec<usize>,
 }
 
