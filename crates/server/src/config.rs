@@ -35,6 +35,8 @@ use weft_meta::FjallEngine;
 use weft_storage::Directory;
 use weft_wire::limits;
 
+/// Name of the store in a metadata server's directory.
+pub(crate) const NAMES_DIRECTORY: &str = "names";
 /// Strip size of files for which nothing else is asked and nothing else is configured.
 pub const STRIP_BYTES_DEFAULT: u32 = 256 << 10;
 /// Bound of an I/O server's transfer buffers where the file gives none.
@@ -333,8 +335,7 @@ impl ClusterConfig {
     /// # Errors
     /// [`ConfigError::Value`] where the wishes make no cluster, [`ConfigError::File`] where no random id can be had.
     pub fn generate(wanted: &Generate) -> Result<ClusterConfig, ConfigError> {
-        let mut id = [0; 16];
-        crate::keys::random(&mut id).map_err(|reason| ConfigError::File {
+        let id = weft_host::random().map_err(|reason| ConfigError::File {
             action: "make a random id for",
             path: wanted.path.clone(),
             reason,
@@ -531,7 +532,7 @@ impl ClusterConfig {
     pub fn lock_file_of(&self, server: &ServerConfig) -> PathBuf {
         let directory = self.directory_of(server);
         match server.role {
-            ServerRole::Meta => FjallEngine::lock_file(&directory.join(crate::server::NAMES_DIRECTORY)),
+            ServerRole::Meta => FjallEngine::lock_file(&directory.join(NAMES_DIRECTORY)),
             ServerRole::Io => Directory::lock_file(&directory),
         }
     }

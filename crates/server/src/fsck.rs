@@ -11,10 +11,10 @@
 //! removed meanwhile is none. Data files that were just written are left alone where they have no inode: a write may be on its
 //! way whose file is just gone.
 
+use crate::clock::{now, unix_s};
 use crate::current::{CurrentMap, Peers, name_of};
 use crate::key_ring::KeyRing;
 use crate::letters::{self, Letter, StepError};
-use crate::meta::{now, unix_s};
 use crate::peer::Peer;
 use crate::stop::StopFlag;
 use std::collections::{BTreeMap, HashMap};

@@ -10,20 +10,21 @@
 //! The second way finds what no record tells of: files whose creation was lost with a power cut while their data was
 //! already there.
 
+use crate::clock::unix_s;
 use crate::config::ClusterSection;
 use crate::current::{CurrentMap, Peers};
 use crate::key_ring::KeyRing;
 use crate::letters::{self, Letter, StepError};
 use crate::log;
 use crate::meta::registry::Restore;
-use crate::meta::unix_s;
-use crate::node::Shared;
 use crate::peer::PeerError;
+use crate::poke::Poke;
+use crate::shared::Shared;
 use crate::stop::StopFlag;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
 use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer};
@@ -40,44 +41,6 @@ const RETRY: Duration = Duration::from_secs(5);
 const FIRST_SCAN: Duration = Duration::from_secs(60);
 /// How long a wait goes on before it looks whether the server is to stop.
 const WAIT_STEP: Duration = Duration::from_millis(200);
-
-/// Wakes the remover. Clones wake the same one.
-#[derive(Clone, Default)]
-pub(crate) struct Poke {
-    signal: Arc<Signal>,
-}
-
-#[derive(Default)]
-struct Signal {
-    poked: AtomicBool,
-    /// Of the last request that poked.
-    trace: AtomicU64,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Poke {
-    /// There may be something to remove, by the request with this id; 0: by none.
-    pub fn poke(&self, trace: u64) {
-        if trace != 0 {
-            self.signal.trace.store(trace, Ordering::Relaxed);
-        }
-        if !self.signal.poked.swap(true, Ordering::AcqRel) {
-            let _lock = self.signal.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.signal.changed.notify_one();
-        }
-    }
-
-    /// Waits until poked or `deadline`, at most a step. Says whether it was poked, which is then forgotten.
-    fn wait(&self, deadline: Instant) -> bool {
-        let lock = self.signal.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.signal.poked.load(Ordering::Acquire) {
-            let left = deadline.saturating_duration_since(Instant::now()).min(WAIT_STEP);
-            drop(self.signal.changed.wait_timeout(lock, left));
-        }
-        self.signal.poked.swap(false, Ordering::AcqRel)
-    }
-}
 
 /// What the remover needs.
 pub(crate) struct Setup<E: Engine> {
@@ -139,7 +102,7 @@ impl<E: Engine + 'static> Remover<E> {
             let now = Instant::now();
             if poked || retry.is_some_and(|retry| retry <= now) {
                 std::thread::sleep(GATHER);
-                let woken_by = self.setup.poke.signal.trace.swap(0, Ordering::Relaxed);
+                let woken_by = self.setup.poke.take_trace();
                 let _trace = weft_log::trace::Scope::on_behalf_of(woken_by);
                 self.down_until.retain(|_, until| *until > now);
                 waiting =

@@ -162,8 +162,7 @@ pub fn find(
 }
 
 fn boot_id() -> Result<String> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    Ok(id.context("cannot read the kernel's boot identity")?.trim().to_string())
+    weft_host::boot_id_text().context("cannot read the kernel's boot identity")
 }
 
 #[cfg(test)]

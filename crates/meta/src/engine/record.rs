@@ -97,12 +97,6 @@ impl Record {
     }
 }
 
-/// This run of the kernel.
-pub(super) fn this_boot() -> BootId {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    u128::from_str_radix(&text.trim().replace('-', ""), 16).unwrap_or(0).to_be_bytes()
-}
-
 /// The record of a store in use.
 #[derive(Debug)]
 pub(super) struct Log {

@@ -1,8 +1,9 @@
 //! The list of keys: which were issued or used, and which are revoked. It is in the store; a copy is in memory.
 
-use super::{MetaPart, unix_s};
+use super::MetaPart;
 use crate::announce::Announcer;
 use crate::answer::{Answer, Refusal};
+use crate::clock::unix_s;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;

@@ -35,12 +35,12 @@ mod watch;
 
 #[cfg(test)]
 pub(crate) use sessions::SESSION_GRACE;
-pub(crate) use translate::now;
 
 use crate::answer::{Answer, Refusal};
+use crate::clock::unix_s;
 use crate::config::SyncMode;
-use crate::garbage::Poke;
 use crate::key_ring::KeyRing;
+use crate::poke::Poke;
 use crate::spent::{self, Part, during};
 use crate::stop::StopFlag;
 use durable::Durability;
@@ -311,11 +311,6 @@ impl<E: Engine + 'static> MetaPart<E> {
         let checked = self.keys.check(capability, now_s, rights);
         checked.map_err(|error| Refusal::of_capability("the metadata server", capability, now_s, error))
     }
-}
-
-/// The wall clock, in whole seconds since 1970.
-pub(crate) fn unix_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 /// An error inside of an operation that only the namespace can make.

@@ -30,7 +30,7 @@ use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use crate::log;
 use crate::map::{Event, MapError};
-use crate::node::Confirmed;
+use crate::shared::Confirmed;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

@@ -5,7 +5,7 @@ use super::MetaPart;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use weft_meta::{Engine, SessionId};
 use weft_wire::messages::OpenId;
 
@@ -20,8 +20,8 @@ pub(super) struct Sessions {
 
 impl Default for Sessions {
     fn default() -> Sessions {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Sessions { table: RefCell::default(), next_run: Cell::new(since_1970.as_nanos() as u64) }
+        let next_run = crate::clock::since_1970().as_nanos() as u64;
+        Sessions { table: RefCell::default(), next_run: Cell::new(next_run) }
     }
 }
 

@@ -214,13 +214,11 @@ impl Watchers {
         if awaited.is_empty() {
             nobody_awaited.set();
         }
-        let since_1970 =
-            std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let state = State {
             leases: Leases::new(now),
             watchers: HashMap::new(),
             ended: HashSet::new(),
-            epochs: since_1970.as_nanos() as u64,
+            epochs: crate::clock::since_1970().as_nanos() as u64,
             awaited: awaited.into_iter().collect(),
             awaited_until: now + LEASE,
         };

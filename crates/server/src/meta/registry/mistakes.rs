@@ -14,12 +14,13 @@
 use super::*;
 use crate::config::{ClusterConfig, SyncMode};
 use crate::current::CurrentMap;
-use crate::garbage::{Poke, forget_below, numbers_to_judge, without_inode};
+use crate::garbage::{forget_below, numbers_to_judge, without_inode};
 use crate::key_ring::KeyRing;
 use crate::map::endpoints_of;
 use crate::member::{after_agreement, meta_server, what_it_has};
-use crate::server::open_map;
+use crate::poke::Poke;
 use crate::stop::StopFlag;
+use crate::storage::open_map;
 use std::collections::BTreeSet;
 use std::path::Path;
 use weft_meta::{At, Caller, MemEngine, Namespace, NamespaceOptions, NewFile, OpenFlags, ROOT_INO};
