@@ -136,7 +136,7 @@ impl<E: Engine> Namespace<E> {
         batch.put(keys::SUPER_FILES, encode_number(1));
         batch.put(keys::SUPER_INCARNATION, encode_number(0));
         batch.put_encoded(keys::inode(ROOT_INO), &root);
-        engine.commit(&batch)?;
+        run_again(|| engine.commit(&batch))?;
         engine.syncer().sync()?;
         Ok(())
     }
@@ -158,7 +158,7 @@ impl<E: Engine> Namespace<E> {
         let incarnation = read_number(&engine, keys::SUPER_INCARNATION)? + 1;
         let mut batch = Batch::default();
         batch.put(keys::SUPER_INCARNATION, encode_number(incarnation));
-        engine.commit(&batch)?;
+        run_again(|| engine.commit(&batch))?;
         let restarted = incarnation > 1;
         let gap = if restarted { RESTART_GAP } else { 0 };
         let ino_lease = read_number(&engine, keys::SUPER_INO_LEASE)?;
@@ -231,12 +231,13 @@ impl<E: Engine> Namespace<E> {
     /// Notes in the store whether locks may be held, so that the next run of the server knows if somebody may come back for
     /// some.
     pub fn note_locks(&mut self, held: bool) -> Result<(), MetaError> {
-        let mut op = self.begin();
-        match held {
-            true => op.put(keys::SUPER_LOCKS.to_vec(), encode_number(1)),
-            false => op.delete(keys::SUPER_LOCKS.to_vec()),
-        }
-        op.commit()?;
+        self.change::<_, MetaError>(|op| {
+            match held {
+                true => op.put(keys::SUPER_LOCKS, encode_number(1)),
+                false => op.delete(keys::SUPER_LOCKS),
+            }
+            Ok(())
+        })?;
         self.locks_noted = held;
         Ok(())
     }
@@ -264,6 +265,19 @@ impl<E: Engine> Namespace<E> {
         Op { ns: self, once: None }
     }
 
+    /// Runs an operation and commits it; again where the engine asks for it. What it is to have an effect on besides
+    /// the namespace, the caller does afterwards.
+    pub fn change<T, F: From<MetaError> + MayConflict>(
+        &mut self,
+        run: impl Fn(&mut Op<'_, E>) -> Result<T, F>,
+    ) -> Result<(T, CommitSeq), F> {
+        run_again(|| {
+            let mut op = self.begin();
+            let result = run(&mut op)?;
+            Ok((result, op.commit()?))
+        })
+    }
+
     /// Changes what new files get, after I/O servers were added; sizes of the caches stay.
     pub fn set_defaults(&mut self, ring_servers: u16, strip_bytes: u32, server_count: u16) {
         let (cached_inodes, cached_entries) = (self.options.cached_inodes, self.options.cached_entries);
@@ -285,6 +299,12 @@ impl<E: Engine> Namespace<E> {
         Ok(self.inode_cache.get(&ino))
     }
 
+    /// Others have written: what was read before counts no more.
+    fn forget_cached(&mut self) {
+        self.inode_cache = FastClock::new(self.options.cached_inodes);
+        self.entry_cache = Clock::new(self.options.cached_entries);
+    }
+
     fn load_entry(&mut self, key: &[u8]) -> Result<Option<Entry>, EngineError> {
         if let Some(entry) = self.entry_cache.get(key) {
             return Ok(*entry);
@@ -298,9 +318,43 @@ impl<E: Engine> Namespace<E> {
     }
 }
 
+/// How often an operation is run before it fails with the conflict.
+const RUNS_MAX: usize = 100;
+
+/// An error that may be a conflict.
+pub trait MayConflict {
+    /// Whether the operation is to be run again.
+    fn is_conflict(&self) -> bool;
+}
+
+impl MayConflict for EngineError {
+    fn is_conflict(&self) -> bool {
+        matches!(self, EngineError::Conflict)
+    }
+}
+
+impl MayConflict for MetaError {
+    fn is_conflict(&self) -> bool {
+        matches!(self, MetaError::Engine(EngineError::Conflict))
+    }
+}
+
+/// Runs something until it ends otherwise than with a conflict, at most [`RUNS_MAX`] times.
+pub fn run_again<T, F: MayConflict>(mut run: impl FnMut() -> Result<T, F>) -> Result<T, F> {
+    for _ in 1..RUNS_MAX {
+        match run() {
+            Err(error) if error.is_conflict() => {}
+            ended => return ended,
+        }
+    }
+    run()
+}
+
 /// One operation: call one of its operation methods, then commit, or drop it and nothing happened.
 ///
-/// A method that fails leaves nothing staged. Reading operations need no commit.
+/// A method that fails leaves nothing staged. Reading operations need no commit. Nothing but the commit has an effect
+/// outside of the operation, so that it can be run again; only inode numbers and cookies that it was given are not
+/// given to another.
 pub struct Op<'n, E: Engine> {
     pub(crate) ns: &'n mut Namespace<E>,
     pub(crate) once: Option<PendingReply>,
@@ -429,21 +483,22 @@ impl<E: Engine> Op<'_, E> {
         if let Some((pending, reply)) = kept {
             pending.store(reply, batch);
         }
-        if let Some(audit) = &mut ns.audit {
-            audit.follow(&ns.engine, batch)?;
-        }
+        let before = ns.audit.as_ref().map(|audit| audit.before(&ns.engine, batch)).transpose()?;
         let seq = match ns.engine.commit(batch) {
             Ok(seq) => seq,
-            Err(EngineError::Full) => {
-                // It has counted what did not happen.
-                ns.audit = None;
-                return Err(MetaError::NoSpace);
+            Err(EngineError::Full) => return Err(MetaError::NoSpace),
+            Err(EngineError::Conflict) => {
+                ns.forget_cached();
+                return Err(EngineError::Conflict.into());
             }
             Err(error) => {
                 ns.failure.get_or_insert(error.to_string());
                 return Err(error.into());
             }
         };
+        if let Some((audit, before)) = ns.audit.as_mut().zip(before) {
+            audit.follow(batch, before);
+        }
         ns.ino_lease = ino_lease;
         ns.cookie_lease = cookie_lease;
         ns.inodes_in_use = in_use;

@@ -85,9 +85,11 @@ impl<E: Engine> Namespace<E> {
     pub(crate) fn drop_old_tails(&mut self) -> Result<(), MetaError> {
         let opens = &self.opens;
         let old: Vec<u64> = opens.tails.keys().copied().filter(|ino| !opens.has_writers(*ino)).collect();
-        let mut op = self.begin();
-        old.into_iter().for_each(|ino| op.drop_tail(ino));
-        op.commit().map(drop)
+        let drop_tails = |op: &mut Op<'_, E>| {
+            old.iter().for_each(|ino| op.drop_tail(*ino));
+            Ok(())
+        };
+        self.change(drop_tails).map(drop)
     }
 }
 
