@@ -16,7 +16,8 @@
 use crate::codec::Reader;
 use crate::engine::{Batch, Engine};
 use crate::inode::{SessionId, Timestamp};
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::opens::Session;
 use crate::{EngineError, MetaError, keys};
 use std::collections::hash_map::Entry as Slot;

@@ -21,7 +21,8 @@
 
 use crate::codec::{Encode, Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine};
-use crate::namespace::{Namespace, Op, encode_number, run_again};
+use crate::namespace::{Namespace, encode_number};
+use crate::op::{Op, run_again};
 use crate::{EngineError, MetaError, keys};
 use weft_layout::Layout;
 

@@ -71,8 +71,7 @@ impl MemEngine {
         let state = self.lock();
         let mut map = state.durable.clone();
         state.unsynced.iter().take(kept).for_each(|batch| apply(&mut map, batch));
-        let fresh =
-            State { durable: map.clone(), map, conflicting: state.conflicting, ..State::default() };
+        let fresh = State { durable: map.clone(), map, conflicting: state.conflicting, ..State::default() };
         MemEngine { state: Arc::new(Mutex::new(fresh)), view: None }
     }
 

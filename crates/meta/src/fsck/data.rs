@@ -6,7 +6,8 @@
 use crate::engine::{CommitSeq, Engine};
 use crate::inode::{Inode, Kind, Timestamp};
 use crate::keys;
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::{EngineError, MetaError};
 use weft_layout::Layout;
 

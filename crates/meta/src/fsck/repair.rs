@@ -9,7 +9,8 @@ use super::damage::Damage;
 use super::judge::Judge;
 use crate::engine::{CommitSeq, Engine};
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, Timestamp};
-use crate::namespace::{Namespace, Op, encode_number};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::{MetaError, keys};
 
 /// Where things without a name come to, in the root directory.
@@ -115,7 +116,6 @@ impl<E: Engine> Op<'_, E> {
             Damage::BeyondLease { number, .. } => self.raise_lease(key, value.unwrap_or_default(), *number),
             Damage::InodeCount { recorded, found } => {
                 self.correct_count(*found as i64 - *recorded as i64);
-                self.put(keys::SUPER_FILES.to_vec(), encode_number(*found));
             }
         }
         Ok(true)

@@ -35,8 +35,6 @@ fn open(engine: MemEngine) -> Namespace<MemEngine> {
 /// `a/b/c` are directories, `a/f` and `a/b/g` are files, `a/f` is `also` too, `a/link` a symbolic link.
 fn tree() -> Namespace<MemEngine> {
     let mut engine = MemEngine::new();
-    // Every operation is run twice, repairs too.
-    engine.set_conflicting();
     Namespace::format(&mut engine, [1; 16], &Caller::root(), NOW).unwrap();
     let mut ns = open(engine);
     let root = Caller::root();
@@ -50,6 +48,8 @@ fn tree() -> Namespace<MemEngine> {
     run(&mut ns, |op| op.symlink(&root, NOW, at("a/link"), b"f"));
     run(&mut ns, |op| op.set_xattr(&root, NOW, at("a/f"), true, b"user.x", b"1", XattrMode::Any));
     assert_eq!(ns.check().unwrap(), vec![]);
+    // From now on every operation is run twice, repairs too.
+    ns.engine.set_conflicting();
     ns
 }
 

@@ -12,7 +12,8 @@ use crate::engine::{Engine, Room};
 use crate::inode::{Inode, Timestamp, decode_layout, encode_layout};
 use crate::keys;
 use crate::lately::LatelyRemoved;
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::opens::Effect;
 use weft_layout::Layout;
 
