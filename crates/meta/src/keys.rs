@@ -5,6 +5,7 @@
 //!   n <dir ino> <name>         entry, found by name      -> ino, kind, cookie
 //!   o <dir ino> <cookie>       entry, in creation order  -> ino, kind, name
 //!   x <ino> <name>             extended attribute
+//!   d <block of 64>            removed inodes that the superblock's count has still; see count.rs
 //!   g <ino>                    garbage: data files to remove on the I/O servers -> layout
 //!   u <ino>                    orphan: no name any more, but open somewhere, or lately removed
 //!   t <ino>                    tail of the appends to a file that is open for writing
@@ -26,6 +27,7 @@ pub(crate) const INODE: u8 = b'i';
 pub(crate) const NAME: u8 = b'n';
 pub(crate) const ORDER: u8 = b'o';
 pub(crate) const XATTR: u8 = b'x';
+pub(crate) const REMOVED: u8 = b'd';
 pub(crate) const GARBAGE: u8 = b'g';
 pub(crate) const ORPHAN: u8 = b'u';
 pub(crate) const APPEND_TAIL: u8 = b't';
@@ -87,6 +89,10 @@ pub(crate) fn order(dir: u64, cookie: u64) -> [u8; 17] {
 
 pub(crate) fn xattr(ino: u64, name: &[u8]) -> Vec<u8> {
     [&numbered(XATTR, ino), name].concat()
+}
+
+pub(crate) fn removed(block: u64) -> [u8; 9] {
+    numbered(REMOVED, block)
 }
 
 pub(crate) fn garbage(ino: u64) -> [u8; 9] {

@@ -16,7 +16,8 @@
 use crate::codec::Reader;
 use crate::engine::{Batch, Engine};
 use crate::inode::{SessionId, Timestamp};
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::opens::Session;
 use crate::{EngineError, MetaError, keys};
 use std::collections::hash_map::Entry as Slot;
@@ -137,22 +138,35 @@ impl<E: Engine> Namespace<E> {
         let mut dropped = 0;
         let mut after = vec![keys::REPLY];
         loop {
-            let mut op = self.begin();
-            let page = op.records_after(&[keys::REPLY], &after, DROP_BATCH)?;
-            let Some((last, _)) = page.last() else { return Ok(dropped) };
-            after = last.clone();
-            for (key, value) in page {
-                let stored = StoredReply::decode(&key, &value)?;
-                let known = key
-                    .get(1..17)
-                    .and_then(|id| id.try_into().ok())
-                    .is_some_and(|id| op.ns.opens.sessions.contains_key(&SessionId(id)));
-                if stored.at_seconds < before.seconds && !known {
-                    op.delete(key);
-                    dropped += 1;
-                }
-            }
-            op.commit()?;
+            let (page, _) = self.change(|op| op.drop_page_of_replies(before, &after))?;
+            let Some((last, dropped_here)) = page else { return Ok(dropped) };
+            dropped += dropped_here;
+            after = last;
         }
+    }
+}
+
+impl<E: Engine> Op<'_, E> {
+    /// The last key of the page after `after` and how many replies of it are dropped; `None` if the page is empty.
+    fn drop_page_of_replies(
+        &mut self,
+        before: Timestamp,
+        after: &[u8],
+    ) -> Result<Option<(Vec<u8>, usize)>, MetaError> {
+        let page = self.records_after(&[keys::REPLY], after, DROP_BATCH)?;
+        let Some((last, _)) = page.last().cloned() else { return Ok(None) };
+        let mut dropped = 0;
+        for (key, value) in page {
+            let stored = StoredReply::decode(&key, &value)?;
+            let known = key
+                .get(1..17)
+                .and_then(|id| id.try_into().ok())
+                .is_some_and(|id| self.ns.opens.sessions.contains_key(&SessionId(id)));
+            if stored.at_seconds < before.seconds && !known {
+                self.delete(key);
+                dropped += 1;
+            }
+        }
+        Ok(Some((last, dropped)))
     }
 }

@@ -21,7 +21,8 @@
 
 use crate::codec::{Encode, Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine};
-use crate::namespace::{Namespace, Op, encode_number};
+use crate::namespace::{Namespace, encode_number};
+use crate::op::{Op, run_again};
 use crate::{EngineError, MetaError, keys};
 use weft_layout::Layout;
 
@@ -121,7 +122,7 @@ impl<E: Engine> Namespace<E> {
                 out.bytes.extend_from_slice(&fresh);
                 let mut batch = Batch::default();
                 batch.put(keys::SUPER_STORAGE, out.bytes);
-                self.engine.commit(&batch)?;
+                run_again(|| self.engine.commit(&batch))?;
                 self.engine.syncer().sync()?;
                 fresh
             }
@@ -143,18 +144,20 @@ impl<E: Engine> Namespace<E> {
     /// # Errors
     /// Those of the engine.
     pub fn raise_mark_beyond(&mut self, known: u64, run: &[u8; 16]) -> Result<(u64, CommitSeq), EngineError> {
-        let (last, last_run) = read_mark(&self.engine)?;
-        let mark = last.max(known) + 1;
-        let mut batch = Batch::default();
-        if mark != last + 1 {
-            // The marks that are skipped are nobody's: who knows one of them has it from another history.
-            self.note_run(last + 1, &NOBODY, &mut batch)?;
-        }
-        if last_run != *run || mark != last + 1 {
-            self.note_run(mark, run, &mut batch)?;
-        }
-        put_mark(&mut batch, mark, run);
-        Ok((mark, self.engine.commit(&batch)?))
+        run_again(|| {
+            let (last, last_run) = read_mark(&self.engine)?;
+            let mark = last.max(known) + 1;
+            let mut batch = Batch::default();
+            if mark != last + 1 {
+                // The marks that are skipped are nobody's: who knows one of them has it from another history.
+                self.note_run(last + 1, &NOBODY, &mut batch)?;
+            }
+            if last_run != *run || mark != last + 1 {
+                self.note_run(mark, run, &mut batch)?;
+            }
+            put_mark(&mut batch, mark, run);
+            Ok((mark, self.engine.commit(&batch)?))
+        })
     }
 
     /// Notes the first mark of a run, and forgets the oldest runs.

@@ -4,7 +4,8 @@
 use crate::engine::Engine;
 use crate::inode::SessionId;
 use crate::keys;
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::{EngineError, MetaError};
 
 const WATCHER_VERSION: u8 = 1;

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer};
+use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer, run_again};
 use weft_reactor::MailSender;
 use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, RevokedRequest, VouchEmptyRequest};
 
@@ -144,7 +144,7 @@ impl<E: Engine + 'static> Remover<E> {
         let mut after = 0;
         let mut left = false;
         loop {
-            let page = self.ask(move |namespace| namespace.begin().garbage(after, BATCH))?;
+            let page = self.ask(move |namespace| run_again(|| namespace.begin().garbage(after, BATCH)))?;
             let Some((last, _)) = page.last() else { return Ok(left) };
             after = *last;
             // A power cut must not bring back a name whose data is gone.
@@ -155,9 +155,10 @@ impl<E: Engine + 'static> Remover<E> {
             left |= !failed.is_empty();
             self.removed_files.fetch_add(done.len() as u64, Ordering::Relaxed);
             self.ask(move |namespace| {
-                let mut op = namespace.begin();
-                op.garbage_done(&done);
-                op.commit()
+                namespace.change(|op| {
+                    op.garbage_done(&done);
+                    Ok(())
+                })
             })?;
         }
     }
@@ -219,8 +220,8 @@ impl<E: Engine + 'static> Remover<E> {
         for (id, mut record) in self.ask(|namespace| Ok(namespace.servers()?))? {
             while record.vouched_below_ino < record.lost_below_ino {
                 let after = record.vouched_below_ino;
-                let (mut inos, last) =
-                    self.ask(move |namespace| namespace.begin().files_empty_on(id, after, BATCH))?;
+                let (mut inos, last) = self
+                    .ask(move |namespace| run_again(|| namespace.begin().files_empty_on(id, after, BATCH)))?;
                 let below = record.lost_below_ino;
                 inos.retain(|ino| *ino < below);
                 let Some(peer) = self.peers.get(id) else { break };
@@ -234,9 +235,10 @@ impl<E: Engine + 'static> Remover<E> {
                         return Ok(Some(now));
                     }
                     let now = ServerRecord { vouched_below_ino: vouched, ..now };
-                    let mut op = namespace.begin();
-                    op.put_server(id, &now);
-                    op.commit()?;
+                    namespace.change(|op| {
+                        op.put_server(id, &now);
+                        Ok::<_, MetaError>(())
+                    })?;
                     Ok(Some(now))
                 })?
                 else {
@@ -327,7 +329,7 @@ pub(crate) fn without_inode<E: Engine>(
     namespace: &mut Namespace<E>,
     inos: Vec<u64>,
 ) -> Result<Vec<u64>, MetaError> {
-    let exist = namespace.begin().inodes_exist(&inos)?;
+    let exist = run_again(|| namespace.begin().inodes_exist(&inos))?;
     Ok(inos.into_iter().zip(exist).filter(|(_, exists)| !exists).map(|(ino, _)| ino).collect())
 }
 
@@ -335,11 +337,13 @@ pub(crate) fn without_inode<E: Engine>(
 /// ones as lost. Returns the next number.
 pub(crate) fn forget_below<E: Engine>(namespace: &mut Namespace<E>, ino: u64) -> Result<u64, MetaError> {
     let known = namespace.servers()?;
-    let mut op = namespace.begin();
-    let from = op.forgets_below(ino);
-    for (id, record) in known {
-        op.put_server(id, &ServerRecord { lost_below_ino: from, vouched_below_ino: 0, ..record });
-    }
-    op.commit()?;
+    let (from, _) = namespace.change(|op| {
+        let from = op.forgets_below(ino);
+        for (id, record) in &known {
+            let record = ServerRecord { lost_below_ino: from, vouched_below_ino: 0, ..record.clone() };
+            op.put_server(*id, &record);
+        }
+        Ok::<_, MetaError>(from)
+    })?;
     Ok(from)
 }

@@ -157,11 +157,10 @@ pub(crate) fn open_map<E: Engine>(
         }
     };
     if before.as_ref() != Some(&after) {
-        let stored = {
-            let mut op = namespace.begin();
+        let stored = namespace.change(|op| {
             op.put_map_record(kept_map::record(&after));
-            op.commit()
-        };
+            Ok(())
+        });
         let failed = |error: MetaError| names(EngineError::Format(error.to_string()));
         stored.map_err(failed)?;
         namespace.syncer().sync().map_err(names)?;

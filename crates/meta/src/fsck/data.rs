@@ -6,7 +6,8 @@
 use crate::engine::{CommitSeq, Engine};
 use crate::inode::{Inode, Kind, Timestamp};
 use crate::keys;
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::{EngineError, MetaError};
 use weft_layout::Layout;
 
@@ -105,9 +106,7 @@ impl<E: Engine> Namespace<E> {
 
     /// Takes over the size that data files have, if nobody has written since it was measured. Says whether it did.
     pub fn take_size(&mut self, found: &SizeFound) -> Result<(bool, CommitSeq), MetaError> {
-        let mut op = self.begin();
-        let taken = op.attempt(|op| op.stage_size(found))?;
-        Ok((taken, op.commit()?))
+        self.change(|op| op.attempt(|op| op.stage_size(found)))
     }
 
     /// Makes a file of data files that have no inode, in `lost+found` by its number. Says whether it did: not where there
@@ -119,19 +118,19 @@ impl<E: Engine> Namespace<E> {
         layout: &Layout,
         bytes: u64,
     ) -> Result<(bool, CommitSeq), MetaError> {
-        if self.owner(ino)? != Owner::Nothing {
-            return Ok((false, self.committed()));
-        }
-        let mut op = self.begin();
-        op.attempt(|op| {
+        let adopt = |op: &mut Op<'_, E>| {
+            if op.ns.owner(ino)? != Owner::Nothing {
+                return Ok(false);
+            }
             let mut inode = Inode::new(ino, op.ns.incarnation, Kind::File, 0o600, 0, 0, now);
             inode.layout = Some(*layout);
             inode.size = bytes;
             inode.ever_written = true;
             op.add_inode(inode.clone());
-            op.bring_to_lost_and_found(now, inode)
-        })?;
-        Ok((true, op.commit()?))
+            op.bring_to_lost_and_found(now, inode)?;
+            Ok(true)
+        };
+        self.change(|op| op.attempt(adopt))
     }
 
     /// The layout that a file of this number gets where nothing else is asked for.

@@ -12,6 +12,7 @@
 
 use super::audit::Audit;
 use super::damage::Damage;
+use crate::count::decode_removed;
 use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, decode_layout};
 use crate::namespace::Namespace;
@@ -94,7 +95,7 @@ impl<'a, E: Engine> Judge<'a, E> {
     }
 
     pub fn inodes_recorded(&self) -> u64 {
-        self.ns.leases().2
+        self.ns.count.now()
     }
 
     fn inode(&self, ino: u64) -> Result<Found, EngineError> {
@@ -145,6 +146,10 @@ impl<'a, E: Engine> Judge<'a, E> {
                 decode_layout(key, value)?;
                 let exists = self.exists(keys::INODE, number)?;
                 Ok(exists.then_some(Damage::LiveGarbage(number)).into_iter().collect())
+            }
+            keys::REMOVED if is_numbered => {
+                decode_removed(key, value)?;
+                Ok(Vec::new())
             }
             keys::APPEND_TAIL if is_numbered => {
                 decode_tail(key, value)?;

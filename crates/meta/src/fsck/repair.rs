@@ -4,12 +4,13 @@
 //! entry is believed where its inode is missing and it says "directory", as the directory's own entries are there
 //! then; else it goes. What has no name comes to `lost+found`.
 
-use super::audit::{Counts, Finding};
+use super::audit::{Audit, Counts, Finding};
 use super::damage::Damage;
 use super::judge::Judge;
 use crate::engine::{CommitSeq, Engine};
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, Timestamp};
-use crate::namespace::{Namespace, Op, encode_number};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::{MetaError, keys};
 
 /// Where things without a name come to, in the root directory.
@@ -35,8 +36,25 @@ impl<E: Engine> Namespace<E> {
         now: Timestamp,
         finding: &Finding,
     ) -> Result<(Treatment, CommitSeq), MetaError> {
-        let audit = self.audit.take_if(|audit| audit.number == number).ok_or(MetaError::Stale)?;
-        let mut judge = Judge::new(self, &audit);
+        self.change(|op| {
+            let audit = op.ns.audit.take_if(|audit| audit.number == number).ok_or(MetaError::Stale)?;
+            let judged = op.ns.judge_again(&audit, finding);
+            op.ns.audit = Some(audit);
+            let (value, holds) = judged?;
+            if !holds {
+                return Ok(Treatment::Gone);
+            }
+            let (key, damage) = (&finding.key, &finding.damage);
+            match op.attempt(|op| op.repair(now, key, value.as_deref(), damage))? {
+                true => Ok(Treatment::Repaired),
+                false => Ok(Treatment::Left),
+            }
+        })
+    }
+
+    /// The record at which something was found, as it is now, and whether the finding still holds.
+    fn judge_again(&self, audit: &Audit, finding: &Finding) -> Result<(Option<Vec<u8>>, bool), MetaError> {
+        let mut judge = Judge::new(self, audit);
         let value = self.engine.get(&finding.key)?;
         let mut damage = match &value {
             Some(value) => judge.record(&finding.key, value)?,
@@ -45,14 +63,7 @@ impl<E: Engine> Namespace<E> {
         if finding.key == keys::SUPER_FILES {
             damage.extend(judge.whole()?);
         }
-        self.audit = Some(audit);
-        if !damage.contains(&finding.damage) {
-            return Ok((Treatment::Gone, self.committed()));
-        }
-        let mut op = self.begin();
-        let repaired = op.attempt(|op| op.repair(now, &finding.key, value.as_deref(), &finding.damage))?;
-        let seq = op.commit()?;
-        Ok((if repaired { Treatment::Repaired } else { Treatment::Left }, seq))
+        Ok((value, damage.contains(&finding.damage)))
     }
 }
 
@@ -105,7 +116,6 @@ impl<E: Engine> Op<'_, E> {
             Damage::BeyondLease { number, .. } => self.raise_lease(key, value.unwrap_or_default(), *number),
             Damage::InodeCount { recorded, found } => {
                 self.correct_count(*found as i64 - *recorded as i64);
-                self.put(keys::SUPER_FILES.to_vec(), encode_number(*found));
             }
         }
         Ok(true)

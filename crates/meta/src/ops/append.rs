@@ -18,7 +18,8 @@ use crate::MetaError;
 use crate::codec::{Reader, Writer};
 use crate::engine::Engine;
 use crate::inode::{SIZE_MAX, SessionId};
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::opens::Effect;
 use crate::{EngineError, keys};
 use rustc_hash::FxHashMap;
@@ -85,9 +86,11 @@ impl<E: Engine> Namespace<E> {
     pub(crate) fn drop_old_tails(&mut self) -> Result<(), MetaError> {
         let opens = &self.opens;
         let old: Vec<u64> = opens.tails.keys().copied().filter(|ino| !opens.has_writers(*ino)).collect();
-        let mut op = self.begin();
-        old.into_iter().for_each(|ino| op.drop_tail(ino));
-        op.commit().map(drop)
+        let drop_tails = |op: &mut Op<'_, E>| {
+            old.iter().for_each(|ino| op.drop_tail(*ino));
+            Ok(())
+        };
+        self.change(drop_tails).map(drop)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::inode::{
     Attr, Caller, Entry, Inode, Kind, LayoutRequest, MODE_MASK, SET_GID, SessionId, Timestamp,
 };
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::opens::Hold;
 use crate::ops::size::Truncation;
 use crate::permission::{READ, WRITE, require, require_change};

@@ -12,7 +12,8 @@ use crate::engine::{Engine, Room};
 use crate::inode::{Inode, Timestamp, decode_layout, encode_layout};
 use crate::keys;
 use crate::lately::LatelyRemoved;
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::opens::Effect;
 use weft_layout::Layout;
 
@@ -109,6 +110,25 @@ impl<E: Engine> Op<'_, E> {
     }
 }
 
+impl<E: Engine> Op<'_, E> {
+    /// The last key of the page of orphans after `after` and how many of them go; `None` if the page is empty.
+    fn reap_page(&mut self, after: &[u8]) -> Result<Option<(Vec<u8>, usize)>, MetaError> {
+        let page = self.records_after(&[keys::ORPHAN], after, BATCH)?;
+        let Some((last, _)) = page.last().cloned() else { return Ok(None) };
+        let mut reaped = 0;
+        for (key, _) in page {
+            let ino = keys::number_of(&key).ok_or(MetaError::Stale)?;
+            match self.inode(ino)? {
+                _ if self.ns.opens.is_held(ino) => continue,
+                Some(inode) if inode.nlink == 0 => self.purge(&inode)?,
+                _ => self.delete(key),
+            }
+            reaped += 1;
+        }
+        Ok(Some((last, reaped)))
+    }
+}
+
 impl<E: Engine> Namespace<E> {
     /// Whether many inodes are kept that were removed, so that the moment should be over before its time.
     pub fn keeps_many_removed(&self) -> bool {
@@ -122,9 +142,7 @@ impl<E: Engine> Namespace<E> {
         if old.is_empty() {
             return Ok(0);
         }
-        let mut op = self.begin();
-        op.attempt(|op| old.iter().try_for_each(|ino| op.let_go(*ino)))?;
-        op.commit()?;
+        self.change(|op| op.attempt(|op| old.iter().try_for_each(|ino| op.let_go(*ino))))?;
         Ok(old.len())
     }
 
@@ -141,20 +159,10 @@ impl<E: Engine> Namespace<E> {
         let mut reaped = 0;
         let mut after = vec![keys::ORPHAN];
         loop {
-            let mut op = self.begin();
-            let page = op.records_after(&[keys::ORPHAN], &after, BATCH)?;
-            let Some((last, _)) = page.last() else { return Ok(reaped) };
-            after = last.clone();
-            for (key, _) in page {
-                let ino = keys::number_of(&key).ok_or(MetaError::Stale)?;
-                match op.inode(ino)? {
-                    _ if op.ns.opens.is_held(ino) => continue,
-                    Some(inode) if inode.nlink == 0 => op.purge(&inode)?,
-                    _ => op.delete(key),
-                }
-                reaped += 1;
-            }
-            op.commit()?;
+            let (page, _) = self.change(|op| op.reap_page(&after))?;
+            let Some((last, reaped_here)) = page else { return Ok(reaped) };
+            reaped += reaped_here;
+            after = last;
         }
     }
 }

@@ -28,7 +28,7 @@ use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::{Attr, Caller, Inode, Kind, SIZE_MAX, SessionId, Timestamp};
 use crate::keys;
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::opens::{Effect, Hold};
 use crate::permission::{WRITE, require};
 use crate::walk::{At, Follow};

@@ -86,10 +86,10 @@ impl<E: Engine + 'static> MetaPart<E> {
     fn put_key(&self, record: KeyRecord) -> Result<(), Refusal> {
         let mut value = vec![RECORD_VERSION];
         value.extend(record.to_bytes());
-        let mut namespace = self.namespace.borrow_mut();
-        let mut op = namespace.begin();
-        op.put_issued_key(record.key.id, value);
-        op.commit()?;
+        self.namespace.borrow_mut().change(|op| {
+            op.put_issued_key(record.key.id, value.clone());
+            Ok::<_, MetaError>(())
+        })?;
         self.issued.records.borrow_mut().insert(record.key.id, record);
         Ok(())
     }

@@ -159,6 +159,8 @@ async fn serve<W: Way>(hub: W::Hub, service: Rc<impl Service>, pool: Option<&Buf
 
 fn meta_part(config: &ClusterConfig, sync: SyncMode, stop: StopFlag) -> Rc<MetaPart<MemEngine>> {
     let mut engine = MemEngine::default();
+    // Every operation is run twice: its effects must be those of one.
+    engine.set_conflicting();
     let ring_servers = config.io_servers().count() as u16;
     Namespace::format(&mut engine, config.cluster.id.0, &weft_meta::Caller::root(), crate::clock::now())
         .unwrap();
