@@ -405,8 +405,17 @@ impl Batch {
             if let Some(finished) = self.poll(inner) {
                 return Some(finished);
             }
-            if !self.watch(inner) {
-                self.sleep(inner);
+            rest(&mut [(inner, &mut *self)]);
+        }
+    }
+
+    /// Gives requests that were made before the program began to wait for them as much time as new ones have.
+    pub(crate) fn begin_wait(&mut self, inner: &Inner) {
+        let (now, end) = (Instant::now(), deadline::end(inner.options.timeout()));
+        for call in &mut self.calls {
+            call.end = call.end.zip(end).map(|(old, new)| old.max(new));
+            if let State::Sent { since, .. } = &mut call.state {
+                *since = now;
             }
         }
     }
@@ -554,45 +563,18 @@ impl Batch {
         self.calls.iter().filter_map(Call::sent).any(|(_, answer, _)| answer.is_ready())
     }
 
-    /// Watches the lanes for a moment instead of sleeping. Says whether something came.
-    fn watch(&self, inner: &Inner) -> bool {
-        let spin_us = inner.options.spin_us;
-        if self.bulky
-            || spin_us == 0
-            || self.calls.iter().any(|call| call.sent().is_none())
-            || !watching_helps()
-        {
-            return false;
-        }
-        let end = Instant::now() + Duration::from_micros(spin_us.into());
-        loop {
-            // On a machine with more to do than processors the server may be waiting for this one.
-            std::thread::yield_now();
-            self.progress();
-            let came = self.any_ready();
-            if came || Instant::now() >= end {
-                note_watching(came);
-                return came;
-            }
-        }
+    /// Whether a signal may end the wait although the options say to wait for ever.
+    fn waits_in_vain(&self, inner: &Inner) -> bool {
+        inner.options.hard && self.calls.iter().any(|call| inner.is_failing(call.server))
     }
 
-    /// Sleeps until something may have happened, and ends what is over.
-    fn sleep(&mut self, inner: &Inner) {
-        let is_looked_after = deadline::is_looked_after();
-        let begin = Instant::now();
-        sleep_at_most(inner, &[&*self], is_looked_after.then_some(LOOK_EVERY));
+    /// Whether it is time to ask whether the wait, which began to sleep at `begin`, is to end.
+    fn is_look_due(&mut self, begin: Instant) -> bool {
         let now = Instant::now();
         let looked_at = self.looked_at.get_or_insert(begin);
         let is_due = now.saturating_duration_since(*looked_at) >= LOOK_EVERY;
         *looked_at = if is_due { now } else { *looked_at };
-        let long_failing = inner.options.hard && self.calls.iter().any(|call| inner.is_failing(call.server));
-        if is_looked_after && is_due && deadline::is_interrupted()
-            || long_failing && deadline::was_signalled()
-        {
-            self.interrupt(inner);
-        }
-        self.end_hasty(inner);
+        is_due
     }
 
     /// Ends those that can do without an answer.
@@ -662,30 +644,73 @@ fn ping_after(options: &ConnectOptions) -> Duration {
     (options.patience() / 4).max(PING_AFTER_MIN)
 }
 
-/// Sleeps until something may have happened to one of the batches.
-pub(crate) fn sleep_on(inner: &Inner, batches: &[&Batch]) {
-    sleep_at_most(inner, batches, None);
+/// Waits until something may have happened to one of the batches.
+pub(crate) fn rest(batches: &mut [(&Inner, &mut Batch)]) {
+    if !watch(batches) {
+        sleep(batches);
+    }
 }
 
-/// As [`sleep_on`], for so long at most.
-fn sleep_at_most(inner: &Inner, batches: &[&Batch], longest: Option<Duration>) {
+/// Watches the lanes for a moment instead of sleeping. Says whether something came.
+fn watch(batches: &[(&Inner, &mut Batch)]) -> bool {
+    let spin_us = batches.iter().map(|(inner, _)| inner.options.spin_us).min().unwrap_or(0);
+    let is_bulky = |batch: &Batch| batch.bulky || batch.calls.iter().any(|call| call.sent().is_none());
+    if spin_us == 0 || batches.iter().any(|(_, batch)| is_bulky(batch)) || !watching_helps() {
+        return false;
+    }
+    let end = Instant::now() + Duration::from_micros(spin_us.into());
+    loop {
+        // On a machine with more to do than processors the server may be waiting for this one.
+        std::thread::yield_now();
+        batches.iter().for_each(|(_, batch)| batch.progress());
+        let came = batches.iter().any(|(_, batch)| batch.any_ready());
+        if came || Instant::now() >= end {
+            note_watching(came);
+            return came;
+        }
+    }
+}
+
+/// Sleeps until something may have happened to one of the batches, and ends what is over.
+fn sleep(batches: &mut [(&Inner, &mut Batch)]) {
+    let is_looked_after = deadline::is_looked_after();
+    let begin = Instant::now();
+    sleep_at_most(batches, is_looked_after.then_some(LOOK_EVERY));
+    let is_signalled =
+        batches.iter().any(|(inner, batch)| batch.waits_in_vain(inner)) && deadline::was_signalled();
+    for (inner, batch) in batches {
+        if is_looked_after && batch.is_look_due(begin) && deadline::is_interrupted()
+            || is_signalled && batch.waits_in_vain(inner)
+        {
+            batch.interrupt(inner);
+        }
+        batch.end_hasty(inner);
+    }
+}
+
+/// Sleeps until something may have happened to one of the batches, for `longest` at most.
+fn sleep_at_most(batches: &[(&Inner, &mut Batch)], longest: Option<Duration>) {
     let waker = Waker::current();
     let now = Instant::now();
-    let wake_times = batches.iter().map(|batch| batch.prepare_sleep(&waker, now, &inner.options));
+    let wake_times = batches.iter().map(|(inner, batch)| batch.prepare_sleep(&waker, now, &inner.options));
     let wake_at = wake_times.chain(longest.map(|longest| now + longest)).min().unwrap_or(now);
-    batches.iter().flat_map(|batch| batch.lanes_waited_on()).for_each(|lane| lane.prepare_sleep());
+    let mut lanes: Vec<&Arc<Lane>> = Vec::with_capacity(8);
+    for lane in batches.iter().flat_map(|(_, batch)| batch.lanes_waited_on()) {
+        if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
+            lanes.push(lane);
+        }
+    }
+    lanes.iter().for_each(|lane| lane.prepare_sleep());
     waker.about_to_sleep();
-    if batches.iter().any(|batch| batch.any_ready()) {
+    if batches.iter().any(|(_, batch)| batch.any_ready()) {
         return waker.awake(false);
     }
     let mut set = PollSet::new();
-    for lane in batches.iter().flat_map(|batch| batch.lanes_waited_on()) {
-        set.add(lane.fd(), lane.wants_write());
-    }
+    lanes.iter().for_each(|lane| set.add(lane.fd(), lane.wants_write()));
     let left = wake_at.saturating_duration_since(now);
     let signalled = set.sleep(&waker, left.as_micros().div_ceil(1000) as u64);
     waker.awake(signalled);
-    batches.iter().for_each(|batch| batch.cut_silent(inner));
+    batches.iter().for_each(|(inner, batch)| batch.cut_silent(inner));
 }
 
 impl Drop for Batch {
@@ -772,7 +797,7 @@ pub(crate) fn ask_looking<R: Request>(
         if let Some(finished) = batch.poll(inner) {
             return decode::<R>(inner, server, finished.result);
         }
-        sleep_at_most(inner, &[&batch], Some(every));
+        sleep_at_most(&[(inner, &mut batch)], Some(every));
         look()?;
     }
 }

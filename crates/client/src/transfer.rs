@@ -173,6 +173,7 @@ impl<'a> Transfer<'a> {
 
     /// Waits for its end; the bytes moved.
     pub(crate) fn wait(mut self) -> Result<u64, Error> {
+        self.begin_wait();
         let inner = self.file.inner.clone();
         while !self.over {
             match self.batch.wait(&inner) {
@@ -187,16 +188,14 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    pub(crate) fn batch(&self) -> &Batch {
-        &self.batch
+    /// The program begins to wait for it.
+    pub(crate) fn begin_wait(&mut self) {
+        self.batch.begin_wait(&self.file.inner);
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
-        &self.file.inner
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.over
+    /// What it waits for.
+    pub(crate) fn requests(&mut self) -> (&Inner, &mut Batch) {
+        (&self.file.inner, &mut self.batch)
     }
 
     fn submit_windows(&mut self) {
