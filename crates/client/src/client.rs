@@ -46,7 +46,7 @@ const SPACE_PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
-    caller: Arc<Caller>,
+    pub(crate) caller: Arc<Caller>,
 }
 
 /// Space and files of the whole cluster.

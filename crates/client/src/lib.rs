@@ -88,7 +88,7 @@ pub use file::File;
 pub use key_files::{installed_key_path, read_key_file};
 pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 pub use options::{ConnectOptions, OpenOptions, SetAttr, SetTime, process_caller};
-pub use pending::{Pending, PendingRaw, wait_all};
+pub use pending::{Pending, PendingRaw, finish_all, wait_all};
 pub use rdma::{
     ForeignMemory, Rdma, RdmaAdapter, RdmaMechanism, RdmaOptions, RdmaStatus, RdmaTos, register_memory,
     unregister_memory,

@@ -34,7 +34,7 @@ pub fn ask_looking<R: Request>(
         if let Some(finished) = batch.poll(rpc) {
             return decode::<R>(rpc, server, finished.result);
         }
-        sleep_at_most(rpc, &[&batch], Some(every));
+        sleep_at_most(&[(rpc, &mut batch)], Some(every));
         look()?;
     }
 }

@@ -12,7 +12,7 @@ mod sleep;
 
 pub use ask::{ask, ask_all, ask_each, ask_looking, decode};
 pub use detached::{finish_detached, reap};
-pub use sleep::sleep_on;
+pub use sleep::rest;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use weft_transport::Completion;
 use weft_wire::Op;
 
 use crate::call::{Call, Content, State};
-use crate::deadline::Operation;
+use crate::deadline::{self, Operation};
 use crate::dial::is_of_another_cluster;
 use crate::error::{Error, ErrorKind};
 use crate::lane::{Lane, LaneUse};
@@ -82,8 +82,17 @@ impl Batch {
             if let Some(finished) = self.poll(rpc) {
                 return Some(finished);
             }
-            if !self.watch(rpc) {
-                self.sleep(rpc);
+            rest(&mut [(rpc, &mut *self)]);
+        }
+    }
+
+    /// Gives requests that were made before the program began to wait for them as much time as new ones have.
+    pub fn begin_wait(&mut self, rpc: &Rpc) {
+        let (now, end) = (Instant::now(), deadline::end(rpc.options.timeout()));
+        for call in &mut self.calls {
+            call.end = call.end.zip(end).map(|(old, new)| old.max(new));
+            if let State::Sent { since, .. } = &mut call.state {
+                *since = now;
             }
         }
     }
