@@ -1,4 +1,4 @@
-//! Asking the living supervisor of a cluster to start servers.
+//! Asks a cluster's running supervisor to start servers.
 
 use super::{CLUSTER_FILE, Lifetime, News, READY_POLL, READY_TIMEOUT, RunState, StartOptions};
 use super::{Readiness, Roll, lock, log_of, refuse_changes, url_of};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 use weft_server::ClusterConfig;
 
-/// Has the supervisor start what is missing, and waits until that answers; `None` where no supervisor lives.
+/// Makes the supervisor start missing servers, and waits until they answer. `None` if no supervisor runs.
 pub fn hand_over(options: &StartOptions) -> Result<Option<(RunState, News)>> {
     let Ok(dir) = options.dir.canonicalize() else { return Ok(None) };
     let file = dir.join(CLUSTER_FILE);
@@ -30,7 +30,7 @@ pub fn hand_over(options: &StartOptions) -> Result<Option<(RunState, News)>> {
     refuse_changes(&config, options)?;
     if options.lifetime == Lifetime::WithParent {
         bail!(
-            "process {} supervises the cluster in {}; to have it start {}, add --detach",
+            "process {} supervises the cluster in {}; add --detach to make it start {}",
             supervisor.pid(),
             dir.display(),
             missing.join(", ")
@@ -74,7 +74,7 @@ fn wait_until_ready(
             match server.map(|server| &server.last_end) {
                 Some(None) => {}
                 Some(Some(end)) => bail!("server {name} {end}"),
-                None => bail!("server {name} was stopped by another command meanwhile"),
+                None => bail!("another command has stopped server {name}"),
             }
         }
         let Some(reason) = readiness.lacks(names) else { return Ok(()) };

@@ -6,7 +6,7 @@ use weft_cli_common::place::WeftPath;
 use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::{output, size};
 
-/// Shows the space of a file system: in all, and on each I/O server.
+/// Shows the total and free space of a file system and of each I/O server.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file systems.
@@ -23,14 +23,14 @@ pub struct Args {
 #[derive(serde::Serialize)]
 struct Space {
     url: String,
-    /// `None`: the whole.
+    /// `None` for the whole file system.
     server: Option<String>,
     space_bytes: u64,
     free_bytes: u64,
     files: Option<u64>,
 }
 
-/// Shows space.
+/// Shows total and free space.
 pub fn run(args: Args) -> Result<()> {
     let session = Session::new(&args.connect);
     let mut failures = Failures::default();

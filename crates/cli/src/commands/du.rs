@@ -12,16 +12,18 @@ use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
 
-/// Adds up the space that files take on their servers, directory by directory. Holes take none; a file with several names counts once.
+/// Shows the space that files use on their servers, for each directory.
+///
+/// Holes use no space. A file with several names counts once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where to begin.
+    /// Files and directories.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
-    /// Only the sum for each argument.
+    /// Show only the sum for each argument.
     #[arg(short, long)]
     summarize: bool,
-    /// Add up sizes, holes and all, and print them in bytes.
+    /// Add up file sizes, holes included, and print them in bytes.
     #[arg(short, long)]
     bytes: bool,
     /// Print as JSON: sizes and space, in bytes.
@@ -47,7 +49,7 @@ struct Open {
     bytes: u64,
     allocated_bytes: u64,
     files: u64,
-    /// Files directly in it whose space is not asked for yet.
+    /// Files directly in it whose space has not been queried yet.
     found: Vec<Attr>,
 }
 
@@ -63,7 +65,7 @@ impl Open {
         }
     }
 
-    /// Everything below is known: asks for the space of its files, all at once.
+    /// Queries the space of its files, all at once. All directories below it are complete.
     fn complete(&mut self, client: &Client) -> Result<()> {
         let found = std::mem::take(&mut self.found);
         self.allocated_bytes += client.allocated_bytes(&found)?.iter().sum::<u64>();
@@ -75,7 +77,7 @@ impl Open {
     }
 }
 
-/// Adds up.
+/// Adds up the space of files.
 pub fn run(args: Args) -> Result<()> {
     let session = Session::new(&args.connect);
     let mut failures = Failures::default();

@@ -8,16 +8,17 @@ use weft_cli_common::tree;
 
 /// Makes directories.
 ///
-/// With --strip-bytes, --servers or --first, what is created in them is striped that way (see `weft help striping`).
+/// With --strip-bytes, --servers or --first, new files in these directories are striped that way (see `weft
+/// help striping`).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The directories.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
-    /// Make the directories above them too, and do not mind those that are there.
+    /// Also make missing parent directories, and accept directories that exist.
     #[arg(short, long)]
     parents: bool,
-    /// Permission bits, in octal [default: 777 without the umask].
+    /// Permission bits, in octal [default: 777 minus the umask].
     #[arg(short, long, value_parser = parse_mode)]
     mode: Option<u32>,
     #[command(flatten)]
@@ -26,7 +27,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// Reads permission bits.
+/// Parses permission bits.
 fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),
@@ -66,9 +67,9 @@ fn make(args: &Args, session: &Session, place: &WeftPath) -> Result<()> {
     Ok(())
 }
 
-/// The permission bits that this process takes from what it creates.
+/// The umask of this process.
 pub fn umask() -> u32 {
-    // SAFETY: umask only exchanges a number; this program creates nothing from another thread in between.
+    // SAFETY: umask only exchanges a number. No other thread of this program creates files in between.
     unsafe {
         let mask = libc::umask(0o022);
         libc::umask(mask);

@@ -8,23 +8,23 @@ use weft_cli_common::tree::{self, Visit};
 use weft_client::Client;
 use weft_wire::messages::FileKind;
 
-/// Removes files, and with -r directories and everything in them.
+/// Removes files and, with -r, directories and everything in them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to remove.
+    /// Files and directories.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
-    /// Directories too, with everything in them.
+    /// Remove directories and everything in them.
     #[arg(short, long)]
     recursive: bool,
-    /// Do not mind what is not there.
+    /// Ignore names that do not exist.
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Removes.
+/// Removes files.
 pub fn run(args: Args) -> Result<()> {
     let session = Session::new(&args.connect);
     let mut failures = Failures::default();

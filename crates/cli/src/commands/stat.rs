@@ -10,7 +10,7 @@ use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
 
-/// Shows everything about files: attributes, how they are striped, and by which transport this machine reaches their servers.
+/// Shows the attributes of files, how they are striped, and the transport from this machine to their servers.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The files.
@@ -26,7 +26,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// Shows attributes.
+/// Shows the attributes of files.
 pub fn run(args: Args) -> Result<()> {
     let session = Session::new(&args.connect);
     let mut failures = Failures::default();
@@ -65,7 +65,7 @@ fn as_json(client: &Client, place: &WeftPath, attr: &Attr, allocated_bytes: u64)
     value
 }
 
-/// The servers that hold a file, in striping order, and how this process reaches each.
+/// The servers of a file in striping order, and the transport to each.
 fn servers(client: &Client, attr: &Attr) -> Vec<(String, String)> {
     let Some(layout) = attr.layout.filter(|_| attr.kind == FileKind::File) else { return Vec::new() };
     let map = client.map();

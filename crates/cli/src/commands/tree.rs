@@ -13,16 +13,16 @@ use weft_wire::messages::FileKind;
 /// Shows a directory as a tree.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where to begin.
+    /// Directories.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
-    /// Names that begin with a dot too.
+    /// Include names that begin with a dot.
     #[arg(short, long)]
     all: bool,
-    /// Directories only.
+    /// Show directories only.
     #[arg(short, long)]
     directories: bool,
-    /// How many levels.
+    /// Show at most this many levels.
     #[arg(short = 'L', long, value_name = "COUNT", default_value_t = usize::MAX, hide_default_value = true)]
     levels: usize,
     #[command(flatten)]
@@ -35,7 +35,7 @@ struct Counts {
     files: usize,
 }
 
-/// Shows trees.
+/// Shows directories as trees.
 pub fn run(args: Args) -> Result<()> {
     let session = Session::new(&args.connect);
     let mut failures = Failures::default();
