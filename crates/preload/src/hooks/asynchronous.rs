@@ -1,11 +1,11 @@
-//! `aio_read` and its kin: done by the calling thread, before the call returns.
+//! `aio_read` and related functions. The calling thread does the I/O before the call returns.
 //!
 //! ```text
-//!   aio_read ──► the bytes are moved, the outcome is put where libc looks for it ──► the program is told (signal, or thread)
-//!   aio_error, aio_return, aio_suspend, aio_cancel     libc's own: they look at that place, and find that it is done
+//!   aio_read ──► I/O ──► store the result where libc reads it ──► notify the program (signal or thread)
+//!   aio_error, aio_return, aio_suspend, aio_cancel     libc's own: they read that result
 //! ```
 //!
-//! POSIX lets a request be done at any time, also at once. Requests for other files are libc's.
+//! POSIX allows a request to complete at any time, also at once. libc handles requests for local files.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -66,7 +66,8 @@ hooks! {
         if count <= 0 || !matches!(mode, libc::LIO_WAIT | libc::LIO_NOWAIT) {
             return lio_listio::real(mode, list, count, told);
         }
-        // What is libc's, with holes for what is not; it also tells the program when all of it is done.
+        // Requests for local files go to libc, in a list without the others. libc also notifies the program
+        // when all are done.
         let others = libc::calloc(count as size_t, size_of::<*mut Request>()).cast::<*mut Request>();
         if others.is_null() {
             return enter(|| Err(Errno(libc::EAGAIN)));
@@ -87,10 +88,10 @@ hooks! {
     }
 }
 
-/// Does what is asked; fails only where a request makes no sense.
+/// Executes a request. Fails only if the request is invalid.
 ///
 /// # Safety
-/// A request as C's rules have it.
+/// `request` is valid as in C.
 unsafe fn submit(request: *mut Request, what: c_int) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
@@ -112,10 +113,10 @@ unsafe fn submit(request: *mut Request, what: c_int) -> c_int {
     }
 }
 
-/// Puts the outcome where libc looks for it.
+/// Stores the result where libc reads it.
 ///
 /// # Safety
-/// A live request.
+/// `request` is live.
 unsafe fn note(request: *mut Request, result: ssize_t) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -124,13 +125,13 @@ unsafe fn note(request: *mut Request, result: ssize_t) {
     }
 }
 
-/// What a thread is started with that is to be told.
+/// The argument of a notification thread.
 struct Notice {
     function: unsafe extern "C" fn(libc::sigval),
     value: libc::sigval,
 }
 
-/// `struct sigevent` as C has it where a thread is to be told.
+/// `struct sigevent` for notification by a thread.
 #[repr(C)]
 struct ByThread {
     value: libc::sigval,
@@ -142,10 +143,10 @@ struct ByThread {
 
 const _: () = assert!(size_of::<ByThread>() <= size_of::<sigevent>(), "a part of it");
 
-/// Tells the program that a request is done, as it wants it.
+/// Notifies the program that a request is done, as requested.
 ///
 /// # Safety
-/// What C's rules have in a request.
+/// `told` is valid as in C.
 unsafe fn tell(told: &sigevent) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -190,7 +191,8 @@ unsafe fn signal(told: &sigevent) {
 /// # Safety
 /// As for [`tell`].
 unsafe fn start_thread(told: *const ByThread) {
-    // SAFETY: as the caller promises; the notice is the thread's, memory of libc's, for signals may arrive here.
+    // SAFETY: as the caller promises. The notice belongs to the thread and is allocated by libc, since
+    // signals may arrive here.
     unsafe {
         let Some(function) = (*told).function else { return };
         let notice = libc::malloc(size_of::<Notice>()).cast::<Notice>();
@@ -210,7 +212,7 @@ unsafe fn start_thread(told: *const ByThread) {
 }
 
 extern "C" fn run(notice: *mut c_void) -> *mut c_void {
-    // SAFETY: from `start_thread`, for this thread.
+    // SAFETY: `start_thread` passes it to this thread.
     unsafe {
         let Notice { function, value } = notice.cast::<Notice>().read();
         libc::free(notice);

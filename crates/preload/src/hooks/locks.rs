@@ -1,4 +1,4 @@
-//! Locks on files, as fcntl(2), lockf(3) and flock(2) have them: held by the metadata server against everybody.
+//! File locks of fcntl(2), lockf(3) and flock(2). The metadata server holds them against all clients.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -11,13 +11,13 @@ use crate::lock_sessions::{by_open_file, by_process, check_open_file, open_file_
 use crate::shared::{EXCLUSIVELY, Kind, NOT_LOCKED, SHARED};
 use crate::table::Use;
 
-/// What is asked of a lock.
+/// The operation on a lock.
 enum Wish {
     Lock(LockKind, bool),
     Unlock,
 }
 
-/// The bytes that a `struct flock` means.
+/// The byte range of a `struct flock`.
 fn target_of(open: &Use, lock: &libc::flock) -> Outcome<LockTarget> {
     let base = match c_int::from(lock.l_whence) {
         libc::SEEK_SET => 0,
@@ -52,7 +52,7 @@ fn obey(file: &File, owner: LockOwner, target: LockTarget, wish: Wish) -> Outcom
     Ok(())
 }
 
-/// The same for the open file, unless its locks are lost.
+/// Executes an operation on a lock of the open file, unless its locks are lost.
 fn obey_by_open_file(open: &Use, target: LockTarget, wish: Wish) -> Outcome<()> {
     check_open_file(open)?;
     let whole = match (&target, &wish) {
@@ -63,7 +63,7 @@ fn obey_by_open_file(open: &Use, target: LockTarget, wish: Wish) -> Outcome<()> 
     };
     let waits = matches!(wish, Wish::Lock(_, true));
     let obeyed = by_open_file(open, |file| obey(file, open_file_owner(), target, wish));
-    // A lock that was to be converted is given back before the wait.
+    // A lock that is to be converted is released before the wait.
     let now =
         whole.filter(|_| obeyed.is_ok() || waits).map(|kind| if obeyed.is_ok() { kind } else { NOT_LOCKED });
     if let Some(kind) = now {
