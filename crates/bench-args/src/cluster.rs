@@ -2,7 +2,7 @@
 
 use crate::{CommonArgs, Memory, Transport};
 use std::path::PathBuf;
-use weft_cli_common::session::KeyArgs;
+use weft_cli_common::connections::KeyArgs;
 use weft_cli_common::size::parse_bytes;
 
 /// Measures what this machine can do, as a limit for other results.

@@ -2,7 +2,7 @@
 
 use crate::{CommonArgs, How, Side, Transport, Way};
 use std::path::PathBuf;
-use weft_cli_common::session::KeyArgs;
+use weft_cli_common::connections::KeyArgs;
 use weft_cli_common::size::parse_bytes;
 
 /// Options of every measurement of noncontiguous access.

@@ -3,7 +3,7 @@
 use crate::noncontiguous::parse_tile;
 use crate::{CommonArgs, Transport, Way};
 use std::path::PathBuf;
-use weft_cli_common::session::KeyArgs;
+use weft_cli_common::connections::KeyArgs;
 use weft_cli_common::size::parse_bytes;
 
 /// Options of a measurement with a chart.

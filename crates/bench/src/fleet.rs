@@ -40,8 +40,8 @@ impl Fleet {
 
     /// Makes worker `index` prepare a task. Returns what it reports about it.
     pub fn prepare(&mut self, index: usize, task: &Task) -> Result<String> {
-        self.workers[index].tell(task)?;
-        self.workers[index].hear()
+        self.workers[index].send(task)?;
+        self.workers[index].receive()
     }
 
     /// Makes these workers do their prepared tasks at the same time.
@@ -50,7 +50,7 @@ impl Fleet {
         for worker in &mut *workers {
             worker.to.write_all(b"go\n").context("a worker has ended")?;
         }
-        let done = workers.iter_mut().map(Worker::hear).collect::<Result<Vec<Done>>>()?;
+        let done = workers.iter_mut().map(Worker::receive).collect::<Result<Vec<Done>>>()?;
         let begin_ns = done.iter().map(|one| one.begin_ns).min().unwrap_or(0);
         let end_ns = done.iter().map(|one| one.end_ns).max().unwrap_or(0);
         let seconds = (end_ns - begin_ns) as f64 / 1e9;
@@ -60,9 +60,9 @@ impl Fleet {
     /// Makes all workers prepare their tasks at the same time.
     pub fn prepare_all(&mut self, tasks: &[Task]) -> Result<()> {
         for (worker, task) in self.workers.iter_mut().zip(tasks) {
-            worker.tell(task)?;
+            worker.send(task)?;
         }
-        self.workers[..tasks.len()].iter_mut().try_for_each(|worker| worker.hear::<String>().map(drop))
+        self.workers[..tasks.len()].iter_mut().try_for_each(|worker| worker.receive::<String>().map(drop))
     }
 
     /// Makes all workers do their tasks at the same time.
@@ -88,18 +88,18 @@ impl Worker {
         Ok(Worker { child, to, from: BufReader::new(from) })
     }
 
-    fn tell(&mut self, task: &Task) -> Result<()> {
+    fn send(&mut self, task: &Task) -> Result<()> {
         let line = serde_json::to_string(task)?;
         writeln!(self.to, "{line}").context("a worker has ended")
     }
 
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
+    fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         if self.from.read_line(&mut line)? == 0 {
             bail!("a worker has ended");
         }
-        let answer: Result<T, String> = serde_json::from_str(&line)?;
-        answer.map_err(|text| anyhow!(text))
+        let result: Result<T, String> = serde_json::from_str(&line)?;
+        result.map_err(|text| anyhow!(text))
     }
 }
 

@@ -11,7 +11,7 @@ use super::scratch::{Testbed, scratch};
 use super::worker::{Socket, Task};
 use anyhow::Result;
 use weft_bench_args::LatencyArgs;
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_client::ConnectOptions;
 use weft_server::SyncMode;
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weft_bench_args::MetaArgs;
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_server::SyncMode;
 
 const OPS: [(NameOp, &str); 3] =

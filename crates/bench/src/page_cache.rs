@@ -85,9 +85,9 @@ fn cached_bytes(file: &File) -> u64 {
     let range = [0u64; 2];
     let mut pages = [0u64; 5];
     // SAFETY: both are live and as large as the call's structures.
-    let told =
+    let result =
         unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), pages.as_mut_ptr(), 0) };
-    if told == 0 { pages[0] * PAGE_BYTES } else { 0 }
+    if result == 0 { pages[0] * PAGE_BYTES } else { 0 }
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 use weft_bench_args::{CommonArgs, Transport};
+use weft_cli_common::connections::{ConnectArgs, Connections, KeyArgs};
 use weft_cli_common::launch::{self, BlockedSignals, Lifetime, LocalCluster, RunState, StartOptions};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, KeyArgs, Session};
 use weft_client::Client;
 use weft_server::SyncMode;
 
@@ -161,14 +161,14 @@ impl Testbed {
         })?;
         leftovers().clusters.push(cluster.state.clone());
         let url = format!("{}?key-file={}", cluster.state.url, cluster.client_key_path().display());
-        let client = Session::new(&ConnectArgs::default()).client(&url)?;
+        let client = Connections::new(&ConnectArgs::default()).client(&url)?;
         Ok(Testbed { url, client, dir: PathBuf::from("/"), cluster: Some(cluster) })
     }
 
     /// Uses an existing cluster, in a new directory below the URL's path.
     pub fn existing(url: &str, key: &KeyArgs) -> Result<Testbed> {
         let place = WeftPath::from_argument(url)?;
-        let client = Session::new(&key.clone().into()).client(&place.url)?;
+        let client = Connections::new(&key.clone().into()).client(&place.url)?;
         let mut url = format!("{}?", place.url.split('?').next().unwrap_or(&place.url));
         if let Some(key) = &key.key {
             url.push_str(&format!("key-file={}", key.canonicalize()?.display()));
@@ -258,7 +258,7 @@ impl Drop for Testbed {
                 leftovers().clusters.clear();
             }
             None => {
-                if let Err(error) = self.client.rmdir(weft_cli_common::session::at(&self.dir)) {
+                if let Err(error) = self.client.rmdir(weft_cli_common::connections::at(&self.dir)) {
                     eprintln!("weft: {error}");
                 }
             }
@@ -273,6 +273,6 @@ pub fn scratch(common: &CommonArgs, bytes: u64) -> Result<Scratch> {
 
 /// Checks that every server can be reached by the URL's transport.
 fn reach_all(url: &str) -> Result<()> {
-    let client = Session::new(&ConnectArgs::default()).client(url)?;
+    let client = Connections::new(&ConnectArgs::default()).client(url)?;
     client.server_status(false).into_iter().try_for_each(|(_, answer)| Ok(answer.map(drop)?))
 }

@@ -22,8 +22,8 @@ use super::scratch::{Scratch, Testbed, scratch};
 use super::worker::Task;
 use anyhow::{Result, bail};
 use weft_bench_args::{CommonArgs, Memory, SharedFileArgs, Transport};
+use weft_cli_common::connections::{KeyArgs, at};
 use weft_cli_common::output;
-use weft_cli_common::session::{KeyArgs, at};
 use weft_cli_common::size::{format_bytes, mib_per_s};
 use weft_server::SyncMode;
 

@@ -17,7 +17,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use weft_bench_args::Memory;
-use weft_cli_common::session::{ConnectArgs, Session, at};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_client::{Arena, Client, OpenOptions};
 
 /// Local files are read and written in requests of this size.
@@ -114,21 +114,21 @@ pub fn run() -> Result<()> {
     while input.read_line(&mut line)? > 0 {
         let task: Task = serde_json::from_str(&line)?;
         let mut ready = |text: String| -> Result<()> {
-            answer(Ok(text))?;
+            reply(Ok(text))?;
             let mut go = String::new();
             input.read_line(&mut go)?;
             if go.is_empty() { bail!("the measurement was aborted") } else { Ok(()) }
         };
         let done = state.perform(task, &mut ready);
-        answer(done.map_err(|error| format!("{error:#}")))?;
+        reply(done.map_err(|error| format!("{error:#}")))?;
         line.clear();
     }
     Ok(())
 }
 
-fn answer<T: Serialize>(answer: Result<T, String>) -> Result<()> {
+fn reply<T: Serialize>(result: Result<T, String>) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, &answer)?;
+    serde_json::to_writer(&mut out, &result)?;
     out.write_all(b"\n")?;
     Ok(out.flush()?)
 }
@@ -202,7 +202,7 @@ impl State {
         match &self.client {
             Some((known, client)) if known == url => Ok(client.clone()),
             _ => {
-                let client = Session::new(&ConnectArgs::default()).client(url)?;
+                let client = Connections::new(&ConnectArgs::default()).client(url)?;
                 self.arena = None;
                 self.client = Some((url.to_string(), client.clone()));
                 Ok(client)

@@ -1,20 +1,20 @@
 //! What `weft` and `weft-bench` share: arguments, connections, output, and a cluster on this machine.
 //!
 //! ```text
-//!   place     arguments: a local path, or a path in a Weft file system
-//!   session   connections and keys
-//!   size      sizes with units, as text
-//!   output    tables, JSON, errors
-//!   tree      walking and removing directories
-//!   launch/   starting and supervising a cluster on this machine
-//!   programs  finding Weft's other programs
+//!   place        arguments: a local path, or a path in a Weft file system
+//!   connections  one connection per file system, with its key
+//!   size         sizes with units, as text
+//!   output       tables, JSON, errors
+//!   tree         walking and removing directories
+//!   launch/      starting and supervising a cluster on this machine
+//!   programs     finding Weft's other programs
 //! ```
 
+pub mod connections;
 pub mod launch;
 pub mod output;
 pub mod place;
 pub mod programs;
-pub mod session;
 pub mod size;
 pub mod tree;
 

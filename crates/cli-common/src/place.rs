@@ -10,7 +10,7 @@
 //! Options such as `?transport=tcp` at the end of a URL belong to the URL, not to the path. Weft paths may
 //! have the wildcards `*`, `?` and `[…]`. If a file has exactly that name, they are not expanded.
 
-use crate::session::{Session, at};
+use crate::connections::{Connections, at};
 use anyhow::{Result, bail};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -133,11 +133,11 @@ impl WeftPath {
 }
 
 /// Expands the wildcards of arguments. Returns each path with the connection to its file system.
-pub fn expand_all(session: &Session, arguments: &[String]) -> Result<Vec<(Client, WeftPath)>> {
+pub fn expand_all(connections: &Connections, arguments: &[String]) -> Result<Vec<(Client, WeftPath)>> {
     let mut all = Vec::new();
     for argument in arguments {
         let place = WeftPath::from_argument(argument)?;
-        let client = session.client(&place.url)?;
+        let client = connections.client(&place.url)?;
         all.extend(place.expand(&client)?.into_iter().map(|place| (client.clone(), place)));
     }
     Ok(all)

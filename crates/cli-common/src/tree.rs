@@ -1,6 +1,6 @@
 //! Lists, walks and removes directories of a Weft file system.
 
-use crate::session::at;
+use crate::connections::at;
 use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

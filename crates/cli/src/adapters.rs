@@ -25,15 +25,15 @@ pub fn print(status: &RdmaStatus, transports: &[TransportInUse]) -> Result<()> {
 
 /// Why servers are not reached by RDMA: each reason once, with its servers.
 fn reasons(transports: &[TransportInUse]) -> Vec<String> {
-    let mut told: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
     for one in transports {
         let Some(reason) = &one.why_not_rdma else { continue };
-        match told.iter_mut().find(|(other, _)| other == reason) {
+        match groups.iter_mut().find(|(other, _)| other == reason) {
             Some((_, servers)) => servers.push(&one.server),
-            None => told.push((reason, vec![&one.server])),
+            None => groups.push((reason, vec![&one.server])),
         }
     }
-    told.iter().map(|(reason, servers)| format!("not for {}: {reason}", servers.join(", "))).collect()
+    groups.iter().map(|(reason, servers)| format!("not for {}: {reason}", servers.join(", "))).collect()
 }
 
 fn number(numbers: &[(&'static str, u64)], name: &str) -> u64 {

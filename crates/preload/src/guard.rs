@@ -36,7 +36,7 @@ pub(crate) struct Errno(pub(crate) c_int);
 
 impl From<weft_client::Error> for Errno {
     fn from(error: weft_client::Error) -> Errno {
-        crate::mounts::tell_once(&error);
+        crate::mounts::warn_once(&error);
         Errno(error.errno())
     }
 }

@@ -120,7 +120,7 @@ fn add_from_environment(entry: &[u8]) {
     };
     match parsed() {
         Some((prefix, url)) => drop(add(prefix, url)),
-        None => tell(&format!(
+        None => warn(&format!(
             "WEFT_PREFIX has `{}`; it must look like /weft=weft://HOST:PORT/",
             String::from_utf8_lossy(entry)
         )),
@@ -278,16 +278,16 @@ fn is_caller(caller: &Caller) -> bool {
 }
 
 /// Reports on standard error, once, why the cluster cannot be used.
-pub(crate) fn tell_once(error: &Error) {
+pub(crate) fn warn_once(error: &Error) {
     let worth_telling =
         matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Untrusted | ErrorKind::Configuration);
     if worth_telling && !TOLD.swap(true, Ordering::Relaxed) {
-        tell(&error.to_string());
+        warn(&error.to_string());
     }
 }
 
 /// Writes a line to standard error, unless that is a file in Weft.
-pub(crate) fn tell(text: &str) {
+pub(crate) fn warn(text: &str) {
     let line = CString::new(format!("weft: {text}\n")).unwrap_or_default();
     let place = crate::guard::address::<c_char>(line.as_ptr());
     let _ = crate::guard::system(libc::SYS_write, [2, place, line.as_bytes().len(), 0, 0, 0]);

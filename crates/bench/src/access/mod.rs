@@ -37,8 +37,8 @@ use results::{Contest, Sample};
 use std::path::Path;
 use task::{AccessTask, Place};
 use weft_bench_args::{AccessArgs, How, Transport, Way};
+use weft_cli_common::connections::at;
 use weft_cli_common::output;
-use weft_cli_common::session::at;
 use weft_cli_common::size::format_bytes;
 use weft_server::SyncMode;
 

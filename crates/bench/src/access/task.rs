@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use weft_bench_args::{How, Way};
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_client::{Client, OpenOptions};
 use weft_layout::Regions;
 

@@ -21,7 +21,7 @@ use super::worker::Task;
 use anyhow::{Context, Result, bail};
 use task::{Moving, Repeated};
 use weft_bench_args::{How, Memory, RepeatedArgs, Transport, Way};
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_cli_common::size::mib_per_s;
 use weft_server::SyncMode;
 

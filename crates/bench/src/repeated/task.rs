@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use weft_bench_args::{How, Memory, Way};
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_client::{Arena, Client, File, OpenOptions};
 use weft_layout::Extent;
 

@@ -60,13 +60,13 @@ pub fn fork() -> Result<Side> {
 impl Front {
     /// Waits for the background's result.
     pub fn wait<T: DeserializeOwned>(mut self, dir: &Path) -> Result<T> {
-        let mut said = Vec::new();
-        self.0.read_to_end(&mut said).context("cannot read the result of the background process")?;
-        if said.is_empty() {
+        let mut text = Vec::new();
+        self.0.read_to_end(&mut text).context("cannot read the result of the background process")?;
+        if text.is_empty() {
             bail!("the background process died; see {}/log/supervisor.log", dir.display());
         }
-        let answer: Result<T, String> = serde_json::from_slice(&said)?;
-        answer.map_err(anyhow::Error::msg)
+        let result: Result<T, String> = serde_json::from_slice(&text)?;
+        result.map_err(anyhow::Error::msg)
     }
 }
 
@@ -79,8 +79,8 @@ impl Background {
     }
 
     /// Sends the result to the foreground.
-    pub fn tell<T: Serialize>(mut self, answer: Result<T, String>) -> Result<()> {
-        Ok(self.0.write_all(&serde_json::to_vec(&answer)?)?)
+    pub fn send<T: Serialize>(mut self, result: Result<T, String>) -> Result<()> {
+        Ok(self.0.write_all(&serde_json::to_vec(&result)?)?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Asks a cluster's running supervisor to start servers.
 
 use super::{CLUSTER_FILE, Lifetime, News, READY_POLL, READY_TIMEOUT, RunState, StartOptions};
-use super::{Readiness, Roll, lock, log_of, refuse_changes, url_of};
+use super::{Readiness, Survey, lock, log_of, refuse_changes, url_of};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Instant;
@@ -22,9 +22,9 @@ pub fn hand_over(options: &StartOptions) -> Result<Option<(RunState, News)>> {
     let Some(mut state) = RunState::load(&dir)? else { return Ok(None) };
     let Some(supervisor) = state.live_supervisor() else { return Ok(None) };
     let config = ClusterConfig::load(&file)?;
-    let missing = match Roll::call(config.clone(), Some(&state), &options.only)? {
-        Some(roll) if roll.missing.is_empty() => return Err(roll.already(&dir, &options.only)),
-        Some(roll) => roll.missing,
+    let missing = match Survey::take(config.clone(), Some(&state), &options.only)? {
+        Some(survey) if survey.missing.is_empty() => return Err(survey.already(&dir, &options.only)),
+        Some(survey) => survey.missing,
         None => config.servers.iter().map(|server| server.name.clone()).collect(),
     };
     refuse_changes(&config, options)?;

@@ -146,14 +146,14 @@ pub fn start(options: &StartOptions, pause: &mut dyn FnMut(Duration) -> bool) ->
         bail!("another `weft up` has just started the cluster in {}", dir.display());
     }
     let found = match dir.join(CLUSTER_FILE) {
-        file if file.exists() => Roll::call(ClusterConfig::load(&file)?, state.as_ref(), &options.only)?,
+        file if file.exists() => Survey::take(ClusterConfig::load(&file)?, state.as_ref(), &options.only)?,
         _ if !options.only.is_empty() => {
             bail!("{} has no {CLUSTER_FILE}; --only is for a cluster that was started before", dir.display())
         }
         _ => None,
     };
-    if let Some(roll) = found {
-        return resume(&dir, roll, state, options, pause);
+    if let Some(survey) = found {
+        return resume(&dir, survey, state, options, pause);
     }
     let _ports = ports::PortLock::take(2 * READY_TIMEOUT, pause)?;
     let config = load_or_make_config(&dir, options)?;
@@ -166,16 +166,16 @@ pub fn start(options: &StartOptions, pause: &mut dyn FnMut(Duration) -> bool) ->
 }
 
 /// Which servers of a cluster run.
-struct Roll {
+struct Survey {
     config: ClusterConfig,
     running: Vec<(String, Found)>,
     /// Requested servers that do not run.
     missing: Vec<String>,
 }
 
-impl Roll {
+impl Survey {
     /// `None` if no server runs and all are requested.
-    fn call(config: ClusterConfig, state: Option<&RunState>, only: &[String]) -> Result<Option<Roll>> {
+    fn take(config: ClusterConfig, state: Option<&RunState>, only: &[String]) -> Result<Option<Survey>> {
         for name in only {
             config.server(name)?;
         }
@@ -194,7 +194,7 @@ impl Roll {
             return Ok(None);
         }
         ports::check_here(config.servers.iter().filter(|server| missing.contains(&server.name)))?;
-        Ok(Some(Roll { config, running, missing }))
+        Ok(Some(Survey { config, running, missing }))
     }
 
     fn already(&self, dir: &Path, only: &[String]) -> anyhow::Error {
@@ -215,31 +215,31 @@ impl Roll {
 /// Starts missing servers of a cluster of which other servers may run.
 fn resume(
     dir: &Path,
-    roll: Roll,
+    survey: Survey,
     state: Option<RunState>,
     options: &StartOptions,
     pause: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<LocalCluster> {
     let adopts = options.lifetime == Lifetime::Detached && options.only.is_empty();
-    if roll.missing.is_empty() && !(adopts && roll.running.iter().any(|(_, found)| found.is_noted)) {
-        return Err(roll.already(dir, &options.only));
+    if survey.missing.is_empty() && !(adopts && survey.running.iter().any(|(_, found)| found.is_recorded)) {
+        return Err(survey.already(dir, &options.only));
     }
-    refuse_changes(&roll.config, options)?;
+    refuse_changes(&survey.config, options)?;
     let state = match state {
         Some(state) => state,
-        None => RunState::new(url_of(&roll.config))?,
+        None => RunState::new(url_of(&survey.config))?,
     };
-    let mut cluster = LocalCluster::new(dir, roll.config, state, options)?;
-    cluster.state.servers.retain(|noted| roll.running.iter().any(|(name, _)| *name == noted.name));
-    for (name, found) in roll.running {
-        if !found.is_noted || options.lifetime == Lifetime::WithParent {
+    let mut cluster = LocalCluster::new(dir, survey.config, state, options)?;
+    cluster.state.servers.retain(|noted| survey.running.iter().any(|(name, _)| *name == noted.name));
+    for (name, found) in survey.running {
+        if !found.is_recorded || options.lifetime == Lifetime::WithParent {
             cluster.news.left.push(name);
             continue;
         }
         cluster.news.adopted.push(name.clone());
         cluster.watched.push(Watched { name, since: Instant::now(), handle: found.handle, child: None });
     }
-    cluster.begin(roll.missing, pause)?;
+    cluster.begin(survey.missing, pause)?;
     Ok(cluster)
 }
 

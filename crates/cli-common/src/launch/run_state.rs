@@ -69,7 +69,7 @@ pub struct Found {
     /// A handle to signal it and wait for it.
     pub handle: ProcessHandle,
     /// Whether `weft up` started it.
-    pub is_noted: bool,
+    pub is_recorded: bool,
 }
 
 impl RunState {
@@ -158,10 +158,10 @@ pub fn find(
     if let Some(noted) = state.and_then(|state| state.server(&server.name))
         && let Some(handle) = noted.process.handle()
     {
-        return Ok(Some(Found { process: noted.process, handle, is_noted: true }));
+        return Ok(Some(Found { process: noted.process, handle, is_recorded: true }));
     }
     let holder = holder_of(&config.lock_file_of(server))?;
-    Ok(holder.map(|(process, handle)| Found { process, handle, is_noted: false }))
+    Ok(holder.map(|(process, handle)| Found { process, handle, is_recorded: false }))
 }
 
 fn boot_id() -> Result<String> {

@@ -72,7 +72,7 @@ pub fn supervise(cluster: LocalCluster, signals: &BlockedSignals) -> Result<()> 
     };
     while supervisor.ending.is_none() {
         for ended in supervisor.cluster.take_ended(|_| true) {
-            supervisor.bury(&ended);
+            supervisor.handle_end(&ended);
         }
         if std::mem::take(&mut supervisor.look) {
             supervisor.look_again();
@@ -91,7 +91,7 @@ impl Supervisor<'_> {
         self.cluster.lifetime == Lifetime::Detached
     }
 
-    fn say(&self, text: &str) {
+    fn log(&self, text: &str) {
         match self.is_in_background() {
             true => eprintln!("{} supervisor: {text}", weft_log::timestamp_now()),
             false => eprintln!("weft: {text}"),
@@ -124,7 +124,7 @@ impl Supervisor<'_> {
             Some(libc::SIGUSR1) => self.look = true,
             Some(libc::SIGHUP) if self.is_in_background() => {
                 if let Err(error) = super::background::log_to(&self.cluster.dir) {
-                    self.say(&format!("{error:#}"));
+                    self.log(&format!("{error:#}"));
                 }
             }
             Some(signal) => self.ending = Some(signal),
@@ -151,23 +151,23 @@ impl Supervisor<'_> {
                 Some(lock)
             }
             Err(error) => {
-                self.say(&format!("{error:#}"));
+                self.log(&format!("{error:#}"));
                 None
             }
         };
         let changed = change(self);
         if let Err(error) = self.cluster.state.save(&dir) {
-            self.say(&format!("{error:#}"));
+            self.log(&format!("{error:#}"));
         }
         Some(changed)
     }
 
     /// Decides whether to restart a server that has ended.
-    fn bury(&mut self, ended: &Ended) {
+    fn handle_end(&mut self, ended: &Ended) {
         let now = Instant::now();
         let delay = self.deaths.entry(ended.name.clone()).or_default().count(now, ended.ran);
         let code = ended.status.and_then(|status| status.code());
-        let told = self.change(|this| {
+        let decided = self.change(|this| {
             let Some(server) = this.cluster.state.server_mut(&ended.name) else {
                 return ("it no longer belongs to this cluster".to_string(), None);
             };
@@ -198,8 +198,8 @@ impl Supervisor<'_> {
             };
             (format!("it is restarted in {} s", delay.as_secs()), Some(delay))
         });
-        let Some((decision, delay)) = told else { return };
-        self.say(&format!("server {} {}; {decision}", ended.name, ended.text));
+        let Some((decision, delay)) = decided else { return };
+        self.log(&format!("server {} {}; {decision}", ended.name, ended.text));
         self.has_given_up |= self.cluster.state.server(&ended.name).is_some_and(|server| server.given_up);
         self.due.extend(delay.map(|delay| (now + delay, ended.name.clone())));
     }
@@ -221,7 +221,7 @@ impl Supervisor<'_> {
         self.change(|this| {
             match ClusterConfig::load(&this.cluster.config.path) {
                 Ok(config) => this.cluster.config = config,
-                Err(error) => this.say(&format!("continues with the previous cluster file: {error}")),
+                Err(error) => this.log(&format!("continues with the previous cluster file: {error}")),
             }
             let watched: Vec<_> = this.cluster.watched.iter().map(|server| server.name.clone()).collect();
             let servers = this.cluster.state.servers.iter();
@@ -247,7 +247,7 @@ impl Supervisor<'_> {
                 find(&self.cluster.config, Some(&self.cluster.state), server).ok().flatten()
             });
         if let Some(found) = running {
-            self.say(&format!(
+            self.log(&format!(
                 "server {name} already runs as process {} and is not supervised, since it was started otherwise",
                 found.process.pid
             ));
@@ -260,7 +260,7 @@ impl Supervisor<'_> {
             Ok(process) => {
                 server.process = process;
                 server.restarts += u32::from(is_restart);
-                self.say(&format!(
+                self.log(&format!(
                     "server {name} was started as process {}; see {}",
                     process.pid,
                     log.display()
@@ -273,7 +273,7 @@ impl Supervisor<'_> {
                     self.deaths.entry(name.to_string()).or_default().count(Instant::now(), Duration::ZERO);
                 server.given_up = delay.is_none();
                 self.due.extend(delay.map(|delay| (Instant::now() + delay, name.to_string())));
-                self.say(&format!("server {name} {text}"));
+                self.log(&format!("server {name} {text}"));
             }
         }
     }
@@ -282,7 +282,7 @@ impl Supervisor<'_> {
     fn end_without_servers(mut self) -> Result<()> {
         let text = "no supervised server is running any more";
         if self.is_in_background() {
-            self.say(&format!("{text}; the supervisor ends"));
+            self.log(&format!("{text}; the supervisor ends"));
             self.change(|this| this.cluster.state.supervisor = None);
             return Ok(());
         }
@@ -296,7 +296,7 @@ impl Supervisor<'_> {
     fn end(mut self) -> Result<()> {
         if self.is_in_background() {
             // The command that ends this process, such as `weft down`, may still change run.json.
-            self.say("ends; the servers keep running");
+            self.log("ends; the servers keep running");
             return Ok(());
         }
         let failing = self.has_given_up || !self.due.is_empty();

@@ -5,8 +5,8 @@ use super::explain::time_text;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::{output, size};
 use weft_wire::messages::{CalibrateReply, Time};
 
@@ -48,13 +48,13 @@ pub struct Args {
 /// Shows cost models, or measures them again.
 pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.url)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let mut failures = Failures::default();
     let mut models = Vec::new();
     for (server, answer) in client.cost_models(args.measure) {
         match answer {
             Ok(model) => models.push((server.name, model)),
-            Err(error) => failures.tell(&error.into()),
+            Err(error) => failures.report(&error.into()),
         }
     }
     if args.json {
@@ -62,7 +62,7 @@ pub fn run(args: Args) -> Result<()> {
         output::print_json(&json!({ "url": place.url, "servers": servers }))?;
         return failures.result();
     }
-    for (count, (names, model)) in alike(models).into_iter().enumerate() {
+    for (count, (names, model)) in group_equal(models).into_iter().enumerate() {
         if count > 0 {
             output::print_line("")?;
         }
@@ -72,7 +72,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// Groups servers with the same model. Neighbours share one.
-fn alike(models: Vec<(String, CalibrateReply)>) -> Vec<(String, CalibrateReply)> {
+fn group_equal(models: Vec<(String, CalibrateReply)>) -> Vec<(String, CalibrateReply)> {
     let mut groups: Vec<(String, CalibrateReply)> = Vec::new();
     for (name, model) in models {
         match groups.iter_mut().find(|(_, other)| *other == model) {
@@ -153,7 +153,7 @@ mod tests {
         let one = CalibrateReply::sample(&mut 1);
         let other = CalibrateReply { lock_ns: 77, ..one.clone() };
         let models = [("io0", &one), ("io1", &other), ("io2", &one)];
-        let groups = alike(models.map(|(name, model)| (name.to_string(), model.clone())).into());
+        let groups = group_equal(models.map(|(name, model)| (name.to_string(), model.clone())).into());
         let names: Vec<&str> = groups.iter().map(|(names, _)| names.as_str()).collect();
         assert_eq!(names, ["io0, io2", "io1"]);
     }

@@ -7,8 +7,8 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::place::Place;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::{Reported, size};
 
 /// Copies files into, out of and between Weft file systems.
@@ -76,13 +76,13 @@ struct End {
 
 /// Copies.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let (last, first) = args.places.split_last().expect("two at least");
-    let to = ends(&session, last)?.swap_remove(0);
+    let to = ends(&connections, last)?.swap_remove(0);
     let mut from = Vec::new();
     for argument in first {
         let contents = argument.ends_with("/.") || argument == ".";
-        from.extend(ends(&session, argument)?.into_iter().map(|end| (end, contents)));
+        from.extend(ends(&connections, argument)?.into_iter().map(|end| (end, contents)));
     }
     let mut pairs = pair_up(from, &to)?;
     let options = Options {
@@ -107,11 +107,11 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 /// The files that an argument names, wildcards expanded.
-fn ends(session: &Session, argument: &str) -> Result<Vec<End>> {
+fn ends(connections: &Connections, argument: &str) -> Result<Vec<End>> {
     match Place::from_argument(argument)? {
         Place::Local(path) => Ok(vec![End { side: Side::Local, path }]),
         Place::Weft(place) => {
-            let client = session.client(&place.url)?;
+            let client = connections.client(&place.url)?;
             let end = |found: weft_cli_common::place::WeftPath| End {
                 side: Side::Weft { client: client.clone(), url: place.url.clone() },
                 path: found.path,
@@ -147,8 +147,8 @@ pub(super) fn progress_bar(quiet: bool) -> ProgressBar {
     ProgressBar::with_draw_target(Some(0), target).with_style(style)
 }
 
-fn report(outcome: &Outcome, seconds: f64, tell: bool) -> Result<()> {
-    if tell {
+fn report(outcome: &Outcome, seconds: f64, with_summary: bool) -> Result<()> {
+    if with_summary {
         let rate = size::mib_per_s(outcome.bytes, seconds);
         let bytes = size::format_bytes(outcome.bytes);
         let files = outcome.files;

@@ -5,8 +5,8 @@ use anyhow::{Context, Result};
 use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::expand_all;
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::tree::{self, Visit};
 use weft_cli_common::{output, size};
 use weft_client::Client;
@@ -79,11 +79,11 @@ impl Open {
 
 /// Adds up the space of files.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut sums = Vec::new();
     let mut seen = HashSet::new();
-    for (client, place) in expand_all(&session, &args.places)? {
+    for (client, place) in expand_all(&connections, &args.places)? {
         let attr = client.stat(at(&place.path), false).with_context(|| place.display())?;
         let mut open = vec![Open::new(&place.path)];
         let mut visit = |visit: Visit<'_>| {
@@ -108,7 +108,7 @@ pub fn run(args: Args) -> Result<()> {
             }
             Ok(())
         };
-        tree::walk(&client, &place.path, &attr, &mut visit, &mut |_, error| failures.tell(&error))?;
+        tree::walk(&client, &place.path, &attr, &mut visit, &mut |_, error| failures.report(&error))?;
         let mut whole = open.pop().expect("the argument is at the bottom");
         whole.complete(&client)?;
         if args.summarize || attr.kind != FileKind::Directory {

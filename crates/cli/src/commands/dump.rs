@@ -5,8 +5,8 @@ use crate::numbers::Number;
 use crate::part::{self, Part, Subarray};
 use anyhow::{Context, Result, bail};
 use std::io::{IsTerminal, Write};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::{output, size};
 use weft_client::OpenOptions;
 
@@ -74,9 +74,9 @@ impl Format {
 
 /// Prints a part of a file.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let place = WeftPath::from_argument(&args.place)?;
-    let client = session.client(&place.url)?;
+    let client = connections.client(&place.url)?;
     let file = client.open(at(&place.path), &OpenOptions::new().read(true))?;
     let file_bytes = file.stat()?.size;
     let part = match &args.subarray {

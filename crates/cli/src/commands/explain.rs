@@ -5,8 +5,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::io::{IoSliceMut, Read};
 use std::time::Instant;
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::{output, size};
 use weft_client::{
     AccessOptions, File, IoStats, OpenOptions, RdmaPlan, RdmaServerPlan, ServerPlan, Sieving, TransportInUse,
@@ -116,7 +116,7 @@ impl Stride {
 pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.place)?;
     let regions = regions(&args)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let options = OpenOptions::new().read(!args.write).write(args.write).sync(args.sync);
     let file = client.open(at(&place.path), &options)?;
     let over_rdma =

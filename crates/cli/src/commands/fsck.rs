@@ -7,9 +7,9 @@ use serde_json::json;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::Duration;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::output;
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_client::Client;
 use weft_wire::messages::{CheckReply, FindingInfo, treatment};
 
@@ -73,7 +73,7 @@ pub fn run(args: Args) -> Result<()> {
 
 fn check(args: &Args) -> Result<u8> {
     let place = WeftPath::from_argument(&args.url)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let progress = ProgressBar::new_spinner();
     let mut outcome = Outcome::default();
     for _ in 0..ROUNDS_MAX {
@@ -92,7 +92,7 @@ fn check(args: &Args) -> Result<u8> {
         }
     }
     progress.finish_and_clear();
-    tell(args, &place.url.to_string(), &outcome)?;
+    print_outcome(args, &place.url.to_string(), &outcome)?;
     Ok(match (outcome.left.is_empty(), outcome.repaired.is_empty()) {
         (true, true) => 0,
         (true, false) => REPAIRED,
@@ -139,7 +139,7 @@ fn show(progress: &ProgressBar, reply: &CheckReply) {
     progress.tick();
 }
 
-fn tell(args: &Args, url: &str, outcome: &Outcome) -> Result<()> {
+fn print_outcome(args: &Args, url: &str, outcome: &Outcome) -> Result<()> {
     let texts =
         |findings: &[FindingInfo]| findings.iter().map(|found| found.text.clone()).collect::<Vec<_>>();
     if args.json {

@@ -4,8 +4,8 @@ use super::Failures;
 use anyhow::Result;
 use std::io::Write;
 use std::path::Path;
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::{output, tree};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
@@ -40,16 +40,16 @@ struct Listing {
 
 /// Lists files.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut single = Listing { heading: String::new(), rows: Vec::new() };
     let mut listings = Vec::new();
-    let places = expand_all(&session, &args.places)?;
+    let places = expand_all(&connections, &args.places)?;
     for (client, place) in &places {
         match list(&args, client, place) {
             Ok(mut listing) if listing.heading.is_empty() => single.rows.append(&mut listing.rows),
             Ok(listing) => listings.push(listing),
-            Err(error) => failures.tell(&error),
+            Err(error) => failures.report(&error),
         }
     }
     if !single.rows.is_empty() {

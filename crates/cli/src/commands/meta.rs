@@ -12,9 +12,9 @@ use std::io::BufWriter;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::launch::CLUSTER_FILE;
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::{PERMANENT, output};
 use weft_client::Client;
 use weft_server::{
@@ -105,7 +105,7 @@ fn dump(args: &DumpArgs) -> Result<()> {
         }
         (None, [url, file]) => {
             let place = WeftPath::from_argument(url.to_str().context("the URL is not UTF-8")?)?;
-            (Session::new(&args.connect).client(&place.url)?, file)
+            (Connections::new(&args.connect).client(&place.url)?, file)
         }
         (Some(_), _) => bail!("with --dir, give only the file to write"),
         (None, _) => bail!("give a URL and the file to write, or --dir and the file to write"),

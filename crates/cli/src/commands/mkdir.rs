@@ -2,8 +2,8 @@
 
 use super::{Failures, LayoutArgs};
 use anyhow::Result;
+use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, at, is_directory};
 use weft_cli_common::tree;
 
 /// Makes directories.
@@ -37,19 +37,19 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 
 /// Makes directories.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     for argument in &args.places {
         let place = WeftPath::from_argument(argument)?;
-        if let Err(error) = make(&args, &session, &place) {
-            failures.tell(&error);
+        if let Err(error) = make(&args, &connections, &place) {
+            failures.report(&error);
         }
     }
     failures.result()
 }
 
-fn make(args: &Args, session: &Session, place: &WeftPath) -> Result<()> {
-    let client = session.client(&place.url)?;
+fn make(args: &Args, connections: &Connections, place: &WeftPath) -> Result<()> {
+    let client = connections.client(&place.url)?;
     let plain_mode = 0o777 & !umask();
     if args.parents {
         if let Some(above) = place.path.parent() {

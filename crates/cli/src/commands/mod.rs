@@ -82,7 +82,7 @@ struct Failures {
 
 impl Failures {
     /// Reports one.
-    fn tell(&mut self, error: &anyhow::Error) {
+    fn report(&mut self, error: &anyhow::Error) {
         self.count += 1;
         eprintln!("weft: {}", weft_cli_common::output::error_text(error));
     }

@@ -3,8 +3,8 @@
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::size::parse_bytes;
 use weft_client::{ConnectOptions, Url};
 use weft_fuse::{CacheMode, IdMap, Identities, MountOptions, RingUse, Squash};
@@ -181,10 +181,10 @@ impl From<Cache> for CacheMode {
 /// Mounts a file system.
 pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.url)?;
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut options = MountOptions::new(Url::parse(&place.display())?, &args.dir);
     options.connect =
-        ConnectOptions { retry_timeout_ms: args.retry_timeout_ms, hard: args.hard, ..session.options()? };
+        ConnectOptions { retry_timeout_ms: args.retry_timeout_ms, hard: args.hard, ..connections.options()? };
     options.background = !args.foreground;
     options.read_only = args.read_only;
     options.allow_other |= args.allow_other;

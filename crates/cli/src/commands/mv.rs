@@ -2,8 +2,8 @@
 
 use super::Failures;
 use anyhow::{Context, Result, bail};
+use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at, is_directory};
 use weft_wire::messages::rename_flags;
 
 /// Moves or renames files within a file system.
@@ -24,12 +24,12 @@ pub struct Args {
 
 /// Moves files.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let (last, first) = args.places.split_last().expect("two at least");
     let to = WeftPath::from_argument(last)?;
-    let client = session.client(&to.url)?;
+    let client = connections.client(&to.url)?;
     let into_dir = is_directory(&client, &to.path);
-    let sources = expand_all(&session, first)?;
+    let sources = expand_all(&connections, first)?;
     if sources.len() > 1 && !into_dir {
         bail!("{} is not a directory; it cannot take {} sources", to.display(), sources.len());
     }
@@ -46,7 +46,7 @@ pub fn run(args: Args) -> Result<()> {
         let flags = if args.no_clobber { rename_flags::NOREPLACE } else { 0 };
         let moved = client.rename(at(&from.path), at(&target), flags);
         if let Err(error) = moved.with_context(|| format!("cannot move {}", from.display())) {
-            failures.tell(&error);
+            failures.report(&error);
         }
     }
     failures.result()

@@ -54,7 +54,7 @@ pub fn run(dir: &Path, as_json: bool) -> Result<()> {
                 name: server.name.clone(),
                 role: server.role.name(),
                 address: server.addresses[0].clone(),
-                supervised: supervisor.is_some() && found.as_ref().is_some_and(|found| found.is_noted),
+                supervised: supervisor.is_some() && found.as_ref().is_some_and(|found| found.is_recorded),
                 process: found.map(|found| found.process),
                 restarts: noted.map_or(0, |noted| noted.restarts),
                 state,

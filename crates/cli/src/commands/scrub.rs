@@ -8,9 +8,9 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::launch::CLUSTER_FILE;
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::tree::{self, Visit};
 use weft_cli_common::{output, size};
 use weft_client::Client;
@@ -89,7 +89,7 @@ fn scrub(mut args: Args) -> Result<u8> {
         (None, Some(url)) => WeftPath::from_argument(url)?.url,
         (None, None) => bail!("give the URL of a file system, or --dir"),
     };
-    let client = Session::new(&args.connect).client(&url)?;
+    let client = Connections::new(&args.connect).client(&url)?;
     let mut failures = Failures::default();
     let bytes_per_s = match args.rate {
         None => 0,
@@ -103,7 +103,7 @@ fn scrub(mut args: Args) -> Result<u8> {
             Ok(begun) => scrub.number = begun.number,
             Err(error) => {
                 (scrub.is_over, scrub.failure) = (true, error.to_string());
-                failures.tell(&error.into());
+                failures.report(&error.into());
             }
         }
         scrubs.push(scrub);
@@ -120,7 +120,7 @@ fn scrub(mut args: Args) -> Result<u8> {
     }
     progress.finish_and_clear();
     let files = name_files(&client, &scrubs, &mut failures)?;
-    tell(&args, &url, &scrubs, &files)?;
+    print_outcome(&args, &url, &scrubs, &files)?;
     let failed = failures.result().is_err() || scrubs.iter().any(|scrub| !scrub.failure.is_empty());
     Ok(match (failed, scrubs.iter().any(|scrub| scrub.found > 0)) {
         (true, _) => FAILED,
@@ -162,11 +162,11 @@ fn look(client: &Client, scrubs: &mut [Scrub], failures: &mut Failures) {
             Ok(_) => {
                 scrub.is_over = true;
                 scrub.failure = "the server was restarted, or another scrub was started".into();
-                failures.tell(&anyhow::anyhow!("{}: {}", scrub.name, scrub.failure));
+                failures.report(&anyhow::anyhow!("{}: {}", scrub.name, scrub.failure));
             }
             Err(error) => {
                 (scrub.is_over, scrub.failure) = (true, error.to_string());
-                failures.tell(&error.into());
+                failures.report(&error.into());
             }
         }
     }
@@ -199,7 +199,7 @@ fn name_files(client: &Client, scrubs: &[Scrub], failures: &mut Failures) -> Res
         }
         Ok(())
     };
-    tree::walk(client, root, &attr, &mut visit, &mut |_, error| failures.tell(&error))?;
+    tree::walk(client, root, &attr, &mut visit, &mut |_, error| failures.report(&error))?;
     Ok(files)
 }
 
@@ -231,7 +231,7 @@ fn kind_text(kind: u8) -> &'static str {
     }
 }
 
-fn tell(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64, File>) -> Result<()> {
+fn print_outcome(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64, File>) -> Result<()> {
     if args.json {
         let server = |scrub: &Scrub| {
             let finding = |finding: &ScrubFinding| {

@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     // It is set once.
     let _ = reloaded.set((server.slow_request_ms(), server.reloader()));
-    tell_systemd();
+    notify_systemd();
     match server.run(&stop) {
         Err(error) if error.is_permanent() => refuse(&whole(&error)),
         ended => ended.map_err(|error| whole(&error)),
@@ -184,10 +184,10 @@ fn wait_for_end(signals: &BlockedSignals, reload: &Reload, stop: &StopFlag) {
 }
 
 /// Notifies systemd, if it started this server, that clients can connect (sd_notify(3)).
-fn tell_systemd() {
+fn notify_systemd() {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let told = UnixDatagram::unbound().and_then(|from| from.send_to(b"READY=1", &socket));
-    if let Err(error) = told {
+    let sent = UnixDatagram::unbound().and_then(|from| from.send_to(b"READY=1", &socket));
+    if let Err(error) = sent {
         eprintln!("weft: cannot notify {} that the server is ready: {error}", socket.display());
     }
 }

@@ -11,7 +11,7 @@ use weft_wire::messages::{ClusterMapReply, ServerInfo, endpoint, server_role, se
 use weft_wire::security::ClusterKeys;
 
 /// How long running servers have to learn of a change of the map.
-const HEARD_TIMEOUT: Duration = Duration::from_secs(5);
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(5);
 const HEARD_POLL: Duration = Duration::from_millis(50);
 
 /// Lists, adds, moves and replaces the servers of a cluster.
@@ -249,12 +249,12 @@ fn add(args: &AddArgs) -> Result<()> {
     if is_here && !weft_server::has_storage(&edited.config, &name)? {
         weft_server::format_storage(&edited.config, &name)?;
     }
-    let told =
+    let changed =
         map.is_some().then(|| weft_server::add_server(&config, &keys, &edited.config, &name)).transpose()?;
     edited.save()?;
     drop(held);
     let is_started = match &args.cluster.dir {
-        Some(dir) if is_here && told.is_some() && launch::is_supervised(dir) => {
+        Some(dir) if is_here && changed.is_some() && launch::is_supervised(dir) => {
             launch::start_one(dir, &name)?;
             true
         }
@@ -268,14 +268,14 @@ fn add(args: &AddArgs) -> Result<()> {
             "id": id,
             "addresses": server.addresses,
             "directory": edited.config.directory_of(&server),
-            "map_version": told.as_ref().map(|told| told.map_version),
+            "map_version": changed.as_ref().map(|changed| changed.map_version),
             "started": is_started,
         }));
     }
     output::print_line(format_args!("added {name} at {}", server.addresses.join(", ")))?;
     let file = config.path.display();
     let serve = format!("weft serve --config {file} --name {name}");
-    match (is_started, is_here, &told) {
+    match (is_started, is_here, &changed) {
         (true, ..) => {}
         (false, true, _) => {
             let dir = args.cluster.dir.as_deref().unwrap_or(std::path::Path::new("")).display();
@@ -286,7 +286,7 @@ fn add(args: &AddArgs) -> Result<()> {
              and then: {serve}"
         ),
     }
-    if told.is_none() && !is_here {
+    if changed.is_none() && !is_here {
         eprintln!(
             "weft: the metadata server does not answer; it learns of {name} when it starts with the new file"
         );
@@ -295,7 +295,7 @@ fn add(args: &AddArgs) -> Result<()> {
 }
 
 fn take_ports() -> Result<launch::PortLock> {
-    launch::PortLock::take(HEARD_TIMEOUT, &mut |time| {
+    launch::PortLock::take(UPDATE_TIMEOUT, &mut |time| {
         std::thread::sleep(time);
         true
     })
@@ -335,13 +335,13 @@ fn move_server(args: &MoveArgs) -> Result<()> {
     }
     let edited = config.with_addresses(&args.name, &args.address, &args.rdma_address)?;
     let server = edited.config.server(&args.name)?;
-    let told = map
+    let changed = map
         .is_some()
         .then(|| weft_server::move_server(&config, &keys, &edited.config, &args.name))
         .transpose()?;
     edited.save()?;
-    let behind = match &told {
-        Some(told) => wait_until_heard(&config, &keys, told.map_version),
+    let behind = match &changed {
+        Some(changed) => wait_until_updated(&config, &keys, changed.map_version),
         None => Vec::new(),
     };
     drop(held);
@@ -360,7 +360,7 @@ fn move_server(args: &MoveArgs) -> Result<()> {
         return output::print_json(&serde_json::json!({
             "name": args.name,
             "addresses": server.addresses,
-            "map_version": told.as_ref().map(|told| told.map_version),
+            "map_version": changed.as_ref().map(|changed| changed.map_version),
             "not_heard": behind,
             "restarted": is_restarted,
         }));
@@ -369,7 +369,7 @@ fn move_server(args: &MoveArgs) -> Result<()> {
     if !behind.is_empty() {
         eprintln!("weft: not yet notified: {}", behind.join(", "));
     }
-    if told.is_none() {
+    if changed.is_none() {
         eprintln!(
             "weft: the metadata server does not answer; it learns the address when it starts with the new file"
         );
@@ -386,8 +386,8 @@ fn move_server(args: &MoveArgs) -> Result<()> {
 
 /// Waits until all running servers have the map of `version`, since clients ask them where a moved server is.
 /// Returns those that do not have it.
-fn wait_until_heard(config: &ClusterConfig, keys: &ClusterKeys, version: u32) -> Vec<String> {
-    let deadline = Instant::now() + HEARD_TIMEOUT;
+fn wait_until_updated(config: &ClusterConfig, keys: &ClusterKeys, version: u32) -> Vec<String> {
+    let deadline = Instant::now() + UPDATE_TIMEOUT;
     let map = weft_server::cluster_map(config, keys);
     let mut behind: Vec<ServerInfo> = map.map(|map| map.io_servers().cloned().collect()).unwrap_or_default();
     behind.retain(|server| server.state == server_state::ACTIVE);

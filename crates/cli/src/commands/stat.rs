@@ -4,8 +4,8 @@ use super::Failures;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::Write;
+use weft_cli_common::connections::{ConnectArgs, Connections, at, transport_of};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at, transport_of};
 use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
@@ -28,16 +28,16 @@ pub struct Args {
 
 /// Shows the attributes of files.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut shown = Vec::new();
-    for (client, place) in expand_all(&session, &args.places)? {
+    for (client, place) in expand_all(&connections, &args.places)? {
         match client.stat(at(&place.path), args.dereference).with_context(|| place.display()) {
             Ok(attr) => match client.allocated_bytes([&attr]) {
                 Ok(space) => shown.push((client, place, attr, space[0])),
-                Err(error) => failures.tell(&error.into()),
+                Err(error) => failures.report(&error.into()),
             },
-            Err(error) => failures.tell(&error),
+            Err(error) => failures.report(&error),
         }
     }
     if args.json {

@@ -5,8 +5,8 @@ use crate::adapters;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use weft_cli_common::connections::{ConnectArgs, Connections, transport_of};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, transport_of};
 use weft_cli_common::{output, size};
 use weft_wire::Op;
 use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply, Time};
@@ -58,7 +58,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     let url = args.url.as_deref().expect("the parser wants one of both");
     let place = WeftPath::from_argument(url)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let mut failures = Failures::default();
     let mut rows = Vec::new();
     for (server, answer) in client.server_status(args.clients || args.json) {
@@ -66,7 +66,7 @@ pub fn run(args: Args) -> Result<()> {
         let status = match answer {
             Ok(status) => Some(status),
             Err(error) => {
-                failures.tell(&error.into());
+                failures.report(&error.into());
                 None
             }
         };
@@ -167,19 +167,19 @@ fn rdma_text(rdma: &RdmaStatus) -> String {
 
 /// Prints why RDMA is not used, or not everywhere: each reason once, with its servers.
 fn print_reasons(rows: &[Row]) -> Result<()> {
-    let mut told: Vec<(&RdmaStatus, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(&RdmaStatus, Vec<&str>)> = Vec::new();
     for row in rows {
         let Some(rdma) =
             row.status.as_ref().map(|status| &status.rdma).filter(|rdma| !rdma.reason.is_empty())
         else {
             continue;
         };
-        match told.iter_mut().find(|(other, _)| other.reason == rdma.reason) {
+        match groups.iter_mut().find(|(other, _)| other.reason == rdma.reason) {
             Some((_, names)) => names.push(&row.name),
-            None => told.push((rdma, vec![&row.name])),
+            None => groups.push((rdma, vec![&row.name])),
         }
     }
-    for (rdma, names) in told {
+    for (rdma, names) in groups {
         let used = if rdma.addresses.is_empty() { "not used" } else { "used in part" };
         output::print_line(format!("RDMA is {used} by {}: {}", names.join(", "), rdma.reason))?;
     }
@@ -188,7 +188,7 @@ fn print_reasons(rows: &[Row]) -> Result<()> {
 
 /// Prints known damage to data, and when data was last scrubbed.
 fn print_scrubs(rows: &[Row]) -> Result<()> {
-    let mut told: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
     for row in rows {
         let Some(status) = row.status.as_ref().filter(|status| status.role == "io") else { continue };
         let gauge =
@@ -206,12 +206,12 @@ fn print_scrubs(rows: &[Row]) -> Result<()> {
         };
         let now = if gauge("scrub_is_running") > 0 { ", and is now" } else { "" };
         let text = format!("{last}{now}");
-        match told.iter_mut().find(|(other, _)| *other == text) {
+        match groups.iter_mut().find(|(other, _)| *other == text) {
             Some((_, names)) => names.push(&row.name),
-            None => told.push((text, vec![&row.name])),
+            None => groups.push((text, vec![&row.name])),
         }
     }
-    for (text, names) in told {
+    for (text, names) in groups {
         output::print_line(format!("data last scrubbed on {}: {text}", names.join(", ")))?;
     }
     Ok(())

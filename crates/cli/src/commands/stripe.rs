@@ -2,8 +2,8 @@
 
 use super::{Failures, LayoutArgs};
 use anyhow::{Context, Result, bail};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::{output, size};
 use weft_client::OpenOptions;
 use weft_wire::messages::{Attr, FileKind};
@@ -57,13 +57,13 @@ pub fn run(command: Command) -> Result<()> {
 }
 
 fn get(args: GetArgs) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut shown = Vec::new();
-    for (client, place) in expand_all(&session, &args.places)? {
+    for (client, place) in expand_all(&connections, &args.places)? {
         match client.stat(at(&place.path), true).with_context(|| place.display()) {
             Ok(attr) => shown.push((client, place, attr)),
-            Err(error) => failures.tell(&error),
+            Err(error) => failures.report(&error),
         }
     }
     if args.json {
@@ -101,7 +101,7 @@ fn set(args: SetArgs) -> Result<()> {
         bail!("nothing to set; give --strip-bytes, --servers, --first or --reset");
     }
     let place = WeftPath::from_argument(&args.place)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let path = place.path.as_path();
     match client.stat(at(path), true) {
         Err(error) if error.errno() == libc::ENOENT && !args.reset => {

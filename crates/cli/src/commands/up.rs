@@ -57,7 +57,7 @@ pub struct Args {
 
 /// A cluster that was started.
 #[derive(Serialize, Deserialize)]
-struct Answer {
+struct Started {
     state: RunState,
     news: News,
 }
@@ -80,7 +80,7 @@ pub fn run(args: Args) -> Result<()> {
         program: None,
     };
     if let Some((state, news)) = launch::hand_over(&options)? {
-        return report(&args, &Answer { state, news });
+        return report(&args, &Started { state, news });
     }
     if !args.detach {
         return stay(&args, &options);
@@ -95,7 +95,7 @@ pub fn run(args: Args) -> Result<()> {
 fn stay(args: &Args, options: &StartOptions) -> Result<()> {
     let signals = BlockedSignals::ends_and(&[libc::SIGUSR1])?;
     let cluster = launch::start(options, &mut |time| signals.wait_at_most(time).is_none())?;
-    report(args, &Answer { state: cluster.state.clone(), news: cluster.news.clone() })?;
+    report(args, &Started { state: cluster.state.clone(), news: cluster.news.clone() })?;
     let News { started, left, .. } = &cluster.news;
     if !args.json && left.is_empty() && args.only.is_empty() {
         let (io, url) = (started.len() - 1, &cluster.state.url);
@@ -116,12 +116,12 @@ fn in_background(options: StartOptions, background: launch::Background) -> Resul
     });
     match started {
         Ok(cluster) => {
-            let answer = Answer { state: cluster.state.clone(), news: cluster.news.clone() };
-            background.tell(Ok(answer))?;
+            let started = Started { state: cluster.state.clone(), news: cluster.news.clone() };
+            background.send(Ok(started))?;
             launch::supervise(cluster, &signals)
         }
         Err(error) => {
-            background.tell::<Answer>(Err(format!("{error:#}")))?;
+            background.send::<Started>(Err(format!("{error:#}")))?;
             // The process in the foreground reports the error.
             std::process::exit(1)
         }
@@ -129,8 +129,8 @@ fn in_background(options: StartOptions, background: launch::Background) -> Resul
 }
 
 /// Installs the client key and prints what runs.
-fn report(args: &Args, answer: &Answer) -> Result<()> {
-    let Answer { state, news } = answer;
+fn report(args: &Args, started: &Started) -> Result<()> {
+    let Started { state, news } = started;
     let dir: &Path = &args.dir.canonicalize()?;
     // A machine of a larger cluster may have servers but no client key.
     let key_file = Some(dir.join(CLIENT_KEY_FILE)).filter(|file| file.exists());
@@ -148,14 +148,14 @@ fn report(args: &Args, answer: &Answer) -> Result<()> {
         }));
     }
     if !args.only.is_empty() || !news.adopted.is_empty() || !news.left.is_empty() {
-        let tell = |what: &str, names: &[String]| {
+        let print_names = |what: &str, names: &[String]| {
             if !names.is_empty() {
                 eprintln!("weft: {what} {}", names.join(", "));
             }
         };
-        tell("started", &news.started);
-        tell("already running, now supervised:", &news.adopted);
-        tell("already running, not supervised (started otherwise):", &news.left);
+        print_names("started", &news.started);
+        print_names("already running, now supervised:", &news.adopted);
+        print_names("already running, not supervised (started otherwise):", &news.left);
     }
     output::print_line(&state.url)
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_client::{Client, OpenOptions};
 
 /// Copies `part` of the pair's Weft file to or from the local file. `bar` counts the bytes.

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_cli_common::tree;
 use weft_client::{Client, OpenOptions, SetAttr, SetTime};
 use weft_wire::messages::{Attr, FileKind, LayoutWish, Time};

@@ -26,7 +26,7 @@ pub(crate) struct Request {
     priority: c_int,
     buffer: *mut c_void,
     bytes: size_t,
-    told: sigevent,
+    event: sigevent,
     next: *mut Request,
     absolute_priority: c_int,
     policy: c_int,
@@ -58,13 +58,13 @@ hooks! {
             return enter(|| Err(Errno(libc::EINVAL)));
         }
         note(request, files::fsync((*request).fd) as ssize_t);
-        tell(&(*request).told);
+        notify(&(*request).event);
         0
     }
 
-    fn lio_listio = lio_listio64(mode: c_int, list: *const *mut Request, count: c_int, told: *mut sigevent) -> c_int {
+    fn lio_listio = lio_listio64(mode: c_int, list: *const *mut Request, count: c_int, event: *mut sigevent) -> c_int {
         if count <= 0 || !matches!(mode, libc::LIO_WAIT | libc::LIO_NOWAIT) {
-            return lio_listio::real(mode, list, count, told);
+            return lio_listio::real(mode, list, count, event);
         }
         // Requests for local files go to libc, in a list without the others. libc also notifies the program
         // when all are done.
@@ -82,7 +82,7 @@ hooks! {
             let refused = submit(request, (*request).what) != 0;
             failed = failed || refused || mode == libc::LIO_WAIT && (*request).error != 0;
         }
-        let result = lio_listio::real(mode, others, count, told);
+        let result = lio_listio::real(mode, others, count, event);
         libc::free(others.cast());
         if failed && result == 0 { enter(|| Err(Errno(libc::EIO))) } else { result }
     }
@@ -108,7 +108,7 @@ unsafe fn submit(request: *mut Request, what: c_int) -> c_int {
             _ => files::pwrite(fd, buffer, bytes, offset),
         };
         note(request, moved);
-        tell(&(*request).told);
+        notify(&(*request).event);
         0
     }
 }
@@ -146,21 +146,21 @@ const _: () = assert!(size_of::<ByThread>() <= size_of::<sigevent>(), "a part of
 /// Notifies the program that a request is done, as requested.
 ///
 /// # Safety
-/// `told` is valid as in C.
-unsafe fn tell(told: &sigevent) {
+/// `event` is valid as in C.
+unsafe fn notify(event: &sigevent) {
     // SAFETY: as the caller promises.
     unsafe {
-        match told.sigev_notify {
-            libc::SIGEV_SIGNAL => signal(told),
-            libc::SIGEV_THREAD => start_thread(ptr::from_ref(told).cast()),
+        match event.sigev_notify {
+            libc::SIGEV_SIGNAL => signal(event),
+            libc::SIGEV_THREAD => start_thread(ptr::from_ref(event).cast()),
             _ => {}
         }
     }
 }
 
 /// # Safety
-/// As for [`tell`].
-unsafe fn signal(told: &sigevent) {
+/// As for [`notify`].
+unsafe fn signal(event: &sigevent) {
     #[repr(C)]
     struct Info {
         signal: c_int,
@@ -176,32 +176,33 @@ unsafe fn signal(told: &sigevent) {
     // SAFETY: no preconditions.
     let (pid, uid) = unsafe { (libc::getpid(), libc::getuid()) };
     let info = Info {
-        signal: told.sigev_signo,
+        signal: event.sigev_signo,
         errno: 0,
         code: libc::SI_ASYNCIO,
         padding: 0,
         pid,
         uid,
-        value: told.sigev_value,
+        value: event.sigev_value,
         rest: [0; 12],
     };
     let _ = system(libc::SYS_rt_sigqueueinfo, [pid as usize, info.signal as usize, address(&info), 0, 0, 0]);
 }
 
 /// # Safety
-/// As for [`tell`].
-unsafe fn start_thread(told: *const ByThread) {
+/// As for [`notify`].
+unsafe fn start_thread(event: *const ByThread) {
     // SAFETY: as the caller promises. The notice belongs to the thread and is allocated by libc, since
     // signals may arrive here.
     unsafe {
-        let Some(function) = (*told).function else { return };
+        let Some(function) = (*event).function else { return };
         let notice = libc::malloc(size_of::<Notice>()).cast::<Notice>();
         let mut detached: libc::pthread_attr_t = std::mem::zeroed();
         libc::pthread_attr_init(&mut detached);
         libc::pthread_attr_setdetachstate(&mut detached, libc::PTHREAD_CREATE_DETACHED);
-        let attributes = if (*told).attributes.is_null() { &raw const detached } else { (*told).attributes };
+        let attributes =
+            if (*event).attributes.is_null() { &raw const detached } else { (*event).attributes };
         if !notice.is_null() {
-            notice.write(Notice { function, value: (*told).value });
+            notice.write(Notice { function, value: (*event).value });
             let mut thread = std::mem::zeroed();
             if libc::pthread_create(&mut thread, attributes, run, notice.cast()) != 0 {
                 libc::free(notice.cast());

@@ -169,19 +169,19 @@ impl RdmaDevice {
     }
 
     /// Deregisters memory, or keeps it until no window refers to it.
-    fn let_go(&self, region: Owned<ibv_mr>) {
+    fn retire(&self, region: Owned<ibv_mr>) {
         if let Err(region) = region.end() {
             lock(&self.lingering).push(region);
         }
     }
 
-    fn let_go_of_lingering(&self) {
+    fn retire_lingering(&self) {
         // In a forked child a lock may be held for ever, by a thread that does not exist there.
         if self.library().is_forked() {
             return;
         }
         for region in std::mem::take(&mut *lock(&self.lingering)) {
-            self.let_go(region);
+            self.retire(region);
         }
     }
 
@@ -247,7 +247,7 @@ impl RdmaDevice {
 
 impl Drop for RdmaDevice {
     fn drop(&mut self) {
-        self.let_go_of_lingering();
+        self.retire_lingering();
     }
 }
 
@@ -364,7 +364,7 @@ impl Drop for RdmaRegistration {
         let Some(region) = self.region.take().filter(|region| !region.library().is_forked()) else { return };
         lock(&self.device.bindable).remove(&self.local_key);
         Counters::add(&self.device.counters.deregistrations, 1);
-        self.device.let_go(region);
+        self.device.retire(region);
     }
 }
 
@@ -391,7 +391,7 @@ impl Drop for RdmaWindow {
         }
         lock(&self.device.windows).remove(&(self.key & WINDOW_MASK));
         drop(self.window.take());
-        self.device.let_go_of_lingering();
+        self.device.retire_lingering();
     }
 }
 

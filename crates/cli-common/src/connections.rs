@@ -35,15 +35,15 @@ impl From<KeyArgs> for ConnectArgs {
 
 /// The connections of a command, one per file system.
 #[derive(Default)]
-pub struct Session {
+pub struct Connections {
     arguments: ConnectArgs,
     clients: RefCell<HashMap<String, Client>>,
 }
 
-impl Session {
+impl Connections {
     /// Uses the options of a command line.
-    pub fn new(arguments: &ConnectArgs) -> Session {
-        Session { arguments: arguments.clone(), clients: RefCell::default() }
+    pub fn new(arguments: &ConnectArgs) -> Connections {
+        Connections { arguments: arguments.clone(), clients: RefCell::default() }
     }
 
     /// A connection to `url` (`weft://HOST:PORT/…`).
