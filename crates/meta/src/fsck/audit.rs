@@ -153,7 +153,8 @@ impl<E: Engine> Namespace<E> {
         }
     }
 
-    /// Begins a check that goes on beside other operations, under a number of the caller's; one that was under way is dropped.
+    /// Begins a check that goes on beside other operations, under a number of the caller's; one that was
+    /// under way is dropped.
     pub fn begin_audit(&mut self, number: u64) {
         self.audit = Some(Audit::new(number));
     }

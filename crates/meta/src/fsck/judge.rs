@@ -8,7 +8,8 @@
 //!   every directory is reached from the root; numbers and cookies are below their leases
 //! ```
 //!
-//! Where two records disagree the finding is at one of them. Nothing is concluded from a record that cannot be read.
+//! Where two records disagree the finding is at one of them. Nothing is concluded from a record that cannot
+//! be read.
 
 use super::audit::Audit;
 use super::damage::Damage;
@@ -224,7 +225,8 @@ impl<'a, E: Engine> Judge<'a, E> {
         Ok(())
     }
 
-    /// Follows parents upwards. A circle has no end; a parent that has no name, or is missing, is a finding of its own.
+    /// Follows parents upwards. A circle has no end; a parent that has no name, or is missing, is a finding
+    /// of its own.
     fn is_reached(&mut self, start: &Inode) -> Result<bool, EngineError> {
         let mut path = HashSet::from([start.ino]);
         let mut ino = start.parent;

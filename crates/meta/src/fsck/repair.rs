@@ -1,8 +1,8 @@
 //! Treating one finding: judged again, then repaired in one batch.
 //!
-//! Where a record cannot be read it goes, and what it leaves without a name, or a count, is found by the next check. An
-//! entry is believed where its inode is missing and it says "directory", as the directory's own entries are there
-//! then; else it goes. What has no name comes to `lost+found`.
+//! Where a record cannot be read it goes, and what it leaves without a name, or a count, is found by the next
+//! check. An entry is believed where its inode is missing and it says "directory", as the directory's own
+//! entries are there then; else it goes. What has no name comes to `lost+found`.
 
 use super::audit::{Audit, Counts, Finding};
 use super::damage::Damage;
@@ -28,8 +28,8 @@ pub enum Treatment {
 }
 
 impl<E: Engine> Namespace<E> {
-    /// Treats a finding of the check with this number, if it still holds: in one batch, or not at all. Returns what a durable
-    /// reply waits for too. `Stale` if the check is not under way (any more).
+    /// Treats a finding of the check with this number, if it still holds: in one batch, or not at all.
+    /// Returns what a durable reply waits for too. `Stale` if the check is not under way (any more).
     pub fn treat(
         &mut self,
         number: u64,
@@ -199,7 +199,8 @@ impl<E: Engine> Op<'_, E> {
         Ok(())
     }
 
-    /// What is found by name is right; what is only found by order gets its name back if that leads somewhere.
+    /// What is found by name is right; what is only found by order gets its name back if that leads
+    /// somewhere.
     fn repair_order(&mut self, dir: u64, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
         if key[0] == keys::NAME {
             let name = &key[9..];
@@ -313,7 +314,8 @@ impl<E: Engine> Op<'_, E> {
         self.put(key.to_vec(), value.to_vec());
     }
 
-    /// Gives an inode a name in `lost+found`: the only one it has then, or for a directory the one where its parent is.
+    /// Gives an inode a name in `lost+found`: the only one it has then, or for a directory the one where its
+    /// parent is.
     pub(super) fn bring_to_lost_and_found(
         &mut self,
         now: Timestamp,

@@ -1,5 +1,5 @@
-//! Damage of every kind, planted in a small tree: it is found, repaired, and nothing else is touched; and a tree that is used
-//! while it is checked shows none.
+//! Damage of every kind, planted in a small tree: it is found, repaired, and nothing else is touched; and a
+//! tree that is used while it is checked shows none.
 
 use super::{Damage, Finding, Treatment};
 use crate::engine::{Batch, Engine, MemEngine};
@@ -117,7 +117,8 @@ fn audit(ns: &mut Namespace<MemEngine>) -> Vec<Finding> {
     }
 }
 
-/// Checks and treats until nothing is found that can be repaired; returns all that was found, and what is left.
+/// Checks and treats until nothing is found that can be repaired; returns all that was found, and what is
+/// left.
 fn repair(ns: &mut Namespace<MemEngine>) -> (Vec<Damage>, Vec<Damage>) {
     let mut found = Vec::new();
     for _ in 0..ROUNDS_MAX {
