@@ -21,11 +21,11 @@ use crate::health::{Obituary, PROBE_EVERY, Verdict};
 use crate::held::{Held, HeldFiles};
 use crate::lane::LaneUse;
 use crate::locks::LockBook;
-use crate::pack::PackPool;
 use crate::rdma::{self, Rdma, RdmaSource};
 use crate::session::{Role, Server, Session};
 use crate::traffic::Traffic;
 use crate::wait::lock;
+use crate::window::pack::PackPool;
 use crate::{ConnectOptions, Url};
 
 /// A capability is renewed when it has less than this to live.
