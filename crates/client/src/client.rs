@@ -8,14 +8,12 @@ use weft_transport::LinkKind;
 use weft_wire::messages::{
     AccessRequest, Attr, AttrReply, Caller, ClusterMapReply, CreateRequest, FileCountRequest, FileKind,
     GetXattrRequest, InodeRequest, LayoutWish, LinkRequest, ListXattrsRequest, LookupRequest, MkdirRequest,
-    MknodRequest, OpenId, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
-    RemoveXattrRequest, RenameRequest, ReopenRequest, RmdirRequest, ServerInfo, SetAttrRequest,
-    SetLayoutRequest, SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest,
-    SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, endpoint, rights,
-    server_state,
+    MknodRequest, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
+    RemoveXattrRequest, RenameRequest, RmdirRequest, ServerInfo, SetAttrRequest, SetLayoutRequest,
+    SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest, SyncMetaRequest, Time,
+    UnlinkRequest, WatchReply, WatchRequest, attr_valid, endpoint, rights, server_state,
 };
-use weft_wire::security::Capability;
-use weft_wire::{Request, Status, Wire};
+use weft_wire::{Request, Status};
 
 use crate::batch;
 use crate::closing;
@@ -382,28 +380,6 @@ impl Client {
             file.sync_attributes()?;
         }
         Ok(file)
-    }
-
-    /// Opens a file that another process has or had open, by what [`File::pass`] gave there: the same rights, whatever the file's
-    /// permissions are by now. `name` is for errors; `sync` as in [`OpenOptions::sync`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if it is no pass; `Stale` where the file is gone, `Capability` where the pass is too old.
-    pub fn adopt(&self, pass: &[u8], name: &str, sync: bool) -> Result<File> {
-        let adopt = || {
-            let capability = Capability::from_bytes(pass)
-                .map_err(|error| Error::new("Reopen", ErrorKind::Invalid, error.to_string()))?;
-            let access = capability.rights;
-            let id = self.inner.open_id(0);
-            let reply = self.meta(&ReopenRequest { capability: capability.clone(), id: id.clone() })?;
-            let held =
-                Held::new(reply.capability.unwrap_or(capability), access, OpenId { run: reply.run, ..id });
-            let open =
-                OpenFile::new(&self.inner, &self.caller, held, name.into(), (sync, false, false), reply.attr);
-            self.inner.count(&open.held)?;
-            Ok(File::new(open))
-        };
-        adopt().map_err(|error: Error| error.on(&name))
     }
 
     /// Makes a directory; `mode` has the umask applied.
