@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer, run_again};
+use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer, run_again, shard_of};
 use weft_reactor::MailSender;
 use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, RevokedRequest, VouchEmptyRequest};
 
@@ -257,9 +257,8 @@ impl<E: Engine + 'static> Remover<E> {
         for (id, mut record) in self.ask(|namespace| Ok(namespace.servers()?))? {
             while record.vouched_below_ino < record.lost_below_ino {
                 let after = record.vouched_below_ino;
-                let (mut inos, last) = self.ask(move |namespace| {
-                    run_again(|| namespace.begin().files_empty_on(id, after, BATCH))
-                })?;
+                let (mut inos, last) = self
+                    .ask(move |namespace| run_again(|| namespace.begin().files_empty_on(id, after, BATCH)))?;
                 let below = record.lost_below_ino;
                 inos.retain(|ino| *ino < below);
                 let Some(peer) = self.peers.get(id) else { break };
@@ -316,12 +315,14 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     fn greatest_data_file(&mut self) -> Result<u64, StepError> {
+        let shard = self.ask(|namespace| Ok(namespace.shard()))?;
         let mut greatest = 0;
         for id in self.peers.ids() {
             let mut cursor = 0;
             while let Some(peer) = self.peers.get(id) {
                 let page = peer.call(&ListObjectsRequest { cursor, entries_max: BATCH as u32 })?;
-                greatest = page.objects.iter().map(|object| object.ino).max().unwrap_or(0).max(greatest);
+                let own = page.objects.iter().map(|object| object.ino).filter(|ino| shard_of(*ino) == shard);
+                greatest = own.max().unwrap_or(0).max(greatest);
                 cursor = page.cursor;
                 if cursor == 0 {
                     break;

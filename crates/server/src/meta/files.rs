@@ -1,7 +1,7 @@
 //! Operations on open files: create, open, close, reports of what was written, truncation, settling of sizes.
 
-use super::translate as t;
 use super::run::Failure;
+use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use weft_meta::{Engine, MayConflict, MetaError, NewFile, Op, OpenFlags, Opened, SessionId, Timestamp};

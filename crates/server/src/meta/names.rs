@@ -1,7 +1,7 @@
 //! Operations on names: looking up, making, moving, removing, listing.
 
-use super::translate as t;
 use super::run::{Effects, Failure};
+use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use weft_meta::{Engine, Op};

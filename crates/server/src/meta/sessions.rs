@@ -61,9 +61,8 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Whether this open counts in this run of its session. `closed`: opens that end in the same operation.
     pub(super) fn counts(&self, session: SessionId, open: &OpenId, closed: &[u64]) -> bool {
         let table = self.sessions.table.borrow();
-        let is_reopened = |known: &Connections| {
-            known.reopened.contains(&open.number) && !closed.contains(&open.number)
-        };
+        let is_reopened =
+            |known: &Connections| known.reopened.contains(&open.number) && !closed.contains(&open.number);
         let counts = |known: &Connections| known.run == open.run || is_reopened(known);
         table.get(&session).map_or(open.run == 0, counts)
     }
