@@ -200,7 +200,7 @@ mod tests {
             }
         }
         let mut ns = open(ns.engine.fork());
-        ns.reap_orphans().unwrap();
+        ns.reap_orphans(0).unwrap();
         let (mut expected, mut records_max) = (files + 1, 0);
         // Far apart first, so that each is of another block.
         for step in [67, 1] {

@@ -107,6 +107,12 @@ pub enum MetaError {
     /// The metadata disk is full.
     #[error("no space left on the metadata server")]
     NoSpace,
+    /// No inode can be made any more.
+    #[error("all inode numbers of shard {shard} have been given out: nothing can be made there any more")]
+    NoNumbers {
+        /// Whose they were.
+        shard: u16,
+    },
     /// The store failed.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -18,7 +18,8 @@ use crate::fsck::Audit;
 use crate::inode::{Caller, Entry, Inode, Kind, ROOT_INO, SessionId, Timestamp};
 use crate::op::{MayConflict, Op, Staged, run_again};
 use crate::opens::{Handles, Opens};
-use crate::ops::append::stored_tails;
+use crate::shard::{last_number, shard_of};
+use crate::tails::stored_tails;
 use crate::{EngineError, MetaError, keys};
 
 const FORMAT_VERSION: u8 = 1;
@@ -79,6 +80,7 @@ pub struct Namespace<E: Engine> {
     pub(crate) locks_noted: bool,
     /// After a restart until `reap_orphans`: sessions may still come back for their files.
     pub(crate) grace: bool,
+    shard: u16,
     pub(crate) next_ino: u64,
     pub(crate) next_cookie: u64,
     pub(crate) ino_lease: u64,
@@ -157,10 +159,11 @@ impl<E: Engine> Namespace<E> {
         let restarted = incarnation > 1;
         let gap = if restarted { RESTART_GAP } else { 0 };
         let ino_lease = read_number(&engine, keys::SUPER_INO_LEASE)?;
+        let next_ino = (ino_lease + gap).min(last_number(shard_of(ino_lease)));
         let mut batch = Batch::default();
         batch.put(keys::SUPER_INCARNATION, encode_number(incarnation));
         let mut count = InodeCount::load(&engine)?;
-        let change = count.stage(0, std::iter::empty(), ino_lease + gap, true, &mut batch);
+        let change = count.stage(0, std::iter::empty(), next_ino, true, &mut batch);
         run_again(|| engine.commit(&batch))?;
         count.apply(change);
         let cookie_lease = read_number(&engine, keys::SUPER_COOKIE_LEASE)?;
@@ -170,7 +173,8 @@ impl<E: Engine> Namespace<E> {
             locks_noted,
             incarnation: incarnation as u32,
             grace: restarted,
-            next_ino: ino_lease + gap,
+            shard: shard_of(ino_lease),
+            next_ino,
             next_cookie: cookie_lease + gap,
             ino_lease,
             cookie_lease,
@@ -191,6 +195,11 @@ impl<E: Engine> Namespace<E> {
     /// The cluster this file system belongs to.
     pub fn cluster_uuid(&self) -> [u8; 16] {
         self.cluster_uuid
+    }
+
+    /// The shard that new inodes belong to.
+    pub fn shard(&self) -> u16 {
+        self.shard
     }
 
     /// The engine below.
@@ -258,6 +267,15 @@ impl<E: Engine> Namespace<E> {
     /// leaves files of such numbers alone.
     pub fn next_ino(&self) -> u64 {
         self.next_ino
+    }
+
+    /// Gives out no inode number up to `ino`, where that is one of the shard; says whether it is.
+    pub(crate) fn go_on_behind(&mut self, ino: u64) -> bool {
+        let is_own = shard_of(ino) == self.shard && ino != last_number(self.shard);
+        if is_own {
+            self.next_ino = self.next_ino.max(ino + 1);
+        }
+        is_own
     }
 
     /// Begins an operation.

@@ -12,6 +12,7 @@ use crate::inode::{Attr, Entry, Inode, LayoutRequest, SessionId};
 use crate::namespace::{Namespace, encode_number};
 use crate::opens::{Effect, Holding, OpenFile};
 use crate::replies::PendingReply;
+use crate::shard::last_number;
 use crate::{EngineError, MetaError, keys};
 use std::collections::BTreeMap;
 
@@ -141,7 +142,8 @@ impl<E: Engine> Op<'_, E> {
         }
         let seq = if changes { self.commit_batch(kept.as_ref())? } else { self.ns.engine.committed() };
         if let Some((pending, reply)) = kept {
-            pending.keep(reply, self.ns.opens.sessions.entry(pending.session).or_default());
+            let session = self.ns.opens.sessions.entry(pending.session).or_default();
+            pending.keep(reply, session.replies.entry(pending.slot).or_default());
         }
         let Namespace { staged, opens, .. } = &mut *self.ns;
         staged.effects.drain(..).for_each(|effect| opens.apply(effect));
@@ -150,10 +152,11 @@ impl<E: Engine> Op<'_, E> {
 
     fn commit_batch(&mut self, kept: Option<&(PendingReply, &[u8])>) -> Result<CommitSeq, MetaError> {
         let ns = &mut *self.ns;
+        let last_ino = last_number(ns.shard());
         let (staged, batch) = (&mut ns.staged, &mut ns.batch);
         batch.clear();
-        let ino_lease = lease_after(ns.next_ino, ns.ino_lease);
-        let cookie_lease = lease_after(ns.next_cookie, ns.cookie_lease);
+        let ino_lease = lease_after(ns.next_ino, ns.ino_lease, last_ino);
+        let cookie_lease = lease_after(ns.next_cookie, ns.cookie_lease, u64::MAX);
         if ino_lease != ns.ino_lease {
             batch.put(keys::SUPER_INO_LEASE, encode_number(ino_lease));
         }
@@ -367,9 +370,13 @@ impl<E: Engine> Op<'_, E> {
     ) -> Result<Vec<Pair>, MetaError> {
         let mut from = after.to_vec();
         from.push(0);
-        let (from, to) = (from.max(prefix.to_vec()), keys::after_prefix(prefix));
+        self.records_between(&from.max(prefix.to_vec()), &keys::after_prefix(prefix), max)
+    }
+
+    /// Up to `max` records with `from <= key < to`, staged ones included.
+    pub(crate) fn records_between(&self, from: &[u8], to: &[u8], max: usize) -> Result<Vec<Pair>, MetaError> {
         let mut found = BTreeMap::new();
-        for pair in self.ns.engine.scan(&from, &to) {
+        for pair in self.ns.engine.scan(from, to) {
             let (key, value) = pair?;
             if self.ns.staged.place_of(&key).is_ok() {
                 continue;
@@ -379,8 +386,9 @@ impl<E: Engine> Op<'_, E> {
                 break;
             }
         }
-        let first = self.ns.staged.place_of(&from).unwrap_or_else(|at| at);
-        for (key, value) in self.ns.staged.records[first..].iter().take_while(|(key, _)| *key < to) {
+        let first = self.ns.staged.place_of(from).unwrap_or_else(|at| at);
+        for (key, value) in self.ns.staged.records[first..].iter().take_while(|(key, _)| key.as_slice() < to)
+        {
             if let Some(value) = value {
                 found.insert(key.clone(), value.clone());
             }
@@ -401,9 +409,13 @@ impl<E: Engine> Op<'_, E> {
         self.ns.opens.holding(ino, session, &self.ns.staged.effects)
     }
 
-    pub(crate) fn take_ino(&mut self) -> u64 {
-        self.ns.next_ino += 1;
-        self.ns.next_ino - 1
+    pub(crate) fn take_ino(&mut self) -> Result<u64, MetaError> {
+        let (ino, shard) = (self.ns.next_ino, self.ns.shard());
+        if ino == last_number(shard) {
+            return Err(MetaError::NoNumbers { shard });
+        }
+        self.ns.next_ino = ino + 1;
+        Ok(ino)
     }
 
     pub(crate) fn take_cookie(&mut self) -> u64 {
@@ -426,6 +438,6 @@ impl<E: Engine> Op<'_, E> {
 }
 
 /// The lease to have on disk once `next` is the next number to be handed out.
-fn lease_after(next: u64, lease: u64) -> u64 {
-    if next > lease { next + LEASE } else { lease }
+fn lease_after(next: u64, lease: u64, last: u64) -> u64 {
+    if next > lease { next.saturating_add(LEASE).min(last) } else { lease }
 }

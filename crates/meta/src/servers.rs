@@ -23,6 +23,7 @@ use crate::codec::{Encode, Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine};
 use crate::namespace::{Namespace, encode_number};
 use crate::op::{Op, run_again};
+use crate::shard::first_number;
 use crate::{EngineError, MetaError, keys};
 use weft_layout::Layout;
 
@@ -242,7 +243,9 @@ impl<E: Engine> Namespace<E> {
     /// # Errors
     /// Those of the engine, and a damaged record.
     pub fn vouched_from(&self) -> Result<u64, EngineError> {
-        let Some(value) = self.engine.get(keys::SUPER_VOUCHED_FROM)? else { return Ok(0) };
+        let Some(value) = self.engine.get(keys::SUPER_VOUCHED_FROM)? else {
+            return Ok(first_number(self.shard()));
+        };
         let mut from = Reader::with_version(keys::SUPER_VOUCHED_FROM, &value, 1)?;
         from.u64("number")
     }
@@ -275,7 +278,9 @@ impl<E: Engine> Op<'_, E> {
     /// Goes on with inode numbers from `ino` at least, and notes that smaller ones may be those of files that this store has
     /// forgotten: it was put back from a copy. Returns the next number.
     pub fn forgets_below(&mut self, ino: u64) -> u64 {
-        self.ns.next_ino = self.ns.next_ino.max(ino);
+        if let Some(before) = ino.checked_sub(1) {
+            self.ns.go_on_behind(before);
+        }
         let from = self.ns.next_ino;
         self.put(keys::SUPER_VOUCHED_FROM, encode_number(from));
         from

@@ -372,9 +372,9 @@ fn old_replies_of_unknown_sessions_are_dropped() {
             op.commit_with_reply(b"r").unwrap();
         }
     }
-    assert_eq!(ns.drop_old_replies(now(99)).unwrap(), 0, "the sessions are known");
+    assert_eq!(ns.drop_old_replies(0, now(99)).unwrap(), 0, "the sessions are known");
     let mut ns = Namespace::open(ns.engine().fork(), options()).unwrap();
-    assert_eq!(ns.drop_old_replies(now(15)).unwrap(), 300);
+    assert_eq!(ns.drop_old_replies(0, now(15)).unwrap(), 300);
     assert!(matches!(ns.begin_once(now(2), S2, 7, 1).unwrap(), Once::Replay(_)));
     assert!(matches!(ns.begin_once(now(2), S1, 7, 1).unwrap(), Once::Fresh(_)));
 }

@@ -276,7 +276,7 @@ fn after_a_restart_sessions_claim_their_files_and_the_rest_is_reaped() {
     run(&mut ns, |op| op.unlink(&root, now(4), at("named"))).unwrap();
     run(&mut ns, |op| op.reopen(S1, kept, true)).unwrap();
     run(&mut ns, |op| op.reopen(S1, named, true)).unwrap();
-    assert_eq!(ns.reap_orphans().unwrap(), 1);
+    assert_eq!(ns.reap_orphans(0).unwrap(), 1);
     assert_eq!(ns.begin().inodes_exist(&[kept, lost, named]).unwrap(), [true, false, true]);
     close(&mut ns, S1, kept, 10);
     close(&mut ns, S1, named, 10);

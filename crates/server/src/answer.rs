@@ -136,7 +136,7 @@ impl From<MetaError> for Refusal {
             MetaError::NoXattr => Status::NoXattr,
             MetaError::XattrTooBig => Status::TooBig,
             MetaError::NotSupported(_) => Status::Unsupported,
-            MetaError::NoSpace => Status::NoSpace,
+            MetaError::NoSpace | MetaError::NoNumbers { .. } => Status::NoSpace,
             MetaError::Engine(EngineError::Conflict) => Status::Busy,
             MetaError::Engine(_) => Status::Io,
         };

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer, run_again};
+use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer, run_again, shard_of};
 use weft_reactor::MailSender;
 use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, RevokedRequest, VouchEmptyRequest};
 
@@ -278,12 +278,14 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     fn greatest_data_file(&mut self) -> Result<u64, StepError> {
+        let shard = self.ask(|namespace| Ok(namespace.shard()))?;
         let mut greatest = 0;
         for id in self.peers.ids() {
             let mut cursor = 0;
             while let Some(peer) = self.peers.get(id) {
                 let page = peer.call(&ListObjectsRequest { cursor, entries_max: BATCH as u32 })?;
-                greatest = page.objects.iter().map(|object| object.ino).max().unwrap_or(0).max(greatest);
+                let own = page.objects.iter().map(|object| object.ino).filter(|ino| shard_of(*ino) == shard);
+                greatest = own.max().unwrap_or(0).max(greatest);
                 cursor = page.cursor;
                 if cursor == 0 {
                     break;

@@ -17,8 +17,8 @@ use crate::count::decode_removed;
 use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, decode_layout};
 use crate::namespace::Namespace;
-use crate::ops::append::decode_tail;
 use crate::replies::StoredReply;
+use crate::tails::decode_tail;
 use crate::walk::NAME_BYTES_MAX;
 use crate::{EngineError, MetaError, keys};
 use std::collections::HashSet;
@@ -38,11 +38,11 @@ const SUPER_FIELDS: [&[u8]; 11] = [
 ];
 /// Kind and id.
 const SERVER_KEY_BYTES: usize = 3;
-/// Kind and session.
-const WATCHER_KEY_BYTES: usize = 17;
+/// Kind and session; and the shard, where that is not 0.
+const WATCHER_KEY_BYTES: [usize; 2] = [17, 19];
 /// Kind and id.
 const ISSUED_KEY_BYTES: usize = 17;
-/// Kind, session and slot.
+/// Kind, session, shard and slot.
 const REPLY_KEY_BYTES: usize = 21;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
@@ -163,7 +163,7 @@ impl<'a, E: Engine> Judge<'a, E> {
                 StoredReply::decode(key, value)?;
                 Ok(Vec::new())
             }
-            keys::WATCHER if key.len() == WATCHER_KEY_BYTES => Ok(Vec::new()),
+            keys::WATCHER if WATCHER_KEY_BYTES.contains(&key.len()) => Ok(Vec::new()),
             keys::SERVER if key.len() == SERVER_KEY_BYTES => Ok(Vec::new()),
             keys::RUN if is_numbered => Ok(Vec::new()),
             keys::ISSUED if key.len() == ISSUED_KEY_BYTES => Ok(Vec::new()),

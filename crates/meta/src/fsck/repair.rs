@@ -113,7 +113,9 @@ impl<E: Engine> Op<'_, E> {
             }
             Damage::BadInode(ino) => self.repair_inode(*ino)?,
             Damage::LayoutServers { ino, .. } => return self.lay_out_again(*ino),
-            Damage::BeyondLease { number, .. } => self.raise_lease(key, value.unwrap_or_default(), *number),
+            Damage::BeyondLease { number, .. } => {
+                return Ok(self.raise_lease(key, value.unwrap_or_default(), *number));
+            }
             Damage::InodeCount { recorded, found } => {
                 self.correct_count(*found as i64 - *recorded as i64);
             }
@@ -304,14 +306,16 @@ impl<E: Engine> Op<'_, E> {
         Ok(true)
     }
 
-    /// Takes care that the number, and none below it, is given out again; the commit writes the lease.
-    fn raise_lease(&mut self, key: &[u8], value: &[u8], number: u64) {
-        if key[0] == keys::INODE {
-            self.ns.next_ino = self.ns.next_ino.max(number.saturating_add(1));
-        } else {
+    /// Takes care that the number, and none below it, is given out again; the commit writes the lease. An inode
+    /// number of another shard is left alone.
+    fn raise_lease(&mut self, key: &[u8], value: &[u8], number: u64) -> bool {
+        if key[0] != keys::INODE {
             self.ns.next_cookie = self.ns.next_cookie.max(number.saturating_add(1));
+        } else if !self.ns.go_on_behind(number) {
+            return false;
         }
         self.put(key.to_vec(), value.to_vec());
+        true
     }
 
     /// Gives an inode a name in `lost+found`: the only one it has then, or for a directory the one where its
@@ -360,7 +364,7 @@ impl<E: Engine> Op<'_, E> {
 
     fn make_lost_and_found(&mut self, now: Timestamp, name: &str) -> Result<Inode, MetaError> {
         let mut root = self.need_dir(ROOT_INO)?;
-        let (ino, cookie) = (self.take_ino(), self.take_cookie());
+        let (ino, cookie) = (self.take_ino()?, self.take_cookie());
         let mut inode = Inode::new(ino, self.ns.incarnation, Kind::Directory, 0o700, 0, 0, now);
         inode.parent = ROOT_INO;
         root.entries += 1;

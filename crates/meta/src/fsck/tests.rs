@@ -395,7 +395,7 @@ fn other_records_are_repaired() {
     );
     case(|p| p.batch.put(keys::garbage(4000), [7]), is!(Damage::Unreadable(_)), &ALL);
     case(|p| p.batch.put(keys::xattr(4000, b"user.y"), [1, 2]), is!(Damage::XattrOfNothing(4000)), &ALL);
-    case(|p| p.batch.put(keys::reply(SessionId([7; 16]), 3), [9]), is!(Damage::Unreadable(_)), &ALL);
+    case(|p| p.batch.put(keys::reply(0, SessionId([7; 16]), 3), [9]), is!(Damage::Unreadable(_)), &ALL);
     case(|p| p.batch.put(b"rshort", [9]), is!(Damage::ReplyOfNothing(_)), &ALL);
     case(
         |p| p.batch.put(keys::SUPER_FILES, encode_number(3)),

@@ -15,6 +15,7 @@ use crate::lately::LatelyRemoved;
 use crate::namespace::Namespace;
 use crate::op::Op;
 use crate::opens::Effect;
+use crate::shard::keys_of;
 use weft_layout::Layout;
 
 /// Records handled in one batch.
@@ -111,9 +112,9 @@ impl<E: Engine> Op<'_, E> {
 }
 
 impl<E: Engine> Op<'_, E> {
-    /// The last key of the page of orphans after `after` and how many of them go; `None` if the page is empty.
-    fn reap_page(&mut self, after: &[u8]) -> Result<Option<(Vec<u8>, usize)>, MetaError> {
-        let page = self.records_after(&[keys::ORPHAN], after, BATCH)?;
+    /// The last key of the page of orphans and how many of them go; `None` if the page is empty.
+    fn reap_page(&mut self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, usize)>, MetaError> {
+        let page = self.records_between(from, to, BATCH)?;
         let Some((last, _)) = page.last().cloned() else { return Ok(None) };
         let mut reaped = 0;
         for (key, _) in page {
@@ -151,18 +152,19 @@ impl<E: Engine> Namespace<E> {
         self.opens.lately_removed.turn();
     }
 
-    /// Ends the time of grace after a restart: deletes unlinked files that no session has come back for, and lets
-    /// sizes be settled again. Returns how many files went.
-    pub fn reap_orphans(&mut self) -> Result<usize, MetaError> {
+    /// Ends the time of grace after a restart: deletes unlinked files of a shard that no session has come back for,
+    /// and lets sizes be settled again. Returns how many files went.
+    pub fn reap_orphans(&mut self, shard: u16) -> Result<usize, MetaError> {
         self.grace = false;
-        self.drop_old_tails()?;
+        self.drop_old_tails(shard)?;
         let mut reaped = 0;
-        let mut after = vec![keys::ORPHAN];
+        let (mut from, to) = keys_of(keys::ORPHAN, shard);
         loop {
-            let (page, _) = self.change(|op| op.reap_page(&after))?;
+            let (page, _) = self.change(|op| op.reap_page(&from, &to))?;
             let Some((last, reaped_here)) = page else { return Ok(reaped) };
             reaped += reaped_here;
-            after = last;
+            from = last;
+            from.push(0);
         }
     }
 }

@@ -110,6 +110,7 @@ pub fn outcome<T>(result: Result<T, MetaError>) -> &'static str {
         Err(MetaError::NotSupported(_)) => "NotSupported",
         Err(MetaError::TooManyLinks) => "TooManyLinks",
         Err(MetaError::NoSpace) => "NoSpace",
+        Err(MetaError::NoNumbers { .. }) => "NoNumbers",
         Err(MetaError::Engine(error)) => panic!("{error}"),
     }
 }

@@ -120,7 +120,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         garbage: Poke,
         stop: StopFlag,
     ) -> std::io::Result<Rc<MetaPart<E>>> {
-        let watched = namespace.watchers().map_err(std::io::Error::other)?;
+        let watched = namespace.watchers(namespace.shard()).map_err(std::io::Error::other)?;
         let issued = IssuedKeys::load(&namespace).map_err(std::io::Error::other)?;
         let part = Rc::new(MetaPart {
             durability: Durability::start(namespace.syncer())?,
@@ -180,13 +180,14 @@ impl<E: Engine + 'static> MetaPart<E> {
     fn tidy(&self) {
         let before = Timestamp { seconds: crate::clock::now().seconds - OLD_REPLIES_AGE_S, nanos: 0 };
         let mut namespace = self.namespace.borrow_mut();
-        let reaped = if namespace.in_grace() { namespace.reap_orphans() } else { Ok(0) };
-        let tidied = reaped.and_then(|_| namespace.drop_old_replies(before));
+        let shard = namespace.shard();
+        let reaped = if namespace.in_grace() { namespace.reap_orphans(shard) } else { Ok(0) };
+        let tidied = reaped.and_then(|_| namespace.drop_old_replies(shard, before));
         if let Err(error) = tidied {
             crate::log::warning!("meta", "cannot tidy up after clients that are gone: {error}");
         }
         drop(namespace);
-        self.forget_old_watchers();
+        self.forget_old_watchers(shard);
         self.end_lock_grace();
         self.poke_garbage();
     }

@@ -81,9 +81,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         }
     }
 
-    /// Forgets the clients that watched before a restart and never came back; their leases are over.
-    pub(super) fn forget_old_watchers(&self) {
-        let mut noted = self.namespace.borrow().watchers().unwrap_or_default();
+    /// Forgets the clients that watched a shard before a restart and never came back; their leases are over.
+    pub(super) fn forget_old_watchers(&self, shard: u16) {
+        let mut noted = self.namespace.borrow().watchers(shard).unwrap_or_default();
         noted.retain(|session| !self.watchers.watches(*session));
         self.remove_watchers(&noted);
     }
