@@ -150,7 +150,7 @@ pub(crate) fn open_map<E: Engine>(
         None => {
             let known = namespace.servers().map_err(names)?;
             if let Some((id, record)) = known.iter().find(|(id, _)| usize::from(*id) >= file.io.len()) {
-                return Err(wrong(MapError::lost(&file, &record.name, *id)));
+                return Err(wrong(MapError::lost(file.io.len(), &record.name, *id)));
             }
             let known: Vec<_> = known.iter().map(|(id, record)| (*id, record.seen.storage)).collect();
             KeptMap::first(&file, own.storage, &known)
