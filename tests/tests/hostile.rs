@@ -276,7 +276,7 @@ fn unknown_operations_versions_and_kinds_get_a_clear_refusal() {
     for (name, mut raw) in connections(&cluster) {
         raw.greet(&key).expect("the key is right");
         let reply = raw.request(Op::Ping);
-        for kind in [Kind::Reply, Kind::Data, Kind::Control] {
+        for kind in [Kind::Reply, Kind::Data] {
             let _ = raw.send(Header { kind, ..reply }, &[], &[]);
         }
         assert!(raw.is_cut_within(Duration::from_secs(2)), "{name} takes replies from a client");
