@@ -94,8 +94,9 @@ pub(crate) fn on_thread<F: Fabric>(
     if shared.rdma.addresses.is_empty() {
         return None;
     }
-    let usual = VerbsServerOptions::default();
-    let thread = VerbsThread::new(VerbsServerOptions { spin_us: spin_us.max(usual.spin_us), ..usual });
+    let mut options = VerbsServerOptions::default();
+    options.port.spin_us = options.port.spin_us.max(spin_us);
+    let thread = VerbsThread::new(options);
     weft_reactor::spawn({
         let (thread, shared) = (thread.clone(), shared.clone());
         async move {
@@ -162,11 +163,12 @@ struct AdapterPart {
 }
 
 impl AdapterPart {
-    fn of(port: &VerbsPortStatus) -> AdapterPart {
+    fn of(status: &VerbsPortStatus) -> AdapterPart {
+        let port = &status.port;
         let own = [
             ("connections", port.connections as u64),
             ("zone_bytes", port.zone_bytes),
-            ("fast_buffer_bytes", port.fast_bytes),
+            ("fast_buffer_bytes", status.fast_bytes),
             ("under_way_bytes", port.under_way_bytes),
             ("waiting_transfers", port.waiting as u64),
             ("sleeps", port.sleeps),
@@ -176,7 +178,7 @@ impl AdapterPart {
         AdapterPart {
             name: port.name.clone(),
             link_layer: port.limits.link_layer,
-            own: [&own[..], &port.transfers.named()].concat(),
+            own: [&own[..], &status.transfers.named()].concat(),
             process: port.counts.named(),
         }
     }

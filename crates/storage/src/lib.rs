@@ -21,7 +21,6 @@
 //! [`PlainDisk`] and [`RingDisk`] keep the same format, described in [`directory`]; a server may use
 //! either on the same directory, one at a time.
 
-mod buffers;
 pub mod calibrate;
 pub mod cost;
 mod data_files;
@@ -42,7 +41,6 @@ pub mod sums;
 mod unsynced;
 mod windows;
 
-pub use buffers::{Buffer, BufferPool, PoolStats, ZoneKeeper};
 pub use data_files::{DataFile, DataFiles, DataFilesStats, RangeTurn};
 pub use directory::{Directory, Identity, SumsDirectory, random_id};
 pub use disk::{Disk, ObjectInfo, Seek, Space};
@@ -53,5 +51,7 @@ pub use memory::{MemDisk, MemFile};
 pub use plain::{LocalFile, PlainDisk};
 pub use ring_disk::RingDisk;
 pub use state::{RandomId, Seen, State, StateFile};
+use weft_buffers as buffers;
+pub use weft_buffers::{Buffer, BufferPool, PoolStats, ZoneKeeper};
 pub use weft_layout::Extent;
 pub use windows::MappedPieces;
