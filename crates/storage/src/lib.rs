@@ -62,4 +62,4 @@ pub use memory::{MemDisk, MemFile};
 pub use ranges::Turn;
 pub use state::{RandomId, Seen, State, StateFile};
 pub use weft_layout::Extent;
-pub use windows::MappedPieces;
+pub use windows::{MappedPieces, MappedRun};
