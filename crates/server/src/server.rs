@@ -43,7 +43,7 @@ use weft_meta::{
 use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox};
 use weft_storage::calibrate::{Calibration, Origin};
 use weft_storage::{
-    BufferPool, DataFiles, Directory, Disk, Identity, MemDisk, PlainDisk, RandomId, RingDisk, StateFile,
+    BufferPool, DataFiles, Directory, Disk, DiskEngine, Identity, LocalDisk, MemDisk, RandomId, StateFile,
     StorageError, random_id,
 };
 use weft_transport::{ListenError, Listening};
@@ -263,8 +263,7 @@ impl Reloader {
 
 /// What a server keeps its data in.
 enum Storage {
-    Ring(DataFiles<RingDisk>, IoStorage),
-    Plain(DataFiles<PlainDisk>, IoStorage),
+    Data(DataFiles<LocalDisk>, DiskEngine, IoStorage),
     Names(Box<Namespace<FjallEngine>>, OwnStorage, Box<KeptMap>),
 }
 
@@ -444,8 +443,10 @@ impl<F: Fabric> Server<F> {
         shared.rdma.log(&name);
         let run = Run { shared, keys, key_file, config, server, calibration, stop: stop.clone() };
         let ended = match storage {
-            Storage::Ring(files, storage) => run.io(files, storage, Some(RING_ENTRIES), doors),
-            Storage::Plain(files, storage) => run.io(files, storage, None, doors),
+            Storage::Data(files, engine, storage) => {
+                let ring_entries = (engine == DiskEngine::Ring).then_some(RING_ENTRIES);
+                run.io(files, storage, ring_entries, doors)
+            }
             Storage::Names(namespace, own, map) => run.meta(*namespace, (own, *map), files.1, restore, doors),
         };
         log::info!(&name, "has stopped");
@@ -590,30 +591,22 @@ fn open_data(config: &ClusterConfig, server: &ServerConfig) -> Result<(Storage, 
     let storage = |source| ServerError::Storage { server: server.name.clone(), source };
     let directory = config.directory_of(server);
     let identity = identity(config, server);
-    let state = |id| {
-        let (state, run) = (StateFile::open(&directory).map_err(storage)?, new_id(server)?);
-        Ok::<_, ServerError>(IoStorage { storage: id, state, run })
-    };
-    let with_ring = match server.disk {
-        DiskChoice::Plain => false,
+    let engine = match server.disk {
+        DiskChoice::Plain => DiskEngine::Plain,
         DiskChoice::Ring | DiskChoice::Auto => {
             match Reactor::new(reactor_options(server, Some(RING_ENTRIES))) {
-                Ok(_) => true,
+                Ok(_) => DiskEngine::Ring,
                 Err(source) if server.disk == DiskChoice::Ring => {
                     return Err(ServerError::Ring { server: server.name.clone(), source });
                 }
-                Err(_) => false,
+                Err(_) => DiskEngine::Plain,
             }
         }
     };
-    if with_ring {
-        let disk = RingDisk::open(&directory, &identity).map_err(storage)?;
-        let state = state(disk.storage())?;
-        return Ok((Storage::Ring(DataFiles::new(disk), state), "ring"));
-    }
-    let disk = PlainDisk::open(&directory, &identity).map_err(storage)?;
-    let state = state(disk.storage())?;
-    Ok((Storage::Plain(DataFiles::new(disk), state), "plain"))
+    let disk = LocalDisk::open(&directory, &identity, engine).map_err(storage)?;
+    let state = StateFile::open(&directory).map_err(storage)?;
+    let state = IoStorage { storage: disk.storage(), state, run: new_id(server)? };
+    Ok((Storage::Data(DataFiles::new(disk), engine, state), engine.name()))
 }
 
 /// The cost model of a server with data files. It is measured at the first start, with clients waiting at the sockets: a part of a
@@ -621,8 +614,7 @@ fn open_data(config: &ClusterConfig, server: &ServerConfig) -> Result<(Storage, 
 fn calibrate(config: &ClusterConfig, server: &ServerConfig, storage: &Storage) -> Calibration {
     let with_ring = match storage {
         Storage::Names(..) => return Calibration::fixed(),
-        Storage::Ring(..) => true,
-        Storage::Plain(..) => false,
+        Storage::Data(_, engine, _) => *engine == DiskEngine::Ring,
     };
     let (calibration, begun) = Calibration::begin(&config.directory_of(server), with_ring);
     if let Some(why) = begun.rejected {

@@ -295,6 +295,11 @@ impl FrameReader {
         Ok(Some(moved))
     }
 
+    /// Whether bytes have come that were not handed out.
+    pub(crate) fn has_buffered(&self) -> bool {
+        self.start < self.end
+    }
+
     fn buffered(&self) -> &[u8] {
         &self.buffer.as_deref().unwrap_or_default()[self.start..self.end]
     }
