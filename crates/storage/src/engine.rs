@@ -18,10 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use io_uring::{opcode, types};
+use weft_buffers::Mapping;
 use weft_layout::Extent;
 use weft_reactor::ring;
 
-use crate::buffers::Mapping;
 use crate::limits::FETCH_BYTES_MAX;
 use crate::local_file::LocalFile;
 

@@ -26,9 +26,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use weft_buffers::Mapping;
 use weft_layout::Extent;
 
-use crate::buffers::Mapping;
 use crate::directory::is_in_memory;
 use crate::guard::{self, MemoryGone, WatchedFile};
 use crate::handles::RecentlyUsed;

@@ -8,10 +8,11 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
+use weft_buffers::Mapping;
+
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, sum_of};
 use super::state::Sidecar;
 use super::{Damage, DamageKind};
-use crate::buffers::Mapping;
 use crate::data_file::{DataFile, failed};
 use crate::data_files::DataFiles;
 use crate::directory::SumsDirectory;
