@@ -93,8 +93,9 @@ pub(crate) fn on_thread<F: Fabric>(
     if shared.rdma.addresses.is_empty() {
         return None;
     }
-    let usual = VerbsServerOptions::default();
-    let thread = VerbsThread::new(VerbsServerOptions { spin_us: spin_us.max(usual.spin_us), ..usual });
+    let mut options = VerbsServerOptions::default();
+    options.port.spin_us = options.port.spin_us.max(spin_us);
+    let thread = VerbsThread::new(options);
     weft_reactor::spawn({
         let (thread, shared) = (thread.clone(), shared.clone());
         async move {

@@ -39,11 +39,12 @@ pub(crate) struct AdapterPart {
 
 impl AdapterPart {
     /// From the status of a thread's port.
-    pub fn of(port: &VerbsPortStatus) -> AdapterPart {
+    pub fn of(status: &VerbsPortStatus) -> AdapterPart {
+        let port = &status.port;
         let own = [
             ("connections", port.connections as u64),
             ("zone_bytes", port.zone_bytes),
-            ("fast_buffer_bytes", port.fast_bytes),
+            ("fast_buffer_bytes", status.fast_bytes),
             ("under_way_bytes", port.under_way_bytes),
             ("waiting_transfers", port.waiting as u64),
             ("sleeps", port.sleeps),
@@ -53,7 +54,7 @@ impl AdapterPart {
         AdapterPart {
             name: port.name.clone(),
             link_layer: port.limits.link_layer,
-            own: [&own[..], &port.transfers.named()].concat(),
+            own: [&own[..], &status.transfers.named()].concat(),
             process: port.counts.named(),
         }
     }

@@ -31,6 +31,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use weft_meta::FjallOptions;
 use weft_reactor::{MailSender, Mailbox, mailbox};
+use weft_storage::DiskEngine;
 use weft_storage::calibrate::Calibration;
 use weft_transport::Listening;
 use weft_verbs::{Fabric, RdmaCore, VerbsError};
@@ -189,10 +190,10 @@ impl<F: Fabric> Server<F> {
         shared.rdma.log(&name);
         let run = Run { shared, keys, key_file, config, server, stop: stop.clone() };
         let ended = match storage {
-            Storage::Ring(files, storage) => {
-                run_io::run(&run, files, storage, calibration, Some(RING_ENTRIES), doors)
+            Storage::Data(files, engine, storage) => {
+                let ring_entries = (engine == DiskEngine::Ring).then_some(RING_ENTRIES);
+                run_io::run(&run, files, storage, calibration, ring_entries, doors)
             }
-            Storage::Plain(files, storage) => run_io::run(&run, files, storage, calibration, None, doors),
             Storage::Names(names) => run_meta::run(&run, *names, files.1, restore, doors),
         };
         log::info!(&name, "has stopped");

@@ -18,15 +18,14 @@ use weft_meta::{
 };
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::calibrate::{Calibration, Origin};
-use weft_storage::{DataFiles, Directory, Identity, PlainDisk, RandomId, RingDisk, StateFile};
+use weft_storage::{DataFiles, Directory, DiskEngine, Identity, LocalDisk, RandomId, StateFile};
 
 /// Entries of the io_uring of each thread.
 pub(crate) const RING_ENTRIES: u32 = 256;
 
 /// What a server keeps its data in.
 pub(crate) enum Storage {
-    Ring(DataFiles<RingDisk>, IoStorage),
-    Plain(DataFiles<PlainDisk>, IoStorage),
+    Data(DataFiles<LocalDisk>, DiskEngine, IoStorage),
     Names(Box<Names>),
 }
 
@@ -193,30 +192,22 @@ pub(crate) fn open_data(
     let storage = |source| ServerError::Storage { server: server.name.clone(), source };
     let directory = config.directory_of(server);
     let identity = identity(config, server);
-    let state = |id| {
-        let (state, run) = (StateFile::open(&directory).map_err(storage)?, new_id(server)?);
-        Ok::<_, ServerError>(IoStorage { storage: id, state, run })
-    };
-    let with_ring = match server.disk {
-        DiskChoice::Plain => false,
+    let engine = match server.disk {
+        DiskChoice::Plain => DiskEngine::Plain,
         DiskChoice::Ring | DiskChoice::Auto => {
             match Reactor::new(ReactorOptions { ring_entries: Some(RING_ENTRIES), spin_us: server.spin_us }) {
-                Ok(_) => true,
+                Ok(_) => DiskEngine::Ring,
                 Err(source) if server.disk == DiskChoice::Ring => {
                     return Err(ServerError::Ring { server: server.name.clone(), source });
                 }
-                Err(_) => false,
+                Err(_) => DiskEngine::Plain,
             }
         }
     };
-    if with_ring {
-        let disk = RingDisk::open(&directory, &identity).map_err(storage)?;
-        let state = state(disk.storage())?;
-        return Ok((Storage::Ring(DataFiles::new(disk), state), "ring"));
-    }
-    let disk = PlainDisk::open(&directory, &identity).map_err(storage)?;
-    let state = state(disk.storage())?;
-    Ok((Storage::Plain(DataFiles::new(disk), state), "plain"))
+    let disk = LocalDisk::open(&directory, &identity, engine).map_err(storage)?;
+    let state = StateFile::open(&directory).map_err(storage)?;
+    let state = IoStorage { storage: disk.storage(), state, run: new_id(server)? };
+    Ok((Storage::Data(DataFiles::new(disk), engine, state), engine.name()))
 }
 
 /// The cost model of a server with data files. It is measured at the first start, with clients waiting at the
@@ -224,8 +215,7 @@ pub(crate) fn open_data(
 pub(crate) fn calibrate(config: &ClusterConfig, server: &ServerConfig, storage: &Storage) -> Calibration {
     let with_ring = match storage {
         Storage::Names(..) => return Calibration::fixed(),
-        Storage::Ring(..) => true,
-        Storage::Plain(..) => false,
+        Storage::Data(_, engine, _) => *engine == DiskEngine::Ring,
     };
     let (calibration, begun) = Calibration::begin(&config.directory_of(server), with_ring);
     if let Some(why) = begun.rejected {

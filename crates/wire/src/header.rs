@@ -8,7 +8,7 @@ pub const HEADER_BYTES: usize = 64;
 /// The first four bytes of every message.
 pub const MAGIC: [u8; 4] = *b"WEFT";
 
-/// The kind of a message (the four classes of IB 3.2: request, reply, data, control).
+/// The kind of a message. The control messages of IB 3.2 are requests and replies here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -18,8 +18,6 @@ pub enum Kind {
     Reply = 2,
     /// A unit of bulk data on a byte-stream transport.
     Data = 3,
-    /// About the connection itself (credits, set-up of memory).
-    Control = 4,
 }
 
 impl Kind {
@@ -28,7 +26,6 @@ impl Kind {
             1 => Kind::Request,
             2 => Kind::Reply,
             3 => Kind::Data,
-            4 => Kind::Control,
             _ => return None,
         })
     }

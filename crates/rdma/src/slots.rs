@@ -5,8 +5,8 @@ use std::ptr::NonNull;
 
 use weft_verbs::{Access, Device, MemoryPiece, Registration, VerbsError};
 
-/// Anonymous memory of whole pages. A forked child does not have it: the adapter of the parent knows these very pages, and
-/// they must not become copies.
+/// Anonymous memory of whole pages. A forked child does not have it: the adapter of the parent knows these
+/// very pages, and they must not become copies.
 struct Pages {
     base: NonNull<u8>,
     bytes: usize,
@@ -40,7 +40,7 @@ impl Drop for Pages {
 }
 
 /// Registered slots of equal size.
-pub(super) struct Slots<D: Device> {
+pub struct Slots<D: Device> {
     // Before the pages, which it needs.
     registration: D::Registration,
     pages: Pages,
@@ -50,41 +50,39 @@ pub(super) struct Slots<D: Device> {
 
 impl<D: Device> Slots<D> {
     /// `count` slots of `slot_bytes`, at least one.
-    pub(super) fn new(
-        device: &D,
-        slot_bytes: usize,
-        count: usize,
-        access: Access,
-    ) -> Result<Self, VerbsError> {
+    pub fn new(device: &D, slot_bytes: usize, count: usize, access: Access) -> Result<Self, VerbsError> {
         let count = count.max(1);
         let pages = Pages::new(slot_bytes * count).map_err(|source| VerbsError::Device {
             device: device.name().into(),
             what: "get memory for its internal buffers",
             source,
         })?;
-        // SAFETY: the pages are this struct's alone, unmapped after the registration has ended, and only reached through
-        // raw pointers.
+        // SAFETY: the pages are this struct's alone, unmapped after the registration has ended, and only
+        // reached through raw pointers.
         let registration =
             unsafe { device.register(pages.base.as_ptr() as usize, slot_bytes * count, access) }?;
         Ok(Slots { registration, pages, slot_bytes, count })
     }
 
-    pub(super) fn count(&self) -> usize {
+    /// How many there are.
+    pub fn count(&self) -> usize {
         self.count
     }
 
-    pub(super) fn remote_key(&self) -> u32 {
+    /// The key of peers for all of them; 0 without remote access.
+    pub fn remote_key(&self) -> u32 {
         self.registration.remote_key()
     }
 
-    pub(super) fn base(&self, slot: usize) -> NonNull<u8> {
+    /// Where a slot begins.
+    pub fn base(&self, slot: usize) -> NonNull<u8> {
         debug_assert!(slot < self.count);
         // SAFETY: within the pages.
         unsafe { self.pages.base.add(slot * self.slot_bytes) }
     }
 
     /// The first `bytes` of a slot, for work requests.
-    pub(super) fn piece(&self, slot: usize, bytes: usize) -> MemoryPiece {
+    pub fn piece(&self, slot: usize, bytes: usize) -> MemoryPiece {
         debug_assert!(bytes <= self.slot_bytes);
         let address = self.base(slot).as_ptr() as u64;
         MemoryPiece { address, bytes: bytes as u32, local_key: self.registration.local_key() }
@@ -94,7 +92,7 @@ impl<D: Device> Slots<D> {
     ///
     /// # Safety
     /// Nothing is written to the slot, by this process or an adapter, as long as the slice is used.
-    pub(super) unsafe fn read<'a>(&self, slot: usize, bytes: usize) -> &'a [u8] {
+    pub unsafe fn read<'a>(&self, slot: usize, bytes: usize) -> &'a [u8] {
         let bytes = bytes.min(self.slot_bytes);
         // SAFETY: within the pages, which outlive every use of a slot.
         unsafe { std::slice::from_raw_parts(self.base(slot).as_ptr(), bytes) }
@@ -104,7 +102,7 @@ impl<D: Device> Slots<D> {
     ///
     /// # Safety
     /// Nobody else uses the slot as long as the slice is used.
-    pub(super) unsafe fn fill<'a>(&self, slot: usize) -> &'a mut [u8] {
+    pub unsafe fn fill<'a>(&self, slot: usize) -> &'a mut [u8] {
         // SAFETY: within the pages.
         unsafe { std::slice::from_raw_parts_mut(self.base(slot).as_ptr(), self.slot_bytes) }
     }

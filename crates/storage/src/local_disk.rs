@@ -1,5 +1,10 @@
-//! The plain disk: every call waits on the calling thread. For kernels and containers without
-//! io_uring, and the base of [`RingDisk`](crate::RingDisk).
+//! Data files in a local directory.
+//!
+//! ```text
+//!   LocalDisk ─┬─ Directory    names of data files, and their durability
+//!              ├─ LocalFile    preadv, pwritev, fallocate, … on the calling thread
+//!              └─ Engine       what waits for the device: reads of what is not cached, and syncs
+//! ```
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -7,14 +12,17 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use weft_layout::Extent;
+use weft_reactor::ring;
 
 use crate::directory::{Directory, Identity, SumsDirectory, size_of_file};
 use crate::disk::{Disk, ObjectInfo, Seek, Space, check};
+use crate::engine::{DiskEngine, Durable, RingEngine, sync_on_thread, sync_through_ring};
 use crate::error::StorageError;
 use crate::limits::IOV_MAX;
+use crate::local_file::{LocalFile, signed};
 use crate::residency;
 use crate::state::RandomId;
 
@@ -25,41 +33,27 @@ const NOTE_BYTES_MAX: usize = 64;
 /// There is no note; the file system keeps none; this is not one of ours.
 const NO_NOTE: [i32; 3] = [libc::ENODATA, libc::EOPNOTSUPP, libc::ERANGE];
 
-/// Data files in a local directory, with plain `preadv` and `pwritev`.
-pub struct PlainDisk {
-    pub(crate) directory: Directory,
+/// Data files in a local directory.
+pub struct LocalDisk {
+    directory: Directory,
+    /// The engine; `None`: the plain one.
+    ring: Option<RingEngine>,
 }
 
-/// An open data file of a [`PlainDisk`] or a [`RingDisk`](crate::RingDisk).
-#[derive(Clone)]
-pub struct LocalFile {
-    pub(crate) inner: Arc<LocalFileInner>,
-}
-
-pub(crate) struct LocalFileInner {
-    pub(crate) ino: u64,
-    pub(crate) file: File,
-    /// Set when the file's name was made durable since it was opened.
-    pub(crate) name_durable: AtomicBool,
-}
-
-impl LocalFile {
-    pub(crate) fn new(ino: u64, file: File) -> Self {
-        LocalFile { inner: Arc::new(LocalFileInner { ino, file, name_durable: AtomicBool::new(false) }) }
-    }
-
-    pub(crate) fn fd(&self) -> RawFd {
-        self.inner.file.as_raw_fd()
-    }
-}
-
-impl PlainDisk {
+impl LocalDisk {
     /// Opens the storage directory of a server; see [`Directory::open`].
     ///
     /// # Errors
-    /// As [`Directory::open`].
-    pub fn open(path: &Path, identity: &Identity) -> Result<PlainDisk, StorageError> {
-        Ok(PlainDisk { directory: Directory::open(path, identity)? })
+    /// As [`Directory::open`], or [`StorageError::Whole`] if there is no memory.
+    pub fn open(path: &Path, identity: &Identity, engine: DiskEngine) -> Result<LocalDisk, StorageError> {
+        let directory = Directory::open(path, identity)?;
+        let ring = match engine {
+            DiskEngine::Plain => None,
+            DiskEngine::Ring => Some(
+                RingEngine::new().map_err(|source| StorageError::Whole { what: "map memory for", source })?,
+            ),
+        };
+        Ok(LocalDisk { directory, ring })
     }
 
     /// Which storage it is.
@@ -67,40 +61,17 @@ impl PlainDisk {
         self.directory.storage()
     }
 
-    pub(crate) fn fallocate(file: &LocalFile, mode: i32, offset: u64, bytes: u64) -> io::Result<()> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let (offset, bytes) = (signed(offset)?, signed(bytes)?);
-        loop {
-            // SAFETY: no memory is passed.
-            if unsafe { libc::fallocate(file.fd(), mode, offset, bytes) } == 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
+    /// The engine, if it is the ring and this thread's reactor has one.
+    fn ring(&self) -> Option<&RingEngine> {
+        self.ring.as_ref().filter(|_| ring::is_available())
+    }
+
+    async fn make_durable(&self, owner: impl AsRawFd + 'static, what: Durable) -> io::Result<()> {
+        match self.ring() {
+            Some(_) => sync_through_ring(owner, what).await,
+            None => sync_on_thread(&owner, what),
         }
     }
-}
-
-/// An offset or length as the kernel wants it.
-pub(crate) fn signed(number: u64) -> io::Result<i64> {
-    i64::try_from(number).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
-}
-
-/// One `preadv2` with `flags`.
-pub(crate) fn read_at(
-    file: &LocalFile,
-    offset: u64,
-    to: &mut [IoSliceMut<'_>],
-    flags: i32,
-) -> io::Result<usize> {
-    let count = to.len().min(IOV_MAX) as i32;
-    let offset = signed(offset)?;
-    // SAFETY: IoSliceMut has the layout of iovec, and the slices are live and writable for the call.
-    check(unsafe { libc::preadv2(file.fd(), to.as_mut_ptr().cast(), count, offset, flags) })
 }
 
 /// How kernels say that a file system has no copy_file_range.
@@ -121,7 +92,7 @@ fn copy_through_memory(
     Ok(read as u64)
 }
 
-impl Disk for PlainDisk {
+impl Disk for LocalDisk {
     type File = LocalFile;
 
     fn open(&self, ino: u64) -> io::Result<Option<LocalFile>> {
@@ -183,17 +154,17 @@ impl Disk for PlainDisk {
     }
 
     fn punch(&self, file: &LocalFile, offset: u64, bytes: u64) -> io::Result<()> {
-        Self::fallocate(file, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes)
+        file.fallocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, offset, bytes)
     }
 
     fn allocate(&self, file: &LocalFile, offset: u64, bytes: u64, keep_size: bool) -> io::Result<()> {
         let mode = if keep_size { libc::FALLOC_FL_KEEP_SIZE } else { 0 };
-        Self::fallocate(file, mode, offset, bytes)
+        file.fallocate(mode, offset, bytes)
     }
 
     fn zero(&self, file: &LocalFile, offset: u64, bytes: u64) -> io::Result<()> {
         let zero_range = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-        match Self::fallocate(file, zero_range, offset, bytes) {
+        match file.fallocate(zero_range, offset, bytes) {
             // tmpfs, for one, has the two halves only.
             Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 self.punch(file, offset, bytes)?;
@@ -249,14 +220,31 @@ impl Disk for PlainDisk {
         offset: u64,
         to: &mut [IoSliceMut<'_>],
     ) -> io::Result<Option<usize>> {
-        read_at(file, offset, to, 0).map(Some)
+        let always_resident = self.directory.always_resident();
+        let Some(ring) = self.ring().filter(|_| !always_resident) else {
+            return file.read_at(offset, to, 0).map(Some);
+        };
+        match ring.read_nowait(file, offset, to) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {}
+            result => return result,
+        }
+        let bytes = to.iter().map(|slice| slice.len() as u64).sum();
+        if !self.resident(file, Extent { offset, bytes }) {
+            return Ok(None);
+        }
+        file.read_at(offset, to, 0).map(Some)
     }
 
     fn read_blocking(&self, file: &LocalFile, offset: u64, to: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        read_at(file, offset, to, 0)
+        file.read_at(offset, to, 0)
     }
 
-    async fn fetch(&self, _file: &LocalFile, _extents: &[Extent]) {}
+    async fn fetch(&self, file: &LocalFile, extents: &[Extent]) {
+        if let Some(ring) = self.ring() {
+            let missing = extents.iter().filter(|extent| !self.resident(file, **extent));
+            ring.fetch(file, missing.copied()).await;
+        }
+    }
 
     fn resident(&self, file: &LocalFile, extent: Extent) -> bool {
         self.directory.always_resident() || residency::is_cached(&file.inner.file, extent)
@@ -270,11 +258,12 @@ impl Disk for PlainDisk {
     }
 
     async fn sync(&self, file: &LocalFile) -> io::Result<()> {
-        file.inner.file.sync_data()?;
+        self.make_durable(file.clone(), Durable::Data).await?;
         if !file.inner.name_durable.load(Ordering::Acquire) {
             // A removed file has no name to keep, and its directories may be gone.
             for directory in self.directory.directories_to_sync(file.inner.ino)? {
-                directory.sync_all().inspect_err(|_| self.directory.note_broken())?;
+                let synced = self.make_durable(directory, Durable::All).await;
+                synced.inspect_err(|_| self.directory.note_broken())?;
             }
             self.directory.directories_are_durable(file.inner.ino);
             file.inner.name_durable.store(true, Ordering::Release);
@@ -292,5 +281,9 @@ impl Disk for PlainDisk {
 
     fn sums(&self) -> Option<&SumsDirectory> {
         Some(self.directory.sums())
+    }
+
+    async fn sync_sums(&self, sidecar: &Arc<File>) -> io::Result<()> {
+        self.make_durable(sidecar.clone(), Durable::Data).await
     }
 }

@@ -13,17 +13,19 @@ struct Entry {
 
 /// A chain of work in the making.
 #[derive(Default)]
-pub(super) struct Batch {
+pub struct Batch {
     pieces: Vec<MemoryPiece>,
     entries: Vec<Entry>,
 }
 
 impl Batch {
-    pub(super) fn len(&self) -> usize {
+    /// How many pieces of work it has.
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(super) fn add(
+    /// Adds one, with a number of its own.
+    pub fn add(
         &mut self,
         id: u64,
         work: Work,
@@ -39,7 +41,7 @@ impl Batch {
     ///
     /// # Safety
     /// As for [`Endpoint::post_send`].
-    pub(super) unsafe fn post(&self, endpoint: &mut impl Endpoint) -> Result<(), VerbsError> {
+    pub unsafe fn post(&self, endpoint: &mut impl Endpoint) -> Result<(), VerbsError> {
         if self.entries.is_empty() {
             return Ok(());
         }

@@ -1,54 +1,23 @@
-//! Memory for data on its way through a server: bounded, page-aligned, fair among clients.
-//!
-//! Each thread of a server has one pool, a single mapping cut up by the buddy method: a block of
-//! 2 MiB is halved until a half would be too small, and halves that are free again are joined.
-//!
-//! ```text
-//!   |      2 MiB, given      |  512K given  | 256K | 256K given |       1 MiB, free      | ...
-//! ```
-//!
-//! **Fairness.** The bound on what one client may hold moves with what is free (Choudhury and Hahne,
-//! "Dynamic queue length thresholds for multiple bursty traffic classes in shared-memory switches",
-//! IEEE/ACM Transactions on Networking 6(2), 1998): a client may hold at most [`SHARE_OF_FREE`] times
-//! the bytes that nobody holds. A client alone thus gets two thirds of the pool, `n` busy clients get
-//! `2/(2n+1)` each, and a newcomer always finds a part free. Within that, waiters are served in order;
-//! one that is over its share is passed by.
-//!
-//! **Short memory.** A buffer may be smaller than was asked for, down to 64 KiB, when the client's
-//! share or the free memory is short: a transfer goes on in smaller units instead of waiting.
-//!
-//! **No deadlock.** A task that holds a buffer must not wait for another one: it asks with
-//! [`BufferPool::try_take_more`], which never waits. Then every waiter holds nothing, and whoever holds
-//! something can finish and give it back.
-//!
-//! **Zones.** Server buffers for RDMA are registered memory, pre-registered and reused (IB 3.3.2). There, zones are lists of
-//! buffers of one size each, 64 KiB to 2 MiB; a transfer takes from the list of its size, then of a larger one, and is cut into
-//! smaller ones where there is none. The buddy method does the same and moves memory between the lists: the smallest free block
-//! that fits, else half of a larger one, else less than was asked for; joining the halves undoes the fragments. What is
-//! registered is the block of 2 MiB, the *zone*: with [`BufferPool::keep_zones`] memory comes and goes by whole zones, and a
-//! [`ZoneKeeper`] is told before a zone is used and before it goes.
-//!
-//! ```text
-//!   zone 0, kept from the start │ zone 1, begun when 0 was full │ zone 2, ended after a long idleness │ zone 3, never used
-//! ```
+//! The pool: blocks by the buddy method, shares of clients, and zones that come and go.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use crate::limits::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
+use crate::mapping::Mapping;
+use crate::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
 
 /// Bytes a client may hold for each byte that nobody holds.
 pub const SHARE_OF_FREE: usize = 2;
 
 /// Block sizes: `BUFFER_BYTES_MIN << order`.
 const ORDERS: usize = (BUFFER_BYTES_MAX / BUFFER_BYTES_MIN).trailing_zeros() as usize + 1;
-/// Calls of `shrink_idle` that a zone outlives unused: registering it again costs more than its memory for half a minute.
+/// Calls of `shrink_idle` that a zone outlives unused: registering it again costs more than its memory for
+/// half a minute.
 const ZONE_IDLE_CALLS: u8 = 30;
 /// Length of one address space's largest pages, so that a zone can be one.
 const ZONE_ALIGNMENT: usize = BUFFER_BYTES_MAX;
@@ -74,8 +43,8 @@ pub struct PoolStats {
     pub waiting: usize,
 }
 
-/// Makes zones of a pool known to an adapter, for as long as they have memory. It is called from within the pool, and must
-/// not use it.
+/// Makes zones of a pool known to an adapter, for as long as they have memory. It is called from within the
+/// pool, and must not use it.
 pub trait ZoneKeeper {
     /// Buffers of this zone are about to be given out: its memory is there, and stays until its end.
     fn begin(&self, start: NonNull<u8>, bytes: usize);
@@ -142,9 +111,10 @@ impl BufferPool {
         Ok(BufferPool { state: Rc::new(RefCell::new(state)) })
     }
 
-    /// From now on memory is had and given back by zones of 2 MiB, on huge pages where the system has them, and `keeper` told.
-    /// The first `kept` zones (at least one, at most all) begin now and stay to the end of the pool; others begin when they are needed,
-    /// and end when [`BufferPool::shrink_idle`] has found them idle for long.
+    /// From now on memory is had and given back by zones of 2 MiB, on huge pages where the system has them,
+    /// and `keeper` told. The first `kept` zones (at least one, at most all) begin now and stay to the end of
+    /// the pool; others begin when they are needed, and end when [`BufferPool::shrink_idle`] has found them
+    /// idle for long.
     ///
     /// # Panics
     /// If a buffer is in use.
@@ -181,8 +151,8 @@ impl BufferPool {
         if self.state.borrow().waiters.is_empty() { self.try_take(client, want_bytes) } else { None }
     }
 
-    /// Gives memory that was not used since the last call back to the system; of zones that are kept, what was not
-    /// used for 30 calls. To be called now and then, about once a second.
+    /// Gives memory that was not used since the last call back to the system; of zones that are kept, what
+    /// was not used for 30 calls. To be called now and then, about once a second.
     pub fn shrink_idle(&self) {
         self.state.borrow_mut().shrink_idle();
     }
@@ -419,103 +389,5 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         self.pool.state.borrow_mut().release(self.client, self.leaf, self.order);
         self.pool.serve_waiters();
-    }
-}
-
-/// Memory from `mmap`, unmapped on drop.
-pub(crate) struct Mapping {
-    start: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: it owns a range of addresses, of which it hands out raw pointers only.
-unsafe impl Send for Mapping {}
-// SAFETY: as above; `release` needs exclusive access.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// Private zeroed memory, committed when touched.
-    pub(crate) fn anonymous(bytes: usize) -> io::Result<Mapping> {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        Self::map(bytes, flags, -1, 0)
-    }
-
-    /// The same, beginning at a multiple of `alignment`, which is a power of two.
-    pub(crate) fn aligned(bytes: usize, alignment: usize) -> io::Result<Mapping> {
-        let larger = Mapping::anonymous(bytes + alignment)?;
-        let before = larger.start.align_offset(alignment);
-        let aligned = Mapping { start: larger.start.wrapping_add(before), bytes };
-        let ends = [(larger.start, before), (aligned.start.wrapping_add(bytes), alignment - before)];
-        std::mem::forget(larger);
-        for (start, bytes) in ends.into_iter().filter(|(_, bytes)| *bytes > 0) {
-            // SAFETY: pages of the larger mapping, which nobody knows, outside the aligned part.
-            unsafe { libc::munmap(start.cast(), bytes) };
-        }
-        Ok(aligned)
-    }
-
-    /// A shared view of a file. Addresses beyond the file's end are not backed.
-    pub(crate) fn of_file(fd: RawFd, offset: i64, bytes: usize) -> io::Result<Mapping> {
-        Self::map(bytes, libc::MAP_SHARED, fd, offset)
-    }
-
-    fn map(bytes: usize, flags: i32, fd: RawFd, offset: i64) -> io::Result<Mapping> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, fd, offset) };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Mapping { start: start.cast(), bytes })
-    }
-
-    pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.start
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// The place at an offset.
-    fn at(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset < self.bytes);
-        NonNull::new(self.start.wrapping_add(offset)).expect("no mapping begins at zero")
-    }
-
-    /// Asks for huge pages; without them all works the same.
-    fn prefer_huge_pages(&mut self) {
-        // SAFETY: changes no content; the range is this mapping.
-        unsafe { libc::madvise(self.start.cast(), self.bytes, libc::MADV_HUGEPAGE) };
-    }
-
-    /// Makes the memory of a part present.
-    fn populate(&self, offset: usize, bytes: usize) {
-        assert!(offset + bytes <= self.bytes);
-        // SAFETY: within this mapping; the call changes no content. A failure (an old kernel, memory that is short) leaves it to
-        // the first touch, which is what happens to all other memory.
-        unsafe { libc::madvise(self.start.add(offset).cast(), bytes, libc::MADV_POPULATE_WRITE) };
-    }
-
-    /// Enters the pages of a part, all by one call. If that fails (before Linux 5.14), their first touch does it.
-    pub(crate) fn enter(&self, offset: usize, bytes: usize) {
-        assert!(offset + bytes <= self.bytes);
-        // SAFETY: the range is within this mapping, and no page's content is changed.
-        unsafe { libc::madvise(self.start.add(offset).cast(), bytes, libc::MADV_POPULATE_READ) };
-    }
-
-    /// Gives the memory of a part that nobody uses back to the system; it reads as zeros again.
-    fn release(&mut self, offset: usize, bytes: usize) {
-        assert!(offset + bytes <= self.bytes);
-        // SAFETY: the range is within this private anonymous mapping and, by the pool's books, in no
-        // buffer. A failure only keeps the memory.
-        unsafe { libc::madvise(self.start.add(offset).cast(), bytes, libc::MADV_DONTNEED) };
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the range was mapped by this struct, and whoever has pointers into it keeps the struct.
-        unsafe { libc::munmap(self.start.cast(), self.bytes) };
     }
 }

@@ -1,7 +1,7 @@
 //! A unit in registered memory here and the pieces of it at the peer, as work requests. Pure.
 //!
-//! One RDMA Write gathers, and one RDMA Read scatters, up to `pieces_max` local pieces; at the peer a work request has one
-//! contiguous range.
+//! One RDMA Write gathers, and one RDMA Read scatters, up to `pieces_max` local pieces; at the peer a work
+//! request has one contiguous range.
 //!
 //! ```text
 //!   here      [──────── a ────────][─── b ───]
@@ -13,16 +13,21 @@ use weft_verbs::MemoryPiece;
 
 /// Memory of the peer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RemotePiece {
+pub struct RemotePiece {
+    /// Where it begins.
     pub address: u64,
+    /// Its size.
     pub bytes: u64,
+    /// The peer's key for it.
     pub remote_key: u32,
 }
 
 /// One work request: a part of [`Chain::pieces`], and the contiguous range that it goes to or comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Link {
+pub struct Link {
+    /// Where the range begins.
     pub remote_address: u64,
+    /// The peer's key for it.
     pub remote_key: u32,
     first_piece: usize,
     pieces: usize,
@@ -30,14 +35,16 @@ pub(super) struct Link {
 
 /// Work requests for one transfer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Chain {
+pub struct Chain {
     pieces: Vec<MemoryPiece>,
+    /// The work requests, in order.
     pub links: Vec<Link>,
 }
 
 impl Chain {
-    /// Cuts a transfer of as many bytes as the shorter side has. Touching pieces of the peer's with one key become one.
-    pub(super) fn new(
+    /// Cuts a transfer of as many bytes as the shorter side has. Touching pieces of the peer's with one key
+    /// become one.
+    pub fn new(
         local: &[MemoryPiece],
         remote: impl IntoIterator<Item = RemotePiece>,
         pieces_max: usize,
@@ -46,7 +53,7 @@ impl Chain {
     }
 
     /// The same with at most so many bytes in each work request, at least one.
-    pub(super) fn bounded(
+    pub fn bounded(
         local: &[MemoryPiece],
         remote: impl IntoIterator<Item = RemotePiece>,
         pieces_max: usize,
@@ -92,12 +99,12 @@ impl Chain {
     }
 
     /// The local pieces of a work request.
-    pub(super) fn pieces(&self, link: &Link) -> &[MemoryPiece] {
+    pub fn pieces(&self, link: &Link) -> &[MemoryPiece] {
         &self.pieces[link.first_piece..link.first_piece + link.pieces]
     }
 
     /// The bytes of a work request.
-    pub(super) fn bytes(&self, link: &Link) -> u64 {
+    pub fn bytes(&self, link: &Link) -> u64 {
         self.pieces(link).iter().map(|piece| u64::from(piece.bytes)).sum()
     }
 }

@@ -1,21 +1,21 @@
 //! The buffer pool: bounds, fairness, progress, and memory given back.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::plain_reactor;
 use proptest::prelude::*;
-use weft_reactor::{sleep, spawn, timeout, yield_now};
-use weft_storage::limits::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
-use weft_storage::{Buffer, BufferPool, ZoneKeeper};
+use weft_buffers::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN, Buffer, BufferPool, ZoneKeeper};
+use weft_reactor::{Reactor, ReactorOptions, sleep, spawn, timeout, yield_now};
 
 const MIB: usize = 1 << 20;
 const ZONE: usize = BUFFER_BYTES_MAX;
+
+fn reactor() -> Reactor {
+    Reactor::new(ReactorOptions::default()).unwrap()
+}
 
 /// What a keeper was told, checked as it is told.
 #[derive(Default)]
@@ -68,7 +68,7 @@ fn pools(budget_bytes: usize) -> [BufferPool; 2] {
 #[test]
 fn buffers_are_aligned_separate_and_come_back() {
     let pool = BufferPool::new(8 * MIB).unwrap();
-    plain_reactor().run(async {
+    reactor().run(async {
         let mut held = Vec::new();
         let mut starts = HashSet::new();
         for n in 0..12u8 {
@@ -97,7 +97,7 @@ fn buffers_are_aligned_separate_and_come_back() {
 #[test]
 fn a_client_alone_gets_two_thirds_and_a_newcomer_finds_room() {
     for pool in pools(32 * MIB) {
-        plain_reactor().run(two_thirds_and_room(pool));
+        reactor().run(two_thirds_and_room(pool));
     }
 }
 
@@ -121,7 +121,7 @@ async fn two_thirds_and_room(pool: BufferPool) {
 #[test]
 fn a_greedy_client_does_not_starve_another() {
     for pool in pools(4 * MIB) {
-        plain_reactor().run(greed_starves_nobody(pool));
+        reactor().run(greed_starves_nobody(pool));
     }
 }
 
@@ -156,7 +156,7 @@ async fn greed_starves_nobody(pool: BufferPool) {
 #[test]
 fn requests_that_hold_one_and_want_another_always_finish() {
     let pool = BufferPool::new(2 * MIB).unwrap();
-    plain_reactor().run(async {
+    reactor().run(async {
         let tasks: Vec<_> = (0..300u64)
             .map(|n| {
                 let pool = pool.clone();
@@ -181,7 +181,7 @@ fn requests_that_hold_one_and_want_another_always_finish() {
 #[test]
 fn waiters_of_one_client_are_served_in_order_and_may_give_up() {
     let pool = BufferPool::new(2 * MIB).unwrap();
-    plain_reactor().run(async {
+    reactor().run(async {
         let mut held = Vec::new();
         for client in 0..32 {
             held.push(pool.take(client, 1).await);
@@ -222,7 +222,7 @@ fn resident_bytes() -> usize {
 #[test]
 fn memory_is_committed_when_used_and_given_back_when_idle() {
     let pool = BufferPool::new(64 * MIB).unwrap();
-    plain_reactor().run(async {
+    reactor().run(async {
         assert_eq!(pool.stats().committed_bytes, 0);
         let mut held: Vec<_> = Vec::new();
         for client in 0..16 {

@@ -1,5 +1,5 @@
-//! How much goes out at once, to each destination and in all (IB 3.4): many clients that read from one server at once do not
-//! fill the network's queues, and one client's long transfer does not hold up the others.
+//! How much goes out at once, to each destination and in all (IB 3.4): many clients that read from one server
+//! at once do not fill the network's queues, and one client's long transfer does not hold up the others.
 //!
 //! ```text
 //!   destination 1   [unit][unit]           ┐  round robin: a unit of each in turn, as far as
@@ -16,7 +16,7 @@ use std::task::{Poll, Waker};
 
 /// Bytes that may be under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Limits {
+pub struct Limits {
     pub destination_bytes: u64,
     pub total_bytes: u64,
 }
@@ -131,18 +131,18 @@ impl State {
 
 /// Turns for the tasks of a thread. Clones are the same.
 #[derive(Clone)]
-pub(super) struct Schedule {
+pub struct Schedule {
     state: Rc<RefCell<State>>,
 }
 
 impl Schedule {
-    pub(super) fn new(limits: Limits) -> Schedule {
+    pub fn new(limits: Limits) -> Schedule {
         let state = State { fair: Fair::new(limits), wakers: BTreeMap::new(), granted: Vec::new() };
         Schedule { state: Rc::new(RefCell::new(state)) }
     }
 
     /// Waits until so many bytes may go to a destination; dropping the result says that they have arrived.
-    pub(super) async fn turn(&self, destination: u64, bytes: u64) -> Turn {
+    pub async fn turn(&self, destination: u64, bytes: u64) -> Turn {
         let (ticket, wakers) = {
             let mut state = self.state.borrow_mut();
             let ticket = state.fair.ask(destination, bytes);
@@ -168,14 +168,14 @@ impl Schedule {
     }
 
     /// Bytes under way, and tasks that wait.
-    pub(super) fn load(&self) -> (u64, usize) {
+    pub fn load(&self) -> (u64, usize) {
         let state = self.state.borrow();
         (state.fair.under_way, state.wakers.len())
     }
 }
 
 /// A turn, or the wait for it.
-pub(super) struct Turn {
+pub struct Turn {
     schedule: Schedule,
     destination: u64,
     bytes: u64,
