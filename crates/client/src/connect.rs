@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::greet::Identity;
 use crate::held::HeldFiles;
 use crate::inner::Inner;
-use crate::locks::LockBook;
+use crate::lock_book::LockBook;
 use crate::rdma::{Rdma, RdmaSource};
 use crate::restore::Reopener;
 use crate::{ConnectOptions, Url};

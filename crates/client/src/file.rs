@@ -201,7 +201,7 @@ impl File {
         // SAFETY: what is pending keeps the buffer, and gives it back when the transfer is over.
         let begun =
             unsafe { Transfer::begin_owned(&self.open, Direction::Read, 0, memory, Arc::default(), file) };
-        Pending::new(begun, buffer)
+        Pending::new(PendingRaw::new(begun), buffer)
     }
 
     /// Begins to write all of `buffer` from `offset` on.
@@ -211,7 +211,7 @@ impl File {
         // SAFETY: as above.
         let begun =
             unsafe { Transfer::begin_owned(&self.open, Direction::Write, 0, memory, Arc::default(), file) };
-        Pending::new(begun, buffer)
+        Pending::new(PendingRaw::new(begun), buffer)
     }
 
     /// Begins an operation that outlives the regions given.

@@ -36,6 +36,7 @@ mod append;
 mod arena;
 mod at;
 pub mod c;
+mod calls;
 mod client;
 mod closing;
 mod connect;
@@ -51,33 +52,40 @@ mod held;
 mod inner;
 mod issued;
 pub mod key_files;
+mod lock_book;
 mod locks;
 mod losses;
+mod names;
 mod open_file;
+mod opening;
 mod options;
 mod pack;
 mod pending;
 mod reach;
+mod report;
 mod restore;
 mod runs;
 #[cfg(test)]
 mod scripted;
 mod servers;
 mod size;
+mod sizing;
 mod sparse;
+mod start;
 mod transfer;
 mod typed;
 mod url;
 mod window;
 
 use weft_rpc::{
-    batch, call, deadline, dial, error, fork, greet, lane, rdma, server, session, traffic, wait, waits,
+    batch, call, deadline, dial, error, fork, greet, lane, rdma, rpc, server, session, traffic, wait, waits,
 };
 
 pub use access::{AccessOptions, IoStats, Method, Movement, Sieving};
 pub use arena::Arena;
 pub use at::At;
-pub use client::{Client, DeadServer, StatFs, TransportInUse};
+pub use calls::{PendingCall, Progress, after_poll, before_poll, finish_calls};
+pub use client::Client;
 pub use deadline::{Operation, end_waits_when};
 pub use dial::{Dial, Dialled, Fallback, Greet, Transport, Wish};
 pub use directory::ReadDir;
@@ -88,11 +96,12 @@ pub use file::File;
 pub use key_files::{installed_key_path, read_key_file};
 pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 pub use options::{ConnectOptions, OpenOptions, SetAttr, SetTime, process_caller};
-pub use pending::{Pending, PendingRaw, wait_all};
+pub use pending::{Pending, PendingRaw, finish_all, wait_all};
 pub use rdma::{
     ForeignMemory, Rdma, RdmaAdapter, RdmaMechanism, RdmaOptions, RdmaStatus, RdmaTos, register_memory,
     unregister_memory,
 };
+pub use servers::{DeadServer, StatFs, TransportInUse};
 pub use traffic::Traffic;
 pub use typed::{Elements, Place};
 pub use url::{PORT_DEFAULT, Url, UrlError};

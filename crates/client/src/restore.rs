@@ -10,7 +10,7 @@ use weft_transport::Link;
 use crate::error::Error;
 use crate::greet::ask;
 use crate::held::HeldFiles;
-use crate::locks::LockBook;
+use crate::lock_book::LockBook;
 use crate::session::Session;
 
 /// See the module.

@@ -21,8 +21,8 @@ use crate::batch::{Batch, Finished};
 use crate::call::{Call, Content};
 use crate::deadline;
 use crate::error::{Error, ErrorKind};
-use crate::inner::Inner;
 use crate::open_file::OpenFile;
+use crate::rpc::Rpc;
 use crate::window::{Common, Direction, Share, Sieved, Source, Window, check};
 
 /// Requests of up to this size are waited for with watchful eyes.
@@ -174,6 +174,7 @@ impl<'a> Transfer<'a> {
 
     /// Waits for its end; the bytes moved.
     pub(crate) fn wait(mut self) -> Result<u64, Error> {
+        self.begin_wait();
         let inner = self.file.inner.clone();
         while !self.over {
             match self.batch.wait(&inner) {
@@ -188,16 +189,14 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    pub(crate) fn batch(&self) -> &Batch {
-        &self.batch
+    /// The program begins to wait for it.
+    pub(crate) fn begin_wait(&mut self) {
+        self.batch.begin_wait(&self.file.inner);
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
-        &self.file.inner
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.over
+    /// What it waits for.
+    pub(crate) fn requests(&mut self) -> (&Rpc, &mut Batch) {
+        (&self.file.inner.rpc, &mut self.batch)
     }
 
     fn submit_windows(&mut self) {

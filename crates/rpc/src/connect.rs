@@ -50,6 +50,15 @@ impl Rpc {
         opened.or_else(|error| shared().ok_or(error))
     }
 
+    /// A lane to a server for little data, idle or not, where that takes no time.
+    pub(crate) fn share_lane(&self, index: usize) -> Option<LaneUse> {
+        let server = self.session().server(index);
+        if server.health.is_failing() || server.is_better_due() {
+            return None;
+        }
+        server.pick(&Wish { traffic: self.traffic(server.role, false), rail: None }, true)
+    }
+
     fn traffic(&self, role: Role, bulky: bool) -> Traffic {
         let separate = || self.rdma.as_ref().is_some_and(|rdma| rdma.options().tos.separates_small());
         match role {

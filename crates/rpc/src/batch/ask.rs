@@ -5,7 +5,7 @@ use std::time::Duration;
 use weft_transport::Completion;
 use weft_wire::Request;
 
-use super::Batch;
+use super::requests::Batch;
 use super::sleep::sleep_at_most;
 use crate::call::Call;
 use crate::error::Error;
@@ -34,7 +34,7 @@ pub fn ask_looking<R: Request>(
         if let Some(finished) = batch.poll(rpc) {
             return decode::<R>(rpc, server, finished.result);
         }
-        sleep_at_most(rpc, &[&batch], Some(every));
+        sleep_at_most(&[(rpc, &mut batch)], Some(every));
         look()?;
     }
 }

@@ -4,9 +4,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Batch;
+use super::requests::Batch;
 use crate::call::{Call, State};
 use crate::deadline::{self, LOOK_EVERY};
+use crate::lane::Lane;
 use crate::options::Options;
 use crate::rpc::Rpc;
 use crate::wait::{PollSet, Waker};
@@ -19,45 +20,18 @@ const SILENCE_MIN: Duration = Duration::from_secs(1);
 const DROP_PATIENCE: Duration = Duration::from_secs(1);
 
 impl Batch {
-    /// Watches the lanes for a moment instead of sleeping. Says whether something came.
-    pub(super) fn watch(&self, rpc: &Rpc) -> bool {
-        let spin_us = rpc.options.spin_us;
-        if self.bulky
-            || spin_us == 0
-            || self.calls.iter().any(|call| call.sent().is_none())
-            || !watching_helps()
-        {
-            return false;
-        }
-        let end = Instant::now() + Duration::from_micros(spin_us.into());
-        loop {
-            // On a machine with more to do than processors the server may be waiting for this one.
-            std::thread::yield_now();
-            self.progress();
-            let came = self.any_ready();
-            if came || Instant::now() >= end {
-                note_watching(came);
-                return came;
-            }
-        }
+    /// Whether a signal may end the wait although the options say to wait for ever.
+    fn waits_in_vain(&self, rpc: &Rpc) -> bool {
+        rpc.options.hard && self.calls.iter().any(|call| rpc.is_failing(call.server))
     }
 
-    /// Sleeps until something may have happened, and ends what is over.
-    pub(super) fn sleep(&mut self, rpc: &Rpc) {
-        let is_looked_after = deadline::is_looked_after();
-        let begin = Instant::now();
-        sleep_at_most(rpc, &[&*self], is_looked_after.then_some(LOOK_EVERY));
+    /// Whether it is time to ask whether the wait, which began to sleep at `begin`, is to end.
+    fn is_look_due(&mut self, begin: Instant) -> bool {
         let now = Instant::now();
         let looked_at = self.looked_at.get_or_insert(begin);
         let is_due = now.saturating_duration_since(*looked_at) >= LOOK_EVERY;
         *looked_at = if is_due { now } else { *looked_at };
-        let long_failing = rpc.options.hard && self.calls.iter().any(|call| rpc.is_failing(call.server));
-        if is_looked_after && is_due && deadline::is_interrupted()
-            || long_failing && deadline::was_signalled()
-        {
-            self.interrupt(rpc);
-        }
-        self.end_hasty(rpc);
+        is_due
     }
 
     /// Ends those that can do without an answer.
@@ -120,30 +94,104 @@ fn ping_after(options: &Options) -> Duration {
     (options.patience() / 4).max(PING_AFTER_MIN)
 }
 
-/// Sleeps until something may have happened to one of the batches.
-pub fn sleep_on(rpc: &Rpc, batches: &[&Batch]) {
-    sleep_at_most(rpc, batches, None);
+/// Waits until something may have happened to one of the batches.
+pub fn rest(batches: &mut [(&Rpc, &mut Batch)]) {
+    if !watch(batches) {
+        sleep(batches);
+    }
 }
 
-/// As [`sleep_on`], for so long at most.
-pub(super) fn sleep_at_most(rpc: &Rpc, batches: &[&Batch], longest: Option<Duration>) {
+/// Busy-polls the lanes for a moment instead of sleeping. Says whether something came.
+fn watch(batches: &[(&Rpc, &mut Batch)]) -> bool {
+    let spin_us = batches.iter().map(|(rpc, _)| rpc.options.spin_us).min().unwrap_or(0);
+    let is_bulky = |batch: &Batch| batch.bulky || batch.calls.iter().any(|call| call.sent().is_none());
+    if spin_us == 0 || batches.iter().any(|(_, batch)| is_bulky(batch)) || !watching_helps() {
+        return false;
+    }
+    let end = Instant::now() + Duration::from_micros(spin_us.into());
+    loop {
+        // On a machine with more to do than processors the server may be waiting for this one.
+        std::thread::yield_now();
+        batches.iter().for_each(|(_, batch)| batch.progress());
+        let came = batches.iter().any(|(_, batch)| batch.any_ready());
+        if came || Instant::now() >= end {
+            note_watching(came);
+            return came;
+        }
+    }
+}
+
+/// Sleeps until something may have happened to one of the batches, and ends what is over.
+fn sleep(batches: &mut [(&Rpc, &mut Batch)]) {
+    let is_looked_after = deadline::is_looked_after();
+    let begin = Instant::now();
+    sleep_at_most(batches, is_looked_after.then_some(LOOK_EVERY));
+    let is_signalled =
+        batches.iter().any(|(rpc, batch)| batch.waits_in_vain(rpc)) && deadline::was_signalled();
+    for (rpc, batch) in batches {
+        if is_looked_after && batch.is_look_due(begin) && deadline::is_interrupted()
+            || is_signalled && batch.waits_in_vain(rpc)
+        {
+            batch.interrupt(rpc);
+        }
+        batch.end_hasty(rpc);
+    }
+}
+
+/// Sleeps until something may have happened to one of the batches, for `longest` at most.
+pub(super) fn sleep_at_most(batches: &[(&Rpc, &mut Batch)], longest: Option<Duration>) {
     let waker = Waker::current();
-    let now = Instant::now();
-    let wake_times = batches.iter().map(|batch| batch.prepare_sleep(&waker, now, &rpc.options));
-    let wake_at = wake_times.chain(longest.map(|longest| now + longest)).min().unwrap_or(now);
-    batches.iter().flat_map(|batch| batch.lanes_waited_on()).for_each(|lane| lane.prepare_sleep());
-    waker.about_to_sleep();
-    if batches.iter().any(|batch| batch.any_ready()) {
+    let mut set = PollSet::new();
+    let left = prepare(batches, &waker, longest, &mut set);
+    if left.is_zero() && batches.iter().any(|(_, batch)| batch.any_ready()) {
         return waker.awake(false);
     }
-    let mut set = PollSet::new();
-    for lane in batches.iter().flat_map(|batch| batch.lanes_waited_on()) {
-        set.add(lane.fd(), lane.wants_write());
-    }
-    let left = wake_at.saturating_duration_since(now);
     let signalled = set.sleep(&waker, left.as_micros().div_ceil(1000) as u64);
     waker.awake(signalled);
-    batches.iter().for_each(|batch| batch.cut_silent(rpc));
+    batches.iter().for_each(|(rpc, batch)| batch.cut_silent(rpc));
+}
+
+/// Prepares a sleep: from here on this thread is woken for replies that others receive. Adds the lanes to `set`, and says
+/// how long to sleep at most; not at all where a reply is there.
+fn prepare(
+    batches: &[(&Rpc, &mut Batch)],
+    waker: &Arc<Waker>,
+    longest: Option<Duration>,
+    set: &mut PollSet,
+) -> Duration {
+    let now = Instant::now();
+    let wake_times = batches.iter().map(|(rpc, batch)| batch.prepare_sleep(waker, now, &rpc.options));
+    let wake_at = wake_times.chain(longest.map(|longest| now + longest)).min().unwrap_or(now);
+    let mut lanes: Vec<&Arc<Lane>> = Vec::with_capacity(8);
+    for lane in batches.iter().flat_map(|(_, batch)| batch.lanes_waited_on()) {
+        if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
+            lanes.push(lane);
+        }
+    }
+    lanes.iter().for_each(|lane| lane.prepare_sleep());
+    waker.about_to_sleep();
+    if batches.iter().any(|(_, batch)| batch.any_ready()) {
+        return Duration::ZERO;
+    }
+    lanes.iter().for_each(|lane| set.add(lane.fd(), lane.wants_write()));
+    wake_at.saturating_duration_since(now)
+}
+
+/// For a program with an event loop of its own: adds to `set` what this thread is to wait for with `poll(2)` or the
+/// like, and says for how long at most. After that wait it calls [`after_poll`], and looks at its batches.
+pub fn before_poll(batches: &[(&Rpc, &mut Batch)], set: &mut Vec<libc::pollfd>) -> Duration {
+    let waker = Waker::current();
+    let mut lanes = PollSet::new();
+    let longest = deadline::is_looked_after().then_some(LOOK_EVERY);
+    let left = prepare(batches, &waker, longest, &mut lanes);
+    set.extend(lanes.entries(&waker));
+    waker.longest_sleep(left)
+}
+
+/// See [`before_poll`].
+pub fn after_poll(batches: &[(&Rpc, &mut Batch)]) {
+    Waker::current().awake(true);
+    batches.iter().for_each(|(rpc, batch)| batch.cut_silent(rpc));
 }
 
 impl Drop for Batch {

@@ -185,6 +185,11 @@ impl Call {
         matches!(self.state, State::Ready { not_before } if not_before.is_none_or(|at| at <= now))
     }
 
+    /// Whether it was sent and a server keeps its reply in a slot.
+    pub(crate) fn holds_slot(&self) -> bool {
+        matches!(self.state, State::Sent { .. }) && !self.op.idempotent()
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, State::Done(_))
     }
