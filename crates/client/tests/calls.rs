@@ -59,11 +59,11 @@ fn one_thread_has_hundreds_under_way_and_those_without_a_slot_wait_for_one() {
         let sizes = all((0..CALLS).map(|at| client.start_stat(path(at).as_str(), false)).collect());
         assert_eq!(sizes[7].size, 10_000, "the size of a file that is being written");
         assert_eq!(sizes.iter().map(|attr| attr.size).sum::<u64>(), 10_000);
+        let used = client.transports();
+        assert_eq!(used[0].connections, 1, "one connection serves all: {used:?}");
         drop(files);
         assert_eq!(drive((0..CALLS).map(|at| client.start_unlink(path(at).as_str())).collect()).len(), CALLS);
         assert_eq!(client.read_dir("/").unwrap().count(), 0);
-        let used = client.transports();
-        assert_eq!(used[0].connections, 1, "one connection serves all: {used:?}");
     }
 }
 
