@@ -24,8 +24,8 @@ use crate::file::File;
 use crate::open_file::OpenFile;
 use crate::rdma::RdmaOptions;
 use crate::reach::Reach;
-use crate::window::{Common, Direction, Share, Source, check};
-use crate::{AccessOptions, Result, runs};
+use crate::window::{Common, Direction, Memory, Share, Source, check, runs};
+use crate::{AccessOptions, Result};
 
 /// Bytes that a server moves at a time.
 const UNIT_BYTES: u64 = UNIT_BYTES_MAX as u64;
@@ -115,7 +115,8 @@ struct Request<'a> {
 
 impl Request<'_> {
     fn explain(&self, open: &Arc<OpenFile>) -> Result<RdmaPlan> {
-        check(self.regions, self.memory)?;
+        let memory = Memory::Regions(self.memory);
+        check(self.regions, memory)?;
         let rdma = open.inner.rdma.as_ref();
         let options = rdma.map(|rdma| rdma.options().clone()).unwrap_or_default();
         let measured = rdma.and_then(|rdma| rdma.cost());
@@ -158,7 +159,8 @@ impl Request<'_> {
         let common =
             Common::new(&open.inner, Direction::Read, &capability, 0, access.movement, reach, Arc::default());
         // SAFETY: the shares are those of a read and none is submitted, so that no memory is touched.
-        let mut windows = unsafe { Source::new(common, &access, self.base, self.memory, self.regions) };
+        let mut windows =
+            unsafe { Source::new(common, &access, self.base, Memory::Regions(self.memory), self.regions) };
         let mut plans: Vec<RdmaServerPlan> = Vec::new();
         while let Some(window) = windows.next() {
             for share in &window.shares {

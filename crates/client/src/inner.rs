@@ -13,7 +13,7 @@ use crate::closing::Closing;
 use crate::held::HeldFiles;
 use crate::lock_book::LockBook;
 use crate::losses::ServerLosses;
-use crate::pack::PackPool;
+use crate::window::pack::PackPool;
 
 /// See the module.
 pub(crate) struct Inner {

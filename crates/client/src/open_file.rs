@@ -136,7 +136,8 @@ impl OpenFile {
         Ok(attr)
     }
 
-    /// As [`OpenFile::flush`]; where servers cannot be asked how far a failed write came, of what is known for certain.
+    /// As [`OpenFile::flush`]; where servers cannot be asked how far a failed write came, of what is known
+    /// for certain.
     pub(crate) fn flush_known(&self) -> Result<Option<Attr>, Error> {
         let attr = self.held.report_known_to(&self.inner)?;
         if let Some(attr) = &attr {
@@ -191,7 +192,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Space first, on all servers, and then what can be seen: where one of them is full, the file stays as it is.
+    /// Space first, on all servers, and then what can be seen: where one of them is full, the file stays as
+    /// it is.
     pub(crate) fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
         let _operation = self.inner.operation();
         let request = |keep_size| {
@@ -252,8 +254,8 @@ impl OpenFile {
         }
     }
 
-    /// As [`OpenFile::close`]; but where nothing is to be reported, and nothing was locked, the message waits for others. Returns
-    /// how many wait then.
+    /// As [`OpenFile::close`]; but where nothing is to be reported, and nothing was locked, the message waits
+    /// for others. Returns how many wait then.
     pub(crate) fn close_later(&self) -> Result<usize, Error> {
         let _operation = self.inner.operation();
         match self.end()? {
@@ -277,7 +279,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Notes at the servers that have changes which are not durable that nobody asks them for this file any more.
+    /// Notes at the servers that have changes which are not durable that nobody asks them for this file any
+    /// more.
     fn leave_to_sync_all(&self) {
         for slot in self.held.losses().unsynced_slots() {
             if let Ok(server) = self.inner.io(self.held.layout.server_id(slot)) {
@@ -286,7 +289,8 @@ impl OpenFile {
         }
     }
 
-    /// Ends what this process has of the open; what the metadata server is to be told of it, if it has not been yet.
+    /// Ends what this process has of the open; what the metadata server is to be told of it, if it has not
+    /// been yet.
     fn end(&self) -> Result<Option<ClosedFile>, Error> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(None);
@@ -300,7 +304,8 @@ impl OpenFile {
         self.leave_to_sync_all();
         let settled = self.held.settle_end(inner);
         inner.held.remove(&self.held);
-        // Without a report that is true the open is better left to end with the session: the size stays marked as unknown.
+        // Without a report that is true the open is better left to end with the session: the size stays
+        // marked as unknown.
         settled?;
         let report = self.held.take_report();
         Ok(Some(ClosedFile { ino: self.held.ino, access: self.held.access, report, id: self.held.id() }))
@@ -310,7 +315,8 @@ impl OpenFile {
 /// Makes durable what any client has written to any file.
 ///
 /// # Errors
-/// The first one, and where files that this process has closed may be lost. A server that cannot be reached matters only to them.
+/// The first one, and where files that this process has closed may be lost. A server that cannot be reached
+/// matters only to them.
 pub(crate) fn sync_all_contents(inner: &Arc<Inner>) -> Result<(), Error> {
     let session = inner.session();
     let io = session.listed_of(Role::Io).filter(|(_, server)| server.info().state == server_state::ACTIVE);

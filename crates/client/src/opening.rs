@@ -1,8 +1,7 @@
 //! Opening files.
 
-use weft_wire::messages::{CreateRequest, FileKind, OpenId, OpenReply, OpenRequest, ReopenRequest, rights};
-use weft_wire::security::Capability;
-use weft_wire::{Status, Wire};
+use weft_wire::Status;
+use weft_wire::messages::{CreateRequest, FileKind, OpenReply, OpenRequest, rights};
 
 use crate::error::{Error, ErrorKind};
 use crate::held::Held;
@@ -74,28 +73,6 @@ impl Client {
         }
         open.set_access(options.access);
         Ok(File::new(open))
-    }
-
-    /// Opens a file that another process has or had open, by what [`File::pass`] gave there: the same rights, whatever the file's
-    /// permissions are by now. `name` is for errors; `sync` as in [`OpenOptions::sync`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if it is no pass; `Stale` where the file is gone, `Capability` where the pass is too old.
-    pub fn adopt(&self, pass: &[u8], name: &str, sync: bool) -> Result<File> {
-        let adopt = || {
-            let capability = Capability::from_bytes(pass)
-                .map_err(|error| Error::new("Reopen", ErrorKind::Invalid, error.to_string()))?;
-            let access = capability.rights;
-            let id = self.inner.open_id(0);
-            let reply = self.meta(&ReopenRequest { capability: capability.clone(), id: id.clone() })?;
-            let held =
-                Held::new(reply.capability.unwrap_or(capability), access, OpenId { run: reply.run, ..id });
-            let open =
-                OpenFile::new(&self.inner, &self.caller, held, name.into(), (sync, false, false), reply.attr);
-            self.inner.count(&open.held)?;
-            Ok(File::new(open))
-        };
-        adopt().map_err(|error: Error| error.on(&name))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads and writes that go on while the program does something else.
 //!
-//! There is no thread behind them: they move when the program calls [`Pending::test`] or waits. Over shared memory the
-//! server does its part all the same; over TCP as much as the sockets' buffers hold.
+//! There is no thread behind them: they move when the program calls [`Pending::test`] or waits. Over shared
+//! memory the server does its part all the same; over TCP as much as the sockets' buffers hold.
 
 use crate::batch::rest;
 use crate::error::Error;
@@ -71,7 +71,8 @@ pub fn wait_all(mut pending: Vec<Pending>) -> Vec<Result<(usize, Vec<u8>), Error
     pending.into_iter().map(Pending::wait).collect()
 }
 
-/// Moves all forward together until each is over, so that none has to be waited for any more. They may be of several clients.
+/// Moves all forward together until each is over, so that none has to be waited for any more. They may be of
+/// several clients.
 pub fn finish_all<'a>(pending: impl IntoIterator<Item = &'a mut PendingRaw>) {
     let begun = pending.into_iter().filter_map(|one| one.begun.as_mut().ok());
     let mut under_way: Vec<&mut Transfer<'static>> = begun.collect();

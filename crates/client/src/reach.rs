@@ -7,14 +7,17 @@ use weft_wire::limits::SHARE_BYTES_MAX;
 use crate::rdma::RdmaOptions;
 use crate::server::Server;
 
-/// Over shared memory, smaller pieces of memory are packed: the kernel pins a page for each piece that a server reaches by itself,
-/// and so in pieces of 1 KiB moves 4 MiB half as fast, of 64 bytes a tenth. With four clients on two processors packing still
-/// leads at 8 KiB, by up to two. Measured with `weft bench transfer` and the example `pieces`.
+/// Over shared memory, smaller pieces of memory are packed: the kernel pins a page for each piece that a
+/// server reaches by itself, and so in pieces of 1 KiB moves 4 MiB half as fast, of 64 bytes a tenth. With
+/// four clients on two processors packing still leads at 8 KiB, by up to two. Measured with `weft bench
+/// transfer` and the example `pieces`.
 const PACK_BELOW_BYTES_SHM: u64 = 16 << 10;
-/// The same over TCP: there a piece costs its place in a list of the kernel's, which from 256 bytes on is less than the copy.
+/// The same over TCP: there a piece costs its place in a list of the kernel's, which from 256 bytes on is
+/// less than the copy.
 const PACK_BELOW_BYTES_TCP: u64 = 256;
-/// The same over RDMA, in shares larger than what goes through Fast RDMA buffers, into which the connection packs by itself (NC 4.3): an
-/// adapter gathers a piece in about the time in which a processor copies so much of it.
+/// The same over RDMA, in shares larger than what goes through Fast RDMA buffers, into which the connection
+/// packs by itself (NC 4.3): an adapter gathers a piece in about the time in which a processor copies so much
+/// of it.
 const PACK_BELOW_BYTES_VERBS: u64 = 256;
 /// Bytes of a share at most where a server is reached over several rails.
 const RAIL_SHARE_BYTES: u64 = 4 << 20;

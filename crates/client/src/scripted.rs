@@ -10,8 +10,8 @@ use weft_layout::{Extent, Layout, Regions};
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::limits::LANES_PER_SERVER_MAX;
 use weft_wire::messages::{
-    Attr, ClusterMapReply, Empty, Endpoint, IoWork, OpenId, PingReply, PingRequest, ProveReply, ReadReply,
-    RemovedReply, ServerInfo, endpoint, rights, server_role,
+    Attr, ClusterMapReply, Empty, Endpoint, IoWork, OpenId, OpenReply, PingReply, PingRequest, ProveReply,
+    ReadReply, RemovedReply, ServerInfo, endpoint, rights, server_role,
 };
 use weft_wire::security::{Capability, Key};
 use weft_wire::{Header, Op, Status, Wire, flags};
@@ -128,6 +128,7 @@ impl Link for ScriptedLink {
             Op::Ping => PingReply { echo: PingRequest::from_bytes(body).unwrap().echo }.to_bytes(),
             Op::Unlink => RemovedReply { parent: None }.to_bytes(),
             Op::Read => read_reply(READ_BYTES).to_bytes(),
+            Op::Reopen => OpenReply { run: 1, capability: None, ..OpenReply::sample(&mut 0) }.to_bytes(),
             _ => Empty {}.to_bytes(),
         };
         match act {
@@ -294,6 +295,16 @@ fn the_time_of_an_operation_counts_from_when_it_is_waited_for() {
     std::thread::sleep(Duration::from_millis(400));
     assert!(wait_all(pending).remove(0).is_ok());
     assert_eq!(reads(&script), 2, "it was repeated");
+}
+
+#[test]
+fn an_exported_file_is_imported_with_one_message() {
+    let (client, script) = client(&[], |_| {});
+    let exported = some_file(&client).export().unwrap();
+    let asked = lock(&script.log).len();
+    let imported = client.import(&exported).unwrap();
+    assert_eq!(lock(&script.log)[asked..].iter().map(|header| header.op).collect::<Vec<_>>(), [Op::Reopen]);
+    assert_eq!(imported.ino(), 7);
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! One read or write of a file: its windows, what has moved, and where the file ended.
 //!
 //! ```text
-//!   queue of windows ─► shares under way (two windows) ─► all answered ─► some read was short? ─► ask for sizes ─► over
+//!   queue of windows ─► shares under way (two windows) ─► all answered ─► over
+//!                                                            └─ some read was short? ─► ask for sizes ─► over
 //! ```
 //!
-//! A server fills its share of a read as far as its data file goes. What is behind that is a hole, if the file goes on, or
-//! beyond its end. Which of the two, the file's size says: the greatest end over all its data files. The answers
-//! to the read have told some of these; only if they do not suffice are the other servers asked.
+//! A server fills its share of a read as far as its data file goes. What is behind that is a hole, if the
+//! file goes on, or beyond its end. Which of the two, the file's size says: the greatest end over all its
+//! data files. The answers to the read have told some of these; only if they do not suffice are the other
+//! servers asked.
 
 use std::sync::Arc;
 
@@ -23,7 +25,7 @@ use crate::deadline;
 use crate::error::{Error, ErrorKind};
 use crate::open_file::OpenFile;
 use crate::rpc::Rpc;
-use crate::window::{Common, Direction, Share, Sieved, Source, Window, check};
+use crate::window::{Common, Direction, Memory, Share, Sieved, Source, Window, check};
 
 /// Requests of up to this size are waited for with watchful eyes.
 const BULKY_BYTES: u64 = 128 << 10;
@@ -64,31 +66,17 @@ struct Begun {
 }
 
 impl<'a> Transfer<'a> {
-    /// Begins to move bytes between `regions` of the file and `memory`, whose offsets count from `base`.
+    /// Begins to move bytes between `regions` of the file and `memory`, whose offsets count from `base`, and
+    /// which is part of `allocations` where these are known.
     ///
     /// # Safety
-    /// The memory is valid until the transfer is over or dropped: readable and unchanging for a write, writable and nobody
-    /// else's for a read.
+    /// The memory is valid until the transfer is over or dropped: readable and unchanging for a write,
+    /// writable and nobody else's for a read.
     pub(crate) unsafe fn begin(
         file: &Arc<OpenFile>,
         direction: Direction,
         base: u64,
-        memory: &'a Regions,
-        regions: &'a Regions,
-    ) -> Result<Transfer<'a>, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { Transfer::begin_in(file, direction, base, memory, Arc::default(), regions) }
-    }
-
-    /// The same where it is known what the memory is part of.
-    ///
-    /// # Safety
-    /// As for [`Transfer::begin`].
-    pub(crate) unsafe fn begin_in(
-        file: &Arc<OpenFile>,
-        direction: Direction,
-        base: u64,
-        memory: &'a Regions,
+        memory: Memory<'a>,
         allocations: Arc<[Allocation]>,
         regions: &'a Regions,
     ) -> Result<Transfer<'a>, Error> {
@@ -153,7 +141,8 @@ impl<'a> Transfer<'a> {
         // SAFETY: the transfer keeps them, and drops them last.
         let (memory, regions) = unsafe { &*Arc::as_ptr(&kept) };
         // SAFETY: the caller's promise.
-        let begun = unsafe { Transfer::begin_in(file, direction, base, memory, allocations, regions) };
+        let begun =
+            unsafe { Transfer::begin(file, direction, base, Memory::Regions(memory), allocations, regions) };
         let mut transfer = begun?;
         transfer._kept = Some(kept);
         Ok(transfer)
@@ -329,7 +318,8 @@ impl<'a> Transfer<'a> {
             }
             return self.end();
         }
-        // A share may be filled to its end and yet have bytes beyond the end of its data file: lists go back and forth.
+        // A share may be filled to its end and yet have bytes beyond the end of its data file: lists go back
+        // and forth.
         let undecided = self.known_end() < request_end;
         if undecided && !self.sizing {
             self.sizing = true;

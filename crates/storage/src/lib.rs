@@ -44,7 +44,7 @@ mod windows;
 
 pub use buffers::{Buffer, BufferPool, PoolStats, ZoneKeeper};
 pub use data_files::{DataFile, DataFiles, DataFilesStats, RangeTurn};
-pub use directory::{Directory, Identity, SumsDirectory, random_id};
+pub use directory::{Directory, Identity, SumsDirectory};
 pub use disk::{Disk, ObjectInfo, Seek, Space};
 pub use error::{Operation, StorageError};
 pub use fault::{FaultDisk, FaultPlan};

@@ -27,7 +27,7 @@ use crate::error::{LinkError, RunsError};
 use crate::link::{Bulk, Completion, Link, LinkKind};
 use crate::runs::{MemoryRuns, copy_runs};
 use crate::segment::{KnownSegments, Segment};
-use crate::socket::{Address, random, stream_socket};
+use crate::socket::{Address, stream_socket};
 
 /// Size of a link's staging segment. Its memory is taken as it is used.
 const STAGING_BYTES: usize = 8 << 20;
@@ -210,8 +210,8 @@ impl ShmLink {
     fn probe(&mut self, timeout: Duration) -> Result<Option<String>, LinkError> {
         let mut probe = Box::new(Probe { ours: [0; 16], theirs: [0; 16] });
         let local = |source| LinkError::Local { what: "get random bytes", source };
-        random(&mut probe.ours).map_err(local)?;
-        random(&mut probe.theirs).map_err(local)?;
+        weft_host::fill_random(&mut probe.ours).map_err(local)?;
+        weft_host::fill_random(&mut probe.theirs).map_err(local)?;
         let probe = Box::into_raw(probe);
         let body = MemoryProbeRequest { address: probe as u64 }.to_bytes();
         let request_id = self.send_own(Op::MemoryProbe, &body, None);

@@ -35,7 +35,7 @@ use crate::error::{ConnError, RunsError};
 use crate::runs::{Cursor, IOV_MAX, IoVecs, MemoryRuns, span, tidy};
 use crate::segment::{Mapping, map_passed};
 use crate::server::{Incoming, PeerInfo, ServerBulk, ServerConn, ServerStream, StreamBulk};
-use crate::socket::{checked, owned, peer_credentials, peer_groups, random};
+use crate::socket::{checked, owned, peer_credentials, peer_groups};
 
 /// Segments that one connection may have.
 const SEGMENTS_MAX: usize = 64;
@@ -96,7 +96,7 @@ impl ClientMemory {
         }
         let mut read = [0u8; 16];
         let mut written = [0u8; 16];
-        random(&mut written).map_err(|error| error.to_string())?;
+        weft_host::fill_random(&mut written).map_err(|error| error.to_string())?;
         let refused = |error: io::Error| format!("the kernel refuses process_vm access: {error}");
         for (local, at, direction) in
             [(&mut read, address, Direction::Get), (&mut written, address.wrapping_add(16), Direction::Put)]

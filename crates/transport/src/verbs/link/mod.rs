@@ -44,7 +44,7 @@ use crate::link::{Bulk, Completion, Link, LinkKind};
 use crate::registration::Pinned;
 use crate::runs::MemoryRuns;
 use crate::segment::{KnownSegments, Segment};
-use crate::socket::{checked, owned, random};
+use crate::socket::{checked, owned};
 
 use lend::{LentPart, Moved};
 use windows::Windows;
@@ -298,7 +298,8 @@ fn ask<E: Endpoint>(
     timeout: Duration,
 ) -> Result<Accepting, LinkError> {
     let mut nonce = [0; 16];
-    random(&mut nonce).map_err(|source| LinkError::Local { what: "get random bytes", source })?;
+    weft_host::fill_random(&mut nonce)
+        .map_err(|source| LinkError::Local { what: "get random bytes", source })?;
     let key = options.key.clone().unwrap_or(Key([0; 32]));
     let message_bytes = MESSAGE_BYTES as u32;
     let asking = Asking { versions: VERSIONS, role: options.role, message_bytes, receives, nonce };

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use weft_client::{At, Client, ConnectOptions, Transport, Url};
 use weft_wire::messages::FileKind;
 
-/// Who may connect.
+/// The options for keys.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct KeyArgs {
-    /// File with the key to show [default: see `weft help keys`].
+    /// The key file [default: see `weft help keys`].
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
 }
@@ -22,7 +22,7 @@ pub struct ConnectArgs {
     /// The key.
     #[command(flatten)]
     pub key: KeyArgs,
-    /// How to reach servers: auto, tcp, shm or rdma [default: as the URL says, then WEFT_TRANSPORT, then auto].
+    /// The transport: auto, tcp, shm or rdma [default: as in the URL, then WEFT_TRANSPORT, then auto].
     #[arg(long, value_name = "NAME")]
     pub transport: Option<Transport>,
 }
@@ -33,17 +33,17 @@ impl From<KeyArgs> for ConnectArgs {
     }
 }
 
-/// One connection per file system, for as long as a command runs.
+/// The connections of a command, one per file system.
 #[derive(Default)]
-pub struct Session {
+pub struct Connections {
     arguments: ConnectArgs,
     clients: RefCell<HashMap<String, Client>>,
 }
 
-impl Session {
-    /// With the options of a command line.
-    pub fn new(arguments: &ConnectArgs) -> Session {
-        Session { arguments: arguments.clone(), clients: RefCell::default() }
+impl Connections {
+    /// Uses the options of a command line.
+    pub fn new(arguments: &ConnectArgs) -> Connections {
+        Connections { arguments: arguments.clone(), clients: RefCell::default() }
     }
 
     /// A connection to `url` (`weft://HOST:PORT/…`).
@@ -64,17 +64,17 @@ impl Session {
     }
 }
 
-/// A path of weft, for the client library.
+/// A Weft path for the client library.
 pub fn at(path: &Path) -> At<'_> {
     At::from(path.as_os_str().as_bytes())
 }
 
-/// Whether a path leads to a directory.
+/// Whether a path is a directory, following symbolic links.
 pub fn is_directory(client: &Client, path: &Path) -> bool {
     client.stat(at(path), true).is_ok_and(|attr| attr.kind == FileKind::Directory)
 }
 
-/// How this process reaches a server, for people.
+/// The transport to a server, as text.
 pub fn transport_of(client: &Client, server: &str) -> String {
     let found = client.transports().into_iter().find(|transport| transport.server == server);
     match found {

@@ -1,7 +1,8 @@
 //! Buffers for pieces that are packed, kept for the next request.
 //!
-//! On a host with its servers they are shared memory, which servers read files into and write files from directly; each
-//! connection is told of such a buffer once. So there are few, and where all are in use a request takes memory of its own.
+//! On a host with its servers they are shared memory, which servers read files into and write files from
+//! directly; each connection is told of such a buffer once. So there are few, and where all are in use a
+//! request takes memory of its own.
 //!
 //! ```text
 //!   take ◄── idle: [4 MiB] [4 MiB] … at most 8 ◄── dropped by the last share that used it
@@ -57,7 +58,8 @@ enum Memory {
     Own(Vec<u8>),
 }
 
-// SAFETY: the buffer is plain memory of its own, reached only through raw pointers whose users see to their own order.
+// SAFETY: the buffer is plain memory of its own, reached only through raw pointers whose users see to their
+// own order.
 unsafe impl Send for PackBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for PackBuffer {}
