@@ -1,36 +1,18 @@
 //! Metadata calls that go on while the program does something else.
 //!
 //! ```text
-//!   Client::start_stat ─► asks the metadata server ─► its reply ─► somebody may be writing? ─► asks for sizes ─► over
-//!                         └ sent at once                           └ sizing.rs
+//!   Client::start_stat ─► metadata server ─► its reply ─► may somebody be writing? ─► sizes ─► over
+//!                         └ sent at once                                              └ sizing.rs
 //! ```
 //!
-//! There is no thread behind them: they move when the program tests them or waits. One thread may have hundreds under way.
-//! Where the exactly-once slots or a connection's credits do not suffice for all, the rest go as others are answered.
+//! There is no thread behind them: they move when the program tests them or waits. One thread may have
+//! hundreds under way. Where the exactly-once slots or a connection's credits do not suffice for all, the
+//! rest go as others are answered.
 //!
-//! A program with an event loop of its own waits like this:
-//!
-//! ```no_run
-//! use weft_client::{Client, ConnectOptions, Progress, Url, after_poll, before_poll};
-//!
-//! let client = Client::connect(&Url::parse("weft://node1:7400/")?, ConnectOptions::default())?;
-//! let mut calls: Vec<_> = (0..200).map(|at| client.start_stat(format!("/run/{at}").as_str(), false)).collect();
-//! while !calls.is_empty() {
-//!     let mut under_way: Vec<&mut dyn Progress> = calls.iter_mut().map(|call| call as _).collect();
-//!     let mut descriptors = Vec::new();
-//!     let longest = before_poll(&mut under_way, &mut descriptors);
-//!     // … with other descriptors of the program.
-//!     unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as u64, longest.as_millis() as i32 + 1) };
-//!     after_poll(&mut under_way);
-//!     for call in calls.extract_if(.., |call| call.test()) {
-//!         println!("{} bytes", call.wait()?.size);
-//!     }
-//! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! Many are waited for together, or from an event loop, as `progress.rs` says.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use weft_wire::Request;
 use weft_wire::messages::{Attr, Caller, CloseRequest};
@@ -41,6 +23,7 @@ use crate::call::Call;
 use crate::deadline::{self, Operation};
 use crate::error::Error;
 use crate::inner::Inner;
+use crate::progress::Progress;
 use crate::rpc::Rpc;
 use crate::size;
 use crate::sizing::Sizing;
@@ -49,19 +32,10 @@ use crate::sizing::Sizing;
 const ASKED: usize = 0;
 const CLOSES: usize = 1;
 
-/// Something under way that moves when it is tested.
-pub trait Progress {
-    /// Moves it forward without waiting for replies; whether it is over.
-    fn test(&mut self) -> bool;
-    /// The requests that it waits for.
-    #[doc(hidden)]
-    fn requests(&mut self) -> Option<(&Rpc, &mut Batch)>;
-}
-
 /// A metadata call under way.
 ///
-/// Dropping it ends it: what was not sent is not sent, and a change that was sent may take effect. An open that was sent
-/// is waited for, so that the file is closed again.
+/// Dropping it ends it: what was not sent is not sent, and a change that was sent may take effect. An open
+/// that was sent is waited for, so that the file is closed again.
 #[must_use = "dropping it ends it"]
 pub struct PendingCall<T> {
     step: Step<T>,
@@ -150,7 +124,7 @@ impl<T> PendingCall<T> {
     /// # Errors
     /// Those of the method of [`crate::Client`] with this name.
     pub fn wait(mut self) -> Result<T> {
-        self.batch.begin_wait(&self.inner);
+        self.begin_wait();
         while !self.test() {
             batch::rest(&mut [(&self.inner.rpc, &mut self.batch)]);
         }
@@ -217,23 +191,39 @@ impl<T> PendingCall<T> {
     }
 }
 
-impl<T> Progress for PendingCall<T> {
-    fn test(&mut self) -> bool {
-        batch::reap_ready(&self.inner);
+impl<T> PendingCall<T> {
+    fn drive(&mut self, next: fn(&mut Batch, &Rpc) -> Option<Finished>) -> bool {
         loop {
             if matches!(self.step, Step::Over(_) | Step::Taken) && self.batch.is_empty() {
                 return true;
             }
-            match self.batch.poll(&self.inner) {
+            match next(&mut self.batch, &self.inner) {
                 Some(finished) => self.take(finished),
                 None if self.batch.is_empty() => self.next_step(),
                 None => return false,
             }
         }
     }
+}
+
+impl<T> Progress for PendingCall<T> {
+    fn test(&mut self) -> bool {
+        batch::reap_ready(&self.inner);
+        self.drive(Batch::poll)
+    }
+
+    fn advance(&mut self) -> bool {
+        self.drive(Batch::advance)
+    }
 
     fn requests(&mut self) -> Option<(&Rpc, &mut Batch)> {
         (!self.batch.is_empty()).then_some((&self.inner.rpc, &mut self.batch))
+    }
+
+    fn begin_wait(&mut self) {
+        let end = deadline::end(self.inner.options.timeout());
+        self.end = self.end.zip(end).map(|(old, new)| old.max(new));
+        self.batch.begin_wait(&self.inner);
     }
 }
 
@@ -250,35 +240,4 @@ impl<T> Drop for PendingCall<T> {
         }
         std::mem::take(&mut self.batch).cancel(&self.inner);
     }
-}
-
-/// Moves all forward together until each is over, so that none has to be waited for any more. They may be of several
-/// clients.
-pub fn finish_calls(calls: &mut [&mut dyn Progress]) {
-    loop {
-        let mut all_over = true;
-        for call in calls.iter_mut() {
-            all_over &= call.test();
-        }
-        if all_over {
-            return;
-        }
-        let mut batches: Vec<_> = calls.iter_mut().filter_map(|call| call.requests()).collect();
-        batch::rest(&mut batches);
-    }
-}
-
-/// For a program with an event loop of its own: adds to `descriptors` what this thread is to wait for with `poll(2)` or
-/// the like, and says for how long at most. After that wait it calls [`after_poll`], and tests what is under way.
-///
-/// The descriptors are those of now: they are asked for before each wait.
-pub fn before_poll(calls: &mut [&mut dyn Progress], descriptors: &mut Vec<libc::pollfd>) -> Duration {
-    let batches: Vec<_> = calls.iter_mut().filter_map(|call| call.requests()).collect();
-    batch::before_poll(&batches, descriptors)
-}
-
-/// See [`before_poll`].
-pub fn after_poll(calls: &mut [&mut dyn Progress]) {
-    let batches: Vec<_> = calls.iter_mut().filter_map(|call| call.requests()).collect();
-    batch::after_poll(&batches);
 }

@@ -23,11 +23,11 @@ use crate::{Arena, At, ConnectOptions, File, Result, Url};
 /// How long the metadata server may take to confirm the end of a watch.
 const END_PATIENCE: Duration = Duration::from_secs(3);
 
-/// A connection to a cluster, on somebody's behalf. Clones share the connections; all methods may be called by many
-/// threads at once, and after a fork, in parent and child.
+/// A connection to a cluster, on somebody's behalf. Clones share the connections; all methods may be called
+/// by many threads at once, and after a fork, in parent and child.
 ///
-/// Errors of all methods: [`ErrorKind::Status`] with the server's reason, [`ErrorKind::Unreachable`] when a server was lost
-/// and did not come back within [`ConnectOptions::retry_timeout_ms`].
+/// Errors of all methods: [`ErrorKind::Status`] with the server's reason, [`ErrorKind::Unreachable`] when a
+/// server was lost and did not come back within [`ConnectOptions::retry_timeout_ms`].
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -35,8 +35,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the cluster that has the server of `url`, and learns its other servers. They are connected to when
-    /// they are needed.
+    /// Connects to the cluster that has the server of `url`, and learns its other servers. They are connected
+    /// to when they are needed.
     ///
     /// # Errors
     /// At once, if that server cannot be reached, does not know the key, or refuses.
@@ -54,8 +54,9 @@ impl Client {
         Ok(Client { inner: Arc::new(Inner::connect(url, options, Some(rdma))?), caller })
     }
 
-    /// As [`Client::connect`], where the cluster's map is known from another process or from before a fork: nothing is asked until
-    /// it is needed. A map that is old by then is brought up to date when it does not suffice.
+    /// As [`Client::connect`], where the cluster's map is known from another process or from before a fork:
+    /// nothing is asked until it is needed. A map that is old by then is brought up to date when it does not
+    /// suffice.
     ///
     /// # Errors
     /// If there is no key, or the map makes no sense.
@@ -68,11 +69,13 @@ impl Client {
         Ok(Client { inner: Arc::new(Inner::with_map(url, options, map.into(), None)?), caller })
     }
 
-    /// As [`Client::connect_with_map`], as one of several processes that hold locks together: the session `id`, any 16 bytes that no
-    /// other has, lives as long as one of them is connected. Of 64 processes that are in it at the same time each is another
-    /// `member`. Locks of [`LockOwner::Other`](crate::LockOwner) are theirs in common, and what one of them has locked others can
-    /// unlock; after a restart of the metadata server each comes back for what it has locked itself. Files of this client must
-    /// not be dropped while others are to keep their locks: closing a file ends all locks that the session has on it.
+    /// As [`Client::connect_with_map`], as one of several processes that hold locks together: the session
+    /// `id`, any 16 bytes that no other has, lives as long as one of them is connected. Of 64 processes that
+    /// are in it at the same time each is another `member`. Locks of [`LockOwner::Other`](crate::LockOwner)
+    /// are theirs in common, and what one of them has locked others can unlock; after a restart of the
+    /// metadata server each comes back for what it has locked itself. Files of this client must not be
+    /// dropped while others are to keep their locks: closing a file ends all locks that the session has on
+    /// it.
     ///
     /// # Errors
     /// If there is no key.
@@ -128,7 +131,8 @@ impl Client {
         batch::ask(&self.inner, self.inner.meta(), request)
     }
 
-    /// As [`Client::meta`], of what `at` names: if that is a file by its number, behind the closes of it that wait.
+    /// As [`Client::meta`], of what `at` names: if that is a file by its number, behind the closes of it that
+    /// wait.
     pub(crate) fn meta_behind_closes<R: Request>(&self, at: &At<'_>, request: &R) -> Result<R::Reply> {
         match at.number() {
             Some(ino) => {
@@ -161,13 +165,13 @@ impl Client {
         size::truncate(&self.inner, &self.caller, &at, None, file_bytes).map_err(|error| error.on(&at))
     }
 
-    /// Copies `bytes` bytes from `from_offset` of one file to `to_offset` of another, or of the same one, holes as holes; the number
-    /// of bytes, fewer than asked for only at the end of `from`. Where both ranges lie alike on the servers, these copy among
-    /// their own data files and no byte comes here.
+    /// Copies `bytes` bytes from `from_offset` of one file to `to_offset` of another, or of the same one,
+    /// holes as holes; the number of bytes, fewer than asked for only at the end of `from`. Where both ranges
+    /// lie alike on the servers, these copy among their own data files and no byte comes here.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] where two ranges of one file overlap; then nothing is copied. After other errors the range may hold
-    /// any mixture of old and new bytes.
+    /// [`ErrorKind::Invalid`] where two ranges of one file overlap; then nothing is copied. After other
+    /// errors the range may hold any mixture of old and new bytes.
     pub fn copy_range(
         &self,
         from: &File,
@@ -185,8 +189,9 @@ impl Client {
         copy::copy_range(from, from_offset, to, to_offset, bytes).map_err(|error| error.on(&to.name()))
     }
 
-    /// The space that files take on their servers, in bytes, all asked at once: in three round trips, however many they are, two
-    /// for files that are open. What is no file, or gone, takes none; a file whose servers cannot all be asked, as many as its size.
+    /// The space that files take on their servers, in bytes, all asked at once: in three round trips, however
+    /// many they are, two for files that are open. What is no file, or gone, takes none; a file whose servers
+    /// cannot all be asked, as many as its size.
     pub fn allocated_bytes<'a>(&self, attrs: impl IntoIterator<Item = &'a Attr>) -> Result<Vec<u64>> {
         let attrs: Vec<&Attr> = attrs.into_iter().collect();
         let known = self.allocated_bytes_known(attrs.iter().copied())?;
@@ -202,25 +207,26 @@ impl Client {
         size::allocated_bytes(&self.inner, &self.caller, attrs.into_iter())
     }
 
-    /// Begins an operation of the calling thread that consists of several calls: together they have the time of one
-    /// ([`ConnectOptions::retry_timeout_ms`]), until it is dropped. Within another it has the time of that one.
+    /// Begins an operation of the calling thread that consists of several calls: together they have the time
+    /// of one ([`ConnectOptions::retry_timeout_ms`]), until it is dropped. Within another it has the time of
+    /// that one.
     pub fn operation(&self) -> Operation {
         self.inner.operation()
     }
 
-    /// Tells the metadata server which files were closed by [`File::close_later`], if it has not been told. Does not wait for
-    /// the reply.
+    /// Tells the metadata server which files were closed by [`File::close_later`], if it has not been told.
+    /// Does not wait for the reply.
     pub fn send_closes(&self) {
         self.inner.closing().send_all(&self.inner);
     }
 
-    /// Makes durable what anybody has written to any file so far, whether it is open or closed, and all names, attributes and sizes that
-    /// were acknowledged so far.
+    /// Makes durable what anybody has written to any file so far, whether it is open or closed, and all
+    /// names, attributes and sizes that were acknowledged so far.
     ///
     /// # Errors
-    /// The first one; all servers and files are tried. Also where a server has lost changes, of whatever file, since this client came to
-    /// it or has synced all before, and this client has closed files there that it had not synced. A server that is dead is an error
-    /// only then.
+    /// The first one; all servers and files are tried. Also where a server has lost changes, of whatever
+    /// file, since this client came to it or has synced all before, and this client has closed files there
+    /// that it had not synced. A server that is dead is an error only then.
     pub fn sync_all(&self) -> Result<()> {
         let _operation = self.operation();
         let mut failed = sync_all_contents(&self.inner).err();
@@ -233,8 +239,8 @@ impl Client {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Reports what this client's open files have written, and makes durable all names, attributes and sizes that were acknowledged so
-    /// far: what fsync(2) of a directory asks for.
+    /// Reports what this client's open files have written, and makes durable all names, attributes and sizes
+    /// that were acknowledged so far: what fsync(2) of a directory asks for.
     pub fn sync_names(&self) -> Result<()> {
         let _operation = self.operation();
         for held in self.inner.held.all() {
@@ -245,17 +251,18 @@ impl Client {
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    /// Notices whether the connection to the metadata server is lost, if files are locked, and makes it again, so that the locks
-    /// hold. Reads and writes of files with locks do that too; a program that holds locks and does neither for more than a few
-    /// seconds may call this now and then, for it is given up otherwise if the server is started again meanwhile.
+    /// Notices whether the connection to the metadata server is lost, if files are locked, and makes it
+    /// again, so that the locks hold. Reads and writes of files with locks do that too; a program that holds
+    /// locks and does neither for more than a few seconds may call this now and then, for it is given up
+    /// otherwise if the server is started again meanwhile.
     pub fn keep_locks(&self) -> Result<()> {
         self.inner.look_after_locks()
     }
 
-    /// Waits for changes by others of what this client was told since it watches; for those who cache it. The server
-    /// answers when there are some, and after a few seconds. `epoch` and `acknowledged` are those of the last reply, 0 at first.
-    /// While a client watches, others' changes are not acknowledged to them before it has acknowledged them here, or
-    /// [`weft_wire::limits::LEASE_MS`] are over since it was told.
+    /// Waits for changes by others of what this client was told since it watches; for those who cache it. The
+    /// server answers when there are some, and after a few seconds. `epoch` and `acknowledged` are those of
+    /// the last reply, 0 at first. While a client watches, others' changes are not acknowledged to them
+    /// before it has acknowledged them here, or [`weft_wire::limits::LEASE_MS`] are over since it was told.
     /// With `at_once` it is answered without waiting.
     pub fn watch(&self, epoch: u64, acknowledged: u64, at_once: bool) -> Result<WatchReply> {
         self.meta(&WatchRequest { epoch, acknowledged, at_once, end: false })
@@ -269,8 +276,8 @@ impl Client {
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    /// Counts how often the metadata server was reached anew: over no connection that was there before, or another run of it.
-    /// What it was told before may not be known to it any more.
+    /// Counts how often the metadata server was reached anew: over no connection that was there before, or
+    /// another run of it. What it was told before may not be known to it any more.
     pub fn meta_arrivals(&self) -> u64 {
         self.inner.meta_arrivals()
     }

@@ -9,13 +9,14 @@
 //!                                 └ the last handle of the client goes
 //! ```
 //!
-//! What waits counts as open at the server, and as closed here: after a restart of the server nobody comes back for it, and the server,
-//! in which it does not count then, does not end another open of the file instead. Nothing that is
-//! waited for may wait here: no report of what was written, no lock. If the process is killed, its session ends, and the server
-//! closes what it had open.
+//! What waits counts as open at the server, and as closed here: after a restart of the server nobody comes
+//! back for it, and the server, in which it does not count then, does not end another open of the file
+//! instead. Nothing that is waited for may wait here: no report of what was written, no lock. If the process
+//! is killed, its session ends, and the server closes what it had open.
 //!
-//! A file that was open for writing counts there as one that somebody may be writing. That costs who opens it or asks for it the way to
-//! the I/O servers, or its cached pages; so it is closed before it is opened here again.
+//! A file that was open for writing counts there as one that somebody may be writing. That costs who opens it
+//! or asks for it the way to the I/O servers, or its cached pages; so it is closed before it is opened here
+//! again.
 
 use std::sync::Mutex;
 
@@ -82,8 +83,8 @@ impl Closing {
         }
     }
 
-    /// Asks the metadata server for something that concerns the inode `ino`, behind the end of its opens for writing that
-    /// wait: one round trip.
+    /// Asks the metadata server for something that concerns the inode `ino`, behind the end of its opens for
+    /// writing that wait: one round trip.
     pub(crate) fn ask_behind<R: Request>(&self, rpc: &Rpc, ino: u64, request: &R) -> Result<R::Reply, Error> {
         const CLOSES: usize = 0;
         const ASKED: usize = 1;

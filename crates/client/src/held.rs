@@ -70,7 +70,8 @@ impl Held {
         OpenId { run: self.run.load(Ordering::Acquire), number: self.number }
     }
 
-    /// The request by which it counts as open at the metadata server, if it does not already, and gets a new capability.
+    /// The request by which it counts as open at the metadata server, if it does not already, and gets a new
+    /// capability.
     pub(crate) fn reopening(&self) -> ReopenRequest {
         ReopenRequest { capability: self.capability(), id: self.id() }
     }
@@ -88,7 +89,8 @@ impl Held {
         self.losses.get_or_init(Arc::default)
     }
 
-    /// The slot whose server has last told that it may have lost changes of the file, if one has since this open.
+    /// The slot whose server has last told that it may have lost changes of the file, if one has since this
+    /// open.
     pub(crate) fn lossy_slot(&self) -> Option<u16> {
         self.losses().last_slot_since(self.losses_at_open.load(Ordering::Acquire))
     }

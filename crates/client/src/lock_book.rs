@@ -148,8 +148,8 @@ impl LockBook {
         self.claims.load(Ordering::SeqCst)
     }
 
-    /// On a new connection, after the server was away or had given this client up: tells it all locks, and notes which are
-    /// lost.
+    /// On a new connection, after the server was away or had given this client up: tells it all locks, and
+    /// notes which are lost.
     pub(crate) fn claim(
         &self,
         session: &Session,

@@ -7,11 +7,12 @@
 //!                                                  from then on they give EIO, until they are closed
 //! ```
 //!
-//! The book is what is claimed, so it must never have less than is held. A lock is noted after its grant; if in between a claim was
-//! made, that may have missed it, and the lock is asked for again. What is given back leaves the book before the server is told.
+//! The book is what is claimed, so it must never have less than is held. A lock is noted after its grant; if
+//! in between a claim was made, that may have missed it, and the lock is asked for again. What is given back
+//! leaves the book before the server is told.
 //!
-//! A reply that is kept back takes a credit of a connection. So only some requests of a process wait like that; the others ask
-//! now and then.
+//! A reply that is kept back takes a credit of a connection. So only some requests of a process wait like
+//! that; the others ask now and then.
 
 use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
@@ -47,7 +48,8 @@ pub enum LockKind {
     Exclusive,
 }
 
-/// What is locked. Locks on ranges and on whole files do not know of each other, as those of fcntl(2) and flock(2).
+/// What is locked. Locks on ranges and on whole files do not know of each other, as those of fcntl(2) and
+/// flock(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockTarget {
     /// Bytes, whether they are there or not.
@@ -91,7 +93,8 @@ pub enum LockOwner {
     File,
     /// The process. Its locks on a file go when it closes *any* of its handles on it, as POSIX wants it.
     Process,
-    /// Another, known to the caller by this number: a process that it acts for. `pid` is told to others of this client.
+    /// Another, known to the caller by this number: a process that it acts for. `pid` is told to others of
+    /// this client.
     Other {
         /// Any number but 0, below 2^63 or from a source that does not collide.
         id: u64,
@@ -115,8 +118,8 @@ pub enum LockWait<'a> {
 
 /// Locks through an open file.
 impl OpenFile {
-    /// Fails once locks of this open file are lost. While it has some, a connection that was lost is noticed here, and made again
-    /// before anything is done in the belief that they hold.
+    /// Fails once locks of this open file are lost. While it has some, a connection that was lost is noticed
+    /// here, and made again before anything is done in the belief that they hold.
     pub(crate) fn check_locks(&self) -> Result<(), Error> {
         if self.held.has_locks() {
             self.inner.look_after_locks()?;
@@ -278,7 +281,8 @@ impl OpenFile {
 }
 
 impl Inner {
-    /// Notices whether the connections to the metadata server are lost, and makes one then, on which the locks are claimed.
+    /// Notices whether the connections to the metadata server are lost, and makes one then, on which the
+    /// locks are claimed.
     pub(crate) fn look_after_locks(&self) -> Result<(), Error> {
         if self.locks.is_empty() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Names and attributes: one call of the metadata server each. `start.rs` has those that need not be waited for.
+//! Names and attributes: one call of the metadata server each. `start.rs` has those that need not be waited
+//! for.
 
 use weft_wire::Status;
 use weft_wire::messages::{
@@ -43,8 +44,8 @@ impl Client {
         Ok(attr)
     }
 
-    /// As [`Client::setattr`], of a file that this client's open files may have written to: what they wrote is reported before,
-    /// with the same message. Either both take effect or none does.
+    /// As [`Client::setattr`], of a file that this client's open files may have written to: what they wrote
+    /// is reported before, with the same message. Either both take effect or none does.
     pub fn report_and_setattr(&self, ino: u64, changes: &SetAttr) -> Result<Attr> {
         let _operation = self.operation();
         let at = At::ino(ino);
@@ -135,7 +136,8 @@ impl Client {
         reply.map(|reply| reply.target).map_err(|error| error.on(&at))
     }
 
-    /// Gives what `from` leads to another name; `follow`: what a symbolic link at the end of `from` points to.
+    /// Gives what `from` leads to another name; `follow`: what a symbolic link at the end of `from` points
+    /// to.
     pub fn link<'a, 'b>(&self, from: impl Into<At<'a>>, follow: bool, to: impl Into<At<'b>>) -> Result<Attr> {
         let (from, to) = (from.into(), to.into());
         let request =
@@ -148,8 +150,8 @@ impl Client {
         self.unlink_in(at).map(drop)
     }
 
-    /// As [`Client::unlink`]; returns the directory's attributes after it, if this client watches and `at` is one name in a
-    /// directory that is given by number.
+    /// As [`Client::unlink`]; returns the directory's attributes after it, if this client watches and `at` is
+    /// one name in a directory that is given by number.
     pub fn unlink_in<'a>(&self, at: impl Into<At<'a>>) -> Result<Option<Attr>> {
         let at = at.into();
         let reply = self.meta(&UnlinkRequest { caller: self.caller_owned(), at: at.to_wire() });
@@ -240,7 +242,8 @@ impl Client {
         self.meta(&request).map(drop).map_err(|error| error.on(&At::ino(ino)))
     }
 
-    /// Sets a directory's default layout, or that of a file while it was never written; `None` removes a directory's.
+    /// Sets a directory's default layout, or that of a file while it was never written; `None` removes a
+    /// directory's.
     pub fn set_layout<'a>(&self, at: impl Into<At<'a>>, layout: Option<&LayoutWish>) -> Result<Attr> {
         let at = at.into();
         let layout = layout.cloned();

@@ -14,13 +14,15 @@ use crate::size::ask_size;
 const CAPABILITY_MARGIN: Duration = Duration::from_secs(3600);
 
 impl Held {
-    /// Tells the metadata server what was written; the attributes after it, or `None` when there was nothing to report.
+    /// Tells the metadata server what was written; the attributes after it, or `None` when there was nothing
+    /// to report.
     pub(crate) fn report_to(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
         self.settle_end(inner)?;
         self.send_report(inner)
     }
 
-    /// As [`Held::report_to`]; where servers cannot be asked how far a failed write came, what is known for certain.
+    /// As [`Held::report_to`]; where servers cannot be asked how far a failed write came, what is known for
+    /// certain.
     pub(crate) fn report_known_to(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
         self.settle_end_if_possible(inner)?;
         self.send_report(inner)
@@ -56,7 +58,8 @@ impl Held {
     }
 }
 
-/// Changes attributes of the inode `ino` and, before that and in the same request, reports what was written to it.
+/// Changes attributes of the inode `ino` and, before that and in the same request, reports what was written
+/// to it.
 pub(crate) fn report_with(inner: &Inner, ino: u64, change: SetAttrRequest) -> Result<Attr, Error> {
     let opens = inner.held.of(ino);
     opens.iter().try_for_each(|held| held.settle_end_if_possible(inner))?;
@@ -83,8 +86,8 @@ impl Inner {
         self.reopen(held)
     }
 
-    /// Makes sure that an open just made counts in the present run of the session. Where its reply is one that a server kept, which was
-    /// restarted since, it was not known here when the others were reopened.
+    /// Makes sure that an open just made counts in the present run of the session. Where its reply is one
+    /// that a server kept, which was restarted since, it was not known here when the others were reopened.
     pub(crate) fn count(&self, held: &Held) -> Result<(), Error> {
         let run = self.session().server(self.meta()).run();
         if held.id().run == run { Ok(()) } else { self.reopen(held) }

@@ -1,5 +1,5 @@
-//! What a metadata server is told on a new connection where it has started anew, or has not seen this client for a while:
-//! which files are open and what is locked.
+//! What a metadata server is told on a new connection where it has started anew, or has not seen this client
+//! for a while: which files are open and what is locked.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -58,8 +58,8 @@ pub struct TransportInUse {
     pub server: String,
     /// "meta" or "io".
     pub role: &'static str,
-    /// "tcp cubic", "shm direct", "shm staged: REASON", "verbs mlx5_0 …", …; several where connections differ; `None` while
-    /// there is none.
+    /// "tcp cubic", "shm direct", "shm staged: REASON", "verbs mlx5_0 …", …; several where connections
+    /// differ; `None` while there is none.
     pub transport: Option<String>,
     /// Why not over a faster transport, where one was expected.
     pub fallback: Option<String>,
@@ -103,8 +103,8 @@ impl Client {
         }
     }
 
-    /// RDMA of this process: adapters, memory and counts, or why there is none. Looks for it where nothing has asked for it
-    /// yet.
+    /// RDMA of this process: adapters, memory and counts, or why there is none. Looks for it where nothing
+    /// has asked for it yet.
     pub fn rdma_status(&self) -> RdmaStatus {
         match &self.inner.rdma {
             Some(rdma) => rdma.status(),
@@ -112,8 +112,8 @@ impl Client {
         }
     }
 
-    /// The servers that the present operation of the calling thread has waited for, each for how long at most, the longest first;
-    /// none that it waited for only a moment.
+    /// The servers that the present operation of the calling thread has waited for, each for how long at
+    /// most, the longest first; none that it waited for only a moment.
     pub fn servers_waited_for(&self) -> Vec<(String, Duration)> {
         let session = self.inner.session();
         let named = |(index, wait): (usize, Duration)| {
@@ -138,8 +138,8 @@ impl Client {
         session.listed().filter_map(dead).collect()
     }
 
-    /// Looks whether a dead server is back, for `wait` at most; it is asked again from then on. For a thread that does so every so
-    /// often: others do not from the first call on.
+    /// Looks whether a dead server is back, for `wait` at most; it is asked again from then on. For a thread
+    /// that does so every so often: others do not from the first call on.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`] while it is not back.
@@ -152,7 +152,8 @@ impl Client {
         self.inner.leave_probing_to_others();
     }
 
-    /// Space and files of the whole cluster, of the I/O servers that answer soon: without those that are dead.
+    /// Space and files of the whole cluster, of the I/O servers that answer soon: without those that are
+    /// dead.
     ///
     /// # Errors
     /// Also where no I/O server answers.

@@ -47,8 +47,8 @@ impl LiveSize {
         }
     }
 
-    /// Puts it into attributes. A time set by hand is as new as the last change of attributes and stays, until data is
-    /// written after it.
+    /// Puts it into attributes. A time set by hand is as new as the last change of attributes and stays,
+    /// until data is written after it.
     pub(crate) fn apply(&self, attr: &mut Attr) {
         attr.size = self.file_bytes;
         if time_key(&self.mtime) > time_key(&attr.ctime) {
@@ -75,7 +75,8 @@ pub(crate) fn on_all_slots<R>(
     slots.map(|slot| Ok((inner.io(layout.server_id(slot))?, request(slot)))).collect()
 }
 
-/// Puts the present size into the attributes of each file whose size the metadata server cannot know, all at once.
+/// Puts the present size into the attributes of each file whose size the metadata server cannot know, all at
+/// once.
 pub(crate) fn bring_up_to_date<'a>(
     inner: &Inner,
     caller: &Caller,
@@ -118,13 +119,13 @@ pub(crate) fn put(inner: &Inner, attr: &mut Attr, found: Option<Found>) {
     }
 }
 
-/// How long servers are waited for that are asked for the space of files, which nobody relies on. A size is waited for
-/// until the operation's deadline: a server that is only slow may know a greater one than the others, and a short size
-/// ends a read.
+/// How long servers are waited for that are asked for the space of files, which nobody relies on. A size is
+/// waited for until the operation's deadline: a server that is only slow may know a greater one than the
+/// others, and a short size ends a read.
 const SPACE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the servers of each file say of it, all asked at once; `None` where it is gone. Servers that cannot be asked keep
-/// nobody from hearing of the others.
+/// What the servers of each file say of it, all asked at once; `None` where it is gone. Servers that cannot
+/// be asked keep nobody from hearing of the others.
 fn ask_sizes(
     inner: &Inner,
     caller: &Caller,
@@ -148,8 +149,8 @@ fn ask_sizes(
 /// Files asked about at once.
 const FILES_AT_ONCE: usize = 256;
 
-/// The space that each file takes on its servers, in bytes, all asked at once; what is no file, or gone, takes none. `None` where
-/// not all servers of the file can be asked.
+/// The space that each file takes on its servers, in bytes, all asked at once; what is no file, or gone,
+/// takes none. `None` where not all servers of the file can be asked.
 pub(crate) fn allocated_bytes<'a>(
     inner: &Inner,
     caller: &Caller,
@@ -170,7 +171,8 @@ pub(crate) fn allocated_bytes<'a>(
     Ok(allocated)
 }
 
-/// Offers the size found to the metadata server, which takes it if nobody is writing. The answer is not waited for.
+/// Offers the size found to the metadata server, which takes it if nobody is writing. The answer is not
+/// waited for.
 fn offer(inner: &Inner, attr: &Attr, capability: &Capability) {
     let writes_itself = inner.held.of(attr.ino).iter().any(|held| held.is_for_writing());
     if writes_itself {
@@ -185,9 +187,9 @@ fn offer(inner: &Inner, attr: &Attr, capability: &Capability) {
 /// How often a truncation is begun again because the metadata server was restarted under it.
 const TRUNCATIONS_MAX: usize = 8;
 
-/// Sets a file's size: the metadata server checks and notes it, the I/O servers cut, the metadata server notes the end.
-/// `held` shows that the file is open for writing. A metadata server that was restarted in between knows of no beginning:
-/// it is begun again, on the same inode.
+/// Sets a file's size: the metadata server checks and notes it, the I/O servers cut, the metadata server
+/// notes the end. `held` shows that the file is open for writing. A metadata server that was restarted in
+/// between knows of no beginning: it is begun again, on the same inode.
 pub(crate) fn truncate(
     inner: &Inner,
     caller: &Caller,

@@ -1,8 +1,8 @@
 //! Asking the servers of files for their sizes, as a machine that never waits: who drives it, waits.
 //!
 //! ```text
-//!   inodes ─► a capability for each: of an open, or Open without rights ─► Size to every server of every file ─► Found
-//!             └─────────── one batch ──────────────┘                      └──────── the next one ──────────┘
+//!   inodes ─► a capability for each: of an open, or by Open ─► Size to every server of every file ─► Found
+//!             └────────────── one batch ──────────────────┘    └───────── the next one ─────────┘
 //! ```
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Metadata calls that are begun, and waited for later: see [`PendingCall`]. Each is the call of `names.rs` or `opening.rs`
-//! without `start_`.
+//! Metadata calls that are begun, and waited for later: see [`PendingCall`]. Each is the call of `names.rs`
+//! or `opening.rs` without `start_`.
 
 use weft_wire::Request;
 use weft_wire::messages::{

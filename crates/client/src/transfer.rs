@@ -150,9 +150,18 @@ impl<'a> Transfer<'a> {
 
     /// Moves it forward without waiting; whether it is over.
     pub(crate) fn test(&mut self) -> bool {
+        self.drive(Batch::poll)
+    }
+
+    /// The same where what its connections had was just received.
+    pub(crate) fn advance(&mut self) -> bool {
+        self.drive(Batch::advance)
+    }
+
+    fn drive(&mut self, next: fn(&mut Batch, &Rpc) -> Option<Finished>) -> bool {
         while !self.over {
             let inner = self.file.inner.clone();
-            match self.batch.poll(&inner) {
+            match next(&mut self.batch, &inner) {
                 Some(finished) => self.take(finished),
                 None if self.batch.is_empty() => self.next_phase(),
                 None => return false,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use common::Cluster;
 use weft_client::{
     Client, ConnectOptions, ErrorKind, OpenOptions, PendingCall, Progress, Transport, after_poll,
-    before_poll, finish_calls,
+    before_poll, finish_all,
 };
 
 /// More than there are exactly-once slots.
@@ -17,13 +17,8 @@ fn create() -> OpenOptions {
     OpenOptions::new().read(true).write(true).create(true)
 }
 
-fn finish<T>(calls: &mut [PendingCall<T>]) {
-    let mut under_way: Vec<&mut dyn Progress> = calls.iter_mut().map(|call| call as _).collect();
-    finish_calls(&mut under_way);
-}
-
 fn all<T>(mut calls: Vec<PendingCall<T>>) -> Vec<T> {
-    finish(&mut calls);
+    finish_all(&mut calls);
     calls.into_iter().map(|call| call.wait().unwrap()).collect()
 }
 
@@ -40,7 +35,7 @@ fn drive<T>(mut calls: Vec<PendingCall<T>>) -> Vec<T> {
             libc::poll(descriptors.as_mut_ptr(), descriptors.len() as _, longest.as_millis() as i32 + 1)
         };
         after_poll(&mut under_way);
-        over.extend(calls.extract_if(.., |call| call.test()).map(|call| call.wait().unwrap()));
+        over.extend(calls.extract_if(.., |call| call.advance()).map(|call| call.wait().unwrap()));
         waits += 1;
         assert!(waits < 100_000, "it goes round without an end");
     }
@@ -74,7 +69,7 @@ fn every_call_has_its_own_result() {
     client.mkdir("/d", 0o755).unwrap();
     let mut calls: Vec<_> =
         ["/d", "/e", "/d/x", "/none/x"].map(|path| client.start_mkdir(path, 0o755)).into();
-    finish(&mut calls);
+    finish_all(&mut calls);
     let errnos: Vec<_> =
         calls.into_iter().map(|call| call.wait().err().map_or(0, |error| error.errno())).collect();
     assert_eq!(errnos, [libc::EEXIST, 0, 0, libc::ENOENT]);
@@ -114,7 +109,7 @@ fn calls_to_a_server_that_does_not_come_back_end_in_time() {
     cluster.stop_server(0);
     let begin = Instant::now();
     let mut calls: Vec<_> = (0..100).map(|_| client.start_stat("/d", false)).collect();
-    finish(&mut calls);
+    finish_all(&mut calls);
     for call in calls {
         assert_eq!(call.wait().unwrap_err().kind(), ErrorKind::Unreachable);
     }

@@ -1,4 +1,5 @@
-//! A table that only grows: entries are added by one thread while others read, without a lock and without moving.
+//! A table that only grows: entries are added by one thread while others read, without a lock and without
+//! moving.
 //!
 //! ```text
 //!   index    0 … 15    16 … 47    48 … 111    …        each part is twice as long as the one before, and made when it is needed

@@ -7,18 +7,19 @@
 //!   poll(lanes …, own eventfd)
 //! ```
 //!
-//! Both sides write first and read then, in one total order, so at least one of them sees the other. A thread that has its
-//! lanes for itself never has its eventfd written.
+//! Both sides write first and read then, in one total order, so at least one of them sees the other. A thread
+//! that has its lanes for itself never has its eventfd written.
 //!
-//! The descriptor of a lane over RDMA tells of nothing until its completion queue was armed (IB 3.2.4). A thread that watches leaves
-//! it as it is; one that is about to sleep arms it, and looks once more:
+//! The descriptor of a lane over RDMA tells of nothing until its completion queue was armed (IB 3.2.4). A
+//! thread that watches leaves it as it is; one that is about to sleep arms it, and looks once more:
 //!
 //! ```text
 //!   watch … watch │ take wake-ups, look, arm, look │ sleeping := true │ ready? │ poll(lanes …)
 //!                 └──────── prepare_sleep ─────────┘
 //! ```
 //!
-//! Wake-ups are taken out of a descriptor only by those who arm it again at once, so a thread that sleeps on it sleeps armed.
+//! Wake-ups are taken out of a descriptor only by those who arm it again at once, so a thread that sleeps on
+//! it sleeps armed.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -30,7 +31,8 @@ use weft_transport::Completion;
 
 use crate::fork;
 
-/// Locks; a panic of another thread does not make the data unusable, for no lock is held while foreign code runs.
+/// Locks; a panic of another thread does not make the data unusable, for no lock is held while foreign code
+/// runs.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -195,7 +197,8 @@ impl PollSet {
         self.entries
     }
 
-    /// Sleeps until something is there or `timeout_ms` are over. Says whether the entry of `waker` was readable.
+    /// Sleeps until something is there or `timeout_ms` are over. Says whether the entry of `waker` was
+    /// readable.
     pub(crate) fn sleep(mut self, waker: &Waker, timeout_ms: u64) -> bool {
         let mut timeout_ms = timeout_ms;
         match waker.fd() {

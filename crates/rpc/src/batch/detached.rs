@@ -1,4 +1,5 @@
-//! Requests whose replies nobody waits for: they are taken when somebody comes by, and repeated where they were lost.
+//! Requests whose replies nobody waits for: they are taken when somebody comes by, and repeated where they
+//! were lost.
 
 use std::time::{Duration, Instant};
 

@@ -137,7 +137,27 @@ impl Batch {
         }
     }
 
+    /// As [`Batch::poll`], where [`super::progress`] has just received what there was.
+    pub fn advance(&mut self, rpc: &Rpc) -> Option<Finished> {
+        if let Some(finished) = self.take_done() {
+            return Some(finished);
+        }
+        self.begin_due(rpc);
+        self.settle(rpc);
+        self.take_done()
+    }
+
     pub(super) fn step(&mut self, rpc: &Rpc) {
+        self.begin_due(rpc);
+        self.progress();
+        self.settle(rpc);
+    }
+
+    fn settle(&mut self, rpc: &Rpc) {
+        self.calls.iter_mut().for_each(|call| call.settle(rpc));
+    }
+
+    fn begin_due(&mut self, rpc: &Rpc) {
         let now = Instant::now();
         // Whom it may take long to connect to comes last.
         for failing in [false, true] {
@@ -148,8 +168,6 @@ impl Batch {
                 }
             }
         }
-        self.progress();
-        self.calls.iter_mut().for_each(|call| call.settle(rpc));
     }
 
     fn start(&mut self, rpc: &Rpc, at: usize) {
@@ -200,8 +218,8 @@ impl Batch {
         }
     }
 
-    /// The lane of this batch to a server: the same for all its requests, or where there is much to move, one over each rail in
-    /// turn.
+    /// The lane of this batch to a server: the same for all its requests, or where there is much to move, one
+    /// over each rail in turn.
     fn lane(&mut self, rpc: &Rpc, server: usize) -> Result<Arc<Lane>, Error> {
         self.lanes.retain(|(_, used)| used.lane().is_alive());
         let rails: Vec<usize> = self.lanes_to(server).map(|lane| lane.rail()).collect();

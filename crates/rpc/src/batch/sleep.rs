@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::detached::reap_ready;
 use super::requests::Batch;
 use crate::call::{Call, State};
 use crate::deadline::{self, LOOK_EVERY};
@@ -151,8 +152,31 @@ pub(super) fn sleep_at_most(batches: &[(&Rpc, &mut Batch)], longest: Option<Dura
     batches.iter().for_each(|(rpc, batch)| batch.cut_silent(rpc));
 }
 
-/// Prepares a sleep: from here on this thread is woken for replies that others receive. Adds the lanes to `set`, and says
-/// how long to sleep at most; not at all where a reply is there.
+/// The lanes that they wait on, each once.
+fn lanes_of<'a>(batches: &'a [(&Rpc, &mut Batch)]) -> Vec<&'a Arc<Lane>> {
+    let mut lanes: Vec<&Arc<Lane>> = Vec::with_capacity(8);
+    for lane in batches.iter().flat_map(|(_, batch)| batch.lanes_waited_on()) {
+        if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
+            lanes.push(lane);
+        }
+    }
+    lanes
+}
+
+/// Lets all lanes that they wait on send and receive, each once. Frees slots of requests that nobody waits for.
+pub fn progress(batches: &[(&Rpc, &mut Batch)]) {
+    let mut last: Option<&Rpc> = None;
+    for (rpc, _) in batches {
+        if !last.is_some_and(|last| std::ptr::eq(last, *rpc)) {
+            reap_ready(rpc);
+        }
+        last = Some(*rpc);
+    }
+    lanes_of(batches).iter().for_each(|lane| lane.progress());
+}
+
+/// Prepares a sleep: from here on this thread is woken for replies that others receive. Adds the lanes to
+/// `set`, and says how long to sleep at most; not at all where a reply is there.
 fn prepare(
     batches: &[(&Rpc, &mut Batch)],
     waker: &Arc<Waker>,
@@ -162,12 +186,7 @@ fn prepare(
     let now = Instant::now();
     let wake_times = batches.iter().map(|(rpc, batch)| batch.prepare_sleep(waker, now, &rpc.options));
     let wake_at = wake_times.chain(longest.map(|longest| now + longest)).min().unwrap_or(now);
-    let mut lanes: Vec<&Arc<Lane>> = Vec::with_capacity(8);
-    for lane in batches.iter().flat_map(|(_, batch)| batch.lanes_waited_on()) {
-        if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
-            lanes.push(lane);
-        }
-    }
+    let lanes = lanes_of(batches);
     lanes.iter().for_each(|lane| lane.prepare_sleep());
     waker.about_to_sleep();
     if batches.iter().any(|(_, batch)| batch.any_ready()) {
@@ -177,8 +196,9 @@ fn prepare(
     wake_at.saturating_duration_since(now)
 }
 
-/// For a program with an event loop of its own: adds to `set` what this thread is to wait for with `poll(2)` or the
-/// like, and says for how long at most. After that wait it calls [`after_poll`], and looks at its batches.
+/// For a program with an event loop of its own: adds to `set` what this thread is to wait for with `poll(2)`
+/// or the like, and says for how long at most. After that wait it calls [`after_poll`], and looks at its
+/// batches.
 pub fn before_poll(batches: &[(&Rpc, &mut Batch)], set: &mut Vec<libc::pollfd>) -> Duration {
     let waker = Waker::current();
     let mut lanes = PollSet::new();
@@ -191,6 +211,7 @@ pub fn before_poll(batches: &[(&Rpc, &mut Batch)], set: &mut Vec<libc::pollfd>) 
 /// See [`before_poll`].
 pub fn after_poll(batches: &[(&Rpc, &mut Batch)]) {
     Waker::current().awake(true);
+    progress(batches);
     batches.iter().for_each(|(rpc, batch)| batch.cut_silent(rpc));
 }
 

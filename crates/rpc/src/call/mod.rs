@@ -10,7 +10,8 @@
 //!   (`health.rs`)
 //! ```
 //!
-//! Its number and slot are the same at every repetition, so that a server that has executed it repeats its reply.
+//! Its number and slot are the same at every repetition, so that a server that has executed it repeats its
+//! reply.
 
 mod retry;
 
@@ -244,8 +245,8 @@ impl Call {
             Content::Bulk(request) => {
                 let segments = rpc.arenas.overlapping(request.memory_span());
                 let body = request.body();
-                // SAFETY: whoever made the request keeps its memory until the call is over; a batch that is dropped
-                // before waits for that.
+                // SAFETY: whoever made the request keeps its memory until the call is over; a batch that is
+                // dropped before waits for that.
                 unsafe { lane.submit(header, &body, || request.bulk(), &segments, &answer) }
             }
         };
