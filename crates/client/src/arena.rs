@@ -9,11 +9,12 @@ use weft_transport::Segment;
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
 
-/// Memory that servers on this host read files into, and write files from, directly: `weft_mem_alloc` in C. Over TCP it is
-/// memory like any other.
+/// Memory that servers on this host read files into, and write files from, directly: `weft_mem_alloc` in C.
+/// Over TCP it is memory like any other.
 ///
-/// It is zeros at first, is taken from the system as it is touched, and is given back on drop; no operation may be under way
-/// on it then. A connection is told of it the first time that a request uses it. Forked children share it.
+/// It is zeros at first, is taken from the system as it is touched, and is given back on drop; no operation
+/// may be under way on it then. A connection is told of it the first time that a request uses it. Forked
+/// children share it.
 pub struct Arena {
     inner: Arc<Inner>,
     segment: Segment,
@@ -53,8 +54,8 @@ impl std::fmt::Debug for Arena {
 impl Deref for Arena {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: mapped for as long as the segment lives. Servers write to it only during operations, which borrow it
-        // mutably or are unsafe to start.
+        // SAFETY: mapped for as long as the segment lives. Servers write to it only during operations, which
+        // borrow it mutably or are unsafe to start.
         unsafe { std::slice::from_raw_parts(self.base().as_ptr(), self.bytes()) }
     }
 }

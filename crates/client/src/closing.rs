@@ -9,13 +9,14 @@
 //!                                 └ the last handle of the client goes
 //! ```
 //!
-//! What waits counts as open at the server, and as closed here: after a restart of the server nobody comes back for it, and the server,
-//! in which it does not count then, does not end another open of the file instead. Nothing that is
-//! waited for may wait here: no report of what was written, no lock. If the process is killed, its session ends, and the server
-//! closes what it had open.
+//! What waits counts as open at the server, and as closed here: after a restart of the server nobody comes
+//! back for it, and the server, in which it does not count then, does not end another open of the file
+//! instead. Nothing that is waited for may wait here: no report of what was written, no lock. If the process
+//! is killed, its session ends, and the server closes what it had open.
 //!
-//! A file that was open for writing counts there as one that somebody may be writing. That costs who opens it or asks for it the way to
-//! the I/O servers, or its cached pages; so it is closed before it is opened here again.
+//! A file that was open for writing counts there as one that somebody may be writing. That costs who opens it
+//! or asks for it the way to the I/O servers, or its cached pages; so it is closed before it is opened here
+//! again.
 
 use std::sync::Mutex;
 
@@ -26,7 +27,7 @@ use weft_wire::messages::{CloseRequest, ClosedFile, rights};
 use crate::batch::{self, Batch};
 use crate::call::Call;
 use crate::error::Error;
-use crate::inner::{Inner, OfProcess};
+use crate::rpc::Rpc;
 use crate::wait::lock;
 
 /// How many wait at most.
@@ -52,7 +53,7 @@ impl Closing {
     }
 
     /// Takes all of them if `ino` is one that was open for writing.
-    fn take_if_written(&self, ino: u64) -> Option<CloseRequest> {
+    pub(crate) fn take_if_written(&self, ino: u64) -> Option<CloseRequest> {
         let mut waiting = lock(&self.0);
         let was_written = |file: &ClosedFile| file.ino == ino && file.access & rights::WRITE != 0;
         waiting.iter().any(was_written).then(|| all_of(&mut waiting))
@@ -63,55 +64,53 @@ fn all_of(waiting: &mut Vec<ClosedFile>) -> CloseRequest {
     CloseRequest { files: std::mem::take(waiting) }
 }
 
-fn waiting(inner: &Inner) -> &Closing {
-    &inner.of_process.get_or_make(OfProcess::default).closing
-}
-
-/// Leaves a file to be closed with others. Returns how many wait now.
-pub(crate) fn add(inner: &Inner, file: ClosedFile) -> usize {
-    match waiting(inner).add(file) {
-        Ok(waiting) => waiting,
-        Err(request) => {
-            send(inner, &request);
-            0
+impl Closing {
+    /// Leaves a file to be closed with others. Returns how many wait now.
+    pub(crate) fn leave(&self, rpc: &Rpc, file: ClosedFile) -> usize {
+        match self.add(file) {
+            Ok(waiting) => waiting,
+            Err(request) => {
+                send(rpc, &request);
+                0
+            }
         }
     }
-}
 
-/// Sends those that wait. The reply is not waited for.
-pub(crate) fn send_all(inner: &Inner) {
-    if let Some(request) = waiting(inner).take() {
-        send(inner, &request);
+    /// Sends those that wait. The reply is not waited for.
+    pub(crate) fn send_all(&self, rpc: &Rpc) {
+        if let Some(request) = self.take() {
+            send(rpc, &request);
+        }
+    }
+
+    /// Asks the metadata server for something that concerns the inode `ino`, behind the end of its opens for
+    /// writing that wait: one round trip.
+    pub(crate) fn ask_behind<R: Request>(&self, rpc: &Rpc, ino: u64, request: &R) -> Result<R::Reply, Error> {
+        const CLOSES: usize = 0;
+        const ASKED: usize = 1;
+        // One connection, on which requests are done in the order in which they are sent.
+        let mut batch = Batch::default();
+        if let Some(closes) = self.take_if_written(ino) {
+            batch.push(Call::of(rpc, rpc.meta(), &closes, CLOSES));
+        }
+        batch.push(Call::of(rpc, rpc.meta(), request, ASKED));
+        let mut reply = None;
+        while let Some(finished) = batch.wait(rpc) {
+            // Of a close that failed nobody is notified.
+            if finished.tag == ASKED {
+                reply = Some(batch::decode::<R>(rpc, rpc.meta(), finished.result));
+            }
+        }
+        reply.expect("every request ends")
     }
 }
 
 /// Sends a request whose reply nobody waits for.
-pub(crate) fn send(inner: &Inner, request: &CloseRequest) {
-    batch::reap(inner);
+pub(crate) fn send(rpc: &Rpc, request: &CloseRequest) {
+    batch::reap(rpc);
     let mut batch = Batch::default();
-    batch.push(Call::of(inner, inner.meta(), request, 0));
-    batch.detach(inner);
-}
-
-/// Asks the metadata server for something that concerns the inode `ino`, behind the end of its opens for writing that wait: one round
-/// trip.
-pub(crate) fn ask_behind<R: Request>(inner: &Inner, ino: u64, request: &R) -> Result<R::Reply, Error> {
-    const CLOSES: usize = 0;
-    const ASKED: usize = 1;
-    // One connection, on which requests are done in the order in which they are sent.
-    let mut batch = Batch::default();
-    if let Some(closes) = waiting(inner).take_if_written(ino) {
-        batch.push(Call::of(inner, inner.meta(), &closes, CLOSES));
-    }
-    batch.push(Call::of(inner, inner.meta(), request, ASKED));
-    let mut reply = None;
-    while let Some(finished) = batch.wait(inner) {
-        // Of a close that failed there is nobody to be told.
-        if finished.tag == ASKED {
-            reply = Some(batch::decode::<R>(inner, inner.meta(), finished.result));
-        }
-    }
-    reply.expect("every request ends")
+    batch.push(Call::of(rpc, rpc.meta(), request, 0));
+    batch.detach(rpc);
 }
 
 #[cfg(test)]

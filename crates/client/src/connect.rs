@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::greet::Identity;
 use crate::held::HeldFiles;
 use crate::inner::Inner;
-use crate::locks::LockBook;
+use crate::lock_book::LockBook;
 use crate::rdma::{Rdma, RdmaSource};
 use crate::restore::Reopener;
 use crate::{ConnectOptions, Url};
@@ -29,8 +29,8 @@ impl Inner {
         Inner::over_network(url, options, identity, Arc::new(map), (rdma, None))
     }
 
-    /// With a map that is known, as a process has it from another, in a session of its own or as a `member` of one.
-    /// Nothing is asked before the first request.
+    /// With a map that is known, as a process has it from another, in a session of its own or as a `member`
+    /// of one. Nothing is asked before the first request.
     pub(crate) fn with_map(
         url: &Url,
         options: ConnectOptions,

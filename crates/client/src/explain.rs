@@ -34,9 +34,9 @@ pub struct ServerPlan {
 }
 
 impl File {
-    /// How every server would read, or write, its part of these regions as the file and the servers' caches are now. No data is
-    /// touched. The servers are asked with the very requests that list I/O would send them; a file that is written with
-    /// [`OpenOptions::sync`](crate::OpenOptions::sync) is explained so.
+    /// How every server would read, or write, its part of these regions as the file and the servers' caches
+    /// are now. No data is touched. The servers are asked with the very requests that list I/O would send
+    /// them; a file that is written with [`OpenOptions::sync`](crate::OpenOptions::sync) is explained so.
     pub fn explain(&self, regions: &Regions, write: bool) -> Result<Vec<ServerPlan>> {
         let direction = if write { Direction::Write } else { Direction::Read };
         let open = self.open();
@@ -136,8 +136,8 @@ fn add_plan(sum: &mut PlanReport, more: &PlanReport) {
 }
 
 impl Client {
-    /// Asks every I/O server about its scrub, or to begin or end one; `known`: findings that are known already, by server in the
-    /// order of [`Client::server_status`].
+    /// Asks every I/O server about its scrub, or to begin or end one; `known`: findings that are known
+    /// already, by server in the order of [`Client::server_status`].
     pub fn scrub(
         &self,
         action: u8,
@@ -156,8 +156,8 @@ impl Client {
         infos.zip(replies).collect()
     }
 
-    /// The cost model of every I/O server, measured anew first if `measure` says so, or why it does not tell. Measuring takes a
-    /// second or so per server and holds up nobody.
+    /// The cost model of every I/O server, measured anew first if `measure` says so, or why it does not tell.
+    /// Measuring takes a second or so per server and holds up nobody.
     pub fn cost_models(&self, measure: bool) -> Vec<(ServerInfo, Result<CalibrateReply>)> {
         let session = self.inner.session();
         let servers: Vec<_> = session.listed_of(Role::Io).collect();

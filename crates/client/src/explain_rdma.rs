@@ -7,8 +7,8 @@
 //!                                    out of lent units, one for as many pieces as the adapter gathers
 //! ```
 //!
-//! It is worked out by the functions that requests go through, with the costs of this host's adapter where one is in use, and with
-//! those of NC 4.3 else. Nothing is moved or registered.
+//! It is worked out by the functions that requests go through, with the costs of this host's adapter where
+//! one is in use, and with those of NC 4.3 else. Nothing is moved or registered.
 
 use std::sync::Arc;
 
@@ -80,13 +80,15 @@ pub struct RdmaServerPlan {
     pub bytes: u64,
     /// Pieces of memory.
     pub pieces: u64,
-    /// RDMA Writes or Reads of the server, or of this side on lent memory, and writes into the server's Fast RDMA buffers.
+    /// RDMA Writes or Reads of the server, or of this side on lent memory, and writes into the server's Fast
+    /// RDMA buffers.
     pub work_requests: u64,
 }
 
 impl File {
-    /// What a read or write of these regions takes over RDMA, whether the file's servers are reached by it or not. Offsets of
-    /// `memory` and `allocations` count from `base`; without allocations, every piece is taken for one of its own.
+    /// What a read or write of these regions takes over RDMA, whether the file's servers are reached by it or
+    /// not. Offsets of `memory` and `allocations` count from `base`; without allocations, every piece is
+    /// taken for one of its own.
     ///
     /// # Errors
     /// The two sides do not match, or a piece is in none of the allocations.
@@ -223,7 +225,8 @@ impl RdmaServerPlan {
     }
 }
 
-/// Work requests for the data of a share that is moved in units, by those of a unit for the lengths of its pieces.
+/// Work requests for the data of a share that is moved in units, by those of a unit for the lengths of its
+/// pieces.
 fn work(share: &Share, of_unit: impl Fn(&[u64]) -> u64) -> u64 {
     let units = (0..share.bytes).step_by(UNIT_BYTES as usize);
     let pieces_of = |unit: u64| {

@@ -3,23 +3,13 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::{Duration, SystemTime};
 
 use weft_layout::Layout;
-use weft_wire::messages::{
-    Attr, OpenId, OpenReply, ReopenRequest, ReportRequest, SetAttrRequest, WriteReport,
-};
+use weft_wire::messages::{OpenId, OpenReply, ReopenRequest, WriteReport};
 use weft_wire::security::Capability;
 
-use crate::batch;
-use crate::error::{Error, ErrorKind};
-use crate::inner::Inner;
 use crate::losses::Losses;
-use crate::size::ask_size;
 use crate::wait::lock;
-
-/// A capability is renewed when it has less than this to live.
-const CAPABILITY_MARGIN: Duration = Duration::from_secs(3600);
 
 /// One open of a file.
 pub(crate) struct Held {
@@ -80,7 +70,8 @@ impl Held {
         OpenId { run: self.run.load(Ordering::Acquire), number: self.number }
     }
 
-    /// The request by which it counts as open at the metadata server, if it does not already, and gets a new capability.
+    /// The request by which it counts as open at the metadata server, if it does not already, and gets a new
+    /// capability.
     pub(crate) fn reopening(&self) -> ReopenRequest {
         ReopenRequest { capability: self.capability(), id: self.id() }
     }
@@ -98,7 +89,8 @@ impl Held {
         self.losses.get_or_init(Arc::default)
     }
 
-    /// The slot whose server has last told that it may have lost changes of the file, if one has since this open.
+    /// The slot whose server has last told that it may have lost changes of the file, if one has since this
+    /// open.
     pub(crate) fn lossy_slot(&self) -> Option<u16> {
         self.losses().last_slot_since(self.losses_at_open.load(Ordering::Acquire))
     }
@@ -139,7 +131,12 @@ impl Held {
         lock(&self.written).end_bytes
     }
 
-    fn note_end(&self, end_bytes: u64) {
+    /// Whether a failed write may have come further than is known here.
+    pub(crate) fn is_end_unsure(&self) -> bool {
+        lock(&self.written).unsure
+    }
+
+    pub(crate) fn note_end(&self, end_bytes: u64) {
         let mut written = lock(&self.written);
         written.end_bytes = written.end_bytes.max(end_bytes);
         written.unsure = false;
@@ -169,97 +166,11 @@ impl Held {
         })
     }
 
-    /// Tells the metadata server what was written; the attributes after it, or `None` when there was nothing to report.
-    pub(crate) fn report_to(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
-        self.settle_end(inner)?;
-        self.send_report(inner)
-    }
-
-    /// As [`Held::report_to`]; where servers cannot be asked how far a failed write came, what is known for certain.
-    pub(crate) fn report_known_to(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
-        self.settle_end_if_possible(inner)?;
-        self.send_report(inner)
-    }
-
-    fn send_report(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
-        let Some(report) = self.take_report() else { return Ok(None) };
-        let request = ReportRequest { ino: self.ino, report };
-        match batch::ask(inner, inner.meta(), &request) {
-            Ok(reply) => Ok(Some(reply.attr)),
-            Err(error) => {
-                self.put_back(&request.report);
-                Err(error)
-            }
-        }
-    }
-
-    /// After a failed write, asks the I/O servers how far it came.
-    pub(crate) fn settle_end(&self, inner: &Inner) -> Result<(), Error> {
-        if lock(&self.written).unsure {
-            inner.keep_alive(self)?;
-            self.note_end(ask_size(inner, &self.capability())?.file_bytes);
-        }
-        Ok(())
-    }
-
-    /// As [`Held::settle_end`]; it is left for later where servers cannot be asked.
-    fn settle_end_if_possible(&self, inner: &Inner) -> Result<(), Error> {
-        match self.settle_end(inner) {
-            Err(error) if error.kind() == ErrorKind::Unreachable => Ok(()),
-            settled => settled,
-        }
-    }
-
     /// A report did not get through.
-    fn put_back(&self, report: &WriteReport) {
+    pub(crate) fn put_back(&self, report: &WriteReport) {
         let mut written = lock(&self.written);
         written.unreported = true;
         written.touch |= report.touch;
-    }
-}
-
-/// Changes attributes of the inode `ino` and, before that and in the same request, reports what was written to it.
-pub(crate) fn report_with(inner: &Inner, ino: u64, change: SetAttrRequest) -> Result<Attr, Error> {
-    let opens = inner.held.of(ino);
-    opens.iter().try_for_each(|held| held.settle_end_if_possible(inner))?;
-    let reports: Vec<_> = opens.iter().filter_map(|held| Some((held, held.take_report()?))).collect();
-    let report = reports.iter().map(|(_, report)| report.clone()).reduce(|one, other| WriteReport {
-        end_bytes: one.end_bytes.max(other.end_bytes),
-        touch: one.touch || other.touch,
-    });
-    let changed = batch::ask(inner, inner.meta(), &SetAttrRequest { report, ..change });
-    if changed.is_err() {
-        reports.iter().for_each(|(held, report)| held.put_back(report));
-    }
-    Ok(changed?.attr)
-}
-
-impl Inner {
-    /// Makes sure that the capability of an open file does not expire under an operation.
-    pub(crate) fn keep_alive(&self, held: &Held) -> Result<(), Error> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let capability = held.capability();
-        if capability.expires_s > (now + CAPABILITY_MARGIN).as_secs() {
-            return Ok(());
-        }
-        self.reopen(held)
-    }
-
-    /// Makes sure that an open just made counts in the present run of the session. Where its reply is one that a server kept, which was
-    /// restarted since, it was not known here when the others were reopened.
-    pub(crate) fn count(&self, held: &Held) -> Result<(), Error> {
-        let run = self.session().server(self.meta()).run();
-        if held.id().run == run { Ok(()) } else { self.reopen(held) }
-    }
-
-    fn reopen(&self, held: &Held) -> Result<(), Error> {
-        held.reopened(batch::ask(self, self.meta(), &held.reopening())?);
-        Ok(())
-    }
-
-    /// How the open is told from others that was answered with `run`.
-    pub(crate) fn open_id(&self, run: u64) -> OpenId {
-        OpenId { run, number: self.session().next_request_id() }
     }
 }
 

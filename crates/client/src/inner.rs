@@ -9,9 +9,9 @@ use weft_rpc::table::Table;
 
 use crate::Url;
 use crate::batch;
-use crate::closing::{self, Closing};
+use crate::closing::Closing;
 use crate::held::HeldFiles;
-use crate::locks::LockBook;
+use crate::lock_book::LockBook;
 use crate::losses::ServerLosses;
 use crate::window::pack::PackPool;
 
@@ -28,10 +28,16 @@ pub(crate) struct Inner {
 /// What a forked child begins anew.
 #[derive(Default)]
 pub(crate) struct OfProcess {
-    /// Files that are closed, of which the metadata server is still to be notified.
-    pub closing: Closing,
+    closing: Closing,
     /// By the index of the server.
     pub losses: Table<ServerLosses>,
+}
+
+impl Inner {
+    /// Files that are closed, of which the metadata server is still to be notified.
+    pub(crate) fn closing(&self) -> &Closing {
+        &self.of_process.get_or_make(OfProcess::default).closing
+    }
 }
 
 /// Calls to servers need no more than the connections.
@@ -46,7 +52,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if !self.is_unused_fork() {
             // Files that were closed last: the metadata server should hear of it before the connection ends.
-            closing::send_all(self);
+            self.closing().send_all(self);
             batch::finish_detached(self);
         }
     }

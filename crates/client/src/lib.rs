@@ -23,12 +23,13 @@
 //!      Link          Link          Link         weft-transport: tcp, shm, verbs
 //! ```
 //!
-//! Which servers there are, and where, is in the map of the cluster; a newer one is fetched when it is needed (follow).
+//! Which servers there are, and where, is in the map of the cluster; a newer one is fetched when it is needed
+//! (follow).
 //!
-//! Invariants: no lock but a file's cursor and append turn, and the one of who fetches the map, is held while waiting for a server; memory lent to a request is
-//! given back only when its answer is there or its connection is gone; a repeated change carries the same number and slot, so
-//! that the metadata server answers it from what it kept; a forked child shares nothing with its parent but the files that are
-//! open.
+//! Invariants: no lock but a file's cursor and append turn, and the one of who fetches the map, is held while
+//! waiting for a server; memory lent to a request is given back only when its answer is there or its
+//! connection is gone; a repeated change carries the same number and slot, so that the metadata server
+//! answers it from what it kept; a forked child shares nothing with its parent but the files that are open.
 
 mod access;
 mod allocations;
@@ -36,6 +37,7 @@ mod append;
 mod arena;
 mod at;
 pub mod c;
+mod calls;
 mod client;
 mod closing;
 mod connect;
@@ -53,35 +55,43 @@ mod held;
 mod inner;
 mod issued;
 pub mod key_files;
+mod lock_book;
 mod locks;
 mod losses;
+mod names;
 mod open_file;
+mod opening;
 mod options;
 mod pending;
+mod progress;
 mod reach;
+mod report;
 mod restore;
 #[cfg(test)]
 mod scripted;
 mod servers;
 mod size;
+mod sizing;
 mod sparse;
+mod start;
 mod transfer;
 mod typed;
 mod url;
 mod window;
 
 use weft_rpc::{
-    batch, call, deadline, dial, error, fork, greet, lane, rdma, server, session, traffic, wait, waits,
+    batch, call, deadline, dial, error, fork, greet, lane, rdma, rpc, server, session, traffic, wait, waits,
 };
 
 pub use access::{AccessOptions, IoStats, Method, Movement, Sieving};
 pub use arena::Arena;
 pub use at::At;
-pub use client::{Client, DeadServer, StatFs, TransportInUse};
+pub use calls::PendingCall;
+pub use client::Client;
 pub use deadline::{Operation, end_waits_when};
 pub use dial::{Dial, Dialled, Fallback, Greet, Transport, Wish};
 pub use directory::ReadDir;
-pub use error::{Error, ErrorKind};
+pub use error::{Error, ErrorKind, Result};
 pub use explain::ServerPlan;
 pub use explain_rdma::{RdmaPlan, RdmaServerPlan};
 pub use exported::EXPORT_BYTES_MAX;
@@ -89,14 +99,13 @@ pub use file::File;
 pub use key_files::{installed_key_path, read_key_file};
 pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 pub use options::{ConnectOptions, OpenOptions, SetAttr, SetTime, process_caller};
-pub use pending::{Pending, PendingRaw, finish_all, wait_all};
+pub use pending::{Pending, PendingRaw, wait_all};
+pub use progress::{Progress, after_poll, before_poll, finish_all};
 pub use rdma::{
     ForeignMemory, Rdma, RdmaAdapter, RdmaMechanism, RdmaOptions, RdmaStatus, RdmaTos, register_memory,
     unregister_memory,
 };
+pub use servers::{DeadServer, StatFs, TransportInUse};
 pub use traffic::Traffic;
 pub use typed::{Elements, Place};
 pub use url::{PORT_DEFAULT, Url, UrlError};
-
-/// What every call returns.
-pub type Result<T> = std::result::Result<T, Error>;

@@ -7,51 +7,37 @@
 //!                                                  from then on they give EIO, until they are closed
 //! ```
 //!
-//! The book is what is claimed, so it must never have less than is held. A lock is noted after its grant; if in between a claim was
-//! made, that may have missed it, and the lock is asked for again. What is given back leaves the book before the server is told.
+//! The book is what is claimed, so it must never have less than is held. A lock is noted after its grant; if
+//! in between a claim was made, that may have missed it, and the lock is asked for again. What is given back
+//! leaves the book before the server is told.
 //!
-//! A reply that is kept back takes a credit of a connection. So only some requests of a process wait like that; the others ask
-//! now and then.
+//! A reply that is kept back takes a credit of a connection. So only some requests of a process wait like
+//! that; the others ask now and then.
 
-use std::collections::HashMap;
 use std::ops::{Bound, RangeBounds};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use weft_transport::Link;
 use weft_wire::Status;
-use weft_wire::limits::{LOCK_HOLD_MS_MAX, LOCKS_PER_CLAIM_MAX};
-use weft_wire::locks::HeldLocks;
+use weft_wire::limits::LOCK_HOLD_MS_MAX;
 use weft_wire::messages::{
-    ClaimLocksRequest, FileLock, GetLockRequest, LockRequest, LockState, PingRequest, UnlockRequest,
-    UnlockWhat,
+    FileLock, GetLockRequest, LockRequest, LockState, PingRequest, UnlockRequest, UnlockWhat,
 };
 
 pub use weft_wire::messages::LockHolder;
 
 use crate::batch;
 use crate::error::{Error, ErrorKind};
-use crate::fork;
-use crate::greet::ask;
-use crate::held::Held;
 use crate::inner::Inner;
+use crate::lock_book::{KeptBack, LAST_BYTE};
 use crate::open_file::OpenFile;
-use crate::session::Session;
-use crate::wait::{lock, take_interruption};
+use crate::wait::take_interruption;
 
-/// Replies that the metadata server keeps back for this process at the same time.
-const KEPT_BACK_MAX: usize = 32;
 /// How often the others ask.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
 /// How often a wait looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);
-/// The last byte that a lock can have.
-const LAST_BYTE: u64 = i64::MAX as u64;
 /// The owner that is the process.
 const PROCESS: u64 = 0;
-/// Set in the numbers of owners that are open files.
-const OPEN_FILE: u64 = 1 << 63;
 
 /// How much a lock keeps away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +48,8 @@ pub enum LockKind {
     Exclusive,
 }
 
-/// What is locked. Locks on ranges and on whole files do not know of each other, as those of fcntl(2) and flock(2).
+/// What is locked. Locks on ranges and on whole files do not know of each other, as those of fcntl(2) and
+/// flock(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockTarget {
     /// Bytes, whether they are there or not.
@@ -106,7 +93,8 @@ pub enum LockOwner {
     File,
     /// The process. Its locks on a file go when it closes *any* of its handles on it, as POSIX wants it.
     Process,
-    /// Another, known to the caller by this number: a process that it acts for. `pid` is told to others of this client.
+    /// Another, known to the caller by this number: a process that it acts for. `pid` is told to others of
+    /// this client.
     Other {
         /// Any number but 0, below 2^63 or from a source that does not collide.
         id: u64,
@@ -128,163 +116,10 @@ pub enum LockWait<'a> {
     Until(&'a dyn Fn() -> bool),
 }
 
-/// What one owner has of one file.
-struct Owned {
-    ranges: HeldLocks,
-    whole: Option<bool>,
-    pid: u32,
-    /// The open files that it was locked through.
-    through: Vec<Weak<Held>>,
-    lost: bool,
-}
-
-/// All locks of this process.
-#[derive(Default)]
-pub(crate) struct LockBook {
-    owners: Mutex<Owners>,
-    /// Connections on which claims were made.
-    claims: AtomicU64,
-    kept_back: AtomicUsize,
-    last_owner: AtomicU64,
-    /// Other processes lock as the same owners, so there may be more than is known here.
-    shared: bool,
-}
-
-#[derive(Default)]
-struct Owners {
-    generation: u64,
-    by_file: HashMap<(u64, u64), Owned>,
-}
-
-impl LockBook {
-    /// Of a session that other processes are in, or not.
-    pub(crate) fn new(shared: bool) -> LockBook {
-        LockBook { shared, ..LockBook::default() }
-    }
-
-    /// A number for an open file as an owner.
-    pub(crate) fn new_owner(&self) -> u64 {
-        OPEN_FILE | self.last_owner.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// A forked child has none of its parent's locks.
-    fn owners(&self) -> MutexGuard<'_, Owners> {
-        let mut owners = lock(&self.owners);
-        let generation = fork::generation();
-        if owners.generation != generation {
-            *owners = Owners { generation, by_file: HashMap::new() };
-        }
-        owners
-    }
-
-    fn note(&self, file_lock: &FileLock, held: &Arc<Held>, exclusive: Option<bool>) {
-        let mut owners = self.owners();
-        let key = (file_lock.ino, file_lock.owner);
-        if exclusive.is_none() && !owners.by_file.contains_key(&key) {
-            return;
-        }
-        let owned = owners.by_file.entry(key).or_insert_with(|| Owned {
-            ranges: HeldLocks::default(),
-            whole: None,
-            pid: file_lock.pid,
-            through: Vec::new(),
-            lost: false,
-        });
-        match file_lock.whole {
-            true => owned.whole = exclusive,
-            false => owned.ranges.set(file_lock.first, file_lock.last, exclusive),
-        }
-        owned.through.retain(|through| through.strong_count() > 0);
-        if exclusive.is_some() && !owned.through.iter().any(|through| through.as_ptr() == Arc::as_ptr(held)) {
-            owned.through.push(Arc::downgrade(held));
-        }
-        if owned.ranges.is_empty() && owned.whole.is_none() && !owned.lost {
-            owners.by_file.remove(&key);
-        }
-    }
-
-    fn has(&self, ino: u64, owner: u64) -> bool {
-        self.shared || self.owners().by_file.contains_key(&(ino, owner))
-    }
-
-    /// Takes all that an owner has of a file out. Says whether there was anything.
-    fn remove(&self, ino: u64, owner: u64) -> bool {
-        self.owners().by_file.remove(&(ino, owner)).is_some()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.owners().by_file.is_empty()
-    }
-
-    fn all(&self) -> Vec<FileLock> {
-        let owners = self.owners();
-        let mut all = Vec::new();
-        for ((ino, owner), owned) in owners.by_file.iter().filter(|(_, owned)| !owned.lost) {
-            let template = FileLock {
-                ino: *ino,
-                owner: *owner,
-                whole: false,
-                exclusive: false,
-                first: 0,
-                last: LAST_BYTE,
-                pid: owned.pid,
-            };
-            all.extend(owned.whole.map(|exclusive| FileLock { whole: true, exclusive, ..template.clone() }));
-            all.extend(owned.ranges.iter().map(|lock| FileLock {
-                exclusive: lock.exclusive,
-                first: lock.first,
-                last: lock.last,
-                ..template.clone()
-            }));
-        }
-        all
-    }
-
-    fn note_lost(&self, file_lock: &FileLock) {
-        if let Some(owned) = self.owners().by_file.get_mut(&(file_lock.ino, file_lock.owner)) {
-            owned.lost = true;
-            owned.through.iter().filter_map(Weak::upgrade).for_each(|held| held.note_locks_lost());
-        }
-    }
-
-    /// On a new connection, after the server was away or had given this client up: tells it all locks, and notes which are
-    /// lost.
-    pub(crate) fn claim(
-        &self,
-        session: &Session,
-        link: &mut dyn Link,
-        deadline: Instant,
-    ) -> Result<(), Error> {
-        self.claims.fetch_add(1, Ordering::SeqCst);
-        for locks in self.all().chunks(LOCKS_PER_CLAIM_MAX) {
-            let request = ClaimLocksRequest { locks: locks.to_vec() };
-            let reply = ask(link, session.next_request_id(), &request, deadline)?;
-            reply.lost.iter().filter_map(|at| locks.get(*at as usize)).for_each(|lost| self.note_lost(lost));
-        }
-        Ok(())
-    }
-}
-
-/// A reply that may be kept back.
-struct KeptBack<'a>(&'a LockBook);
-
-impl<'a> KeptBack<'a> {
-    fn begin(book: &'a LockBook) -> Option<KeptBack<'a>> {
-        let taken = KeptBack(book);
-        (book.kept_back.fetch_add(1, Ordering::Relaxed) < KEPT_BACK_MAX).then_some(taken)
-    }
-}
-
-impl Drop for KeptBack<'_> {
-    fn drop(&mut self) {
-        self.0.kept_back.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 /// Locks through an open file.
 impl OpenFile {
-    /// Fails once locks of this open file are lost. While it has some, a connection that was lost is noticed here, and made again
-    /// before anything is done in the belief that they hold.
+    /// Fails once locks of this open file are lost. While it has some, a connection that was lost is noticed
+    /// here, and made again before anything is done in the belief that they hold.
     pub(crate) fn check_locks(&self) -> Result<(), Error> {
         if self.held.has_locks() {
             self.inner.look_after_locks()?;
@@ -325,7 +160,7 @@ impl OpenFile {
         let wanted = self.file_lock(owner, target, kind == LockKind::Exclusive)?;
         let book = &self.inner.locks;
         loop {
-            let claims = book.claims.load(Ordering::SeqCst);
+            let claims = book.claims();
             if let Err(error) = self.ask_for_lock(&wanted, wait) {
                 // A lock on the whole file that was to be converted is given up before the wait.
                 if wanted.whole && !matches!(wait, LockWait::Never) {
@@ -335,7 +170,7 @@ impl OpenFile {
             }
             book.note(&wanted, &self.held, Some(wanted.exclusive));
             self.held.note_locks();
-            if book.claims.load(Ordering::SeqCst) == claims {
+            if book.claims() == claims {
                 return Ok(());
             }
         }
@@ -446,7 +281,8 @@ impl OpenFile {
 }
 
 impl Inner {
-    /// Notices whether the connections to the metadata server are lost, and makes one then, on which the locks are claimed.
+    /// Notices whether the connections to the metadata server are lost, and makes one then, on which the
+    /// locks are claimed.
     pub(crate) fn look_after_locks(&self) -> Result<(), Error> {
         if self.locks.is_empty() {
             return Ok(());

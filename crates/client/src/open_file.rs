@@ -260,7 +260,7 @@ impl OpenFile {
         let _operation = self.inner.operation();
         match self.end()? {
             Some(file) if file.report.is_none() && !self.held.has_locks() => {
-                Ok(closing::add(&self.inner, file))
+                Ok(self.inner.closing().leave(&self.inner, file))
             }
             Some(file) => self.tell_closed(file).map(|()| 0),
             None => Ok(0),

@@ -19,7 +19,8 @@ pub struct ConnectOptions {
     pub key: Option<IssuedKey>,
     /// The transport. Without it: the URL's, then `$WEFT_TRANSPORT`, then [`Transport::Auto`].
     pub transport: Option<Transport>,
-    /// How RDMA is used. Without it: the defaults, changed by `$WEFT_RDMA`, then by the URL's options that begin with `rdma-`.
+    /// How RDMA is used. Without it: the defaults, changed by `$WEFT_RDMA`, then by the URL's options that
+    /// begin with `rdma-`.
     pub rdma: Option<RdmaOptions>,
     /// Nobody waits for what this client moves: its traffic over RDMA is marked as background.
     pub background: bool,
@@ -27,17 +28,18 @@ pub struct ConnectOptions {
     pub caller: Option<Caller>,
     /// This program, for the servers' list of clients. Without it: the name of the executable.
     pub program: Option<String>,
-    /// How long one operation waits in all for servers that do not answer, in milliseconds. A server for which one has waited so long in
-    /// vain is dead: what needs it fails at once, until it is back.
+    /// How long one operation waits in all for servers that do not answer, in milliseconds. A server for
+    /// which one has waited so long in vain is dead: what needs it fails at once, until it is back.
     pub retry_timeout_ms: u64,
     /// Operations wait for ever instead, until the servers are back.
     pub hard: bool,
     /// How long one connection may take to come about, in milliseconds.
     pub connect_timeout_ms: u64,
-    /// How long a server may stay silent about a request before its connection counts as broken, in milliseconds.
+    /// How long a server may stay silent about a request before its connection counts as broken, in
+    /// milliseconds.
     pub reply_timeout_ms: u64,
-    /// How long a small operation watches its connections before the thread sleeps, in microseconds. It stops by itself
-    /// where that does not help. 0: never.
+    /// How long a small operation watches its connections before the thread sleeps, in microseconds. It stops
+    /// by itself where that does not help. 0: never.
     pub spin_us: u32,
 }
 
@@ -197,12 +199,14 @@ impl OpenOptions {
         self.truncate = truncate;
         self
     }
-    /// Whether [`crate::File::write`] goes to the end of the file, behind what anybody has appended; needs `write`.
+    /// Whether [`crate::File::write`] goes to the end of the file, behind what anybody has appended; needs
+    /// `write`.
     pub fn append(mut self, append: bool) -> OpenOptions {
         self.append = append;
         self
     }
-    /// Whether every write is durable when it returns, on whatever server. The file's name is when it is open.
+    /// Whether every write is durable when it returns, on whatever server. The file's name is when it is
+    /// open.
     pub fn sync(mut self, sync: bool) -> OpenOptions {
         self.sync = sync;
         self

@@ -3,8 +3,10 @@
 //! There is no thread behind them: they move when the program calls [`Pending::test`] or waits. Over shared
 //! memory the server does its part all the same; over TCP as much as the sockets' buffers hold.
 
-use crate::batch::rest;
+use crate::batch::Batch;
 use crate::error::Error;
+use crate::progress::{Progress, finish_all};
+use crate::rpc::Rpc;
 use crate::transfer::Transfer;
 
 /// A read or write under way that owns its buffer. Dropping it waits for its end.
@@ -65,24 +67,46 @@ impl PendingRaw {
     }
 }
 
+impl Progress for PendingRaw {
+    fn test(&mut self) -> bool {
+        PendingRaw::test(self)
+    }
+
+    fn advance(&mut self) -> bool {
+        self.begun.as_mut().map_or(true, Transfer::advance)
+    }
+
+    fn requests(&mut self) -> Option<(&Rpc, &mut Batch)> {
+        self.begun.as_mut().ok().map(Transfer::requests)
+    }
+
+    fn begin_wait(&mut self) {
+        if let Ok(transfer) = &mut self.begun {
+            transfer.begin_wait();
+        }
+    }
+}
+
+impl Progress for Pending {
+    fn test(&mut self) -> bool {
+        self.raw.test()
+    }
+
+    fn advance(&mut self) -> bool {
+        self.raw.advance()
+    }
+
+    fn requests(&mut self) -> Option<(&Rpc, &mut Batch)> {
+        self.raw.requests()
+    }
+
+    fn begin_wait(&mut self) {
+        self.raw.begin_wait();
+    }
+}
+
 /// Waits for all, moving all of them forward together; their results in the same order.
 pub fn wait_all(mut pending: Vec<Pending>) -> Vec<Result<(usize, Vec<u8>), Error>> {
     finish_all(pending.iter_mut().map(|one| &mut one.raw));
     pending.into_iter().map(Pending::wait).collect()
-}
-
-/// Moves all forward together until each is over, so that none has to be waited for any more. They may be of
-/// several clients.
-pub fn finish_all<'a>(pending: impl IntoIterator<Item = &'a mut PendingRaw>) {
-    let begun = pending.into_iter().filter_map(|one| one.begun.as_mut().ok());
-    let mut under_way: Vec<&mut Transfer<'static>> = begun.collect();
-    under_way.iter_mut().for_each(|transfer| transfer.begin_wait());
-    loop {
-        under_way.retain_mut(|transfer| !transfer.test());
-        if under_way.is_empty() {
-            return;
-        }
-        let mut batches: Vec<_> = under_way.iter_mut().map(|transfer| transfer.requests()).collect();
-        rest(&mut batches);
-    }
 }

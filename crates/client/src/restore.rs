@@ -1,5 +1,5 @@
-//! What a metadata server is told on a new connection where it has started anew, or has not seen this client for a while:
-//! which files are open and what is locked.
+//! What a metadata server is told on a new connection where it has started anew, or has not seen this client
+//! for a while: which files are open and what is locked.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use weft_transport::Link;
 use crate::error::Error;
 use crate::greet::ask;
 use crate::held::HeldFiles;
-use crate::locks::LockBook;
+use crate::lock_book::LockBook;
 use crate::session::Session;
 
 /// See the module.

@@ -1,13 +1,223 @@
-//! The servers of a cluster, as files and programs see them.
+//! The servers of a cluster: how they are reached, how they are, and how much room they have.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weft_transport::LinkKind;
 use weft_wire::Status;
+use weft_wire::messages::{
+    FileCountRequest, PingRequest, ServerInfo, SpaceRequest, StatusReply, StatusRequest, endpoint,
+    server_state,
+};
 
+use crate::batch;
 use crate::error::{Error, ErrorKind};
-use crate::inner::Inner;
+use crate::inner::{Inner, OfProcess};
+use crate::lane::Lane;
+use crate::losses::ServerLosses;
+use crate::rdma::RdmaStatus;
+use crate::server::{Role, Server};
+use crate::waits;
+use crate::{Client, Result};
+
+/// How long a server may take to say how it is.
+const STATUS_PATIENCE: Duration = Duration::from_secs(3);
+/// How long an I/O server may take to say how much space it has.
+const SPACE_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Space and files of the whole cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StatFs {
+    /// Size of the I/O servers' disks together, in bytes. A disk that several of them use counts once.
+    pub space_bytes: u64,
+    /// Free on them.
+    pub free_bytes: u64,
+    /// Free for users other than root.
+    pub available_bytes: u64,
+    /// Inodes in use.
+    pub files: u64,
+}
+
+/// A server that has not answered for as long as an operation may wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadServer {
+    /// Its name and address.
+    pub server: String,
+    /// Since when, in seconds since 1970.
+    pub since_unix_s: u64,
+    /// What the last attempt met.
+    pub cause: String,
+    index: usize,
+}
+
+/// How one server is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TransportInUse {
+    /// The server's name.
+    pub server: String,
+    /// "meta" or "io".
+    pub role: &'static str,
+    /// "tcp cubic", "shm direct", "shm staged: REASON", "verbs mlx5_0 …", …; several where connections
+    /// differ; `None` while there is none.
+    pub transport: Option<String>,
+    /// Why not over a faster transport, where one was expected.
+    pub fallback: Option<String>,
+    /// Why not over RDMA; `None` where it is, or there is no connection.
+    pub why_not_rdma: Option<String>,
+    /// Connections at the moment.
+    pub connections: usize,
+}
+
+impl Client {
+    /// How each server is reached at the moment, metadata servers first.
+    pub fn transports(&self) -> Vec<TransportInUse> {
+        let of = |server: &Server| {
+            let lanes = server.lanes();
+            let mut texts: Vec<String> = Vec::new();
+            for lane in &lanes {
+                let text = self.lane_text(lane);
+                if !texts.contains(&text) {
+                    texts.push(text);
+                }
+            }
+            TransportInUse {
+                server: server.info().name.clone(),
+                role: if server.role == Role::Meta { "meta" } else { "io" },
+                transport: (!texts.is_empty()).then(|| texts.join(", ")),
+                fallback: server.fallback(),
+                why_not_rdma: why_not_rdma(server, &lanes),
+                connections: lanes.len(),
+            }
+        };
+        self.inner.session().listed().map(|(_, server)| of(server)).collect()
+    }
+
+    /// How a connection moves data, and what the network is told of it.
+    fn lane_text(&self, lane: &Lane) -> String {
+        let traffic = lane.traffic();
+        let tos = self.inner.rdma.as_ref().map_or(0, |rdma| rdma.options().tos.of(traffic));
+        match lane.kind() {
+            kind @ LinkKind::Verbs { .. } if tos != 0 => format!("{kind} ({traffic}, type of service {tos})"),
+            kind => kind.to_string(),
+        }
+    }
+
+    /// RDMA of this process: adapters, memory and counts, or why there is none. Looks for it where nothing
+    /// has asked for it yet.
+    pub fn rdma_status(&self) -> RdmaStatus {
+        match &self.inner.rdma {
+            Some(rdma) => rdma.status(),
+            None => RdmaStatus::none("connections are made by a simulation"),
+        }
+    }
+
+    /// The servers that the present operation of the calling thread has waited for, each for how long at
+    /// most, the longest first; none that it waited for only a moment.
+    pub fn servers_waited_for(&self) -> Vec<(String, Duration)> {
+        let session = self.inner.session();
+        let named = |(index, wait): (usize, Duration)| {
+            let (_, server) = session.servers().nth(index)?;
+            Some((server.describe(None), wait))
+        };
+        waits::longest().into_iter().filter_map(named).collect()
+    }
+
+    /// The servers that are known to be dead.
+    pub fn dead_servers(&self) -> Vec<DeadServer> {
+        let session = self.inner.session();
+        let dead = |(index, server): (usize, &Server)| {
+            let obituary = server.obituary()?;
+            Some(DeadServer {
+                server: server.describe(None),
+                index,
+                since_unix_s: obituary.since_unix_s,
+                cause: obituary.cause,
+            })
+        };
+        session.listed().filter_map(dead).collect()
+    }
+
+    /// Looks whether a dead server is back, for `wait` at most; it is asked again from then on. For a thread
+    /// that does so every so often: others do not from the first call on.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] while it is not back.
+    pub fn probe(&self, dead: &DeadServer, wait: Duration) -> Result<()> {
+        self.inner.probe_server(dead.index, wait)
+    }
+
+    /// Some thread calls [`Client::probe`] every so often, so that nobody who needs a dead server has to.
+    pub fn leave_probing_to_others(&self) {
+        self.inner.leave_probing_to_others();
+    }
+
+    /// Space and files of the whole cluster, of the I/O servers that answer soon: without those that are
+    /// dead.
+    ///
+    /// # Errors
+    /// Also where no I/O server answers.
+    pub fn statfs(&self) -> Result<StatFs> {
+        let _operation = self.operation();
+        let io = self.inner.session().listed_of(Role::Io);
+        let is_in_use = |server: &Server| server.info().state == server_state::ACTIVE;
+        let io = io.filter(|(_, server)| is_in_use(server));
+        let requests = io.map(|(index, _)| (index, SpaceRequest {}));
+        let patience = SPACE_PATIENCE.min(self.inner.options.patience() / 2);
+        let spaces = batch::ask_all(&self.inner, requests, Some(patience));
+        let files = self.meta(&FileCountRequest {})?.files;
+        let mut all = StatFs { space_bytes: 0, free_bytes: 0, available_bytes: 0, files };
+        let any = spaces.iter().any(Result::is_ok);
+        let mut counted = HashSet::new();
+        for space in spaces {
+            let space = match space {
+                Err(error) if any && error.kind() == ErrorKind::Unreachable => continue,
+                space => space?,
+            };
+            if space.disk_id != [0; 16] && !counted.insert(space.disk_id) {
+                continue;
+            }
+            all.space_bytes += space.space_bytes;
+            all.free_bytes += space.free_bytes;
+            all.available_bytes += space.available_bytes;
+        }
+        Ok(all)
+    }
+
+    /// What every server is doing, or why it does not say; metadata servers first.
+    pub fn server_status(&self, with_clients: bool) -> Vec<(ServerInfo, Result<StatusReply>)> {
+        let servers: Vec<_> = self.inner.session().listed().collect();
+        let requests = servers.iter().map(|(index, _)| (*index, StatusRequest { with_clients }));
+        let replies = batch::ask_all(&self.inner, requests, Some(STATUS_PATIENCE));
+        servers.iter().map(|(_, server)| (*server.info()).clone()).zip(replies).collect()
+    }
+
+    /// Time of a round trip of `echo` to the server with this name.
+    pub fn ping(&self, server: &str, echo: &[u8]) -> Result<Duration> {
+        let mut servers = self.inner.session().listed();
+        let (index, _) = servers.find(|(_, one)| one.info().name == server).ok_or_else(|| {
+            let text = format!("the cluster has no server `{server}`");
+            Error::new("Ping", ErrorKind::Invalid, text)
+        })?;
+        let request = PingRequest { echo: echo.to_vec() };
+        let begin = Instant::now();
+        batch::ask(&self.inner, index, &request)?;
+        Ok(begin.elapsed())
+    }
+}
 
 impl Inner {
+    /// What the I/O server with this index has told of losses of any file.
+    pub(crate) fn losses_at(&self, server: usize) -> &ServerLosses {
+        let losses = self.of_process.get_or_make(OfProcess::default).losses.get_or_grow(server);
+        if let Some(proven) = self.session().server(server).first_proven() {
+            losses.note_arrival(proven.loss_epoch);
+        }
+        losses
+    }
+
     /// The I/O server of this chain, which a layout names.
-    pub(crate) fn io(&self, chain: u16) -> Result<usize, Error> {
+    pub(crate) fn io(&self, chain: u16) -> Result<usize> {
         let session = self.session();
         if let Some(index) = session.chain_index(chain) {
             return Ok(index);
@@ -22,4 +232,21 @@ impl Inner {
             Error::new("connect", ErrorKind::Status(Status::Lost), text)
         })
     }
+}
+
+/// Why the connections to a server are not over RDMA, where they are not.
+fn why_not_rdma(server: &Server, lanes: &[Arc<Lane>]) -> Option<String> {
+    let kinds = || lanes.iter().map(|lane| lane.kind());
+    if lanes.is_empty() || kinds().any(|kind| matches!(kind, LinkKind::Verbs { .. })) {
+        return None;
+    }
+    let is_shared = kinds().any(|kind| matches!(kind, LinkKind::ShmDirect | LinkKind::ShmStaged { .. }));
+    Some(match server.fallback() {
+        _ if is_shared => "it is on this host, where shared memory is faster".into(),
+        Some(reason) => reason,
+        None if server.info().addresses(endpoint::RDMA).next().is_none() => {
+            "the cluster file has no RDMA address of it".into()
+        }
+        None => "another transport was asked for".into(),
+    })
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use weft_layout::Layout;
 use weft_wire::Status;
 use weft_wire::messages::{
-    Attr, Caller, DataSize, FileKind, OpenRequest, SettleRequest, SizeRequest, Time, TruncateBeginRequest,
+    Attr, Caller, DataSize, FileKind, SettleRequest, SizeRequest, Time, TruncateBeginRequest,
     TruncateCommitRequest, TruncateRequest,
 };
 use weft_wire::security::Capability;
@@ -18,9 +18,9 @@ use weft_wire::security::Capability;
 use crate::At;
 use crate::batch::{self, Batch};
 use crate::call::Call;
-use crate::closing;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::inner::Inner;
+use crate::sizing::{Found, Sizing};
 
 /// What the data files of a file say together.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +36,7 @@ fn time_key(time: &Time) -> (i64, u32) {
 }
 
 impl LiveSize {
-    fn of(layout: &Layout, parts: &[DataSize]) -> LiveSize {
+    pub(crate) fn of(layout: &Layout, parts: &[DataSize]) -> LiveSize {
         let ends =
             parts.iter().enumerate().map(|(slot, part)| layout.logical_size(slot as u16, part.local_bytes));
         let newest = parts.iter().map(|part| part.mtime.clone()).max_by_key(time_key);
@@ -82,48 +82,47 @@ pub(crate) fn bring_up_to_date<'a>(
     caller: &Caller,
     attrs: impl Iterator<Item = &'a mut Attr>,
 ) -> Result<(), Error> {
-    let mut live: Vec<&mut Attr> =
-        attrs.filter(|attr| attr.size_live && attr.kind == FileKind::File && attr.layout.is_some()).collect();
+    let mut live: Vec<&mut Attr> = attrs.filter(|attr| is_live(attr)).collect();
     if live.is_empty() {
         return Ok(());
     }
     let inos: Vec<u64> = live.iter().map(|attr| attr.ino).collect();
+    let found = ask_sizes(inner, caller, &inos, None)?;
+    live.iter_mut().zip(found).for_each(|(attr, found)| put(inner, attr, found));
+    Ok(())
+}
+
+/// Whether the metadata server cannot know the size.
+pub(crate) fn is_live(attr: &Attr) -> bool {
+    attr.size_live && attr.kind == FileKind::File && attr.layout.is_some()
+}
+
+/// Puts what was found of a file into its attributes.
+pub(crate) fn put(inner: &Inner, attr: &mut Attr, found: Option<Found>) {
     let written_here = |ino: u64| {
         let opens = inner.held.of(ino);
         opens.iter().filter(|held| held.is_for_writing()).map(|held| held.written_bytes()).max()
     };
-    for (attr, found) in live.iter_mut().zip(ask_sizes(inner, caller, &inos, None)?) {
-        // Else the file has been removed meanwhile; the attributes are the last it had.
-        match found {
-            Some(found) if found.is_whole => {
-                found.size.apply(attr);
-                offer(inner, attr, &found.capability);
-            }
-            // The metadata server knows an end that was written; the servers that answer may know a later
-            // one.
-            Some(Found { size, .. }) => {
-                let recorded_bytes = attr.size.max(written_here(attr.ino).unwrap_or(0));
-                size.apply(attr);
-                attr.size = attr.size.max(recorded_bytes);
-            }
-            None => {}
+    match found {
+        Some(found) if found.is_whole => {
+            found.size.apply(attr);
+            offer(inner, attr, &found.capability);
         }
+        // The metadata server knows an end that was written; the servers that answer may know a later one.
+        Some(Found { size, .. }) => {
+            let recorded_bytes = attr.size.max(written_here(attr.ino).unwrap_or(0));
+            size.apply(attr);
+            attr.size = attr.size.max(recorded_bytes);
+        }
+        // The file has been removed meanwhile; the attributes are the last it had.
+        None => {}
     }
-    Ok(())
 }
 
 /// How long servers are waited for that are asked for the space of files, which nobody relies on. A size is
 /// waited for until the operation's deadline: a server that is only slow may know a greater one than the
 /// others, and a short size ends a read.
 const SPACE_PATIENCE: Duration = Duration::from_secs(2);
-
-/// What the servers of a file say of it.
-struct Found {
-    size: LiveSize,
-    /// All of them; else some are dead, or unknown here.
-    is_whole: bool,
-    capability: Capability,
-}
 
 /// What the servers of each file say of it, all asked at once; `None` where it is gone. Servers that cannot
 /// be asked keep nobody from hearing of the others.
@@ -133,45 +132,18 @@ fn ask_sizes(
     inos: &[u64],
     patience: Option<Duration>,
 ) -> Result<Vec<Option<Found>>, Error> {
-    let capabilities = capabilities(inner, caller, inos)?;
-    let mut requests = Vec::new();
-    let mut asked = Vec::new();
-    for (file, capability) in capabilities.iter().enumerate() {
-        let Some(capability) = capability else { continue };
-        for slot in 0..capability.layout.server_count() {
-            if let Ok(server) = inner.io(capability.layout.server_id(slot)) {
-                requests.push((server, SizeRequest { capability: capability.clone() }));
-                asked.push((file, slot));
-            }
+    let mut batch = Batch::default();
+    let mut sizing = Sizing::begin(inner, caller, inos, patience, &mut batch);
+    loop {
+        let mut taken = Ok(());
+        while let Some(finished) = batch.wait(inner) {
+            taken = taken.and(sizing.take(inner, finished));
+        }
+        taken?;
+        if sizing.next(inner, &mut batch) {
+            return Ok(sizing.found());
         }
     }
-    let replies = batch::ask_each(inner, requests, |_, call| match patience {
-        None => call,
-        Some(patience) => call.patience_also_to_connect(patience),
-    });
-    let none = || DataSize {
-        local_bytes: 0,
-        allocated_bytes: 0,
-        mtime: Time { seconds: 0, nanoseconds: 0 },
-        loss_epoch: 0,
-    };
-    let count = |capability: &Capability| usize::from(capability.layout.server_count());
-    let mut parts: Vec<Vec<Option<DataSize>>> =
-        capabilities.iter().map(|capability| vec![None; capability.as_ref().map_or(0, count)]).collect();
-    for ((file, slot), reply) in asked.into_iter().zip(replies) {
-        match reply {
-            Ok(part) => parts[file][usize::from(slot)] = Some(part),
-            Err(error) if error.kind() == ErrorKind::Unreachable => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let found = capabilities.into_iter().zip(parts).map(|(capability, parts)| {
-        let capability = capability?;
-        let is_whole = parts.iter().all(Option::is_some);
-        let parts: Vec<DataSize> = parts.into_iter().map(|part| part.unwrap_or_else(none)).collect();
-        Some(Found { size: LiveSize::of(&capability.layout, &parts), is_whole, capability })
-    });
-    Ok(found.collect())
 }
 
 /// Files asked about at once.
@@ -197,26 +169,6 @@ pub(crate) fn allocated_bytes<'a>(
         }
     }
     Ok(allocated)
-}
-
-/// A capability for each file: of an open, or one that gives no rights but to ask.
-fn capabilities(inner: &Inner, caller: &Caller, inos: &[u64]) -> Result<Vec<Option<Capability>>, Error> {
-    let held = |ino: &u64| inner.held.of(*ino).first().map(|held| held.capability());
-    let mut capabilities: Vec<Option<Capability>> = inos.iter().map(held).collect();
-    let missing: Vec<usize> = (0..inos.len()).filter(|at| capabilities[*at].is_none()).collect();
-    let requests = missing.iter().map(|at| {
-        let at = At::ino(inos[*at]).to_wire();
-        (inner.meta(), OpenRequest { caller: caller.clone(), at, follow: false, access: 0 })
-    });
-    let replies = batch::ask_all(inner, requests, None);
-    for (at, reply) in missing.into_iter().zip(replies) {
-        match reply {
-            Ok(reply) => capabilities[at] = reply.capability,
-            Err(error) if error.status().is_some() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(capabilities)
 }
 
 /// Offers the size found to the metadata server, which takes it if nobody is writing. The answer is not
@@ -249,7 +201,7 @@ pub(crate) fn truncate(
     let mut request = TruncateBeginRequest { caller: caller.clone(), at: at.to_wire(), held, file_bytes };
     for begun_before in 0.. {
         let begun = match request.at.path.is_empty() {
-            true => closing::ask_behind(inner, request.at.dir, &request)?,
+            true => inner.closing().ask_behind(inner, request.at.dir, &request)?,
             false => batch::ask(inner, inner.meta(), &request)?,
         };
         if let Some(capability) = &begun.capability {

@@ -24,8 +24,8 @@ use crate::call::{Call, Content};
 use crate::deadline;
 use crate::error::{Error, ErrorKind};
 use crate::open_file::OpenFile;
+use crate::rpc::Rpc;
 use crate::window::{Common, Direction, Memory, Share, Sieved, Source, Window, check};
-use weft_rpc::rpc::Rpc;
 
 /// Requests of up to this size are waited for with watchful eyes.
 const BULKY_BYTES: u64 = 128 << 10;
@@ -150,9 +150,18 @@ impl<'a> Transfer<'a> {
 
     /// Moves it forward without waiting; whether it is over.
     pub(crate) fn test(&mut self) -> bool {
+        self.drive(Batch::poll)
+    }
+
+    /// The same where what its connections had was just received.
+    pub(crate) fn advance(&mut self) -> bool {
+        self.drive(Batch::advance)
+    }
+
+    fn drive(&mut self, next: fn(&mut Batch, &Rpc) -> Option<Finished>) -> bool {
         while !self.over {
             let inner = self.file.inner.clone();
-            match self.batch.poll(&inner) {
+            match next(&mut self.batch, &inner) {
                 Some(finished) => self.take(finished),
                 None if self.batch.is_empty() => self.next_phase(),
                 None => return false,
@@ -185,7 +194,7 @@ impl<'a> Transfer<'a> {
 
     /// What it waits for.
     pub(crate) fn requests(&mut self) -> (&Rpc, &mut Batch) {
-        (&self.file.inner, &mut self.batch)
+        (&self.file.inner.rpc, &mut self.batch)
     }
 
     fn submit_windows(&mut self) {

@@ -21,7 +21,8 @@ use crate::wait::lock;
 const ATTEMPT_MIN: Duration = Duration::from_millis(250);
 
 impl Rpc {
-    /// An idle lane to a server, a new one, or one that others use too; over a certain rail where one is wished for.
+    /// An idle lane to a server, a new one, or one that others use too; over a certain rail where one is
+    /// wished for.
     pub fn take_lane(&self, index: usize, bulky: bool, rail: Option<usize>) -> Result<LaneUse, Error> {
         let session = self.session();
         let server = session.server(index);
@@ -50,6 +51,15 @@ impl Rpc {
         opened.or_else(|error| shared().ok_or(error))
     }
 
+    /// A lane to a server for little data, idle or not, where that takes no time.
+    pub(crate) fn share_lane(&self, index: usize) -> Option<LaneUse> {
+        let server = self.session().server(index);
+        if server.health.is_failing() || server.is_better_due() {
+            return None;
+        }
+        server.pick(&Wish { traffic: self.traffic(server.role, false), rail: None }, true)
+    }
+
     fn traffic(&self, role: Role, bulky: bool) -> Traffic {
         let separate = || self.rdma.as_ref().is_some_and(|rdma| rdma.options().tos.separates_small());
         match role {
@@ -60,8 +70,8 @@ impl Rpc {
         }
     }
 
-    /// How long one attempt to connect may take, over whatever addresses and transports: not all of the operation's time, for others may
-    /// be asked in the same operation.
+    /// How long one attempt to connect may take, over whatever addresses and transports: not all of the
+    /// operation's time, for others may be asked in the same operation.
     fn attempt_timeout(&self) -> Duration {
         let most = self.options.connect_timeout();
         most.min((self.options.patience() / 4).max(ATTEMPT_MIN))

@@ -6,8 +6,8 @@
 //!     requests to io0 and io1, with what is left                 ├──────────┤ ···· pause ├── attempt ──┤ ETIMEDOUT
 //! ```
 //!
-//! The library has no threads, so the operation is the thread's: whoever makes requests, or a connection, asks here for the time
-//! that is left. An operation within another has the time of that one.
+//! The library has no threads, so the operation is the thread's: whoever makes requests, or a connection,
+//! asks here for the time that is left. An operation within another has the time of that one.
 
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
@@ -103,8 +103,8 @@ pub fn moved_on(timeout: Option<Duration>) {
     }
 }
 
-/// Has operations of this thread end with `EINTR` as soon as `look` says so, which is asked every 50 ms while one waits; for threads
-/// that work on behalf of processes that may be interrupted.
+/// Has operations of this thread end with `EINTR` as soon as `look` says so, which is asked every 50 ms while
+/// one waits; for threads that work on behalf of processes that may be interrupted.
 pub fn end_waits_when(look: impl Fn() -> bool + 'static) {
     LOOK.with_borrow_mut(|place| *place = Some(Box::new(look)));
 }

@@ -25,13 +25,17 @@ struct Inner {
     unreachable_errno: i32,
 }
 
+/// What every call returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
 /// What kind of failure it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
     /// A server refused or failed.
     Status(Status),
-    /// A server could not be reached, or was lost and did not come back in time. Its errno says which: `ETIMEDOUT` where the operation has
-    /// waited as long as it may, `EHOSTDOWN` where the server was known to be dead, `EHOSTUNREACH` where nothing could be connected to.
+    /// A server could not be reached, or was lost and did not come back in time. Its errno says which:
+    /// `ETIMEDOUT` where the operation has waited as long as it may, `EHOSTDOWN` where the server was known
+    /// to be dead, `EHOSTUNREACH` where nothing could be connected to.
     Unreachable,
     /// The server at the other end did not prove that it knows the key, or is no Weft server.
     Untrusted,
@@ -171,7 +175,8 @@ fn status_errno(status: Status) -> i32 {
         Status::Unsupported => libc::EOPNOTSUPP,
         Status::Malformed => libc::EBADMSG,
         Status::Unauthenticated => libc::EACCES,
-        // Permissions are checked at open; a capability that is refused later has expired, by the clock of some server.
+        // Permissions are checked at open; a capability that is refused later has expired, by the clock of
+        // some server.
         Status::Capability => libc::EKEYEXPIRED,
         Status::Version => libc::EPROTONOSUPPORT,
         Status::WrongServer => libc::EREMOTE,

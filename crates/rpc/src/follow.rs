@@ -9,8 +9,9 @@
 //!   the request is repeated, with its number, by the tables that the newer map has brought up to date ◄┘
 //! ```
 //!
-//! Of threads that need a newer map at the same time one fetches it. The others wait for it if they were refused; who has only heard of it
-//! goes on. A server that cannot be reached may just be down, so others are asked about it only now and then.
+//! Of threads that need a newer map at the same time one fetches it. The others wait for it if they were
+//! refused; who has only heard of it goes on. A server that cannot be reached may just be down, so others are
+//! asked about it only now and then.
 //!
 //! A map with a lower version is never gone by, nor one that is not sound, or another cluster's.
 
@@ -60,7 +61,8 @@ impl Rpc {
     /// Fetches the map with this version, or a newer one, which the server `told_by` goes by.
     ///
     /// # Errors
-    /// If what is served cannot be gone by. That nobody could be asked is no error: the server will say so again.
+    /// If what is served cannot be gone by. That nobody could be asked is no error: the server will say so
+    /// again.
     pub(crate) fn follow_to(&self, version: u32, told_by: usize) -> Result<(), Error> {
         let session = self.session();
         let following = &session.following;
@@ -75,7 +77,8 @@ impl Rpc {
         self.fetch(session, Some(told_by), None).map(drop)
     }
 
-    /// A server could not be reached by the map with this version. Says whether there is a newer one, after asking others for it.
+    /// A server could not be reached by the map with this version. Says whether there is a newer one, after
+    /// asking others for it.
     pub(crate) fn follow_moved(&self, server: usize, version: u32) -> bool {
         let session = self.session();
         let is_newer = || session.map_version() != version;
@@ -104,7 +107,8 @@ impl Rpc {
         }
     }
 
-    /// Fetches a newer map, of `told_by` first, who has one, then of others without `but`; whether there is one.
+    /// Fetches a newer map, of `told_by` first, who has one, then of others without `but`; whether there is
+    /// one.
     fn fetch(&self, session: &Session, told_by: Option<usize>, but: Option<usize>) -> Result<bool, Error> {
         let of_teller = told_by.map_or(Ok(false), |server| self.fetch_of(session, &[server]));
         let fetched = match of_teller {

@@ -11,7 +11,8 @@ use crate::wait::lock;
 
 /// How long nobody is asked again for a map that nobody had.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
-/// Or so many times as long as asking took: one that is asked may be silent, while another is about to hear of it.
+/// Or so many times as long as asking took: one that is asked may be silent, while another is about to hear
+/// of it.
 const ASK_AGAIN_TIMES: u32 = 2;
 
 /// What is known of newer maps.

@@ -1,7 +1,8 @@
 //! Noticing a fork: a child must not use its parent's connections, for both would read the same stream.
 //!
-//! Everything that belongs to one process (sessions, lanes, wake-up descriptors, adapters) notes the generation it was made in. The
-//! child's generation is one higher, so a comparison tells it apart without a system call.
+//! Everything that belongs to one process (sessions, lanes, wake-up descriptors, adapters) notes the
+//! generation it was made in. The child's generation is one higher, so a comparison tells it apart without a
+//! system call.
 
 use std::ptr;
 use std::sync::Once;
@@ -27,8 +28,8 @@ pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// A value that every process makes for itself when it first asks. A forked child leaves its parent's as it is: threads
-/// that are not in the child may have been using it.
+/// A value that every process makes for itself when it first asks. A forked child leaves its parent's as it
+/// is: threads that are not in the child may have been using it.
 pub struct PerProcess<T> {
     made: AtomicPtr<Made<T>>,
 }

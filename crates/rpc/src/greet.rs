@@ -8,8 +8,8 @@
 //!           ◄─────────────── cluster, name, run, credits
 //! ```
 //!
-//! [`Handshake`] never waits: a reactor calls [`Handshake::poll`] when the link's descriptor is ready. A thread that may
-//! wait calls [`Identity::greet`].
+//! [`Handshake`] never waits: a reactor calls [`Handshake::poll`] when the link's descriptor is ready. A
+//! thread that may wait calls [`Identity::greet`].
 
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
@@ -42,8 +42,9 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// A client with this key. Without a key it is served over Unix sockets only, where the kernel tells servers who this
-    /// process is. `program` is for the servers' list of clients; without it: the name of the executable.
+    /// A client with this key. Without a key it is served over Unix sockets only, where the kernel tells
+    /// servers who this process is. `program` is for the servers' list of clients; without it: the name of
+    /// the executable.
     pub fn client(key: Option<&IssuedKey>, program: Option<&str>) -> Identity {
         let executable = std::env::current_exe().ok();
         let executable =
@@ -142,8 +143,8 @@ impl Expected<'_> {
     /// Checks who answered.
     ///
     /// # Errors
-    /// [`ErrorKind::Untrusted`] for a server of another cluster; [`ErrorKind::Unreachable`] for another server of this
-    /// one, for then a newer map has the address.
+    /// [`ErrorKind::Untrusted`] for a server of another cluster; [`ErrorKind::Unreachable`] for another
+    /// server of this one, for then a newer map has the address.
     pub fn check(&self, proven: &ProveReply) -> Result<(), Error> {
         let (kind, text) = if proven.cluster_id != *self.cluster_id {
             (ErrorKind::Untrusted, "a server of another cluster answered at its address".to_string())
@@ -173,20 +174,20 @@ impl Handshake {
     /// Sends the first message.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] where the connection is lost, [`ErrorKind::Local`] where the kernel gives no random
-    /// bytes.
+    /// [`ErrorKind::Unreachable`] where the connection is lost, [`ErrorKind::Local`] where the kernel gives
+    /// no random bytes.
     pub fn begin(identity: &Identity, session: [u8; 16], link: &mut dyn Link) -> Result<Handshake, Error> {
         let hello = identity.hello(session)?;
         let step = Step::Hello(Exchange::begin(link, 1, &hello)?);
         Ok(Handshake { hello, secrets: identity.secrets.clone(), step })
     }
 
-    /// Goes on as far as it can without waiting. `None`: to be called again when the link's descriptor is ready. The link
-    /// has its credits when it is over.
+    /// Goes on as far as it can without waiting. `None`: to be called again when the link's descriptor is
+    /// ready. The link has its credits when it is over.
     ///
     /// # Errors
-    /// [`ErrorKind::Untrusted`] where the server does not know the key, its status where it refuses this side, and
-    /// [`ErrorKind::Unreachable`] where the connection is lost.
+    /// [`ErrorKind::Untrusted`] where the server does not know the key, its status where it refuses this
+    /// side, and [`ErrorKind::Unreachable`] where the connection is lost.
     pub fn poll(&mut self, link: &mut dyn Link) -> Result<Option<ProveReply>, Error> {
         if let Step::Hello(exchange) = &mut self.step {
             let Some(reply) = exchange.poll(link)? else { return Ok(None) };

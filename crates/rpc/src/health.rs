@@ -1,4 +1,5 @@
-//! Whether a server is dead: who needs it then fails at once, and whoever comes by looks for its return now and then.
+//! Whether a server is dead: who needs it then fails at once, and whoever comes by looks for its return now
+//! and then.
 //!
 //! ```text
 //!            failure                  failing for a whole deadline
@@ -16,7 +17,8 @@ use crate::wait::lock;
 
 /// Time between a probe and the next.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// How long a caller that probes waits at first, and at most: a server that is far away and busy needs longer.
+/// How long a caller that probes waits at first, and at most: a server that is far away and busy needs
+/// longer.
 const PROBE_WAIT_FIRST: Duration = Duration::from_millis(250);
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -113,8 +115,8 @@ impl Health {
         state.dead.take().is_some()
     }
 
-    /// Whether a request that can do without its answer is to be sent. Where the server has failed for as long as such a request waits,
-    /// only one now and then is.
+    /// Whether a request that can do without its answer is to be sent. Where the server has failed for as
+    /// long as such a request waits, only one now and then is.
     pub(crate) fn is_worth_asking(&self, now: Instant, patience: Duration) -> bool {
         if !self.troubled.load(Ordering::Acquire) {
             return true;
@@ -132,8 +134,8 @@ impl Health {
         is_due
     }
 
-    /// It has not answered since `since`, or was not to be reached. Where that lasts for `limit` it is dead: says whether it has become
-    /// so now.
+    /// It has not answered since `since`, or was not to be reached. Where that lasts for `limit` it is dead:
+    /// says whether it has become so now.
     pub(crate) fn note_failure(&self, since: Instant, limit: Option<Duration>, cause: &str) -> bool {
         let now = Instant::now();
         let mut state = lock(&self.state);

@@ -6,8 +6,8 @@
 //!             │      (link)     └─ progress: whoever gets the lock receives for all
 //! ```
 //!
-//! The lock is held only for calls that never wait, so a thread that finds it taken goes on to its other lanes: who holds it
-//! does the work for both.
+//! The lock is held only for calls that never wait, so a thread that finds it taken goes on to its other
+//! lanes: who holds it does the work for both.
 
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -156,8 +156,8 @@ impl Lane {
         self.wants_write.load(Ordering::Relaxed)
     }
 
-    /// Sends a request whose reply goes to `answer`. `segments` are shared memory that its pieces may lie in. `bulk` is called
-    /// once it is sure that the server takes the request.
+    /// Sends a request whose reply goes to `answer`. `segments` are shared memory that its pieces may lie in.
+    /// `bulk` is called once it is sure that the server takes the request.
     ///
     /// # Safety
     /// The memory of `bulk` stays valid, and untouched by others, until `answer` is ready.
@@ -186,8 +186,8 @@ impl Lane {
             Ok(())
         };
         let made_known = segments.iter().try_for_each(&mut make_known);
-        // SAFETY: the caller keeps the memory until the answer is ready. It is made ready by a completion, or by `fail`,
-        // which drops the link first.
+        // SAFETY: the caller keeps the memory until the answer is ready. It is made ready by a completion, or
+        // by `fail`, which drops the link first.
         match made_known.and_then(|()| unsafe { link.submit(header, body, bulk()) }) {
             Ok(()) => {
                 self.wants_write.store(link.wants_write(), Ordering::Relaxed);
@@ -200,7 +200,8 @@ impl Lane {
         }
     }
 
-    /// Sends and receives what can be without waiting, for all threads; nothing where another thread is at it.
+    /// Sends and receives what can be without waiting, for all threads; nothing where another thread is at
+    /// it.
     pub fn progress(&self) {
         let mut state = match self.state.try_lock() {
             Ok(state) => state,
@@ -210,7 +211,8 @@ impl Lane {
         self.receive(&mut state, |link, done| link.watch(done));
     }
 
-    /// To be called before a sleep on the descriptor, with nothing in between but another look at the answers.
+    /// To be called before a sleep on the descriptor, with nothing in between but another look at the
+    /// answers.
     pub(crate) fn prepare_sleep(&self) {
         // Not `try_lock`: who holds it may be about to leave a descriptor that is not armed.
         if self.must_arm {

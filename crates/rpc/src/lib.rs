@@ -1,7 +1,9 @@
-//! Calls to the servers of a cluster: connections, the handshake, requests and replies. It knows nothing of files.
+//! Calls to the servers of a cluster: connections, the handshake, requests and replies. It knows nothing of
+//! files.
 //!
-//! The thread that waits drives everything, and sleeps in `poll(2)`; nothing here has a thread of its own. A server may
-//! drive a handshake and a link from its reactor with [`greet::Handshake`] and [`greet::Exchange`].
+//! The thread that waits drives everything, and sleeps in `poll(2)`; nothing here has a thread of its own. A
+//! server may drive a handshake and a link from its reactor with [`greet::Handshake`] and
+//! [`greet::Exchange`].
 //!
 //! ```text
 //!   Rpc ── Session: servers, chains, numbers, slots ── Server: lanes, health         (rpc, session, server)
@@ -14,12 +16,12 @@
 //!   Link      Link      Link         made by Dial, greeted by Identity                (dial, greet)
 //! ```
 //!
-//! A newer map of the cluster is fetched when it is needed (follow). A call ends with its operation's time (deadline), at
-//! once where its server is dead (health).
+//! A newer map of the cluster is fetched when it is needed (follow). A call ends with its operation's time
+//! (deadline), at once where its server is dead (health).
 //!
-//! Invariants: no lock is held while waiting for a server, but the one of the thread that fetches a map; memory of a
-//! request is its owner's again only when its reply has come or its connection is gone; a repeated change has the same
-//! number and slot; a forked child shares nothing with its parent.
+//! Invariants: no lock is held while waiting for a server, but the one of the thread that fetches a map;
+//! memory of a request is its owner's again only when its reply has come or its connection is gone; a
+//! repeated change has the same number and slot; a forked child shares nothing with its parent.
 
 mod arenas;
 pub mod batch;

@@ -5,7 +5,8 @@
 //!   rail         0    1    0    1    0          0    0    0 … 0    1
 //! ```
 //!
-//! The first rail of each server is another, so that a client with one connection to each of many servers uses all of its adapters.
+//! The first rail of each server is another, so that a client with one connection to each of many servers
+//! uses all of its adapters.
 
 use std::time::{Duration, Instant};
 
@@ -35,9 +36,9 @@ impl Rails {
         Rails { next, failed: (0..addresses).map(|_| None).collect() }
     }
 
-    /// The rails to try for one more connection, one after the other: only `wished` where one is wished for, else all from the
-    /// one whose turn it is. Those that have just failed are left out; where that leaves none and there `must` be a
-    /// connection, they are tried all the same.
+    /// The rails to try for one more connection, one after the other: only `wished` where one is wished for,
+    /// else all from the one whose turn it is. Those that have just failed are left out; where that leaves
+    /// none and there `must` be a connection, they are tried all the same.
     pub(crate) fn choose(&mut self, wished: Option<usize>, must: bool, now: Instant) -> Vec<usize> {
         let count = self.failed.len();
         let (first, tries) = match wished {

@@ -22,8 +22,8 @@ use crate::wait::lock;
 
 /// Tells a metadata server on a new connection what it must know of this process, before requests go over it.
 pub trait Restore: Send + Sync {
-    /// Called where the server has started anew, or has ended this session: `run` is the new run of the session. One
-    /// exchange by [`crate::greet::ask`] may take `timeout`.
+    /// Called where the server has started anew, or has ended this session: `run` is the new run of the
+    /// session. One exchange by [`crate::greet::ask`] may take `timeout`.
     ///
     /// # Errors
     /// The connection is not used then.
@@ -54,8 +54,8 @@ pub struct Setup {
     pub member: Option<([u8; 16], u16)>,
 }
 
-/// Calls to the servers of one cluster. Any number of threads use it at once; a forked child goes on with connections of
-/// its own.
+/// Calls to the servers of one cluster. Any number of threads use it at once; a forked child goes on with
+/// connections of its own.
 pub struct Rpc {
     /// How long calls wait.
     pub options: Options,
@@ -125,8 +125,8 @@ impl Rpc {
 
     /// What was last used here, be it a parent's.
     fn last_process(&self) -> &Process {
-        // SAFETY: the pointer is always from `Box::into_raw`; what it points to lives until `drop`, and one that is
-        // replaced is never freed.
+        // SAFETY: the pointer is always from `Box::into_raw`; what it points to lives until `drop`, and one
+        // that is replaced is never freed.
         unsafe { &*self.process.load(Ordering::Acquire) }
     }
 
@@ -149,8 +149,8 @@ impl Rpc {
         self.last_process().session.generation != fork::generation()
     }
 
-    /// The parent's session is left as it is, for threads that are not here may have been using it; only its descriptors
-    /// are closed.
+    /// The parent's session is left as it is, for threads that are not here may have been using it; only its
+    /// descriptors are closed.
     fn process_after_fork(&self) -> &Process {
         let _guard = lock(&self.forking);
         let parents = self.last_process();
@@ -191,8 +191,8 @@ impl Rpc {
         Operation::begin(self.options.timeout())
     }
 
-    /// Counts how often the metadata server was reached anew: over no connection that was there before, or another run of
-    /// it.
+    /// Counts how often the metadata server was reached anew: over no connection that was there before, or
+    /// another run of it.
     pub fn meta_arrivals(&self) -> u64 {
         self.arrivals.load(Ordering::SeqCst)
     }

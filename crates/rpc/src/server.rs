@@ -129,7 +129,8 @@ impl Server {
         lock(&self.info).clone()
     }
 
-    /// A newer map says this of it. Connections to where it is not any more are used until there is one to where it is now.
+    /// A newer map says this of it. Connections to where it is not any more are used until there is one to
+    /// where it is now.
     pub(crate) fn update(&self, info: &ServerInfo) {
         self.is_listed.store(true, Ordering::Relaxed);
         let before = std::mem::replace(&mut *lock(&self.info), Arc::new(info.clone()));
@@ -179,8 +180,8 @@ impl Server {
         self.lanes().iter().min_by_key(|lane| lane.users()).map(LaneUse::new)
     }
 
-    /// Adds a new lane and takes it; where others were quicker and there are enough, it is closed again and one of theirs
-    /// is taken. Lanes over a slower transport than this one are not taken any more.
+    /// Adds a new lane and takes it; where others were quicker and there are enough, it is closed again and
+    /// one of theirs is taken. Lanes over a slower transport than this one are not taken any more.
     pub(crate) fn add(&self, dialled: Dialled, traffic: Traffic) -> LaneUse {
         let fallback = dialled.fallback.clone();
         self.first_proven.get_or_init(|| dialled.proven.clone());
@@ -279,12 +280,13 @@ impl Server {
         }
     }
 
-    /// In a forked child: closes the parent's descriptors. Nothing else of a lane may be touched, for a thread that is not
-    /// here any more may have been using it.
+    /// In a forked child: closes the parent's descriptors. Nothing else of a lane may be touched, for a
+    /// thread that is not here any more may have been using it.
     pub(crate) fn abandon(&self) {
         if let Ok(lanes) = self.lanes.try_lock() {
             for lane in lanes.iter().filter(|lane| !lane.is_ours()) {
-                // SAFETY: the child's copy of a descriptor of a lane that is never used or dropped in this process.
+                // SAFETY: the child's copy of a descriptor of a lane that is never used or dropped in this
+                // process.
                 unsafe { libc::close(lane.fd()) };
             }
         }

@@ -5,8 +5,8 @@
 //!   map, version 7 ── brings both up to date, then counts ──┘   └ where it is reached, lanes, health (server.rs)
 //! ```
 //!
-//! A request reads these tables without a lock. A newer map (`follow.rs`) adds servers to them and changes where they are
-//! reached; a server that it does not have any more keeps its index, and is listed no longer.
+//! A request reads these tables without a lock. A newer map (`follow.rs`) adds servers to them and changes
+//! where they are reached; a server that it does not have any more keeps its index, and is listed no longer.
 //!
 //! A forked child has its own session; of its parent's it only closes the descriptors.
 
@@ -49,8 +49,8 @@ impl Session {
         Ok(Session::with_id(map, random()?))
     }
 
-    /// A session that other processes are in, too, or were; this one is number `member`. Its slots are its own, and its numbers of
-    /// requests above those of whoever had them before, for they begin with the time.
+    /// A session that other processes are in, too, or were; this one is number `member`. Its slots are its
+    /// own, and its numbers of requests above those of whoever had them before, for they begin with the time.
     pub(crate) fn joined(map: &Arc<ClusterMapReply>, id: [u8; 16], member: u16) -> Session {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut session = Session::with_id(map, id);
@@ -99,7 +99,8 @@ impl Session {
         self.map_version.load(Ordering::Acquire)
     }
 
-    /// Goes by a map from here on, which was checked and is newer than the one before. By one thread at a time.
+    /// Goes by a map from here on, which was checked and is newer than the one before. By one thread at a
+    /// time.
     pub(crate) fn go_by(&self, map: Arc<ClusterMapReply>) {
         let index_of = |role: Role, id: u16| {
             self.servers.iter().find(|(_, one)| (one.role, one.id) == (role, id)).map(|(index, _)| index)

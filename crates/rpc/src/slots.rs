@@ -1,4 +1,5 @@
-//! Exactly-once slots: places in which the metadata server keeps the last reply of a request that must not be done twice.
+//! Exactly-once slots: places in which the metadata server keeps the last reply of a request that must not be
+//! done twice.
 //!
 //! ```text
 //!   request 17, slot 3 ── lost ── 17 again, slot 3: the reply that was kept ── 18, slot 3: the server forgets 17
@@ -8,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::wait::lock;
 
-/// Changing operations of one session that may be under way at once; the metadata server keeps a reply for each.
+/// Changing operations of one session that may be under way at once; the metadata server keeps a reply for
+/// each.
 pub(crate) const EXACTLY_ONCE_SLOTS: u16 = 512;
 /// Of these, what each process has of a session that it shares.
 const MEMBER_SLOTS: u16 = 8;

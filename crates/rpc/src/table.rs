@@ -1,4 +1,5 @@
-//! A table that only grows: entries are added by one thread while others read, without a lock and without moving.
+//! A table that only grows: entries are added by one thread while others read, without a lock and without
+//! moving.
 //!
 //! ```text
 //!   index    0 … 15    16 … 47    48 … 111    …        each part is twice as long as the one before, and made when it is needed
@@ -49,14 +50,27 @@ impl<T> Table<T> {
         Some(index)
     }
 
+    /// The entry with this index. Where the table is shorter it grows by as many as that takes.
+    ///
+    /// # Panics
+    /// If the index is no 16-bit number.
+    pub fn get_or_grow(&self, index: usize) -> &T
+    where
+        T: Default,
+    {
+        while self.len() <= index {
+            self.push(T::default());
+        }
+        self.get(index).expect("a 16-bit index")
+    }
+
     /// The entry with this index.
     pub fn get(&self, index: usize) -> Option<&T> {
         let (part, at) = place(index);
         self.parts.get(part)?.get()?.get(at)?.get()
     }
 
-    /// How many entries there are.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len.load(Ordering::Acquire)
     }
 

@@ -1,4 +1,5 @@
-//! Kinds of traffic (IB 3.4): each has connections of its own where the network is told to treat them differently.
+//! Kinds of traffic (IB 3.4): each has connections of its own where the network is told to treat them
+//! differently.
 //!
 //! ```text
 //!   to a metadata server ─────────────────────────────► metadata

@@ -7,29 +7,32 @@
 //!   poll(lanes …, own eventfd)
 //! ```
 //!
-//! Both sides write first and read then, in one total order, so at least one of them sees the other. A thread that has its
-//! lanes for itself never has its eventfd written.
+//! Both sides write first and read then, in one total order, so at least one of them sees the other. A thread
+//! that has its lanes for itself never has its eventfd written.
 //!
-//! The descriptor of a lane over RDMA tells of nothing until its completion queue was armed (IB 3.2.4). A thread that watches leaves
-//! it as it is; one that is about to sleep arms it, and looks once more:
+//! The descriptor of a lane over RDMA tells of nothing until its completion queue was armed (IB 3.2.4). A
+//! thread that watches leaves it as it is; one that is about to sleep arms it, and looks once more:
 //!
 //! ```text
 //!   watch … watch │ take wake-ups, look, arm, look │ sleeping := true │ ready? │ poll(lanes …)
 //!                 └──────── prepare_sleep ─────────┘
 //! ```
 //!
-//! Wake-ups are taken out of a descriptor only by those who arm it again at once, so a thread that sleeps on it sleeps armed.
+//! Wake-ups are taken out of a descriptor only by those who arm it again at once, so a thread that sleeps on
+//! it sleeps armed.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use weft_transport::Completion;
 
 use crate::fork;
 
-/// Locks; a panic of another thread does not make the data unusable, for no lock is held while foreign code runs.
+/// Locks; a panic of another thread does not make the data unusable, for no lock is held while foreign code
+/// runs.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -42,6 +45,9 @@ pub fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
         Err(TryLockError::WouldBlock) => None,
     }
 }
+
+/// How long a thread sleeps at a time where the process has no descriptor left to wake it.
+const STEP_WITHOUT_WAKER_MS: u64 = 2;
 
 /// Wakes one sleeping thread.
 pub(crate) struct Waker {
@@ -106,6 +112,14 @@ impl Waker {
             let mut count = [0u8; 8];
             // SAFETY: 8 live bytes.
             unsafe { libc::read(fd, count.as_mut_ptr().cast(), count.len()) };
+        }
+    }
+
+    /// How long this thread may sleep that would sleep so long.
+    pub(crate) fn longest_sleep(&self, longest: Duration) -> Duration {
+        match self.event {
+            Some(_) => longest,
+            None => longest.min(Duration::from_millis(STEP_WITHOUT_WAKER_MS)),
         }
     }
 
@@ -177,9 +191,15 @@ impl PollSet {
         self.entries.push(libc::pollfd { fd, events, revents: 0 });
     }
 
-    /// Sleeps until something is there or `timeout_ms` are over. Says whether the entry of `waker` was readable.
+    /// The descriptors, with that of `waker`.
+    pub(crate) fn entries(mut self, waker: &Waker) -> Vec<libc::pollfd> {
+        waker.fd().inspect(|fd| self.add(*fd, false));
+        self.entries
+    }
+
+    /// Sleeps until something is there or `timeout_ms` are over. Says whether the entry of `waker` was
+    /// readable.
     pub(crate) fn sleep(mut self, waker: &Waker, timeout_ms: u64) -> bool {
-        const STEP_WITHOUT_WAKER_MS: u64 = 2;
         let mut timeout_ms = timeout_ms;
         match waker.fd() {
             Some(fd) => self.add(fd, false),
@@ -200,7 +220,7 @@ impl PollSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
     use weft_wire::{Header, Op};
 
     fn completion() -> Completion {

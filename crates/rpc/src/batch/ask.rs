@@ -5,7 +5,7 @@ use std::time::Duration;
 use weft_transport::Completion;
 use weft_wire::Request;
 
-use super::Batch;
+use super::requests::Batch;
 use super::sleep::sleep_at_most;
 use crate::call::Call;
 use crate::error::Error;
@@ -39,7 +39,8 @@ pub fn ask_looking<R: Request>(
     }
 }
 
-/// The same request, or different ones of one kind, to several servers at once; replies in the order of the requests.
+/// The same request, or different ones of one kind, to several servers at once; replies in the order of the
+/// requests.
 pub fn ask_all<R: Request>(
     rpc: &Rpc,
     requests: impl IntoIterator<Item = (usize, R)>,

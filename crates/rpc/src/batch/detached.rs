@@ -1,9 +1,10 @@
-//! Requests whose replies nobody waits for: they are taken when somebody comes by, and repeated where they were lost.
+//! Requests whose replies nobody waits for: they are taken when somebody comes by, and repeated where they
+//! were lost.
 
 use std::time::{Duration, Instant};
 
-use super::Batch;
-use crate::call::{BLOCKED_PAUSE, State};
+use super::requests::Batch;
+use crate::call::{BLOCKED_PAUSE, Call, State};
 use crate::rpc::Rpc;
 use crate::wait::lock;
 
@@ -16,8 +17,18 @@ impl Batch {
     /// Sends what there is and leaves the replies to whoever comes next.
     pub fn detach(mut self, rpc: &Rpc) {
         self.step(rpc);
+        self.put_by(rpc);
+    }
+
+    fn put_by(mut self, rpc: &Rpc) {
         let calls = std::mem::take(&mut self.calls);
         lock(rpc.detached()).extend(calls.into_iter().filter(|call| !call.is_done()));
+    }
+
+    /// Ends what is under way. A change that was sent keeps its slot until the server has replied.
+    pub fn cancel(mut self, rpc: &Rpc) {
+        let calls = std::mem::take(&mut self.calls);
+        lock(rpc.detached()).extend(calls.into_iter().filter(Call::holds_slot));
     }
 }
 
@@ -41,6 +52,18 @@ pub fn reap(rpc: &Rpc) {
         }
     }
     while again.wait(rpc).is_some() {}
+}
+
+/// As [`reap`], without waiting.
+pub fn reap_ready(rpc: &Rpc) {
+    let calls = std::mem::take(&mut *lock(rpc.detached()));
+    if calls.is_empty() {
+        return;
+    }
+    let mut again = Batch::sharing();
+    calls.into_iter().for_each(|call| again.push(call));
+    while again.poll(rpc).is_some() {}
+    again.put_by(rpc);
 }
 
 /// Waits a little for the replies that nobody waited for, before the connections end.

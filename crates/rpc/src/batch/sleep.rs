@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Batch;
+use super::detached::reap_ready;
+use super::requests::Batch;
 use crate::call::{Call, State};
 use crate::deadline::{self, LOOK_EVERY};
 use crate::lane::Lane;
@@ -101,7 +102,7 @@ pub fn rest(batches: &mut [(&Rpc, &mut Batch)]) {
     }
 }
 
-/// Watches the lanes for a moment instead of sleeping. Says whether something came.
+/// Busy-polls the lanes for a moment instead of sleeping. Says whether something came.
 fn watch(batches: &[(&Rpc, &mut Batch)]) -> bool {
     let spin_us = batches.iter().map(|(rpc, _)| rpc.options.spin_us).min().unwrap_or(0);
     let is_bulky = |batch: &Batch| batch.bulky || batch.calls.iter().any(|call| call.sent().is_none());
@@ -141,25 +142,76 @@ fn sleep(batches: &mut [(&Rpc, &mut Batch)]) {
 /// Sleeps until something may have happened to one of the batches, for `longest` at most.
 pub(super) fn sleep_at_most(batches: &[(&Rpc, &mut Batch)], longest: Option<Duration>) {
     let waker = Waker::current();
-    let now = Instant::now();
-    let wake_times = batches.iter().map(|(rpc, batch)| batch.prepare_sleep(&waker, now, &rpc.options));
-    let wake_at = wake_times.chain(longest.map(|longest| now + longest)).min().unwrap_or(now);
+    let mut set = PollSet::new();
+    let left = prepare(batches, &waker, longest, &mut set);
+    if left.is_zero() && batches.iter().any(|(_, batch)| batch.any_ready()) {
+        return waker.awake(false);
+    }
+    let signalled = set.sleep(&waker, left.as_micros().div_ceil(1000) as u64);
+    waker.awake(signalled);
+    batches.iter().for_each(|(rpc, batch)| batch.cut_silent(rpc));
+}
+
+/// The lanes that they wait on, each once.
+fn lanes_of<'a>(batches: &'a [(&Rpc, &mut Batch)]) -> Vec<&'a Arc<Lane>> {
     let mut lanes: Vec<&Arc<Lane>> = Vec::with_capacity(8);
     for lane in batches.iter().flat_map(|(_, batch)| batch.lanes_waited_on()) {
         if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
             lanes.push(lane);
         }
     }
+    lanes
+}
+
+/// Lets all lanes that they wait on send and receive, each once. Frees slots of requests that nobody waits for.
+pub fn progress(batches: &[(&Rpc, &mut Batch)]) {
+    let mut last: Option<&Rpc> = None;
+    for (rpc, _) in batches {
+        if !last.is_some_and(|last| std::ptr::eq(last, *rpc)) {
+            reap_ready(rpc);
+        }
+        last = Some(*rpc);
+    }
+    lanes_of(batches).iter().for_each(|lane| lane.progress());
+}
+
+/// Prepares a sleep: from here on this thread is woken for replies that others receive. Adds the lanes to
+/// `set`, and says how long to sleep at most; not at all where a reply is there.
+fn prepare(
+    batches: &[(&Rpc, &mut Batch)],
+    waker: &Arc<Waker>,
+    longest: Option<Duration>,
+    set: &mut PollSet,
+) -> Duration {
+    let now = Instant::now();
+    let wake_times = batches.iter().map(|(rpc, batch)| batch.prepare_sleep(waker, now, &rpc.options));
+    let wake_at = wake_times.chain(longest.map(|longest| now + longest)).min().unwrap_or(now);
+    let lanes = lanes_of(batches);
     lanes.iter().for_each(|lane| lane.prepare_sleep());
     waker.about_to_sleep();
     if batches.iter().any(|(_, batch)| batch.any_ready()) {
-        return waker.awake(false);
+        return Duration::ZERO;
     }
-    let mut set = PollSet::new();
     lanes.iter().for_each(|lane| set.add(lane.fd(), lane.wants_write()));
-    let left = wake_at.saturating_duration_since(now);
-    let signalled = set.sleep(&waker, left.as_micros().div_ceil(1000) as u64);
-    waker.awake(signalled);
+    wake_at.saturating_duration_since(now)
+}
+
+/// For a program with an event loop of its own: adds to `set` what this thread is to wait for with `poll(2)`
+/// or the like, and says for how long at most. After that wait it calls [`after_poll`], and looks at its
+/// batches.
+pub fn before_poll(batches: &[(&Rpc, &mut Batch)], set: &mut Vec<libc::pollfd>) -> Duration {
+    let waker = Waker::current();
+    let mut lanes = PollSet::new();
+    let longest = deadline::is_looked_after().then_some(LOOK_EVERY);
+    let left = prepare(batches, &waker, longest, &mut lanes);
+    set.extend(lanes.entries(&waker));
+    waker.longest_sleep(left)
+}
+
+/// See [`before_poll`].
+pub fn after_poll(batches: &[(&Rpc, &mut Batch)]) {
+    Waker::current().awake(true);
+    progress(batches);
     batches.iter().for_each(|(rpc, batch)| batch.cut_silent(rpc));
 }
 

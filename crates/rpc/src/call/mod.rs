@@ -10,7 +10,8 @@
 //!   (`health.rs`)
 //! ```
 //!
-//! Its number and slot are the same at every repetition, so that a server that has executed it repeats its reply.
+//! Its number and slot are the same at every repetition, so that a server that has executed it repeats its
+//! reply.
 
 mod retry;
 
@@ -185,6 +186,11 @@ impl Call {
         matches!(self.state, State::Ready { not_before } if not_before.is_none_or(|at| at <= now))
     }
 
+    /// Whether it was sent and a server keeps its reply in a slot.
+    pub(crate) fn holds_slot(&self) -> bool {
+        matches!(self.state, State::Sent { .. }) && !self.op.idempotent()
+    }
+
     pub(crate) fn is_done(&self) -> bool {
         matches!(self.state, State::Done(_))
     }
@@ -239,8 +245,8 @@ impl Call {
             Content::Bulk(request) => {
                 let segments = rpc.arenas.overlapping(request.memory_span());
                 let body = request.body();
-                // SAFETY: whoever made the request keeps its memory until the call is over; a batch that is dropped
-                // before waits for that.
+                // SAFETY: whoever made the request keeps its memory until the call is over; a batch that is
+                // dropped before waits for that.
                 unsafe { lane.submit(header, &body, || request.bulk(), &segments, &answer) }
             }
         };

@@ -26,7 +26,8 @@ impl FirstServer<'_> {
     /// Connects, asks for the cluster's map, and checks it.
     ///
     /// # Errors
-    /// At once, if the server cannot be reached, does not know the key, refuses, or sends a map that is not sound.
+    /// At once, if the server cannot be reached, does not know the key, refuses, or sends a map that is not
+    /// sound.
     pub fn fetch_map(&self, identity: &Identity, timeout: Duration) -> Result<ClusterMapReply, Error> {
         let mut causes = Vec::new();
         if let Some(socket) = self.socket {

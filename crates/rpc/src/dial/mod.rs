@@ -30,8 +30,8 @@ pub enum Transport {
     Tcp,
     /// Shared memory with all; connecting fails where a server is on another host.
     Shm,
-    /// RDMA with all; connecting fails without it. Only the first question, for the cluster's map, takes the way that
-    /// the URL names.
+    /// RDMA with all; connecting fails without it. Only the first question, for the cluster's map, takes the
+    /// way that the URL names.
     Rdma,
 }
 
@@ -45,7 +45,8 @@ pub type Greet<'a> = dyn FnMut(&mut dyn Link) -> Result<ProveReply, Error> + 'a;
 pub struct Wish {
     /// What it will carry.
     pub traffic: Traffic,
-    /// Which of the server's RDMA addresses it is to lead to, if it leads to one; `None`: the one whose turn it is.
+    /// Which of the server's RDMA addresses it is to lead to, if it leads to one; `None`: the one whose turn
+    /// it is.
     pub rail: Option<usize>,
 }
 
@@ -88,7 +89,8 @@ pub trait Dial: Send + Sync {
     fn dial(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error>;
 }
 
-/// Whether the server that answered may be of another cluster: it may have taken the address of one that moved.
+/// Whether the server that answered may be of another cluster: it may have taken the address of one that
+/// moved.
 pub fn is_of_another_cluster(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Untrusted | ErrorKind::Status(Status::Unauthenticated))
 }

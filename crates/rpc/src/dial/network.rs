@@ -7,10 +7,10 @@
 //! | `rdma` | RDMA | RDMA or an error | an error |
 //! | `tcp` | TCP | TCP | TCP |
 //!
-//! `auto` tries the next transport where one fails, and keeps the reason. A rail that fails gives way to the other
-//! rails. An address at which nobody answers, or another server does, gives way to the other addresses: a server that
-//! moves has its old addresses behind its new ones. All attempts together have the time of one; those that are left
-//! keep a share of it.
+//! `auto` tries the next transport where one fails, and keeps the reason. A rail that fails gives way to the
+//! other rails. An address at which nobody answers, or another server does, gives way to the other addresses:
+//! a server that moves has its old addresses behind its new ones. All attempts together have the time of one;
+//! those that are left keep a share of it.
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -29,17 +29,19 @@ use crate::rails::Rails;
 use crate::rdma::RdmaSource;
 use crate::wait::lock;
 
-/// How long a connection over RDMA may take to come about where something else is at hand: another rail, or TCP.
+/// How long a connection over RDMA may take to come about where something else is at hand: another rail, or
+/// TCP.
 const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long one attempt of TCP may take, which needs nothing but the network and the other kernel: what is tried after an outage is
-/// not to wait for the end of an attempt that began before.
+/// How long one attempt of TCP may take, which needs nothing but the network and the other kernel: what is
+/// tried after an outage is not to wait for the end of an attempt that began before.
 const TCP_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Over TCP, Unix sockets and RDMA.
 pub struct NetworkDial {
     transport: Transport,
     timeout: Duration,
-    /// What is shown before there is an RDMA connection; `None`: this client has no key, and is served over Unix sockets only.
+    /// What is shown before there is an RDMA connection; `None`: this client has no key, and is served over
+    /// Unix sockets only.
     knock: Option<Key>,
     rdma: Arc<RdmaSource>,
     /// By the servers' names; with the addresses that they are of.

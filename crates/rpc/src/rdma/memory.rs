@@ -1,6 +1,8 @@
-//! Memory that this process's adapters know by name: from `weft_mem_alloc`, and what programs register themselves.
+//! Memory that this process's adapters know by name: from `weft_mem_alloc`, and what programs register
+//! themselves.
 //!
-//! Whoever comes later is told of what is there: memory may be registered before anything uses RDMA, which costs nothing then.
+//! Whoever comes later is told of what is there: memory may be registered before anything uses RDMA, which
+//! costs nothing then.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -9,13 +11,14 @@ use crate::error::{Error, ErrorKind};
 use crate::fork::PerProcess;
 use crate::wait::lock;
 
-/// Makes memory known to every RDMA adapter that this process uses, now or later, until it is unregistered as often as it was
-/// registered: no read or write with it registers or looks up anything again. Without RDMA it costs nothing. A forked child begins
-/// with nothing registered.
+/// Makes memory known to every RDMA adapter that this process uses, now or later, until it is unregistered as
+/// often as it was registered: no read or write with it registers or looks up anything again. Without RDMA it
+/// costs nothing. A forked child begins with nothing registered.
 ///
 /// # Errors
-/// [`ErrorKind::Local`] with the errno of an adapter that is in use and refuses, `ENOMEM` where `RLIMIT_MEMLOCK` does not allow to pin so
-/// much; nothing is registered then. [`ErrorKind::Invalid`] for no memory.
+/// [`ErrorKind::Local`] with the errno of an adapter that is in use and refuses, `ENOMEM` where
+/// `RLIMIT_MEMLOCK` does not allow to pin so much; nothing is registered then. [`ErrorKind::Invalid`] for no
+/// memory.
 ///
 /// # Safety
 /// The memory is writable. Until it is unregistered it is neither unmapped nor mapped anew.

@@ -1,5 +1,5 @@
-//! RDMA of this process: the libraries, loaded when somebody first asks for them; the adapters; and the memory that is
-//! registered by name.
+//! RDMA of this process: the libraries, loaded when somebody first asks for them; the adapters; and the
+//! memory that is registered by name.
 //!
 //! ```text
 //!   weft_mem_alloc, weft_mem_register ──► memory (a list of this process) ──► every Rdma that there is
@@ -7,8 +7,8 @@
 //!                                 └── cannot be: why, kept for status; the libraries are not looked for again
 //! ```
 //!
-//! A forked child begins with nothing: what its parent made stays untouched, for threads that are not in the child may have been
-//! using it, and adapters do not follow memory into children.
+//! A forked child begins with nothing: what its parent made stays untouched, for threads that are not in the
+//! child may have been using it, and adapters do not follow memory into children.
 
 mod memory;
 mod options;
@@ -94,7 +94,8 @@ impl Refusal {
 }
 
 impl Rdma {
-    /// Over these adapters: for simulations and tests. A connection without adapters of its own uses the host's.
+    /// Over these adapters: for simulations and tests. A connection without adapters of its own uses the
+    /// host's.
     pub fn over<F: Fabric>(fabric: F, options: &RdmaOptions) -> Rdma {
         fork::watch();
         let client = VerbsClient::new(fabric.clone(), options.for_registration());
@@ -215,7 +216,8 @@ pub struct RdmaAdapter {
     pub windows: bool,
     /// The registration cache: what it did, and what it holds.
     pub registrations: Vec<(&'static str, u64)>,
-    /// What was asked of the adapter, how many requests moved data by each mechanism, and bytes that were copied for it.
+    /// What was asked of the adapter, how many requests moved data by each mechanism, and bytes that were
+    /// copied for it.
     pub counts: Vec<(&'static str, u64)>,
 }
 

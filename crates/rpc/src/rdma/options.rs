@@ -1,4 +1,5 @@
-//! How RDMA is used: sizes, mechanisms, the registration cache, and what the network is told of each kind of traffic.
+//! How RDMA is used: sizes, mechanisms, the registration cache, and what the network is told of each kind of
+//! traffic.
 //!
 //! Every option has a name, by which it can be set in a URL (`?rdma-mechanism=fast`) and in the environment
 //! (`WEFT_RDMA=mechanism=fast,tos=0:0:32:8`):
@@ -60,8 +61,8 @@ named!(
 );
 named!(ForeignMemory, "treatment of foreign memory", Watched = "watched", NotCached = "not-cached");
 
-/// Numbers by which the network tells kinds of traffic apart: types of service, of which adapters make service levels and
-/// priorities. 0 is the network's own choice.
+/// Numbers by which the network tells kinds of traffic apart: types of service, of which adapters make
+/// service levels and priorities. 0 is the network's own choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RdmaTos {
     /// Of connections to metadata servers.
@@ -117,7 +118,8 @@ impl std::str::FromStr for RdmaTos {
 
 /// How RDMA is used. [`Default`] is right for most.
 ///
-/// The registration cache is one for the whole process: its limits are those of the first connection that uses RDMA.
+/// The registration cache is one for the whole process: its limits are those of the first connection that
+/// uses RDMA.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdmaOptions {
     /// How data moves.
@@ -126,8 +128,8 @@ pub struct RdmaOptions {
     pub inline_bytes_max: u64,
     /// Data of up to this size goes through Fast RDMA buffers.
     pub fast_bytes_max: u64,
-    /// Data in at least so many pieces, of at most 16 KiB on average, is moved by this side into and out of memory that the server
-    /// lends, where both adapters can; 0: never.
+    /// Data in at least so many pieces, of at most 16 KiB on average, is moved by this side into and out of
+    /// memory that the server lends, where both adapters can; 0: never.
     pub lend_pieces_min: u64,
     /// Bytes that stay registered after they were used.
     pub cache_bytes_max: u64,
@@ -135,7 +137,8 @@ pub struct RdmaOptions {
     pub cache_entries_max: usize,
     /// What happens to memory that was not registered by name.
     pub foreign: ForeignMemory,
-    /// Nanoseconds that registering takes for each page and for each call, by which pieces are grouped; measured where not given.
+    /// Nanoseconds that registering takes for each page and for each call, by which pieces are grouped;
+    /// measured where not given.
     pub registration_cost_ns: Option<(u64, u64)>,
     /// Check every hit of the registration cache against the system. Slow: for finding faults.
     pub verify: bool,

@@ -1,0 +1,243 @@
+//! Metadata calls that go on while the program does something else.
+//!
+//! ```text
+//!   Client::start_stat ─► metadata server ─► its reply ─► may somebody be writing? ─► sizes ─► over
+//!                         └ sent at once                                              └ sizing.rs
+//! ```
+//!
+//! There is no thread behind them: they move when the program tests them or waits. One thread may have
+//! hundreds under way. Where the exactly-once slots or a connection's credits do not suffice for all, the
+//! rest go as others are answered.
+//!
+//! Many are waited for together, or from an event loop, as `progress.rs` says.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use weft_wire::Request;
+use weft_wire::messages::{Attr, Caller, CloseRequest};
+
+use crate::Result;
+use crate::batch::{self, Batch, Finished};
+use crate::call::Call;
+use crate::deadline::{self, Operation};
+use crate::error::Error;
+use crate::inner::Inner;
+use crate::progress::Progress;
+use crate::rpc::Rpc;
+use crate::size;
+use crate::sizing::Sizing;
+
+/// The tag of the request whose reply matters, and of closes that go ahead of it.
+const ASKED: usize = 0;
+const CLOSES: usize = 1;
+
+/// A metadata call under way.
+///
+/// Dropping it ends it: what was not sent is not sent, and a change that was sent may take effect. An open
+/// that was sent is waited for, so that the file is closed again.
+#[must_use = "dropping it ends it"]
+pub struct PendingCall<T> {
+    step: Step<T>,
+    batch: Batch,
+    inner: Arc<Inner>,
+    caller: Arc<Caller>,
+    /// When it is given up.
+    end: Option<Instant>,
+    /// What it is on, for errors.
+    on: String,
+    /// What it leads to has to be closed.
+    is_open: bool,
+    attrs: Attrs<T>,
+}
+
+/// What a reply's bytes become.
+type Take<T> = Box<dyn FnOnce(Result<weft_transport::Completion>) -> Result<T> + Send>;
+/// The attributes in a result, whose sizes are brought up to date.
+type Attrs<T> = fn(&mut T) -> Vec<&mut Attr>;
+
+enum Step<T> {
+    Asking(Take<T>),
+    Sizing {
+        value: T,
+        sizing: Box<Sizing>,
+        taken: Result<()>,
+    },
+    Over(Result<T>),
+    /// While it is looked at, and when the result was taken.
+    Taken,
+}
+
+/// What a call consists of.
+pub(crate) struct Plan<T, R: Request> {
+    pub request: R,
+    /// Sent ahead on the same connection.
+    pub closes: Option<CloseRequest>,
+    pub on: String,
+    pub take: Box<dyn FnOnce(R::Reply) -> Result<T> + Send>,
+    pub attrs: Attrs<T>,
+    pub is_open: bool,
+}
+
+impl<T> PendingCall<T> {
+    /// Sends the request, if that takes no time.
+    pub(crate) fn begin<R: Request + 'static>(
+        inner: &Arc<Inner>,
+        caller: &Arc<Caller>,
+        plan: Plan<T, R>,
+    ) -> PendingCall<T>
+    where
+        T: 'static,
+    {
+        let Plan { request, closes, on, take, attrs, is_open } = plan;
+        let mut batch = Batch::sharing();
+        if let Some(closes) = closes {
+            batch.push(Call::of(inner, inner.meta(), &closes, CLOSES));
+        }
+        batch.push(Call::of(inner, inner.meta(), &request, ASKED));
+        let of = inner.clone();
+        let take: Take<T> = Box::new(move |result| take(batch::decode::<R>(&of, of.meta(), result)?));
+        let end = deadline::end(inner.options.timeout());
+        let (inner, caller) = (inner.clone(), caller.clone());
+        let mut call =
+            PendingCall { step: Step::Asking(take), batch, inner, caller, end, on, is_open, attrs };
+        call.test();
+        call
+    }
+
+    /// One that did not begin.
+    pub(crate) fn failed(inner: &Arc<Inner>, caller: &Arc<Caller>, error: Error) -> PendingCall<T> {
+        PendingCall {
+            step: Step::Over(Err(error)),
+            batch: Batch::default(),
+            inner: inner.clone(),
+            caller: caller.clone(),
+            end: None,
+            on: String::new(),
+            is_open: false,
+            attrs: |_| Vec::new(),
+        }
+    }
+
+    /// Waits for its end.
+    ///
+    /// # Errors
+    /// Those of the method of [`crate::Client`] with this name.
+    pub fn wait(mut self) -> Result<T> {
+        self.begin_wait();
+        while !self.test() {
+            batch::rest(&mut [(&self.inner.rpc, &mut self.batch)]);
+        }
+        match std::mem::replace(&mut self.step, Step::Taken) {
+            Step::Over(result) => result,
+            _ => unreachable!("it is over"),
+        }
+    }
+
+    fn take(&mut self, finished: Finished) {
+        self.step = match std::mem::replace(&mut self.step, Step::Taken) {
+            // Of a close that failed nobody is notified.
+            step if finished.tag == CLOSES && matches!(step, Step::Asking(_)) => step,
+            Step::Asking(take) => match take(finished.result) {
+                Ok(value) => self.with_sizes(value),
+                Err(error) => self.failed_with(error),
+            },
+            Step::Sizing { value, mut sizing, taken } => {
+                let taken = taken.and(sizing.take(&self.inner, finished));
+                Step::Sizing { value, sizing, taken }
+            }
+            step => step,
+        };
+    }
+
+    /// A result whose sizes may have to be asked for.
+    fn with_sizes(&mut self, mut value: T) -> Step<T> {
+        let live = (self.attrs)(&mut value).into_iter().filter(|attr| size::is_live(attr));
+        let inos: Vec<u64> = live.map(|attr| attr.ino).collect();
+        if inos.is_empty() {
+            return Step::Over(Ok(value));
+        }
+        let _part = self.rest_of_time();
+        let sizing = Sizing::begin(&self.inner, &self.caller, &inos, None, &mut self.batch);
+        Step::Sizing { value, sizing: Box::new(sizing), taken: Ok(()) }
+    }
+
+    /// All requests of a step have their replies.
+    fn next_step(&mut self) {
+        let _part = self.rest_of_time();
+        self.step = match std::mem::replace(&mut self.step, Step::Taken) {
+            Step::Sizing { taken: Err(error), .. } => self.failed_with(error),
+            Step::Sizing { mut value, mut sizing, .. } => {
+                if sizing.next(&self.inner, &mut self.batch) {
+                    let live = (self.attrs)(&mut value).into_iter().filter(|attr| size::is_live(attr));
+                    live.zip(sizing.found()).for_each(|(attr, found)| size::put(&self.inner, attr, found));
+                    Step::Over(Ok(value))
+                } else {
+                    Step::Sizing { value, sizing, taken: Ok(()) }
+                }
+            }
+            step => step,
+        };
+    }
+
+    fn failed_with(&self, error: Error) -> Step<T> {
+        Step::Over(Err(error.on(&self.on)))
+    }
+
+    /// Requests that are made until it is dropped have what is left of the call's time.
+    fn rest_of_time(&self) -> Option<Operation> {
+        let left = self.end?.saturating_duration_since(Instant::now());
+        Some(Operation::part(left))
+    }
+}
+
+impl<T> PendingCall<T> {
+    fn drive(&mut self, next: fn(&mut Batch, &Rpc) -> Option<Finished>) -> bool {
+        loop {
+            if matches!(self.step, Step::Over(_) | Step::Taken) && self.batch.is_empty() {
+                return true;
+            }
+            match next(&mut self.batch, &self.inner) {
+                Some(finished) => self.take(finished),
+                None if self.batch.is_empty() => self.next_step(),
+                None => return false,
+            }
+        }
+    }
+}
+
+impl<T> Progress for PendingCall<T> {
+    fn test(&mut self) -> bool {
+        batch::reap_ready(&self.inner);
+        self.drive(Batch::poll)
+    }
+
+    fn advance(&mut self) -> bool {
+        self.drive(Batch::advance)
+    }
+
+    fn requests(&mut self) -> Option<(&Rpc, &mut Batch)> {
+        (!self.batch.is_empty()).then_some((&self.inner.rpc, &mut self.batch))
+    }
+
+    fn begin_wait(&mut self) {
+        let end = deadline::end(self.inner.options.timeout());
+        self.end = self.end.zip(end).map(|(old, new)| old.max(new));
+        self.batch.begin_wait(&self.inner);
+    }
+}
+
+impl<T> Drop for PendingCall<T> {
+    fn drop(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        if self.is_open && self.batch.is_sent() {
+            while !self.test() {
+                batch::rest(&mut [(&self.inner.rpc, &mut self.batch)]);
+            }
+            return;
+        }
+        std::mem::take(&mut self.batch).cancel(&self.inner);
+    }
+}

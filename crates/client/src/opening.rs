@@ -1,0 +1,88 @@
+//! Opening files.
+
+use weft_wire::Status;
+use weft_wire::messages::{CreateRequest, FileKind, OpenReply, OpenRequest, rights};
+
+use crate::error::{Error, ErrorKind};
+use crate::held::Held;
+use crate::open_file::OpenFile;
+use crate::{At, Client, File, OpenOptions, Result};
+
+impl Client {
+    /// Opens a file, or creates it: one round trip.
+    pub fn open<'a>(&self, at: impl Into<At<'a>>, options: &OpenOptions) -> Result<File> {
+        let _operation = self.operation();
+        let at = at.into();
+        self.open_at(&at, options).map_err(|error| error.on(&at))
+    }
+
+    fn open_at(&self, at: &At<'_>, options: &OpenOptions) -> Result<File> {
+        let access = access_of(options)?;
+        let reply = match options.create {
+            true => self.meta(&self.create_request(at, options, access))?,
+            false => self.meta_behind_closes(at, &self.open_request(at, options, access))?,
+        };
+        let is_empty = reply.attr.size == 0 && !reply.attr.size_live;
+        let file = self.opened(at.to_string(), options, access, reply)?;
+        if options.truncate && !file.created() && !is_empty {
+            file.truncate(0)?;
+        }
+        if options.sync && file.open().held.is_for_writing() {
+            // Durable bytes of a file whose name is not are lost with it.
+            file.sync_attributes()?;
+        }
+        Ok(file)
+    }
+
+    pub(crate) fn create_request(&self, at: &At<'_>, options: &OpenOptions, access: u32) -> CreateRequest {
+        CreateRequest {
+            caller: self.caller_owned(),
+            at: at.to_wire(),
+            mode: options.mode,
+            exclusive: options.exclusive,
+            layout: options.layout.clone(),
+            access,
+        }
+    }
+
+    pub(crate) fn open_request(&self, at: &At<'_>, options: &OpenOptions, access: u32) -> OpenRequest {
+        OpenRequest { caller: self.caller_owned(), at: at.to_wire(), follow: options.follow, access }
+    }
+
+    /// The file of a reply to either.
+    pub(crate) fn opened(
+        &self,
+        name: String,
+        options: &OpenOptions,
+        access: u32,
+        reply: OpenReply,
+    ) -> Result<File> {
+        let Some(capability) = reply.capability else {
+            let status = match reply.attr.kind {
+                FileKind::Directory => Status::IsDirectory,
+                _ => Status::Unsupported,
+            };
+            return Err(Error::new("Open", ErrorKind::Status(status), "only files have contents here"));
+        };
+        let held = Held::new(capability, access, self.inner.open_id(reply.run));
+        let flags = (options.sync, reply.created, options.append);
+        let open = OpenFile::new(&self.inner, &self.caller, held, name, flags, reply.attr);
+        self.inner.count(&open.held)?;
+        if let Some(parent) = reply.parent {
+            let _ = open.parent.set(parent);
+        }
+        open.set_access(options.access);
+        Ok(File::new(open))
+    }
+}
+
+/// The rights that an open asks for.
+pub(crate) fn access_of(options: &OpenOptions) -> Result<u32> {
+    let read = if options.read { rights::READ } else { 0 };
+    let access = read | if options.write { rights::WRITE } else { 0 };
+    if access == 0 || options.truncate && !options.write {
+        let text = "a file is opened to read, to write, or both; to be truncated, to write";
+        return Err(Error::new("Open", ErrorKind::Invalid, text));
+    }
+    Ok(access)
+}

@@ -1,0 +1,191 @@
+//! Metadata calls that are begun, and waited for later: see [`PendingCall`]. Each is the call of `names.rs`
+//! or `opening.rs` without `start_`.
+
+use weft_wire::Request;
+use weft_wire::messages::{
+    AccessRequest, Attr, AttrReply, LinkRequest, MkdirRequest, OpenReply, ReadDirReply, ReadDirRequest,
+    ReadlinkRequest, RenameRequest, RmdirRequest, SymlinkRequest, UnlinkRequest,
+};
+
+use crate::calls::{PendingCall, Plan};
+use crate::error::{Error, ErrorKind};
+use crate::opening::access_of;
+use crate::{At, Client, File, OpenOptions, Result, SetAttr};
+
+impl Client {
+    /// Begins what leads to a result without sizes.
+    fn start<T: 'static, R: Request + 'static>(
+        &self,
+        request: R,
+        on: &dyn std::fmt::Display,
+        take: impl FnOnce(R::Reply) -> Result<T> + Send + 'static,
+    ) -> PendingCall<T> {
+        let (take, on) = (Box::new(take), on.to_string());
+        let plan = Plan { request, closes: None, on, take, attrs: |_| Vec::new(), is_open: false };
+        PendingCall::begin(&self.inner, &self.caller, plan)
+    }
+
+    /// Begins what leads to attributes.
+    fn start_attr<R: Request<Reply = AttrReply> + 'static>(
+        &self,
+        request: R,
+        on: &dyn std::fmt::Display,
+    ) -> PendingCall<Attr> {
+        let take = Box::new(|reply: AttrReply| Ok(reply.attr));
+        let on = on.to_string();
+        let plan = Plan { request, closes: None, on, take, attrs: itself, is_open: false };
+        PendingCall::begin(&self.inner, &self.caller, plan)
+    }
+
+    /// Begins [`Client::stat`].
+    pub fn start_stat<'a>(&self, at: impl Into<At<'a>>, follow: bool) -> PendingCall<Attr> {
+        let at = at.into();
+        self.start_attr(self.lookup_request(&at, follow), &at)
+    }
+
+    /// Begins [`Client::getattr`].
+    pub fn start_getattr(&self, ino: u64) -> PendingCall<Attr> {
+        self.start_attr(self.inode_request(ino), &At::ino(ino))
+    }
+
+    /// Begins [`Client::setattr`].
+    pub fn start_setattr<'a>(
+        &self,
+        at: impl Into<At<'a>>,
+        follow: bool,
+        changes: &SetAttr,
+    ) -> PendingCall<Attr> {
+        let at = at.into();
+        let (client, of) = (self.clone(), changes.clone());
+        let take = Box::new(move |reply: AttrReply| {
+            client.note_times_set(reply.attr.ino, &of);
+            Ok(reply.attr)
+        });
+        let request = self.setattr_request(&at, follow, changes);
+        let on = at.to_string();
+        let plan = Plan { request, closes: None, on, take, attrs: itself, is_open: false };
+        PendingCall::begin(&self.inner, &self.caller, plan)
+    }
+
+    /// Begins [`Client::open`], without truncation and [`OpenOptions::sync`], which take more than one call.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] with these options, when it is waited for.
+    pub fn start_open<'a>(&self, at: impl Into<At<'a>>, options: &OpenOptions) -> PendingCall<File> {
+        let at = at.into();
+        let failed = |error: Error| PendingCall::failed(&self.inner, &self.caller, error.on(&at));
+        let access = match access_of(options) {
+            Ok(access) if !options.truncate && !options.sync => access,
+            Ok(_) => {
+                let text =
+                    "an open that is begun can neither truncate nor be durable; do that when it is over";
+                return failed(Error::new("Open", ErrorKind::Invalid, text));
+            }
+            Err(error) => return failed(error),
+        };
+        let (client, of, name) = (self.clone(), options.clone(), at.to_string());
+        let take = Box::new(move |reply: OpenReply| client.opened(name, &of, access, reply));
+        let (on, attrs) = (at.to_string(), (|_| Vec::new()) as fn(&mut File) -> Vec<&mut Attr>);
+        if options.create {
+            let request = self.create_request(&at, options, access);
+            let plan = Plan { request, closes: None, on, take, attrs, is_open: true };
+            return PendingCall::begin(&self.inner, &self.caller, plan);
+        }
+        let closes = at.number().and_then(|ino| self.inner.closing().take_if_written(ino));
+        let request = self.open_request(&at, options, access);
+        PendingCall::begin(
+            &self.inner,
+            &self.caller,
+            Plan { request, closes, on, take, attrs, is_open: true },
+        )
+    }
+
+    /// Begins [`Client::mkdir`].
+    pub fn start_mkdir<'a>(&self, at: impl Into<At<'a>>, mode: u32) -> PendingCall<Attr> {
+        let at = at.into();
+        let request = MkdirRequest { caller: self.caller_owned(), at: at.to_wire(), mode, layout: None };
+        self.start_attr(request, &at)
+    }
+
+    /// Begins [`Client::symlink`].
+    pub fn start_symlink<'a>(&self, at: impl Into<At<'a>>, target: &[u8]) -> PendingCall<Attr> {
+        let at = at.into();
+        let target = target.to_vec();
+        self.start_attr(SymlinkRequest { caller: self.caller_owned(), at: at.to_wire(), target }, &at)
+    }
+
+    /// Begins [`Client::readlink`].
+    pub fn start_readlink<'a>(&self, at: impl Into<At<'a>>) -> PendingCall<Vec<u8>> {
+        let at = at.into();
+        let request = ReadlinkRequest { caller: self.caller_owned(), at: at.to_wire() };
+        self.start(request, &at, |reply| Ok(reply.target))
+    }
+
+    /// Begins [`Client::link`].
+    pub fn start_link<'a, 'b>(
+        &self,
+        from: impl Into<At<'a>>,
+        follow: bool,
+        to: impl Into<At<'b>>,
+    ) -> PendingCall<Attr> {
+        let (from, to) = (from.into(), to.into());
+        let request =
+            LinkRequest { caller: self.caller_owned(), from: from.to_wire(), follow, to: to.to_wire() };
+        self.start_attr(request, &format_args!("{from} to {to}"))
+    }
+
+    /// Begins [`Client::unlink`].
+    pub fn start_unlink<'a>(&self, at: impl Into<At<'a>>) -> PendingCall<()> {
+        let at = at.into();
+        let request = UnlinkRequest { caller: self.caller_owned(), at: at.to_wire() };
+        self.start(request, &at, |_| Ok(()))
+    }
+
+    /// Begins [`Client::rmdir`].
+    pub fn start_rmdir<'a>(&self, at: impl Into<At<'a>>) -> PendingCall<()> {
+        let at = at.into();
+        let request = RmdirRequest { caller: self.caller_owned(), at: at.to_wire() };
+        self.start(request, &at, |_| Ok(()))
+    }
+
+    /// Begins [`Client::rename`].
+    pub fn start_rename<'a, 'b>(
+        &self,
+        from: impl Into<At<'a>>,
+        to: impl Into<At<'b>>,
+        flags: u32,
+    ) -> PendingCall<()> {
+        let (from, to) = (from.into(), to.into());
+        let request =
+            RenameRequest { caller: self.caller_owned(), from: from.to_wire(), to: to.to_wire(), flags };
+        self.start(request, &format_args!("{from} to {to}"), |_| Ok(()))
+    }
+
+    /// Begins [`Client::access`].
+    pub fn start_access<'a>(&self, at: impl Into<At<'a>>, follow: bool, mask: u32) -> PendingCall<()> {
+        let at = at.into();
+        let request = AccessRequest { caller: self.caller_owned(), at: at.to_wire(), follow, mask };
+        self.start(request, &at, |_| Ok(()))
+    }
+
+    /// Begins [`Client::read_dir_page`].
+    pub fn start_read_dir_page(
+        &self,
+        ino: u64,
+        after: u64,
+        entries_max: u32,
+        with_attrs: bool,
+    ) -> PendingCall<ReadDirReply> {
+        let request = ReadDirRequest { caller: self.caller_owned(), ino, after, entries_max, with_attrs };
+        let attrs: fn(&mut ReadDirReply) -> Vec<&mut Attr> =
+            |page| page.entries.iter_mut().filter_map(|entry| entry.attr.as_mut()).collect();
+        let (on, take) = (At::ino(ino).to_string(), Box::new(Ok));
+        let plan = Plan { request, closes: None, on, take, attrs, is_open: false };
+        PendingCall::begin(&self.inner, &self.caller, plan)
+    }
+}
+
+/// The attributes in attributes.
+fn itself(attr: &mut Attr) -> Vec<&mut Attr> {
+    vec![attr]
+}

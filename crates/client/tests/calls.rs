@@ -1,0 +1,133 @@
+//! Metadata calls under way by the hundred, from one thread.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::Cluster;
+use weft_client::{
+    Client, ConnectOptions, ErrorKind, OpenOptions, PendingCall, Progress, Transport, after_poll,
+    before_poll, finish_all,
+};
+
+/// More than there are exactly-once slots.
+const CALLS: usize = 600;
+
+fn create() -> OpenOptions {
+    OpenOptions::new().read(true).write(true).create(true)
+}
+
+fn all<T>(mut calls: Vec<PendingCall<T>>) -> Vec<T> {
+    finish_all(&mut calls);
+    calls.into_iter().map(|call| call.wait().unwrap()).collect()
+}
+
+/// As a program does it that waits for other things too.
+fn drive<T>(mut calls: Vec<PendingCall<T>>) -> Vec<T> {
+    let (mut over, mut waits) = (Vec::new(), 0);
+    while !calls.is_empty() {
+        let mut under_way: Vec<&mut dyn Progress> = calls.iter_mut().map(|call| call as _).collect();
+        let mut descriptors = Vec::new();
+        let longest = before_poll(&mut under_way, &mut descriptors);
+        assert!(!descriptors.is_empty());
+        // SAFETY: live descriptors.
+        unsafe {
+            libc::poll(descriptors.as_mut_ptr(), descriptors.len() as _, longest.as_millis() as i32 + 1)
+        };
+        after_poll(&mut under_way);
+        over.extend(calls.extract_if(.., |call| call.advance()).map(|call| call.wait().unwrap()));
+        waits += 1;
+        assert!(waits < 100_000, "it goes round without an end");
+    }
+    over
+}
+
+#[test]
+fn one_thread_has_hundreds_under_way_and_those_without_a_slot_wait_for_one() {
+    let cluster = Cluster::start(2, 4096);
+    for transport in [Transport::Tcp, Transport::Shm] {
+        let client = cluster.client(transport);
+        let path = |at: usize| format!("/{transport}-{at}");
+        let files = all((0..CALLS).map(|at| client.start_open(path(at).as_str(), &create())).collect());
+        assert_eq!(files.len(), CALLS);
+        files[7].write_at(&[7; 10_000], 0).unwrap();
+        let sizes = all((0..CALLS).map(|at| client.start_stat(path(at).as_str(), false)).collect());
+        assert_eq!(sizes[7].size, 10_000, "the size of a file that is being written");
+        assert_eq!(sizes.iter().map(|attr| attr.size).sum::<u64>(), 10_000);
+        let used = client.transports();
+        assert_eq!(used[0].connections, 1, "one connection serves all: {used:?}");
+        drop(files);
+        assert_eq!(drive((0..CALLS).map(|at| client.start_unlink(path(at).as_str())).collect()).len(), CALLS);
+        assert_eq!(client.read_dir("/").unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn every_call_has_its_own_result() {
+    let cluster = Cluster::start(1, 4096);
+    let client = cluster.client(Transport::Tcp);
+    client.mkdir("/d", 0o755).unwrap();
+    let mut calls: Vec<_> =
+        ["/d", "/e", "/d/x", "/none/x"].map(|path| client.start_mkdir(path, 0o755)).into();
+    finish_all(&mut calls);
+    let errnos: Vec<_> =
+        calls.into_iter().map(|call| call.wait().err().map_or(0, |error| error.errno())).collect();
+    assert_eq!(errnos, [libc::EEXIST, 0, 0, libc::ENOENT]);
+    let error = client.start_rename("/none", "/other", 0).wait().unwrap_err();
+    assert!(error.to_string().starts_with("Rename /none to /other: "), "{error}");
+    let error = client.start_open("/x", &create().truncate(true)).wait().err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let page = client.start_read_dir_page(client.stat("/", true).unwrap().ino, 0, 10, true).wait().unwrap();
+    assert_eq!(page.entries.len(), 2);
+    client.start_symlink("/s", b"d").wait().unwrap();
+    assert_eq!(client.start_readlink("/s").wait().unwrap(), b"d");
+}
+
+#[test]
+fn calls_survive_a_restart_of_the_metadata_server_and_are_done_once() {
+    let mut cluster = Cluster::start(1, 4096);
+    let client = cluster.client(Transport::Tcp);
+    client.mkdir("/d", 0o755).unwrap();
+    let mut calls: Vec<_> =
+        (0..300).map(|at| client.start_mkdir(format!("/d/{at}").as_str(), 0o755)).collect();
+    cluster.stop_server(0);
+    for call in &mut calls {
+        call.test();
+    }
+    cluster.start_server(0);
+    calls.extend((300..400).map(|at| client.start_mkdir(format!("/d/{at}").as_str(), 0o755)));
+    assert_eq!(all(calls).len(), 400, "none says that its directory is there already");
+    assert_eq!(client.read_dir("/d").unwrap().count(), 400);
+}
+
+#[test]
+fn calls_to_a_server_that_does_not_come_back_end_in_time() {
+    let mut cluster = Cluster::start(1, 4096);
+    let options = ConnectOptions { retry_timeout_ms: 1500, ..cluster.options(Transport::Tcp) };
+    let client = Client::connect(&cluster.url(), options).unwrap();
+    client.mkdir("/d", 0o755).unwrap();
+    cluster.stop_server(0);
+    let begin = Instant::now();
+    let mut calls: Vec<_> = (0..100).map(|_| client.start_stat("/d", false)).collect();
+    finish_all(&mut calls);
+    for call in calls {
+        assert_eq!(call.wait().unwrap_err().kind(), ErrorKind::Unreachable);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_call_that_is_dropped_gives_its_slot_back_and_an_open_is_closed() {
+    let cluster = Cluster::start(1, 4096);
+    let client = cluster.client(Transport::Tcp);
+    // Many times the slots that there are.
+    for round in 0..30 {
+        for at in 0..100 {
+            drop(client.start_mkdir(format!("/{round}-{at}").as_str(), 0o755));
+        }
+    }
+    let calls = (0..CALLS).map(|at| client.start_mkdir(format!("/last-{at}").as_str(), 0o755)).collect();
+    assert_eq!(all(calls).len(), CALLS);
+    drop(client.start_open("/open", &create()));
+    assert!(!client.stat("/open", true).unwrap().size_live, "nobody has it open for writing");
+}
