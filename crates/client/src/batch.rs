@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 
 use weft_log::trace;
 use weft_transport::{Bulk, Completion, LinkError};
-use weft_wire::{Header, Op, Request, Status, Wire, flags};
+use weft_wire::messages::ErrorDetail;
+use weft_wire::{Header, Op, Request, Status, body, flags};
 
 use crate::ConnectOptions;
 use crate::deadline::{self, LOOK_EVERY, Operation};
@@ -130,7 +131,7 @@ impl Call {
 
     /// With a message.
     pub(crate) fn of<R: Request>(inner: &Inner, server: usize, request: &R, tag: usize) -> Call {
-        Call::new(inner, server, R::OP, Content::Message(request.to_bytes()), tag)
+        Call::new(inner, server, R::OP, Content::Message(body::encode(request)), tag)
     }
 
     /// Waits only so long, whatever the operation may take.
@@ -357,9 +358,13 @@ impl Call {
         if completion.header.status == Status::Ok {
             return Ok(completion);
         }
-        let detail = weft_wire::messages::ErrorDetail::from_bytes(&completion.body);
+        let detail = body::decode(&completion.header, &completion.body);
         let kind = ErrorKind::Status(completion.header.status);
-        let error = Error::new(self.op.name(), kind, detail.map(|detail| detail.text).unwrap_or_default());
+        let error = Error::new(
+            self.op.name(),
+            kind,
+            detail.map(|detail: ErrorDetail| detail.text).unwrap_or_default(),
+        );
         Err(error.at_server(inner.session().server(self.server).describe(Some(lane))))
     }
 }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use weft_log::trace::current_or_fresh;
 use weft_transport::{Bulk, Completion, Link, LinkError};
 use weft_wire::keys::IssuedKey;
-use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
+use weft_wire::messages::{ErrorDetail, HelloRequest, ProveReply, ProveRequest, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
-use weft_wire::{Header, Request, Status, VERSIONS, Wire};
+use weft_wire::{Header, Request, Status, VERSIONS, body};
 
 use crate::deadline::{self, LOOK_EVERY};
 use crate::error::{Error, ErrorKind};
@@ -56,7 +56,15 @@ impl Identity {
             program: self.program.clone(),
         };
         let deadline = Instant::now() + timeout;
-        let reply: HelloReply = ask(link, 1, &hello, deadline)?;
+        let hello = body::encode(&hello);
+        let reply = ask_encoded::<HelloRequest>(link, 1, &hello, deadline)?;
+        if !(VERSIONS.0..=VERSIONS.1).contains(&reply.version) {
+            let text = format!(
+                "it speaks version {} of the protocol, this program {} to {}; upgrade the older one",
+                reply.version, VERSIONS.0, VERSIONS.1
+            );
+            return Err(Error::new("connect", ErrorKind::Protocol, text).at_server(link.peer()));
+        }
         let secret = self.key.as_ref().map_or(&Key::ZERO, |key| &key.secret);
         if !same_proof(&reply.proof, &server_proof(secret, &hello, &reply.server_nonce)) {
             let text = "it did not prove that it knows the cluster's key; the key here is another cluster's or was changed, \
@@ -77,9 +85,18 @@ pub(crate) fn ask<R: Request>(
     request: &R,
     deadline: Instant,
 ) -> Result<R::Reply, Error> {
+    ask_encoded::<R>(link, request_id, &body::encode(request), deadline)
+}
+
+fn ask_encoded<R: Request>(
+    link: &mut dyn Link,
+    request_id: u64,
+    body: &[u8],
+    deadline: Instant,
+) -> Result<R::Reply, Error> {
     let header = Header { trace: current_or_fresh(), ..Header::request(R::OP, request_id) };
     let name = R::OP.name();
-    let completion = exchange(link, header, &request.to_bytes(), deadline)
+    let completion = exchange(link, header, body, deadline)
         .map_err(|cause| Error::new(name, ErrorKind::Unreachable, cause).at_server(link.peer()))?;
     answer::<R>(&completion).map_err(|error| error.at_server(link.peer()))
 }
@@ -122,11 +139,12 @@ fn exchange(
 pub(crate) fn answer<R: Request>(completion: &Completion) -> Result<R::Reply, Error> {
     let name = R::OP.name();
     match completion.header.status {
-        Status::Ok => R::Reply::from_bytes(&completion.body).map_err(|error| {
+        Status::Ok => body::decode(&completion.header, &completion.body).map_err(|error| {
             Error::new(name, ErrorKind::Protocol, format!("its answer cannot be read: {error}"))
         }),
         status => {
-            let detail = ErrorDetail::from_bytes(&completion.body).map(|detail| detail.text);
+            let detail =
+                body::decode(&completion.header, &completion.body).map(|detail: ErrorDetail| detail.text);
             Err(Error::new(name, ErrorKind::Status(status), detail.unwrap_or_default()))
         }
     }

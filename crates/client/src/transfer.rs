@@ -386,7 +386,7 @@ impl Drop for Transfer<'_> {
 }
 
 fn read_body<T: Wire>(op: Op, completion: &Completion) -> Result<T, Error> {
-    T::from_bytes(&completion.body).map_err(|error| {
+    body::decode(&completion.header, &completion.body).map_err(|error| {
         Error::new(op.name(), ErrorKind::Protocol, format!("a server's answer cannot be read: {error}"))
     })
 }

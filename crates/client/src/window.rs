@@ -26,7 +26,7 @@ use weft_wire::limits::{
 };
 use weft_wire::messages::MemoryRun;
 use weft_wire::security::Capability;
-use weft_wire::{HEADER_BYTES, Wire, Writer};
+use weft_wire::{HEADER_BYTES, Wire, Writer, body};
 
 use crate::access::{AccessOptions, Method, Movement};
 use crate::error::{Error, ErrorKind};
@@ -647,7 +647,7 @@ impl Share {
         self.slot.put(&mut out);
         self.common.flags.put(&mut out);
         out.raw(&self.encoded);
-        out.into_bytes()
+        body::finish(out)
     }
 
     /// Where it is packed.

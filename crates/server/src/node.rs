@@ -30,7 +30,7 @@ use weft_wire::messages::{
     CalibrateRequest, Empty, HelloRequest, NoteKeyRequest, PingReply, PingRequest, RevokeKeyReply,
     RevokeKeyRequest, RevokedReply, ScrubRequest, SetRevokedRequest, StatusRequest, peer_role,
 };
-use weft_wire::{Class, Header, Op, Request, Role, Status};
+use weft_wire::{Class, Header, Op, Request, Role, Status, body};
 
 /// Whether the other servers have confirmed that a server has the right storage. Clones are the same.
 #[derive(Clone)]
@@ -194,7 +194,7 @@ impl Session {
     /// requests come this way. A handler that takes another operation's has no way to be right.
     fn decode<T: Request>(&self, op: Op, body: &[u8]) -> Result<T, Refusal> {
         debug_assert_eq!(T::OP, op, "a handler takes the request of another operation");
-        let mut request = T::from_bytes(body)?;
+        let mut request: T = body::decode_of_version(self.hello.version_max, body)?;
         if T::VETTED {
             let mut vetting = self.identity.vetting();
             request.vet(&mut vetting);

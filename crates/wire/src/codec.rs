@@ -1,5 +1,5 @@
 //! Encoding of message bodies: fields in order, little-endian, no padding; a variable part is a 32-bit count and its
-//! elements. There is no tag and no optional field by position: a change of a message is a new protocol version.
+//! elements. There are no tags. [`body`](crate::body) has the rules by which a message may grow.
 //!
 //! ```
 //! use weft_wire::{Wire, Writer, Reader};

@@ -11,7 +11,8 @@
 //!
 //! * [`Header`] is the fixed part, the same for requests, replies, data units and control.
 //! * [`Op`] is the one table of operations; every operation has a request and a reply type in [`messages`].
-//! * [`messages`] are plain fields in order, little-endian, variable parts behind a 32-bit count ([`codec`]).
+//! * [`messages`] are plain fields in order, little-endian, variable parts behind a 32-bit count ([`codec`]); [`body`] says how
+//!   they may grow.
 //! * A request names file bytes by [`weft_layout::Regions`] ([`regions`] has their compact form). *Where those
 //!   bytes are in the client's memory* is described apart from it and belongs to the transport.
 //! * [`locks`] are the ranges that one owner has locked, which server and client count alike.
@@ -22,6 +23,7 @@
 //! every count against the bytes that are there before it allocates.
 #![forbid(unsafe_code)]
 
+pub mod body;
 pub mod codec;
 mod header;
 pub mod keys;
@@ -43,7 +45,7 @@ pub use status::Status;
 /// | version | reason |
 /// | --- | --- |
 /// | 1 | the first |
-pub const VERSIONS: (u8, u8) = (1, 1);
+pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 2 } else { 1 });
 
 /// The version two peers use: the newest that both speak, or `None`.
 ///

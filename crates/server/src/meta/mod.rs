@@ -57,7 +57,7 @@ use weft_meta::{CommitSeq, Engine, MetaError, Namespace, Once, Op, SessionId, Ti
 use weft_reactor::Notify;
 use weft_wire::limits::CAPABILITY_LIFE_S;
 use weft_wire::security::{Capability, Holder};
-use weft_wire::{Header, Status, Wire};
+use weft_wire::{Header, Status, Wire, body};
 
 /// How often a nosync server makes durable what was acknowledged.
 const BACKGROUND_SYNC: Duration = Duration::from_secs(1);
@@ -279,7 +279,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 Once::Fresh(op) => op,
             }
         };
-        let body = run(&mut op, now)?.to_bytes();
+        let body = body::encode(&run(&mut op, now)?);
         let touched = if self.watchers.any() { op.touched()? } else { Touched::default() };
         let seq = op.commit_with_reply(&body)?;
         if namespace.keeps_many_removed() {
