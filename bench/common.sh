@@ -1,8 +1,10 @@
-# For the scripts here, which have a program `weft`, and a directory `scratch` with a cluster in cluster/ and perhaps a mount on mnt/.
+# Functions for the scripts in this directory. They set the program `weft`, and a directory `scratch` with a
+# cluster in cluster/ and optionally a mount on mnt/.
 # shellcheck shell=bash disable=SC2154
 export HOME=$scratch
 
-# finish_with DIRECTORY...: however the script ends, nothing of it is left: no mount, no server, neither `scratch` nor these directories.
+# finish_with DIRECTORY...: however the script ends, removes its mount, its servers, `scratch` and these
+# directories.
 finish_with() {
     leftovers=("$scratch" "$@")
     trap finish EXIT
@@ -19,7 +21,7 @@ finish() {
 
 median() { sort -n | awk '{ v[NR] = $1 } END { print (NR % 2) ? v[(NR + 1) / 2] : (v[NR / 2] + v[NR / 2 + 1]) / 2 }'; }
 
-# rate_of MIB DD...: MiB/s of a dd that moves so much, which says how long it took: "… bytes … copied, 0.5 s, …".
+# rate_of MIB DD...: MiB/s of a dd that moves this much, from its last line: "… bytes … copied, 0.5 s, …".
 rate_of() {
     local mib=$1
     shift

@@ -1,7 +1,7 @@
 #!/bin/bash
-# System calls on a mount under load while one of its two I/O servers is hung (SIGSTOP), killed, or cut off by a firewall (in a network
-# namespace of its own; needs root and ip): how long each takes, with files that need the server and files that do not.
-# bench/dead-server.sh [CASE...]: of hung, killed, cut-off. $WEFT_TIMEOUT_MS: --retry-timeout-ms of the mount (4000).
+# Times system calls on a mount under load while one of its two I/O servers is hung (SIGSTOP), killed, or cut off by
+# a firewall (in a network namespace; needs root and ip), for files that need the server and files that do not.
+# bench/dead-server.sh [CASE...]: hung, killed or cut-off. $WEFT_TIMEOUT_MS: --retry-timeout-ms of the mount (4000).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 weft=${WEFT:-$PWD/target/release/weft}
@@ -28,7 +28,7 @@ trap 'clean_up; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-serve() { # NAME: in the namespace where that is its place
+serve() { # NAME: in the namespace, if it belongs there
     local through=()
     [ "$1 $case" != "io1 cut-off" ] || through=(ip netns exec "$namespace")
     "${through[@]}" "$weft" serve --config "$scratch/cluster/weft.toml" --name "$1" 2>>"$scratch/$1.log" 3>&- &
@@ -48,7 +48,7 @@ measure() {
         ip -n "$namespace" addr add $far_host/24 dev far
         ip -n "$namespace" link set far up
         ip -n "$namespace" link set lo up
-        # Packets are lost without a word when the cable is cut.
+        # As with a cut cable, packets are lost silently.
         ip neigh replace $far_host lladdr 02:00:00:00:01:02 dev "$near" nud permanent
     fi
     rm -rf "${scratch:?}"/*
@@ -76,7 +76,7 @@ measure() {
     echo before >&3
     sleep "$quiet_s"
     echo dies >&3
-    # So that calls that begin now are counted in it.
+    # So that calls that begin now count for this phase.
     sleep 0.1
     case $case in
         hung) kill -STOP "$victim" ;;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# 1 MiB sequential writes and reads through the mount, next to the same by one native client: medians of MiB/s.
+# Sequential writes and reads of 1 MiB through the mount, beside one native client: medians of MiB/s.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 weft=${WEFT:-$PWD/target/release/weft}
@@ -19,7 +19,7 @@ native_of() { printf '%s' "$native" | tr -d '\n' | sed "s/.*\"what\": \"shm, any
 for ((run = 0; run < runs; run++)); do
     rm -f "$scratch/mnt/file"
     rate if=/dev/zero of="$scratch/mnt/file" bs=1M count="$mib" conv=fsync >>"$scratch/write"
-    # Mounted anew, so that the kernel has nothing of the file.
+    # Mounted again, so that the kernel has nothing of the file cached.
     "$weft" umount "$scratch/mnt"
     "$weft" mount "$url" "$scratch/mnt"
     rate if="$scratch/mnt/file" of=/dev/null bs=1M >>"$scratch/read"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Programs as they are under `weft run`, next to the same by Weft's own calls: one C program built both ways, by turns; dd and fio as they
-# are; and what the library adds to the start of a program that touches nothing of Weft. Medians.
+# Unmodified programs under `weft run`, beside Weft's own calls: one C program built both ways, alternating; dd and
+# fio; and the time that the library adds to the start of a program that does not use Weft. Medians.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 weft=${WEFT:-$PWD/target/release/weft}
@@ -45,7 +45,7 @@ line "4 KiB random read, p50" "$(column 6 all)" us "$(column 3 ratios)" "$(colum
 printf 'dd, 1 MiB: written %.0f, read %.0f MiB/s; fio psync: 1 MiB read %.0f MiB/s, 4 KiB random read %.1f us each\n' \
     "$(median <"$scratch/dd-write")" "$(median <"$scratch/dd-read")" "$(median <"$scratch/fio-read")" "$(median <"$scratch/fio-random")"
 
-# Starts of `true`, in batches by turns. `env` itself is started without the library.
+# Starts of `true`, in alternating batches. `env` itself is started without the library.
 batch() {
     local begin=$EPOCHREALTIME end n
     for ((n = 0; n < starts; n++)); do env "$@" /bin/true; done

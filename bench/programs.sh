@@ -1,7 +1,7 @@
 #!/bin/bash
-# Programs as they are on a mount, next to the same on the local disk or by the library: creates, stats and unlinks by four
-# processes, the unpacking of a source tree, `git status` in it, and `find` over 100,000 files. Medians; by turns in one run.
-# `bench/programs.sh count` tells instead what one of each operation asks of the kernel's connection and of the servers.
+# Unmodified programs on a mount, beside the local disk or the library: creates, stats and unlinks by four
+# processes, the unpacking of a source tree, `git status` in it, and `find` over 100,000 files. Medians; alternating in one run.
+# `bench/programs.sh count` instead counts the requests of each operation to the mount and to the servers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 weft=${WEFT:-$PWD/target/release/weft}
@@ -40,7 +40,7 @@ make_tree() {
     done
 }
 
-# After a commit git may go on to tidy up behind the script's back.
+# After a commit git may continue housekeeping in the background.
 export GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=gc.auto GIT_CONFIG_VALUE_0=0
 
 url=$("$weft" up --dir "$scratch/cluster" --io 4 --detach)
@@ -125,7 +125,7 @@ for where in local mount; do
     ) >/dev/null
 done
 for ((run = 0; run < runs; run++)); do
-    # As on another day: nothing of it is known to the kernel or to the mount.
+    # As on another day: neither the kernel nor the mount has anything cached.
     mount_anew
     seconds cold-mount git -C "$mnt/work/tree" status
     seconds cold-local git -C "$local/work/tree" status

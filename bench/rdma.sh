@@ -1,6 +1,6 @@
 #!/bin/bash
-# The benchmarks over RDMA in emulated guests with adapters of software (tests/guest): one guest, then two on a link. What is counted there
-# is as on any adapter; times mean nothing. Figures go to bench/figures/rdma/ as text, as JSON and as pictures.
+# The benchmarks over RDMA in emulated guests with software adapters (tests/guest): one guest, then two on a link.
+# Counts are as on any adapter; times are meaningless. Results go to bench/figures/rdma/ as text, JSON and charts.
 #
 # `bench/rdma.sh alone` and `bench/rdma.sh pair` measure one of the two. WEFT is the program.
 set -euo pipefail
@@ -17,7 +17,7 @@ jobs=$(mktemp -d "$PWD/target/guest-bench.XXXXXX")
 trap 'rm -rf "$jobs"' EXIT
 mkdir -p "$figures"
 
-# Guests have their own /tmp: the program is found where it is on the host.
+# Guests have their own /tmp. The program has the same path as on the host.
 case $weft in /tmp/* | /run/* | /dev/shm/*) echo "WEFT must not be in /tmp, /run or /dev/shm" >&2; exit 2 ;; esac
 
 prelude() {
@@ -35,7 +35,7 @@ measure() {
 JOB
 }
 
-# With a picture, and with what adapters were asked.
+# With a chart, and the operations of the adapters.
 alone_job() {
     prelude
     cat <<'JOB'

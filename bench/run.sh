@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures every bar; figures go to bench/figures/ as text, as JSON and, of noncontiguous access, as pictures.
+# Measures every bar. Results go to bench/figures/ as text, JSON and, for noncontiguous access, charts.
 # `bench/run.sh quick` measures some cases of noncontiguous access only, in a few minutes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,7 +26,7 @@ measure() {
     "$WEFT" bench "$@" --runs "$runs" --save "$figures/$name.json" | tee "$figures/$name.txt"
 }
 
-# Noncontiguous access: with a picture, and with what each method took.
+# Noncontiguous access: with a chart, and the costs of each method.
 access() {
     local name=$1
     shift
@@ -53,7 +53,7 @@ if [ "$set" = quick ]; then
     exit
 fi
 
-# RDMA, and what it is compared with; over RDMA itself where this host has an adapter (in guests: bench/rdma.sh).
+# RDMA and its comparisons; over RDMA itself if this host has an adapter (in guests: bench/rdma.sh).
 figure() {
     local name=$1
     shift
@@ -84,7 +84,7 @@ access transfer transfer
 access blocks blocks
 access btio btio
 access random random
-# On a disk: not cached on the servers, and writes that end with making them durable.
+# On a disk: not cached on the servers, and writes including the time until they are durable.
 for name in tile block-column btio; do
     access "$name-uncached" "$name" --uncached --way read,rewrite --dir "$disk"
     access "$name-sync" "$name" --sync --way write --dir "$disk"

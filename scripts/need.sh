@@ -1,5 +1,5 @@
 #!/bin/bash
-# Installs what is missing, or says in one line what to install.
+# Installs missing packages or, if not root, prints the command that does.
 #   scripts/need.sh cargo fuse rsync …
 set -euo pipefail
 

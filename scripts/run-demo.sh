@@ -1,7 +1,8 @@
 #!/bin/bash
-# A whole file system in front of your eyes: builds, starts 1 metadata and 4 I/O servers, mounts, copies a tree in and out by every
-# way, compares, has 4 processes write and read one shared 1 GiB file, prints one table, and stops everything.
-#   WEFT_SCRATCH=DIR   where to work (default: /dev/shm where it has room, else /tmp)
+# Demonstrates a whole file system: builds, starts 1 metadata and 4 I/O servers, mounts, copies a tree in and
+# out in every way, compares the copies, lets 4 processes write and read one shared 1 GiB file, prints one table,
+# and stops everything.
+#   WEFT_SCRATCH=DIR   scratch directory (default: /dev/shm if it has space, else /tmp)
 #   WEFT_TREE=DIR      the tree to copy (default: /usr/include, else this repository's sources)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -41,7 +42,7 @@ if [ ! -d "$tree" ]; then
 fi
 
 say "a cluster of 1 metadata and 4 I/O servers in $scratch/cluster"
-export HOME=$scratch # the clients' key goes here, not to your own configuration
+export HOME=$scratch # the client key goes here, not to your own configuration
 url=$("$weft" up --dir "$scratch/cluster" --io 4 --detach)
 "$weft" status "$url"
 

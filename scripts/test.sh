@@ -1,24 +1,24 @@
 #!/bin/bash
-# Everything that must hold before a change is taken; the last line counts. Leaves nothing behind, also when interrupted.
+# Runs every check. The last line has the sums. Leaves nothing behind, even when interrupted.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PATH="$HOME/.cargo/bin:$PATH"
 
 scripts/need.sh cc cargo fuse rsync git sqlite ip tar make python3 perl vim patch || exit 1
-# Power cuts of local file systems: without root or loop devices the tests say that they are skipped.
+# Power cuts of local file systems. Without root or loop devices the tests report that they are skipped.
 if [ "$(id -u)" = 0 ] && [ -e /dev/loop-control ]; then
     scripts/need.sh mkfs.ext4 mkfs.xfs || exit 1
 fi
 
 passed=0 failed=0
 log=$(mktemp)
-# Tests work below these directories, in memory and on the disk. The first also marks, in their environment, all processes that
-# are started from here.
+# Tests use these directories, in memory and on the disk. The first one also marks all processes that are started
+# from here, by their environment.
 memory=/tmp
 [ -w /dev/shm ] && memory=/dev/shm
 WEFT_TEST_DIR=$(mktemp -d "$memory/weft-tests.XXXXXX")
 TMPDIR=$(mktemp -d)
-chmod 755 "$WEFT_TEST_DIR" "$TMPDIR" # some tests become other users
+chmod 755 "$WEFT_TEST_DIR" "$TMPDIR" # some tests run as other users
 export WEFT_TEST_DIR TMPDIR
 
 ours() { grep -lzx "WEFT_TEST_DIR=$marked" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3; }
@@ -26,13 +26,13 @@ ours() { grep -lzx "WEFT_TEST_DIR=$marked" /proc/[0-9]*/environ 2>/dev/null | cu
 finish() {
     trap - EXIT INT TERM HUP
     local marked=$WEFT_TEST_DIR
-    export -n WEFT_TEST_DIR # what is run from here on is not to end itself
+    export -n WEFT_TEST_DIR # processes that are started from here on must not end themselves
     ours | xargs -r kill 2>/dev/null
     for _ in $(seq 50); do [ -z "$(ours)" ] && break; sleep 0.1; done
     ours | xargs -r kill -9 2>/dev/null
     awk -v one="$WEFT_TEST_DIR/" -v other="$TMPDIR/" 'index($2, one) == 1 || index($2, other) == 1 { print $2 }' /proc/self/mounts |
         tac | xargs -r -n 1 umount -l 2>/dev/null
-    # Network namespaces of tests that are gone (tests/tests/hosts.rs, dead_server.rs).
+    # Network namespaces left by tests (tests/tests/hosts.rs, dead_server.rs).
     ip netns list 2>/dev/null | sed -n 's/^\(weft[a-z]*\([0-9]*\)x[^ ]*\).*/\2 \1/p' |
         while read -r pid name; do [ -d "/proc/$pid" ] || ip netns del "$name"; done
     rm -rf "$log" "$WEFT_TEST_DIR" "$TMPDIR"
@@ -44,7 +44,7 @@ trap 'finish; exit 143' TERM HUP
 # In the background, so that a signal to this script is noticed at once.
 run() { "$@" & wait $!; }
 
-# One check that either holds or not.
+# One check that passes or fails.
 holds() {
     local what=$1
     shift
@@ -59,7 +59,7 @@ holds "clippy" cargo clippy --workspace --all-targets --locked -- -D warnings
 holds "the repository's own rules" cargo run --quiet --locked -p xtask -- check
 holds "documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
-# Ends with what failed, what was skipped, and the sums: "P passed, F failed, S skipped, I ignored".
+# Reports failed and skipped tests at the end, and the sums: "P passed, F failed, S skipped, I ignored".
 run logged cargo run --quiet --locked -p xtask -- test
 read -r p _ f _ s _ < <(tail -n 1 "$log" | grep ' passed, ') || { p=0 f=1 s=0; echo "FAILED: the tests could not be run"; }
 passed=$((passed + p)) failed=$((failed + f))

@@ -1,6 +1,6 @@
 /*
- * Writes an array of 8 by 12 doubles in four tiles, as four processes would, each with a border of ghost cells around its tile in
- * memory; then reads one column of it, and the whole through a view.
+ * Writes an array of 8 by 12 doubles in four tiles, as four processes would, each with ghost cells around its tile
+ * in memory. Then reads one column of it, and the whole array through a view.
  *
  *     cc tiles.c $(pkg-config --cflags --libs weft) -o tiles
  *     ./tiles weft://127.0.0.1:7000/

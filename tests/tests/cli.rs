@@ -46,7 +46,7 @@ fn what_cannot_be_is_told() {
     let storage = cluster.storage();
     let dir = text(&storage);
     let run = |arguments: &[&str]| cluster.command(arguments).output().expect("weft can be run");
-    assert!(complaint(&run(&["up", "--dir", dir, "--detach"])).contains("running already"));
+    assert!(complaint(&run(&["up", "--dir", dir, "--detach"])).contains("already running"));
     let missing = format!("{}no/such", cluster.url());
     assert!(complaint(&run(&["cat", &missing])).contains("no such file"));
     assert!(complaint(&run(&["rm", cluster.url()])).contains("root"));
@@ -204,7 +204,7 @@ fn a_part_of_a_file_is_shown() {
         )
     };
     let said = run(&["--subarray", "201,300:200,0:1,1:f64", "--offset", "512"]);
-    assert!(said.contains("has 480512 bytes, and the part asked for ends at 480520"), "{said}");
+    assert!(said.contains("has 480512 bytes, but the requested part ends at 480520"), "{said}");
     assert!(run(&["--offset", "480000", "--bytes", "1K"]).contains("ends at 481024"));
     assert!(run(&["--offset", "1M"]).contains("there is nothing at 1048576"));
     assert!(run(&["--bytes", "9", "--format", "u16"]).contains("not whole numbers"));
@@ -261,7 +261,7 @@ fn a_part_of_a_file_is_copied_out_and_in() {
     let said = run(&["--subarray", "10,10:0,0:5,4:5", text(&local), &url]);
     assert!(said.contains("has 99 bytes, and the subarray 100"), "{said}");
     let said = run(&["--subarray", "9000,9000:8999,0:1,1:5", &url, text(&local)]);
-    assert!(said.contains("the part asked for ends at"), "{said}");
+    assert!(said.contains("the requested part ends at"), "{said}");
     assert_eq!(std::fs::read(&local).unwrap(), [7; 99], "nothing is touched before it is known to fit");
     assert!(run(&["--subarray", "9:0:1:5", &url, &format!("{url}2")]).contains("a local one"));
     assert!(

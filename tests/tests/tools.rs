@@ -394,7 +394,7 @@ fn a_second_up_finds_its_data_and_down_leaves_nothing() {
     sh_in(&here, "head -c 3000000 /dev/urandom > data");
     cluster.weft(&["cp", "-q", text(&here.join("data")), &at(&cluster, "data")]);
     let (code, _, said) = outcome(&cluster, &["up", "--detach", "--dir", text(&cluster.storage())]);
-    assert!(code == 1 && said.contains("running already"), "{said}");
+    assert!(code == 1 && said.contains("already running"), "{said}");
     for round in 0..2 {
         cluster.down();
         let name = cluster.storage().display().to_string();

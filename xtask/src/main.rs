@@ -4,11 +4,13 @@
 //! | rule | module |
 //! | --- | --- |
 //! | crates depend on each other only as ARCHITECTURE.md says | [`edges`] |
+//! | no circle of more than three files within a crate | [`circles`] |
 //! | every `unsafe` tells why it is sound; every crate has a header; files stay short and finished | [`sources`] |
 //! | every claim of docs/semantics.md names a test that exists; no link of a document leads nowhere | [`documents`] |
 //!
 //! Each rule is a pure function from text to complaints, with tests of its own.
 
+mod circles;
 mod documents;
 mod edges;
 mod sources;
@@ -79,6 +81,7 @@ fn repository() -> PathBuf {
 fn check(root: &Path) -> Result<usize> {
     let files = tracked_files(root)?;
     let mut complaints = edges::check(&files)?;
+    complaints.extend(circles::check(&files));
     for file in &files {
         complaints.extend(sources::check(file));
     }

@@ -1,8 +1,8 @@
-//! What options choose among.
+//! The values of options.
 
 use serde::{Deserialize, Serialize};
 
-/// How data travels.
+/// The transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
@@ -15,7 +15,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// As in a URL.
+    /// The name in a URL.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Tcp => "tcp",
@@ -25,7 +25,7 @@ impl Transport {
     }
 }
 
-/// Where the bytes of a client are.
+/// The memory of a client's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum Memory {
     /// Ordinary memory.
@@ -43,7 +43,7 @@ impl std::fmt::Display for Memory {
     }
 }
 
-/// Whether one side of an access is in one piece.
+/// Whether an access is in one piece, in memory or in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum Side {
     /// One piece.
@@ -52,20 +52,20 @@ pub enum Side {
     Noncontiguous,
 }
 
-/// What is done to the file.
+/// The kind of access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Way {
-    /// A new file is written.
+    /// Write a new file.
     Write,
-    /// It is read.
+    /// Read it.
     Read,
-    /// What it has is written over.
+    /// Overwrite it.
     Rewrite,
 }
 
 impl Way {
-    /// For people.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Way::Write => "write",
@@ -75,34 +75,34 @@ impl Way {
     }
 }
 
-/// How noncontiguous data is accessed.
+/// The method of noncontiguous access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum How {
-    /// A request for each piece, one after the other (multiple I/O).
+    /// One request per piece, one after the other (multiple I/O).
     Multiple,
     /// Large contiguous requests and copies at the client.
     ClientSieve,
-    /// List I/O whose servers access each piece by itself.
+    /// List I/O; servers access each piece by itself.
     Each,
-    /// List I/O whose servers always sieve.
+    /// List I/O; servers always sieve.
     Sieve,
-    /// List I/O whose servers go through mapped pages where data is cached.
+    /// List I/O; servers use mapped pages where data is cached.
     Mapped,
-    /// A message for each piece of memory.
+    /// One message per piece of memory.
     Messages,
-    /// One message from and to packed memory.
+    /// One message, packed into or unpacked from contiguous memory.
     Pack,
-    /// Straight from and to the pieces of memory.
+    /// Directly from and to the pieces of memory.
     Direct,
-    /// A request for each piece, all started at once.
+    /// One request per piece, all started at once.
     AtOnce,
-    /// List I/O as it is by default: servers and client choose.
+    /// List I/O with its defaults: servers and client choose.
     List,
 }
 
 impl How {
-    /// For people.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             How::Multiple => "multiple I/O",

@@ -1,42 +1,43 @@
-//! Patterns of noncontiguous access.
+//! Options of measurements of noncontiguous access.
 
 use crate::{CommonArgs, How, Side, Transport, Way};
 use std::path::PathBuf;
-use weft_cli_common::session::KeyArgs;
+use weft_cli_common::connections::KeyArgs;
 use weft_cli_common::size::parse_bytes;
 
 /// Options of every measurement of noncontiguous access.
 #[derive(Debug, Clone, clap::Args)]
 pub struct AccessArgs {
-    /// These transports only [default: tcp,shm]. With rdma the cluster is started on this host's first RDMA adapter.
+    /// Only these transports [default: tcp,shm]. With rdma the cluster is started on this host's first RDMA
+    /// adapter.
     #[arg(long, alias = "over", value_enum, value_name = "TRANSPORT", value_delimiter = ',')]
     pub transport: Vec<Transport>,
-    /// These methods only.
+    /// Only these methods.
     #[arg(long, value_enum, value_name = "METHOD", value_delimiter = ',')]
     pub method: Vec<How>,
-    /// These ways of access only.
+    /// Only these kinds of access.
     #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',')]
     pub way: Vec<Way>,
-    /// Drop the data from the servers' page caches before each read and rewrite; needs --dir on a disk.
+    /// Drop the data from the servers' page caches before each read and overwrite; needs --dir on a disk.
     #[arg(long, conflicts_with = "url")]
     pub uncached: bool,
-    /// Writes end with making the data durable.
+    /// Count the time until written data is durable.
     #[arg(long)]
     pub sync: bool,
     /// I/O servers of the cluster that is started [default: 4].
     #[arg(long, value_name = "COUNT", conflicts_with = "url", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub io: Option<u16>,
-    /// Do a case of less data to several files, up to 32, so that it can be measured.
+    /// Apply a case with less data to several files, up to 32, so that it takes long enough to measure.
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_bytes)]
     pub least_bytes: u64,
-    /// Print what each method took too: requests, accesses of the servers, bytes wanted, accessed and moved, processor time (NC,
-    /// table 6), and what RDMA adapters were asked. JSON has it always.
+    /// Also print the costs of each method: requests, accesses by the servers, bytes wanted, accessed and
+    /// moved, processor time (NC table 6), and operations of RDMA adapters. JSON always has them.
     #[arg(long)]
     pub counters: bool,
-    /// Draw the results to FILE.
+    /// Draw a chart of the results to FILE.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Measure this cluster instead of one of its own.
+    /// Measure this cluster instead of starting one.
     #[arg(long, value_name = "URL")]
     pub url: Option<String>,
     /// Options of every measurement.
@@ -47,8 +48,10 @@ pub struct AccessArgs {
     pub connect: KeyArgs,
 }
 
-/// Each of 4 processes writes and reads its tile of a frame, a piece for each of its rows, with elements of 3, 24, 32 and 64 bytes;
-/// those of 24 and 64 bytes also from memory that holds the whole frame, and so in pieces there too.
+/// Each of 4 processes writes and reads its tile of a frame.
+///
+/// A row of the tile is a piece. Elements have 3, 24, 32 and 64 bytes. Those of 24 and 64 bytes are also
+/// measured with memory that holds the whole frame, where the tile is in pieces too.
 #[derive(Debug, clap::Args)]
 pub struct TileArgs {
     /// Bytes of an element [default: 3, 24, 32, 64].
@@ -57,7 +60,7 @@ pub struct TileArgs {
     /// Columns and rows of a tile.
     #[arg(long, value_name = "COLUMNSxROWS", default_value = "1024x768", value_parser = parse_tile)]
     pub tile: [u64; 2],
-    /// Memory of this kind only.
+    /// Only this kind of memory.
     #[arg(long, value_enum)]
     pub memory: Option<Side>,
     /// Options of every pattern.
@@ -76,14 +79,16 @@ pub struct BlockColumnArgs {
     pub access: AccessArgs,
 }
 
-/// 128 pieces of memory of each of 4 processes to one place in the file (NC 6.3), and quarters of square arrays of integers in memory
-/// to one place in the file (NC 6.4) and to a quarter of such an array there.
+/// Each of 4 processes moves 128 pieces of memory to and from one place in the file (NC 6.3).
+///
+/// Also: quarters of square arrays of integers in memory, to one place in the file (NC 6.4) and to a quarter
+/// of such an array in the file.
 #[derive(Debug, clap::Args)]
 pub struct TransferArgs {
     /// Bytes of a piece [default: 128, 256, ... 8K].
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub piece: Vec<u64>,
-    /// Pieces of a call.
+    /// Pieces per call.
     #[arg(long, value_name = "COUNT", default_value_t = 128, value_parser = clap::value_parser!(u64).range(1..=65536))]
     pub pieces: u64,
     /// Rows and columns of an array, even [default: 256, 512, ... 4096].
@@ -94,8 +99,9 @@ pub struct TransferArgs {
     pub access: AccessArgs,
 }
 
-/// Each of 4 processes writes and reads 4 to 64 blocks of 1 MiB, dealt out in turn: one after the other, all started at once, and as
-/// one list.
+/// Each of 4 processes writes and reads 4 to 64 blocks of 1 MiB, which are assigned to the processes in turn.
+///
+/// The blocks are accessed one after the other, all started at once, and as one list.
 #[derive(Debug, clap::Args)]
 pub struct BlocksArgs {
     /// Blocks of each process [default: 4, 8, 16, 32, 64].
@@ -112,9 +118,11 @@ pub struct BlocksArgs {
     pub access: AccessArgs,
 }
 
-/// q² processes append 40 solutions of a cube of points of 5 doubles to a file and read them back; each process has q cells of the cube,
-/// which are noncontiguous in the file, and in memory for the points around them. Only the access is measured, not the computation
-/// between.
+/// q² processes append 40 solutions of the BT benchmark to a file and read them back.
+///
+/// A solution is a cube of points of 5 doubles. Each process has q cells of the cube. They are noncontiguous
+/// in the file, and also in memory because of the ghost points around them. Only the access is measured, not
+/// the computation.
 #[derive(Debug, clap::Args)]
 pub struct BtioArgs {
     /// Size of the cube [default: all].
@@ -123,7 +131,7 @@ pub struct BtioArgs {
     /// Processes: a square.
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = parse_square)]
     pub clients: u64,
-    /// Solutions that are appended: NPB does so after every fifth of 200 steps.
+    /// Number of solutions: NPB appends one after every fifth of 200 steps.
     #[arg(long, value_name = "COUNT", default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub solutions: u64,
     /// Options of every pattern.
@@ -143,7 +151,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// Along each side of the cube.
+    /// Points along each side of the cube.
     pub fn points(self) -> u64 {
         match self {
             Class::S => 12,
@@ -153,14 +161,16 @@ impl Class {
     }
 }
 
-/// Reads, and writes over, pieces of 64 bytes to 64 KiB in one call, in no order: 1,000,000 of them, or as many as are a quarter of
-/// the file. Multiple I/O and client sieving are measured with 20,000.
+/// Reads and overwrites pieces of 64 bytes to 64 KiB at random places, in one call.
+///
+/// There are 1,000,000 pieces, or as many as make a quarter of the file. Multiple I/O and client sieving are
+/// measured with 20,000.
 #[derive(Debug, clap::Args)]
 pub struct RandomArgs {
     /// Bytes of a piece [default: 64, 256, 1K, 4K, 16K, 64K].
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = parse_bytes)]
     pub piece: Vec<u64>,
-    /// Pieces of each process, at most.
+    /// Upper limit of pieces per process.
     #[arg(long, value_name = "COUNT", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub pieces: u64,
     /// Size of the file.
@@ -169,7 +179,7 @@ pub struct RandomArgs {
     /// Client processes.
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
     pub clients: u64,
-    /// Other numbers mean other pieces.
+    /// Seed of the random places.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u64,
     /// Options of every pattern.
@@ -177,7 +187,7 @@ pub struct RandomArgs {
     pub access: AccessArgs,
 }
 
-/// Reads `COLUMNSxROWS`.
+/// Parses `COLUMNSxROWS`.
 pub(crate) fn parse_tile(text: &str) -> Result<[u64; 2], String> {
     let numbers =
         text.split_once('x').and_then(|(columns, rows)| Some([columns.parse().ok()?, rows.parse().ok()?]));

@@ -1,4 +1,4 @@
-//! What RDMA adapters were asked during a measurement, on both sides.
+//! Operations of RDMA adapters during a measurement, on both sides.
 
 use super::figure::{self, Amounts, Took};
 use super::worker::Done;
@@ -7,17 +7,17 @@ use weft_cli_common::output;
 use weft_client::Client;
 use weft_wire::messages::StatusReply;
 
-/// Counters by name; they only grow.
+/// Counters by name. They only grow.
 pub type Counts = BTreeMap<String, u64>;
 
-/// What was asked of the clients' adapters and of the servers'.
+/// The operations of the clients' adapters and of the servers'.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Asked {
     client: BTreeMap<String, f64>,
     server: BTreeMap<String, f64>,
 }
 
-/// What this process's adapters were asked so far; nothing where none is in use.
+/// Counters of this process's adapters; empty if none is in use.
 pub fn of_client(client: &Client) -> Counts {
     let mut counts = Counts::new();
     for adapter in client.rdma_status().in_use {
@@ -28,7 +28,7 @@ pub fn of_client(client: &Client) -> Counts {
     counts
 }
 
-/// What the adapters of servers were asked so far.
+/// Counters of the servers' adapters.
 pub fn of_servers(servers: &[StatusReply]) -> Counts {
     let mut counts = Counts::new();
     for adapter in servers.iter().flat_map(|status| &status.rdma.adapters) {
@@ -39,7 +39,7 @@ pub fn of_servers(servers: &[StatusReply]) -> Counts {
     counts
 }
 
-/// What was added.
+/// The increase between two readings.
 pub fn since(now: &Counts, before: &Counts) -> Counts {
     let added = |(name, count): (&String, &u64)| {
         let added = count.saturating_sub(before.get(name).copied().unwrap_or(0));
@@ -49,7 +49,7 @@ pub fn since(now: &Counts, before: &Counts) -> Counts {
 }
 
 impl Asked {
-    /// What clients say they asked, and what servers did between two looks at them.
+    /// The operations that clients report, and those of the servers between two readings.
     pub fn between(clients: &[Done], before: &Counts, after: &Counts) -> Asked {
         let mut asked = Asked::default();
         clients.iter().for_each(|done| asked.add_client(&done.adapter));
@@ -57,23 +57,23 @@ impl Asked {
         asked
     }
 
-    /// Adds a client's.
+    /// Adds the operations of a client.
     fn add_client(&mut self, counts: &Counts) {
         add(&mut self.client, counts);
     }
 
-    /// Adds the servers'.
+    /// Adds the operations of the servers.
     fn add_server(&mut self, counts: &Counts) {
         add(&mut self.server, counts);
     }
 
-    /// For each of so many transfers.
+    /// Divides by the number of transfers.
     pub fn divided(mut self, transfers: f64) -> Asked {
         self.client.values_mut().chain(self.server.values_mut()).for_each(|amount| *amount /= transfers);
         self
     }
 
-    /// By name, and with the side in it: "client sends".
+    /// The amounts by side and name: "client sends".
     pub fn amounts(&self) -> Amounts {
         let sides = [("client", &self.client), ("server", &self.server)];
         let named = sides.into_iter().flat_map(|(side, amounts)| {
@@ -83,14 +83,14 @@ impl Asked {
     }
 }
 
-/// What servers tell of their adapters that rises and falls.
+/// Values that servers report of their adapters that are not counters: they rise and fall.
 const LEVELS: [&str; 5] =
     ["connections", "zone_bytes", "fast_buffer_bytes", "under_way_bytes", "waiting_transfers"];
 
-/// Counters that say how often somebody looked, and nothing about the work.
+/// Counters of polling, which say nothing about the work.
 const QUIET: [&str; 1] = ["polls"];
 
-/// Counters that are printed, for each side in this order: the others say the same in other words. JSON has all.
+/// Counters that are printed, in this order for each side. The others repeat their information. JSON has all.
 const PRINTED: [&str; 16] = [
     "inline requests",
     "fast requests",
@@ -110,7 +110,7 @@ const PRINTED: [&str; 16] = [
     "copied bytes",
 ];
 
-/// One line for each transfer, with what either side asked.
+/// A table with a row per transfer, and the operations of both sides.
 pub fn table(all: &[Took]) -> comfy_table::Table {
     let side = |took: &Took, side: &str| {
         let amount = |name: &&'static str| {

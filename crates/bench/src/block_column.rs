@@ -1,4 +1,4 @@
-//! Columns of a square array that is stored row by row (NC 6.5, figure 5): one unit in four of each row.
+//! Columns of a square array that is stored by rows (NC 6.5, figure 5): one unit in four of each row.
 
 use super::access::pattern::Pattern;
 use super::access::{self, ACCESS_METHODS, Bench, Case};
@@ -6,7 +6,7 @@ use super::chart::Marks;
 use anyhow::Result;
 use weft_bench_args::{BlockColumnArgs, Way};
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: BlockColumnArgs) -> Result<()> {
     let sizes = if args.size.is_empty() { vec![512, 1024, 2048, 4096, 8192] } else { args.size.clone() };
     let case =

@@ -6,7 +6,7 @@ use super::chart::Marks;
 use anyhow::Result;
 use weft_bench_args::{BlocksArgs, How, Way};
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: BlocksArgs) -> Result<()> {
     let counts = if args.blocks.is_empty() { vec![4, 8, 16, 32, 64] } else { args.blocks.clone() };
     let (ranks, block_bytes) = (args.clients, args.block_bytes.max(1));

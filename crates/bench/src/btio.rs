@@ -1,4 +1,5 @@
-//! Output of the BT benchmark (NC 6.7; NPB's BTIO): solutions of a multipartitioned cube, appended to one file and read back.
+//! Output of the BT benchmark (NC 6.7; NPB's BTIO): solutions of a multipartitioned cube, appended to one
+//! file and read back.
 
 use super::access::pattern::Pattern;
 use super::access::{self, ACCESS_METHODS, Bench, Case};
@@ -6,7 +7,7 @@ use super::chart::Marks;
 use anyhow::Result;
 use weft_bench_args::{BtioArgs, Class, Way};
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: BtioArgs) -> Result<()> {
     let classes = if args.class.is_empty() { vec![Class::S, Class::W, Class::A] } else { args.class.clone() };
     let (cells, solutions) = (args.clients.isqrt(), args.solutions);

@@ -1,13 +1,13 @@
-//! A large transfer in units (IB 6.6, figure 12).
+//! A large transfer in requests of several sizes (IB 6.6, figure 12).
 //!
 //! ```text
-//!   one unit      | file | network |                       32 MiB in one: a server's own units (1 MiB at most) overlap inside of it
-//!   two units     | file | network |
-//!                 |      |  file   | network |             with two under way, one is read while the other travels
+//!   one request   | file | network |              within it, the server's own units (1 MiB at most) overlap
+//!   two requests  | file | network |
+//!                 |      |  file   | network |    one is read while the other is sent
 //! ```
 //!
-//! A unit here is a request: servers move the data of a request in units of their own, which are at most 1 MiB and as their transport likes
-//! them best. So one request at a time shows what a small unit costs, and two what overlapping requests gain.
+//! Within a request, servers move data in units of their own of at most 1 MiB, depending on the transport. So
+//! one request at a time shows the cost of small requests, and two at a time show what overlapping gains.
 
 use super::access::pattern::Pattern;
 use super::repeated::task::Moving;
@@ -20,7 +20,7 @@ use weft_cli_common::size::format_bytes;
 const ROUNDS: u32 = 3;
 const UNIT_BYTES_MIN: u64 = 64 << 10;
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: BulkArgs) -> Result<()> {
     let bytes = args.bytes.max(1);
     let units = if args.unit.is_empty() {

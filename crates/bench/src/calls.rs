@@ -1,13 +1,14 @@
-//! System calls on a mount, each timed, while something happens to a server: what `bench/dead-server.sh` measures with.
+//! Times system calls on a mount while something happens to a server. `bench/dead-server.sh` uses it.
 //!
 //! ```text
 //!   standard input   before      dies             dead      back         (end)
 //!   ─────────────────┼───────────┼────────────────┼─────────┼────────────┼──►
-//!   reader           ─ ─ ─ ─ ─ ─ ─────── ETIMEDOUT ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─     a call belongs to the phase in which it begins
+//!   reader           ─ ─ ─ ─ ─ ─ ─────── ETIMEDOUT ─ ─ ─ ─ ─ ─ ─ ─ ─ ─ ─
 //!   …
 //! ```
 //!
-//! Each kind of call has a thread of its own, in a directory whose files need the server and in one whose files do not.
+//! A call belongs to the phase in which it begins. Each kind of call has its own thread, once in a directory
+//! whose files need the server and once in a directory whose files do not.
 
 use anyhow::{Context, Result};
 use std::fs::{self, File, OpenOptions};
@@ -24,9 +25,9 @@ use weft_cli_common::output;
 /// Bytes of one read or write.
 const IO_BYTES: usize = 64 << 10;
 const FILE_BYTES: u64 = 8 << 20;
-/// Files of a directory that is listed.
+/// Files of the directory that is listed.
 const LISTED: usize = 10;
-/// Pause between two calls that move no data, and after one that failed at once.
+/// Pause between two calls that move no data, and after a call that failed at once.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// One call.
@@ -39,7 +40,7 @@ struct Sample {
     errno: i32,
 }
 
-/// What all threads share.
+/// State shared by all threads.
 #[derive(Default)]
 struct Bench {
     phase: AtomicUsize,
@@ -47,7 +48,7 @@ struct Bench {
     samples: Mutex<Vec<Sample>>,
 }
 
-/// One thread's view.
+/// State of one thread.
 struct Caller {
     bench: Arc<Bench>,
     dir: PathBuf,
@@ -60,7 +61,7 @@ impl Caller {
         self.bench.is_over.load(Ordering::Relaxed)
     }
 
-    /// Makes a call; its result, if it succeeded.
+    /// Makes and times a call. Returns its result if it succeeded.
     fn call<T>(&mut self, kind: &'static str, call: impl FnOnce() -> io::Result<T>) -> Option<T> {
         let (phase, begun) = (self.bench.phase.load(Ordering::Relaxed), Instant::now());
         let result = call();
@@ -80,7 +81,7 @@ impl Drop for Caller {
     }
 }
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: CallsArgs) -> Result<()> {
     for dir in [&args.needs, &args.spared] {
         prepare(dir).with_context(|| format!("cannot prepare {}", dir.display()))?;
@@ -126,7 +127,7 @@ fn prepare(dir: &Path) -> io::Result<()> {
     (0..LISTED).try_for_each(|at| fs::write(dir.join(format!("listed/f{at}")), [7; 1000]))
 }
 
-/// Waits until the file is there: it cannot be opened as long as its server is gone, where opening needs it.
+/// Opens a file. Retries until it succeeds, since it fails while a server is down that opening needs.
 fn open_with(caller: &mut Caller, name: &str, options: &OpenOptions) -> Option<File> {
     let path = caller.dir.join(name);
     caller.call("open", || options.open(&path))
@@ -171,7 +172,7 @@ fn make_and_remove(caller: &mut Caller) {
 
 fn close(file: File) -> io::Result<()> {
     use std::os::fd::IntoRawFd;
-    // SAFETY: the descriptor is nobody else's any more.
+    // SAFETY: nobody else owns the descriptor any more.
     match unsafe { libc::close(file.into_raw_fd()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -229,7 +230,7 @@ struct Row {
     failed: usize,
     p99: Duration,
     max: Duration,
-    /// How long after the beginning of the phase the last call that failed, or took over 1 s, was over.
+    /// Time from the beginning of the phase to the end of the last call that failed or took over 1 s.
     trouble_until: Option<Duration>,
     errors: Vec<String>,
 }

@@ -1,4 +1,5 @@
-//! Charts as SVG, drawn by plotters: panels of bars or lines over the same categories, with axes, units and a legend.
+//! Draws charts as SVG with plotters: panels of bars or lines over the same categories, with axes, units and
+//! a legend.
 //!
 //! ```text
 //!   title                              Bars: from 0, side by side in each category
@@ -21,20 +22,20 @@ const WIDTH: u32 = 1080;
 const PANEL_HEIGHT: u32 = 270;
 const MARGIN: u32 = 20;
 const TITLE_HEIGHT: u32 = 44;
-/// Room left of a panel for its unit and the numbers of its axis, and below it for the categories.
+/// Space left of a panel for its unit and the numbers of its axis, and below it for the categories.
 const AXIS_WIDTH: u32 = 64;
 const CATEGORY_HEIGHT: u32 = 34;
 const LEGEND_LINE_HEIGHT: u32 = 20;
-/// Of a character of [`TEXT`] pixels, about; to place what follows a text.
+/// Approximate width of a character of [`TEXT`] pixels, to place what follows a text.
 const CHARACTER_WIDTH: f64 = 6.6;
 
-/// Sizes of texts, as plotters counts them: 1.24 for each pixel of the letters.
+/// Sizes of texts in plotters' units: 1.24 for each pixel of the letters.
 const TITLE: f64 = 1.24 * 17.0;
 const TEXT: f64 = 1.24 * 12.0;
 const SMALL: f64 = 1.24 * 11.0;
 const FONT: &str = "sans-serif";
 
-/// Colours that people with any colour vision tell apart (Okabe and Ito), after the grey of what the others are compared with.
+/// Colours that are distinct for people with any colour vision (Okabe and Ito), after the grey of references.
 const COLORS: [RGBColor; 8] = [
     RGBColor(0x8c, 0x8c, 0x8c),
     RGBColor(0xe6, 0x9f, 0x00),
@@ -49,22 +50,22 @@ const INK: RGBColor = RGBColor(0x1d, 0x1d, 0x1f);
 const QUIET: RGBColor = RGBColor(0x5c, 0x5c, 0x61);
 const GRID: RGBColor = RGBColor(0xe2, 0xe2, 0xe6);
 
-/// A place to draw on, in pixels.
+/// A drawing area, in pixels.
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// A panel's plane: categories from 0 on, one wide each, and values.
+/// A panel's coordinate system: categories from 0 on, each one wide, and values.
 type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Scale>>;
 
-/// Whether something could be drawn.
+/// The result of drawing.
 type Drawn = std::result::Result<(), Box<dyn std::error::Error>>;
 
-/// A picture.
+/// A chart.
 #[derive(Debug, Clone)]
 pub struct Chart {
     /// What it shows.
     pub title: String,
-    /// How that was measured.
+    /// The conditions of the measurement.
     pub subtitle: String,
-    /// Of all values.
+    /// The unit of all values.
     pub unit: String,
     /// How values are drawn.
     pub marks: Marks,
@@ -81,25 +82,25 @@ pub enum Marks {
     Lines,
 }
 
-/// A part of a picture.
+/// A part of a chart.
 #[derive(Debug, Clone)]
 pub struct Panel {
     /// What it shows.
     pub title: String,
     /// Names below the axis.
     pub categories: Vec<String>,
-    /// What is compared. Series of the same name have the same colour in all panels.
+    /// The series that are compared. Series of the same name have the same colour in all panels.
     pub series: Vec<Series>,
 }
 
-/// A value, or none, for each category.
+/// A series: a value, or none, for each category.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// In the legend.
+    /// The name in the legend.
     pub name: String,
-    /// In the chart's unit.
+    /// The values, in the chart's unit.
     pub values: Vec<Option<f64>>,
-    /// Drawn as a line across: what the others are measured against.
+    /// Whether it is drawn as a line across the panel: the reference for the others.
     pub is_reference: bool,
 }
 
@@ -113,7 +114,7 @@ struct Scale {
 }
 
 impl Chart {
-    /// The picture as a file.
+    /// The chart as the text of an SVG file.
     pub fn svg(&self) -> Result<String> {
         let mut svg = String::new();
         self.draw(&mut svg).map_err(|error| anyhow!("cannot draw {}: {error}", self.title))?;
@@ -174,7 +175,7 @@ impl Chart {
         }
     }
 
-    /// Names of series with whether they are references, each once, in the order in which they come.
+    /// The names of all series, each once, in order, and whether they are references.
     fn names(&self) -> Vec<(String, bool)> {
         let mut names: Vec<(String, bool)> = Vec::new();
         for series in self.panels.iter().flat_map(|panel| &panel.series) {
@@ -217,7 +218,7 @@ impl Scale {
         }
     }
 
-    /// From 0, at the bottom, to 1.
+    /// The height of a value on the axis, from 0 at the bottom to 1.
     fn height(&self, value: f64) -> f64 {
         let part = if self.is_log {
             (value / self.low).ln() / (self.high / self.low).ln()
@@ -245,13 +246,13 @@ impl Ranged for Scale {
     }
 }
 
-/// The next of 1, 2, 5, 10, 20, … from `least` on.
+/// The smallest of 1, 2, 5, 10, 20, … that is at least `least`.
 fn round_step(least: f64) -> f64 {
     let decade = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0].map(|step| step * decade).into_iter().find(|step| *step >= least).unwrap_or(10.0 * decade)
 }
 
-/// Left end and line of each name of the legend.
+/// The left end and the line of each name of the legend.
 fn legend_places(names: &[(String, bool)]) -> Vec<(u32, u32)> {
     let (mut x, mut line) = (MARGIN, 0);
     let mut places = Vec::new();
@@ -266,7 +267,7 @@ fn legend_places(names: &[(String, bool)]) -> Vec<(u32, u32)> {
     places
 }
 
-/// A name of the legend with its colour.
+/// Draws a name of the legend with its colour.
 fn draw_key(root: &Area, at: (i32, i32), name: &str, is_reference: bool, color: RGBColor) -> Drawn {
     let (x, y) = at;
     match is_reference {
@@ -276,7 +277,7 @@ fn draw_key(root: &Area, at: (i32, i32), name: &str, is_reference: bool, color: 
     write(root, (x + 19, y + 2), name, text(TEXT, &INK))
 }
 
-/// Names of categories below the axis, each in at most two lines.
+/// Draws the names of categories below the axis, each in at most two lines.
 fn draw_categories(plane: &Plane<'_, '_>, area: &Area<'_>, panel: &Panel) -> Drawn {
     let style = text(SMALL, &QUIET).pos(Pos::new(HPos::Center, VPos::Top));
     let (across, down) = plane.plotting_area().get_pixel_range();
@@ -360,7 +361,7 @@ fn tick_text(value: f64) -> String {
     }
 }
 
-/// A text in at most two lines of about this many characters.
+/// Breaks a text into at most two lines of about this many characters.
 fn wrapped(text: &str, characters: usize) -> Vec<String> {
     if text.chars().count() <= characters {
         return vec![text.to_string()];

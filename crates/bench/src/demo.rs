@@ -1,4 +1,5 @@
-//! A tree and a file through every door, in one table.
+//! Copies a tree, and reads and writes a shared file, through the mount and with the library; the results are
+//! one table.
 
 use super::report::{Report, Row};
 use super::scratch::{Testbed, scratch};
@@ -18,7 +19,7 @@ struct Copied {
     server_cpu_s: f64,
 }
 
-/// Shows.
+/// Runs the demonstration.
 pub fn run(args: DemoArgs) -> Result<()> {
     let shape = Shape { clients: 4, bytes: args.bytes };
     let scratch = scratch(&args.common, 3 * 4 * args.bytes)?;
@@ -116,7 +117,7 @@ fn children_cpu_s() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// Processor time of another process; 0 where there is none.
+/// Processor time of another process; 0 if there is none.
 fn process_cpu_s(pid: u32) -> f64 {
     let mut clock = 0;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,4 +1,5 @@
-//! Results as lines over the same places (sizes, counts), with what the paper has beside them: as tables, as JSON and as a picture.
+//! Results as lines over the same places (sizes, counts), beside the paper's values: as tables, as JSON and
+//! as a chart.
 //!
 //! ```text
 //!   panel: write           inline   fast   remote   paper          what it took      sends  writes  reads
@@ -18,24 +19,24 @@ use weft_cli_common::output;
 /// Amounts by name.
 pub type Amounts = BTreeMap<String, f64>;
 
-/// Where values come from.
+/// The origin of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
-    /// Here and now.
+    /// Measured in this run.
     Measured,
-    /// Worked out from costs.
+    /// Computed from costs.
     Predicted,
-    /// The paper's.
+    /// Given in the paper.
     Paper,
 }
 
 /// A value, or none, for each place.
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
-    /// Of what.
+    /// What was measured.
     pub name: String,
-    /// Where they come from.
+    /// The origin of the values.
     pub origin: Origin,
     /// Medians.
     pub values: Vec<Option<f64>>,
@@ -49,7 +50,7 @@ pub struct Line {
 pub struct Panel {
     /// What it shows.
     pub title: String,
-    /// What the places are.
+    /// What the places stand for.
     pub of: String,
     /// The places.
     pub places: Vec<String>,
@@ -57,57 +58,57 @@ pub struct Panel {
     pub lines: Vec<Line>,
 }
 
-/// What something took.
+/// What a transfer cost.
 #[derive(Debug, Clone, Serialize)]
 pub struct Took {
-    /// What.
+    /// The transfer.
     pub what: String,
-    /// How much, by name.
+    /// The amounts by name.
     pub amounts: Amounts,
 }
 
-/// All of a measurement.
+/// All results of a measurement.
 #[derive(Debug, Serialize)]
 pub struct Figure {
     #[serde(flatten)]
     head: Head,
-    /// What a picture of it is called.
+    /// Title of its chart.
     pub title: String,
-    /// Of all values.
+    /// The unit of all values.
     pub unit: &'static str,
     /// The panels.
     pub panels: Vec<Panel>,
-    /// What the amounts in `took` are of.
+    /// What the amounts in `took` describe.
     pub took_of: String,
-    /// What it took.
+    /// The costs.
     pub took: Vec<Took>,
-    /// What adapters were asked.
+    /// Operations of RDMA adapters.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub asked: Vec<Took>,
-    /// Whether that is printed as well.
+    /// Whether these are printed too.
     #[serde(skip)]
     pub prints_asked: bool,
     /// What the paper says.
     pub paper: Vec<String>,
-    /// What was not measured and why, and how to read the rest.
+    /// What was not measured and why, and how to read the results.
     pub notes: Vec<String>,
 }
 
 impl Line {
-    /// Medians of the samples at each place; no value where there are none.
+    /// A line of the medians of the samples at each place, without a value where there are none.
     pub fn measured(name: impl Into<String>, samples: Vec<Vec<f64>>) -> Line {
         let values = samples.iter().map(|samples| (!samples.is_empty()).then(|| median(samples))).collect();
         Line { name: name.into(), origin: Origin::Measured, values, samples }
     }
 
-    /// Values that were not measured here.
+    /// A line of values that were not measured here.
     pub fn known(name: impl Into<String>, origin: Origin, values: Vec<Option<f64>>) -> Line {
         Line { name: name.into(), origin, values, samples: Vec::new() }
     }
 }
 
 impl Figure {
-    /// Without results as yet.
+    /// A figure without results.
     pub fn new(
         bench: &'static str,
         title: &str,
@@ -129,7 +130,7 @@ impl Figure {
         }
     }
 
-    /// Prints, saves and draws it.
+    /// Prints, saves and draws the figure.
     pub fn finish(&self, args: &FigureArgs) -> Result<()> {
         if let Some(path) = &args.svg {
             let svg = self.chart(args.common.runs).svg()?;
@@ -145,7 +146,7 @@ impl Figure {
             output::print_line("")?;
         }
         if self.prints_asked && !self.asked.is_empty() {
-            output::print_line("What RDMA adapters were asked, for each transfer of all processes")?;
+            output::print_line("Operations of RDMA adapters, per transfer, of all processes")?;
             output::print_table(&adapters::table(&self.asked))?;
             output::print_line("")?;
         }
@@ -183,7 +184,7 @@ impl Figure {
     }
 }
 
-/// What it took, side by side. Columns of what is nothing everywhere are left out.
+/// A table of costs. Columns without amounts are left out.
 fn took_table(all: &[Took]) -> comfy_table::Table {
     let amounts = all.iter().flat_map(|took| &took.amounts).filter(|(_, amount)| **amount != 0.0);
     let mut names: Vec<&str> = amounts.map(|(name, _)| name.as_str()).collect();
@@ -211,12 +212,12 @@ impl Panel {
     }
 }
 
-/// What a note is about, without the reason behind it.
+/// The beginning of a note, without the reason.
 fn head_of(note: &str) -> &str {
     note.split(": ").next().unwrap_or(note)
 }
 
-/// Whole numbers as such.
+/// Formats an amount. Whole numbers have no decimals.
 pub fn count(amount: f64) -> String {
     if amount.fract() == 0.0 { format!("{amount:.0}") } else { number(amount) }
 }

@@ -20,10 +20,10 @@ pub struct Fleet {
     workers: Vec<Worker>,
 }
 
-/// What a measured part of all workers took.
+/// The cost of a measured part, for all workers.
 #[derive(Debug)]
 pub struct Phase {
-    /// From the first begin to the last end.
+    /// From the first start to the last end.
     pub seconds: f64,
     /// Processor time of all workers.
     pub cpu_s: f64,
@@ -38,34 +38,34 @@ impl Fleet {
         Ok(Fleet { workers })
     }
 
-    /// Has worker `index` prepare a task; returns what it says about it.
+    /// Makes worker `index` prepare a task. Returns what it reports about it.
     pub fn prepare(&mut self, index: usize, task: &Task) -> Result<String> {
-        self.workers[index].tell(task)?;
-        self.workers[index].hear()
+        self.workers[index].send(task)?;
+        self.workers[index].receive()
     }
 
-    /// Lets these workers, which were prepared, do their tasks at once.
+    /// Makes these workers do their prepared tasks at the same time.
     pub fn go(&mut self, which: Range<usize>) -> Result<Phase> {
         let workers = &mut self.workers[which];
         for worker in &mut *workers {
             worker.to.write_all(b"go\n").context("a worker has ended")?;
         }
-        let done = workers.iter_mut().map(Worker::hear).collect::<Result<Vec<Done>>>()?;
+        let done = workers.iter_mut().map(Worker::receive).collect::<Result<Vec<Done>>>()?;
         let begin_ns = done.iter().map(|one| one.begin_ns).min().unwrap_or(0);
         let end_ns = done.iter().map(|one| one.end_ns).max().unwrap_or(0);
         let seconds = (end_ns - begin_ns) as f64 / 1e9;
         Ok(Phase { seconds, cpu_s: done.iter().map(|one| one.cpu_s).sum(), done })
     }
 
-    /// Has each worker prepare its task, all at once.
+    /// Makes all workers prepare their tasks at the same time.
     pub fn prepare_all(&mut self, tasks: &[Task]) -> Result<()> {
         for (worker, task) in self.workers.iter_mut().zip(tasks) {
-            worker.tell(task)?;
+            worker.send(task)?;
         }
-        self.workers[..tasks.len()].iter_mut().try_for_each(|worker| worker.hear::<String>().map(drop))
+        self.workers[..tasks.len()].iter_mut().try_for_each(|worker| worker.receive::<String>().map(drop))
     }
 
-    /// Has each worker do its task, all at once.
+    /// Makes all workers do their tasks at the same time.
     pub fn run(&mut self, tasks: &[Task]) -> Result<Phase> {
         self.prepare_all(tasks)?;
         self.go(0..tasks.len())
@@ -79,7 +79,8 @@ impl Fleet {
 
 impl Worker {
     fn start() -> Result<Worker> {
-        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+        let mut command =
+            Command::new(std::env::current_exe().context("cannot find the path of this program")?);
         command.arg("worker").stdin(Stdio::piped()).stdout(Stdio::piped());
         launch::end_with_parent(&mut command);
         let mut child = command.spawn().context("cannot start a worker")?;
@@ -87,30 +88,30 @@ impl Worker {
         Ok(Worker { child, to, from: BufReader::new(from) })
     }
 
-    fn tell(&mut self, task: &Task) -> Result<()> {
+    fn send(&mut self, task: &Task) -> Result<()> {
         let line = serde_json::to_string(task)?;
         writeln!(self.to, "{line}").context("a worker has ended")
     }
 
-    fn hear<T: DeserializeOwned>(&mut self) -> Result<T> {
+    fn receive<T: DeserializeOwned>(&mut self) -> Result<T> {
         let mut line = String::new();
         if self.from.read_line(&mut line)? == 0 {
             bail!("a worker has ended");
         }
-        let answer: Result<T, String> = serde_json::from_str(&line)?;
-        answer.map_err(|text| anyhow!(text))
+        let result: Result<T, String> = serde_json::from_str(&line)?;
+        result.map_err(|text| anyhow!(text))
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended already; there is nothing else to do about it.
+        // It may have ended already. There is nothing else to do.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The tasks of `clients` workers that each do one block of a file.
+/// Tasks for `clients` workers, each of which gets one block of a file.
 pub fn per_client(clients: usize, bytes: u64, task: impl Fn(Block) -> Task) -> Vec<Task> {
     (0..clients as u64).map(|rank| task(Block { offset: rank * bytes, bytes })).collect()
 }

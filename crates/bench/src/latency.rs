@@ -1,8 +1,8 @@
 //! Small reads, one after the other.
 //!
-//! What a waiting process does decides most of such a time: one that sleeps must be woken first. So each figure stands next to a
-//! raw ping-pong of the same size whose ends wait in the same way as Weft's: the caller looks as long before it sleeps as
-//! the client library does, and the answering end sleeps at once, as a server does where its cluster file does not say otherwise.
+//! The time depends mostly on how processes wait: one that sleeps must be woken first. So each result is
+//! beside a raw ping-pong of the same size whose ends wait as Weft's do: the caller polls as long before it
+//! sleeps as the client library does, and the answering end sleeps at once, as a server does by default.
 
 use super::fleet::Fleet;
 use super::limits::{PING_BYTES, ping_pong};
@@ -11,11 +11,11 @@ use super::scratch::{Testbed, scratch};
 use super::worker::{Socket, Task};
 use anyhow::Result;
 use weft_bench_args::LatencyArgs;
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_client::ConnectOptions;
 use weft_server::SyncMode;
 
-/// Times of one way to the server.
+/// Times over one transport.
 #[derive(Default)]
 struct Times {
     weft_p50: Vec<f64>,
@@ -25,7 +25,7 @@ struct Times {
     sleeping_p50: Vec<f64>,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: LatencyArgs) -> Result<()> {
     let rounds = args.rounds as usize;
     let scratch = scratch(&args.common, 64 << 20)?;

@@ -1,4 +1,4 @@
-//! What the machine itself can do.
+//! Measures what the machine itself can do.
 
 use super::fleet::{Fleet, per_client};
 use super::page_cache::warm_memory;
@@ -16,13 +16,13 @@ use std::time::Instant;
 use weft_bench_args::LimitsArgs;
 use weft_cli_common::size::mib_per_s;
 
-/// Message size of ping-pongs: a page, as in the latency bar.
+/// Message size of ping-pongs: a page.
 pub const PING_BYTES: usize = 4096;
 const PING_ROUNDS: usize = 5000;
 const TCP_BYTES: u64 = 1 << 30;
 const COPY_BYTES: usize = 64 << 20;
 
-/// Measures limits.
+/// Runs the measurement.
 pub fn run(args: LimitsArgs) -> Result<()> {
     let (clients, bytes) = (usize::from(args.clients), args.bytes);
     let scratch = scratch(&args.common, 2 * bytes * clients as u64)?;
@@ -72,7 +72,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Samples by name, in the order in which the names came.
+/// Samples by name, in the order of their first appearance.
 #[derive(Default)]
 pub struct Samples {
     names: Vec<String>,
@@ -80,7 +80,7 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// One more of this name.
+    /// Adds a sample.
     pub fn add(&mut self, name: &str, value: f64) {
         if !self.values.contains_key(name) {
             self.names.push(name.to_string());
@@ -88,7 +88,7 @@ impl Samples {
         self.values.entry(name.to_string()).or_default().push(value);
     }
 
-    /// All of this name.
+    /// All samples of this name.
     pub fn of(&self, name: &str) -> &[f64] {
         self.values.get(name).map_or(&[], Vec::as_slice)
     }
@@ -100,13 +100,13 @@ impl Samples {
         (name, self.of(name))
     }
 
-    /// As rows.
+    /// One row per name.
     pub fn rows(&self, unit: &'static str) -> Vec<Row> {
         self.names.iter().map(|name| Row::new(name, unit, self.of(name).to_vec())).collect()
     }
 }
 
-/// What memory copies in MiB/s, from and to 64 MiB each, on this many threads.
+/// Speed of memory copies in MiB/s, of 64 MiB on each of this many threads.
 pub fn memory_copy(threads: usize) -> f64 {
     const ROUNDS: usize = 8;
     let barrier = Barrier::new(threads);
@@ -127,24 +127,25 @@ pub fn memory_copy(threads: usize) -> f64 {
     mib_per_s((threads * ROUNDS * COPY_BYTES) as u64, slowest)
 }
 
-/// What the kernel offers.
+/// The congestion controls that the kernel offers.
 pub fn congestion_controls() -> Vec<String> {
     let known =
         std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control").unwrap_or_default();
     known.split_whitespace().map(str::to_string).collect()
 }
 
-/// Memory that a TCP stream is sent from and received into, both touched before the time is taken.
+/// The buffers at the ends of a TCP stream, both touched before the measurement.
 #[derive(Debug, Clone, Copy)]
 pub enum Buffers {
-    /// 1 GiB in all, over and over from and into 1 MiB that stays in the processors' caches: what the network stack alone can do.
+    /// 1 GiB in total, repeatedly from and to 1 MiB that stays in the processors' caches: the limit of the
+    /// network stack alone.
     Cached,
-    /// A block of this size per stream, once, from all of it and into all of it: what a transfer of that much data can do.
+    /// A block of this size per stream, once: the limit of a transfer of that much data.
     Blocks(u64),
 }
 
 impl Buffers {
-    /// Bytes of a stream, and of the buffer at each of its ends.
+    /// Bytes of a stream, and of each of its buffers.
     fn sizes(self, streams: usize) -> (u64, usize) {
         match self {
             Buffers::Cached => (TCP_BYTES / streams as u64, 1 << 20),
@@ -153,7 +154,7 @@ impl Buffers {
     }
 }
 
-/// Loopback TCP in MiB/s over this many streams, each with a sending and a receiving thread.
+/// Speed of loopback TCP in MiB/s over this many streams, each with a sending and a receiving thread.
 pub fn tcp(streams: usize, control: &str, buffers: Buffers) -> Result<f64> {
     let (each, buffer_bytes) = buffers.sizes(streams);
     let mut pairs = Vec::new();
@@ -204,7 +205,7 @@ fn set_congestion_control(stream: &TcpStream, control: &str) -> Result<()> {
     Err(std::io::Error::last_os_error()).with_context(|| format!("cannot use congestion control {control}"))
 }
 
-/// Copies from as many other processes' memory, in MiB/s. The fleet needs two workers for each.
+/// Speed of copies from other processes' memory, in MiB/s. The fleet needs two workers for each copier.
 pub fn process_vm(fleet: &mut Fleet, copiers: usize, bytes: u64) -> Result<f64> {
     for copier in 0..copiers {
         let address = fleet.prepare(copiers + copier, &Task::Hold { bytes })?.parse()?;
@@ -216,7 +217,7 @@ pub fn process_vm(fleet: &mut Fleet, copiers: usize, bytes: u64) -> Result<f64> 
     Ok(mib_per_s(bytes * copiers as u64, phase.seconds))
 }
 
-/// All processes write their blocks of a new local file, then read them: MiB/s of both.
+/// Speeds in MiB/s of writing a new local file by all processes, each its block, and of reading it.
 pub fn local_file(fleet: &mut Fleet, dir: &Path, clients: usize, bytes: u64) -> Result<(f64, f64)> {
     let path = dir.join("local-file");
     warm_memory(dir, bytes * clients as u64)?;
@@ -233,11 +234,11 @@ pub fn local_file(fleet: &mut Fleet, dir: &Path, clients: usize, bytes: u64) -> 
 pub struct Ping {
     /// Median.
     pub p50_us: f64,
-    /// Only one in a hundred took longer.
+    /// The 99th percentile.
     pub p99_us: f64,
 }
 
-/// Ping-pongs of 4 KiB between two processes; `spin_us` is how long the calling and the answering one look before they sleep.
+/// Ping-pongs of 4 KiB between two processes. `spin_us` is how long each of them polls before it sleeps.
 pub fn ping_pong(
     fleet: &mut Fleet,
     socket: Socket,
@@ -247,14 +248,14 @@ pub fn ping_pong(
 ) -> Result<Ping> {
     let (bytes, dir) = (PING_BYTES, dir.to_owned());
     let to = fleet.prepare(1, &Task::Echo { socket, dir, bytes, spin_us: spin_us[1] })?;
-    // The echo accepts only when it was let go, but a connection can be made before that.
+    // The echo accepts connections only in the measured part, but they can be made before that.
     fleet.prepare(0, &Task::Call { socket, to, bytes, spin_us: spin_us[0], rounds })?;
     let phase = fleet.go(0..2)?;
     Ok(Ping { p50_us: phase.done[0].p50_ns as f64 / 1e3, p99_us: phase.done[0].p99_ns as f64 / 1e3 })
 }
 
 impl Socket {
-    /// For people.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Socket::Tcp => "TCP",

@@ -1,14 +1,14 @@
-//! Measurements, each next to the machine's own limit from the same run.
+//! `weft-bench`: measurements, each beside the machine's own limits in the same run.
 //!
 //! ```text
-//!   this process              workers: processes of their own, as programs on a cluster are
+//!   this process              workers: separate processes, like the programs on a cluster
 //!   prepare(task) ──────────► connect, open, fill memory ──► ready
-//!   go ─────────────────────► all at once; each notes begin, end and processor time
-//!   first begin … last end ◄─ done
+//!   go ─────────────────────► all at once; each records start, end and processor time
+//!   first start … last end ◄─ done
 //! ```
 //!
-//! A measurement is repeated, limits and Weft by turns, and the median is told. Without `--url` a cluster of its own is started
-//! in a scratch directory and removed again, also when interrupted.
+//! Repetitions of limits and Weft alternate, and the median is reported. Without `--url` it starts its own
+//! cluster in a scratch directory, and removes it at the end and when interrupted.
 
 mod access;
 mod adapters;
@@ -44,15 +44,15 @@ use std::process::ExitCode;
 use weft_bench_args::Command;
 use weft_cli_common::{is_broken_pipe, output, programs};
 
-/// As in `weft`, whose clients these measurements are.
+/// The same allocator as in `weft`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Measures Weft, next to this machine's own limits. `weft bench` starts it.
+/// Measures Weft's performance beside the limits of this machine. `weft bench` starts it.
 #[derive(Debug, Parser)]
-#[command(name = "weft-bench", version, disable_help_subcommand = true, max_term_width = 100)]
+#[command(name = "weft-bench", version, disable_help_subcommand = true, max_term_width = 90)]
 struct Cli {
-    /// What to measure.
+    /// The measurement.
     #[command(subcommand)]
     command: Command,
 }

@@ -1,4 +1,4 @@
-//! Names per second.
+//! Measures operations on names per second.
 
 use super::fleet::Fleet;
 use super::limits::Samples;
@@ -11,13 +11,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weft_bench_args::MetaArgs;
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_server::SyncMode;
 
 const OPS: [(NameOp, &str); 3] =
     [(NameOp::Create, "creates"), (NameOp::Stat, "stats"), (NameOp::Unlink, "unlinks")];
 
-/// What each client does.
+/// The work of each client.
 #[derive(Clone, Copy)]
 struct Shape {
     clients: usize,
@@ -25,7 +25,7 @@ struct Shape {
     files: usize,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: MetaArgs) -> Result<()> {
     let sync = if args.sync { SyncMode::Sync } else { SyncMode::Nosync };
     let shape = Shape {
@@ -78,7 +78,7 @@ pub fn run(args: MetaArgs) -> Result<()> {
     report.print(&args.common)
 }
 
-/// Makes files and leaves them; how many per second.
+/// Creates files and leaves them. Returns the number of files per second.
 fn make(fleet: &mut Fleet, testbed: &Testbed, url: &str, dir: &Path, shape: Shape) -> Result<f64> {
     testbed.client.mkdir(at(dir), 0o755)?;
     let task = |rank: usize| Task::Names {
@@ -132,7 +132,7 @@ fn local_names(fleet: &mut Fleet, dir: &Path, shape: Shape, samples: &mut Sample
     Ok(dirs.iter().try_for_each(std::fs::remove_dir)?)
 }
 
-/// How often per second one process can append 4 KiB and make it durable.
+/// Measures how often per second one process can append 4 KiB and make it durable.
 fn fsync_rate(dir: &Path) -> Result<f64> {
     let path = dir.join("fsync");
     let file = File::create(&path)?;

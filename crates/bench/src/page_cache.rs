@@ -1,4 +1,4 @@
-//! Memory and files in the state that a measurement wants.
+//! Puts memory and the page cache into the state that a measurement needs.
 
 use anyhow::{Context, Result};
 use std::fs::File;
@@ -11,9 +11,10 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 const SYS_CACHESTAT: libc::c_long = 451;
 const PAGE_BYTES: u64 = 4096;
 
-/// Writes as many bytes to a new file of this directory and removes it, so that the next write finds memory that the machine has at
-/// hand. A virtual machine gets memory that it has not used for some time from its host page by page: first writes to tmpfs
-/// are ten times slower then (250 to 370 MB/s; 2.8 to 3.1 GB/s into memory just freed; 570 to 690 MB/s eight seconds later).
+/// Writes this many bytes to a new file of the directory and removes it, so that the next write finds memory
+/// that the machine has available. A virtual machine gets memory that it has not used for some time from its
+/// host page by page. First writes to tmpfs are then ten times slower (250 to 370 MB/s; 2.8 to 3.1 GB/s into
+/// memory that was just freed; 570 to 690 MB/s eight seconds later).
 pub fn warm_memory(dir: &Path, bytes: u64) -> Result<()> {
     let path = dir.join("warm-up");
     let mut file = File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
@@ -29,11 +30,11 @@ pub fn warm_memory(dir: &Path, bytes: u64) -> Result<()> {
     written.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Whether files of a directory are in memory and nowhere else.
+/// Whether the files of a directory are in memory only.
 pub fn is_memory(dir: &Path) -> Result<bool> {
     let path = std::ffi::CString::new(dir.as_os_str().as_bytes())?;
     let mut about = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: `path` is a C string and `about` has room for the answer, which is read only when it was given.
+    // SAFETY: `path` is a C string. `about` has room for the result, which is read only on success.
     let about = unsafe {
         if libc::statfs(path.as_ptr(), about.as_mut_ptr()) != 0 {
             return Err(std::io::Error::last_os_error()).with_context(|| dir.display().to_string());
@@ -43,11 +44,12 @@ pub fn is_memory(dir: &Path) -> Result<bool> {
     Ok(about.f_type as i64 == TMPFS_MAGIC)
 }
 
-/// Makes the data files of the cluster in `dir` durable and drops them from the page cache; the bytes that stayed there all the same.
+/// Makes the data files of the cluster in `dir` durable and drops them from the page cache. Returns the bytes
+/// that remain cached.
 pub fn drop_data_files(dir: &Path) -> Result<u64> {
     let mut left = 0;
     for path in data_files(dir)? {
-        // The servers may be removing the files of an access before.
+        // The servers may be removing files of an earlier access.
         let file = match File::open(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             file => file.with_context(|| format!("cannot open {}", path.display()))?,
@@ -60,7 +62,7 @@ pub fn drop_data_files(dir: &Path) -> Result<u64> {
     Ok(left)
 }
 
-/// Files below a directory named `data` that is below `dir`.
+/// Files below the directories named `data` that are below `dir`.
 fn data_files(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut dirs = vec![(dir.to_owned(), false)];
@@ -78,14 +80,14 @@ fn data_files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Bytes of a file in the page cache; 0 where the kernel does not tell (before Linux 6.5).
+/// Bytes of a file in the page cache; 0 if the kernel does not report it (before Linux 6.5).
 fn cached_bytes(file: &File) -> u64 {
     let range = [0u64; 2];
     let mut pages = [0u64; 5];
     // SAFETY: both are live and as large as the call's structures.
-    let told =
+    let result =
         unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), range.as_ptr(), pages.as_mut_ptr(), 0) };
-    if told == 0 { pages[0] * PAGE_BYTES } else { 0 }
+    if result == 0 { pages[0] * PAGE_BYTES } else { 0 }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Small pieces from anywhere in a large file: what a data loader does.
+//! Small pieces at random places of a large file, as a data loader reads them.
 
 use super::access::pattern::Pattern;
 use super::access::{self, ACCESS_METHODS, Bench, Case};
@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use weft_bench_args::{RandomArgs, Way};
 use weft_cli_common::size::format_bytes;
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: RandomArgs) -> Result<()> {
     let sizes = if args.piece.is_empty() {
         vec![64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10]

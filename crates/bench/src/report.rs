@@ -12,18 +12,18 @@ const GIB: f64 = (1u64 << 30) as f64;
 /// A limit of the machine.
 #[derive(Debug, Clone, Serialize)]
 pub struct Limit {
-    /// What can do it.
+    /// What has this limit.
     pub what: String,
-    /// How much, in the unit of the row.
+    /// The limit, in the unit of the row.
     pub value: f64,
 }
 
 /// Processor seconds for each GiB moved.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Cpu {
-    /// Of all clients together.
+    /// All clients together.
     pub client_s_per_gib: f64,
-    /// Of all servers together.
+    /// All servers together.
     pub server_s_per_gib: f64,
 }
 
@@ -34,12 +34,12 @@ pub struct Row {
     pub what: String,
     /// Median of the samples.
     pub value: f64,
-    /// Of the value.
+    /// The unit of the value.
     pub unit: &'static str,
-    /// What the machine could do in the same run.
+    /// The machine's limit in the same run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
-    /// The value as a part of the limit; for times, the limit's multiple.
+    /// The value as a fraction of the limit; for times, as a multiple of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
     /// Processor time.
@@ -50,12 +50,12 @@ pub struct Row {
 }
 
 impl Row {
-    /// The median of `samples`.
+    /// A row with the median of `samples`.
     pub fn new(what: impl Into<String>, unit: &'static str, samples: Vec<f64>) -> Row {
         Row { what: what.into(), value: median(&samples), unit, limit: None, share: None, cpu: None, samples }
     }
 
-    /// Next to a limit: the median of its `samples`.
+    /// Adds a limit: the median of its `samples`.
     pub fn against(mut self, what: impl Into<String>, samples: &[f64]) -> Row {
         let limit = Limit { what: what.into(), value: median(samples) };
         self.share = Some(self.value / limit.value);
@@ -63,7 +63,7 @@ impl Row {
         self
     }
 
-    /// With the processor seconds used while `bytes` were moved.
+    /// Adds the processor time used while `bytes` were moved.
     pub fn with_cpu(mut self, client_s: f64, server_s: f64, bytes: f64) -> Row {
         let gib = bytes / GIB;
         self.cpu = Some(Cpu { client_s_per_gib: client_s / gib, server_s_per_gib: server_s / gib });
@@ -74,7 +74,7 @@ impl Row {
 /// What was measured, and where.
 #[derive(Debug, Serialize)]
 pub struct Head {
-    /// Which measurement.
+    /// The name of the measurement.
     pub bench: &'static str,
     /// Its parameters.
     pub parameters: serde_json::Value,
@@ -91,13 +91,13 @@ pub struct Report {
     head: Head,
     /// The results.
     pub rows: Vec<Row>,
-    /// What RDMA adapters were asked, where any were.
+    /// Operations of RDMA adapters, if there were any.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub took: Vec<Took>,
 }
 
 impl Head {
-    /// On this machine.
+    /// Describes a measurement on this machine.
     pub fn new(bench: &'static str, parameters: serde_json::Value) -> Head {
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -106,12 +106,12 @@ impl Head {
 }
 
 impl Report {
-    /// Without results as yet.
+    /// A report without results.
     pub fn new(bench: &'static str, parameters: serde_json::Value) -> Report {
         Report { head: Head::new(bench, parameters), rows: Vec::new(), took: Vec::new() }
     }
 
-    /// Prints it, as a table where nothing else is asked for, and saves it where that is.
+    /// Prints the report as a table, or as JSON if requested, and saves it if requested.
     pub fn print(&self, common: &CommonArgs) -> Result<()> {
         self.save(common)?;
         if common.json {
@@ -134,7 +134,7 @@ impl Report {
         if self.took.is_empty() {
             return Ok(());
         }
-        output::print_line("\nWhat RDMA adapters were asked, in the last repetition")?;
+        output::print_line("\nOperations of RDMA adapters, in the last repetition")?;
         output::print_table(&adapters::table(&self.took))
     }
 }
@@ -175,7 +175,7 @@ fn cells(row: &Row, with_limit: bool, with_cpu: bool) -> Vec<String> {
     cells
 }
 
-/// Three or more digits, as many as matter.
+/// Formats a number with three or more significant digits.
 pub fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
@@ -184,7 +184,7 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// The middle one; of an even number, the mean of the two middle ones. 0 of none.
+/// The median; of an even number of samples, the mean of the two in the middle. 0 if there are none.
 pub fn median(samples: &[f64]) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -195,7 +195,7 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// The value that this part of the sorted samples does not exceed.
+/// The value that this fraction of the sorted samples does not exceed.
 pub fn percentile(sorted: &[u64], part: f64) -> u64 {
     match sorted.len() {
         0 => 0,

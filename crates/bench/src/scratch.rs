@@ -1,4 +1,4 @@
-//! A directory, and maybe a cluster in it, for the time of a measurement.
+//! A scratch directory, optionally with a cluster, for the time of a measurement.
 
 use super::adapters::{self, Counts};
 use super::rdma::adapter;
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 use weft_bench_args::{CommonArgs, Transport};
+use weft_cli_common::connections::{ConnectArgs, Connections, KeyArgs};
 use weft_cli_common::launch::{self, BlockedSignals, Lifetime, LocalCluster, RunState, StartOptions};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, KeyArgs, Session};
 use weft_client::Client;
 use weft_server::SyncMode;
 
-/// What a signal must not leave behind.
+/// What must be removed when a signal ends the process.
 struct Leftovers {
     dirs: Vec<PathBuf>,
     clusters: Vec<RunState>,
 }
 
-/// After this time servers have told what their adapters were asked.
+/// After this time servers have reported the operations of their adapters.
 const ADAPTERS_TOLD: Duration = Duration::from_millis(1200);
 
 static LEFTOVERS: Mutex<Leftovers> = Mutex::new(Leftovers { dirs: Vec::new(), clusters: Vec::new() });
@@ -29,7 +29,7 @@ fn leftovers() -> std::sync::MutexGuard<'static, Leftovers> {
     LEFTOVERS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// From now on, what asks this process to end first stops clusters and removes scratch directories.
+/// Makes signals that end this process first stop clusters and remove scratch directories.
 pub fn clean_up_when_interrupted() -> Result<()> {
     let signals = BlockedSignals::ends_and(&[])?;
     let end = move || {
@@ -38,7 +38,7 @@ pub fn clean_up_when_interrupted() -> Result<()> {
             for cluster in &leftovers.clusters {
                 cluster.stop(Duration::from_secs(2));
             }
-            // Also servers that were only starting, which are in no list yet.
+            // Also servers that were just being started, which are in no list yet.
             kill_children();
             leftovers.dirs.iter().for_each(|dir| remove_in_use(dir));
             std::process::exit(128 + signal);
@@ -48,7 +48,7 @@ pub fn clean_up_when_interrupted() -> Result<()> {
     Ok(())
 }
 
-/// Kills what this process has started and not yet waited for.
+/// Kills all children that this process has not yet waited for.
 fn kill_children() {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     for task in tasks {
@@ -60,7 +60,7 @@ fn kill_children() {
     }
 }
 
-/// Removes a directory in which others may make files still, or which its owner may be removing at the same time.
+/// Removes a directory in which others may still create files, or which its owner may be removing.
 fn remove_in_use(dir: &Path) {
     for _ in 0..100 {
         match std::fs::remove_dir_all(dir) {
@@ -73,13 +73,13 @@ fn remove_in_use(dir: &Path) {
     }
 }
 
-/// A directory that is removed again.
+/// A directory that is removed when dropped.
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// In the directory asked for, or where `bytes` have room.
+    /// Creates it in the given directory, or where there is space for `bytes`.
     pub fn new(wanted: Option<&Path>, bytes: u64) -> Result<Scratch> {
         let parent = match wanted {
             Some(dir) => dir.to_owned(),
@@ -90,16 +90,19 @@ impl Scratch {
         };
         if launch::free_bytes(&parent).is_some_and(|free| free < bytes) {
             let needed = weft_cli_common::size::format_bytes(bytes);
-            bail!("{} has no room for {needed}; give another --dir, or measure with less", parent.display());
+            bail!(
+                "{} has less than {needed} free; choose another --dir, or measure with less data",
+                parent.display()
+            );
         }
         let parent = parent.canonicalize().with_context(|| format!("cannot find {}", parent.display()))?;
         let path = parent.join(format!("weft-bench-{}", std::process::id()));
         leftovers().dirs.push(path.clone());
-        std::fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
+        std::fs::create_dir_all(&path).with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Scratch { path })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -114,26 +117,26 @@ impl Drop for Scratch {
     }
 }
 
-/// What all servers together have used so far.
+/// What all servers together have used.
 pub struct ServerLoad {
     /// Processor seconds.
     pub cpu_s: f64,
-    /// What their RDMA adapters were asked.
+    /// Operations of their RDMA adapters.
     pub adapters: Counts,
 }
 
-/// A cluster to measure: one that is there, or a new one in a scratch directory.
+/// A cluster to measure: an existing one, or a new one in a scratch directory.
 pub struct Testbed {
     url: String,
-    /// A connection for setting up and for the servers' processor time.
+    /// A connection for preparations and for the servers' processor time.
     pub client: Client,
-    /// Where in it to work.
+    /// The directory in it that is used.
     pub dir: PathBuf,
     cluster: Option<LocalCluster>,
 }
 
 impl Testbed {
-    /// A new cluster in `scratch`, on an address of this host where one is given.
+    /// Starts a new cluster in `scratch`, on the given address of this host, if any.
     pub fn start(
         scratch: &Scratch,
         io_servers: u16,
@@ -158,14 +161,14 @@ impl Testbed {
         })?;
         leftovers().clusters.push(cluster.state.clone());
         let url = format!("{}?key-file={}", cluster.state.url, cluster.client_key_path().display());
-        let client = Session::new(&ConnectArgs::default()).client(&url)?;
+        let client = Connections::new(&ConnectArgs::default()).client(&url)?;
         Ok(Testbed { url, client, dir: PathBuf::from("/"), cluster: Some(cluster) })
     }
 
-    /// A cluster that is there; work goes on in a directory of its own, made below the URL's path.
+    /// Uses an existing cluster, in a new directory below the URL's path.
     pub fn existing(url: &str, key: &KeyArgs) -> Result<Testbed> {
         let place = WeftPath::from_argument(url)?;
-        let client = Session::new(&key.clone().into()).client(&place.url)?;
+        let client = Connections::new(&key.clone().into()).client(&place.url)?;
         let mut url = format!("{}?", place.url.split('?').next().unwrap_or(&place.url));
         if let Some(key) = &key.key {
             url.push_str(&format!("key-file={}", key.canonicalize()?.display()));
@@ -175,7 +178,7 @@ impl Testbed {
         Ok(Testbed { url, client, dir, cluster: None })
     }
 
-    /// The cluster asked for.
+    /// The requested cluster.
     pub fn new(
         url: Option<&str>,
         key: &KeyArgs,
@@ -189,8 +192,8 @@ impl Testbed {
         }
     }
 
-    /// As [`Testbed::new`], a new one where it can be reached by these transports, if that can be; and by which of them it is not
-    /// reached, and why.
+    /// As [`Testbed::new`]. A new cluster is reachable by these transports if possible. Also returns the
+    /// transports by which it is not reachable, and why.
     pub fn for_transports(
         url: Option<&str>,
         key: &KeyArgs,
@@ -222,14 +225,14 @@ impl Testbed {
         Ok((testbed, without))
     }
 
-    /// Its URL for workers: with the key, and by this transport.
+    /// The URL for workers: with the key and this transport.
     pub fn url(&self, transport: &str) -> String {
         let mark = if self.url.ends_with('?') { "" } else { "&" };
         format!("{}{mark}transport={transport}", self.url)
     }
 
-    /// Processor seconds that all servers have used so far and, where it is for transfers over RDMA, what their adapters were
-    /// asked; that is told once a second.
+    /// Processor seconds that all servers have used and, for transfers over RDMA, the operations of their
+    /// adapters, which servers report once a second.
     pub fn server_load_over(&self, transport: Transport) -> ServerLoad {
         if transport == Transport::Rdma {
             std::thread::sleep(ADAPTERS_TOLD);
@@ -238,7 +241,7 @@ impl Testbed {
         ServerLoad { adapters: Counts::new(), ..self.server_load() }
     }
 
-    /// Both, at once.
+    /// The same without waiting for reports of adapters.
     pub fn server_load(&self) -> ServerLoad {
         let answers = self.client.server_status(false).into_iter();
         let answers: Vec<_> = answers.filter_map(|(_, answer)| answer.ok()).collect();
@@ -255,7 +258,7 @@ impl Drop for Testbed {
                 leftovers().clusters.clear();
             }
             None => {
-                if let Err(error) = self.client.rmdir(weft_cli_common::session::at(&self.dir)) {
+                if let Err(error) = self.client.rmdir(weft_cli_common::connections::at(&self.dir)) {
                     eprintln!("weft: {error}");
                 }
             }
@@ -263,13 +266,13 @@ impl Drop for Testbed {
     }
 }
 
-/// A scratch directory as the options want it.
+/// Creates a scratch directory as requested by the options.
 pub fn scratch(common: &CommonArgs, bytes: u64) -> Result<Scratch> {
     Scratch::new(common.dir.as_deref(), bytes)
 }
 
-/// Asks every server by the URL's transport.
+/// Checks that every server can be reached by the URL's transport.
 fn reach_all(url: &str) -> Result<()> {
-    let client = Session::new(&ConnectArgs::default()).client(url)?;
+    let client = Connections::new(&ConnectArgs::default()).client(url)?;
     client.server_status(false).into_iter().try_for_each(|(_, answer)| Ok(answer.map(drop)?))
 }

@@ -1,4 +1,4 @@
-//! All clients write, then read, disjoint parts of one file (PVFS, section 4.1).
+//! Clients write, then read, disjoint parts of one file (PVFS 4.1).
 //!
 //! ```text
 //!   client 0   | block 0 |                          open ─ barrier ─ write ─ close
@@ -7,10 +7,10 @@
 //!   file       | block 0 | block 1 | block 2 | …    a new one for every repetition
 //! ```
 //!
-//! The time is from the first client's begin to the last one's end, which is never less than the paper's maximum over the
-//! processes. The limits are measured by turns with it: loopback TCP with four streams at its best congestion control, process_vm
-//! between as many pairs of processes, and the same writes and reads by the same processes on one local file. Memory is warmed up
-//! before each write.
+//! The time is from the first client's start to the last one's end, which is never less than the paper's
+//! maximum over the processes. The limits are measured alternately with it: loopback TCP with four streams
+//! and its best congestion control, process_vm between as many pairs of processes, and the same writes and
+//! reads by the same processes on one local file. Memory is warmed up before each write.
 
 use super::adapters::Asked;
 use super::figure::Took;
@@ -22,30 +22,30 @@ use super::scratch::{Scratch, Testbed, scratch};
 use super::worker::Task;
 use anyhow::{Result, bail};
 use weft_bench_args::{CommonArgs, Memory, SharedFileArgs, Transport};
+use weft_cli_common::connections::{KeyArgs, at};
 use weft_cli_common::output;
-use weft_cli_common::session::{KeyArgs, at};
 use weft_cli_common::size::{format_bytes, mib_per_s};
 use weft_server::SyncMode;
 
 const SCALE: [u16; 4] = [1, 2, 4, 8];
-/// What is measured where nothing is asked for.
+/// The default transports.
 pub const TRANSPORTS_DEFAULT: &[Transport] = &[Transport::Tcp, Transport::Shm];
 
 /// A transport and a kind of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
-    /// How data travels.
+    /// The transport.
     pub transport: Transport,
-    /// Where it comes from and goes to.
+    /// The kind of memory.
     pub memory: Memory,
 }
 
-/// What is written and read.
+/// The size of the measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     /// Client processes.
     pub clients: usize,
-    /// Bytes of each.
+    /// Bytes per client.
     pub bytes: u64,
 }
 
@@ -59,7 +59,7 @@ struct Once {
     asked: [Asked; 2],
 }
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: SharedFileArgs) -> Result<()> {
     let cases = cases(&args.transport, args.memory)?;
     let shape = Shape { clients: usize::from(args.clients), bytes: args.bytes };
@@ -97,12 +97,12 @@ fn cases(transports: &[Transport], memory: Option<Memory>) -> Result<Vec<Case>> 
     };
     let cases: Vec<_> = all.into_iter().filter(wanted).collect();
     if cases.is_empty() {
-        bail!("--memory alloc matters with shared memory and RDMA only; leave out --transport tcp");
+        bail!("--memory alloc is for shared memory and RDMA only; leave out --transport tcp");
     }
     Ok(cases)
 }
 
-/// Those that can be measured; says why others cannot.
+/// Keeps the cases that can be measured, and reports why others cannot.
 fn cases_with(cases: Vec<Case>, without: &[(Transport, String)]) -> Result<Vec<Case>> {
     for (transport, reason) in without {
         eprintln!("weft: not measured over {}: {reason}", transport.name());
@@ -110,12 +110,13 @@ fn cases_with(cases: Vec<Case>, without: &[(Transport, String)]) -> Result<Vec<C
     let is_usable = |case: &Case| without.iter().all(|(transport, _)| *transport != case.transport);
     let cases: Vec<_> = cases.into_iter().filter(is_usable).collect();
     if cases.is_empty() {
-        bail!("there is nothing to measure");
+        bail!("there is nothing to measure; none of the transports can be used");
     }
     Ok(cases)
 }
 
-/// Every case next to the limits, by turns; and what RDMA adapters were asked in the last one.
+/// Measures every case alternately with the limits. Returns the operations of RDMA adapters in the last
+/// repetition too.
 pub fn measure(
     testbed: &Testbed,
     scratch: &Scratch,
@@ -188,7 +189,7 @@ fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, sha
     })
 }
 
-/// What the machine could do in the same repetitions.
+/// The machine's limits in the same repetitions.
 #[derive(Default)]
 struct Limits {
     tcp: Samples,
@@ -260,7 +261,7 @@ impl Case {
     }
 }
 
-/// Write and read at every number of clients and of servers.
+/// Measures writes and reads for every number of clients and of servers.
 fn scale(cases: &[Case], bytes: u64, scratch: &Scratch, common: &CommonArgs) -> Result<()> {
     let parameters = serde_json::json!({ "bytes": bytes, "clients": SCALE, "io_servers": SCALE });
     let mut report = Report::new("shared-file scale", parameters);
@@ -276,7 +277,7 @@ fn scale(cases: &[Case], bytes: u64, scratch: &Scratch, common: &CommonArgs) -> 
             )?;
             let testbed = match without {
                 (testbed, reasons) if reasons.is_empty() => testbed,
-                (_, reasons) => bail!("not over {}: {}", case.transport.name(), reasons[0].1),
+                (_, reasons) => bail!("cannot measure over {}: {}", case.transport.name(), reasons[0].1),
             };
             for clients in SCALE {
                 let shape = Shape { clients: usize::from(clients), bytes };

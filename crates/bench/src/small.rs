@@ -3,8 +3,8 @@
 //! | | the client | the data | the server |
 //! | --- | --- | --- | --- |
 //! | inline | copies | in the request or the reply | copies |
-//! | fast | copies, unless its memory is registered | one RDMA Write into a buffer of the connection | copies |
-//! | remote | registers, unless that is done | the server's RDMA Reads or Writes | |
+//! | fast | copies, unless its memory is registered | one RDMA Write to a buffer of the connection | copies |
+//! | remote | registers its memory, if it is not | the server's RDMA Reads or Writes | |
 //!
 //! "registered": memory from weft_mem_alloc, 100 % hits; "not": registered for every request, 0 % hits.
 
@@ -17,7 +17,7 @@ use weft_cli_common::size::format_bytes;
 /// Transfers of a repetition.
 const ROUNDS: u32 = 1000;
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: SmallArgs) -> Result<()> {
     let sizes =
         if args.size.is_empty() { (7..=16).map(|shift| 1 << shift).collect() } else { args.size.clone() };

@@ -1,15 +1,17 @@
-//! A part of an array by scheme (NC 4.1, figure 3), and list I/O that says what its memory is part of (IB 6.8, figure 14).
+//! A part of an array, by scheme (NC 4.1, figure 3), and list I/O with hints about its memory (IB 6.8, figure
+//! 14).
 //!
 //! ```text
-//!   the array in memory   ▄▄▄▄····      multiple messages   a message for each row
-//!                         ▄▄▄▄····      pack                copied into one piece, one message
-//!                         ········      gather              the rows themselves: a work request of the server's for each
-//!                         ········      lend                the same, gathered by the client into units that the server lends
-//!                         ········      contiguous          as many bytes in one piece: the most that can be had
+//!   the array in memory   ▄▄▄▄····     multiple messages   one message per row
+//!                         ▄▄▄▄····     pack                rows copied into one piece, one message
+//!                         ········     gather              the rows themselves; the server's adapter gathers
+//!                         ········     lend                the client's adapter gathers into lent buffers
+//!                         ········     contiguous          as many bytes in one piece: the upper limit
 //! ```
 //!
-//! Over RDMA, rows must be registered: each by itself for every transfer (*multiple reg*; rows whose pages touch, up to 1024², are one
-//! all the same), in groups for every transfer (*one reg*), or long before (*no reg*). Over shared memory and TCP nothing is registered; memory from weft_mem_alloc is the servers' own too.
+//! Over RDMA, rows must be registered: each by itself for every transfer (*multiple reg*; rows whose pages
+//! touch, up to 1024², are still one registration), in groups for every transfer (*one reg*), or in advance
+//! (*no reg*). Shared memory and TCP register nothing. Memory from weft_mem_alloc is shared with the servers.
 
 use super::access::pattern::Pattern;
 use super::repeated::task::Moving;
@@ -19,16 +21,16 @@ use weft_bench_args::{How, Side, SubarrayArgs, Transport};
 
 /// Transfers of a repetition.
 const ROUNDS: u32 = 10;
-/// Nothing is kept registered, and no hole is worth registering.
+/// Nothing stays registered, and no hole is worth registering.
 const EACH_ROW: &str = "rdma-foreign=not-cached&rdma-cost=1:0&rdma-mechanism=remote";
-/// Nothing is kept registered.
+/// Nothing stays registered.
 const EACH_TRANSFER: &str = "rdma-foreign=not-cached&rdma-mechanism=remote";
 const KNOWN: &str = "rdma-mechanism=remote";
-/// The client moves the data, into and out of units that the server lends.
+/// The client moves the data, to and from buffers that the server lends.
 const LENT: &str = "rdma-mechanism=lend";
 const LENT_EACH_TRANSFER: &str = "rdma-foreign=not-cached&rdma-mechanism=lend";
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: SubarrayArgs) -> Result<()> {
     let plan = args.tile.map_or_else(|| quarters(&args.array), tile);
     repeated::run(plan, &args.repeated)
@@ -74,7 +76,7 @@ fn quarters(arrays: &[u64]) -> Plan {
     }
 }
 
-/// The schemes over a transport that registers nothing.
+/// The schemes over a transport without registration.
 fn streams(transport: &'static str) -> Vec<Contender> {
     let of = |names: [&'static str; 4], transport| {
         let [contiguous, messages, pack, gather] = names;
@@ -105,7 +107,7 @@ fn tile([columns, rows]: [u64; 2]) -> Plan {
     let rdma = |name| Contender::new(name, Transport::Rdma);
     Plan {
         name: "subarray tile",
-        title: "Tiles from noncontiguous memory, with and without telling what it is part of",
+        title: "Tiles in noncontiguous memory, with and without a hint about the allocation",
         measure: Measure::Speed,
         of: "element",
         places: vec![Place {

@@ -1,4 +1,4 @@
-//! Tiles of a frame (mpi-tile-io): 2 × 2 displays, each by a process of its own (NC 6.6, IB 6.7 and 6.8, Q 4.2).
+//! Tiles of a frame (mpi-tile-io): 2 × 2 displays, one process each (NC 6.6, IB 6.7 and 6.8, Q 4.2).
 
 use super::access::pattern::Pattern;
 use super::access::{self, ACCESS_METHODS, Bench, Case};
@@ -6,7 +6,7 @@ use super::chart::Marks;
 use anyhow::Result;
 use weft_bench_args::{Side, TileArgs, Way};
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: TileArgs) -> Result<()> {
     let [columns, rows] = args.tile;
     let case = |element_bytes: u64, memory: Side| Case {

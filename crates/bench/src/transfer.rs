@@ -1,4 +1,4 @@
-//! Ways of moving noncontiguous memory: a message for each piece, through packed memory, or straight from and to the pieces.
+//! Ways of moving noncontiguous memory: one message per piece, packed, or directly from and to the pieces.
 
 use super::access::pattern::Pattern;
 use super::access::{self, Bench, Case};
@@ -7,12 +7,12 @@ use anyhow::Result;
 use weft_bench_args::{How, Side, TransferArgs, Way};
 use weft_cli_common::size::format_bytes;
 
-/// Processes.
+/// Client processes.
 const RANKS: u64 = 4;
-/// Calls of a process to one file, at most.
+/// Upper limit of calls of a process to one file.
 const STEPS_MAX: u64 = 256;
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: TransferArgs) -> Result<()> {
     let none = args.piece.is_empty() && args.array.is_empty();
     let pieces = if none { vec![128, 256, 512, 1024, 2048, 4096, 8192] } else { args.piece.clone() };
@@ -37,7 +37,7 @@ pub fn run(args: TransferArgs) -> Result<()> {
     access::run(bench, &args.access)
 }
 
-/// With as many calls, one after the other, as move `least_bytes`.
+/// A case with as many calls, one after the other, as move `least_bytes`.
 fn pieces_case(pieces: u64, piece_bytes: u64, least_bytes: u64) -> Case {
     let piece_bytes = piece_bytes.max(1);
     let steps = (least_bytes / (RANKS * pieces * piece_bytes)).clamp(1, STEPS_MAX);

@@ -1,5 +1,5 @@
-//! A process that measurements are made with: it reads tasks as lines of JSON, prepares each, says so, waits for `go`, does it,
-//! and answers with begin, end and processor time.
+//! A worker process of a measurement. It reads tasks as lines of JSON. It prepares each task, reports that,
+//! waits for `go`, does the task, and replies with start, end and processor time.
 
 use super::access::method::Counters;
 use super::access::task::AccessTask;
@@ -17,7 +17,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use weft_bench_args::Memory;
-use weft_cli_common::session::{ConnectArgs, Session, at};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_client::{Arena, Client, OpenOptions};
 
 /// Local files are read and written in requests of this size.
@@ -30,7 +30,7 @@ pub struct Block {
     pub bytes: u64,
 }
 
-/// A thing done to many files.
+/// An operation on many files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NameOp {
     Create,
@@ -38,14 +38,14 @@ pub enum NameOp {
     Unlink,
 }
 
-/// How two processes talk.
+/// The socket between two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Socket {
     Tcp,
     Unix,
 }
 
-/// What a worker can do.
+/// A task of a worker.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Task {
     /// Write a block of a local file.
@@ -56,48 +56,49 @@ pub enum Task {
     Write { url: String, path: PathBuf, block: Block, memory: Memory },
     /// Read a block of a file in a cluster.
     Read { url: String, path: PathBuf, block: Block, memory: Memory },
-    /// Check what was read last; a task of its own, so that no client's check takes the processor from those that still read.
+    /// Check the data that was read last. This is a separate task, so that no client's check takes processor
+    /// time from clients that still read.
     Check { path: PathBuf, block: Block, memory: Memory },
-    /// Hold memory; the answer is its address.
+    /// Allocate memory and report its address.
     Hold { bytes: u64 },
     /// Copy from another process's memory.
     CopyFrom { pid: u32, address: u64, bytes: u64 },
-    /// Answer messages; says where.
+    /// Echo messages; reports the address.
     Echo { socket: Socket, dir: PathBuf, bytes: usize, spin_us: u64 },
-    /// Send messages to an echo and measure each.
+    /// Send messages to an echo, and time each.
     Call { socket: Socket, to: String, bytes: usize, spin_us: u64, rounds: usize },
-    /// Read the same bytes again and again and measure each.
+    /// Read the same bytes repeatedly, and time each read.
     ReadAgain { url: String, path: PathBuf, bytes: usize, rounds: usize },
-    /// Create, examine or remove files in a cluster, by several threads.
+    /// Create, query or remove files in a cluster, with several threads.
     Names { url: String, dir: PathBuf, op: NameOp, files: usize, threads: usize },
     /// The same in a local directory.
     LocalNames { dir: PathBuf, op: NameOp, files: usize },
     /// A part of a measurement of noncontiguous access.
     Access(AccessTask),
-    /// Move the same bytes again and again and measure each time.
+    /// Move the same bytes repeatedly, and time each transfer.
     Repeated(Repeated),
 }
 
-/// What a task took.
+/// The cost of a task.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Done {
-    /// On the clock that all processes of this machine share.
+    /// The start, on the clock that all processes of this machine share.
     pub begin_ns: u64,
-    /// On the same clock.
+    /// The end, on the same clock.
     pub end_ns: u64,
     /// Processor time of this process.
     pub cpu_s: f64,
-    /// Median of single operations, where they were measured.
+    /// Median of single operations, if they were timed.
     pub p50_ns: u64,
-    /// Only one in a hundred was slower.
+    /// The 99th percentile.
     pub p99_ns: u64,
-    /// What the accesses cost, where that was counted.
+    /// Costs of the accesses, if they were counted.
     pub counters: Counters,
-    /// What RDMA adapters were asked meanwhile.
+    /// Operations of RDMA adapters meanwhile.
     pub adapter: Counts,
 }
 
-/// What stays from task to task.
+/// State that is kept from task to task.
 #[derive(Default)]
 struct State {
     client: Option<(String, Client)>,
@@ -105,7 +106,7 @@ struct State {
     arena: Option<Arena>,
 }
 
-/// Does tasks until there are no more.
+/// Does tasks until the input ends.
 pub fn run() -> Result<()> {
     let mut state = State::default();
     let mut input = std::io::stdin().lock();
@@ -113,30 +114,30 @@ pub fn run() -> Result<()> {
     while input.read_line(&mut line)? > 0 {
         let task: Task = serde_json::from_str(&line)?;
         let mut ready = |text: String| -> Result<()> {
-            answer(Ok(text))?;
+            reply(Ok(text))?;
             let mut go = String::new();
             input.read_line(&mut go)?;
-            if go.is_empty() { bail!("the measurement was given up") } else { Ok(()) }
+            if go.is_empty() { bail!("the measurement was aborted") } else { Ok(()) }
         };
         let done = state.perform(task, &mut ready);
-        answer(done.map_err(|error| format!("{error:#}")))?;
+        reply(done.map_err(|error| format!("{error:#}")))?;
         line.clear();
     }
     Ok(())
 }
 
-fn answer<T: Serialize>(answer: Result<T, String>) -> Result<()> {
+fn reply<T: Serialize>(result: Result<T, String>) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    serde_json::to_writer(&mut out, &answer)?;
+    serde_json::to_writer(&mut out, &result)?;
     out.write_all(b"\n")?;
     Ok(out.flush()?)
 }
 
-/// Says that a task is prepared, and returns when it is to be done.
+/// Reports that a task is prepared, and returns when the measured part begins.
 pub type Ready<'a> = &'a mut dyn FnMut(String) -> Result<()>;
 
 impl State {
-    /// Prepares, calls `ready`, which returns when the measured part is to begin, and does it.
+    /// Prepares a task, calls `ready`, which returns when the measured part begins, and does the task.
     fn perform(&mut self, task: Task, ready: Ready<'_>) -> Result<Done> {
         match task {
             Task::LocalWrite { path, block } => self.local_write(&path, block, ready),
@@ -201,7 +202,7 @@ impl State {
         match &self.client {
             Some((known, client)) if known == url => Ok(client.clone()),
             _ => {
-                let client = Session::new(&ConnectArgs::default()).client(url)?;
+                let client = Connections::new(&ConnectArgs::default()).client(url)?;
                 self.arena = None;
                 self.client = Some((url.to_string(), client.clone()));
                 Ok(client)
@@ -209,7 +210,7 @@ impl State {
         }
     }
 
-    /// Memory that is there, not only promised, and holds what belongs at `offset` of the file.
+    /// Fills memory, so that its pages exist, with the contents at `offset` of the file.
     fn fill_memory(&mut self, bytes: u64, offset: u64) {
         self.memory.resize(bytes as usize, 0);
         fill(&mut self.memory, offset);
@@ -244,7 +245,7 @@ impl State {
         })
     }
 
-    /// The memory that a block of a file is read into or written from.
+    /// The memory that a block is read into or written from.
     fn block_memory(&mut self, client: &Client, bytes: u64, memory: Memory) -> Result<&mut [u8]> {
         match memory {
             Memory::Any => {
@@ -304,7 +305,7 @@ impl State {
     }
 }
 
-/// Each 8 bytes tell where in the file they belong.
+/// Fills memory with its own file offsets, 8 bytes each.
 fn fill(data: &mut [u8], offset: u64) {
     for (index, word) in data.chunks_mut(8).enumerate() {
         let value = (offset + 8 * index as u64 + 1).to_le_bytes();
@@ -329,7 +330,7 @@ fn clock_ns(clock: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Does it, and says what it took.
+/// Times a piece of work.
 pub fn measure(work: impl FnOnce() -> Result<()>) -> Result<Done> {
     let (begin_ns, cpu_ns) = (clock_ns(libc::CLOCK_MONOTONIC), clock_ns(libc::CLOCK_PROCESS_CPUTIME_ID));
     work()?;
@@ -337,7 +338,7 @@ pub fn measure(work: impl FnOnce() -> Result<()>) -> Result<Done> {
     Ok(Done { begin_ns, end_ns: clock_ns(libc::CLOCK_MONOTONIC), cpu_s, ..Done::default() })
 }
 
-/// Does it so often, and says what it took each time.
+/// Repeats a piece of work and times each repetition.
 pub fn measure_each(rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Done> {
     let mut took_ns = Vec::with_capacity(rounds);
     let done = measure(|| {
@@ -441,7 +442,7 @@ fn send(socket: &OwnedFd, data: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Fills the buffer: looks for `spin_us` at a time, then sleeps. False: the other end has closed.
+/// Fills the buffer: polls for `spin_us`, then sleeps. Returns false if the other end has closed.
 fn receive(socket: &OwnedFd, buffer: &mut [u8], spin_us: u64) -> Result<bool> {
     let mut filled = 0;
     let mut begun = Instant::now();

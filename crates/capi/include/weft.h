@@ -8,18 +8,19 @@
  *     weft_close(file);
  *     weft_disconnect(fs);
  *
- * Errors: functions return -1 or NULL and set errno, as in libc. weft_last_error() has the whole story: the operation,
- * the path, the server, and what to do.
+ * Errors: functions return -1 or NULL and set errno, as in libc. weft_last_error() has the whole story: the
+ * operation, the path, the server, and what to do.
  *
- * Threads: every function may be called from any thread, also with the same handle; the cursor of a file (weft_read,
- * weft_write, weft_lseek) is shared by all who use the handle. The library starts no threads: the calling thread drives
- * all servers at once.
+ * Threads: every function may be called from any thread, also with the same handle; the cursor of a file
+ * (weft_read, weft_write, weft_lseek) is shared by all who use the handle. The library starts no threads:
+ * the calling thread drives all servers at once.
  *
- * After fork the child may use handles that were open; it makes connections of its own at its first call. Operations that were under
- * way stay the parent's: the child must not wait for them. Nothing is registered in it, and memory of weft_mem_alloc is shared with
- * the parent. The RDMA libraries cannot be used again in a process whose parent has used them: with transport `auto` the child goes over
- * shared memory or TCP, and weft status of it says why; with `rdma` its calls fail with an error that says so. A child that
- * executes a program begins anew.
+ * After fork the child may use handles that were open; it makes connections of its own at its first call.
+ * Operations that were under way stay the parent's: the child must not wait for them. Nothing is registered
+ * in it, and memory of weft_mem_alloc is shared with the parent. The RDMA libraries cannot be used again in
+ * a process whose parent has used them: with transport `auto` the child goes over shared memory or TCP, and
+ * weft status of it says why; with `rdma` its calls fail with an error that says so. A child that executes a
+ * program begins anew.
  *
  * Paths are absolute within the file system ("/a/b"); a URL's path is the directory that they begin at.
  *
@@ -57,17 +58,17 @@ const char *weft_version(void);
 /* Short text for an errno value. Never NULL; valid until the thread's next call. */
 const char *weft_strerror(int error);
 
-/* What went wrong in this thread's last call that failed: operation, path, server, and what to do. "" if none failed.
- * Valid until the thread's next failing call. */
+/* What went wrong in this thread's last call that failed: operation, path, server, and what to do. "" if
+ * none failed. Valid until the thread's next failing call. */
 const char *weft_last_error(void);
 
-/* ---- Connection ------------------------------------------------------------------------------------------------ */
+/* ---- Connection --------------------------------------------------------------------------------------- */
 
 /* Zero-initialise it; what is 0 or NULL is as by default. */
 struct weft_connect_options {
-    const char *key_file;   /* a key file of mode 0600; default: $WEFT_KEY_FILE, or as `weft help keys` tells */
+    const char *key_file;   /* a key file of mode 0600; default: $WEFT_KEY_FILE, or see `weft help keys` */
     uint32_t timeout_ms;    /* longest time that a call waits for a server that does not answer */
-    uint32_t background;    /* not 0: nobody waits for what is moved; RDMA marks it as background (option rdma-tos of the URL) */
+    uint32_t background;    /* not 0: nobody waits for what is moved; RDMA marks it so (option rdma-tos) */
     uint32_t reserved[5];   /* 0 */
 };
 
@@ -77,10 +78,10 @@ weft_fs *weft_connect(const char *url, const struct weft_connect_options *option
 /* Gives the handle back. Files that are still open keep the connections until they are closed. */
 int weft_disconnect(weft_fs *fs);
 
-/* ---- Layout ---------------------------------------------------------------------------------------------------- */
+/* ---- Layout ------------------------------------------------------------------------------------------- */
 
-/* How a file is striped: byte o is in strip o / strip_bytes, and strip s is on server (first_server + s % server_count) of the
- * ring. */
+/* How a file is striped: byte o is in strip o / strip_bytes, and strip s is on server (first_server + s %
+ * server_count) of the ring. */
 struct weft_layout {
     uint32_t strip_bytes;  /* multiple of 4096; as a wish, 0: as by default */
     uint16_t server_count; /* as a wish, 0: as by default */
@@ -95,10 +96,10 @@ int weft_fget_layout(weft_file *file, struct weft_layout *layout);
 /* Sets a directory's default (NULL removes it), or the layout of a file that was never written. */
 int weft_set_layout(weft_fs *fs, const char *path, const struct weft_layout *layout);
 
-/* ---- Files ----------------------------------------------------------------------------------------------------- */
+/* ---- Files -------------------------------------------------------------------------------------------- */
 
-/* flags as of open(2): O_RDONLY, O_WRONLY, O_RDWR with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW, O_SYNC, O_DSYNC.
- * mode counts with O_CREAT, and is not changed by the umask. */
+/* flags as of open(2): O_RDONLY, O_WRONLY, O_RDWR with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_NOFOLLOW,
+ * O_SYNC, O_DSYNC. mode counts with O_CREAT, and is not changed by the umask. */
 weft_file *weft_open(weft_fs *fs, const char *path, int flags, mode_t mode);
 
 /* As weft_open; a file that this call creates gets `layout` (NULL: as by default). */
@@ -110,35 +111,66 @@ weft_file *weft_creat(weft_fs *fs, const char *path, mode_t mode, const struct w
 /* Reports size and times of what was written, and closes. The handle is gone also when it fails. */
 int weft_close(weft_file *file);
 
+/* Passes an open file to other processes: one opens it, and sends the others a few bytes by whatever means
+ * the program has. Each of them opens the file by these with one message to the metadata server, without a
+ * walk along the path and without a check of permissions.
+ *
+ *     char open_file[WEFT_FILE_EXPORT_MAX] = { 0 };
+ *     if (rank == 0) {
+ *         file = weft_open(fs, "/input", O_RDONLY, 0);
+ *         weft_file_export(file, open_file, sizeof open_file);
+ *     }
+ *     MPI_Bcast(open_file, sizeof open_file, MPI_BYTE, 0, comm);
+ *     if (rank != 0)
+ *         file = weft_file_import(fs, open_file, sizeof open_file);
+ *
+ * The bytes are of use to who has the same key (and, without a key, to the same user), for at least an
+ * hour, also when the file was renamed or closed meanwhile. They are a secret: who has them and the key
+ * may do what this handle may. */
+#define WEFT_FILE_EXPORT_MAX 512
+
+/* Writes a description of the open file into `buffer`; returns how many bytes it has (WEFT_FILE_EXPORT_MAX
+ * at most; with `bytes` 0 nothing is written). ERANGE where the buffer is too small. */
+ssize_t weft_file_export(weft_file *file, void *buffer, size_t bytes);
+
+/* Opens a file by a description: to read, to write and O_APPEND and O_SYNC as the handle that was
+ * exported, with the cursor at 0 and without a view, locks or other settings. Bytes behind the description
+ * do not matter. EINVAL where it is none, is cut short, or is of another cluster; EKEYEXPIRED where it is
+ * too old, was changed, or is of another key; ESTALE where the file is gone. */
+weft_file *weft_file_import(weft_fs *fs, const void *buffer, size_t bytes);
+
 /* At the cursor, through the view if one is set. */
 ssize_t weft_read(weft_file *file, void *buffer, size_t bytes);
 ssize_t weft_write(weft_file *file, const void *buffer, size_t bytes);
 
-/* Moves the cursor. Beside SEEK_SET, SEEK_CUR and SEEK_END: SEEK_DATA to the next data at or behind `offset`, SEEK_HOLE to the next
- * hole, which the end of the file is at the latest; ENXIO from there on, or where no data follows. */
+/* Moves the cursor. Beside SEEK_SET, SEEK_CUR and SEEK_END: SEEK_DATA to the next data at or behind
+ * `offset`, SEEK_HOLE to the next hole, which the end of the file is at the latest; ENXIO from there on,
+ * or where no data follows. */
 off_t weft_lseek(weft_file *file, off_t offset, int whence);
 
 /* At an offset of the file, whatever view is set. */
 ssize_t weft_pread(weft_file *file, void *buffer, size_t bytes, off_t offset);
 ssize_t weft_pwrite(weft_file *file, const void *buffer, size_t bytes, off_t offset);
 
-/* Many pieces of memory, one contiguous part of the file. */
+/* Many pieces of memory, one contiguous part of the file: none of them is copied. */
 ssize_t weft_readv(weft_file *file, const struct iovec *pieces, int count);
 ssize_t weft_writev(weft_file *file, const struct iovec *pieces, int count);
 ssize_t weft_preadv(weft_file *file, const struct iovec *pieces, int count, off_t offset);
 ssize_t weft_pwritev(weft_file *file, const struct iovec *pieces, int count, off_t offset);
 
-/* ---- List I/O -------------------------------------------------------------------------------------------------- */
+/* ---- List I/O ----------------------------------------------------------------------------------------- */
 
-/* Many pieces of memory and many pieces of the file in one operation. The pieces of memory in their order and those of the file
- * in theirs are two cuts of the same stream of bytes; they may be cut differently, but must have the same sum.
+/* Many pieces of memory and many pieces of the file in one operation. The pieces of memory in their order
+ * and those of the file in theirs are two cuts of the same stream of bytes; they may be cut differently,
+ * but must have the same sum.
  *
  *     memory:  [---- 6 ----] [-- 4 --]
  *     file:    [2] [---- 5 ----] [ 3 ]
  *
- * Lists may be of any length, need not be sorted, and may have pieces of no bytes. Returns the bytes written, or the bytes read that
- * are below the end of the file; the memory of those that are not is filled with zeros. Where pieces of memory overlap in a read,
- * or pieces of the file in a write, each byte is one of those that were meant for it. */
+ * Lists may be of any length, need not be sorted, and may have pieces of no bytes. Returns the bytes
+ * written, or the bytes read that are below the end of the file; the memory of those that are not is
+ * filled with zeros. Where pieces of memory overlap in a read, or pieces of the file in a write, each byte
+ * is one of those that were meant for it. */
 ssize_t weft_readv_list(weft_file *file,
                         size_t memory_count, void *const memory_offsets[], const size_t memory_lengths[],
                         size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
@@ -146,9 +178,9 @@ ssize_t weft_writev_list(weft_file *file,
                          size_t memory_count, const void *const memory_offsets[], const size_t memory_lengths[],
                          size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
 
-/* The same with the allocations that the memory is part of, so that these are registered for RDMA instead of every piece by itself:
- * for the rows of a tile, the whole array. Every piece must lie in one of them (else EINVAL); one may be named more than
- * once. */
+/* The same with the allocations that the memory is part of, so that these are registered for RDMA instead
+ * of every piece by itself: for the rows of a tile, the whole array. Every piece must lie in one of them
+ * (else EINVAL); one may be named more than once. */
 ssize_t weft_readv_list_alloc(weft_file *file,
                               size_t memory_count, void *const memory_offsets[], const size_t memory_lengths[],
                               size_t allocation_count, void *const allocation_offsets[],
@@ -160,16 +192,16 @@ ssize_t weft_writev_list_alloc(weft_file *file,
                                const size_t allocation_lengths[],
                                size_t file_count, const int64_t file_offsets[], const int64_t file_lengths[]);
 
-/* ---- Types ----------------------------------------------------------------------------------------------------- */
+/* ---- Types -------------------------------------------------------------------------------------------- */
 
-/* A type says which bytes, in which order, without listing them: as an MPI datatype does, it may be of millions of pieces and is a few
- * words in memory and on the wire. A type has a size (bytes that are moved) and an extent (from one element to the next of an
- * array of it).
+/* A type says which bytes, in which order, without listing them: as an MPI datatype does, it may be of
+ * millions of pieces and is a few words in memory and on the wire. A type has a size (bytes that are
+ * moved) and an extent (from one element to the next of an array of it).
  *
  *     vector(3, 2, 4, e):   [e][e] .  . [e][e] .  . [e][e]            size 6 e, extent 10 e
  *
- * A new type keeps what it needs of those it is made of; each is given back with weft_type_free. Displacements and strides may be
- * negative. */
+ * A new type keeps what it needs of those it is made of; each is given back with weft_type_free.
+ * Displacements and strides may be negative. */
 typedef struct weft_type weft_type;
 
 /* `bytes` adjacent bytes: an element of anything. */
@@ -192,7 +224,8 @@ weft_type *weft_type_hindexed(size_t count, const int64_t displacements_bytes[],
 weft_type *weft_type_struct(size_t count, const int64_t displacements_bytes[], const uint64_t block_counts[],
                             const weft_type *const types[]);
 
-/* The block of `counts` elements from index `starts` on of an array of `dims` elements; its extent is the whole array's. */
+/* The block of `counts` elements from index `starts` on of an array of `dims` elements; its extent is the
+ * whole array's. */
 enum weft_order {
     WEFT_ORDER_C = 0,      /* the last index varies fastest */
     WEFT_ORDER_FORTRAN = 1 /* the first one */
@@ -211,25 +244,27 @@ int weft_type_extent(const weft_type *type, int64_t *lower_bound_bytes, int64_t 
 
 int weft_type_free(weft_type *type);
 
-/* Moves `memory_count` elements of `memory_type` at `memory` from or to `file_count` elements of `file_type` from byte `offset` of the
- * file on; the two sides must have the same number of bytes. Where `file_type` is NULL (and `file_count` 0), the file side is
- * as many bytes as the memory has, from position `offset` of the view on: of the file itself where none is set. Else as
- * weft_readv_list and weft_writev_list; but a read of one contiguous range leaves memory beyond the end of the file as it was. */
+/* Moves `memory_count` elements of `memory_type` at `memory` from or to `file_count` elements of
+ * `file_type` from byte `offset` of the file on; the two sides must have the same number of bytes. Where
+ * `file_type` is NULL (and `file_count` 0), the file side is as many bytes as the memory has, from
+ * position `offset` of the view on: of the file itself where none is set. Else as weft_readv_list and
+ * weft_writev_list; but a read of one contiguous range leaves memory beyond the end of the file as it was. */
 ssize_t weft_read_typed(weft_file *file, void *memory, uint64_t memory_count, const weft_type *memory_type,
                         off_t offset, uint64_t file_count, const weft_type *file_type);
 ssize_t weft_write_typed(weft_file *file, const void *memory, uint64_t memory_count, const weft_type *memory_type,
                          off_t offset, uint64_t file_count, const weft_type *file_type);
 
-/* ---- Views ----------------------------------------------------------------------------------------------------- */
+/* ---- Views -------------------------------------------------------------------------------------------- */
 
-/* A view shows some bytes of the file as if they were all, one after the other: those of `type`, repeated for ever, from
- * `displacement` on. weft_read, weft_write and weft_lseek go through it, and weft_read_typed and weft_write_typed where their
- * file_type is NULL. The displacements in the type must not be negative or decrease. It moves the cursor to the view's beginning;
- * with NULL for `type` the whole file is seen again. */
+/* A view shows some bytes of the file as if they were all, one after the other: those of `type`, repeated
+ * for ever, from `displacement` on. weft_read, weft_write and weft_lseek go through it, and
+ * weft_read_typed and weft_write_typed where their file_type is NULL. The displacements in the type must
+ * not be negative or decrease. It moves the cursor to the view's beginning; with NULL for `type` the whole
+ * file is seen again. */
 int weft_set_view(weft_file *file, off_t displacement, const weft_type *type);
 
-/* The partitioned-file view: of every stride_bytes of the file from `offset` on, the first group_bytes. Process p of n sees its part
- * of interleaved records of r bytes with { p * r, r, n * r }. */
+/* The partitioned-file view: of every stride_bytes of the file from `offset` on, the first group_bytes.
+ * Process p of n sees its part of interleaved records of r bytes with { p * r, r, n * r }. */
 struct weft_partition {
     uint64_t offset;
     uint64_t group_bytes;
@@ -239,14 +274,14 @@ struct weft_partition {
 /* The view of a partition; NULL: the whole file again. */
 int weft_set_partition(weft_file *file, const struct weft_partition *partition);
 
-/* ---- How pieces are accessed ------------------------------------------------------------------------------------ */
+/* ---- How pieces are accessed -------------------------------------------------------------------------- */
 
-/* Of requests with pieces; contiguous ones are the same whatever is chosen. Zero-initialised it is the default, which is right for
- * most. */
+/* Of requests with pieces; contiguous ones are the same whatever is chosen. Zero-initialised it is the
+ * default, which is right for most. */
 enum weft_method {
     WEFT_METHOD_LIST = 0,     /* all pieces in one request for each server and window */
     WEFT_METHOD_MULTIPLE = 1, /* a request for each piece of the file, one after the other */
-    WEFT_METHOD_SIEVE = 2     /* reads: what spans the pieces, out of which these are copied; writes: as multiple */
+    WEFT_METHOD_SIEVE = 2     /* reads: what spans the pieces, and copies of these; writes: as multiple */
 };
 enum weft_movement {
     WEFT_MOVEMENT_AUTO = 0,     /* packed where pieces are small, else direct */
@@ -285,7 +320,7 @@ struct weft_io_stats {
 };
 int weft_get_io_stats(weft_file *file, struct weft_io_stats *stats);
 
-/* ---- Sizes and durability -------------------------------------------------------------------------------------- */
+/* ---- Sizes and durability ----------------------------------------------------------------------------- */
 
 int weft_ftruncate(weft_file *file, off_t bytes);
 int weft_truncate(weft_fs *fs, const char *path, off_t bytes);
@@ -296,13 +331,15 @@ int weft_punch(weft_file *file, off_t offset, off_t bytes);
 /* Reserves space; the file grows to the range's end unless keep_size. */
 int weft_allocate(weft_file *file, off_t offset, off_t bytes, int keep_size);
 
-/* As fallocate(2): mode 0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, or FALLOC_FL_ZERO_RANGE with or without
- * FALLOC_FL_KEEP_SIZE; EOPNOTSUPP else. Where a server is full (ENOSPC), the file stays as it is. */
+/* As fallocate(2): mode 0, FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, or
+ * FALLOC_FL_ZERO_RANGE with or without FALLOC_FL_KEEP_SIZE; EOPNOTSUPP else. Where a server is full
+ * (ENOSPC), the file stays as it is. */
 int weft_fallocate(weft_file *file, int mode, off_t offset, off_t bytes);
 
-/* Copies a range of one file into another, or elsewhere into the same one, holes as holes; returns the bytes copied, fewer than asked
- * for only at the end of `from`. Servers copy by themselves where both ranges lie alike on them; else the bytes go through this
- * process. EINVAL where two ranges of one file overlap. Both files are of one connection. */
+/* Copies a range of one file into another, or elsewhere into the same one, holes as holes; returns the
+ * bytes copied, fewer than asked for only at the end of `from`. Servers copy by themselves where both
+ * ranges lie alike on them; else the bytes go through this process. EINVAL where two ranges of one file
+ * overlap. Both files are of one connection. */
 ssize_t weft_copy_range(weft_file *from, off_t from_offset, weft_file *to, off_t to_offset, size_t bytes);
 
 /* Makes durable what was written: weft_fsync with size and times. */
@@ -312,22 +349,33 @@ int weft_fdatasync(weft_file *file);
 /* Lets others see size and time of what was written, without making it durable. */
 int weft_flush(weft_file *file);
 
-/* ---- Locks ------------------------------------------------------------------------------------------------------ */
+/* ---- Locks -------------------------------------------------------------------------------------------- */
 
-/* Locks on bytes, as fcntl(2): command is F_SETLK, F_SETLKW or F_GETLK for locks of this process, F_OFD_SETLK, F_OFD_SETLKW or
- * F_OFD_GETLK (with _GNU_SOURCE) for those of this open file. They hold between all clients and mounts. EAGAIN where another has
- * them; EDEADLK where a wait would never end; EINTR where a signal ended it; EIO once locks were lost, since this client was
- * not there for too long. Locks of the process end when it closes any of its handles of the file; a forked child has none. */
+/* Locks on bytes, as fcntl(2): command is F_SETLK, F_SETLKW or F_GETLK for locks of this process,
+ * F_OFD_SETLK, F_OFD_SETLKW or F_OFD_GETLK (with _GNU_SOURCE) for those of this open file. They hold
+ * between all clients and mounts. EAGAIN where another has them; EDEADLK where a wait would never end;
+ * EINTR where a signal ended it; EIO once locks were lost, since this client was not there for too long.
+ * Locks of the process end when it closes any of its handles of the file; a forked child has none. */
 int weft_fcntl_lock(weft_file *file, int command, struct flock *lock);
 
-/* A lock on the whole file, as flock(2): LOCK_SH, LOCK_EX or LOCK_UN, with LOCK_NB not to wait. It is this open file's. */
+/* A lock on the whole file, as flock(2): LOCK_SH, LOCK_EX or LOCK_UN, with LOCK_NB not to wait. It is this
+ * open file's. */
 int weft_flock(weft_file *file, int operation);
 
-/* ---- Reads and writes that go on while the program does something else ------------------------------------------- */
+/* ---- Reads and writes that go on while the program does something else -------------------------------- */
 
-/* weft_start_X begins what weft_X does. The memory must stay valid, and untouched in a read, until weft_test or weft_wait has told
- * the end. The lists themselves are copied. Data moves during weft_test and weft_wait calls for any operation of the file system, and
- * on the servers in between. */
+/* weft_start_X begins what weft_X does, and sends at once what servers and connections take without a
+ * wait. The memory must stay valid, and untouched in a read, until weft_test or a wait has reported the
+ * end. The lists themselves are copied.
+ *
+ *     for (i = 0; i < 32; i++)
+ *         ops[i] = weft_start_pread(file, block[i], 4096, offset[i]);
+ *     weft_wait_all(32, ops, results);         all are under way together
+ *
+ * There is no thread behind it: an operation moves on in the calls that test it or wait for it. Over
+ * shared memory and RDMA servers move data in between by themselves; over TCP they do as far as the
+ * buffers of the connection go. The time that a server has to answer (timeout_ms) counts from the
+ * beginning of a wait. */
 weft_op *weft_start_pread(weft_file *file, void *buffer, size_t bytes, off_t offset);
 weft_op *weft_start_pwrite(weft_file *file, const void *buffer, size_t bytes, off_t offset);
 weft_op *weft_start_readv_list(weft_file *file,
@@ -353,44 +401,49 @@ weft_op *weft_start_write_typed(weft_file *file, const void *memory, uint64_t me
                                 const weft_type *memory_type, off_t offset, uint64_t file_count,
                                 const weft_type *file_type);
 
-/* 1 when it has ended (*result is what the blocking call would have returned, with errno; *op becomes NULL), 0 while it goes on,
- * -1 where the call makes no sense. */
+/* 1 when it has ended (*result is what the blocking call would have returned, with errno; *op becomes
+ * NULL), 0 while it goes on, -1 where the call makes no sense. */
 int weft_test(weft_op **op, ssize_t *result);
 
 /* Waits for the end; returns what the blocking call would have returned. *op becomes NULL. */
 ssize_t weft_wait(weft_op **op);
 
-/* Waits for all (NULLs are skipped); 0 if none failed. `results` may be NULL. */
+/* Waits for all (NULLs are skipped), and drives all of them together, of whatever file systems they are; 0
+ * if none failed. Each has its own result; errno and weft_last_error() are those of the last one that
+ * failed. `results` may be NULL. */
 int weft_wait_all(size_t count, weft_op *ops[], ssize_t results[]);
 
-/* ---- Memory ---------------------------------------------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------------------------------------- */
 
-/* Memory that servers of the same host reach without a copy, and that is registered for RDMA for as long as it lives. Page-aligned,
- * zeroed. Any other memory works as well, more slowly. */
+/* Memory that servers of the same host reach without a copy, and that is registered for RDMA for as long
+ * as it lives. Page-aligned, zeroed. Any other memory works as well, more slowly. */
 void *weft_mem_alloc(weft_fs *fs, size_t bytes);
 
 /* Gives it back; `memory` as returned by weft_mem_alloc, or NULL. */
 int weft_mem_free(void *memory);
 
-/* Makes memory of the program's own known to every RDMA adapter that this process uses, now or later, until it is unregistered: no
- * read or write with it registers or looks up anything again, also where the system does not let the library watch other memory.
+/* Makes memory of the program's own known to every RDMA adapter that this process uses, now or later,
+ * until it is unregistered: no read or write with it registers or looks up anything again, also where the
+ * system does not let the library watch other memory.
  *
  *     weft_mem_register(fs, array, bytes);
  *     ... weft_pwrite(file, array + at, ...) ...
  *     weft_mem_unregister(array);
  *     free(array);
  *
- * The memory must be writable, and must not be unmapped or mapped anew before it is unregistered. Its pages are pinned as soon as an adapter
- * is in use, and count against RLIMIT_MEMLOCK: where an adapter refuses now, this fails with its errno (ENOMEM: too much) and
- * nothing is registered; where one refuses that comes later, the memory is used like any other, and `weft status` says so.
- * Without RDMA it costs nothing. What is registered more than once must be unregistered as often. A forked child begins with
+ * The memory must be writable, and must not be unmapped or mapped anew before it is unregistered. Its
+ * pages are pinned as soon as an adapter is in use, and count against RLIMIT_MEMLOCK: where an adapter
+ * refuses now, this fails with its errno (ENOMEM: too much) and nothing is registered; where one refuses
+ * that comes later, the memory is used like any other, and `weft status` says so. Without RDMA it costs
+ * nothing. What is registered more than once must be unregistered as often. A forked child begins with
  * nothing registered. */
 int weft_mem_register(weft_fs *fs, void *memory, size_t bytes);
 
-/* Takes it back; `memory` as given to weft_mem_register (else EINVAL). Operations with it that are under way go on. */
+/* Takes it back; `memory` as given to weft_mem_register (else EINVAL). Operations with it that are under
+ * way go on. */
 int weft_mem_unregister(void *memory);
 
-/* ---- Names and attributes -------------------------------------------------------------------------------------- */
+/* ---- Names and attributes ----------------------------------------------------------------------------- */
 
 int weft_stat(weft_fs *fs, const char *path, struct stat *status);
 int weft_lstat(weft_fs *fs, const char *path, struct stat *status);
@@ -413,8 +466,8 @@ int weft_chmod(weft_fs *fs, const char *path, mode_t mode);
 int weft_chown(weft_fs *fs, const char *path, uid_t owner, gid_t group);
 int weft_lchown(weft_fs *fs, const char *path, uid_t owner, gid_t group);
 
-/* times[0] of access, times[1] of modification; NULL: now. UTIME_NOW and UTIME_OMIT as in utimensat(2); flags: 0 or
- * AT_SYMLINK_NOFOLLOW. */
+/* times[0] of access, times[1] of modification; NULL: now. UTIME_NOW and UTIME_OMIT as in utimensat(2);
+ * flags: 0 or AT_SYMLINK_NOFOLLOW. */
 int weft_utimens(weft_fs *fs, const char *path, const struct timespec times[2], int flags);
 int weft_futimens(weft_file *file, const struct timespec times[2]);
 
@@ -428,7 +481,8 @@ struct weft_dirent {
 /* Entries without "." and "..". */
 weft_dir *weft_opendir(weft_fs *fs, const char *path);
 
-/* The next entry, valid until the next call with this directory. NULL at the end (errno is 0 then) and on errors. */
+/* The next entry, valid until the next call with this directory. NULL at the end (errno is 0 then) and on
+ * errors. */
 const struct weft_dirent *weft_readdir(weft_dir *dir);
 int weft_seekdir(weft_dir *dir, uint64_t cookie);
 int weft_closedir(weft_dir *dir);
@@ -442,8 +496,9 @@ int weft_removexattr(weft_fs *fs, const char *path, const char *name);
 /* Space and files of the whole file system. */
 int weft_statvfs(weft_fs *fs, struct statvfs *space);
 
-/* Makes durable what anybody has written to any file so far, whether it is open or closed, and all names, attributes and sizes that were
-   acknowledged so far. EIO also where a server may have lost what this client wrote to files that it has closed. */
+/* Makes durable what anybody has written to any file so far, whether it is open or closed, and all names,
+ * attributes and sizes that were acknowledged so far. EIO also where a server may have lost what this
+ * client wrote to files that it has closed. */
 int weft_sync(weft_fs *fs);
 
 #ifdef __cplusplus

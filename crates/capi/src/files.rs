@@ -1,10 +1,10 @@
-//! Open files: opening, contiguous reading and writing, sizes.
+//! Open files: opening, positions, sizes, attributes.
 
 use crate::guard::{Failure, Outcome, call};
-use crate::handles::{borrow, give, result, take, weft_file, weft_fs};
-use libc::{iovec, mode_t, off_t, size_t, ssize_t, stat, timespec};
+use crate::handles::{array, borrow, give, result, take, weft_file, weft_fs};
+use libc::{mode_t, off_t, size_t, ssize_t, stat, timespec};
 use std::ffi::{c_char, c_int, c_void};
-use std::io::{IoSlice, IoSliceMut, SeekFrom};
+use std::io::SeekFrom;
 use weft_client::{At, File, OpenOptions};
 use weft_layout::Layout;
 use weft_wire::messages::LayoutWish;
@@ -58,13 +58,14 @@ unsafe fn open(
         .truncate(flags & libc::O_TRUNC != 0)
         .follow(flags & libc::O_NOFOLLOW == 0)
         .sync(flags & (libc::O_SYNC | libc::O_DSYNC) != 0)
+        .append(flags & libc::O_APPEND != 0)
         .mode(mode & 0o7777);
     if let Some(layout) = layout {
         options = options.layout(layout.wish()?);
     }
     // SAFETY: as the caller promises.
     let file = fs.client.open(unsafe { fs.at(path)? }, &options)?;
-    Ok(give(weft_file { file, client: fs.client.clone(), append: flags & libc::O_APPEND != 0 }))
+    Ok(give(weft_file { file, client: fs.client.clone() }))
 }
 
 /// See weft.h.
@@ -117,6 +118,52 @@ pub unsafe extern "C" fn weft_creat(
 /// See weft.h.
 ///
 /// # Safety
+/// `file` is a handle; `buffer` is valid for writing `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_file_export(
+    file: *const weft_file,
+    buffer: *mut c_void,
+    bytes: size_t,
+) -> ssize_t {
+    call("weft_file_export", || {
+        // SAFETY: as the caller promises.
+        let exported = unsafe { borrow(file)? }.file.export()?;
+        if bytes == 0 {
+            return Ok(exported.len() as ssize_t);
+        }
+        if buffer.is_null() {
+            return Err(Failure::new(libc::EFAULT, "the buffer is NULL"));
+        }
+        if bytes < exported.len() {
+            let text = format!("the buffer is of {bytes} bytes, and {} are needed", exported.len());
+            return Err(Failure::new(libc::ERANGE, text));
+        }
+        // SAFETY: as the caller promises.
+        unsafe { std::ptr::copy_nonoverlapping(exported.as_ptr(), buffer.cast(), exported.len()) };
+        Ok(exported.len() as ssize_t)
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// `fs` is a handle; `buffer` is valid for reading `bytes`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_file_import(
+    fs: *const weft_fs,
+    buffer: *const c_void,
+    bytes: size_t,
+) -> *mut weft_file {
+    call("weft_file_import", || {
+        // SAFETY: as the caller promises.
+        let (fs, exported) = unsafe { (borrow(fs)?, array(buffer.cast::<u8>(), bytes)?) };
+        Ok(give(weft_file { file: fs.client.import(exported)?, client: fs.client.clone() }))
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
 /// `file` is a handle that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weft_close(file: *mut weft_file) -> c_int {
@@ -127,63 +174,8 @@ pub unsafe extern "C" fn weft_close(file: *mut weft_file) -> c_int {
     })
 }
 
-/// The caller's memory as a slice to read into.
-///
-/// # Safety
-/// `buffer` is valid for writing `bytes`, and used by nobody else.
-unsafe fn memory_mut<'a>(buffer: *mut c_void, bytes: size_t) -> Outcome<&'a mut [u8]> {
-    match (buffer.is_null(), bytes) {
-        (_, 0) => Ok(&mut []),
-        (true, _) => Err(Failure::new(libc::EFAULT, "the buffer is NULL")),
-        // SAFETY: as the caller promises.
-        _ => Ok(unsafe { std::slice::from_raw_parts_mut(buffer.cast(), bytes) }),
-    }
-}
-
-/// The caller's memory as a slice to write from.
-///
-/// # Safety
-/// `buffer` is valid for reading `bytes`.
-unsafe fn memory<'a>(buffer: *const c_void, bytes: size_t) -> Outcome<&'a [u8]> {
-    match (buffer.is_null(), bytes) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(Failure::new(libc::EFAULT, "the buffer is NULL")),
-        // SAFETY: as the caller promises.
-        _ => Ok(unsafe { std::slice::from_raw_parts(buffer.cast(), bytes) }),
-    }
-}
-
 pub(crate) fn position(offset: off_t) -> Outcome<u64> {
     u64::try_from(offset).map_err(|_| Failure::invalid("the offset is negative"))
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle, `buffer` valid for writing `bytes`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_read(file: *const weft_file, buffer: *mut c_void, bytes: size_t) -> ssize_t {
-    // SAFETY: as the caller promises.
-    call("weft_read", || unsafe { Ok(borrow(file)?.file.read(memory_mut(buffer, bytes)?)? as ssize_t) })
-}
-
-fn write(file: &weft_file, data: &[u8]) -> Outcome<ssize_t> {
-    if file.append {
-        let offset = file.file.append(data)?;
-        file.file.seek(SeekFrom::Start(offset + data.len() as u64))?;
-        return Ok(data.len() as ssize_t);
-    }
-    Ok(file.file.write(data)? as ssize_t)
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle, `buffer` valid for reading `bytes`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_write(file: *const weft_file, buffer: *const c_void, bytes: size_t) -> ssize_t {
-    // SAFETY: as the caller promises.
-    call("weft_write", || unsafe { write(borrow(file)?, memory(buffer, bytes)?) })
 }
 
 /// See weft.h.
@@ -239,153 +231,6 @@ pub unsafe extern "C" fn weft_copy_range(
         let (from_offset, to_offset) = (position(from_offset)?, position(to_offset)?);
         let bytes = (bytes as u64).min(isize::MAX as u64);
         Ok(to.client.copy_range(&from.file, from_offset, &to.file, to_offset, bytes)? as ssize_t)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// As for `weft_read`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_pread(
-    file: *const weft_file,
-    buffer: *mut c_void,
-    bytes: size_t,
-    offset: off_t,
-) -> ssize_t {
-    call("weft_pread", || {
-        // SAFETY: as the caller promises.
-        let (file, buffer) = unsafe { (borrow(file)?, memory_mut(buffer, bytes)?) };
-        Ok(file.file.read_at(buffer, position(offset)?)? as ssize_t)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// As for `weft_write`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_pwrite(
-    file: *const weft_file,
-    buffer: *const c_void,
-    bytes: size_t,
-    offset: off_t,
-) -> ssize_t {
-    call("weft_pwrite", || {
-        // SAFETY: as the caller promises.
-        let (file, buffer) = unsafe { (borrow(file)?, memory(buffer, bytes)?) };
-        Ok(file.file.write_at(buffer, position(offset)?)? as ssize_t)
-    })
-}
-
-/// # Safety
-/// `pieces` has `count` valid pieces.
-unsafe fn pieces<'a>(pieces: *const iovec, count: c_int) -> Outcome<&'a [iovec]> {
-    let count = usize::try_from(count).map_err(|_| Failure::invalid("the number of pieces is negative"))?;
-    if count == 0 {
-        return Ok(&[]);
-    }
-    if pieces.is_null() {
-        return Err(Failure::new(libc::EFAULT, "the list of pieces is NULL"));
-    }
-    // SAFETY: as the caller promises.
-    Ok(unsafe { std::slice::from_raw_parts(pieces, count) })
-}
-
-/// # Safety
-/// Every piece is valid for writing, and no two overlap.
-unsafe fn pieces_mut<'a>(list: *const iovec, count: c_int) -> Outcome<Vec<IoSliceMut<'a>>> {
-    // SAFETY: as the caller promises.
-    unsafe {
-        pieces(list, count)?
-            .iter()
-            .map(|piece| memory_mut(piece.iov_base, piece.iov_len).map(IoSliceMut::new))
-            .collect()
-    }
-}
-
-/// # Safety
-/// Every piece is valid for reading.
-unsafe fn pieces_const<'a>(list: *const iovec, count: c_int) -> Outcome<Vec<IoSlice<'a>>> {
-    // SAFETY: as the caller promises.
-    unsafe {
-        pieces(list, count)?
-            .iter()
-            .map(|piece| memory(piece.iov_base, piece.iov_len).map(IoSlice::new))
-            .collect()
-    }
-}
-
-/// Reads at the cursor into many pieces: in one operation, so that the cursor moves once.
-fn readv(file: &weft_file, pieces: &mut [IoSliceMut<'_>]) -> Outcome<ssize_t> {
-    let mut data = vec![0; pieces.iter().map(|piece| piece.len()).sum()];
-    let bytes = file.file.read(&mut data)?;
-    let mut rest = &data[..bytes];
-    for piece in pieces {
-        let (now, later) = rest.split_at(piece.len().min(rest.len()));
-        piece[..now.len()].copy_from_slice(now);
-        rest = later;
-    }
-    Ok(bytes as ssize_t)
-}
-
-fn joined(pieces: &[IoSlice<'_>]) -> Vec<u8> {
-    pieces.iter().flat_map(|piece| piece.iter().copied()).collect()
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle, `list` has `count` pieces valid for writing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_readv(file: *const weft_file, list: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: as the caller promises.
-    call("weft_readv", || unsafe { readv(borrow(file)?, &mut pieces_mut(list, count)?) })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle, `list` has `count` pieces valid for reading.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_writev(file: *const weft_file, list: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: as the caller promises.
-    call("weft_writev", || unsafe { write(borrow(file)?, &joined(&pieces_const(list, count)?)) })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// As for `weft_readv`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_preadv(
-    file: *const weft_file,
-    list: *const iovec,
-    count: c_int,
-    offset: off_t,
-) -> ssize_t {
-    call("weft_preadv", || {
-        // SAFETY: as the caller promises.
-        let (file, mut list) = unsafe { (borrow(file)?, pieces_mut(list, count)?) };
-        Ok(file.file.readv_at(&mut list, position(offset)?)? as ssize_t)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// As for `weft_writev`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_pwritev(
-    file: *const weft_file,
-    list: *const iovec,
-    count: c_int,
-    offset: off_t,
-) -> ssize_t {
-    call("weft_pwritev", || {
-        // SAFETY: as the caller promises.
-        let (file, list) = unsafe { (borrow(file)?, pieces_const(list, count)?) };
-        Ok(file.file.writev_at(&list, position(offset)?)? as ssize_t)
     })
 }
 

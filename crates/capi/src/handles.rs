@@ -32,8 +32,6 @@ impl weft_fs {
 pub struct weft_file {
     pub(crate) file: File,
     pub(crate) client: Client,
-    /// Whether cursor writes go to the end of the file.
-    pub(crate) append: bool,
 }
 
 /// `struct weft_connect_options`.

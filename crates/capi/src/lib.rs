@@ -6,10 +6,11 @@
 //!                                     └ panic: EIO; it never crosses into C
 //! ```
 //!
-//! A handle is a pointer to a boxed value of ours; NULL is refused with `EBADF`. Pointers that are neither NULL nor from this
-//! library are the caller's fault, as with libc.
+//! A handle is a pointer to a boxed value of ours; NULL is refused with `EBADF`. Pointers that are neither
+//! NULL nor from this library are the caller's fault, as with libc.
 
 mod access;
+mod bytes;
 mod directories;
 mod files;
 mod guard;
@@ -22,6 +23,7 @@ mod pending;
 mod types;
 
 pub use access::*;
+pub use bytes::*;
 pub use directories::*;
 pub use files::*;
 pub use guard::{weft_last_error, weft_strerror, weft_version};

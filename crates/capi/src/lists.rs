@@ -71,8 +71,8 @@ fn file_extent(offset: i64, bytes: i64) -> Result<Extent, &'static str> {
     }
 }
 
-/// Pieces as a list; or, where all are as long and as far apart as the first two, as the pattern that they are, which travels in a
-/// few bytes.
+/// Pieces as a list; or, where all are as long and as far apart as the first two, as the pattern that they
+/// are, which travels in a few bytes.
 fn regions(extents: Vec<Extent>) -> Regions {
     let apart = |pair: &[Extent]| pair[1].offset.wrapping_sub(pair[0].offset) as i64;
     let is_alike =
@@ -172,192 +172,66 @@ impl Request {
     }
 }
 
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_readv_list(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const i64,
-    file_lengths: *const i64,
-) -> ssize_t {
-    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
-    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
-    // SAFETY: as the caller promises.
-    call("weft_readv_list", || unsafe { Request::lists(memory, None, regions)?.read(file) })
+/// Defines, for one thing to do with a [`Request`], the function for lists and the one for lists in known
+/// allocations.
+macro_rules! list_functions {
+    ($($plain:ident, $allocated:ident: $action:ident -> $returned:ty;)*) => { $(
+        /// See weft.h.
+        ///
+        /// # Safety
+        /// `file` is a handle; the arrays have as many values as said; the memory is valid for what is done
+        /// with it until that has ended.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $plain(
+            file: *const weft_file,
+            memory_count: size_t,
+            memory_offsets: *const *const c_void,
+            memory_lengths: *const size_t,
+            file_count: size_t,
+            file_offsets: *const i64,
+            file_lengths: *const i64,
+        ) -> $returned {
+            let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+            let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+            // SAFETY: as the caller promises.
+            call(stringify!($plain), || unsafe { Request::lists(memory, None, regions)?.$action(file) })
+        }
+
+        /// See weft.h.
+        ///
+        /// # Safety
+        /// `file` is a handle; the arrays have as many values as said; the memory is valid for what is done
+        /// with it until that has ended.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $allocated(
+            file: *const weft_file,
+            memory_count: size_t,
+            memory_offsets: *const *const c_void,
+            memory_lengths: *const size_t,
+            allocation_count: size_t,
+            allocation_offsets: *const *const c_void,
+            allocation_lengths: *const size_t,
+            file_count: size_t,
+            file_offsets: *const i64,
+            file_lengths: *const i64,
+        ) -> $returned {
+            let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
+            let allocations =
+                Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
+            let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
+            // SAFETY: as the caller promises.
+            call(stringify!($allocated), || unsafe {
+                Request::lists(memory, Some(allocations), regions)?.$action(file)
+            })
+        }
+    )* };
 }
 
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_readv_list_alloc(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    allocation_count: size_t,
-    allocation_offsets: *const *const c_void,
-    allocation_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const i64,
-    file_lengths: *const i64,
-) -> ssize_t {
-    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
-    let allocations =
-        Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
-    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
-    // SAFETY: as the caller promises.
-    call("weft_readv_list_alloc", || unsafe {
-        Request::lists(memory, Some(allocations), regions)?.read(file)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for reading.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_writev_list(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const i64,
-    file_lengths: *const i64,
-) -> ssize_t {
-    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
-    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
-    // SAFETY: as the caller promises.
-    call("weft_writev_list", || unsafe { Request::lists(memory, None, regions)?.write(file) })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for reading.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_writev_list_alloc(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    allocation_count: size_t,
-    allocation_offsets: *const *const c_void,
-    allocation_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const i64,
-    file_lengths: *const i64,
-) -> ssize_t {
-    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
-    let allocations =
-        Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
-    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
-    // SAFETY: as the caller promises.
-    call("weft_writev_list_alloc", || unsafe {
-        Request::lists(memory, Some(allocations), regions)?.write(file)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing until the operation has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_start_readv_list(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const i64,
-    file_lengths: *const i64,
-) -> *mut weft_op {
-    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
-    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
-    // SAFETY: as the caller promises.
-    call("weft_start_readv_list", || unsafe { Request::lists(memory, None, regions)?.start_read(file) })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for writing until the operation has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_start_readv_list_alloc(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    allocation_count: size_t,
-    allocation_offsets: *const *const c_void,
-    allocation_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const i64,
-    file_lengths: *const i64,
-) -> *mut weft_op {
-    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
-    let allocations =
-        Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
-    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
-    // SAFETY: as the caller promises.
-    call("weft_start_readv_list_alloc", || unsafe {
-        Request::lists(memory, Some(allocations), regions)?.start_read(file)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for reading until the operation has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_start_writev_list(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const i64,
-    file_lengths: *const i64,
-) -> *mut weft_op {
-    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
-    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
-    // SAFETY: as the caller promises.
-    call("weft_start_writev_list", || unsafe { Request::lists(memory, None, regions)?.start_write(file) })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` is a handle; the arrays have as many values as said; the memory is valid for reading until the operation has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_start_writev_list_alloc(
-    file: *const weft_file,
-    memory_count: size_t,
-    memory_offsets: *const *const c_void,
-    memory_lengths: *const size_t,
-    allocation_count: size_t,
-    allocation_offsets: *const *const c_void,
-    allocation_lengths: *const size_t,
-    file_count: size_t,
-    file_offsets: *const i64,
-    file_lengths: *const i64,
-) -> *mut weft_op {
-    let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
-    let allocations =
-        Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
-    let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
-    // SAFETY: as the caller promises.
-    call("weft_start_writev_list_alloc", || unsafe {
-        Request::lists(memory, Some(allocations), regions)?.start_write(file)
-    })
+list_functions! {
+    weft_readv_list, weft_readv_list_alloc: read -> ssize_t;
+    weft_writev_list, weft_writev_list_alloc: write -> ssize_t;
+    weft_start_readv_list, weft_start_readv_list_alloc: start_read -> *mut weft_op;
+    weft_start_writev_list, weft_start_writev_list_alloc: start_write -> *mut weft_op;
 }
 
 #[cfg(test)]

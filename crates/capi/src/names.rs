@@ -34,7 +34,8 @@ pub(crate) unsafe fn times_to_set(times: *const timespec) -> Outcome<SetAttr> {
     Ok(SetAttr { atime: time_to_set(&times[0])?, mtime: time_to_set(&times[1])?, ..SetAttr::default() })
 }
 
-/// Copies a value out as the calls of the system do: all of it, its size if nothing is asked for, or an error.
+/// Copies a value out as the calls of the system do: all of it, its size if nothing is asked for, or an
+/// error.
 ///
 /// # Safety
 /// `place` is valid for writing `room` bytes.

@@ -1,11 +1,11 @@
 //! Reads and writes that go on while the program does something else.
 
 use crate::guard::{Failure, Outcome, call};
-use crate::handles::{give, result, take, weft_file};
+use crate::handles::{array, give, result, take, weft_file};
 use crate::lists::Request;
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
-use weft_client::PendingRaw;
+use weft_client::{PendingRaw, finish_all};
 
 /// An operation under way (`weft_op`).
 #[allow(non_camel_case_types)]
@@ -111,7 +111,13 @@ pub unsafe extern "C" fn weft_wait_all(
     ops: *mut *mut weft_op,
     outcomes: *mut ssize_t,
 ) -> c_int {
-    let mut failed = false;
+    let driven: c_int = call("weft_wait_all", || {
+        // SAFETY: as the caller promises; no two are the same.
+        let under_way = unsafe { array(ops, count)?.iter().filter_map(|op| op.as_mut()) };
+        finish_all(under_way.map(|op| &mut op.pending));
+        Ok(0)
+    });
+    let mut failed = driven < 0;
     for index in 0..count {
         // SAFETY: as the caller promises.
         let op = unsafe { ops.add(index) };

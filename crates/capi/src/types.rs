@@ -1,7 +1,7 @@
 //! Types: patterns of bytes that are described, not listed; and reads, writes and views by them.
 //!
-//! A `weft_type` is a boxed [`Datatype`]. Both sides of a typed call become [`Regions`](weft_layout::Regions), memory by
-//! address; from there on it is like a list.
+//! A `weft_type` is a boxed [`Datatype`]. Both sides of a typed call become
+//! [`Regions`](weft_layout::Regions), memory by address; from there on it is like a list.
 
 use crate::files::position;
 use crate::guard::{Failure, Outcome, call};
@@ -294,80 +294,36 @@ impl Typed {
     }
 }
 
-/// See weft.h.
-///
-/// # Safety
-/// `file` and the types are handles; the memory is valid for writing.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_read_typed(
-    file: *const weft_file,
-    memory: *mut c_void,
-    memory_count: u64,
-    memory_type: *const weft_type,
-    offset: off_t,
-    file_count: u64,
-    file_type: *const weft_type,
-) -> ssize_t {
-    let typed = Typed { memory, memory_count, memory_type, offset, file_count, file_type };
-    // SAFETY: as the caller promises.
-    call("weft_read_typed", || unsafe { typed.request(file)?.read(file) })
+/// Defines a function that does something with typed memory.
+macro_rules! typed_functions {
+    ($($name:ident: $action:ident, $memory:ty => $returned:ty;)*) => { $(
+        /// See weft.h.
+        ///
+        /// # Safety
+        /// `file` and the types are handles; the memory is valid for what is done with it until that has
+        /// ended.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            file: *const weft_file,
+            memory: $memory,
+            memory_count: u64,
+            memory_type: *const weft_type,
+            offset: off_t,
+            file_count: u64,
+            file_type: *const weft_type,
+        ) -> $returned {
+            let typed = Typed { memory, memory_count, memory_type, offset, file_count, file_type };
+            // SAFETY: as the caller promises.
+            call(stringify!($name), || unsafe { typed.request(file)?.$action(file) })
+        }
+    )* };
 }
 
-/// See weft.h.
-///
-/// # Safety
-/// `file` and the types are handles; the memory is valid for reading.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_write_typed(
-    file: *const weft_file,
-    memory: *const c_void,
-    memory_count: u64,
-    memory_type: *const weft_type,
-    offset: off_t,
-    file_count: u64,
-    file_type: *const weft_type,
-) -> ssize_t {
-    let typed = Typed { memory, memory_count, memory_type, offset, file_count, file_type };
-    // SAFETY: as the caller promises.
-    call("weft_write_typed", || unsafe { typed.request(file)?.write(file) })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` and the types are handles; the memory is valid for writing until the operation has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_start_read_typed(
-    file: *const weft_file,
-    memory: *mut c_void,
-    memory_count: u64,
-    memory_type: *const weft_type,
-    offset: off_t,
-    file_count: u64,
-    file_type: *const weft_type,
-) -> *mut weft_op {
-    let typed = Typed { memory, memory_count, memory_type, offset, file_count, file_type };
-    // SAFETY: as the caller promises.
-    call("weft_start_read_typed", || unsafe { typed.request(file)?.start_read(file) })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `file` and the types are handles; the memory is valid for reading until the operation has ended.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_start_write_typed(
-    file: *const weft_file,
-    memory: *const c_void,
-    memory_count: u64,
-    memory_type: *const weft_type,
-    offset: off_t,
-    file_count: u64,
-    file_type: *const weft_type,
-) -> *mut weft_op {
-    let typed = Typed { memory, memory_count, memory_type, offset, file_count, file_type };
-    // SAFETY: as the caller promises.
-    call("weft_start_write_typed", || unsafe { typed.request(file)?.start_write(file) })
+typed_functions! {
+    weft_read_typed: read, *mut c_void => ssize_t;
+    weft_write_typed: write, *const c_void => ssize_t;
+    weft_start_read_typed: start_read, *mut c_void => *mut weft_op;
+    weft_start_write_typed: start_write, *const c_void => *mut weft_op;
 }
 
 /// See weft.h.

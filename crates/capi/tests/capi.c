@@ -13,6 +13,7 @@
 #include <weft.h>
 
 static weft_fs *fs;
+static const char *url;
 
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
@@ -375,6 +376,30 @@ static void test_nonblocking(void) {
     free(out);
 }
 
+static void test_export(void) {
+    char exported[WEFT_FILE_EXPORT_MAX] = {0}, back[8];
+    weft_file *file = weft_creat(fs, "/export", 0600, NULL);
+    CHECK(weft_pwrite(file, "shared", 6, 0) == 6);
+    ssize_t bytes = weft_file_export(file, NULL, 0);
+    CHECK(bytes > 0 && bytes <= WEFT_FILE_EXPORT_MAX);
+    FAILS_WITH(ERANGE, weft_file_export(file, exported, (size_t)bytes - 1));
+    FAILS_WITH(EFAULT, weft_file_export(file, NULL, sizeof exported));
+    CHECK(weft_file_export(file, exported, sizeof exported) == bytes);
+    weft_fs *other = weft_connect(url, NULL);
+    CHECK(other != NULL);
+    weft_file *imported = weft_file_import(other, exported, sizeof exported);
+    CHECK(imported != NULL && weft_close(file) == 0 && weft_unlink(fs, "/export") == 0);
+    CHECK(weft_pread(imported, back, 6, 0) == 6 && memcmp(back, "shared", 6) == 0);
+    CHECK(weft_pwrite(imported, "S", 1, 0) == 1 && weft_close(imported) == 0);
+    FAILS_WITH(ESTALE, weft_file_import(other, exported, sizeof exported));
+    CHECK(strstr(weft_last_error(), "/export") != NULL);
+    FAILS_WITH(EINVAL, weft_file_import(other, exported, (size_t)bytes - 1));
+    FAILS_WITH(EFAULT, weft_file_import(other, NULL, 1));
+    exported[40] ^= 1;
+    FAILS_WITH(EKEYEXPIRED, weft_file_import(other, exported, sizeof exported));
+    CHECK(weft_disconnect(other) == 0);
+}
+
 static void test_names(void) {
     struct stat status;
     CHECK(weft_mkdir(fs, "/names", 0755) == 0);
@@ -613,7 +638,8 @@ static void test_fork(void) {
 
 int main(int argc, char **argv) {
     CHECK(argc == 2);
-    fs = weft_connect(argv[1], NULL);
+    url = argv[1];
+    fs = weft_connect(url, NULL);
     CHECK(fs != NULL);
     const struct {
         const char *name;
@@ -623,6 +649,7 @@ int main(int argc, char **argv) {
         {"large", test_large}, {"lists", test_lists},
         {"allocations", test_allocations}, {"access", test_access},
         {"view", test_view}, {"types", test_types}, {"nonblocking", test_nonblocking},
+        {"export", test_export},
         {"names", test_names}, {"directories", test_directories},
         {"xattrs", test_xattrs}, {"space", test_space},
         {"memory", test_memory},

@@ -1,4 +1,5 @@
-//! The C interface as C programs see it: `capi.c` is compiled, linked with libweft, and run against a cluster.
+//! The C interface as C programs see it: `capi.c` is compiled, linked with libweft, and run against a
+//! cluster.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -54,7 +55,7 @@ fn every_function_works_from_c() {
     let cluster = Cluster::start(3);
     let program = cluster.scratch("bin").join("capi");
     compile("tests/capi.c", &program, false);
-    assert_eq!(run(&cluster, &program).lines().filter(|line| line.starts_with("ok ")).count(), 17);
+    assert_eq!(run(&cluster, &program).lines().filter(|line| line.starts_with("ok ")).count(), 18);
 }
 
 #[test]
@@ -73,6 +74,14 @@ fn the_example_puts_tiles_together() {
     compile("../../examples/c/tiles.c", &program, false);
     let said = run(&cluster, &program);
     assert_eq!(said, "column 5 of tiles.f64: 5 17 29 41 53 65 77 89\nfirst 3 of 96 numbers: 0 1 2\n");
+}
+
+#[test]
+fn the_example_passes_an_open_file_to_other_processes() {
+    let cluster = Cluster::start(2);
+    let program = cluster.scratch("bin").join("shared");
+    compile("../../examples/c/shared.c", &program, false);
+    assert_eq!(run(&cluster, &program), "8 of 8 processes have read their parts of /shared.dat\n");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What commands print: tables, JSON, modes, times and names of owners.
+//! Output of commands: tables, JSON, modes, times and names of owners.
 
 use anyhow::{Context, Result};
 use comfy_table::{CellAlignment, Table, presets};
@@ -8,8 +8,8 @@ use std::mem::MaybeUninit;
 use std::path::Path;
 use weft_wire::messages::{Attr, FileKind, Time};
 
-/// Buffered standard output. Commands write with `writeln!(out, …)?`, so that a reader who leaves ends the command quietly.
-/// On a terminal control characters are escaped: names are whatever somebody has made them.
+/// Buffered standard output. Commands write with `writeln!(out, …)?`, so that a closed pipe ends the command
+/// quietly. On a terminal, control characters are escaped, since file names may contain any.
 pub fn stdout() -> BufWriter<Out> {
     let stdout = std::io::stdout();
     let to_terminal = stdout.is_terminal();
@@ -27,7 +27,7 @@ impl Write for Out {
         if !self.to_terminal {
             return self.stdout.write(bytes);
         }
-        // A character that was cut by the end of a buffer waits for its rest.
+        // A character that is cut by the end of a buffer waits for the rest.
         let whole = match std::str::from_utf8(bytes) {
             Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
             _ => bytes.len(),
@@ -41,7 +41,8 @@ impl Write for Out {
     }
 }
 
-/// Whether a terminal does something with this character other than to show it, or shows what follows in another order.
+/// Whether a terminal does not simply show this character: it is a control character, invisible, or changes
+/// the order of text.
 fn is_invisible(character: char) -> bool {
     character.is_control() || matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
@@ -57,23 +58,23 @@ fn escape(text: &str, keep: &[char]) -> String {
     escaped
 }
 
-/// Words of others for one line: what is not to be seen in them is escaped.
+/// Text from outside for one line, with characters escaped that a terminal would not show.
 pub fn visible(text: &str) -> String {
     escape(text, &[])
 }
 
-/// The same, with the ends of lines and tabulators left as they are.
+/// The same, but line ends and tabs are kept.
 pub fn visible_lines(text: &str) -> String {
     escape(text, &['\n', '\t'])
 }
 
-/// An error for people.
+/// An error and its causes as one text.
 pub fn error_text(error: &anyhow::Error) -> String {
     visible_lines(&format!("{error:#}"))
 }
 
-/// From now on, all that this process writes to standard output and standard error goes to the end of this file. Called again
-/// with the same path, it goes on in the file that is there then: one that was renamed meanwhile stays as it is.
+/// Appends everything that this process writes to standard output and standard error to a file. Another call
+/// reopens the path, so that the file can be renamed in between.
 pub fn log_to(path: &Path) -> Result<()> {
     weft_log::redirect_to(path).with_context(|| format!("cannot write the log {}", path.display()))
 }
@@ -115,7 +116,7 @@ pub fn print_table(table: &Table) -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// As `ls -l` writes it: `drwxr-xr-x`.
+/// The mode as in `ls -l`: `drwxr-xr-x`.
 pub fn mode_text(kind: FileKind, mode: u32) -> String {
     let mut text = String::from(match kind {
         FileKind::File => "-",
@@ -140,7 +141,7 @@ pub fn mode_text(kind: FileKind, mode: u32) -> String {
     text
 }
 
-/// For people.
+/// The name of a kind of file.
 pub fn kind_text(kind: FileKind) -> &'static str {
     match kind {
         FileKind::File => "file",
@@ -153,7 +154,7 @@ pub fn kind_text(kind: FileKind) -> &'static str {
     }
 }
 
-/// Local time to the minute, or with `full` to the nanosecond and with the zone.
+/// Local time to the minute; with `full`, to the nanosecond and with the zone.
 pub fn time_text(time: &Time, full: bool) -> String {
     let mut parts = MaybeUninit::<libc::tm>::zeroed();
     let mut text = [0u8; 64];
@@ -175,12 +176,13 @@ pub fn time_text(time: &Time, full: bool) -> String {
     format!("{text}.{:09} {sign}{:02}{:02}", time.nanoseconds, zone_min / 60, zone_min % 60)
 }
 
-/// Name of a user, or the number where it has none here.
+/// Name of a user, or the number if it has none here.
 pub fn user_name(uid: u32) -> String {
     let mut entry = MaybeUninit::<libc::passwd>::zeroed();
     let mut found = std::ptr::null_mut();
     let mut text = [0 as libc::c_char; 4096];
-    // SAFETY: the buffers live through the call and their true size is given; `found` points to `entry` when it is set.
+    // SAFETY: the buffers live through the call and their true size is given; `found` points to `entry` when
+    // it is set.
     unsafe {
         libc::getpwuid_r(uid, entry.as_mut_ptr(), text.as_mut_ptr(), text.len(), &mut found);
         if found.is_null() {
@@ -191,7 +193,7 @@ pub fn user_name(uid: u32) -> String {
     }
 }
 
-/// Name of a group, or the number where it has none here.
+/// Name of a group, or the number if it has none here.
 pub fn group_name(gid: u32) -> String {
     let mut entry = MaybeUninit::<libc::group>::zeroed();
     let mut found = std::ptr::null_mut();
@@ -207,7 +209,7 @@ pub fn group_name(gid: u32) -> String {
     }
 }
 
-/// Attributes for scripts.
+/// Attributes as JSON.
 pub fn attr_json(path: &str, attr: &Attr) -> serde_json::Value {
     let layout = attr.layout.map(|layout| layout_json(&layout));
     let seconds = |time: &Time| time.seconds as f64 + f64::from(time.nanoseconds) / 1e9;
@@ -228,7 +230,7 @@ pub fn attr_json(path: &str, attr: &Attr) -> serde_json::Value {
     })
 }
 
-/// A layout for scripts.
+/// A layout as JSON.
 pub fn layout_json(layout: &weft_layout::Layout) -> serde_json::Value {
     serde_json::json!({
         "strip_bytes": layout.strip_bytes(),

@@ -1,23 +1,23 @@
-//! Where a command's argument points: a local path, or a path in a weft file system.
+//! What a command's argument names: a local path, or a path in a Weft file system.
 //!
 //! ```text
 //!   weft://10.0.0.5:7400/data/a.txt      a file system by its URL, and a path in it
 //!   10.0.0.5:7400:/data/a.txt            the same, shorter
-//!   weft:/data/a.txt                     the file system named by $WEFT_URL
+//!   weft:/data/a.txt                     a path in the file system that $WEFT_URL names
 //!   data/a.txt, ./weft:/x                anything else is local
 //! ```
 //!
-//! A `?transport=tcp` at the end of a URL belongs to the URL, not to the path. Paths of weft may hold the wildcards `*`, `?`
-//! and `[…]`; a name that exists as it is written is taken as it is.
+//! Options such as `?transport=tcp` at the end of a URL belong to the URL, not to the path. Weft paths may
+//! have the wildcards `*`, `?` and `[…]`. If a file has exactly that name, they are not expanded.
 
-use crate::session::{Session, at};
+use crate::connections::{Connections, at};
 use anyhow::{Result, bail};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 use weft_client::Client;
 
-/// A path in a weft file system.
+/// A path in a Weft file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WeftPath {
     /// The file system, as `weft://HOST:PORT/` with its options.
@@ -26,17 +26,17 @@ pub struct WeftPath {
     pub path: PathBuf,
 }
 
-/// An argument that may be on either side.
+/// An argument that may be local or in a Weft file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A path on this machine.
     Local(PathBuf),
-    /// A path in a weft file system.
+    /// A path in a Weft file system.
     Weft(WeftPath),
 }
 
 impl Place {
-    /// Reads an argument; `default_url` is what `weft:/path` stands for.
+    /// Parses an argument. `default_url` is the file system of `weft:/path`.
     pub fn parse(text: &str, default_url: Option<&str>) -> Result<Place> {
         if let Some(rest) = text.strip_prefix("weft://") {
             return WeftPath::split(rest).map(Place::Weft);
@@ -66,7 +66,7 @@ impl Place {
 }
 
 impl WeftPath {
-    /// Reads an argument that must be in a weft file system.
+    /// Parses an argument that must be in a Weft file system.
     pub fn from_argument(text: &str) -> Result<WeftPath> {
         match Place::from_argument(text)? {
             Place::Weft(path) => Ok(path),
@@ -77,7 +77,7 @@ impl WeftPath {
         }
     }
 
-    /// Of `HOST:PORT/path?option=value`.
+    /// Parses `HOST:PORT/path?option=value`.
     fn split(rest: &str) -> Result<WeftPath> {
         let (rest, query) = match rest.rsplit_once('?') {
             Some((front, query)) if query.split('&').all(|option| option.contains('=')) => (front, query),
@@ -85,7 +85,7 @@ impl WeftPath {
         };
         let (server, path) = rest.split_once('/').unwrap_or((rest, ""));
         if server.is_empty() {
-            bail!("weft://{rest}: there is no server in it; write weft://HOST:PORT/PATH");
+            bail!("weft://{rest}: the server is missing; write weft://HOST:PORT/PATH");
         }
         let query = if query.is_empty() { String::new() } else { format!("?{query}") };
         Ok(WeftPath { url: format!("weft://{server}/{query}"), path: tidy(&Path::new("/").join(path)) })
@@ -96,7 +96,7 @@ impl WeftPath {
         WeftPath { url: self.url.clone(), path }
     }
 
-    /// For people: the URL with the path in it.
+    /// The URL with the path in it, for messages.
     pub fn display(&self) -> String {
         let (server, query) = self.url.split_once('?').unwrap_or((&self.url, ""));
         let server = server.trim_end_matches('/');
@@ -113,7 +113,8 @@ impl WeftPath {
         self.path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
     }
 
-    /// The paths that the wildcards of this one stand for, sorted; itself where it has none. No match is an error.
+    /// The paths that match the wildcards of this one, sorted; the path itself if it has none. No match is an
+    /// error.
     pub fn expand(&self, client: &Client) -> Result<Vec<WeftPath>> {
         if !self.has_wildcards() || client.stat(at(&self.path), false).is_ok() {
             return Ok(vec![self.clone()]);
@@ -131,12 +132,12 @@ impl WeftPath {
     }
 }
 
-/// Arguments with their wildcards expanded, each with the connection to its file system.
-pub fn expand_all(session: &Session, arguments: &[String]) -> Result<Vec<(Client, WeftPath)>> {
+/// Expands the wildcards of arguments. Returns each path with the connection to its file system.
+pub fn expand_all(connections: &Connections, arguments: &[String]) -> Result<Vec<(Client, WeftPath)>> {
     let mut all = Vec::new();
     for argument in arguments {
         let place = WeftPath::from_argument(argument)?;
-        let client = session.client(&place.url)?;
+        let client = connections.client(&place.url)?;
         all.extend(place.expand(&client)?.into_iter().map(|place| (client.clone(), place)));
     }
     Ok(all)
@@ -186,7 +187,7 @@ fn tidy(path: &Path) -> PathBuf {
     tidied
 }
 
-/// `HOST:PORT:/path` into its two halves.
+/// Splits `HOST:PORT:/path` into its two parts.
 fn plain_url(text: &str) -> Option<(&str, &str)> {
     let (server, _) = text.split_once(":/")?;
     let (host, port) = server.rsplit_once(':')?;
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_missing_server_or_default_is_said() {
-        assert!(Place::parse("weft:///a", None).unwrap_err().to_string().contains("no server"));
+        assert!(Place::parse("weft:///a", None).unwrap_err().to_string().contains("server is missing"));
         assert!(Place::parse("weft:/a", None).unwrap_err().to_string().contains("WEFT_URL"));
         assert!(Place::parse("weft:/a", Some("nfs://x")).unwrap_err().to_string().contains("WEFT_URL"));
     }

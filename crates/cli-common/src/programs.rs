@@ -1,16 +1,16 @@
-//! Where Weft's other programs are.
+//! Finds Weft's other programs.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// The variable by which `weft` tells the programs that it starts which program it is.
+/// The environment variable that holds the path of the `weft` that started another program.
 pub const STARTED_BY: &str = "WEFT_PROGRAM";
 
-/// A program of Weft: next to the one that runs, else on PATH. `package` is what makes it, for those who build from source.
+/// Finds a program of Weft: beside the one that runs, else on PATH. `package` is the crate that builds it.
 pub fn find(name: &str, package: &str) -> Result<PathBuf> {
-    let own = std::env::current_exe().context("cannot find this program")?;
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
     let beside = own.parent().unwrap_or(Path::new("/"));
     let path = std::env::var_os("PATH");
     match find_in(name, beside, path.as_deref()) {

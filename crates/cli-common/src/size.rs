@@ -1,6 +1,6 @@
-//! Sizes as people write and read them: `64K`, `1.5M`, `2GiB`, `4096`.
+//! Sizes as text: `64K`, `1.5M`, `2GiB`, `4096`.
 
-/// Reads a size in bytes. Suffixes K, M, G, T (with or without `B` or `iB`, any case) are powers of 1024.
+/// Parses a size in bytes. Suffixes K, M, G, T (with or without `B` or `iB`, in any case) are powers of 1024.
 ///
 /// ```text
 /// 4096 -> 4096      64K -> 65536      1.5MiB -> 1572864      2gb -> 2147483648
@@ -30,7 +30,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// Writes a size with three or four digits and its unit: `1.5 MiB`.
+/// Formats a size with two to four digits and its unit: `1.5 MiB`.
 pub fn format_bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {

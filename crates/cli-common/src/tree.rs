@@ -1,6 +1,6 @@
-//! Directories of a weft file system: listed, walked, removed.
+//! Lists, walks and removes directories of a Weft file system.
 
-use crate::session::at;
+use crate::connections::at;
 use anyhow::{Context, Result};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -32,16 +32,16 @@ pub fn list(client: &Client, dir: &Path) -> Result<Vec<Named>> {
     Ok(all)
 }
 
-/// What [`walk`] shows.
+/// What [`walk`] passes to its caller.
 pub enum Visit<'a> {
-    /// Anything that is not a directory, or a directory before what is in it.
+    /// A file that is not a directory, or a directory before its entries.
     Enter(&'a Path, &'a Attr),
-    /// A directory behind what is in it.
+    /// A directory after its entries.
     Leave(&'a Path),
 }
 
-/// Shows `path`, which has these attributes, and everything below it. Directories that cannot be read are given to
-/// `failed`, and the walk goes on.
+/// Visits `path`, which has these attributes, and everything below it. Directories that cannot be read are
+/// passed to `failed`, and the walk continues.
 pub fn walk(
     client: &Client,
     path: &Path,
@@ -77,14 +77,14 @@ pub fn walk(
     Ok(())
 }
 
-/// Makes a directory and those above it that are missing.
+/// Makes a directory and its missing parents.
 pub fn make_dirs(client: &Client, path: &Path, mode: u32) -> Result<()> {
     let missing: Vec<_> = path.ancestors().take_while(|dir| client.stat(at(dir), true).is_err()).collect();
     for dir in missing.into_iter().rev() {
         match client.mkdir(at(dir), mode) {
             Err(error) if error.errno() == libc::EEXIST => {}
             made => {
-                made.with_context(|| format!("cannot make {}", dir.display()))?;
+                made.with_context(|| format!("cannot create {}", dir.display()))?;
             }
         }
     }

@@ -1,14 +1,14 @@
-//! RDMA of this process: for people and for scripts.
+//! The RDMA adapters that this process uses, as text and as JSON.
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use weft_cli_common::{output, size};
 use weft_client::{RdmaAdapter, RdmaStatus, TransportInUse};
 
-/// Says what of RDMA is used here, and for which servers not, and why.
+/// Prints the adapters in use, and why RDMA is not used for some servers.
 pub fn print(status: &RdmaStatus, transports: &[TransportInUse]) -> Result<()> {
     output::print_line(match &status.unavailable {
-        Some(reason) => format!("RDMA here: none: {reason}"),
+        Some(reason) => format!("RDMA here: not available: {reason}"),
         None => format!("RDMA here: {}", status.names.join(", ")),
     })?;
     for reason in reasons(transports) {
@@ -23,17 +23,17 @@ pub fn print(status: &RdmaStatus, transports: &[TransportInUse]) -> Result<()> {
     }
 }
 
-/// Why servers are not reached by RDMA: each reason once, with the servers that it is true of.
+/// Why servers are not reached by RDMA: each reason once, with its servers.
 fn reasons(transports: &[TransportInUse]) -> Vec<String> {
-    let mut told: Vec<(&str, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
     for one in transports {
         let Some(reason) = &one.why_not_rdma else { continue };
-        match told.iter_mut().find(|(other, _)| other == reason) {
+        match groups.iter_mut().find(|(other, _)| other == reason) {
             Some((_, servers)) => servers.push(&one.server),
-            None => told.push((reason, vec![&one.server])),
+            None => groups.push((reason, vec![&one.server])),
         }
     }
-    told.iter().map(|(reason, servers)| format!("not for {}: {reason}", servers.join(", "))).collect()
+    groups.iter().map(|(reason, servers)| format!("not for {}: {reason}", servers.join(", "))).collect()
 }
 
 fn number(numbers: &[(&'static str, u64)], name: &str) -> u64 {
@@ -61,7 +61,7 @@ fn adapter_line(adapter: &RdmaAdapter) -> String {
     )
 }
 
-/// For scripts.
+/// The same as JSON.
 pub fn as_json(status: &RdmaStatus) -> Value {
     let numbers = |numbers: &[(&'static str, u64)]| {
         let numbers = numbers.iter().map(|(name, number)| (name.to_string(), Value::from(*number)));

@@ -1,18 +1,19 @@
-//! The command line: what help, completions and man pages are generated from.
+//! The command line. Help, completions and man pages are generated from it.
 
 use crate::commands::*;
 use clap::{Parser, Subcommand};
 
 /// A parallel file system in user space.
 ///
-/// Files are striped over I/O servers; programs read and write all of them at once, over TCP or, on one machine, shared
-/// memory. `weft up --dir DIR` starts a whole cluster on this machine; `weft help SUBJECT` explains the rest.
+/// Files are striped over I/O servers. Programs use all of these at once, over RDMA, TCP or, on one machine,
+/// shared memory. `weft up --dir DIR` starts a whole cluster on this machine. `weft help SUBJECT` explains
+/// the rest.
 #[derive(Debug, Parser)]
 #[command(
     name = "weft",
     version,
     disable_help_subcommand = true,
-    max_term_width = 100,
+    max_term_width = 90,
     after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, keys, semantics, \
                   cluster, cluster-file, recovery, backup, logs, scripts, and every command."
 )]
@@ -27,26 +28,26 @@ pub struct Cli {
 pub enum Command {
     /// Start a whole cluster on this machine.
     Up(up::Args),
-    /// Stop the cluster of a directory.
+    /// Stop a cluster, or some of its servers.
     Down(down::Args),
-    /// Write the cluster file and keys of a cluster on several machines.
+    /// Write the cluster file and the keys of a cluster on several machines.
     Init(init::Args),
-    /// Issue, list and revoke keys of clients.
+    /// Issue, list, revoke and rotate keys.
     #[command(subcommand)]
     Key(key::Command),
-    /// Run one server of a cluster file in the foreground.
+    /// Run one server in the foreground.
     Serve(serve::Args),
-    /// Show which storage each server has, or replace one that is lost.
+    /// List, add, move and replace servers.
     #[command(subcommand)]
     Server(server::ServerCommand),
-    /// Take a backup of all names and attributes while they are in use, or go on from one.
+    /// Back up all names and attributes, and restore them.
     #[command(subcommand)]
     Meta(meta::MetaCommand),
     /// Mount a file system.
     Mount(mount::Args),
     /// Unmount a file system.
     Umount(umount::Args),
-    /// Run a program that sees a file system without a mount.
+    /// Run a program that accesses a file system without a mount.
     Run(run::Args),
     /// Copy files into, out of and between file systems.
     Cp(cp::Args),
@@ -54,7 +55,7 @@ pub enum Command {
     Ls(ls::Args),
     /// Write files to standard output.
     Cat(cat::Args),
-    /// Show or extract a range of a file, or a block of an array in it.
+    /// Print a range of a file, or a block of an array in it.
     Dump(dump::Args),
     /// Remove files and directories.
     Rm(rm::Args),
@@ -62,11 +63,11 @@ pub enum Command {
     Mkdir(mkdir::Args),
     /// Move or rename.
     Mv(mv::Args),
-    /// Show everything about a file.
+    /// Show a file's attributes, striping and servers.
     Stat(stat::Args),
-    /// Add up the sizes of files.
+    /// Show the space that files use.
     Du(du::Args),
-    /// Show the space of a file system and of its servers.
+    /// Show the total and free space of a file system and its servers.
     Df(df::Args),
     /// Show a directory as a tree.
     Tree(tree::Args),
@@ -75,20 +76,20 @@ pub enum Command {
     Stripe(stripe::Command),
     /// Show servers, space, load and clients.
     Status(status::Args),
-    /// Explain how servers would read or write pieces of a file, and what they expect it to cost.
+    /// Explain how servers would access pieces of a file, and the expected cost.
     Explain(explain::Args),
-    /// Check a file system in use, and repair it.
+    /// Check a file system, and repair it, while it is in use.
     Fsck(fsck::Args),
-    /// Compare all data with its checksums, and list what is damaged.
+    /// Verify the checksums of all data, and list what is damaged.
     Scrub(scrub::Args),
-    /// Show or renew what accesses cost on each I/O server.
+    /// Show or measure again what disk accesses cost on each I/O server.
     Calibrate(calibrate::Args),
-    /// Measure, next to this machine's own limits.
+    /// Measure Weft's performance beside the limits of this machine.
     #[command(subcommand)]
     Bench(weft_bench_args::Command),
     /// Explain a subject or a command.
     Help(help::Args),
-    /// Print a shell's completions.
+    /// Print completions for a shell.
     Completions(completions::Args),
     /// Write the man pages.
     Man(man::Args),

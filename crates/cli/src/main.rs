@@ -1,20 +1,21 @@
-//! `weft`: servers, mount and tools.
+//! The program `weft`: servers, mount and tools.
 //!
 //! ```text
-//!   args        the command line, from which help, completions and man pages are made
+//!   args        the command line, from which help, completions and man pages are generated
 //!   commands/   one file per subcommand, each with one `run`
-//!   mount_words `-o` words, and the command line of mount(8)
-//!   adapters    RDMA of this process
-//!   part        what a range or subarray of a file is, and moving it
+//!   mount_words mount options (`-o`), and the command line of mount(8)
+//!   adapters    the RDMA adapters that this process uses
+//!   part        ranges and subarrays of files: their description, reading and writing
 //!   copy/       copying files into, out of and between file systems
-//!   help/       the texts of `weft help SUBJECT`
+//!   help/       the manual pages of `weft help SUBJECT`
 //! ```
 //!
-//! What it shares with `weft-bench`, which measures, is in `weft-cli-common`.
+//! `weft-cli-common` has what this program shares with `weft-bench`.
 //!
-//! Results go to standard output; everything else goes to standard error as `weft: what, where, what to do`.
-//! Exit codes: 0 done, 1 failed or done in part, 2 the command line makes no sense; `weft fsck` and `weft serve` have more. Called as
-//! `mount.weft`: those of mount(8).
+//! Results go to standard output. Everything else goes to standard error, as `weft: what, where, what to do`.
+//!
+//! Exit codes: 0 success, 1 failure or partial success, 2 invalid command line. `weft fsck`, `weft scrub` and
+//! `weft serve` have further ones. As `mount.weft` the program uses those of mount(8).
 
 mod adapters;
 mod args;
@@ -30,17 +31,17 @@ use clap::Parser;
 use std::process::ExitCode;
 use weft_cli_common::{Reported, is_broken_pipe, output};
 
-/// A metadata server makes and frees many small pieces for each operation. Of the program only: the libraries use the allocator of
-/// the program that they are in.
+/// A metadata server allocates and frees many small objects for each operation. Only the program sets an
+/// allocator; a library uses its program's.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The command has told how it ended, and its exit code says it to scripts.
+/// The command has reported its result and asks for this exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("ended with {0}")]
 struct Code(u8);
 
-/// Exit code of mount(8) for a mount that failed; 1 is for a command line that makes no sense.
+/// Exit code of mount(8) for a mount that failed. 1 is for an invalid command line.
 const MOUNT_FAILED: u8 = 32;
 
 fn main() -> ExitCode {

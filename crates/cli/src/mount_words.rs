@@ -1,4 +1,4 @@
-//! `-o` words and `mount.weft`: the command line of mount(8) as one of `weft mount`.
+//! Mount options (`-o`), and the command line of `mount.weft`, as one of `weft mount`.
 //!
 //! ```text
 //!   fstab      10.0.0.1:7400:/data  /mnt  weft  noexec,cache=never,_netdev  0 0
@@ -6,8 +6,9 @@
 //!   here       weft mount 10.0.0.1:7400:/data /mnt --noexec --cache=never
 //! ```
 //!
-//! Words are those that other file systems have, those that mount(8) keeps for itself, and every long option of `weft mount`,
-//! without its dashes (`cache=never`, `stream-from=1G`). The last of words that contradict each other counts.
+//! Mount options are those of other file systems, those that mount(8) handles itself, and every long option
+//! of `weft mount` without its dashes (`cache=never`, `stream-from=1G`). Of options that contradict each
+//! other, the last one applies.
 
 use crate::args::Cli;
 use anyhow::{Result, bail};
@@ -15,10 +16,11 @@ use clap::CommandFactory;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// What mount(8) calls.
+/// The name by which mount(8) calls this program.
 const HELPER: &str = "mount.weft";
 
-/// Words that mount(8) and systemd act on, or that ask for what is so anyway. Access times change only when they are set.
+/// Options that mount(8) or systemd handles, or that ask for what Weft does in any case. Access times change
+/// only when they are set.
 const NOTHING_TO_DO: [&str; 26] = [
     "defaults",
     "auto",
@@ -48,7 +50,7 @@ const NOTHING_TO_DO: [&str; 26] = [
     "default_permissions",
 ];
 
-/// Words of other file systems, and the options that they stand for.
+/// Options of other file systems, and the options of `weft mount` for them.
 const MEANINGS: [(&str, &str); 5] = [
     ("ro", "--read-only"),
     ("direct", "--cache=never"),
@@ -57,7 +59,7 @@ const MEANINGS: [(&str, &str); 5] = [
     ("fg", "--foreground"),
 ];
 
-/// Words that take back what an earlier word asked for.
+/// Options that cancel an earlier option.
 const OPPOSITES: [(&str, &str); 7] = [
     ("soft", "--hard"),
     ("rw", "--read-only"),
@@ -73,8 +75,8 @@ pub fn is_helper(program: Option<&OsString>) -> bool {
     program.is_some_and(|program| Path::new(program).file_name().is_some_and(|name| name == HELPER))
 }
 
-/// The command line for the parser: that of `mount.weft` becomes one of `weft mount`, and `-o` words become options. `None`
-/// where there is nothing to do (`mount --fake`).
+/// The command line for the parser: that of `mount.weft` becomes one of `weft mount`, and `-o` options become
+/// long ones. `None` if there is nothing to do (`mount --fake`).
 pub fn command_line(given: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
     if is_helper(given.first()) {
         return helper(&given[1..]);
@@ -92,13 +94,13 @@ pub fn command_line(given: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
             }
             Some("-o") => match rest.next() {
                 Some(list) => words.add(&list, false)?,
-                None => bail!("-o wants words, as in -o ro,cache=never"),
+                None => bail!("-o needs options, as in -o ro,cache=never"),
             },
             Some(list) if list.starts_with("-o") => words.add(list[2..].as_ref(), false)?,
             _ => line.push(argument),
         }
     }
-    // Options come before everything else, so that those written out are the last of what contradicts.
+    // Options come first here, so that those written out are the last ones, which apply.
     line.splice(2..2, words.options.into_iter().map(OsString::from));
     Ok(Some(line))
 }
@@ -131,21 +133,21 @@ fn helper(given: &[OsString]) -> Result<Option<Vec<OsString>>> {
         words.add(list, sloppy)?;
     }
     let [what, dir] = places.as_slice() else {
-        bail!("{HELPER} wants what to mount and where: {HELPER} HOST:PORT:/PATH DIR [-o WORDS]");
+        bail!("{HELPER} needs a file system and a directory: {HELPER} HOST:PORT:/PATH DIR [-o OPTIONS]");
     };
     let options = words.options.into_iter().map(OsString::from);
     let line = ["weft", "mount"].map(OsString::from).into_iter().chain(options);
     Ok((!fake).then(|| line.chain(["--".into(), what.clone(), dir.clone()]).collect()))
 }
 
-/// Options of `weft mount`, of the words so far.
+/// The options of `weft mount` that stand for the mount options so far.
 #[derive(Default)]
 struct Words {
     options: Vec<String>,
 }
 
 impl Words {
-    /// Adds `a,b=c`; unknown ones are left out where `sloppy`.
+    /// Adds `a,b=c`. Unknown ones are skipped if `sloppy`.
     fn add(&mut self, list: &std::ffi::OsStr, sloppy: bool) -> Result<()> {
         let Some(list) = list.to_str() else { bail!("-o {}: not UTF-8", list.display()) };
         for word in list.split(',').filter(|word| !word.is_empty()) {
@@ -169,7 +171,7 @@ impl Words {
             }
             None if sloppy => {}
             None => bail!(
-                "-o {word}: no such word; there are ro, rw, noexec, suid, dev, direct, root_squash, all_squash, and every \
+                "-o {word}: no such mount option; there are ro, rw, noexec, suid, dev, direct, root_squash, all_squash, and every \
                  option of `weft mount --help` without its dashes"
             ),
         }
@@ -182,7 +184,7 @@ impl Words {
     }
 }
 
-/// `cache=never` as `--cache=never`, if `weft mount` has such an option.
+/// `cache=never` as `--cache=never`, if `weft mount` has that option.
 fn long_option(word: &str) -> Option<String> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
     let name = name.replace('_', "-");
@@ -242,7 +244,7 @@ mod tests {
     fn unknown_words_are_refused() {
         for list in ["softer", "cache", "noexec=1", "ro,hard=1"] {
             let said = line(&format!("weft mount u d -o {list}")).unwrap_err().to_string();
-            assert!(said.contains("no such word"), "{said}");
+            assert!(said.contains("no such mount option"), "{said}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Numbers as files hold them: `u16`, `f64`, `i32be`.
+//! Kinds of numbers in files: `u16`, `f64`, `i32be`.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ enum Kind {
     F64,
 }
 
-/// Every kind: its name, its bytes, and the columns that its longest text takes.
+/// Every kind: its name, its size in bytes, and the columns of its longest text.
 const KINDS: [(&str, Kind, usize, usize); 10] = [
     ("u8", Kind::U8, 1, 3),
     ("u16", Kind::U16, 2, 5),
@@ -39,7 +39,7 @@ pub struct Number {
 }
 
 impl Number {
-    /// Reads a name: little-endian unless it ends in `be`.
+    /// Parses a name: little-endian unless it ends in `be`.
     pub fn parse(text: &str) -> Option<Number> {
         let (name, big_endian) = match text.strip_suffix("be") {
             Some(name) => (name, true),
@@ -53,17 +53,17 @@ impl Number {
         KINDS.iter().find(|kind| kind.1 == self.kind).expect("every kind has a row")
     }
 
-    /// Its size.
+    /// Its size in bytes.
     pub fn bytes(self) -> usize {
         self.row().2
     }
 
-    /// Columns that no text of it exceeds.
+    /// The columns of its longest text.
     pub fn columns(self) -> usize {
         self.row().3
     }
 
-    /// The number in the first bytes of `data`, for people.
+    /// The number at the start of `data`, as text.
     pub fn text(self, data: &[u8]) -> String {
         let mut bytes = [0; 8];
         bytes[..self.bytes()].copy_from_slice(&data[..self.bytes()]);

@@ -1,13 +1,13 @@
 //! Parts of files: a range, or a subarray as `DIMS:STARTS:COUNTS:ELEMENT[:ORDER]`.
 //!
 //! ```text
-//!   4,6:1,2:2,3:f64          . . . . . .      an array of 4 by 6 numbers of 8 bytes; of it 2 by 3
-//!                            . . # # # .      from row 1 and column 2 on
+//!   4,6:1,2:2,3:f64          . . . . . .      an array of 4 by 6 numbers of 8 bytes;
+//!                            . . # # # .      of it a block of 2 by 3, from row 1 and column 2
 //!                            . . # # # .
 //!                            . . . . . .
 //! ```
 //!
-//! A part is moved window by window, so that memory is bounded however large it is.
+//! A part is moved in chunks of 8 MiB, so memory use does not depend on its size.
 
 use crate::numbers::Number;
 use anyhow::{Result, bail};
@@ -17,8 +17,8 @@ use weft_client::File;
 use weft_layout::{Order, Regions};
 use weft_wire::limits::REGION_LEVELS_MAX;
 
-/// Most bytes moved at a time.
-const WINDOW_BYTES: u64 = 8 << 20;
+/// Bytes moved at a time.
+const CHUNK_BYTES: u64 = 8 << 20;
 const SHAPE: &str = "DIMS:STARTS:COUNTS:ELEMENT[:C|F], for example 1000,1000:0,500:10,10:f64";
 
 /// A rectangular block of an array.
@@ -28,13 +28,13 @@ pub struct Subarray {
     starts: Vec<u64>,
     counts: Vec<u64>,
     element_bytes: u64,
-    /// Where the element was given as a kind of number.
+    /// The kind of number, if the element was given as one.
     number: Option<Number>,
     order: Order,
 }
 
 impl Subarray {
-    /// Reads what a command line says.
+    /// Parses the option's value.
     pub fn parse(text: &str) -> Result<Subarray, String> {
         let fields: Vec<&str> = text.split(':').collect();
         let (dims, starts, counts, element, order) = match fields[..] {
@@ -45,12 +45,16 @@ impl Subarray {
         let order = match order {
             "C" => Order::C,
             "F" => Order::Fortran,
-            _ => return Err(format!("`{order}` is no order; write C (last index fastest) or F (first)")),
+            _ => {
+                return Err(format!(
+                    "`{order}` is not an order; write C (the last index varies fastest) or F (the first)"
+                ));
+            }
         };
         let number = Number::parse(element);
         let element_bytes = number.map_or_else(|| parse_bytes(element), |number| Ok(number.bytes() as u64));
         let element_bytes = element_bytes
-            .map_err(|_| format!("`{element}` is neither a size nor a number like u16 or f64"))?;
+            .map_err(|_| format!("`{element}` is neither a size nor a kind of number such as u16 or f64"))?;
         let (dims, starts, counts) =
             (integers("dims", dims)?, integers("starts", starts)?, integers("counts", counts)?);
         let subarray = Subarray { dims, starts, counts, element_bytes, number, order };
@@ -75,16 +79,18 @@ impl Subarray {
                 return Err(format!("dimension {axis}: a count of 0"));
             }
             if start.checked_add(*count).is_none_or(|end| end > *dim) {
-                return Err(format!("dimension {axis}: {count} from {start} on are not within {dim}"));
+                return Err(format!(
+                    "dimension {axis}: {count} elements from {start} on exceed its size {dim}"
+                ));
             }
         }
         if self.element_bytes == 0 {
-            return Err("elements of 0 bytes".into());
+            return Err("an element has 0 bytes".into());
         }
         self.regions(0).validate(1, REGION_LEVELS_MAX).map_err(|_| "the array has 2^63 bytes or more".into())
     }
 
-    /// The kind of number that its elements are, where that was said.
+    /// The kind of number of its elements, if given.
     pub fn number(&self) -> Option<Number> {
         self.number
     }
@@ -94,13 +100,13 @@ impl Subarray {
         Regions::subarray(offset, dims, starts, counts, self.element_bytes, self.order)
     }
 
-    /// Axes, the one whose index varies fastest first.
+    /// The axes, the fastest varying one first.
     fn axes(&self) -> Vec<usize> {
         let axes = 0..self.dims.len();
         if self.order == Order::C { axes.rev().collect() } else { axes.collect() }
     }
 
-    /// The index in the array of the block's `element`-th element, in its own order.
+    /// The index in the array of element number `element` of the block.
     fn index(&self, mut element: u64) -> Vec<u64> {
         let mut index = self.starts.clone();
         for axis in self.axes() {
@@ -117,11 +123,12 @@ impl Subarray {
 }
 
 fn integers(what: &str, text: &str) -> Result<Vec<u64>, String> {
-    let integer = |number: &str| number.parse().map_err(|_| format!("{what}: `{number}` is no whole number"));
+    let integer =
+        |number: &str| number.parse().map_err(|_| format!("{what}: `{number}` is not a whole number"));
     text.split(',').map(integer).collect()
 }
 
-/// What of a file is meant.
+/// A part of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Part {
     /// Adjacent bytes.
@@ -144,12 +151,12 @@ impl Part {
     /// A block of an array that begins at `offset`.
     pub fn array(offset: u64, subarray: &Subarray) -> Result<Part> {
         if subarray.regions(offset).validate(1, REGION_LEVELS_MAX).is_err() {
-            bail!("the array begins at {offset} and ends behind 2^63");
+            bail!("the array begins at {offset} and ends beyond 2^63");
         }
         Ok(Part::Array { offset, subarray: subarray.clone() })
     }
 
-    /// As the library takes it.
+    /// The part as regions for the library.
     pub fn regions(&self) -> Regions {
         match self {
             Part::Range { offset, bytes } => Regions::contiguous(*offset, *bytes),
@@ -166,12 +173,12 @@ impl Part {
     pub fn check_within(&self, name: &str, file_bytes: u64) -> Result<()> {
         let end = self.regions().span().map_or(0, |span| span.end());
         if end > file_bytes {
-            bail!("{name} has {file_bytes} bytes, and the part asked for ends at {end}");
+            bail!("{name} has {file_bytes} bytes, but the requested part ends at {end}");
         }
         Ok(())
     }
 
-    /// Bytes after which a new line begins: those of a row of the block.
+    /// Bytes after which a new line begins: the length of a row of the block.
     pub fn row_bytes(&self) -> u64 {
         match self {
             Part::Range { .. } => u64::MAX,
@@ -182,7 +189,7 @@ impl Part {
         }
     }
 
-    /// Bytes of an element, where there are elements.
+    /// Size of an element, if the part has elements.
     pub fn element_bytes(&self) -> Option<u64> {
         match self {
             Part::Range { .. } => None,
@@ -190,7 +197,7 @@ impl Part {
         }
     }
 
-    /// Where in the file the byte at `position` of the part is.
+    /// The offset in the file of the byte at `position` of the part.
     pub fn file_offset(&self, position: u64) -> u64 {
         match self {
             Part::Range { offset, .. } => offset + position,
@@ -201,7 +208,7 @@ impl Part {
         }
     }
 
-    /// The index of the element at `position`, of `unit_bytes` each where the part is a range: `[3,17]`.
+    /// The index of the element at `position`, as in `[3,17]`. In a range, elements have `unit_bytes`.
     pub fn label(&self, position: u64, unit_bytes: u64) -> String {
         let index = match self {
             Part::Range { .. } => vec![position / unit_bytes],
@@ -212,13 +219,13 @@ impl Part {
     }
 }
 
-/// Reads a part; `take` gets its bytes in order.
+/// Reads a part and passes its bytes to `take`, in order.
 pub fn read(file: &File, part: &Part, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
     let regions = part.regions();
-    let mut buffer = vec![0; part.bytes().min(WINDOW_BYTES) as usize];
+    let mut buffer = vec![0; part.bytes().min(CHUNK_BYTES) as usize];
     let mut cutter = regions.cutter();
     while !cutter.is_at_end() {
-        let window = cutter.take(WINDOW_BYTES);
+        let window = cutter.take(CHUNK_BYTES);
         let memory = &mut buffer[..window.total_bytes() as usize];
         let read = file.read_list(&mut [IoSliceMut::new(memory)], &window)?;
         if read < memory.len() as u64 {
@@ -229,13 +236,13 @@ pub fn read(file: &File, part: &Part, mut take: impl FnMut(&[u8]) -> Result<()>)
     Ok(())
 }
 
-/// Writes a part; `fill` is asked for its bytes in order.
+/// Writes a part. `fill` supplies its bytes, in order.
 pub fn write(file: &File, part: &Part, mut fill: impl FnMut(&mut [u8]) -> Result<()>) -> Result<()> {
     let regions = part.regions();
-    let mut buffer = vec![0; part.bytes().min(WINDOW_BYTES) as usize];
+    let mut buffer = vec![0; part.bytes().min(CHUNK_BYTES) as usize];
     let mut cutter = regions.cutter();
     while !cutter.is_at_end() {
-        let window = cutter.take(WINDOW_BYTES);
+        let window = cutter.take(CHUNK_BYTES);
         let memory = &mut buffer[..window.total_bytes() as usize];
         fill(memory)?;
         file.write_list(&[IoSlice::new(memory)], &window)?;
@@ -278,12 +285,12 @@ mod tests {
         for (text, what) in [
             ("10:0:5", "3 fields"),
             ("10,10:0:5:4", "2 dims with 1 starts"),
-            ("10:6:5:4", "dimension 0: 5 from 6 on are not within 10"),
+            ("10:6:5:4", "dimension 0: 5 elements from 6 on exceed its size 10"),
             ("10:0:0:4", "a count of 0"),
-            ("10:0:5:0", "elements of 0 bytes"),
+            ("10:0:5:0", "an element has 0 bytes"),
             ("10:0:5:f63", "`f63` is neither"),
             ("10:0:x:4", "counts: `x`"),
-            ("10:0:5:4:D", "`D` is no order"),
+            ("10:0:5:4:D", "`D` is not an order"),
             ("9999999999,9999999999:0,0:1,1:8", "2^63"),
         ] {
             let error = Subarray::parse(text).unwrap_err();
@@ -296,6 +303,6 @@ mod tests {
         let part = Part::array(10, &Subarray::parse("4,6:1,2:2,3:1").unwrap()).unwrap();
         assert!(part.check_within("f", 10 + 2 * 6 + 5).is_ok());
         let error = part.check_within("f", 10 + 2 * 6 + 4).unwrap_err().to_string();
-        assert_eq!(error, "f has 26 bytes, and the part asked for ends at 27");
+        assert_eq!(error, "f has 26 bytes, but the requested part ends at 27");
     }
 }

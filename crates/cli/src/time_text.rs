@@ -27,14 +27,15 @@ pub fn parse_utc(text: &str) -> Option<u64> {
     is_there.then_some((days * 86_400 + hour * 3600 + minute * 60 + second) as u64)
 }
 
-/// Days since 1970 of a date in the Gregorian calendar. Years are counted from March, so that the leap day is the last.
+/// Days since 1970 of a date in the Gregorian calendar. Years are counted from March, so that the leap day is
+/// the last.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     365 * year + year / 4 - year / 100 + year / 400 + day_of_year - 719_468
 }
 
-/// The date that is so many days after 1970-01-01.
+/// The date that is this many days after 1970-01-01.
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -10,9 +10,10 @@
 //!              Direct     pieces ◄─────────────── gathered and scattered ──────► server
 //! ```
 //!
-//! List I/O is what Weft is for; the other two methods are those of ROMIO (NC 2.3), so that they can be compared and offered to
-//! programs that ask for them. The three movements are those of NC 4.1.
+//! List I/O is what Weft is for; the other two methods are those of ROMIO (NC 2.3), so that they can be
+//! compared and offered to programs that ask for them. The three movements are those of NC 4.1.
 
+use weft_rpc::named;
 use weft_wire::messages::{IoWork, io_flags};
 
 /// The smallest buffer for sieving.
@@ -28,16 +29,17 @@ pub enum Method {
     List,
     /// A plain contiguous request for each piece of the file, one after the other.
     Multiple,
-    /// Reads: contiguous reads of up to [`AccessOptions::sieve_bytes`], out of which the pieces are copied, one after the
-    /// other. Writes: as [`Method::Multiple`], as in ROMIO over PVFS (NC 6.5), for reading, changing and writing back what
-    /// lies between the pieces would undo what others write there meanwhile.
+    /// Reads: contiguous reads of up to [`AccessOptions::sieve_bytes`], out of which the pieces are copied,
+    /// one after the other. Writes: as [`Method::Multiple`], as in ROMIO over PVFS (NC 6.5), for reading,
+    /// changing and writing back what lies between the pieces would undo what others write there meanwhile.
     Sieve,
 }
 
 /// How memory in pieces is moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Movement {
-    /// By packing where pieces are so small that this was measured to be faster on the transport, else directly.
+    /// By packing where pieces are so small that this was measured to be faster on the transport, else
+    /// directly.
     #[default]
     Auto,
     /// One request for each piece of memory.
@@ -106,29 +108,6 @@ impl Sieving {
         }
     }
 }
-
-/// Names of the values of an option, as programs' options have them.
-macro_rules! named {
-    ($option:ident, $what:literal, $($value:ident = $name:literal),+) => {
-        impl std::fmt::Display for $option {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(match self { $($option::$value => $name),+ })
-            }
-        }
-
-        impl std::str::FromStr for $option {
-            type Err = String;
-            fn from_str(text: &str) -> Result<$option, String> {
-                match text {
-                    $($name => Ok($option::$value),)+
-                    _ => Err(format!("`{text}` is not a {} ({})", $what, [$($name),+].join(", "))),
-                }
-            }
-        }
-    };
-}
-
-pub(crate) use named;
 
 named!(Method, "method", List = "list", Multiple = "multiple", Sieve = "sieve");
 named!(Movement, "movement", Auto = "auto", Multiple = "multiple", Pack = "pack", Direct = "direct");

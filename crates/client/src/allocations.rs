@@ -1,7 +1,7 @@
 //! Reads and writes that say what the memory is part of.
 //!
-//! A transport that must register memory before a server can reach it does so once for an array, if it knows of it, instead of
-//! once for each of thousands of rows (NC 4.2.1). Only the program knows.
+//! A transport that must register memory before a server can reach it does so once for an array, if it knows
+//! of it, instead of once for each of thousands of rows (NC 4.2.1). Only the program knows.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use crate::Result;
 use crate::error::{Error, ErrorKind};
 use crate::file::File;
 use crate::pending::PendingRaw;
-use crate::transfer::Transfer;
 use crate::window::Direction;
 
-/// Checks that every piece of memory lies in the allocations (in one, or in some that touch); offsets of both count from `base`.
+/// Checks that every piece of memory lies in the allocations (in one, or in some that touch); offsets of both
+/// count from `base`.
 ///
 /// # Errors
 /// Names the first piece that does not.
@@ -63,8 +63,8 @@ fn check(base: u64, memory: &Regions, allocations: &[Extent]) -> Result<Arc<[All
 }
 
 impl File {
-    /// As [`File::read_raw`], saying what the pieces of memory are parts of: each lies in `allocations` (in one, or in some that
-    /// touch), whose offsets count from `base` too.
+    /// As [`File::read_raw`], saying what the pieces of memory are parts of: each lies in `allocations` (in
+    /// one, or in some that touch), whose offsets count from `base` too.
     ///
     /// # Errors
     /// Those of [`File::read_raw`], and if a piece is in none of them; nothing is moved then.
@@ -79,7 +79,7 @@ impl File {
         file: &Regions,
     ) -> Result<u64> {
         // SAFETY: the caller's promise.
-        unsafe { self.begin_in(Direction::Read, base as u64, memory, allocations, file)? }.wait()
+        unsafe { self.move_raw(Direction::Read, base as u64, memory, Some(allocations), file) }
     }
 
     /// As [`File::write_raw`], saying what the pieces of memory are parts of.
@@ -97,7 +97,7 @@ impl File {
         file: &Regions,
     ) -> Result<u64> {
         // SAFETY: the caller's promise.
-        unsafe { self.begin_in(Direction::Write, base as u64, memory, allocations, file)? }.wait()
+        unsafe { self.move_raw(Direction::Write, base as u64, memory, Some(allocations), file) }
     }
 
     /// Begins a [`File::read_raw_in`].
@@ -112,9 +112,7 @@ impl File {
         file: &Regions,
     ) -> PendingRaw {
         // SAFETY: the caller's promise.
-        PendingRaw::new(unsafe {
-            self.begin_in_owned(Direction::Read, base as u64, memory, allocations, file)
-        })
+        unsafe { self.start(Direction::Read, base as u64, memory.clone(), Some(allocations), file.clone()) }
     }
 
     /// Begins a [`File::write_raw_in`].
@@ -129,50 +127,22 @@ impl File {
         file: &Regions,
     ) -> PendingRaw {
         // SAFETY: the caller's promise.
-        PendingRaw::new(unsafe {
-            self.begin_in_owned(Direction::Write, base as u64, memory, allocations, file)
-        })
+        unsafe { self.start(Direction::Write, base as u64, memory.clone(), Some(allocations), file.clone()) }
     }
 
-    fn checked(&self, base: u64, memory: &Regions, allocations: &[Extent]) -> Result<Arc<[Allocation]>> {
-        let allocations = memory
-            .validate(usize::MAX, weft_wire::limits::REGION_LEVELS_MAX)
-            .map_err(|error| {
-                Error::new("allocations", ErrorKind::Invalid, format!("bad memory regions: {error}"))
-            })
-            .and_then(|()| check(base, memory, allocations));
-        allocations.map_err(|error| error.on(&self.open().name))
-    }
-
-    /// # Safety
-    /// As for [`Transfer::begin`].
-    unsafe fn begin_in<'a>(
+    /// What the memory is part of, none where that is not known.
+    pub(crate) fn checked(
         &self,
-        direction: Direction,
-        base: u64,
-        memory: &'a Regions,
-        allocations: &[Extent],
-        file: &'a Regions,
-    ) -> Result<Transfer<'a>> {
-        let allocations = self.checked(base, memory, allocations)?;
-        // SAFETY: the caller's promise.
-        unsafe { Transfer::begin_in(self.open(), direction, base, memory, allocations, file) }
-    }
-
-    /// # Safety
-    /// As for [`Transfer::begin`].
-    unsafe fn begin_in_owned(
-        &self,
-        direction: Direction,
         base: u64,
         memory: &Regions,
-        allocations: &[Extent],
-        file: &Regions,
-    ) -> Result<Transfer<'static>> {
-        let allocations = self.checked(base, memory, allocations)?;
-        let (memory, file) = (memory.clone(), file.clone());
-        // SAFETY: the caller's promise.
-        unsafe { Transfer::begin_owned(self.open(), direction, base, memory, allocations, file) }
+        allocations: Option<&[Extent]>,
+    ) -> Result<Arc<[Allocation]>> {
+        let Some(allocations) = allocations else { return Ok(Arc::default()) };
+        let valid = memory.validate(usize::MAX, weft_wire::limits::REGION_LEVELS_MAX).map_err(|error| {
+            Error::new("allocations", ErrorKind::Invalid, format!("bad memory regions: {error}"))
+        });
+        let checked = valid.and_then(|()| check(base, memory, allocations));
+        checked.map_err(|error| error.on(&self.open().name))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Appends: the metadata server gives each a place of its own, so that those of any clients follow each other.
+//! Appends: the metadata server gives each a place of its own, so that those of any clients follow each
+//! other.
 //!
 //! ```text
 //!   1  size      all I/O servers of the file, at once
@@ -18,7 +19,8 @@ use crate::open_file::OpenFile;
 
 /// How soon to ask again while the file is being cut.
 const CUT_PAUSE: Duration = Duration::from_millis(2);
-/// How long a file may be in the process of being cut. One who dies at it is given up by the server much sooner.
+/// How long a file may be in the process of being cut. One who dies at it is given up by the server much
+/// sooner.
 const CUT_MAX: Duration = Duration::from_secs(60);
 
 impl OpenFile {

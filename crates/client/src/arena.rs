@@ -29,7 +29,7 @@ impl Arena {
                 format!("no shared memory of {bytes} bytes: {error}"),
             )
         })?;
-        inner.add_arena(&segment);
+        inner.arenas.add(&segment);
         Ok(Arena { inner: inner.clone(), segment })
     }
 

@@ -2,21 +2,18 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use weft_transport::LinkKind;
 use weft_wire::messages::{
     AccessRequest, Attr, AttrReply, Caller, ClusterMapReply, CreateRequest, FileCountRequest, FileKind,
     GetXattrRequest, InodeRequest, LayoutWish, LinkRequest, ListXattrsRequest, LookupRequest, MkdirRequest,
-    MknodRequest, OpenId, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
-    RemoveXattrRequest, RenameRequest, ReopenRequest, RmdirRequest, ServerInfo, SetAttrRequest,
-    SetLayoutRequest, SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest,
-    SyncMetaRequest, Time, UnlinkRequest, WatchReply, WatchRequest, attr_valid, endpoint, rights,
-    server_state,
+    MknodRequest, OpenRequest, PingRequest, ReadDirReply, ReadDirRequest, ReadlinkRequest,
+    RemoveXattrRequest, RenameRequest, RmdirRequest, ServerInfo, SetAttrRequest, SetLayoutRequest,
+    SetXattrRequest, SpaceRequest, StatusReply, StatusRequest, SymlinkRequest, SyncMetaRequest, Time,
+    UnlinkRequest, WatchReply, WatchRequest, attr_valid, endpoint, rights, server_state,
 };
-use weft_wire::security::Capability;
-use weft_wire::{Request, Status, Wire};
+use weft_wire::{Request, Status};
 
 use crate::batch;
 use crate::closing;
@@ -24,13 +21,12 @@ use crate::copy;
 use crate::deadline::Operation;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
-use crate::greet::Identity;
 use crate::held::{self, Held};
 use crate::inner::Inner;
 use crate::lane::Lane;
 use crate::open_file::{OpenFile, sync_all_contents, sync_contents};
 use crate::rdma::{Rdma, RdmaStatus};
-use crate::session::{Role, Server};
+use crate::server::{Role, Server};
 use crate::size;
 use crate::waits;
 use crate::{Arena, At, ConnectOptions, File, OpenOptions, ReadDir, Result, SetAttr, SetTime, Url};
@@ -48,7 +44,7 @@ const SPACE_PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
-    caller: Arc<Caller>,
+    pub(crate) caller: Arc<Caller>,
 }
 
 /// Space and files of the whole cluster.
@@ -125,7 +121,7 @@ impl Client {
         map: impl Into<Arc<ClusterMapReply>>,
     ) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
-        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map.into())?), caller })
+        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map.into(), None)?), caller })
     }
 
     /// As [`Client::connect_with_map`], as one of several processes that hold locks together: the session `id`, any 16 bytes that no
@@ -144,7 +140,7 @@ impl Client {
         member: u16,
     ) -> Result<Client> {
         let caller = Arc::new(options.find_caller());
-        Ok(Client { inner: Arc::new(Inner::joined(url, options, map.into(), (id, member))?), caller })
+        Ok(Client { inner: Arc::new(Inner::with_map(url, options, map.into(), Some((id, member)))?), caller })
     }
 
     /// A client of a cluster with this map whose connections `dial` makes: for simulations and tests.
@@ -154,8 +150,9 @@ impl Client {
     pub fn over(map: ClusterMapReply, options: ConnectOptions, dial: Box<dyn Dial>) -> Result<Client> {
         let url = Url::parse("weft://simulated/").expect("a URL");
         let caller = Arc::new(options.find_caller());
-        let identity = Identity::new(options.find_key(&url)?, options.program.as_deref());
-        Ok(Client { inner: Arc::new(Inner::over(url, options, identity, map.into(), (dial, None))?), caller })
+        let identity = options.identity(&url)?;
+        let inner = Inner::over(&url, &options, identity, map.into(), (dial, None), None)?;
+        Ok(Client { inner: Arc::new(inner), caller })
     }
 
     /// The same connections, on another's behalf.
@@ -385,28 +382,6 @@ impl Client {
         Ok(file)
     }
 
-    /// Opens a file that another process has or had open, by what [`File::pass`] gave there: the same rights, whatever the file's
-    /// permissions are by now. `name` is for errors; `sync` as in [`OpenOptions::sync`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] if it is no pass; `Stale` where the file is gone, `Capability` where the pass is too old.
-    pub fn adopt(&self, pass: &[u8], name: &str, sync: bool) -> Result<File> {
-        let adopt = || {
-            let capability = Capability::from_bytes(pass)
-                .map_err(|error| Error::new("Reopen", ErrorKind::Invalid, error.to_string()))?;
-            let access = capability.rights;
-            let id = self.inner.open_id(0);
-            let reply = self.meta(&ReopenRequest { capability: capability.clone(), id: id.clone() })?;
-            let held =
-                Held::new(reply.capability.unwrap_or(capability), access, OpenId { run: reply.run, ..id });
-            let open =
-                OpenFile::new(&self.inner, &self.caller, held, name.into(), (sync, false, false), reply.attr);
-            self.inner.count(&open.held)?;
-            Ok(File::new(open))
-        };
-        adopt().map_err(|error: Error| error.on(&name))
-    }
-
     /// Makes a directory; `mode` has the umask applied.
     pub fn mkdir<'a>(&self, at: impl Into<At<'a>>, mode: u32) -> Result<Attr> {
         self.make_directory(at.into(), mode, None)
@@ -628,7 +603,7 @@ impl Client {
     pub fn dead_servers(&self) -> Vec<DeadServer> {
         let session = self.inner.session();
         let dead = |(index, server): (usize, &Server)| {
-            let obituary = server.health.obituary()?;
+            let obituary = server.obituary()?;
             Some(DeadServer {
                 server: server.describe(None),
                 index,
@@ -748,7 +723,7 @@ impl Client {
     /// Counts how often the metadata server was reached anew: over no connection that was there before, or another run of it.
     /// What it was told before may not be known to it any more.
     pub fn meta_arrivals(&self) -> u64 {
-        self.inner.arrivals.load(Ordering::SeqCst)
+        self.inner.meta_arrivals()
     }
 
     /// What every server is doing, or why it does not say; metadata servers first.

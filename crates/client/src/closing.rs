@@ -23,9 +23,10 @@ use weft_wire::Request;
 use weft_wire::limits::CLOSES_PER_MESSAGE_MAX;
 use weft_wire::messages::{CloseRequest, ClosedFile, rights};
 
-use crate::batch::{self, Batch, Call};
+use crate::batch::{self, Batch};
+use crate::call::Call;
 use crate::error::Error;
-use crate::inner::Inner;
+use crate::inner::{Inner, OfProcess};
 use crate::wait::lock;
 
 /// How many wait at most.
@@ -62,9 +63,13 @@ fn all_of(waiting: &mut Vec<ClosedFile>) -> CloseRequest {
     CloseRequest { files: std::mem::take(waiting) }
 }
 
+fn waiting(inner: &Inner) -> &Closing {
+    &inner.of_process.get_or_make(OfProcess::default).closing
+}
+
 /// Leaves a file to be closed with others. Returns how many wait now.
 pub(crate) fn add(inner: &Inner, file: ClosedFile) -> usize {
-    match inner.session().closing.add(file) {
+    match waiting(inner).add(file) {
         Ok(waiting) => waiting,
         Err(request) => {
             send(inner, &request);
@@ -75,7 +80,7 @@ pub(crate) fn add(inner: &Inner, file: ClosedFile) -> usize {
 
 /// Sends those that wait. The reply is not waited for.
 pub(crate) fn send_all(inner: &Inner) {
-    if let Some(request) = inner.session().closing.take() {
+    if let Some(request) = waiting(inner).take() {
         send(inner, &request);
     }
 }
@@ -95,7 +100,7 @@ pub(crate) fn ask_behind<R: Request>(inner: &Inner, ino: u64, request: &R) -> Re
     const ASKED: usize = 1;
     // One connection, on which requests are done in the order in which they are sent.
     let mut batch = Batch::default();
-    if let Some(closes) = inner.session().closing.take_if_written(ino) {
+    if let Some(closes) = waiting(inner).take_if_written(ino) {
         batch.push(Call::of(inner, inner.meta(), &closes, CLOSES));
     }
     batch.push(Call::of(inner, inner.meta(), request, ASKED));

@@ -5,9 +5,9 @@
 //!   else                                       data ─► buffer ─► data, two buffers in turns        holes are not moved
 //! ```
 //!
-//! Ranges lie alike where both files have strips of the same size over as many servers, the offsets are the same within a strip,
-//! and the first strips are on the same server ([`weft_layout::slot_shift`]): so with offsets that differ by whole stripes
-//! in one file, or in files that begin with the same server.
+//! Ranges lie alike where both files have strips of the same size over as many servers, the offsets are the
+//! same within a strip, and the first strips are on the same server ([`weft_layout::slot_shift`]): so with
+//! offsets that differ by whole stripes in one file, or in files that begin with the same server.
 
 use weft_layout::{OFFSET_LIMIT, slot_shift};
 use weft_wire::messages::{CopyRangeReply, CopyRangeRequest};
@@ -17,7 +17,8 @@ use crate::open_file::OpenFile;
 use crate::window::Direction;
 use crate::{File, Result, batch};
 
-/// What one server copies for one request at the most: soon done, so that its answer is not waited for in vain.
+/// What one server copies for one request at the most: soon done, so that its answer is not waited for in
+/// vain.
 const SERVER_BYTES_MAX: u64 = 64 << 20;
 /// What passes through the client at once.
 const BUFFER_BYTES: u64 = 4 << 20;
@@ -139,7 +140,8 @@ impl Copy<'_> {
             self.move_data(at, hole)?;
             at = hole;
         }
-        // The last byte of a hole at the end lets the target reach so far, and takes nothing from others who extend it.
+        // The last byte of a hole at the end lets the target reach so far, and takes nothing from others who
+        // extend it.
         if self.to.open().live_bytes()? < there(end) {
             self.to.write_at(&[0], there(end) - 1)?;
         }

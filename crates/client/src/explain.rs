@@ -12,10 +12,11 @@ use weft_wire::messages::{
 
 use crate::access::Method;
 use crate::batch;
+use crate::call::BulkRequest;
 use crate::file::File;
 use crate::open_file::OpenFile;
-use crate::session::{Role, Server};
-use crate::window::{Common, Direction, Share, Source, check};
+use crate::server::{Role, Server};
+use crate::window::{Common, Direction, Memory, Share, Source, check};
 use crate::{Client, Result};
 
 /// How one server would serve its part of a request.
@@ -47,7 +48,8 @@ impl File {
 
 fn explain(open: &Arc<OpenFile>, regions: &Regions, write: bool) -> Result<Vec<ServerPlan>> {
     let memory = Regions::contiguous(0, regions.total_bytes());
-    check(regions, &memory)?;
+    let memory = Memory::Regions(&memory);
+    check(regions, memory)?;
     open.inner.keep_alive(&open.held)?;
     let access = crate::AccessOptions { method: Method::List, ..open.access() };
     let flags = if write && open.sync { io_flags::SYNC } else { 0 };
@@ -56,7 +58,7 @@ fn explain(open: &Arc<OpenFile>, regions: &Regions, write: bool) -> Result<Vec<S
     let common =
         Common::new(&open.inner, Direction::Read, &capability, flags, access.movement, reach, Arc::default());
     // SAFETY: the shares are those of a read and none is submitted, so that no memory is touched.
-    let mut windows = unsafe { Source::new(common, &access, 0, &memory, regions) };
+    let mut windows = unsafe { Source::new(common, &access, 0, memory, regions) };
     let mut plans: Vec<ServerPlan> = Vec::new();
     while let Some(window) = windows.next() {
         ask(open, &window.shares, write, &mut plans)?;

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use weft_layout::{Extent, Regions};
-use weft_transport::LinkKind;
+use weft_rpc::links::Way;
 use weft_transport::registration::{self, PageRange, RegistrationCost};
 use weft_transport::{Mechanism, lent_work_requests};
 use weft_wire::limits::{SHARE_BYTES_MAX, UNIT_BYTES_MAX};
@@ -24,8 +24,8 @@ use crate::file::File;
 use crate::open_file::OpenFile;
 use crate::rdma::RdmaOptions;
 use crate::reach::Reach;
-use crate::window::{Common, Direction, Share, Source, check};
-use crate::{AccessOptions, Result, runs};
+use crate::window::{Common, Direction, Memory, Share, Source, check, runs};
+use crate::{AccessOptions, Result};
 
 /// Bytes that a server moves at a time.
 const UNIT_BYTES: u64 = UNIT_BYTES_MAX as u64;
@@ -115,7 +115,8 @@ struct Request<'a> {
 
 impl Request<'_> {
     fn explain(&self, open: &Arc<OpenFile>) -> Result<RdmaPlan> {
-        check(self.regions, self.memory)?;
+        let memory = Memory::Regions(self.memory);
+        check(self.regions, memory)?;
         let rdma = open.inner.rdma.as_ref();
         let options = rdma.map(|rdma| rdma.options().clone()).unwrap_or_default();
         let measured = rdma.and_then(|rdma| rdma.cost());
@@ -149,9 +150,7 @@ impl Request<'_> {
     }
 
     fn servers(&self, open: &Arc<OpenFile>, options: &RdmaOptions) -> Result<Vec<RdmaServerPlan>> {
-        let kind =
-            LinkKind::Verbs { device: String::new(), link_layer: String::new(), registration: String::new() };
-        let reach = Reach::over(&kind, SHARE_BYTES_MAX, Some(options));
+        let reach = Reach::over(Way::Verbs, SHARE_BYTES_MAX, Some(options));
         let access = AccessOptions { method: Method::List, ..open.access() };
         let rdma = open.inner.rdma.as_ref();
         let pieces_max = rdma.and_then(|rdma| rdma.pieces_max(self.write)).unwrap_or(WORK_PIECES_MAX);
@@ -160,7 +159,8 @@ impl Request<'_> {
         let common =
             Common::new(&open.inner, Direction::Read, &capability, 0, access.movement, reach, Arc::default());
         // SAFETY: the shares are those of a read and none is submitted, so that no memory is touched.
-        let mut windows = unsafe { Source::new(common, &access, self.base, self.memory, self.regions) };
+        let mut windows =
+            unsafe { Source::new(common, &access, self.base, Memory::Regions(self.memory), self.regions) };
         let mut plans: Vec<RdmaServerPlan> = Vec::new();
         while let Some(window) = windows.next() {
             for share in &window.shares {

@@ -1,10 +1,10 @@
-//! Open files.
+//! An open file: what it is, its cursor and view, locks, sizes, and its end. Reads and writes are in
+//! `file_io.rs`.
 
-use std::io::{IoSlice, IoSliceMut, SeekFrom};
+use std::io::SeekFrom;
 use std::sync::{Arc, Mutex};
 
-use weft_layout::{Extent, Layout, Regions, View};
-use weft_wire::Wire;
+use weft_layout::{Layout, Regions, View};
 use weft_wire::messages::Attr;
 
 use crate::Result;
@@ -12,58 +12,41 @@ use crate::access::{AccessOptions, IoStats};
 use crate::error::{Error, ErrorKind};
 use crate::locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
 use crate::open_file::OpenFile;
-use crate::pending::{Pending, PendingRaw};
-use crate::transfer::Transfer;
 use crate::wait::lock;
-use crate::window::Direction;
 
-/// An open file. All methods may be called by several threads at once. Dropping it closes it; [`File::close`] says
-/// whether that succeeded.
+/// An open file. All methods may be called by several threads at once. Dropping it closes it; [`File::close`]
+/// says whether that succeeded.
 ///
-/// The general calls are [`File::read_raw`] and [`File::write_raw`]: any regions of the file, any regions of memory. The others
-/// are covers of these.
+/// The general calls are [`File::read_raw`] and [`File::write_raw`]: any regions of the file, any regions of
+/// memory. The others are covers of these.
 ///
-/// What a read finds: bytes of every write that had returned before the read began, by whatever client. Where the file has
-/// holes it reads zeros. A read that overlaps a write under way sees, of each strip, the old or the new bytes or some of
-/// both.
+/// What a read finds: bytes of every write that had returned before the read began, by whatever client. Where
+/// the file has holes it reads zeros. A read that overlaps a write under way sees, of each strip, the old or
+/// the new bytes or some of both.
 pub struct File {
-    open: Arc<OpenFile>,
-    cursor: Mutex<Cursor>,
+    pub(crate) open: Arc<OpenFile>,
+    pub(crate) cursor: Mutex<Cursor>,
 }
 
 /// Where [`File::read`] and [`File::write`] go on.
 #[derive(Default)]
-struct Cursor {
-    position: u64,
+pub(crate) struct Cursor {
+    pub position: u64,
     view: Option<View>,
 }
 
 impl Cursor {
     /// The bytes of the file that are seen at `position`.
-    fn regions_at(&self, position: u64, bytes: u64) -> Result<Regions> {
+    pub(crate) fn regions_at(&self, position: u64, bytes: u64) -> Result<Regions> {
         match &self.view {
             None => Ok(Regions::contiguous(position, bytes)),
             Some(view) => view.regions(position, bytes).map_err(|error| invalid(error.to_string())),
         }
     }
-
-    fn regions(&self, bytes: usize) -> Result<Regions> {
-        self.regions_at(self.position, bytes as u64)
-    }
 }
 
 fn invalid(text: String) -> Error {
     Error::new("seek", ErrorKind::Invalid, text)
-}
-
-/// Memory regions of a buffer, as addresses.
-fn memory_of(buffer: &[u8]) -> Regions {
-    Regions::contiguous(buffer.as_ptr() as u64, buffer.len() as u64)
-}
-
-fn memory_of_list<'a>(buffers: impl Iterator<Item = &'a [u8]>) -> Regions {
-    let extents = buffers.map(|buffer| Extent { offset: buffer.as_ptr() as u64, bytes: buffer.len() as u64 });
-    Regions::list(extents.collect::<Vec<_>>())
 }
 
 impl File {
@@ -80,13 +63,8 @@ impl File {
         self.open.held.ino
     }
 
-    /// The right to this open file, for [`Client::adopt`](crate::Client::adopt) in another process of the same user.
-    pub fn pass(&self) -> Vec<u8> {
-        self.open.held.capability().to_bytes()
-    }
-
-    /// Attributes as of the opening, or the last [`File::stat`] or [`File::flush`] through this handle. The size of a file that
-    /// somebody may be writing (`size_live`) is a lower bound here.
+    /// Attributes as of the opening, or the last [`File::stat`] or [`File::flush`] through this handle. The
+    /// size of a file that somebody may be writing (`size_live`) is a lower bound here.
     pub fn attr(&self) -> Attr {
         lock(&self.open.attr).clone()
     }
@@ -101,8 +79,8 @@ impl File {
         self.open.created
     }
 
-    /// Attributes of the directory in which this open created it, right after that; told to clients that watch and named the
-    /// directory by number.
+    /// Attributes of the directory in which this open created it, right after that; told to clients that
+    /// watch and named the directory by number.
     pub fn parent(&self) -> Option<&Attr> {
         self.open.parent.get()
     }
@@ -120,156 +98,6 @@ impl File {
     /// What reads and writes through this handle have cost since it was opened.
     pub fn io_stats(&self) -> IoStats {
         self.open.stats()
-    }
-
-    fn begin_read<'a>(&self, memory: &'a Regions, file: &'a Regions) -> Result<Transfer<'a>> {
-        // SAFETY: callers lend memory that they have exclusively until the transfer is over: buffers borrowed mutably for as
-        // long as they wait, or what the caller of an unsafe method promised.
-        unsafe { Transfer::begin(&self.open, Direction::Read, 0, memory, file) }
-    }
-
-    fn begin_write<'a>(&self, memory: &'a Regions, file: &'a Regions) -> Result<Transfer<'a>> {
-        // SAFETY: as above, shared for reading.
-        unsafe { Transfer::begin(&self.open, Direction::Write, 0, memory, file) }
-    }
-
-    /// Reads from `offset` on; the number of bytes, fewer than asked for only at the end of the file.
-    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let file = Regions::contiguous(offset, buffer.len() as u64);
-        Ok(self.begin_read(&memory_of(buffer), &file)?.wait()? as usize)
-    }
-
-    /// Writes all of `data` from `offset` on; the number of bytes.
-    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
-        let file = Regions::contiguous(offset, data.len() as u64);
-        Ok(self.begin_write(&memory_of(data), &file)?.wait()? as usize)
-    }
-
-    /// As [`File::read_at`], into several buffers one after the other.
-    pub fn readv_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
-        let memory = memory_of_list(buffers.iter().map(|buffer| &**buffer));
-        let file = Regions::contiguous(offset, memory.total_bytes());
-        Ok(self.begin_read(&memory, &file)?.wait()? as usize)
-    }
-
-    /// As [`File::write_at`], from several buffers one after the other.
-    pub fn writev_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
-        let memory = memory_of_list(buffers.iter().map(|buffer| &**buffer));
-        let file = Regions::contiguous(offset, memory.total_bytes());
-        Ok(self.begin_write(&memory, &file)?.wait()? as usize)
-    }
-
-    /// Reads regions of the file, in their order, into buffers, in theirs. Both sides must have the same number of bytes.
-    ///
-    /// Unlike a plain read it fills all of the memory: what lies beyond the end of the file is zeros. The number returned is
-    /// that of the bytes below the end.
-    pub fn read_list(&self, memory: &mut [IoSliceMut<'_>], file: &Regions) -> Result<u64> {
-        let memory = memory_of_list(memory.iter().map(|buffer| &**buffer));
-        self.begin_read(&memory, file)?.wait()
-    }
-
-    /// Writes buffers, in their order, to regions of the file, in theirs. Where regions overlap it is not said which bytes
-    /// win.
-    pub fn write_list(&self, memory: &[IoSlice<'_>], file: &Regions) -> Result<u64> {
-        let memory = memory_of_list(memory.iter().map(|buffer| &**buffer));
-        self.begin_write(&memory, file)?.wait()
-    }
-
-    /// Reads any regions of the file into any regions of memory; offsets of `memory` count from `base`. Of one contiguous region
-    /// as [`File::read_at`], else as [`File::read_list`].
-    ///
-    /// # Safety
-    /// The memory is writable and nobody else's until this returns.
-    pub unsafe fn read_raw(&self, base: *mut u8, memory: &Regions, file: &Regions) -> Result<u64> {
-        // SAFETY: the caller's promise.
-        unsafe { Transfer::begin(&self.open, Direction::Read, base as u64, memory, file)? }.wait()
-    }
-
-    /// Writes any regions of memory to any regions of the file; offsets of `memory` count from `base`.
-    ///
-    /// # Safety
-    /// The memory is readable and does not change until this returns.
-    pub unsafe fn write_raw(&self, base: *const u8, memory: &Regions, file: &Regions) -> Result<u64> {
-        // SAFETY: the caller's promise.
-        unsafe { Transfer::begin(&self.open, Direction::Write, base as u64, memory, file)? }.wait()
-    }
-
-    /// Begins to read `buffer.len()` bytes from `offset` on.
-    pub fn start_read(&self, mut buffer: Vec<u8>, offset: u64) -> Pending {
-        let file = Regions::contiguous(offset, buffer.len() as u64);
-        let memory = memory_of(buffer.as_mut_slice());
-        // SAFETY: what is pending keeps the buffer, and gives it back when the transfer is over.
-        let begun =
-            unsafe { Transfer::begin_owned(&self.open, Direction::Read, 0, memory, Arc::default(), file) };
-        Pending::new(begun, buffer)
-    }
-
-    /// Begins to write all of `buffer` from `offset` on.
-    pub fn start_write(&self, buffer: Vec<u8>, offset: u64) -> Pending {
-        let file = Regions::contiguous(offset, buffer.len() as u64);
-        let memory = memory_of(&buffer);
-        // SAFETY: as above.
-        let begun =
-            unsafe { Transfer::begin_owned(&self.open, Direction::Write, 0, memory, Arc::default(), file) };
-        Pending::new(begun, buffer)
-    }
-
-    /// Begins an operation that outlives the regions given.
-    ///
-    /// # Safety
-    /// As for [`Transfer::begin`].
-    unsafe fn begin_raw(
-        &self,
-        direction: Direction,
-        base: u64,
-        memory: &Regions,
-        file: &Regions,
-    ) -> Result<Transfer<'static>> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            Transfer::begin_owned(&self.open, direction, base, memory.clone(), Arc::default(), file.clone())
-        }
-    }
-
-    /// Begins a [`File::read_raw`].
-    ///
-    /// # Safety
-    /// The memory is writable and nobody else's until the result was waited for or dropped.
-    pub unsafe fn start_read_raw(&self, base: *mut u8, memory: &Regions, file: &Regions) -> PendingRaw {
-        // SAFETY: the caller's promise.
-        PendingRaw::new(unsafe { self.begin_raw(Direction::Read, base as u64, memory, file) })
-    }
-
-    /// Begins a [`File::write_raw`].
-    ///
-    /// # Safety
-    /// The memory is readable and does not change until the result was waited for or dropped.
-    pub unsafe fn start_write_raw(&self, base: *const u8, memory: &Regions, file: &Regions) -> PendingRaw {
-        // SAFETY: the caller's promise.
-        PendingRaw::new(unsafe { self.begin_raw(Direction::Write, base as u64, memory, file) })
-    }
-
-    /// Reads at the cursor, in the view if one is set, and moves it on.
-    pub fn read(&self, buffer: &mut [u8]) -> Result<usize> {
-        let mut cursor = lock(&self.cursor);
-        let file = cursor.regions(buffer.len()).map_err(|error| error.on(&self.open.name))?;
-        let bytes = self.begin_read(&memory_of(buffer), &file)?.wait()?;
-        cursor.position += bytes;
-        Ok(bytes as usize)
-    }
-
-    /// Writes at the cursor, in the view if one is set, and moves it on. Where the file was opened to append, writes at its end,
-    /// and the cursor goes there.
-    pub fn write(&self, data: &[u8]) -> Result<usize> {
-        let mut cursor = lock(&self.cursor);
-        if self.open.appends {
-            cursor.position = self.append(data)? + data.len() as u64;
-            return Ok(data.len());
-        }
-        let file = cursor.regions(data.len()).map_err(|error| error.on(&self.open.name))?;
-        let bytes = self.begin_write(&memory_of(data), &file)?.wait()?;
-        cursor.position += bytes;
-        Ok(bytes as usize)
     }
 
     /// Moves the cursor; positions are the view's if one is set. Returns where it is.
@@ -291,8 +119,9 @@ impl File {
         Ok(cursor.position)
     }
 
-    /// Lets the cursor, and [`Place::View`](crate::Place::View), go through a view of the file: a [`View`] of any type, or a
-    /// [`Partition`](weft_layout::Partition) (PVFS 3.3). `None`: the file itself again. The cursor goes to 0.
+    /// Lets the cursor, and [`Place::View`](crate::Place::View), go through a view of the file: a [`View`] of
+    /// any type, or a [`Partition`](weft_layout::Partition) (PVFS 3.3). `None`: the file itself again. The
+    /// cursor goes to 0.
     pub fn set_view(&self, view: Option<View>) {
         *lock(&self.cursor) = Cursor { position: 0, view };
     }
@@ -312,29 +141,21 @@ impl File {
         &self.open.name
     }
 
-    /// Writes all of `data` at the end of the file; returns where that was. No two appends, of whatever clients, get the same
-    /// place. One that fails, or whose client dies, may leave a hole.
-    pub fn append(&self, data: &[u8]) -> Result<u64> {
-        self.open.check_access(Direction::Write)?;
-        let end = self.open.append_place(data.len() as u64).map_err(|error| error.on(&self.open.name))?;
-        self.write_at(data, end)?;
-        Ok(end)
-    }
-
-    /// Locks for this open file. Locks of ranges are as those of fcntl(2): a new one replaces what it overlaps of the same
-    /// owner's. They hold between all clients and mounts, and keep nobody from reading or writing who does not ask for a lock.
+    /// Locks for this open file. Locks of ranges are as those of fcntl(2): a new one replaces what it
+    /// overlaps of the same owner's. They hold between all clients and mounts, and keep nobody from reading
+    /// or writing who does not ask for a lock.
     ///
     /// # Errors
     /// [`weft_wire::Status::Locked`] (`EAGAIN`) where another has it and `wait` is [`LockWait::Never`];
-    /// [`weft_wire::Status::Deadlock`] (`EDEADLK`) where the wait for a range would never end; `EINTR` where it was ended;
-    /// [`weft_wire::Status::LockLost`] (`EIO`) once locks of this open file are lost.
+    /// [`weft_wire::Status::Deadlock`] (`EDEADLK`) where the wait for a range would never end; `EINTR` where
+    /// it was ended; [`weft_wire::Status::LockLost`] (`EIO`) once locks of this open file are lost.
     pub fn lock(&self, target: LockTarget, kind: LockKind, wait: LockWait<'_>) -> Result<()> {
         self.lock_as(LockOwner::File, target, kind, wait)
     }
 
-    /// Fails once locks that were taken through this open file are lost. As reads and writes do, which look by themselves, it notices
-    /// that the connection to the metadata server is lost, and makes it again: for programs that read and write by another
-    /// handle than they lock.
+    /// Fails once locks that were taken through this open file are lost. As reads and writes do, which look
+    /// by themselves, it notices that the connection to the metadata server is lost, and makes it again: for
+    /// programs that read and write by another handle than they lock.
     ///
     /// # Errors
     /// [`weft_wire::Status::LockLost`] (`EIO`).
@@ -398,18 +219,21 @@ impl File {
         self.open.allocate(offset, bytes, keep_size).map_err(|error| error.on(&self.open.name))
     }
 
-    /// Makes a range zeros for which space is reserved; the file reaches at least to its end then, unless `keep_size`.
+    /// Makes a range zeros for which space is reserved; the file reaches at least to its end then, unless
+    /// `keep_size`.
     pub fn zero(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<()> {
         self.open.zero(offset, bytes, keep_size).map_err(|error| error.on(&self.open.name))
     }
 
-    /// Where the first data at or behind `offset` is; `None` if there is none, as at the end of the file (`ENXIO` in lseek(2)).
-    /// What was never written, or punched, is no data, as far as the servers' local file systems tell: in their blocks.
+    /// Where the first data at or behind `offset` is; `None` if there is none, as at the end of the file
+    /// (`ENXIO` in lseek(2)). What was never written, or punched, is no data, as far as the servers' local
+    /// file systems tell: in their blocks.
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
         self.open.next_data(offset).map_err(|error| error.on(&self.open.name))
     }
 
-    /// Where the first hole at or behind `offset` is: the end of the file at the latest. `None` from there on.
+    /// Where the first hole at or behind `offset` is: the end of the file at the latest. `None` from there
+    /// on.
     pub fn seek_hole(&self, offset: u64) -> Result<Option<u64>> {
         self.open.next_hole(offset).map_err(|error| error.on(&self.open.name))
     }
@@ -424,8 +248,8 @@ impl File {
         self.open.sync_data().map_err(|error| error.on(&self.open.name))
     }
 
-    /// The first part of [`File::sync_data`]: makes durable what was written to the I/O servers. [`File::flush`] and
-    /// [`File::sync_attributes`] are the others.
+    /// The first part of [`File::sync_data`]: makes durable what was written to the I/O servers.
+    /// [`File::flush`] and [`File::sync_attributes`] are the others.
     pub fn sync_contents(&self) -> Result<()> {
         self.open.sync_contents().map_err(|error| error.on(&self.open.name))
     }
@@ -435,20 +259,22 @@ impl File {
         self.open.sync_attributes().map_err(|error| error.on(&self.open.name))
     }
 
-    /// Tells the metadata server what was written through this handle; the attributes after it, or `None` when there was
-    /// nothing to tell. Nothing has to be flushed for others to see what was written, or how long the file is.
+    /// Tells the metadata server what was written through this handle; the attributes after it, or `None`
+    /// when there was nothing to tell. Nothing has to be flushed for others to see what was written, or how
+    /// long the file is.
     pub fn flush(&self) -> Result<Option<Attr>> {
         self.open.flush().map_err(|error| error.on(&self.open.name))
     }
 
-    /// As [`File::flush`], for who only wants attributes: a server that is gone, and cannot say how far a write came that failed, is no
-    /// error. What is known for certain is told, and the rest when the server is back.
+    /// As [`File::flush`], for who only wants attributes: a server that is gone, and cannot say how far a
+    /// write came that failed, is no error. What is known for certain is told, and the rest when the server
+    /// is back.
     pub fn flush_known(&self) -> Result<Option<Attr>> {
         self.open.flush_known().map_err(|error| error.on(&self.open.name))
     }
 
-    /// An error if an I/O server has told since the file was opened that it may have lost acknowledged writes to it which were not
-    /// yet durable. Asks nobody: [`File::sync_data`] does, and fails from then on too.
+    /// An error if an I/O server has told since the file was opened that it may have lost acknowledged writes
+    /// to it which were not yet durable. Asks nobody: [`File::sync_data`] does, and fails from then on too.
     ///
     /// # Errors
     /// `EIO`.
@@ -472,12 +298,13 @@ impl File {
         }
     }
 
-    /// As [`File::close`], and the message to the metadata server waits for those of other files, if nothing has to be reported and
-    /// nothing was ever locked through this one: it goes with the next [`Client::send_closes`](crate::Client::send_closes), before
-    /// the file is opened again by its number or truncated, when sixteen are waiting, or when the last handle of the
-    /// client is dropped. Until then the file counts as open at the server: one that was open for writing as one that somebody may
-    /// be writing, one without a name as there. Returns how many wait now; where it is not 0, somebody should
-    /// call [`Client::send_closes`](crate::Client::send_closes) within a few milliseconds.
+    /// As [`File::close`], and the message to the metadata server waits for those of other files, if nothing
+    /// has to be reported and nothing was ever locked through this one: it goes with the next
+    /// [`Client::send_closes`](crate::Client::send_closes), before the file is opened again by its number or
+    /// truncated, when sixteen are waiting, or when the last handle of the client is dropped. Until then the
+    /// file counts as open at the server: one that was open for writing as one that somebody may be writing,
+    /// one without a name as there. Returns how many wait now; where it is not 0, somebody should call
+    /// [`Client::send_closes`](crate::Client::send_closes) within a few milliseconds.
     ///
     /// # Errors
     /// As [`File::close`].

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use weft_layout::Layout;
 use weft_wire::messages::{
@@ -16,6 +17,9 @@ use crate::inner::Inner;
 use crate::losses::Losses;
 use crate::size::ask_size;
 use crate::wait::lock;
+
+/// A capability is renewed when it has less than this to live.
+const CAPABILITY_MARGIN: Duration = Duration::from_secs(3600);
 
 /// One open of a file.
 pub(crate) struct Held {
@@ -228,6 +232,35 @@ pub(crate) fn report_with(inner: &Inner, ino: u64, change: SetAttrRequest) -> Re
         reports.iter().for_each(|(held, report)| held.put_back(report));
     }
     Ok(changed?.attr)
+}
+
+impl Inner {
+    /// Makes sure that the capability of an open file does not expire under an operation.
+    pub(crate) fn keep_alive(&self, held: &Held) -> Result<(), Error> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let capability = held.capability();
+        if capability.expires_s > (now + CAPABILITY_MARGIN).as_secs() {
+            return Ok(());
+        }
+        self.reopen(held)
+    }
+
+    /// Makes sure that an open just made counts in the present run of the session. Where its reply is one that a server kept, which was
+    /// restarted since, it was not known here when the others were reopened.
+    pub(crate) fn count(&self, held: &Held) -> Result<(), Error> {
+        let run = self.session().server(self.meta()).run();
+        if held.id().run == run { Ok(()) } else { self.reopen(held) }
+    }
+
+    fn reopen(&self, held: &Held) -> Result<(), Error> {
+        held.reopened(batch::ask(self, self.meta(), &held.reopening())?);
+        Ok(())
+    }
+
+    /// How the open is told from others that was answered with `run`.
+    pub(crate) fn open_id(&self, run: u64) -> OpenId {
+        OpenId { run, number: self.session().next_request_id() }
+    }
 }
 
 /// All of them, by inode.

@@ -35,75 +35,65 @@ mod allocations;
 mod append;
 mod arena;
 mod at;
-mod batch;
 pub mod c;
 mod client;
 mod closing;
+mod connect;
 mod copy;
-mod deadline;
-mod dial;
 mod directory;
-mod error;
 mod explain;
 mod explain_rdma;
+mod exported;
 mod file;
-mod follow;
+mod file_io;
 #[cfg(test)]
 mod follow_tests;
-mod fork;
 mod fsck;
-mod greet;
-mod health;
 mod held;
 mod inner;
 mod issued;
 pub mod key_files;
-mod lane;
 mod locks;
 mod losses;
 mod open_file;
 mod options;
-mod pack;
 mod pending;
-mod rails;
-mod rdma;
 mod reach;
-mod runs;
-mod scheme_trial;
+mod restore;
 #[cfg(test)]
 mod scripted;
-mod session;
+mod servers;
 mod size;
 mod sparse;
-mod table;
-mod traffic;
 mod transfer;
 mod typed;
 mod url;
-mod wait;
-mod waits;
 mod window;
+
+use weft_rpc::{
+    batch, call, deadline, dial, error, fork, greet, lane, rdma, server, session, traffic, wait, waits,
+};
 
 pub use access::{AccessOptions, IoStats, Method, Movement, Sieving};
 pub use arena::Arena;
 pub use at::At;
 pub use client::{Client, DeadServer, StatFs, TransportInUse};
 pub use deadline::{Operation, end_waits_when};
-pub use dial::{Dial, Dialled, Fallback, Greet, Wish};
+pub use dial::{Dial, Dialled, Fallback, Greet, Transport, Wish};
 pub use directory::ReadDir;
 pub use error::{Error, ErrorKind};
 pub use explain::ServerPlan;
 pub use explain_rdma::{RdmaPlan, RdmaServerPlan};
+pub use exported::EXPORT_BYTES_MAX;
 pub use file::File;
 pub use key_files::{installed_key_path, read_key_file};
 pub use locks::{LockHolder, LockKind, LockOwner, LockTarget, LockWait};
-pub use options::{ConnectOptions, OpenOptions, SetAttr, SetTime, Transport, process_caller};
-pub use pending::{Pending, PendingRaw, wait_all};
+pub use options::{ConnectOptions, OpenOptions, SetAttr, SetTime, process_caller};
+pub use pending::{Pending, PendingRaw, finish_all, wait_all};
 pub use rdma::{
     ForeignMemory, Rdma, RdmaAdapter, RdmaMechanism, RdmaOptions, RdmaStatus, RdmaTos, register_memory,
     unregister_memory,
 };
-pub use scheme_trial::{Scheme, SchemeCost, SchemeTrial, SchemeTrials, paper_scheme_cost};
 pub use traffic::Traffic;
 pub use typed::{Elements, Place};
 pub use url::{PORT_DEFAULT, Url, UrlError};

@@ -157,6 +157,11 @@ struct Owners {
 }
 
 impl LockBook {
+    /// Of a session that other processes are in, or not.
+    pub(crate) fn new(shared: bool) -> LockBook {
+        LockBook { shared, ..LockBook::default() }
+    }
+
     /// A number for an open file as an owner.
     pub(crate) fn new_owner(&self) -> u64 {
         OPEN_FILE | self.last_owner.fetch_add(1, Ordering::Relaxed)
@@ -196,10 +201,6 @@ impl LockBook {
         if owned.ranges.is_empty() && owned.whole.is_none() && !owned.lost {
             owners.by_file.remove(&key);
         }
-    }
-
-    pub(crate) fn share(&mut self) {
-        self.shared = true;
     }
 
     fn has(&self, ino: u64, owner: u64) -> bool {

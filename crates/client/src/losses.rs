@@ -21,6 +21,7 @@ use std::sync::Mutex;
 
 use weft_wire::messages::LOSS_EPOCH_DURABLE;
 
+use crate::inner::{Inner, OfProcess};
 use crate::wait::lock;
 
 /// The losses of one file.
@@ -93,6 +94,21 @@ impl Losses {
         let mut state = lock(&self.state);
         *state.epoch_mut(slot) = None;
         state.note_loss(slot);
+    }
+}
+
+impl Inner {
+    /// What the I/O server with this index has told of losses of any file.
+    pub(crate) fn losses_at(&self, server: usize) -> &ServerLosses {
+        let all = &self.of_process.get_or_make(OfProcess::default).losses;
+        while all.len() <= server {
+            all.push(ServerLosses::default());
+        }
+        let losses = all.get(server).expect("there are as many as servers");
+        if let Some(proven) = self.session().server(server).first_proven() {
+            losses.note_arrival(proven.loss_epoch);
+        }
+        losses
     }
 }
 

@@ -18,7 +18,7 @@ use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::inner::Inner;
 use crate::reach::Reach;
-use crate::session::Role;
+use crate::server::Role;
 use crate::size::{self, ask_size, on_all_slots};
 use crate::wait::lock;
 use crate::window::{Direction, slots_of};
@@ -115,7 +115,7 @@ impl OpenFile {
                 // Where it cannot be reached, the request itself will say so.
                 drop(self.inner.take_lane(index, true, None));
             }
-            server.reach()
+            Reach::of(server, &self.inner)
         });
         reaches.reduce(Reach::of_both).unwrap_or_default()
     }
@@ -136,7 +136,8 @@ impl OpenFile {
         Ok(attr)
     }
 
-    /// As [`OpenFile::flush`]; where servers cannot be asked how far a failed write came, of what is known for certain.
+    /// As [`OpenFile::flush`]; where servers cannot be asked how far a failed write came, of what is known
+    /// for certain.
     pub(crate) fn flush_known(&self) -> Result<Option<Attr>, Error> {
         let attr = self.held.report_known_to(&self.inner)?;
         if let Some(attr) = &attr {
@@ -191,7 +192,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Space first, on all servers, and then what can be seen: where one of them is full, the file stays as it is.
+    /// Space first, on all servers, and then what can be seen: where one of them is full, the file stays as
+    /// it is.
     pub(crate) fn allocate(&self, offset: u64, bytes: u64, keep_size: bool) -> Result<(), Error> {
         let _operation = self.inner.operation();
         let request = |keep_size| {
@@ -252,8 +254,8 @@ impl OpenFile {
         }
     }
 
-    /// As [`OpenFile::close`]; but where nothing is to be reported, and nothing was locked, the message waits for others. Returns
-    /// how many wait then.
+    /// As [`OpenFile::close`]; but where nothing is to be reported, and nothing was locked, the message waits
+    /// for others. Returns how many wait then.
     pub(crate) fn close_later(&self) -> Result<usize, Error> {
         let _operation = self.inner.operation();
         match self.end()? {
@@ -277,17 +279,18 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Notes at the servers that have changes which are not durable that nobody asks them for this file any more.
+    /// Notes at the servers that have changes which are not durable that nobody asks them for this file any
+    /// more.
     fn leave_to_sync_all(&self) {
-        let session = self.inner.session();
         for slot in self.held.losses().unsynced_slots() {
             if let Ok(server) = self.inner.io(self.held.layout.server_id(slot)) {
-                session.server(server).losses.note_closed();
+                self.inner.losses_at(server).note_closed();
             }
         }
     }
 
-    /// Ends what this process has of the open; what the metadata server is to be told of it, if it has not been yet.
+    /// Ends what this process has of the open; what the metadata server is to be told of it, if it has not
+    /// been yet.
     fn end(&self) -> Result<Option<ClosedFile>, Error> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(None);
@@ -301,7 +304,8 @@ impl OpenFile {
         self.leave_to_sync_all();
         let settled = self.held.settle_end(inner);
         inner.held.remove(&self.held);
-        // Without a report that is true the open is better left to end with the session: the size stays marked as unknown.
+        // Without a report that is true the open is better left to end with the session: the size stays
+        // marked as unknown.
         settled?;
         let report = self.held.take_report();
         Ok(Some(ClosedFile { ino: self.held.ino, access: self.held.access, report, id: self.held.id() }))
@@ -311,14 +315,16 @@ impl OpenFile {
 /// Makes durable what any client has written to any file.
 ///
 /// # Errors
-/// The first one, and where files that this process has closed may be lost. A server that cannot be reached matters only to them.
+/// The first one, and where files that this process has closed may be lost. A server that cannot be reached
+/// matters only to them.
 pub(crate) fn sync_all_contents(inner: &Arc<Inner>) -> Result<(), Error> {
     let session = inner.session();
     let io = session.listed_of(Role::Io).filter(|(_, server)| server.info().state == server_state::ACTIVE);
-    let servers: Vec<_> = io.map(|(index, server)| (index, server, server.losses.closed())).collect();
+    let servers: Vec<_> =
+        io.map(|(index, server)| (index, server, inner.losses_at(index).closed())).collect();
     let requests = servers.iter().map(|(index, ..)| (*index, SyncAllRequest {}));
     let mut failed = None;
-    for ((_, server, closed), reply) in servers.iter().zip(batch::ask_all(inner, requests, None)) {
+    for ((index, server, closed), reply) in servers.iter().zip(batch::ask_all(inner, requests, None)) {
         let lost = || {
             let text = "acknowledged changes of files that are closed did not get to the disk, or its machine stopped before they did: \
                         write again what was not yet durable, and have the disk checked";
@@ -326,7 +332,7 @@ pub(crate) fn sync_all_contents(inner: &Arc<Inner>) -> Result<(), Error> {
                 .at_server(server.describe(None))
         };
         let result = match reply {
-            Ok(reply) if server.losses.note_sync(reply.loss_epoch, *closed) => Err(lost()),
+            Ok(reply) if inner.losses_at(*index).note_sync(reply.loss_epoch, *closed) => Err(lost()),
             Err(error) if error.kind() != ErrorKind::Unreachable || *closed > 0 => Err(error),
             _ => Ok(()),
         };

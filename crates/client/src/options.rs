@@ -1,55 +1,16 @@
 //! How to connect.
 
-use std::str::FromStr;
-use std::time::Duration;
-
+use weft_rpc::options::Options;
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{Caller, LayoutWish, Time};
 
 use crate::access::AccessOptions;
+use crate::dial::Transport;
 use crate::error::Error;
+use crate::greet::Identity;
 use crate::key_files;
 use crate::rdma::RdmaOptions;
 use crate::url::Url;
-
-/// How messages and data travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Transport {
-    /// Shared memory with servers on this host; with others RDMA where they and this host have it, else TCP.
-    #[default]
-    Auto,
-    /// TCP with all.
-    Tcp,
-    /// Shared memory with all; connecting fails where a server is on another host.
-    Shm,
-    /// RDMA with all; connecting fails where it is not to be had. Only the first question, for the cluster's map, takes the way
-    /// that the URL names.
-    Rdma,
-}
-
-impl FromStr for Transport {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Transport, String> {
-        match text {
-            "auto" => Ok(Transport::Auto),
-            "tcp" => Ok(Transport::Tcp),
-            "shm" => Ok(Transport::Shm),
-            "rdma" => Ok(Transport::Rdma),
-            _ => Err(format!("`{text}` is not a transport (auto, tcp, shm, rdma)")),
-        }
-    }
-}
-
-impl std::fmt::Display for Transport {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Transport::Auto => "auto",
-            Transport::Tcp => "tcp",
-            Transport::Shm => "shm",
-            Transport::Rdma => "rdma",
-        })
-    }
-}
 
 /// How to connect. [`Default`] is right for most.
 #[derive(Debug, Clone)]
@@ -99,19 +60,21 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// How long one operation may wait; `None`: for ever.
-    pub(crate) fn timeout(&self) -> Option<Duration> {
-        (!self.hard).then(|| self.patience())
+    /// How calls wait, with what the URL says.
+    pub(crate) fn calls(&self, url: &Url) -> Options {
+        Options {
+            retry_timeout_ms: url.timeout_ms().unwrap_or(self.retry_timeout_ms),
+            hard: self.hard || url.hard(),
+            connect_timeout_ms: self.connect_timeout_ms,
+            reply_timeout_ms: self.reply_timeout_ms,
+            spin_us: self.spin_us,
+            background: self.background || url.background(),
+        }
     }
 
-    /// How long a server may be silent.
-    pub(crate) fn patience(&self) -> Duration {
-        Duration::from_millis(self.retry_timeout_ms)
-    }
-
-    /// How long a server may take for an answer if it lives.
-    pub(crate) fn reply_timeout(&self) -> Duration {
-        Duration::from_millis(self.reply_timeout_ms)
+    /// What servers are shown.
+    pub(crate) fn identity(&self, url: &Url) -> Result<Identity, Error> {
+        Ok(Identity::client(self.find_key(url)?.as_ref(), self.program.as_deref()))
     }
 
     pub(crate) fn find_transport(&self, url: &Url) -> Result<Transport, Error> {
@@ -140,7 +103,7 @@ impl ConnectOptions {
     }
 
     /// `None`: there is none, and over the URL's Unix socket none is needed.
-    pub(crate) fn find_key(&self, url: &Url) -> Result<Option<IssuedKey>, Error> {
+    fn find_key(&self, url: &Url) -> Result<Option<IssuedKey>, Error> {
         match &self.key {
             Some(key) => Ok(Some(key.clone())),
             None => key_files::find(url),

@@ -1,35 +1,28 @@
 //! Reads and writes that go on while the program does something else.
 //!
-//! There is no thread behind them: they move when the program calls [`Pending::test`] or waits. Over shared memory the
-//! server does its part all the same; over TCP as much as the sockets' buffers hold.
+//! There is no thread behind them: they move when the program calls [`Pending::test`] or waits. Over shared
+//! memory the server does its part all the same; over TCP as much as the sockets' buffers hold.
 
-use crate::batch::sleep_on;
+use crate::batch::rest;
 use crate::error::Error;
 use crate::transfer::Transfer;
-
-/// An operation, or why it did not begin.
-type Begun = Result<Transfer<'static>, Error>;
-
-fn test(begun: &mut Begun) -> bool {
-    begun.as_mut().map_or(true, Transfer::test)
-}
 
 /// A read or write under way that owns its buffer. Dropping it waits for its end.
 #[must_use = "dropping it waits"]
 pub struct Pending {
     // The transfer comes first, for it must be over when the buffer is freed.
-    begun: Begun,
+    raw: PendingRaw,
     buffer: Vec<u8>,
 }
 
 impl Pending {
-    pub(crate) fn new(begun: Begun, buffer: Vec<u8>) -> Pending {
-        Pending { begun, buffer }
+    pub(crate) fn new(raw: PendingRaw, buffer: Vec<u8>) -> Pending {
+        Pending { raw, buffer }
     }
 
     /// Moves it forward without waiting; whether it is over.
     pub fn test(&mut self) -> bool {
-        test(&mut self.begun)
+        self.raw.test()
     }
 
     /// Waits for its end: the bytes moved, and the buffer.
@@ -37,7 +30,7 @@ impl Pending {
     /// # Errors
     /// Those of [`crate::File::read_at`] and [`crate::File::write_at`].
     pub fn wait(self) -> Result<(usize, Vec<u8>), Error> {
-        let bytes = self.begun?.wait()?;
+        let bytes = self.raw.wait()?;
         Ok((bytes as usize, self.buffer))
     }
 }
@@ -45,17 +38,22 @@ impl Pending {
 /// A read or write under way on memory of the caller's. Dropping it waits for its end.
 #[must_use = "dropping it waits"]
 pub struct PendingRaw {
-    begun: Begun,
+    /// The operation, or why it did not begin.
+    begun: Result<Transfer<'static>, Error>,
 }
 
 impl PendingRaw {
-    pub(crate) fn new(begun: Begun) -> PendingRaw {
+    /// Sends what can be sent without waiting.
+    pub(crate) fn new(mut begun: Result<Transfer<'static>, Error>) -> PendingRaw {
+        if let Ok(transfer) = &mut begun {
+            transfer.test();
+        }
         PendingRaw { begun }
     }
 
     /// Moves it forward without waiting; whether it is over.
     pub fn test(&mut self) -> bool {
-        test(&mut self.begun)
+        self.begun.as_mut().map_or(true, Transfer::test)
     }
 
     /// Waits for its end; the bytes moved.
@@ -69,19 +67,22 @@ impl PendingRaw {
 
 /// Waits for all, moving all of them forward together; their results in the same order.
 pub fn wait_all(mut pending: Vec<Pending>) -> Vec<Result<(usize, Vec<u8>), Error>> {
+    finish_all(pending.iter_mut().map(|one| &mut one.raw));
+    pending.into_iter().map(Pending::wait).collect()
+}
+
+/// Moves all forward together until each is over, so that none has to be waited for any more. They may be of
+/// several clients.
+pub fn finish_all<'a>(pending: impl IntoIterator<Item = &'a mut PendingRaw>) {
+    let begun = pending.into_iter().filter_map(|one| one.begun.as_mut().ok());
+    let mut under_way: Vec<&mut Transfer<'static>> = begun.collect();
+    under_way.iter_mut().for_each(|transfer| transfer.begin_wait());
     loop {
-        let mut all_over = true;
-        for one in &mut pending {
-            all_over &= one.test();
+        under_way.retain_mut(|transfer| !transfer.test());
+        if under_way.is_empty() {
+            return;
         }
-        if all_over {
-            return pending.into_iter().map(Pending::wait).collect();
-        }
-        let under_way: Vec<&Transfer<'_>> =
-            pending.iter().filter_map(|one| one.begun.as_ref().ok()).filter(|one| !one.is_over()).collect();
-        if let Some(first) = under_way.first() {
-            let batches: Vec<_> = under_way.iter().map(|transfer| transfer.batch()).collect();
-            sleep_on(first.inner(), &batches);
-        }
+        let mut batches: Vec<_> = under_way.iter_mut().map(|transfer| transfer.requests()).collect();
+        rest(&mut batches);
     }
 }

@@ -6,21 +6,28 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use weft_layout::Layout;
+use weft_layout::{Extent, Layout, Regions};
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::limits::LANES_PER_SERVER_MAX;
 use weft_wire::messages::{
-    ClusterMapReply, Empty, Endpoint, PingReply, PingRequest, ProveReply, RemovedReply, ServerInfo, endpoint,
-    server_role,
+    Attr, ClusterMapReply, Empty, Endpoint, IoWork, OpenId, OpenReply, PingReply, PingRequest, ProveReply,
+    ReadReply, RemovedReply, ServerInfo, endpoint, rights, server_role,
 };
-use weft_wire::security::Key;
+use weft_wire::security::{Capability, Key};
 use weft_wire::{Header, Op, Status, Wire, flags};
 
 use crate::batch;
 use crate::dial::{Dial, Dialled, Greet, Wish};
 use crate::error::{Error, ErrorKind};
+use crate::held::Held;
+use crate::open_file::OpenFile;
 use crate::wait::lock;
-use crate::{Client, ConnectOptions};
+use crate::{AccessOptions, Client, ConnectOptions, File, Method, Pending, finish_all, wait_all};
+
+/// Requests that a link may have under way.
+const CREDITS: u16 = 64;
+/// What every read of a file gets.
+const READ_BYTES: u64 = 4096;
 
 /// What the server does with the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,16 +47,26 @@ struct Script {
     dials: AtomicUsize,
     refuse_dials: AtomicUsize,
     answer_after: Mutex<Duration>,
+    /// Nothing is answered before so many requests were made.
+    answer_from: AtomicUsize,
     /// Descriptors tell of answers only when they were armed.
     must_arm: AtomicBool,
     arms: AtomicUsize,
+}
+
+/// An answer, and when it is given.
+struct Due {
+    at: Instant,
+    /// After so many requests.
+    from: usize,
+    completion: Completion,
 }
 
 struct ScriptedLink {
     script: Arc<Script>,
     /// Readable when the next answer is due.
     timer: OwnedFd,
-    answers: Vec<(Instant, Completion)>,
+    answers: Vec<Due>,
     credits: u16,
     broken: bool,
 }
@@ -62,12 +79,12 @@ impl ScriptedLink {
             assert!(fd >= 0);
             OwnedFd::from_raw_fd(fd)
         };
-        ScriptedLink { script: script.clone(), timer, answers: Vec::new(), credits: 4, broken: false }
+        ScriptedLink { script: script.clone(), timer, answers: Vec::new(), credits: CREDITS, broken: false }
     }
 
     /// Sets the timer to the next answer.
     fn arm(&self) {
-        let next = self.answers.iter().map(|(at, _)| at.saturating_duration_since(Instant::now())).min();
+        let next = self.answers.iter().map(|due| due.at.saturating_duration_since(Instant::now())).min();
         let after = next.map_or(Duration::ZERO, |after| after.max(Duration::from_nanos(1)));
         let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let value = libc::timespec { tv_sec: 0, tv_nsec: after.as_nanos() as i64 };
@@ -77,9 +94,10 @@ impl ScriptedLink {
         assert_eq!(set, 0);
     }
 
-    fn answer(&self, header: &Header, status: Status, body: Vec<u8>) -> (Instant, Completion) {
+    fn answer(&self, header: &Header, status: Status, body: Vec<u8>) -> Due {
         let at = Instant::now() + *lock(&self.script.answer_after);
-        (at, Completion { header: header.reply(status), body, delivered_bytes: 0 })
+        let from = self.script.answer_from.load(Ordering::SeqCst);
+        Due { at, from, completion: Completion { header: header.reply(status), body, delivered_bytes: 0 } }
     }
 }
 
@@ -109,6 +127,8 @@ impl Link for ScriptedLink {
         let reply = match header.op {
             Op::Ping => PingReply { echo: PingRequest::from_bytes(body).unwrap().echo }.to_bytes(),
             Op::Unlink => RemovedReply { parent: None }.to_bytes(),
+            Op::Read => read_reply(READ_BYTES).to_bytes(),
+            Op::Reopen => OpenReply { run: 1, capability: None, ..OpenReply::sample(&mut 0) }.to_bytes(),
             _ => Empty {}.to_bytes(),
         };
         match act {
@@ -145,7 +165,8 @@ impl Link for ScriptedLink {
 impl ScriptedLink {
     fn take_answers(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
         let now = Instant::now();
-        for (_, completion) in self.answers.extract_if(.., |(at, _)| *at <= now) {
+        let asked = lock(&self.script.log).len();
+        for Due { completion, .. } in self.answers.extract_if(.., |due| due.at <= now && due.from <= asked) {
             self.credits += completion.header.credit;
             done.push(completion);
         }
@@ -166,17 +187,12 @@ impl Dial for ScriptedDial {
             cluster_id: [1; 16],
             server_name: server.name.clone(),
             epoch: 1,
-            credits: 4,
+            credits: CREDITS,
             boot_id: [0; 16],
             loss_epoch: 0,
         };
         Ok(Dialled::new(Box::new(ScriptedLink::new(&self.0)), proven))
     }
-}
-
-/// A connection that nobody uses.
-pub(crate) fn some_link() -> Box<dyn Link> {
-    Box::new(ScriptedLink::new(&Arc::default()))
 }
 
 /// A client of a server that answers everything.
@@ -204,6 +220,101 @@ fn client(acts: &[Act], change: impl FnOnce(&mut ConnectOptions)) -> (Client, Ar
     };
     change(&mut options);
     (Client::over(map, options, Box::new(ScriptedDial(script.clone()))).unwrap(), script)
+}
+
+fn read_reply(filled_bytes: u64) -> ReadReply {
+    let work = IoWork { reads: 1, writes: 0, accessed_bytes: filled_bytes, busy_ns: 0, methods: 0 };
+    ReadReply { filled_bytes, local_bytes: 1 << 30, work }
+}
+
+/// A file that nobody had to open.
+fn some_file(client: &Client) -> File {
+    let layout = Layout::new(65536, 0, 1, 1).unwrap();
+    let capability = Capability {
+        ino: 7,
+        rights: rights::READ,
+        expires_s: u64::MAX,
+        layout,
+        ..Capability::sample(&mut 0)
+    };
+    let held = Held::new(capability, rights::READ, OpenId { run: 1, number: 1 });
+    let attr = Attr { ino: 7, layout: Some(layout), ..Attr::sample(&mut 0) };
+    File::new(OpenFile::new(&client.inner, &client.caller, held, "/f".into(), (false, false, false), attr))
+}
+
+fn start_reads(file: &File, count: u64) -> Vec<Pending> {
+    (0..count).map(|at| file.start_read(vec![0; READ_BYTES as usize], at * READ_BYTES)).collect()
+}
+
+fn reads(script: &Script) -> usize {
+    lock(&script.log).iter().filter(|header| header.op == Op::Read).count()
+}
+
+#[test]
+fn what_is_started_is_sent_at_once_and_all_are_waited_for_together() {
+    const READS: usize = 32;
+    let (client, script) = client(&[], |options| options.reply_timeout_ms = 20_000);
+    let file = some_file(&client);
+    script.answer_from.store(READS, Ordering::SeqCst);
+    let pending = start_reads(&file, READS as u64);
+    assert_eq!(reads(&script), READS, "requests that were sent before anything was waited for");
+    for read in wait_all(pending) {
+        assert_eq!(read.unwrap().0, READ_BYTES as usize);
+    }
+
+    // Of two parts each, of which the second is sent when the first was answered.
+    file.set_access(AccessOptions { method: Method::Multiple, ..AccessOptions::default() });
+    let pieces = Regions::list(vec![Extent::new(0, READ_BYTES), Extent::new(1 << 20, READ_BYTES)]);
+    let mut memory = vec![0u8; 2 * READ_BYTES as usize];
+    let (base, both) = (memory.as_mut_ptr(), Regions::contiguous(0, 2 * READ_BYTES));
+    *lock(&script.answer_after) = Duration::from_millis(20);
+    // SAFETY: nobody writes to the memory, which is this test's.
+    let mut pending: Vec<_> = (0..8).map(|_| unsafe { file.start_read_raw(base, &both, &pieces) }).collect();
+    assert_eq!(reads(&script), READS + 8);
+    script.answer_from.store(READS + 16, Ordering::SeqCst);
+    finish_all(&mut pending);
+    assert!(pending.into_iter().all(|read| read.wait().unwrap() == 2 * READ_BYTES));
+}
+
+#[test]
+fn each_of_many_operations_keeps_its_own_error() {
+    let (client, script) = client(&[], |_| {});
+    let file = some_file(&client);
+    lock(&script.acts).extend([Act::Answer, Act::Refuse(Status::Io), Act::Answer]);
+    let results = wait_all(start_reads(&file, 3));
+    let errors: Vec<_> = results.iter().map(|read| read.as_ref().err().and_then(Error::status)).collect();
+    assert_eq!(errors, [None, Some(Status::Io), None]);
+}
+
+#[test]
+fn the_time_of_an_operation_counts_from_when_it_is_waited_for() {
+    let (client, script) = client(&[Act::Break], |options| options.retry_timeout_ms = 300);
+    let file = some_file(&client);
+    let pending = start_reads(&file, 1);
+    // The program does something else for longer than a server is waited for.
+    std::thread::sleep(Duration::from_millis(400));
+    assert!(wait_all(pending).remove(0).is_ok());
+    assert_eq!(reads(&script), 2, "it was repeated");
+}
+
+#[test]
+fn an_exported_file_is_imported_with_one_message() {
+    let (client, script) = client(&[], |_| {});
+    let exported = some_file(&client).export().unwrap();
+    let asked = lock(&script.log).len();
+    let imported = client.import(&exported).unwrap();
+    assert_eq!(lock(&script.log)[asked..].iter().map(|header| header.op).collect::<Vec<_>>(), [Op::Reopen]);
+    assert_eq!(imported.ino(), 7);
+}
+
+#[test]
+fn operations_of_several_clients_are_waited_for_together() {
+    let (first, _) = client(&[], |_| {});
+    let (second, script) = client(&[Act::Silence], |_| {});
+    let (one, other) = (some_file(&first), some_file(&second));
+    let pending = [start_reads(&one, 1), start_reads(&other, 1)].into_iter().flatten().collect();
+    assert!(wait_all(pending).into_iter().all(|read| read.is_ok()));
+    assert_eq!(reads(&script), 2, "a connection that was silent was given up, and its request repeated");
 }
 
 #[test]

@@ -16,7 +16,8 @@ use weft_wire::messages::{
 use weft_wire::security::Capability;
 
 use crate::At;
-use crate::batch::{self, Batch, Call};
+use crate::batch::{self, Batch};
+use crate::call::Call;
 use crate::closing;
 use crate::error::{Error, ErrorKind};
 use crate::inner::Inner;
@@ -46,8 +47,8 @@ impl LiveSize {
         }
     }
 
-    /// Puts it into attributes. A time set by hand is as new as the last change of attributes and stays, until data is
-    /// written after it.
+    /// Puts it into attributes. A time set by hand is as new as the last change of attributes and stays,
+    /// until data is written after it.
     pub(crate) fn apply(&self, attr: &mut Attr) {
         attr.size = self.file_bytes;
         if time_key(&self.mtime) > time_key(&attr.ctime) {
@@ -74,7 +75,8 @@ pub(crate) fn on_all_slots<R>(
     slots.map(|slot| Ok((inner.io(layout.server_id(slot))?, request(slot)))).collect()
 }
 
-/// Puts the present size into the attributes of each file whose size the metadata server cannot know, all at once.
+/// Puts the present size into the attributes of each file whose size the metadata server cannot know, all at
+/// once.
 pub(crate) fn bring_up_to_date<'a>(
     inner: &Inner,
     caller: &Caller,
@@ -97,7 +99,8 @@ pub(crate) fn bring_up_to_date<'a>(
                 found.size.apply(attr);
                 offer(inner, attr, &found.capability);
             }
-            // The metadata server knows an end that was written; the servers that answer may know a later one.
+            // The metadata server knows an end that was written; the servers that answer may know a later
+            // one.
             Some(Found { size, .. }) => {
                 let recorded_bytes = attr.size.max(written_here(attr.ino).unwrap_or(0));
                 size.apply(attr);
@@ -109,8 +112,9 @@ pub(crate) fn bring_up_to_date<'a>(
     Ok(())
 }
 
-/// How long servers are waited for that are asked for the space of files, which nobody relies on. A size is waited for until the
-/// operation's deadline: a server that is only slow may know a greater one than the others, and a short size ends a read.
+/// How long servers are waited for that are asked for the space of files, which nobody relies on. A size is
+/// waited for until the operation's deadline: a server that is only slow may know a greater one than the
+/// others, and a short size ends a read.
 const SPACE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the servers of a file say of it.
@@ -121,8 +125,8 @@ struct Found {
     capability: Capability,
 }
 
-/// What the servers of each file say of it, all asked at once; `None` where it is gone. Servers that cannot be asked keep nobody from
-/// hearing of the others.
+/// What the servers of each file say of it, all asked at once; `None` where it is gone. Servers that cannot
+/// be asked keep nobody from hearing of the others.
 fn ask_sizes(
     inner: &Inner,
     caller: &Caller,
@@ -173,8 +177,8 @@ fn ask_sizes(
 /// Files asked about at once.
 const FILES_AT_ONCE: usize = 256;
 
-/// The space that each file takes on its servers, in bytes, all asked at once; what is no file, or gone, takes none. `None` where
-/// not all servers of the file can be asked.
+/// The space that each file takes on its servers, in bytes, all asked at once; what is no file, or gone,
+/// takes none. `None` where not all servers of the file can be asked.
 pub(crate) fn allocated_bytes<'a>(
     inner: &Inner,
     caller: &Caller,
@@ -215,7 +219,8 @@ fn capabilities(inner: &Inner, caller: &Caller, inos: &[u64]) -> Result<Vec<Opti
     Ok(capabilities)
 }
 
-/// Offers the size found to the metadata server, which takes it if nobody is writing. The answer is not waited for.
+/// Offers the size found to the metadata server, which takes it if nobody is writing. The answer is not
+/// waited for.
 fn offer(inner: &Inner, attr: &Attr, capability: &Capability) {
     let writes_itself = inner.held.of(attr.ino).iter().any(|held| held.is_for_writing());
     if writes_itself {
@@ -230,9 +235,9 @@ fn offer(inner: &Inner, attr: &Attr, capability: &Capability) {
 /// How often a truncation is begun again because the metadata server was restarted under it.
 const TRUNCATIONS_MAX: usize = 8;
 
-/// Sets a file's size: the metadata server checks and notes it, the I/O servers cut, the metadata server notes the end.
-/// `held` shows that the file is open for writing. A metadata server that was restarted in between knows of no beginning:
-/// it is begun again, on the same inode.
+/// Sets a file's size: the metadata server checks and notes it, the I/O servers cut, the metadata server
+/// notes the end. `held` shows that the file is open for writing. A metadata server that was restarted in
+/// between knows of no beginning: it is begun again, on the same inode.
 pub(crate) fn truncate(
     inner: &Inner,
     caller: &Caller,

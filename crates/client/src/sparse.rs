@@ -14,8 +14,9 @@ const STAT_BLOCK_BYTES: u64 = 512;
 const SPACE_UNIT_BYTES: u64 = 4096;
 
 impl Client {
-    /// `st_blocks` of stat(2): the space that something takes, in units of 512 bytes. Servers are asked for files of more than one
-    /// strip; smaller ones count as if they had no holes, so that looking at many small files costs nothing more.
+    /// `st_blocks` of stat(2): the space that something takes, in units of 512 bytes. Servers are asked for
+    /// files of more than one strip; smaller ones count as if they had no holes, so that looking at many
+    /// small files costs nothing more.
     pub fn blocks(&self, attr: &Attr) -> Result<u64> {
         if may_have_holes(attr) {
             return Ok(self.allocated_bytes([attr])?[0].div_ceil(STAT_BLOCK_BYTES));
@@ -31,8 +32,8 @@ fn may_have_holes(attr: &Attr) -> bool {
 }
 
 impl File {
-    /// As fallocate(2), with its modes: 0, `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE`, and
-    /// `FALLOC_FL_ZERO_RANGE` with or without `FALLOC_FL_KEEP_SIZE`.
+    /// As fallocate(2), with its modes: 0, `FALLOC_FL_KEEP_SIZE`, `FALLOC_FL_PUNCH_HOLE |
+    /// FALLOC_FL_KEEP_SIZE`, and `FALLOC_FL_ZERO_RANGE` with or without `FALLOC_FL_KEEP_SIZE`.
     ///
     /// # Errors
     /// `EOPNOTSUPP` for other modes: what would move the bytes behind a range moves them to other servers.

@@ -1,12 +1,14 @@
 //! One read or write of a file: its windows, what has moved, and where the file ended.
 //!
 //! ```text
-//!   queue of windows ─► shares under way (two windows) ─► all answered ─► some read was short? ─► ask for sizes ─► over
+//!   queue of windows ─► shares under way (two windows) ─► all answered ─► over
+//!                                                            └─ some read was short? ─► ask for sizes ─► over
 //! ```
 //!
-//! A server fills its share of a read as far as its data file goes. What is behind that is a hole, if the file goes on, or
-//! beyond its end. Which of the two, the file's size says: the greatest end over all its data files. The answers
-//! to the read have told some of these; only if they do not suffice are the other servers asked.
+//! A server fills its share of a read as far as its data file goes. What is behind that is a hole, if the
+//! file goes on, or beyond its end. Which of the two, the file's size says: the greatest end over all its
+//! data files. The answers to the read have told some of these; only if they do not suffice are the other
+//! servers asked.
 
 use std::sync::Arc;
 
@@ -14,15 +16,16 @@ use weft_layout::{Region, Regions};
 use weft_transport::{Allocation, Completion};
 use weft_wire::messages::{DataSize, ReadReply, SizeRequest, WriteReply, io_flags};
 use weft_wire::security::Capability;
-use weft_wire::{Op, Wire};
+use weft_wire::{Op, Wire, body};
 
 use crate::access::{IoStats, Method};
-use crate::batch::{Batch, Call, Content, Finished};
+use crate::batch::{Batch, Finished};
+use crate::call::{Call, Content};
 use crate::deadline;
 use crate::error::{Error, ErrorKind};
-use crate::inner::Inner;
 use crate::open_file::OpenFile;
-use crate::window::{Common, Direction, Share, Sieved, Source, Window, check};
+use crate::window::{Common, Direction, Memory, Share, Sieved, Source, Window, check};
+use weft_rpc::rpc::Rpc;
 
 /// Requests of up to this size are waited for with watchful eyes.
 const BULKY_BYTES: u64 = 128 << 10;
@@ -63,31 +66,17 @@ struct Begun {
 }
 
 impl<'a> Transfer<'a> {
-    /// Begins to move bytes between `regions` of the file and `memory`, whose offsets count from `base`.
+    /// Begins to move bytes between `regions` of the file and `memory`, whose offsets count from `base`, and
+    /// which is part of `allocations` where these are known.
     ///
     /// # Safety
-    /// The memory is valid until the transfer is over or dropped: readable and unchanging for a write, writable and nobody
-    /// else's for a read.
+    /// The memory is valid until the transfer is over or dropped: readable and unchanging for a write,
+    /// writable and nobody else's for a read.
     pub(crate) unsafe fn begin(
         file: &Arc<OpenFile>,
         direction: Direction,
         base: u64,
-        memory: &'a Regions,
-        regions: &'a Regions,
-    ) -> Result<Transfer<'a>, Error> {
-        // SAFETY: the caller's promise.
-        unsafe { Transfer::begin_in(file, direction, base, memory, Arc::default(), regions) }
-    }
-
-    /// The same where it is known what the memory is part of.
-    ///
-    /// # Safety
-    /// As for [`Transfer::begin`].
-    pub(crate) unsafe fn begin_in(
-        file: &Arc<OpenFile>,
-        direction: Direction,
-        base: u64,
-        memory: &'a Regions,
+        memory: Memory<'a>,
         allocations: Arc<[Allocation]>,
         regions: &'a Regions,
     ) -> Result<Transfer<'a>, Error> {
@@ -152,7 +141,8 @@ impl<'a> Transfer<'a> {
         // SAFETY: the transfer keeps them, and drops them last.
         let (memory, regions) = unsafe { &*Arc::as_ptr(&kept) };
         // SAFETY: the caller's promise.
-        let begun = unsafe { Transfer::begin_in(file, direction, base, memory, allocations, regions) };
+        let begun =
+            unsafe { Transfer::begin(file, direction, base, Memory::Regions(memory), allocations, regions) };
         let mut transfer = begun?;
         transfer._kept = Some(kept);
         Ok(transfer)
@@ -173,6 +163,7 @@ impl<'a> Transfer<'a> {
 
     /// Waits for its end; the bytes moved.
     pub(crate) fn wait(mut self) -> Result<u64, Error> {
+        self.begin_wait();
         let inner = self.file.inner.clone();
         while !self.over {
             match self.batch.wait(&inner) {
@@ -187,16 +178,14 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    pub(crate) fn batch(&self) -> &Batch {
-        &self.batch
+    /// The program begins to wait for it.
+    pub(crate) fn begin_wait(&mut self) {
+        self.batch.begin_wait(&self.file.inner);
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
-        &self.file.inner
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.over
+    /// What it waits for.
+    pub(crate) fn requests(&mut self) -> (&Rpc, &mut Batch) {
+        (&self.file.inner, &mut self.batch)
     }
 
     fn submit_windows(&mut self) {
@@ -230,7 +219,7 @@ impl<'a> Transfer<'a> {
         let inner = &self.file.inner;
         match inner.io(self.file.held.layout.server_id(share.slot)) {
             Ok(server) => {
-                self.batch.push(Call::new(inner, server, op, Content::Share(Box::new(share)), window));
+                self.batch.push(Call::new(inner, server, op, Content::Bulk(Box::new(share)), window));
             }
             Err(error) => {
                 self.error.get_or_insert(error);
@@ -254,13 +243,14 @@ impl<'a> Transfer<'a> {
 
     fn take(&mut self, finished: Finished) {
         let Finished { tag, content, result } = finished;
-        let is_share = matches!(content, Content::Share(_));
+        let share = content.into_bulk::<Share>();
+        let is_share = share.is_some();
         if result.is_ok() {
             deadline::moved_on(self.file.inner.options.timeout());
         }
-        let taken = result.and_then(|completion| match content {
-            Content::Share(share) => self.take_share(share, &completion),
-            Content::Message(_) => {
+        let taken = result.and_then(|completion| match share {
+            Some(share) => self.take_share(share, &completion),
+            None => {
                 let size: DataSize = read_body(Op::Size, &completion)?;
                 self.note_local_size((tag - SIZE_TAG) as u16, size.local_bytes);
                 Ok(())
@@ -328,7 +318,8 @@ impl<'a> Transfer<'a> {
             }
             return self.end();
         }
-        // A share may be filled to its end and yet have bytes beyond the end of its data file: lists go back and forth.
+        // A share may be filled to its end and yet have bytes beyond the end of its data file: lists go back
+        // and forth.
         let undecided = self.known_end() < request_end;
         if undecided && !self.sizing {
             self.sizing = true;

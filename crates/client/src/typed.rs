@@ -73,11 +73,11 @@ impl File {
         regions().map_err(|error: Error| error.on(&self.name()))
     }
 
-    /// Reads elements in the file into elements in memory, the first of which is at `base`. Both sides must have the same
-    /// number of bytes.
+    /// Reads elements in the file into elements in memory, the first of which is at `base`. Both sides must
+    /// have the same number of bytes.
     ///
-    /// As [`File::read_raw`] it returns the number of bytes below the end of the file, and fills the memory of the others with
-    /// zeros unless the file's side is one contiguous range.
+    /// As [`File::read_raw`] it returns the number of bytes below the end of the file, and fills the memory
+    /// of the others with zeros unless the file's side is one contiguous range.
     ///
     /// # Safety
     /// The memory is writable and nobody else's until this returns.

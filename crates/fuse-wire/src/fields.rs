@@ -1,13 +1,13 @@
-//! Reading numbers and names off the front of bytes.
+//! Reads numbers and names from the front of bytes.
 
 use thiserror::Error;
 
-/// A request that is shorter than its operation needs, or a name without an end.
+/// A request that is shorter than its operation needs, or a name without a terminating zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("a request of the kernel is cut short: {0} is missing")]
+#[error("a request from the kernel is too short: {0} is missing")]
 pub struct Malformed(pub &'static str);
 
-/// What is not read yet.
+/// The bytes that are not read yet.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -25,7 +25,7 @@ impl<'a> Fields<'a> {
         Ok(u64::from_ne_bytes(self.bytes(what)?))
     }
 
-    /// What ends with a zero byte, without it.
+    /// Reads up to a zero byte. Returns the bytes before it.
     pub(crate) fn name(&mut self, what: &'static str) -> Result<&'a [u8], Malformed> {
         let end = self.0.iter().position(|byte| *byte == 0).ok_or(Malformed(what))?;
         let (name, rest) = self.0.split_at(end);
@@ -33,7 +33,7 @@ impl<'a> Fields<'a> {
         Ok(name)
     }
 
-    /// So many bytes.
+    /// Reads `length` bytes.
     pub(crate) fn data(&mut self, length: usize, what: &'static str) -> Result<&'a [u8], Malformed> {
         let (data, rest) = self.0.split_at_checked(length).ok_or(Malformed(what))?;
         self.0 = rest;

@@ -1,10 +1,10 @@
-//! The first request of a connection: what the kernel has, and what is wanted of it.
+//! INIT, the first request of a connection: what the kernel offers, and what the file system accepts.
 
 use crate::fields::{Fields, Malformed};
 
-/// What can be agreed on, one bit each; the names are the kernel's.
+/// Capabilities, one bit each, with the kernel's names.
 pub mod capability {
-    #![allow(missing_docs)] // Described at the kernel's definitions.
+    #![allow(missing_docs)] // The kernel's header describes them.
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
     pub const ATOMIC_O_TRUNC: u64 = 1 << 3;
@@ -25,9 +25,9 @@ pub mod capability {
     pub const OVER_IO_URING: u64 = 1 << 41;
 }
 
-/// The protocol's version here.
+/// The version of the protocol implemented here.
 pub const VERSION: (u32, u32) = (7, 45);
-/// The least that is understood: Linux 4.20, from which on requests can be longer than 128 KiB.
+/// The oldest supported version: Linux 4.20, where requests can first be longer than 128 KiB.
 pub const VERSION_LEAST: (u32, u32) = (7, 28);
 
 /// What the kernel offers.
@@ -35,7 +35,7 @@ pub const VERSION_LEAST: (u32, u32) = (7, 28);
 pub struct Offer {
     /// The kernel's version of the protocol.
     pub version: (u32, u32),
-    /// Most that the kernel will read ahead.
+    /// Upper limit of the read-ahead.
     pub read_ahead_bytes_max: u32,
     /// See [`capability`].
     pub capabilities: u64,
@@ -54,16 +54,16 @@ impl Offer {
     }
 }
 
-/// What is agreed on.
+/// What the file system accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// Most that the kernel will read ahead.
+    /// Upper limit of the read-ahead.
     pub read_ahead_bytes_max: u32,
-    /// Those of the offered that are wanted.
+    /// The accepted ones of the offered capabilities.
     pub capabilities: u64,
-    /// Requests that nobody waits for, and read-ahead, which may be under way at once.
+    /// Limit of concurrent background requests, including read-ahead.
     pub background_max: u16,
-    /// Largest write, and read, in one request.
+    /// Largest read or write in one request.
     pub request_bytes_max: u32,
 }
 
@@ -71,7 +71,7 @@ impl Agreement {
     const BYTES: usize = 64;
     const PAGE_BYTES: u32 = 4096;
 
-    /// The body of the reply, to a kernel of this version.
+    /// Encodes the body of the reply, for a kernel of this version.
     pub fn encode(&self, kernel: (u32, u32)) -> [u8; Self::BYTES] {
         let minor = VERSION.1.min(kernel.1);
         let capabilities = self.capabilities | capability::MAX_PAGES | capability::INIT_EXT;
@@ -85,7 +85,7 @@ impl Agreement {
             &self.background_max.to_ne_bytes(),
             &congested.to_ne_bytes(),
             &self.request_bytes_max.to_ne_bytes(),
-            // Times count in nanoseconds.
+            // The granularity of times is a nanosecond.
             &1u32.to_ne_bytes(),
             &pages.to_ne_bytes(),
             &0u16.to_ne_bytes(),

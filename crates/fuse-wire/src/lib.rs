@@ -1,18 +1,19 @@
-//! What the Linux kernel and a FUSE file system say to each other, as bytes; no I/O is done here.
+//! The protocol between the Linux kernel and a FUSE file system, as bytes. This crate does no I/O.
 //!
 //! ```text
 //!   request   header, 40 bytes          arguments of the operation      names, data
-//!             length op unique node …   (a length that `op` decides)    "name\0", or what is to be written
+//!             length op unique node …   (their length depends on `op`)  "name\0", or data to write
 //!
 //!   reply     header, 16 bytes          body
 //!             length error unique       attributes, data, names, …
 //! ```
 //!
-//! Through the device (`/dev/fuse`) a request is these three in one piece. Through an io_uring ([`ring`]) they come in three
-//! pieces of memory; so [`Request::decode`] takes the second and the third apart from each other, and [`split`] parts them.
+//! Through the device (`/dev/fuse`) a request is these three parts in one block. Through an io_uring
+//! ([`ring`]) they are in three blocks. So [`Request::decode`] takes the second and the third part
+//! separately, and [`split`] separates them.
 //!
-//! All numbers have the byte order of the machine. The protocol is defined by the kernel's `include/uapi/linux/fuse.h`; this is of
-//! its version 7.45, and everything it asks for says from which kernel on it is there.
+//! All numbers are in the machine's byte order. The kernel's `include/uapi/linux/fuse.h` defines the
+//! protocol. This is version 7.45. Features that need a newer kernel say which.
 
 mod fields;
 pub mod init;

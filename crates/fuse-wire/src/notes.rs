@@ -1,9 +1,9 @@
-//! What the file system tells the kernel without being asked, through the device.
+//! Notifications from the file system to the kernel, through the device.
 //!
 //! ```text
 //!   header: u32 length, i32 code, u64 0     then by code:
 //!     2 an inode     u64 node, i64 offset (negative: attributes only), i64 length (0: to the end)
-//!     3 a name       u64 directory, u32 length of the name, u32 flags (1: ask again), the name, 0
+//!     3 a name       u64 directory, u32 length of the name, u32 flags (1: expire), the name, 0
 //!     8 all names    nothing
 //! ```
 
@@ -15,23 +15,23 @@ const INC_EPOCH: i32 = 8;
 const EXPIRE_ONLY: u32 = 1;
 const HEADER_BYTES: usize = 16;
 
-/// Forget the attributes of an inode, and its pages with any of these bytes.
+/// Invalidates the attributes of an inode and its cached pages that overlap the range.
 pub fn forget_inode(node: u64, pages: Option<Range<u64>>) -> Vec<u8> {
     let (offset, length) = match pages {
         None => (-1, 0),
-        // No file reaches further than an i64.
+        // File offsets fit in an i64.
         Some(bytes) => (bytes.start as i64, (bytes.end - bytes.start).try_into().unwrap_or(0)),
     };
     note(INVAL_INODE, &[&node.to_ne_bytes(), &i64::to_ne_bytes(offset), &i64::to_ne_bytes(length)])
 }
 
-/// Ask for a name again. A directory that somebody is in stays what it is.
+/// Expires a name, so that the kernel looks it up again. A directory that a process is in is not affected.
 pub fn ask_again(dir: u64, name: &[u8]) -> Vec<u8> {
     let length = name.len() as u32;
     note(INVAL_ENTRY, &[&dir.to_ne_bytes(), &length.to_ne_bytes(), &EXPIRE_ONLY.to_ne_bytes(), name, &[0]])
 }
 
-/// Ask for all names again (Linux 6.16).
+/// Expires all names (Linux 6.16).
 pub fn ask_all_again() -> Vec<u8> {
     note(INC_EPOCH, &[])
 }

@@ -1,25 +1,25 @@
-//! What the file system answers.
+//! Replies of the file system.
 
 use std::time::Duration;
 
 /// Flags of an open file.
 pub mod open_flags {
-    /// The page cache is left out.
+    /// Bypass the page cache.
     pub const DIRECT_IO: u32 = 1 << 0;
-    /// Pages cached before are still good.
+    /// Pages that are already cached remain valid.
     pub const KEEP_CACHE: u32 = 1 << 1;
-    /// The listing of a directory may be kept.
+    /// The kernel may cache the listing of a directory.
     pub const CACHE_DIR: u32 = 1 << 3;
-    /// Writes past the page cache may be made at the same time (Linux 6.2).
+    /// Writes that bypass the page cache may run in parallel (Linux 6.2).
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Before every reply.
+/// The header of every reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplyHeader {
     /// The request.
     pub unique: u64,
-    /// 0, or a number of errno.h; then there is no body.
+    /// 0, or an errno; then there is no body.
     pub errno: i32,
     /// Length of the body.
     pub body_bytes: usize,
@@ -29,7 +29,7 @@ impl ReplyHeader {
     /// Length of a header.
     pub const BYTES: usize = 16;
 
-    /// The header's bytes.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         let length = (Self::BYTES + self.body_bytes) as u32;
@@ -43,9 +43,9 @@ impl ReplyHeader {
 /// A time of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileTime {
-    /// Since 1970.
+    /// Seconds since 1970.
     pub seconds: i64,
-    /// 0 … 999,999,999, counted forwards.
+    /// 0 … 999,999,999, always forwards.
     pub nanoseconds: u32,
 }
 
@@ -74,22 +74,22 @@ pub struct Attributes {
     pub gid: u32,
     /// For device files: which, in the kernel's encoding of 32 bits.
     pub device: u32,
-    /// What programs are told to read and write at a time.
+    /// The preferred I/O size for programs.
     pub block_bytes: u32,
 }
 
-/// What a name leads to, and how long it may be believed.
+/// The inode of a name, and how long it may be cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Entry {
     /// The inode's number for later requests; 0: the name is missing.
     pub node: u64,
-    /// Tells inodes apart that had the same number.
+    /// Distinguishes inodes that had the same number.
     pub generation: u64,
-    /// How long the name may be believed.
+    /// How long the name may be cached.
     pub entry_valid: Duration,
-    /// How long the attributes may be believed.
+    /// How long the attributes may be cached.
     pub attr_valid: Duration,
-    /// Of the inode.
+    /// Attributes of the inode.
     pub attributes: Attributes,
 }
 
@@ -102,7 +102,7 @@ pub struct OpenReply {
     pub flags: u32,
 }
 
-/// A lock that is in the way, or `F_UNLCK`.
+/// A conflicting lock, or `F_UNLCK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockFound {
     /// Its first byte.
@@ -115,20 +115,20 @@ pub struct LockFound {
     pub pid: u32,
 }
 
-/// Space of the file system, counted in blocks.
+/// Space of the file system, in blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes of a block.
+    /// Size of a block.
     pub block_bytes: u32,
-    /// All.
+    /// Total blocks.
     pub blocks: u64,
-    /// Those that are free.
+    /// Free blocks.
     pub free: u64,
-    /// Those that are free for other users than root.
+    /// Free blocks for users other than root.
     pub available: u64,
-    /// Inodes that there are or can be.
+    /// Used and free inodes together.
     pub files: u64,
-    /// Inodes that can still be made.
+    /// Free inodes.
     pub files_free: u64,
     /// The longest name.
     pub name_bytes_max: u32,
@@ -139,7 +139,7 @@ pub struct Space {
 pub struct DirectoryEntry<'a> {
     /// Number of the inode.
     pub ino: u64,
-    /// Where to go on after it.
+    /// The position after it.
     pub position: u64,
     /// Kind, as in a mode.
     pub mode: u32,
@@ -154,7 +154,7 @@ const KIND_SHIFT: u32 = 12;
 
 /// The body of a reply that is being written into memory.
 ///
-/// What has no room is left out, and [`Body::fits`] says so from then on.
+/// What does not fit is omitted, and [`Body::fits`] then returns false.
 pub struct Body<'a> {
     memory: &'a mut [u8],
     length: usize,
@@ -172,12 +172,12 @@ impl<'a> Body<'a> {
         self.length
     }
 
-    /// Whether all had room so far.
+    /// Whether everything fitted so far.
     pub fn fits(&self) -> bool {
         self.fits
     }
 
-    /// Bytes as they are.
+    /// Appends bytes.
     pub fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
         match self.memory.get_mut(self.length..).and_then(|rest| rest.get_mut(..bytes.len())) {
             Some(place) if self.fits => {
@@ -193,12 +193,12 @@ impl<'a> Body<'a> {
         self.bytes(&number.to_ne_bytes())
     }
 
-    /// A number of 64 bits: a position, or the count of a wide copy.
+    /// Appends a 64-bit number: a position, or the count of a wide copy.
     pub fn u64(&mut self, number: u64) -> &mut Self {
         self.bytes(&number.to_ne_bytes())
     }
 
-    /// A count of bytes: what was written, or the size of an extended attribute.
+    /// Appends a count of bytes: of a write, or the size of an extended attribute.
     pub fn count(&mut self, bytes: u32) -> &mut Self {
         self.u32(bytes).u32(0)
     }
@@ -216,7 +216,7 @@ impl<'a> Body<'a> {
         self.u32(attr.block_bytes).u32(0)
     }
 
-    /// Attributes that may be believed for so long.
+    /// Appends attributes that may be cached for this long.
     pub fn attributes(&mut self, attr: &Attributes, valid: Duration) -> &mut Self {
         self.u64(valid.as_secs()).u32(valid.subsec_nanos()).u32(0).attributes_alone(attr)
     }
@@ -227,7 +227,7 @@ impl<'a> Body<'a> {
         self.bytes(&ZEROS[..missing])
     }
 
-    /// What a name leads to.
+    /// Appends the inode of a name.
     pub fn entry(&mut self, entry: &Entry) -> &mut Self {
         self.u64(entry.node).u64(entry.generation);
         self.u64(entry.entry_valid.as_secs()).u64(entry.attr_valid.as_secs());
@@ -235,17 +235,17 @@ impl<'a> Body<'a> {
         self.attributes_alone(&entry.attributes)
     }
 
-    /// An open file.
+    /// Appends an open file.
     pub fn opened(&mut self, opened: &OpenReply) -> &mut Self {
         self.u64(opened.handle).u32(opened.flags).u32(0)
     }
 
-    /// A lock that is in the way.
+    /// Appends a conflicting lock.
     pub fn lock(&mut self, found: &LockFound) -> &mut Self {
         self.u64(found.first).u64(found.last).u32(found.kind).u32(found.pid)
     }
 
-    /// Space.
+    /// Appends the space of the file system.
     pub fn space(&mut self, space: &Space) -> &mut Self {
         self.u64(space.blocks).u64(space.free).u64(space.available).u64(space.files).u64(space.files_free);
         self.u32(space.block_bytes).u32(space.name_bytes_max).u32(space.block_bytes);
@@ -253,7 +253,8 @@ impl<'a> Body<'a> {
         self.zeros_to(end)
     }
 
-    /// A name of a directory; with `entry`, also what it leads to. Whether it had room: all of it, or nothing is written.
+    /// Appends a name of a directory and, with `entry`, its inode. Returns whether it fitted; otherwise
+    /// nothing is written.
     pub fn directory_entry(&mut self, name: &DirectoryEntry<'_>, entry: Option<&Entry>) -> bool {
         let name_bytes = (DIRECTORY_ENTRY_BYTES + name.name.len()).next_multiple_of(8);
         let needed = name_bytes + entry.map_or(0, |_| ENTRY_BYTES);

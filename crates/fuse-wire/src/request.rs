@@ -1,9 +1,9 @@
-//! What the kernel asks.
+//! Requests of the kernel.
 
 use crate::fields::{Fields, Malformed};
 use crate::reply::FileTime;
 
-/// Numbers of the operations, for those who look at them before a request is decoded.
+/// Numbers of operations that are examined before a request is decoded.
 pub mod opcode {
     /// The first request of a connection.
     pub const INIT: u32 = 26;
@@ -64,38 +64,38 @@ mod valid {
     pub(super) const MTIME_NOW: u32 = 1 << 8;
 }
 
-/// A write of pages that a program changed in its memory.
+/// A write of pages that a program changed through a mapping.
 const WRITE_CACHE: u32 = 1 << 0;
-/// A write by somebody who ends set-id bits by it.
+/// A write that clears set-id bits.
 const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// A lock of flock(2), not of fcntl(2).
 const LOCK_FLOCK: u32 = 1 << 0;
 
-/// What is to be known of a write besides its bytes.
+/// Properties of a write besides its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteManner {
-    /// The writer ends set-id bits.
+    /// The write clears set-id bits.
     pub clear_set_id: bool,
-    /// It is of pages that a program changed in its memory, which the kernel keeps until it is done.
+    /// It writes back pages that a program changed through a mapping; the kernel keeps them until it is done.
     pub written_back: bool,
 }
 
-/// Who asks, what for, and about which inode.
+/// The header of a request: the caller, the operation and the inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Bytes of the whole request, as it comes through the device.
+    /// Length of the whole request, as it comes through the device.
     pub length: u32,
-    /// What is asked; decides what follows.
+    /// The operation. It determines the rest of the request.
     pub opcode: u32,
-    /// Names the request in its reply.
+    /// Identifies the request in its reply.
     pub unique: u64,
-    /// The inode, by the number that the file system gave for it.
+    /// The inode, by the number that the file system assigned to it.
     pub node: u64,
-    /// File-system user of the asking thread.
+    /// File-system user of the calling thread.
     pub uid: u32,
-    /// File-system group of the asking thread.
+    /// File-system group of the calling thread.
     pub gid: u32,
-    /// The asking thread; 0 for the kernel itself, or one that this process cannot see.
+    /// The calling thread; 0 for the kernel itself, or for a thread that this process cannot see.
     pub pid: u32,
 }
 
@@ -103,7 +103,7 @@ impl Header {
     /// Length of a header.
     pub const BYTES: usize = 40;
 
-    /// Reads the header at the front of `bytes`.
+    /// Decodes the header at the front of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Header, Malformed> {
         let mut fields = Fields(bytes.get(..Self::BYTES).ok_or(Malformed("the header"))?);
         Ok(Header {
@@ -117,22 +117,22 @@ impl Header {
         })
     }
 
-    /// Whether the kernel only tells what it has forgotten. It tells of many inodes at once where many have gathered.
+    /// Whether the kernel only reports inodes that it has forgotten. It may report many at once.
     pub fn is_forget(&self) -> bool {
         matches!(self.opcode, opcode::FORGET | opcode::BATCH_FORGET)
     }
 }
 
-/// A time to be set.
+/// A new value of a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetTime {
-    /// The present one.
+    /// The current time.
     Now,
-    /// This one.
+    /// This time.
     To(FileTime),
 }
 
-/// Attributes to be set; what is `None` stays.
+/// Attributes to set; `None` leaves one unchanged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SetAttributes {
     /// Permissions, with set-id bits and the sticky bit.
@@ -147,16 +147,16 @@ pub struct SetAttributes {
     pub atime: Option<SetTime>,
     /// Time of the last write.
     pub mtime: Option<SetTime>,
-    /// The open file through which it is asked.
+    /// The open file of the call, if any.
     pub handle: Option<u64>,
 }
 
-/// A lock to be set, ended or tried.
+/// A lock to set, remove or test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockRequest {
     /// The open file.
     pub handle: u64,
-    /// Who is to have it: a number of the kernel's.
+    /// Its owner: a number of the kernel's.
     pub owner: u64,
     /// Its first byte.
     pub first: u64,
@@ -166,24 +166,24 @@ pub struct LockRequest {
     pub kind: u32,
     /// Process of the owner.
     pub pid: u32,
-    /// Of flock(2), not of fcntl(2).
+    /// Whether it is a lock of flock(2), not of fcntl(2).
     pub flock: bool,
 }
 
 /// A copy between two open files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyRange {
-    /// Where from: open file and offset in bytes.
+    /// The source: open file and offset in bytes.
     pub from: (u64, u64),
-    /// Where to: open file and offset in bytes.
+    /// The target: open file and offset in bytes.
     pub to: (u64, u64),
-    /// How much.
+    /// The length in bytes.
     pub bytes: u64,
-    /// Whether the reply has room for a count of 64 bits (Linux 6.18).
+    /// Whether the reply has a 64-bit count (Linux 6.18).
     pub wide: bool,
 }
 
-/// Inodes that the kernel forgets, each with the lookups that it takes back.
+/// Inodes that the kernel forgets, each with the number of lookups to subtract.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forgets<'a>(&'a [u8]);
 
@@ -198,9 +198,9 @@ impl Iterator for Forgets<'_> {
     }
 }
 
-/// A request after its header. The inode of the header is the directory wherever there is a name.
+/// A request after its header. If a request has a name, the header's inode is the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // The operations are those of the system calls, and their arguments have their names.
+#[allow(missing_docs)] // Operations and arguments are named after the system calls.
 pub enum Request<'a> {
     Lookup {
         name: &'a [u8],
@@ -320,17 +320,17 @@ pub enum Request<'a> {
         mask: u32,
     },
     StatFs,
-    /// The thread that waits for the reply to this request has a signal to handle.
+    /// The thread that waits for the reply to request `unique` has a signal to handle.
     Interrupt {
         unique: u64,
     },
     Destroy,
-    /// Nothing that this protocol has, or nothing of use here.
+    /// Unknown or unused operations.
     Other,
 }
 
 impl Request<'_> {
-    /// What it is called in a log: much as the system call that it comes from.
+    /// The name in logs, similar to its system call.
     pub fn name(&self) -> &'static str {
         match self {
             Request::Lookup { .. } => "lookup",
@@ -392,14 +392,14 @@ fn argument_bytes(operation: u32) -> usize {
     }
 }
 
-/// Parts what follows a header in the device: arguments, and names or data.
+/// Splits what follows a header in the device into arguments, and names or data.
 pub fn split(operation: u32, body: &[u8]) -> (&[u8], &[u8]) {
     body.split_at(argument_bytes(operation).min(body.len()))
 }
 
 impl<'a> Request<'a> {
-    /// Decodes the arguments of the operation `header.opcode`, and the names or data that come with them. What is behind them is
-    /// left alone, as a later kernel may send more.
+    /// Decodes the arguments of the operation `header.opcode`, and its names or data. Bytes after them are
+    /// ignored, since a newer kernel may send more.
     pub fn decode(header: &Header, arguments: &[u8], data: &'a [u8]) -> Result<Request<'a>, Malformed> {
         use opcode::*;
         let mut args = Fields(arguments);

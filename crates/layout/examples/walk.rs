@@ -1,5 +1,5 @@
-//! Nanoseconds per piece of walking one slot's share of usual requests, the least of several runs:
-//! `cargo run --release -p weft-layout --example walk`.
+//! Measures the walk over one slot's share of usual requests, in nanoseconds per piece, the least of several
+//! runs: `cargo run --release -p weft-layout --example walk`.
 
 use std::hint::black_box;
 use std::time::Instant;

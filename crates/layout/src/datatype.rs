@@ -1,9 +1,10 @@
-//! Datatypes: layouts of bytes built from smaller ones, as in MPI, and what they are as [`Regions`].
+//! Datatypes: layouts of bytes built from smaller ones, as in MPI, and their conversion to [`Regions`].
 //!
-//! A type is bytes at displacements from an origin, in order, and two bounds: an array of the type has one
-//! instance every *extent*, the distance from its lower to its upper bound. The bounds are around the bytes,
-//! unless [`resized`](Datatype::resized) or [`subarray`](Datatype::subarray) have set them. (MPI: A Message-Passing
-//! Interface Standard, version 4.0, chapter 5; what is built on bounds that are set keeps to these, there and here.)
+//! A type is bytes at displacements from an origin, in order, and two bounds. An array of the type has one
+//! instance per *extent*, the distance from its lower to its upper bound. The bounds enclose the bytes,
+//! unless [`resized`](Datatype::resized) or [`subarray`](Datatype::subarray) have set them. (MPI: A
+//! Message-Passing Interface Standard, version 4.0, chapter 5. As there, types that are built on set bounds
+//! keep to them.)
 //!
 //! ```text
 //!   field  = bytes(4)                          ####                          size 4, extent 4
@@ -13,8 +14,8 @@
 //!   contiguous (3, record)                     ####....####....####....####....####....####....
 //! ```
 //!
-//! A type is kept in the most compact form that is found, whichever way it was built: what is dense is one extent,
-//! loops of loops are levels, lists that are regular are loops, and only what is none of these is a repeated list.
+//! A type is kept in the most compact form that is found, however it was built: dense bytes are one extent,
+//! nested loops are levels, and regular lists are loops. Everything else is a repeated list.
 //!
 //! ```
 //! use weft_layout::{Datatype, Order, Region};
@@ -47,14 +48,14 @@ use crate::region::{Order, Regions};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Datatype {
     pattern: Pattern,
-    /// `None` for what has neither bytes nor bounds set.
+    /// `None` if there are neither bytes nor set bounds.
     bounds: Option<Bounds>,
 }
 
-/// Why a datatype is refused.
+/// Why a datatype is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DatatypeError {
-    /// It has 2^63 bytes or more, or reaches as far.
+    /// It has 2^63 bytes or more, or extends as far.
     #[error("a datatype with 2^63 bytes or more, or with an extent or displacement beyond +-2^63")]
     TooLarge,
     /// The three lists of a subarray differ in length.
@@ -69,7 +70,7 @@ pub enum DatatypeError {
         /// Number of counts.
         counts: usize,
     },
-    /// A subarray is not inside its array.
+    /// A subarray is not within its array.
     #[error(
         "subarray datatype: {count} elements from {start} on are not within the {dim} of dimension {axis}"
     )]
@@ -83,22 +84,22 @@ pub enum DatatypeError {
         /// Size of the array in this dimension.
         dim: u64,
     },
-    /// Placed where it is asked for, it leaves the offsets 0 to 2^63.
-    #[error("{count} instances of a datatype at {offset} reach outside of the offsets 0 to 2^63")]
+    /// At the requested place it exceeds the offsets 0 to 2^63.
+    #[error("{count} instances of a datatype at {offset} exceed the offsets 0 to 2^63")]
     OutOfRange {
-        /// Where the origin of the first one is.
+        /// The origin of the first one.
         offset: u64,
-        /// How many there are.
+        /// Their number.
         count: u64,
     },
 }
 
-/// Where a type begins and ends, for what is built of it.
+/// The bounds of a type, for types that are built from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Bounds {
     lower: i64,
     upper: i64,
-    /// Whether they were set; else they are those of the bytes.
+    /// Whether they were set. Otherwise they enclose the bytes.
     are_set: bool,
 }
 
@@ -119,7 +120,7 @@ impl Bounds {
         Bounds::new(lower + moved.min(0), upper + moved.max(0), self.are_set)
     }
 
-    /// Around both, or the one whose bounds are set.
+    /// Bounds that enclose both, or those of the one whose bounds are set.
     fn with(self, other: Bounds) -> Option<Bounds> {
         if self.are_set != other.are_set {
             return Some(if self.are_set { self } else { other });
@@ -140,8 +141,8 @@ impl Datatype {
         element.repeated(count, element.extent_bytes())
     }
 
-    /// `count` blocks of `block_count` adjacent elements, `stride_elements` extents from the beginning of one block to
-    /// that of the next.
+    /// `count` blocks of `block_count` adjacent elements, `stride_elements` extents from the beginning of one
+    /// block to that of the next.
     pub fn vector(
         count: u64,
         block_count: u64,
@@ -165,7 +166,8 @@ impl Datatype {
         Datatype::contiguous(block_count, element)?.repeated(count, stride_bytes)
     }
 
-    /// Blocks of adjacent elements, each (displacement in extents of the element, number of elements).
+    /// Blocks of adjacent elements, each given as (displacement in extents of the element, number of
+    /// elements).
     pub fn indexed(blocks: &[(i64, u64)], element: &Datatype) -> Result<Datatype, DatatypeError> {
         let extent_bytes = element.extent_bytes();
         let in_bytes = |&(displacement, count): &(i64, u64)| match count {
@@ -181,14 +183,14 @@ impl Datatype {
         Datatype::sum(blocks.iter().map(|&(displacement_bytes, count)| (displacement_bytes, count, element)))
     }
 
-    /// Blocks of adjacent elements of several types, each (displacement in bytes, number of elements, element). Nothing
-    /// is aligned or padded.
+    /// Blocks of adjacent elements of several types, each given as (displacement in bytes, number of
+    /// elements, element). Nothing is aligned or padded.
     pub fn structure(fields: &[(i64, u64, &Datatype)]) -> Result<Datatype, DatatypeError> {
         Datatype::sum(fields.iter().copied())
     }
 
-    /// The block of `counts` elements from index `starts` on of an array of `dims` elements. Its bounds are those of
-    /// the whole array, from 0 on.
+    /// The block of `counts` elements from index `starts` on, of an array of `dims` elements. Its bounds are
+    /// those of the whole array, from 0 on.
     pub fn subarray(
         dims: &[u64],
         starts: &[u64],
@@ -240,7 +242,7 @@ impl Datatype {
         Ok(Datatype { pattern: element.pattern.clone(), bounds })
     }
 
-    /// Number of bytes that an instance has.
+    /// Number of bytes of an instance.
     pub fn size_bytes(&self) -> u64 {
         self.pattern.total_bytes()
     }
@@ -250,19 +252,20 @@ impl Datatype {
         self.bounds.map_or(0, |bounds| bounds.upper - bounds.lower)
     }
 
-    /// Where an instance begins, from its origin.
+    /// The lower bound of an instance, from its origin.
     pub fn lower_bound_bytes(&self) -> i64 {
         self.bounds.map_or(0, |bounds| bounds.lower)
     }
 
-    /// Where the lowest byte is, from the origin, and the distance from there to the end of the highest one: the memory
-    /// that an instance really touches.
+    /// The offset of the lowest byte from the origin, and the distance from there to the end of the highest
+    /// byte: the memory that an instance accesses.
     pub fn true_extent(&self) -> (i64, u64) {
         (self.pattern.lowest(), self.pattern.span_bytes())
     }
 
-    /// Where `count` instances in a row have their bytes, the origin of the first one at `offset`. Valid, but for the
-    /// number of parts and levels, and compact: with the type of a regular pattern one part, for any `count`.
+    /// The regions of `count` consecutive instances, with the origin of the first one at `offset`. They are
+    /// valid, except for the number of parts and levels, and compact: a regular pattern is one part, for any
+    /// `count`.
     pub fn regions(&self, offset: u64, count: u64) -> Result<Regions, DatatypeError> {
         let out_of_range = DatatypeError::OutOfRange { offset, count };
         let pattern = self.pattern.repeated(count, self.extent_bytes()).ok_or(out_of_range)?;
@@ -273,7 +276,7 @@ impl Datatype {
         &self.pattern
     }
 
-    /// The type of these bytes, with bounds around them.
+    /// The type of these bytes, with bounds that enclose them.
     fn around(pattern: Pattern) -> Result<Datatype, DatatypeError> {
         let lower = i128::from(pattern.lowest());
         let bounds = match pattern.total_bytes() {
@@ -340,7 +343,7 @@ impl Datatype {
     }
 }
 
-/// How many of the first fields are alike and at equal distances, and how far from each other. At least 1.
+/// How many of the first fields are equal and at equal distances, and the distance. At least 1.
 fn uniform_run(fields: &[(i64, u64, &Datatype)]) -> (usize, i64) {
     let distance = |pair: &[(i64, u64, &Datatype)]| pair[1].0.checked_sub(pair[0].0);
     let is_alike =

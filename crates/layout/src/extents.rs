@@ -1,8 +1,8 @@
-//! Walking [`Regions`] block by block.
+//! Walks [`Regions`] block by block.
 //!
-//! Every regular form is one nest of loops around a block of adjacent bytes, with the loops that only continue
-//! the block folded into it. In a C-ordered 4 × 3 array of 8-byte elements, the first two rows need no loop at
-//! all, and the first two columns need one:
+//! Every regular form is one nest of loops around a block of adjacent bytes. Loops that only continue the
+//! block are folded into it. In a C-ordered 4 × 3 array of 8-byte elements, the first two rows need no loop,
+//! and the first two columns need one:
 //!
 //! ```text
 //!   for row in 0..2 { for column in 0..3 { 8 bytes at 24 row + 8 column } }   =>   48 bytes at 0
@@ -15,7 +15,7 @@ use std::ops::Range;
 use crate::joined::{Joined, Run};
 use crate::region::{Extent, Level, Order, Region, Regions};
 
-/// What there is to walk in a part of a request.
+/// The form of a part of a request, for walking.
 #[derive(Debug, Clone)]
 pub(crate) enum Form<'a> {
     Nest(Nest),
@@ -117,23 +117,23 @@ impl Nest {
         Nest { offset, block_bytes, loops }
     }
 
-    /// How many blocks there are.
+    /// The number of blocks.
     pub(crate) fn blocks(&self) -> u64 {
         if self.block_bytes == 0 { 0 } else { self.loops.iter().map(|level| level.count).product() }
     }
 }
 
-/// The blocks of a [`Nest`] that are still to come.
+/// The remaining blocks of a [`Nest`].
 #[derive(Debug, Clone)]
 struct NestCursor {
     nest: Nest,
     /// Counters of the loops around the innermost one, innermost first.
     outer_indices: Vec<u64>,
-    /// Where the current run of the innermost loop begins.
+    /// The offset of the current run of the innermost loop.
     run_offset: u64,
-    /// Blocks of the current run that are still to come.
+    /// Remaining blocks of the current run.
     run_left: u64,
-    /// Where the next of them is.
+    /// The offset of the next of them.
     next_offset: u64,
     stride_bytes: i64,
 }
@@ -178,7 +178,7 @@ impl NestCursor {
         false
     }
 
-    /// Passes over `blocks` blocks, or as many as there are left, and returns how many it were. O(loops).
+    /// Skips `blocks` blocks, or as many as are left. Returns their number. O(loops).
     fn skip_blocks(&mut self, blocks: u64) -> u64 {
         if blocks <= self.run_left {
             self.run_left -= blocks;
@@ -195,7 +195,7 @@ impl NestCursor {
             .fold(0, |runs, (level, index)| runs * level.count + index);
         let passed = runs_passed * innermost.count + (innermost.count - self.run_left);
         let skipped = blocks.min(self.nest.blocks() - passed);
-        // The last block that is passed over stays within its run, also where it ends all of them.
+        // The last skipped block stays within its run, even if it ends all of them.
         let last = passed + skipped - 1;
         let mut run = last / innermost.count;
         self.run_offset = self.nest.offset;
@@ -210,8 +210,8 @@ impl NestCursor {
         skipped
     }
 
-    /// Passes over blocks that lie in `gap`, as far as the current run goes, all at once. Returns how many bytes
-    /// of the stream that was.
+    /// Skips blocks in `gap`, up to the end of the current run, at once. Returns how many bytes of the stream
+    /// that was.
     fn skip_in(&mut self, gap: &Range<u64>) -> u64 {
         if self.run_left == 0 {
             return 0;
@@ -223,7 +223,7 @@ impl NestCursor {
     }
 }
 
-/// How many of `count` repetitions of `first` one after the other lie in `gap`, from the first one on.
+/// How many of `count` consecutive repetitions of `first` are in `gap`, from the first one on.
 fn repetitions_in(gap: &Range<u64>, first: Extent, stride_bytes: i64, count: u64) -> u64 {
     if first.offset < gap.start || first.end() > gap.end {
         return 0;
@@ -240,7 +240,7 @@ enum PartCursor<'a> {
     Nest(NestCursor),
     List {
         extents: std::slice::Iter<'a, Extent>,
-        /// What their offsets count from.
+        /// The origin of their offsets.
         origin: u64,
     },
 }
@@ -262,34 +262,34 @@ impl PartCursor<'_> {
     }
 }
 
-/// A repeat that a cursor is in.
+/// A repeat that a cursor has entered.
 #[derive(Debug, Clone)]
 struct OpenRepeat<'a> {
     parts: &'a [Region],
     stride_bytes: i64,
-    /// With the current one.
+    /// Including the current one.
     iterations_left: u64,
-    /// What offsets of the current iteration count from.
+    /// The origin of offsets of the current iteration.
     origin: u64,
-    /// Around the bytes of one iteration, from its origin.
+    /// The extent around the bytes of one iteration, from its origin.
     span: Extent,
-    /// In one iteration.
+    /// Bytes of one iteration.
     bytes: u64,
-    /// Where in the request stream the current iteration ends.
+    /// The position in the request stream where the current iteration ends.
     stream_end: u64,
-    /// The parts that follow this one, and what their offsets count from.
+    /// The parts after this one, and the origin of their offsets.
     parts_after: std::slice::Iter<'a, Region>,
     origin_after: u64,
 }
 
 impl OpenRepeat<'_> {
-    /// How many iterations lie in `gap` as a whole, the current one first.
+    /// How many iterations are entirely in `gap`, the current one first.
     fn iterations_in(&self, gap: &Range<u64>) -> u64 {
         let current = Extent { offset: self.origin.wrapping_add(self.span.offset), ..self.span };
         repetitions_in(gap, current, self.stride_bytes, self.iterations_left)
     }
 
-    /// Passes over `iterations` iterations, fewer than are left.
+    /// Skips `iterations` iterations, fewer than are left.
     fn skip(&mut self, iterations: u64) {
         self.iterations_left -= iterations;
         self.stream_end += iterations * self.bytes;
@@ -300,14 +300,14 @@ impl OpenRepeat<'_> {
 /// A position in the blocks of some regions, in request order.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor<'a> {
-    /// The parts to come of the request, or of the innermost open repeat.
+    /// The remaining parts of the request, or of the innermost open repeat.
     parts: std::slice::Iter<'a, Region>,
-    /// What their offsets count from.
+    /// The origin of their offsets.
     origin: u64,
     part: PartCursor<'a>,
     /// Outermost first.
     repeats: Vec<OpenRepeat<'a>>,
-    /// What is left of the current block; empty only at the end.
+    /// The rest of the current block; empty only at the end.
     block: Extent,
     stream_offset: u64,
 }
@@ -335,26 +335,26 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
-    /// The current block, without what was passed over of it.
+    /// The current block, without the skipped part.
     #[inline]
     pub(crate) fn block(&self) -> Option<Extent> {
         (self.block.bytes > 0).then_some(self.block)
     }
 
-    /// Where in the request stream the current block begins.
+    /// The position of the current block in the request stream.
     pub(crate) fn stream_offset(&self) -> u64 {
         self.stream_offset
     }
 
-    /// Goes to the next block.
+    /// Advances to the next block.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.stream_offset += self.block.bytes;
         self.load_block();
     }
 
-    /// Goes past the current block, which lies in `gap`, and, cheaply, past those that follow it and lie in
-    /// `gap` too. May stop early.
+    /// Skips the current block, which is in `gap`, and at low cost also following blocks in `gap`. May stop
+    /// early.
     pub(crate) fn skip_in(&mut self, gap: Range<u64>) {
         let mut in_gap = self.repeats.iter().map(|repeat| repeat.iterations_in(&gap)).enumerate();
         if let Some((depth, iterations)) = in_gap.find(|(_, iterations)| *iterations > 0) {
@@ -368,8 +368,8 @@ impl<'a> Cursor<'a> {
         self.load_block();
     }
 
-    /// Passes over `bytes` of the stream: O(loops) within a regular part, one step per extent in a list, and one
-    /// for all whole iterations of a repeat.
+    /// Skips `bytes` of the stream: O(loops) within a regular part, one step per extent in a list, and one
+    /// step for all whole iterations of a repeat.
     pub(crate) fn advance_bytes(&mut self, mut bytes: u64) {
         while bytes >= self.block.bytes && self.block.bytes > 0 {
             bytes -= self.block.bytes;
@@ -387,8 +387,8 @@ impl<'a> Cursor<'a> {
         self.stream_offset += within;
     }
 
-    /// Passes over what is left of the current iteration and whole ones after it, in the outermost repeat where
-    /// that is at most `bytes`. The current block must be passed. Returns how many bytes it were.
+    /// Skips the rest of the current iteration and whole iterations after it, in the outermost repeat where
+    /// that is at most `bytes`. The current block must be passed. Returns the number of bytes.
     fn skip_whole_iterations(&mut self, bytes: u64) -> u64 {
         let stream_offset = self.stream_offset;
         let rest_of = |repeat: &OpenRepeat| repeat.stream_end - stream_offset;
@@ -399,8 +399,8 @@ impl<'a> Cursor<'a> {
         self.stream_offset - stream_offset
     }
 
-    /// Goes to the end of the `iterations`-th iteration from now of the repeat at `depth`, the current one being
-    /// the first, without loading the block that follows.
+    /// Advances to the end of the `iterations`-th iteration of the repeat at `depth`, counted from the
+    /// current one, without loading the block that follows.
     fn skip_iterations(&mut self, depth: usize, iterations: u64) {
         self.repeats.truncate(depth + 1);
         let repeat = &mut self.repeats[depth];
@@ -460,7 +460,7 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Begins the next iteration of the innermost repeat, or leaves it. False where there is none.
+    /// Starts the next iteration of the innermost repeat, or leaves it. Returns false if there is none.
     fn next_iteration(&mut self) -> bool {
         let Some(repeat) = self.repeats.last_mut() else { return false };
         if repeat.iterations_left > 1 {
@@ -506,7 +506,7 @@ impl Run for Extent {
     }
 }
 
-/// The extents of some [`Regions`] in request order: neighbours that touch are joined, empty ones left out.
+/// The extents of some [`Regions`] in request order. Adjacent ones are joined, empty ones omitted.
 #[derive(Debug, Clone)]
 pub struct Extents<'a>(Joined<Cursor<'a>, Extent>);
 

@@ -1,4 +1,4 @@
-//! Joining neighbours: turns a stream of fine-grained runs into the longest ones.
+//! Joins adjacent runs: turns a stream of fine-grained runs into the longest ones.
 
 use std::convert::Infallible;
 
@@ -6,13 +6,13 @@ use std::convert::Infallible;
 pub(crate) trait Run: Sized {
     /// Length of the run.
     fn bytes(&self) -> u64;
-    /// Appends `next` when it begins where this run ends, and says whether it did.
+    /// Appends `next` if it begins where this run ends. Returns whether it did.
     fn join(&mut self, next: &Self) -> bool;
     /// Cuts the first `bytes` off and returns them.
     fn split_front(&mut self, bytes: u64) -> Self;
 }
 
-/// Reads `source` one run ahead and joins what touches.
+/// Reads `source` one run ahead and joins adjacent runs.
 #[derive(Debug, Clone)]
 pub(crate) struct Joined<I, R> {
     source: I,
@@ -30,7 +30,7 @@ impl<I: Iterator, R: Run + From<I::Item>> Joined<I, R> {
         Joined { source, pending: Some(first) }
     }
 
-    /// The next run, as long as it gets.
+    /// The next run, as long as possible.
     pub(crate) fn next_run(&mut self) -> Option<R> {
         self.next_at_most(u64::MAX)
     }
@@ -44,8 +44,8 @@ impl<I: Iterator, R: Run + From<I::Item>> Joined<I, R> {
         }
     }
 
-    /// As [`Joined::next_at_most`], with `next` to read the source, which may give up for now: what was joined until then
-    /// begins the next run.
+    /// As [`Joined::next_at_most`], with `next` to read the source, which may give up for now: what was
+    /// joined until then begins the next run.
     pub(crate) fn next_with<E>(
         &mut self,
         max_bytes: u64,

@@ -1,13 +1,15 @@
-//! Where the bytes of a file live, and which of them a request means. Pure: no I/O, no clock, no wire.
+//! Where the bytes of a file are stored, and which of them a request means. Pure: no I/O, no clock, no wire
+//! format.
 //!
-//! A few ideas, one module each:
+//! The concepts, with one module each:
 //!
-//! - a [`Layout`] deals a file's strips out to servers, round after round ([`striping`]);
-//! - [`Regions`] say which bytes a request is about, compactly and in request order ([`region`]);
-//! - a [`Datatype`] is such a description as MPI builds it, from smaller ones; it becomes regions ([`datatype`]);
-//! - a [`View`] is a part of a file, described by a datatype that repeats to its end, read and written as if it were
-//!   a file ([`view`]); a [`Partition`], PVFS's strided view, is one case of it ([`partition`]);
-//! - the intersection of the first two, layout and regions, is what one server must do for one request ([`stream`]).
+//! - a [`Layout`] assigns a file's strips to servers in turn ([`striping`]);
+//! - [`Regions`] describe the bytes of a request, compactly and in request order ([`region`]);
+//! - a [`Datatype`] is such a description as in MPI, built from smaller ones; it becomes regions
+//!   ([`datatype`]);
+//! - a [`View`] is a part of a file, described by a datatype that repeats to its end, and accessed like a
+//!   file ([`view`]); a [`Partition`], PVFS's strided view, is a special case ([`partition`]);
+//! - the intersection of layout and regions is what one server must do for one request ([`stream`]).
 //!
 //! ```text
 //!   request stream   0........10........20........30     regions, end to end: what the program sees
@@ -18,14 +20,14 @@
 //!   local file of slot 1  [strip][strip]                 its strips, end to end
 //! ```
 //!
-//! Positions in these four number lines never mix: a name that ends in `stream_offset`, `share_offset` or
-//! `local_offset` says which line it is on, and a plain `offset` is in the logical file (or, for the memory
-//! side of a request, in memory).
+//! Positions on these four number lines are never mixed. A name that ends in `stream_offset`, `share_offset`
+//! or `local_offset` says which line it is on. A plain `offset` is in the logical file, or in memory for the
+//! memory side of a request.
 //!
 //! # Trust
 //!
-//! [`Layout::new`], [`Regions::validate`] and the constructors of [`Datatype`] and [`View`] are where numbers from
-//! outside are checked. Behind them no arithmetic of this crate can overflow.
+//! [`Layout::new`], [`Regions::validate`] and the constructors of [`Datatype`] and [`View`] check numbers
+//! from outside. After these checks no arithmetic of this crate can overflow.
 #![forbid(unsafe_code)]
 
 pub mod datatype;

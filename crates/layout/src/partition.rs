@@ -1,8 +1,6 @@
-//! The partitioned-file view: a regularly strided part of a file that is read and written as if it were a
-//! file.
+//! The partitioned-file view: a regularly strided part of a file that is accessed like a file.
 //!
-//! It is the "partitioned-file interface" of Carns et al., *PVFS: A Parallel File System for Linux Clusters*
-//! (2000), section 3.3 and Figure 3, with its three parameters.
+//! It is the "partitioned-file interface" of PVFS 3.3 (figure 3), with its three parameters.
 //!
 //! ```text
 //!   file      |--- offset ---|## gsize ##|.........|###########|.........|###########|....
@@ -37,35 +35,35 @@ pub struct Partition {
     stride_bytes: u64,
 }
 
-/// Why a partition, or a request in it, is refused.
+/// Why a partition, or a request in it, is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum PartitionError {
-    /// The groups would be empty, overlap, or be out of reach.
+    /// The groups would be empty, overlap, or exceed the largest offset.
     #[error(
         "partition with offset {offset}, groups of {group_bytes} bytes and a stride of {stride_bytes}: needs \
          1 <= group <= stride, and offset and stride below 2^63"
     )]
     Parameters {
-        /// Where the first group begins, in bytes.
+        /// The offset of the first group, in bytes.
         offset: u64,
         /// Bytes in a group.
         group_bytes: u64,
         /// Bytes from the start of one group to the start of the next.
         stride_bytes: u64,
     },
-    /// A request reaches past the largest file offset.
-    #[error("{bytes} bytes at {position} of a partition reach past file offset 2^63")]
+    /// A request exceeds the largest file offset.
+    #[error("{bytes} bytes at {position} of a partition exceed file offset 2^63")]
     OutOfRange {
         /// Position in the view.
         position: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
     },
 }
 
 impl Partition {
-    /// A view; all three in bytes. Groups may touch (`group_bytes == stride_bytes`: the file from `offset`
-    /// on) but not overlap.
+    /// A view, with all three values in bytes. Groups may be adjacent (`group_bytes == stride_bytes`: the
+    /// file from `offset` on) but not overlap.
     pub const fn new(offset: u64, group_bytes: u64, stride_bytes: u64) -> Result<Partition, PartitionError> {
         let fits = offset < OFFSET_LIMIT && stride_bytes < OFFSET_LIMIT;
         if !fits || group_bytes == 0 || group_bytes > stride_bytes {
@@ -74,7 +72,7 @@ impl Partition {
         Ok(Partition { offset, group_bytes, stride_bytes })
     }
 
-    /// Where the first group begins in the file, in bytes.
+    /// The offset of the first group in the file, in bytes.
     pub const fn offset(&self) -> u64 {
         self.offset
     }
@@ -96,7 +94,7 @@ impl Partition {
         (offset < OFFSET_LIMIT).then_some(offset)
     }
 
-    /// How many bytes of a file of `file_bytes` bytes are in the view: where its end of file is.
+    /// The size of the view of a file of `file_bytes` bytes.
     pub fn view_size(&self, file_bytes: u64) -> u64 {
         let after_offset = file_bytes.saturating_sub(self.offset);
         let in_last_group = (after_offset % self.stride_bytes).min(self.group_bytes);

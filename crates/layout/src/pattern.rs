@@ -8,25 +8,25 @@
 //!   1000 × (extents 4 at 0, 8 at 8; every 32)              Repeat 1000 × 32 of List [4 at 0, 8 at 8]
 //! ```
 //!
-//! Offsets may be negative here: a pattern is regions whose lowest byte is at 0, and where that is.
+//! Offsets may be negative here: a pattern is regions whose lowest byte is at 0, and the offset of that byte.
 
 use crate::extents::{Form, Nest};
 use crate::region::{Extent, Level, OFFSET_LIMIT, Region, Regions};
 
-/// Irregular patterns of up to this many pieces are repeated by a longer list, which is walked faster.
+/// Irregular patterns of up to this many pieces are repeated by a longer list, which is faster to walk.
 const UNROLLED_PIECES_MAX: u64 = 16;
-/// Equal pieces at equal distances among others are kept as a loop from this many on: 128 loops and 128 lists
-/// between them, which fit one request, are then more pieces than a single list could have.
+/// From this many on, equal pieces at equal distances are kept as a loop: 128 loops and 128 lists between
+/// them, which fit one request, have more pieces than a single list could have.
 const RUN_PIECES_MIN: usize = 64;
 
-/// Bytes in order, anywhere from -2^63 to 2^63.
+/// Bytes in order, at offsets from -2^63 to 2^63.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Pattern {
     /// Offset of the lowest byte, 0 if there is none.
     lowest: i64,
     /// In normal form, the lowest byte at offset 0. No part is empty.
     regions: Regions,
-    /// From the lowest to the highest byte.
+    /// Distance from the lowest to the highest byte.
     span_bytes: u64,
     total_bytes: u64,
 }
@@ -59,7 +59,7 @@ impl Pattern {
         self.total_bytes
     }
 
-    /// The only extent there is, if there is only one.
+    /// The extent, if there is only one.
     pub(crate) fn as_contiguous(&self) -> Option<(i64, u64)> {
         matches!(self.regions.parts[..], [Region::Contiguous(_)]).then_some((self.lowest, self.total_bytes))
     }
@@ -69,7 +69,7 @@ impl Pattern {
         matches!(self.regions.parts[..], [Region::Contiguous(_) | Region::Strided { .. }])
     }
 
-    /// The regions, with offset 0 of the pattern at `origin`; `None` where that leaves the offsets 0 to 2^63.
+    /// The regions, with offset 0 of the pattern at `origin`; `None` if that exceeds the offsets 0 to 2^63.
     pub(crate) fn at(&self, origin: u64) -> Option<Regions> {
         if self.total_bytes == 0 {
             return Some(Regions::default());
@@ -81,7 +81,7 @@ impl Pattern {
         Some(regions)
     }
 
-    /// This pattern `count` times, each `stride_bytes` after the one before; `None` where that is too large.
+    /// This pattern `count` times, each `stride_bytes` after the one before; `None` if that is too large.
     pub(crate) fn repeated(&self, count: u64, stride_bytes: i64) -> Option<Pattern> {
         if count == 0 || self.total_bytes == 0 {
             return Some(Pattern::nothing());
@@ -110,7 +110,7 @@ impl Pattern {
         Some(Pattern { lowest, regions, span_bytes, total_bytes })
     }
 
-    /// Whether every byte is at a higher offset than all those before it. O(parts), and a step per extent of
+    /// Whether every byte is at a higher offset than all before it. O(parts), plus a step per extent of
     /// lists.
     pub(crate) fn is_ascending(&self) -> bool {
         is_ascending(&self.regions)
@@ -182,7 +182,7 @@ fn is_part_ascending(part: &Region) -> bool {
     }
 }
 
-/// Patterns one after the other. Their offsets are kept modulo 2^64 until the lowest is known.
+/// A sequence of patterns. Their offsets are modulo 2^64 until the lowest is known.
 pub(crate) struct Sum {
     parts: Vec<Region>,
     /// Extents that are not a part yet.
@@ -198,7 +198,7 @@ impl Sum {
         Sum { parts: Vec::new(), extents: Vec::new(), lowest: i64::MAX, end: i64::MIN, total_bytes: 0 }
     }
 
-    /// `None` where that is too large, as in the other methods.
+    /// `None` if that is too large, as in the other methods.
     pub(crate) fn push(&mut self, pattern: &Pattern, origin: i64) -> Option<()> {
         if pattern.total_bytes == 0 {
             return Some(());
@@ -251,7 +251,7 @@ impl Sum {
         }
     }
 
-    /// Makes parts of the extents: loops where there are any, and lists of the rest.
+    /// Turns the extents into parts: loops where possible, lists of the rest.
     fn flush(&mut self) {
         let extents = std::mem::take(&mut self.extents);
         if let Some(nest) = nest_of(&extents) {
@@ -265,7 +265,7 @@ impl Sum {
                 self.parts.extend(nest_of(&extents[at..at + run]).map(region_of));
                 listed = at + run;
             }
-            // The last piece of a short run may begin a long one.
+            // The last piece of a short run may start a long one.
             at += if run >= RUN_PIECES_MIN { run } else { (run - 1).max(1) };
         }
         self.push_list(&extents[listed..]);
@@ -295,7 +295,7 @@ impl Sum {
     }
 }
 
-/// How many extents from the first one on are of equal size and at equal distances. At least 1.
+/// How many extents from the first one on have equal sizes and distances. At least 1.
 fn run_length(extents: &[Extent]) -> usize {
     let distance = |pair: &[Extent]| pair[1].offset.wrapping_sub(pair[0].offset);
     let Some(first_pair) = extents.get(..2) else { return extents.len() };
@@ -304,7 +304,7 @@ fn run_length(extents: &[Extent]) -> usize {
     1 + extents.windows(2).take_while(continues).count()
 }
 
-/// The nest of loops that extents in order are, if they are one.
+/// The nest of loops that describes these extents in order, if there is one.
 fn nest_of(extents: &[Extent]) -> Option<Nest> {
     let first = extents.first()?;
     let mut loops = Vec::new();

@@ -1,10 +1,10 @@
-//! Regions: which bytes, compactly and in order.
+//! Regions: compact descriptions of bytes in order.
 //!
-//! A request names bytes by [`Regions`], a sequence of parts. The bytes of the parts, end to end, are the
-//! *request stream*: the order in which the program means them. A part is one extent, nested strides, a block
-//! of an n-d array, a plain list, or any of these repeated as a whole, so that a slice of a NumPy array or an MPI
-//! datatype is a few words however many pieces it has. The same type describes the memory side of a request, with offsets from some
-//! base address.
+//! A request describes bytes by [`Regions`], a sequence of parts. The bytes of the parts, end to end, are the
+//! *request stream*: the order in which the program means them. A part is an extent, nested strides, a block
+//! of an n-d array, a list, or any of these repeated as a whole. So a slice of a NumPy array or an MPI
+//! datatype takes a few words, however many pieces it has. The same type describes the memory side of a
+//! request, with offsets from some base address.
 //!
 //! ```text
 //!   Strided { offset: 8, block_bytes: 2, levels: [3 × stride 16, 2 × stride 4] }         (outermost first)
@@ -41,7 +41,7 @@ use thiserror::Error;
 use crate::extents::{Extents, Form, Repetition};
 use crate::window::Cutter;
 
-/// Every offset is below this, and so is every count of bytes: what a signed 64-bit file offset can say.
+/// Every offset and every count of bytes is below this: the range of a signed 64-bit file offset.
 pub const OFFSET_LIMIT: u64 = 1 << 63;
 
 /// Adjacent bytes.
@@ -74,7 +74,7 @@ pub struct Level {
     pub stride_bytes: i64,
 }
 
-/// Which index of an array varies fastest in memory and in the file.
+/// The order of an array's elements in memory and in the file: the index that varies fastest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Order {
     /// The last one.
@@ -109,15 +109,15 @@ pub enum Region {
         counts: Vec<u64>,
         /// Bytes in an element.
         element_bytes: u64,
-        /// How the array is stored, and so the order of its elements in the request stream.
+        /// The storage order of the array, and of its elements in the request stream.
         order: Order,
     },
-    /// Extents one by one.
+    /// A list of extents.
     List(Vec<Extent>),
-    /// Regions of any form, repeated as a whole. ([`Region::Strided`] says the same of a single block, and is
-    /// walked faster.)
+    /// Regions of any form, repeated as a whole. (For a single block, [`Region::Strided`] means the same and
+    /// is faster to walk.)
     Repeat {
-        /// What the offsets of `body` count from, the first time.
+        /// The origin of the offsets of `body` in the first repetition.
         offset: u64,
         /// Number of repetitions; 0 makes the region empty.
         count: u64,
@@ -129,7 +129,7 @@ pub enum Region {
 }
 
 impl Region {
-    /// Number of bytes, 0 when it is empty. Saturates.
+    /// Number of bytes, 0 if it is empty. Saturates.
     pub fn total_bytes(&self) -> u64 {
         match self {
             Region::Contiguous(extent) => extent.bytes,
@@ -172,7 +172,7 @@ impl Region {
         if total_bytes == 0 || self.is_in_range() { Ok(()) } else { Err(RegionError::OutOfRange { part }) }
     }
 
-    /// Whether every byte of a region that has some is at an offset below [`OFFSET_LIMIT`].
+    /// Whether all bytes of a region that is not empty are at offsets below [`OFFSET_LIMIT`].
     fn is_in_range(&self) -> bool {
         match self {
             Region::Contiguous(extent) => extent.end() <= OFFSET_LIMIT,
@@ -213,7 +213,7 @@ impl Region {
         }
     }
 
-    /// Number of parts in bodies, itself not counted.
+    /// Number of parts in bodies, not counting itself.
     fn inner_part_count(&self) -> usize {
         match self {
             Region::Repeat { body, .. } => body.part_count(),
@@ -239,11 +239,11 @@ impl Region {
     }
 }
 
-/// What validation may still accept, and where it is.
+/// Remaining limits of a validation, and its position.
 struct Bounds {
     max_parts: usize,
     max_levels: usize,
-    /// Parts seen so far, with those of bodies.
+    /// Parts seen so far, including those of bodies.
     parts: usize,
     /// Index of the outermost part.
     part: usize,
@@ -251,17 +251,17 @@ struct Bounds {
     outer_levels: usize,
 }
 
-/// A request: parts, one after the other.
+/// The regions of a request: a sequence of parts.
 ///
-/// Anything may be put together; [`validate`](Regions::validate) says whether it makes sense. The other
-/// methods, and the functions of [`stream`](crate::stream), are for regions that passed.
+/// Parts can be combined in any way; [`validate`](Regions::validate) says whether the result is valid. The
+/// other methods, and the functions of [`stream`](crate::stream), are for valid regions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Regions {
     /// The parts in request order.
     pub parts: Vec<Region>,
 }
 
-/// Why regions are refused.
+/// Why regions are not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RegionError {
     /// The request has too many parts.
@@ -269,7 +269,7 @@ pub enum RegionError {
         "{parts} or more region parts in one request: at most {max_parts}; split the request or use a list"
     )]
     TooManyParts {
-        /// Parts that were counted, with those of repeated bodies.
+        /// Parts that were counted, including those of repeated bodies.
         parts: usize,
         /// Parts allowed.
         max_parts: usize,
@@ -299,7 +299,7 @@ pub enum RegionError {
         /// Number of counts.
         counts: usize,
     },
-    /// A subarray is not inside its array.
+    /// A subarray is not within its array.
     #[error(
         "region part {part}: {count} elements from {start} on are not within the {dim} of dimension {axis}"
     )]
@@ -315,13 +315,13 @@ pub enum RegionError {
         /// Size of the array in this dimension.
         dim: u64,
     },
-    /// A part reaches below 0 or to 2^63 and above.
-    #[error("region part {part} reaches outside of the offsets 0 to 2^63")]
+    /// A part has bytes below 0, or at 2^63 or above.
+    #[error("region part {part} exceeds the offsets 0 to 2^63")]
     OutOfRange {
         /// Index of the part.
         part: usize,
     },
-    /// The request, up to this part, is of 2^63 bytes or more.
+    /// The request, up to this part, has 2^63 bytes or more.
     #[error("region part {part} brings the request to 2^63 bytes or more; split the request")]
     TooManyBytes {
         /// Index of the part.
@@ -335,7 +335,7 @@ impl Regions {
         Region::Contiguous(Extent { offset, bytes }).into()
     }
 
-    /// Extents one by one.
+    /// A list of extents.
     pub fn list(extents: impl Into<Vec<Extent>>) -> Regions {
         Region::List(extents.into()).into()
     }
@@ -345,7 +345,7 @@ impl Regions {
         Region::Strided { offset, block_bytes, levels: levels.into() }.into()
     }
 
-    /// The block of `counts` elements from index `starts` on of an array of `dims` elements of
+    /// The block of `counts` elements from index `starts` on, of an array of `dims` elements of
     /// `element_bytes` each that begins at `offset`.
     pub fn subarray(
         offset: u64,
@@ -359,22 +359,31 @@ impl Regions {
         Region::Subarray { offset, dims, starts, counts, element_bytes, order }.into()
     }
 
-    /// These regions, and `next` after them.
+    /// These regions, followed by `next`.
     pub fn then(mut self, next: Regions) -> Regions {
         self.parts.extend(next.parts);
         self
     }
 
-    /// `body` repeated `count` times, the first with its offset 0 at `offset`, each `stride_bytes` after the
-    /// one before.
+    /// `body` repeated `count` times, the first time with its offset 0 at `offset`, each `stride_bytes` after
+    /// the one before.
     pub fn repeat(offset: u64, count: u64, stride_bytes: i64, body: Regions) -> Regions {
         Region::Repeat { offset, count, stride_bytes, body }.into()
     }
 
-    /// Checks everything that the rest of this crate relies on: at most `max_parts` parts (a list is one part,
-    /// and those of repeated bodies count) of at most `max_levels` levels or dimensions each (where each repeat
-    /// around them counts), subarrays inside their arrays, every byte and the beginning of every repetition at
-    /// an offset below 2^63, and fewer than 2^63 bytes in all. A part without bytes may be anywhere.
+    /// Checks everything that the rest of this crate relies on:
+    ///
+    /// - at most `max_parts` parts, where a list is one part and parts of repeated bodies count;
+    ///
+    /// - at most `max_levels` levels or dimensions each, where each repeat around them counts;
+    ///
+    /// - subarrays within their arrays;
+    ///
+    /// - every byte, and the beginning of every repetition, at an offset below 2^63;
+    ///
+    /// - fewer than 2^63 bytes in total.
+    ///
+    /// A part without bytes may be anywhere.
     pub fn validate(&self, max_parts: usize, max_levels: usize) -> Result<(), RegionError> {
         let mut bounds = Bounds { max_parts, max_levels, parts: 0, part: 0, outer_levels: 0 };
         self.validate_parts(&mut bounds)
@@ -399,12 +408,12 @@ impl Regions {
         Ok(())
     }
 
-    /// Number of parts, with those of repeated bodies.
+    /// Number of parts, including those of repeated bodies.
     pub fn part_count(&self) -> usize {
         self.parts.iter().map(|part| 1 + part.inner_part_count()).sum()
     }
 
-    /// Number of bytes in the request stream. O(1) per part, but for lists. Saturates.
+    /// Number of bytes in the request stream. O(1) per part, except for lists. Saturates.
     pub fn total_bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.total_bytes()))
     }
@@ -414,46 +423,46 @@ impl Regions {
         self.parts.iter().all(|part| part.total_bytes() == 0)
     }
 
-    /// How many extents there are at most: [`extents`](Regions::extents) may join some. O(1) per part, but
-    /// for lists. Walking a request takes at most this many steps and one per strip, so this is what a server
-    /// bounds.
+    /// Upper limit of the number of extents: [`extents`](Regions::extents) may join some. O(1) per part,
+    /// except for lists. Walking a request takes at most this many steps and one per strip, so servers limit
+    /// this number.
     pub fn piece_count(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.piece_count()))
     }
 
-    /// The smallest extent around all bytes, `None` when there are none. O(1) per part, but for lists.
+    /// The smallest extent around all bytes; `None` if there are none. O(1) per part, except for lists.
     pub fn span(&self) -> Option<Extent> {
         self.parts.iter().filter_map(Region::span).reduce(around)
     }
 
-    /// The one extent that these regions are, if they are one. Empty regions are an empty extent.
+    /// The extent, if these regions are just one. Empty regions are an empty extent.
     pub fn as_contiguous(&self) -> Option<Extent> {
         let extent = self.extents().next().unwrap_or_default();
         (extent.bytes == self.total_bytes()).then_some(extent)
     }
 
-    /// The extents in request order, neighbours that touch joined.
+    /// The extents in request order, with adjacent ones joined.
     pub fn extents(&self) -> Extents<'_> {
         self.extents_from(0)
     }
 
-    /// The extents from position `stream_offset` of the request stream on. Getting there takes O(levels) in a
-    /// regular part, a step per extent in a list, and what one repetition takes in a repeat.
+    /// The extents from position `stream_offset` of the request stream on. Finding it takes O(levels) in a
+    /// regular part, one step per extent in a list, and the steps of one repetition in a repeat.
     pub fn extents_from(&self, stream_offset: u64) -> Extents<'_> {
         Extents::from_stream_offset(self, stream_offset)
     }
 
     /// The `bytes` bytes from position `start` of the request stream on, or as many as there are. A regular
-    /// part that is cut becomes at most `2 × levels + 1` regular parts, and a repeat windows of one body at either
-    /// end of a shorter repeat. To cut a long request into many
-    /// windows, use [`cutter`](Regions::cutter).
+    /// part that is cut becomes at most `2 × levels + 1` regular parts. A repeat becomes parts of one body at
+    /// both ends of a shorter repeat. To cut a long request into many windows, use
+    /// [`cutter`](Regions::cutter).
     pub fn window(&self, start: u64, bytes: u64) -> Regions {
         let mut cutter = self.cutter();
         cutter.skip(start);
         cutter.take(bytes)
     }
 
-    /// Cuts these regions into windows, one after the other, in one pass.
+    /// Cuts these regions into consecutive windows, in one pass.
     pub fn cutter(&self) -> Cutter<'_> {
         Cutter::new(self)
     }
@@ -488,8 +497,8 @@ fn validate_axes(part: usize, dims: &[u64], starts: &[u64], counts: &[u64]) -> R
     Ok(())
 }
 
-/// The extent from the lowest to the highest byte that a block moved by `levels` gets to, or `None` when that
-/// leaves the offsets 0 to 2^63. No count may be 0.
+/// The extent from the lowest to the highest byte of a block moved by `levels`; `None` if that exceeds the
+/// offsets 0 to 2^63. No count may be 0.
 fn reach(offset: u64, block_bytes: u64, levels: &[Level]) -> Option<Extent> {
     let (mut lowest, mut highest_end) = (i128::from(offset), i128::from(offset) + i128::from(block_bytes));
     for level in levels {

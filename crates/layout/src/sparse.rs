@@ -1,35 +1,38 @@
-//! Data and holes of a striped file, from those of its data files; and which ranges of two files lie on the same servers.
+//! Data and holes of a striped file, computed from those of its data files; and ranges of two files on the
+//! same servers.
 //!
 //! ```text
 //!   slot 0      |  d  |  .  |  d  |          d: data   .: hole
-//!   slot 1      |  .  |  d  |                shorter than its share: what is behind its end is a hole
+//!   slot 1      |  .  |  d  |                shorter than its share: after its end there is a hole
 //!
-//!   file        |  d  |  .  |  .  |  d  |  d  |  .  |        next data from strip 1 on: strip 3; next hole from strip 3 on: strip 5
+//!   file        |  d  |  .  |  .  |  d  |  d  |  .  |
+//!   next data from strip 1 on: strip 3; next hole from strip 3 on: strip 5
 //! ```
 //!
-//! Every byte of a file is in one data file. So the file's next data is the first of its data files' next data, brought to the
-//! file's number line; the same with holes. One question to each server, at once, answers both.
+//! Every byte of a file is in one data file. So the file's next data is the first of its data files' next
+//! data, converted to file offsets; likewise with holes. One parallel request to each server answers both.
 
 use crate::Layout;
 
-/// What one data file has from a place on, in its own offsets.
+/// The next data and hole in one data file, in its own offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotSeek {
-    /// The first data at or behind the place; `None` if there is none.
+    /// The first data at or after the requested offset; `None` if there is none.
     pub data_offset: Option<u64>,
-    /// The first hole at or behind the place: the end of the data file at the latest, or the place itself behind it.
+    /// The first hole at or after it: at the latest the end of the data file, or the requested offset if that
+    /// is after the end.
     pub hole_offset: u64,
     /// Size of the data file.
     pub local_bytes: u64,
 }
 
-/// The size of a file whose data files, by slot, have these sizes.
+/// The size of a file, from the sizes of its data files by slot.
 pub fn file_size(layout: &Layout, local_bytes: impl Iterator<Item = u64>) -> u64 {
     local_bytes.zip(0..).map(|(bytes, slot)| layout.logical_size(slot, bytes)).max().unwrap_or(0)
 }
 
-/// The first data of the file at or behind `offset`, from what its slots have from there on; `None` if there is none, as at the
-/// end of the file.
+/// The first data of the file at or after `offset`, from the results of its slots; `None` if there is none,
+/// as at the end of the file.
 ///
 /// ```
 /// use weft_layout::{Layout, SlotSeek, next_data, next_hole};
@@ -50,8 +53,8 @@ pub fn next_data(layout: &Layout, offset: u64, slots: &[SlotSeek]) -> Option<u64
     found.min().filter(|found| *found >= offset && *found < size(layout, slots))
 }
 
-/// The first byte of a hole at or behind `offset`, from what the file's slots have from there on; the end of the file is one.
-/// `None` from the end of the file on.
+/// The first byte of a hole at or after `offset`, from the results of the file's slots. The end of the file
+/// is a hole. `None` from the end of the file on.
 pub fn next_hole(layout: &Layout, offset: u64, slots: &[SlotSeek]) -> Option<u64> {
     let size = size(layout, slots);
     let found = slots.iter().zip(0..).map(|(at, slot)| layout.logical_offset(slot, at.hole_offset));
@@ -62,8 +65,9 @@ fn size(layout: &Layout, slots: &[SlotSeek]) -> u64 {
     file_size(layout, slots.iter().map(|slot| slot.local_bytes))
 }
 
-/// How many slots on a range of one file is in the other, where every byte of the two lies on the same server: what slot `s` has
-/// of the one, slot `(s + shift) % server_count` has of the other. `None` where they do not lie so.
+/// The shift of slots between ranges of two files whose corresponding bytes are on the same servers: slot `s`
+/// of the one corresponds to slot `(s + shift) % server_count` of the other. `None` if they are not on the
+/// same servers.
 ///
 /// ```
 /// use weft_layout::{Layout, slot_shift};
@@ -97,13 +101,13 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// A file by pages: which of them have data, and its size.
+    /// A file as pages: which of them have data, and its size.
     #[derive(Debug, Clone)]
     struct Map {
         layout: Layout,
         pages: Vec<bool>,
         size: u64,
-        /// Whether data files end with their last data, and not where the file's size lets them.
+        /// Whether data files end after their last data, and not where the file's size allows.
         cut: bool,
     }
 
@@ -112,7 +116,7 @@ mod tests {
             offset < self.size && self.pages[(offset / PAGE) as usize]
         }
 
-        /// What a server says of its data file, byte for byte.
+        /// What a server reports of its data file, computed byte by byte.
         fn slot(&self, slot: u16, offset: u64) -> SlotSeek {
             let full = self.layout.local_size(slot, self.size);
             let has_data = |local: u64| self.has_data(self.layout.logical_offset(slot, local));
@@ -181,7 +185,7 @@ mod tests {
                         let (one, other) = (place(&from, from_offset + at), place(&to, to_offset + at));
                         prop_assert_eq!(one.1, other.1);
                         prop_assert_eq!((one.0 + shift) % count, other.0);
-                        // The bytes of a slot stay in order and together.
+                        // The bytes of a slot stay in order and adjacent.
                         let begins = (from.local_size(one.0, from_offset), to.local_size(other.0, to_offset));
                         prop_assert_eq!(one.2 - begins.0, other.2 - begins.1);
                     }

@@ -1,9 +1,8 @@
-//! The I/O stream: what one server must do for one request.
+//! The I/O stream: the part of a request that one server does.
 //!
-//! The bytes of a request that live on one server, in request order, are its *share*: PVFS's I/O stream, the
-//! intersection of stripe and partition (Carns et al. 2000, section 3.2 and Figure 2). Client and server
-//! compute it independently, from the layout and the regions alone, and so agree on it without a word more on
-//! the wire.
+//! The bytes of a request on one server, in request order, are its *share*: PVFS's I/O stream, the
+//! intersection of stripe and partition (PVFS 3.2, figure 2). Client and server compute it independently,
+//! from the layout and the regions alone. So they agree on it without any further exchange.
 //!
 //! ```text
 //!   two slots, strips of 8; one extent of 24 bytes at 4
@@ -15,18 +14,18 @@
 //!
 //!   pieces of slot 0     ####        ########               stream 0 and 12, share 0 and 4, local 4 and 8
 //!   its local runs       ############                       one: share 0, local 4, 12 bytes: one pread
-//!   its stream runs      ####        ########               two: where the share lies in the request stream
+//!   its stream runs      ####        ########               two: the share's places in the request stream
 //! ```
 //!
-//! Four views of one share, all lazy and without allocation per item:
+//! There are four iterators over a share. They are lazy and allocate nothing per item:
 //!
 //! - [`pieces`]: strip by strip, with all three positions;
-//! - [`local_runs`]: joined where adjacent in the data file: what the server reads or writes;
+//! - [`local_runs`]: joined where adjacent in the data file, for the server's reads and writes;
 //! - [`stream_runs`]: joined where adjacent in the request stream;
-//! - [`memory_runs`]: where the share lies in the client's memory: what the transport gathers or scatters.
+//! - [`memory_runs`]: the share's places in the client's memory, for the transport to gather or scatter.
 //!
-//! The `*_from` forms begin in the middle of a share. A contiguous extent costs O(1) for local runs and O(own
-//! strips) for the others, whatever is between its own strips.
+//! The `*_from` forms start in the middle of a share. For a contiguous extent, local runs cost O(1) and the
+//! others O(own strips), whatever is between the own strips.
 //!
 //! ```
 //! use weft_layout::{Extent, Layout, LocalRun, Regions, local_runs, memory_runs, share_bytes};
@@ -43,7 +42,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Regions must have passed [`Regions::validate`]. A slot outside the layout owns nothing.
+//! Regions must be valid ([`Regions::validate`]). A slot outside the layout owns nothing.
 
 use std::ops::Range;
 
@@ -89,7 +88,7 @@ pub struct StreamRun {
     pub bytes: u64,
 }
 
-/// Why file and memory regions do not go together.
+/// Why file and memory regions do not match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum StreamError {
     /// One side has more bytes than the other.
@@ -164,8 +163,8 @@ pub fn stream_runs_from<'a>(
     })
 }
 
-/// Where the share of `slot` lies in the memory that `memory` describes, in share order and in the longest
-/// runs. Offsets are memory's. Byte `n` of the request stream is byte `n` of both `file` and `memory`.
+/// The memory of the share of `slot`, in share order and in the longest runs. Offsets are those of `memory`.
+/// Byte `n` of the request stream is byte `n` of both `file` and `memory`.
 pub fn memory_runs<'a>(
     layout: &Layout,
     slot: u16,
@@ -191,8 +190,8 @@ pub fn memory_runs_from<'a>(
     Ok(MemoryRuns(Joined::new(MemoryBlocks { share, run: None, memory: Cursor::new(memory) })))
 }
 
-/// How many bytes of the request live on `slot`. O(1) for a contiguous extent, and at most until the pattern of
-/// servers repeats for a regular or repeated part, whatever its length.
+/// The number of bytes of the request on `slot`. O(1) for a contiguous extent. For a regular or repeated part
+/// it takes at most until the pattern of servers repeats, whatever its length.
 pub fn share_bytes(layout: &Layout, slot: u16, regions: &Regions) -> u64 {
     if slot >= layout.server_count() {
         return 0;
@@ -217,7 +216,7 @@ fn share_bytes_of_part(layout: &Layout, slot: u16, part: &Region) -> u64 {
         Form::List(_) => (1, 0, part.total_bytes()),
         Form::Repeat(repeat) => (repeat.count, repeat.stride_bytes, repeat.body.total_bytes()),
     };
-    // After this many iterations, the same bytes of stripes come again.
+    // After this many iterations, the same bytes of stripes repeat.
     let period = layout.stripe_bytes() / gcd(stride_bytes.unsigned_abs(), layout.stripe_bytes());
     let (periods, rest) = (count / period, count % period);
     let mut blocks = OwnBlocks::over(layout, slot, Cursor::over(std::slice::from_ref(part)));
@@ -243,19 +242,19 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Whether any byte of the request lives on `slot`.
+/// Whether any byte of the request is on `slot`.
 pub fn share_has(layout: &Layout, slot: u16, regions: &Regions) -> bool {
     OwnBlocks::from(layout, slot, regions, 0).next().is_some()
 }
 
-/// The part of one block of the request that is on one slot. Its bytes are adjacent in the data file, since
-/// what is between them in the file is on other slots.
+/// The part of one block of the request on one slot. Its bytes are adjacent in the data file, since the bytes
+/// between them are on other slots.
 #[derive(Debug, Clone, Copy)]
 struct OwnBlock {
     share_offset: u64,
     local_offset: u64,
     bytes: u64,
-    /// Adding this to a logical offset within the block gives its position in the stream (modulo 2^64).
+    /// Added to a logical offset within the block, this gives the position in the stream (modulo 2^64).
     stream_minus_logical: u64,
 }
 
@@ -266,20 +265,20 @@ struct OwnBlocks<'a> {
     slot: u16,
     cursor: Cursor<'a>,
     share_offset: u64,
-    /// A first block that was cut to begin in the middle of the share.
+    /// The first block, if it was cut to start in the middle of the share.
     first: Option<OwnBlock>,
     round: Round,
 }
 
-/// One round of strips over the servers, the one that the last short block began in: most blocks begin in it too,
-/// or in the next one, which saves the divisions.
+/// A stripe: the one in which the last short block began. Most blocks begin in it too, or in the next one,
+/// which saves divisions.
 #[derive(Debug, Clone, Copy)]
 struct Round {
-    /// Where it begins in the file.
+    /// Its offset in the file.
     logical: u64,
-    /// Where the slot's strip of it begins in the data file.
+    /// The offset of the slot's strip in the data file.
     local: u64,
-    /// Where the slot's strip begins, from the beginning of the round.
+    /// The offset of the slot's strip within the stripe.
     strip_start: u64,
     strip_bytes: u64,
     stripe_bytes: u64,
@@ -292,7 +291,7 @@ impl Round {
         Round { logical: 0, local: 0, strip_start, strip_bytes, stripe_bytes: layout.stripe_bytes() }
     }
 
-    /// Goes to the round that `offset` is in.
+    /// Moves to the stripe of `offset`.
     #[inline]
     fn go_to(&mut self, offset: u64) {
         let ahead = offset.wrapping_sub(self.logical);
@@ -309,13 +308,13 @@ impl Round {
         }
     }
 
-    /// How many bytes of the slot's strip are below `offset`, which is in this round or where it ends.
+    /// How many bytes of the slot's strip are below `offset`, which is in this stripe or at its end.
     #[inline]
     fn own_below(&self, offset: u64) -> u64 {
         (offset - self.logical).saturating_sub(self.strip_start).min(self.strip_bytes)
     }
 
-    /// The bytes of other slots around `offset`, which is in this round and not the slot's.
+    /// The bytes of other slots around `offset`, which is in this stripe and not on the slot.
     fn gap_around(&self, offset: u64) -> Range<u64> {
         let others_bytes = self.stripe_bytes - self.strip_bytes;
         let strip = self.logical.saturating_add(self.strip_start);
@@ -361,7 +360,8 @@ impl<'a> OwnBlocks<'a> {
         (local, self.layout.local_size(self.slot, block.end()) - local)
     }
 
-    /// Looks at the current block, and goes past it. `None` at the end, `Some(None)` where it has nothing on the slot.
+    /// Examines the current block, and moves past it. `None` at the end, `Some(None)` if it has nothing on
+    /// the slot.
     #[inline]
     fn step(&mut self) -> Option<Option<OwnBlock>> {
         let block = self.cursor.block()?;
@@ -378,7 +378,7 @@ impl<'a> OwnBlocks<'a> {
         Some(Some(OwnBlock { share_offset, local_offset, bytes, stream_minus_logical }))
     }
 
-    /// As `next`, but looks at no more than `steps` blocks, which are counted down.
+    /// As `next`, but examines at most `steps` blocks, and counts them down.
     fn next_within(&mut self, steps: &mut u32) -> Result<Option<OwnBlock>, OutOfSteps> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
@@ -394,9 +394,9 @@ impl<'a> OwnBlocks<'a> {
     }
 }
 
-/// A search has looked at as many blocks as it may; it goes on from there when it is asked again.
+/// A search has used up its steps. The next call continues it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the search for the next run is not at its end")]
+#[error("the search for the next run is not finished")]
 pub struct OutOfSteps;
 
 impl Iterator for OwnBlocks<'_> {
@@ -420,7 +420,7 @@ pub struct Pieces<'a> {
     layout: Layout,
     slot: u16,
     blocks: OwnBlocks<'a>,
-    /// What is left of the current block.
+    /// The rest of the current block.
     current: Option<OwnBlock>,
 }
 
@@ -457,17 +457,17 @@ impl Iterator for Pieces<'_> {
 pub struct LocalRuns<'a>(Joined<OwnBlocks<'a>, LocalRun>);
 
 impl LocalRuns<'_> {
-    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. This is how a share
-    /// is cut into units. `None` at the end, and for a `max_bytes` of 0.
+    /// The next run, or its first `max_bytes` bytes if it is longer; the rest comes next. A share is cut into
+    /// units in this way. `None` at the end, and for a `max_bytes` of 0.
     pub fn next_at_most(&mut self, max_bytes: u64) -> Option<LocalRun> {
         self.0.next_at_most(max_bytes)
     }
 
-    /// As [`LocalRuns::next_at_most`], but looks at no more than `steps` blocks of the request, which are counted down: a
-    /// request may have very many between two that are this slot's.
+    /// As [`LocalRuns::next_at_most`], but examines at most `steps` blocks of the request, and counts them
+    /// down: a request may have very many blocks between two of this slot.
     ///
     /// # Errors
-    /// `steps` is 0 before the run is found; the next call goes on with the search.
+    /// `steps` is 0 before the run is found. The next call continues the search.
     pub fn next_within(&mut self, max_bytes: u64, steps: &mut u32) -> Result<Option<LocalRun>, OutOfSteps> {
         self.0.next_with(max_bytes, |blocks| blocks.next_within(steps))
     }
@@ -581,7 +581,7 @@ impl Iterator for MemoryRuns<'_> {
 #[derive(Debug, Clone)]
 struct MemoryBlocks<'a> {
     share: StreamRuns<'a>,
-    /// What is left of the current run of the share.
+    /// The rest of the current run of the share.
     run: Option<StreamRun>,
     memory: Cursor<'a>,
 }

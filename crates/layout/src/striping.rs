@@ -1,11 +1,10 @@
-//! Striping: which server holds which byte of a file.
+//! Striping: which server stores which byte of a file.
 //!
-//! A file is cut into strips of `strip_bytes`. Strips are dealt out to `server_count` consecutive servers of
-//! the cluster's ring, beginning with `first_server`; one round over them is a stripe. Each server keeps its
-//! strips of the file end to end in one local data file.
+//! A file is divided into strips of `strip_bytes`. They are assigned in turn to `server_count` consecutive
+//! servers of the cluster's ring, beginning with `first_server`. One strip from each server makes up a
+//! stripe. Each server keeps its strips of the file end to end in one local data file.
 //!
-//! The example is Table 1 and Figure 1 of Carns et al., *PVFS: A Parallel File System for Linux Clusters*
-//! (2000): base 2, pcount 3, ssize 65536, in a cluster of six I/O nodes.
+//! The example is PVFS table 1 and figure 1: base 2, pcount 3, ssize 65536, in a cluster of six I/O nodes.
 //!
 //! ```text
 //!   logical file   | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | ...     strips of 64 KiB
@@ -43,7 +42,7 @@ pub const STRIP_BYTES_UNIT: u32 = 4096;
 /// The largest strip, in bytes.
 pub const STRIP_BYTES_MAX: u32 = 1 << 30;
 
-/// How one file is spread over servers. Always valid: [`Layout::new`] is the only way to make one.
+/// How one file is striped over servers. Always valid: [`Layout::new`] is the only constructor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Layout {
     strip_bytes: u32,
@@ -52,22 +51,22 @@ pub struct Layout {
     ring_servers: u16,
 }
 
-/// Why four numbers are not a layout.
+/// Why a layout is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum LayoutError {
-    /// The strip size is not one this file system can use.
+    /// The strip size is not supported.
     #[error(
         "strip size of {strip_bytes} bytes: must be a multiple of {STRIP_BYTES_UNIT} from {STRIP_BYTES_UNIT} to \
          {STRIP_BYTES_MAX}"
     )]
     StripBytes {
-        /// The size asked for, in bytes.
+        /// The requested size, in bytes.
         strip_bytes: u32,
     },
-    /// More servers than there are, or none.
+    /// There are fewer servers, or none were requested.
     #[error("a file over {server_count} servers: must be from 1 to the {ring_servers} of this cluster")]
     ServerCount {
-        /// The number of servers asked for.
+        /// The requested number of servers.
         server_count: u16,
         /// The number of I/O servers in the cluster.
         ring_servers: u16,
@@ -77,7 +76,7 @@ pub enum LayoutError {
         "first server {first_server}: must be below {ring_servers}, the number of I/O servers of this cluster"
     )]
     FirstServer {
-        /// The server id asked for.
+        /// The requested server id.
         first_server: u16,
         /// The number of I/O servers in the cluster.
         ring_servers: u16,
@@ -116,27 +115,27 @@ impl Layout {
         self.first_server
     }
 
-    /// Number of servers that hold this file, and so of slots.
+    /// Number of servers of this file, and so of its slots.
     pub const fn server_count(&self) -> u16 {
         self.server_count
     }
 
-    /// Number of I/O servers in the cluster when the file was laid out.
+    /// Number of I/O servers in the cluster when the file was created.
     pub const fn ring_servers(&self) -> u16 {
         self.ring_servers
     }
 
-    /// Bytes in one stripe, a round over all the file's servers.
+    /// Bytes in one stripe: one strip from each of the file's servers.
     pub const fn stripe_bytes(&self) -> u64 {
         self.strip() * self.server_count as u64
     }
 
-    /// The server id that `slot` stands for.
+    /// The server id of `slot`.
     pub const fn server_id(&self, slot: u16) -> u16 {
         ((self.first_server as u32 + slot as u32) % self.ring_servers as u32) as u16
     }
 
-    /// The slot that server `server_id` has in this file, or `None` when it holds nothing of it.
+    /// The slot of server `server_id` in this file; `None` if it holds nothing of it.
     pub const fn slot_of_server(&self, server_id: u16) -> Option<u16> {
         if server_id >= self.ring_servers {
             return None;
@@ -146,12 +145,12 @@ impl Layout {
         if slot < self.server_count { Some(slot) } else { None }
     }
 
-    /// The slot that holds the byte at `offset` of the file.
+    /// The slot of the byte at `offset` of the file.
     pub const fn slot_of(&self, offset: u64) -> u16 {
         (offset / self.strip() % self.server_count as u64) as u16
     }
 
-    /// The slot that holds the byte at `offset` of the file, and where in that slot's data file it is.
+    /// The slot of the byte at `offset` of the file, and its offset in that slot's data file.
     pub const fn local_offset(&self, offset: u64) -> (u16, u64) {
         let strip_index = offset / self.strip();
         let round = strip_index / self.server_count as u64;
@@ -159,18 +158,18 @@ impl Layout {
         (slot as u16, round * self.strip() + offset % self.strip())
     }
 
-    /// Where in the file the byte at `local_offset` of the data file of `slot` belongs. Saturates where no
-    /// file can reach.
+    /// The file offset of the byte at `local_offset` of the data file of `slot`. Saturates at the largest
+    /// offset.
     pub const fn logical_offset(&self, slot: u16, local_offset: u64) -> u64 {
         let round = local_offset / self.strip();
         let within = local_offset % self.strip() + slot as u64 * self.strip();
         round.saturating_mul(self.stripe_bytes()).saturating_add(within)
     }
 
-    /// How many bytes of a file of `logical_size` bytes are on `slot`: the size its data file must have.
+    /// The number of bytes of a file of `logical_size` bytes on `slot`: the size its data file must have.
     ///
-    /// It is also the number of the slot's bytes below any offset, and so the local offset of its first byte
-    /// at or after that offset. A slot outside the layout holds nothing.
+    /// This is also the number of the slot's bytes below any offset, and so the local offset of its first
+    /// byte at or after that offset. A slot outside the layout has none.
     pub const fn local_size(&self, slot: u16, logical_size: u64) -> u64 {
         if slot >= self.server_count {
             return 0;
@@ -181,8 +180,8 @@ impl Layout {
         whole_rounds * self.strip() + in_last_round
     }
 
-    /// The end of file that a data file of `local_size` bytes on `slot` implies: one past the logical offset
-    /// of its last byte, 0 for an empty one. A file's size is the largest of its slots'.
+    /// The file size that a data file of `local_size` bytes on `slot` implies: one past the logical offset of
+    /// its last byte, 0 for an empty one. A file's size is the largest of its slots'.
     pub const fn logical_size(&self, slot: u16, local_size: u64) -> u64 {
         match local_size.checked_sub(1) {
             None => 0,

@@ -1,8 +1,8 @@
-//! File views: the part of a file that a datatype selects, read and written as if it were a file.
+//! File views: the part of a file that a datatype selects, accessed like a file.
 //!
-//! A view begins at a displacement in the file. From there on its *filetype* repeats to the end of the file, one
-//! extent after the other, and its bytes, in order, are the bytes of the view. (MPI 4.0, section 14.3. Positions are in
-//! bytes here; an elementary type is the caller's.)
+//! A view begins at a displacement in the file. From there its *filetype* repeats to the end of the file,
+//! once per extent. Its bytes, in order, are the bytes of the view. (MPI 4.0, section 14.3. Positions are in
+//! bytes here; elementary types are up to the caller.)
 //!
 //! ```text
 //!   filetype   resized (0, 10, structure ((0, 2 bytes), (4, 3 bytes)))     ##..###...
@@ -38,53 +38,53 @@ pub struct View {
     displacement: u64,
     /// One instance of the filetype.
     tile: Pattern,
-    /// Where its lowest byte is in the file, the first time.
+    /// The file offset of its lowest byte, the first time.
     first: u64,
-    /// From one instance to the next.
+    /// Distance from one instance to the next.
     stride_bytes: u64,
 }
 
-/// Why a view, or a request in it, is refused.
+/// Why a view, or a request in it, is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ViewError {
-    /// The filetype has no bytes, so that nothing would be in the view.
+    /// The filetype has no bytes, so the view would be empty.
     #[error("a filetype without bytes; a view needs at least one")]
     Empty,
-    /// The first instance begins before the file does, or past the largest offset.
+    /// The first instance begins before the file, or beyond the largest offset.
     #[error("view at {displacement}, with the first byte of the filetype at {lowest}: not within 0 to 2^63")]
     Displaced {
         /// Displacement of the view, in bytes.
         displacement: u64,
-        /// Where the lowest byte of the filetype is, from its origin.
+        /// The offset of the filetype's lowest byte from its origin.
         lowest: i64,
     },
-    /// The bytes of the filetype go back or overlap.
+    /// The bytes of the filetype are not in ascending order, or overlap.
     #[error("a filetype whose bytes are not in ascending order or overlap; order its blocks by displacement")]
     NotAscending,
-    /// An instance of the filetype begins before the one before it has ended.
+    /// An instance of the filetype begins before the previous one ends.
     #[error(
         "a filetype that reaches over {span_bytes} bytes with an extent of {extent_bytes}: it would overlap its \
              repetitions; resize it"
     )]
     Overlapping {
-        /// From its lowest to its highest byte.
+        /// Distance from its lowest to its highest byte.
         span_bytes: u64,
-        /// From one instance to the next.
+        /// Distance from one instance to the next.
         extent_bytes: i64,
     },
-    /// A request reaches past the largest file offset.
-    #[error("{bytes} bytes at {position} of a view reach past file offset 2^63")]
+    /// A request exceeds the largest file offset.
+    #[error("{bytes} bytes at {position} of a view exceed file offset 2^63")]
     OutOfRange {
         /// Position in the view.
         position: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         bytes: u64,
     },
 }
 
 impl View {
-    /// The view of the instances of `filetype` from `displacement` (in bytes) on. The bytes of the filetype must
-    /// ascend, and not overlap, neither within an instance nor with the next one.
+    /// The view of the instances of `filetype` from `displacement` (in bytes) on. The bytes of the filetype
+    /// must be in ascending order and not overlap, within an instance and with the next one.
     pub fn new(displacement: u64, filetype: Datatype) -> Result<View, ViewError> {
         let tile = filetype.pattern().clone();
         let (lowest, span_bytes) = filetype.true_extent();
@@ -105,7 +105,7 @@ impl View {
         }
     }
 
-    /// Where the view begins in the file, in bytes.
+    /// The offset of the view in the file, in bytes.
     pub fn displacement(&self) -> u64 {
         self.displacement
     }
@@ -119,15 +119,16 @@ impl View {
         (offset < OFFSET_LIMIT).then_some(offset)
     }
 
-    /// How many bytes of a file of `file_bytes` bytes are in the view: where its end of file is.
+    /// The size of the view of a file of `file_bytes` bytes.
     pub fn view_size(&self, file_bytes: u64) -> u64 {
         let after_first = file_bytes.saturating_sub(self.first);
         let in_last_tile = bytes_below(self.tile.regions(), after_first % self.stride_bytes);
         after_first / self.stride_bytes * self.tile.total_bytes() + in_last_tile
     }
 
-    /// The file regions of `bytes` bytes at `position` of the view: the end of one instance of the filetype, whole
-    /// ones as one repeated part, and the beginning of one. With a regular filetype at most `2 × levels + 3` parts.
+    /// The file regions of `bytes` bytes at `position` of the view: the end of one instance of the filetype,
+    /// whole instances as one repeated part, and the beginning of one. With a regular filetype at most `2 ×
+    /// levels + 3` parts.
     pub fn regions(&self, position: u64, bytes: u64) -> Result<Regions, ViewError> {
         if bytes == 0 {
             return Ok(Regions::default());

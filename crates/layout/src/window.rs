@@ -1,4 +1,4 @@
-//! Cutting a request into windows: slices of its stream that are themselves regions, and stay compact.
+//! Cuts a request into windows: slices of its stream that are regions themselves, and stay compact.
 //!
 //! ```text
 //!   blocks of 2 bytes, two loops     ## ##   ## ##   ## ##   ## ##
@@ -7,9 +7,9 @@
 //!   its parts                         a b    |----c----|     d
 //! ```
 //!
-//! Whole iterations of the outer loop are one part (c), however many they are. At either end the inner loops are
-//! cut in the same way: `b` is the whole inner iterations that are left of the first outer one, and `a` and `d`
-//! are cut blocks. A repeat is cut alike: a window of one body, whole iterations as a shorter repeat, and a window of one
+//! Whole iterations of the outer loop are one part (c), however many there are. At both ends the inner loops
+//! are cut in the same way: `b` is the remaining whole inner iterations of the first outer one, and `a` and
+//! `d` are cut blocks. A repeat is cut likewise: a window of one body, a shorter repeat, and a window of one
 //! body.
 
 use std::ops::Range;
@@ -17,7 +17,7 @@ use std::ops::Range;
 use crate::extents::{Form, Nest, Repetition};
 use crate::region::{Extent, Level, Region, Regions};
 
-/// Cuts [`Regions`] from front to back. All windows together cost one pass over a list, not one pass each.
+/// Cuts [`Regions`] from front to back. All windows together cost one pass over a list.
 ///
 /// ```
 /// use weft_layout::{Extent, Regions};
@@ -36,7 +36,7 @@ use crate::region::{Extent, Level, Region, Regions};
 /// ```
 #[derive(Debug, Clone)]
 pub struct Cutter<'a> {
-    /// What is left of the first part; it has bytes, unless all are passed.
+    /// The rest of the first part. It has bytes, unless all bytes are passed.
     front: Front<'a>,
     /// The parts after it.
     parts: &'a [Region],
@@ -51,7 +51,7 @@ impl<'a> Cutter<'a> {
         cutter
     }
 
-    /// Where in the request stream the next window begins.
+    /// The position of the next window in the request stream.
     pub fn stream_offset(&self) -> u64 {
         self.stream_offset
     }
@@ -61,12 +61,12 @@ impl<'a> Cutter<'a> {
         self.front.is_finished()
     }
 
-    /// Passes over `bytes` bytes, or as many as there are.
+    /// Skips `bytes` bytes, or as many as there are.
     pub fn skip(&mut self, bytes: u64) {
         self.pass(bytes, None);
     }
 
-    /// The next `bytes` bytes, or as many as there are.
+    /// Takes the next `bytes` bytes, or as many as there are.
     pub fn take(&mut self, bytes: u64) -> Regions {
         let mut parts = Vec::new();
         self.pass(bytes, Some(&mut parts));
@@ -74,13 +74,13 @@ impl<'a> Cutter<'a> {
     }
 
     /// How many of the next `max_bytes` bytes can be [taken](Cutter::take) as at most `max_descriptors`
-    /// descriptors, where a regular part is one, each extent of a list is one, and a repeat is one more than its
-    /// body. At least 1, unless at the end or a bound is 0; not always the most possible.
+    /// descriptors, where a regular part counts as one, each extent of a list as one, and a repeat as one
+    /// more than its body. At least 1, unless at the end or a limit is 0; not always the maximum.
     pub fn fit(&self, max_bytes: u64, max_descriptors: usize) -> u64 {
         self.fit_within(max_bytes, max_descriptors).0
     }
 
-    /// [`fit`](Cutter::fit), and how many descriptors it takes.
+    /// [`fit`](Cutter::fit), and the number of descriptors.
     fn fit_within(&self, max_bytes: u64, max_descriptors: usize) -> (u64, usize) {
         let mut rest = self.clone();
         let (mut bytes, mut descriptors) = (0, 0);
@@ -96,8 +96,7 @@ impl<'a> Cutter<'a> {
         (bytes, descriptors)
     }
 
-    /// Passes over `bytes` bytes, or as many as there are, and appends them to `window`. Returns how many it
-    /// were.
+    /// Passes `bytes` bytes, or as many as there are, and appends them to `window`. Returns their number.
     fn pass(&mut self, bytes: u64, mut window: Option<&mut Vec<Region>>) -> u64 {
         let mut left = bytes;
         while left > 0 && !self.is_at_end() {
@@ -118,7 +117,7 @@ impl<'a> Cutter<'a> {
     }
 }
 
-/// What is left of a part.
+/// The rest of a part.
 #[derive(Debug, Clone)]
 enum Front<'a> {
     Nest(NestFront<'a>),
@@ -145,7 +144,7 @@ impl<'a> Front<'a> {
         }
     }
 
-    /// Passes over up to `bytes` bytes, appends them to `window`, and returns how many it were.
+    /// Passes up to `bytes` bytes, appends them to `window`, and returns their number.
     fn pass(&mut self, bytes: u64, window: Option<&mut Vec<Region>>) -> u64 {
         match self {
             Front::Nest(nest) => nest.pass(bytes, window),
@@ -154,8 +153,8 @@ impl<'a> Front<'a> {
         }
     }
 
-    /// How many of the next `bytes` bytes can be taken as at most `max_descriptors` descriptors, and as how
-    /// many. At least 1 byte if it `must`, else `None` where it is better not to begin.
+    /// How many of the next `bytes` bytes can be taken as at most `max_descriptors` descriptors, and the
+    /// number of descriptors. At least 1 byte if `must`, else `None` if it is better not to start.
     fn fit(&self, bytes: u64, max_descriptors: usize, must: bool) -> Option<(u64, usize)> {
         match self {
             Front::Nest(nest) => nest.fit(bytes, max_descriptors, must),
@@ -204,7 +203,7 @@ impl NestFront<'_> {
 struct ListFront<'a> {
     /// The first one has bytes that are not passed.
     extents: &'a [Extent],
-    /// Of the first one.
+    /// Passed bytes of the first one.
     passed_bytes: u64,
 }
 
@@ -265,9 +264,9 @@ struct RepeatFront<'a> {
     repetition: Repetition<'a>,
     body_bytes: u64,
     body_descriptors: usize,
-    /// Iterations that are passed or begun.
+    /// Iterations that are passed or started.
     iterations: u64,
-    /// What is left of the last of them.
+    /// The rest of the last of them.
     begun: Option<Cutter<'a>>,
 }
 
@@ -339,12 +338,12 @@ impl<'a> RepeatFront<'a> {
         }
         let (here, taking) =
             self.repetition.body.cutter().fit_within(bytes.min(self.body_bytes), max_descriptors);
-        // Another one that is whole would make a repeat of the two, with all descriptors of the body.
+        // Another whole one would make a repeat of two, with all descriptors of the body.
         (here, if here == self.body_bytes { max_descriptors } else { taking })
     }
 }
 
-/// The `bytes` bytes from position `start` of the stream of a repeat on.
+/// The `bytes` bytes from position `start` on of the stream of a repeat.
 pub(crate) fn window_of_repeat(repetition: Repetition<'_>, start: u64, bytes: u64) -> Regions {
     let mut parts = Vec::new();
     let mut repeat = RepeatFront::of(repetition);
@@ -353,7 +352,7 @@ pub(crate) fn window_of_repeat(repetition: Repetition<'_>, start: u64, bytes: u6
     Regions { parts }
 }
 
-/// What [`Cutter::fit`] counts.
+/// The number of descriptors that [`Cutter::fit`] counts.
 fn descriptors(regions: &Regions) -> usize {
     let of_part = |part: &Region| match part {
         Region::List(extents) => extents.len(),
@@ -363,9 +362,9 @@ fn descriptors(regions: &Regions) -> usize {
     regions.parts.iter().map(of_part).sum()
 }
 
-/// Appends the part `range` of the stream of a nest of `loops`, innermost first. Of the outermost loop this
-/// is the end of one iteration, then whole ones, then the beginning of one; the two ends are windows of the
-/// loops inside.
+/// Appends the part `range` of the stream of a nest of `loops`, innermost first. For the outermost loop this
+/// is the end of one iteration, whole iterations, and the beginning of one. The two ends are windows of the
+/// inner loops.
 fn nest_window(offset: u64, block_bytes: u64, loops: &[Level], range: Range<u64>, parts: &mut Vec<Region>) {
     let Some((outer, inner)) = loops.split_last() else {
         let extent = Extent { offset: offset + range.start, bytes: range.end - range.start };

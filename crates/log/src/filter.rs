@@ -1,20 +1,20 @@
-//! Which events are said: levels by target, as in `info,weft_server::io=debug`.
+//! Which events are logged: levels by target, as in `info,weft_server::io=debug`.
 
 use std::fmt;
 use std::str::FromStr;
 use tracing::Metadata;
 use tracing::level_filters::LevelFilter;
 
-/// Levels by target; of several that fit a target, the longest counts.
+/// Levels by target. Of several that match, the longest applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Filter {
-    /// Of targets that nothing else is said of.
+    /// The level of all other targets.
     rest: LevelFilter,
-    /// Longest first.
+    /// Targets with levels of their own, longest first.
     targets: Vec<(String, LevelFilter)>,
 }
 
-/// Why a text is no [`Filter`].
+/// The text is not a [`Filter`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not off, error, warn, info, debug or trace, nor TARGET=LEVEL (info,weft_server::io=debug)")]
 pub struct FilterError(String);
@@ -66,7 +66,7 @@ fn level(text: &str) -> Option<LevelFilter> {
 }
 
 impl Filter {
-    /// The level up to which events of a target are said.
+    /// The level up to which events of a target are logged.
     fn level_of(&self, target: &str) -> LevelFilter {
         let begins = |prefix: &str| {
             target.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))

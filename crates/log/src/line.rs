@@ -1,4 +1,4 @@
-//! An event as one line.
+//! Formats an event as one line.
 
 use crate::time::timestamp_now;
 use std::fmt::{self, Write};
@@ -8,14 +8,14 @@ use tracing::{Event, Level};
 /// The parts of an event.
 #[derive(Debug, Default)]
 struct Parts {
-    /// Who says it, where the event names somebody.
+    /// The server that logs, if the event names it.
     server: Option<String>,
     message: String,
     /// ` key=value` for each other field.
     fields: String,
 }
 
-/// The line of an event, with its end. `name`: who says it, where the event names nobody.
+/// The line of an event, with its line end. `name` is the process that logs, if the event names no server.
 pub(crate) fn line(event: &Event<'_>, name: &str, with_time: bool) -> String {
     let mut parts = Parts::default();
     event.record(&mut parts);
@@ -38,7 +38,8 @@ pub(crate) fn line(event: &Event<'_>, name: &str, with_time: bool) -> String {
     line
 }
 
-/// Characters that would begin another line, move a terminal's cursor or turn the direction of the text are written out.
+/// Escapes characters that would start another line, move a terminal's cursor or change the direction of
+/// text.
 fn escape_into(line: &mut String, text: &str) {
     let is_plain = |character: char| {
         !character.is_control()
@@ -57,7 +58,7 @@ impl Parts {
         let _ = write!(self.fields, " {}={value}", field.name());
     }
 
-    /// What others may have chosen cannot look like further fields.
+    /// Text from outside is quoted, so that it cannot look like further fields.
     fn text(&mut self, field: &Field, text: &str) {
         let is_word = |character: char| character.is_alphanumeric() || "-_.:/@%+".contains(character);
         let _ = write!(self.fields, " {}=", field.name());

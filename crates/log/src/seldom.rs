@@ -1,4 +1,4 @@
-//! Bounds for lines that others can cause at will.
+//! Limits for lines that outsiders can cause at will.
 
 use crate::time::coarse_ms;
 use std::collections::HashMap;
@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_secs(60);
-/// Keys remembered; beyond it, events without a remembered key are dropped until the minute is over.
+/// Limit of remembered keys. Beyond it, events with other keys are dropped until the minute is over.
 const KEYS_MAX: usize = 1024;
 
-/// Whether an event with this key was not let through within the last minute.
+/// Whether no event with this key was let through within the last minute.
 pub fn once_a_minute(key: &str) -> bool {
     static SEEN: Mutex<Option<HashMap<String, Instant>>> = Mutex::new(None);
     let now = Instant::now();
@@ -29,17 +29,17 @@ pub fn once_a_minute(key: &str) -> bool {
     true
 }
 
-/// So many lines in any minute or so; the rest is counted, and told with the next line.
+/// Limits lines per minute. The rest is counted and reported with the next line.
 #[derive(Debug)]
 pub struct Budget {
     lines_per_minute: u64,
-    /// Minute of the coarse clock in the upper half, lines said in it in the lower.
+    /// The minute of the coarse clock in the upper half, and the lines logged in it in the lower half.
     said: AtomicU64,
     left_out: AtomicU64,
 }
 
 impl Budget {
-    /// A budget of so many lines.
+    /// A budget of this many lines per minute.
     pub const fn new(lines_per_minute: u32) -> Budget {
         Budget {
             lines_per_minute: lines_per_minute as u64,
@@ -48,7 +48,7 @@ impl Budget {
         }
     }
 
-    /// Whether a line may be said now; then, how many were left out since the last one.
+    /// Takes a line from the budget, if one is left. Returns how many lines were dropped since the last one.
     pub fn take(&self) -> Option<u64> {
         self.take_at(coarse_ms())
     }

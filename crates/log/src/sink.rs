@@ -1,4 +1,4 @@
-//! Where lines go.
+//! The destinations of log lines.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -7,23 +7,24 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use tracing::Level;
 
-/// Where the system's log listens (syslog(3)).
+/// The socket of the system log (syslog(3)).
 const SYSTEM_LOG: &str = "/dev/log";
 /// Facility "daemon".
 const FACILITY: u32 = 3 << 3;
-/// Descriptors of a library's own are kept away from those that a program counts on.
+/// A library's own descriptors are at least this, away from those that a program counts on.
 const LIBRARY_FD_MIN: i32 = 100;
 
-/// Where lines go.
+/// A destination of log lines.
 #[derive(Debug)]
 pub struct Sink(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// What is standard error when a line is written: whoever moves that descriptor moves the log.
+    /// Standard error at the time of each line: redirecting that descriptor redirects the log.
     StandardError,
     System,
-    /// Of a library: its program may close any descriptor and open another file under its number, into which nothing must go.
+    /// A library's own descriptor. Its program may close any descriptor and open another file under its
+    /// number, which must not be written to.
     Own {
         fd: RawFd,
         file: FileId,
@@ -34,29 +35,30 @@ enum Kind {
 type FileId = (libc::dev_t, libc::ino_t);
 
 impl Sink {
-    /// Standard error, also after it was moved.
+    /// Standard error, even after it is redirected.
     pub fn standard_error() -> Sink {
         Sink(Kind::StandardError)
     }
 
-    /// The system's log, as facility "daemon".
+    /// The system log, as facility "daemon".
     pub fn system() -> Sink {
         Sink(Kind::System)
     }
 
-    /// The end of a file, opened for a library.
+    /// Appends to a file, opened for a library.
     pub(crate) fn own_file(path: &Path) -> Option<Sink> {
         let file = OpenOptions::new().create(true).append(true).open(path).ok()?;
         Sink::own(file.as_raw_fd())
     }
 
-    /// What is standard error now, for a library.
+    /// A copy of the current standard error, for a library.
     pub(crate) fn own_standard_error() -> Option<Sink> {
         Sink::own(libc::STDERR_FILENO)
     }
 
     fn own(fd: RawFd) -> Option<Sink> {
-        // SAFETY: no memory is passed; a result that is not negative is a new descriptor, which nobody else owns.
+        // SAFETY: no memory is passed; a result that is not negative is a new descriptor, which nobody else
+        // owns.
         let copy = unsafe {
             let copy = libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, LIBRARY_FD_MIN);
             (copy >= 0).then(|| OwnedFd::from_raw_fd(copy))?
@@ -65,12 +67,12 @@ impl Sink {
         Some(Sink(Kind::Own { fd: copy.into_raw_fd(), file }))
     }
 
-    /// Whether it stamps lines with the time itself.
+    /// Whether it adds the time to lines itself.
     pub(crate) fn is_system(&self) -> bool {
         matches!(self.0, Kind::System)
     }
 
-    /// Writes a line, as a whole or not at all: whoever logs goes on in any case.
+    /// Writes a line, entirely or not at all. Errors are ignored.
     pub(crate) fn write(&self, level: Level, line: &str) {
         match self.0 {
             Kind::StandardError => write_to(libc::STDERR_FILENO, line),
@@ -81,12 +83,12 @@ impl Sink {
     }
 }
 
-/// From now on, all that this process writes to standard output and standard error goes to the end of this file. Called again
-/// with the same path, it goes on in the file that is there then: one that was renamed meanwhile stays as it is.
+/// Appends everything that this process writes to standard output and standard error to a file. Another call
+/// reopens the path, so that the file can be renamed in between.
 pub fn redirect_to(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().create(true).append(true).open(path)?;
     for standard in [libc::STDOUT_FILENO, libc::STDERR_FILENO] {
-        // SAFETY: both descriptors are open; what was behind the standard one is closed.
+        // SAFETY: both descriptors are open. The file behind the standard one is closed.
         if unsafe { libc::dup2(file.as_raw_fd(), standard) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -103,7 +105,7 @@ fn file_behind(fd: RawFd) -> Option<FileId> {
 }
 
 fn write_to(fd: RawFd, line: &str) {
-    // SAFETY: the line is live and as long as said.
+    // SAFETY: the line is live and has this length.
     unsafe { libc::write(fd, line.as_ptr().cast(), line.len()) };
 }
 
@@ -115,7 +117,8 @@ fn write_to_system(level: Level, line: &str) {
         _ => 7,
     };
     let line = format!("<{}>weft[{}]: {}", FACILITY | severity, std::process::id(), line.trim_end());
-    // A new socket each time: the system's log may have been started anew. Without one, there is nobody to tell.
+    // A new socket each time, since the system log may have been restarted. If there is none, the line is
+    // lost.
     let _ = UnixDatagram::unbound().and_then(|socket| {
         socket.set_nonblocking(true)?;
         socket.send_to(line.as_bytes(), SYSTEM_LOG)

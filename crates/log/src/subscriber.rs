@@ -1,4 +1,4 @@
-//! What `tracing` hands events to. Its state is replaced, never locked: what was there before lives for ever, and is small.
+//! The `tracing` subscriber. Its state is replaced, never locked; the small old state is never freed.
 
 use crate::filter::Filter;
 use crate::line::line;
@@ -31,22 +31,22 @@ fn replace(setup: Setup) {
     }
 }
 
-/// From now on this process says what `filter` lets through to `sink`, as `name` where an event names nobody else. May be called
-/// again. A subscriber that the program has set itself stays.
+/// Makes this process log the events of `filter` to `sink`, under `name` if an event names no server. May be
+/// called again. Keeps a subscriber that the program has set itself.
 pub fn start(name: &str, filter: Filter, sink: Sink) {
     replace(Setup { name: name.to_owned(), filter, sink: Box::leak(Box::new(sink)) });
-    // Where it fails there is one: ours, or the program's.
+    // It fails if there is a subscriber already: this one, or the program's.
     let _ = tracing::subscriber::set_global_default(Log);
 }
 
-/// From now on this is what is said, where [`start`] was called before.
+/// Replaces the filter, if [`start`] was called before.
 pub fn set_filter(filter: Filter) {
     if let Some(before) = setup() {
         replace(Setup { name: before.name.clone(), filter, sink: before.sink });
     }
 }
 
-/// For a library within a program: nothing, unless `$WEFT_LOG` says what is wanted. It goes to the end of the file
+/// Starts logging for a library within a program, if `$WEFT_LOG` is set: to the end of the file
 /// `$WEFT_LOG_FILE`, else to standard error.
 pub fn start_in_library() {
     static ONCE: Once = Once::new();

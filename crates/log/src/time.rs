@@ -1,8 +1,8 @@
-//! Times as lines of a log have them, and a clock that costs next to nothing.
+//! Times in log lines, and a clock that costs almost nothing.
 
 use std::time::{Duration, SystemTime};
 
-/// The time as the lines of a log begin with it.
+/// The current time as in log lines.
 pub fn timestamp_now() -> String {
     timestamp(SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default())
 }
@@ -19,8 +19,8 @@ pub fn time(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day counted from 1970-01-01. Years are taken to begin in March, so that the leap day is last;
-/// 153 days make five months from March on.
+/// Year, month and day of a day counted from 1970-01-01. Years begin in March here, so that the leap day is
+/// last; from March on, every five months have 153 days.
 fn civil(day: u64) -> (u64, u64, u64) {
     let day = day + 719_468;
     let (era, of_era) = (day / 146_097, day % 146_097);
@@ -32,11 +32,11 @@ fn civil(day: u64) -> (u64, u64, u64) {
     (year, month, of_year - (153 * march_month + 2) / 5 + 1)
 }
 
-/// Milliseconds of a clock that only goes forward, exact to a tick of the kernel's (1 to 10 ms), and read in a few nanoseconds: to
-/// find out what is slow.
+/// Milliseconds of a monotonic clock, exact to a tick of the kernel's (1 to 10 ms), and read in a few
+/// nanoseconds: to detect slow calls.
 pub fn coarse_ms() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is live and writable. Where there is no such clock it stays 0, and nothing is slow.
+    // SAFETY: `now` is live and writable. Without such a clock it stays 0, and nothing counts as slow.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
     now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }

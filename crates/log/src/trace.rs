@@ -1,7 +1,7 @@
-//! Ids by which one request is followed from a program or a mount to the disk of a server.
+//! Ids that identify one call, from a program or a mount to the disk of a server.
 //!
-//! One call of a program has one id, however many requests, servers and attempts it takes. It travels in the header of each request,
-//! and servers that ask others on its behalf pass it on.
+//! One call of a program has one id, however many requests, servers and attempts it takes. Each request has
+//! it in its header. Servers pass it on in requests that they send for it.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -9,11 +9,11 @@ use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
-    /// Of the call that this thread does; 0: of none.
+    /// The id of this thread's current call; 0: none.
     static CURRENT: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Random, another one in each process; 0: not drawn yet.
+/// Random, different in each process; 0: not drawn yet.
 static SEED: AtomicU64 = AtomicU64::new(0);
 static COUNT: AtomicU64 = AtomicU64::new(0);
 static FORKS: Once = Once::new();
@@ -22,7 +22,7 @@ extern "C" fn in_child() {
     SEED.store(0, Ordering::Relaxed);
 }
 
-/// An id that no other request has, of this process or (as far as chance goes) of another. Never 0.
+/// A new id: unique in this process, and with high probability among all processes. Never 0.
 pub fn fresh() -> u64 {
     let seed = match SEED.load(Ordering::Relaxed) {
         0 => draw_seed(),
@@ -39,25 +39,25 @@ fn draw_seed() -> u64 {
         unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     });
     let mut bytes = [0; 8];
-    // SAFETY: the buffer is live and as long as said. Where there are no random numbers, process and time do.
+    // SAFETY: the buffer is live and has this length. Without random numbers, process id and time are used.
     let drawn = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
     let seed = match drawn {
         8 => u64::from_ne_bytes(bytes),
         _ => scatter(u64::from(std::process::id()) << 32 ^ crate::time::coarse_ms()),
     };
     let seed = seed.max(1);
-    // Of threads that draw at once, one prevails.
+    // Of threads that draw at the same time, one wins.
     SEED.compare_exchange(0, seed, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(seed)
 }
 
-/// SplitMix64's last step: different numbers stay different and look random.
+/// SplitMix64's last step: different numbers remain different and look random.
 fn scatter(number: u64) -> u64 {
     let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ number >> 31
 }
 
-/// The id of the call that this thread does; a fresh one outside of any.
+/// The id of this thread's current call; a new one outside of any call.
 pub fn current_or_fresh() -> u64 {
     match CURRENT.get() {
         0 => fresh(),
@@ -65,17 +65,17 @@ pub fn current_or_fresh() -> u64 {
     }
 }
 
-/// A call of the calling thread, until it is dropped.
+/// A call of the current thread, until it is dropped.
 #[must_use = "it ends when it is dropped"]
 #[derive(Debug)]
 pub struct Scope {
     before: u64,
-    /// It is of this thread.
+    /// It stays on its thread.
     _thread: PhantomData<*const ()>,
 }
 
 impl Scope {
-    /// Begins one with a fresh id; within another it has the id of that one.
+    /// Begins a call with a new id. Within another call it gets that one's id.
     pub fn begin() -> Scope {
         let before = CURRENT.get();
         if before == 0 {
@@ -84,7 +84,7 @@ impl Scope {
         Scope { before, _thread: PhantomData }
     }
 
-    /// On behalf of a call that has this id already; 0: of none that is known.
+    /// Continues a call that has this id; 0: no known call.
     pub fn on_behalf_of(id: u64) -> Scope {
         let before = CURRENT.replace(if id == 0 { fresh() } else { id });
         Scope { before, _thread: PhantomData }

@@ -2,8 +2,9 @@
 //!
 //! Serialisability comes from structure, not from the engine: every operation of the file system is one function
 //! that runs to its end on the one metadata thread, reads what it needs, and produces one atomic batch. Operations
-//! therefore never interleave, there are no locks, no aborts and no retries. Several metadata servers will later
-//! partition the inodes among them, each with such a thread and engine of its own.
+//! therefore never interleave, and there are no locks. An engine that others write to as well, or that does not have
+//! everything at hand, may answer [`EngineError::Conflict`]: nothing has changed then, and the operation is run again
+//! ([`run_again`](crate::run_again)). The engines here never do.
 //!
 //! ```text
 //!   metadata thread                               sync thread
@@ -141,7 +142,8 @@ pub trait Engine: Send {
 
     /// Applies `batch` atomically. When it returns, the batch is visible and survives a killed process; a power
     /// cut it survives only after a sync that covers the returned number. Commits become durable in order: if
-    /// one is lost, so are all after it. After [`EngineError::Full`] nothing has changed, and the engine goes on.
+    /// one is lost, so are all after it. After [`EngineError::Full`] and [`EngineError::Conflict`] nothing has
+    /// changed, and the engine goes on.
     fn commit(&mut self, batch: &Batch) -> Result<CommitSeq, EngineError>;
 
     /// The number of the last commit.

@@ -36,6 +36,10 @@ pub enum EngineError {
         "metadata store: the disk under the metadata directory is full; remove files or free space on it"
     )]
     Full,
+    /// What the operation has read was changed by others before its commit, or must first be fetched. Nothing was
+    /// written: run it again.
+    #[error("metadata store: others keep changing what this operation reads; try again")]
+    Conflict,
     /// A value does not have the form its key promises.
     #[error("metadata store: the value under key {key} is damaged at '{field}'; run weft fsck")]
     Decode {
@@ -103,6 +107,12 @@ pub enum MetaError {
     /// The metadata disk is full.
     #[error("no space left on the metadata server")]
     NoSpace,
+    /// No inode can be made any more.
+    #[error("all inode numbers of shard {shard} have been given out: nothing can be made there any more")]
+    NoNumbers {
+        /// Whose they were.
+        shard: u16,
+    },
     /// The store failed.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -2,7 +2,8 @@
 
 use crate::engine::Engine;
 use crate::keys;
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::{EngineError, MetaError};
 
 /// A key's id, and what is known of it.

@@ -5,11 +5,12 @@
 //!   n <dir ino> <name>         entry, found by name      -> ino, kind, cookie
 //!   o <dir ino> <cookie>       entry, in creation order  -> ino, kind, name
 //!   x <ino> <name>             extended attribute
+//!   d <block of 64>            removed inodes that the superblock's count has still; see count.rs
 //!   g <ino>                    garbage: data files to remove on the I/O servers -> layout
 //!   u <ino>                    orphan: no name any more, but open somewhere, or lately removed
 //!   t <ino>                    tail of the appends to a file that is open for writing
-//!   r <session 16> <slot 4>    last request of a session's slot, with its reply
-//!   w <session 16>             a session that watches
+//!   r <session 16> <shard 2> <slot 2>   last request of a session's slot, with its reply
+//!   w <session 16> <shard 2>   a session that watches; without the shard where that is 0
 //!   v <server id 2>            an I/O server, and which storage it has
 //!   h <mark 8>                 a run of the metadata server, by its first mark
 //!   k <id 16>                  a key that was issued to a client
@@ -26,6 +27,7 @@ pub(crate) const INODE: u8 = b'i';
 pub(crate) const NAME: u8 = b'n';
 pub(crate) const ORDER: u8 = b'o';
 pub(crate) const XATTR: u8 = b'x';
+pub(crate) const REMOVED: u8 = b'd';
 pub(crate) const GARBAGE: u8 = b'g';
 pub(crate) const ORPHAN: u8 = b'u';
 pub(crate) const APPEND_TAIL: u8 = b't';
@@ -89,6 +91,10 @@ pub(crate) fn xattr(ino: u64, name: &[u8]) -> Vec<u8> {
     [&numbered(XATTR, ino), name].concat()
 }
 
+pub(crate) fn removed(block: u64) -> [u8; 9] {
+    numbered(REMOVED, block)
+}
+
 pub(crate) fn garbage(ino: u64) -> [u8; 9] {
     numbered(GARBAGE, ino)
 }
@@ -101,19 +107,35 @@ pub(crate) fn append_tail(ino: u64) -> [u8; 9] {
     numbered(APPEND_TAIL, ino)
 }
 
-pub(crate) fn reply(session: SessionId, slot: u32) -> [u8; 21] {
+pub(crate) fn reply(shard: u16, session: SessionId, slot: u16) -> [u8; 21] {
     let mut key = [REPLY; 21];
-    key[..17].copy_from_slice(&replies_of(session));
-    key[17..].copy_from_slice(&slot.to_be_bytes());
+    key[..19].copy_from_slice(&replies_of(shard, session));
+    key[19..].copy_from_slice(&slot.to_be_bytes());
     key
 }
 
-pub(crate) fn replies_of(session: SessionId) -> [u8; 17] {
-    of_session(REPLY, session)
+/// The prefix of a session's replies in a shard.
+pub(crate) fn replies_of(shard: u16, session: SessionId) -> [u8; 19] {
+    let mut key = [REPLY; 19];
+    key[1..17].copy_from_slice(&session.0);
+    key[17..].copy_from_slice(&shard.to_be_bytes());
+    key
 }
 
-pub(crate) fn watcher(session: SessionId) -> [u8; 17] {
-    of_session(WATCHER, session)
+pub(crate) fn watcher(shard: u16, session: SessionId) -> Vec<u8> {
+    let mut key = vec![WATCHER];
+    key.extend_from_slice(&session.0);
+    if shard != 0 {
+        key.extend_from_slice(&shard.to_be_bytes());
+    }
+    key
+}
+
+/// Session and shard of a reply or a watcher; `None` if the key is too short to have them.
+pub(crate) fn session_of(key: &[u8]) -> Option<(SessionId, u16)> {
+    let session = SessionId(key.get(1..17)?.try_into().ok()?);
+    let shard = key.get(17..19).and_then(|shard| shard.try_into().ok()).map_or(0, u16::from_be_bytes);
+    Some((session, shard))
 }
 
 pub(crate) fn server(id: u16) -> [u8; 3] {
@@ -128,12 +150,6 @@ pub(crate) fn run(first_mark: u64) -> [u8; 9] {
 pub(crate) fn issued(id: &[u8; 16]) -> [u8; 17] {
     let mut key = [ISSUED; 17];
     key[1..].copy_from_slice(id);
-    key
-}
-
-fn of_session(kind: u8, session: SessionId) -> [u8; 17] {
-    let mut key = [kind; 17];
-    key[1..].copy_from_slice(&session.0);
     key
 }
 

@@ -6,6 +6,7 @@
 //!              op.create(...), op.rename(...), ...                  one call: the rules of one operation
 //!              op.commit() or op.commit_with_reply(bytes)           one atomic batch; caches and opens follow
 //!              dropped without commit                               nothing happened
+//!              ns.change(|op| ...)                                  begins, runs and commits; again after a conflict
 //! ```
 //!
 //! The order of reading: [`Engine`] (the seam and its two implementations), `keys` (what is stored),
@@ -17,6 +18,7 @@ mod acl;
 mod backup;
 mod cache;
 mod codec;
+mod count;
 mod engine;
 mod error;
 mod fsck;
@@ -25,11 +27,14 @@ mod issued;
 mod keys;
 mod lately;
 mod namespace;
+mod op;
 mod opens;
 mod ops;
 mod permission;
 mod replies;
 mod servers;
+mod shard;
+mod tails;
 mod touched;
 mod walk;
 mod watchers;
@@ -43,17 +48,19 @@ pub use error::{EngineError, MetaError};
 pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};
 pub use inode::{Attr, Caller, Kind, LayoutRequest, MODE_MASK, ROOT_INO, SessionId, Timestamp};
 pub use issued::IssuedKeyRecord;
-pub use namespace::{Namespace, NamespaceOptions, Op, Statfs};
+pub use namespace::{Namespace, NamespaceOptions, Statfs};
+pub use op::{MayConflict, Op, run_again};
 pub use ops::append::AppendPlace;
 pub use ops::attr::{SetAttr, SetTime};
 pub use ops::create::{Created, NewFile, OpenFlags, Opened};
 pub use ops::layout::LayoutInfo;
+pub use ops::once::Once;
 pub use ops::readdir::{DirEntry, Page};
 pub use ops::rename::RenameMode;
 pub use ops::size::{Truncation, WriteReport};
 pub use ops::xattr::XattrMode;
 pub use permission::{EXECUTE, READ, WRITE};
-pub use replies::Once;
 pub use servers::{OwnStorage, ServerRecord};
+pub use shard::shard_of;
 pub use touched::{Touched, TouchedInode};
 pub use walk::{At, NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX, TARGET_BYTES_MAX};

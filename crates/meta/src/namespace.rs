@@ -1,4 +1,4 @@
-//! The namespace and the operation: how reads find what was just staged, and how a commit takes effect.
+//! The namespace: what is in memory of it, and what all operations share.
 //!
 //! ```text
 //!   Op            staged inodes, entries, records      read first
@@ -12,19 +12,18 @@
 
 use crate::cache::{Clock, FastClock};
 use crate::codec::{Reader, Writer};
-use crate::engine::{Batch, CommitSeq, Engine, Room, Syncer};
+use crate::count::{InodeCount, put_count};
+use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
-use crate::inode::{Attr, Caller, Entry, Inode, Kind, LayoutRequest, ROOT_INO, SessionId, Timestamp};
-use crate::opens::{Effect, Handles, Holding, OpenFile, Opens};
-use crate::ops::append::stored_tails;
-use crate::replies::PendingReply;
+use crate::inode::{Caller, Entry, Inode, Kind, ROOT_INO, SessionId, Timestamp};
+use crate::op::{MayConflict, Op, Staged, run_again};
+use crate::opens::{Handles, Opens};
+use crate::shard::{last_number, shard_of};
+use crate::tails::stored_tails;
 use crate::{EngineError, MetaError, keys};
-use std::collections::BTreeMap;
 
 const FORMAT_VERSION: u8 = 1;
 const NUMBER_VERSION: u8 = 1;
-/// How many numbers one write of the superblock makes available.
-const LEASE: u64 = 4096;
 /// How far a restart jumps beyond the lease.
 const RESTART_GAP: u64 = 1 << 20;
 /// Cookies below are left to clients, for `.` and `..`.
@@ -81,21 +80,22 @@ pub struct Namespace<E: Engine> {
     pub(crate) locks_noted: bool,
     /// After a restart until `reap_orphans`: sessions may still come back for their files.
     pub(crate) grace: bool,
+    shard: u16,
     pub(crate) next_ino: u64,
     pub(crate) next_cookie: u64,
-    ino_lease: u64,
-    cookie_lease: u64,
-    inodes_in_use: u64,
+    pub(crate) ino_lease: u64,
+    pub(crate) cookie_lease: u64,
+    pub(crate) count: InodeCount,
     cluster_uuid: [u8; 16],
-    failure: Option<String>,
+    pub(crate) failure: Option<String>,
     pub(crate) audit: Option<Audit>,
-    inode_cache: FastClock<u64, Inode>,
-    entry_cache: Clock<Vec<u8>, Option<Entry>>,
-    staged: Staged,
+    pub(crate) inode_cache: FastClock<u64, Inode>,
+    pub(crate) entry_cache: Clock<Vec<u8>, Option<Entry>>,
+    pub(crate) staged: Staged,
     /// Memory of the last batch, for the next one.
-    batch: Batch,
+    pub(crate) batch: Batch,
     /// The same for the key of a name that is looked for.
-    name_key: Vec<u8>,
+    pub(crate) name_key: Vec<u8>,
 }
 
 pub(crate) fn encode_number(number: u64) -> Vec<u8> {
@@ -133,10 +133,10 @@ impl<E: Engine> Namespace<E> {
         batch.put(keys::SUPER_FORMAT, format.bytes);
         batch.put(keys::SUPER_INO_LEASE, encode_number(FIRST_INO));
         batch.put(keys::SUPER_COOKIE_LEASE, encode_number(FIRST_COOKIE));
-        batch.put(keys::SUPER_FILES, encode_number(1));
+        put_count(&mut batch, 1, FIRST_INO);
         batch.put(keys::SUPER_INCARNATION, encode_number(0));
         batch.put_encoded(keys::inode(ROOT_INO), &root);
-        engine.commit(&batch)?;
+        run_again(|| engine.commit(&batch))?;
         engine.syncer().sync()?;
         Ok(())
     }
@@ -156,12 +156,16 @@ impl<E: Engine> Namespace<E> {
         let mut from = Reader::with_version(keys::SUPER_FORMAT, &format, FORMAT_VERSION)?;
         let uuid = from.take(16, "uuid")?.try_into().map_err(|_| from.damaged("uuid"))?;
         let incarnation = read_number(&engine, keys::SUPER_INCARNATION)? + 1;
-        let mut batch = Batch::default();
-        batch.put(keys::SUPER_INCARNATION, encode_number(incarnation));
-        engine.commit(&batch)?;
         let restarted = incarnation > 1;
         let gap = if restarted { RESTART_GAP } else { 0 };
         let ino_lease = read_number(&engine, keys::SUPER_INO_LEASE)?;
+        let next_ino = (ino_lease + gap).min(last_number(shard_of(ino_lease)));
+        let mut batch = Batch::default();
+        batch.put(keys::SUPER_INCARNATION, encode_number(incarnation));
+        let mut count = InodeCount::load(&engine)?;
+        let change = count.stage(0, std::iter::empty(), next_ino, true, &mut batch);
+        run_again(|| engine.commit(&batch))?;
+        count.apply(change);
         let cookie_lease = read_number(&engine, keys::SUPER_COOKIE_LEASE)?;
         let locks_noted = engine.get(keys::SUPER_LOCKS)?.is_some();
         Ok(Namespace {
@@ -169,11 +173,12 @@ impl<E: Engine> Namespace<E> {
             locks_noted,
             incarnation: incarnation as u32,
             grace: restarted,
-            next_ino: ino_lease + gap,
+            shard: shard_of(ino_lease),
+            next_ino,
             next_cookie: cookie_lease + gap,
             ino_lease,
             cookie_lease,
-            inodes_in_use: read_number(&engine, keys::SUPER_FILES)?,
+            count,
             cluster_uuid: uuid,
             failure: None,
             audit: None,
@@ -190,6 +195,11 @@ impl<E: Engine> Namespace<E> {
     /// The cluster this file system belongs to.
     pub fn cluster_uuid(&self) -> [u8; 16] {
         self.cluster_uuid
+    }
+
+    /// The shard that new inodes belong to.
+    pub fn shard(&self) -> u16 {
+        self.shard
     }
 
     /// The engine below.
@@ -231,12 +241,13 @@ impl<E: Engine> Namespace<E> {
     /// Notes in the store whether locks may be held, so that the next run of the server knows if somebody may come back for
     /// some.
     pub fn note_locks(&mut self, held: bool) -> Result<(), MetaError> {
-        let mut op = self.begin();
-        match held {
-            true => op.put(keys::SUPER_LOCKS.to_vec(), encode_number(1)),
-            false => op.delete(keys::SUPER_LOCKS.to_vec()),
-        }
-        op.commit()?;
+        self.change::<_, MetaError>(|op| {
+            match held {
+                true => op.put(keys::SUPER_LOCKS, encode_number(1)),
+                false => op.delete(keys::SUPER_LOCKS),
+            }
+            Ok(())
+        })?;
         self.locks_noted = held;
         Ok(())
     }
@@ -245,7 +256,7 @@ impl<E: Engine> Namespace<E> {
     pub fn statfs(&self) -> Statfs {
         let (open_files, sessions) = self.opens.counts();
         Statfs {
-            inodes: self.inodes_in_use,
+            inodes: self.count.now(),
             open_files: open_files as u64,
             lately_removed: self.opens.lately_removed.len() as u64,
             sessions: sessions as u64,
@@ -258,10 +269,32 @@ impl<E: Engine> Namespace<E> {
         self.next_ino
     }
 
+    /// Gives out no inode number up to `ino`, where that is one of the shard; says whether it is.
+    pub(crate) fn go_on_behind(&mut self, ino: u64) -> bool {
+        let is_own = shard_of(ino) == self.shard && ino != last_number(self.shard);
+        if is_own {
+            self.next_ino = self.next_ino.max(ino + 1);
+        }
+        is_own
+    }
+
     /// Begins an operation.
     pub fn begin(&mut self) -> Op<'_, E> {
         self.staged.clear();
         Op { ns: self, once: None }
+    }
+
+    /// Runs an operation and commits it; again where the engine asks for it. What it is to have an effect on besides
+    /// the namespace, the caller does afterwards.
+    pub fn change<T, F: From<MetaError> + MayConflict>(
+        &mut self,
+        run: impl Fn(&mut Op<'_, E>) -> Result<T, F>,
+    ) -> Result<(T, CommitSeq), F> {
+        run_again(|| {
+            let mut op = self.begin();
+            let result = run(&mut op)?;
+            Ok((result, op.commit()?))
+        })
     }
 
     /// Changes what new files get, after I/O servers were added; sizes of the caches stay.
@@ -271,9 +304,9 @@ impl<E: Engine> Namespace<E> {
             NamespaceOptions { ring_servers, strip_bytes, server_count, cached_inodes, cached_entries };
     }
 
-    /// Bounds of inode numbers and cookies on disk, and the count of inodes.
-    pub(crate) fn leases(&self) -> (u64, u64, u64) {
-        (self.ino_lease, self.cookie_lease, self.inodes_in_use)
+    /// Bounds of inode numbers and cookies on disk.
+    pub(crate) fn leases(&self) -> (u64, u64) {
+        (self.ino_lease, self.cookie_lease)
     }
 
     pub(crate) fn load_inode(&mut self, ino: u64) -> Result<Option<&Inode>, EngineError> {
@@ -285,7 +318,13 @@ impl<E: Engine> Namespace<E> {
         Ok(self.inode_cache.get(&ino))
     }
 
-    fn load_entry(&mut self, key: &[u8]) -> Result<Option<Entry>, EngineError> {
+    /// Others have written: what was read before counts no more.
+    pub(crate) fn forget_cached(&mut self) {
+        self.inode_cache = FastClock::new(self.options.cached_inodes);
+        self.entry_cache = Clock::new(self.options.cached_entries);
+    }
+
+    pub(crate) fn load_entry(&mut self, key: &[u8]) -> Result<Option<Entry>, EngineError> {
         if let Some(entry) = self.entry_cache.get(key) {
             return Ok(*entry);
         }
@@ -296,378 +335,4 @@ impl<E: Engine> Namespace<E> {
         self.entry_cache.insert(key.into(), entry);
         Ok(entry)
     }
-}
-
-/// One operation: call one of its operation methods, then commit, or drop it and nothing happened.
-///
-/// A method that fails leaves nothing staged. Reading operations need no commit.
-pub struct Op<'n, E: Engine> {
-    pub(crate) ns: &'n mut Namespace<E>,
-    pub(crate) once: Option<PendingReply>,
-}
-
-/// What an operation is going to change. It lies with the namespace, so that its memory serves one operation after the other.
-#[derive(Default)]
-struct Staged {
-    inodes: Vec<(u64, Option<Inode>)>,
-    entries: Vec<(Vec<u8>, Option<Entry>)>,
-    /// By key.
-    records: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-    effects: Vec<Effect>,
-    inodes_made: i64,
-    grows: bool,
-}
-
-impl Staged {
-    fn clear(&mut self) {
-        self.inodes.clear();
-        self.entries.clear();
-        self.records.clear();
-        self.effects.clear();
-        self.inodes_made = 0;
-        self.grows = false;
-    }
-
-    fn is_empty(&self) -> bool {
-        self.inodes.is_empty() && self.entries.is_empty() && self.records.is_empty()
-    }
-
-    /// What the disk must have room for. What moves a name neither adds nor removes.
-    fn room(&self) -> Room {
-        let gone = self.entries.iter().filter(|(_, entry)| entry.is_none()).count();
-        let only_removes = |removed: usize, all: usize| removed > 0 && 2 * removed > all;
-        if self.grows {
-            Room::Growth
-        } else if only_removes(gone, self.entries.len())
-            || self.inodes.iter().any(|(_, inode)| inode.is_none())
-            || self.entries.is_empty() && self.records.iter().any(|(_, value)| value.is_none())
-        {
-            Room::Removal
-        } else {
-            Room::Change
-        }
-    }
-
-    /// Where a record is, or belongs.
-    fn place_of(&self, key: &[u8]) -> Result<usize, usize> {
-        self.records.binary_search_by(|(staged, _)| staged.as_slice().cmp(key))
-    }
-
-    fn put_record(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) {
-        match self.place_of(&key) {
-            Ok(at) => self.records[at].1 = value,
-            Err(at) => self.records.insert(at, (key, value)),
-        }
-    }
-}
-
-impl<E: Engine> Op<'_, E> {
-    /// Makes the operation happen. The number returned is what a durable reply waits for.
-    pub fn commit(self) -> Result<CommitSeq, MetaError> {
-        self.finish(None)
-    }
-
-    /// Makes the operation happen and, with it, keeps `reply` for a repetition of the request that
-    /// [`Namespace::begin_once`] was given. Without such a request the reply is not kept.
-    pub fn commit_with_reply(self, reply: &[u8]) -> Result<CommitSeq, MetaError> {
-        self.finish(Some(reply))
-    }
-
-    fn finish(mut self, reply: Option<&[u8]>) -> Result<CommitSeq, MetaError> {
-        let kept = self.once.take().zip(reply);
-        if let Some((pending, reply)) = &kept {
-            pending.check(reply)?;
-        }
-        let changes = !self.ns.staged.is_empty();
-        if changes && !self.ns.engine.has_room(self.ns.staged.room()) {
-            return Err(MetaError::NoSpace);
-        }
-        let seq = if changes { self.commit_batch(kept.as_ref())? } else { self.ns.engine.committed() };
-        if let Some((pending, reply)) = kept {
-            pending.keep(reply, self.ns.opens.sessions.entry(pending.session).or_default());
-        }
-        let Namespace { staged, opens, .. } = &mut *self.ns;
-        staged.effects.drain(..).for_each(|effect| opens.apply(effect));
-        Ok(seq)
-    }
-
-    fn commit_batch(&mut self, kept: Option<&(PendingReply, &[u8])>) -> Result<CommitSeq, MetaError> {
-        let ns = &mut *self.ns;
-        let (staged, batch) = (&mut ns.staged, &mut ns.batch);
-        batch.clear();
-        let ino_lease = lease_after(ns.next_ino, ns.ino_lease);
-        let cookie_lease = lease_after(ns.next_cookie, ns.cookie_lease);
-        let in_use = ns.inodes_in_use.saturating_add_signed(staged.inodes_made);
-        if ino_lease != ns.ino_lease {
-            batch.put(keys::SUPER_INO_LEASE, encode_number(ino_lease));
-        }
-        if cookie_lease != ns.cookie_lease {
-            batch.put(keys::SUPER_COOKIE_LEASE, encode_number(cookie_lease));
-        }
-        if staged.inodes_made != 0 {
-            batch.put(keys::SUPER_FILES, encode_number(in_use));
-        }
-        for (ino, inode) in &staged.inodes {
-            let key = keys::inode(*ino);
-            match inode {
-                Some(inode) => batch.put_encoded(key, inode),
-                None => batch.delete(key),
-            }
-        }
-        for (key, entry) in &staged.entries {
-            match entry {
-                Some(entry) => batch.put_encoded(key, entry),
-                None => batch.delete(key),
-            }
-        }
-        for (key, value) in staged.records.drain(..) {
-            match value {
-                Some(value) => batch.put(key, value),
-                None => batch.delete(key),
-            }
-        }
-        if let Some((pending, reply)) = kept {
-            pending.store(reply, batch);
-        }
-        if let Some(audit) = &mut ns.audit {
-            audit.follow(&ns.engine, batch)?;
-        }
-        let seq = match ns.engine.commit(batch) {
-            Ok(seq) => seq,
-            Err(EngineError::Full) => {
-                // It has counted what did not happen.
-                ns.audit = None;
-                return Err(MetaError::NoSpace);
-            }
-            Err(error) => {
-                ns.failure.get_or_insert(error.to_string());
-                return Err(error.into());
-            }
-        };
-        ns.ino_lease = ino_lease;
-        ns.cookie_lease = cookie_lease;
-        ns.inodes_in_use = in_use;
-        for (ino, inode) in staged.inodes.drain(..) {
-            match inode {
-                Some(inode) => ns.inode_cache.insert(ino, inode),
-                None => ns.inode_cache.remove(&ino),
-            }
-        }
-        for (key, entry) in staged.entries.drain(..) {
-            ns.entry_cache.insert(key, entry);
-        }
-        Ok(seq)
-    }
-
-    /// Runs an operation's function; if it fails, nothing of it stays staged.
-    pub(crate) fn attempt<T>(
-        &mut self,
-        operation: impl FnOnce(&mut Self) -> Result<T, MetaError>,
-    ) -> Result<T, MetaError> {
-        let result = operation(self);
-        if result.is_err() {
-            self.ns.staged.clear();
-        }
-        result
-    }
-
-    pub(crate) fn inode(&mut self, ino: u64) -> Result<Option<Inode>, MetaError> {
-        match self.ns.staged.inodes.iter().find(|(staged, _)| *staged == ino) {
-            Some((_, inode)) => Ok(inode.clone()),
-            None => Ok(self.ns.load_inode(ino)?.cloned()),
-        }
-    }
-
-    /// The inode, or `Stale` if the number leads nowhere.
-    pub(crate) fn need(&mut self, ino: u64) -> Result<Inode, MetaError> {
-        self.inode(ino)?.ok_or(MetaError::Stale)
-    }
-
-    /// The inode of an existing directory.
-    pub(crate) fn need_dir(&mut self, ino: u64) -> Result<Inode, MetaError> {
-        let inode = self.need(ino)?;
-        if inode.is_dir() { Ok(inode) } else { Err(MetaError::NotDirectory) }
-    }
-
-    pub(crate) fn put_inode(&mut self, inode: Inode) {
-        self.stage_inode(inode.ino, Some(inode));
-    }
-
-    pub(crate) fn stage_inode(&mut self, ino: u64, inode: Option<Inode>) {
-        match self.ns.staged.inodes.iter_mut().find(|(staged, _)| *staged == ino) {
-            Some((_, staged)) => *staged = inode,
-            None => self.ns.staged.inodes.push((ino, inode)),
-        }
-    }
-
-    /// Shows each staged inode that there was before: as it was, and as it will be if it stays.
-    pub(crate) fn each_changed_inode(
-        &mut self,
-        mut look: impl FnMut(&Inode, Option<&Inode>),
-    ) -> Result<(), EngineError> {
-        let staged = std::mem::take(&mut self.ns.staged.inodes);
-        let shown = staged.iter().try_for_each(|(ino, now)| {
-            if let Some(before) = self.ns.load_inode(*ino)? {
-                look(before, now.as_ref());
-            }
-            Ok(())
-        });
-        self.ns.staged.inodes = staged;
-        shown
-    }
-
-    /// Keys of the names that change.
-    pub(crate) fn staged_entries(&self) -> impl Iterator<Item = &[u8]> {
-        self.ns.staged.entries.iter().map(|(key, _)| key.as_slice())
-    }
-
-    pub(crate) fn staged_effects(&self) -> &[Effect] {
-        &self.ns.staged.effects
-    }
-
-    /// Whether `session` alone writes to the file `ino`, and has vouched for all of it: then its size is what it reported.
-    pub fn knows_size(&self, session: SessionId, ino: u64) -> bool {
-        self.open_file(ino).is_some_and(|file| {
-            let own = file.held_by(session).writers;
-            own > 0 && own == file.total.writers && file.total.truncations == 0 && !file.unclean
-        })
-    }
-
-    /// Stages an inode that did not exist before.
-    pub(crate) fn add_inode(&mut self, inode: Inode) {
-        self.ns.staged.inodes_made += 1;
-        self.ns.staged.grows = true;
-        self.put_inode(inode);
-    }
-
-    /// Marks the operation as one that adds data, so that it fails when the disk is nearly full.
-    pub(crate) fn needs_room(&mut self) {
-        self.ns.staged.grows = true;
-    }
-
-    /// Stages a correction of the count of inodes.
-    pub(crate) fn correct_count(&mut self, inodes: i64) {
-        self.ns.staged.inodes_made += inodes;
-    }
-
-    pub(crate) fn delete_inode(&mut self, ino: u64) {
-        self.ns.staged.inodes_made -= 1;
-        self.stage_inode(ino, None);
-    }
-
-    pub(crate) fn entry(&mut self, dir: u64, name: &[u8]) -> Result<Option<Entry>, MetaError> {
-        let mut key = std::mem::take(&mut self.ns.name_key);
-        keys::name_into(&mut key, dir, name);
-        let entry = match self.ns.staged.entries.iter().find(|(staged, _)| *staged == key) {
-            Some((_, entry)) => Ok(*entry),
-            None => self.ns.load_entry(&key),
-        };
-        self.ns.name_key = key;
-        Ok(entry?)
-    }
-
-    /// Stages `name` in `dir`, in both orders. An entry of another cookie under the name must be removed before.
-    pub(crate) fn put_entry(&mut self, dir: u64, name: &[u8], entry: Entry) {
-        self.put(keys::order(dir, entry.cookie), entry.encode_order(name));
-        self.stage_entry(keys::name(dir, name), Some(entry));
-    }
-
-    pub(crate) fn delete_entry(&mut self, dir: u64, name: &[u8], entry: &Entry) {
-        self.delete(keys::order(dir, entry.cookie));
-        self.stage_entry(keys::name(dir, name), None);
-    }
-
-    pub(crate) fn stage_entry(&mut self, key: Vec<u8>, entry: Option<Entry>) {
-        match self.ns.staged.entries.iter_mut().find(|(staged, _)| *staged == key) {
-            Some((_, staged)) => *staged = entry,
-            None => self.ns.staged.entries.push((key, entry)),
-        }
-    }
-
-    /// Any other record.
-    pub(crate) fn record(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, MetaError> {
-        match self.ns.staged.place_of(key) {
-            Ok(at) => Ok(self.ns.staged.records[at].1.clone()),
-            Err(_) => Ok(self.ns.engine.get(key)?),
-        }
-    }
-
-    pub(crate) fn put(&mut self, key: impl Into<Vec<u8>>, value: Vec<u8>) {
-        self.ns.staged.put_record(key.into(), Some(value));
-    }
-
-    pub(crate) fn delete(&mut self, key: impl Into<Vec<u8>>) {
-        self.ns.staged.put_record(key.into(), None);
-    }
-
-    /// Up to `max` records whose keys begin with `prefix` and come after `after`, staged ones included.
-    pub(crate) fn records_after(
-        &self,
-        prefix: &[u8],
-        after: &[u8],
-        max: usize,
-    ) -> Result<Vec<crate::engine::Pair>, MetaError> {
-        let mut from = after.to_vec();
-        from.push(0);
-        let (from, to) = (from.max(prefix.to_vec()), keys::after_prefix(prefix));
-        let mut found = BTreeMap::new();
-        for pair in self.ns.engine.scan(&from, &to) {
-            let (key, value) = pair?;
-            if self.ns.staged.place_of(&key).is_ok() {
-                continue;
-            }
-            found.insert(key, value);
-            if found.len() == max {
-                break;
-            }
-        }
-        let first = self.ns.staged.place_of(&from).unwrap_or_else(|at| at);
-        for (key, value) in self.ns.staged.records[first..].iter().take_while(|(key, _)| *key < to) {
-            if let Some(value) = value {
-                found.insert(key.clone(), value.clone());
-            }
-        }
-        Ok(found.into_iter().take(max).collect())
-    }
-
-    pub(crate) fn effect(&mut self, effect: Effect) {
-        self.ns.staged.effects.push(effect);
-    }
-
-    pub(crate) fn open_file(&self, ino: u64) -> Option<&OpenFile> {
-        self.ns.opens.file(ino)
-    }
-
-    /// What of a file is held after what is staged.
-    pub(crate) fn holding(&self, ino: u64, session: SessionId) -> Option<Holding> {
-        self.ns.opens.holding(ino, session, &self.ns.staged.effects)
-    }
-
-    pub(crate) fn take_ino(&mut self) -> u64 {
-        self.ns.next_ino += 1;
-        self.ns.next_ino - 1
-    }
-
-    pub(crate) fn take_cookie(&mut self) -> u64 {
-        self.ns.next_cookie += 1;
-        self.ns.next_cookie - 1
-    }
-
-    pub(crate) fn attr_of(&self, inode: &Inode) -> Attr {
-        inode.attr(self.ns.incarnation)
-    }
-
-    pub(crate) fn cluster_default(&self) -> LayoutRequest {
-        let options = &self.ns.options;
-        LayoutRequest {
-            strip_bytes: Some(options.strip_bytes),
-            server_count: Some(options.server_count),
-            first_server: None,
-        }
-    }
-}
-
-/// The lease to have on disk once `next` is the next number to be handed out.
-fn lease_after(next: u64, lease: u64) -> u64 {
-    if next > lease { next + LEASE } else { lease }
 }

@@ -132,7 +132,7 @@ impl Effect {
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     pub files: FxHashSet<u64>,
-    pub replies: FxHashMap<u32, StoredReply>,
+    pub replies: FxHashMap<u16, StoredReply>,
 }
 
 #[derive(Debug, Default)]

@@ -5,6 +5,7 @@ pub(crate) mod attr;
 pub(crate) mod create;
 pub(crate) mod garbage;
 pub(crate) mod layout;
+pub(crate) mod once;
 pub(crate) mod readdir;
 pub(crate) mod remove;
 pub(crate) mod rename;

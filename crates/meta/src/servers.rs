@@ -21,7 +21,9 @@
 
 use crate::codec::{Encode, Reader, Writer};
 use crate::engine::{Batch, CommitSeq, Engine};
-use crate::namespace::{Namespace, Op, encode_number};
+use crate::namespace::{Namespace, encode_number};
+use crate::op::{Op, run_again};
+use crate::shard::first_number;
 use crate::{EngineError, MetaError, keys};
 use weft_layout::Layout;
 
@@ -121,7 +123,7 @@ impl<E: Engine> Namespace<E> {
                 out.bytes.extend_from_slice(&fresh);
                 let mut batch = Batch::default();
                 batch.put(keys::SUPER_STORAGE, out.bytes);
-                self.engine.commit(&batch)?;
+                run_again(|| self.engine.commit(&batch))?;
                 self.engine.syncer().sync()?;
                 fresh
             }
@@ -143,18 +145,20 @@ impl<E: Engine> Namespace<E> {
     /// # Errors
     /// Those of the engine.
     pub fn raise_mark_beyond(&mut self, known: u64, run: &[u8; 16]) -> Result<(u64, CommitSeq), EngineError> {
-        let (last, last_run) = read_mark(&self.engine)?;
-        let mark = last.max(known) + 1;
-        let mut batch = Batch::default();
-        if mark != last + 1 {
-            // The marks that are skipped are nobody's: who knows one of them has it from another history.
-            self.note_run(last + 1, &NOBODY, &mut batch)?;
-        }
-        if last_run != *run || mark != last + 1 {
-            self.note_run(mark, run, &mut batch)?;
-        }
-        put_mark(&mut batch, mark, run);
-        Ok((mark, self.engine.commit(&batch)?))
+        run_again(|| {
+            let (last, last_run) = read_mark(&self.engine)?;
+            let mark = last.max(known) + 1;
+            let mut batch = Batch::default();
+            if mark != last + 1 {
+                // The marks that are skipped are nobody's: who knows one of them has it from another history.
+                self.note_run(last + 1, &NOBODY, &mut batch)?;
+            }
+            if last_run != *run || mark != last + 1 {
+                self.note_run(mark, run, &mut batch)?;
+            }
+            put_mark(&mut batch, mark, run);
+            Ok((mark, self.engine.commit(&batch)?))
+        })
     }
 
     /// Notes the first mark of a run, and forgets the oldest runs.
@@ -239,7 +243,9 @@ impl<E: Engine> Namespace<E> {
     /// # Errors
     /// Those of the engine, and a damaged record.
     pub fn vouched_from(&self) -> Result<u64, EngineError> {
-        let Some(value) = self.engine.get(keys::SUPER_VOUCHED_FROM)? else { return Ok(0) };
+        let Some(value) = self.engine.get(keys::SUPER_VOUCHED_FROM)? else {
+            return Ok(first_number(self.shard()));
+        };
         let mut from = Reader::with_version(keys::SUPER_VOUCHED_FROM, &value, 1)?;
         from.u64("number")
     }
@@ -272,7 +278,9 @@ impl<E: Engine> Op<'_, E> {
     /// Goes on with inode numbers from `ino` at least, and notes that smaller ones may be those of files that this store has
     /// forgotten: it was put back from a copy. Returns the next number.
     pub fn forgets_below(&mut self, ino: u64) -> u64 {
-        self.ns.next_ino = self.ns.next_ino.max(ino);
+        if let Some(before) = ino.checked_sub(1) {
+            self.ns.go_on_behind(before);
+        }
         let from = self.ns.next_ino;
         self.put(keys::SUPER_VOUCHED_FROM, encode_number(from));
         from

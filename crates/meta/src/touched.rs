@@ -11,7 +11,7 @@ use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::Inode;
 use crate::keys;
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::opens::{Effect, Hold};
 
 /// What the commit of an operation changes for those who have seen it before.

@@ -8,7 +8,7 @@
 use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::{Caller, Entry, Inode, Kind, ROOT_INO};
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::permission::{EXECUTE, require};
 
 /// The longest name.

@@ -4,7 +4,8 @@
 use crate::engine::Engine;
 use crate::inode::SessionId;
 use crate::keys;
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::{EngineError, MetaError};
 
 const WATCHER_VERSION: u8 = 1;
@@ -12,25 +13,25 @@ const WATCHER_VERSION: u8 = 1;
 impl<E: Engine> Op<'_, E> {
     /// Notes that a session watches.
     pub fn add_watcher(&mut self, session: SessionId) {
-        self.put(keys::watcher(session), vec![WATCHER_VERSION]);
+        self.put(keys::watcher(self.ns.shard(), session), vec![WATCHER_VERSION]);
     }
 
     /// It does no longer.
     pub fn remove_watcher(&mut self, session: SessionId) {
-        self.delete(keys::watcher(session));
+        self.delete(keys::watcher(self.ns.shard(), session));
     }
 }
 
 impl<E: Engine> Namespace<E> {
-    /// All sessions noted.
-    pub fn watchers(&self) -> Result<Vec<SessionId>, MetaError> {
+    /// All sessions that watch a shard, as far as was noted.
+    pub fn watchers(&self, shard: u16) -> Result<Vec<SessionId>, MetaError> {
         let from = vec![keys::WATCHER];
         let mut sessions = Vec::new();
         for pair in self.engine().scan(&from, &keys::after_prefix(&from)) {
             let (key, _) = pair?;
-            let session = key.get(1..).and_then(|id| id.try_into().ok());
             let damaged = || EngineError::Format(format!("no session in {}", keys::readable(&key)));
-            sessions.push(SessionId(session.ok_or_else(damaged)?));
+            let (session, of) = keys::session_of(&key).ok_or_else(damaged)?;
+            sessions.extend((of == shard).then_some(session));
         }
         Ok(sessions)
     }

@@ -78,7 +78,7 @@ fn a_restart_gives_no_place_twice() {
     run(&mut ns, |op| op.reopen(S1, ino, true)).unwrap();
     assert_eq!(offset(&mut ns, S1, ino, 10, 100), 120, "nor while others may come back");
     close(&mut ns, S1, ino);
-    ns.reap_orphans().unwrap();
+    ns.reap_orphans(0).unwrap();
     open(&mut ns, S1, ino);
     assert_eq!(offset(&mut ns, S1, ino, 1, 100), 100);
 }

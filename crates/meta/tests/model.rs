@@ -298,7 +298,7 @@ fn matches_the_model<E: Engine>(
     for action in actions {
         if let Action::Restart = action {
             ns = restart(ns);
-            ns.reap_orphans().unwrap();
+            ns.reap_orphans(0).unwrap();
         }
         prop_assert_eq!(apply(&mut ns, action), model.apply(action), "{:?}", action);
     }
@@ -337,7 +337,7 @@ proptest! {
                 Err(error) => { prop_assert!(kept < 1, "{}", error); continue }
             };
             prop_assert_eq!(crashed.check().unwrap(), vec![], "kept {}", kept);
-            crashed.reap_orphans().unwrap();
+            crashed.reap_orphans(0).unwrap();
             mkfile(&mut crashed, &Caller::root(), "after the crash", 0o644).unwrap();
             prop_assert_eq!(crashed.check().unwrap(), vec![], "kept {}, then used", kept);
         }

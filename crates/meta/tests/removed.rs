@@ -108,7 +108,7 @@ fn what_a_restart_leaves_is_an_orphan_like_others() {
     let mut later = Namespace::open(ns.engine().fork(), options()).unwrap();
     assert_eq!(outcome(open(&mut later, &user(7), replaced)), "ok", "in the time of grace");
     run(&mut later, |op| op.close(now(7), S2, replaced, false, None)).unwrap();
-    assert_eq!(later.reap_orphans().unwrap(), 1);
+    assert_eq!(later.reap_orphans(0).unwrap(), 1);
     assert_eq!(garbage(&mut later), [replaced]);
     sound(&later);
 }

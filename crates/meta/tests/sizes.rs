@@ -75,15 +75,13 @@ fn a_handle_that_is_given_back_wrongly_keeps_no_other() {
     let mut ns = mem();
     let inos = ["a", "wrong", "b"].map(|name| create(&mut ns, S1, name, WRITE).unwrap().attr.ino);
     let ends = [10, u64::MAX, 20];
-    let mut op = ns.begin();
-    let closed: Vec<_> = inos
-        .iter()
-        .zip(ends)
-        .map(|(ino, max_end)| {
+    let closed = run(&mut ns, |op| {
+        let close = |(ino, max_end): (&u64, u64)| {
             outcome(op.close(now(5), S1, *ino, true, Some(&WriteReport { max_end, mtime: None })))
-        })
-        .collect();
-    op.commit().unwrap();
+        };
+        Ok(inos.iter().zip(ends).map(close).collect::<Vec<_>>())
+    });
+    let closed = closed.unwrap();
     assert_eq!(closed, ["ok", "Invalid", "ok"]);
     assert_eq!(inos.map(|ino| size(&mut ns, ino)), [(10, false), (0, true), (20, false)]);
     assert_eq!(ns.statfs().open_files, 0);
@@ -278,7 +276,7 @@ fn after_a_restart_sessions_claim_their_files_and_the_rest_is_reaped() {
     run(&mut ns, |op| op.unlink(&root, now(4), at("named"))).unwrap();
     run(&mut ns, |op| op.reopen(S1, kept, true)).unwrap();
     run(&mut ns, |op| op.reopen(S1, named, true)).unwrap();
-    assert_eq!(ns.reap_orphans().unwrap(), 1);
+    assert_eq!(ns.reap_orphans(0).unwrap(), 1);
     assert_eq!(ns.begin().inodes_exist(&[kept, lost, named]).unwrap(), [true, false, true]);
     close(&mut ns, S1, kept, 10);
     close(&mut ns, S1, named, 10);

@@ -1,7 +1,8 @@
-//! The current directory, where that is in Weft.
+//! The current directory, if it is in Weft.
 //!
-//! The kernel cannot be there. It stays in a directory that was removed, so that what goes past this library finds nothing instead
-//! of something else; where the program is, this library knows, and a program that is executed learns it from `WEFT_CWD`.
+//! The kernel cannot be in such a directory. Its current directory is then one that was removed, so that
+//! system calls that bypass this library find nothing instead of something else. This library knows the real
+//! one. A program that is executed reads it from `WEFT_CWD`.
 
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use crate::memory::SpinLock;
 use crate::mounts::{self, Mount};
 use crate::paths::{self, Place};
 
-/// The variable that has the current directory.
+/// The environment variable with the current directory.
 pub(crate) const VARIABLE: &CStr = c"WEFT_CWD";
 const REMOVED: &[u8] = b"/weft-cwd-";
 const REMOVED_END: &[u8] = b" (deleted)";
@@ -20,9 +21,9 @@ const REMOVED_END: &[u8] = b" (deleted)";
 #[derive(Clone)]
 pub(crate) struct Here {
     pub(crate) mount: &'static Mount,
-    /// Its inode: it stays the current one where it is renamed.
+    /// Its inode. It remains the current directory when it is renamed.
     pub(crate) ino: u64,
-    /// Its path in the mount when it was last asked for, without links and without a slash at its end.
+    /// Its path in the mount when last queried, without symbolic links and without a final slash.
     pub(crate) path: Vec<u8>,
 }
 
@@ -48,7 +49,7 @@ pub(crate) fn of_kernel() -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// The current directory as the program sees it, if it is in Weft. Fails where it was removed.
+/// The current directory as the program sees it, if it is in Weft. Fails if it was removed.
 pub(crate) fn shown() -> Outcome<Option<Vec<u8>>> {
     let Some(here) = inside() else { return Ok(None) };
     let path = paths::path_of_directory(here.mount, here.ino, &here.path)?;
@@ -60,13 +61,13 @@ pub(crate) fn shown() -> Outcome<Option<Vec<u8>>> {
 }
 
 impl Here {
-    /// What a program that is executed there finds in [`VARIABLE`].
+    /// The value of [`VARIABLE`] for a program that is executed.
     pub(crate) fn to_pass_on(&self) -> Vec<u8> {
         [format!("{}:", self.ino).as_bytes(), &self.mount.prefix, &self.path].concat()
     }
 }
 
-/// Goes to a directory of Weft.
+/// Changes to a directory of Weft.
 pub(crate) fn enter(here: Here) -> Outcome<()> {
     if !is_inside() {
         leave_the_kernel_nowhere()?;
@@ -79,7 +80,7 @@ pub(crate) fn enter(here: Here) -> Outcome<()> {
     Ok(())
 }
 
-/// The program has gone to a local directory.
+/// Records that the program has changed to a local directory.
 pub(crate) fn leave() {
     if !is_inside() {
         return;
@@ -96,7 +97,7 @@ fn leave_the_kernel_nowhere() -> Outcome<()> {
     let (at, place) = (libc::AT_FDCWD as usize, address(name.as_ptr()));
     let made = system(libc::SYS_mkdirat, [at, place, 0o700, 0, 0, 0]);
     if !matches!(made, Ok(_) | Err(Errno(libc::EEXIST))) {
-        // Nowhere to be nowhere: the root has at least no relative names of the program's.
+        // There is no removed directory to use. At least no relative names of the program are in the root.
         return system(libc::SYS_chdir, [address(c"/".as_ptr()), 0, 0, 0, 0, 0]).map(drop);
     }
     let moved = system(libc::SYS_chdir, [place, 0, 0, 0, 0, 0]).map(drop);
@@ -104,7 +105,8 @@ fn leave_the_kernel_nowhere() -> Outcome<()> {
     moved
 }
 
-/// After exec: goes on where the program before was, unless the kernel's directory says that it has moved meanwhile.
+/// After exec: takes over the previous program's directory, unless the kernel's directory shows that the
+/// process has moved since.
 pub(crate) fn inherit() {
     let Some(text) = mounts::variable(VARIABLE) else { return };
     let mut link = [0u8; 256];

@@ -1,4 +1,5 @@
-//! Forks: no lock of this library is left taken in the child, and the child is told that it is one.
+//! Handles forks: no lock of this library stays locked in the child, and the child's state is marked as that
+//! of a child.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -16,7 +17,7 @@ unsafe impl Sync for Signals {}
 static SIGNALS: Signals = Signals(UnsafeCell::new(MaybeUninit::uninit()));
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
-/// Begins to notice forks.
+/// Registers the handlers for forks.
 pub(crate) fn watch() {
     if !WATCHING.swap(true, Ordering::AcqRel) {
         // SAFETY: the handlers are functions of this library, which is never unloaded.
@@ -27,7 +28,7 @@ pub(crate) fn watch() {
 unsafe extern "C" fn before() {
     let mut all = MaybeUninit::uninit();
     let mut mine = MaybeUninit::uninit();
-    // SAFETY: live places for sets.
+    // SAFETY: the pointers are to live sets.
     unsafe {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mine.as_mut_ptr());

@@ -1,13 +1,13 @@
-//! The border between the program and this library: what is blocked inside, errno, and panics.
+//! The boundary between the program and this library: blocked signals, errno, and panics.
 //!
 //! ```text
 //!   program ──► hook ──► enter( signals blocked, no cancellation, INSIDE ) ──► client ──► servers
-//!                                                            │ its own calls of libc come back here as hooks,
-//!                                                            └ see INSIDE, and go straight on to libc
+//!                                                            │ its own libc calls arrive here as hooks,
+//!                                                            └ see INSIDE, and continue to libc
 //! ```
 //!
-//! A signal that arrives meanwhile is delivered when the operation is over, as with files of a disk: a handler never
-//! finds the client half way, and may call anything.
+//! A signal that arrives meanwhile is delivered when the operation is over, as with local files. So a handler
+//! never interrupts the client, and may call anything.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -18,9 +18,9 @@ use weft_client::c::set_errno;
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// The program's own mask of signals, while the thread is inside.
+    /// The program's signal mask while the thread is inside.
     static OWN_MASK: Cell<*const libc::sigset_t> = const { Cell::new(std::ptr::null()) };
-    /// Whether the call that a signal ended begins again when its handler has run.
+    /// Whether a call that a signal interrupted is restarted after the handler.
     static GOES_ON: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -30,21 +30,21 @@ unsafe extern "C" {
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-/// Why a call fails.
+/// The errno of a failed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
 impl From<weft_client::Error> for Errno {
     fn from(error: weft_client::Error) -> Errno {
-        crate::mounts::tell_once(&error);
+        crate::mounts::warn_once(&error);
         Errno(error.errno())
     }
 }
 
-/// What the functions behind the border return.
+/// The result of functions inside.
 pub(crate) type Outcome<T> = Result<T, Errno>;
 
-/// Values that mean failure in C.
+/// Types with a value that means failure in C.
 pub(crate) trait Returned {
     /// -1 or NULL.
     const FAILED: Self;
@@ -68,12 +68,12 @@ pub(crate) fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
-/// Whether the calling thread is in this library already.
+/// Whether the calling thread is already inside this library.
 pub(crate) fn is_inside() -> bool {
     INSIDE.get()
 }
 
-/// As long as it lives, the thread is inside.
+/// While it lives, the thread is inside.
 struct Inside {
     signals: MaybeUninit<libc::sigset_t>,
     cancel_state: c_int,
@@ -83,8 +83,7 @@ impl Inside {
     fn begin() -> Inside {
         let mut inside = Inside { signals: MaybeUninit::uninit(), cancel_state: 0 };
         let mut all = MaybeUninit::uninit();
-        // SAFETY: live places for sets of signals and a state. Signals that tell of a fault of the thread's own are not
-        // held back.
+        // SAFETY: the pointers are to live values. Signals for faults of the thread itself are not blocked.
         unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for fault in
@@ -112,7 +111,7 @@ impl Drop for Inside {
     }
 }
 
-/// Runs `body` inside; a failure is -1 or NULL with errno.
+/// Runs `body` inside. Returns -1 or NULL, and sets errno, on failure.
 pub(crate) fn enter<T: Returned>(body: impl FnOnce() -> Outcome<T>) -> T {
     match within(body) {
         Ok(value) => value,
@@ -123,14 +122,14 @@ pub(crate) fn enter<T: Returned>(body: impl FnOnce() -> Outcome<T>) -> T {
     }
 }
 
-/// Runs `body` inside; errno stays as it was. A panic is `EIO`: it never crosses into C.
+/// Runs `body` inside. errno does not change. A panic becomes `EIO`: it never crosses into C.
 pub(crate) fn within<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     let before = errno();
     let inside = (!is_inside()).then(Inside::begin);
     if let Some(inside) = &inside {
         OWN_MASK.set(inside.signals.as_ptr());
     }
-    // All requests of one system call have one id.
+    // All requests of one call have the same trace id.
     let trace = weft_log::trace::Scope::begin();
     let result = catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)));
     drop((trace, inside));
@@ -138,7 +137,8 @@ pub(crate) fn within<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     result
 }
 
-/// Runs `body`, a wait that [`is_signal_due`] ends, again where a signal's handler says that system calls go on (`SA_RESTART`).
+/// Runs `body`, a wait that [`is_signal_due`] ends. Repeats it if the signal's handler restarts system calls
+/// (`SA_RESTART`).
 pub(crate) fn enter_wait(mut body: impl FnMut() -> Outcome<c_int>) -> c_int {
     loop {
         GOES_ON.set(false);
@@ -149,11 +149,11 @@ pub(crate) fn enter_wait(mut body: impl FnMut() -> Outcome<c_int>) -> c_int {
     }
 }
 
-/// Whether a signal waits to be delivered that ends a wait in the kernel.
+/// Whether a signal is pending that would end a wait in the kernel.
 pub(crate) fn is_signal_due() -> bool {
     let own_mask = OWN_MASK.get();
     let mut pending = MaybeUninit::uninit();
-    // SAFETY: live places; the mask is that of the `Inside` that this thread is in.
+    // SAFETY: the pointers are to live values; the mask is that of this thread's `Inside`.
     unsafe {
         if own_mask.is_null() || libc::sigpending(pending.as_mut_ptr()) != 0 {
             return false;
@@ -177,11 +177,11 @@ pub(crate) fn is_signal_due() -> bool {
     false
 }
 
-/// A system call that goes to no hook and touches no errno: its result, or an errno.
+/// Makes a system call that reaches no hook and does not change errno.
 pub(crate) fn system(number: libc::c_long, arguments: [usize; 6]) -> Outcome<usize> {
     let before = errno();
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: callers pass what the call of that number wants.
+    // SAFETY: callers pass the arguments of that system call.
     let result = unsafe { (crate::hooks::raw::syscall::real)(number, a, b, c, d, e, f) };
     let outcome = if result == -1 { Err(Errno(errno())) } else { Ok(result as usize) };
     set_errno(before);

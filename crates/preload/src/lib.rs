@@ -1,22 +1,22 @@
-//! `libweft_preload.so`: unmodified programs reach Weft without a mount, by `LD_PRELOAD`.
+//! `libweft_preload.so`: unmodified programs access Weft without a mount, by `LD_PRELOAD`.
 //!
 //! ```text
-//!   program ── open("/weft/a") ──► hook ──► paths: whose is it? ──► not Weft's: libc's own function, as if nothing were here
-//!                                                └── Weft's: guard ──► weft-client ──► servers
+//!   program ── open("/weft/a") ──► hook ──► paths: in Weft? ──► no:  libc's own function
+//!                                                           └► yes: guard ──► weft-client ──► servers
 //!
-//!   hooks/     functions under libc's names; each asks `paths` or `table` and goes one way or the other
-//!   paths      which file system a name is in                cwd      a current directory in Weft
-//!   table      which descriptors are Weft's                  shared   what their copies share, over fork and exec
-//!   mounts     clusters and this process's connections       guard    signals, errno, panics
-//!   memory     an allocator of its own                       real     what the hooks hide
-//!   privileges what a file loses when it is written        lock_sessions  whose locks are
+//!   hooks/     functions with libc's names; each asks `paths` or `table` and calls libc or weft-client
+//!   paths          which file system a name is in            cwd      a current directory in Weft
+//!   table          which descriptors are in Weft             shared   open files, over fork and exec
+//!   mounts         clusters and this process's connections   guard    signals, errno, panics
+//!   memory         this library's allocator                  real     libc's functions behind the hooks
+//!   lock_sessions  owners of locks                           privileges  what a file loses when written
 //! ```
 //!
-//! Whatever a program does with paths and descriptors that are not Weft's reaches libc unchanged, by the same function, after a look at
-//! a table or at the path's first bytes. Nothing is connected, and no thread is ever started. `docs/preload.md` says what
-//! works and every limit.
+//! Calls on paths and descriptors outside Weft reach libc unchanged, after a look into a table or at the
+//! first bytes of the path. Nothing is connected before it is needed, and no thread is ever started.
+//! `docs/preload.md` says what works and lists every limit.
 
-// In the tests' own program nothing goes under libc's names, and so nothing calls it.
+// In the test program the hooks do not have libc's names, so nothing calls them.
 #![cfg_attr(test, allow(dead_code))]
 
 mod cwd;
@@ -46,7 +46,7 @@ static START: extern "C" fn() = start;
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = end;
 
-/// Before `main`.
+/// Runs before `main`.
 extern "C" fn start() {
     let _ = guard::within(|| {
         fork::watch();
@@ -58,7 +58,7 @@ extern "C" fn start() {
     streams::at_start();
 }
 
-/// After `exit` was called.
+/// Runs after `exit` is called.
 extern "C" fn end() {
     streams::at_end();
     hooks::map::write_all_back();

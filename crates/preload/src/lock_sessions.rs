@@ -1,21 +1,23 @@
-//! Whose locks are: two kinds of owners, each a session of its own with the metadata server.
+//! Owners of locks. There are two kinds, each with sessions of its own at the metadata server.
 //!
 //! ```text
-//!   fcntl              the process       lost when it closes any descriptor of the file, kept over exec, not inherited
-//!   flock, F_OFD_…     the open file     shared by all processes that have it, kept until the last of them has closed it
+//!   fcntl            the process     released when it closes any descriptor of the file; kept over exec, not
+//!                                    inherited
+//!   flock, F_OFD_…   the open file   shared by all processes that have it; kept until the last one closes it
 //!
-//!   session of an open file: its id is in the page that all its descriptors share
+//!   the session of an open file: its id is in the page that all its descriptors share
 //!
-//!     process A  lock ──── socket ──┐
-//!     process B  forked from A: ────┤  the same socket: as long as anybody has it, the server keeps the locks
-//!     process C  B's parent ────────┘  joins when B has ended and it finds the page locked (`flock 9` in a shell)
+//!     process A  lock ── socket ──┐
+//!     process B  forked from A: ──┤  the same socket: while a process has it, the server keeps the locks
+//!     process C  B's parent ──────┘  joins when B has ended and the page shows a lock (`flock 9` in a shell)
 //! ```
 //!
-//! A session without any connection is over after the server's grace, 10 seconds: so the locks of killed processes end. Whoever
-//! closes an open file as the last one that the page knows gives its locks back at once.
+//! A session without connections ends after the server's grace of 10 seconds. So the locks of killed
+//! processes are released. The last process that closes an open file, as far as its page shows, releases its
+//! locks at once.
 //!
-//! A program that is executed keeps sockets and learns what they are for from `WEFT_LOCKS`:
-//! `PID:SESSION:SOCKET:INODES:FD=SOCKET,…`: the process's own, and those of open files.
+//! A program that is executed keeps the sockets and reads their purpose from `WEFT_LOCKS`:
+//! `PID:SESSION:SOCKET:INODES:FD=SOCKET,…`, for the process's own locks and those of open files.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_int};
@@ -30,20 +32,20 @@ use crate::mounts;
 use crate::shared::{self, Kind, NOT_LOCKED, SHARED, random_id};
 use crate::table::{self, Open, Use};
 
-/// What `F_GETLK` says of a lock that is an open file's.
+/// The process that `F_GETLK` reports for a lock of an open file.
 const NO_PROCESS: u32 = -1i32 as u32;
 
-/// The variable that a program finds after exec.
+/// The environment variable that a program reads after exec.
 pub(crate) const VARIABLE: &CStr = c"WEFT_LOCKS";
 
-/// This process's end of the session of an open file's locks: the file, open there too.
+/// This process's part of the session of an open file's locks: the file, opened in that session.
 pub(crate) struct End {
     generation: u32,
     open: &'static Open,
     file: Arc<File>,
 }
 
-/// All of them. Held over a fork.
+/// All sessions of open files. Held over a fork.
 pub(crate) static ENDS: SpinLock<Vec<End>> = SpinLock::new(Vec::new());
 
 /// The locks of this process.
@@ -51,34 +53,35 @@ pub(crate) struct Process {
     generation: u32,
     id: [u8; 16],
     client: Option<Client>,
-    /// Files that have locks, as far as they are open in the session.
+    /// Files with locks that are open in the session.
     files: Vec<(u64, Arc<File>)>,
-    /// Files that the program before had locked.
+    /// Files that the previous program had locked.
     inherited: Vec<u64>,
 }
 
 /// Held over a fork.
 pub(crate) static PROCESS: SpinLock<Option<Process>> = SpinLock::new(None);
 static PROCESS_SOCKET: AtomicI32 = AtomicI32::new(-1);
-/// While descriptors are looked at whose sockets came over exec.
+/// Set while descriptors are examined whose sockets were kept over exec.
 static INHERITING: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Where the number of a session's socket goes that is made now.
+    /// Where to store the descriptor of the session's socket that is created now.
     static SOCKET_GOES_TO: Cell<Option<&'static AtomicI32>> = const { Cell::new(None) };
 }
 
-/// In the lock sessions all that a process locks is of this owner.
+/// The owner of all locks of a process in its lock session.
 pub(crate) fn owner() -> LockOwner {
     LockOwner::Other { id: 1, pid: std::process::id() }
 }
 
-/// The same for an open file, whose locks are no process's.
+/// The owner of the locks of an open file, which belong to no process.
 pub(crate) fn open_file_owner() -> LockOwner {
     LockOwner::Other { id: 1, pid: NO_PROCESS }
 }
 
-/// This process has made a socket: where it is an open file's session's, forked children keep it.
+/// Records a socket that this process has created. If it is of an open file's session, forked children keep
+/// it.
 pub(crate) fn note_socket(fd: c_int) {
     if let Some(place) = SOCKET_GOES_TO.get() {
         place.store(fd, Ordering::Release);
@@ -88,7 +91,7 @@ pub(crate) fn note_socket(fd: c_int) {
     }
 }
 
-/// Runs `body`, which may connect a session whose socket is to be known by `place`.
+/// Runs `body`, which may connect a session. Stores its socket in `place`.
 fn connecting<T>(place: &'static AtomicI32, body: impl FnOnce() -> T) -> T {
     let before = SOCKET_GOES_TO.replace(Some(place));
     let result = body();
@@ -98,7 +101,7 @@ fn connecting<T>(place: &'static AtomicI32, body: impl FnOnce() -> T) -> T {
 
 fn join(open: &Use, id: [u8; 16], member: u16) -> Outcome<Client> {
     let map = open.mount.made()?.client.map();
-    // One socket is one connection: it can be kept by forked children.
+    // One connection is one socket, which forked children can keep.
     let options = ConnectOptions { transport: Some(Transport::Tcp), ..ConnectOptions::default() };
     Ok(Client::join_session(open.mount.address(), options, map, id, member)?)
 }
@@ -133,8 +136,9 @@ pub(crate) fn by_open_file<T>(open: &Use, body: impl FnOnce(&File) -> Outcome<T>
     })
 }
 
-/// Fails where locks are lost under which the program believes to read or write: as on a mount, through the open files that they were
-/// taken through. Where there are locks, a connection that was lost meanwhile is made again by this, so that they hold.
+/// Fails if locks are lost that the program relies on for this read or write: as on a mount, only through the
+/// open files on which they were taken. If there are locks and the connection was lost, it is established
+/// again, so that they hold.
 pub(crate) fn check(open: &Use) -> Outcome<()> {
     let locks = &open.shared().locks;
     if locks.any() {
@@ -146,11 +150,11 @@ pub(crate) fn check(open: &Use) -> Outcome<()> {
     Ok(())
 }
 
-/// The same of the locks of the open file, which all processes that have it learn from each other.
+/// The same for the locks of the open file. All processes that have it learn of a loss from each other.
 pub(crate) fn check_open_file(open: &Use) -> Outcome<()> {
     let locks = &open.shared().locks;
     if !locks.are_lost() && end_of(open.whole()).is_some() {
-        // Where that fails, its lock is lost, or the server cannot be reached, as is found out now.
+        // If that fails, its lock is lost or the server cannot be reached, which is found out now.
         let _ = go_on_with(open);
         by_open_file(open, |file| match file.check_locks() {
             Err(error) if error.status() == Some(weft_wire::Status::LockLost) => {
@@ -185,7 +189,7 @@ impl End {
     }
 }
 
-/// Closes a socket of a session. What this process knows of the connection is never used again.
+/// Closes a socket of a session. This process's state of the connection is never used again.
 fn give_up(socket: c_int) {
     if table::is_internal(socket) {
         shared::close(socket);
@@ -200,7 +204,7 @@ pub(crate) fn by_process<T>(open: &Use, body: impl FnOnce(&File) -> Outcome<T>) 
         let (known, client, id) = PROCESS.with(|process| {
             let process = process.get_or_insert_with(fresh);
             if process.generation != mounts::generation() {
-                // A forked child has none of its parent's.
+                // A forked child does not have its parent's locks.
                 std::mem::forget(std::mem::replace(process, fresh()));
             }
             let known = process.files.iter().find(|(other, _)| *other == ino).map(|(_, file)| file.clone());
@@ -236,7 +240,7 @@ fn fresh() -> Process {
     }
 }
 
-/// A descriptor of the file is closed: the process's locks on it end.
+/// Releases the process's locks on a file of which it closes a descriptor.
 pub(crate) fn end_of_process(open: &Use) {
     let ino = open.shared().ino;
     let has_any = PROCESS.with(|process| {
@@ -248,7 +252,7 @@ pub(crate) fn end_of_process(open: &Use) {
     if !has_any {
         return;
     }
-    // The server gives back what is left with the session.
+    // The server releases what remains with the session.
     let _ = by_process(open, |file| Ok(file.unlock_all_as(owner())?));
     let closed = PROCESS.with(|process| {
         let process = process.as_mut()?;
@@ -267,7 +271,8 @@ fn close_now(file: Arc<File>) {
     }
 }
 
-/// The last descriptor of an open file in this process is closed, or the process ends. Who is the last of all gives its locks back.
+/// Called when this process closes its last descriptor of an open file, or ends. The last process of all
+/// releases its locks.
 pub(crate) fn leave(open: &Use) {
     if open.whole().left.swap(true, Ordering::AcqRel) {
         return;
@@ -287,7 +292,7 @@ pub(crate) fn leave(open: &Use) {
         }
     });
     if others {
-        // Closing the file in the session would end the locks that others still have there.
+        // Closing the file in the session would release the locks that others still have there.
         std::mem::forget(ended);
     } else {
         ended.into_iter().for_each(|end| close_now(end.file));
@@ -295,7 +300,7 @@ pub(crate) fn leave(open: &Use) {
     give_up(open.whole().lock_socket.swap(-1, Ordering::AcqRel));
 }
 
-/// This process has come by an open file in another way than by opening it.
+/// Called when this process has received an open file that it did not open.
 pub(crate) fn arrived(open: &Use) {
     let locks = &open.shared().locks;
     locks.hold(std::process::id());
@@ -304,16 +309,16 @@ pub(crate) fn arrived(open: &Use) {
     }
 }
 
-/// Joins the session of an open file's locks, where this process has no socket of it.
+/// Joins the session of an open file's locks if this process has no socket of it.
 fn join_if_apart(open: &Use) {
     if open.whole().lock_socket.load(Ordering::Acquire) < 0 {
-        // Without a server there are no locks to keep.
+        // Without the server there are no locks to keep.
         let _ = by_open_file(open, |_| Ok(()));
     }
 }
 
-/// What others that have the open file have done to its lock on the whole file, this process knows from now on, too: it claims it if
-/// the server was away.
+/// Takes over changes that other processes have made to the open file's lock on the whole file, so that this
+/// process claims it after a restart of the server.
 fn go_on_with(open: &Use) -> Outcome<()> {
     let (locks, known) = (&open.shared().locks, &open.whole().whole_known);
     let now = locks.whole();
@@ -332,7 +337,7 @@ fn go_on_with(open: &Use) -> Outcome<()> {
     })
 }
 
-/// A child has ended: what it has locked through an open file that is this process's too, this process goes on with.
+/// Takes over locks of a child that has ended, on open files that this process shares.
 pub(crate) fn after_a_child() {
     if is_inside() {
         return;
@@ -347,12 +352,12 @@ pub(crate) fn after_a_child() {
     });
 }
 
-/// A process has open what this one has: a forked child.
+/// Records that a forked child has the same open files.
 pub(crate) fn held_by(pid: u32) {
     table::each(|open| open.shared().locks.hold(pid));
 }
 
-/// The program ends: what only it has is given back.
+/// Releases, at the end of the program, what only it has.
 pub(crate) fn end() {
     let _ = within(|| {
         table::each(|open| {
@@ -363,14 +368,15 @@ pub(crate) fn end() {
     });
 }
 
-/// What a program that is executed is to know of locks, and sockets that it is to keep.
+/// What a program that is executed needs to know of locks, and the sockets that it keeps.
 pub(crate) struct Passed {
     /// `WEFT_LOCKS=…`
     pub(crate) text: CString,
     sockets: Vec<c_int>,
 }
 
-/// Prepares an exec; `None` where nothing is locked. In the program that a spawned child executes nothing is this process's own.
+/// Prepares an exec. `None` if nothing is locked. A program in a spawned child has none of this process's own
+/// locks.
 pub(crate) fn pass_on(by_child: bool) -> Option<Passed> {
     let own = PROCESS.with(|process| {
         let process = process.as_ref().filter(|process| process.generation == mounts::generation())?;
@@ -383,7 +389,7 @@ pub(crate) fn pass_on(by_child: bool) -> Option<Passed> {
     table::each_fd(|fd, open| {
         let ino = open.shared().ino;
         if closes_on_exec(fd) {
-            // Its closing ends the process's locks on the file.
+            // Closing it releases the process's locks on the file.
             inos.retain(|other| *other != ino);
             return;
         }
@@ -413,7 +419,7 @@ pub(crate) fn pass_on(by_child: bool) -> Option<Passed> {
 }
 
 impl Drop for Passed {
-    /// Nothing was executed, or by a child.
+    /// The exec failed, or a child did it.
     fn drop(&mut self) {
         self.sockets.iter().for_each(|socket| set_close_on_exec(*socket, libc::FD_CLOEXEC));
     }
@@ -428,11 +434,11 @@ fn set_close_on_exec(fd: c_int, flag: c_int) {
     let _ = system(libc::SYS_fcntl, [fd as usize, libc::F_SETFD as usize, flag as usize, 0, 0, 0]);
 }
 
-/// After exec: what the program before had locked. Nothing is connected.
+/// After exec: reads what the previous program had locked. Connects to nothing.
 pub(crate) fn inherit() {
     let Some(text) = mounts::variable(VARIABLE) else { return };
     let inherited = text.to_str().ok().and_then(Inherited::parse);
-    // SAFETY: the name ends with a zero. Programs that this one starts are others.
+    // SAFETY: the name ends with a zero. Programs that this one starts get a value of their own.
     unsafe { libc::unsetenv(VARIABLE.as_ptr()) };
     let Some(inherited) = inherited else { return };
     // SAFETY: no preconditions.
@@ -445,7 +451,7 @@ pub(crate) fn inherit() {
         PROCESS.with(|own| *own = Some(process));
     }
     if inherited.pid != own && inherited.pid != parent {
-        // Of a program in between, which knew nothing of it.
+        // From a program in between that did not use this library.
         return;
     }
     INHERITING.store(true, Ordering::Release);
@@ -459,7 +465,7 @@ pub(crate) fn inherit() {
     INHERITING.store(false, Ordering::Release);
 }
 
-/// What the variable says.
+/// The contents of the variable.
 #[derive(Debug, PartialEq, Eq)]
 struct Inherited {
     pid: c_int,

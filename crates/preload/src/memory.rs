@@ -1,10 +1,12 @@
-//! Memory of this library's own, apart from the program's.
+//! This library's allocator, separate from the program's.
 //!
-//! A signal may interrupt the program inside `malloc`, and its handler may call `unlink` on a path of ours: so nothing here may
-//! need `malloc`. Signals are blocked while this library runs, so nobody is ever interrupted with one of these locks.
+//! A signal may interrupt the program inside `malloc`, and its handler may call `unlink` on a path in Weft.
+//! So nothing here may use `malloc`. Signals are blocked while this library runs, so no holder of these locks
+//! is ever interrupted.
 //!
 //! ```text
-//!   16 │ 32 │ 64 │ … │ 32 KiB      one list of free pieces each, cut from chunks; larger: from the kernel, page by page
+//!   16 │ 32 │ 64 │ … │ 32 KiB     a list of free blocks each, cut from chunks
+//!   larger                        whole pages from the kernel
 //! ```
 
 use std::alloc::{GlobalAlloc, Layout};
@@ -18,13 +20,13 @@ const CLASS_BYTES_MAX: usize = CLASS_BYTES_MIN << (CLASSES - 1);
 const CHUNK_BYTES: usize = 256 << 10;
 const PAGE_BYTES: usize = 4096;
 
-/// A lock that is safe where signals are blocked, and can be held across a fork.
+/// A lock that can be used while signals are blocked, and can be held across a fork.
 pub(crate) struct SpinLock<T> {
     taken: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is only reached by who holds the lock.
+// SAFETY: only the holder of the lock accesses the value.
 unsafe impl<T: Send> Sync for SpinLock<T> {}
 
 impl<T> SpinLock<T> {
@@ -32,15 +34,15 @@ impl<T> SpinLock<T> {
         SpinLock { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Takes it until [`SpinLock::release`].
+    /// Locks it until [`SpinLock::release`].
     pub(crate) fn hold(&self) {
         while self.taken.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // SAFETY: no preconditions. Whoever has it may need this processor.
+            // SAFETY: no preconditions. The holder may need this processor.
             unsafe { libc::sched_yield() };
         }
     }
 
-    /// Gives it back; only for who holds it.
+    /// Unlocks it. Only the holder may call this.
     pub(crate) fn release(&self) {
         self.taken.store(false, Ordering::Release);
     }
@@ -54,19 +56,19 @@ impl<T> SpinLock<T> {
     }
 }
 
-/// A free piece; the next one of its size.
+/// A free block, which points to the next one of its size.
 struct Free {
     next: *mut Free,
 }
 
-/// Free pieces of one size, and the rest of the chunk they are cut from.
+/// Free blocks of one size, and the rest of the chunk that they are cut from.
 struct Class {
     free: *mut Free,
     chunk: *mut u8,
     left_bytes: usize,
 }
 
-// SAFETY: the pointers are to memory that only the class knows.
+// SAFETY: only the class knows the memory that the pointers are to.
 unsafe impl Send for Class {}
 
 /// The allocator of this library.
@@ -88,7 +90,7 @@ impl Own {
         self.classes.iter().for_each(SpinLock::hold);
     }
 
-    /// Gives them back.
+    /// Releases them.
     pub(crate) fn release(&self) {
         self.classes.iter().for_each(SpinLock::release);
     }
@@ -102,8 +104,8 @@ fn class_of(layout: &Layout) -> Option<usize> {
 
 fn map(bytes: usize) -> *mut u8 {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // The system call itself: `mmap` is one of ours.
-    // SAFETY: a new mapping touches nobody's memory.
+    // The system call itself, since `mmap` is one of the hooks. SAFETY: a new mapping overlaps no other
+    // memory.
     let place =
         unsafe { libc::syscall(libc::SYS_mmap, ptr::null::<u8>(), bytes, protection, flags, -1, 0usize) };
     if place == -1 { ptr::null_mut() } else { place as *mut u8 }
@@ -113,7 +115,7 @@ impl Class {
     fn take(&mut self, bytes: usize) -> *mut u8 {
         if !self.free.is_null() {
             let piece = self.free;
-            // SAFETY: pieces of the list are free and were written when they came into it.
+            // SAFETY: blocks in the list are free, and were initialised when they were added.
             self.free = unsafe { (*piece).next };
             return piece.cast();
         }
@@ -133,14 +135,14 @@ impl Class {
 
     fn give(&mut self, piece: *mut u8) {
         let piece = piece.cast::<Free>();
-        // SAFETY: the piece is no longer anybody's, and large and aligned enough for a pointer.
+        // SAFETY: nobody uses the block any more, and it is large and aligned enough for a pointer.
         unsafe { (*piece).next = self.free };
         self.free = piece;
     }
 }
 
-// SAFETY: pieces are disjoint, of at least the size asked for, and aligned: chunks to pages, and pieces lie at multiples of their
-// size, which is a power of two not below the alignment.
+// SAFETY: blocks are disjoint, have at least the requested size, and are aligned: chunks to pages, and blocks
+// to multiples of their size, a power of two not below the alignment.
 unsafe impl GlobalAlloc for Own {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class_of(&layout) {
@@ -155,7 +157,7 @@ unsafe impl GlobalAlloc for Own {
             Some(class) => self.classes[class].with(|list| list.give(place)),
             None => {
                 let bytes = layout.size().next_multiple_of(PAGE_BYTES);
-                // SAFETY: a whole mapping from `map`, given back by its owner.
+                // SAFETY: a whole mapping from `map`, unmapped by its owner.
                 unsafe { libc::syscall(libc::SYS_munmap, place, bytes) };
             }
         }
@@ -171,7 +173,7 @@ mod tests {
         let own = Own::new();
         for (bytes, align) in [(1, 1), (17, 8), (4096, 4096), (32768, 16), (100_000, 4096)] {
             let layout = Layout::from_size_align(bytes, align).unwrap();
-            // SAFETY: pieces are written within their sizes and given back once.
+            // SAFETY: blocks are written within their sizes and freed once.
             unsafe {
                 let (first, second) = (own.alloc(layout), own.alloc(layout));
                 assert!((first as usize | second as usize).is_multiple_of(align) && first != second);

@@ -1,4 +1,4 @@
-//! Where Weft begins in this process's names, and the connections behind it.
+//! Where file systems of Weft are in this process's paths, and the connections to them.
 //!
 //! ```text
 //!   WEFT_PREFIX=/weft=weft://node1:7400/          /weft/a/b   is /a/b of that cluster
@@ -6,8 +6,9 @@
 //!                                                 weft://node2:7400/y  names its cluster itself
 //! ```
 //!
-//! Nothing is connected before it is needed. A forked child makes its own connections, with the map that its parent knew;
-//! what the parent's memory has of them is never touched, for one of its threads may have been using it.
+//! Connections are made when they are needed. A forked child makes its own connections, with its parent's
+//! map. The parent's connections in its memory are never used, since a thread of the parent may have been
+//! using them.
 
 use std::ffi::{CStr, CString, c_char};
 use std::ptr;
@@ -19,44 +20,44 @@ use weft_wire::messages::{Caller, ROOT_INO};
 use crate::guard::Outcome;
 use crate::memory::SpinLock;
 
-/// One way into a cluster. Lives for ever.
+/// A path prefix and its cluster. Never freed.
 pub(crate) struct Mount {
-    /// What paths of it begin with: `/weft`, or `weft://host:port`.
+    /// The prefix of its paths: `/weft`, or `weft://host:port`.
     pub(crate) prefix: Vec<u8>,
     url: Url,
     made: AtomicPtr<Made>,
     next: *const Mount,
 }
 
-// SAFETY: `next` is set before a mount is published and leads to another that lives for ever.
+// SAFETY: `next` is set before a mount is published and points to one that is never freed.
 unsafe impl Sync for Mount {}
 
-/// The connections of one process, for one user. Lives for ever.
+/// The connections of one process for one user. Never freed.
 pub(crate) struct Made {
     generation: u32,
     /// The client, on behalf of the process's effective user.
     pub(crate) client: Client,
-    /// The same connections, for what the process is allowed by a descriptor that it has, whoever it is by now.
+    /// The same connections, for operations that a descriptor permits, whoever the process's user is now.
     pub(crate) as_root: Client,
-    /// Inode of the directory that the mount begins with.
+    /// Inode of the mount's root directory.
     pub(crate) root: u64,
-    /// `st_dev` of everything in it.
+    /// `st_dev` of its files.
     pub(crate) device: u64,
     next: *const Made,
 }
 
-// SAFETY: `next` is set before it is published and leads to another that lives for ever.
+// SAFETY: `next` is set before it is published and points to one that is never freed.
 unsafe impl Sync for Made {}
 
 impl Made {
-    /// The client, on behalf of the process's real user, as `access` asks.
+    /// The client, on behalf of the process's real user, as `access` needs.
     pub(crate) fn for_real_user(&self) -> Client {
         // SAFETY: no preconditions.
         let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
         self.client.with_caller(Caller { uid, gid, ..self.client.caller().clone() })
     }
 
-    /// A path from the mount's root.
+    /// A path relative to the mount's root.
     pub(crate) fn at<'a>(&self, path: &'a [u8]) -> At<'a> {
         At::child(self.root, path)
     }
@@ -72,19 +73,19 @@ const DONE: u8 = 2;
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// How many forks lie between the first process and this one.
+/// The number of forks between the first process and this one.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// This process is a child from now on.
+/// Records that this process is now a child.
 pub(crate) fn forked() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A variable of the environment; `None` where it is empty.
+/// An environment variable; `None` if it is unset or empty.
 pub(crate) fn variable(name: &CStr) -> Option<&'static CStr> {
-    // SAFETY: the name ends with a zero; so does what is found.
+    // SAFETY: the name ends with a zero, and so does the value.
     let value = unsafe {
         let value = libc::getenv(name.as_ptr());
         (!value.is_null()).then(|| CStr::from_ptr(value))?
@@ -98,7 +99,8 @@ pub(crate) fn read_environment() {
         return;
     }
     if READ.compare_exchange(NOT_READ, READING, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // Another thread is at it, or this one is and came here by a hook; at worst a path is taken for a local one.
+        // Another thread, or this one through a hook, is already reading it. At worst a path is taken for a
+        // local one.
         return;
     }
     if let Some(text) = variable(c"WEFT_PREFIX") {
@@ -118,7 +120,7 @@ fn add_from_environment(entry: &[u8]) {
     };
     match parsed() {
         Some((prefix, url)) => drop(add(prefix, url)),
-        None => tell(&format!(
+        None => warn(&format!(
             "WEFT_PREFIX has `{}`; it must look like /weft=weft://HOST:PORT/",
             String::from_utf8_lossy(entry)
         )),
@@ -138,31 +140,31 @@ fn add(prefix: Vec<u8>, url: Url) -> &'static Mount {
     })
 }
 
-/// All of them.
+/// All mounts.
 pub(crate) fn all() -> impl Iterator<Item = &'static Mount> {
     let mut next: *const Mount = FIRST.load(Ordering::Acquire);
     std::iter::from_fn(move || {
-        // SAFETY: null, or a mount, which lives for ever.
+        // SAFETY: null, or a mount, which is never freed.
         let mount = unsafe { next.as_ref() }?;
         next = mount.next;
         Some(mount)
     })
 }
 
-/// Whether any path but a URL can be Weft's.
+/// Whether any path other than a URL can be in Weft.
 pub(crate) fn has_prefix() -> bool {
     read_environment();
     !FIRST.load(Ordering::Acquire).is_null()
 }
 
-/// The mount that a descriptor of another process was opened in.
+/// The mount of a descriptor that another process opened.
 pub(crate) fn of_descriptor(prefix: &[u8], url: &[u8]) -> Option<&'static Mount> {
     read_environment();
     let url = Url::parse(std::str::from_utf8(url).ok()?).ok()?;
     Some(add(prefix.to_vec(), url))
 }
 
-/// The mount and the path in it of `weft://HOST:PORT/PATH` or `weft:/PATH`; `None` for what is neither.
+/// The mount and the path in it, for `weft://HOST:PORT/PATH` or `weft:/PATH`; `None` for other texts.
 pub(crate) fn of_url(text: &[u8]) -> Option<(&'static Mount, Vec<u8>)> {
     let rest = text.strip_prefix(b"weft:")?;
     read_environment();
@@ -188,23 +190,23 @@ fn mount_of(url: &Url) -> &'static Mount {
 }
 
 impl Mount {
-    /// What it is a way into.
+    /// The URL of its cluster and root directory.
     pub(crate) fn address(&self) -> &Url {
         &self.url
     }
 
-    /// As text, for a descriptor's page.
+    /// The URL as text, for a descriptor's page.
     pub(crate) fn url(&self) -> String {
         self.url.to_string()
     }
 
-    /// This process's connections for the user that it is now, made now if there are none.
+    /// This process's connections for its current user. Makes them if there are none.
     pub(crate) fn made(&'static self) -> Outcome<&'static Made> {
         let newest = self.made.load(Ordering::Acquire);
         if let Some(made) = all_made(newest).find(|made| made.is_ours() && is_caller(made.client.caller())) {
             return Ok(made);
         }
-        // SAFETY: null, or one that lives for ever.
+        // SAFETY: null, or one that is never freed.
         let (client, root) = match unsafe { newest.as_ref() } {
             Some(made) if made.is_ours() => (made.client.with_caller(process_caller()), made.root),
             Some(parents) => {
@@ -225,7 +227,7 @@ impl Mount {
         let fresh = Made { generation: generation(), client, as_root, root, device, next: newest };
         let fresh = Box::into_raw(Box::new(fresh));
         match self.made.compare_exchange(newest, fresh, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: published, so it lives for ever.
+            // SAFETY: it is published, so it is never freed.
             Ok(_) => Ok(unsafe { &*fresh }),
             Err(_) => {
                 // SAFETY: made above, and not published.
@@ -247,24 +249,25 @@ impl Made {
     }
 }
 
-/// The newest, and those before it: for other users, and of processes that this one was forked from.
+/// The newest connections and the earlier ones: for other users, and of processes that this one was forked
+/// from.
 fn all_made(newest: *const Made) -> impl Iterator<Item = &'static Made> {
     let mut next = newest;
     std::iter::from_fn(move || {
-        // SAFETY: null, or one that lives for ever.
+        // SAFETY: null, or one that is never freed.
         let made = unsafe { next.as_ref() }?;
         next = made.next;
         Some(made)
     })
 }
 
-/// Groups that a process's caller is compared with at once.
+/// How many groups of a process are compared at once.
 const GROUPS_AT_ONCE: usize = 64;
 
-/// Whether this is who the process is.
+/// Whether the caller is the process's current user and groups.
 fn is_caller(caller: &Caller) -> bool {
     let mut groups = [0; GROUPS_AT_ONCE];
-    // SAFETY: no preconditions; as many groups are written as there is room for.
+    // SAFETY: no preconditions. At most as many groups are written as the buffer holds.
     let (uid, gid, count) = unsafe {
         (libc::geteuid(), libc::getegid(), libc::getgroups(groups.len() as i32, groups.as_mut_ptr()))
     };
@@ -274,17 +277,17 @@ fn is_caller(caller: &Caller) -> bool {
     }
 }
 
-/// Says on standard error why the cluster cannot be used, the first time.
-pub(crate) fn tell_once(error: &Error) {
+/// Reports on standard error, once, why the cluster cannot be used.
+pub(crate) fn warn_once(error: &Error) {
     let worth_telling =
         matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Untrusted | ErrorKind::Configuration);
     if worth_telling && !TOLD.swap(true, Ordering::Relaxed) {
-        tell(&error.to_string());
+        warn(&error.to_string());
     }
 }
 
-/// Says something on standard error, unless that is a file of ours.
-pub(crate) fn tell(text: &str) {
+/// Writes a line to standard error, unless that is a file in Weft.
+pub(crate) fn warn(text: &str) {
     let line = CString::new(format!("weft: {text}\n")).unwrap_or_default();
     let place = crate::guard::address::<c_char>(line.as_ptr());
     let _ = crate::guard::system(libc::SYS_write, [2, place, line.as_bytes().len(), 0, 0, 0]);

@@ -1,14 +1,15 @@
-//! Which file system a path is in.
+//! Decides which file system a path is in.
 //!
 //! ```text
 //!   /weft/a/../b        Weft: a/../b from the root (the server walks, so a may be a symbolic link)
 //!   /weft/../etc/hosts  leaves: /etc/hosts
 //!   /tmp/../weft/x      enters: x
-//!   x                   in the current directory, here or there; or in a directory's descriptor
+//!   x                   in the current directory, local or Weft; or in a descriptor's directory
 //! ```
 //!
-//! That much needs no system call and no server. Symbolic links that lead from one side to the other are looked for only when
-//! a name was not found: a link `/tmp/l -> /weft/a`, or one in Weft with an absolute target, which the server does not know.
+//! This needs no system call and no server. Symbolic links from one side to the other are looked up only when
+//! a name was not found: a link `/tmp/l -> /weft/a`, or one in Weft with an absolute target, which the server
+//! cannot resolve.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 
@@ -19,41 +20,41 @@ use crate::guard::{Errno, Outcome, Returned, address, errno, is_inside, system, 
 use crate::mounts::{self, Made, Mount};
 use crate::{cwd, table};
 
-/// Symbolic links that one call follows from one side to the other.
+/// Limit of symbolic links between the two sides that one call follows.
 const LINKS_MAX: usize = 40;
 
 /// A path in Weft.
 #[derive(Clone)]
 pub(crate) struct Target {
     pub(crate) mount: &'static Mount,
-    /// Where `path` begins; 0: at the mount's root.
+    /// The inode of the directory that `path` begins in; 0: the mount's root.
     dir: u64,
     /// Relative.
     path: Vec<u8>,
     /// The path from the mount's root, beginning with a slash.
     pub(crate) full: Vec<u8>,
-    /// How many bytes of `full` are the way to `dir`.
+    /// The length of the part of `full` that leads to `dir`.
     dir_bytes: usize,
 }
 
-/// Where a path leads.
+/// Where a path is.
 pub(crate) enum Place {
-    /// Nothing to do with Weft.
+    /// Not in Weft.
     Local,
-    /// Here, by another path.
+    /// Not in Weft, at this other path.
     Elsewhere(CString),
     Weft(Target),
 }
 
 impl Target {
-    /// The mount's connections and the name as the client takes it.
+    /// The mount's connections, and the name for the client.
     pub(crate) fn at(&self) -> Outcome<(&'static Made, At<'_>)> {
         let made = self.mount.made()?;
         let dir = if self.dir == 0 { made.root } else { self.dir };
         Ok((made, At::child(dir, &self.path)))
     }
 
-    /// Whether it is a directory that is known without a name: one that is open, or the current one.
+    /// Whether it is a directory that is identified without a name: an open one, or the current one.
     pub(crate) fn is_known_directory(&self) -> bool {
         self.dir != 0 && self.path.split(|byte| *byte == b'/').all(|name| matches!(name, b"" | b"."))
     }
@@ -63,12 +64,12 @@ impl Target {
         self.dir
     }
 
-    /// Whether the path says that it is a directory's, by a slash at its end.
+    /// Whether the path must be a directory, since it ends with a slash.
     pub(crate) fn ends_with_slash(&self) -> bool {
         self.path.ends_with(b"/")
     }
 
-    /// As [`Target::at`], for something that is to be made there; the mount's root is there.
+    /// As [`Target::at`], for something that will be created. The mount's root exists.
     pub(crate) fn at_new(&self) -> Outcome<(&'static Made, At<'_>)> {
         if normal(&self.full) == b"/" { Err(Errno(libc::EEXIST)) } else { self.at() }
     }
@@ -81,7 +82,7 @@ impl Target {
     }
 }
 
-/// An absolute path without empty names, `.` and `..`; no slash at its end.
+/// Normalises an absolute path: without empty names, `.` and `..`, and without a final slash.
 pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     for name in path.split(|byte| *byte == b'/') {
@@ -102,19 +103,20 @@ pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
     normal
 }
 
-/// A path without empty names and `.`, which may make it much shorter; `..` stays, for links may lead elsewhere before it.
+/// Removes empty names and `.` from a path, which may make it much shorter. `..` stays, since a symbolic link
+/// may precede it.
 pub(crate) fn tidy(path: &[u8]) -> Vec<u8> {
     let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
     names.flat_map(|name| [&b"/"[..], name]).flatten().copied().collect()
 }
 
-/// What lies behind a prefix, with its slash; `None` where the path is not below it.
+/// The part of a path after a prefix, with its slash; `None` if the path is not below it.
 fn behind<'a>(prefix: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     let rest = path.strip_prefix(prefix)?;
     (rest.is_empty() || rest[0] == b'/').then_some(rest)
 }
 
-/// Whether names of a path go up above where it begins.
+/// Whether a path goes above its start.
 fn leaves(path: &[u8]) -> bool {
     let mut depth = 0i32;
     path.split(|byte| *byte == b'/').any(|name| {
@@ -127,7 +129,7 @@ fn leaves(path: &[u8]) -> bool {
     })
 }
 
-/// A path in a mount, which may leave it.
+/// The place of a path in a mount, which may leave the mount.
 pub(crate) fn in_mount(mount: &'static Mount, full: Vec<u8>) -> Place {
     if leaves(&full) {
         let outside = normal(&[&mount.prefix[..], b"/", &full].concat());
@@ -138,7 +140,8 @@ pub(crate) fn in_mount(mount: &'static Mount, full: Vec<u8>) -> Place {
     Place::Weft(Target { mount, dir: 0, path: path.to_vec(), full, dir_bytes: 0 })
 }
 
-/// A path from a directory of a mount, which may leave the mount. `dir_path` is the directory's own, from the mount's root.
+/// The place of a path relative to a directory of a mount, which may leave the mount. `dir_path` is the
+/// directory's path from the mount's root.
 fn below(mount: &'static Mount, dir: u64, dir_path: &[u8], path: &[u8]) -> Place {
     let full = [dir_path, b"/", path].concat();
     if dir == 0 || leaves(&full) {
@@ -151,7 +154,7 @@ fn elsewhere(path: Vec<u8>) -> Place {
     CString::new(path).map_or(Place::Local, Place::Elsewhere)
 }
 
-/// Where an absolute path leads.
+/// The place of an absolute path.
 pub(crate) fn absolute(path: &[u8]) -> Place {
     for mount in mounts::all() {
         if let Some(rest) = behind(&mount.prefix, path) {
@@ -171,7 +174,7 @@ pub(crate) fn absolute(path: &[u8]) -> Place {
     Place::Local
 }
 
-/// Where a path leads from a directory's descriptor.
+/// The place of a path relative to a descriptor.
 pub(crate) fn resolve(dirfd: c_int, path: &[u8]) -> Place {
     if path.first() == Some(&b'/') {
         return by_descriptor(path).unwrap_or_else(|| absolute(path));
@@ -194,7 +197,7 @@ pub(crate) fn resolve(dirfd: c_int, path: &[u8]) -> Place {
     below(open.mount, shared.ino, shared.texts().path, path)
 }
 
-/// The descriptor that a path names, as `/dev/stdin` does.
+/// The descriptor that a path such as `/dev/stdin` names.
 fn descriptor_of(path: &[u8]) -> Option<c_int> {
     match path {
         b"/dev/stdin" => Some(0),
@@ -207,7 +210,7 @@ fn descriptor_of(path: &[u8]) -> Option<c_int> {
     }
 }
 
-/// What is open there, if it is Weft's: the file itself, not the memory behind the descriptor.
+/// The open file of such a path, if it is in Weft: the file itself, not the memory behind the descriptor.
 fn by_descriptor(path: &[u8]) -> Option<Place> {
     let open = table::find_named(descriptor_of(path)?)?;
     let shared = open.shared();
@@ -216,13 +219,13 @@ fn by_descriptor(path: &[u8]) -> Option<Place> {
     Some(Place::Weft(Target { mount: open.mount, dir: shared.ino, path: Vec::new(), full, dir_bytes }))
 }
 
-/// `../weft/x` from a local directory.
+/// The place of `../weft/x` from a local directory.
 fn from_local_directory(path: &[u8]) -> Place {
     let Some(here) = cwd::of_kernel() else { return Place::Local };
     absolute(&normal(&[&here[..], b"/", path].concat()))
 }
 
-/// Calls `local` or `weft` for the place that a path leads to. `follow`: a symbolic link at its end, too.
+/// Calls `local` or `weft` for the place of a path. `follow`: also follow a symbolic link at its end.
 ///
 /// # Safety
 /// The path is NULL or ends with a zero.
@@ -287,7 +290,7 @@ pub(crate) unsafe fn on_path<T: Returned + PartialEq>(
     T::FAILED
 }
 
-/// Where a path leads; `None` if it is certainly none of ours.
+/// The place of a path; `None` if it is certainly not in Weft.
 ///
 /// # Safety
 /// The path is NULL or ends with a zero.
@@ -298,7 +301,7 @@ pub(crate) unsafe fn place_of(dirfd: c_int, path: *const c_char) -> Option<Place
     // SAFETY: as the caller promises.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     if bytes.len() >= libc::PATH_MAX as usize {
-        // The kernel says what is to be said.
+        // The kernel reports the error.
         return None;
     }
     let plain = !mounts::has_prefix() && !bytes.starts_with(b"weft:") && !bytes.is_empty();
@@ -308,16 +311,16 @@ pub(crate) unsafe fn place_of(dirfd: c_int, path: *const c_char) -> Option<Place
     within(|| Ok(resolve(dirfd, bytes))).ok()
 }
 
-/// A path on its way.
+/// A path that is being walked.
 struct Way {
-    /// What lies behind, without links; nothing at a root.
+    /// The part that has been walked, without symbolic links; empty at a root.
     done: Vec<u8>,
-    /// What lies ahead. It begins with a slash only where it goes on from the root.
+    /// The part ahead. It begins with a slash only if it starts at the root.
     rest: Vec<u8>,
 }
 
 impl Way {
-    /// The whole of it, from the root.
+    /// The whole path, from the root.
     fn whole(&self) -> Vec<u8> {
         if self.rest.starts_with(b"/") {
             self.rest.clone()
@@ -327,8 +330,9 @@ impl Way {
     }
 }
 
-/// Walks a path, name by name and through symbolic links; `follow`: one at its end, too. `look` says where a name leads if it is a
-/// link; `stop`, whether the walk ends where a link has led. What was walked at the end, or what `stop` said.
+/// Walks a path name by name and through symbolic links, with `follow` also one at its end. `look` returns
+/// the target of a name that is a link. `stop` ends the walk after a link. Returns the walked path, or the
+/// result of `stop`.
 fn walk<T>(
     mut way: Way,
     follow: bool,
@@ -363,7 +367,7 @@ fn walk<T>(
     Ok(Ok(way.done))
 }
 
-/// Where names of Weft lead if they are links: `look` of a walk that begins in the directory `ino`.
+/// The targets of links in Weft: `look` for a walk that begins in the directory `ino`.
 fn links_from(made: &'static Made, mut ino: u64) -> impl FnMut(&Way, &[u8]) -> Outcome<Option<Vec<u8>>> {
     move |way, name| {
         if way.rest.starts_with(b"/") {
@@ -383,7 +387,7 @@ fn links_from(made: &'static Made, mut ino: u64) -> impl FnMut(&Way, &[u8]) -> O
 }
 
 impl Target {
-    /// The path as a way to walk, and the directory that it begins in.
+    /// The path to walk, and the directory that it begins in.
     fn way(&self, made: &Made) -> (Way, u64) {
         if self.dir == 0 || self.path.is_empty() {
             return (Way { done: Vec::new(), rest: self.full.clone() }, made.root);
@@ -392,7 +396,7 @@ impl Target {
     }
 }
 
-/// The path after the first symbolic link that leads to an absolute target, if there is one on the way.
+/// The path after the first symbolic link with an absolute target on the way, if there is one.
 pub(crate) fn through_links(target: &Target, follow: bool) -> Outcome<Option<Place>> {
     let made = target.mount.made()?;
     let (way, ino) = target.way(made);
@@ -407,7 +411,7 @@ pub(crate) fn through_links(target: &Target, follow: bool) -> Outcome<Option<Pla
     }
 }
 
-/// The path from the mount's root without symbolic links, of something that exists; nothing for the root.
+/// The path from the mount's root without symbolic links, of an existing file; empty for the root.
 pub(crate) fn true_path(target: &Target) -> Outcome<Vec<u8>> {
     let made = target.mount.made()?;
     let (way, ino) = target.way(made);
@@ -415,10 +419,11 @@ pub(crate) fn true_path(target: &Target) -> Outcome<Vec<u8>> {
     walked.map_err(|()| Errno(libc::ELOOP))
 }
 
-/// The path of a directory that is open or the current one; it was `before`, and may have moved. Nothing for the root.
+/// The path of a directory that is open or the current one. It was `before`, and the directory may have
+/// moved. Empty for the root.
 pub(crate) fn path_of_directory(mount: &'static Mount, ino: u64, before: &[u8]) -> Outcome<Vec<u8>> {
     let made = mount.made()?;
-    // Who may use a directory may know where it is.
+    // A process that may use a directory may know its path.
     let client = &made.as_root;
     if client.stat(made.at(before), true).is_ok_and(|attr| attr.ino == ino) {
         return Ok(before.to_vec());
@@ -442,7 +447,7 @@ pub(crate) fn path_of_directory(mount: &'static Mount, ino: u64, before: &[u8]) 
     Ok(path)
 }
 
-/// The place in Weft that a local path leads to by a symbolic link.
+/// The place in Weft that a local path reaches through a symbolic link.
 fn through_local_links(dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
     let base = match path.first() {
         Some(b'/') => Vec::new(),
@@ -451,7 +456,7 @@ fn through_local_links(dirfd: c_int, path: &[u8], follow: bool) -> Option<Place>
     };
     let in_weft = |way: &Way| Some(absolute(&way.whole())).filter(|place| matches!(place, Place::Weft(_)));
     let way = Way { done: base, rest: path.to_vec() };
-    // From a local directory's descriptor, which may be above the prefix.
+    // Relative to a local directory's descriptor, which may be above the prefix.
     if let found @ Some(_) = in_weft(&way) {
         return found;
     }

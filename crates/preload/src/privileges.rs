@@ -1,12 +1,13 @@
-//! What a file loses when it is changed: set-id bits where another than root changes it, and capabilities always.
+//! Privileges that a file loses when it is written: set-id bits unless root writes, and capabilities always.
 //!
 //! ```text
 //!   open to write: a new file ──► NONE    an old one ──► CAPABILITY    with set-id bits ──► BOTH
 //!   chmod, setxattr by this process ────────────────────────────────────────────────────►  ▲
-//!   first change: looked at, taken away ──► NONE, or where root keeps set-id bits ──► FOR_OTHERS
+//!   first write: queried and removed ──► NONE, or if root keeps set-id bits ──► FOR_OTHERS
 //! ```
 //!
-//! So a new file costs nothing, and an old one a question at the first change through each open file.
+//! So a new file costs nothing, and an existing one costs one query at the first write through each open
+//! file.
 
 use std::sync::atomic::Ordering;
 
@@ -17,16 +18,16 @@ use crate::guard::Outcome;
 use crate::table::{self, Open, Use};
 
 const NONE: u32 = 0;
-/// Maybe capabilities.
+/// The file may have capabilities.
 const CAPABILITY: u32 = 1;
-/// Maybe set-id bits, too.
+/// The file may also have set-id bits.
 const BOTH: u32 = 2;
-/// Set-id bits that fall when another than root writes.
+/// The file has set-id bits that are cleared when a user other than root writes.
 const FOR_OTHERS: u32 = 3;
 
 const CAPABILITY_NAME: &[u8] = b"security.capability";
 
-/// Notes at its opening what a file may lose.
+/// Records, when a file is opened, what it may lose.
 pub(crate) fn note(open: &Open, attr: &Attr, created: bool) {
     let state = match without_set_id(attr.mode) == attr.mode {
         _ if created => NONE,
@@ -36,7 +37,7 @@ pub(crate) fn note(open: &Open, attr: &Attr, created: bool) {
     open.shared().privileges.store(state, Ordering::Release);
 }
 
-/// This process has given a file new ones.
+/// Records that this process has given a file new privileges.
 pub(crate) fn given(ino: u64) {
     table::each(|open| {
         if open.shared().ino == ino {
@@ -45,7 +46,7 @@ pub(crate) fn given(ino: u64) {
     });
 }
 
-/// A file is about to be changed.
+/// Removes privileges before a write.
 pub(crate) fn take_away(open: &Use) -> Outcome<()> {
     let left = &open.shared().privileges;
     let state = left.load(Ordering::Acquire);
@@ -76,7 +77,7 @@ pub(crate) fn take_away(open: &Use) -> Outcome<()> {
     Ok(())
 }
 
-/// A set-group-id bit without execution by the group means something else (mandatory locking), and stays.
+/// A set-group-id bit without group execution means mandatory locking, and stays.
 fn without_set_id(mode: u32) -> u32 {
     let group_bit = if mode & libc::S_IXGRP != 0 { libc::S_ISGID } else { 0 };
     mode & !(libc::S_ISUID | group_bit)

@@ -1,10 +1,10 @@
-//! What a hook hides: libc's own function of the same name, found behind this library.
+//! libc's functions behind the hooks: those of the same name that come after this library.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// One of libc's functions, looked up when it is first called.
+/// A function of libc, looked up when it is first called.
 pub(crate) struct Real {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -15,7 +15,7 @@ impl Real {
         Real { name, address: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// Where it is.
+    /// Its address.
     pub(crate) fn get(&self) -> *mut c_void {
         let known = self.address.load(Ordering::Relaxed);
         if known.is_null() { self.look_up() } else { known }
@@ -26,7 +26,7 @@ impl Real {
         // SAFETY: the name ends with a zero.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         if found.is_null() {
-            // Whoever calls it was linked against a libc that has it.
+            // A program that calls it was linked against a libc that has it.
             std::process::abort();
         }
         self.address.store(found, Ordering::Relaxed);
@@ -34,8 +34,9 @@ impl Real {
     }
 }
 
-/// Defines hooks: functions under libc's names. `NAME::real` is libc's own. The body runs with the arguments as the program gave
-/// them, and is as unsafe as the function is in C. Names behind `=` are other names of the same function.
+/// Defines hooks: functions with libc's names. `NAME::real` is libc's own function. The body gets the
+/// arguments as the program passed them, and is as unsafe as the function is in C. Names after `=` are
+/// aliases of the function.
 macro_rules! hooks {
     ($( fn $name:ident $(= $alias:ident)* ( $($arguments:tt)* ) -> $result:ty $body:block )*) => { $(
         crate::real::hooks! { @hook $name ( $($arguments)* ) $result, $body }
@@ -52,7 +53,7 @@ macro_rules! hooks {
             #[allow(unused_imports)]
             use super::*;
 
-            /// Libc's own.
+            /// libc's function.
             #[allow(dead_code)]
             pub(crate) unsafe fn real($($argument: $kind),*) -> $result {
                 static REAL: crate::real::Real = crate::real::Real::new(
@@ -71,7 +72,7 @@ macro_rules! hooks {
         #[allow(non_snake_case)]
         #[cfg_attr(not(test), unsafe(no_mangle))]
         pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
-            // SAFETY: the arguments are what C's function of this name may be given.
+            // SAFETY: the arguments are those of C's function of this name.
             #[allow(unused_unsafe)]
             unsafe { $body }
         }

@@ -1,4 +1,4 @@
-//! What all descriptors of one open file share, in all processes that have them: a page in a memfd.
+//! State shared by all descriptors of one open file, in all processes that have them: a page in a memfd.
 //!
 //! ```text
 //!   process A   fd 3 ─┐                                 ┌──────────────────────────────┐
@@ -7,9 +7,10 @@
 //!                                                       └──────────────────────────────┘
 //! ```
 //!
-//! The program's descriptor is opened with `O_PATH`: it is inherited, duplicated and closed by the kernel as any other, and every
-//! call that goes past this library (a static program, a raw system call) fails with `EBADF` instead of finding an empty
-//! file. A process that finds an `O_PATH` descriptor it does not know looks for the magic, and from then on has the file open.
+//! The program's descriptor is opened with `O_PATH`. The kernel lets it be inherited, duplicated and closed
+//! like any other. Calls that bypass this library (from a static program, or raw system calls) fail with
+//! `EBADF` instead of seeing an empty file. A process that finds an unknown `O_PATH` descriptor checks for
+//! the magic, and then has the file open.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
@@ -24,7 +25,7 @@ const PAGE_BYTES: usize = 16 << 10;
 const TEXT_BYTES: usize = PAGE_BYTES - 80 - size_of::<SharedLocks>();
 const _: () = assert!(size_of::<Shared>() == PAGE_BYTES, "texts fill the page");
 
-/// What is open.
+/// The kind of the open file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {
@@ -32,14 +33,14 @@ pub(crate) enum Kind {
     File = 1,
     /// A directory.
     Directory = 2,
-    /// Anything, only to name it (`O_PATH`).
+    /// Any file, opened with `O_PATH`.
     Path = 3,
 }
 
-/// Processes with one open file that are known to each other.
+/// Limit of processes with the same open file that know each other.
 const HOLDERS_MAX: usize = 32;
 
-/// What is locked through an open file is its own, whichever process did it; see [`crate::lock_sessions`].
+/// Locks of an open file, whichever process took them; see [`crate::lock_sessions`].
 #[repr(C)]
 pub(crate) struct SharedLocks {
     state: AtomicU32,
@@ -47,7 +48,7 @@ pub(crate) struct SharedLocks {
     session: [AtomicU64; 2],
     /// The lock on the whole file.
     whole: AtomicU32,
-    /// Processes that have it open; 0 where there is none.
+    /// Processes that have it open; 0 for none.
     holders: [AtomicU32; HOLDERS_MAX],
 }
 
@@ -61,22 +62,22 @@ const MADE: u32 = 2;
 const LOST: u32 = 3;
 
 impl SharedLocks {
-    /// Whether anything was ever locked.
+    /// Whether any lock was ever taken.
     pub(crate) fn any(&self) -> bool {
         matches!(self.state.load(Ordering::Acquire), MADE | LOST)
     }
 
-    /// Whether locks were lost, as far as any process that has it knows.
+    /// Whether locks were lost, according to any process that has it.
     pub(crate) fn are_lost(&self) -> bool {
         self.state.load(Ordering::Acquire) == LOST
     }
 
-    /// Tells all processes that have it.
+    /// Records the loss for all processes that have it.
     pub(crate) fn note_lost(&self) {
         self.state.store(LOST, Ordering::Release);
     }
 
-    /// The session that the locks are of, begun now if there is none.
+    /// The session of the locks. Starts one if there is none.
     pub(crate) fn session(&self) -> [u8; 16] {
         let begun =
             self.state.compare_exchange(NO_SESSION, BEING_MADE, Ordering::AcqRel, Ordering::Acquire).is_ok();
@@ -97,12 +98,12 @@ impl SharedLocks {
         id
     }
 
-    /// How it is locked as a whole file (flock), by whichever process: [`NOT_LOCKED`], [`SHARED`] or [`EXCLUSIVELY`].
+    /// The lock on the whole file (flock) by any process: [`NOT_LOCKED`], [`SHARED`] or [`EXCLUSIVELY`].
     pub(crate) fn whole(&self) -> u32 {
         self.whole.load(Ordering::Acquire)
     }
 
-    /// Notes how it is.
+    /// Records the lock on the whole file.
     pub(crate) fn note_whole(&self, kind: u32) {
         self.whole.store(kind, Ordering::Release);
     }
@@ -112,7 +113,7 @@ impl SharedLocks {
         self.joins.fetch_add(1, Ordering::Relaxed) as u16
     }
 
-    /// A process has the file open.
+    /// Records that a process has the file open.
     pub(crate) fn hold(&self, pid: u32) {
         if self.holders.iter().any(|holder| holder.load(Ordering::Acquire) == pid) {
             return;
@@ -126,7 +127,7 @@ impl SharedLocks {
         }
     }
 
-    /// A process has it open no longer; whether another has.
+    /// Records that a process no longer has it open. Returns whether another has.
     pub(crate) fn let_go(&self, pid: u32) -> bool {
         for holder in &self.holders {
             let _ = holder.compare_exchange(pid, 0, Ordering::AcqRel, Ordering::Acquire);
@@ -139,12 +140,12 @@ fn is_alive(pid: u32) -> bool {
     !matches!(system(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]), Err(Errno(libc::ESRCH)))
 }
 
-/// 16 bytes that nobody else has.
+/// 16 random bytes.
 pub(crate) fn random_id() -> [u8; 16] {
     let mut id = [0u8; 16];
     let place = id.as_mut_ptr() as usize;
     if system(libc::SYS_getrandom, [place, id.len(), 0, 0, 0, 0]).is_err() {
-        // No two processes of one machine have these.
+        // No two processes of one machine share these.
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         id[..4].copy_from_slice(&std::process::id().to_le_bytes());
         id[4..].copy_from_slice(&now.as_nanos().to_le_bytes()[..12]);
@@ -156,35 +157,35 @@ pub(crate) fn random_id() -> [u8; 16] {
 #[repr(C)]
 pub(crate) struct Shared {
     magic: [u8; 16],
-    /// Where reads and writes go on; of a directory, the next entry's place.
+    /// The position of reads and writes; for a directory, of the next entry.
     pub(crate) position: AtomicU64,
-    /// As `F_GETFL` says them.
+    /// The flags that `F_GETFL` returns.
     pub(crate) flags: AtomicU32,
     kind: u32,
     pub(crate) ino: u64,
     lengths: [u32; 4],
-    /// What a write has to take away first: see [`crate::privileges`].
+    /// What a write must remove first: see [`crate::privileges`].
     pub(crate) privileges: AtomicU32,
     pub(crate) locks: SharedLocks,
-    /// Tells open files apart: the process that opened it with a count, and when.
+    /// Identifies the open file: the process that opened it with a count, and the time.
     pub(crate) birth: [u64; 2],
     text: [u8; TEXT_BYTES],
 }
 
 /// The texts in a page.
 pub(crate) struct Texts<'a> {
-    /// The right to the file, for `Client::adopt`; empty but for files.
+    /// The capability for the file, for `Client::adopt`; empty except for files.
     pub(crate) pass: &'a [u8],
     /// The cluster.
     pub(crate) url: &'a [u8],
-    /// Where paths of it begin in this process.
+    /// The prefix of its paths in this process.
     pub(crate) prefix: &'a [u8],
     /// Path in the file system at the time of opening, for `..` and `fchdir`.
     pub(crate) path: &'a [u8],
 }
 
 impl Shared {
-    /// What is open.
+    /// The kind of the open file.
     pub(crate) fn kind(&self) -> Kind {
         match self.kind {
             1 => Kind::File,
@@ -206,7 +207,7 @@ impl Shared {
     }
 }
 
-/// Makes a page and a descriptor of it: the lowest that is free.
+/// Creates a page and a descriptor of it: the lowest free one.
 pub(crate) fn create(
     kind: Kind,
     ino: u64,
@@ -229,12 +230,13 @@ pub(crate) fn create(
 }
 
 fn fill(fd: c_int, kind: Kind, ino: u64, flags: c_int, texts: [&[u8]; 4]) -> Outcome<NonNull<Shared>> {
-    // Only what is used: where the program's files may not be large (`RLIMIT_FSIZE`), this one may not be either.
+    // Only what is used: if the program's file size is limited (`RLIMIT_FSIZE`), that applies to this file
+    // too.
     let text_bytes: usize = texts.iter().map(|text| text.len()).sum();
     let used_bytes = std::mem::offset_of!(Shared, text) + text_bytes;
     system(libc::SYS_ftruncate, [fd as usize, used_bytes, 0, 0, 0, 0])?;
     let page = map(fd)?;
-    // SAFETY: a fresh mapping of this size, zeroed, that nobody else has.
+    // SAFETY: a new mapping of this size, zeroed, that nobody else has.
     let shared = unsafe { &mut *page.as_ptr() };
     shared.magic = MAGIC;
     shared.flags = AtomicU32::new(flags as u32);
@@ -257,7 +259,7 @@ fn birth() -> [u64; 2] {
     [u64::from(std::process::id()) << 32 | u64::from(count), now.as_nanos() as u64]
 }
 
-/// Puts an `O_PATH` descriptor of the same memfd in its place.
+/// Replaces a descriptor by an `O_PATH` descriptor of the same memfd.
 fn seal_off(fd: c_int, close_on_exec: bool) -> Outcome<c_int> {
     let blind = open_link(fd, libc::O_PATH)?;
     let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
@@ -273,17 +275,17 @@ fn map(fd: c_int) -> Outcome<NonNull<Shared>> {
     NonNull::new(place as *mut Shared).ok_or(Errno(libc::ENOMEM))
 }
 
-/// Ends a mapping.
+/// Unmaps a page.
 pub(crate) fn unmap(page: NonNull<Shared>) {
     let _ = system(libc::SYS_munmap, [page.as_ptr() as usize, PAGE_BYTES, 0, 0, 0, 0]);
 }
 
-/// Closes a descriptor, whoever's.
+/// Closes any descriptor.
 pub(crate) fn close(fd: c_int) {
     let _ = system(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]);
 }
 
-/// `/proc/self/fd/FD` with a zero at its end.
+/// `/proc/self/fd/FD`, terminated by a zero.
 pub(crate) fn link_name(fd: c_int) -> [u8; 32] {
     let mut name = [0u8; 32];
     let start = b"/proc/self/fd/";
@@ -303,7 +305,7 @@ pub(crate) fn link_name(fd: c_int) -> [u8; 32] {
     name
 }
 
-/// Opens what a descriptor leads to once more.
+/// Opens the file of a descriptor again.
 pub(crate) fn open_link(fd: c_int, flags: c_int) -> Outcome<c_int> {
     let (name, flags) = (link_name(fd), flags | libc::O_CLOEXEC);
     let at = libc::AT_FDCWD as usize;
@@ -311,7 +313,7 @@ pub(crate) fn open_link(fd: c_int, flags: c_int) -> Outcome<c_int> {
     Ok(opened as c_int)
 }
 
-/// The page of a descriptor that this process has not looked at before; `None` for one that is not ours.
+/// The page of a descriptor that this process has not examined before; `None` if it is not of Weft.
 pub(crate) fn recognize(fd: c_int) -> Option<NonNull<Shared>> {
     let flags = system(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]).ok()?;
     if flags as c_int & libc::O_PATH == 0 {
@@ -328,7 +330,7 @@ pub(crate) fn recognize(fd: c_int) -> Option<NonNull<Shared>> {
     let page = map(reopened);
     close(reopened);
     let page = page.ok()?;
-    // SAFETY: a live mapping, that others may only change through atomics.
+    // SAFETY: a live mapping. Others may change it only through atomics.
     if unsafe { page.as_ref() }.magic == MAGIC {
         return Some(page);
     }

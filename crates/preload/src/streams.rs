@@ -1,9 +1,9 @@
-//! `FILE` streams. Inside libc these read and write by system calls that no hook sees, so streams on files of ours have functions
-//! of ours (`fopencookie`), and the descriptor's number, so that `fileno` tells it.
+//! `FILE` streams. libc reads and writes them by system calls that reach no hook. So streams on files in Weft
+//! use functions of this library (`fopencookie`) and the descriptor's number, which `fileno` returns.
 //!
 //! ```text
-//!   fopen("/weft/a")                    stream of ours on the descriptor
-//!   bash: exec 1>/weft/log; echo x      the variable `stdout` points to a stream of ours for as long as descriptor 1 is Weft's
+//!   fopen("/weft/a")                    our stream on the descriptor
+//!   bash: exec 1>/weft/log; echo x      `stdout` points to our stream as long as descriptor 1 is in Weft
 //!   cat > /weft/log                     the same, before `main`
 //! ```
 
@@ -21,7 +21,7 @@ use crate::table::find;
 
 /// Size of a stream's buffer.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Where `_fileno` is in glibc's `FILE`, on all 64-bit machines.
+/// The offset of `_fileno` in glibc's `FILE`, on all 64-bit machines.
 const FILENO_OFFSET: usize = 112;
 
 #[repr(C)]
@@ -39,9 +39,9 @@ unsafe extern "C" {
     static mut stderr: *mut FILE;
 }
 
-/// Streams of ours on descriptors 0, 1 and 2, once there were any.
+/// Our streams on descriptors 0, 1 and 2, once there were any.
 static OURS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
-/// Libc's.
+/// libc's standard streams.
 static LIBCS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 static ENDING: AtomicBool = AtomicBool::new(false);
 
@@ -52,7 +52,7 @@ hooks! {
             Some(Place::Elsewhere(other)) => fopen::real(other.as_ptr(), mode),
             Some(Place::Local) => {
                 let stream = fopen::real(path, mode);
-                // A link from here into Weft is not found by libc's own `open`.
+                // libc's own `open` does not find a link from a local path into Weft.
                 if stream.is_null() && crate::guard::errno() == libc::ENOENT { open_stream(path, mode) } else { stream }
             }
             Some(Place::Weft(_)) => open_stream(path, mode),
@@ -123,11 +123,12 @@ unsafe fn open_stream(path: *const c_char, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// A stream of ours on a descriptor.
+/// Creates our stream on a descriptor.
 unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
     let functions =
         Functions { read: read_cookie, write: write_cookie, seek: seek_cookie, close: close_cookie };
-    // SAFETY: the functions take what the cookie is: a number. The layout of `FILE` is part of glibc's interface for programs.
+    // SAFETY: the functions take the cookie, a number. The layout of `FILE` is part of glibc's interface for
+    // programs.
     unsafe {
         let stream = fopencookie(fd as usize as *mut c_void, mode, functions);
         if !stream.is_null() {
@@ -169,13 +170,14 @@ unsafe extern "C" fn close_cookie(cookie: *mut c_void) -> c_int {
     unsafe { descriptors::close(fd) }
 }
 
-/// A descriptor was opened, copied to or closed: a standard stream follows it from one side to the other.
+/// Called after a descriptor was opened, copied to or closed: a standard stream follows it between libc and
+/// Weft.
 pub(crate) fn after_change(fd: c_int) {
     let Ok(at) = usize::try_from(fd) else { return };
     if at >= OURS.len() || is_inside() && OURS[at].load(Ordering::Acquire).is_null() && find(fd).is_none() {
         return;
     }
-    // SAFETY: the variables are libc's, of pointers to streams that live for ever.
+    // SAFETY: the variables are libc's, and point to streams that are never freed.
     unsafe {
         let variable = variable(fd);
         let ours = OURS[at].load(Ordering::Acquire);
@@ -207,14 +209,14 @@ unsafe fn standard(fd: c_int) -> *mut FILE {
     }
 }
 
-/// Before `main`: standard descriptors may be Weft's already.
+/// Called before `main`: standard descriptors may already be in Weft.
 pub(crate) fn at_start() {
     for fd in 0..3 {
         after_change(fd);
     }
 }
 
-/// After `exit`: what is in streams of ours goes out, and whatever is written from now on is reported at once.
+/// Called after `exit`: flushes our streams. Later writes are reported at once.
 pub(crate) fn at_end() {
     for ours in &OURS {
         let stream = ours.load(Ordering::Acquire);
@@ -226,7 +228,7 @@ pub(crate) fn at_end() {
     ENDING.store(true, Ordering::Release);
 }
 
-/// Whether the program is at its end.
+/// Whether the program is ending.
 pub(crate) fn is_ending() -> bool {
     ENDING.load(Ordering::Acquire)
 }

@@ -1,14 +1,15 @@
-//! The descriptors of this process, and which of them are Weft's.
+//! The table of this process's descriptors, which says which of them are in Weft.
 //!
 //! ```text
-//!   fd ─► chunk ─► slot: UNKNOWN  look once: O_PATH? the memfd's name? the magic?
+//!   fd ─► chunk ─► slot: UNKNOWN  examined once: O_PATH? the memfd's name? the magic?
 //!                        NOT_OURS
-//!                        INTERNAL  a connection of this library's; no business of the program's
+//!                        INTERNAL  a connection of this library, which the program must not use
 //!                        Open ────► shared page (position, flags), the client's File
 //! ```
 //!
-//! A look-up takes no lock and makes no system call. Memory of an `Open` is used again for others but never given back: whoever
-//! finds one in a slot takes a reference, unless there is none left, and looks at the slot once more.
+//! A lookup takes no lock and makes no system call. The memory of an `Open` is reused but never freed. A
+//! lookup that finds an `Open` takes a reference; if its reference count is already 0, the lookup reads the
+//! slot again.
 
 use std::ffi::c_int;
 use std::ops::Deref;
@@ -26,28 +27,28 @@ use crate::shared::{self, Kind, Shared};
 const UNKNOWN: usize = 0;
 const NOT_OURS: usize = 1;
 const INTERNAL: usize = 2;
-/// As `INTERNAL`, and a forked child gives it back by itself: each thread drops what it woke by.
+/// As `INTERNAL`, but a forked child closes it itself: each thread drops its own waker.
 const WAKER: usize = 3;
-/// As `INTERNAL`, and a forked child keeps it: the connection of an open file's locks, the copy of a library.
+/// As `INTERNAL`, but a forked child keeps it: the connection of an open file's locks, the copy of a library.
 const KEPT: usize = 4;
 const OPEN_MIN: usize = KEPT + 1;
 
 const CHUNK: usize = 1024;
-/// Descriptors from here on are never ours.
+/// Descriptors from this number on are never in Weft.
 const FDS_MAX: usize = 1 << 20;
 
 type Chunk = [AtomicUsize; CHUNK];
 
 static CHUNKS: [AtomicPtr<Chunk>; FDS_MAX / CHUNK] =
     [const { AtomicPtr::new(ptr::null_mut()) }; FDS_MAX / CHUNK];
-/// One above the greatest descriptor that was ever ours or internal.
+/// One more than the greatest descriptor that was ever in Weft or internal.
 static END: AtomicUsize = AtomicUsize::new(0);
-/// Files that have unreported writes.
+/// The number of files with unreported writes.
 static DIRTY: AtomicUsize = AtomicUsize::new(0);
-/// `Open`s that are nobody's. Held over a fork.
+/// Unused `Open`s. Held over a fork.
 pub(crate) static FREE: SpinLock<Vec<&'static Open>> = SpinLock::new(Vec::new());
 
-/// An open file of Weft, shared by the descriptors of this process that were made from each other.
+/// An open file in Weft, shared by the descriptors of this process that were copied from each other.
 pub(crate) struct Open {
     references: AtomicU32,
     page: AtomicPtr<Shared>,
@@ -56,15 +57,15 @@ pub(crate) struct Open {
     dirty: AtomicBool,
     /// Whether this process has set record locks through it.
     pub(crate) locked: AtomicBool,
-    /// Socket of the session of this open file's locks, or -1; also one that came by a fork or exec.
+    /// Socket of the session of this open file's locks, or -1. It may come from a fork or exec.
     pub(crate) lock_socket: AtomicI32,
-    /// The lock on the whole file as this process's end of that session knows it.
+    /// The lock on the whole file, as this process's part of that session knows it.
     pub(crate) whole_known: AtomicU32,
-    /// Whether this process has let go of the open file.
+    /// Whether this process has closed the open file.
     pub(crate) left: AtomicBool,
 }
 
-/// A client's file, of one process.
+/// The file in the client, of one process.
 struct Opened {
     generation: u32,
     file: File,
@@ -105,15 +106,15 @@ fn slot(fd: c_int) -> Option<&'static AtomicUsize> {
             }
         }
     }
-    // SAFETY: published chunks live for ever.
+    // SAFETY: published chunks are never freed.
     Some(unsafe { &(*chunk)[fd % CHUNK] })
 }
 
-/// The open file behind a descriptor, if it is Weft's.
+/// The open file of a descriptor, if it is in Weft.
 pub(crate) fn find(fd: c_int) -> Option<Use> {
     let fd_index = usize::try_from(fd).ok().filter(|fd| *fd < FDS_MAX)?;
     let chunk = CHUNKS[fd_index / CHUNK].load(Ordering::Acquire);
-    // SAFETY: null, or a chunk, which lives for ever.
+    // SAFETY: null, or a chunk, which is never freed.
     let value = match unsafe { chunk.as_ref() } {
         Some(chunk) => chunk[fd_index % CHUNK].load(Ordering::Acquire),
         None => UNKNOWN,
@@ -126,7 +127,7 @@ pub(crate) fn find(fd: c_int) -> Option<Use> {
     }
 }
 
-/// The same for a descriptor that the program named, asked from inside.
+/// The same, called inside for a descriptor that the program named.
 pub(crate) fn find_named(fd: c_int) -> Option<Use> {
     find(fd).or_else(|| {
         let unknown = slot(fd).is_some_and(|slot| slot.load(Ordering::Acquire) == UNKNOWN);
@@ -141,14 +142,14 @@ fn take(fd: c_int) -> Option<Use> {
         if value < OPEN_MIN {
             return None;
         }
-        // SAFETY: an `Open`, which lives for ever.
+        // SAFETY: an `Open`, which is never freed.
         let open = unsafe { &*(value as *const Open) };
         let more = |count: u32| (count > 0).then_some(count + 1);
         if open.references.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_err() {
             continue;
         }
         if slot.load(Ordering::Acquire) == value {
-            // SAFETY: set before the `Open` was published, and mounts live for ever.
+            // SAFETY: set before the `Open` was published, and mounts are never freed.
             let mount = unsafe { &*open.mount.load(Ordering::Acquire) };
             return Some(Use { open, mount });
         }
@@ -156,7 +157,7 @@ fn take(fd: c_int) -> Option<Use> {
     }
 }
 
-/// Looks at a descriptor that this process has not seen.
+/// Examines a descriptor that this process has not seen.
 #[cold]
 fn find_out(fd: c_int) -> Option<Use> {
     let found = within(|| {
@@ -212,7 +213,7 @@ pub(crate) fn publish(fd: c_int, page: NonNull<Shared>, mount: &'static Mount, f
     put(fd, ptr::from_ref(open) as usize);
 }
 
-/// Sets a slot, and gives back what was in it.
+/// Sets a slot, and releases its old contents.
 fn put(fd: c_int, value: usize) {
     let Some(slot) = slot(fd) else { return };
     if value > NOT_OURS {
@@ -220,12 +221,12 @@ fn put(fd: c_int, value: usize) {
     }
     let before = slot.swap(value, Ordering::AcqRel);
     if before >= OPEN_MIN {
-        // SAFETY: an `Open`, which lives for ever; the slot's reference is given back.
+        // SAFETY: an `Open`, which is never freed. The slot's reference is released.
         release(unsafe { &*(before as *const Open) });
     }
 }
 
-/// `fd` is closed, or somebody else's now.
+/// Records that `fd` is closed, or no longer in Weft.
 pub(crate) fn forget(fd: c_int) {
     let known = usize::try_from(fd).is_ok_and(|fd| fd < END.load(Ordering::Acquire));
     if known {
@@ -235,36 +236,36 @@ pub(crate) fn forget(fd: c_int) {
     }
 }
 
-/// `fd` came from another process, and may be ours.
+/// Records that `fd` came from another process and may be in Weft.
 pub(crate) fn look_again(fd: c_int) {
     put(fd, UNKNOWN);
 }
 
-/// `to` is a copy of `from` from now on.
+/// Records that `to` is a copy of `from`.
 pub(crate) fn copied(from: c_int, to: c_int) {
     match take(from) {
         Some(found) => {
             put(to, ptr::from_ref(found.open) as usize);
-            // The reference is the slot's now.
+            // The slot owns the reference now.
             std::mem::forget(found);
         }
-        // From the program before: nobody has looked at either.
+        // From the previous program: neither has been examined.
         None if slot(from).is_some_and(|slot| slot.load(Ordering::Acquire) == UNKNOWN) => look_again(to),
         None => forget(to),
     }
 }
 
-/// `fd` is this library's own.
+/// Marks `fd` as this library's own.
 pub(crate) fn set_internal(fd: c_int) {
     put(fd, INTERNAL);
 }
 
-/// The same, of a descriptor that threads are woken by.
+/// The same, for a descriptor that wakes threads.
 pub(crate) fn set_waker(fd: c_int) {
     put(fd, WAKER);
 }
 
-/// The same, of one that forked children keep.
+/// The same, for one that forked children keep.
 pub(crate) fn set_kept(fd: c_int) {
     put(fd, KEPT);
 }
@@ -280,7 +281,7 @@ pub(crate) fn internal() -> impl Iterator<Item = c_int> {
     (0..END.load(Ordering::Acquire) as c_int).filter(|fd| is_internal(*fd))
 }
 
-/// One above the greatest descriptor that may be ours.
+/// One more than the greatest descriptor that may be in Weft.
 pub(crate) fn end() -> c_int {
     END.load(Ordering::Acquire) as c_int
 }
@@ -290,9 +291,9 @@ fn release(open: &'static Open) {
         return;
     }
     let _ = within(|| {
-        // SAFETY: set before the `Open` was published, and mounts live for ever.
+        // SAFETY: set before the `Open` was published, and mounts are never freed.
         let mount = unsafe { &*open.mount.load(Ordering::Acquire) };
-        // A reference that is never given back: there is none left, and the `Open` is nobody's when this ends.
+        // This reference is never released: there is none left, and the `Open` is unused when this ends.
         lock_sessions::leave(&std::mem::ManuallyDrop::new(Use { open, mount }));
         let page = NonNull::new(open.page.swap(ptr::null_mut(), Ordering::AcqRel));
         let opened = open.file.swap(ptr::null_mut(), Ordering::AcqRel);
@@ -301,11 +302,11 @@ fn release(open: &'static Open) {
         }
         page.into_iter().for_each(shared::unmap);
         if !opened.is_null() {
-            // SAFETY: from `Box::into_raw`; the last reference is gone.
+            // SAFETY: from `Box::into_raw`. The last reference is released.
             let opened = unsafe { Box::from_raw(opened) };
             match opened.generation == mounts::generation() {
                 true => drop(opened),
-                // A parent's, which one of its threads may have been using.
+                // The parent's, which one of its threads may have been using.
                 false => std::mem::forget(opened),
             }
         }
@@ -317,33 +318,33 @@ fn release(open: &'static Open) {
 impl Open {
     /// The page that all descriptors of it share.
     pub(crate) fn shared(&self) -> &Shared {
-        // SAFETY: mapped until the last reference is gone.
+        // SAFETY: it is mapped until the last reference is released.
         unsafe { &*self.page.load(Ordering::Acquire) }
     }
 
-    /// What it is.
+    /// Its kind.
     pub(crate) fn kind(&self) -> Kind {
         self.shared().kind()
     }
 
-    /// Fails where it was not opened to read.
+    /// Fails if it was not opened for reading.
     pub(crate) fn check_readable(&self) -> Outcome<()> {
         if self.flags() & libc::O_ACCMODE == libc::O_WRONLY { Err(Errno(libc::EBADF)) } else { Ok(()) }
     }
 
-    /// Fails where it was not opened to write.
+    /// Fails if it was not opened for writing.
     pub(crate) fn check_writable(&self) -> Outcome<()> {
         if self.flags() & libc::O_ACCMODE == libc::O_RDONLY { Err(Errno(libc::EBADF)) } else { Ok(()) }
     }
 
-    /// As `F_GETFL` says.
+    /// The flags that `F_GETFL` returns.
     pub(crate) fn flags(&self) -> c_int {
         self.shared().flags.load(Ordering::Relaxed) as c_int
     }
 }
 
 impl Use {
-    /// All that is known of it, for ever.
+    /// The `Open` itself, which is never freed.
     pub(crate) fn whole(&self) -> &'static Open {
         self.open
     }
@@ -354,10 +355,10 @@ impl Use {
         Use { open: self.open, mount: self.mount }
     }
 
-    /// The client's file; opened now where another process opened it first.
+    /// The client's file. Opened now if another process opened it first.
     pub(crate) fn file(&self) -> Outcome<&File> {
         let known = self.file.load(Ordering::Acquire);
-        // SAFETY: null, or from `Box::into_raw`, and not freed before the last reference is gone.
+        // SAFETY: null, or from `Box::into_raw` and not freed before the last reference is released.
         match unsafe { known.as_ref() } {
             Some(opened) if opened.generation == mounts::generation() => Ok(&opened.file),
             _ => self.adopt(known),
@@ -385,14 +386,14 @@ impl Use {
         self.file()
     }
 
-    /// Notes that something was written that the metadata server does not know of.
+    /// Records a write that the metadata server does not know of.
     pub(crate) fn note_written(&self) {
         if !self.dirty.swap(true, Ordering::AcqRel) {
             DIRTY.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Reports it.
+    /// Reports writes to the metadata server.
     pub(crate) fn report(&self) -> Outcome<()> {
         if self.dirty.swap(false, Ordering::AcqRel) {
             DIRTY.fetch_sub(1, Ordering::AcqRel);
@@ -402,12 +403,12 @@ impl Use {
     }
 }
 
-/// Calls `with` for each open file of Weft that this process knows, once for each of its descriptors.
+/// Calls `with` for each open file in Weft that this process knows, once for each of its descriptors.
 pub(crate) fn each(mut with: impl FnMut(&Use)) {
     each_fd(|_, open| with(open));
 }
 
-/// The same with the descriptors.
+/// The same, with the descriptors.
 pub(crate) fn each_fd(mut with: impl FnMut(c_int, &Use)) {
     for fd in 0..END.load(Ordering::Acquire) as c_int {
         if let Some(open) = take(fd) {
@@ -416,7 +417,7 @@ pub(crate) fn each_fd(mut with: impl FnMut(c_int, &Use)) {
     }
 }
 
-/// A descriptor of the open file that has this page, by another name: one that this process knows already.
+/// Another descriptor, already known to this process, of the open file with this page.
 fn known_copy(page: NonNull<Shared>) -> Option<c_int> {
     // SAFETY: a live mapping.
     let birth = unsafe { page.as_ref() }.birth;
@@ -429,18 +430,19 @@ fn known_copy(page: NonNull<Shared>) -> Option<c_int> {
     found
 }
 
-/// Reports what this process has written through any descriptor: before attributes are asked for or set, and at its end.
+/// Reports this process's writes through all descriptors: before attributes are read or set, and at the end.
 pub(crate) fn report_all() {
     if DIRTY.load(Ordering::Acquire) == 0 {
         return;
     }
     each(|open| {
-        // What a server does not hear of now, it finds out when the session ends.
+        // The server finds out the rest when the session ends.
         let _ = open.report();
     });
 }
 
-/// In a forked child: closes the connections of its parent, but for those of locks that are its own too, and has nothing to report.
+/// In a forked child: closes the parent's connections, except those of locks that the child shares. There is
+/// nothing to report.
 pub(crate) fn forked() {
     lock_sessions::held_by(std::process::id());
     for fd in internal() {

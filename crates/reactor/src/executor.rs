@@ -1,4 +1,4 @@
-//! The loop, the tasks, and wakes from this and other threads.
+//! The event loop, the tasks, and wake-ups from this and other threads.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use crate::ring::Ring;
 use crate::slab::Slab;
 use crate::timer::Timers;
 
-/// Tasks polled in one turn before sockets, the ring and timers are looked at again.
+/// Tasks polled in one turn before sockets, the ring and timers are checked again.
 const POLLS_PER_TURN: usize = 256;
 
 /// The epoll key of the eventfd that other threads write to.
@@ -27,28 +27,28 @@ pub(crate) const KEY_WAKE: u64 = u64::MAX;
 /// The epoll key of the io_uring descriptor.
 pub(crate) const KEY_RING: u64 = u64::MAX - 1;
 
-/// How a [`Reactor`] is set up. The default has no ring and never spins.
+/// Options of a [`Reactor`]. The default has no ring and never spins.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ReactorOptions {
     /// Entries of the io_uring submission queue (rounded up to a power of two by the kernel); `None`
     /// for a reactor without a ring.
     pub ring_entries: Option<u32>,
-    /// Microseconds to keep looking for events after the last work before going to sleep.
+    /// Microseconds to poll for events after the last work before sleeping.
     pub spin_us: u32,
 }
 
-/// What a reactor has done since it was made; see [`stats`].
+/// Counters of a reactor since it was created; see [`stats`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReactorStats {
     /// Polls of tasks.
     pub polls: u64,
     /// Calls of `epoll_wait` that could sleep.
     pub sleeps: u64,
-    /// Calls of `epoll_wait` that only looked.
+    /// Calls of `epoll_wait` that only polled.
     pub looks: u64,
-    /// Operations handed to io_uring.
+    /// Operations submitted to io_uring.
     pub ring_operations: u64,
-    /// Calls of `io_uring_enter` made to hand them over.
+    /// Calls of `io_uring_enter` that submitted them.
     pub ring_submits: u64,
 }
 
@@ -56,7 +56,7 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
 }
 
-/// A one-thread executor; see the crate's header. It is `!Send`: make it on the thread that runs it.
+/// A one-thread executor; see the crate's documentation. It is `!Send`: create it on the thread that runs it.
 pub struct Reactor {
     core: Rc<Core>,
 }
@@ -65,7 +65,7 @@ pub struct Reactor {
 pub(crate) struct Core {
     shared: Arc<Shared>,
     ready: RefCell<VecDeque<Runnable>>,
-    /// One waker per live task, so that dropping the reactor can reach and drop them all.
+    /// One waker per live task, so that all tasks can be dropped with the reactor.
     tasks: RefCell<Slab<Option<Waker>>>,
     pub(crate) timers: RefCell<Timers>,
     pub(crate) epoll: OwnedFd,
@@ -75,7 +75,7 @@ pub(crate) struct Core {
     pub(crate) stats: Cell<ReactorStats>,
 }
 
-/// The part of a reactor that other threads may touch.
+/// The part of a reactor that other threads may access.
 struct Shared {
     remote: Mutex<Vec<Runnable>>,
     has_remote: AtomicBool,
@@ -87,7 +87,7 @@ struct Shared {
 impl Shared {
     fn schedule(self: &Arc<Self>, runnable: Runnable) {
         let mut runnable = Some(runnable);
-        // The thread-local is gone only while its thread ends: then the wake counts as a remote one.
+        // The thread-local is missing only while its thread ends. The wake-up then counts as a remote one.
         let _ = CURRENT.try_with(|current| {
             if let Some(core) = current.borrow().as_ref().filter(|core| Arc::ptr_eq(&core.shared, self)) {
                 core.ready.borrow_mut().extend(runnable.take());
@@ -119,7 +119,7 @@ impl Shared {
     }
 }
 
-/// Wakes the future given to [`Reactor::run`], which is pinned on the stack and is no task.
+/// Wakes the future given to [`Reactor::run`], which is pinned on the stack and is not a task.
 struct MainWaker {
     woken: AtomicBool,
     shared: Arc<Shared>,
@@ -153,7 +153,7 @@ impl Drop for Entered {
     }
 }
 
-/// The current reactor's core. Panics outside [`Reactor::run`]: that is a mistake in the caller's code.
+/// The current reactor's core. Panics outside [`Reactor::run`], which is a mistake of the caller.
 pub(crate) fn current() -> Rc<Core> {
     try_current().expect("weft-reactor was used outside Reactor::run on this thread")
 }
@@ -162,7 +162,7 @@ pub(crate) fn try_current() -> Option<Rc<Core>> {
     CURRENT.with(|current| current.borrow().clone())
 }
 
-/// Starts a task on the current reactor. Dropping the handle lets it run on by itself.
+/// Starts a task on the current reactor. If the handle is dropped, the task continues.
 ///
 /// A panic in a task is a defect and is not hidden: it unwinds out of [`Reactor::run`].
 ///
@@ -209,7 +209,7 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Stops the task: its future is dropped at its next turn, without being polled again.
+    /// Cancels the task: its future is dropped at its next turn, without being polled again.
     pub fn cancel(mut self) {
         drop(self.task.take());
     }
@@ -237,7 +237,7 @@ impl<T> Drop for JoinHandle<T> {
     }
 }
 
-/// Lets every other ready task run once before this one goes on.
+/// Lets every other ready task run once before this one continues.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(move |cx| {
@@ -250,7 +250,7 @@ pub async fn yield_now() {
     .await
 }
 
-/// What the current reactor has done so far.
+/// Counters of the current reactor.
 ///
 /// # Panics
 /// Outside [`Reactor::run`].
@@ -259,12 +259,12 @@ pub fn stats() -> ReactorStats {
 }
 
 impl Reactor {
-    /// Makes a reactor for this thread.
+    /// Creates a reactor for this thread.
     ///
     /// # Errors
-    /// The error of `epoll_create1` or `eventfd`. With `ring_entries` set, an error that says so where
-    /// io_uring is missing or forbidden (kernels before 5.6, many containers): make a reactor without
-    /// a ring then, and use a disk that does not need one.
+    /// The error of `epoll_create1` or `eventfd`. With `ring_entries`, an error that says so if io_uring is
+    /// missing or forbidden (kernels before 5.6, many containers): create a reactor without a ring then, and
+    /// use a disk that does not need one.
     pub fn new(options: ReactorOptions) -> io::Result<Reactor> {
         // SAFETY: plain system calls; each result is checked before it becomes an owned descriptor.
         let epoll = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC))? };
@@ -295,8 +295,8 @@ impl Reactor {
         Ok(Reactor { core: Rc::new(core) })
     }
 
-    /// Runs `future` and all tasks until `future` ends, and returns its output. Tasks still alive then
-    /// stay, unpolled, for the next `run`, or are dropped with the reactor.
+    /// Runs `future` and all tasks until `future` ends, and returns its output. Remaining tasks stay,
+    /// unpolled, for the next `run`, or are dropped with the reactor.
     pub fn run<F: Future>(&self, future: F) -> F::Output {
         let core = &self.core;
         let _entered = Entered::new(core);
@@ -350,7 +350,7 @@ impl Core {
         ready.pop_front()
     }
 
-    /// Polls ready tasks, at most one batch. Says whether there was one.
+    /// Polls ready tasks, at most one batch. Returns whether there was one.
     fn run_ready(&self) -> bool {
         let mut polls = 0;
         while polls < POLLS_PER_TURN {
@@ -372,7 +372,7 @@ impl Core {
         self.stats.set(stats);
     }
 
-    /// Looks for events, or sleeps for them if nothing at all is left to do.
+    /// Polls for events, or sleeps until there are some if no work is left.
     fn wait(&self, main: &MainWaker, last_work: Option<Instant>) {
         let busy = !self.ready.borrow().is_empty()
             || main.woken.load(Ordering::SeqCst)
@@ -382,13 +382,13 @@ impl Core {
             return self.poll_events(0);
         }
         self.shared.sleeping.store(true, Ordering::SeqCst);
-        // A wake between the last look and the store above wrote nothing to the eventfd.
+        // A wake-up between the last poll and the store above wrote nothing to the eventfd.
         let missed = self.shared.has_remote.load(Ordering::SeqCst) || main.woken.load(Ordering::SeqCst);
         let timeout_ms = if missed { 0 } else { self.timers.borrow_mut().wait_ms() };
         self.poll_events(timeout_ms);
     }
 
-    /// One `epoll_wait` (`timeout_ms` of -1 waits for ever), and the wakes its events call for.
+    /// Calls `epoll_wait` once (a `timeout_ms` of -1 waits without limit), and wakes the tasks of its events.
     fn poll_events(&self, timeout_ms: i32) {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; 128];
         self.count(|stats| if timeout_ms == 0 { stats.looks += 1 } else { stats.sleeps += 1 });
@@ -396,7 +396,7 @@ impl Core {
         let count = unsafe {
             libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, timeout_ms)
         };
-        // Before the wakes below, which need no further one.
+        // Before the wake-ups below, which need no further one.
         self.shared.sleeping.store(false, Ordering::SeqCst);
         if count < 0 {
             let error = io::Error::last_os_error();
@@ -417,7 +417,7 @@ pub(crate) fn epoll_add(epoll: &OwnedFd, fd: RawFd, key: u64, events: u32) -> io
     epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, key, events)
 }
 
-/// Asks for other events of a descriptor; those that are there already are told again.
+/// Changes the events of a descriptor. Pending ones are reported again.
 pub(crate) fn epoll_change(epoll: &OwnedFd, fd: RawFd, key: u64, events: u32) -> io::Result<()> {
     epoll_control(epoll, libc::EPOLL_CTL_MOD, fd, key, events)
 }

@@ -1,9 +1,8 @@
-//! A one-thread executor over epoll and io_uring, so that a request handler is one async function
-//! that reads straight down.
+//! A one-thread executor over epoll and io_uring, so that a request handler can be one sequential async
+//! function.
 //!
-//! Each data-path thread owns one [`Reactor`]. Everything it runs stays on that thread, so tasks hold
-//! `Rc` and `RefCell` and need no locks; other threads reach it only by waking a task, most often
-//! through a [`Mailbox`].
+//! Each data-path thread owns one [`Reactor`]. All its tasks stay on that thread, so they use `Rc` and
+//! `RefCell` and need no locks. Other threads reach it only by waking a task, usually through a [`Mailbox`].
 //!
 //! ```text
 //!            wakes on this thread                     wakes from other threads
@@ -14,13 +13,13 @@
 //!   |   1  run ready tasks (a bounded batch)
 //!   |   2  submit all new ring entries in one io_uring_enter, reap completions from shared memory
 //!   |   3  fire timers that are due
-//!   |   4  epoll: with work left or while spinning, look (timeout 0); otherwise sleep
+//!   |   4  epoll: with work left or while spinning, poll (timeout 0); otherwise sleep
 //!   +---------------- sockets, eventfd and the ring's own descriptor wake tasks
 //! ```
 //!
-//! A reactor with nothing to do makes no system calls: it sits in one `epoll_wait` until the next
-//! timer, or for ever. `spin_us` makes it look again for that long after the last work before it
-//! sleeps, which saves the cost of waking a sleeping core and pays for it in CPU time.
+//! An idle reactor makes no system calls: it sleeps in one `epoll_wait` until the next timer, or without
+//! limit. With `spin_us` it polls for that long after the last work before it sleeps. This saves the cost of
+//! waking a sleeping core, at the expense of CPU time.
 //!
 //! ```
 //! use std::time::Duration;

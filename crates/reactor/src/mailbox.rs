@@ -4,14 +4,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Makes a mailbox that holds at most `capacity` letters that have not been received.
+/// Creates a mailbox for at most `capacity` messages that have not been received.
 ///
-/// The senders may be cloned and moved to any thread; sending never blocks, and wakes the reactor on
-/// which the receiving task waits only if that sleeps.
+/// Senders can be cloned and moved to any thread. Sending never blocks. It wakes the receiving task's reactor
+/// only if that sleeps.
 pub fn mailbox<T>(capacity: usize) -> (MailSender<T>, Mailbox<T>) {
     let inner = Arc::new(Inner {
         capacity,
-        state: Mutex::new(State { letters: VecDeque::new(), waker: None, senders: 1, receiving: true }),
+        state: Mutex::new(State { messages: VecDeque::new(), waker: None, senders: 1, receiving: true }),
     });
     (MailSender { inner: inner.clone() }, Mailbox { inner })
 }
@@ -22,7 +22,7 @@ struct Inner<T> {
 }
 
 struct State<T> {
-    letters: VecDeque<T>,
+    messages: VecDeque<T>,
     waker: Option<Waker>,
     senders: usize,
     receiving: bool,
@@ -34,10 +34,10 @@ impl<T> Inner<T> {
     }
 }
 
-/// A letter that could not be sent, given back.
+/// A message that could not be sent, returned to the sender.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SendError<T> {
-    /// The mailbox holds as many letters as it may.
+    /// The mailbox is full.
     Full(T),
     /// The mailbox was dropped.
     Closed(T),
@@ -60,26 +60,26 @@ pub struct MailSender<T> {
 }
 
 impl<T> MailSender<T> {
-    /// Puts a letter into the mailbox.
+    /// Puts a message into the mailbox.
     ///
     /// # Errors
-    /// Gives the letter back if the mailbox is full or gone.
-    pub fn send(&self, letter: T) -> Result<(), SendError<T>> {
+    /// Returns the message if the mailbox is full or closed.
+    pub fn send(&self, message: T) -> Result<(), SendError<T>> {
         let mut state = self.inner.lock();
         if !state.receiving {
-            return Err(SendError::Closed(letter));
+            return Err(SendError::Closed(message));
         }
-        if state.letters.len() >= self.inner.capacity {
-            return Err(SendError::Full(letter));
+        if state.messages.len() >= self.inner.capacity {
+            return Err(SendError::Full(message));
         }
-        state.letters.push_back(letter);
+        state.messages.push_back(message);
         let waker = state.waker.take();
         drop(state);
         waker.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
-    /// Whether the receiving side is gone.
+    /// Whether the receiving side is dropped.
     pub fn is_closed(&self) -> bool {
         !self.inner.lock().receiving
     }
@@ -108,12 +108,12 @@ pub struct Mailbox<T> {
 }
 
 impl<T> Mailbox<T> {
-    /// The next letter, or `None` when the mailbox is empty and every sender is gone.
+    /// The next message; `None` when the mailbox is empty and every sender is dropped.
     pub async fn receive(&mut self) -> Option<T> {
         std::future::poll_fn(|cx| {
             let mut state = self.inner.lock();
-            if let Some(letter) = state.letters.pop_front() {
-                return Poll::Ready(Some(letter));
+            if let Some(message) = state.messages.pop_front() {
+                return Poll::Ready(Some(message));
             }
             if state.senders == 0 {
                 return Poll::Ready(None);
@@ -124,9 +124,9 @@ impl<T> Mailbox<T> {
         .await
     }
 
-    /// The next letter if there is one now.
+    /// The next message, if there is one now.
     pub fn try_receive(&mut self) -> Option<T> {
-        self.inner.lock().letters.pop_front()
+        self.inner.lock().messages.pop_front()
     }
 }
 
@@ -134,9 +134,9 @@ impl<T> Drop for Mailbox<T> {
     fn drop(&mut self) {
         let mut state = self.inner.lock();
         state.receiving = false;
-        let letters = std::mem::take(&mut state.letters);
+        let messages = std::mem::take(&mut state.messages);
         let waker = state.waker.take();
         drop(state);
-        drop((letters, waker));
+        drop((messages, waker));
     }
 }

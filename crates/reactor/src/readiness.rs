@@ -1,12 +1,12 @@
-//! Waiting for descriptors, edge-triggered.
+//! Waits for descriptors, edge-triggered.
 //!
-//! A registration remembers whether its descriptor may be readable and writable. It starts out as
-//! "maybe", an attempt that would block clears the memory, and the kernel's next edge sets it again.
-//! So a call is always tried first, and a busy socket costs no `epoll_ctl` after its registration.
+//! A registration remembers whether its descriptor may be readable and writable. It starts as "maybe". An
+//! attempt that would block clears the memory, and the kernel's next edge sets it again. So a call is always
+//! tried first, and a busy socket needs no `epoll_ctl` after its registration.
 //!
-//! Edges of writability are asked for when a call would have blocked the first time, and from then on. A Unix socket has
-//! such an edge with every message that its peer reads, and a server that only ever sends small replies would be woken
-//! by each of them for nothing.
+//! Edges of writability are requested after a call would have blocked for the first time. A Unix socket has
+//! such an edge whenever its peer reads a message, so a server that only sends small replies would be woken
+//! for nothing.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -22,7 +22,7 @@ use crate::slab::Slab;
 pub enum Interest {
     /// Data, a connection, end of stream, or an error.
     Read,
-    /// Room to send, a connection made, or an error.
+    /// Space to send, an established connection, or an error.
     Write,
 }
 
@@ -35,10 +35,10 @@ struct FdState {
     write: Direction,
 }
 
-/// One direction of a descriptor: the memory and the tasks that wait.
+/// One direction of a descriptor: the memory and the waiting tasks.
 struct Direction {
     ready: Cell<bool>,
-    /// The stream has ended in this direction: it stays ready, for the end has no further edge.
+    /// The stream has ended in this direction. It stays ready, since the end causes no further edge.
     ended: Cell<bool>,
     waiters: RefCell<Vec<(u64, Waker)>>,
     next_waiter: Cell<u64>,
@@ -83,7 +83,7 @@ impl Direction {
     }
 }
 
-/// Takes a waiter off its list when its future ends or is dropped.
+/// Removes a waiter from its list when its future ends or is dropped.
 struct Waiting<'a> {
     direction: &'a Direction,
     id: u64,
@@ -115,19 +115,19 @@ impl FdTable {
     }
 }
 
-/// The edges that are always asked for.
+/// The edges that are always requested.
 const READ_EDGES: i32 = libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLET;
 
 /// A non-blocking descriptor registered with the current reactor, until dropped.
 ///
-/// Several tasks may wait at once; all that wait for a direction are woken together. Drop it before
-/// the descriptor is closed.
+/// Several tasks may wait at once; all waiters of a direction are woken together. Drop it before the
+/// descriptor is closed.
 pub struct Readiness {
     core: Rc<Core>,
     key: u64,
     fd: RawFd,
     state: Rc<FdState>,
-    /// Whether edges of writability are asked for.
+    /// Whether edges of writability are requested.
     tells_writable: Cell<bool>,
 }
 
@@ -169,18 +169,18 @@ impl Readiness {
         self.state.write.wait().await
     }
 
-    /// Notes that a call in this direction would block, so that the next wait is for a new edge. Only
-    /// to be called after the kernel has said `EAGAIN`, or has moved less than a stream was asked for.
-    /// At the end of a stream reading stays possible, so that the end is not missed.
+    /// Records that a call in this direction would block, so that the next wait is for a new edge. Call it
+    /// only after the kernel has returned `EAGAIN`, or has moved less than a stream was asked for. At the end
+    /// of a stream, reading stays possible, so that the end is not missed.
     pub fn clear(&self, interest: Interest) {
         let direction = self.direction(interest);
         let ended = direction.ended.get();
-        // The change itself tells whether the descriptor has become writable since the call.
+        // The change itself reports whether the descriptor has become writable since the call.
         let will_be_told = interest == Interest::Read || self.tells_writable.get() || self.ask_for_writable();
         direction.ready.set(ended || !will_be_told);
     }
 
-    /// Asks for edges of writability; says whether there will be any.
+    /// Requests edges of writability. Returns whether there will be any.
     fn ask_for_writable(&self) -> bool {
         let edges = READ_EDGES | libc::EPOLLOUT;
         let asked = epoll_change(&self.core.epoll, self.fd, self.key, edges as u32).is_ok();
@@ -188,7 +188,7 @@ impl Readiness {
         asked
     }
 
-    /// Makes a system call until it does not say `WouldBlock`, waiting between attempts.
+    /// Repeats a system call until it does not return `WouldBlock`, waiting between attempts.
     ///
     /// # Errors
     /// Any other error of the call, except `Interrupted`, which is tried again.

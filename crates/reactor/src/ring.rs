@@ -1,8 +1,8 @@
 //! io_uring operations of the current reactor.
 //!
-//! Operations are collected while tasks run and handed to the kernel in one `io_uring_enter` per turn
-//! of the loop. The memory an operation touches belongs to its `keepalive`, which the ring holds until
-//! the kernel has completed it, so a future may be dropped at any time:
+//! Operations are collected while tasks run, and submitted in one `io_uring_enter` per turn of the loop. The
+//! memory of an operation belongs to its `keepalive`, which the ring holds until the kernel has completed the
+//! operation. So a future may be dropped at any time:
 //!
 //! ```text
 //!   submit(entry, keepalive) -> slot { keepalive, waker }     future dropped: the slot stays
@@ -38,7 +38,7 @@ struct RingState {
     operations: Slab<Operation>,
     /// Entries that wait for a place in the submission queue.
     backlog: VecDeque<Entry>,
-    /// Operations handed to the kernel and not yet completed. Kept within the completion queue.
+    /// Operations submitted and not yet completed. Never more than the completion queue holds.
     in_kernel: usize,
 }
 
@@ -48,7 +48,7 @@ enum Operation {
         waker: Option<Waker>,
     },
     Done(i32),
-    /// The future is gone; the memory has to stay until the kernel is done with it.
+    /// The future was dropped. The memory must stay until the kernel is done with it.
     Abandoned {
         keepalive: Box<dyn Any>,
     },
@@ -73,7 +73,7 @@ impl Ring {
         Ok(Ring { state: RefCell::new(state) })
     }
 
-    /// Cooperative task running (Linux 5.19) saves an interrupt per completion; older kernels do without.
+    /// Cooperative task running (Linux 5.19) saves an interrupt per completion. Older kernels do without it.
     fn build(entries: u32) -> io::Result<IoUring> {
         match IoUring::builder().dontfork().setup_coop_taskrun().build(entries) {
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -87,13 +87,13 @@ impl Ring {
         self.state.borrow().uring.as_raw_fd()
     }
 
-    /// Whether entries wait that the kernel has not taken, because it was short of something.
+    /// Whether there are entries that the kernel has not taken for lack of resources.
     pub(crate) fn has_unsubmitted(&self) -> bool {
         let mut state = self.state.borrow_mut();
         !state.uring.submission().is_empty() || (!state.backlog.is_empty() && state.has_room())
     }
 
-    /// Hands over new operations and wakes the owners of completed ones. Says whether any completed.
+    /// Submits new operations and wakes the owners of completed ones. Returns whether any completed.
     pub(crate) fn turn(&self, core: &Core) -> bool {
         let (operations, submits) = self.state.borrow_mut().submit();
         if submits > 0 {
@@ -106,7 +106,7 @@ impl Ring {
     }
 
     fn reap(&self) -> bool {
-        // Keepalives and wakers run foreign code when dropped or woken: only after the borrow ends.
+        // Keepalives and wakers run other code when dropped or woken, so only after the borrow ends.
         let mut released: Vec<(Box<dyn Any>, Option<Waker>)> = Vec::new();
         let mut borrowed = self.state.borrow_mut();
         let state = &mut *borrowed;
@@ -145,7 +145,8 @@ impl Ring {
             if state.in_kernel == 0 && state.backlog.is_empty() {
                 return;
             }
-            // Only spares waiting (Linux 6.0); an operation that cannot be cancelled completes in its time.
+            // This only saves waiting (Linux 6.0). An operation that cannot be cancelled completes at its own
+            // time.
             let _ = state.uring.submitter().register_sync_cancel(None, CancelBuilder::any());
             let waited = state.uring.submit_and_wait(1);
             drop(state);
@@ -163,7 +164,7 @@ impl RingState {
         self.in_kernel < self.uring.completion().capacity()
     }
 
-    /// Moves the backlog to the kernel as far as there is room: (operations, system calls).
+    /// Submits the backlog as far as there is space. Returns (operations, system calls).
     fn submit(&mut self) -> (u64, u64) {
         let (mut operations, mut submits) = (0, 0);
         loop {
@@ -199,9 +200,9 @@ pub fn is_available() -> bool {
     try_current().is_some_and(|core| core.ring.is_some())
 }
 
-/// Queues one operation; the future gives its result, a count or a negated errno (`-ENOSYS` if the
-/// current reactor has no ring). `keepalive` is dropped when the kernel has completed the operation,
-/// which may be long after the future was dropped. The entry's `user_data` is overwritten.
+/// Queues one operation. The future returns its result: a count or a negated errno (`-ENOSYS` if the current
+/// reactor has no ring). `keepalive` is dropped when the kernel has completed the operation, which may be
+/// long after the future was dropped. The entry's `user_data` is overwritten.
 ///
 /// # Safety
 /// Every descriptor and all memory the entry refers to must stay valid until `keepalive` is dropped, and

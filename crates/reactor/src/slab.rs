@@ -1,7 +1,7 @@
 //! A table of values under small integer keys that are never mistaken for an earlier owner of the slot.
 //!
-//! A key is `generation << 32 | index`; a removed slot is used again with the next generation, so an
-//! event or completion that arrives late for the old owner finds nothing.
+//! A key is `generation << 32 | index`. A freed slot is reused with the next generation, so an event or
+//! completion that arrives late for the old owner finds nothing.
 
 pub(crate) struct Slab<T> {
     slots: Vec<Slot<T>>,

@@ -1,4 +1,4 @@
-//! Waiting for other tasks of the same thread: an event, a notice, a fair semaphore, a fair lock.
+//! Waiting for other tasks of the same thread: an event, a notification, a fair semaphore, a fair lock.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
@@ -8,7 +8,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Something that happens once, for any number of tasks that wait for it.
+/// An event that happens once, for any number of waiting tasks.
 #[derive(Default)]
 pub struct Event {
     happened: Cell<bool>,
@@ -21,7 +21,7 @@ impl Event {
         Self::default()
     }
 
-    /// Makes it happen, and wakes all that wait. Later calls do nothing.
+    /// Sets the event, and wakes all waiters. Later calls do nothing.
     pub fn set(&self) {
         self.happened.set(true);
         self.waiters.take().into_iter().for_each(Waker::wake);
@@ -48,7 +48,7 @@ impl Event {
     }
 }
 
-/// A notice that something changed: one waiter takes it, and one that nobody waited for is kept.
+/// A notification of a change. One waiter takes it; without a waiter it is kept.
 pub struct Notify {
     semaphore: Semaphore,
 }
@@ -60,26 +60,26 @@ impl Default for Notify {
 }
 
 impl Notify {
-    /// Nothing to notice yet.
+    /// Without a notification.
     pub fn new() -> Self {
         Notify { semaphore: Semaphore::new(0) }
     }
 
-    /// Wakes the task that waits longest; with none waiting, the next wait returns at once. Any number
-    /// of notices that nobody waited for count as one.
+    /// Wakes the task that has waited longest. Without waiters the next wait returns at once. Several kept
+    /// notifications count as one.
     pub fn notify(&self) {
         if self.semaphore.available() == 0 {
             self.semaphore.add(1);
         }
     }
 
-    /// Waits for a notice.
+    /// Waits for a notification.
     pub async fn notified(&self) {
         self.semaphore.acquire(1).await.forget();
     }
 }
 
-/// A count of permits, given out in the order of asking: a large request is not overtaken by small ones.
+/// A count of permits, granted in the order of requests: small requests do not overtake a large one.
 #[derive(Clone)]
 pub struct Semaphore {
     state: Rc<SemaphoreState>,
@@ -97,7 +97,7 @@ struct Waiter {
 }
 
 impl Semaphore {
-    /// A semaphore with `permits` to give.
+    /// A semaphore with `permits`.
     pub fn new(permits: usize) -> Self {
         let state = SemaphoreState { available: Cell::new(permits), waiters: RefCell::new(VecDeque::new()) };
         Semaphore { state: Rc::new(state) }
@@ -119,8 +119,8 @@ impl Semaphore {
         self.state.grant();
     }
 
-    /// Waits, in turn, for `permits`. A request for more than there will ever be waits for ever, and
-    /// holds up all behind it.
+    /// Waits, in turn, for `permits`. A request for more than there ever are waits without end, and blocks
+    /// all later ones.
     pub fn acquire(&self, permits: usize) -> Acquire {
         Acquire { state: self.state.clone(), wanted: permits, waiter: None }
     }
@@ -136,7 +136,7 @@ impl Semaphore {
 }
 
 impl SemaphoreState {
-    /// Grants the permits there are to those at the front of the queue.
+    /// Grants available permits to the front of the queue.
     fn grant(&self) {
         loop {
             let mut waiters = self.waiters.borrow_mut();
@@ -206,14 +206,14 @@ impl Drop for Acquire {
     }
 }
 
-/// Permits held; given back on drop.
+/// Permits that are held; returned on drop.
 pub struct Permit {
     state: Rc<SemaphoreState>,
     permits: usize,
 }
 
 impl Permit {
-    /// Keeps the permits out of the semaphore for good.
+    /// Removes the permits from the semaphore for good.
     pub fn forget(mut self) {
         self.permits = 0;
     }
@@ -226,14 +226,14 @@ impl Drop for Permit {
     }
 }
 
-/// A value used by one task at a time, in the order of asking: the write half of a connection.
+/// A value that one task uses at a time, in the order of requests: the write half of a connection.
 pub struct LocalLock<T> {
     turns: Semaphore,
     value: RefCell<T>,
 }
 
 impl<T> LocalLock<T> {
-    /// A lock that nobody holds.
+    /// A lock that is free.
     pub fn new(value: T) -> Self {
         LocalLock { turns: Semaphore::new(1), value: RefCell::new(value) }
     }
@@ -244,7 +244,7 @@ impl<T> LocalLock<T> {
         LockGuard { value: self.value.borrow_mut(), _turn: turn }
     }
 
-    /// The value, if nobody holds it or waits for it.
+    /// The value, if nobody holds or waits for the lock.
     pub fn try_lock(&self) -> Option<LockGuard<'_, T>> {
         let turn = self.turns.try_acquire(1)?;
         Some(LockGuard { value: self.value.borrow_mut(), _turn: turn })
@@ -255,7 +255,7 @@ impl<T> LocalLock<T> {
         self.turns.waiting()
     }
 
-    /// The value, from a lock that is no longer shared.
+    /// Unwraps the value of a lock that is no longer shared.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }

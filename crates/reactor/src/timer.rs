@@ -1,6 +1,6 @@
-//! Timers: a heap of deadlines. A dropped timer stays in the heap as a dead entry until it is at the
-//! top or the dead ones outnumber the living, so that a timeout that never fires costs two cheap
-//! operations. The resolution is one millisecond, rounded up.
+//! Timers: a heap of deadlines. A dropped timer stays in the heap as a dead entry until it is at the top, or
+//! until most entries are dead. So a timeout that never fires costs two cheap operations. The resolution is
+//! one millisecond, rounded up.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::{Ordering, Reverse};
@@ -79,7 +79,7 @@ impl Timers {
         }
     }
 
-    /// Wakes the owners of all timers that are due, in order of deadline, then of creation.
+    /// Wakes the owners of all due timers, by deadline, then by creation.
     pub(crate) fn fire(&mut self) -> bool {
         if self.heap.is_empty() {
             return false;
@@ -125,7 +125,7 @@ impl Timers {
 /// # Panics
 /// When awaited outside [`Reactor::run`](crate::Reactor::run).
 pub fn sleep(duration: Duration) -> Sleep {
-    // A duration beyond the clock's range is "for ever"; a century is near enough.
+    // A duration beyond the clock's range means "without limit"; a century is enough.
     let far = Duration::from_secs(100 * 365 * 24 * 3600);
     sleep_until(Instant::now() + duration.min(far))
 }
@@ -174,19 +174,19 @@ impl Drop for Sleep {
     }
 }
 
-/// The time given to [`timeout`] ran out first.
+/// The time of a [`timeout`] ran out first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Elapsed;
 
 impl std::fmt::Display for Elapsed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("the time allowed for this operation ran out")
+        f.write_str("the operation timed out")
     }
 }
 
 impl std::error::Error for Elapsed {}
 
-/// Runs `future` for at most `duration`; it is dropped when the time is up.
+/// Runs `future` for at most `duration`. It is dropped when the time is up.
 ///
 /// # Errors
 /// [`Elapsed`] when the time ran out. A future that is ready at the first poll always wins.

@@ -183,16 +183,16 @@ fn a_spinning_reactor_looks_before_it_sleeps() {
 }
 
 #[test]
-fn letters_arrive_from_other_threads_in_order() {
-    let (sender, mut letters) = mailbox::<(usize, u32)>(64);
+fn messages_arrive_from_other_threads_in_order() {
+    let (sender, mut messages) = mailbox::<(usize, u32)>(64);
     let threads: Vec<_> = (0..4)
         .map(|thread| {
             let sender = sender.clone();
             std::thread::spawn(move || {
                 for n in 0..2_000 {
-                    let mut letter = (thread, n);
-                    while let Err(SendError::Full(back)) = sender.send(letter) {
-                        letter = back;
+                    let mut message = (thread, n);
+                    while let Err(SendError::Full(back)) = sender.send(message) {
+                        message = back;
                         std::thread::yield_now();
                     }
                     // Now and then let the reactor fall asleep.
@@ -206,7 +206,7 @@ fn letters_arrive_from_other_threads_in_order() {
     drop(sender);
     let mut next = [0u32; 4];
     reactor().run(async {
-        while let Some((thread, n)) = letters.receive().await {
+        while let Some((thread, n)) = messages.receive().await {
             assert_eq!(n, next[thread]);
             next[thread] += 1;
         }
@@ -217,12 +217,12 @@ fn letters_arrive_from_other_threads_in_order() {
 
 #[test]
 fn two_reactors_play_ping_pong() {
-    let (to_far, mut far_letters) = mailbox::<u32>(1);
-    let (to_near, mut near_letters) = mailbox::<u32>(1);
+    let (to_far, mut far_messages) = mailbox::<u32>(1);
+    let (to_near, mut near_messages) = mailbox::<u32>(1);
     let far = std::thread::spawn(move || {
         reactor().run(async move {
             let task = spawn(async move {
-                while let Some(n) = far_letters.receive().await {
+                while let Some(n) = far_messages.receive().await {
                     to_near.send(n + 1).unwrap();
                 }
             });
@@ -232,7 +232,7 @@ fn two_reactors_play_ping_pong() {
     reactor().run(async move {
         for n in 0..2_000 {
             to_far.send(n).unwrap();
-            assert_eq!(near_letters.receive().await, Some(n + 1));
+            assert_eq!(near_messages.receive().await, Some(n + 1));
         }
     });
     far.join().unwrap();
@@ -240,12 +240,12 @@ fn two_reactors_play_ping_pong() {
 
 #[test]
 fn a_mailbox_refuses_when_full_or_closed() {
-    let (sender, mut letters) = mailbox(2);
+    let (sender, mut messages) = mailbox(2);
     assert_eq!(sender.send(1), Ok(()));
     assert_eq!(sender.send(2), Ok(()));
     assert_eq!(sender.send(3), Err(SendError::Full(3)));
-    assert_eq!(letters.try_receive(), Some(1));
-    drop(letters);
+    assert_eq!(messages.try_receive(), Some(1));
+    drop(messages);
     assert!(sender.is_closed());
     assert_eq!(sender.send(4), Err(SendError::Closed(4)));
 }
@@ -253,11 +253,11 @@ fn a_mailbox_refuses_when_full_or_closed() {
 #[test]
 fn wakes_race_with_the_end_of_a_reactor() {
     for _ in 0..50 {
-        let (sender, mut letters) = mailbox::<u32>(1_000_000);
+        let (sender, mut messages) = mailbox::<u32>(1_000_000);
         let thread = std::thread::spawn(move || while sender.send(1).is_ok() {});
         let reactor = reactor();
         reactor.run(async move {
-            spawn(async move { while letters.receive().await.is_some() {} });
+            spawn(async move { while messages.receive().await.is_some() {} });
             yield_now().await;
             yield_now().await;
         });

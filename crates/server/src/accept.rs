@@ -6,15 +6,13 @@
 //! ```
 
 use crate::log;
-use crate::node::Node;
+use crate::service::Service;
 use crate::session;
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
-use weft_meta::Engine;
 use weft_reactor::{JoinHandle, MailSender};
-use weft_storage::Disk;
 use weft_transport::{
     Accepted, Listening, Network, ShmConn, TcpConn, TcpOptions, VerbsAccepted, VerbsListening, VerbsThread,
 };
@@ -36,44 +34,48 @@ pub(crate) enum Arrival<F: Fabric> {
 }
 
 /// One thread that serves connections.
-pub(crate) struct Host<F: Fabric, D: Disk, E: Engine> {
-    pub node: Rc<Node<D, E>>,
+pub(crate) struct Host<F: Fabric, S: Service> {
+    pub service: Rc<S>,
     /// Its RDMA, where that is used.
     pub rdma: Option<VerbsThread<F>>,
 }
 
-impl<F: Fabric, D: Disk, E: Engine + 'static> Host<F, D, E> {
+impl<F: Fabric, S: Service> Host<F, S> {
+    fn name(&self) -> &str {
+        &self.service.node().shared.name
+    }
+
     /// Begins a session with whoever has come.
     pub fn serve(&self, arrival: Arrival<F>) {
-        let node = self.node.clone();
+        let service = self.service.clone();
         let begun: Result<(), String> = match arrival {
-            Arrival::Socket(accepted) => serve_socket(node, accepted).map_err(|error| error.to_string()),
+            Arrival::Socket(accepted) => serve_socket(service, accepted).map_err(|error| error.to_string()),
             Arrival::Rdma(accepted) => {
                 let rdma = self.rdma.clone().expect("who listens with RDMA has it on every thread");
                 weft_reactor::spawn(async move {
                     match rdma.accept(accepted).await {
-                        Ok(conn) => session::serve(node, conn).await,
-                        Err(error) => cannot_serve(&node.shared.name, &error.to_string()),
+                        Ok(conn) => session::serve(service, conn).await,
+                        Err(error) => cannot_serve(&service.node().shared.name, &error.to_string()),
                     }
                 });
                 Ok(())
             }
         };
         if let Err(error) = begun {
-            cannot_serve(&self.node.shared.name, &error);
+            cannot_serve(self.name(), &error);
         }
     }
 }
 
-fn serve_socket<D: Disk, E: Engine + 'static>(node: Rc<Node<D, E>>, accepted: Accepted) -> io::Result<()> {
+fn serve_socket<S: Service>(service: Rc<S>, accepted: Accepted) -> io::Result<()> {
     match accepted.network {
         Network::Tcp => {
             let conn = TcpConn::from_fd(accepted.fd, &TcpOptions::default())?;
-            weft_reactor::spawn(session::serve(node, conn));
+            weft_reactor::spawn(session::serve(service, conn));
         }
         Network::Unix => {
             let conn = ShmConn::from_fd(accepted.fd)?;
-            weft_reactor::spawn(session::serve(node, conn));
+            weft_reactor::spawn(session::serve(service, conn));
         }
     }
     Ok(())
@@ -86,13 +88,13 @@ fn cannot_serve(server: &str, error: &str) {
 }
 
 /// Gives arrivals to the threads in turn.
-struct Turns<F: Fabric, D: Disk, E: Engine> {
-    here: Host<F, D, E>,
+struct Turns<F: Fabric, S: Service> {
+    here: Host<F, S>,
     others: Vec<MailSender<Arrival<F>>>,
     next: Cell<usize>,
 }
 
-impl<F: Fabric, D: Disk, E: Engine + 'static> Turns<F, D, E> {
+impl<F: Fabric, S: Service> Turns<F, S> {
     fn give(&self, arrival: Arrival<F>) {
         let turn = self.next.get();
         self.next.set((turn + 1) % (self.others.len() + 1));
@@ -101,7 +103,7 @@ impl<F: Fabric, D: Disk, E: Engine + 'static> Turns<F, D, E> {
             Some(other) => {
                 // A thread that takes no more connections is stopping, or has more of them than it can begin.
                 if other.send(arrival).is_err() && log::once_a_minute("hand over") {
-                    let server = &self.here.node.shared.name;
+                    let server = self.here.name();
                     log::warning!(server, "dropped a connection: the thread it was for takes none");
                 }
             }
@@ -109,15 +111,15 @@ impl<F: Fabric, D: Disk, E: Engine + 'static> Turns<F, D, E> {
     }
 
     fn no_longer_accepts(&self, error: &dyn std::fmt::Display) {
-        let server = &self.here.node.shared.name;
+        let server = self.here.name();
         log::warning!(server, "no longer accepts connections on one of its addresses: {error}");
     }
 }
 
 /// Accepts connections, from now until the tasks are cancelled, for this thread and the others.
-pub(crate) fn accept_all<F: Fabric, D: Disk, E: Engine + 'static>(
+pub(crate) fn accept_all<F: Fabric, S: Service>(
     doors: Doors<F>,
-    here: Host<F, D, E>,
+    here: Host<F, S>,
     others: Vec<MailSender<Arrival<F>>>,
 ) -> Vec<JoinHandle<()>> {
     let turns = Rc::new(Turns { here, others, next: Cell::new(0) });
@@ -128,10 +130,10 @@ pub(crate) fn accept_all<F: Fabric, D: Disk, E: Engine + 'static>(
     accepting
 }
 
-async fn accept<F: Fabric, D: Disk, E: Engine + 'static>(door: Listening, turns: Rc<Turns<F, D, E>>) {
+async fn accept<F: Fabric, S: Service>(door: Listening, turns: Rc<Turns<F, S>>) {
     let accepted_all: io::Result<()> = async {
         let mut acceptor = door.acceptor()?;
-        let server = turns.here.node.shared.name.clone();
+        let server = turns.here.name().to_owned();
         acceptor.when_exhausted(move |error| {
             if log::once_a_minute("exhausted") {
                 log::warning!(
@@ -150,12 +152,9 @@ async fn accept<F: Fabric, D: Disk, E: Engine + 'static>(door: Listening, turns:
     }
 }
 
-async fn accept_rdma<F: Fabric, D: Disk, E: Engine + 'static>(
-    door: VerbsListening<F>,
-    turns: Rc<Turns<F, D, E>>,
-) {
+async fn accept_rdma<F: Fabric, S: Service>(door: VerbsListening<F>, turns: Rc<Turns<F, S>>) {
     let place = door.place();
-    let shared = turns.here.node.shared.clone();
+    let shared = turns.here.service.node().shared.clone();
     let mut door = Some(door);
     loop {
         let listening = match door.take() {

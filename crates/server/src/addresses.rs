@@ -1,8 +1,8 @@
 //! Addresses of the cluster file: what they stand for here, and the sockets that are bound to them.
 
 use crate::config::{ClusterConfig, ServerConfig};
+use crate::error::ServerError;
 use crate::log;
-use crate::server::ServerError;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use weft_transport::{Listening, listen_tcp, listen_unix};
 

@@ -2,7 +2,7 @@
 
 use crate::log;
 use weft_layout::{Extent, Layout};
-use weft_meta::MetaError;
+use weft_meta::{EngineError, MetaError};
 use weft_storage::StorageError;
 use weft_wire::messages::ErrorDetail;
 use weft_wire::security::{Capability, CapabilityError};
@@ -136,7 +136,8 @@ impl From<MetaError> for Refusal {
             MetaError::NoXattr => Status::NoXattr,
             MetaError::XattrTooBig => Status::TooBig,
             MetaError::NotSupported(_) => Status::Unsupported,
-            MetaError::NoSpace => Status::NoSpace,
+            MetaError::NoSpace | MetaError::NoNumbers { .. } => Status::NoSpace,
+            MetaError::Engine(EngineError::Conflict) => Status::Busy,
             MetaError::Engine(_) => Status::Io,
         };
         Refusal::new(status, error.to_string())

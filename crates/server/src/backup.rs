@@ -6,8 +6,7 @@
 //!
 //! Until the last step the directory is as it was, so that whatever comes between is harmless: the next loading begins anew.
 
-use crate::config::{ClusterConfig, ClusterId, ConfigError, ServerRole};
-use crate::server::NAMES_DIRECTORY;
+use crate::config::{ClusterConfig, ClusterId, ConfigError, NAMES_DIRECTORY, ServerRole};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -13,19 +13,21 @@
 //!
 //! It is a thread of low priority, and reads at a bounded rate. A scrub that was interrupted by a stop goes on where it was.
 
+use crate::clock::unix_s;
 use crate::counters::Counters;
 use crate::log;
-use crate::node::Shared;
+use crate::scrub_desk::Progress;
+use crate::shared::Shared;
 use crate::stop::StopFlag;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::sums::{Damage, DamageKind, Scrubbed, SettleWhen};
 use weft_storage::{DataFiles, Disk, ObjectInfo};
-use weft_wire::messages::{ScrubFinding, ScrubReply, ScrubRequest, scrub_action, scrub_found};
+use weft_wire::messages::{ScrubFinding, scrub_found};
 
 /// Between two rounds.
 const ROUND: Duration = Duration::from_millis(500);
@@ -41,75 +43,9 @@ const SAVE_EVERY: Duration = Duration::from_secs(10);
 const FILES_PER_PAGE: usize = 256;
 /// More findings are counted only.
 const FINDINGS_MAX: usize = 100_000;
-const FINDINGS_PER_REPLY: usize = 512;
 /// Data that was written so short a time before a scrub may have missed it.
 const YOUNG_S: u64 = 120;
 const STATE_FILE: &str = "scrub-state";
-
-/// Where requests and the caretaker meet.
-#[derive(Default)]
-pub(crate) struct Desk {
-    book: Mutex<Book>,
-}
-
-/// What the desk knows.
-#[derive(Default)]
-struct Book {
-    /// A scrub that is asked for: its rate.
-    wanted: Option<u64>,
-    must_end: bool,
-    number: u64,
-    is_running: bool,
-    progress: Progress,
-    whole_ended_s: u64,
-    failure: String,
-    found: u64,
-    findings: Vec<ScrubFinding>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Progress {
-    begun_s: u64,
-    files: u64,
-    bytes: u64,
-    adopted_blocks: u64,
-}
-
-impl Desk {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What a request asks for, and the state of things.
-    pub fn answer(&self, request: &ScrubRequest) -> ScrubReply {
-        let mut book = self.book();
-        match request.action {
-            scrub_action::BEGIN => {
-                book.wanted = Some(request.bytes_per_s);
-                book.number += 1;
-                book.is_running = true;
-                (book.progress, book.found) = (Progress { begun_s: now_s(), ..Progress::default() }, 0);
-                book.findings.clear();
-                book.failure.clear();
-            }
-            scrub_action::END => book.must_end = true,
-            _ => {}
-        }
-        let page = book.findings.iter().skip(request.known as usize).take(FINDINGS_PER_REPLY);
-        ScrubReply {
-            number: book.number,
-            is_running: book.is_running,
-            begun_s: book.progress.begun_s as i64,
-            finished_s: book.whole_ended_s as i64,
-            files: book.progress.files,
-            bytes: book.progress.bytes,
-            adopted_blocks: book.progress.adopted_blocks,
-            failure: book.failure.clone(),
-            found: u32::try_from(book.found).unwrap_or(u32::MAX),
-            findings: page.cloned().collect(),
-        }
-    }
-}
 
 /// What a caretaker needs.
 pub(crate) struct Setup<D: Disk> {
@@ -127,7 +63,7 @@ pub(crate) fn run<D: Disk>(setup: Setup<D>) {
     let path = setup.shared.directory.join(STATE_FILE);
     let mut state = Noted::load(&path);
     if state.known_s == 0 {
-        state.known_s = now_s();
+        state.known_s = unix_s();
         state.save(&path);
     }
     setup.shared.scrub.book().whole_ended_s = state.whole_ended_s;
@@ -147,10 +83,6 @@ fn be_modest() {
         libc::setpriority(libc::PRIO_PROCESS, 0, 10);
         libc::syscall(libc::SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, LOWEST_BEST_EFFORT);
     }
-}
-
-fn now_s() -> u64 {
-    crate::meta::unix_s()
 }
 
 /// The state file.
@@ -337,13 +269,13 @@ impl<D: Disk> Caretaker<D> {
         if let Some(bytes_per_s) = wanted {
             // What was just written is scrubbed, too.
             self.settle(SettleWhen { idle: Duration::ZERO, dirty: Duration::ZERO }).await;
-            (self.state.begun_s, self.state.cursor) = (now_s(), 0);
+            (self.state.begun_s, self.state.cursor) = (unix_s(), 0);
             self.begin(if bytes_per_s == 0 { usual } else { bytes_per_s });
         } else if self.scrub.is_none()
-            && (self.state.begun_s > 0 || self.state.is_due(now_s(), self.setup.scrub_interval_s))
+            && (self.state.begun_s > 0 || self.state.is_due(unix_s(), self.setup.scrub_interval_s))
         {
             if self.state.begun_s == 0 {
-                (self.state.begun_s, self.state.cursor) = (now_s(), 0);
+                (self.state.begun_s, self.state.cursor) = (unix_s(), 0);
             }
             self.begin(usual);
         }
@@ -466,7 +398,7 @@ impl<D: Disk> Caretaker<D> {
                 }
             }
         }
-        (self.state.whole_begun_s, self.state.whole_ended_s) = (self.state.begun_s, now_s());
+        (self.state.whole_begun_s, self.state.whole_ended_s) = (self.state.begun_s, unix_s());
         self.state.begun_s = 0;
         let found = self.setup.shared.scrub.book().found;
         if found > 0 {

@@ -7,26 +7,30 @@
 //!   then    treats what it is told to, until nobody has asked for a while
 //! ```
 //!
-//! What is found in the data is asked twice, the second time after the answer that made it a finding, so that what is made or
-//! removed meanwhile is none. Data files that were just written are left alone where they have no inode: a write may be on its
-//! way whose file is just gone.
+//! What is found in the data is asked twice, the second time after the answer that made it a finding, so that
+//! what is made or removed meanwhile is none. Data files that were just written are left alone where they
+//! have no inode: a write may be on its way whose file is just gone.
 
-use crate::current::{CurrentMap, Peers, name_of};
+mod found;
+mod sizes;
+
+use crate::clock::{now, unix_s};
+use crate::current::{CurrentMap, Peers};
 use crate::key_ring::KeyRing;
 use crate::letters::{self, Letter, StepError};
-use crate::meta::{now, unix_s};
 use crate::peer::Peer;
 use crate::stop::StopFlag;
-use std::collections::{BTreeMap, HashMap};
+use found::Found;
+use sizes::{Sizes, is_nobodys, layout_over};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_meta::{Engine, FileState, Finding, MetaError, Namespace, Owner, SizeFound, Treatment};
+use weft_meta::{Engine, FileState, MetaError, Namespace, Owner, Treatment};
 use weft_reactor::MailSender;
-use weft_wire::limits::FINDING_TEXT_BYTES_MAX;
 use weft_wire::messages::{
-    CheckReply, ClusterMapReply, FindingInfo, ListObjectsRequest, NotedLayout, NotedLayoutsRequest,
-    ObjectSize, RemoveObjectsRequest, StatObjectsRequest, VouchEmptyRequest,
+    CheckReply, ListObjectsRequest, NotedLayout, NotedLayoutsRequest, ObjectSize, RemoveObjectsRequest,
+    StatObjectsRequest, VouchEmptyRequest,
 };
 
 /// Records of the namespace in one turn of the metadata thread: less than a millisecond.
@@ -43,8 +47,6 @@ const IN_USE: Duration = Duration::from_secs(5);
 const WAIT_STEP: Duration = Duration::from_millis(200);
 /// Data files that were written so short a time ago are not anybody's or nobody's yet.
 const YOUNG_S: u64 = 60;
-/// Strip size for a file that is made of a single data file, where it means nothing.
-const STRIP_BYTES: u32 = 1 << 20;
 
 /// What a check needs.
 pub(crate) struct Setup<E: Engine> {
@@ -64,90 +66,6 @@ impl<E: Engine> Clone for Setup<E> {
             namespace: self.namespace.clone(),
             orphan_age_s: self.orphan_age_s,
         }
-    }
-}
-
-/// Something that is wrong.
-#[derive(Debug, Clone)]
-enum Found {
-    Name(Finding),
-    /// The data files have another size than is recorded.
-    Size {
-        found: SizeFound,
-        recorded: u64,
-        missing_on: Option<String>,
-    },
-    /// What this server had of the file was on a storage that is gone.
-    Lost {
-        ino: u64,
-        server: u16,
-    },
-    /// Data files of no inode: server and size of each, and how the file was striped, if they tell.
-    NoInode {
-        ino: u64,
-        parts: Vec<(u16, u64)>,
-        layout: Option<Layout>,
-    },
-    /// A data file on a server that has no part of the file, or of an inode that has no data. It is kept where the names may have
-    /// forgotten what it is.
-    Stray {
-        ino: u64,
-        server: u16,
-        kept: bool,
-    },
-}
-
-impl Found {
-    fn info(&self, map: &ClusterMapReply) -> FindingInfo {
-        let name = |id: &u16| name_of(map, *id);
-        let mut text = match self {
-            Found::Name(finding) => finding.damage.to_string(),
-            Found::Size { found, recorded, missing_on: None } => {
-                format!("file {} has {recorded} bytes, but its data files have {}", found.ino, found.bytes)
-            }
-            Found::Size { found, recorded, missing_on: Some(server) } => format!(
-                "file {} has {recorded} bytes, but its data file on {server} is missing; the others have {}",
-                found.ino, found.bytes
-            ),
-            Found::Lost { ino, server } => format!(
-                "file {ino} has lost the data that {} had of it: the server's storage was replaced, or the file was removed after \
-                 the backup that the names are from; to find its name: find MOUNT -inum {ino}",
-                name(server)
-            ),
-            Found::NoInode { ino, parts, layout } => {
-                let names: Vec<_> =
-                    parts.iter().map(|(id, bytes)| format!("{} ({bytes} bytes)", name(id))).collect();
-                let order = match layout {
-                    None if parts.len() > 1 => {
-                        "; they do not tell how it was striped, so its bytes may be out of order"
-                    }
-                    _ => "",
-                };
-                let servers = names.join(", ");
-                format!("there are data files of inode {ino}, which does not exist, on {servers}{order}")
-            }
-            Found::Stray { ino, server, kept } => {
-                let kept = match kept {
-                    true => "; it may be of a time after the backup that the names are from, and is kept",
-                    false => "",
-                };
-                format!(
-                    "there is a data file of inode {ino} on {}, which has no part of it{kept}",
-                    name(server)
-                )
-            }
-        };
-        let mut end = text.len().min(FINDING_TEXT_BYTES_MAX);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
-        let repairable = match self {
-            Found::Name(finding) => finding.damage.is_repairable(),
-            Found::Lost { .. } | Found::Stray { kept: true, .. } => false,
-            _ => true,
-        };
-        FindingInfo { text, repairable }
     }
 }
 
@@ -348,7 +266,8 @@ impl<E: Engine + 'static> Checker<E> {
         Ok(())
     }
 
-    /// Data files on these servers of an inode that had no part there: are they still there, and is that still so?
+    /// Data files on these servers of an inode that had no part there: are they still there, and is that
+    /// still so?
     fn look_again(&mut self, ino: u64, servers: &[u16]) -> Result<Vec<Found>, StepError> {
         let owner = self.owners(vec![ino])?.remove(0);
         let mut parts = Vec::new();
@@ -368,7 +287,8 @@ impl<E: Engine + 'static> Checker<E> {
         Ok(strays.map(|(server, _)| Found::Stray { ino, server: *server, kept }).collect())
     }
 
-    /// Whether the names may once have known more of this inode than they do: they were put back from a copy or a backup since.
+    /// Whether the names may once have known more of this inode than they do: they were put back from a copy
+    /// or a backup since.
     fn may_be_forgotten(&self, ino: u64) -> Result<bool, StepError> {
         self.ask(move |namespace| Ok(ino < namespace.vouched_from()?))
     }
@@ -489,8 +409,9 @@ impl<E: Engine + 'static> Checker<E> {
         Ok(Treatment::Repaired)
     }
 
-    /// Makes a file of data files. Those without a byte are removed, unless the names may have forgotten their file. Where they do
-    /// not tell how it was striped, that is only known if all is on one server; else the file gets the layout that new ones have.
+    /// Makes a file of data files. Those without a byte are removed, unless the names may have forgotten
+    /// their file. Where they do not tell how it was striped, that is only known if all is on one server;
+    /// else the file gets the layout that new ones have.
     fn adopt(
         &mut self,
         ino: u64,
@@ -516,116 +437,5 @@ impl<E: Engine + 'static> Checker<E> {
         }
         let adopted = self.ask(move |namespace| Ok(namespace.adopt_data(now(), ino, &layout, bytes)?.0))?;
         Ok(if adopted { Treatment::Repaired } else { Treatment::Gone })
-    }
-}
-
-/// Whether a data file on this server is no part of what its inode is.
-fn is_nobodys(owner: &Owner, server: u16) -> bool {
-    match owner {
-        Owner::File(file) => file.layout.slot_of_server(server).is_none(),
-        Owner::Other | Owner::Nothing => true,
-        Owner::Unsettled => false,
-    }
-}
-
-/// The layout that a file has whose data files are on these servers, as far as can be told.
-fn layout_over(parts: &[(u16, u64)], usual: &Layout) -> Layout {
-    let ring = usual.ring_servers();
-    let of_one = parts.first().filter(|_| parts.len() == 1);
-    let one = of_one.and_then(|(id, _)| Layout::new(STRIP_BYTES, *id, 1, ring).ok());
-    let all = || Layout::new(usual.strip_bytes(), 0, ring, ring).unwrap_or(*usual);
-    let fits = parts.iter().all(|(id, _)| usual.slot_of_server(*id).is_some());
-    one.unwrap_or_else(|| if fits { *usual } else { all() })
-}
-
-/// Sizes of data files, by inode and server.
-#[derive(Debug, Default)]
-struct Sizes {
-    parts: HashMap<(u64, u16), u64>,
-}
-
-impl Sizes {
-    /// The size that a file's data files come to, and the server with its recorded last byte if that has none.
-    fn of(&self, file: &FileState) -> (u64, Option<u16>) {
-        let layout = &file.layout;
-        let part = |slot| self.parts.get(&(file.ino, layout.server_id(slot))).copied();
-        let ends = (0..layout.server_count()).map(|slot| layout.logical_size(slot, part(slot).unwrap_or(0)));
-        let has_last = |slot: &u16| {
-            file.bytes > 0 && layout.logical_size(*slot, layout.local_size(*slot, file.bytes)) == file.bytes
-        };
-        let last = (0..layout.server_count()).find(has_last);
-        let missing = last.filter(|slot| part(*slot).is_none()).map(|slot| layout.server_id(slot));
-        (ends.max().unwrap_or(0), missing)
-    }
-
-    /// A server that must have had bytes of the file, has none, and may not be taken for having had none.
-    fn lost(&self, file: &FileState, lost_below: &BTreeMap<u16, u64>) -> Option<u16> {
-        let layout = &file.layout;
-        let servers = (0..layout.server_count()).map(|slot| (slot, layout.server_id(slot)));
-        let mut lost = servers.filter(|(slot, id)| {
-            lost_below.get(id).is_some_and(|below| file.ino < *below)
-                && layout.local_size(*slot, file.bytes) > 0
-                && !self.parts.contains_key(&(file.ino, *id))
-        });
-        lost.next().map(|(_, id)| id)
-    }
-
-    fn finding(&self, file: &FileState, map: &ClusterMapReply) -> Found {
-        let (bytes, missing) = self.of(file);
-        let name = |id: u16| map.io_server(id).map(|server| server.name.clone());
-        Found::Size {
-            found: SizeFound { ino: file.ino, epoch: file.epoch, bytes },
-            recorded: file.bytes,
-            missing_on: missing.and_then(name),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn file(bytes: u64) -> FileState {
-        let layout = Layout::new(4096, 1, 3, 4).unwrap();
-        FileState { ino: 7, layout, bytes, may_have_data: true, is_settled: true, epoch: 1 }
-    }
-
-    #[test]
-    fn a_size_is_the_greatest_end_and_the_missing_server_has_the_last_byte() {
-        // Strips: 0 on server 1, 1 on server 2, 2 on server 3.
-        let mut sizes = Sizes { parts: HashMap::from([((7, 1), 4096), ((7, 2), 10)]) };
-        assert_eq!(sizes.of(&file(4106)), (4106, None));
-        assert_eq!(sizes.of(&file(9000)), (4106, Some(3)));
-        sizes.parts.insert((7, 3), 1);
-        assert_eq!(sizes.of(&file(9000)), (8193, None));
-        assert_eq!(Sizes::default().of(&file(0)), (0, None));
-    }
-
-    #[test]
-    fn data_is_lost_where_a_replaced_server_must_have_had_some() {
-        let sizes = Sizes { parts: HashMap::from([((7, 1), 4096)]) };
-        let replaced = |id, below| BTreeMap::from([(id, below)]);
-        assert_eq!(sizes.lost(&file(9000), &replaced(2, 8)), Some(2));
-        assert_eq!(sizes.lost(&file(9000), &replaced(2, 7)), None, "it is younger than the storage");
-        assert_eq!(sizes.lost(&file(9000), &replaced(1, 8)), None, "it is there");
-        assert_eq!(sizes.lost(&file(4096), &replaced(2, 8)), None, "it has no byte there");
-        assert_eq!(sizes.lost(&file(9000), &replaced(0, 8)), None, "it has no part of the file");
-    }
-
-    #[test]
-    fn data_files_become_a_file_that_reaches_them_all() {
-        let usual = Layout::new(4096, 1, 2, 4).unwrap();
-        let one = layout_over(&[(3, 50)], &usual);
-        assert_eq!((one.server_count(), one.server_id(0)), (1, 3));
-        assert_eq!(layout_over(&[(1, 50), (2, 5)], &usual), usual);
-        let all = layout_over(&[(1, 50), (0, 5)], &usual);
-        assert_eq!((all.server_count(), all.strip_bytes()), (4, 4096));
-    }
-
-    #[test]
-    fn data_is_nobodys_where_its_file_has_no_part() {
-        let owner = Owner::File(file(1));
-        assert!(is_nobodys(&owner, 0) && !is_nobodys(&owner, 2));
-        assert!(is_nobodys(&Owner::Nothing, 2) && !is_nobodys(&Owner::Unsettled, 2));
     }
 }

@@ -10,23 +10,24 @@
 //! The second way finds what no record tells of: files whose creation was lost with a power cut while their data was
 //! already there.
 
+use crate::clock::unix_s;
 use crate::config::ClusterSection;
 use crate::current::{CurrentMap, Peers};
 use crate::key_ring::KeyRing;
 use crate::letters::{self, Letter, StepError};
 use crate::log;
 use crate::meta::registry::Restore;
-use crate::meta::unix_s;
-use crate::node::Shared;
 use crate::peer::PeerError;
+use crate::poke::Poke;
+use crate::shared::Shared;
 use crate::stop::StopFlag;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer};
+use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer, run_again, shard_of};
 use weft_reactor::MailSender;
 use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, RevokedRequest, VouchEmptyRequest};
 
@@ -40,44 +41,6 @@ const RETRY: Duration = Duration::from_secs(5);
 const FIRST_SCAN: Duration = Duration::from_secs(60);
 /// How long a wait goes on before it looks whether the server is to stop.
 const WAIT_STEP: Duration = Duration::from_millis(200);
-
-/// Wakes the remover. Clones wake the same one.
-#[derive(Clone, Default)]
-pub(crate) struct Poke {
-    signal: Arc<Signal>,
-}
-
-#[derive(Default)]
-struct Signal {
-    poked: AtomicBool,
-    /// Of the last request that poked.
-    trace: AtomicU64,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Poke {
-    /// There may be something to remove, by the request with this id; 0: by none.
-    pub fn poke(&self, trace: u64) {
-        if trace != 0 {
-            self.signal.trace.store(trace, Ordering::Relaxed);
-        }
-        if !self.signal.poked.swap(true, Ordering::AcqRel) {
-            let _lock = self.signal.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.signal.changed.notify_one();
-        }
-    }
-
-    /// Waits until poked or `deadline`, at most a step. Says whether it was poked, which is then forgotten.
-    fn wait(&self, deadline: Instant) -> bool {
-        let lock = self.signal.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.signal.poked.load(Ordering::Acquire) {
-            let left = deadline.saturating_duration_since(Instant::now()).min(WAIT_STEP);
-            drop(self.signal.changed.wait_timeout(lock, left));
-        }
-        self.signal.poked.swap(false, Ordering::AcqRel)
-    }
-}
 
 /// What the remover needs.
 pub(crate) struct Setup<E: Engine> {
@@ -139,7 +102,7 @@ impl<E: Engine + 'static> Remover<E> {
             let now = Instant::now();
             if poked || retry.is_some_and(|retry| retry <= now) {
                 std::thread::sleep(GATHER);
-                let woken_by = self.setup.poke.signal.trace.swap(0, Ordering::Relaxed);
+                let woken_by = self.setup.poke.take_trace();
                 let _trace = weft_log::trace::Scope::on_behalf_of(woken_by);
                 self.down_until.retain(|_, until| *until > now);
                 waiting =
@@ -181,7 +144,7 @@ impl<E: Engine + 'static> Remover<E> {
         let mut after = 0;
         let mut left = false;
         loop {
-            let page = self.ask(move |namespace| namespace.begin().garbage(after, BATCH))?;
+            let page = self.ask(move |namespace| run_again(|| namespace.begin().garbage(after, BATCH)))?;
             let Some((last, _)) = page.last() else { return Ok(left) };
             after = *last;
             // A power cut must not bring back a name whose data is gone.
@@ -192,9 +155,10 @@ impl<E: Engine + 'static> Remover<E> {
             left |= !failed.is_empty();
             self.removed_files.fetch_add(done.len() as u64, Ordering::Relaxed);
             self.ask(move |namespace| {
-                let mut op = namespace.begin();
-                op.garbage_done(&done);
-                op.commit()
+                namespace.change(|op| {
+                    op.garbage_done(&done);
+                    Ok(())
+                })
             })?;
         }
     }
@@ -256,8 +220,8 @@ impl<E: Engine + 'static> Remover<E> {
         for (id, mut record) in self.ask(|namespace| Ok(namespace.servers()?))? {
             while record.vouched_below_ino < record.lost_below_ino {
                 let after = record.vouched_below_ino;
-                let (mut inos, last) =
-                    self.ask(move |namespace| namespace.begin().files_empty_on(id, after, BATCH))?;
+                let (mut inos, last) = self
+                    .ask(move |namespace| run_again(|| namespace.begin().files_empty_on(id, after, BATCH)))?;
                 let below = record.lost_below_ino;
                 inos.retain(|ino| *ino < below);
                 let Some(peer) = self.peers.get(id) else { break };
@@ -271,9 +235,10 @@ impl<E: Engine + 'static> Remover<E> {
                         return Ok(Some(now));
                     }
                     let now = ServerRecord { vouched_below_ino: vouched, ..now };
-                    let mut op = namespace.begin();
-                    op.put_server(id, &now);
-                    op.commit()?;
+                    namespace.change(|op| {
+                        op.put_server(id, &now);
+                        Ok::<_, MetaError>(())
+                    })?;
                     Ok(Some(now))
                 })?
                 else {
@@ -313,12 +278,14 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     fn greatest_data_file(&mut self) -> Result<u64, StepError> {
+        let shard = self.ask(|namespace| Ok(namespace.shard()))?;
         let mut greatest = 0;
         for id in self.peers.ids() {
             let mut cursor = 0;
             while let Some(peer) = self.peers.get(id) {
                 let page = peer.call(&ListObjectsRequest { cursor, entries_max: BATCH as u32 })?;
-                greatest = page.objects.iter().map(|object| object.ino).max().unwrap_or(0).max(greatest);
+                let own = page.objects.iter().map(|object| object.ino).filter(|ino| shard_of(*ino) == shard);
+                greatest = own.max().unwrap_or(0).max(greatest);
                 cursor = page.cursor;
                 if cursor == 0 {
                     break;
@@ -364,7 +331,7 @@ pub(crate) fn without_inode<E: Engine>(
     namespace: &mut Namespace<E>,
     inos: Vec<u64>,
 ) -> Result<Vec<u64>, MetaError> {
-    let exist = namespace.begin().inodes_exist(&inos)?;
+    let exist = run_again(|| namespace.begin().inodes_exist(&inos))?;
     Ok(inos.into_iter().zip(exist).filter(|(_, exists)| !exists).map(|(ino, _)| ino).collect())
 }
 
@@ -372,11 +339,13 @@ pub(crate) fn without_inode<E: Engine>(
 /// ones as lost. Returns the next number.
 pub(crate) fn forget_below<E: Engine>(namespace: &mut Namespace<E>, ino: u64) -> Result<u64, MetaError> {
     let known = namespace.servers()?;
-    let mut op = namespace.begin();
-    let from = op.forgets_below(ino);
-    for (id, record) in known {
-        op.put_server(id, &ServerRecord { lost_below_ino: from, vouched_below_ino: 0, ..record });
-    }
-    op.commit()?;
+    let (from, _) = namespace.change(|op| {
+        let from = op.forgets_below(ino);
+        for (id, record) in &known {
+            let record = ServerRecord { lost_below_ino: from, vouched_below_ino: 0, ..record.clone() };
+            op.put_server(*id, &record);
+        }
+        Ok::<_, MetaError>(from)
+    })?;
     Ok(from)
 }

@@ -1,5 +1,6 @@
-//! Who is at the other end of a connection, and for whom it may act. It is decided once, by the handshake; from then on every request
-//! is vetted by it when it is decoded ([`crate::node::Session::decode`]), so that no handler sees what a client merely claims.
+//! Who is at the other end of a connection, and for whom it may act. It is decided once, by the handshake;
+//! from then on every request is vetted by it when it is decoded ([`Session::decode`]), so that no handler
+//! sees what a client merely claims.
 //!
 //! | proof | acts for | administers |
 //! | --- | --- | --- |
@@ -11,11 +12,12 @@
 //! | server key | whoever a request says | yes |
 
 use crate::answer::Refusal;
+use weft_meta::SessionId;
 use weft_transport::PeerInfo;
 use weft_wire::keys::{KeyInfo, KeyKind};
-use weft_wire::messages::Caller;
+use weft_wire::messages::{Caller, HelloRequest};
 use weft_wire::security::{Capability, CapabilityError, Holder};
-use weft_wire::{Status, Vetting};
+use weft_wire::{Op, Request, Status, Vetting, body};
 
 /// User and group that a squashed root becomes.
 pub(crate) const ANONYMOUS: u32 = 65_534;
@@ -56,7 +58,8 @@ impl Identity {
         Identity { acts, holder: Holder::of_key(&key.id), key: Some(key.clone()) }
     }
 
-    /// The process at the other end of a Unix socket, as the kernel says; `None` over anything else. `own_uid` is the server's user.
+    /// The process at the other end of a Unix socket, as the kernel says; `None` over anything else.
+    /// `own_uid` is the server's user.
     pub fn of_process(peer: &PeerInfo, own_uid: u32) -> Option<Identity> {
         let uid = peer.user_id?;
         let acts = match uid {
@@ -114,6 +117,43 @@ impl Identity {
                 caller.groups.retain(|group| *group != 0);
             }
         }
+    }
+}
+
+/// Who is at the other end of a proven connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    /// What it said of itself; its session is the one that the identity makes of it.
+    pub hello: HelloRequest,
+    pub identity: Identity,
+    /// For fair shares of buffers.
+    pub client: u64,
+}
+
+impl Session {
+    /// Of a connection that has proved this identity.
+    pub fn new(mut hello: HelloRequest, identity: Identity) -> Session {
+        hello.session = identity.holder().session(&hello.session);
+        let client = u64::from_le_bytes(hello.session[..8].try_into().expect("8 of 16 bytes"));
+        Session { hello, identity, client }
+    }
+
+    pub fn id(&self) -> SessionId {
+        SessionId(self.hello.session)
+    }
+
+    /// The body of `op`'s request, vetted: callers in it are those that this connection may act for, and
+    /// capabilities its own. All requests come this way. A handler that takes another operation's has no way
+    /// to be right.
+    pub fn decode<T: Request>(&self, op: Op, body: &[u8]) -> Result<T, Refusal> {
+        debug_assert_eq!(T::OP, op, "a handler takes the request of another operation");
+        let mut request: T = body::decode_of_version(self.hello.version_max, body)?;
+        if T::VETTED {
+            let mut vetting = self.identity.vetting();
+            request.vet(&mut vetting);
+            vetting.end()?;
+        }
+        Ok(request)
     }
 }
 

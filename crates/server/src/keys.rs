@@ -1,4 +1,5 @@
-//! Key files of servers: `cluster.key`, the secret of the cluster, and `client.key`, the first key that is issued with it.
+//! Key files of servers: `cluster.key`, the secret of the cluster, and `client.key`, the first key that is
+//! issued with it.
 
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
@@ -40,27 +41,8 @@ pub enum KeyFileError {
     },
 }
 
-/// Fills `bytes` from the kernel's random source.
-pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let rest = &mut bytes[filled..];
-        // SAFETY: the kernel writes at most `rest.len()` bytes to `rest`.
-        let count = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
-        if count < 0 {
-            let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::Interrupted {
-                return Err(error);
-            }
-        } else {
-            filled += count as usize;
-        }
-    }
-    Ok(())
-}
-
-/// Makes a random cluster key and writes `cluster.key` and `client.key` into `directory`, readable by the owner only.
-/// Returns the cluster key.
+/// Makes a random cluster key and writes `cluster.key` and `client.key` into `directory`, readable by the
+/// owner only. Returns the cluster key.
 ///
 /// # Errors
 /// [`KeyFileError::File`], also where one of them exists: a cluster's key is never overwritten.
@@ -104,7 +86,7 @@ pub fn write_cluster_keys(path: &Path, keys: &ClusterKeys) -> Result<(), KeyFile
 /// [`KeyFileError::File`], also where it exists.
 pub fn create_client_key(directory: &Path, cluster_key: &Key) -> Result<(), KeyFileError> {
     let path = directory.join(CLIENT_KEY_FILE);
-    let key = issue_key(cluster_key, KeyKind::Host { squash_root: false }, 0, &crate::peer::host_name())?;
+    let key = issue_key(cluster_key, KeyKind::Host { squash_root: false }, 0, &weft_host::name())?;
     write_key(&path, &key.to_text())
 }
 
@@ -127,13 +109,11 @@ pub fn issue_key(
 }
 
 fn random_for<const BYTES: usize>(path: &Path) -> Result<[u8; BYTES], KeyFileError> {
-    let mut bytes = [0; BYTES];
-    random(&mut bytes).map_err(|reason| KeyFileError::File {
+    weft_host::random().map_err(|reason| KeyFileError::File {
         action: "make random bytes for",
         path: path.to_owned(),
         reason,
-    })?;
-    Ok(bytes)
+    })
 }
 
 fn write_key(path: &Path, text: &str) -> Result<(), KeyFileError> {

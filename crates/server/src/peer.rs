@@ -1,7 +1,6 @@
 //! A server as the client of another one: one request at a time, waiting with `poll(2)`.
 
 use crate::key_ring::KeyRing;
-use crate::node::boot_id;
 use crate::stop::{StopFlag, Wake};
 use std::net::ToSocketAddrs;
 use std::time::{Duration, Instant};
@@ -163,13 +162,12 @@ impl Peer {
     }
 
     fn greet(&mut self, role: u8, key: Option<KeyInfo>) -> Result<(Vec<u8>, HelloReply), PeerError> {
-        let (mut client_nonce, mut session) = ([0; 32], [0; 16]);
-        for bytes in [&mut client_nonce[..], &mut session[..]] {
-            crate::keys::random(bytes).map_err(|source| PeerError::Link {
-                name: self.server.name.clone(),
-                source: LinkError::Local { what: "make random numbers", source },
-            })?;
-        }
+        let no_random = |source| PeerError::Link {
+            name: self.server.name.clone(),
+            source: LinkError::Local { what: "make random numbers", source },
+        };
+        let client_nonce = weft_host::random().map_err(no_random)?;
+        let session = weft_host::random().map_err(no_random)?;
         let hello = HelloRequest {
             version_min: VERSIONS.0,
             version_max: VERSIONS.1,
@@ -177,9 +175,9 @@ impl Peer {
             client_nonce,
             key,
             session,
-            boot_id: boot_id(),
+            boot_id: weft_host::boot_id(),
             process_id: std::process::id(),
-            host: host_name(),
+            host: weft_host::name(),
             program: "weft metadata server".into(),
         };
         let greeted = self.exchange(&hello)?;
@@ -229,11 +227,6 @@ impl Peer {
 
 fn is_proved_with(key: &Key, hello: &[u8], greeted: &HelloReply) -> bool {
     same_proof(&greeted.proof, &server_proof(key, hello, &greeted.server_nonce))
-}
-
-pub(crate) fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    name.trim().to_owned()
 }
 
 /// Waits a little for the link's descriptor.

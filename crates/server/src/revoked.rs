@@ -8,7 +8,6 @@
 //! ```
 
 use crate::identity::Identity;
-use crate::node::Shared;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -164,11 +163,11 @@ impl Guards {
         });
     }
 
-    /// Closes the connections whose keys have ended.
-    pub fn close_ended(&self, shared: &Shared) {
+    /// Closes the connections whose keys have ended; `ended` says why, if one has.
+    pub fn close_ended(&self, ended: impl Fn(&Identity) -> Option<&'static str>) {
         for guarded in self.guarded.borrow().values() {
             if guarded.cause.get().is_none()
-                && let Some(cause) = shared.ended(&guarded.identity)
+                && let Some(cause) = ended(&guarded.identity)
             {
                 guarded.cause.set(Some(cause));
                 (guarded.close)();

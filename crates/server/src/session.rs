@@ -6,16 +6,19 @@
 //!                 └── refused ◄───────── wrong ───────────┘            all within the handshake's time
 //! ```
 //!
-//! A request that may wait runs as a task of its own, as many as the connection has credits; the others are done in place,
-//! which costs nothing but their own time. A connection ends when its key expires or is revoked. An error is a reply; only a peer that breaks the protocol is cut off.
+//! A request that may wait runs as a task of its own, as many as the connection has credits; the others are
+//! done in place, which costs nothing but their own time. A connection ends when its key expires or is
+//! revoked. An error is a reply; only a peer that breaks the protocol is cut off.
 
 use crate::answer::{Answer, Refusal};
 use crate::both::{Either, either};
 use crate::counters::shortened;
 use crate::crowd::{self, Guest};
-use crate::identity::Identity;
+use crate::identity::{Identity, Session};
 use crate::log;
-use crate::node::{Node, Session};
+use crate::node::Node;
+use crate::service::Service;
+use crate::shared::Shared;
 use crate::spent;
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -23,8 +26,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use weft_meta::Engine;
-use weft_storage::Disk;
 use weft_transport::{ConnError, Incoming, PeerInfo, ServerBulk, ServerConn};
 use weft_wire::limits::{CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS};
 use weft_wire::messages::{HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
@@ -48,11 +49,13 @@ enum HandshakeError {
 }
 
 /// Serves a connection to its end.
-pub(crate) async fn serve<C: ServerConn, D: Disk, E: Engine + 'static>(node: Rc<Node<D, E>>, conn: C) {
+pub(crate) async fn serve<C: ServerConn, S: Service>(service: Rc<S>, conn: C) {
+    let node = service.node();
     let limit = Duration::from_millis(HANDSHAKE_TIMEOUT_MS);
     let peer = crowd::name_of(&conn.peer());
     let stranger = node.shared.crowd.enter(&peer);
-    let greeted = match either(weft_reactor::timeout(limit, greet(&node, &conn)), stranger.leaves()).await {
+    let greeted = match either(weft_reactor::timeout(limit, greet(&service, &conn)), stranger.leaves()).await
+    {
         Either::First(greeted) => greeted.unwrap_or(Err(HandshakeError::Timeout)),
         Either::Second(()) => Err(HandshakeError::Crowded),
     };
@@ -74,10 +77,10 @@ pub(crate) async fn serve<C: ServerConn, D: Disk, E: Engine + 'static>(node: Rc<
     let session = member.session.clone();
     let requests = node.shared.clients.connected(&session.hello, transport);
     let connection =
-        Rc::new(Connection { node: node.clone(), conn, session, requests, under_way: Cell::new(0) });
+        Rc::new(Connection { service: service.clone(), conn, session, requests, under_way: Cell::new(0) });
     let weak = Rc::downgrade(&connection);
     node.look_after_requests();
-    let guard = connection.node.guard(&connection.session.identity, move || {
+    let guard = node.guard(&connection.session.identity, move || {
         if let Some(connection) = weak.upgrade() {
             connection.conn.close();
         }
@@ -116,24 +119,24 @@ fn connections_over(transport: &str) -> &'static str {
 }
 
 /// Greeting and proof.
-async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
-    node: &Rc<Node<D, E>>,
-    conn: &C,
-) -> Result<Member<D, E>, HandshakeError> {
+async fn greet<C: ServerConn, S: Service>(service: &Rc<S>, conn: &C) -> Result<Member<S>, HandshakeError> {
+    let shared = &service.node().shared;
     let (header, body) = message(conn).await?;
     let hello = match check_hello(&header, &body) {
         Ok(hello) => hello,
         Err(refusal) => return refuse(conn, &header, refusal).await,
     };
-    let (identity, key) = match identify(node, &hello, &conn.peer()) {
+    let (identity, key) = match identify(shared, &hello, &conn.peer()) {
         Ok(identified) => identified,
         Err(refusal) => return refuse(conn, &header, refusal).await,
     };
-    let mut server_nonce = [0; 32];
-    if let Err(error) = crate::keys::random(&mut server_nonce) {
-        let refusal = Refusal::new(Status::Internal, format!("no random numbers: {error}"));
-        return refuse(conn, &header, refusal).await;
-    }
+    let server_nonce = match weft_host::random() {
+        Ok(nonce) => nonce,
+        Err(error) => {
+            let refusal = Refusal::new(Status::Internal, format!("no random numbers: {error}"));
+            return refuse(conn, &header, refusal).await;
+        }
+    };
     let version = negotiate(VERSIONS, (hello.version_min, hello.version_max)).unwrap_or(VERSIONS.1);
     let reply = HelloReply { version, server_nonce, proof: server_proof(&key, &body, &server_nonce) };
     conn.reply(header.reply(Status::Ok), &body::encode(&reply), &[]).await?;
@@ -146,43 +149,39 @@ async fn greet<C: ServerConn, D: Disk, E: Engine + 'static>(
             "the proof is wrong: the peer does not have a key of this cluster, or its key file was changed";
         return refuse(conn, &header, Refusal::new(Status::Unauthenticated, text)).await;
     }
-    if let Some(why) = node.ended(&identity) {
+    if let Some(why) = shared.ended(&identity) {
         return refuse(conn, &header, Refusal::new(Status::Unauthenticated, why)).await;
     }
     // A server of the cluster always finds a place.
     let guest = match hello.role {
         peer_role::SERVER => None,
-        _ => match node.shared.crowd.seat(&crowd::name_of(&conn.peer())) {
+        _ => match shared.crowd.seat(&crowd::name_of(&conn.peer())) {
             Ok(guest) => Some(guest),
             Err(refusal) => return refuse(conn, &header, refusal).await,
         },
     };
-    // Before it is told of its session's run, so that the run does not end meanwhile.
-    let (member, epoch) = Member::join(node, Session::new(hello, identity), guest);
+    // Before it hears of its session's run, so that the run does not end meanwhile.
+    let (member, epoch) = Member::join(service, Session::new(hello, identity), guest);
     let reply = ProveReply {
-        cluster_id: node.shared.cluster_id,
-        server_name: node.shared.name.clone(),
+        cluster_id: shared.cluster_id,
+        server_name: shared.name.clone(),
         epoch,
         credits: CREDITS_PER_CONNECTION,
-        boot_id: node.shared.boot_id,
-        loss_epoch: node.loss_epoch(),
+        boot_id: shared.boot_id,
+        loss_epoch: service.loss_epoch(),
     };
     conn.prove();
-    let header = Header { map_version: node.shared.map.version(), ..header.reply(Status::Ok) };
+    let header = Header { map_version: shared.map.version(), ..header.reply(Status::Ok) };
     conn.reply(header, &body::encode(&reply), &[]).await?;
     Ok(member)
 }
 
 /// Who a greeting claims to be, and the key that makes the proofs of it.
-fn identify<D: Disk, E: Engine + 'static>(
-    node: &Node<D, E>,
-    hello: &HelloRequest,
-    peer: &PeerInfo,
-) -> Result<(Identity, Key), Refusal> {
+fn identify(shared: &Shared, hello: &HelloRequest, peer: &PeerInfo) -> Result<(Identity, Key), Refusal> {
     match (hello.role, &hello.key) {
-        (peer_role::CLIENT, Some(key)) => Ok((Identity::of_key(key), node.shared.keys.secret_of(key))),
-        (peer_role::SERVER, None) => Ok((Identity::server(), node.shared.keys.server_keys().swap_remove(0))),
-        (peer_role::PROCESS, None) => match Identity::of_process(peer, node.shared.own_uid) {
+        (peer_role::CLIENT, Some(key)) => Ok((Identity::of_key(key), shared.keys.secret_of(key))),
+        (peer_role::SERVER, None) => Ok((Identity::server(), shared.keys.server_keys().swap_remove(0))),
+        (peer_role::PROCESS, None) => match Identity::of_process(peer, shared.own_uid) {
             Some(identity) => Ok((identity, Key::ZERO)),
             None => {
                 let text = "without a key clients are served over the server's Unix socket only; see: weft help keys";
@@ -197,23 +196,23 @@ fn identify<D: Disk, E: Engine + 'static>(
 }
 
 /// A proven connection as one of its session's, until it is dropped.
-struct Member<D: Disk, E: Engine + 'static> {
-    node: Rc<Node<D, E>>,
+struct Member<S: Service> {
+    service: Rc<S>,
     session: Rc<Session>,
     _guest: Option<Guest>,
 }
 
-impl<D: Disk, E: Engine + 'static> Member<D, E> {
+impl<S: Service> Member<S> {
     /// With the epoch for the client.
-    fn join(node: &Rc<Node<D, E>>, session: Session, guest: Option<Guest>) -> (Member<D, E>, u64) {
-        let epoch = node.connected(&session);
-        (Member { node: node.clone(), session: Rc::new(session), _guest: guest }, epoch)
+    fn join(service: &Rc<S>, session: Session, guest: Option<Guest>) -> (Member<S>, u64) {
+        let epoch = service.connected(&session);
+        (Member { service: service.clone(), session: Rc::new(session), _guest: guest }, epoch)
     }
 }
 
-impl<D: Disk, E: Engine + 'static> Drop for Member<D, E> {
+impl<S: Service> Drop for Member<S> {
     fn drop(&mut self) {
-        self.node.disconnected(&self.session);
+        self.service.disconnected(&self.session);
     }
 }
 
@@ -246,21 +245,25 @@ async fn refuse<C: ServerConn, T>(conn: &C, header: &Header, refusal: Refusal) -
 }
 
 /// A proven connection.
-struct Connection<C: ServerConn, D: Disk, E: Engine> {
-    node: Rc<Node<D, E>>,
+struct Connection<C: ServerConn, S: Service> {
+    service: Rc<S>,
     conn: C,
     session: Rc<Session>,
     requests: std::sync::Arc<AtomicU64>,
     under_way: Cell<u16>,
 }
 
-impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
+impl<C: ServerConn, S: Service> Connection<C, S> {
+    fn node(&self) -> &Node {
+        self.service.node()
+    }
+
     /// Takes requests until the connection ends or the server stops. Returns why it is cut, if it is.
     async fn run(self: &Rc<Self>) -> Option<String> {
         let mut transport_known = false;
         let mut turns = 0u32;
         loop {
-            let incoming = match either(self.conn.recv(), self.node.stopping.wait()).await {
+            let incoming = match either(self.conn.recv(), self.node().stopping.wait()).await {
                 Either::First(Ok(incoming)) => incoming,
                 Either::First(Err(ConnError::Closed { .. })) => return None,
                 Either::First(Err(error)) => return Some(error.to_string()),
@@ -268,7 +271,7 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
             };
             if !std::mem::replace(&mut transport_known, true) {
                 let transport = self.conn.peer().transport;
-                self.node.shared.clients.transport_is(&self.session.hello.session, transport);
+                self.node().shared.clients.transport_is(&self.session.hello.session, transport);
             }
             if self.under_way.get() >= CREDITS_PER_CONNECTION {
                 return Some(format!(
@@ -276,7 +279,7 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
                 ));
             }
             let under_way = UnderWay::begin(self.clone());
-            if self.node.may_wait(incoming.header.op) {
+            if self.service.may_wait(incoming.header.op) {
                 weft_reactor::spawn(under_way.serve(incoming));
             } else {
                 under_way.serve(incoming).await;
@@ -298,7 +301,7 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
 
     /// The header of a reply, from which the client hears whether there is a newer map.
     fn reply_to(&self, header: &Header, status: Status) -> Header {
-        Header { map_version: self.node.shared.map.version(), ..header.reply(status) }
+        Header { map_version: self.node().shared.map.version(), ..header.reply(status) }
     }
 
     async fn serve_one(&self, incoming: Incoming<C::Bulk>) {
@@ -306,12 +309,12 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
         let begun_ms = weft_log::coarse_ms();
         let begun = tracing::enabled!(tracing::Level::DEBUG).then(Instant::now);
         let mut request = spent::Request::new(header.trace);
-        let place = self.node.requests.begin(header.op, begun_ms, request, &self.session);
+        let place = self.node().requests.begin(header.op, begun_ms, request, &self.session);
         let result = {
-            let handler = pin!(self.node.dispatch(&self.session, &header, &body, &mut bulk));
+            let handler = pin!(self.service.dispatch(&self.session, &header, &body, &mut bulk));
             spent::serving(&mut request, handler, |request| place.note(request)).await
         };
-        let counters = &self.node.shared.counters;
+        let counters = &self.node().shared.counters;
         let moved_bytes = result.as_ref().map_or(0, |answer| answer.moved_bytes);
         counters.done(header.op, result.is_err(), moved_bytes);
         self.requests.fetch_add(1, Ordering::Relaxed);
@@ -332,8 +335,8 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
         let ended_ms = weft_log::coarse_ms();
         drop(place);
         request.add(spent::Part::Send, ended_ms - reply_begun_ms);
-        self.node.shared.slow.look(
-            &self.node.shared.name,
+        self.node().shared.slow.look(
+            &self.node().shared.name,
             header.op,
             request,
             status,
@@ -342,7 +345,7 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
         );
         if let Some(begun) = begun {
             tracing::debug!(
-                server = self.node.shared.name,
+                server = self.node().shared.name,
                 op = header.op.name(),
                 ino = request.ino,
                 bytes = moved_bytes,
@@ -363,15 +366,15 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> Connection<C, D, E> {
 }
 
 /// Counts a request while it is under way, however its task ends.
-struct UnderWay<C: ServerConn, D: Disk, E: Engine> {
-    connection: Rc<Connection<C, D, E>>,
+struct UnderWay<C: ServerConn, S: Service> {
+    connection: Rc<Connection<C, S>>,
 }
 
-impl<C: ServerConn, D: Disk, E: Engine + 'static> UnderWay<C, D, E> {
-    fn begin(connection: Rc<Connection<C, D, E>>) -> Self {
+impl<C: ServerConn, S: Service> UnderWay<C, S> {
+    fn begin(connection: Rc<Connection<C, S>>) -> Self {
         connection.under_way.set(connection.under_way.get() + 1);
-        connection.node.under_way.set(connection.node.under_way.get() + 1);
-        connection.node.shared.counters.active_requests.fetch_add(1, Ordering::Relaxed);
+        connection.node().under_way.set(connection.node().under_way.get() + 1);
+        connection.node().shared.counters.active_requests.fetch_add(1, Ordering::Relaxed);
         UnderWay { connection }
     }
 
@@ -380,11 +383,11 @@ impl<C: ServerConn, D: Disk, E: Engine + 'static> UnderWay<C, D, E> {
     }
 }
 
-impl<C: ServerConn, D: Disk, E: Engine> Drop for UnderWay<C, D, E> {
+impl<C: ServerConn, S: Service> Drop for UnderWay<C, S> {
     fn drop(&mut self) {
         let connection = &self.connection;
         connection.under_way.set(connection.under_way.get() - 1);
-        connection.node.under_way.set(connection.node.under_way.get() - 1);
-        connection.node.shared.counters.active_requests.fetch_sub(1, Ordering::Relaxed);
+        connection.node().under_way.set(connection.node().under_way.get() - 1);
+        connection.node().shared.counters.active_requests.fetch_sub(1, Ordering::Relaxed);
     }
 }

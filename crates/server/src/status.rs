@@ -1,74 +1,44 @@
-//! What a server tells of itself.
+//! What a server reports of itself.
 
-use crate::node::{Node, Part, Shared};
+use crate::shared::Shared;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
-use weft_meta::Engine;
-use weft_storage::Disk;
 use weft_wire::messages::{Gauge, SpaceReply, StatusReply, StatusRequest};
 
-/// Clients in one reply; the number of all is told beside.
+/// Clients in one reply; the number of all comes with them.
 const CLIENTS_LISTED_MAX: usize = 256;
 
-impl<D: Disk, E: Engine + 'static> Node<D, E> {
-    /// The server's state.
-    pub fn status(&self, request: StatusRequest) -> StatusReply {
-        let shared = &self.shared;
-        let space = space_of(shared);
-        let mut gauges = shared.counters.gauges();
-        if let Part::Meta(meta) = &self.part {
-            let counts = meta.namespace.borrow().statfs();
-            let counts = [
-                ("inodes", counts.inodes),
-                ("open_files", counts.open_files),
-                ("lately_removed", counts.lately_removed),
-                ("sessions", counts.sessions),
-            ];
-            for (name, value) in counts {
-                gauges.push(Gauge { name: name.into(), value });
-            }
-            let (locks_held, lock_waits) = meta.lock_counts();
-            let (watchers, leases) = meta.watch_counts();
-            let counts = [
-                ("locks_held", locks_held),
-                ("lock_waits", lock_waits),
-                ("watching_clients", watchers),
-                ("leased_inodes", leases),
-            ];
-            for (name, value) in counts {
-                gauges.push(Gauge { name: name.into(), value: value as u64 });
-            }
-        }
-        StatusReply {
-            name: shared.name.clone(),
-            role: shared.role.name().into(),
-            id: shared.id,
-            version: env!("CARGO_PKG_VERSION").into(),
-            process_id: std::process::id(),
-            uptime_ms: shared.started.elapsed().as_millis() as u64,
-            cpu_ms: cpu_ms(),
-            memory_bytes: memory_bytes(),
-            directory: shared.directory.to_string_lossy().into_owned(),
-            space_bytes: space.space_bytes,
-            free_bytes: space.free_bytes,
-            disk: shared.disk.into(),
-            sync_mode: shared.sync.name().into(),
-            active_requests: shared.counters.active_requests.load(Ordering::Relaxed),
-            operations: shared.counters.operations(),
-            gauges,
-            clients: shared.clients.count(),
-            client_list: if request.with_clients {
-                shared.clients.list(CLIENTS_LISTED_MAX)
-            } else {
-                Vec::new()
-            },
-            rdma: shared.rdma.status(),
-        }
+/// The server's state, with the gauges of its service.
+pub(crate) fn of(shared: &Shared, request: StatusRequest, service_gauges: Vec<Gauge>) -> StatusReply {
+    let space = space_of(shared);
+    let mut gauges = shared.counters.gauges();
+    gauges.extend(service_gauges);
+    StatusReply {
+        name: shared.name.clone(),
+        role: shared.role.name().into(),
+        id: shared.id,
+        version: env!("CARGO_PKG_VERSION").into(),
+        process_id: std::process::id(),
+        uptime_ms: shared.started.elapsed().as_millis() as u64,
+        cpu_ms: cpu_ms(),
+        memory_bytes: memory_bytes(),
+        directory: shared.directory.to_string_lossy().into_owned(),
+        space_bytes: space.space_bytes,
+        free_bytes: space.free_bytes,
+        disk: shared.disk.into(),
+        sync_mode: shared.sync.name().into(),
+        active_requests: shared.counters.active_requests.load(Ordering::Relaxed),
+        operations: shared.counters.operations(),
+        gauges,
+        clients: shared.clients.count(),
+        client_list: if request.with_clients { shared.clients.list(CLIENTS_LISTED_MAX) } else { Vec::new() },
+        rdma: shared.rdma.status(),
     }
 }
 
-/// Names the file system under a server's directory by the kernel's boot and the device; zeros where that cannot be told.
+/// Names the file system under a server's directory by the kernel's boot and the device; zeros where that
+/// cannot be told.
 pub(crate) fn disk_id(shared: &Shared) -> [u8; 16] {
     let boot = u128::from_le_bytes(shared.boot_id);
     match std::fs::metadata(&shared.directory) {

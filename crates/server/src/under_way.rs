@@ -8,7 +8,7 @@
 //!
 //! Places are used again, so a request costs no memory; its times are those that are read anyway.
 
-use crate::node::Session;
+use crate::identity::Session;
 use crate::spent::Request;
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -25,9 +25,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use io_uring::{IoUring, opcode, types};
 use serde::{Deserialize, Serialize};
+use weft_buffers::Mapping;
 use weft_layout::Extent;
 
-use crate::buffers::Mapping;
 use crate::cost::{CostModel, CurrentModel, Curve, CurveError};
 use crate::directory::{DATA_DIRECTORY, is_in_memory};
 use crate::disk::check;

@@ -30,7 +30,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use crate::Extent;
+use weft_layout::Extent;
 
 /// Page of the cache that the model reckons with, in bytes.
 const PAGE_BYTES: u64 = 4096;

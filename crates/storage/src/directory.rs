@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
+use weft_host::LockError;
 
 use crate::disk::{ObjectInfo, Space, fan_out};
 use crate::error::StorageError;
@@ -512,27 +513,10 @@ fn hex_names<const DIGITS: usize>(path: &Path) -> io::Result<Vec<u64>> {
 
 fn lock(directory: &Path) -> Result<File, StorageError> {
     let path = directory.join(LOCK_FILE);
-    let failed = |source| StorageError::Directory { what: "lock", path: path.clone(), source };
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(failed)?;
-    // SAFETY: locks a descriptor that is open.
-    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } != 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::WouldBlock {
-            return Err(failed(error));
-        }
-        let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_string();
-        return Err(StorageError::InUse { path: directory.to_path_buf(), holder });
-    }
-    // Only for the message above; on a full disk a server starts without it.
-    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
+    weft_host::lock(&path).map_err(|error| match error {
+        LockError::System(source) => StorageError::Directory { what: "lock", path, source },
+        LockError::Held(holder) => StorageError::InUse { path: directory.to_path_buf(), holder },
+    })
 }
 
 fn no_storage(path: &Path) -> StorageError {
@@ -575,7 +559,7 @@ fn check_identity(directory: &Path, identity: &Identity) -> Result<RandomId, Sto
         }
     }
     if version == 1 {
-        let storage = random_id().map_err(failed("make a name for"))?;
+        let storage = weft_host::random().map_err(failed("make a name for"))?;
         StateFile::make(directory).map_err(failed("write the state beside"))?;
         write_identity(directory, &identity.text(&storage))
             .and_then(|()| fs::rename(directory.join(IDENTITY_NEW), &path))
@@ -585,19 +569,6 @@ fn check_identity(directory: &Path, identity: &Identity) -> Result<RandomId, Sto
     match line(3).strip_prefix("storage ").and_then(from_hex) {
         Some(storage) if found == identity.text(&storage) => Ok(storage),
         _ => wrong(format!("its {IDENTITY_FILE} file has lines that this version does not know")),
-    }
-}
-
-/// From the kernel's random source.
-///
-/// # Errors
-/// That of `getrandom`.
-pub fn random_id() -> io::Result<RandomId> {
-    let mut id = [0; 16];
-    // SAFETY: the kernel writes 16 bytes to `id`; so few come whole once the source is seeded.
-    match unsafe { libc::getrandom(id.as_mut_ptr().cast(), id.len(), 0) } {
-        16 => Ok(id),
-        _ => Err(io::Error::last_os_error()),
     }
 }
 

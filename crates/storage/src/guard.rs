@@ -178,8 +178,8 @@ extern "C" fn page_is_gone(_signal: i32, info: *mut libc::siginfo_t, _context: *
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffers::Mapping;
     use std::os::fd::AsRawFd;
+    use weft_buffers::Mapping;
 
     #[test]
     fn a_copy_beyond_the_end_of_a_file_ends_and_is_noticed() {

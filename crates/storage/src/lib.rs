@@ -4,7 +4,7 @@
 //! ```text
 //!   DataFiles   ino -> data file; handles, cached windows, "missing reads as empty"
 //!      |
-//!     Disk      the seam: RingDisk (io_uring) | PlainDisk | MemDisk | FaultDisk<any of them>
+//!     Disk      the seam: LocalDisk | MemDisk | FaultDisk<either>
 //!      |
 //!   DIR/data/xx/yy/<ino>            BufferPool   bounded memory for data on its way, fair among clients
 //! ```
@@ -18,40 +18,47 @@
 //! reads that have to wait for the device and `fdatasync` go through the reactor's io_uring, many at
 //! once, and meanwhile the thread serves others.
 //!
-//! [`PlainDisk`] and [`RingDisk`] keep the same format, described in [`directory`]; a server may use
-//! either on the same directory, one at a time.
+//! A [`LocalDisk`] waits for its device by one of two engines ([`DiskEngine`]). Both keep the same format, described
+//! in [`directory`]; a server may use either on the same directory, one at a time.
 
-mod buffers;
 pub mod calibrate;
 pub mod cost;
+mod data_file;
 mod data_files;
 pub mod directory;
 mod disk;
+mod engine;
 mod error;
 mod fault;
 mod guard;
 mod handles;
 pub mod limits;
+mod local_disk;
+mod local_file;
 mod memory;
-mod plain;
+mod note;
 mod ranges;
 mod residency;
-mod ring_disk;
 pub mod state;
 pub mod sums;
+mod sync_all;
+mod syncs;
 mod unsynced;
 mod windows;
 
-pub use buffers::{Buffer, BufferPool, PoolStats, ZoneKeeper};
-pub use data_files::{DataFile, DataFiles, DataFilesStats, RangeTurn};
-pub use directory::{Directory, Identity, SumsDirectory, random_id};
+pub use data_file::DataFile;
+pub use data_files::{DataFiles, DataFilesStats};
+pub use directory::{Directory, Identity, SumsDirectory};
 pub use disk::{Disk, ObjectInfo, Seek, Space};
+pub use engine::DiskEngine;
 pub use error::{Operation, StorageError};
 pub use fault::{FaultDisk, FaultPlan};
 pub use guard::{MemoryGone, guarded};
+pub use local_disk::LocalDisk;
+pub use local_file::LocalFile;
 pub use memory::{MemDisk, MemFile};
-pub use plain::{LocalFile, PlainDisk};
-pub use ring_disk::RingDisk;
+pub use ranges::Turn;
 pub use state::{RandomId, Seen, State, StateFile};
+pub use weft_buffers::{Buffer, BufferPool, PoolStats, ZoneKeeper};
 pub use weft_layout::Extent;
-pub use windows::MappedPieces;
+pub use windows::{MappedPieces, MappedRun};

@@ -1,11 +1,6 @@
 //! Every bound of this crate, with the reasons.
 
-/// Smallest buffer that a [`BufferPool`](crate::BufferPool) gives, in bytes.
-pub const BUFFER_BYTES_MIN: usize = 64 << 10;
-
-/// Largest buffer that a [`BufferPool`](crate::BufferPool) gives, in bytes. It is the longest unit of a
-/// pipelined transfer: long enough that a unit's fixed costs are under a percent.
-pub const BUFFER_BYTES_MAX: usize = 2 << 20;
+pub use weft_buffers::{BUFFER_BYTES_MAX, BUFFER_BYTES_MIN};
 
 /// Buffer memory of one server, in bytes, unless told otherwise.
 pub const BUFFER_POOL_BYTES: usize = 32 << 20;
@@ -29,6 +24,5 @@ pub const IOV_MAX: usize = 1024;
 /// Objects in one page of a listing: bounds the time the listing holds up its thread.
 pub const LIST_MAX: usize = 4096;
 
-const _: () = assert!(BUFFER_BYTES_MIN.is_power_of_two() && BUFFER_BYTES_MAX.is_power_of_two());
 const _: () = assert!(BUFFER_POOL_BYTES >= 4 * BUFFER_BYTES_MAX);
 const _: () = assert!(WINDOW_BYTES.is_power_of_two() && WINDOW_BYTES >= BUFFER_BYTES_MAX as u64);

@@ -24,11 +24,11 @@ pub(crate) struct Ranges {
 #[derive(Default)]
 struct State {
     /// In the order of asking.
-    turns: VecDeque<Turn>,
+    turns: VecDeque<Asked>,
     next: u64,
 }
 
-struct Turn {
+struct Asked {
     number: u64,
     extent: Extent,
     exclusive: bool,
@@ -36,11 +36,23 @@ struct Turn {
     waker: Option<Waker>,
 }
 
-impl Turn {
-    fn excludes(&self, other: &Turn) -> bool {
+impl Asked {
+    fn excludes(&self, other: &Asked) -> bool {
         (self.exclusive || other.exclusive)
             && self.extent.offset < other.extent.end()
             && other.extent.offset < self.extent.end()
+    }
+}
+
+/// A turn whose time has come; it ends when this is dropped.
+pub struct Turn<'a> {
+    ranges: &'a Ranges,
+    number: u64,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.ranges.end(self.number);
     }
 }
 
@@ -49,17 +61,24 @@ impl Ranges {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits for a turn at a range; an exclusive one shares no byte with any other.
+    pub(crate) async fn turn(&self, extent: Extent, exclusive: bool) -> Turn<'_> {
+        let turn = Turn { ranges: self, number: self.ask(extent, exclusive) };
+        std::future::poll_fn(|cx| self.poll(turn.number, cx.waker())).await;
+        turn
+    }
+
     /// Asks for a turn; its number.
-    pub(crate) fn ask(&self, extent: Extent, exclusive: bool) -> u64 {
+    fn ask(&self, extent: Extent, exclusive: bool) -> u64 {
         let mut state = self.state();
         let number = state.next;
         state.next += 1;
-        state.turns.push_back(Turn { number, extent, exclusive, waker: None });
+        state.turns.push_back(Asked { number, extent, exclusive, waker: None });
         number
     }
 
     /// Whether it is this turn's time; if not, its task is woken when that may have changed.
-    pub(crate) fn poll(&self, number: u64, waker: &Waker) -> Poll<()> {
+    fn poll(&self, number: u64, waker: &Waker) -> Poll<()> {
         let mut state = self.state();
         let at =
             state.turns.iter().position(|turn| turn.number == number).expect("a turn is there until its end");
@@ -70,7 +89,7 @@ impl Ranges {
     }
 
     /// The turn is over, whether its time had come or not.
-    pub(crate) fn end(&self, number: u64) {
+    fn end(&self, number: u64) {
         let mut state = self.state();
         let at = state.turns.iter().position(|turn| turn.number == number).expect("a turn ends once");
         let ended = state.turns.remove(at).expect("it was just found");

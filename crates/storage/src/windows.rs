@@ -26,9 +26,9 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use weft_buffers::Mapping;
 use weft_layout::Extent;
 
-use crate::buffers::Mapping;
 use crate::directory::is_in_memory;
 use crate::guard::{self, MemoryGone, WatchedFile};
 use crate::handles::RecentlyUsed;
@@ -234,6 +234,16 @@ impl MappedPieces {
         self.windows.iter().all(|window| !window.broken.load(Ordering::SeqCst))
     }
 
+    /// The same, parted where one mapping ends and another begins, to be filled by whom may touch the pages.
+    pub fn runs(&self) -> impl Iterator<Item = MappedRun<'_>> {
+        let mut addresses = self.addresses().into_iter();
+        self.parts.chunk_by(|one, next| one.window == next.window).map(move |parts| MappedRun {
+            window: &self.windows[parts[0].window],
+            rest: addresses.by_ref().take(parts.len()).collect(),
+            filled: 0,
+        })
+    }
+
     /// Copies them, one behind the other, into pieces of memory. False: a page was gone, and the copy is worth nothing.
     ///
     /// # Errors
@@ -309,6 +319,49 @@ impl MappedPieces {
             })?;
         }
         Ok(self.is_whole())
+    }
+}
+
+/// Pieces of a data file in one mapping, filled from the first one on.
+pub struct MappedRun<'a> {
+    window: &'a Window,
+    /// What is not filled, behind pieces that are.
+    rest: Vec<(NonNull<u8>, usize)>,
+    /// Pieces that are filled.
+    filled: usize,
+}
+
+impl MappedRun<'_> {
+    /// Whether nothing is left to be filled.
+    pub fn is_full(&self) -> bool {
+        self.filled == self.rest.len()
+    }
+
+    /// Runs `fill`, which writes to what is left, from its front on, and says how many bytes. It may touch the pages: one that
+    /// is gone harms nobody, and shows in [`MappedPieces::is_whole`].
+    ///
+    /// # Errors
+    /// That of `fill`.
+    pub fn fill<E>(
+        &mut self,
+        fill: impl FnOnce(&[(NonNull<u8>, usize)]) -> Result<u64, E>,
+    ) -> Result<u64, E> {
+        let Window { mapping, broken, .. } = self.window;
+        let file = WatchedFile { begin: mapping.as_ptr(), bytes: mapping.bytes(), broken };
+        let rest = &mut self.rest[self.filled..];
+        let bytes = guard::watch(Some(file), &[], || fill(rest)).expect("no other memory is watched")?;
+        let mut left = bytes as usize;
+        for (base, length) in rest {
+            let part = left.min(*length);
+            // SAFETY: at most the end of the piece.
+            (*base, *length) = (unsafe { base.add(part) }, *length - part);
+            if *length > 0 {
+                break;
+            }
+            left -= part;
+            self.filled += 1;
+        }
+        Ok(bytes)
     }
 }
 

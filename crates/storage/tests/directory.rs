@@ -5,9 +5,9 @@ mod common;
 use std::fs;
 
 use common::{IDENTITY, formatted, on_disk, plain_disk, plain_reactor, ring_disk};
-use weft_storage::{Directory, Disk, Identity, PlainDisk, StateFile, StorageError};
+use weft_storage::{Directory, Disk, DiskEngine, Identity, LocalDisk, StateFile, StorageError};
 
-fn refusal(result: Result<PlainDisk, StorageError>) -> String {
+fn refusal(result: Result<LocalDisk, StorageError>) -> String {
     match result {
         Ok(_) => panic!("opened"),
         Err(error) => error.to_string(),
@@ -40,7 +40,7 @@ fn data_is_found_again_by_either_disk_at_the_documented_place() {
 fn two_servers_cannot_use_one_directory() {
     let directory = on_disk();
     let first = plain_disk(&directory);
-    let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
+    let message = refusal(LocalDisk::open(directory.path(), &IDENTITY, DiskEngine::Plain));
     assert!(message.contains("in use by another server"), "{message}");
     assert!(message.contains(&std::process::id().to_string()), "{message}");
     drop(first);
@@ -53,20 +53,20 @@ fn a_wrong_directory_is_refused_with_the_reason() {
     drop(plain_disk(&directory));
     let other_cluster = Identity { cluster_id: [8; 16], ..IDENTITY };
     let other_server = Identity { server_id: 3, ..IDENTITY };
-    let message = refusal(PlainDisk::open(directory.path(), &other_cluster));
+    let message = refusal(LocalDisk::open(directory.path(), &other_cluster, DiskEngine::Plain));
     assert!(message.contains("cluster 0707") && message.contains("cluster 0808"), "{message}");
-    let message = refusal(PlainDisk::open(directory.path(), &other_server));
+    let message = refusal(LocalDisk::open(directory.path(), &other_server, DiskEngine::Plain));
     assert!(message.contains("`server 2` where `server 3` is expected"), "{message}");
 
     let identity = directory.path().join("weft-storage");
     let text = fs::read_to_string(&identity).unwrap();
     fs::write(&identity, text.replace("weft-storage 2", "weft-storage 9")).unwrap();
-    let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
+    let message = refusal(LocalDisk::open(directory.path(), &IDENTITY, DiskEngine::Plain));
     assert!(message.contains("`weft-storage 9`"), "{message}");
 
     // Data without an identity is somebody's: not ours.
     fs::remove_file(&identity).unwrap();
-    let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
+    let message = refusal(LocalDisk::open(directory.path(), &IDENTITY, DiskEngine::Plain));
     assert!(message.contains("holds data but no weft-storage file"), "{message}");
     fs::write(&identity, text).unwrap();
     plain_disk(&directory);
@@ -91,14 +91,14 @@ fn foreign_names_among_the_data_are_not_listed() {
 #[test]
 fn a_storage_is_made_only_when_asked_for_and_never_over_another() {
     let directory = on_disk();
-    let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
+    let message = refusal(LocalDisk::open(directory.path(), &IDENTITY, DiskEngine::Plain));
     assert!(message.contains("it is empty") && message.contains("weft serve --format"), "{message}");
     let missing = directory.path().join("not/mounted");
-    let message = refusal(PlainDisk::open(&missing, &IDENTITY));
+    let message = refusal(LocalDisk::open(&missing, &IDENTITY, DiskEngine::Plain));
     assert!(message.contains("there is no such directory"), "{message}");
     assert!(!missing.exists(), "refusing leaves nothing behind");
     fs::write(directory.path().join("note"), b"").unwrap();
-    let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
+    let message = refusal(LocalDisk::open(directory.path(), &IDENTITY, DiskEngine::Plain));
     assert!(message.contains("it has 1 entries"), "{message}");
 
     assert_eq!(plain_disk(&directory).storage(), [5; 16]);
@@ -116,7 +116,7 @@ fn a_storage_without_its_data_is_refused() {
     let directory = on_disk();
     drop(plain_disk(&directory));
     fs::remove_dir(directory.path().join("data")).unwrap();
-    let message = refusal(PlainDisk::open(directory.path(), &IDENTITY));
+    let message = refusal(LocalDisk::open(directory.path(), &IDENTITY, DiskEngine::Plain));
     assert!(message.contains("no directory data"), "{message}");
     assert!(!directory.path().join("data").exists());
 }

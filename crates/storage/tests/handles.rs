@@ -7,9 +7,9 @@ use std::ptr::NonNull;
 
 use common::{on_disk, pattern, plain_disk, plain_reactor, ring_disk};
 use weft_storage::limits::WINDOW_BYTES;
-use weft_storage::{DataFiles, Extent, MemDisk, PlainDisk, StorageError};
+use weft_storage::{DataFiles, Extent, LocalDisk, MemDisk, StorageError};
 
-fn local() -> (tempfile::TempDir, DataFiles<PlainDisk>) {
+fn local() -> (tempfile::TempDir, DataFiles<LocalDisk>) {
     let directory = on_disk();
     let disk = plain_disk(&directory);
     (directory, DataFiles::with_bounds(disk, 4, 2))

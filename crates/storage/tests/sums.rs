@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use weft_layout::Extent;
 use weft_storage::sums::format::{BLOCK_BYTES, REGION_BYTES};
 use weft_storage::sums::{DamageKind, Scrubbed, SettleWhen};
-use weft_storage::{DataFiles, Disk, PlainDisk, StorageError};
+use weft_storage::{DataFiles, Disk, DiskEngine, LocalDisk, StorageError};
 
 const NOW: SettleWhen = SettleWhen { idle: Duration::ZERO, dirty: Duration::ZERO };
 const INO: u64 = 0x12a;
@@ -282,7 +282,7 @@ fn has_sum(directory: &TempDir, block: u64) -> bool {
 }
 
 async fn play(directory: &TempDir, steps: &[Step]) {
-    let open = || DataFiles::new(PlainDisk::open(directory.path(), &IDENTITY).unwrap());
+    let open = || DataFiles::new(LocalDisk::open(directory.path(), &IDENTITY, DiskEngine::Plain).unwrap());
     let mut files = Some(open());
     let mut model = Model { bytes: Vec::new(), wrong: Default::default(), seed: 0 };
     for step in steps {

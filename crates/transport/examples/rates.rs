@@ -96,8 +96,13 @@ async fn write<B: ServerBulk>(mut bulk: B, data: &Data) -> Result<(), ConnError>
                 unsafe { libc::pwritev(data.file.as_raw_fd(), iov, count, at as i64) }
             });
         } else if bulk.reaches_mapped() {
-            // SAFETY: the mapping is writable and never removed.
-            unsafe { bulk.get_mapped(at as u64, &[(data.pages.add(at), UNIT_BYTES)]).await }?;
+            let (mut done, end) = (at, at + UNIT_BYTES);
+            while done < end {
+                bulk.arrival(done as u64).await?;
+                // SAFETY: the mapping is writable and never removed.
+                done +=
+                    unsafe { bulk.get_mapped(done as u64, &[(data.pages.add(done), end - done)]) }? as usize;
+            }
         } else {
             bulk.get(at as u64, &mut [IoSliceMut::new(&mut buffer)]).await?;
         }

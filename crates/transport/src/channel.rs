@@ -7,7 +7,8 @@
 //!  done ◄── requests under way ◄── replies in any order; data ──► caller's pieces (readv)
 //! ```
 //!
-//! A completion is given only when nothing of its request is left to send: from then on the caller's memory is not touched.
+//! A completion is given only when nothing of its request is left to send: from then on the caller's memory
+//! is not touched.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,10 +20,10 @@ use weft_wire::{HEADER_BYTES, Header, Kind};
 
 use crate::error::{FrameError, LinkError};
 use crate::framing::{CLIENT_BUFFER_BYTES, FrameLimits, FrameReader};
+use crate::link::{Completion, OWN_REQUEST_IDS};
 use crate::runs::{Cursor, IoVecs, MemoryRuns};
 use crate::segment::Segment;
 use crate::socket::{SocketSource, send, shut_down, wait_for};
-use crate::{Completion, OWN_REQUEST_IDS};
 
 /// Most bytes given to one `writev`, so that one call does not hold up the other servers' connections.
 const SEND_BYTES_MAX: u64 = 4 << 20;
@@ -370,7 +371,8 @@ impl Channel {
         Ok(true)
     }
 
-    /// Waits for the completion of a request of the link's own; for setting up a link, before anything else is under way.
+    /// Waits for the completion of a request of the link's own; for setting up a link, before anything else
+    /// is under way.
     pub(crate) fn wait_own(&mut self, request_id: u64, timeout: Duration) -> Result<Completion, LinkError> {
         let deadline = Instant::now() + timeout;
         let mut done = Vec::new();
@@ -392,8 +394,9 @@ impl Channel {
         }
     }
 
-    /// Ends the connection and waits until the server has let go of the caller's memory: it closes its end when it will not
-    /// touch it any more. In a forked child nothing is done: there the connection is still the parent's.
+    /// Ends the connection and waits until the server has let go of the caller's memory: it closes its end
+    /// when it will not touch it any more. In a forked child nothing is done: there the connection is still
+    /// the parent's.
     pub(crate) fn let_go(&mut self) {
         let nothing_lent = self.pending.iter().all(|pending| pending.request_id >= OWN_REQUEST_IDS);
         if nothing_lent || std::process::id() != self.process {

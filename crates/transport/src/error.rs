@@ -5,7 +5,7 @@ use std::io;
 use weft_wire::messages::ErrorDetail;
 use weft_wire::{Header, HeaderError, Op, Status, VERSIONS, body};
 
-use crate::registration::PinError;
+use crate::registration::error::PinError;
 
 /// Why the bytes of a stream are not messages that may be taken.
 #[derive(Debug, thiserror::Error)]

@@ -106,7 +106,7 @@ impl FrameLimits {
     pub(crate) fn check(&self, header: &Header) -> Result<(), FrameError> {
         let remote = header.flags & flags::REMOTE_MEMORY != 0;
         let misplaced = |what| FrameError::Misplaced { what, header: Box::new(*header) };
-        if self.server != matches!(header.kind, Kind::Request) || header.kind == Kind::Control {
+        if self.server != matches!(header.kind, Kind::Request) {
             return Err(misplaced("its kind is not for this end of a connection"));
         }
         let too_big =
@@ -293,6 +293,11 @@ impl FrameReader {
             self.state = State::Header;
         }
         Ok(Some(moved))
+    }
+
+    /// Whether bytes have come that were not handed out.
+    pub(crate) fn has_buffered(&self) -> bool {
+        self.start < self.end
     }
 
     fn buffered(&self) -> &[u8] {

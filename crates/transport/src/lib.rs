@@ -1,5 +1,5 @@
-//! Messages between clients and servers, and server-driven movement of bulk data between the client's memory pieces and
-//! the server's buffers and files.
+//! Messages between clients and servers, and server-driven movement of bulk data between the client's memory
+//! pieces and the server's buffers and files.
 //!
 //! ```text
 //!        client: Link (poll style, no runtime)                 server: ServerConn (async, on weft-reactor)
@@ -22,11 +22,12 @@
 //! | [`VerbsLink`] | the server's RDMA Reads | the server's RDMA Writes |
 //! | [`MemoryLink`] | copied, or lent | copied, or lent |
 //!
-//! Both byte streams share one framing, one client's end and one server's end; what differs is only how bulk data
-//! moves. Credits bound the requests under way: one is taken by each submit and given back by each reply.
+//! Both byte streams share one framing, one client's end and one server's end; what differs is only how bulk
+//! data moves. Credits bound the requests under way: one is taken by each submit and given back by each
+//! reply.
 //!
-//! Servers must ignore `SIGPIPE` (every Rust program does): `sendfile` has no flag against it. The client's end never
-//! raises it.
+//! Servers must ignore `SIGPIPE` (every Rust program does): `sendfile` has no flag against it. The client's
+//! end never raises it.
 
 mod channel;
 mod error;
@@ -46,7 +47,7 @@ mod together;
 mod verbs;
 
 pub use error::{ConnError, FrameError, LinkError, RunsError};
-pub use link::{Allocation, Bulk, BulkMemory, Completion, Link, LinkKind};
+pub use link::{Allocation, Bulk, BulkMemory, Completion, Link, LinkKind, OWN_REQUEST_IDS};
 pub use listen::{Accepted, Acceptor, ListenError, Listening, Network, listen_tcp, listen_unix};
 pub use memory::{MemoryBulk, MemoryConn, MemoryConnector, MemoryEnd, MemoryFaults, MemoryHub, MemoryLink};
 pub use runs::MemoryRuns;
@@ -57,6 +58,3 @@ pub use shm_server::{ShmBulk, ShmConn};
 pub use tcp::{Congestion, TcpConn, TcpLink, TcpOptions, connect_tcp};
 pub use together::{Lasting, Together};
 pub use verbs::*;
-
-/// Request ids from here on belong to the transport itself (setting up memory); a caller's are below.
-pub const OWN_REQUEST_IDS: u64 = 1 << 63;

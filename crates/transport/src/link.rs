@@ -11,6 +11,9 @@ use crate::runs::MemoryRuns;
 use crate::segment::Segment;
 use crate::together::Together;
 
+/// Request ids from here on belong to the transport itself (setting up memory); a caller's are below.
+pub const OWN_REQUEST_IDS: u64 = 1 << 63;
+
 /// Memory that was allocated as one, in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Allocation {
@@ -27,16 +30,17 @@ pub struct Allocation {
 ///   runs             [piece]   [piece]   [piece]
 /// ```
 ///
-/// Pieces with segment 0 are addresses in this process, whether they lie in a [`Segment`] or not: a link finds out by itself.
-/// With a segment's number the address is an offset in it.
+/// Pieces with segment 0 are addresses in this process, whether they lie in a [`Segment`] or not: a link
+/// finds out by itself. With a segment's number the address is an offset in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BulkMemory {
     /// The pieces.
     pub runs: MemoryRuns,
-    /// Allocations that the pieces are parts of, all of them, or none where the caller did not say: a transport that has to
-    /// register memory registers these instead of every piece (NC 4.2.1).
+    /// Allocations that the pieces are parts of, all of them, or none where the caller did not say: a
+    /// transport that has to register memory registers these instead of every piece (NC 4.2.1).
     pub allocations: Arc<[Allocation]>,
-    /// The pieces of all requests that this is one of, its own among them: what has to be registered is registered for all.
+    /// The pieces of all requests that this is one of, its own among them: what has to be registered is
+    /// registered for all.
     pub together: Option<Arc<Together>>,
 }
 
@@ -76,8 +80,9 @@ pub struct Completion {
     pub header: Header,
     /// The reply's body.
     pub body: Vec<u8>,
-    /// Bytes that came over the stream into the memory of a put. Where the server reaches the memory itself: as far as the
-    /// reply's header says ([`weft_wire::Header::moved`]) when it answered [`weft_wire::Status::Ok`], else 0.
+    /// Bytes that came over the stream into the memory of a put. Where the server reaches the memory itself:
+    /// as far as the reply's header says ([`weft_wire::Header::moved`]) when it answered
+    /// [`weft_wire::Status::Ok`], else 0.
     pub delivered_bytes: u64,
 }
 
@@ -123,11 +128,12 @@ impl std::fmt::Display for LinkKind {
     }
 }
 
-/// A client's connection to a server. The calling thread does all the work: it submits requests on any number of links,
-/// waits for their descriptors with `poll(2)`, and calls [`Link::progress`] on those that are ready.
+/// A client's connection to a server. The calling thread does all the work: it submits requests on any number
+/// of links, waits for their descriptors with `poll(2)`, and calls [`Link::progress`] on those that are
+/// ready.
 ///
-/// Dropping a link closes it. The memory of requests under way is the caller's again when drop returns: over shared memory it
-/// first tells the server to let go (in a forked child it only closes descriptors).
+/// Dropping a link closes it. The memory of requests under way is the caller's again when drop returns: over
+/// shared memory it first tells the server to let go (in a forked child it only closes descriptors).
 pub trait Link: Send {
     /// How it moves data, for status.
     fn kind(&self) -> LinkKind;
@@ -137,7 +143,8 @@ pub trait Link: Send {
     fn fd(&self) -> RawFd;
     /// Whether something is waiting to be sent.
     fn wants_write(&self) -> bool;
-    /// Requests that may still be submitted. It is 1 until [`Link::set_credits`] is told what the server allows.
+    /// Requests that may still be submitted. It is 1 until [`Link::set_credits`] is told what the server
+    /// allows.
     fn credits(&self) -> u16;
     /// Sets the requests that the server allows at once, from its handshake; nothing may be under way.
     fn set_credits(&mut self, credits: u16);
@@ -151,27 +158,30 @@ pub trait Link: Send {
     /// See [`LinkError::is_fatal`]: other errors refuse this request and leave the link as it was.
     ///
     /// # Safety
-    /// The memory of `bulk` stays valid, and untouched by others, until the completion comes or the link is dropped.
+    /// The memory of `bulk` stays valid, and untouched by others, until the completion comes or the link is
+    /// dropped.
     unsafe fn submit(&mut self, header: Header, body: &[u8], bulk: Bulk) -> Result<(), LinkError>;
-    /// Sends and receives what can be without waiting; adds completed requests to `done`, also when it returns an error.
+    /// Sends and receives what can be without waiting; adds completed requests to `done`, also when it
+    /// returns an error.
     ///
     /// # Errors
     /// The link has failed and so have all its requests under way.
     fn progress(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError>;
-    /// As [`Link::progress`], for a caller that looks again soon, and calls `progress` before it waits for [`Link::fd`]: where
-    /// [`Link::must_arm`], nothing is armed, and wake-ups are left to those who wait.
+    /// As [`Link::progress`], for a caller that looks again soon, and calls `progress` before it waits for
+    /// [`Link::fd`]: where [`Link::must_arm`], nothing is armed, and wake-ups are left to those who wait.
     ///
     /// # Errors
     /// As [`Link::progress`].
     fn watch(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
         self.progress(done)
     }
-    /// Whether [`Link::fd`] tells of what comes only after [`Link::progress`] has found nothing and armed it (IB 3.2.4).
+    /// Whether [`Link::fd`] tells of what comes only after [`Link::progress`] has found nothing and armed it
+    /// (IB 3.2.4).
     fn must_arm(&self) -> bool {
         false
     }
-    /// Rises while data comes, and while a message that the network does not take at once goes out: over a slow network a request
-    /// may take long, and its server be well. Replies need not count.
+    /// Rises while data comes, and while a message that the network does not take at once goes out: over a
+    /// slow network a request may take long, and its server be well. Replies need not count.
     fn moved_bytes(&self) -> u64 {
         0
     }

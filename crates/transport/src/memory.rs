@@ -1,8 +1,9 @@
-//! A transport inside one process, for tests and simulation: queues under a lock, and an eventfd for the client's poll.
+//! A transport inside one process, for tests and simulation: queues under a lock, and an eventfd for the
+//! client's poll.
 //!
-//! The server copies straight between its buffers and the client's pieces, under the lock that a dropped link takes too, so that
-//! memory is never touched after the link is gone. Faults come from a seed: connections refused, cut after some messages,
-//! replies delayed.
+//! The server copies straight between its buffers and the client's pieces, under the lock that a dropped link
+//! takes too, so that memory is never touched after the link is gone. Faults come from a seed: connections
+//! refused, cut after some messages, replies delayed.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -21,8 +22,8 @@ use weft_wire::limits::{BODY_BYTES_MAX, BODY_BYTES_UNPROVEN_MAX, CREDITS_PER_CON
 use weft_wire::messages::ErrorDetail;
 use weft_wire::{Header, Kind, Status, body};
 
-use crate::OWN_REQUEST_IDS;
 use crate::error::{ConnError, FrameError, LinkError};
+use crate::link::OWN_REQUEST_IDS;
 use crate::link::{Bulk, Completion, Link, LinkKind};
 use crate::runs::{Cursor, MemoryRuns};
 use crate::segment::{KnownSegments, Segment};
@@ -79,7 +80,8 @@ impl MemoryHub {
     /// The same, with servers that are lent the client's memory by [`ServerBulk::local`].
     ///
     /// # Safety
-    /// The memory of every request stays valid until the server has answered, even if the link is dropped before.
+    /// The memory of every request stays valid until the server has answered, even if the link is dropped
+    /// before.
     pub unsafe fn lending(faults: MemoryFaults) -> (MemoryConnector, MemoryHub) {
         MemoryHub::make(faults, true)
     }
@@ -459,8 +461,9 @@ impl MemoryBulk {
             let mut at = base;
             Cursor::at(&memory.runs, start).walk(&memory.runs, bytes as u64, |_, address, bytes| {
                 let client = address as usize as *mut u8;
-                // SAFETY: the client keeps its pieces valid until the completion is queued or the link dropped, both of which
-                // take the lock held here; the parts are the caller's buffers, and a walk never exceeds them.
+                // SAFETY: the client keeps its pieces valid until the completion is queued or the link
+                // dropped, both of which take the lock held here; the parts are the caller's buffers, and a
+                // walk never exceeds them.
                 unsafe {
                     let (from, to) = if from_client { (client, at) } else { (at, client) };
                     std::ptr::copy_nonoverlapping(from, to, bytes as usize);

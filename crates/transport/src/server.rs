@@ -200,18 +200,28 @@ pub trait ServerBulk: 'static {
         Err(self.mechanism("send mapped pages; use put"))
     }
 
-    /// The other way.
+    /// Waits until [`ServerBulk::get_mapped`] may find bytes at this offset: on a stream until some have come.
+    ///
+    /// # Errors
+    /// The client is gone or stalled.
+    async fn arrival(&mut self, _share_offset: u64) -> Result<(), ConnError> {
+        Ok(())
+    }
+
+    /// Moves bytes of the client into mapped pieces of a data file, as many as can be had without waiting for the client: how
+    /// many, from the first piece on. After 0 [`ServerBulk::arrival`] is to be awaited.
     ///
     /// # Errors
     /// As [`ServerBulk::put_mapped`].
     ///
     /// # Safety
-    /// As [`ServerBulk::put_mapped`], and the mappings are writable.
-    async unsafe fn get_mapped(
+    /// The pieces lie in mappings that stay until this returns, and are writable. This process may touch their pages: the
+    /// caller deals with those that are gone.
+    unsafe fn get_mapped(
         &mut self,
         _share_offset: u64,
         _pieces: &[(NonNull<u8>, usize)],
-    ) -> Result<(), ConnError> {
+    ) -> Result<u64, ConnError> {
         Err(self.mechanism("receive into mapped pages; use get"))
     }
 
@@ -444,22 +454,44 @@ impl ServerStream {
         let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
         let mut done = 0;
         while done < total {
-            if self.closed.get() {
-                return Err(self.closed_error());
-            }
-            let step = {
+            let moved = {
                 let mut pieces = IoVecs::new();
                 pieces.push_rest_mut(buffers, done);
                 // SAFETY: the pieces are the rest of the caller's exclusively borrowed buffers.
-                self.reading(|source| unsafe { self.reader.borrow_mut().payload(source, &mut pieces) })
+                unsafe { self.take_now(&mut pieces) }?
             };
-            match step {
-                Ok(Some(moved)) => done += moved,
-                Ok(None) => self.wait_readable(Some(Instant::now() + self.stall_timeout.get())).await?,
-                Err(error) => return Err(self.io_error(error)),
+            done += moved;
+            if moved == 0 {
+                self.wait_for_payload().await?;
             }
         }
+        Ok(())
+    }
+
+    /// Takes what has come of the payload into pieces, without waiting: how many bytes.
+    ///
+    /// # Safety
+    /// The pieces are writable memory that nobody else uses.
+    unsafe fn take_now(&self, pieces: &mut IoVecs) -> Result<usize, ConnError> {
+        if self.closed.get() {
+            return Err(self.closed_error());
+        }
+        // SAFETY: as the caller promises.
+        let taken = self.reading(|source| unsafe { self.reader.borrow_mut().payload(source, pieces) });
+        let moved = taken.map_err(|error| self.io_error(error))?.unwrap_or(0);
         self.free_payload();
+        Ok(moved)
+    }
+
+    async fn wait_for_payload(&self) -> Result<(), ConnError> {
+        self.wait_readable(Some(Instant::now() + self.stall_timeout.get())).await
+    }
+
+    /// Waits, where nothing of the payload is here and the socket is known to be empty.
+    async fn payload_has_come(&self) -> Result<(), ConnError> {
+        if self.drained.get() && !self.reader.borrow().has_buffered() && !self.closed.get() {
+            self.wait_for_payload().await?;
+        }
         Ok(())
     }
 
@@ -631,6 +663,27 @@ impl StreamBulk {
         }
         StreamBulk { stream: stream.clone(), request, owns_payload, position: 0 }
     }
+
+    /// Whether a part of the payload lies within it, and was not taken yet.
+    fn check(&self, share_offset: u64, bytes: u64) -> Result<(), ConnError> {
+        if share_offset < self.position {
+            return Err(self.mechanism("go back in a streamed payload: it is read in the order of the share"));
+        }
+        let end = share_offset.saturating_add(bytes);
+        if end > self.request.payload_bytes {
+            let peer = self.stream.peer_text();
+            return Err(ConnError::Range { peer, bytes: self.request.payload_bytes, end });
+        }
+        Ok(())
+    }
+
+    /// Throws away what is before a part of the payload.
+    async fn go_to(&mut self, share_offset: u64, bytes: u64) -> Result<(), ConnError> {
+        self.check(share_offset, bytes)?;
+        self.stream.skip(share_offset - self.position).await?;
+        self.position = share_offset;
+        Ok(())
+    }
 }
 
 impl ServerBulk for StreamBulk {
@@ -696,16 +749,28 @@ impl ServerBulk for StreamBulk {
         self.put(share_offset, &unsafe { slices(pieces) }).await
     }
 
-    async unsafe fn get_mapped(
+    async fn arrival(&mut self, share_offset: u64) -> Result<(), ConnError> {
+        self.go_to(share_offset, 0).await?;
+        self.stream.payload_has_come().await
+    }
+
+    unsafe fn get_mapped(
         &mut self,
         share_offset: u64,
         pieces: &[(NonNull<u8>, usize)],
-    ) -> Result<(), ConnError> {
-        // SAFETY: the caller keeps them mapped and writable, and only the kernel touches the bytes.
-        let slice = |(base, bytes): &(NonNull<u8>, usize)| unsafe {
-            IoSliceMut::new(std::slice::from_raw_parts_mut(base.as_ptr(), *bytes))
-        };
-        self.get(share_offset, &mut pieces.iter().map(slice).collect::<Vec<_>>()).await
+    ) -> Result<u64, ConnError> {
+        let bytes = pieces.iter().map(|(_, bytes)| *bytes as u64).sum();
+        self.check(share_offset, bytes)?;
+        if share_offset > self.position || bytes == 0 {
+            return Ok(0);
+        }
+        let mut rest = IoVecs::new();
+        pieces.iter().all(|(base, bytes)| rest.push(base.as_ptr(), *bytes));
+        // SAFETY: as the caller promises.
+        let moved = unsafe { self.stream.take_now(&mut rest) }? as u64;
+        self.position += moved;
+        self.owns_payload = self.position < self.request.payload_bytes;
+        Ok(moved)
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {
@@ -713,19 +778,10 @@ impl ServerBulk for StreamBulk {
         if bytes == 0 {
             return Ok(());
         }
-        if share_offset < self.position {
-            return Err(self.mechanism("go back in a streamed payload: it is read in the order of the share"));
-        }
-        let end = share_offset.saturating_add(bytes);
-        if end > self.request.payload_bytes {
-            let peer = self.stream.peer_text();
-            return Err(ConnError::Range { peer, bytes: self.request.payload_bytes, end });
-        }
-        self.stream.skip(share_offset - self.position).await?;
-        self.position = share_offset;
+        self.go_to(share_offset, bytes).await?;
         self.stream.take(buffers).await?;
-        self.position = end;
-        self.owns_payload = end < self.request.payload_bytes;
+        self.position = share_offset + bytes;
+        self.owns_payload = self.position < self.request.payload_bytes;
         Ok(())
     }
 
@@ -783,6 +839,34 @@ mod tests {
         });
         // SAFETY: nobody uses the mapping any more.
         unsafe { libc::munmap(base, 4096) };
+    }
+
+    #[test]
+    fn a_payload_is_taken_into_mapped_pieces_as_it_comes() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        Reactor::new(ReactorOptions::default()).unwrap().run(async {
+            let stream = Rc::new(ServerStream::new(ours.into(), true, somebody()).unwrap());
+            stream.prove();
+            let header = Header { payload_bytes: 20, ..Header::request(Op::Write, 1) };
+            theirs.write_all(&header.encode()).unwrap();
+            theirs.write_all(&[1; 10]).unwrap();
+            let (header, _) = stream.message(false).await.unwrap();
+            let mut bulk = StreamBulk::new(&stream, header);
+            let mut memory = [0u8; 20];
+            let base = NonNull::from(&mut memory).cast::<u8>();
+            // SAFETY: parts of this memory, which nobody else uses until it is looked at.
+            let take = |bulk: &mut StreamBulk, at: usize| unsafe {
+                bulk.get_mapped(at as u64, &[(base.add(at), 20 - at)]).unwrap()
+            };
+            bulk.arrival(0).await.unwrap();
+            assert_eq!(take(&mut bulk, 0), 10);
+            assert_eq!(take(&mut bulk, 10), 0, "the rest has not come");
+            theirs.write_all(&[2; 10]).unwrap();
+            bulk.arrival(10).await.unwrap();
+            assert_eq!(take(&mut bulk, 10), 10);
+            assert_eq!(memory[..10], [1; 10]);
+            assert_eq!(memory[10..], [2; 10]);
+        });
     }
 
     #[test]

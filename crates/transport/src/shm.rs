@@ -21,19 +21,20 @@ use weft_wire::messages::{
 };
 use weft_wire::{Header, Op, Status, Wire, body, flags};
 
-use crate::OWN_REQUEST_IDS;
 use crate::channel::{Channel, Payload};
 use crate::error::{LinkError, RunsError};
+use crate::link::OWN_REQUEST_IDS;
 use crate::link::{Bulk, Completion, Link, LinkKind};
 use crate::runs::{MemoryRuns, copy_runs};
 use crate::segment::{KnownSegments, Segment};
-use crate::socket::{Address, random, stream_socket};
+use crate::socket::{Address, stream_socket};
 
 /// Size of a link's staging segment. Its memory is taken as it is used.
 const STAGING_BYTES: usize = 8 << 20;
 /// Areas are multiples of this.
 const AREA_STEP_BYTES: usize = 4096;
-/// Largest bulk of a request on a staged link: a quarter of the staging segment, so that several are under way.
+/// Largest bulk of a request on a staged link: a quarter of the staging segment, so that several are under
+/// way.
 pub const SHM_BULK_BYTES_MAX_STAGED: u64 = STAGING_BYTES as u64 / 4;
 
 /// How a link over shared memory moves data.
@@ -117,7 +118,8 @@ impl Staging {
         self.segment.base().as_ptr().wrapping_add(area.0)
     }
 
-    /// Ends a request; copies out what the server has put. What lies behind it in the area is of requests before.
+    /// Ends a request; copies out what the server has put. What lies behind it in the area is of requests
+    /// before.
     fn finish(&mut self, reply: &Header) {
         let Some(at) = self.requests.iter().position(|request| request.request_id == reply.request_id) else {
             return;
@@ -125,8 +127,8 @@ impl Staging {
         let request = self.requests.swap_remove(at);
         if !request.memory.is_empty() && reply.status == Status::Ok {
             let bytes = reply.share_offset.min(request.bytes);
-            // SAFETY: the caller of `submit` keeps this memory valid until the completion, which is still to be given; the
-            // area is this request's, and the server has answered.
+            // SAFETY: the caller of `submit` keeps this memory valid until the completion, which is still to
+            // be given; the area is this request's, and the server has answered.
             unsafe { copy_runs(&request.memory, self.area_base(request.area), bytes, false) };
         }
         self.used.retain(|area| *area != request.area);
@@ -146,8 +148,8 @@ pub struct ShmLink {
     remote_puts: Vec<(u64, u64)>,
 }
 
-/// Connects to a server on this host. After the handshake [`ShmLink::set_up`] is to be called; until then all data goes over the
-/// socket.
+/// Connects to a server on this host. After the handshake [`ShmLink::set_up`] is to be called; until then all
+/// data goes over the socket.
 ///
 /// # Errors
 /// [`LinkError::Connect`], after at most `timeout`.
@@ -180,8 +182,8 @@ struct Probe {
 }
 
 impl ShmLink {
-    /// Finds out whether the server can reach this process's memory, and sets up staging where not. To be called once, after the
-    /// handshake, with nothing under way.
+    /// Finds out whether the server can reach this process's memory, and sets up staging where not. To be
+    /// called once, after the handshake, with nothing under way.
     ///
     /// # Errors
     /// The link has failed, or the server did not answer within `timeout` for either of two questions.
@@ -210,8 +212,8 @@ impl ShmLink {
     fn probe(&mut self, timeout: Duration) -> Result<Option<String>, LinkError> {
         let mut probe = Box::new(Probe { ours: [0; 16], theirs: [0; 16] });
         let local = |source| LinkError::Local { what: "get random bytes", source };
-        random(&mut probe.ours).map_err(local)?;
-        random(&mut probe.theirs).map_err(local)?;
+        weft_host::fill_random(&mut probe.ours).map_err(local)?;
+        weft_host::fill_random(&mut probe.theirs).map_err(local)?;
         let probe = Box::into_raw(probe);
         let body = body::encode(&MemoryProbeRequest { address: probe as u64 });
         let request_id = self.send_own(Op::MemoryProbe, &body, None);
@@ -219,7 +221,8 @@ impl ShmLink {
         // SAFETY: made by `into_raw` above. The server has answered, or the link has failed.
         let (ours, theirs) = unsafe { (*probe).parts() };
         if reply.is_ok() {
-            // SAFETY: as above; without an answer the few bytes are leaked, for the server may still write them.
+            // SAFETY: as above; without an answer the few bytes are leaked, for the server may still write
+            // them.
             drop(unsafe { Box::from_raw(probe) });
         }
         let reply = reply?;
@@ -277,7 +280,8 @@ impl ShmLink {
                 return Ok(());
             };
             if is_get {
-                // SAFETY: the caller of `submit` keeps the runs valid until the completion; the area is this request's.
+                // SAFETY: the caller of `submit` keeps the runs valid until the completion; the area is this
+                // request's.
                 unsafe { copy_runs(&runs, staging.area_base(area), bytes, true) };
             }
             let memory = if is_get { MemoryRuns::new() } else { runs };

@@ -35,7 +35,7 @@ use crate::error::{ConnError, RunsError};
 use crate::runs::{Cursor, IOV_MAX, IoVecs, MemoryRuns, span, tidy};
 use crate::segment::{Mapping, map_passed};
 use crate::server::{Incoming, PeerInfo, ServerBulk, ServerConn, ServerStream, StreamBulk};
-use crate::socket::{checked, owned, peer_credentials, peer_groups, random};
+use crate::socket::{checked, owned, peer_credentials, peer_groups};
 
 /// Segments that one connection may have.
 const SEGMENTS_MAX: usize = 64;
@@ -96,7 +96,7 @@ impl ClientMemory {
         }
         let mut read = [0u8; 16];
         let mut written = [0u8; 16];
-        random(&mut written).map_err(|error| error.to_string())?;
+        weft_host::fill_random(&mut written).map_err(|error| error.to_string())?;
         let refused = |error: io::Error| format!("the kernel refuses process_vm access: {error}");
         for (local, at, direction) in
             [(&mut read, address, Direction::Get), (&mut written, address.wrapping_add(16), Direction::Put)]
@@ -433,26 +433,16 @@ impl ShmBulk {
         direction: Direction,
         mut local: impl FnMut(&mut IoVecs, usize),
     ) -> Result<(), ConnError> {
-        let Way::Described { described, cursor } = &mut self.way else { return Ok(()) };
+        let Way::Described { described, .. } = &self.way else { return Ok(()) };
         described.check(&self.stream, share_offset, bytes)?;
-        let mut at = described.place(*cursor, share_offset);
         let mut done = 0;
         while done < bytes {
-            if !self.client.is_there(&self.stream) {
-                self.stream.close();
-                return Err(self.stream.closed_error());
-            }
-            let moved = {
+            done += {
                 let mut pieces = IoVecs::new();
                 local(&mut pieces, done as usize);
                 // SAFETY: as the caller promises.
-                unsafe { described.batch(self.client.process, &at, direction, &pieces) }
+                unsafe { self.transfer_some(share_offset + done, direction, &pieces) }?
             };
-            let moved =
-                moved.map_err(|source| ConnError::ClientMemory { peer: self.stream.peer_text(), source })?;
-            done += moved as u64;
-            at.advance(&described.runs, moved as u64);
-            *cursor = (at, share_offset + done);
             if done < bytes {
                 yield_now().await;
             }
@@ -460,13 +450,36 @@ impl ShmBulk {
         Ok(())
     }
 
+    /// Moves what one system call takes of a unit that was checked: how many bytes.
+    ///
     /// # Safety
-    /// As for [`ServerBulk::put_mapped`] or [`ServerBulk::get_mapped`].
+    /// The local pieces are memory that may be read (put) or written (get) by a system call.
+    unsafe fn transfer_some(
+        &mut self,
+        share_offset: u64,
+        direction: Direction,
+        local: &IoVecs,
+    ) -> Result<u64, ConnError> {
+        let Way::Described { described, cursor } = &mut self.way else { return Ok(0) };
+        if !self.client.is_there(&self.stream) {
+            self.stream.close();
+            return Err(self.stream.closed_error());
+        }
+        let mut at = described.place(*cursor, share_offset);
+        // SAFETY: as the caller promises.
+        let moved = unsafe { described.batch(self.client.process, &at, direction, local) }
+            .map_err(|source| ConnError::ClientMemory { peer: self.stream.peer_text(), source })?;
+        at.advance(&described.runs, moved as u64);
+        *cursor = (at, share_offset + moved as u64);
+        Ok(moved as u64)
+    }
+
+    /// # Safety
+    /// As for [`ServerBulk::put_mapped`].
     async unsafe fn transfer_mapped(
         &mut self,
         share_offset: u64,
         pieces: &[(NonNull<u8>, usize)],
-        direction: Direction,
     ) -> Result<(), ConnError> {
         let bytes = pieces.iter().map(|(_, bytes)| *bytes as u64).sum();
         // Every batch goes on where the one before ended: the pieces before that are looked at once.
@@ -486,7 +499,7 @@ impl ShmBulk {
             }
         };
         // SAFETY: as the caller promises; only the kernel touches the pages.
-        unsafe { self.transfer(share_offset, bytes, direction, local) }.await
+        unsafe { self.transfer(share_offset, bytes, Direction::Put, local) }.await
     }
 }
 
@@ -576,19 +589,26 @@ impl ServerBulk for ShmBulk {
             return Err(self.mechanism("send mapped pages; use put or put_file"));
         }
         // SAFETY: as the caller promises.
-        unsafe { self.transfer_mapped(share_offset, pieces, Direction::Put) }.await
+        unsafe { self.transfer_mapped(share_offset, pieces) }.await
     }
 
-    async unsafe fn get_mapped(
+    unsafe fn get_mapped(
         &mut self,
         share_offset: u64,
         pieces: &[(NonNull<u8>, usize)],
-    ) -> Result<(), ConnError> {
-        if !self.reaches_mapped() {
+    ) -> Result<u64, ConnError> {
+        let Way::Described { described, .. } = &self.way else {
             return Err(self.mechanism("receive into mapped pages; use get"));
-        }
+        };
+        let bytes = pieces.iter().map(|(_, bytes)| *bytes as u64).sum();
+        described.check(&self.stream, share_offset, bytes)?;
+        let mut batch = IoVecs::new();
+        pieces.iter().all(|(base, bytes)| {
+            let part = (*bytes).min(UNIT_BYTES_MAX - batch.bytes());
+            batch.push(base.as_ptr(), part) && part == *bytes
+        });
         // SAFETY: as the caller promises.
-        unsafe { self.transfer_mapped(share_offset, pieces, Direction::Get) }.await
+        unsafe { self.transfer_some(share_offset, Direction::Get, &batch) }
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {

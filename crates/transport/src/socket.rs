@@ -366,18 +366,3 @@ pub(crate) fn is_local(fd: BorrowedFd<'_>) -> bool {
 fn loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
-
-/// Fills with random bytes of the kernel's.
-pub(crate) fn random(bytes: &mut [u8]) -> io::Result<()> {
-    let mut done = 0;
-    while done < bytes.len() {
-        let rest = &mut bytes[done..];
-        // SAFETY: the kernel fills at most the rest of a live slice.
-        match checked(unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) }) {
-            Ok(count) => done += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}

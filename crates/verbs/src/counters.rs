@@ -1,36 +1,36 @@
-//! What was asked of an adapter. Promises about how little it is are kept by tests over these.
+//! Counters of an adapter's operations. Tests use them to check that operations are few.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// Counters that grow.
+        /// Counters. They only grow.
         #[derive(Debug, Default)]
         pub struct Counters { $($(#[$doc])* pub $name: AtomicU64),* }
 
-        /// What they stood at.
+        /// Values of the counters at one moment.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Counts { $($(#[$doc])* pub $name: u64),* }
 
         impl Counters {
-            /// What they stand at.
+            /// The current values.
             pub fn counts(&self) -> Counts {
                 Counts { $($name: self.$name.load(Ordering::Relaxed)),* }
             }
         }
 
         impl Counts {
-            /// What was added since.
+            /// The increase since `before`.
             pub fn since(&self, before: &Counts) -> Counts {
                 Counts { $($name: self.$name - before.$name),* }
             }
 
-            /// Both together.
+            /// The sum of both.
             pub fn plus(&self, other: &Counts) -> Counts {
                 Counts { $($name: self.$name + other.$name),* }
             }
 
-            /// All of them, by name.
+            /// All values, by name.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name)),*]
             }
@@ -39,7 +39,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Calls that posted send work: rings of a doorbell.
+    /// Calls that posted send work: doorbell rings.
     doorbells,
     /// Messages sent.
     sends,
@@ -49,34 +49,34 @@ counters! {
     writes_immediate,
     /// RDMA Reads.
     reads,
-    /// Windows bound, and keys invalidated by work of this side.
+    /// Windows bound, and keys invalidated by work requests of this side.
     binds,
     /// Receives posted.
     receives,
-    /// Ends of work taken from completion queues.
+    /// Completions taken from completion queues.
     completions,
-    /// Times that completion queues were looked at.
+    /// Polls of completion queues.
     polls,
-    /// Wake-ups that completion queues gave.
+    /// Wake-ups by completion queues.
     wakeups,
     /// Memory registrations.
     registrations,
-    /// Pages of them.
+    /// Registered pages.
     registered_pages,
-    /// Registrations that the system refused.
+    /// Registrations that failed.
     registrations_refused,
-    /// Registrations ended.
+    /// Deregistrations.
     deregistrations,
-    /// Bytes in sends and writes of this side.
+    /// Bytes in Sends and RDMA Writes of this side.
     sent_bytes,
-    /// Bytes in reads of this side.
+    /// Bytes in RDMA Reads of this side.
     read_bytes,
-    /// Work that ended because a peer had no receive posted.
+    /// Work requests that failed because the peer had no receive posted.
     receiver_not_ready,
 }
 
 impl Counters {
-    /// Adds to one.
+    /// Adds to a counter.
     pub fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
     }

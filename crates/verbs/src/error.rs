@@ -1,18 +1,18 @@
-//! What goes wrong with RDMA.
+//! Errors of RDMA.
 
 use std::io;
 use std::net::SocketAddr;
 
-/// An error of the seam.
+/// An error of RDMA.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
     /// The libraries cannot be loaded, or the kernel has no RDMA.
     #[error("RDMA cannot be used here: {0}")]
     Unavailable(String),
-    /// No way to an address.
+    /// No adapter leads to an address.
     #[error("no RDMA adapter leads to {address}: {step}: {source}")]
     Resolve {
-        /// Where to.
+        /// The address.
         address: SocketAddr,
         /// What failed, and what to check.
         step: &'static str,
@@ -22,55 +22,55 @@ pub enum VerbsError {
     /// An address cannot be listened on.
     #[error("cannot listen with RDMA on {address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
         /// The system's error.
         source: io::Error,
     },
-    /// The other side refused.
+    /// The peer refused the connection.
     #[error("{address} refused the RDMA connection")]
     Rejected {
-        /// Who.
+        /// The peer.
         address: SocketAddr,
-        /// What it said; may be padded with zeros.
+        /// Its private data; may be padded with zeros.
         private_data: Vec<u8>,
     },
-    /// The connection was not made.
+    /// The connection was not established.
     #[error("no RDMA connection to {address}: {cause}")]
     Connect {
-        /// To whom.
+        /// The peer.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         cause: String,
     },
-    /// Memory was not registered.
+    /// Memory could not be registered.
     #[error("{device}: cannot register {bytes} bytes at {address:#x}: {source}")]
     Register {
         /// With which adapter.
         device: String,
-        /// Where.
+        /// The address.
         address: usize,
-        /// How much.
+        /// The length.
         bytes: usize,
         /// The system's error.
         source: io::Error,
     },
-    /// Work was not posted.
-    #[error("{device}: cannot post work (piece {posted} of the chain): {source}")]
+    /// Work requests could not be posted.
+    #[error("{device}: cannot post work requests (number {posted} of the chain): {source}")]
     Post {
         /// With which adapter.
         device: String,
-        /// How much of the chain was posted.
+        /// How many work requests of the chain were posted.
         posted: usize,
         /// The system's error.
         source: io::Error,
     },
-    /// Something else of an adapter.
+    /// Another error of an adapter.
     #[error("{device}: cannot {what}: {source}")]
     Device {
-        /// Which.
+        /// The adapter.
         device: String,
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
         /// The system's error.
         source: io::Error,

@@ -1,26 +1,26 @@
-//! The words of the seam.
+//! The types of the seam.
 
 use std::ops::BitOr;
 
-/// How memory may be used by an adapter.
+/// Access rights of an adapter to memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Access(u32);
 
 impl Access {
-    /// Sent from only.
+    /// As a source of Sends and Writes only.
     pub const LOCAL_READ: Access = Access(0);
-    /// Received into, and the target of reads.
+    /// As a target of receives and Reads.
     pub const LOCAL_WRITE: Access = Access(1);
-    /// Written by peers; needs [`Access::LOCAL_WRITE`].
+    /// Peers may write; needs [`Access::LOCAL_WRITE`].
     pub const REMOTE_WRITE: Access = Access(2);
-    /// Read by peers.
+    /// Peers may read.
     pub const REMOTE_READ: Access = Access(4);
-    /// Bound to windows.
+    /// Windows may be bound to it.
     pub const WINDOW_BIND: Access = Access(8);
-    /// Faulted in by the adapter instead of being pinned ([`DeviceLimits::on_demand`]).
+    /// The adapter pages it in on demand instead of pinning it ([`DeviceLimits::on_demand`]).
     pub const ON_DEMAND: Access = Access(16);
 
-    /// Whether all of `other` is in it.
+    /// Whether it includes all of `other`.
     pub fn contains(self, other: Access) -> bool {
         self.0 & other.0 == other.0
     }
@@ -33,7 +33,7 @@ impl BitOr for Access {
     }
 }
 
-/// What kind of network an adapter is on.
+/// The kind of network of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkLayer {
     /// InfiniBand.
@@ -42,7 +42,7 @@ pub enum LinkLayer {
     Roce,
     /// RDMA over TCP.
     Iwarp,
-    /// A test's pretence.
+    /// Emulated, in tests.
     Pretended,
 }
 
@@ -57,159 +57,161 @@ impl std::fmt::Display for LinkLayer {
     }
 }
 
-/// What an adapter can do.
+/// The limits of an adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceLimits {
-    /// Its network.
+    /// Its kind of network.
     pub link_layer: LinkLayer,
-    /// Local pieces of one send or write.
+    /// Local pieces of one Send or Write.
     pub send_pieces_max: usize,
     /// Local pieces of one RDMA Read.
     pub read_pieces_max: usize,
-    /// Work waiting in one send queue.
+    /// Work requests in one send queue.
     pub send_depth_max: u32,
-    /// RDMA Reads under way as their initiator, on one connection.
+    /// Concurrent RDMA Reads as the initiator, on one connection.
     pub reads_out_max: u8,
-    /// RDMA Reads under way as their target, on one connection.
+    /// Concurrent RDMA Reads as the target, on one connection.
     pub reads_in_max: u8,
-    /// Receives waiting in one shared queue; 0: it has none.
+    /// Receives in one shared queue; 0: it has none.
     pub shared_receives_max: u32,
     /// Entries of one completion queue.
     pub completions_max: u32,
-    /// Registrations of all processes.
+    /// Limit of registrations, of all processes together.
     pub registrations_max: u64,
-    /// Bytes of one registration.
+    /// Limit of bytes of one registration.
     pub registration_bytes_max: u64,
-    /// Memory windows of type 2.
+    /// Whether it has memory windows of type 2.
     pub windows: bool,
-    /// Binds and invalidations are posted only when all other work before them is known to have ended. When work is sent again,
-    /// because a packet was lost, rdma_rxe does those behind it again too, which fails, and its queue pair stands still for ever.
+    /// Whether binds and invalidations must be posted alone, after all earlier work requests have completed.
+    /// When rdma_rxe retransmits after a lost packet, it also repeats the binds after it, which fails, and
+    /// its queue pair hangs.
     pub binds_alone: bool,
-    /// Memory need not be pinned.
+    /// Whether memory need not be pinned.
     pub on_demand: bool,
 }
 
-/// Registered memory of this process. Laid out as adapters want it (`struct ibv_sge`), so that lists of it need no copying.
+/// A piece of registered memory of this process. Its layout is that of `struct ibv_sge`, so that lists of it
+/// need no copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub struct MemoryPiece {
-    /// Where.
+    /// The address.
     pub address: u64,
-    /// How much.
+    /// The length.
     pub bytes: u32,
-    /// Of a registration that covers it.
+    /// The key of a registration that covers it.
     pub local_key: u32,
 }
 
-/// What is to be done. Pieces are gathered in order for sends and writes, and scattered into for reads.
+/// The kind of a work request. Pieces are gathered in order for Sends and Writes, and scattered for Reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// A message; takes a receive of the peer's.
+    /// Sends a message, which consumes a receive of the peer.
     Send,
-    /// A message that also ends the validity of a key of the peer's.
+    /// Sends a message that also invalidates a key of the peer.
     SendInvalidate {
-        /// The key, of a window or registration of the peer's.
+        /// The key of a window or registration of the peer.
         remote_key: u32,
     },
-    /// Into memory of the peer's.
+    /// Writes memory of the peer.
     Write {
-        /// Where.
+        /// The address.
         remote_address: u64,
-        /// Of a registration of the peer's.
+        /// The key of a registration of the peer.
         remote_key: u32,
     },
-    /// Into memory of the peer's, and a receive of the peer's is told.
+    /// Writes memory of the peer and consumes a receive of the peer, which gets a number.
     WriteImmediate {
-        /// Where.
+        /// The address.
         remote_address: u64,
-        /// Of a registration of the peer's.
+        /// The key of a registration of the peer.
         remote_key: u32,
-        /// What it is told.
+        /// The number.
         immediate: u32,
     },
-    /// Out of memory of the peer's.
+    /// Reads memory of the peer.
     Read {
-        /// Where.
+        /// The address.
         remote_address: u64,
-        /// Of a registration of the peer's.
+        /// The key of a registration of the peer.
         remote_key: u32,
     },
-    /// Gives a part of this process's memory a key of its own for peers.
+    /// Binds a window: gives a part of this process's memory a separate key for peers.
     Bind {
-        /// From [`crate::Window::next_key`].
+        /// The key, from [`crate::Window::next_key`].
         window_key: u32,
-        /// Of a registration with [`Access::WINDOW_BIND`].
+        /// The local key of a registration with [`Access::WINDOW_BIND`].
         local_key: u32,
-        /// Where.
+        /// The address.
         address: u64,
-        /// How much.
+        /// The length.
         bytes: u64,
-        /// What peers may do.
+        /// The access rights of peers.
         access: Access,
     },
-    /// Ends the validity of a key of this process's.
+    /// Invalidates a key of this process.
     Invalidate {
         /// The key.
         key: u32,
     },
 }
 
-/// A piece of work to post.
+/// A work request to post.
 #[derive(Debug, Clone, Copy)]
 pub struct SendWork<'a> {
-    /// Comes back in [`WorkDone::id`].
+    /// Returned in [`WorkDone::id`].
     pub id: u64,
-    /// What is to be done.
+    /// The kind of work request.
     pub work: Work,
-    /// With this memory.
+    /// Its memory.
     pub pieces: &'a [MemoryPiece],
-    /// Whether its end is reported.
+    /// Whether its completion is reported.
     pub signalled: bool,
-    /// Whether it waits until reads before it have ended.
+    /// Whether it waits until earlier Reads have completed.
     pub fenced: bool,
-    /// Whether its bytes are taken at once, so that the memory need be neither registered nor kept
+    /// Whether its bytes are copied when it is posted, so that the memory need not be registered or kept
     /// ([`EndpointOptions::inline_bytes`] at most).
     pub inline: bool,
 }
 
-/// What ended.
+/// The kind of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkKind {
-    /// Of [`SendWork`]; of flushed work which is not known.
+    /// Of [`SendWork`]. Of flushed work the kind is not known.
     Sent,
     /// A message was received.
     Received,
-    /// The peer wrote, and says this.
+    /// The peer wrote with this immediate number.
     ReceivedImmediate(u32),
-    /// A message was received that ended the validity of this key.
+    /// A message was received that invalidated this key.
     ReceivedInvalidate(u32),
 }
 
-/// How it ended.
+/// The status of a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorkStatus {
-    /// Well.
+    /// Success.
     Ok,
-    /// Not done: the connection had ended before.
+    /// Flushed: the connection had ended.
     Flushed,
-    /// The memory of this side was not as its keys say.
+    /// Local memory did not match its keys.
     LocalProtection,
     /// The peer's adapter refused: keys, range or rights.
     RemoteAccess,
-    /// The peer had no receive posted, for longer than was waited.
+    /// The peer had no receive posted, within the time limit.
     ReceiverNotReady,
-    /// The peer did not answer, for longer than was waited.
+    /// The peer did not acknowledge, within the time limit.
     RetriesExceeded,
-    /// Something else, by the number of the verbs.
+    /// Another status, by its number in the verbs.
     Other(u32),
 }
 
-/// The end of work.
+/// A completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkDone {
-    /// Of the work or the receive.
+    /// The id of the work request or receive.
     pub id: u64,
-    /// Which endpoint's.
+    /// The queue pair of the endpoint.
     pub queue_pair: u32,
     /// What.
     pub kind: WorkKind,
@@ -219,53 +221,53 @@ pub struct WorkDone {
     pub bytes: u32,
 }
 
-/// Where an endpoint's messages are received.
+/// The receive queue of an endpoint.
 pub enum Receives<'a, S> {
-    /// In a queue of its own of this depth.
+    /// Its own queue, of this depth.
     Own(u32),
-    /// In one that many share.
+    /// A shared queue.
     Shared(&'a S),
 }
 
 /// Sizes of a queue pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EndpointOptions {
-    /// Work that may wait.
+    /// Limit of outstanding work requests.
     pub send_depth: u32,
-    /// Local pieces of one piece of work.
+    /// Limit of local pieces of one work request.
     pub pieces: u32,
-    /// Bytes that are taken at once; fewer if the adapter has no room.
+    /// Limit of inline bytes; less if the adapter has less.
     pub inline_bytes: u32,
-    /// RDMA Reads that this side starts at once.
+    /// Limit of concurrent RDMA Reads that this side starts.
     pub reads_out: u8,
-    /// RDMA Reads that the peer may start at once.
+    /// Limit of concurrent RDMA Reads that the peer starts.
     pub reads_in: u8,
 }
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndpointState {
-    /// Accepted, and not known to stand yet.
+    /// Accepted, but not known to be established.
     Accepting,
-    /// It stands.
+    /// Established.
     Connected,
-    /// It is over, because of this.
+    /// Ended, for this reason.
     Ended(String),
 }
 
-/// What has happened to an adapter.
+/// An event of an adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// It was removed or has failed: everything made from it is useless.
+    /// It was removed or has failed. Everything created from it is unusable.
     Fatal(String),
     /// A port went down; connections over it may fail.
     PortDown(u32),
     /// A port came up.
     PortUp(u32),
-    /// Something else, for logs.
+    /// Another event, for logs.
     Other(String),
 }
 
-/// What the network is to think of a connection's traffic (IB 3.4): a service level or type of service.
+/// The traffic class of a connection in the network (IB 3.4): a service level or type of service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrafficClass(pub u8);

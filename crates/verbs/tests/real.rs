@@ -1,6 +1,8 @@
-//! The seam over rdma-core, on an adapter: what every implementation must do, and what only real ones can show.
+//! The seam over rdma-core, on an adapter: what every implementation must do, and what only real ones can
+//! show.
 //!
-//! These tests need an adapter, and its address in `WEFT_TEST_RDMA`; `make test` runs them in a guest with one of software.
+//! These tests need an adapter, and its address in `WEFT_TEST_RDMA`; `make test` runs them in a guest with
+//! one of software.
 
 #[macro_use]
 mod suite;
@@ -29,7 +31,8 @@ fn hosts() -> Hosts<RdmaCore> {
     hosts_at(address_in("WEFT_TEST_RDMA"))
 }
 
-/// The adapters of guests are of software: rdma_rxe, up to Linux 6.1 at least, looks only at the registration behind a window.
+/// The adapters of guests are of software: rdma_rxe, up to Linux 6.1 at least, looks only at the registration
+/// behind a window.
 fn hosts_at(ip: IpAddr) -> Hosts<RdmaCore> {
     let core = core();
     let is_software = |name: &String| name.starts_with("rxe");
@@ -209,8 +212,8 @@ fn answer_pings(mut end: End<RdmaCore>, pings: usize) {
     wait_ended_or_gone(&mut end);
 }
 
-/// As [`End::wait_ended`], where the word of the other side that it has gone may be lost: it is said once. Now and then a write of nothing
-/// asks whether anybody is there.
+/// As [`End::wait_ended`], where the word of the other side that it has gone may be lost: it is said once.
+/// Now and then a write of nothing asks whether anybody is there.
 fn wait_ended_or_gone(end: &mut End<RdmaCore>) {
     const ASK_EVERY: Duration = Duration::from_secs(5);
     let (start, mut asked) = (Instant::now(), Instant::now());
@@ -386,8 +389,8 @@ fn a_registration_may_go_before_its_windows() {
     exchange(&mut client, &mut server, 1);
 }
 
-/// What befalls an adapter is told, and connections over it end; afterwards new ones can be made. Needs a guest of its own: takes
-/// the adapter rxe0 away, and makes it again on the interface `WEFT_TEST_INTERFACE`.
+/// What befalls an adapter is told, and connections over it end; afterwards new ones can be made. Needs a
+/// guest of its own: takes the adapter rxe0 away, and makes it again on the interface `WEFT_TEST_INTERFACE`.
 #[test]
 #[ignore = "takes an adapter away: needs a guest of its own, WEFT_TEST_RDMA and WEFT_TEST_INTERFACE"]
 fn an_adapter_may_go_and_come_back() {

@@ -1,5 +1,6 @@
-//! Encoding of message bodies: fields in order, little-endian, no padding; a variable part is a 32-bit count and its
-//! elements. There are no tags. [`body`](crate::body) has the rules by which a message may grow.
+//! Encoding of message bodies: fields in order, little-endian, without padding. A variable part is a 32-bit
+//! count and its elements. There are no tags. [`body`](crate::body) has the rules by which
+//! messages grow.
 //!
 //! ```
 //! use weft_wire::{Wire, Writer, Reader};
@@ -11,34 +12,34 @@
 //! assert_eq!(u16::get(&mut input), Ok(7));
 //! ```
 
-/// Why a body could not be read.
+/// Why a body could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// It ended in the middle of a field.
+    /// The body ends in the middle of a field.
     #[error("a message ends in the middle of a field")]
     Truncated,
-    /// Something stands behind the last field.
-    #[error("{0} bytes too many at the end of a message")]
+    /// There are bytes after the last field.
+    #[error("{0} extra bytes at the end of a message")]
     Trailing(usize),
-    /// A count is larger than the bytes that follow could hold, or than its limit.
-    #[error("a count of {0} is beyond what the message can hold")]
+    /// A count is larger than the remaining bytes can hold, or than its limit.
+    #[error("a count of {0} is more than the message can hold")]
     Count(u64),
-    /// A field has a value that makes no sense.
-    #[error("bad value in a message: {0}")]
+    /// A field has an invalid value.
+    #[error("invalid value in a message: {0}")]
     Value(&'static str),
 }
 
-/// Room for the longest reply without lists: an open with the attributes of the file and of its directory.
+/// Space for the longest reply without lists: an open, with the attributes of the file and of its directory.
 const BODY_BYTES_USUAL: usize = 320;
 
-/// Collects an encoding.
+/// Writes an encoding.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// An empty one.
+    /// An empty writer.
     pub fn new() -> Writer {
         Writer { bytes: Vec::with_capacity(BODY_BYTES_USUAL) }
     }
@@ -54,24 +55,24 @@ impl Writer {
         }
         self.bytes.push(value as u8);
     }
-    /// What has been written.
+    /// The bytes written so far.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
-    /// What has been written, for keeps.
+    /// The bytes written, owned.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Walks over an encoding; never reads past its end.
+/// Reads an encoding. Never reads past its end.
 #[derive(Debug, Clone)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Over these bytes.
+    /// Reads these bytes.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
@@ -79,13 +80,13 @@ impl<'a> Reader<'a> {
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
-    /// The next `count` bytes.
+    /// Reads the next `count` bytes.
     pub fn raw(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
         let (head, tail) = self.rest.split_at_checked(count).ok_or(DecodeError::Truncated)?;
         self.rest = tail;
         Ok(head)
     }
-    /// An unsigned LEB128 integer of at most 64 bits, in its shortest form.
+    /// Reads an unsigned LEB128 integer of at most 64 bits, in its shortest form.
     pub fn varint(&mut self) -> Result<u64, DecodeError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
@@ -101,7 +102,7 @@ impl<'a> Reader<'a> {
         }
         Err(DecodeError::Value("an integer has more than 64 bits"))
     }
-    /// A 32-bit count of elements that take at least `element_bytes` each.
+    /// Reads a 32-bit count of elements that take at least `element_bytes` each.
     pub fn count(&mut self, element_bytes: usize) -> Result<usize, DecodeError> {
         let count = u32::get(self)? as usize;
         if count.saturating_mul(element_bytes.max(1)) > self.remaining() {
@@ -109,24 +110,24 @@ impl<'a> Reader<'a> {
         }
         Ok(count)
     }
-    /// Ends the reading: nothing may be left.
+    /// Ends the reading: no bytes may be left.
     pub fn finish(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(self.rest.len())) }
     }
 }
 
-/// Checks what a request claims about its sender. A server vets every request when it decodes it, so that no handler sees a caller
-/// or a capability that the connection is not entitled to.
+/// Checks what a request claims about its sender. A server vets every request when it decodes it. So no
+/// handler sees a caller or a capability that the connection is not entitled to.
 pub trait Vetting {
-    /// Replaces `caller` by whom the sender may act for.
+    /// Replaces `caller` by a caller that the sender may act for.
     fn caller(&mut self, caller: &mut crate::messages::Caller);
-    /// Looks whether `capability` was given to the sender.
+    /// Checks that `capability` was given to the sender.
     fn capability(&mut self, capability: &crate::security::Capability);
 }
 
 /// A value with an encoding.
 pub trait Wire: Sized {
-    /// The least bytes that any value takes; bounds counts before allocation.
+    /// The least number of bytes of any value. It limits counts before allocation.
     const BYTES_MIN: usize;
     /// Appends the encoding.
     fn put(&self, out: &mut Writer);
@@ -135,18 +136,18 @@ pub trait Wire: Sized {
     /// A fixed value for golden bytes, different at each step of `seed`.
     fn sample(seed: &mut u64) -> Self;
 
-    /// Whether a value may contain something that [`Wire::vet`] shows.
+    /// Whether a value may contain a caller or a capability.
     const VETTED: bool = false;
-    /// Shows every caller and every capability in the value to `vetting`.
+    /// Passes every caller and every capability in the value to `vetting`.
     fn vet(&mut self, _vetting: &mut dyn Vetting) {}
 
-    /// Appends the encodings of all, one behind the other.
+    /// Appends the encodings of all values in order.
     fn put_all(all: &[Self], out: &mut Writer) {
         for value in all {
             value.put(out);
         }
     }
-    /// Reads `count` values. What is set aside for them beforehand is no more than the message has bytes.
+    /// Reads `count` values. Allocates no more in advance than the message has bytes.
     fn get_all(count: usize, input: &mut Reader<'_>) -> Result<Vec<Self>, DecodeError> {
         let room = input.remaining() / size_of::<Self>().max(1);
         let mut all = Vec::with_capacity(count.min(room));
@@ -220,7 +221,7 @@ impl Wire for bool {
         match u8::get(input)? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(DecodeError::Value("a truth value is neither 0 nor 1")),
+            _ => Err(DecodeError::Value("a boolean is neither 0 nor 1")),
         }
     }
     fn sample(_seed: &mut u64) -> Self {

@@ -8,18 +8,16 @@ pub const HEADER_BYTES: usize = 64;
 /// The first four bytes of every message.
 pub const MAGIC: [u8; 4] = *b"WEFT";
 
-/// What a message is (the four classes of IB 3.2: request, reply, data, control).
+/// The kind of a message. The control messages of IB 3.2 are requests and replies here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     /// Client to server: do an operation.
     Request = 1,
-    /// Server to client: how it ended.
+    /// Server to client: the result.
     Reply = 2,
     /// A unit of bulk data on a byte-stream transport.
     Data = 3,
-    /// Of the connection itself (credits, set-up of memory).
-    Control = 4,
 }
 
 impl Kind {
@@ -28,7 +26,6 @@ impl Kind {
             1 => Kind::Request,
             2 => Kind::Reply,
             3 => Kind::Data,
-            4 => Kind::Control,
             _ => return None,
         })
     }
@@ -36,11 +33,12 @@ impl Kind {
 
 /// Bits of [`Header::flags`].
 pub mod flags {
-    /// The payload does not hold data but says where the data is in the client's memory.
+    /// The payload has no data. It describes where the data is in the client's memory.
     pub const REMOTE_MEMORY: u16 = 1;
     /// The request may have been executed before: its reply was lost with a connection.
     pub const RETRY: u16 = 2;
-    /// With [`REMOTE_MEMORY`], over RDMA: the client asks for the server's units, to move the data itself.
+    /// With [`REMOTE_MEMORY`], over RDMA: the client asks for parts of the server's buffers, and moves the
+    /// data itself.
     pub const LENT_MEMORY: u16 = 4;
     /// All bits that this version knows.
     pub const KNOWN: u16 = REMOTE_MEMORY | RETRY | LENT_MEMORY;
@@ -55,26 +53,27 @@ pub struct Header {
     pub kind: Kind,
     /// The operation.
     pub op: Op,
-    /// Chosen by the client, unique in its session; a reply and data units carry it back.
+    /// Chosen by the client, unique in its session. The reply and data units repeat it.
     pub request_id: u64,
-    /// How it ended; [`Status::Ok`] in anything but a reply.
+    /// The result; [`Status::Ok`] in all messages but replies.
     pub status: Status,
     /// Bytes of body.
     pub body_bytes: u32,
     /// Bytes of payload.
     pub payload_bytes: u64,
-    /// In a data unit: where in the request's share its first byte belongs. In a reply: up to where the share was moved; what
-    /// lies behind it in the memory of a read stays as it was.
+    /// In a data unit: the offset of its first byte in the request's share. In a reply: the length of the
+    /// share that was moved. Memory of a read after that is unchanged.
     pub share_offset: u64,
-    /// Requests that the receiver may send in addition.
+    /// Credits granted: requests that the receiver may send in addition.
     pub credit: u16,
     /// The client's exactly-once slot that this request occupies.
     pub slot: u16,
     /// See [`flags`].
     pub flags: u16,
-    /// For following one operation through several servers' logs; 0 when unused.
+    /// The trace id, which identifies one operation in the logs of several servers; 0 if unused.
     pub trace: u64,
-    /// In a request: the version of the cluster's map that the sender goes by; 0: it has none, or needs none. In a reply: the server's.
+    /// In a request: the version of the sender's cluster map; 0 if it has or needs none. In a reply: the
+    /// server's version.
     pub map_version: u32,
 }
 
@@ -109,26 +108,27 @@ const _: () = assert!(std::mem::offset_of!(Raw, trace) == 48);
 const _: () = assert!(std::mem::offset_of!(Raw, map_version) == 56);
 const _: () = assert!(std::mem::offset_of!(Raw, checksum) == 60);
 
-/// CRC-32C over all of a header but its last four bytes, where it is kept.
+/// CRC-32C of a header without its last four bytes, which hold it.
 pub fn header_checksum(bytes: &[u8; HEADER_BYTES]) -> u32 {
     crc32c::crc32c(&bytes[..HEADER_BYTES - 4])
 }
 
-/// Why bytes are not a header.
+/// Why bytes are not a valid header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The peer speaks another protocol.
     #[error("these bytes are not Weft's protocol (they begin with {0:02x?})")]
     Foreign([u8; 4]),
     /// The checksum does not match.
-    #[error("a message header was damaged on its way (checksum {found:08x}, computed {computed:08x})")]
+    #[error("a message header was damaged in transit (checksum {found:08x}, computed {computed:08x})")]
     Checksum {
-        /// In the message.
+        /// The checksum in the message.
         found: u32,
-        /// Over what arrived.
+        /// The checksum of the received bytes.
         computed: u32,
     },
-    /// A field has a value that this version does not know. The header is whole, so a clear refusal can be sent.
+    /// A field has a value that this version does not know. The header is intact, so a proper refusal can be
+    /// sent.
     #[error("unknown {field} {value} in a message header of version {version}")]
     Unknown {
         /// The field.
@@ -137,13 +137,13 @@ pub enum HeaderError {
         value: u32,
         /// The sender's version.
         version: u8,
-        /// To refuse by.
+        /// The request id for the refusal.
         request_id: u64,
     },
 }
 
 impl Header {
-    /// A request's header; lengths are set when it is sent.
+    /// A request's header. Lengths are set when it is sent.
     pub fn request(op: Op, request_id: u64) -> Header {
         Header {
             version: crate::VERSIONS.1,
@@ -173,7 +173,7 @@ impl Header {
         }
     }
 
-    /// `self`, a reply, with so much of the share moved, from its beginning on.
+    /// Sets in a reply the length of the share that was moved, from its beginning.
     pub fn moved(self, share_bytes: u64) -> Header {
         Header { share_offset: share_bytes, ..self }
     }
@@ -183,7 +183,7 @@ impl Header {
         Header { kind: Kind::Data, share_offset, payload_bytes, ..Header::request(self.op, self.request_id) }
     }
 
-    /// The bytes on the wire.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let raw = Raw {
             magic: MAGIC,
@@ -209,7 +209,7 @@ impl Header {
         bytes
     }
 
-    /// Reads a header; every length in it is still to be checked against [`crate::limits`] by the receiver.
+    /// Decodes a header. The receiver must check every length in it against [`crate::limits`].
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, HeaderError> {
         let raw: Raw = zerocopy::transmute!(*bytes);
         if raw.magic != MAGIC {

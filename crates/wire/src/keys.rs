@@ -1,12 +1,13 @@
-//! Issued keys: whom a key makes its holder.
+//! Issued keys: whom the holder of a key acts for.
 //!
 //! ```text
-//!  public part (KeyInfo)    id, kind: user with groups or host, expiry, name       sent in every greeting
-//!  secret                   hash of the public part with the issuing key           never sent; proves the public part
+//!  public part (KeyInfo)    id, kind: user with groups or host, expiry, name  sent in every greeting
+//!  secret                   hash of the public part with the issuing key  never sent; proves the public part
 //! ```
 //!
-//! A server stores nothing to know a key: it makes the secret from the public part that the greeting shows and checks the proof with
-//! it. So nothing in the public part can be changed, and a key can be issued wherever the cluster key is.
+//! A server stores nothing about a key. It computes the secret from the public part in the greeting, and
+//! checks the proof with it. So the public part cannot be changed, and a key can be issued wherever the
+//! cluster key is.
 
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 use crate::limits::{KEY_GIDS_MAX, KEY_NAME_BYTES_MAX};
@@ -15,7 +16,7 @@ use crate::security::{ClusterKeyName, Key, KeyError};
 /// Whom the holder of a key acts for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyKind {
-    /// One user, whatever the process says it is.
+    /// One user, whatever user the process runs as.
     User {
         /// The user.
         uid: u32,
@@ -24,7 +25,7 @@ pub enum KeyKind {
     },
     /// All users of a host.
     Host {
-        /// Root of that host is the anonymous user.
+        /// Root on that host becomes the anonymous user.
         squash_root: bool,
     },
 }
@@ -65,29 +66,29 @@ impl Wire for KeyKind {
 crate::message! {
     /// The public part of a key.
     pub struct KeyInfo {
-        /// Random, by which it is listed and revoked.
+        /// A random id, by which the key is listed and revoked.
         pub id: [u8; 16],
-        /// Which of the cluster's keys has issued it; [`IssuedKey::issue`] puts it in.
+        /// The cluster key that issued it; [`IssuedKey::issue`] sets it.
         pub issuer: ClusterKeyName,
         /// Whom its holder acts for.
         pub kind: KeyKind,
-        /// Until when, in seconds since 1970; 0: for ever.
+        /// Expiry, in seconds since 1970; 0: never.
         pub expires_s: u64,
-        /// For people: of a host key the host.
+        /// A name for users; for a host key, the host.
         pub name: String,
     }
 }
 
 impl KeyInfo {
-    /// The id of the key that [`IssuedKey::of_cluster`] makes. It is on no list.
+    /// The id of the key that [`IssuedKey::of_cluster`] makes. It is not on the list of keys.
     pub const ID_OF_CLUSTER: [u8; 16] = [0; 16];
 
-    /// Whether it is over at `now_s`.
+    /// Whether it has expired at `now_s`.
     pub fn is_expired(&self, now_s: u64) -> bool {
         self.expires_s != 0 && now_s >= self.expires_s
     }
 
-    /// The secret that belongs to it.
+    /// The secret of the key.
     pub fn secret(&self, issuing_key: &Key) -> Key {
         Key(*blake3::keyed_hash(&issuing_key.0, &self.to_bytes()).as_bytes())
     }
@@ -106,47 +107,47 @@ impl KeyInfo {
     }
 }
 
-/// Why there is no such key, or a text is none.
+/// Why a key cannot be issued, or a text is not a key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyTextError {
-    /// Not a key file.
+    /// It is not a key file.
     #[error("it does not begin with `{FIRST_LINE}`")]
     Version,
-    /// An earlier release's.
-    #[error("it has no more than 64 hexadecimal digits, as a cluster key has, which is for servers")]
+    /// It is a key of an earlier release, or a cluster key.
+    #[error("it is just 64 hexadecimal digits: a cluster key, which is for servers only; use an issued key")]
     Bare,
-    /// A line is missing or has something else in it.
-    #[error("there must be a line `{0} …` with a value that makes sense")]
+    /// A line is missing or invalid.
+    #[error("the line `{0} …` is missing or its value is not valid")]
     Line(&'static str),
-    /// Something behind the end.
-    #[error("there is something behind its last line")]
+    /// There is text after the last line.
+    #[error("there is text after its last line")]
     Trailing,
-    /// A key has a group at least.
+    /// The number of groups is not valid.
     #[error("a key has 1 to {KEY_GIDS_MAX} groups")]
     Groups,
-    /// A name is one line.
+    /// The name is not valid.
     #[error("a key's name is one line of at most {KEY_NAME_BYTES_MAX} bytes")]
     Name,
 }
 
 const FIRST_LINE: &str = "weft-key 1";
 
-/// A key as its holder has it.
+/// A key with its secret, as its holder has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IssuedKey {
-    /// What everybody may know.
+    /// The public part.
     pub info: KeyInfo,
-    /// What proves it.
+    /// The secret that proves it.
     pub secret: Key,
     /// See [`Key::knock_key`].
     pub knock: Key,
 }
 
 impl IssuedKey {
-    /// Issues a key of the cluster with this key.
+    /// Issues a key with this cluster key.
     ///
     /// # Errors
-    /// The name or the groups are not as they must be.
+    /// The name or the groups are not valid.
     pub fn issue(cluster_key: &Key, info: KeyInfo) -> Result<IssuedKey, KeyTextError> {
         let info = KeyInfo { issuer: cluster_key.name(), ..info };
         info.check()?;
@@ -154,7 +155,7 @@ impl IssuedKey {
         Ok(IssuedKey { info, secret, knock: cluster_key.knock_key() })
     }
 
-    /// What whoever has the cluster key is: a host whose root is root.
+    /// The key for a holder of the cluster key: a host key without root squash.
     pub fn of_cluster(cluster_key: &Key) -> IssuedKey {
         let info = KeyInfo {
             id: KeyInfo::ID_OF_CLUSTER,
@@ -166,7 +167,7 @@ impl IssuedKey {
         IssuedKey { secret: info.secret(&cluster_key.issuing_key()), knock: cluster_key.knock_key(), info }
     }
 
-    /// For a key file.
+    /// The text of a key file.
     ///
     /// ```
     /// use weft_wire::{keys::*, security::Key};
@@ -195,10 +196,10 @@ impl IssuedKey {
         )
     }
 
-    /// From the text of a key file. White space around it is ignored.
+    /// Parses the text of a key file. White space around it is ignored.
     ///
     /// # Errors
-    /// It is none.
+    /// The text is not a key.
     pub fn from_text(text: &str) -> Result<IssuedKey, KeyTextError> {
         if Key::from_hex(text).is_ok() {
             return Err(KeyTextError::Bare);
@@ -246,7 +247,7 @@ impl IssuedKey {
     }
 }
 
-/// An id as people see it: 32 hexadecimal digits.
+/// An id as text: 32 hexadecimal digits.
 pub fn id_text(id: &[u8; 16]) -> String {
     hex_text(id)
 }
@@ -266,7 +267,7 @@ fn bytes_of_hex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
     Some(bytes)
 }
 
-/// What [`id_text`] made.
+/// Parses the text of an id.
 pub fn id_from_text(text: &str) -> Option<[u8; 16]> {
     bytes_of_hex(text)
 }
@@ -307,7 +308,7 @@ mod tests {
         assert_ne!(secret(&squashed(true)), secret(&squashed(false)));
     }
 
-    /// Every issued key is void when these change.
+    /// If these change, every issued key becomes void.
     #[test]
     fn the_bytes_and_the_secret_are_these() {
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

@@ -10,17 +10,17 @@
 //! ```
 //!
 //! * [`Header`] is the fixed part, the same for requests, replies, data units and control.
-//! * [`Op`] is the one table of operations; every operation has a request and a reply type in [`messages`].
-//! * [`messages`] are plain fields in order, little-endian, variable parts behind a 32-bit count ([`codec`]); [`body`] says how
-//!   they may grow.
-//! * A request names file bytes by [`weft_layout::Regions`] ([`regions`] has their compact form). *Where those
-//!   bytes are in the client's memory* is described apart from it and belongs to the transport.
-//! * [`locks`] are the ranges that one owner has locked, which server and client count alike.
-//! * [`security`] holds the mutual challenge and the signed capability, [`keys`] who a key makes its holder.
+//! * [`Op`] is the table of operations; every operation has a request and a reply type in [`messages`].
+//! * [`messages`] are plain fields in order, little-endian, variable parts behind a 32-bit count ([`codec`]).
+//! * A request describes file bytes by [`weft_layout::Regions`] ([`regions`] has their compact form). *Where
+//!   those bytes are in the client's memory* is described separately, in the transport's form.
+//! * [`locks`] are the ranges that one owner has locked; server and client use the same code.
+//! * [`security`] has the mutual challenge and the signed capability, [`keys`] the identity of a key's
+//!   holder.
 //! * Every bound is in [`limits`].
 //!
-//! Invariants: nothing here does I/O or reads a clock, and no integer from outside is trusted: a decoder checks
-//! every count against the bytes that are there before it allocates.
+//! Invariants: nothing here does I/O or reads a clock. No integer from outside is trusted: a decoder checks
+//! every count against the remaining bytes before it allocates.
 #![forbid(unsafe_code)]
 
 pub mod body;
@@ -40,14 +40,14 @@ pub use header::{HEADER_BYTES, Header, HeaderError, Kind, MAGIC, flags, header_c
 pub use ops::{Class, Op, Request, Role, fuzz_decode};
 pub use status::Status;
 
-/// Protocol versions that this build speaks, oldest and newest, and why each exists.
+/// Protocol versions that this build speaks, the oldest and the newest, and why each exists.
 ///
 /// | version | reason |
 /// | --- | --- |
 /// | 1 | the first |
 pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 2 } else { 1 });
 
-/// The version two peers use: the newest that both speak, or `None`.
+/// The version that two peers use: the newest that both speak, or `None`.
 ///
 /// ```
 /// assert_eq!(weft_wire::negotiate((1, 3), (2, 5)), Some(3));

@@ -1,13 +1,13 @@
-//! Every bound of the protocol, with the relations that must hold between them checked when this compiles.
+//! Every limit of the protocol. Relations that must hold between limits are checked at compile time.
 
 use crate::HEADER_BYTES;
 
-/// Largest body of any message. A list request carries a few thousand extents in it; a longer list is cut into
-/// several requests (windows) by the client, so that its length has no limit while memory has.
+/// Largest body of any message. A list request has a few thousand extents in it. The client cuts a longer
+/// list into several requests, so that its length is not limited, but memory use is.
 pub const BODY_BYTES_MAX: usize = 128 << 10;
-/// Largest body before the peer has proved that it knows the cluster's secret.
+/// Largest body before the peer has proved that it knows its key.
 pub const BODY_BYTES_UNPROVEN_MAX: usize = 2 << 10;
-/// Data of up to this size rides in the message itself (payload) on transports with remote memory.
+/// Data of up to this size is sent in the message itself (payload) on transports with remote memory.
 pub const INLINE_BYTES_MAX: usize = 16 << 10;
 /// One pipelined part of a bulk transfer (IB 6.6: units under 2 MiB overlap network and disk completely).
 pub const UNIT_BYTES_MAX: usize = 1 << 20;
@@ -19,13 +19,13 @@ pub const LIST_EXTENTS_MAX: usize = 4096;
 pub const REGION_PARTS_MAX: usize = 256;
 /// Nested loops of one strided descriptor and dimensions of a subarray, and the repeats around them.
 pub const REGION_LEVELS_MAX: usize = 16;
-/// Memory pieces (runs) described to the server in one request, on transports with remote memory.
+/// Runs of memory described to the server in one request, on transports with remote memory.
 pub const MEMORY_RUNS_MAX: usize = 8192;
-/// Registered memory of one request, on transports with remote keys.
+/// Memory keys in one request, on transports with remote keys.
 pub const REMOTE_KEYS_MAX: usize = 8192;
-/// Data of a request or reply that rides in messages of an RDMA connection, or in one Fast RDMA Write (IB 4.1).
+/// Data of a request or reply in messages of an RDMA connection, or in one Fast RDMA Write (IB 4.1).
 pub const MESSAGE_DATA_BYTES_MAX: usize = 64 << 10;
-/// Requests that one connection may have under way at a server (credits, IB 3.3.1).
+/// Concurrent requests of one connection at a server (credits, IB 3.3.1).
 pub const CREDITS_PER_CONNECTION: u16 = 64;
 /// Connections from one client process to one server.
 pub const LANES_PER_SERVER_MAX: usize = 8;
@@ -57,31 +57,31 @@ pub const CLOSES_PER_MESSAGE_MAX: usize = 64;
 pub const LOCKS_PER_CLAIM_MAX: usize = 1024;
 /// Locks that a client may hold and wait for, those of all its owners together.
 pub const LOCKS_PER_SESSION_MAX: usize = 64 << 10;
-/// Longest time that the reply to a request for a lock is kept back.
+/// Longest time that a server holds back the reply to a lock request.
 pub const LOCK_HOLD_MS_MAX: u32 = 10_000;
 /// Findings of a check in one reply.
 pub const FINDINGS_PER_MESSAGE_MAX: usize = 64;
-/// Longest text of one.
+/// Longest text of a finding.
 pub const FINDING_TEXT_BYTES_MAX: usize = 1024;
-/// Largest encoding of a cluster's map, which rides in one message with something beside it.
+/// Largest encoding of a cluster's map, which is sent in one message with other fields.
 pub const MAP_BYTES_MAX: usize = BODY_BYTES_MAX - 4096;
-/// Addresses of one server, over all transports, those that it is moving away from included.
+/// Addresses of one server, over all transports, including those that it is moving away from.
 pub const ENDPOINTS_PER_SERVER_MAX: usize = 64;
 /// Longest address of a server.
 pub const ADDRESS_BYTES_MAX: usize = 512;
 /// I/O servers of one cluster.
 pub const SERVERS_MAX: usize = 1024;
-/// Time that a new connection has to prove itself.
+/// Time in which a new connection must prove its key.
 pub const HANDSHAKE_TIMEOUT_MS: u64 = 5_000;
-/// Time in which a message that has begun must make progress before its connection is cut.
+/// Time in which a message that has begun must make progress, or its connection is cut.
 pub const STALL_TIMEOUT_MS: u64 = 30_000;
-/// Life of a capability; clients renew by opening again.
+/// Lifetime of a capability. Clients renew it by opening the file again.
 pub const CAPABILITY_LIFE_S: u64 = 24 * 3600;
-/// How long a client that watches may believe what it was told, from before it asked.
+/// Duration of a lease, from before the client sent its request.
 pub const LEASE_MS: u64 = 10_000;
-/// Bytes of records in one reply with a part of a backup, but for a single longer one.
+/// Bytes of records in one page of a backup, except for a single longer record.
 pub const BACKUP_PAGE_BYTES: usize = 48 << 10;
-/// Changes in one reply to a client that watches.
+/// Changes in one reply to a watch.
 pub const CHANGES_PER_MESSAGE_MAX: usize = 256;
 
 const _: () =
@@ -100,10 +100,9 @@ const _: () = assert!(
     "findings fit a body"
 );
 const _: () = assert!(OBJECTS_PER_MESSAGE_MAX * 32 <= BODY_BYTES_MAX, "a page of objects fits a body");
-const _: () =
-    assert!(INLINE_BYTES_MAX <= MESSAGE_DATA_BYTES_MAX, "what a server answers inline fits messages");
+const _: () = assert!(INLINE_BYTES_MAX <= MESSAGE_DATA_BYTES_MAX, "inline data of a reply fits messages");
 const _: () = assert!(REMOTE_KEYS_MAX < u16::MAX as usize, "a run names its key in 16 bits");
-const _: () = assert!(INLINE_BYTES_MAX <= UNIT_BYTES_MAX, "what is inline is less than a unit");
+const _: () = assert!(INLINE_BYTES_MAX <= UNIT_BYTES_MAX, "inline data is less than a unit");
 const _: () = assert!(
     4 * KEY_GIDS_MAX + KEY_NAME_BYTES_MAX + 2 * GREETING_TEXT_BYTES_MAX + 256 + HEADER_BYTES
         <= BODY_BYTES_UNPROVEN_MAX,

@@ -1,5 +1,5 @@
-//! The byte ranges that one owner has locked in one file, as POSIX wants them: a new lock replaces what it overlaps, a lock
-//! that is cut leaves its ends, and neighbours of one kind are one lock.
+//! The byte ranges that one owner has locked in one file, with the rules of POSIX: a new lock replaces what
+//! it overlaps, a lock that is cut keeps its ends, and adjacent locks of one kind are one lock.
 //!
 //! ```text
 //!   held          [ S 0 … 99 ]                          shared, bytes 0 to 99
@@ -8,7 +8,7 @@
 //!   lock S 40–59           [ S 10 … 99 ]
 //! ```
 
-/// One of them.
+/// One locked range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldLock {
     /// First byte.
@@ -19,15 +19,15 @@ pub struct HeldLock {
     pub exclusive: bool,
 }
 
-/// All of them: sorted, without overlaps.
+/// All ranges of an owner: sorted, without overlaps.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HeldLocks {
     locks: Vec<HeldLock>,
 }
 
 impl HeldLocks {
-    /// Makes the bytes from `first` to `last` (inclusive, at least `first`) locked: exclusively, shared, or (`None`) not
-    /// at all.
+    /// Locks the bytes from `first` to `last` (inclusive, at least `first`): exclusively, shared, or (`None`)
+    /// not at all.
     pub fn set(&mut self, first: u64, last: u64, exclusive: Option<bool>) {
         let begin = self.locks.partition_point(|lock| lock.last < first);
         let end = self.locks.partition_point(|lock| lock.first <= last).max(begin);
@@ -41,7 +41,7 @@ impl HeldLocks {
         self.join(begin.saturating_sub(1), begin + 3);
     }
 
-    /// Joins neighbours of one kind among the locks from place `begin` to `end`.
+    /// Joins adjacent locks of one kind, from index `begin` to `end`.
     fn join(&mut self, begin: usize, end: usize) {
         for at in (begin..end).rev() {
             let (Some(one), Some(next)) = (self.locks.get(at), self.locks.get(at + 1)) else { continue };
@@ -52,24 +52,24 @@ impl HeldLocks {
         }
     }
 
-    /// Those that have bytes from `first` to `last`.
+    /// The locks that overlap the bytes from `first` to `last`.
     pub fn overlapping(&self, first: u64, last: u64) -> impl Iterator<Item = &HeldLock> {
         let begin = self.locks.partition_point(|lock| lock.last < first);
         self.locks[begin..].iter().take_while(move |lock| lock.first <= last)
     }
 
-    /// Whether all bytes from `first` to `last` are locked so.
+    /// Whether all bytes from `first` to `last` are locked in this way.
     pub fn covers(&self, first: u64, last: u64, exclusive: bool) -> bool {
         let one = |lock: &HeldLock| lock.exclusive == exclusive && lock.first <= first && lock.last >= last;
         self.overlapping(first, last).any(one)
     }
 
-    /// In order.
+    /// The locks in order.
     pub fn iter(&self) -> impl Iterator<Item = &HeldLock> {
         self.locks.iter()
     }
 
-    /// How many pieces there are.
+    /// The number of locks.
     pub fn len(&self) -> usize {
         self.locks.len()
     }

@@ -1,4 +1,4 @@
-//! The one table of operations.
+//! The table of operations.
 
 /// How an operation is scheduled and counted (IB 3.4's traffic classes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,37 +7,37 @@ pub enum Class {
     Metadata,
     /// File bytes.
     Bulk,
-    /// The connection and the cluster themselves.
+    /// About the connection or the cluster.
     Control,
 }
 
-/// Who may be asked, and who may ask.
+/// Which servers do an operation, and for whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Any server, by anybody.
+    /// Any server, for anybody.
     Any,
-    /// A metadata server, by clients.
+    /// A metadata server, for clients.
     Meta,
-    /// An I/O server, by clients that hold a capability.
+    /// An I/O server, for clients with a capability.
     Io,
-    /// An I/O server, by other servers of the cluster only.
+    /// An I/O server, for other servers of the cluster only.
     IoByServer,
-    /// A metadata server, by other servers of the cluster, or whoever has their key.
+    /// A metadata server, for other servers of the cluster, or whoever has their key.
     MetaByServer,
 }
 
-/// A request body: it names its operation and its reply.
+/// A request body, with its operation and its reply.
 pub trait Request: crate::Wire {
     /// The operation.
     const OP: Op;
-    /// What comes back when it succeeded.
+    /// The body of the reply on success.
     type Reply: crate::Wire;
 }
 
 macro_rules! ops {
     ($($(#[doc = $doc:literal])* $number:literal $name:ident: $class:ident, $role:ident, $again:literal, $request:ident -> $reply:ident;)*) => {
-        /// Every operation of the protocol. A server matches on it without a wildcard, so that a missing handler does
-        /// not compile.
+        /// Every operation of the protocol. A server matches on it without a wildcard, so that a missing
+        /// handler does not compile.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u16)]
         pub enum Op { $($(#[doc = $doc])* $name = $number,)* }
@@ -46,11 +46,11 @@ macro_rules! ops {
             /// Every operation, by number.
             pub const ALL: &'static [Op] = &[$(Op::$name),*];
 
-            /// From the number on the wire.
+            /// The operation with this number on the wire.
             pub fn from_u16(number: u16) -> Option<Op> {
                 match number { $($number => Some(Op::$name),)* _ => None }
             }
-            /// Its name, in counters, logs and errors.
+            /// Its name in counters, logs and errors.
             pub fn name(self) -> &'static str {
                 match self { $(Op::$name => stringify!($name),)* }
             }
@@ -58,11 +58,12 @@ macro_rules! ops {
             pub fn class(self) -> Class {
                 match self { $(Op::$name => Class::$class,)* }
             }
-            /// Who does it, for whom.
+            /// Which servers do it, and for whom.
             pub fn role(self) -> Role {
                 match self { $(Op::$name => Role::$role,)* }
             }
-            /// Whether doing it twice is the same as doing it once. What is not is sent with an exactly-once slot.
+            /// Whether doing it twice is the same as doing it once. Others are sent with an exactly-once
+            /// slot.
             pub fn idempotent(self) -> bool {
                 match self { $(Op::$name => $again,)* }
             }
@@ -91,8 +92,8 @@ macro_rules! ops {
             all
         }
 
-        /// Reads `bytes` as the request and as the reply of `op`, for fuzzing: it must neither panic nor accept
-        /// what it would write differently. Returns how many of the two readings succeeded.
+        /// Decodes `bytes` as the request and as the reply of `op`, for fuzzing. It must not panic, nor
+        /// accept bytes that it would encode differently. Returns how many of the two decoded.
         #[doc(hidden)]
         pub fn fuzz_decode(op: Op, bytes: &[u8]) -> usize {
             use crate::Wire;
@@ -113,42 +114,42 @@ macro_rules! ops {
 }
 
 ops! {
-    /// First message of a connection: versions, nonce, who is calling.
+    /// First message of a connection: versions, nonce, identity of the client.
     0x001 Hello: Control, Any, true, HelloRequest -> HelloReply;
     /// Proof that the client knows the key; nothing else is served before it.
     0x002 Prove: Control, Any, true, ProveRequest -> ProveReply;
-    /// Nothing, to see whether the peer lives.
+    /// Do nothing, to check whether the peer is alive.
     0x003 Ping: Control, Any, true, PingRequest -> PingReply;
     /// The servers of the cluster and its defaults.
     0x004 ClusterMap: Control, Any, true, ClusterMapRequest -> ClusterMapReply;
-    /// What a server is doing.
+    /// State and counters of a server.
     0x005 Status: Control, Any, true, StatusRequest -> StatusReply;
-    /// An I/O server says which storage it has, and hears whether it is the one that the cluster knows.
+    /// An I/O server reports its storage, and learns whether the cluster accepts it.
     0x006 Register: Control, MetaByServer, true, RegisterRequest -> RegisterReply;
-    /// The next storage that an I/O server comes with is taken for its own.
+    /// Accept the next storage that an I/O server presents.
     0x007 ReplaceServer: Control, MetaByServer, true, ReplaceServerRequest -> Empty;
-    /// Which storage each server has, and whether it is there.
+    /// List the storage of each server, and whether it is up.
     0x008 ListServers: Control, Any, true, ListServersRequest -> ListServersReply;
-    /// An I/O server joins the cluster.
+    /// Add an I/O server to the cluster.
     0x009 AddServer: Control, MetaByServer, true, AddServerRequest -> MapChangedReply;
-    /// A server is, or will be, at other addresses.
+    /// Change the addresses of a server.
     0x00a MoveServer: Control, MetaByServer, true, MoveServerRequest -> MapChangedReply;
-    /// Shared memory: may the server reach the client's memory directly?
+    /// Shared memory: test whether the server can access the client's memory directly.
     0x010 MemoryProbe: Control, Any, true, MemoryProbeRequest -> MemoryProbeReply;
-    /// Shared memory: a segment whose descriptor comes with the message.
+    /// Shared memory: add a segment, whose descriptor comes with the message.
     0x011 SegmentAdd: Control, Any, true, SegmentAddRequest -> Empty;
-    /// Shared memory: the segment is no longer used.
+    /// Shared memory: remove a segment.
     0x012 SegmentDrop: Control, Any, true, SegmentDropRequest -> Empty;
 
     /// Read file regions: the server moves its share into the client's memory.
     0x100 Read: Bulk, Io, true, ReadRequest -> ReadReply;
     /// Write file regions: the server fetches its share from the client's memory.
     0x101 Write: Bulk, Io, true, WriteRequest -> WriteReply;
-    /// Make what was written durable.
+    /// Make the writes to a data file durable.
     0x102 Sync: Bulk, Io, true, SyncRequest -> DataSize;
     /// Size of the local data file.
     0x103 Size: Metadata, Io, true, SizeRequest -> DataSize;
-    /// Cut or extend the file to a size.
+    /// Truncate or extend the file to a size.
     0x104 Truncate: Bulk, Io, true, TruncateRequest -> DataSize;
     /// Free the space under a range; it reads as zeros.
     0x105 Punch: Bulk, Io, true, RangeRequest -> DataSize;
@@ -156,50 +157,51 @@ ops! {
     0x106 Allocate: Bulk, Io, true, AllocateRequest -> DataSize;
     /// Space of an I/O server's disk.
     0x107 Space: Metadata, Any, true, SpaceRequest -> SpaceReply;
-    /// How a read or write of file regions would be done as the file is now, and what it is expected to cost.
+    /// Explain how a read or write of file regions would be done now, and its expected cost.
     0x108 Explain: Bulk, Io, true, ExplainRequest -> ExplainReply;
-    /// The cost model that a server goes by; on request measured anew.
+    /// A server's cost model; on request, measured again.
     0x109 Calibrate: Bulk, Any, true, CalibrateRequest -> CalibrateReply;
-    /// Where the next data and the next hole of a data file are.
+    /// Find the next data and the next hole of a data file.
     0x10a Seek: Metadata, Io, true, SeekRequest -> SeekReply;
-    /// Make a range of a data file zeros that have space.
+    /// Zero a range of a data file, with reserved space.
     0x10b Zero: Metadata, Io, true, ZeroRequest -> DataSize;
-    /// Copy a range of one file into another, as far as both are in this server's data files.
+    /// Copy a range of one file to another, as far as both are in this server's data files.
     0x10c CopyRange: Bulk, Io, true, CopyRangeRequest -> CopyRangeReply;
-    /// Have an I/O server compare all of its data with its checksums, or ask how far it is and what it has found; for administrators.
+    /// Scrub all data of an I/O server, or report the progress and findings of a scrub; for administrators.
     0x10d Scrub: Control, Any, true, ScrubRequest -> ScrubReply;
-    /// Make durable what anybody has written to any data file of an I/O server.
+    /// Make all writes to all data files of an I/O server durable.
     0x10e SyncAll: Bulk, Io, true, SyncAllRequest -> SyncAllReply;
     /// Remove data files whose inodes are gone.
     0x110 RemoveObjects: Bulk, IoByServer, true, RemoveObjectsRequest -> Empty;
-    /// Page through the data files that are there.
+    /// List data files, page by page.
     0x111 ListObjects: Bulk, IoByServer, true, ListObjectsRequest -> ListObjectsReply;
-    /// Sizes of data files, of those that are there.
+    /// Sizes of those data files that exist.
     0x112 StatObjects: Bulk, IoByServer, true, StatObjectsRequest -> StatObjectsReply;
-    /// Which keys are revoked: an I/O server keeps the list and cuts the connections of their holders.
+    /// Set the list of revoked keys. The I/O server keeps it and cuts connections that use them.
     0x113 SetRevoked: Control, IoByServer, true, SetRevokedRequest -> Empty;
-    /// These files never had a byte here, though the storage that could show it is gone.
+    /// Confirm that these files never had data on this server, although the storage that could show it is
+    /// lost.
     0x114 VouchEmpty: Bulk, IoByServer, true, VouchEmptyRequest -> Empty;
-    /// How the files of data files are striped, as far as those tell.
+    /// Layouts of the files of data files, as far as those record them.
     0x115 NotedLayouts: Bulk, IoByServer, true, NotedLayoutsRequest -> NotedLayoutsReply;
-    /// Which keys an I/O server has heard to be revoked: asked by a metadata server whose store was put back from a copy.
+    /// Revoked keys that an I/O server knows of; for a metadata server whose store was restored from a copy.
     0x116 Revoked: Control, IoByServer, true, RevokedRequest -> RevokedReply;
 
     /// Walk a path and return the attributes at its end.
     0x200 Lookup: Metadata, Meta, true, LookupRequest -> AttrReply;
     /// Attributes of an inode.
     0x201 GetAttr: Metadata, Meta, true, InodeRequest -> AttrReply;
-    /// Change attributes, and report what was written before.
+    /// Change attributes, and report earlier writes.
     0x202 SetAttr: Metadata, Meta, true, SetAttrRequest -> AttrReply;
     /// Create a file, and open it.
     0x203 Create: Metadata, Meta, false, CreateRequest -> OpenReply;
     /// Open a file: attributes and capability.
     0x204 Open: Metadata, Meta, false, OpenRequest -> OpenReply;
-    /// End of opens; what was written is reported.
+    /// End opens, and report writes.
     0x205 Close: Metadata, Meta, false, CloseRequest -> Empty;
-    /// What was written so far (flush, fsync).
+    /// Report writes so far (flush, fsync).
     0x206 Report: Metadata, Meta, true, ReportRequest -> AttrReply;
-    /// After a reconnection: this file is still open here.
+    /// After a reconnection: declare that this file is still open.
     0x207 Reopen: Metadata, Meta, true, ReopenRequest -> OpenReply;
     /// Make a directory.
     0x208 Mkdir: Metadata, Meta, false, MkdirRequest -> AttrReply;
@@ -215,11 +217,11 @@ ops! {
     0x20d Unlink: Metadata, Meta, false, UnlinkRequest -> RemovedReply;
     /// Remove an empty directory.
     0x20e Rmdir: Metadata, Meta, false, RmdirRequest -> Empty;
-    /// Move a name.
+    /// Rename a file or directory.
     0x20f Rename: Metadata, Meta, false, RenameRequest -> Empty;
     /// A page of a directory, with attributes.
     0x210 ReadDir: Metadata, Meta, true, ReadDirRequest -> ReadDirReply;
-    /// May the caller?
+    /// Check the caller's permissions.
     0x211 Access: Metadata, Meta, true, AccessRequest -> Empty;
     /// Value of an extended attribute.
     0x212 GetXattr: Metadata, Meta, true, GetXattrRequest -> XattrReply;
@@ -231,51 +233,52 @@ ops! {
     0x215 RemoveXattr: Metadata, Meta, false, RemoveXattrRequest -> Empty;
     /// Set a directory's default layout, or an unwritten file's own.
     0x216 SetLayout: Metadata, Meta, true, SetLayoutRequest -> AttrReply;
-    /// Before the data files are cut: rights, and the size is unsettled from now on.
+    /// Before the data files are truncated: check rights, and mark the size as live.
     0x217 TruncateBegin: Metadata, Meta, true, TruncateBeginRequest -> OpenReply;
-    /// The data files are cut.
+    /// After the data files are truncated: record the size.
     0x218 TruncateCommit: Metadata, Meta, true, TruncateCommitRequest -> AttrReply;
-    /// The size found on the I/O servers while nobody writes.
+    /// Record the size found on the I/O servers while nobody writes.
     0x219 Settle: Metadata, Meta, true, SettleRequest -> AttrReply;
-    /// Files of the file system.
+    /// Number of files of the file system.
     0x21a FileCount: Metadata, Meta, true, FileCountRequest -> FileCountReply;
     /// Make all metadata acknowledged so far durable.
     0x21b SyncMeta: Metadata, Meta, true, SyncMetaRequest -> Empty;
-    /// What others have changed of what this client was told; answered when there is something, or after a while.
+    /// Receive revocations of this client's leases; the reply comes when there are some, or after a while.
     0x21c Watch: Metadata, Meta, true, WatchRequest -> WatchReply;
     /// Lock a range of a file, or the whole of it, for one owner.
     0x21d Lock: Metadata, Meta, false, LockRequest -> LockReply;
-    /// Give locks back, or stop waiting for one.
+    /// Release locks, or stop waiting for one.
     0x21e Unlock: Metadata, Meta, false, UnlockRequest -> Empty;
-    /// Which lock is in the way of one that is wanted.
+    /// Find a lock that conflicts with a given one.
     0x21f GetLock: Metadata, Meta, true, GetLockRequest -> GetLockReply;
-    /// Where the next bytes that are appended to a file belong.
+    /// Assign the offset of an append.
     0x220 Append: Metadata, Meta, false, AppendRequest -> AppendReply;
-    /// After a reconnection: these locks are held here.
+    /// After a reconnection: claim the locks that this client held.
     0x221 ClaimLocks: Metadata, Meta, true, ClaimLocksRequest -> ClaimLocksReply;
-    /// Begin a check of the file system, or ask how far it is and what it has found.
+    /// Start a check of the file system, or report its progress and findings.
     0x230 Check: Metadata, Meta, true, CheckRequest -> CheckReply;
     /// Repair one finding of a check, if it still holds.
     0x231 Treat: Bulk, Meta, true, TreatRequest -> TreatReply;
-    /// Put an issued key on the list of keys; for administrators.
+    /// Add an issued key to the list of keys; for administrators.
     0x240 NoteKey: Metadata, Meta, true, NoteKeyRequest -> Empty;
     /// A page of the list of keys; for administrators.
     0x241 ListKeys: Metadata, Meta, true, ListKeysRequest -> ListKeysReply;
-    /// End a key: nobody is served with it any more; for administrators.
+    /// Revoke a key; for administrators.
     0x242 RevokeKey: Bulk, Meta, true, RevokeKeyRequest -> RevokeKeyReply;
-    /// Begin a backup of the names, or get a page of it; for administrators.
+    /// Start a backup of the names, or get a page of it; for administrators.
     0x250 Backup: Bulk, Meta, true, BackupRequest -> BackupReply;
 }
 
 impl Op {
-    /// Whether it is one of the metadata server's that change nothing, and are answered at once.
+    /// Whether it is an operation of the metadata server that changes nothing and replies at once.
     pub fn only_reads(self) -> bool {
         use Op::*;
         matches!(self, Lookup | GetAttr | Readlink | ReadDir | Access | GetXattr | ListXattrs | FileCount)
     }
 
-    /// Whether a server refuses it where the sender's map is older than its own. What only gives back or keeps what is held at this
-    /// very server needs no map, and is done: a refusal would delay the end of a program, or have a lease run out.
+    /// Whether a server refuses it if the sender's map is older than its own. Operations that only release or
+    /// keep what is held at this very server need no map: a refusal would delay the end of a program, or let
+    /// a lease expire.
     pub fn needs_map(self) -> bool {
         use Op::*;
         matches!(self.role(), Role::Io | Role::Meta)

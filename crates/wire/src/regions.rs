@@ -1,25 +1,27 @@
-//! Region descriptors on the wire: a pattern travels as a pattern, whatever the number of its pieces; an explicit list as
-//! differences.
+//! Region descriptors on the wire. A pattern is sent as a pattern, however many pieces it has; an explicit
+//! list as differences.
 //!
 //! ```text
 //! regions   := count(u32) part*
 //! part      := 1 offset bytes                                      contiguous
 //!            | 2 offset block_bytes levels(u8) (count stride)*     strided, outermost loop first
 //!            | 3 offset element_bytes order(u8) dims(u8) (dim start count)*
-//!            | 4 extents (gap bytes)*                              list; gap: from the end of the extent before, zig-zag
-//!            | 5 offset count stride parts part*                   repeat of a body; offsets inside count from its own
+//!            | 4 extents (gap bytes)*                              list; gap: from the previous end, zig-zag
+//!            | 5 offset count stride parts part*                   repeat of a body, with its own offsets
 //! ```
 //!
-//! Other integers are LEB128, signed ones zig-zag. Bodies of repeats nest; their parts count with the others, and each
-//! repeat is a level of what it holds, so that neither number nor depth of parts goes beyond the limits of a flat
-//! request. 1,000 pieces of 24 bytes at a distance of 3 KiB:
-//! as a pattern 8 bytes, as a list 3,000, as flat 16-byte pairs 16,000.
+//! Other integers are LEB128, signed ones zig-zag. Bodies of repeats nest. Their parts count with the others,
+//! and each repeat is a level of its body, so that neither the number nor the depth of parts exceeds the
+//! limits of a flat request.
+//!
+//! 1,000 pieces of 24 bytes at distances of 3 KiB take 8 bytes as a pattern, 3,000 as a list, and 16,000 as
+//! flat pairs of 16 bytes.
 
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 use crate::limits::{LIST_EXTENTS_MAX, REGION_LEVELS_MAX, REGION_PARTS_MAX};
 use weft_layout::{Extent, Level, Order, Region, Regions};
 
-/// An empty list.
+/// The size of an empty list.
 const PART_BYTES_MIN: usize = 2;
 
 fn zigzag(value: i64) -> u64 {
@@ -81,11 +83,11 @@ fn put_region(region: &Region, out: &mut Writer) {
     }
 }
 
-/// What may still come, of a request or of the body of a repeat.
+/// The remaining limits of a request, or of the body of a repeat.
 struct Room {
-    /// Parts, in this body and all others to come.
+    /// Parts in this body and all following ones.
     parts: usize,
-    /// Levels within the repeats that are open.
+    /// Levels within the open repeats.
     levels: usize,
 }
 
@@ -172,7 +174,7 @@ impl Wire for Regions {
         let regions = get_parts(count.into(), input, &mut room)?;
         regions
             .validate(REGION_PARTS_MAX, REGION_LEVELS_MAX)
-            .map_err(|_| DecodeError::Value("regions that do not fit a file"))?;
+            .map_err(|_| DecodeError::Value("regions are beyond the largest file"))?;
         Ok(regions)
     }
     fn sample(_seed: &mut u64) -> Self {

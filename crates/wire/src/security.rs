@@ -1,20 +1,21 @@
-//! Who may connect, and who may touch which file.
+//! Who may connect, and who may access which file.
 //!
-//! One secret, the cluster key, which only servers have. All others are made from it, each in one direction:
+//! There is one secret, the cluster key, which only servers have. All other keys are derived from it, each in
+//! one direction:
 //!
 //! ```text
 //!  cluster key ──derive──► issuing key ──hash over the public part──► secret of each issued key (keys.rs)
 //!       │                                  clients: mutual challenge at connect (HelloRequest, ProveRequest)
-//!       ├─────────derive──► server key       servers among themselves: the same challenge
+//!       ├─────────derive──► server key       between servers: the same challenge
 //!       ├─────────derive──► capability key   the metadata server signs, I/O servers check; no client has it
-//!       └─────────derive──► knock key        in every issued key; before an RDMA connection gets queues
+//!       └─────────derive──► knock key        in every issued key; for the queues of RDMA connections
 //! ```
 //!
 //! While the cluster key is being replaced there are two, see [`ClusterKeys`].
 //!
-//! A proof is a keyed hash over both nonces and the greeting, with a direction in it, so that it cannot be reflected or
-//! replayed. A [`Capability`] says which file, with which layout and rights, until when and for whom; an I/O server checks it without
-//! asking anyone.
+//! A proof is a keyed hash over both nonces and the greeting. It includes a direction, so that it cannot be
+//! reflected or replayed. A [`Capability`] gives the file, its layout, rights, expiry and holder. An I/O
+//! server checks it without asking anyone.
 
 use crate::codec::{DecodeError, Reader, Vetting, Wire, Writer};
 use weft_layout::Layout;
@@ -35,10 +36,10 @@ impl std::fmt::Debug for Key {
 pub struct KeyError;
 
 impl Key {
-    /// Known to all: what is made with it proves nothing.
+    /// The key of zeros, which everybody knows. It proves nothing.
     pub const ZERO: Key = Key([0; 32]);
 
-    /// From the 64 hexadecimal digits of a key file (white space around them is ignored).
+    /// Parses the 64 hexadecimal digits of a key file. White space around them is ignored.
     pub fn from_hex(text: &str) -> Result<Key, KeyError> {
         let text = text.trim();
         if text.len() != 64 || !text.is_ascii() {
@@ -51,17 +52,18 @@ impl Key {
         Ok(Key(key))
     }
 
-    /// For a key file.
+    /// The 64 hexadecimal digits for a key file.
     pub fn to_hex(&self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The key that makes the secrets of issued keys ([`crate::keys`]).
+    /// The key that computes the secrets of issued keys ([`crate::keys`]).
     pub fn issuing_key(&self) -> Key {
         Key(blake3::derive_key("weft 1 issued keys", &self.0))
     }
 
-    /// The key that all clients have besides their own. It only spares a server the queues of an RDMA connection to strangers.
+    /// A key that all clients have besides their own. It only protects a server from creating the queues of
+    /// RDMA connections for strangers.
     pub fn knock_key(&self) -> Key {
         Key(blake3::derive_key("weft 1 knock", &self.0))
     }
@@ -77,7 +79,7 @@ impl Key {
     }
 }
 
-/// A name for a cluster key, by which issued keys tell which one made them. Says nothing of the key.
+/// A name for a cluster key, which issued keys contain. It reveals nothing of the key.
 pub type ClusterKeyName = [u8; 8];
 
 impl Key {
@@ -88,7 +90,7 @@ impl Key {
     }
 }
 
-/// The keys of a cluster: one that is in use, and while it is being replaced another one that is accepted besides it.
+/// The keys of a cluster: the one in use and, during a rotation, another one that is accepted too.
 ///
 /// ```text
 ///   cluster.key        old          old, new         new, old          new
@@ -97,7 +99,8 @@ impl Key {
 ///   is accepted        old          old and new      new and old       new
 /// ```
 ///
-/// Servers may have files of neighbouring states at the same time: what one of them makes, all others accept.
+/// Servers may have files of adjacent states at the same time: keys and proofs of each are accepted by all
+/// others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterKeys {
     in_use: DatedKey,
@@ -107,37 +110,37 @@ pub struct ClusterKeys {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct DatedKey {
     key: Key,
-    /// Since when it is or was in use, in seconds since 1970; 0: it never was.
+    /// Start of its use, in seconds since 1970; 0: never used.
     since_s: u64,
 }
 
-/// Why the file of a cluster's keys cannot be read, or a step of their rotation cannot be taken.
+/// Why the file of a cluster's keys cannot be read, or a step of the rotation cannot be taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterKeysError {
-    /// Not what such a file has.
+    /// A line is not valid.
     #[error(
         "line {line} is not a cluster key: 64 hexadecimal digits, and perhaps the time since when it is in use"
     )]
     Line {
-        /// Which, from 1.
+        /// The line number, from 1.
         line: usize,
     },
-    /// No key, too many, or the same one twice.
-    #[error("there must be one cluster key in it, or two different ones while the key is being replaced")]
+    /// There is no key, there are too many, or one is there twice.
+    #[error("it must have one cluster key, or two different ones during a rotation")]
     Count,
-    /// A key can be added to one only.
-    #[error("the cluster key is being replaced already")]
+    /// There are two keys already.
+    #[error("a rotation of the cluster key is already in progress")]
     Two,
-    /// There is none to switch to or to drop.
+    /// There is no other key to switch to or to drop.
     #[error("there is no other key than the one in use")]
     One,
-    /// The other key was in use before.
-    #[error("the new key is in use already")]
+    /// The other key was in use before, so the switch is done.
+    #[error("the new key is already in use")]
     Switched,
 }
 
 impl ClusterKeys {
-    /// Of a cluster whose key is not being replaced and is in use since `since_s`, in seconds since 1970.
+    /// The keys of a cluster without a rotation, whose key is in use since `since_s`, in seconds since 1970.
     pub fn new(key: Key, since_s: u64) -> ClusterKeys {
         ClusterKeys { in_use: DatedKey { key, since_s: since_s.max(1) }, other: None }
     }
@@ -147,30 +150,30 @@ impl ClusterKeys {
         &self.in_use.key
     }
 
-    /// Since when, in seconds since 1970; 1: that is not known.
+    /// Start of its use, in seconds since 1970; 1: unknown.
     pub fn since_s(&self) -> u64 {
         self.in_use.since_s
     }
 
-    /// The key that is accepted besides it.
+    /// The other key that is accepted.
     pub fn other(&self) -> Option<&Key> {
         self.other.as_ref().map(|other| &other.key)
     }
 
-    /// Whether the other key is one that was not in use yet.
+    /// Whether the other key was not in use yet.
     pub fn is_other_new(&self) -> bool {
         self.other.as_ref().is_some_and(|other| other.since_s == 0)
     }
 
-    /// All that are accepted, the one in use first.
+    /// All accepted keys, the one in use first.
     pub fn all(&self) -> impl Iterator<Item = &Key> {
         std::iter::once(self.in_use()).chain(self.other())
     }
 
-    /// `key` is accepted from now on, too.
+    /// Adds a key that is accepted too.
     ///
     /// # Errors
-    /// [`ClusterKeysError::Two`], and [`ClusterKeysError::Count`] where it is the key in use.
+    /// [`ClusterKeysError::Two`], and [`ClusterKeysError::Count`] if it is the key in use.
     pub fn with(self, key: Key) -> Result<ClusterKeys, ClusterKeysError> {
         match self.other {
             Some(_) => Err(ClusterKeysError::Two),
@@ -179,7 +182,7 @@ impl ClusterKeys {
         }
     }
 
-    /// The new key is in use from `now_s` on, and the one that was is accepted.
+    /// Puts the new key into use from `now_s` on. The previous one is still accepted.
     ///
     /// # Errors
     /// [`ClusterKeysError::One`] and [`ClusterKeysError::Switched`].
@@ -194,7 +197,7 @@ impl ClusterKeys {
         }
     }
 
-    /// Only the key in use is accepted.
+    /// Removes the other key.
     ///
     /// # Errors
     /// [`ClusterKeysError::One`].
@@ -203,7 +206,7 @@ impl ClusterKeys {
         Ok(ClusterKeys { other: None, ..self })
     }
 
-    /// For a key file: a line for each key, the one in use first, with the time since when it is or was.
+    /// The text of a key file: one line per key, the one in use first, with the start of its use.
     pub fn to_text(&self) -> String {
         let line = |key: &DatedKey| match key.since_s {
             0 => format!("{}\n", key.key.to_hex()),
@@ -212,7 +215,7 @@ impl ClusterKeys {
         line(&self.in_use) + &self.other.as_ref().map(line).unwrap_or_default()
     }
 
-    /// From the text of a key file. White space around lines, and empty lines, are ignored.
+    /// Parses the text of a key file. White space around lines, and empty lines, are ignored.
     ///
     /// # Errors
     /// [`ClusterKeysError::Line`] and [`ClusterKeysError::Count`].
@@ -256,19 +259,19 @@ fn proof(key: &Key, direction: &[u8], hello: &[u8], server_nonce: &[u8; 32]) -> 
     *hash.finalize().as_bytes()
 }
 
-/// How a server proves that it knows the key, to a client whose `HelloRequest` had the body `hello`.
+/// The server's proof, in reply to a `HelloRequest` with the body `hello`.
 pub fn server_proof(key: &Key, hello: &[u8], server_nonce: &[u8; 32]) -> [u8; 32] {
     proof(key, b"server", hello, server_nonce)
 }
 
-/// How a client proves it, in reply to the server's nonce. `hello` is the body of its `HelloRequest`.
+/// The client's proof, in reply to the server's nonce. `hello` is the body of its `HelloRequest`.
 pub fn client_proof(key: &Key, hello: &[u8], server_nonce: &[u8; 32]) -> [u8; 32] {
     proof(key, b"client", hello, server_nonce)
 }
 
-/// Shows, when an RDMA connection is asked for, that the peer knows the key: a keyed hash over what is said with it, with the
-/// direction in it. It is no proof against a replay and only spares a server from making queues for strangers: greeting and
-/// proof follow as on every connection.
+/// Shows, in a request for an RDMA connection, that the peer knows the key: a keyed hash over the connection
+/// data, with a direction. It does not protect against replays, and only avoids creating queues for
+/// strangers. Greeting and proof follow as on every connection.
 pub fn connect_mac(key: &Key, direction: &[u8], said: &[&[u8]]) -> [u8; 16] {
     let mut hash = blake3::Hasher::new_keyed(&key.0);
     hash.update(b"rdma ").update(direction);
@@ -278,13 +281,13 @@ pub fn connect_mac(key: &Key, direction: &[u8], said: &[&[u8]]) -> [u8; 16] {
     hash.finalize().as_bytes()[..16].try_into().expect("16 of 32 bytes")
 }
 
-/// A name for a session that may be shown: who knows the id of a session can say that he is it, so that is never told.
+/// A public name for a session. The id itself is secret, since whoever knows it could claim the session.
 pub fn session_name(session: &[u8; 16]) -> [u8; 16] {
     let hash = blake3::derive_key("weft 1 name of a session", session);
     hash[..16].try_into().expect("16 of 32 bytes")
 }
 
-/// Compares two of them in a time that does not depend on where they differ.
+/// Compares two such hashes, in constant time.
 pub fn same_mac(a: &[u8; 16], b: &[u8; 16]) -> bool {
     let widen = |half: &[u8; 16]| {
         let mut whole = [0u8; 32];
@@ -294,25 +297,25 @@ pub fn same_mac(a: &[u8; 16], b: &[u8; 16]) -> bool {
     same_proof(&widen(a), &widen(b))
 }
 
-/// Compares two proofs in a time that does not depend on where they differ.
+/// Compares two proofs, in constant time.
 pub fn same_proof(a: &[u8; 32], b: &[u8; 32]) -> bool {
     blake3::Hash::from_bytes(*a) == blake3::Hash::from_bytes(*b)
 }
 
-/// The right to touch one file's bytes.
+/// Signed permission to access one file's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capability {
-    /// Which file.
+    /// The file.
     pub ino: u64,
     /// Bits of [`crate::messages::rights`].
     pub rights: u32,
-    /// Until when, in seconds since 1970.
+    /// Expiry, in seconds since 1970.
     pub expires_s: u64,
-    /// Who it was given to; of no use to anybody else.
+    /// The holder; it is of no use to anybody else.
     pub holder: Holder,
     /// How the file is striped.
     pub layout: Layout,
-    /// Over all of the above.
+    /// The signature of all of the above.
     pub signature: [u8; 16],
 }
 
@@ -348,7 +351,7 @@ impl Wire for Capability {
     }
 }
 
-/// Whom a capability is for: a key, or a user of the servers' own host who has none.
+/// The holder of a capability: a key, or a user of the servers' own host without a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder(pub [u8; 8]);
 
@@ -356,7 +359,7 @@ impl Holder {
     /// Servers of the cluster.
     pub const SERVERS: Holder = Holder([0; 8]);
 
-    /// Whoever has the issued key of this id.
+    /// The holders of the issued key with this id.
     pub fn of_key(id: &[u8; 16]) -> Holder {
         Holder::derived("weft 1 holder: key", id)
     }
@@ -370,8 +373,8 @@ impl Holder {
         Holder(blake3::derive_key(context, who)[..8].try_into().expect("8 of 32 bytes"))
     }
 
-    /// The session that a client of this holder means by `id`. The same id of another holder is another session, so that
-    /// knowing an id gives nobody the session.
+    /// The session that `id` means for this holder. The same id of another holder is another session, so
+    /// knowing an id does not give access to the session.
     pub fn session(&self, id: &[u8; 16]) -> [u8; 16] {
         let named = blake3::derive_key("weft 1 session", &[&self.0[..], id].concat());
         named[..16].try_into().expect("16 of 32 bytes")
@@ -384,19 +387,19 @@ pub enum CapabilityError {
     /// The signature is not the metadata server's.
     #[error("its signature is wrong")]
     Forged,
-    /// Its time is over.
+    /// It has expired.
     #[error("it has expired")]
     Expired,
-    /// It is for something else.
-    #[error("it does not give the right that this needs")]
+    /// It does not give the rights.
+    #[error("it does not give the required right")]
     Rights,
-    /// It was given to another.
+    /// It was given to another holder.
     #[error("it was given to the holder of another key")]
     Holder,
 }
 
 impl Capability {
-    /// Signs a new one with the cluster's capability key.
+    /// Creates and signs a capability with the cluster's capability key.
     pub fn sign(
         key: &Key,
         holder: Holder,
@@ -425,7 +428,7 @@ impl Capability {
         hash.as_bytes()[..16].try_into().expect("16 of 32 bytes")
     }
 
-    /// Whether it is genuine, alive at `now_s` and gives all of `rights`.
+    /// Checks that it is genuine, valid at `now_s` and gives all of `rights`.
     pub fn check(&self, key: &Key, now_s: u64, rights: u32) -> Result<(), CapabilityError> {
         if !same_mac(&self.signature, &self.signature_by(key)) {
             return Err(CapabilityError::Forged);
@@ -452,7 +455,7 @@ impl Wire for Layout {
         let (strip_bytes, first_server) = (u32::get(input)?, u16::get(input)?);
         let (server_count, ring_servers) = (u16::get(input)?, u16::get(input)?);
         Layout::new(strip_bytes, first_server, server_count, ring_servers)
-            .map_err(|_| DecodeError::Value("a layout that cannot be"))
+            .map_err(|_| DecodeError::Value("the layout is not valid"))
     }
     fn sample(_seed: &mut u64) -> Self {
         Layout::new(65536, 2, 3, 6).expect("the paper's example (PVFS table 1)")

@@ -1,4 +1,4 @@
-//! How an operation ended, in terms that every edge (errno in C and FUSE, nfsstat3, Rust) can translate once.
+//! Results of operations, in terms that every interface (errno in C and FUSE, nfsstat3, Rust) can translate.
 
 macro_rules! statuses {
     ($($(#[doc = $doc:literal])* $name:ident = $number:literal, $text:literal;)*) => {
@@ -11,12 +11,12 @@ macro_rules! statuses {
             /// Every status, in order of number.
             pub const ALL: &'static [Status] = &[$(Status::$name),*];
 
-            /// From the number on the wire.
+            /// The status with this number on the wire.
             pub fn from_u32(number: u32) -> Option<Status> {
                 match number { $($number => Some(Status::$name),)* _ => None }
             }
 
-            /// A short text for people.
+            /// A short text for messages.
             pub fn text(self) -> &'static str {
                 match self { $(Status::$name => $text,)* }
             }
@@ -30,16 +30,16 @@ statuses! {
     /// No such name or inode.
     NotFound = 1, "no such file or directory";
     /// The name exists.
-    Exists = 2, "it exists already";
+    Exists = 2, "already exists";
     /// A directory was needed.
     NotDirectory = 3, "not a directory";
-    /// A directory is not fit for this.
+    /// The operation is not for directories.
     IsDirectory = 4, "is a directory";
     /// The directory has entries.
     NotEmpty = 5, "directory not empty";
     /// Permission bits forbid it.
     Access = 6, "permission denied";
-    /// Only the owner or root may.
+    /// Only the owner or root may do this.
     NotPermitted = 7, "operation not permitted";
     /// A name or path is too long.
     NameTooLong = 8, "name too long";
@@ -47,13 +47,13 @@ statuses! {
     Loop = 9, "too many levels of symbolic links";
     /// The inode is gone, or the handle is from before it was replaced.
     Stale = 10, "stale file handle";
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Invalid = 11, "invalid argument";
-    /// Rename across what cannot be crossed.
+    /// Source and target are on different file systems.
     CrossDevice = 12, "cross-device link";
     /// No such extended attribute.
     NoXattr = 13, "no such attribute";
-    /// Value or list does not fit.
+    /// A value or list is too large.
     TooBig = 14, "too large";
     /// In use.
     Busy = 15, "busy";
@@ -65,13 +65,13 @@ statuses! {
     Unsupported = 18, "operation not supported";
     /// Message malformed.
     Malformed = 19, "malformed message";
-    /// The peer did not prove its key, which may have expired or be revoked, or asked before it did.
+    /// The peer did not prove its key, or the key has expired or was revoked.
     Unauthenticated = 20, "the key is not accepted";
     /// No valid capability, or its rights do not cover this.
-    Capability = 21, "capability missing, expired, forged or of another";
+    Capability = 21, "the capability is missing, expired, forged or of another holder";
     /// No version in common.
     Version = 22, "no protocol version in common";
-    /// This server does not do that operation, or the inode is another server's.
+    /// This server does not do the operation, or the inode belongs to another server.
     WrongServer = 23, "sent to the wrong server";
     /// Too many links.
     TooManyLinks = 24, "too many links";
@@ -79,28 +79,28 @@ statuses! {
     FileTooBig = 25, "file too large";
     /// Read-only.
     ReadOnly = 26, "read-only file system";
-    /// The server is stopping; try another time.
+    /// The server is stopping; try again later.
     ShuttingDown = 27, "the server is shutting down";
-    /// The server failed in a way that is its own fault.
-    Internal = 28, "internal error of the server";
-    /// Quota or a bound of the server is reached.
+    /// The server failed by a fault of its own.
+    Internal = 28, "internal error on the server";
+    /// A limit of the server is reached.
     Limit = 29, "a limit of the server is reached";
-    /// Another owner has a lock that is in the way.
-    Locked = 30, "locked by another";
-    /// The wait for a lock would never end: those who are waited for wait for this owner.
-    Deadlock = 31, "the wait for the lock would never end";
-    /// Locks of this handle are lost: the metadata server had given up this client.
+    /// Another owner has a conflicting lock.
+    Locked = 30, "locked by another owner";
+    /// The wait for a lock would never end: its holders wait for this owner.
+    Deadlock = 31, "waiting for the lock would deadlock";
+    /// Locks of this open file are lost: the metadata server had given up this client.
     LockLost = 32, "locks of this open file are lost";
-    /// The server has no room for more locks.
-    NoLocks = 33, "no room for more locks";
-    /// The server's storage is not the one that the cluster knows, or is older.
+    /// The server cannot hold more locks.
+    NoLocks = 33, "the server has no space for more locks";
+    /// The server's storage is not the one that the cluster knows, or is an older copy.
     WrongStorage = 34, "not the storage that the cluster knows";
-    /// The data was on a storage that is gone.
+    /// The data was on a storage that is lost.
     Lost = 35, "the data is lost";
-    /// What is on the server's disk is not what was written.
+    /// The data on the server's disk differs from what was written.
     Damaged = 36, "the data is damaged";
-    /// The sender goes by an older map of the cluster than the server. The request was not executed: the sender fetches the map and
-    /// repeats it.
+    /// The sender's map of the cluster is older than the server's. The request was not executed; the sender
+    /// fetches the map and repeats it.
     StaleMap = 37, "the map of the cluster is out of date";
 }
 

@@ -1,10 +1,10 @@
-//! What files of a measurement contain: every byte follows from its offset in the file and from which write it was, so that data at
-//! the wrong place and data of an earlier write are noticed.
+//! Contents of measured files. Every byte is a function of its offset and of the number of the write, so that
+//! misplaced and outdated data is detected.
 
 use super::pattern::Program;
 use anyhow::{Result, bail};
 
-/// What memory between the pieces holds; nothing may change it.
+/// The contents of memory between the pieces. Nothing may change it.
 const GAP: u8 = 0xee;
 
 fn word(index: u64, salt: u64) -> [u8; 8] {
@@ -13,7 +13,7 @@ fn word(index: u64, salt: u64) -> [u8; 8] {
     (mixed ^ mixed >> 32).to_le_bytes()
 }
 
-/// Fills `out` with what belongs at `offset` of the file after write `salt`.
+/// Fills `out` with the contents at `offset` of the file after write `salt`.
 pub fn fill(out: &mut [u8], offset: u64, salt: u64) {
     let skip = (offset % 8) as usize;
     let head = if skip == 0 { 0 } else { (8 - skip).min(out.len()) };
@@ -30,7 +30,7 @@ pub fn fill(out: &mut [u8], offset: u64, salt: u64) {
     last.copy_from_slice(&word(index, salt)[..bytes]);
 }
 
-/// Checks that `data` is what belongs at `offset` of the file after write `salt`.
+/// Checks that `data` is the contents at `offset` of the file after write `salt`.
 pub fn check(data: &[u8], offset: u64, salt: u64) -> Result<()> {
     let mut expected = [0; 4096];
     let mut at = offset;
@@ -45,7 +45,7 @@ pub fn check(data: &[u8], offset: u64, salt: u64) -> Result<()> {
     Ok(())
 }
 
-/// Memory that holds what a program is to write as write `salt`.
+/// Fills a program's memory for write `salt`.
 pub fn fill_memory(memory: &mut [u8], program: &Program, salt: u64) {
     memory.fill(GAP);
     for both in program.accesses.iter().flat_map(|access| access.both_sides()) {
@@ -54,12 +54,12 @@ pub fn fill_memory(memory: &mut [u8], program: &Program, salt: u64) {
     }
 }
 
-/// Memory to read into.
+/// Clears memory before a read.
 pub fn clear_memory(memory: &mut [u8]) {
     memory.fill(GAP);
 }
 
-/// Checks that a program has read what write `salt` wrote, and has touched nothing else. Clears the memory.
+/// Checks that a program has read what write `salt` wrote and changed nothing else. Clears the memory.
 pub fn check_memory(memory: &mut [u8], program: &Program, salt: u64) -> Result<()> {
     for both in program.accesses.iter().flat_map(|access| access.both_sides()) {
         let at = both.memory_offset as usize;

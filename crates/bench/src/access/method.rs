@@ -1,11 +1,11 @@
-//! Methods that are compared, and ways of access.
+//! The methods that are compared, and what they cost.
 
 use serde::{Deserialize, Serialize};
 use weft_bench_args::How;
 use weft_client::{AccessOptions, IoStats, Method, Movement, Sieving};
 use weft_wire::messages::io_flags;
 
-/// As the client library is told.
+/// The client library's options for a method.
 pub fn options_of(how: How) -> AccessOptions {
     let options = AccessOptions::default();
     match how {
@@ -21,7 +21,7 @@ pub fn options_of(how: How) -> AccessOptions {
     }
 }
 
-/// What servers that follow it say they have done.
+/// The access method that servers report when they follow it.
 pub fn server_method(how: How) -> Option<u32> {
     match how {
         How::Each => Some(io_flags::ACCESS_EACH),
@@ -31,7 +31,7 @@ pub fn server_method(how: How) -> Option<u32> {
     }
 }
 
-/// Whether it is one of the plans among which [`How::List`] chooses.
+/// Whether [`How::List`] may choose this method.
 pub fn is_plan(how: How) -> bool {
     matches!(how, How::Each | How::Sieve | How::Mapped | How::Messages | How::Pack | How::Direct)
 }
@@ -41,19 +41,19 @@ pub fn is_plan(how: How) -> bool {
 pub struct Counters {
     /// Requests to servers.
     pub requests: u64,
-    /// Bytes of the messages of these requests, without the data.
+    /// Bytes of these requests, without data.
     pub request_bytes: u64,
     /// Reads of data files.
     pub server_reads: u64,
     /// Writes of data files.
     pub server_writes: u64,
-    /// Bytes that these reads and writes touched.
+    /// Bytes that these reads and writes accessed.
     pub accessed_bytes: u64,
-    /// Bytes of data that went between clients and servers.
+    /// Bytes of data moved between clients and servers.
     pub moved_bytes: u64,
-    /// Time that the servers worked on it.
+    /// Time that the servers worked on the requests.
     pub busy_ns: u64,
-    /// Ways of access that the servers used: bits `ACCESS_*` of the protocol.
+    /// Access methods that the servers used: bits `ACCESS_*` of the protocol.
     pub methods: u32,
 }
 

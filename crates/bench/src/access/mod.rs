@@ -1,17 +1,19 @@
-//! Methods of noncontiguous access side by side in one run.
+//! Compares methods of noncontiguous access in one run.
 //!
 //! ```text
 //!   for each case                      a pattern: who accesses what
 //!     for each repetition
-//!       straight on tmpfs              the same processes, a system call for each piece: what can be expected at best
-//!       for each transport, method     write a new file, read and check it, write it over, check all of it, remove it
-//!   medians; ratios; what the servers did; was the choice right?
+//!       directly on tmpfs              the same processes, a system call per piece: an upper limit
+//!       for each transport, method     write a new file, read, check, overwrite, check all of it, remove it
+//!   medians; ratios; the servers' work; was the choice right?
 //! ```
 //!
-//! A case of little data is done to several files, one after the other, because a millisecond cannot be measured. By turns, because the machine is not the same from minute to minute. Every write is of data of its own, so that a process that
-//! reads checks that it has what was written last, and the check of the whole file that nothing else was touched. Memory is
-//! warmed up before each write of a new file. With `--uncached` every access has a file of its own, which is dropped from the servers'
-//! page cache before it is read or written over.
+//! A case of little data is applied to several files, one after the other, because a millisecond cannot be
+//! measured. Methods alternate, because a machine's speed changes from minute to minute. Every write has
+//! contents of its own. So a process that reads checks that it got the last write, and a check of the whole
+//! file shows that nothing else was changed. Memory is warmed up before each write of a new file. With
+//! `--uncached` every access has its own file, which is dropped from the servers' page caches before it is
+//! read or overwritten.
 
 pub mod method;
 pub mod pattern;
@@ -35,24 +37,24 @@ use results::{Contest, Sample};
 use std::path::Path;
 use task::{AccessTask, Place};
 use weft_bench_args::{AccessArgs, How, Transport, Way};
+use weft_cli_common::connections::at;
 use weft_cli_common::output;
-use weft_cli_common::session::at;
 use weft_cli_common::size::format_bytes;
 use weft_server::SyncMode;
 
-/// What is measured of a bench.
+/// Describes a measurement.
 pub struct Bench {
     /// Its name.
     pub name: &'static str,
-    /// What a picture of it is called.
+    /// Title of its chart.
     pub title: &'static str,
-    /// How it is drawn.
+    /// The style of its chart.
     pub marks: Marks,
-    /// Parameters, for the record.
+    /// Parameters, recorded with the results.
     pub parameters: serde_json::Value,
     /// The methods that it compares.
     pub methods: &'static [How],
-    /// Its ways of access.
+    /// The kinds of access.
     pub ways: &'static [Way],
     /// Its cases.
     pub cases: Vec<Case>,
@@ -61,23 +63,24 @@ pub struct Bench {
 /// A pattern with a name.
 #[derive(Debug, Clone)]
 pub struct Case {
-    /// Short, as below a chart.
+    /// A short name, for the chart's axis.
     pub name: String,
-    /// Who accesses what.
+    /// The access pattern.
     pub pattern: Pattern,
 }
 
-/// At most so many pieces of each process are accessed by a request each where a pattern can be measured by a part of it.
+/// Limit of pieces per process for methods with one request per piece, if a part of the pattern can be
+/// measured.
 const SINGLE_PIECES_MAX: u64 = 20_000;
-/// As many are enough, so that no further file is accessed for the time's sake.
+/// This many pieces suffice for such methods: no further file is accessed to gain time.
 const SINGLE_PIECES_ENOUGH: u64 = 4_000;
-/// A case is done to at most so many files, one after the other.
+/// Upper limit of files that a case is applied to.
 const ROUNDS_MAX: u64 = 32;
 /// The methods of access.
 pub const ACCESS_METHODS: &[How] =
     &[How::Multiple, How::ClientSieve, How::Each, How::Sieve, How::Mapped, How::List];
 
-/// Whose turn it is.
+/// Who accesses the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Local,
@@ -85,25 +88,25 @@ enum Turn {
 }
 
 impl Turn {
-    /// Whether there is a request for each piece, and so no need for many of them.
+    /// Whether it makes one request per piece, so that fewer pieces suffice.
     fn is_single(self) -> bool {
         let single = [How::Multiple, How::ClientSieve, How::Messages, How::AtOnce];
         matches!(self, Turn::Weft(_, how) if single.contains(&how))
     }
 }
 
-/// Everything that a measurement works with.
+/// The state of a measurement.
 struct Setup<'a> {
     args: &'a AccessArgs,
     ways: Vec<Way>,
     testbed: Testbed,
     scratch: Scratch,
-    /// In memory, where the scratch directory is not.
+    /// A directory in memory, if the scratch directory is not in memory.
     memory: Option<Scratch>,
     local_fleet: Fleet,
     fleets: Vec<(Transport, Fleet)>,
     writes: u64,
-    /// Bytes that were cached at most after they should have been dropped.
+    /// Greatest number of bytes still cached after they should have been dropped.
     kept_bytes: u64,
 }
 
@@ -140,16 +143,16 @@ pub fn run(bench: Bench, args: &AccessArgs) -> Result<()> {
     results::print(&contests, &methods, args.counters)
 }
 
-/// Those of `all` that were asked for; all where none was.
+/// Selects the wanted ones of `all`; all if none is given.
 fn chosen<T: Copy + PartialEq>(all: &[T], wanted: &[T], option: &str) -> Result<Vec<T>> {
     let found: Vec<T> = all.iter().copied().filter(|one| wanted.is_empty() || wanted.contains(one)).collect();
     if found.is_empty() {
-        bail!("this measurement has none of what {option} asks for");
+        bail!("{option} selects nothing that this measurement has");
     }
     Ok(found)
 }
 
-/// One line about how it was measured.
+/// One line about the conditions of the measurement.
 fn subtitle(args: &AccessArgs) -> String {
     let cached = if args.uncached { "data not cached on the servers" } else { "data cached on the servers" };
     let sync = if args.sync { "writes made durable" } else { "writes not made durable" };
@@ -185,7 +188,7 @@ impl<'a> Setup<'a> {
         let is_usable = |transport: &Transport| without.iter().all(|(other, _)| other != transport);
         let wanted: Vec<_> = wanted.iter().copied().filter(is_usable).collect();
         if wanted.is_empty() {
-            bail!("there is nothing to measure");
+            bail!("there is nothing to measure; none of the transports can be used");
         }
         let wanted = wanted.into_iter();
         let fleets = wanted.map(|transport| Ok((transport, Fleet::start(ranks)?))).collect::<Result<_>>()?;
@@ -193,7 +196,7 @@ impl<'a> Setup<'a> {
         Ok(Setup { args, ways, testbed, scratch, memory, local_fleet, fleets, writes: 0, kept_bytes: 0 })
     }
 
-    /// A case, by every method.
+    /// Measures a case by every method.
     fn measure(&mut self, case: &Case, methods: &[How]) -> Result<Vec<Contest>> {
         let transports: Vec<_> = self.fleets.iter().map(|(transport, _)| *transport).collect();
         let mut contests = Vec::new();
@@ -218,7 +221,7 @@ impl<'a> Setup<'a> {
             }
             for transport in &transports {
                 for turn in 0..methods.len() {
-                    // Another one is first in each repetition, so that none gains by its place.
+                    // Each repetition starts with another one, so that the order favours none.
                     let index = (turn + usize::from(run)) % methods.len();
                     let turn = Turn::Weft(*transport, methods[index]);
                     for (way, sample) in self.turn(case, turn, run == 0)? {
@@ -234,7 +237,7 @@ impl<'a> Setup<'a> {
         Ok(contests)
     }
 
-    /// A pattern that does not cover its file has one that is there all the time.
+    /// Creates the permanent file of a pattern that does not cover its file.
     fn prepare(&mut self, case: &Case) -> Result<()> {
         for turn in self.turns_with_known_file(case) {
             self.create(turn, &case.pattern)?;
@@ -253,7 +256,7 @@ impl<'a> Setup<'a> {
         turns.into_iter().filter(has_one).collect()
     }
 
-    /// Writes, reads and writes over, as far as that is wanted, and checks it.
+    /// Writes, reads and overwrites, as requested, and checks the contents.
     fn turn(&mut self, case: &Case, turn: Turn, check_rest: bool) -> Result<Vec<(Way, Sample)>> {
         let name = match turn {
             Turn::Local => "straight".to_string(),
@@ -277,7 +280,7 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// Writes a new file, reads it and writes it over.
+    /// Writes a new file, reads it and overwrites it.
     fn new_file(&mut self, pattern: &Pattern, turn: Turn) -> Result<Vec<(Way, Sample)>> {
         let mut samples = Vec::new();
         let mut salt = 0;
@@ -301,7 +304,7 @@ impl<'a> Setup<'a> {
         Ok(samples)
     }
 
-    /// Writes over parts of a file that stays, and reads them.
+    /// Overwrites parts of a permanent file, and reads them.
     fn known_file(&mut self, pattern: &Pattern, turn: Turn, check_rest: bool) -> Result<Vec<(Way, Sample)>> {
         let mut samples = Vec::new();
         let mut salt = 0;
@@ -319,7 +322,8 @@ impl<'a> Setup<'a> {
         Ok(samples)
     }
 
-    /// One access to a file of its own that nothing was read of: what a server has mapped once cannot be dropped from the page cache.
+    /// Does one access to a file of its own that was never read: pages that a server has mapped cannot be
+    /// dropped from the page cache.
     fn uncached(&mut self, pattern: &Pattern, turn: Turn, way: Way) -> Result<Sample> {
         self.create(turn, pattern)?;
         let mut salt = 0;
@@ -340,7 +344,7 @@ impl<'a> Setup<'a> {
         Ok(sample)
     }
 
-    /// Whether what is accessed is to be dropped from the page cache before.
+    /// Whether the data is dropped from the page cache before the access.
     fn is_dropped(&self, turn: Turn) -> bool {
         self.args.uncached && turn != Turn::Local
     }
@@ -377,7 +381,7 @@ impl<'a> Setup<'a> {
         self.memory.as_ref().unwrap_or(&self.scratch).path()
     }
 
-    /// Made here, so that the clients only open them.
+    /// Creates the files, so that the clients only open them.
     fn create(&mut self, turn: Turn, pattern: &Pattern) -> Result<()> {
         let dir = if turn == Turn::Local { self.local_dir() } else { self.scratch.path() };
         warm_memory(dir, pattern.file_bytes() * self.rounds(turn, pattern))?;
@@ -416,7 +420,7 @@ impl<'a> Setup<'a> {
         }
     }
 
-    /// Has every rank do a task.
+    /// Makes every rank do a task.
     fn all(&mut self, turn: Turn, pattern: &Pattern, task: impl Fn(usize) -> AccessTask) -> Result<Phase> {
         let tasks: Vec<_> = (0..pattern.ranks()).map(|rank| Task::Access(task(rank))).collect();
         self.fleet(turn).run(&tasks)
@@ -456,7 +460,7 @@ impl<'a> Setup<'a> {
         Ok(())
     }
 
-    /// Write 0, in one piece.
+    /// Does write 0, in one piece.
     fn fill(&mut self, turn: Turn, pattern: &Pattern) -> Result<()> {
         let places = self.places(turn, pattern);
         self.all(turn, pattern, |rank| AccessTask::Fill {
@@ -483,7 +487,7 @@ impl<'a> Setup<'a> {
     }
 }
 
-/// A rank's part when a file is read or written in one piece by each.
+/// A rank's part of a file that each rank reads or writes in one piece.
 fn block(pattern: &Pattern, rank: usize) -> Block {
     let (bytes, ranks) = (pattern.file_bytes(), pattern.ranks() as u64);
     let each = bytes.div_ceil(ranks);

@@ -1,15 +1,16 @@
-//! Who accesses what: the patterns of the papers' measurements. Pure.
+//! The access patterns of the papers' measurements. Pure.
 //!
 //! ```text
-//!   tile, 2 × 2        block-column, 4 ranks     quadrants          multipartition, q = 2 (x, y of slab z = 0 and z = 1)
-//!   0 0 0 1 1 1        0 1 2 3                   0 0 1 1              0 1     3 2          rank 0 has cells (0,0,0) and (1,1,1)
-//!   0 0 0 1 1 1        0 1 2 3                   0 0 1 1              2 3     1 0
-//!   2 2 2 3 3 3        0 1 2 3                   2 2 3 3
-//!   2 2 2 3 3 3        0 1 2 3                   2 2 3 3
+//!   tile, 2 × 2    block-column, 4 ranks   quadrants    multipartition, q = 2 (slabs z = 0 and z = 1)
+//!   0 0 0 1 1 1    0 1 2 3                 0 0 1 1      0 1     3 2    rank 0: cells (0,0,0), (1,1,1)
+//!   0 0 0 1 1 1    0 1 2 3                 0 0 1 1      2 3     1 0
+//!   2 2 2 3 3 3    0 1 2 3                 2 2 3 3
+//!   2 2 2 3 3 3    0 1 2 3                 2 2 3 3
 //! ```
 //!
-//! Each rank has one buffer; an access says which parts of it go to which parts of the file. Where a pattern covers its file, the
-//! pieces of all ranks together are every byte of it exactly once, so that what all ranks read is all that was written.
+//! Each rank has one buffer. An access maps parts of it to parts of the file. If a pattern covers its file,
+//! the pieces of all ranks are every byte of it exactly once, so the data that all ranks read is all data
+//! that was written.
 
 use serde::{Deserialize, Serialize};
 use weft_bench_args::Side;
@@ -17,36 +18,38 @@ use weft_layout::{Extent, Extents, Level, Order, Regions};
 
 /// Bytes of a point of the BT benchmark: five doubles.
 const POINT_BYTES: u64 = 40;
-/// Points around each cell that its neighbours own, as the BT benchmark keeps them in memory.
+/// Ghost points around each cell, which its neighbours own; the BT benchmark keeps them in memory.
 const GHOSTS: u64 = 2;
 
 /// A pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pattern {
-    /// Tiles of a frame that is one row of elements after the other in the file (mpi-tile-io; NC 6.6, IB 6.7 and 6.8). With
-    /// noncontiguous memory each rank has room for the whole frame and uses its tile of it.
+    /// Tiles of a frame whose rows are stored one after the other (mpi-tile-io; NC 6.6, IB 6.7 and 6.8). With
+    /// noncontiguous memory each rank has memory for the whole frame and uses its tile of it.
     Tile { grid: [u64; 2], rows: u64, columns: u64, element_bytes: u64, memory: Side },
-    /// A square array of 4-byte integers, as many columns of it for each rank (NC 6.5, figure 5).
+    /// A square array of 4-byte integers; each rank has the same number of columns (NC 6.5, figure 5).
     BlockColumn { ranks: u64, size: u64 },
-    /// As many pieces of memory, one in two, to one place in the file; again and again, each time the next places (NC 6.3).
+    /// Pieces of memory, every second one, to one place in the file; repeated for consecutive places (NC
+    /// 6.3).
     Pieces { ranks: u64, pieces: u64, piece_bytes: u64, steps: u64 },
-    /// A square array of 4-byte integers in the memory of each of four ranks, of which each uses its quarter: to one place in the
-    /// file (NC 6.4), or to its quarter of such an array in the file.
+    /// Each of four ranks has a square array of 4-byte integers in memory and uses a quarter of it: to one
+    /// place in the file (NC 6.4), or to its quarter of such an array in the file.
     Quadrants { size: u64, file: Side },
-    /// The first quarter of a square array of 4-byte integers in the memory of one rank, to one place in the file (NC 4.1).
+    /// One rank's first quarter of a square array of 4-byte integers in memory, to one place in the file (NC
+    /// 4.1).
     Quarter { size: u64 },
-    /// As many calls of one rank, one behind the other in memory and in the file.
+    /// Calls of one rank, consecutive in memory and in the file.
     Sequence { calls: u64, call_bytes: u64 },
-    /// Blocks of one size, dealt out to the ranks in turn (Q 4.1).
+    /// Blocks of one size, assigned to the ranks in turn (Q 4.1).
     Blocks { ranks: u64, blocks: u64, block_bytes: u64 },
-    /// Solutions of the BT benchmark, one after the other in the file: `cells`² ranks with `cells` cells each of a cube of `points`³
-    /// points (NC 6.7; NPB's BTIO).
+    /// Consecutive solutions of the BT benchmark: `cells`² ranks with `cells` cells each, of a cube of
+    /// `points`³ points (NC 6.7; NPB's BTIO).
     Multipartition { cells: u64, points: u64, solutions: u64 },
-    /// Pieces anywhere in a file, none twice, in no order.
+    /// Pieces at random places of a file, none twice.
     Random { ranks: u64, pieces: u64, piece_bytes: u64, file_bytes: u64, seed: u64 },
 }
 
-/// One call: parts of the rank's buffer and of the file, the same bytes in the same order.
+/// One call: equal parts of the rank's buffer and of the file, in the same order.
 #[derive(Debug, Clone)]
 pub struct Access {
     /// Offsets in the buffer.
@@ -55,12 +58,12 @@ pub struct Access {
     pub file: Regions,
 }
 
-/// What a rank does.
+/// The calls of a rank.
 #[derive(Debug, Clone)]
 pub struct Program {
     /// Size of its buffer.
     pub memory_bytes: u64,
-    /// Its calls, one after the other.
+    /// Its calls, in order.
     pub accesses: Vec<Access>,
 }
 
@@ -104,7 +107,7 @@ impl Pattern {
         }
     }
 
-    /// Pieces of all ranks: what is contiguous in memory and in the file.
+    /// Pieces of all ranks: contiguous both in memory and in the file.
     pub fn pieces(&self) -> u64 {
         match *self {
             Pattern::Tile { grid, rows, .. } => grid[0] * grid[1] * rows,
@@ -124,7 +127,7 @@ impl Pattern {
         self.file_bytes() == self.bytes()
     }
 
-    /// The same with at most about so many pieces of each rank, where a pattern can be measured by a part of it.
+    /// The same with about this many pieces per rank at most, if a part of the pattern can be measured.
     pub fn at_most(&self, pieces_max: u64) -> Pattern {
         match self.clone() {
             Pattern::Random { ranks, pieces, piece_bytes, file_bytes, seed } => {
@@ -138,7 +141,7 @@ impl Pattern {
         }
     }
 
-    /// What a rank does.
+    /// The calls of a rank.
     pub fn program(&self, rank: usize) -> Program {
         let rank = rank as u64;
         match *self {
@@ -208,7 +211,7 @@ struct Square {
 }
 
 impl Square {
-    /// `place`: where in the file a rank's part is when it is in one piece there.
+    /// The program of a part. `place` is the file offset of a part that is in one piece in the file.
     fn program(&self, memory: Side, file: Side, place: u64) -> Program {
         let bytes = self.counts[0] * self.counts[1] * self.element_bytes;
         let all_bytes = self.dims[0] * self.dims[1] * self.element_bytes;
@@ -244,7 +247,8 @@ fn pieces_program(ranks: u64, rank: u64, pieces: u64, piece_bytes: u64, steps: u
     Program { memory_bytes: steps * pieces * stride_bytes, accesses: (0..steps).map(access).collect() }
 }
 
-/// Cells of the multipartition scheme as NPB's `make_set` deals them out: from slab to slab of z one further in x and one back in y.
+/// Cells of the multipartition scheme, as NPB's `make_set` assigns them: from slab to slab of z one further
+/// in x and one back in y.
 fn multipartition(cells: u64, points: u64, solutions: u64, rank: u64) -> Program {
     let size = |index: u64| points / cells + u64::from(index < points % cells);
     let start = |index: u64| index * (points / cells) + index.min(points % cells);
@@ -276,8 +280,8 @@ fn multipartition(cells: u64, points: u64, solutions: u64, rank: u64) -> Program
     Program { memory_bytes, accesses }
 }
 
-/// The numbers below `count`, each once, as if shuffled: four rounds of a Feistel network over the next power of four, as often as it
-/// takes to come to a number below `count`.
+/// A permutation of the numbers below `count`: four rounds of a Feistel network over the next power of four,
+/// repeated until the result is below `count`.
 struct Shuffle {
     count: u64,
     seed: u64,
@@ -302,7 +306,7 @@ impl Shuffle {
     }
 }
 
-/// Every bit of the result depends on every bit of the value.
+/// Mixes a value: every bit of the result depends on every bit of the value.
 fn mix(value: u64) -> u64 {
     let value = (value ^ value >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ value >> 29).wrapping_mul(0xd1b5_4a32_d192_ed03);
@@ -312,9 +316,9 @@ fn mix(value: u64) -> u64 {
 /// A part of an access that is contiguous on both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Both {
-    /// Where it is in memory.
+    /// Its offset in memory.
     pub memory_offset: u64,
-    /// Where it is in the file.
+    /// Its offset in the file.
     pub file_offset: u64,
     /// Its size.
     pub bytes: u64,
@@ -328,7 +332,7 @@ pub struct BothSides<'a> {
 }
 
 impl Access {
-    /// Its parts.
+    /// The parts that are contiguous on both sides.
     pub fn both_sides(&self) -> BothSides<'_> {
         BothSides {
             memory: self.memory.extents(),
@@ -413,7 +417,7 @@ mod tests {
             assert_eq!(times.iter().sum::<u64>(), pattern.bytes(), "{pattern:?}");
             assert!(times.iter().all(|times| *times <= 1), "{pattern:?}: a byte twice");
             assert_eq!(pattern.covers_file(), times.iter().all(|times| *times == 1), "{pattern:?}");
-            // Neighbours may touch.
+            // Adjacent parts may touch.
             assert!(pieces <= pattern.pieces(), "{pattern:?}: {pieces} of {}", pattern.pieces());
         }
     }
@@ -455,7 +459,8 @@ mod tests {
         assert_eq!(file_pieces(&pattern, 0), [(0, 40), (40 * (1 + 2 + 4), 40)]);
         assert_eq!(file_pieces(&pattern, 1), [(40, 40), (40 * (2 + 4), 40)]);
         assert_eq!(file_pieces(&pattern, 2), [(80, 40), (40 * (1 + 4), 40)]);
-        // 5 points to a 5 x 5 x 5 cell with its ghosts: the first row of the inner points begins at (2, 2, 2).
+        // 5 points to a 5 x 5 x 5 cell with its ghosts: the first row of the inner points begins at (2, 2,
+        // 2).
         let program = Pattern::Multipartition { cells: 1, points: 1, solutions: 2 }.program(0);
         let both: Vec<_> = program.accesses.iter().flat_map(Access::both_sides).collect();
         assert_eq!(both[0], Both { memory_offset: 40 * (2 + 5 * (2 + 5 * 2)), file_offset: 0, bytes: 40 });

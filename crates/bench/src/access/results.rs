@@ -1,4 +1,4 @@
-//! Figures of noncontiguous access: medians side by side, ratios, what the servers did, and whether the choice was right.
+//! Results of noncontiguous access: medians, ratios, the servers' work, and whether the choice was right.
 
 use super::super::adapters::{self, Asked};
 use super::super::chart::{Chart, Marks, Panel, Series};
@@ -11,47 +11,47 @@ use weft_bench_args::{How, Transport, Way};
 use weft_cli_common::output;
 use weft_cli_common::size::{format_bytes, mib_per_s};
 
-/// A choice is right when it is at least this part as fast as the fastest plan.
+/// A choice is right if its speed is at least this fraction of the fastest plan's.
 const RIGHT: f64 = 0.9;
-/// Choosing must cost no more than this against one access for each piece.
+/// The choice must reach this fraction of the speed of one access per piece.
 const NO_SLOWER: f64 = 0.95;
 const GIB: f64 = (1u64 << 30) as f64;
 
 /// One repetition.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
-    /// Bytes moved for the program.
+    /// Bytes that the program moved.
     pub bytes: u64,
     /// Pieces moved.
     pub pieces: u64,
-    /// From the first begin to the last end.
+    /// From the first start to the last end.
     pub seconds: f64,
-    /// Of all clients.
+    /// Processor time of all clients.
     pub client_cpu_s: f64,
-    /// Of all servers.
+    /// Processor time of all servers.
     pub server_cpu_s: f64,
-    /// What it took.
+    /// What the accesses cost.
     pub counters: Counters,
-    /// What RDMA adapters were asked.
+    /// Operations of RDMA adapters.
     pub asked: Asked,
 }
 
-/// A case by one transport and in one way.
+/// A case over one transport, for one kind of access.
 #[derive(Debug, Clone)]
 pub struct Contest {
     /// Name of the case.
     pub case: String,
-    /// How data travels.
+    /// The transport.
     pub transport: Transport,
-    /// What is done.
+    /// The kind of access.
     pub way: Way,
-    /// The same by as many processes straight on a file in memory.
+    /// The same by as many processes directly on a file in memory.
     pub local: Vec<Sample>,
     /// The methods.
     pub methods: Vec<(How, Vec<Sample>)>,
 }
 
-/// A method's figures in a contest.
+/// The results of a method in a contest.
 #[derive(Debug, Clone, Serialize)]
 struct MethodFigures {
     method: How,
@@ -69,14 +69,14 @@ struct MethodFigures {
     samples_mib_s: Vec<f64>,
 }
 
-/// Whether what was chosen was right.
+/// Compares the choice with the plans.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The plan that was fastest when it was forced.
+    /// The plan that was fastest when forced.
     pub fastest: How,
-    /// The choice's speed as a part of that.
+    /// The choice's speed as a fraction of that.
     pub of_fastest: f64,
-    /// The choice's speed as a part of one access for each piece, where that was measured.
+    /// The choice's speed as a fraction of one access per piece, if that was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_each: Option<f64>,
 }
@@ -101,7 +101,7 @@ struct Summary {
     no_slower_than_each: usize,
 }
 
-/// All of a measurement.
+/// All results of a measurement.
 #[derive(Debug, Serialize)]
 pub struct Figures {
     #[serde(flatten)]
@@ -124,7 +124,7 @@ impl Contest {
         median(&speeds(&self.local))
     }
 
-    /// The fastest plan next to what was chosen. A plan that the servers could not follow takes no part.
+    /// Compares the choice with the fastest plan. Plans that the servers could not follow do not count.
     fn verdict(&self) -> Option<Verdict> {
         let followed = |how: How, samples: &[Sample]| {
             let done = samples.iter().fold(0, |done, sample| done | sample.counters.methods);
@@ -199,16 +199,16 @@ pub fn figures(head: Head, contests: &[Contest]) -> Figures {
     Figures { head, contests: all, summary: Summary::of(contests) }
 }
 
-/// Tables: speeds, what they took where that is wanted, and whether the choices were right.
+/// Prints tables: speeds, costs if requested, and whether the choices were right.
 pub fn print(contests: &[Contest], methods: &[How], counters: bool) -> Result<()> {
     output::print_line("MiB/s; all processes together, medians")?;
     output::print_table(&speed_table(contests, methods))?;
     if counters {
-        output::print_line("\nWhat it took, all processes and servers together")?;
+        output::print_line("\nCosts, all processes and servers together")?;
         output::print_table(&counter_table(contests))?;
         let asked = asked(contests);
         if !asked.is_empty() {
-            output::print_line("\nWhat RDMA adapters were asked, in the last repetition")?;
+            output::print_line("\nOperations of RDMA adapters, in the last repetition")?;
             output::print_table(&adapters::table(&asked))?;
         }
     }
@@ -216,7 +216,7 @@ pub fn print(contests: &[Contest], methods: &[How], counters: bool) -> Result<()
     if summary.cases == 0 {
         return Ok(());
     }
-    output::print_line("\nThe choice against the plans it had")?;
+    output::print_line("\nThe choice against the plans")?;
     output::print_table(&verdict_table(contests))?;
     output::print_line(format_args!(
         "\nThe choice was within 10 % of the fastest plan in {} of {} cases.",
@@ -234,7 +234,7 @@ pub fn print(contests: &[Contest], methods: &[How], counters: bool) -> Result<()
 fn speed_table(contests: &[Contest], methods: &[How]) -> comfy_table::Table {
     let mut headings = vec!["case", "", ""];
     headings.extend(methods.iter().map(|how| how.name()));
-    headings.extend(["straight on tmpfs", "list of multiple", "list of tmpfs"]);
+    headings.extend(["directly on tmpfs", "list of multiple", "list of tmpfs"]);
     let right: Vec<_> = (3..headings.len()).collect();
     let mut table = output::table(&headings, &right);
     for contest in contests {
@@ -316,7 +316,7 @@ fn verdict_table(contests: &[Contest]) -> comfy_table::Table {
     table
 }
 
-/// A panel for each transport and way, a category for each case.
+/// A chart with a panel for each transport and kind of access, and a category for each case.
 pub fn chart(title: &str, subtitle: String, marks: Marks, contests: &[Contest], methods: &[How]) -> Chart {
     let mut keys: Vec<(Way, Transport)> = Vec::new();
     for contest in contests {
@@ -335,7 +335,7 @@ pub fn chart(title: &str, subtitle: String, marks: Marks, contests: &[Contest], 
         };
         let mut series: Vec<_> = methods.iter().map(of_method).collect();
         series.push(Series {
-            name: "as many processes straight on tmpfs".to_string(),
+            name: "as many processes directly on tmpfs".to_string(),
             values: shown.iter().map(|contest| Some(contest.local_mib_s())).collect(),
             is_reference: true,
         });
@@ -378,7 +378,7 @@ mod tests {
             (How::Multiple, 10.0, ACCESS_EACH),
             (How::Each, 100.0, ACCESS_EACH),
             (How::Sieve, 200.0, ACCESS_SIEVE),
-            // Nothing was cached: the server did something else.
+            // Nothing was cached: the server used another method.
             (How::Mapped, 300.0, ACCESS_SIEVE),
             (How::List, 190.0, ACCESS_SIEVE),
         ];

@@ -1,4 +1,4 @@
-//! What worker processes do for measurements of noncontiguous access.
+//! Tasks of worker processes in measurements of noncontiguous access.
 
 use super::super::adapters;
 use super::super::worker::{Block, Done, Ready, measure};
@@ -10,34 +10,34 @@ use serde::{Deserialize, Serialize};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use weft_bench_args::{How, Way};
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_client::{Client, OpenOptions};
 use weft_layout::Regions;
 
-/// Whole files are read and written in parts of this size.
+/// Whole files are read and written in units of this size.
 const PART_BYTES: u64 = 16 << 20;
 
-/// A file, and how to get at it.
+/// A file, and how to access it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Place {
-    /// Of the machine itself; each piece is a system call.
+    /// A local file. Each piece is a system call.
     Local { path: PathBuf },
-    /// In a cluster.
+    /// A file in a cluster.
     Weft { url: String, path: PathBuf, how: How },
 }
 
 /// A task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum AccessTask {
-    /// Do a rank's part of a pattern to one file after the other; what is written is write number `salt`. With `sync`, make it
-    /// durable too.
+    /// Do a rank's part of a pattern to one file after the other. Writes are write number `salt`. With
+    /// `sync`, also make them durable.
     Do { places: Vec<Place>, pattern: Pattern, rank: usize, way: Way, salt: u64, sync: bool },
-    /// Check that what was read last, from the last file, is from write `salt`.
+    /// Check that the last data that was read, from the last file, is from write `salt`.
     Check { pattern: Pattern, rank: usize, salt: u64 },
     /// Write a block of each file in one piece, as write 0.
     Fill { places: Vec<Place>, block: Block },
-    /// Read a block of each file in one piece and check that every piece of the pattern is from write `salt` and the rest from
-    /// write 0.
+    /// Read a block of each file in one piece, and check that every piece of the pattern is from write `salt`
+    /// and the rest from write 0.
     CheckFiles { places: Vec<Place>, block: Block, pattern: Pattern, salt: u64 },
 }
 
@@ -48,7 +48,7 @@ enum Opened {
 }
 
 impl AccessTask {
-    /// Does it with the worker's memory and connection.
+    /// Does the task with the worker's memory and connection.
     pub fn perform(
         self,
         memory: &mut Vec<u8>,
@@ -140,7 +140,7 @@ fn check_file(file: &Opened, block: Block, pattern: &Pattern, salt: u64, memory:
     Ok(())
 }
 
-/// A block of at most 16 MiB after the other.
+/// Cuts a block into parts of at most 16 MiB.
 fn parts(block: Block) -> impl Iterator<Item = Block> {
     let count = block.bytes.div_ceil(PART_BYTES);
     (0..count).map(move |index| {
@@ -150,7 +150,7 @@ fn parts(block: Block) -> impl Iterator<Item = Block> {
 }
 
 impl Block {
-    /// All of it, from and to the beginning of memory.
+    /// An access to the whole block, at the beginning of memory.
     fn as_access(self) -> Access {
         Access {
             memory: Regions::contiguous(0, self.bytes),
@@ -160,7 +160,7 @@ impl Block {
 }
 
 impl Place {
-    /// The cluster's client, where it is in one.
+    /// The client of the file's cluster, if it is in one.
     fn client(&self, connect: &mut impl FnMut(&str) -> Result<Client>) -> Result<Option<Client>> {
         match self {
             Place::Local { .. } => Ok(None),
@@ -194,7 +194,8 @@ impl Opened {
             }
             Opened::Weft(file, How::AtOnce) => {
                 let start = |both: Both| {
-                    // SAFETY: the piece is within `memory`, which is borrowed until all are waited for; pieces are disjoint.
+                    // SAFETY: the piece is within `memory`, which is borrowed until all are waited for;
+                    // pieces are disjoint.
                     unsafe { file.start_read_raw(memory.as_mut_ptr(), &both.memory(), &both.file()) }
                 };
                 let started: Vec<_> = access.both_sides().map(start).collect();
@@ -234,7 +235,7 @@ impl Opened {
         }
     }
 
-    /// What was done since it was opened.
+    /// The costs of all accesses since the file was opened.
     fn counters(&self) -> Counters {
         match self {
             Opened::Local(_) => Counters::default(),
@@ -252,7 +253,7 @@ impl Opened {
 
 fn in_memory(memory: &[u8], access: &Access) -> Result<()> {
     match access.memory.span() {
-        Some(span) if span.end() > memory.len() as u64 => bail!("a piece ends outside of the memory"),
+        Some(span) if span.end() > memory.len() as u64 => bail!("a piece ends outside the memory"),
         _ => Ok(()),
     }
 }

@@ -1,24 +1,24 @@
-//! The adapter that is measured.
+//! Finds the adapter that is measured.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use weft_verbs::{Endpoint, Fabric, RdmaCore, RdmaDevice, TrafficClass};
 
-/// How long an address may take to lead to an adapter.
+/// Time limit to resolve an address to an adapter.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An adapter of this host, and how it is reached from here.
+/// An adapter of this host, and an address that leads to it.
 pub struct Adapter {
-    /// This host's RDMA.
+    /// RDMA on this host.
     pub fabric: RdmaCore,
     /// The adapter, opened.
     pub device: Arc<RdmaDevice>,
-    /// An address of this host that leads to it.
+    /// An address of this host on the adapter.
     pub address: IpAddr,
 }
 
-/// The first adapter that an address of this host leads to, or why there is none.
+/// Finds the first adapter that has an address of this host.
 pub fn first() -> Result<Adapter, String> {
     let fabric = RdmaCore::load().map_err(|error| error.to_string())?;
     let names = fabric.device_names().map_err(|error| error.to_string())?;
@@ -35,16 +35,17 @@ pub fn first() -> Result<Adapter, String> {
     Err(format!("no address of this host leads to {}: {reason}", names.join(", ")))
 }
 
-/// Addresses of this host's interfaces that others could use, IPv4 first.
+/// Addresses of this host's interfaces that other hosts could use, IPv4 first.
 fn own_addresses() -> Vec<IpAddr> {
     let mut list = std::ptr::null_mut();
-    // SAFETY: the kernel's answer is put into a live pointer.
+    // SAFETY: the kernel writes its result to a live pointer.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Vec::new();
     }
     let mut found = Vec::new();
     let mut at = list;
-    // SAFETY: the list is valid, and ends with a null pointer, until it is freed below; an address is as long as its family says.
+    // SAFETY: the list is valid, and ends with a null pointer, until it is freed below; an address is as long
+    // as its family says.
     unsafe {
         while let Some(interface) = at.as_ref() {
             found.extend(address_of(interface.ifa_addr));
@@ -57,7 +58,7 @@ fn own_addresses() -> Vec<IpAddr> {
     found
 }
 
-/// An address, unless it is of another kind, or of one link only.
+/// An address, unless it is of another family or link-local.
 ///
 /// # Safety
 /// `address` is null, or an address as its family says.
@@ -65,12 +66,12 @@ unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
     // SAFETY: as the caller promises.
     match unsafe { i32::from(address.as_ref()?.sa_family) } {
         libc::AF_INET => {
-            // SAFETY: of this family.
+            // SAFETY: the address is of this family.
             let address = unsafe { &*address.cast::<libc::sockaddr_in>() };
             Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr))))
         }
         libc::AF_INET6 => {
-            // SAFETY: of this family.
+            // SAFETY: the address is of this family.
             let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
             let address = Ipv6Addr::from(address.sin6_addr.s6_addr);
             (!address.is_unicast_link_local()).then_some(IpAddr::V6(address))

@@ -1,12 +1,14 @@
-//! Registering the rows of an array: already done, one by one, as a group, as a group with holes (NC 6.4, table 4).
+//! Compares ways of registering the rows of an array: already registered, one by one, as a group, as a group
+//! with holes (NC 6.4, table 4).
 
 use super::super::figure::{Amounts, Figure, Line, Origin, Panel, Took};
 use super::adapter;
 use super::pinning::Pinning;
+use super::scheme_trial::{SchemeTrials, paper_scheme_cost};
 use anyhow::Result;
 use std::sync::Arc;
 use weft_bench_args::GroupRegistrationArgs;
-use weft_client::{Scheme, SchemeCost, SchemeTrials, paper_scheme_cost};
+use weft_transport::registration::{Scheme, SchemeCost};
 use weft_verbs::Device;
 
 const SCHEMES: [(Scheme, &str); 4] = [
@@ -18,10 +20,10 @@ const SCHEMES: [(Scheme, &str); 4] = [
 /// NC table 4: registrations, microseconds, and MB/s of a write without sync.
 const PAPER: [[f64; 3]; 4] =
     [[0.0, 0.0, 1010.0], [1024.0, 5254.0, 424.0], [1.0, 227.0, 950.0], [11.0, 496.0, 879.0]];
-/// Time of the transfer itself where nothing is to be registered: 4 MiB at the paper's 1010 MB/s.
+/// Time of the transfer if nothing needs to be registered: 4 MiB at the paper's 1010 MB/s.
 const TRANSFER_US: f64 = 4e6 / 1010.0;
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: GroupRegistrationArgs) -> Result<()> {
     let paper = [
         "NC table 4: 0, 1024, 1 and 11 registrations; 0, 5254, 227 and 496 us; 1010, 424, 950 and 879 MB/s, which is 57 %, 6 % and \
@@ -50,7 +52,7 @@ pub fn run(args: GroupRegistrationArgs) -> Result<()> {
         Ok(pinning) => {
             try_all(Arc::new(pinning), &args, &mut lines, &mut figure)?;
             figure.notes.push(
-                "io_uring: pages are pinned as for RDMA, no adapter is told; a proxy, not RDMA.".into(),
+                "io_uring: pages are pinned as for RDMA, without an adapter; a proxy, not RDMA.".into(),
             );
         }
         Err(reason) => figure.notes.push(format!("Pinning of pages was not measured: {reason}.")),
@@ -68,7 +70,7 @@ fn paper_costs() -> Vec<Option<f64>> {
     SCHEMES.iter().map(|(scheme, _)| Some(paper_scheme_cost(*scheme).cost_ns as f64 / 1e3)).collect()
 }
 
-/// Adds what an adapter took, and what its costs say.
+/// Adds the measured and the predicted costs of an adapter.
 fn try_all<D: Device>(
     device: Arc<D>,
     args: &GroupRegistrationArgs,

@@ -1,15 +1,17 @@
-//! Measurements of RDMA below Weft: what this host's adapter takes for registrations and for single operations.
+//! Measurements of RDMA below Weft: the cost of registrations and of single operations on this host's
+//! adapter.
 //!
 //! ```text
-//!   adapter       the first adapter of this host that one of its addresses leads to, or why there is none
-//!   pinning       pages pinned as io_uring's fixed buffers: what registering takes without its adapter's part
-//!   operations    two ends of one connection in this process, an operation at a time
+//!   adapter       finds the first adapter of this host that has an address
+//!   pinning       pins pages as fixed buffers of io_uring: the cost of registering without an adapter
+//!   operations    single operations between two ends of a connection in this process
 //! ```
 //!
-//! In an emulated machine (`tests/guest`) counts are true and times are not.
+//! On an emulated machine (`tests/guest`) counts are valid and times are not.
 
 pub mod adapter;
 pub mod group_registration;
 pub mod operations;
 pub mod pinning;
 pub mod registration_costs;
+pub mod scheme_trial;

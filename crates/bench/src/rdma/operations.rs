@@ -1,8 +1,8 @@
-//! Single operations between two ends of one connection, both in this process.
+//! Times single operations between two ends of one connection, both in this process.
 //!
 //! ```text
-//!   here ── post ──► adapter ──► adapter ──► there          the time is from posting to the end that is reported here;
-//!   here ◄──────── its end is reported ─────────            for messages the receiver has taken it by then
+//!   here ── post ──► adapter ──► adapter ──► there          the time is from posting to the completion here;
+//!   here ◄──────────── completion ───────────────           by then the receiver has consumed a message
 //! ```
 
 use anyhow::{Context, Result, bail};
@@ -18,23 +18,23 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const DEPTH: u32 = 64;
 const INLINE_BYTES: u32 = 256;
 
-/// What is measured.
+/// An operation that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// A message whose bytes the adapter takes from the work request itself.
+    /// A message whose bytes are inline in the work request.
     SendInline,
     /// A message from registered memory.
     Send,
     /// RDMA Write.
     Write,
-    /// RDMA Write that tells a number.
+    /// RDMA Write with immediate data.
     WriteImmediate,
     /// RDMA Read.
     Read,
 }
 
 impl Operation {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Operation; 5] = [
         Operation::SendInline,
         Operation::Send,
@@ -43,7 +43,7 @@ impl Operation {
         Operation::Read,
     ];
 
-    /// For people.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Operation::SendInline => "send, in the work request",
@@ -54,13 +54,13 @@ impl Operation {
         }
     }
 
-    /// Whether it takes a receive.
+    /// Whether it consumes a receive.
     fn receives(self) -> bool {
         !matches!(self, Operation::Write | Operation::Read)
     }
 }
 
-/// An end, its completion queue, and memory that both its adapter and its peer know.
+/// An end, its completion queue, and memory that is registered for both sides.
 struct End<F: Fabric> {
     // Dropped in this order.
     endpoint: F::Endpoint,
@@ -89,7 +89,7 @@ impl<F: Fabric> End<F> {
         endpoint.create_queue_pair(&options, &queue, Receives::Own(DEPTH))?;
         let memory = vec![1u8; memory_bytes];
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        // SAFETY: the memory is not looked at, and goes after its registration.
+        // SAFETY: the memory is not accessed here, and is freed after its registration.
         let registration = unsafe { device.register(memory.as_ptr() as usize, memory.len(), access) }?;
         Ok(End { endpoint, queue, registration, memory })
     }
@@ -99,23 +99,23 @@ impl<F: Fabric> End<F> {
         MemoryPiece { address, bytes: bytes as u32, local_key: self.registration.local_key() }
     }
 
-    /// Waits for the end of one piece of work, looking all the time: other processes may work meanwhile.
+    /// Waits for one completion, by busy-polling: other processes may work meanwhile.
     fn wait(&mut self) -> Result<()> {
         let (begun, mut done): (_, Vec<WorkDone>) = (Instant::now(), Vec::new());
         while begun.elapsed() < TIMEOUT {
             self.queue.poll(&mut done, 1)?;
             match done.first().map(|done| done.status) {
                 Some(WorkStatus::Ok) => return Ok(()),
-                Some(status) => bail!("an operation of the adapter's failed: {status:?}"),
+                Some(status) => bail!("an operation of the adapter failed: {status:?}"),
                 None => std::thread::yield_now(),
             }
         }
-        bail!("an operation of the adapter's does not end")
+        bail!("an operation of the adapter does not complete")
     }
 }
 
 impl<F: Fabric> Pair<F> {
-    /// Two ends over the adapter that has this address, with so much memory each.
+    /// Connects two ends over the adapter with this address, each with this much memory.
     pub fn connect(fabric: &F, address: IpAddr, memory_bytes: usize) -> Result<Pair<F>> {
         let mut listener = fabric.listen(SocketAddr::new(address, 0), 1)?;
         let to = listener.address();
@@ -129,7 +129,7 @@ impl<F: Fabric> Pair<F> {
         })
     }
 
-    /// The time of one operation; `None` where the adapter has not so much room in a work request.
+    /// Times one operation. `None` if the adapter cannot take this many bytes inline.
     pub fn once(&mut self, operation: Operation, bytes: usize) -> Result<Option<Duration>> {
         let inline = operation == Operation::SendInline;
         if inline && bytes as u64 > u64::from(self.here.endpoint.inline_bytes()) {
@@ -145,13 +145,13 @@ impl<F: Fabric> Pair<F> {
         };
         if operation.receives() {
             let piece = self.there.piece(bytes);
-            // SAFETY: the memory is the end's own, and nobody else's.
+            // SAFETY: the memory belongs to the end, and nobody else uses it.
             unsafe { self.there.endpoint.post_receive(&[(1, piece)]) }?;
         }
         let pieces = [self.here.piece(bytes)];
         let work = SendWork { id: 1, work, pieces: &pieces, signalled: true, fenced: false, inline };
         let begun = Instant::now();
-        // SAFETY: as above; the end of the work is waited for.
+        // SAFETY: as above; the completion is waited for.
         unsafe { self.here.endpoint.post_send(&[work]) }?;
         self.here.wait()?;
         let took = begun.elapsed();
@@ -162,14 +162,14 @@ impl<F: Fabric> Pair<F> {
     }
 }
 
-/// Takes the one connection that is asked for.
+/// Accepts one connection.
 fn accept<F: Fabric>(listener: &mut F::Listener, memory_bytes: usize) -> Result<End<F>> {
     let begun = Instant::now();
     let is_late = || begun.elapsed() > TIMEOUT;
     let endpoint = loop {
         match listener.next()? {
             Some(endpoint) => break endpoint,
-            None if is_late() => bail!("nobody asks for the connection"),
+            None if is_late() => bail!("no connection request arrived"),
             None => std::thread::sleep(Duration::from_millis(1)),
         }
     };
@@ -179,13 +179,13 @@ fn accept<F: Fabric>(listener: &mut F::Listener, memory_bytes: usize) -> Result<
         match end.endpoint.state() {
             EndpointState::Connected => return Ok(end),
             EndpointState::Ended(cause) => bail!("the connection ended: {cause}"),
-            EndpointState::Accepting if is_late() => bail!("the connection does not stand"),
+            EndpointState::Accepting if is_late() => bail!("the connection was not established"),
             EndpointState::Accepting => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
 
-/// Times of beginning and of ending registrations of so many buffers of so many bytes, `stride` apart, all at once.
+/// Times of registering and of deregistering this many buffers of this size, `stride` apart, all at once.
 pub fn registration_times<D: Device>(
     device: &D,
     memory: &[u8],
@@ -198,7 +198,7 @@ pub fn registration_times<D: Device>(
     assert!(end <= memory.as_ptr() as usize + memory.len(), "buffers lie in the memory");
     let begun = Instant::now();
     let register = |at: usize| {
-        // SAFETY: nobody has the keys, so that nothing is done with the memory.
+        // SAFETY: nobody has the keys, so nothing accesses the memory.
         unsafe { device.register(start + at * stride_bytes, bytes, Access::LOCAL_READ) }
     };
     let registrations: Result<Vec<_>, VerbsError> = (0..buffers).map(register).collect();

@@ -1,12 +1,14 @@
-//! Pages pinned as fixed buffers of io_uring: what registering memory takes on any machine, without the part of an adapter.
+//! Pins pages as fixed buffers of io_uring: the cost of registering memory on any machine, without an
+//! adapter's part.
 //!
 //! ```text
 //!   register an adapter's memory   look up and pin pages ── enter them in the adapter's tables ── a key
 //!   a fixed buffer of io_uring     look up and pin pages ── an entry in the ring's table
 //! ```
 //!
-//! It is a proxy for RDMA and none: it has the seam's words for memory, so that what measures adapters measures it too, and refuses
-//! all others. As adapters do, it fails as a whole where a page is missing (`EFAULT`), and counts against the limit on locked memory.
+//! It is a proxy for RDMA. It implements the memory part of the seam to RDMA, so that the same code measures
+//! adapters and this, and it refuses everything else. As with adapters, registering fails as a whole if a
+//! page is missing (`EFAULT`), and counts against the limit on locked memory.
 
 use io_uring::IoUring;
 use std::io;
@@ -17,13 +19,13 @@ use weft_verbs::{
     VerbsError, Window,
 };
 
-/// Buffers at once: as many as the kernel's table can have.
+/// Upper limit of buffers: the size of the kernel's table.
 const BUFFERS_MAX: u32 = 1 << 14;
-/// Bytes of one of them: as the kernel says.
+/// Upper limit of a buffer's size, from the kernel.
 const BUFFER_BYTES_MAX: u64 = 1 << 30;
 const NAME: &str = "io_uring";
 
-/// A ring that nothing is submitted to.
+/// A ring without submissions.
 pub struct Pinning {
     table: Arc<Table>,
     limits: DeviceLimits,
@@ -42,7 +44,7 @@ pub struct Pinned {
     place: u32,
 }
 
-/// There are none.
+/// Memory windows, which do not exist here.
 pub enum NoWindow {}
 
 impl Pinning {
@@ -78,7 +80,7 @@ impl Table {
 
     fn set(&self, place: u32, address: usize, bytes: usize) -> io::Result<()> {
         let buffer = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: bytes };
-        // SAFETY: nothing is submitted to the ring, so that nothing is done with the pages.
+        // SAFETY: nothing is submitted to the ring, so nothing accesses the pages.
         unsafe { self.ring.submitter().register_buffers_update(place, &[buffer], None) }
     }
 }
@@ -155,7 +157,7 @@ impl Registration for Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // An empty place lets go of its pages; if that fails they go with the ring.
+        // An empty entry unpins its pages. If that fails they are unpinned with the ring.
         if self.table.set(self.place, 0, 0).is_ok() {
             self.table.free().push(self.place);
         }
@@ -178,7 +180,7 @@ mod tests {
         let Ok(pinning) = Pinning::new() else { return };
         let memory = vec![1u8; 3 * 4096];
         let register = |address: usize, bytes| {
-            // SAFETY: nothing is done with the pages.
+            // SAFETY: nothing accesses the pages.
             unsafe { pinning.register(address, bytes, Access::LOCAL_READ) }
         };
         let pinned = register(memory.as_ptr() as usize, memory.len()).unwrap();

@@ -1,7 +1,8 @@
-//! What making memory known to an adapter takes, and single operations: the figures that thresholds and grouping start from.
+//! Measures the costs of registering memory with an adapter, and of single operations. Thresholds and
+//! grouping are based on them.
 //!
 //! ```text
-//!   T = a·pages + b      fitted to the times of registrations of 1 … 4096 pages, one for the begin and one for the end (NC 4.3)
+//!   T = a·pages + b      fitted to the times of 1 … 4096 pages, for registering and deregistering (NC 4.3)
 //! ```
 
 use super::super::figure::{Amounts, Figure, Line, Origin, Panel, Took};
@@ -19,14 +20,14 @@ const PAGE_BYTES: usize = 4096;
 const BUFFERS: [usize; 4] = [1, 10, 30, 100];
 /// Sizes of operations.
 const OPERATION_BYTES: [usize; 9] = [4, 128, 512, 2 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// NC 4.3: a and b in microseconds, of the begin and of the end of a registration.
+/// NC 4.3: a and b in microseconds, of registering and of deregistering.
 const PAPER: [[f64; 2]; 2] = [[0.77, 7.42], [0.23, 1.1]];
 const BEGIN_AND_END: [&str; 2] = ["register", "deregister"];
 
-/// Times of something in microseconds: for each place, for the begin and the end, every repetition.
+/// Times in microseconds: for each place, for registering and deregistering, every repetition.
 type Times = Vec<[Vec<f64>; 2]>;
 
-/// Measures.
+/// Runs the measurement.
 pub fn run(args: RegistrationCostsArgs) -> Result<()> {
     let parameters = serde_json::json!({ "rounds": args.rounds, "pages": args.pages });
     let paper = [
@@ -53,7 +54,7 @@ pub fn run(args: RegistrationCostsArgs) -> Result<()> {
         Ok(pinning) => {
             measure(&pinning, "io_uring fixed buffers", &pages, &args, &mut panels, &mut figure)?;
             figure.notes.push(
-                "io_uring fixed buffers: pages are pinned as for RDMA, no adapter is told; a proxy, not RDMA.".into(),
+                "io_uring fixed buffers: pages are pinned as for RDMA, without an adapter; a proxy, not RDMA.".into(),
             );
         }
         Err(reason) => figure.notes.push(format!("Pinning of pages was not measured: {reason}.")),
@@ -95,7 +96,7 @@ fn buffers_panel() -> Panel {
     }
 }
 
-/// Adds a device's lines to both panels, and its a and b.
+/// Measures a device. Adds its lines to both panels, and its a and b.
 fn measure<D: Device>(
     device: &D,
     name: &str,
@@ -140,7 +141,8 @@ fn measure<D: Device>(
     Ok(())
 }
 
-/// The line with the least sum of squares of relative errors, so that a few pages count as much as thousands.
+/// Fits the line with the least sum of squares of relative errors, so that small numbers of pages count as
+/// much as large ones.
 fn line_through(points: &[(f64, f64)]) -> (f64, f64) {
     let (mut s, mut sx, mut sy, mut sxx, mut sxy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for (x, y) in points.iter().filter(|(_, y)| *y > 0.0) {

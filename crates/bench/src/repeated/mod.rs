@@ -1,14 +1,14 @@
-//! The same bytes moved again and again in several ways side by side: small pieces, bulk, subarrays.
+//! Repeats transfers of the same bytes in several ways: small pieces, bulk, subarrays.
 //!
 //! ```text
-//!   for each place (a size), by turns
+//!   for each place (a size), alternating
 //!     for each repetition
-//!       for each contender           its own processes, for what a process has registered is registered for all in it
-//!         write, so many rounds      median of the rounds; what the adapters were asked meanwhile
-//!         read, so many rounds       and check what was read
+//!       for each contender           its own processes, since a process shares its registrations
+//!         write, several rounds      median of the rounds; operations of the adapters meanwhile
+//!         read, several rounds       and check the data
 //! ```
 //!
-//! A contender is a transport with a way of moving memory, and memory that is known to the transport before or is not.
+//! A contender is a transport, a way of moving memory, and memory that is registered in advance or is not.
 
 pub mod task;
 
@@ -21,38 +21,38 @@ use super::worker::Task;
 use anyhow::{Context, Result, bail};
 use task::{Moving, Repeated};
 use weft_bench_args::{How, Memory, RepeatedArgs, Transport, Way};
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_cli_common::size::mib_per_s;
 use weft_server::SyncMode;
 
-/// What is measured of a bench.
+/// Describes a measurement.
 pub struct Plan {
     /// Its name.
     pub name: &'static str,
-    /// What a picture of it is called.
+    /// Title of its chart.
     pub title: &'static str,
-    /// What is told.
+    /// What is reported.
     pub measure: Measure,
-    /// What the places are.
+    /// What the places stand for.
     pub of: &'static str,
     /// The places.
     pub places: Vec<Place>,
-    /// What is compared.
+    /// The contenders.
     pub contenders: Vec<Contender>,
     /// I/O servers of the cluster that is started.
     pub io_servers: u16,
     /// What the paper says.
     pub paper: &'static [&'static str],
-    /// Parameters, for the record.
+    /// Parameters, recorded with the results.
     pub parameters: serde_json::Value,
 }
 
-/// What is told of a transfer.
+/// What is reported of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
-    /// How long it takes, in µs.
+    /// The time, in µs.
     Time,
-    /// How fast it is, in MiB/s.
+    /// The speed, in MiB/s.
     Speed,
 }
 
@@ -61,26 +61,26 @@ pub enum Measure {
 pub struct Place {
     /// Its name.
     pub name: String,
-    /// Who moves what.
+    /// The access pattern.
     pub pattern: Pattern,
-    /// How often in a repetition.
+    /// Transfers per repetition.
     pub rounds: u32,
 }
 
-/// A way of doing it.
+/// A way of transferring the data.
 #[derive(Debug, Clone)]
 pub struct Contender {
     /// Its name.
     pub name: &'static str,
-    /// How data travels.
+    /// The transport.
     pub transport: Transport,
     /// Options of the URL.
     pub options: &'static str,
-    /// How memory is moved.
+    /// How calls are made.
     pub moving: Moving,
-    /// Where the memory comes from: from weft_mem_alloc, it is known to every transport.
+    /// The kind of memory. Memory from weft_mem_alloc is registered for every transport.
     pub memory: Memory,
-    /// The same bytes in one piece of memory instead.
+    /// Whether the memory is in one piece instead.
     pub in_one_piece: bool,
 }
 
@@ -97,22 +97,22 @@ impl Contender {
         }
     }
 
-    /// With options of the URL.
+    /// Adds options of the URL.
     pub fn options(self, options: &'static str) -> Contender {
         Contender { options, ..self }
     }
 
-    /// With memory from weft_mem_alloc.
+    /// Uses memory from weft_mem_alloc.
     pub fn known_memory(self) -> Contender {
         Contender { memory: Memory::Alloc, ..self }
     }
 
-    /// Moving memory in this way.
+    /// Makes calls in this way.
     pub fn moving(self, moving: Moving) -> Contender {
         Contender { moving, ..self }
     }
 
-    /// From and to one piece of memory.
+    /// Uses memory in one piece.
     pub fn in_one_piece(self) -> Contender {
         Contender { in_one_piece: true, ..self }
     }
@@ -132,7 +132,7 @@ impl Contender {
     }
 }
 
-/// What a contender took at a place.
+/// The results of a contender at a place.
 #[derive(Debug, Clone, Default)]
 struct Outcome {
     samples: Vec<f64>,
@@ -195,7 +195,7 @@ struct Bench<'a> {
     ways: &'a [Way],
 }
 
-/// By way, contender, place.
+/// Results by kind of access, contender and place.
 type Results = Vec<Vec<Vec<Outcome>>>;
 
 impl Bench<'_> {
@@ -208,7 +208,7 @@ impl Bench<'_> {
         for (place, at_place) in self.plan.places.iter().zip(0..) {
             for run in 0..self.args.figure.common.runs {
                 for turn in 0..self.contenders.len() {
-                    // Another one is first in each repetition, so that none gains by its place.
+                    // Each repetition starts with another one, so that the order favours none.
                     let index = (turn + usize::from(run)) % self.contenders.len();
                     let (contender, fleet) = (self.contenders[index], &mut fleets[index]);
                     let done = self.turn(contender, place, fleet);
@@ -223,7 +223,7 @@ impl Bench<'_> {
         Ok(results)
     }
 
-    /// Both ways by one contender; a read needs what was written.
+    /// Writes and reads by one contender. A read needs the data of the write.
     fn turn(&self, contender: &Contender, place: &Place, fleet: &mut Fleet) -> Result<Vec<(f64, Asked)>> {
         let path = self.testbed.dir.join("repeated");
         let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);

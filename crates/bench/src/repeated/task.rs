@@ -1,4 +1,4 @@
-//! What worker processes do for measurements that repeat.
+//! Tasks of worker processes in measurements of repeated transfers.
 
 use super::super::access::content;
 use super::super::access::method::options_of;
@@ -10,18 +10,18 @@ use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use weft_bench_args::{How, Memory, Way};
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_client::{Arena, Client, File, OpenOptions};
 use weft_layout::Extent;
 
 /// How calls are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moving {
-    /// As the client library is told.
+    /// The method, as an option of the client library.
     pub how: How,
-    /// Say that all pieces are parts of one allocation (IB 5, NC 4.2.1).
+    /// Give the hint that all pieces are parts of one allocation (IB 5, NC 4.2.1).
     pub with_hint: bool,
-    /// Calls under way.
+    /// Calls in flight.
     pub depth: usize,
 }
 
@@ -32,7 +32,7 @@ impl Moving {
     }
 }
 
-/// A rank's part of a pattern, again and again.
+/// A rank's part of a pattern, repeated.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Repeated {
     pub url: String,
@@ -45,13 +45,13 @@ pub struct Repeated {
     pub rounds: u32,
 }
 
-/// Memory begins with a page, so that rows of whole pages touch no others.
+/// Memory begins at a page boundary, so that rows of whole pages share no page.
 const PAGE_BYTES: usize = 4096;
-/// Each byte that a file has here is from this write.
+/// The number of the write for all contents.
 const SALT: u64 = 7;
 
 impl Repeated {
-    /// Does it with the worker's connection; once before it is measured.
+    /// Does the task with the worker's connection, once before the measured part.
     pub fn perform(self, client: &Client, ready: Ready<'_>) -> Result<Done> {
         let program = self.pattern.program(self.rank);
         let file = client.open(at(&self.path), &OpenOptions::new().read(true).write(true))?;
@@ -91,7 +91,7 @@ impl Repeated {
         let mut under_way = VecDeque::new();
         for access in &program.accesses {
             if access.memory.span().is_some_and(|span| span.end() > memory.len() as u64) {
-                bail!("a piece ends outside of the memory");
+                bail!("a piece ends outside the memory");
             }
             if self.moving.depth <= 1 {
                 // SAFETY: the pieces are within `memory`, which is borrowed until this returns.

@@ -1,4 +1,5 @@
-//! Reads and writes of pieces through the C and Rust interfaces, on real servers, against a model that moves a byte at a time.
+//! Reads and writes of pieces through the C and Rust interfaces, on real servers, against a model that moves
+//! a byte at a time.
 //!
 //! ```text
 //!   operation = (file pieces, memory pieces, front door, method of access, nonblocking?)

@@ -1,4 +1,5 @@
-//! Types as trees, made of both interfaces' types and of nothing else: their meaning here is a list of displacements.
+//! Types as trees, made of both interfaces' types and of nothing else: their meaning here is a list of
+//! displacements.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -53,7 +54,8 @@ pub fn tree() -> impl Strategy<Value = Tree> {
     tree.prop_map(|tree| if tree.is_small() { tree } else { Tree::Bytes(100) })
 }
 
-/// A type that a file can be seen through: bytes that follow each other, also from one repetition to the next, and not far apart.
+/// A type that a file can be seen through: bytes that follow each other, also from one repetition to the
+/// next, and not far apart.
 pub fn view_tree() -> impl Strategy<Value = Tree> {
     (tree(), 0i64..500).prop_map(|(tree, gap)| {
         let sorted = sorted(tree.map().displacements, gap);

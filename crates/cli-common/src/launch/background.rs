@@ -1,10 +1,11 @@
-//! Going on behind the command: the front waits until its child says that the cluster is up, or why not.
+//! Continues a command in the background. The process in the foreground waits until the one in the background
+//! reports that the cluster is up, or why it is not.
 //!
 //! ```text
-//!   front ── fork ──► background: own session, log/supervisor.log
-//!     │ waits on a pipe   │ starts servers; the front is gone (Ctrl-C): ends them
-//!     │◄──── answer ──────┤
-//!   prints, exits         supervises
+//!   foreground ── fork ──► background: its own session, log/supervisor.log
+//!     │ waits on a pipe      │ starts servers; if the foreground has gone (Ctrl-C): ends them
+//!     │◄────── result ───────┤
+//!   prints, exits            supervises
 //! ```
 
 use anyhow::{Context, Result, bail};
@@ -17,26 +18,26 @@ use std::path::Path;
 
 /// Which of the two processes this is.
 pub enum Side {
-    /// The one that was called.
+    /// The foreground: the process that was called.
     Front(Front),
-    /// The one that stays.
+    /// The background: the process that stays.
     Background(Background),
 }
 
-/// The front's end of the pipe.
+/// The foreground's end of the pipe.
 pub struct Front(File);
 
 /// The background's end of the pipe.
 pub struct Background(File);
 
-/// Splits the process. Must be called before any thread is started.
+/// Forks the process. Call it before any thread is started.
 pub fn fork() -> Result<Side> {
     let failed = |what: &str| {
         let error = std::io::Error::last_os_error();
         anyhow::anyhow!("cannot go into the background: {what}: {error}; leave out --detach")
     };
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, |tasks| tasks.count());
-    assert_eq!(threads, 1, "no thread is started before a command decides to go into the background");
+    assert_eq!(threads, 1, "no thread is started before a command goes into the background");
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -57,36 +58,38 @@ pub fn fork() -> Result<Side> {
 }
 
 impl Front {
-    /// What the background answers.
+    /// Waits for the background's result.
     pub fn wait<T: DeserializeOwned>(mut self, dir: &Path) -> Result<T> {
-        let mut said = Vec::new();
-        self.0.read_to_end(&mut said).context("cannot hear from the background process")?;
-        if said.is_empty() {
+        let mut text = Vec::new();
+        self.0.read_to_end(&mut text).context("cannot read the result of the background process")?;
+        if text.is_empty() {
             bail!("the background process died; see {}/log/supervisor.log", dir.display());
         }
-        let answer: Result<T, String> = serde_json::from_slice(&said)?;
-        answer.map_err(anyhow::Error::msg)
+        let result: Result<T, String> = serde_json::from_slice(&text)?;
+        result.map_err(anyhow::Error::msg)
     }
 }
 
 impl Background {
-    /// Whether nobody waits for the answer any more.
+    /// Whether the foreground no longer waits for the result.
     pub fn is_abandoned(&self) -> bool {
         let mut entry = libc::pollfd { fd: self.0.as_raw_fd(), events: 0, revents: 0 };
         // SAFETY: one entry is passed and it lives through the call, which does not wait.
         unsafe { libc::poll(&mut entry, 1, 0) > 0 }
     }
 
-    /// Answers.
-    pub fn tell<T: Serialize>(mut self, answer: Result<T, String>) -> Result<()> {
-        Ok(self.0.write_all(&serde_json::to_vec(&answer)?)?)
+    /// Sends the result to the foreground.
+    pub fn send<T: Serialize>(mut self, result: Result<T, String>) -> Result<()> {
+        Ok(self.0.write_all(&serde_json::to_vec(&result)?)?)
     }
 }
 
-/// From now on this process writes to DIR/log/supervisor.log, and reads nothing; called again, to a file that was made anew.
+/// Makes this process write to DIR/log/supervisor.log and read nothing. Another call reopens the file, so
+/// that it can be rotated.
 pub fn log_to(dir: &Path) -> Result<()> {
     let log = dir.join("log/supervisor.log");
-    std::fs::create_dir_all(dir.join("log")).with_context(|| format!("cannot make {}/log", dir.display()))?;
+    std::fs::create_dir_all(dir.join("log"))
+        .with_context(|| format!("cannot create the directory {}/log", dir.display()))?;
     crate::output::log_to(&log)?;
     let null = OpenOptions::new().read(true).open("/dev/null").context("cannot open /dev/null")?;
     // SAFETY: both descriptors are open, and standard input belongs to nobody in particular.

@@ -1,13 +1,13 @@
-//! Asking the living supervisor of a cluster to start servers.
+//! Asks a cluster's running supervisor to start servers.
 
 use super::{CLUSTER_FILE, Lifetime, News, READY_POLL, READY_TIMEOUT, RunState, StartOptions};
-use super::{Readiness, Roll, lock, log_of, refuse_changes, url_of};
+use super::{Readiness, Survey, lock, log_of, refuse_changes, url_of};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Instant;
 use weft_server::ClusterConfig;
 
-/// Has the supervisor start what is missing, and waits until that answers; `None` where no supervisor lives.
+/// Makes the supervisor start missing servers, and waits until they answer. `None` if no supervisor runs.
 pub fn hand_over(options: &StartOptions) -> Result<Option<(RunState, News)>> {
     let Ok(dir) = options.dir.canonicalize() else { return Ok(None) };
     let file = dir.join(CLUSTER_FILE);
@@ -22,15 +22,15 @@ pub fn hand_over(options: &StartOptions) -> Result<Option<(RunState, News)>> {
     let Some(mut state) = RunState::load(&dir)? else { return Ok(None) };
     let Some(supervisor) = state.live_supervisor() else { return Ok(None) };
     let config = ClusterConfig::load(&file)?;
-    let missing = match Roll::call(config.clone(), Some(&state), &options.only)? {
-        Some(roll) if roll.missing.is_empty() => return Err(roll.already(&dir, &options.only)),
-        Some(roll) => roll.missing,
+    let missing = match Survey::take(config.clone(), Some(&state), &options.only)? {
+        Some(survey) if survey.missing.is_empty() => return Err(survey.already(&dir, &options.only)),
+        Some(survey) => survey.missing,
         None => config.servers.iter().map(|server| server.name.clone()).collect(),
     };
     refuse_changes(&config, options)?;
     if options.lifetime == Lifetime::WithParent {
         bail!(
-            "process {} supervises the cluster in {}; to have it start {}, add --detach",
+            "process {} supervises the cluster in {}; add --detach to make it start {}",
             supervisor.pid(),
             dir.display(),
             missing.join(", ")
@@ -74,7 +74,7 @@ fn wait_until_ready(
             match server.map(|server| &server.last_end) {
                 Some(None) => {}
                 Some(Some(end)) => bail!("server {name} {end}"),
-                None => bail!("server {name} was stopped by another command meanwhile"),
+                None => bail!("another command has stopped server {name}"),
             }
         }
         let Some(reason) = readiness.lacks(names) else { return Ok(()) };

@@ -1,7 +1,7 @@
-//! Which process is a server, whoever started it: the one that holds the lock in the server's directory.
+//! Finds the process of a server, whoever started it: the one that holds the lock in the server's directory.
 //!
-//! The kernel's table of locks names the holder. Nothing is locked here to find out: that could make a server fail that starts
-//! at the same moment.
+//! The kernel's table of locks names the holder. This module does not try to take the lock: a server that
+//! starts at the same moment could fail.
 
 use super::process::{ProcessHandle, ProcessId};
 use std::fs;
@@ -10,10 +10,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 const TABLE: &str = "/proc/locks";
-/// The kernel gives the table page by page, and an entry can slip from one page to the next between two reads.
+/// The kernel returns the table page by page, and an entry can move from one page to another between two
+/// reads. So it is read this often.
 const LOOKS: usize = 3;
 
-/// A file as the table names it.
+/// A file as named in the table.
 #[derive(Debug, Clone, Copy)]
 struct LockFile {
     device: (u32, u32),
@@ -23,7 +24,7 @@ struct LockFile {
 /// The process that holds the lock of this file, if there is one.
 ///
 /// # Errors
-/// The file or the table cannot be examined, so that nothing is known.
+/// The file or the table cannot be read, so nothing is known.
 pub fn holder_of(lock_file: &Path) -> io::Result<Option<(ProcessId, ProcessHandle)>> {
     let metadata = match fs::metadata(lock_file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -37,7 +38,7 @@ pub fn holder_of(lock_file: &Path) -> io::Result<Option<(ProcessId, ProcessHandl
             let Some((id, handle)) = ProcessId::of(pid).and_then(|id| Some((id, id.handle()?))) else {
                 continue;
             };
-            // Only if it holds the lock still is the handle that of the holder.
+            // Only a process that still holds the lock is certain to be the one of the handle.
             if holders(&fs::read_to_string(TABLE)?, file, noted).contains(&pid) {
                 return Ok(Some((id, handle)));
             }
@@ -49,8 +50,9 @@ pub fn holder_of(lock_file: &Path) -> io::Result<Option<(ProcessId, ProcessHandl
     Ok(None)
 }
 
-/// Processes that hold a flock(2) of this file, from lines such as `1: FLOCK  ADVISORY  WRITE 3303 00:1b:1234 0 EOF`. Some file
-/// systems (btrfs) show another device there than stat(2) does; then the process must be the one that the lock file names.
+/// Processes that hold a flock(2) of this file, from lines such as `1: FLOCK  ADVISORY  WRITE 3303 00:1b:1234
+/// 0 EOF`. Some file systems (btrfs) show another device there than stat(2); then the process must also be
+/// the one that the lock file names.
 fn holders(table: &str, file: LockFile, noted: Option<u32>) -> Vec<u32> {
     let holder = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

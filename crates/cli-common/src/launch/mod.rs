@@ -1,21 +1,22 @@
-//! A whole cluster on this machine: one child process per server, and a file that remembers them.
+//! A cluster on this machine: one child process per server, and a file that records them.
 //!
 //! ```text
 //!   DIR/weft.toml      the cluster file: servers, addresses, defaults
 //!   DIR/cluster.key    the secret; DIR/client.key, issued with it, is this host's key
 //!   DIR/meta0, io0 …   the servers' data
-//!   DIR/log/io0.log    what each server says
+//!   DIR/log/io0.log    each server's log
 //!   DIR/run.json       process ids and start times while the cluster runs
 //! ```
 //!
-//! Servers are `weft serve` of this very program, or of one that is given. In the foreground they die with their parent, however it ends; detached
-//! they have a session of their own, and so has their supervisor: the `weft up` that started them goes on in the background.
-//! If that is killed, the servers go on, and the next `weft up --detach` looks after them.
+//! Servers run `weft serve` of this program, or of another one. In the foreground they die with their parent,
+//! however it ends. Detached servers have a session of their own. So does their supervisor, the `weft up`
+//! that started them and stays in the background. If the supervisor is killed the servers keep running, and
+//! the next `weft up --detach` supervises them.
 //!
 //! ```text
-//!   run_state   run.json: what is wanted, what runs        holder      who holds a server's lock, whoever started it
-//!   supervise   starting again what died                   stop        weft down
-//!   hand_over   asking the living supervisor for servers   background  going on behind the command
+//!   run_state   run.json: what should run, what runs       holder      which process holds a server's lock
+//!   supervise   restarting servers that die                stop        weft down
+//!   hand_over   asking the supervisor to start servers     background  continuing in the background
 //! ```
 
 mod background;
@@ -54,19 +55,19 @@ use weft_wire::keys::IssuedKey;
 
 /// Name of the cluster file in a cluster's directory.
 pub const CLUSTER_FILE: &str = "weft.toml";
-/// There until the storages of a new cluster are made.
+/// Exists until the storages of a new cluster are complete.
 const NEW_FILE: &str = ".new";
-/// Port of the metadata server where none is asked for.
+/// Default port of the metadata server.
 pub const PORT_DEFAULT: u16 = 7400;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const READY_POLL: Duration = Duration::from_millis(10);
 const LOCK_POLL: Duration = Duration::from_millis(5);
-/// Time that servers have to end by themselves.
+/// Time for servers to end before they are killed.
 pub const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// sun_path of a Unix socket has 108 bytes, one of them for the final zero.
+/// sun_path of a Unix socket has 108 bytes, including a final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// How long the servers live.
+/// How long the servers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lifetime {
     /// Until this process ends.
@@ -75,67 +76,68 @@ pub enum Lifetime {
     Detached,
 }
 
-/// What is wanted; what is `None` is as in the cluster file, or by default in a new one.
+/// What to start. `None` means as in the cluster file, or the default for a new one.
 #[derive(Debug, Clone)]
 pub struct StartOptions {
     /// The cluster's directory.
     pub dir: PathBuf,
     /// Number of I/O servers.
     pub io_servers: Option<u16>,
-    /// Port of the metadata server; the I/O servers have the next ones.
+    /// Port of the metadata server. The I/O servers get the following ones.
     pub port: Option<u16>,
-    /// Address that servers listen at and clients use.
+    /// Address where servers listen and clients reach them.
     pub bind: Option<String>,
     /// When writes are acknowledged.
     pub sync: Option<SyncMode>,
-    /// Start only these servers; all where it is empty.
+    /// Start only these servers; all if empty.
     pub only: Vec<String>,
-    /// How long the servers live.
+    /// How long the servers run.
     pub lifetime: Lifetime,
     /// Whether this process will supervise them.
     pub supervised: bool,
-    /// The `weft` that servers are started from; this program where it is `None`.
+    /// The `weft` program that servers run; this program if `None`.
     pub program: Option<PathBuf>,
 }
 
-/// A running cluster, or those servers of it that this process looks after.
+/// A running cluster, or the servers of it that this process supervises.
 #[derive(Debug)]
 pub struct LocalCluster {
-    /// What runs.
+    /// The servers that run.
     pub state: RunState,
-    /// Which of it is new.
+    /// What has changed.
     pub news: News,
     config: ClusterConfig,
     dir: PathBuf,
-    /// What servers are started from, as it was called: a newer one that takes its place on the disk is what later starts run.
+    /// The program that servers run, by its path: a newer version at the same path runs after a restart.
     program: PathBuf,
     lifetime: Lifetime,
     watched: Vec<Watched>,
 }
 
-/// What `weft up` did.
+/// What `weft up` has done.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct News {
     /// Servers that were started.
     pub started: Vec<String>,
-    /// Servers that ran before and are supervised from now on.
+    /// Servers that ran before and are now supervised.
     pub adopted: Vec<String>,
-    /// Servers that ran before and are left to whoever started them.
+    /// Servers that ran before and stay unsupervised.
     pub left: Vec<String>,
 }
 
-/// A server's process that this process waits for.
+/// A server process that this process waits for.
 #[derive(Debug)]
 struct Watched {
     name: String,
     since: Instant,
     handle: ProcessHandle,
-    /// Where this process started it.
+    /// Set if this process started it.
     child: Option<Child>,
 }
 
-/// Starts the servers of a directory that do not run, and returns when they answer. The directory and the cluster are made
-/// where they are missing. While it waits, `pause` is called: it sleeps that long, and says whether to go on.
+/// Starts the servers of a directory that do not run, and returns when they answer. Creates the directory and
+/// the cluster if missing. While it waits it calls `pause`, which sleeps that long and returns whether to go
+/// on.
 pub fn start(options: &StartOptions, pause: &mut dyn FnMut(Duration) -> bool) -> Result<LocalCluster> {
     let dir = make_dir(&options.dir)?;
     let _lock = lock(&dir, pause)?;
@@ -144,17 +146,14 @@ pub fn start(options: &StartOptions, pause: &mut dyn FnMut(Duration) -> bool) ->
         bail!("another `weft up` has just started the cluster in {}", dir.display());
     }
     let found = match dir.join(CLUSTER_FILE) {
-        file if file.exists() => Roll::call(ClusterConfig::load(&file)?, state.as_ref(), &options.only)?,
+        file if file.exists() => Survey::take(ClusterConfig::load(&file)?, state.as_ref(), &options.only)?,
         _ if !options.only.is_empty() => {
-            bail!(
-                "{} has no {CLUSTER_FILE} as yet; --only is for a cluster that was started once",
-                dir.display()
-            )
+            bail!("{} has no {CLUSTER_FILE}; --only is for a cluster that was started before", dir.display())
         }
         _ => None,
     };
-    if let Some(roll) = found {
-        return resume(&dir, roll, state, options, pause);
+    if let Some(survey) = found {
+        return resume(&dir, survey, state, options, pause);
     }
     let _ports = ports::PortLock::take(2 * READY_TIMEOUT, pause)?;
     let config = load_or_make_config(&dir, options)?;
@@ -167,23 +166,24 @@ pub fn start(options: &StartOptions, pause: &mut dyn FnMut(Duration) -> bool) ->
 }
 
 /// Which servers of a cluster run.
-struct Roll {
+struct Survey {
     config: ClusterConfig,
     running: Vec<(String, Found)>,
-    /// Those that are asked for and do not run.
+    /// Requested servers that do not run.
     missing: Vec<String>,
 }
 
-impl Roll {
-    /// `None` where no server runs and all are asked for.
-    fn call(config: ClusterConfig, state: Option<&RunState>, only: &[String]) -> Result<Option<Roll>> {
+impl Survey {
+    /// `None` if no server runs and all are requested.
+    fn take(config: ClusterConfig, state: Option<&RunState>, only: &[String]) -> Result<Option<Survey>> {
         for name in only {
             config.server(name)?;
         }
         let (mut running, mut missing) = (Vec::new(), Vec::new());
         for server in &config.servers {
             let found = find(&config, state, server);
-            let found = found.with_context(|| format!("cannot tell whether server {} runs", server.name))?;
+            let found =
+                found.with_context(|| format!("cannot find out whether server {} runs", server.name))?;
             match found {
                 Some(found) => running.push((server.name.clone(), found)),
                 None if only.is_empty() || only.contains(&server.name) => missing.push(server.name.clone()),
@@ -194,7 +194,7 @@ impl Roll {
             return Ok(None);
         }
         ports::check_here(config.servers.iter().filter(|server| missing.contains(&server.name)))?;
-        Ok(Some(Roll { config, running, missing }))
+        Ok(Some(Survey { config, running, missing }))
     }
 
     fn already(&self, dir: &Path, only: &[String]) -> anyhow::Error {
@@ -202,48 +202,48 @@ impl Roll {
         if only.is_empty() {
             let url = url_of(&self.config);
             return anyhow::anyhow!(
-                "the cluster in {dir} is running already: {url}; stop it with: weft down --dir {dir}"
+                "the cluster in {dir} is already running: {url}; stop it with: weft down --dir {dir}"
             );
         }
         let meant = self.running.iter().filter(|(name, _)| only.contains(name));
         let processes: Vec<_> =
             meant.map(|(name, found)| format!("{name} (process {})", found.process.pid)).collect();
-        anyhow::anyhow!("running already: {}", processes.join(", "))
+        anyhow::anyhow!("already running: {}", processes.join(", "))
     }
 }
 
-/// Starts what is missing of a cluster of which other servers may run.
+/// Starts missing servers of a cluster of which other servers may run.
 fn resume(
     dir: &Path,
-    roll: Roll,
+    survey: Survey,
     state: Option<RunState>,
     options: &StartOptions,
     pause: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<LocalCluster> {
     let adopts = options.lifetime == Lifetime::Detached && options.only.is_empty();
-    if roll.missing.is_empty() && !(adopts && roll.running.iter().any(|(_, found)| found.is_noted)) {
-        return Err(roll.already(dir, &options.only));
+    if survey.missing.is_empty() && !(adopts && survey.running.iter().any(|(_, found)| found.is_recorded)) {
+        return Err(survey.already(dir, &options.only));
     }
-    refuse_changes(&roll.config, options)?;
+    refuse_changes(&survey.config, options)?;
     let state = match state {
         Some(state) => state,
-        None => RunState::new(url_of(&roll.config))?,
+        None => RunState::new(url_of(&survey.config))?,
     };
-    let mut cluster = LocalCluster::new(dir, roll.config, state, options)?;
-    cluster.state.servers.retain(|noted| roll.running.iter().any(|(name, _)| *name == noted.name));
-    for (name, found) in roll.running {
-        if !found.is_noted || options.lifetime == Lifetime::WithParent {
+    let mut cluster = LocalCluster::new(dir, survey.config, state, options)?;
+    cluster.state.servers.retain(|noted| survey.running.iter().any(|(name, _)| *name == noted.name));
+    for (name, found) in survey.running {
+        if !found.is_recorded || options.lifetime == Lifetime::WithParent {
             cluster.news.left.push(name);
             continue;
         }
         cluster.news.adopted.push(name.clone());
         cluster.watched.push(Watched { name, since: Instant::now(), handle: found.handle, child: None });
     }
-    cluster.begin(roll.missing, pause)?;
+    cluster.begin(survey.missing, pause)?;
     Ok(cluster)
 }
 
-/// Servers that run have the configuration that they were started with.
+/// Refuses changes of the configuration: running servers keep the one that they were started with.
 fn refuse_changes(config: &ClusterConfig, options: &StartOptions) -> Result<()> {
     check_count(config, options)?;
     let given = [
@@ -254,7 +254,7 @@ fn refuse_changes(config: &ClusterConfig, options: &StartOptions) -> Result<()> 
     ];
     match given.iter().find(|(given, _)| *given) {
         Some((_, option)) => bail!(
-            "{option} changes the whole cluster, of which servers run; stop it first: weft down --dir {}",
+            "{option} changes the whole cluster, but servers of it are running; stop it first: weft down --dir {}",
             options.dir.display()
         ),
         None => Ok(()),
@@ -283,11 +283,12 @@ fn make_dir(dir: &Path) -> Result<PathBuf> {
         .recursive(true)
         .mode(0o755)
         .create(dir)
-        .with_context(|| format!("cannot make the cluster's directory {}", dir.display()))?;
+        .with_context(|| format!("cannot create the cluster's directory {}", dir.display()))?;
     dir.canonicalize().with_context(|| format!("cannot find {}", dir.display()))
 }
 
-/// Held while servers of a cluster are started or stopped and `run.json` is changed, so that two who do it do not mix.
+/// Held while servers of a cluster are started or stopped and `run.json` is changed, so that two commands
+/// cannot do this at the same time.
 fn lock(dir: &Path, pause: &mut dyn FnMut(Duration) -> bool) -> Result<File> {
     let path = dir.join(".lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
@@ -297,7 +298,7 @@ fn lock(dir: &Path, pause: &mut dyn FnMut(Duration) -> bool) -> Result<File> {
             Ok(()) => return Ok(file),
             Err(TryLockError::WouldBlock) if pause(LOCK_POLL) => {}
             Err(TryLockError::WouldBlock) => {
-                bail!("interrupted while another command had {}", path.display())
+                bail!("interrupted while waiting for another command that has locked {}", path.display())
             }
             Err(TryLockError::Error(error)) => {
                 return Err(error).with_context(|| format!("cannot lock {}", path.display()));
@@ -306,7 +307,8 @@ fn lock(dir: &Path, pause: &mut dyn FnMut(Duration) -> bool) -> Result<File> {
     }
 }
 
-/// Held while a cluster file is edited, so that two who do it, or start servers, do not mix.
+/// Held while a cluster file is edited, so that two commands cannot edit it, or start servers, at the same
+/// time.
 pub fn lock_to_edit(dir: &Path) -> Result<File> {
     lock(dir, &mut |time| {
         std::thread::sleep(time);
@@ -314,12 +316,12 @@ pub fn lock_to_edit(dir: &Path) -> Result<File> {
     })
 }
 
-/// Whether a process supervises the servers of a directory.
+/// Whether a supervisor runs for a directory.
 pub fn is_supervised(dir: &Path) -> bool {
     RunState::load(dir).ok().flatten().is_some_and(|state| state.live_supervisor().is_some())
 }
 
-/// Has the supervisor of a directory start a server that does not run.
+/// Makes the supervisor of a directory start a server.
 pub fn start_one(dir: &Path, name: &str) -> Result<()> {
     let options = StartOptions {
         dir: dir.to_owned(),
@@ -340,7 +342,7 @@ pub fn start_one(dir: &Path, name: &str) -> Result<()> {
     })
 }
 
-/// Ends a server, and has the supervisor of its directory start it again, with the cluster file as it is now.
+/// Stops a server, and makes the supervisor start it again with the present cluster file.
 pub fn restart_one(dir: &Path, name: &str) -> Result<()> {
     stop(dir, &[name.to_owned()])?;
     start_one(dir, name)
@@ -379,8 +381,8 @@ fn load_or_make_config(dir: &Path, options: &StartOptions) -> Result<ClusterConf
     Ok(config)
 }
 
-/// Makes the storages of a new cluster. What an interrupted start has left is gone on with; a cluster that was whole once never
-/// gets a storage by itself, since one that is missing may be on a disk that is not mounted.
+/// Creates the storages of a new cluster, and continues an interrupted start. A cluster that was complete
+/// once never gets a new storage unasked: a missing one may be on a disk that is not mounted.
 fn make_new_storages(dir: &Path, config: &ClusterConfig) -> Result<()> {
     let new = dir.join(NEW_FILE);
     if !new.exists() {
@@ -394,8 +396,8 @@ fn make_new_storages(dir: &Path, config: &ClusterConfig) -> Result<()> {
     std::fs::remove_file(&new).with_context(|| format!("cannot remove {}", new.display()))
 }
 
-/// A `client.key` of an earlier release stands for nobody, and one of a cluster key that was replaced is void or soon will be: this host
-/// gets a new one.
+/// Replaces a `client.key` of an earlier release, which names nobody, or of a cluster key that was replaced,
+/// which is or will be void.
 fn renew_client_key(dir: &Path) -> Result<()> {
     let path = dir.join(CLIENT_KEY_FILE);
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(()) };
@@ -408,7 +410,7 @@ fn renew_client_key(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A Unix socket's path has a small limit; the sockets of a cluster deep in a tree go to /tmp.
+/// Moves the sockets of a cluster deep in a tree to /tmp: the path of a Unix socket must be short.
 fn shorten_sockets(config: &mut ClusterConfig) -> Result<()> {
     let too_long = |config: &ClusterConfig, server: &_| {
         config.socket_of(server).as_os_str().len() > SOCKET_PATH_BYTES_MAX
@@ -423,14 +425,14 @@ fn shorten_sockets(config: &mut ClusterConfig) -> Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(&runtime)
-        .with_context(|| format!("cannot make {} for the servers' sockets", runtime.display()))?;
+        .with_context(|| format!("cannot create {} for the servers' sockets", runtime.display()))?;
     for server in &mut config.servers {
         server.socket = Some(runtime.join(format!("{}.sock", server.name)));
     }
     Ok(())
 }
 
-/// Where a server of a cluster's directory says what it does.
+/// The log file of a server.
 fn log_of(dir: &Path, name: &str) -> PathBuf {
     dir.join("log").join(format!("{name}.log"))
 }
@@ -456,8 +458,8 @@ fn spawn_server(program: &Path, config: &Path, name: &str, log: &Path, lifetime:
     command.spawn().with_context(|| format!("cannot start {} for server {name}", program.display()))
 }
 
-/// The process of `command` will get SIGTERM when the calling thread ends, however it ends. A Ctrl-C at the terminal does not
-/// reach it: that is for the parent, which ends its children in order.
+/// Makes the process of `command` get SIGTERM when the calling thread ends for any reason. Ctrl-C in the
+/// terminal does not reach it: the parent stops its children in order.
 pub fn end_with_parent(command: &mut Command) {
     let parent = std::process::id();
     command.process_group(0);
@@ -481,10 +483,12 @@ impl LocalCluster {
         options: &StartOptions,
     ) -> Result<LocalCluster> {
         let log = dir.join("log");
-        std::fs::create_dir_all(&log).with_context(|| format!("cannot make {}", log.display()))?;
+        std::fs::create_dir_all(&log).with_context(|| format!("cannot create {}", log.display()))?;
         let program = match &options.program {
             Some(program) => program.clone(),
-            None => std::env::current_exe().context("cannot find this program to start servers from")?,
+            None => {
+                std::env::current_exe().context("cannot find the path of this program, which servers run")?
+            }
         };
         state.supervisor = ProcessId::of(std::process::id()).filter(|_| options.supervised);
         Ok(LocalCluster {
@@ -498,7 +502,7 @@ impl LocalCluster {
         })
     }
 
-    /// Starts these servers, and ends them again if they do not come up.
+    /// Starts these servers, and stops them again if they do not come up.
     fn begin(&mut self, names: Vec<String>, pause: &mut dyn FnMut(Duration) -> bool) -> Result<()> {
         let begun = (|| {
             for name in &names {
@@ -523,7 +527,7 @@ impl LocalCluster {
         let child = spawn_server(&self.program, &self.config.path, name, &log, self.lifetime)?;
         let ended = || format!("server {name} ended at once");
         let process = ProcessId::of(child.id()).with_context(ended)?;
-        // Not by its identity: one that has ended already is to be watched, so that its end is told.
+        // Not by its identity: a process that has already ended is watched too, so that its end is reported.
         let handle = ProcessHandle::open(child.id()).with_context(ended)?;
         let (name, since) = (name.to_string(), Instant::now());
         self.watched.push(Watched { name, since, handle, child: Some(child) });
@@ -545,12 +549,12 @@ impl LocalCluster {
                 bail!("the cluster is not ready after {waited} s: {reason}; see {dir}/log");
             }
             if !pause(READY_POLL) {
-                bail!("interrupted while the servers started");
+                bail!("interrupted while the servers were starting");
             }
         }
     }
 
-    /// Servers that ended since the last call, of those that are `meant`.
+    /// Takes the servers that ended since the last call, of those for which `meant` holds.
     fn take_ended(&mut self, meant: impl Fn(&str) -> bool) -> Vec<Ended> {
         let (mut ended, mut watched) = (Vec::new(), Vec::new());
         for mut server in self.watched.drain(..) {
@@ -559,8 +563,10 @@ impl LocalCluster {
                 continue;
             }
             let status = server.child.as_mut().and_then(|child| child.wait().ok());
-            let how =
-                status.map_or("how is unknown: another process started it".into(), |how| how.to_string());
+            let how = status
+                .map_or("its exit status is unknown, since another process started it".into(), |how| {
+                    how.to_string()
+                });
             let log = log_of(&self.dir, &server.name);
             let text = format!("has ended ({how}); {} says: {}", log.display(), last_line(&log));
             let (pid, ran) = (server.handle.pid(), server.since.elapsed());
@@ -570,13 +576,13 @@ impl LocalCluster {
         ended
     }
 
-    /// Ends all servers that this process started and forgets them.
+    /// Stops all servers that this process started, and forgets them.
     pub fn stop(&mut self) {
         let own: Vec<_> = self.watched.iter().filter(|server| server.child.is_some()).collect();
         process::end_all(&own.iter().map(|server| &server.handle).collect::<Vec<_>>(), STOP_TIMEOUT);
         for server in &mut self.watched {
             if let Some(child) = &mut server.child {
-                // It has ended; nothing else than its number is given back.
+                // It has ended; this only frees its number.
                 let _ = child.wait();
             }
         }
@@ -584,18 +590,18 @@ impl LocalCluster {
         self.leave();
     }
 
-    /// Notes that this process supervises no more.
+    /// Records that this process no longer supervises.
     fn leave(&mut self) {
         self.state.supervisor = None;
         self.state.servers.retain(|server| server.process.handle().is_some());
         let noted = if self.state.servers.is_empty() { None } else { Some(self.state.save(&self.dir)) };
-        // A state that is outdated is recognised: processes in it are known by their start time.
+        // An outdated state is recognised: processes in it are identified by their start time too.
         if !matches!(noted, Some(Ok(()))) {
             RunState::remove(&self.dir);
         }
     }
 
-    /// The file with this host's key.
+    /// This host's key file.
     pub fn client_key_path(&self) -> PathBuf {
         self.dir.join(CLIENT_KEY_FILE)
     }
@@ -604,21 +610,21 @@ impl LocalCluster {
 /// A server that ended.
 struct Ended {
     name: String,
-    /// Its process that was.
+    /// Its process id.
     pid: u32,
-    /// Where this process started it.
+    /// Set if this process started it.
     status: Option<std::process::ExitStatus>,
     ran: Duration,
     /// "has ended (…)", and what its log says.
     text: String,
 }
 
-/// Asks servers whether they are there.
+/// Checks whether servers are ready.
 struct Readiness<'a> {
     config: &'a ClusterConfig,
     url: Url,
-    /// `None` where servers can only be seen to listen: without the clients' key, and where some are on other machines, which
-    /// may not run.
+    /// `None` if it can only be checked whether servers listen: without a client key, or if some servers are
+    /// on other machines, which may not run.
     options: Option<ConnectOptions>,
 }
 
@@ -635,7 +641,7 @@ impl Readiness<'_> {
         Ok(Readiness { config, url: Url::parse(&url_of(config))?, options })
     }
 
-    /// What one of these servers lacks.
+    /// Why one of these servers is not ready.
     fn lacks(&self, names: &[String]) -> Option<String> {
         let Some(options) = &self.options else { return self.does_not_listen(names) };
         match Client::connect(&self.url, options.clone()) {
@@ -651,7 +657,7 @@ impl Readiness<'_> {
         }
     }
 
-    /// Whether a server runs, or is to.
+    /// Whether a server runs or is being started.
     fn is_awaited(&self, server: &ServerConfig, names: &[String]) -> bool {
         names.contains(&server.name) || !matches!(find(self.config, None, server), Ok(None))
     }
@@ -664,18 +670,19 @@ impl Readiness<'_> {
     }
 }
 
-/// The last line of a log that says something.
+/// The last line of a log that is not empty.
 fn last_line(log: &Path) -> String {
     let text = std::fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").trim().to_string()
 }
 
-/// Puts this host's key of a cluster where `weft` and the client library look for it, readable by the user only.
+/// Installs this host's key of a cluster where `weft` and the client library look for it, readable by the
+/// user only.
 pub fn install_client_key(key_file: &Path, url: &str) -> Result<PathBuf> {
     let server = Url::parse(url)?.server();
     let installed = installed_key_path(&server).with_context(|| {
-        format!("HOME is not set; without a home the key is in {} only", key_file.display())
+        format!("HOME is not set, so the key cannot be installed; it is in {} only", key_file.display())
     })?;
     let text = std::fs::read(key_file).with_context(|| format!("cannot read {}", key_file.display()))?;
     let dir = installed.parent().expect("a key file is in a directory");
@@ -683,7 +690,7 @@ pub fn install_client_key(key_file: &Path, url: &str) -> Result<PathBuf> {
         .recursive(true)
         .mode(0o700)
         .create(dir)
-        .with_context(|| format!("cannot make {}", dir.display()))?;
+        .with_context(|| format!("cannot create {}", dir.display()))?;
     let fresh = dir.join(format!(".new-{}", std::process::id()));
     let written = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(&fresh);
     written
@@ -693,11 +700,11 @@ pub fn install_client_key(key_file: &Path, url: &str) -> Result<PathBuf> {
     Ok(installed)
 }
 
-/// Room on the file system of a directory, in bytes.
+/// Free space on the file system of a directory, in bytes.
 pub fn free_bytes(dir: &Path) -> Option<u64> {
     let path = std::ffi::CString::new(dir.as_os_str().as_bytes()).ok()?;
     let mut space = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: `path` is a C string and `space` has room for the answer, which is read only when it was given.
+    // SAFETY: `path` is a C string. `space` has room for the result, which is read only on success.
     let space = unsafe {
         if libc::statvfs(path.as_ptr(), space.as_mut_ptr()) != 0 {
             return None;

@@ -7,15 +7,15 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
 use weft_server::{ClusterConfig, ServerConfig, ServerRole};
 
-/// Held from the choice of ports until servers listen on them, so that two clusters that start at the same time do not choose the
-/// same. It is an abstract Unix socket's name, which one process of a network namespace can have, as with the ports themselves, and
-/// which is free when that process ends.
+/// Held from the choice of ports until servers listen on them, so that two clusters that start at the same
+/// time do not choose the same ports. It is the name of an abstract Unix socket, which only one process of a
+/// network namespace can have, as with ports. It is free when the process ends.
 pub struct PortLock {
     _name: UnixListener,
 }
 
 impl PortLock {
-    /// Waits for it.
+    /// Waits for the lock.
     pub fn take(timeout: Duration, pause: &mut dyn FnMut(Duration) -> bool) -> Result<PortLock> {
         let name = SocketAddr::from_abstract_name(b"weft up chooses ports")?;
         let deadline = Instant::now() + timeout;
@@ -26,14 +26,14 @@ impl PortLock {
                     return Err(error).context("another `weft up` takes too long to start its servers");
                 }
                 Err(_) if pause(Duration::from_millis(5)) => {}
-                Err(_) => bail!("interrupted while another `weft up` started its servers"),
+                Err(_) => bail!("interrupted while another `weft up` was starting its servers"),
             }
         }
     }
 }
 
-/// Gives the servers of `config` the host and ports that are asked for. Where nothing is asked for, the file's addresses stay
-/// if they are free; if one of them is taken, the next free range is used.
+/// Assigns the requested host and ports to the servers of `config`. Without a request the file's addresses
+/// stay if they are free. If one of them is in use, the next free range is used.
 pub fn assign(config: &mut ClusterConfig, host: Option<&str>, port: Option<u16>) -> Result<()> {
     let mut addresses = config.servers.iter().flat_map(|server| &server.addresses);
     if host.is_none() && port.is_none() && addresses.all(|address| TcpListener::bind(address).is_ok()) {
@@ -73,17 +73,19 @@ pub fn assign(config: &mut ClusterConfig, host: Option<&str>, port: Option<u16>)
     Ok(())
 }
 
-/// An address for one server more, on the metadata server's host: the first free port behind those of the cluster.
+/// An address for an additional server, on the metadata server's host: the first free port after those of the
+/// cluster.
 pub fn free_address(config: &ClusterConfig) -> Result<String> {
     let (host, _) = meta_address(config)?;
     let port_of = |address: &String| address.rsplit_once(':')?.1.parse::<u16>().ok();
     let greatest = config.servers.iter().flat_map(|server| &server.addresses).filter_map(port_of).max();
-    let wanted =
-        greatest.and_then(|port| port.checked_add(1)).context("there is no port behind the cluster's")?;
+    let wanted = greatest
+        .and_then(|port| port.checked_add(1))
+        .context("there is no free port after the cluster's ports; give --address")?;
     Ok(format!("{host}:{}", free_range(&host, wanted, 1)?))
 }
 
-/// Whether a server listens at addresses of another machine.
+/// Whether a server's addresses are those of another machine.
 pub fn is_elsewhere(server: &ServerConfig) -> bool {
     let is_here = |address: &String| {
         let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
@@ -93,7 +95,7 @@ pub fn is_elsewhere(server: &ServerConfig) -> bool {
     !server.addresses.iter().any(is_here)
 }
 
-/// Refuses servers of other machines among these.
+/// Refuses servers of other machines.
 pub fn check_here<'a>(servers: impl Iterator<Item = &'a ServerConfig>) -> Result<()> {
     let names: Vec<_> = servers
         .filter(|server| is_elsewhere(server))
@@ -124,7 +126,7 @@ fn free_range(host: &str, wanted: u16, count: u16) -> Result<u16> {
             Some(taken) => first = taken + 1,
         }
     }
-    bail!("{host} has no {count} free ports in a row from {wanted} on; give another --port")
+    bail!("{host} has no {count} consecutive free ports from {wanted} on; choose another --port")
 }
 
 fn taken_port(host: &str, first: u16, count: u16) -> Option<u16> {
@@ -179,7 +181,7 @@ mod tests {
     #[test]
     fn addresses_of_the_file_stay_where_they_are_free() {
         let mut config = cluster(7400);
-        // Ports in no order, as in a file that was written by hand.
+        // Ports out of order, as in a file that was written by hand.
         let free: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let addresses: Vec<_> =
             free.iter().rev().map(|free| free.local_addr().unwrap().to_string()).collect();

@@ -1,7 +1,8 @@
-//! Processes that are told apart even when a number is given again.
+//! Identities of processes that stay unique when a process number is reused.
 //!
-//! A process number alone is not an identity: it is given again after its process has ended. The number and the start time
-//! are one, within one boot. A [`ProcessHandle`] is a pidfd: a signal through it never reaches a stranger.
+//! A process number alone does not identify a process: it is reused after the process has ended. The number
+//! and the start time together do, within one boot. A [`ProcessHandle`] is a pidfd: a signal through it never
+//! reaches another process.
 
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -9,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Which process, of this boot.
+/// Identifies a process of this boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessId {
     /// Its number.
@@ -19,15 +20,15 @@ pub struct ProcessId {
 }
 
 impl ProcessId {
-    /// No process.
+    /// Stands for no process.
     pub const NONE: ProcessId = ProcessId { pid: 0, start_ticks: 0 };
 
-    /// The process that has this number now.
+    /// The process that now has this number.
     pub fn of(pid: u32) -> Option<ProcessId> {
         Some(ProcessId { pid, start_ticks: start_ticks(pid)? })
     }
 
-    /// A handle of the process if it lives. The handle is taken first and the identity checked behind it.
+    /// A handle of the process if it runs. The handle is opened first, and the identity checked after that.
     pub fn handle(&self) -> Option<ProcessHandle> {
         let handle = ProcessHandle::open(self.pid)?;
         let is_same = start_ticks(self.pid) == Some(self.start_ticks);
@@ -38,13 +39,13 @@ impl ProcessId {
     pub fn started(&self) -> Option<SystemTime> {
         let stat = std::fs::read_to_string("/proc/stat").ok()?;
         let boot_s: u64 = stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()?;
-        // SAFETY: asks for a number of the system.
+        // SAFETY: sysconf only returns a number.
         let ticks_per_s = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok()?.max(1);
         Some(SystemTime::UNIX_EPOCH + Duration::from_secs(boot_s + self.start_ticks / ticks_per_s))
     }
 }
 
-/// A descriptor of a process that stays its own even when the number is given to another.
+/// A descriptor of a process. It never refers to another process, even when the number is reused.
 #[derive(Debug)]
 pub struct ProcessHandle {
     fd: OwnedFd,
@@ -52,9 +53,10 @@ pub struct ProcessHandle {
 }
 
 impl ProcessHandle {
-    /// Of a process of this number, if there is one.
+    /// Opens a handle of the process with this number, if there is one.
     pub fn open(pid: u32) -> Option<ProcessHandle> {
-        // SAFETY: the call takes two integers; a result that is not negative is a new descriptor, which nobody else owns.
+        // SAFETY: the call takes two integers; a result that is not negative is a new descriptor, which
+        // nobody else owns.
         unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0);
             (fd >= 0).then(|| ProcessHandle { fd: OwnedFd::from_raw_fd(fd as i32), pid })
@@ -66,7 +68,7 @@ impl ProcessHandle {
         self.pid
     }
 
-    /// Sends a signal. That the process has ended is no error.
+    /// Sends a signal. It is not an error if the process has ended.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
         let no_info = std::ptr::null::<libc::siginfo_t>();
         // SAFETY: the descriptor is open, and no information is passed.
@@ -79,14 +81,14 @@ impl ProcessHandle {
         }
     }
 
-    /// Waits until it has ended; false: it has not within this time.
+    /// Waits until the process has ended. Returns false after `timeout`.
     pub fn wait(&self, timeout: Duration) -> bool {
         let mut entry = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry is passed and it lives through the call.
         unsafe { libc::poll(&mut entry, 1, timeout.as_millis() as i32) > 0 }
     }
 
-    /// Name of the user that it runs as.
+    /// Name of the user that the process runs as.
     pub fn user(&self) -> String {
         let owner = std::fs::metadata(format!("/proc/{}", self.pid));
         owner.map_or_else(|_| "another user".into(), |owner| crate::output::user_name(owner.uid()))
@@ -99,18 +101,19 @@ impl AsFd for ProcessHandle {
     }
 }
 
-/// What came of asking a process to end.
+/// The outcome of ending a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
-    /// It ended by itself.
+    /// It ended on SIGTERM.
     InOrder,
     /// It had to be killed.
     ByForce,
-    /// It runs still, and why.
+    /// It is still running, for this reason.
     Failed(String),
 }
 
-/// Asks all to end, and kills what still lives after `timeout`. What came of it, in the same order.
+/// Sends SIGTERM to all, and kills those that still run after `timeout`. Returns the outcomes in the same
+/// order.
 pub fn end_all(handles: &[&ProcessHandle], timeout: Duration) -> Vec<Ending> {
     let asked: Vec<_> = handles.iter().map(|handle| handle.signal(libc::SIGTERM)).collect();
     let deadline = Instant::now() + timeout;
@@ -136,7 +139,7 @@ fn start_ticks(pid: u32) -> Option<u64> {
     start_ticks_of(&stat)
 }
 
-/// The program's name, field 2, is in parentheses and may hold anything; fields are counted behind its end.
+/// Field 2, the program's name, is in parentheses and may contain anything. Fields are counted after it.
 fn start_ticks_of(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }

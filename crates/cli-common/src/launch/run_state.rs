@@ -1,7 +1,8 @@
-//! `run.json`: which servers `weft up` started, what is wanted of them, and who supervises them.
+//! `run.json`: which servers `weft up` started, which should run, and who supervises them.
 //!
-//! It is changed only by whoever holds the lock of the cluster's directory ([`super::lock`]). `weft down --only` says there
-//! that a server is not wanted, so that the supervisor leaves it stopped; `weft up --only` says that it is wanted again.
+//! It is changed only by the holder of the lock of the cluster's directory ([`super::lock`]). `weft down
+//! --only` records in it that a server should not run, so that the supervisor leaves it stopped. `weft up
+//! --only` reverts that.
 
 use super::holder::holder_of;
 use super::process::{Ending, ProcessHandle, ProcessId, end_all};
@@ -21,7 +22,7 @@ pub struct RunState {
     pub url: String,
     /// The kernel's identity of this boot.
     boot_id: String,
-    /// The `weft up` that starts servers again when they die.
+    /// The `weft up` that restarts servers.
     #[serde(default)]
     pub supervisor: Option<ProcessId>,
     /// Its servers.
@@ -40,18 +41,18 @@ pub struct RunningServer {
     /// Its process.
     #[serde(flatten)]
     pub process: ProcessId,
-    /// What it says.
+    /// Its log file.
     pub log: PathBuf,
-    /// Whether it is to run; false: it was stopped on purpose.
+    /// Whether it should run; false if it was stopped on request.
     #[serde(default = "yes")]
     pub wanted: bool,
-    /// How often the supervisor started it again after it had died.
+    /// How often the supervisor has restarted it.
     #[serde(default)]
     pub restarts: u32,
-    /// How it ended the last time, since it was last asked for.
+    /// How it ended the last time, since it was last requested.
     #[serde(default)]
     pub last_end: Option<String>,
-    /// Whether the supervisor starts it no more.
+    /// Whether the supervisor has given up on it.
     #[serde(default)]
     pub given_up: bool,
 }
@@ -63,21 +64,22 @@ fn yes() -> bool {
 /// A server's process.
 #[derive(Debug)]
 pub struct Found {
-    /// Which.
+    /// The process.
     pub process: ProcessId,
-    /// To signal it and wait for it.
+    /// A handle to signal it and wait for it.
     pub handle: ProcessHandle,
     /// Whether `weft up` started it.
-    pub is_noted: bool,
+    pub is_recorded: bool,
 }
 
 impl RunState {
-    /// Of a cluster without servers as yet.
+    /// The state of a cluster without servers.
     pub fn new(url: String) -> Result<RunState> {
         Ok(RunState { url, boot_id: boot_id()?, supervisor: None, servers: Vec::new() })
     }
 
-    /// Of a cluster's directory; `None` where no cluster was started since the boot, or it was stopped in order.
+    /// Loads the state of a cluster's directory. `None` if no cluster was started since the boot, or it was
+    /// stopped in order.
     pub fn load(dir: &Path) -> Result<Option<RunState>> {
         let path = dir.join(RUN_FILE);
         let text = match std::fs::read_to_string(&path) {
@@ -85,11 +87,11 @@ impl RunState {
             text => text.with_context(|| format!("cannot read {}", path.display()))?,
         };
         let state: RunState = serde_json::from_str(&text)
-            .with_context(|| format!("{} is damaged; remove it when no server runs", path.display()))?;
+            .with_context(|| format!("{} is damaged; remove it while no server runs", path.display()))?;
         Ok(boot_id().is_ok_and(|now| now == state.boot_id).then_some(state))
     }
 
-    /// Into a cluster's directory.
+    /// Saves the state in a cluster's directory.
     pub fn save(&self, dir: &Path) -> Result<()> {
         let (path, fresh) = (dir.join(RUN_FILE), dir.join(".run.json"));
         std::fs::write(&fresh, serde_json::to_string_pretty(self)?)
@@ -97,9 +99,9 @@ impl RunState {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// The cluster of this directory runs no more.
+    /// Removes the state: no server of the directory runs.
     pub fn remove(dir: &Path) {
-        // Without it, or with an outdated one, the next start finds that nothing runs.
+        // Without a state, or with an outdated one, the next start finds that nothing runs.
         let _ = std::fs::remove_file(dir.join(RUN_FILE));
     }
 
@@ -108,12 +110,12 @@ impl RunState {
         self.servers.iter().find(|server| server.name == name)
     }
 
-    /// The same, to change it.
+    /// The same, for changes.
     pub fn server_mut(&mut self, name: &str) -> Option<&mut RunningServer> {
         self.servers.iter_mut().find(|server| server.name == name)
     }
 
-    /// Notes that a server is wanted from now on, and nothing of what was before.
+    /// Records that a server should run, and clears its history.
     pub fn want(&mut self, server: &ServerConfig, log: PathBuf) -> &mut RunningServer {
         self.servers.retain(|other| other.name != server.name);
         self.servers.push(RunningServer {
@@ -130,12 +132,12 @@ impl RunState {
         self.servers.last_mut().expect("it was just added")
     }
 
-    /// The supervisor, if it lives.
+    /// The supervisor, if it runs.
     pub fn live_supervisor(&self) -> Option<ProcessHandle> {
         self.supervisor.and_then(|supervisor| supervisor.handle())
     }
 
-    /// Asks all its servers to end, and ends what still lives after `timeout`. Returns how many had to be ended by force.
+    /// Stops all servers. Kills those that still run after `timeout`, and returns how many.
     pub fn stop(&self, timeout: Duration) -> usize {
         let handles: Vec<_> = self.servers.iter().filter_map(|server| server.process.handle()).collect();
         let endings = end_all(&handles.iter().collect::<Vec<_>>(), timeout);
@@ -143,7 +145,8 @@ impl RunState {
     }
 }
 
-/// The process of a server: the one that `weft up` noted, else whichever holds the lock in the server's directory.
+/// Finds the process of a server: the one that `weft up` recorded, else the one that holds the lock in the
+/// server's directory.
 ///
 /// # Errors
 /// The directory cannot be examined.
@@ -155,15 +158,14 @@ pub fn find(
     if let Some(noted) = state.and_then(|state| state.server(&server.name))
         && let Some(handle) = noted.process.handle()
     {
-        return Ok(Some(Found { process: noted.process, handle, is_noted: true }));
+        return Ok(Some(Found { process: noted.process, handle, is_recorded: true }));
     }
     let holder = holder_of(&config.lock_file_of(server))?;
-    Ok(holder.map(|(process, handle)| Found { process, handle, is_noted: false }))
+    Ok(holder.map(|(process, handle)| Found { process, handle, is_recorded: false }))
 }
 
 fn boot_id() -> Result<String> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    Ok(id.context("cannot read the kernel's boot identity")?.trim().to_string())
+    weft_host::boot_id_text().context("cannot read the kernel's boot identity")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `weft down`: ending servers, whoever started them.
+//! `weft down`: stops servers, whoever started them.
 
 use super::process::end_all;
 use super::{CLUSTER_FILE, Ending, Found, ProcessHandle, RunState, STOP_TIMEOUT, find, lock};
@@ -7,19 +7,19 @@ use std::path::Path;
 use std::time::Duration;
 use weft_server::ClusterConfig;
 
-/// What came of it.
+/// The result of `weft down`.
 #[derive(Debug, Default)]
 pub struct Down {
     /// Servers that ran: name, process, and how it ended.
     pub servers: Vec<(String, u32, Ending)>,
-    /// Servers of which nothing could be found out, and why.
+    /// Servers whose state could not be found out, and why.
     pub unknown: Vec<(String, String)>,
-    /// A supervisor that could not be ended, and why.
+    /// A supervisor that could not be stopped, and why.
     pub supervisor: Option<(u32, String)>,
 }
 
 impl Down {
-    /// Names of what runs still, or may, with the reason.
+    /// Why processes still run, or may still run, as messages.
     pub fn failures(&self) -> Vec<String> {
         let mut failures = Vec::new();
         for (name, pid, ending) in &self.servers {
@@ -28,7 +28,7 @@ impl Down {
             }
         }
         for (name, reason) in &self.unknown {
-            failures.push(format!("cannot tell whether {name} runs: {reason}"));
+            failures.push(format!("cannot find out whether {name} runs: {reason}"));
         }
         if let Some((pid, reason)) = &self.supervisor {
             failures.push(format!("the supervisor (process {pid}) was not stopped: {reason}"));
@@ -37,11 +37,12 @@ impl Down {
     }
 }
 
-/// Ends the servers of a directory that run, or those named in `only`; these are not started again by the supervisor.
+/// Stops the servers of a directory that run, or those named in `only`, which the supervisor then leaves
+/// stopped.
 pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
     let file = dir.join(CLUSTER_FILE);
     if !file.exists() {
-        bail!("{} has no {CLUSTER_FILE}; give the directory that was given to weft up", dir.display());
+        bail!("{} has no {CLUSTER_FILE}; give the directory that you gave to weft up", dir.display());
     }
     let config = ClusterConfig::load(&file)?;
     for name in only {
@@ -51,14 +52,15 @@ pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
         std::thread::sleep(time);
         true
     });
-    // Held to the end, so that nothing is started meanwhile; a supervisor that waits for it ends all the same.
+    // Held to the end, so that nothing is started meanwhile. A supervisor that waits for the lock still ends.
     let held = match held {
-        // Somebody else's cluster; each server will say so.
+        // The supervisor of another user. Its servers report errors too.
         Err(error) if is_forbidden(&error) => None,
         held => Some(held?),
     };
     let mut state = RunState::load(dir).unwrap_or_else(|error| {
-        // Servers are found by their locks too, and a supervisor starts none again that ended in order.
+        // Servers are also found by their locks, and the supervisor does not restart servers that ended in
+        // order.
         eprintln!("weft: {error:#}");
         None
     });
@@ -103,7 +105,8 @@ pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
     Ok(down)
 }
 
-/// It has been asked; in the foreground it waits for its servers too.
+/// Waits until the supervisor ends. It was signalled already; in the foreground it also waits for its
+/// servers.
 fn end_supervisor(supervisor: &ProcessHandle, down: &mut Down) {
     if supervisor.wait(2 * STOP_TIMEOUT) {
         return;

@@ -1,13 +1,14 @@
-//! Starting servers again that died.
+//! Restarts servers that die.
 //!
 //! ```text
 //!   a server ends ─► stopped by `weft down --only`, or ended in order ─► stays stopped
 //!                 ─► exit code 78: it refuses to start                ─► given up at once
-//!                 ─► anything else ─► starts again after 1, 2, 4 … 30 s; 5 deaths within a minute: given up
+//!                 ─► anything else ─► restarted after 1, 2, 4 … 30 s; 5 deaths within a minute: given up
 //! ```
 //!
-//! What is wanted is in run.json, which other commands change; SIGUSR1 asks this process to look at it. A server that is given
-//! up is told about and left; the others go on, so that what they hold stays within reach.
+//! run.json says which servers should run. Other commands change it, and send SIGUSR1 to make this process
+//! read it. A server that is given up is reported and left stopped. The others keep running, so that their
+//! data stays available.
 
 use super::{BlockedSignals, RunState};
 use super::{Ended, Lifetime, LocalCluster, find, lock, log_of};
@@ -20,7 +21,7 @@ use weft_server::ClusterConfig;
 
 const DELAY_MIN: Duration = Duration::from_secs(1);
 const DELAY_MAX: Duration = Duration::from_secs(30);
-/// A server that ran so long was well; deaths longer ago do not count.
+/// A server that ran this long was healthy. Earlier deaths do not count.
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
 const DEATHS_MAX: usize = 5;
 
@@ -32,7 +33,7 @@ struct Deaths {
 }
 
 impl Deaths {
-    /// After how long to start it again; `None`: no more.
+    /// The delay before the restart; `None` to give up.
     fn count(&mut self, now: Instant, ran: Duration) -> Option<Duration> {
         let delay = if ran >= DEATHS_WITHIN { DELAY_MIN } else { self.next_delay.unwrap_or(DELAY_MIN) };
         self.next_delay = Some((2 * delay).min(DELAY_MAX));
@@ -48,17 +49,17 @@ struct Supervisor<'a> {
     cluster: LocalCluster,
     signals: &'a BlockedSignals,
     deaths: BTreeMap<String, Deaths>,
-    /// When which server starts again.
+    /// The servers to restart, and when.
     due: Vec<(Instant, String)>,
-    /// The signal that ends it.
+    /// The signal that ends the supervisor.
     ending: Option<i32>,
-    /// Somebody changed run.json.
+    /// run.json was changed.
     look: bool,
     has_given_up: bool,
 }
 
-/// Stays until the cluster is to end or has ended, and starts servers again that die. In the foreground a signal ends the servers
-/// that this process started; in the background they go on.
+/// Supervises until the cluster ends or should end, and restarts servers that die. In the foreground a signal
+/// stops the servers that this process started. In the background they keep running.
 pub fn supervise(cluster: LocalCluster, signals: &BlockedSignals) -> Result<()> {
     let mut supervisor = Supervisor {
         cluster,
@@ -71,7 +72,7 @@ pub fn supervise(cluster: LocalCluster, signals: &BlockedSignals) -> Result<()> 
     };
     while supervisor.ending.is_none() {
         for ended in supervisor.cluster.take_ended(|_| true) {
-            supervisor.bury(&ended);
+            supervisor.handle_end(&ended);
         }
         if std::mem::take(&mut supervisor.look) {
             supervisor.look_again();
@@ -90,14 +91,14 @@ impl Supervisor<'_> {
         self.cluster.lifetime == Lifetime::Detached
     }
 
-    fn say(&self, text: &str) {
+    fn log(&self, text: &str) {
         match self.is_in_background() {
             true => eprintln!("{} supervisor: {text}", weft_log::timestamp_now()),
             false => eprintln!("weft: {text}"),
         }
     }
 
-    /// Waits for a signal, the end of a server, or the time to start one.
+    /// Waits for a signal, the end of a server, or the time of a restart.
     fn wait(&mut self) -> Result<()> {
         let signals = self.signals.descriptor().context("cannot wait for signals")?;
         let handles = self.cluster.watched.iter().map(|server| server.handle.as_fd());
@@ -116,14 +117,14 @@ impl Supervisor<'_> {
         Ok(())
     }
 
-    /// Whether a signal came within this time.
+    /// Handles a signal, if one comes within this time.
     fn take_signal(&mut self, time: Duration) -> bool {
         match self.signals.wait_at_most(time) {
             None => return false,
             Some(libc::SIGUSR1) => self.look = true,
             Some(libc::SIGHUP) if self.is_in_background() => {
                 if let Err(error) = super::background::log_to(&self.cluster.dir) {
-                    self.say(&format!("{error:#}"));
+                    self.log(&format!("{error:#}"));
                 }
             }
             Some(signal) => self.ending = Some(signal),
@@ -131,7 +132,7 @@ impl Supervisor<'_> {
         true
     }
 
-    /// Changes run.json. Where that fails, this process goes on with what it knows.
+    /// Changes run.json. If that fails, this process continues with the state that it knows.
     fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> T) -> Option<T> {
         let dir = self.cluster.dir.clone();
         let lock = lock(&dir, &mut |time| {
@@ -150,60 +151,60 @@ impl Supervisor<'_> {
                 Some(lock)
             }
             Err(error) => {
-                self.say(&format!("{error:#}"));
+                self.log(&format!("{error:#}"));
                 None
             }
         };
         let changed = change(self);
         if let Err(error) = self.cluster.state.save(&dir) {
-            self.say(&format!("{error:#}"));
+            self.log(&format!("{error:#}"));
         }
         Some(changed)
     }
 
-    /// Decides what becomes of a server that has ended.
-    fn bury(&mut self, ended: &Ended) {
+    /// Decides whether to restart a server that has ended.
+    fn handle_end(&mut self, ended: &Ended) {
         let now = Instant::now();
         let delay = self.deaths.entry(ended.name.clone()).or_default().count(now, ended.ran);
         let code = ended.status.and_then(|status| status.code());
-        let told = self.change(|this| {
+        let decided = self.change(|this| {
             let Some(server) = this.cluster.state.server_mut(&ended.name) else {
-                return ("it is not this cluster's any more".to_string(), None);
+                return ("it no longer belongs to this cluster".to_string(), None);
             };
             if server.wanted && server.process.pid != ended.pid {
                 this.look = true;
-                return ("it is asked for again already".into(), None);
+                return ("it has been requested again".into(), None);
             }
             server.last_end = Some(ended.text.clone());
             if !server.wanted {
-                return ("it was stopped on purpose".into(), None);
+                return ("it was stopped on request".into(), None);
             }
             if code == Some(0) {
                 server.wanted = false;
-                return ("it was asked to end, so it stays stopped".into(), None);
+                return ("it was stopped on request and stays stopped".into(), None);
             }
             if code == Some(i32::from(PERMANENT)) {
                 server.given_up = true;
                 let cure = format!("weft up --dir {} --only {}", this.cluster.dir.display(), ended.name);
-                return (format!("a new start would end the same way; when that is mended: {cure}"), None);
+                return (
+                    format!("a restart would fail the same way; when the cause is removed: {cure}"),
+                    None,
+                );
             }
             let Some(delay) = delay else {
                 server.given_up = true;
                 let within = DEATHS_WITHIN.as_secs();
-                return (
-                    format!("it died {DEATHS_MAX} times within {within} s and is started no more"),
-                    None,
-                );
+                return (format!("it died {DEATHS_MAX} times within {within} s and is not restarted"), None);
             };
-            (format!("it starts again in {} s", delay.as_secs()), Some(delay))
+            (format!("it is restarted in {} s", delay.as_secs()), Some(delay))
         });
-        let Some((decision, delay)) = told else { return };
-        self.say(&format!("server {} {}; {decision}", ended.name, ended.text));
+        let Some((decision, delay)) = decided else { return };
+        self.log(&format!("server {} {}; {decision}", ended.name, ended.text));
         self.has_given_up |= self.cluster.state.server(&ended.name).is_some_and(|server| server.given_up);
         self.due.extend(delay.map(|delay| (now + delay, ended.name.clone())));
     }
 
-    /// Starts again what is due.
+    /// Restarts the servers that are due.
     fn start_due(&mut self) {
         let now = Instant::now();
         let (due, later): (Vec<_>, Vec<_>) = self.due.drain(..).partition(|(when, _)| *when <= now);
@@ -215,12 +216,12 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Starts what is wanted and does not run: others changed run.json, and maybe the cluster file.
+    /// Starts servers that should run and do not: run.json, and maybe the cluster file, have changed.
     fn look_again(&mut self) {
         self.change(|this| {
             match ClusterConfig::load(&this.cluster.config.path) {
                 Ok(config) => this.cluster.config = config,
-                Err(error) => this.say(&format!("goes on with the cluster file of before: {error}")),
+                Err(error) => this.log(&format!("continues with the previous cluster file: {error}")),
             }
             let watched: Vec<_> = this.cluster.watched.iter().map(|server| server.name.clone()).collect();
             let servers = this.cluster.state.servers.iter();
@@ -236,7 +237,7 @@ impl Supervisor<'_> {
         });
     }
 
-    /// Starts a server that is wanted, unless somebody else has started it meanwhile. The lock is held.
+    /// Starts a server that should run, unless somebody else has started it. The caller holds the lock.
     fn start(&mut self, name: &str, is_restart: bool) {
         if !self.cluster.state.server(name).is_some_and(|server| server.wanted) {
             return;
@@ -246,8 +247,8 @@ impl Supervisor<'_> {
                 find(&self.cluster.config, Some(&self.cluster.state), server).ok().flatten()
             });
         if let Some(found) = running {
-            self.say(&format!(
-                "server {name} runs as process {} already and is left to whoever started it",
+            self.log(&format!(
+                "server {name} already runs as process {} and is not supervised, since it was started otherwise",
                 found.process.pid
             ));
             return;
@@ -259,7 +260,7 @@ impl Supervisor<'_> {
             Ok(process) => {
                 server.process = process;
                 server.restarts += u32::from(is_restart);
-                self.say(&format!(
+                self.log(&format!(
                     "server {name} was started as process {}; see {}",
                     process.pid,
                     log.display()
@@ -272,16 +273,16 @@ impl Supervisor<'_> {
                     self.deaths.entry(name.to_string()).or_default().count(Instant::now(), Duration::ZERO);
                 server.given_up = delay.is_none();
                 self.due.extend(delay.map(|delay| (Instant::now() + delay, name.to_string())));
-                self.say(&format!("server {name} {text}"));
+                self.log(&format!("server {name} {text}"));
             }
         }
     }
 
-    /// Nothing runs and nothing will.
+    /// Ends the supervisor if no server runs or will be restarted.
     fn end_without_servers(mut self) -> Result<()> {
-        let text = "no server runs any more that this process started or adopted";
+        let text = "no supervised server is running any more";
         if self.is_in_background() {
-            self.say(&format!("{text}; it ends"));
+            self.log(&format!("{text}; the supervisor ends"));
             self.change(|this| this.cluster.state.supervisor = None);
             return Ok(());
         }
@@ -294,8 +295,8 @@ impl Supervisor<'_> {
 
     fn end(mut self) -> Result<()> {
         if self.is_in_background() {
-            // Who ends it, `weft down` maybe, goes on to change run.json.
-            self.say("ends; the servers go on");
+            // The command that ends this process, such as `weft down`, may still change run.json.
+            self.log("ends; the servers keep running");
             return Ok(());
         }
         let failing = self.has_given_up || !self.due.is_empty();
@@ -327,7 +328,7 @@ mod tests {
             delays.push(deaths.count(now, Duration::from_secs(19)).expect("not given up").as_secs());
         }
         assert_eq!(delays[..7], [1, 2, 4, 8, 16, 30, 30]);
-        // After a minute in which it was well, it starts at once again.
+        // After a healthy minute it is restarted at once again.
         let now = start + Duration::from_secs(1000);
         assert_eq!(deaths.count(now, DEATHS_WITHIN), Some(DELAY_MIN));
     }

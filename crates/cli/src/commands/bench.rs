@@ -5,10 +5,11 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use weft_cli_common::programs;
 
-/// Becomes `weft-bench`, a program of its own, with the arguments behind `bench`, which make sense.
+/// Replaces this process by `weft-bench`, with the arguments after `bench`. They have been parsed and are
+/// valid.
 pub fn run() -> Result<()> {
     let program = programs::find("weft-bench", "weft-bench")?;
-    let own = std::env::current_exe().context("cannot find this program")?;
+    let own = std::env::current_exe().context("cannot find the path of this program")?;
     let mut command = Command::new(&program);
     command.args(std::env::args_os().skip(2)).env(programs::STARTED_BY, own);
     let error = command.exec();

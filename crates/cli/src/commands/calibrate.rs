@@ -5,12 +5,12 @@ use super::explain::time_text;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::{output, size};
 use weft_wire::messages::{CalibrateReply, Time};
 
-/// Curves that are not in the published model say so.
+/// The curves of a cost model and what each describes. A formula marks a curve of the published model.
 const CURVES: [(&str, &str); 8] = [
     ("read_cached", "reads of cached data"),
     ("read_device", "reads: O_r + O_seek + s / B_r(s)"),
@@ -22,18 +22,20 @@ const CURVES: [(&str, &str); 8] = [
     ("sync", "making written data durable"),
 ];
 
-/// Shows what accesses cost on each I/O server, as it has measured them in its own directory at its first start. By this cost
-/// model a server chooses, for each part of a request, between one access per piece, sieving, and mapped pages (`weft explain`
-/// shows the choices). Measure again when a disk or a machine was changed; servers go on serving meanwhile.
+/// Shows what disk accesses cost on each I/O server, as measured in its own directory at its first start.
 ///
-/// O, B and s are the overhead, the bandwidth and the size of Wu, Wyckoff and Panda's model of active data sieving, which leaves
-/// the cache out; servers reckon with it.
+/// From this cost model a server chooses, for each part of a request, between one access per piece, data
+/// sieving and mapped pages. `weft explain` shows its choices. Measure again after you change a disk or a
+/// machine. Servers keep serving meanwhile.
+///
+/// O, B and s are the overhead, the bandwidth and the size in the model of active data sieving by Wu, Wyckoff
+/// and Panda. Their model has no cache; servers also count what is cached.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file system.
     #[arg(value_name = "URL", env = "WEFT_URL")]
     url: String,
-    /// Have every I/O server measure anew, which takes about a second each, and keep the result.
+    /// Measure again on every I/O server, which takes about a second each, and keep the result.
     #[arg(long)]
     measure: bool,
     /// Print as JSON.
@@ -43,16 +45,16 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// Shows or renews cost models.
+/// Shows cost models, or measures them again.
 pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.url)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let mut failures = Failures::default();
     let mut models = Vec::new();
     for (server, answer) in client.cost_models(args.measure) {
         match answer {
             Ok(model) => models.push((server.name, model)),
-            Err(error) => failures.tell(&error.into()),
+            Err(error) => failures.report(&error.into()),
         }
     }
     if args.json {
@@ -60,7 +62,7 @@ pub fn run(args: Args) -> Result<()> {
         output::print_json(&json!({ "url": place.url, "servers": servers }))?;
         return failures.result();
     }
-    for (count, (names, model)) in alike(models).into_iter().enumerate() {
+    for (count, (names, model)) in group_equal(models).into_iter().enumerate() {
         if count > 0 {
             output::print_line("")?;
         }
@@ -69,8 +71,8 @@ pub fn run(args: Args) -> Result<()> {
     failures.result()
 }
 
-/// Servers with the same model, which neighbours have from each other, together.
-fn alike(models: Vec<(String, CalibrateReply)>) -> Vec<(String, CalibrateReply)> {
+/// Groups servers with the same model. Neighbours share one.
+fn group_equal(models: Vec<(String, CalibrateReply)>) -> Vec<(String, CalibrateReply)> {
     let mut groups: Vec<(String, CalibrateReply)> = Vec::new();
     for (name, model) in models {
         match groups.iter_mut().find(|(_, other)| *other == model) {
@@ -83,7 +85,7 @@ fn alike(models: Vec<(String, CalibrateReply)>) -> Vec<(String, CalibrateReply)>
 
 fn print(names: &str, model: &CalibrateReply) -> Result<()> {
     let when = match model.measured_s {
-        0 => "never measured, these are defaults".to_string(),
+        0 => "not measured, default values".to_string(),
         seconds => {
             format!("measured {}", output::time_text(&Time { seconds, nanoseconds: 0 }, false))
         }
@@ -151,7 +153,7 @@ mod tests {
         let one = CalibrateReply::sample(&mut 1);
         let other = CalibrateReply { lock_ns: 77, ..one.clone() };
         let models = [("io0", &one), ("io1", &other), ("io2", &one)];
-        let groups = alike(models.map(|(name, model)| (name.to_string(), model.clone())).into());
+        let groups = group_equal(models.map(|(name, model)| (name.to_string(), model.clone())).into());
         let names: Vec<&str> = groups.iter().map(|(names, _)| names.as_str()).collect();
         assert_eq!(names, ["io0, io2", "io1"]);
     }

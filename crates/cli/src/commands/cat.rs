@@ -3,8 +3,8 @@
 use super::Failures;
 use anyhow::{Context, Result};
 use std::io::Write;
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_client::{Client, OpenOptions};
 
 const CHUNK_BYTES: usize = 8 << 20;
@@ -21,12 +21,12 @@ pub struct Args {
 
 /// Writes files to standard output.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
-    for (client, place) in expand_all(&session, &args.places)? {
+    for (client, place) in expand_all(&connections, &args.places)? {
         match copy_out(&client, &place) {
             Err(error) if error.is::<std::io::Error>() => return Err(error),
-            Err(error) => failures.tell(&error),
+            Err(error) => failures.report(&error),
             Ok(()) => {}
         }
     }

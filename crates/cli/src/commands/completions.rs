@@ -6,10 +6,12 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 use std::io::Write;
 
-/// Prints the completions of a shell. For bash: `weft completions bash > /etc/bash_completion.d/weft`.
+/// Prints completions for a shell.
+///
+/// For bash: `weft completions bash > /etc/bash_completion.d/weft`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which shell.
+    /// The shell.
     shell: Shell,
 }
 

@@ -7,46 +7,52 @@ use anyhow::{Result, bail};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::place::Place;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::{Reported, size};
 
-/// Copies files into, out of and between weft file systems: several at once, and large ones in several parts at once. Sparse files
-/// stay sparse.
+/// Copies files into, out of and between Weft file systems.
 ///
-/// As with cp, the last argument is where to: into it where it is a directory. Symbolic links are copied as links with -r and
-/// followed without. Where something cannot be copied the rest goes on; what failed is listed and the exit code is 1.
+/// It copies several files at once, and several parts of a large file. Sparse files stay sparse.
 ///
-/// With --subarray, one side is an array in a weft file and the other a local file that holds just a block of it. From weft, the
-/// local file is made or overwritten; the block must be in the file. To weft, the local file must have exactly the block's bytes; the
-/// weft file is made where there is none, and otherwise keeps everything outside of the block; it grows as far as the block's last byte.
+/// As with cp, the last argument is the target; if it is a directory, files are copied into it. With -r
+/// symbolic links are copied as links, otherwise they are followed. If something cannot be copied, the rest
+/// is still copied, the failures are listed and the exit code is 1.
+///
+/// With --subarray, one side is an array in a Weft file, and the other a local file that holds one block of
+/// it.
+///
+/// From Weft: the local file is created or overwritten. The whole block must be in the Weft file.
+///
+/// To Weft: the local file must have exactly the block's size. The Weft file is created if it does not exist.
+/// Otherwise it keeps everything outside the block, and grows if the block ends beyond its end.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft cp -r results weft:/                                            a directory into the root
-  weft cp --subarray 1000,500:10,0:2,8:f64 weft:/a block.bin           a[10:12, 0:8] of 1000 by 500 doubles
-  weft cp --subarray 1000,500:10,0:2,8:f64 block.bin weft:/a           and back again")]
+  weft cp -r results weft:/                                   a directory into the root
+  weft cp --subarray 1000,500:10,0:2,8:f64 weft:/a block.bin  a[10:12, 0:8] of doubles
+  weft cp --subarray 1000,500:10,0:2,8:f64 block.bin weft:/a  and back again")]
 pub struct Args {
-    /// What to copy, and where to; on either side weft://HOST:PORT/PATH or a local path.
+    /// The sources and the target, each as weft://HOST:PORT/PATH or a local path.
     #[arg(required = true, num_args = 2.., value_name = "PLACE")]
     places: Vec<String>,
-    /// Directories too, with everything in them.
+    /// Copy directories and everything in them.
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// Keep mode and times, and owner and group where that is allowed.
+    /// Keep modes and times, and owners and groups where permitted.
     #[arg(short, long)]
     preserve: bool,
-    /// Files, or parts of large files, at once.
+    /// How many files, or parts of large files, to copy at once.
     #[arg(short, long, value_name = "COUNT", default_value_t = 4, value_parser = parse_jobs)]
     jobs: usize,
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(short, long)]
     quiet: bool,
-    /// Only a block of an array, as DIMS:STARTS:COUNTS:ELEMENT[:C|F]; `weft help dump` tells more.
+    /// Copy one block of an array, given as DIMS:STARTS:COUNTS:ELEMENT[:C|F]; see `weft help dump`.
     #[arg(long, value_name = "SPEC", value_parser = Subarray::parse,
           conflicts_with_all = ["recursive", "preserve", "jobs"])]
     subarray: Option<Subarray>,
-    /// With --subarray: where the array begins in the weft file.
+    /// With --subarray: the offset of the array in the Weft file.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, requires = "subarray")]
     offset: Option<u64>,
     #[command(flatten)]
@@ -70,13 +76,13 @@ struct End {
 
 /// Copies.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let (last, first) = args.places.split_last().expect("two at least");
-    let to = ends(&session, last)?.swap_remove(0);
+    let to = ends(&connections, last)?.swap_remove(0);
     let mut from = Vec::new();
     for argument in first {
         let contents = argument.ends_with("/.") || argument == ".";
-        from.extend(ends(&session, argument)?.into_iter().map(|end| (end, contents)));
+        from.extend(ends(&connections, argument)?.into_iter().map(|end| (end, contents)));
     }
     let mut pairs = pair_up(from, &to)?;
     let options = Options {
@@ -90,7 +96,7 @@ pub fn run(args: Args) -> Result<()> {
     let begun = Instant::now();
     let outcome = match &args.subarray {
         None => copy::copy(pairs, &options, &bar),
-        Some(_) if pairs.len() > 1 => bail!("--subarray copies one file, and there are {}", pairs.len()),
+        Some(_) if pairs.len() > 1 => bail!("--subarray copies one file, but {} were given", pairs.len()),
         Some(subarray) => {
             let part = Part::array(args.offset.unwrap_or(0), subarray)?;
             copy::copy_part(&pairs.swap_remove(0), &part, &options, &bar)?
@@ -100,12 +106,12 @@ pub fn run(args: Args) -> Result<()> {
     report(&outcome, begun.elapsed().as_secs_f64(), !args.quiet && !bar.is_hidden())
 }
 
-/// What an argument stands for, wildcards expanded.
-fn ends(session: &Session, argument: &str) -> Result<Vec<End>> {
+/// The files that an argument names, wildcards expanded.
+fn ends(connections: &Connections, argument: &str) -> Result<Vec<End>> {
     match Place::from_argument(argument)? {
         Place::Local(path) => Ok(vec![End { side: Side::Local, path }]),
         Place::Weft(place) => {
-            let client = session.client(&place.url)?;
+            let client = connections.client(&place.url)?;
             let end = |found: weft_cli_common::place::WeftPath| End {
                 side: Side::Weft { client: client.clone(), url: place.url.clone() },
                 path: found.path,
@@ -115,16 +121,16 @@ fn ends(session: &Session, argument: &str) -> Result<Vec<End>> {
     }
 }
 
-/// The target's name for each source: `to` itself, or inside of it where it is a directory.
+/// Pairs each source with its target's name: `to` itself, or a name in it if it is a directory.
 fn pair_up(from: Vec<(End, bool)>, to: &End) -> Result<Vec<Pair>> {
     let into_dir = to.side.meta(&to.path, true).is_ok_and(|meta| meta.kind == Kind::Directory);
     if from.len() > 1 && !into_dir {
-        bail!("{} is not a directory, and there are {} to copy", to.side.display(&to.path), from.len());
+        bail!("{} is not a directory; it cannot take {} sources", to.side.display(&to.path), from.len());
     }
     let mut pairs = Vec::new();
     for (end, contents) in from {
         if matches!((&end.side, &to.side), (Side::Local, Side::Local)) {
-            bail!("{} and {} are both local; use cp", end.path.display(), to.path.display());
+            bail!("{} and {} are both local; use cp to copy them", end.path.display(), to.path.display());
         }
         let name = end.path.file_name().filter(|_| into_dir && !contents);
         let to_path = name.map_or_else(|| to.path.clone(), |name| to.path.join(Path::new(name)));
@@ -133,7 +139,7 @@ fn pair_up(from: Vec<(End, bool)>, to: &End) -> Result<Vec<Pair>> {
     Ok(pairs)
 }
 
-/// For bytes that move; drawn on terminals only.
+/// A progress bar in bytes. It is shown on terminals only.
 pub(super) fn progress_bar(quiet: bool) -> ProgressBar {
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(5) };
     let template = "{bar:30} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left";
@@ -141,8 +147,8 @@ pub(super) fn progress_bar(quiet: bool) -> ProgressBar {
     ProgressBar::with_draw_target(Some(0), target).with_style(style)
 }
 
-fn report(outcome: &Outcome, seconds: f64, tell: bool) -> Result<()> {
-    if tell {
+fn report(outcome: &Outcome, seconds: f64, with_summary: bool) -> Result<()> {
+    if with_summary {
         let rate = size::mib_per_s(outcome.bytes, seconds);
         let bytes = size::format_bytes(outcome.bytes);
         let files = outcome.files;

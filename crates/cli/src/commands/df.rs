@@ -2,11 +2,11 @@
 
 use super::Failures;
 use anyhow::Result;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::{output, size};
 
-/// Shows the space of a file system: in all, and on each I/O server.
+/// Shows the total and free space of a file system and of each I/O server.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file systems.
@@ -23,21 +23,21 @@ pub struct Args {
 #[derive(serde::Serialize)]
 struct Space {
     url: String,
-    /// `None`: the whole.
+    /// `None` for the whole file system.
     server: Option<String>,
     space_bytes: u64,
     free_bytes: u64,
     files: Option<u64>,
 }
 
-/// Shows space.
+/// Shows total and free space.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut rows = Vec::new();
     for argument in &args.places {
         let place = WeftPath::from_argument(argument)?;
-        let client = session.client(&place.url)?;
+        let client = connections.client(&place.url)?;
         let (url, whole) = (place.url.clone(), client.statfs()?);
         let (space_bytes, free_bytes) = (whole.space_bytes, whole.free_bytes);
         rows.push(Space {
@@ -57,7 +57,7 @@ pub fn run(args: Args) -> Result<()> {
                     files: None,
                 }),
                 Ok(_) => {}
-                Err(error) => failures.tell(&error.into()),
+                Err(error) => failures.report(&error.into()),
             }
         }
     }

@@ -6,20 +6,22 @@ use std::path::PathBuf;
 use weft_cli_common::launch::{self, Down, Ending};
 use weft_cli_common::{Reported, output};
 
-/// Stops the servers of DIR's cluster that run on this machine, whoever started them: `weft up`, `weft serve`, systemd. Their data
-/// stays; `weft up --dir DIR` finds it again.
+/// Stops the servers of DIR's cluster that run on this machine.
 ///
-/// Servers are asked to end, and ended by force after 5 seconds. Only processes that are those servers are touched: a process
-/// number that has gone to another program meanwhile is recognised. Where nothing runs, nothing is done. A server that systemd
-/// or another program watches may be started again by that.
+/// It stops them whoever started them: `weft up`, `weft serve` or systemd. Their data stays, and `weft up
+/// --dir DIR` uses it again.
 ///
-/// Exit code 1: a server runs still; the reason is told.
+/// Servers get SIGTERM, and after 5 seconds SIGKILL. Only processes that are those servers are signalled,
+/// even if a process number has been reused. If nothing runs, nothing is done. systemd or another supervisor
+/// may restart a server.
+///
+/// The exit code is 1, and the reason is printed, if a server is still running.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Directory of the cluster.
+    /// The directory of the cluster.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// Stop only this server; may be repeated. It stays stopped until `weft up`.
+    /// Stop only this server; may be repeated. It stays stopped until `weft up` starts it.
     #[arg(long, value_name = "SERVER")]
     only: Vec<String>,
     /// Print what was done as JSON.
@@ -50,9 +52,7 @@ fn print(args: &Args, down: &Down) -> Result<()> {
     if stopped > 0 && !args.only.is_empty() {
         for (name, pid, ending) in &down.servers {
             match ending {
-                Ending::InOrder => {
-                    output::print_line(format_args!("stopped {name} (process {pid}), in order"))?
-                }
+                Ending::InOrder => output::print_line(format_args!("stopped {name} (process {pid})"))?,
                 Ending::ByForce => {
                     output::print_line(format_args!(
                         "stopped {name} (process {pid}) by force; see {dir}/log"

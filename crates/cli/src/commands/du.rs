@@ -5,23 +5,25 @@ use anyhow::{Context, Result};
 use std::collections::HashSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::expand_all;
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::tree::{self, Visit};
 use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
 
-/// Adds up the space that files take on their servers, directory by directory. Holes take none; a file with several names counts once.
+/// Shows the space that files use on their servers, for each directory.
+///
+/// Holes use no space. A file with several names counts once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where to begin.
+    /// Files and directories.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
-    /// Only the sum for each argument.
+    /// Show only the sum for each argument.
     #[arg(short, long)]
     summarize: bool,
-    /// Add up sizes, holes and all, and print them in bytes.
+    /// Add up file sizes, holes included, and print them in bytes.
     #[arg(short, long)]
     bytes: bool,
     /// Print as JSON: sizes and space, in bytes.
@@ -47,7 +49,7 @@ struct Open {
     bytes: u64,
     allocated_bytes: u64,
     files: u64,
-    /// Files directly in it whose space is not asked for yet.
+    /// Files directly in it whose space has not been queried yet.
     found: Vec<Attr>,
 }
 
@@ -63,7 +65,7 @@ impl Open {
         }
     }
 
-    /// Everything below is known: asks for the space of its files, all at once.
+    /// Queries the space of its files, all at once. All directories below it are complete.
     fn complete(&mut self, client: &Client) -> Result<()> {
         let found = std::mem::take(&mut self.found);
         self.allocated_bytes += client.allocated_bytes(&found)?.iter().sum::<u64>();
@@ -75,13 +77,13 @@ impl Open {
     }
 }
 
-/// Adds up.
+/// Adds up the space of files.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut sums = Vec::new();
     let mut seen = HashSet::new();
-    for (client, place) in expand_all(&session, &args.places)? {
+    for (client, place) in expand_all(&connections, &args.places)? {
         let attr = client.stat(at(&place.path), false).with_context(|| place.display())?;
         let mut open = vec![Open::new(&place.path)];
         let mut visit = |visit: Visit<'_>| {
@@ -106,7 +108,7 @@ pub fn run(args: Args) -> Result<()> {
             }
             Ok(())
         };
-        tree::walk(&client, &place.path, &attr, &mut visit, &mut |_, error| failures.tell(&error))?;
+        tree::walk(&client, &place.path, &attr, &mut visit, &mut |_, error| failures.report(&error))?;
         let mut whole = open.pop().expect("the argument is at the bottom");
         whole.complete(&client)?;
         if args.summarize || attr.kind != FileKind::Directory {

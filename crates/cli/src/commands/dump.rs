@@ -5,44 +5,48 @@ use crate::numbers::Number;
 use crate::part::{self, Part, Subarray};
 use anyhow::{Context, Result, bail};
 use std::io::{IsTerminal, Write};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::{output, size};
 use weft_client::OpenOptions;
 
-/// Columns of a line of numbers, about.
+/// Approximate columns of a line of numbers.
 const LINE_COLUMNS: usize = 96;
 const HEX_LINE_BYTES: u64 = 16;
 
-/// Writes a part of a file to standard output: a range, or a rectangular block of an array that the file holds. Only that part is
-/// read. Without --format, a terminal gets numbers where the elements are said to be numbers, else a hex dump; a pipe or file
-/// gets the bytes themselves.
+/// Prints a part of a file: a range, or a rectangular block of an array that the file holds.
+///
+/// Only that part is read. Without --format a terminal gets numbers if the element is a kind of number, else
+/// a hex dump. A pipe or file gets the bytes themselves.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  weft dump --bytes 64 weft:/a                                     the first 64 bytes, in hex
-  weft dump --subarray 1000,500:10,0:2,8:f64 weft:/a               a[10:12, 0:8] of 1000 by 500 doubles
-  weft dump --subarray 1000,500:10,0:2,8:f64 weft:/a > block.bin   the same, as it is stored
-  weft dump --subarray 640,480:0,0:4,4:3 --format u8 weft:/rgb     elements of three bytes, as numbers")]
+  weft dump --bytes 64 weft:/a                                    the first 64 bytes, in hex
+  weft dump --subarray 1000,500:10,0:2,8:f64 weft:/a              a[10:12, 0:8] of doubles
+  weft dump --subarray 1000,500:10,0:2,8:f64 weft:/a > block.bin  the same, as it is stored
+  weft dump --subarray 640,480:0,0:4,4:3 --format u8 weft:/rgb    elements of 3 bytes")]
 pub struct Args {
     /// The file.
     #[arg(value_name = "URL")]
     place: String,
-    /// A block of an array, as `DIMS:STARTS:COUNTS:ELEMENT[:ORDER]`: the array's size, the block's first index and its size, each
-    /// with commas between dimensions; the size of an element, or its kind (u8 … u64, i8 … i64, f32, f64, with `be` behind it
-    /// where big-endian); C (the default: the last index varies fastest) or F (the first).
+    /// A block of an array, as `DIMS:STARTS:COUNTS:ELEMENT[:ORDER]`.
+    ///
+    /// DIMS is the size of the array, STARTS the first index of the block, COUNTS the size of the block; each
+    /// has one number per dimension, separated by commas. ELEMENT is the size of an element, or its kind: u8
+    /// … u64, i8 … i64, f32, f64; append `be` for big-endian. ORDER is C (the last index varies fastest, the
+    /// default) or F (the first index does).
     #[arg(long, value_name = "SPEC", value_parser = Subarray::parse, conflicts_with = "bytes")]
     subarray: Option<Subarray>,
-    /// Where the range, or the array, begins in the file.
+    /// The offset of the range, or of the array, in the file.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "0")]
     offset: u64,
-    /// How many bytes [default: to the end of the file].
+    /// The length of the range [default: to the end of the file].
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes)]
     bytes: Option<u64>,
-    /// hex, raw, or a kind of number: u8 … u64, i8 … i64, f32, f64, with `be` behind it where big-endian.
+    /// hex, raw, or a kind of number: u8 … u64, i8 … i64, f32, f64; append `be` for big-endian.
     #[arg(long, value_parser = Format::parse)]
     format: Option<Format>,
-    /// No progress bar.
+    /// Show no progress bar.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -61,18 +65,18 @@ impl Format {
         match text {
             "raw" => Ok(Format::Raw),
             "hex" => Ok(Format::Hex),
-            _ => Number::parse(text)
-                .map(Format::Numbers)
-                .ok_or_else(|| "is neither hex nor raw nor a number like u16, f64 or i32be".into()),
+            _ => Number::parse(text).map(Format::Numbers).ok_or_else(|| {
+                "is not a format; use hex, raw or a kind of number such as u16, f64 or i32be".into()
+            }),
         }
     }
 }
 
-/// Writes a part of a file.
+/// Prints a part of a file.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let place = WeftPath::from_argument(&args.place)?;
-    let client = session.client(&place.url)?;
+    let client = connections.client(&place.url)?;
     let file = client.open(at(&place.path), &OpenOptions::new().read(true))?;
     let file_bytes = file.stat()?.size;
     let part = match &args.subarray {
@@ -108,7 +112,7 @@ fn range(offset: u64, bytes: Option<u64>, name: &str, file_bytes: u64) -> Result
     }
     let bytes = bytes.unwrap_or(file_bytes - offset);
     if offset.checked_add(bytes).is_none_or(|end| end > i64::MAX as u64) {
-        bail!("{name} has {file_bytes} bytes; a range of {bytes} at {offset} ends behind 2^63");
+        bail!("{name} has {file_bytes} bytes; a range of {bytes} at {offset} ends beyond 2^63");
     }
     Ok(Part::Range { offset, bytes })
 }
@@ -121,7 +125,7 @@ struct Lines<'a> {
     row_bytes: u64,
     /// Columns of the widest label.
     label_columns: usize,
-    /// Where the line begins that is being gathered.
+    /// Where the line that is being filled begins.
     position: u64,
     line: Vec<u8>,
 }
@@ -142,13 +146,15 @@ impl Lines<'_> {
             let unit = number.bytes() as u64;
             let whole = part.element_bytes().unwrap_or(total);
             if !whole.is_multiple_of(unit) {
-                bail!("{whole} bytes are not whole numbers of {unit} bytes ({number})");
+                bail!(
+                    "{whole} bytes are not a multiple of the {unit} bytes of {number}; choose another --format"
+                );
             }
             lines.label_columns = lines.label(total.saturating_sub(1)).len();
             let numbers = LINE_COLUMNS.saturating_sub(lines.label_columns) / (number.columns() + 1);
             let element_bytes = part.element_bytes().unwrap_or(unit);
             let fit = numbers.max(1) as u64 * unit;
-            // Whole elements in a line, or, where they are too long for that, lines for each.
+            // A line holds whole elements. An element that is too long for a line gets several.
             lines.line_bytes = if element_bytes > fit { fit } else { fit / element_bytes * element_bytes };
             lines.row_bytes = if element_bytes > fit { element_bytes } else { lines.row_bytes };
         }
@@ -197,7 +203,7 @@ impl Lines<'_> {
         Ok(writeln!(out)?)
     }
 
-    /// As `hexdump -C` does.
+    /// Writes a line in the format of `hexdump -C`.
     fn write_hex(&self, out: &mut impl Write) -> Result<()> {
         write!(out, "{:08x} ", self.part.file_offset(self.position))?;
         for at in 0..HEX_LINE_BYTES as usize {

@@ -5,8 +5,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::io::{IoSliceMut, Read};
 use std::time::Instant;
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::{output, size};
 use weft_client::{
     AccessOptions, File, IoStats, OpenOptions, RdmaPlan, RdmaServerPlan, ServerPlan, Sieving, TransportInUse,
@@ -15,64 +15,69 @@ use weft_layout::{Extent, Level, Regions};
 use weft_wire::limits::REGION_LEVELS_MAX;
 use weft_wire::messages::io_flags;
 
-/// Bytes of a piece in the plainest description there is: offset and length.
+/// Size of a piece in the simplest description: an offset and a length.
 const FLAT_PIECE_BYTES: u64 = 16;
-/// Where the memory of a request is supposed to begin.
+/// The assumed address of the request's memory.
 const MEMORY_BASE: u64 = 1 << 32;
-/// Most bytes read by --run.
+/// Upper limit of the bytes that --run reads.
 const RUN_BYTES_MAX: u64 = 1 << 30;
 
-/// Explains how a read, or a write, of many pieces of a file would be done: which servers have how many of the pieces, what
-/// travels to describe them, and how each server would access its data file, with the cost it expects of every way:
+/// Explains how servers would read or write many pieces of a file.
+///
+/// It shows which servers have how many of the pieces, how large the requests are, and how each server would
+/// access its data file, with the expected cost of each way:
 ///
 ///   each    one access per piece
-///   sieve   few large accesses, gaps and all, and copies (for a write: read, modify, write)
+///   sieve   few large accesses, gaps included, and copies (for a write: read, modify, write)
 ///   mapped  copies from or to pages of the data file that are in memory
 ///
-/// Servers decide by a cost model that they have measured (`weft calibrate`) and by what of the file is in their caches now.
-/// Nothing is read or written, unless --run is given.
+/// Servers choose by a cost model that they measured (`weft calibrate`) and by what is in their page caches
+/// now. Nothing is read or written unless you give --run.
 #[derive(Debug, clap::Args)]
 #[command(
     group(clap::ArgGroup::new("pieces").required(true).args(["bytes", "subarray", "stride", "list"])),
     after_help = "\
 Examples:
-  weft explain weft:/a --subarray 4096,4096:0,0:4096,1024:4        every row's first quarter
-  weft explain weft:/a --stride 0:64:256:100000 --write            64 bytes of each 256, written
-  weft explain weft:/a --subarray 1000,1000:0,500:10,10:f64 --in-place   rows of an array, over RDMA
-  weft explain weft:/a --list pieces.txt --run                     and then what it really cost"
+  weft explain weft:/a --subarray 4096,4096:0,0:4096,1024:4   the first quarter of each row
+  weft explain weft:/a --stride 0:64:256:100000 --write       64 of each 256 bytes, written
+  weft explain weft:/a --list pieces.txt --run                also show the real cost
+  weft explain weft:/a --subarray 1000,1000:0,500:10,10:f64 --in-place
+                                                              rows of an array, over RDMA"
 )]
 pub struct Args {
     /// The file.
     #[arg(value_name = "URL")]
     place: String,
-    /// Where the range, the array or the pattern begins in the file.
+    /// The offset of the range, array or pattern in the file.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "0")]
     offset: u64,
-    /// A range of this length.
+    /// The length of a range.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes)]
     bytes: Option<u64>,
     /// A block of an array, as `DIMS:STARTS:COUNTS:ELEMENT[:ORDER]`; see `weft dump --help`.
     #[arg(long, value_name = "SPEC", value_parser = Subarray::parse)]
     subarray: Option<Subarray>,
-    /// COUNT blocks of BLOCK bytes, each STRIDE bytes behind the one before, as OFFSET:BLOCK:STRIDE:COUNT.
+    /// COUNT blocks of BLOCK bytes that begin STRIDE bytes apart, as OFFSET:BLOCK:STRIDE:COUNT.
     #[arg(long, value_name = "SPEC", value_parser = Stride::parse)]
     stride: Option<Stride>,
-    /// Pieces one by one: a file with an offset and a length in each line (- for standard input; # begins a comment).
+    /// A file that lists the pieces, an offset and a length on each line (- for standard input; # begins a
+    /// comment).
     #[arg(long, value_name = "FILE")]
     list: Option<String>,
-    /// Explain a write, not a read.
+    /// Explain a write instead of a read.
     #[arg(long)]
     write: bool,
-    /// Acknowledged only when durable.
+    /// Explain a write that is acknowledged only when it is durable.
     #[arg(long, requires = "write")]
     sync: bool,
-    /// Show also what the request takes over RDMA on this side, as is done unasked where a server is reached by RDMA.
+    /// Also explain RDMA on the client's side. This is the default if a server is reached by RDMA.
     #[arg(long)]
     rdma: bool,
-    /// For RDMA: memory is in the same pieces as the file, as of an array that is held whole, and not one piece.
+    /// For RDMA: assume that memory has the same pieces as the file, as when a program holds the whole array,
+    /// instead of one piece.
     #[arg(long)]
     in_place: bool,
-    /// Then read the pieces: as planned, and again in each of the three ways, and show what that cost.
+    /// Also read the pieces, as planned and in each of the three ways, and show what that cost.
     #[arg(long, conflicts_with = "write")]
     run: bool,
     /// Print as JSON.
@@ -82,7 +87,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// Equal blocks at equal distances.
+/// Blocks of equal size at equal distances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Stride {
     offset: u64,
@@ -98,7 +103,7 @@ impl Stride {
         };
         let stride_bytes = i64::try_from(size::parse_bytes(stride)?)
             .map_err(|_| format!("a stride of {stride} is beyond 2^63"))?;
-        let count = count.parse().map_err(|_| format!("`{count}` is no number of blocks"))?;
+        let count = count.parse().map_err(|_| format!("`{count}` is not a number of blocks"))?;
         Ok(Stride {
             offset: size::parse_bytes(offset)?,
             block_bytes: size::parse_bytes(block)?,
@@ -107,11 +112,11 @@ impl Stride {
     }
 }
 
-/// Explains, and on request runs.
+/// Explains a request and, with --run, executes it.
 pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.place)?;
     let regions = regions(&args)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let options = OpenOptions::new().read(!args.write).write(args.write).sync(args.sync);
     let file = client.open(at(&place.path), &options)?;
     let over_rdma =
@@ -165,7 +170,7 @@ fn regions(args: &Args) -> Result<Regions> {
         }
         _ => Regions::contiguous(args.offset, args.bytes.unwrap_or(0)),
     };
-    regions.validate(usize::MAX, REGION_LEVELS_MAX).context("the pieces make no sense")?;
+    regions.validate(usize::MAX, REGION_LEVELS_MAX).context("the pieces are not valid")?;
     Ok(regions)
 }
 
@@ -177,18 +182,20 @@ fn pieces(text: &str, base: u64) -> Result<Vec<Extent>> {
         let (offset, bytes) = match fields[..] {
             [] => continue,
             [offset, bytes] => (size::parse_bytes(offset), size::parse_bytes(bytes)),
-            _ => bail!("line {}: write an offset and a length", number + 1),
+            _ => bail!("line {}: expected an offset and a length", number + 1),
         };
         let (Ok(offset), Ok(bytes)) = (offset, bytes) else {
-            bail!("line {}: `{}` is no offset and length", number + 1, line.trim());
+            bail!("line {}: `{}` is not an offset and a length", number + 1, line.trim());
         };
-        let Some(offset) = base.checked_add(offset) else { bail!("line {}: beyond 2^64", number + 1) };
+        let Some(offset) = base.checked_add(offset) else {
+            bail!("line {}: the offset is beyond 2^64", number + 1)
+        };
         all.push(Extent::new(offset, bytes));
     }
     Ok(all)
 }
 
-/// What the servers said.
+/// The plans of the servers for one request.
 struct Explained {
     name: String,
     write: bool,
@@ -249,7 +256,7 @@ impl Explained {
             for way in &plan.plans {
                 let possible = way.possible_windows > 0;
                 let shown = |text: String| if possible { text } else { "-".to_string() };
-                // The cost of some windows is no cost of the whole.
+                // A cost that covers only some windows is not the cost of the whole.
                 let whole = way.possible_windows == plan.windows;
                 let mut row = front.to_vec();
                 row.extend([
@@ -310,11 +317,11 @@ impl Explained {
     }
 }
 
-/// What a request takes over RDMA.
+/// Prints the plan for RDMA: registrations, mechanisms, work requests.
 fn print_rdma(plan: &RdmaPlan) -> Result<()> {
     let costs = match &plan.adapter {
         Some(adapter) => format!("the costs of {adapter}"),
-        None => "the costs of NC 4.3, as no adapter is in use".to_string(),
+        None => "the costs that NC 4.3 measured, since no adapter is in use".to_string(),
     };
     output::print_line(format!(
         "\nover RDMA, with {costs} ({} a page, {} a call):",
@@ -386,7 +393,7 @@ fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.0} %", part as f64 * 100.0 / whole as f64) }
 }
 
-/// A time for people, in three digits or so.
+/// A time as text with about three digits.
 pub fn time_text(ns: u64) -> String {
     match ns {
         0..1_000 => format!("{ns} ns"),
@@ -396,20 +403,20 @@ pub fn time_text(ns: u64) -> String {
     }
 }
 
-/// One reading of the pieces.
+/// One execution of the request.
 struct Run {
     way: &'static str,
-    /// What the servers together expected of it just before.
+    /// The sum of what the servers expected just before.
     expected_ns: u64,
     elapsed_ns: u64,
     stats: IoStats,
 }
 
-/// Reads as planned, then in every way; each time with what is expected then.
+/// Reads as planned and then in each way. Asks for the expected cost before each read.
 fn run_all(file: &File, regions: &Regions) -> Result<Vec<Run>> {
     let bytes = regions.total_bytes();
     if bytes > RUN_BYTES_MAX {
-        bail!("--run reads into memory, at most {RUN_BYTES_MAX} bytes, and this is {bytes}");
+        bail!("--run reads at most {RUN_BYTES_MAX} bytes into memory, but the request has {bytes}");
     }
     let mut memory = vec![0; bytes as usize];
     let ways = [
@@ -432,7 +439,7 @@ fn run_all(file: &File, regions: &Regions) -> Result<Vec<Run>> {
     Ok(runs)
 }
 
-/// What a server expects of one way, or of what it chose where `method` is 0.
+/// The cost that a server expects of one way, or of its own choice if `method` is 0.
 fn expected(one: &ServerPlan, method: u32) -> u64 {
     let way = one.plan.plans.iter().find(|way| way.method == method);
     way.map_or(one.plan.chosen_cost_ns, |way| way.cost_ns)
@@ -468,9 +475,7 @@ impl Run {
 }
 
 fn print_runs(runs: &[Run]) -> Result<()> {
-    output::print_line(
-        "\nread, each time with what the servers' disks were expected to take for it just before:",
-    )?;
+    output::print_line("\nread, with the time that was expected for the servers' disks just before:")?;
     let headings =
         ["way", "requests", "request bytes", "accesses", "accessed", "expected", "servers busy", "elapsed"];
     let mut table = output::table(&headings, &[1, 2, 3, 4, 5, 6, 7]);
@@ -498,7 +503,7 @@ mod tests {
         let stride = Stride::parse("1K:64:4K:100").unwrap();
         assert_eq!((stride.offset, stride.block_bytes), (1024, 64));
         assert_eq!(stride.level, Level { count: 100, stride_bytes: 4096 });
-        for (text, what) in [("1:2:3", "3 fields"), ("0:1:2:x", "`x` is no number"), ("0:q:1:1", "q")] {
+        for (text, what) in [("1:2:3", "3 fields"), ("0:1:2:x", "`x` is not a number"), ("0:q:1:1", "q")] {
             assert!(Stride::parse(text).unwrap_err().contains(what), "{text}");
         }
     }
@@ -508,8 +513,8 @@ mod tests {
         let read = pieces("# two pieces\n0 16\n4K, 8 # the second\n\n", 100).unwrap();
         assert_eq!(read, [Extent::new(100, 16), Extent::new(4196, 8)]);
         let error = |text| format!("{:#}", pieces(text, 0).unwrap_err());
-        assert_eq!(error("0 1\n5"), "line 2: write an offset and a length");
-        assert!(error("0 x").contains("`0 x` is no offset"));
+        assert_eq!(error("0 1\n5"), "line 2: expected an offset and a length");
+        assert!(error("0 x").contains("`0 x` is not an offset"));
     }
 
     #[test]

@@ -7,30 +7,32 @@ use serde_json::json;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::time::Duration;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::output;
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_client::Client;
 use weft_wire::messages::{CheckReply, FindingInfo, treatment};
 
-/// How often a running check is asked.
+/// How often the progress of a check is polled.
 const POLL: Duration = Duration::from_millis(50);
-/// Checks and repairs in turn; each round treats what the one before has brought to light.
+/// Upper limit of rounds of check and repair. Each round treats what the previous one revealed.
 const ROUNDS_MAX: u32 = 12;
-/// Exit codes, as of fsck(8).
+/// Exit codes, as in fsck(8).
 const REPAIRED: u8 = 1;
 const LEFT: u8 = 4;
 const FAILED: u8 = 8;
 
-/// Checks a file system while it is in use: that names, inodes and counts agree, and that the data files on all I/O servers do. The
-/// servers go on serving; what clients do meanwhile is no damage. For root, and for the owner of the root directory, with a key
-/// that administers (`weft help keys`).
+/// Checks a file system while it is in use.
 ///
-/// With --repair, everything that can be is repaired, each finding for itself and after another look, and the check is repeated
-/// until it finds nothing. Files and directories that have lost their names, and data files that have lost their inodes, come to
-/// /lost+found, named by their inode numbers.
+/// It checks that names, inodes and counts agree, and that the data files on all I/O servers agree with them.
+/// Servers keep serving, and concurrent changes by clients are not reported as errors. Only root and the
+/// owner of the root directory can use it, with an administrator's key (`weft help keys`).
 ///
-/// Exit codes: 0 nothing was wrong, 1 all that was wrong is repaired, 4 something is wrong still, 8 the check could not be done.
+/// With --repair it repairs all errors that can be repaired. Each one is checked again just before its
+/// repair, and the whole check is repeated until it finds nothing. Files and directories that have lost their
+/// names, and data files that have lost their inodes, are moved to /lost+found, under their inode numbers.
+///
+/// Exit codes: 0 no errors, 1 all errors repaired, 4 errors remain, 8 the check could not be done.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file system.
@@ -46,18 +48,18 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// What came of a whole run.
+/// The result of a whole run.
 #[derive(Default)]
 struct Outcome {
-    /// In the order in which it was found; what a repair brought to light is among it.
+    /// In the order of discovery, including what repairs revealed.
     repaired: Vec<FindingInfo>,
-    /// Of the last check.
+    /// What the last check found and no repair removed.
     left: Vec<FindingInfo>,
     records: u64,
     data_files: u64,
 }
 
-/// Checks, and repairs if asked to.
+/// Checks, and repairs on request.
 pub fn run(args: Args) -> Result<()> {
     match check(&args) {
         Ok(0) => Ok(()),
@@ -71,7 +73,7 @@ pub fn run(args: Args) -> Result<()> {
 
 fn check(args: &Args) -> Result<u8> {
     let place = WeftPath::from_argument(&args.url)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let progress = ProgressBar::new_spinner();
     let mut outcome = Outcome::default();
     for _ in 0..ROUNDS_MAX {
@@ -90,7 +92,7 @@ fn check(args: &Args) -> Result<u8> {
         }
     }
     progress.finish_and_clear();
-    tell(args, &place.url.to_string(), &outcome)?;
+    print_outcome(args, &place.url.to_string(), &outcome)?;
     Ok(match (outcome.left.is_empty(), outcome.repaired.is_empty()) {
         (true, true) => 0,
         (true, false) => REPAIRED,
@@ -98,7 +100,7 @@ fn check(args: &Args) -> Result<u8> {
     })
 }
 
-/// One check, to its end.
+/// Runs one check to its end.
 fn look(client: &Client, progress: &ProgressBar, outcome: &mut Outcome) -> Result<(u64, Vec<FindingInfo>)> {
     let check = RandomState::new().hash_one(std::process::id());
     let mut findings: Vec<FindingInfo> = Vec::new();
@@ -107,7 +109,7 @@ fn look(client: &Client, progress: &ProgressBar, outcome: &mut Outcome) -> Resul
         findings.extend(reply.findings.iter().cloned());
         show(progress, &reply);
         if !reply.failure.is_empty() {
-            bail!("the check was given up: {}", reply.failure);
+            bail!("the check was aborted: {}", reply.failure);
         }
         if reply.finished && findings.len() as u32 >= reply.found {
             (outcome.records, outcome.data_files) = (reply.records, reply.data_files);
@@ -119,7 +121,7 @@ fn look(client: &Client, progress: &ProgressBar, outcome: &mut Outcome) -> Resul
     }
 }
 
-/// Treats one finding, if repairs are wanted; the server looks again first.
+/// Repairs one finding, if requested. The server checks it again first.
 fn treat(client: &Client, args: &Args, check: u64, number: u32, finding: &FindingInfo) -> Result<u8> {
     if !args.repair {
         return Ok(treatment::LEFT);
@@ -137,7 +139,7 @@ fn show(progress: &ProgressBar, reply: &CheckReply) {
     progress.tick();
 }
 
-fn tell(args: &Args, url: &str, outcome: &Outcome) -> Result<()> {
+fn print_outcome(args: &Args, url: &str, outcome: &Outcome) -> Result<()> {
     let texts =
         |findings: &[FindingInfo]| findings.iter().map(|found| found.text.clone()).collect::<Vec<_>>();
     if args.json {
@@ -156,7 +158,7 @@ fn tell(args: &Args, url: &str, outcome: &Outcome) -> Result<()> {
         let hint = match (args.repair, finding.repairable) {
             (false, true) => "",
             (true, true) => " (not repaired)",
-            (_, false) => " (cannot be repaired by itself)",
+            (_, false) => " (cannot be repaired automatically)",
         };
         output::print_line(format!("found: {}{hint}", finding.text))?;
     }

@@ -7,14 +7,14 @@ use clap::CommandFactory;
 use std::io::Write;
 use weft_cli_common::output;
 
-/// Explains a subject, or everything about a command.
+/// Shows a manual page, or the help of a command.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A subject or a command; without one, the list of both.
+    /// A subject or a command [default: list both].
     subject: Vec<String>,
 }
 
-/// Explains.
+/// Prints the page.
 pub fn run(args: Args) -> Result<()> {
     let mut out = output::stdout();
     if args.subject.is_empty() {
@@ -35,7 +35,7 @@ pub fn run(args: Args) -> Result<()> {
     for word in &args.subject {
         match command.find_subcommand(word) {
             Some(found) => command = found.clone(),
-            None => bail!("there is no subject or command `{name}`; `weft help` lists them"),
+            None => bail!("there is no subject or command `{name}`; `weft help` lists all"),
         }
     }
     writeln!(out, "{}", command.render_long_help())?;

@@ -7,27 +7,27 @@ use weft_cli_common::launch::CLUSTER_FILE;
 use weft_cli_common::{output, size};
 use weft_server::{ClusterConfig, Generate, ServerRole, SyncMode};
 
-/// Writes the cluster file and the keys of a new cluster, whose servers may be on any machines.
+/// Writes the cluster file and the keys of a new cluster on any number of machines.
 ///
-/// Copy the directory's weft.toml and cluster.key to every server, make its storage there once with
-/// `weft serve --config weft.toml --name NAME --format`, and start it without `--format` (a systemd unit, weft@.service, does it).
-/// client.key is the administrator's key; `weft key issue` makes others.
-/// `weft help cluster` shows it step by step.
+/// Copy weft.toml and cluster.key to each server's machine. Create each server's storage there once with
+/// `weft serve --config weft.toml --name NAME --format`, and start it without `--format` (the systemd unit
+/// weft@.service does this). client.key is the administrator's key; `weft key issue` issues others. `weft
+/// help cluster` shows every step.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Directory to write weft.toml, cluster.key and client.key to; made where it is missing.
+    /// The directory for weft.toml, cluster.key and client.key; created if missing.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// The metadata server: where it listens, and where it keeps its data on its machine.
+    /// The metadata server: its address, and its storage directory on its machine.
     #[arg(long, value_name = "HOST:PORT:STORAGE_DIR", required = true)]
     meta: ServerPlace,
-    /// An I/O server; repeat it for each, in the order that files are striped in.
+    /// An I/O server; repeat this for each, in the order of striping.
     #[arg(long, value_name = "HOST:PORT:STORAGE_DIR", required = true)]
     io: Vec<ServerPlace>,
-    /// Strip size of files for which nothing else is asked [default: 256K].
+    /// Default strip size of files [default: 256K].
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes)]
     strip_bytes: Option<u64>,
-    /// I/O servers of a file for which nothing else is asked; 0 means all.
+    /// Default number of I/O servers of a file; 0: all.
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     servers: u16,
     /// Acknowledge writes and changes of names only when they are on the disk.
@@ -38,7 +38,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Where a server is to be.
+/// Where a server will be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ServerPlace {
     address: String,
@@ -61,10 +61,11 @@ impl FromStr for ServerPlace {
 
 /// Writes a new cluster.
 pub fn run(args: Args) -> Result<()> {
-    std::fs::create_dir_all(&args.dir).with_context(|| format!("cannot make {}", args.dir.display()))?;
+    std::fs::create_dir_all(&args.dir)
+        .with_context(|| format!("cannot create the directory {}", args.dir.display()))?;
     let path = std::path::absolute(args.dir.join(CLUSTER_FILE))?;
     if path.exists() {
-        bail!("{} exists; a cluster file is never overwritten, choose another --dir", path.display());
+        bail!("{} exists, and a cluster file is never overwritten; choose another --dir", path.display());
     }
     let strip_bytes = args.strip_bytes.unwrap_or(weft_server::config::STRIP_BYTES_DEFAULT.into());
     let mut config = ClusterConfig::generate(&Generate {
@@ -84,7 +85,7 @@ pub fn run(args: Args) -> Result<()> {
         };
         server.addresses = vec![place.address.clone()];
         server.directory = place.directory.clone();
-        // The machine it will run on may have other processors than this one.
+        // The server's machine may have another number of processors.
         server.threads = None;
     }
     let config = ClusterConfig::parse(&config.to_toml(), &path)?;

@@ -17,41 +17,47 @@ use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind, id_from_text, id_text};
 use weft_wire::messages::KeyRecord;
 use weft_wire::security::{ClusterKeys, Key};
 
-/// Issue, list and revoke keys of clients.
+/// Issue, list, revoke and rotate keys.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// Issue a key to a user or a host.
     ///
-    /// The holder of a user's key acts as that user only, with the groups given here, whatever the process says it is. A host's key
-    /// is for root of that host: its mount acts for all users there, and root itself becomes the anonymous user (65534) unless
-    /// --no-root-squash is given. The key is printed, or written to a file that only its owner can read.
+    /// The holder of a user key acts as that user, with the groups given here, whatever user the process runs
+    /// as. A host key is for root on that host: a mount there acts for all users, and root itself becomes the
+    /// anonymous user (65534) unless --no-root-squash is given. The key is printed, or written to a file that
+    /// only its owner can read.
     #[command(after_help = "Examples:
   weft key issue --uid 1000 --gid 1000 --gid 27 --expires 90d --name alice --out alice.key
   weft key issue --host node7 --out node7.key")]
     Issue(IssueArgs),
-    /// List keys that were issued or used.
+    /// List the keys that were issued or used.
     ///
-    /// States: valid; "valid, old": issued with a cluster key that is being replaced, so issue another one; void: issued with one that was
-    /// replaced; revoked; expired.
+    /// States: valid; "valid, old" (issued with a cluster key that is being replaced: issue another); void
+    /// (issued with a cluster key that was replaced); revoked; expired.
     List(ListArgs),
-    /// Replace the cluster's secret while the cluster is in use, in three steps.
+    /// Replace the cluster's secret in three steps, while the cluster is in use.
     ///
-    /// Servers accept two cluster keys for a time, and look at cluster.key once a second. Where servers run on several machines, copy the
-    /// file to all of them after each step, before the next one: each step checks that every server has the one before it.
+    /// Servers accept two cluster keys during the rotation, and read cluster.key once a second. If servers
+    /// run on several machines, copy the file to all of them after each step. Each step first checks that
+    /// every server has taken over the step before.
     ///
-    /// add: makes a new key, which is accepted from then on. switch: the new key signs, proves and issues. Keys that were issued with
-    /// the old one are good until the last step, so issue new ones to hosts and users now (`weft key list` shows which are left).
-    /// drop: the old key is accepted no more, and whoever is still connected with a key of its is cut off.
+    /// add: creates a new key, which servers accept from then on.
+    ///
+    /// switch: servers sign, prove and issue with the new key. Keys that were issued with the old one stay
+    /// valid until the last step, so issue new ones to hosts and users now; `weft key list` shows which are
+    /// left.
+    ///
+    /// drop: servers no longer accept the old key, and close connections that use it.
     #[command(after_help = "Example:
   weft key rotate add       copy cluster.key to all servers' machines
   weft key rotate switch    copy cluster.key again; issue new keys to hosts and users
   weft key rotate drop      copy cluster.key again")]
     Rotate(rotation::Args),
-    /// Revoke keys: nobody is served with them any more, and those who are connected are cut off.
+    /// Revoke keys. Servers refuse them from then on, and close connections that use them.
     Revoke(RevokeArgs),
 }
 
-/// Whose keys.
+/// Selects the cluster.
 #[derive(Debug, clap::Args)]
 pub struct ClusterArgs {
     /// The cluster file, or its directory.
@@ -65,22 +71,24 @@ pub struct ClusterArgs {
 /// Options of `issue`.
 #[derive(Debug, clap::Args)]
 pub struct IssueArgs {
-    /// The user whom the holder acts as.
+    /// The user that the holder acts as.
     #[arg(long, value_name = "UID", required_unless_present = "host", value_parser = clap::value_parser!(u32).range(1..))]
     uid: Option<u32>,
-    /// A group of that user, the primary one first [default: those that the user has on this machine].
+    /// A group of that user, the primary one first; may be repeated [default: the user's groups on this
+    /// machine].
     #[arg(long, value_name = "GID", requires = "uid")]
     gid: Vec<u32>,
-    /// The host for whose users the holder acts.
+    /// The host whose users the holder acts for.
     #[arg(long, value_name = "NAME", conflicts_with = "uid")]
     host: Option<String>,
-    /// Root of that host is root here, too, and an administrator of the file system.
+    /// Let root on that host act as root, and administer the file system.
     #[arg(long, requires = "host", conflicts_with = "uid")]
     no_root_squash: bool,
-    /// When the key expires: after a time (90d, 12h, 30m) or at a date (2027-01-31, 2027-01-31T12:00:00Z) [default: never].
+    /// When the key expires: after a time (90d, 12h, 30m), or at a date (2027-01-31, 2027-01-31T12:00:00Z)
+    /// [default: never].
     #[arg(long, value_name = "TIME", value_parser = parse_expiry)]
     expires: Option<u64>,
-    /// For people, in the list of keys.
+    /// A name for the key, shown in the list of keys.
     #[arg(long, value_name = "TEXT", conflicts_with = "host")]
     name: Option<String>,
     /// Write the key to a new file that only its owner can read.
@@ -103,14 +111,14 @@ pub struct ListArgs {
 /// Options of `revoke`.
 #[derive(Debug, clap::Args)]
 pub struct RevokeArgs {
-    /// Ids of keys, or the first digits of them; or key files.
+    /// Ids of keys, the first digits of ids, or key files.
     #[arg(value_name = "ID", required = true)]
     ids: Vec<String>,
     #[command(flatten)]
     cluster: ClusterArgs,
 }
 
-/// Does it.
+/// Runs `weft key`.
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Issue(args) => issue(args),
@@ -133,14 +141,14 @@ impl ClusterArgs {
         self.cluster_key.clone().unwrap_or_else(|| config.resolve(CLUSTER_KEY_FILE.as_ref()))
     }
 
-    /// A connection with the cluster key itself.
+    /// Connects with the cluster's own key.
     fn connect(&self) -> Result<Client> {
         let (config, keys) = self.load()?;
         connect(&config, keys.in_use())
     }
 }
 
-/// A connection with the cluster's secret.
+/// Connects with the cluster's secret.
 pub(super) fn connect(config: &ClusterConfig, cluster_key: &Key) -> Result<Client> {
     let server = config.meta_servers().next().expect("a checked cluster file has a metadata server");
     let url = Url::parse(&format!("weft://{}/", server.addresses[0]))?;
@@ -173,16 +181,16 @@ fn issue(args: IssueArgs) -> Result<()> {
     }
     if let Err(error) = connect(&config, cluster_key).and_then(|client| Ok(client.note_key(&key.info)?)) {
         eprintln!(
-            "weft: the key {} is good, but it is not on the list of keys until it is used: {error:#}",
+            "weft: the key {} is valid, but `weft key list` shows it only after its first use: {error:#}",
             id_text(&key.info.id)
         );
     }
     Ok(())
 }
 
-/// The groups that a user has on this machine, the primary one first.
+/// A user's groups on this machine, the primary one first.
 fn groups_here(uid: u32) -> Result<Vec<u32>> {
-    let unknown = || format!("user {uid} is not known on this machine; give the groups with --gid");
+    let unknown = || format!("user {uid} does not exist on this machine; give the groups with --gid");
     let groups = |option: &str| -> Result<Vec<u32>> {
         let output = std::process::Command::new("id").arg(option).arg(uid.to_string()).output();
         let output = output.ok().filter(|output| output.status.success()).with_context(unknown)?;
@@ -265,7 +273,7 @@ fn revoke(args: &RevokeArgs) -> Result<()> {
         output::print_line(format!("revoked {}", id_text(&id)))?;
         if !waiting.is_empty() {
             eprintln!(
-                "weft: {} did not answer; the key is still good there until it is told, which happens when it is back",
+                "weft: {} did not answer; it accepts the key until it is reachable again and notified",
                 waiting.join(", ")
             );
         }
@@ -273,7 +281,7 @@ fn revoke(args: &RevokeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Which key is meant: by its file, its id, or the first digits of it.
+/// Finds a key by its file, its id, or the first digits of its id.
 fn find(client: &Client, text: &str) -> Result<[u8; 16]> {
     if Path::new(text).is_file() {
         let key = read_key_file(Path::new(text))?;
@@ -287,7 +295,7 @@ fn find(client: &Client, text: &str) -> Result<[u8; 16]> {
     let mut found = known.iter().filter(|record| id_text(&record.key.id).starts_with(text));
     match (found.next(), found.next()) {
         (Some(record), None) if text.len() >= 4 => Ok(record.key.id),
-        (Some(_), _) => bail!("`{text}` may be several keys; give more digits of the id"),
+        (Some(_), _) => bail!("`{text}` matches several keys; give more digits of the id"),
         (None, _) => bail!("there is no key `{text}`; `weft key list` shows all"),
     }
 }
@@ -296,7 +304,7 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Seconds since 1970 of a time from now, or of a date.
+/// Parses a time from now, or a date, into seconds since 1970.
 fn parse_expiry(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is neither a time like 90d, 12h or 30m nor a date like 2027-01-31");
     if text.contains('-') {

@@ -4,8 +4,8 @@ use super::Failures;
 use anyhow::Result;
 use std::io::Write;
 use std::path::Path;
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::{output, tree};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
@@ -13,16 +13,16 @@ use weft_wire::messages::{Attr, FileKind};
 /// Lists directories, sorted by name.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to list.
+    /// Files and directories.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
-    /// Mode, links, owner, group, size and time of each.
+    /// Show mode, links, owner, group, size and time.
     #[arg(short)]
     long: bool,
-    /// Names that begin with a dot too.
+    /// Include names that begin with a dot.
     #[arg(short)]
     all: bool,
-    /// A directory itself, not what is in it.
+    /// List directories themselves, not their contents.
     #[arg(short)]
     directory: bool,
     /// Print attributes as JSON.
@@ -32,24 +32,24 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// What is listed under one heading.
+/// The entries under one heading.
 struct Listing {
     heading: String,
     rows: Vec<(String, std::path::PathBuf, Attr)>,
 }
 
-/// Lists.
+/// Lists files.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut single = Listing { heading: String::new(), rows: Vec::new() };
     let mut listings = Vec::new();
-    let places = expand_all(&session, &args.places)?;
+    let places = expand_all(&connections, &args.places)?;
     for (client, place) in &places {
         match list(&args, client, place) {
             Ok(mut listing) if listing.heading.is_empty() => single.rows.append(&mut listing.rows),
             Ok(listing) => listings.push(listing),
-            Err(error) => failures.tell(&error),
+            Err(error) => failures.report(&error),
         }
     }
     if !single.rows.is_empty() {
@@ -79,7 +79,7 @@ pub fn run(args: Args) -> Result<()> {
     failures.result()
 }
 
-/// A directory's entries under its name, or a file as a row without heading.
+/// Lists a directory under its name, or a file without a heading.
 fn list(args: &Args, client: &Client, place: &WeftPath) -> Result<Listing> {
     let follow = !args.long && !args.directory;
     let attr = client.stat(at(&place.path), follow)?;

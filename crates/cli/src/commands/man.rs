@@ -8,11 +8,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use weft_cli_common::output;
 
-/// Writes the man pages, weft.1, one for each command, and one for each subject of `weft help`, to a directory. Without one,
-/// prints weft.1.
+/// Writes the man pages to a directory: weft.1, one for each command, and one for each subject of `weft
+/// help`.
+///
+/// Without a directory, prints weft.1.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Directory to write to; made where it is missing.
+    /// The directory; created if missing.
     dir: Option<PathBuf>,
 }
 
@@ -23,7 +25,8 @@ pub fn run(args: Args) -> Result<()> {
         clap_mangen::Man::new(Cli::command()).render(&mut out)?;
         return Ok(out.flush()?);
     };
-    std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    std::fs::create_dir_all(&dir)
+        .with_context(|| format!("cannot create the directory {}", dir.display()))?;
     clap_mangen::generate_to(Cli::command(), &dir)
         .with_context(|| format!("cannot write to {}", dir.display()))?;
     for subject in SUBJECTS {
@@ -34,15 +37,16 @@ pub fn run(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// A subject as a page of section 7. Its text is laid out already; a dot or quote at a line's beginning would be a command.
+/// A subject as a page of section 7. The text keeps its line breaks. A dot or quote at the start of a line is
+/// escaped, since it would begin a command.
 fn subject_page(subject: &Subject) -> String {
     let heading = subject.name.to_uppercase();
     let mut page = format!(".TH WEFT-{heading} 7\n.SH NAME\nweft-{} \\- {}\n", subject.name, subject.title);
     page.push_str(".SH DESCRIPTION\n.nf\n");
     for line in subject.text.lines() {
         let line = line.replace('\\', "\\e").replace('-', "\\-");
-        let shield = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
-        page.push_str(&format!("{shield}{line}\n"));
+        let escape = if line.starts_with(['.', '\'']) { "\\&" } else { "" };
+        page.push_str(&format!("{escape}{line}\n"));
     }
     page.push_str(".fi\n");
     page

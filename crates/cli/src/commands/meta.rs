@@ -12,9 +12,9 @@ use std::io::BufWriter;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::launch::CLUSTER_FILE;
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::{PERMANENT, output};
 use weft_client::Client;
 use weft_server::{
@@ -22,25 +22,26 @@ use weft_server::{
 };
 use weft_wire::keys::id_text;
 
-/// Take a backup of all names and attributes while they are in use, or go on from one.
+/// Back up all names and attributes, and restore them.
 ///
-/// A backup has no data of files: that is on the I/O servers. `weft help backup` tells what becomes of what is newer than the
-/// backup.
+/// A backup has no file data, which is on the I/O servers. `weft help backup` explains what happens to
+/// changes that were made after the backup.
 #[derive(Debug, clap::Subcommand)]
 pub enum MetaCommand {
     /// Write all names and attributes, as they are at one moment, to a file.
     ///
-    /// Servers and clients go on meanwhile. The file comes into being whole or not at all. It has secrets in it (the rights that
-    /// clients were given), so only its owner may read it; keep it like a key. For administrators (`weft help keys`).
+    /// Servers and clients keep working meanwhile. The file appears only when it is complete. It contains
+    /// secrets (the rights that clients were given), so only its owner may read it; protect it like a key.
+    /// Only administrators can make a backup (`weft help keys`).
     #[command(after_help = "Examples:
   weft meta dump weft://10.0.0.5:7400/ /backup/names-monday
   weft meta dump --dir /srv/weft /backup/names-monday")]
     Dump(DumpArgs),
-    /// Make the directory of a metadata server from a backup.
+    /// Create a metadata server's storage from a backup.
     ///
-    /// The server must be down. The backup is read to its end, and every checksum compared, before anything is changed. At its
-    /// next start the server goes on from the backup, once all I/O servers are up. Nothing is removed; what is newer than the
-    /// backup comes to /lost+found by `weft fsck --repair`.
+    /// The server must be stopped. The backup is read completely, and every checksum verified, before
+    /// anything is changed. The server then starts from the backup, once all I/O servers run. Nothing is
+    /// removed. `weft fsck --repair` moves data that is newer than the backup to /lost+found.
     #[command(after_help = "Example:
   weft meta load /backup/names-monday --config /etc/weft/weft.toml --name meta0
   weft serve --config /etc/weft/weft.toml --name meta0
@@ -54,10 +55,10 @@ pub struct DumpArgs {
     /// The file system, unless --dir is given, and the file to write.
     #[arg(value_names = ["URL", "FILE"], num_args = 1..=2, required = true)]
     places: Vec<PathBuf>,
-    /// The cluster's directory, as given to `weft up`: its secret is used.
+    /// The cluster's directory, as given to `weft up`. Its secret is used to connect.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Write over a file that is there.
+    /// Overwrite an existing file.
     #[arg(long)]
     force: bool,
     /// Print JSON.
@@ -79,7 +80,7 @@ pub struct LoadArgs {
     /// The metadata server in it.
     #[arg(long, value_name = "SERVER")]
     name: String,
-    /// Move the names that are there aside, and keep them.
+    /// Move existing names aside, and keep them.
     #[arg(long)]
     replace: bool,
     /// Print JSON.
@@ -87,7 +88,7 @@ pub struct LoadArgs {
     json: bool,
 }
 
-/// Takes or loads a backup.
+/// Makes or loads a backup.
 pub fn run(command: MetaCommand) -> Result<()> {
     match command {
         MetaCommand::Dump(args) => dump(&args),
@@ -104,21 +105,21 @@ fn dump(args: &DumpArgs) -> Result<()> {
         }
         (None, [url, file]) => {
             let place = WeftPath::from_argument(url.to_str().context("the URL is not UTF-8")?)?;
-            (Session::new(&args.connect).client(&place.url)?, file)
+            (Connections::new(&args.connect).client(&place.url)?, file)
         }
-        (Some(_), _) => bail!("with --dir only the file to write is given"),
-        (None, _) => bail!("both a URL and the file to write are needed, or --dir and the file"),
+        (Some(_), _) => bail!("with --dir, give only the file to write"),
+        (None, _) => bail!("give a URL and the file to write, or --dir and the file to write"),
     };
     if path.exists() && !args.force {
-        bail!("{} is there already; --force writes over it", path.display());
+        bail!("{} exists; --force overwrites it", path.display());
     }
     let begun = Instant::now();
     let (head, size) = write_whole(path, |file| take(&client, file))
-        .with_context(|| format!("no backup was made in {}", path.display()))?;
+        .with_context(|| format!("cannot make the backup {}", path.display()))?;
     tell_dumped(args, path, &head, size, begun.elapsed().as_secs_f64())
 }
 
-/// Fetches all pages.
+/// Fetches all pages of the backup.
 fn take(client: &Client, file: &File) -> Result<(BackupHead, BackupSize)> {
     let progress = ProgressBar::new_spinner();
     let backup = RandomState::new().hash_one(std::process::id());
@@ -140,15 +141,16 @@ fn take(client: &Client, file: &File) -> Result<(BackupHead, BackupSize)> {
     Ok((head, writer.end()?.1))
 }
 
-/// Writes a file that only its owner may read: beside its place, synced, and put there when it is whole.
+/// Writes a file that only its owner may read. The file is written under a temporary name, synced, and
+/// renamed when it is complete.
 fn write_whole<R>(path: &Path, write: impl FnOnce(&File) -> Result<R>) -> Result<R> {
-    let name = path.file_name().with_context(|| format!("{} is no file name", path.display()))?;
+    let name = path.file_name().with_context(|| format!("{} is not a file name", path.display()))?;
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut beside = name.to_owned();
     beside.push(format!(".{}.new", std::process::id()));
     let beside = directory.join(beside);
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside);
-    let file = file.with_context(|| format!("cannot make {}", beside.display()))?;
+    let file = file.with_context(|| format!("cannot create {}", beside.display()))?;
     let written = write(&file).and_then(|result| {
         file.sync_all()?;
         std::fs::rename(&beside, path)?;
@@ -156,7 +158,7 @@ fn write_whole<R>(path: &Path, write: impl FnOnce(&File) -> Result<R>) -> Result
         Ok(result)
     });
     if written.is_err() {
-        // Where even that fails, the error that is told already says why.
+        // If even that fails, the error that is reported already says why.
         let _ = std::fs::remove_file(&beside);
     }
     written
@@ -210,10 +212,10 @@ fn load(args: &LoadArgs) -> Result<()> {
         }));
     }
     if let Some(moved_to) = &loaded.moved_to {
-        output::print_line(format!("the names of before are in {}", moved_to.display()))?;
+        output::print_line(format!("the previous names are in {}", moved_to.display()))?;
     }
     output::print_line(format!(
-        "{} has the names as they were at {} ({} records); start it with all I/O servers up, then: weft fsck --repair",
+        "{} has the names as they were at {} ({} records); start it while all I/O servers run, then run: weft fsck --repair",
         args.name,
         time_text::utc(loaded.head.taken_s),
         loaded.size.records

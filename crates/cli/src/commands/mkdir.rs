@@ -2,22 +2,23 @@
 
 use super::{Failures, LayoutArgs};
 use anyhow::Result;
+use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, at, is_directory};
 use weft_cli_common::tree;
 
 /// Makes directories.
 ///
-/// With --strip-bytes, --servers or --first, what is created in them is striped that way (see `weft help striping`).
+/// With --strip-bytes, --servers or --first, new files in these directories are striped that way (see `weft
+/// help striping`).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The directories.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
-    /// Make the directories above them too, and do not mind those that are there.
+    /// Also make missing parent directories, and accept directories that exist.
     #[arg(short, long)]
     parents: bool,
-    /// Permission bits, in octal [default: 777 without the umask].
+    /// Permission bits, in octal [default: 777 minus the umask].
     #[arg(short, long, value_parser = parse_mode)]
     mode: Option<u32>,
     #[command(flatten)]
@@ -26,7 +27,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// Reads permission bits.
+/// Parses permission bits.
 fn parse_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text, 8) {
         Ok(mode) if mode <= 0o7777 => Ok(mode),
@@ -36,19 +37,19 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 
 /// Makes directories.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     for argument in &args.places {
         let place = WeftPath::from_argument(argument)?;
-        if let Err(error) = make(&args, &session, &place) {
-            failures.tell(&error);
+        if let Err(error) = make(&args, &connections, &place) {
+            failures.report(&error);
         }
     }
     failures.result()
 }
 
-fn make(args: &Args, session: &Session, place: &WeftPath) -> Result<()> {
-    let client = session.client(&place.url)?;
+fn make(args: &Args, connections: &Connections, place: &WeftPath) -> Result<()> {
+    let client = connections.client(&place.url)?;
     let plain_mode = 0o777 & !umask();
     if args.parents {
         if let Some(above) = place.path.parent() {
@@ -66,9 +67,9 @@ fn make(args: &Args, session: &Session, place: &WeftPath) -> Result<()> {
     Ok(())
 }
 
-/// The permission bits that this process takes from what it creates.
+/// The umask of this process.
 pub fn umask() -> u32 {
-    // SAFETY: umask only exchanges a number; this program creates nothing from another thread in between.
+    // SAFETY: umask only exchanges a number. No other thread of this program creates files in between.
     unsafe {
         let mask = libc::umask(0o022);
         libc::umask(mask);

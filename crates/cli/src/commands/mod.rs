@@ -1,4 +1,4 @@
-//! The subcommands: one file each, with its options (from which its help is made) and one `run`.
+//! The subcommands. Each file has one command: its options, from which its help is generated, and its `run`.
 
 pub mod bench;
 pub mod calibrate;
@@ -37,7 +37,7 @@ use crate::args::Command;
 use anyhow::Result;
 use weft_cli_common::Reported;
 
-/// Does what the command line says.
+/// Runs a command.
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Up(args) => up::run(args),
@@ -74,41 +74,41 @@ pub fn run(command: Command) -> Result<()> {
     }
 }
 
-/// Counts what failed while a command goes on with the rest.
+/// Counts failures while a command continues with the rest.
 #[derive(Debug, Default)]
 struct Failures {
     count: usize,
 }
 
 impl Failures {
-    /// Tells about one.
-    fn tell(&mut self, error: &anyhow::Error) {
+    /// Reports one.
+    fn report(&mut self, error: &anyhow::Error) {
         self.count += 1;
         eprintln!("weft: {}", weft_cli_common::output::error_text(error));
     }
 
-    /// The command's end.
+    /// The command's result.
     fn result(self) -> Result<()> {
         if self.count == 0 { Ok(()) } else { Err(Reported.into()) }
     }
 }
 
-/// Layout of files to be created.
+/// Layout of new files.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct LayoutArgs {
-    /// Strip size: bytes on one server before the next one's turn; a multiple of 4K.
+    /// Strip size: consecutive bytes on one server; a multiple of 4K.
     #[arg(long, value_name = "SIZE", value_parser = weft_cli_common::size::parse_bytes)]
     strip_bytes: Option<u64>,
     /// Number of I/O servers.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..))]
     servers: Option<u16>,
-    /// Id of the first I/O server; by default the metadata server spreads files over all.
+    /// Id of the first I/O server [default: the metadata server spreads files over all].
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(..65535))]
     first: Option<u16>,
 }
 
 impl LayoutArgs {
-    /// As a wish; `None` where nothing is wished.
+    /// The requested layout; `None` if no option was given.
     fn wish(&self) -> Result<Option<weft_wire::messages::LayoutWish>> {
         if self.strip_bytes.is_none() && self.servers.is_none() && self.first.is_none() {
             return Ok(None);

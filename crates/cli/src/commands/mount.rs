@@ -3,28 +3,29 @@
 use anyhow::Result;
 use std::path::PathBuf;
 use std::time::Duration;
+use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session};
 use weft_cli_common::size::parse_bytes;
 use weft_client::{ConnectOptions, Url};
 use weft_fuse::{CacheMode, IdMap, Identities, MountOptions, RingUse, Squash};
 use weft_log::Filter;
 
-/// Mounts a file system, or a directory of it, so that any program can use it. Needs no root where fusermount3 (package fuse3)
-/// is installed.
+/// Mounts a file system, or a directory of it, for use by any program.
 ///
-/// Returns when the mount is there and goes on in the background until `weft umount DIR`; with --foreground it stays. SIGTERM and
-/// SIGINT unmount. SIGHUP has it open the file of --log-file anew, and does nothing without one; it never ends a mount.
+/// It needs no root if fusermount3 (package fuse3) is installed.
+///
+/// The command returns when the mount is ready. The mount runs in the background until `weft umount DIR`;
+/// with --foreground it runs in the foreground. SIGTERM and SIGINT unmount it. SIGHUP reopens the file of
+/// --log-file; it never ends a mount.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Through mount(8) and /etc/fstab, where `weft` is linked as /sbin/mount.weft (make install does it):
+#[command(after_help = "\
+With mount(8) and /etc/fstab, if /sbin/mount.weft is a link to weft (`make install`):
   mount -t weft 10.0.0.1:7400:/data /mnt -o noexec,cache=never
-  10.0.0.1:7400:/data  /mnt  weft  noexec,key=/etc/weft/client.key,_netdev,nofail  0 0"
-)]
+  10.0.0.1:7400:/data  /mnt  weft  noexec,key=/etc/weft/client.key,_netdev,nofail  0 0")]
 pub struct Args {
-    /// What to mount: weft://HOST:PORT/ or a directory below it.
+    /// The file system: weft://HOST:PORT/, or a directory below it.
     url: String,
-    /// Where to; an empty directory.
+    /// The mount point: an empty directory.
     dir: PathBuf,
     /// Stay in the foreground.
     #[arg(long)]
@@ -32,82 +33,84 @@ pub struct Args {
     /// Refuse all changes.
     #[arg(long)]
     read_only: bool,
-    /// More options, separated by commas: those of this command without their dashes (cache=never), and words as other file
-    /// systems have them: ro, rw, noexec, suid, dev, direct, root_squash, all_squash, noatime, _netdev and the like.
+    /// Mount options, separated by commas: those of this command without their dashes (cache=never), and
+    /// those that other file systems have: ro, rw, noexec, suid, dev, direct, root_squash, all_squash,
+    /// noatime, _netdev and others.
     #[arg(short = 'o', value_name = "WORDS")]
-    #[allow(dead_code, reason = "for --help; mount_words takes the words apart before the line is parsed")]
+    #[allow(dead_code, reason = "for --help; mount_words replaces the words before the line is parsed")]
     words: Option<String>,
-    /// Let set-id bits and file capabilities of programs work; only root can.
+    /// Honour set-id bits and file capabilities; for root only.
     #[arg(long)]
     suid: bool,
-    /// Let device files work; only root can.
+    /// Allow device files to be used; for root only.
     #[arg(long)]
     dev: bool,
-    /// Refuse to run programs.
+    /// Do not allow programs on the mount to be executed.
     #[arg(long)]
     noexec: bool,
-    /// Do requests of root, or of everybody, as the anonymous user.
+    /// Make the requests of root, or of everybody, as the anonymous user.
     #[arg(long, value_name = "WHOM", default_value = "none")]
     squash: SquashArg,
-    /// The anonymous user's number in the file system.
+    /// The anonymous user's id in the file system.
     #[arg(long, value_name = "UID", default_value_t = Identities::NOBODY)]
     anonuid: u32,
-    /// The anonymous user's group.
+    /// The anonymous user's group id in the file system.
     #[arg(long, value_name = "GID", default_value_t = Identities::NOBODY)]
     anongid: u32,
-    /// Users that have other numbers in the file system than here: 1000:5001+1001:5002 are HERE:THERE.
+    /// Users whose id in the file system differs from their id here: 1000:5001+1001:5002 are HERE:THERE.
     #[arg(long, value_name = "MAP")]
     map_users: Option<IdMap>,
     /// The same for groups.
     #[arg(long, value_name = "MAP")]
     map_groups: Option<IdMap>,
-    /// Let other users of this machine in; their own permissions apply. Root does it anyway; others need user_allow_other in
-    /// /etc/fuse.conf.
+    /// Let other users of this machine use the mount; their own permissions apply. This is the default for
+    /// root; others need user_allow_other in /etc/fuse.conf.
     #[arg(long)]
     allow_other: bool,
-    /// Which files the kernel's page cache keeps.
+    /// Which files are cached in the kernel's page cache.
     #[arg(long, value_name = "WHICH", default_value = "auto")]
     cache: Cache,
-    /// From which size on --cache auto takes a file as large [default: a 32nd of this machine's memory].
+    /// The size from which --cache auto treats a file as large [default: a 32nd of this machine's memory].
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     stream_from: Option<u64>,
-    /// How long attributes may be remembered, in milliseconds; 0: not at all. What others change is forgotten at once whatever
-    /// this is; a shorter time only asks the servers more often.
+    /// How long the kernel may cache attributes, in milliseconds; 0: not at all. Changes by others invalidate
+    /// them at once in any case. A shorter time only adds requests.
     #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
     attr_timeout_ms: u64,
-    /// How long names, and names that are missing, may be remembered, in milliseconds; 0: not at all. What others change is
-    /// forgotten at once. (Before Linux 6.16 the kernel remembers no names.)
+    /// How long the kernel may cache names, and the absence of names, in milliseconds; 0: not at all. Changes
+    /// by others invalidate them at once in any case. Before Linux 6.16 the kernel caches no names.
     #[arg(long, value_name = "MS", default_value_t = MountOptions::TIMEOUT_DEFAULT.as_millis() as u64)]
     entry_timeout_ms: u64,
-    /// How long one system call waits in all for servers that do not answer, in milliseconds, before it gets an error (ETIMEDOUT). A
-    /// server that was waited for so long is dead: what needs it fails at once (EHOSTDOWN) until it is back, which is noticed within
-    /// 2 seconds.
+    /// How long one system call waits in total for servers that do not answer, in milliseconds. Then it fails
+    /// with ETIMEDOUT, and the server counts as dead: calls that need it fail at once with EHOSTDOWN until it
+    /// is back, which is noticed within 2 seconds.
     #[arg(long, value_name = "MS", default_value_t = ConnectOptions::default().retry_timeout_ms)]
     retry_timeout_ms: u64,
-    /// Wait for ever for servers that do not answer. The opposite is the word soft, the default.
+    /// Wait without limit for servers that do not answer. The opposite is the mount option soft, the default.
     #[arg(long)]
     hard: bool,
-    /// Whether the kernel's requests come through an io_uring: fewer system calls. It needs Linux 6.14, and Y in
-    /// /sys/module/fuse/parameters/enable_uring, where root can write it.
+    /// Whether to receive the kernel's requests through an io_uring, which saves system calls. This needs
+    /// Linux 6.14, and Y in /sys/module/fuse/parameters/enable_uring, which root can set.
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     ring: Ring,
-    /// Threads that serve the kernel; with an io_uring, of each processor.
+    /// Threads that serve the kernel; with an io_uring, threads per processor.
     #[arg(long, value_name = "COUNT", default_value_t = MountOptions::THREADS_DEFAULT)]
     threads: usize,
-    /// Requests that the kernel may have under way in the background, such as read-ahead.
+    /// Limit of the kernel's concurrent background requests, such as read-ahead.
     #[arg(long, value_name = "COUNT", default_value_t = MountOptions::MAX_BACKGROUND_DEFAULT)]
     max_background: u16,
-    /// Write what is wrong to the end of this file; without it, a mount in the background writes to the system's log (syslog).
+    /// Append logs to this file [default: in the background, the system log (syslog)].
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// What to log: a level (off, error, warn, info, debug, trace), and others for some targets, as in info,weft_client=debug; see
-    /// `weft help logs`.
+    /// What to log: a level (off, error, warn, info, debug, trace), and levels of single targets, as in
+    /// info,weft_client=debug; see `weft help logs`.
     #[arg(long, value_name = "LEVELS", env = "WEFT_LOG", default_value_t)]
     log_level: Filter,
-    /// From how many milliseconds on a system call is slow: it is logged with the servers that it waited for; 0: never.
+    /// Log system calls that take at least this many milliseconds, with the servers that they waited for; 0:
+    /// never.
     #[arg(long, value_name = "MS", default_value_t = MountOptions::SLOW_MS_DEFAULT)]
     slow_ms: u64,
-    /// Unmount when the serving process dies, however it dies.
+    /// Unmount when the serving process dies for any reason.
     #[arg(long)]
     auto_unmount: bool,
     #[command(flatten)]
@@ -116,11 +119,12 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Cache {
-    /// All but large files (--stream-from) that are opened only for reading (programs apart): these are read ahead past it.
+    /// All files except large ones (--stream-from) that are opened only for reading and are not programs.
+    /// Those are read ahead without the page cache.
     Auto,
-    /// All.
+    /// All files.
     Always,
-    /// None, and nothing is read ahead: every read sees what others wrote at once.
+    /// No files, and no read-ahead: every read sees what others wrote at once.
     Never,
 }
 
@@ -130,7 +134,7 @@ enum SquashArg {
     None,
     /// Root.
     Root,
-    /// Everybody; the servers alone check permissions then.
+    /// Everybody; then only the servers check permissions.
     All,
 }
 
@@ -146,11 +150,11 @@ impl From<SquashArg> for Squash {
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
 enum Ring {
-    /// Where the kernel offers it.
+    /// If the kernel supports it.
     Auto,
     /// Never.
     Off,
-    /// Always, or there is no mount.
+    /// Always; fail to mount without it.
     Require,
 }
 
@@ -174,13 +178,13 @@ impl From<Cache> for CacheMode {
     }
 }
 
-/// Mounts.
+/// Mounts a file system.
 pub fn run(args: Args) -> Result<()> {
     let place = WeftPath::from_argument(&args.url)?;
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut options = MountOptions::new(Url::parse(&place.display())?, &args.dir);
     options.connect =
-        ConnectOptions { retry_timeout_ms: args.retry_timeout_ms, hard: args.hard, ..session.options()? };
+        ConnectOptions { retry_timeout_ms: args.retry_timeout_ms, hard: args.hard, ..connections.options()? };
     options.background = !args.foreground;
     options.read_only = args.read_only;
     options.allow_other |= args.allow_other;

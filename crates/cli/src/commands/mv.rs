@@ -2,40 +2,42 @@
 
 use super::Failures;
 use anyhow::{Context, Result, bail};
+use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at, is_directory};
 use weft_wire::messages::rename_flags;
 
-/// Moves or renames within a file system. Into a directory where the last argument is one. A file that has the new name already is
-/// replaced, at once for everybody.
+/// Moves or renames files within a file system.
+///
+/// If the last argument is a directory, files are moved into it. A file that already has the new name is
+/// replaced, at once for all clients.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to move, and where to.
+    /// The sources and the target.
     #[arg(required = true, num_args = 2.., value_name = "URL")]
     places: Vec<String>,
-    /// Fail where the new name exists.
+    /// Fail if the new name exists.
     #[arg(short, long)]
     no_clobber: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Moves.
+/// Moves files.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let (last, first) = args.places.split_last().expect("two at least");
     let to = WeftPath::from_argument(last)?;
-    let client = session.client(&to.url)?;
+    let client = connections.client(&to.url)?;
     let into_dir = is_directory(&client, &to.path);
-    let sources = expand_all(&session, first)?;
+    let sources = expand_all(&connections, first)?;
     if sources.len() > 1 && !into_dir {
-        bail!("{} is not a directory, and there are {} to move", to.display(), sources.len());
+        bail!("{} is not a directory; it cannot take {} sources", to.display(), sources.len());
     }
     let mut failures = Failures::default();
     for (_, from) in sources {
         if from.url != to.url {
             bail!(
-                "{} and {} are in different file systems; use weft cp and weft rm",
+                "{} and {} are in different file systems; use weft cp, then weft rm",
                 from.display(),
                 to.display()
             );
@@ -44,7 +46,7 @@ pub fn run(args: Args) -> Result<()> {
         let flags = if args.no_clobber { rename_flags::NOREPLACE } else { 0 };
         let moved = client.rename(at(&from.path), at(&target), flags);
         if let Err(error) = moved.with_context(|| format!("cannot move {}", from.display())) {
-            failures.tell(&error);
+            failures.report(&error);
         }
     }
     failures.result()

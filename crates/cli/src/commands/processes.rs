@@ -15,21 +15,21 @@ struct Row {
     role: &'static str,
     address: String,
     process: Option<ProcessId>,
-    /// Whether the supervisor starts it again when it dies.
+    /// Whether the supervisor restarts it when it dies.
     supervised: bool,
     restarts: u32,
     /// "runs", or why it does not.
     state: String,
 }
 
-/// State of a server whose processes are not to be seen here.
+/// State of a server whose processes cannot be seen from here.
 const ELSEWHERE: &str = "on another machine";
 
-/// Shows them.
+/// Shows the processes.
 pub fn run(dir: &Path, as_json: bool) -> Result<()> {
     let file = dir.join(CLUSTER_FILE);
     if !file.exists() {
-        bail!("{} has no {CLUSTER_FILE}; give the directory that was given to weft up", dir.display());
+        bail!("{} has no {CLUSTER_FILE}; give the directory that you gave to weft up", dir.display());
     }
     let config = ClusterConfig::load(&file)?;
     let state = RunState::load(dir)?;
@@ -54,7 +54,7 @@ pub fn run(dir: &Path, as_json: bool) -> Result<()> {
                 name: server.name.clone(),
                 role: server.role.name(),
                 address: server.addresses[0].clone(),
-                supervised: supervisor.is_some() && found.as_ref().is_some_and(|found| found.is_noted),
+                supervised: supervisor.is_some() && found.as_ref().is_some_and(|found| found.is_recorded),
                 process: found.map(|found| found.process),
                 restarts: noted.map_or(0, |noted| noted.restarts),
                 state,
@@ -76,14 +76,14 @@ pub fn run(dir: &Path, as_json: bool) -> Result<()> {
     }
 }
 
-/// What is known of a server that does not run.
+/// Why a server does not run, as far as is known.
 fn why_not(noted: Option<&RunningServer>, is_supervised: bool) -> String {
     let end = noted.and_then(|noted| noted.last_end.as_deref());
     let and = end.map_or(String::new(), |end| format!(": {end}"));
     match noted {
         Some(noted) if noted.given_up => format!("given up{and}"),
         Some(noted) if !noted.wanted => format!("stopped{and}"),
-        Some(_) if is_supervised => format!("starts again soon{and}"),
+        Some(_) if is_supervised => format!("will be restarted{and}"),
         _ => format!("does not run{and}"),
     }
 }
@@ -110,7 +110,9 @@ fn print(rows: &[Row], supervisor: Option<ProcessId>) -> Result<()> {
             id.pid,
             age_text(&id).unwrap_or_else(|| "an unknown time".into())
         ),
-        None => "no supervisor: a server that dies stays dead until weft up --detach".into(),
+        None => {
+            "no supervisor: a server that dies is not restarted; weft up --detach starts a supervisor".into()
+        }
     })
 }
 
@@ -119,7 +121,7 @@ fn age_text(process: &ProcessId) -> Option<String> {
     Some(duration_text(age.as_millis() as u64))
 }
 
-/// In seconds since 1970.
+/// When a process started, in seconds since 1970.
 fn started_s(process: &ProcessId) -> Option<u64> {
     Some(process.started()?.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs())
 }

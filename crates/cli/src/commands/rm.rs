@@ -2,40 +2,40 @@
 
 use super::Failures;
 use anyhow::{Context, Result, bail};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::tree::{self, Visit};
 use weft_client::Client;
 use weft_wire::messages::FileKind;
 
-/// Removes files, and with -r directories and everything in them.
+/// Removes files and, with -r, directories and everything in them.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to remove.
+    /// Files and directories.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
-    /// Directories too, with everything in them.
+    /// Remove directories and everything in them.
     #[arg(short, long)]
     recursive: bool,
-    /// Do not mind what is not there.
+    /// Ignore names that do not exist.
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// Removes.
+/// Removes files.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     for argument in &args.places {
-        let places = match expand_all(&session, std::slice::from_ref(argument)) {
+        let places = match expand_all(&connections, std::slice::from_ref(argument)) {
             Err(error) if args.force && error.to_string().contains("no file matches") => continue,
             places => places?,
         };
         for (client, place) in places {
             if let Err(error) = remove(&args, &client, &place, &mut failures) {
-                failures.tell(&error);
+                failures.report(&error);
             }
         }
     }
@@ -68,6 +68,6 @@ fn remove(args: &Args, client: &Client, place: &WeftPath, failures: &mut Failure
         Ok(())
     };
     tree::walk(client, &place.path, &attr, &mut visit, &mut |_, error| unread.push(error))?;
-    errors.iter().chain(&unread).for_each(|error| failures.tell(error));
+    errors.iter().chain(&unread).for_each(|error| failures.report(error));
     Ok(())
 }

@@ -12,13 +12,14 @@ use weft_cli_common::place::WeftPath;
 
 const LIBRARY: &str = "libweft_preload.so";
 
-/// Runs a program that sees a file system of Weft as a directory, without a mount and without root.
+/// Runs a program that accesses a Weft file system as a directory, without a mount and without root.
 ///
-/// The directory is /weft, or what --at says; there need be nothing in its place. Programs also understand paths that are URLs
-/// (weft://HOST:PORT/PATH, and weft:/PATH below the URL given). Everything that the program starts sees the same.
+/// The directory is /weft, or the one of --at. It need not exist. Programs can also use URLs as paths:
+/// weft://HOST:PORT/PATH, and weft:/PATH below the URL given. All child processes see the same.
 ///
-/// It works by LD_PRELOAD, so for dynamic programs only: not for static ones, nor those that gain rights when they start
-/// (set-user-id). `weft mount` is for all. What works and every limit: docs/preload.md.
+/// It uses LD_PRELOAD. So it works for dynamically linked programs only, and not for those that gain
+/// privileges when they start (set-user-id). `weft mount` works for all programs. docs/preload.md lists what
+/// works and all limits.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   weft run -- bash -c 'cd /weft; tar xf ~/source.tar; make -C source'
@@ -27,13 +28,13 @@ pub struct Args {
     /// The file system, or a directory in it [default: WEFT_URL].
     #[arg(long, value_name = "URL")]
     url: Option<String>,
-    /// Where the program sees it: an absolute path.
+    /// The directory as the program sees it: an absolute path.
     #[arg(long, value_name = "DIR", default_value = "/weft")]
     at: PathBuf,
-    /// File with the key to show [default: see `weft help keys`].
+    /// The key file [default: see `weft help keys`].
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// How to reach servers: auto, tcp, shm or rdma [default: as the URL says, then WEFT_TRANSPORT, then auto].
+    /// The transport: auto, tcp, shm or rdma [default: as in the URL, then WEFT_TRANSPORT, then auto].
     #[arg(long, value_name = "NAME")]
     transport: Option<weft_client::Transport>,
     /// The program and its arguments.
@@ -41,20 +42,20 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
-/// Becomes the program.
+/// Replaces this process by the program.
 pub fn run(args: Args) -> Result<()> {
     let url = match &args.url {
         Some(url) => url.clone(),
         None => match std::env::var("WEFT_URL") {
             Ok(url) if !url.is_empty() => url,
-            _ => bail!("which file system? give --url weft://HOST:PORT/, or set WEFT_URL"),
+            _ => bail!("no file system given; use --url weft://HOST:PORT/, or set WEFT_URL"),
         },
     };
     let place = WeftPath::from_argument(&url)?;
     let at = args.at.as_os_str();
     let is_good = args.at.is_absolute() && args.at != Path::new("/") && !at.as_bytes().contains(&b';');
     if !is_good || at.as_bytes().contains(&b'=') {
-        bail!("--at {}: it must be an absolute path other than /, without ; and =", args.at.display());
+        bail!("--at {}: must be an absolute path other than /, without ; and =", args.at.display());
     }
     let program = find(&args.program[0]);
     if let Some(program) = &program {
@@ -69,7 +70,8 @@ pub fn run(args: Args) -> Result<()> {
     command.env("LD_PRELOAD", with_library(&library, std::env::var_os("LD_PRELOAD").as_deref()));
     command.env("WEFT_PREFIX", prefix).env("WEFT_URL", place.display());
     if let Some(key) = &args.key {
-        let key = key.canonicalize().with_context(|| format!("the key file {}", key.display()))?;
+        let key =
+            key.canonicalize().with_context(|| format!("cannot find the key file {}", key.display()))?;
         command.env_remove("WEFT_KEY").env("WEFT_KEY_FILE", key);
     }
     if let Some(transport) = args.transport {
@@ -79,7 +81,7 @@ pub fn run(args: Args) -> Result<()> {
     Err(error).with_context(|| format!("cannot run {}", args.program[0].display()))
 }
 
-/// The libraries to load before all others.
+/// The value of LD_PRELOAD: the library, before all others.
 fn with_library(library: &Path, others: Option<&OsStr>) -> OsString {
     let mut all = library.as_os_str().to_os_string();
     if let Some(others) = others.filter(|others| !others.is_empty()) {
@@ -89,24 +91,25 @@ fn with_library(library: &Path, others: Option<&OsStr>) -> OsString {
     all
 }
 
-/// The library: next to this program, in the lib directory beside its own, or where `WEFT_PRELOAD` says.
+/// The path of the library: in the program's directory, in the lib directory beside that, or as WEFT_PRELOAD
+/// says.
 fn library() -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("WEFT_PRELOAD").filter(|given| !given.is_empty()) {
         return Ok(PathBuf::from(given));
     }
-    let program = std::env::current_exe().context("cannot find this program")?;
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
     let beside = program.parent().unwrap_or(Path::new("/"));
     let candidates = [beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
     match candidates.iter().find(|candidate| candidate.exists()) {
         Some(found) => Ok(found.canonicalize()?),
         None => bail!(
-            "{LIBRARY} is neither in {} nor in ../lib; install it there, or name it in WEFT_PRELOAD",
+            "{LIBRARY} is neither in {} nor in ../lib; install it there, or set WEFT_PRELOAD to its path",
             beside.display()
         ),
     }
 }
 
-/// The file that will be executed, as far as it is a local one.
+/// The file that will be executed, if it is a local one.
 fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program)).filter(|path| path.is_file());
@@ -115,7 +118,7 @@ fn find(program: &OsStr) -> Option<PathBuf> {
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.is_file())
 }
 
-/// Says at once what would otherwise be a file that is not found.
+/// Reports a statically linked program here, where otherwise its files would not be found.
 fn check_dynamic(program: &Path) -> Result<()> {
     let Ok(mut file) = File::open(program) else { return Ok(()) };
     let mut bytes = Vec::new();
@@ -129,10 +132,10 @@ fn check_dynamic(program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where the program headers of all usual programs are.
+/// The program headers of usual programs are within this many bytes.
 const HEADER_BYTES: u64 = 16 << 10;
 
-/// Whether these first bytes are of a 64-bit ELF program without an interpreter.
+/// Whether these are the first bytes of a 64-bit ELF program without an interpreter.
 fn is_static(bytes: &[u8]) -> bool {
     const INTERPRETER: u32 = 3;
     let number = |at: usize, bytes_wide: usize| -> Option<u64> {

@@ -8,9 +8,9 @@ use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::launch::CLUSTER_FILE;
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::tree::{self, Visit};
 use weft_cli_common::{output, size};
 use weft_client::Client;
@@ -18,31 +18,35 @@ use weft_layout::Layout;
 use weft_server::ClusterConfig;
 use weft_wire::messages::{ScrubFinding, scrub_action, scrub_found};
 
-/// How often the servers are asked.
+/// How often the servers are polled.
 const POLL: Duration = Duration::from_millis(100);
-/// Exit codes, as of `weft fsck`.
+/// Exit codes, as in `weft fsck`.
 const FOUND: u8 = 4;
 const FAILED: u8 = 8;
 
-/// Has every I/O server read all of its data from its disk and compare it with its checksums, while the file system is in use; and
-/// lists what is damaged. For root, and for the owner of the root directory, with a key that administers (`weft help keys`).
+/// Verifies the checksums of all file data while the file system is in use, and lists what is damaged.
 ///
-/// Damaged data is never read as data: reads of it fail (EIO). Restore such files from a copy, or overwrite the damaged blocks of
-/// 4 KiB as a whole. Data without checksums, as of files from before there were any, gets them.
+/// Every I/O server reads all of its data from its disk. Only root and the owner of the root directory can
+/// use this command, with an administrator's key (`weft help keys`).
 ///
-/// Servers scrub by themselves, every week if nothing else is said (`weft help cluster-file`: data_scrub_interval_s). This command
-/// begins anew, and stops its scrub when it is interrupted. `weft fsck` checks names and sizes, and reads no data.
+/// Damaged data is never returned: reading it fails with EIO. Restore such files from a copy, or overwrite
+/// the damaged blocks of 4 KiB entirely. Data that has no checksums, such as files written by versions
+/// without checksums, gets them.
 ///
-/// Exit codes: 0 nothing is damaged, 4 something is, 8 the scrub could not be done.
+/// Servers also scrub on their own, weekly by default (`weft help cluster-file`: data_scrub_interval_s). This
+/// command starts a new scrub, and stops it if it is interrupted. `weft fsck` checks names and sizes instead,
+/// and reads no data.
+///
+/// Exit codes: 0 no damage, 4 damage found, 8 the scrub could not be done.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file system.
     #[arg(value_name = "URL", env = "WEFT_URL", required_unless_present = "dir")]
     url: Option<String>,
-    /// The file system of the cluster in this directory, as given to `weft up`.
+    /// The cluster's directory, as given to `weft up`, instead of a URL.
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Read so many bytes a second at most on each server; 0: as many as there can be [default: as the cluster file says].
+    /// Limit of the bytes read per second on each server; 0: no limit [default: as in the cluster file].
     #[arg(long, value_name = "BYTES", value_parser = weft_cli_common::size::parse_bytes)]
     rate: Option<u64>,
     /// Print as JSON.
@@ -52,7 +56,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// A server's scrub.
+/// The scrub of one server.
 #[derive(Default)]
 struct Scrub {
     server: u16,
@@ -67,7 +71,7 @@ struct Scrub {
     findings: Vec<ScrubFinding>,
 }
 
-/// Scrubs.
+/// Scrubs all I/O servers.
 pub fn run(args: Args) -> Result<()> {
     match scrub(args) {
         Ok(0) => Ok(()),
@@ -83,9 +87,9 @@ fn scrub(mut args: Args) -> Result<u8> {
     let url = match (&args.dir, &args.url) {
         (Some(dir), _) => url_of(dir, &mut args.connect)?,
         (None, Some(url)) => WeftPath::from_argument(url)?.url,
-        (None, None) => bail!("the URL of a file system is needed, or --dir"),
+        (None, None) => bail!("give the URL of a file system, or --dir"),
     };
-    let client = Session::new(&args.connect).client(&url)?;
+    let client = Connections::new(&args.connect).client(&url)?;
     let mut failures = Failures::default();
     let bytes_per_s = match args.rate {
         None => 0,
@@ -99,7 +103,7 @@ fn scrub(mut args: Args) -> Result<u8> {
             Ok(begun) => scrub.number = begun.number,
             Err(error) => {
                 (scrub.is_over, scrub.failure) = (true, error.to_string());
-                failures.tell(&error.into());
+                failures.report(&error.into());
             }
         }
         scrubs.push(scrub);
@@ -116,7 +120,7 @@ fn scrub(mut args: Args) -> Result<u8> {
     }
     progress.finish_and_clear();
     let files = name_files(&client, &scrubs, &mut failures)?;
-    tell(&args, &url, &scrubs, &files)?;
+    print_outcome(&args, &url, &scrubs, &files)?;
     let failed = failures.result().is_err() || scrubs.iter().any(|scrub| !scrub.failure.is_empty());
     Ok(match (failed, scrubs.iter().any(|scrub| scrub.found > 0)) {
         (true, _) => FAILED,
@@ -125,7 +129,7 @@ fn scrub(mut args: Args) -> Result<u8> {
     })
 }
 
-/// The file system of a cluster that was started in a directory, with its key.
+/// The URL of a cluster that was started in a directory; selects its key.
 fn url_of(dir: &Path, connect: &mut ConnectArgs) -> Result<String> {
     let config = ClusterConfig::load(&dir.join(CLUSTER_FILE))?;
     let address = config.meta_servers().next().and_then(|server| server.addresses.first());
@@ -141,7 +145,7 @@ fn sums(scrubs: &[Scrub]) -> (u64, u64) {
     (scrubs.iter().map(|scrub| scrub.files).sum(), scrubs.iter().map(|scrub| scrub.bytes).sum())
 }
 
-/// Asks all how far they are.
+/// Polls the progress of all servers.
 fn look(client: &Client, scrubs: &mut [Scrub], failures: &mut Failures) {
     let known: Vec<u32> = scrubs.iter().map(|scrub| scrub.findings.len() as u32).collect();
     let answers = client.scrub(scrub_action::REPORT, 0, &known);
@@ -157,12 +161,12 @@ fn look(client: &Client, scrubs: &mut [Scrub], failures: &mut Failures) {
             }
             Ok(_) => {
                 scrub.is_over = true;
-                scrub.failure = "the server was started again, or another scrub was begun, meanwhile".into();
-                failures.tell(&anyhow::anyhow!("{}: {}", scrub.name, scrub.failure));
+                scrub.failure = "the server was restarted, or another scrub was started".into();
+                failures.report(&anyhow::anyhow!("{}: {}", scrub.name, scrub.failure));
             }
             Err(error) => {
                 (scrub.is_over, scrub.failure) = (true, error.to_string());
-                failures.tell(&error.into());
+                failures.report(&error.into());
             }
         }
     }
@@ -175,7 +179,7 @@ struct File {
     layout: Option<Layout>,
 }
 
-/// The names of files in which something was found, by inode number: one walk through all names.
+/// The names of files with findings, by inode number, from one walk through all names.
 fn name_files(client: &Client, scrubs: &[Scrub], failures: &mut Failures) -> Result<BTreeMap<u64, File>> {
     let findings = scrubs.iter().flat_map(|scrub| &scrub.findings);
     let wanted: BTreeSet<u64> = findings.map(|finding| finding.ino).collect();
@@ -195,11 +199,11 @@ fn name_files(client: &Client, scrubs: &[Scrub], failures: &mut Failures) -> Res
         }
         Ok(())
     };
-    tree::walk(client, root, &attr, &mut visit, &mut |_, error| failures.tell(&error))?;
+    tree::walk(client, root, &attr, &mut visit, &mut |_, error| failures.report(&error))?;
     Ok(files)
 }
 
-/// Where a finding is in its file; in the data file where the layout is not known.
+/// Where a finding is in its file, or in the data file if the layout is not known.
 fn place(finding: &ScrubFinding, server: u16, file: Option<&File>) -> Option<(u64, u64)> {
     let layout = file?.layout?;
     let slot = layout.slot_of_server(server)?;
@@ -220,14 +224,14 @@ fn kind_name(kind: u8) -> &'static str {
 fn kind_text(kind: u8) -> &'static str {
     match kind {
         scrub_found::DATA => "data is damaged",
-        scrub_found::SHORT => "data is gone: the data file ends before",
-        scrub_found::SUMS => "checksums are damaged; the data may be sound",
-        scrub_found::NO_SUMS => "checksums are gone; the data may be sound",
+        scrub_found::SHORT => "data is missing: the data file ends before it",
+        scrub_found::SUMS => "checksums are damaged; the data may be intact",
+        scrub_found::NO_SUMS => "checksums are missing; the data may be intact",
         _ => "damaged",
     }
 }
 
-fn tell(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64, File>) -> Result<()> {
+fn print_outcome(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64, File>) -> Result<()> {
     if args.json {
         let server = |scrub: &Scrub| {
             let finding = |finding: &ScrubFinding| {
@@ -266,14 +270,14 @@ fn tell(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64, File>) -
                 None => format!("inode {} (no name)", finding.ino),
             };
             let place = match place(finding, scrub.server, file) {
-                Some((begin, bytes)) => format!("{bytes} bytes from {begin} on"),
-                None => format!("{} bytes from {} on of its data file", finding.bytes, finding.offset),
+                Some((begin, bytes)) => format!("{bytes} bytes at offset {begin}"),
+                None => format!("{} bytes at offset {} of its data file", finding.bytes, finding.offset),
             };
             let kind = kind_text(finding.kind);
             output::print_line(format!("{}: {name}: {place}: {kind}", scrub.name))?;
         }
         if !scrub.failure.is_empty() {
-            output::print_line(format!("{}: not everything could be read: {}", scrub.name, scrub.failure))?;
+            output::print_line(format!("{}: the scrub is incomplete: {}", scrub.name, scrub.failure))?;
         }
         if scrub.found as usize > scrub.findings.len() {
             let more = scrub.found as usize - scrub.findings.len();
@@ -285,7 +289,7 @@ fn tell(args: &Args, url: &str, scrubs: &[Scrub], files: &BTreeMap<u64, File>) -
     let found: u32 = scrubs.iter().map(|scrub| scrub.found).sum();
     let adopted = match adopted {
         0 => String::new(),
-        blocks => format!(", {} got checksums for the first time", size::format_bytes(blocks * 4096)),
+        blocks => format!(", {} received their first checksums", size::format_bytes(blocks * 4096)),
     };
     let end = match found {
         0 => "nothing is damaged".to_string(),

@@ -13,52 +13,55 @@ use weft_server::{
 };
 use weft_wire::security::ClusterKeys;
 
-/// Runs one server of a cluster file in the foreground, until SIGTERM or SIGINT. Says what it does on standard error, one line per
-/// event, as systemd likes it.
+/// Runs one server of a cluster file in the foreground, until SIGTERM or SIGINT.
 ///
-/// Its storage must have been made before, by `--format`, once: a directory that is empty, of another server, or an older copy is
-/// refused. `weft help recovery` shows what to do then.
+/// It logs to standard error, one line per event, as systemd expects.
 ///
-/// It looks at the file of the cluster's secret once a second and takes over what changes in it (`weft key rotate`).
+/// Create its storage first, once, with `--format`. A directory that is empty, of another server, or an older
+/// copy is refused. `weft help recovery` says what to do then.
 ///
-/// SIGHUP has it open the file of --log-file anew, and take over the keys log and slow_request_ms of the cluster file; a metadata server
-/// also takes over servers that were added, addresses, and the layout of files for which nothing else is asked. It never ends a server.
+/// It reads the file of the cluster's secret once a second, and applies changes (`weft key rotate`).
 ///
-/// Exit codes: 0 it was asked to end, 1 it failed, 78 it refuses to start, and will again until the cluster file, the keys or the
-/// directory are put right.
+/// SIGHUP reopens the file of --log-file, and applies the keys log and slow_request_ms of the cluster file. A
+/// metadata server also applies added servers, changed addresses, and the default layout of files. SIGHUP
+/// never ends a server.
+///
+/// Exit codes: 0 stopped on request; 1 failed; 78 refused to start, and will refuse again until the cluster
+/// file, the keys or the directory are corrected.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The cluster file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Which of its servers to be.
+    /// The name of the server in the cluster file.
     #[arg(long, value_name = "SERVER")]
     name: String,
     /// File with the cluster's secret [default: cluster.key beside the cluster file].
     #[arg(long, value_name = "FILE")]
     cluster_key: Option<PathBuf>,
-    /// Make the server's storage, in a directory that is empty or missing, and end.
+    /// Create the server's storage, in a directory that is empty or missing, and exit.
     #[arg(long)]
     format: bool,
-    /// Of a metadata server: go on although its directory is older than the I/O servers know. What was made since has no names any
-    /// more; nothing of it is removed.
+    /// For a metadata server: start even though its directory is older than the I/O servers know. Files that
+    /// were created since have no names any more; their data is not removed.
     #[arg(long, conflicts_with = "format")]
     accept_older: bool,
-    /// Write to the end of this file instead of standard output and standard error.
+    /// Append logs to this file, instead of standard error.
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
-    /// What to log: a level (off, error, warn, info, debug, trace), and others for some targets, as in info,weft_server::io=debug; see
-    /// `weft help logs` [default: the key log of the cluster file, else info].
+    /// What to log: a level (off, error, warn, info, debug, trace), and levels of single targets, as in
+    /// info,weft_server::io=debug; see `weft help logs` [default: the key log of the cluster file, else
+    /// info].
     #[arg(long, value_name = "LEVELS", env = "WEFT_LOG")]
     log_level: Option<Filter>,
 }
 
-/// Serves.
+/// Runs the server.
 pub fn run(args: Args) -> Result<()> {
     if args.format {
         return format(&args);
     }
-    // Before anything else, so that a signal that comes early is not the end either.
+    // Before anything else, so that an early signal does not end the process either.
     let signals = BlockedSignals::ends_and(&[])?;
     if let Some(log) = &args.log_file {
         output::log_to(log)?;
@@ -92,7 +95,7 @@ pub fn run(args: Args) -> Result<()> {
     }
     // It is set once.
     let _ = reloaded.set((server.slow_request_ms(), server.reloader()));
-    tell_systemd();
+    notify_systemd();
     match server.run(&stop) {
         Err(error) if error.is_permanent() => refuse(&whole(&error)),
         ended => ended.map_err(|error| whole(&error)),
@@ -103,7 +106,7 @@ fn configuration(args: &Args) -> Result<(ClusterConfig, PathBuf, ClusterKeys)> {
     let config = ClusterConfig::load(&args.config)?;
     let role = config.server(&args.name)?.role;
     if args.accept_older && role != ServerRole::Meta {
-        bail!("--accept-older is for a metadata server, and {} is none", args.name);
+        bail!("--accept-older is for a metadata server, but {} is an I/O server", args.name);
     }
     let beside = || config.resolve(CLUSTER_KEY_FILE.as_ref());
     let key_file = args.cluster_key.clone().unwrap_or_else(beside);
@@ -111,7 +114,7 @@ fn configuration(args: &Args) -> Result<(ClusterConfig, PathBuf, ClusterKeys)> {
     Ok((config, key_file, keys))
 }
 
-/// The text of such an error has its causes in it.
+/// The text of a `ServerError` includes its causes.
 fn whole(error: &ServerError) -> anyhow::Error {
     anyhow!("{error}")
 }
@@ -122,29 +125,29 @@ fn format(args: &Args) -> Result<()> {
         return refuse(&whole(&error));
     }
     let directory = config.directory_of(config.server(&args.name)?);
-    eprintln!("weft: made the storage of {} in {}", args.name, directory.display());
+    eprintln!("weft: created the storage of {} in {}", args.name, directory.display());
     Ok(())
 }
 
-/// Tells why the server cannot start before somebody has changed something.
+/// Reports why the server cannot start until somebody changes something.
 fn refuse(error: &anyhow::Error) -> Result<()> {
     eprintln!("weft: {error:#}");
     Err(Code(PERMANENT).into())
 }
 
-/// What is logged: what the command line or the environment says, else the cluster file.
+/// The log filter: from the command line or the environment, else from the cluster file.
 fn levels(asked: Option<&Filter>, config: &ClusterConfig) -> Filter {
     let of_file = || config.cluster.log.as_ref().and_then(|levels| levels.parse().ok());
     asked.cloned().or_else(of_file).unwrap_or_default()
 }
 
-/// What SIGHUP has a server take over.
+/// What SIGHUP reloads.
 struct Reload {
     config: PathBuf,
     log_file: Option<PathBuf>,
-    /// As it was asked for; then the cluster file has no say.
+    /// The filter of the command line. If there is one, the cluster file does not apply.
     log_level: Option<Filter>,
-    /// Of the server, once it has started.
+    /// Set once the server has started.
     server: Arc<OnceLock<(SlowRequestMs, Reloader)>>,
 }
 
@@ -155,7 +158,7 @@ impl Reload {
         }
         let config = match ClusterConfig::load(&self.config) {
             Ok(config) => config,
-            Err(error) => return tracing::warn!("SIGHUP: all stays as it was: {error}"),
+            Err(error) => return tracing::warn!("SIGHUP: nothing is changed: {error}"),
         };
         let levels = levels(self.log_level.as_ref(), &config);
         let slow_ms = config.cluster.slow_request_ms;
@@ -163,14 +166,14 @@ impl Reload {
         if let Some((slow, reloader)) = self.server.get() {
             slow.set(slow_ms);
             if let Err(error) = reloader.reload() {
-                tracing::warn!("SIGHUP: the map stays as it was: {error}");
+                tracing::warn!("SIGHUP: the map is not changed: {error}");
             }
         }
-        tracing::info!("SIGHUP: logs {levels}; requests are slow from {slow_ms} ms on (0: never)");
+        tracing::info!("SIGHUP: now logging {levels}; requests are slow from {slow_ms} ms on (0: never)");
     }
 }
 
-/// Takes over what can be at each SIGHUP; any other signal ends the server.
+/// Reloads the cluster file at each SIGHUP. Any other signal ends the server.
 fn wait_for_end(signals: &BlockedSignals, reload: &Reload, stop: &StopFlag) {
     while let Ok(signal) = signals.wait() {
         if signal != libc::SIGHUP {
@@ -180,11 +183,11 @@ fn wait_for_end(signals: &BlockedSignals, reload: &Reload, stop: &StopFlag) {
     }
 }
 
-/// Clients can connect: where systemd started this, it wants to know (sd_notify(3)).
-fn tell_systemd() {
+/// Notifies systemd, if it started this server, that clients can connect (sd_notify(3)).
+fn notify_systemd() {
     let Some(socket) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let told = UnixDatagram::unbound().and_then(|from| from.send_to(b"READY=1", &socket));
-    if let Err(error) = told {
-        eprintln!("weft: cannot tell {} that the server is ready: {error}", socket.display());
+    let sent = UnixDatagram::unbound().and_then(|from| from.send_to(b"READY=1", &socket));
+    if let Err(error) = sent {
+        eprintln!("weft: cannot notify {} that the server is ready: {error}", socket.display());
     }
 }

@@ -10,39 +10,42 @@ use weft_wire::keys::id_text;
 use weft_wire::messages::{ClusterMapReply, ServerInfo, endpoint, server_role, server_state};
 use weft_wire::security::ClusterKeys;
 
-/// How long servers that are up have to hear of a change of the map.
-const HEARD_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long running servers have to learn of a change of the map.
+const UPDATE_TIMEOUT: Duration = Duration::from_secs(5);
 const HEARD_POLL: Duration = Duration::from_millis(50);
 
-/// Shows the servers of a cluster and their storages, adds one, tells the cluster that one moves, and puts a new storage in the place of
-/// one that is lost.
+/// Lists, adds, moves and replaces the servers of a cluster.
 ///
-/// Which servers there are, and where, is the cluster's map. It has a version, which rises with each change; servers, clients and mounts
-/// follow it while they work. Every storage directory has a name of its own, and the metadata server knows which one each I/O server has. A server whose
-/// directory is another one, an older copy or empty is refused. `weft help recovery` shows what to do then.
+/// The cluster's map says which servers there are, and where. Its version rises with each change. Servers,
+/// clients and mounts follow it while they work. Every storage directory has an identity, and the metadata
+/// server knows the one of each I/O server. A server is refused if its directory is another one, an older
+/// copy, or empty. `weft help recovery` says what to do then.
 #[derive(Debug, clap::Subcommand)]
 pub enum ServerCommand {
-    /// List the servers, their storages, and whether they are there.
+    /// List the servers, their storages, and whether they run.
     Ls(LsArgs),
-    /// Add an I/O server to the cluster, which goes on meanwhile.
+    /// Add an I/O server to a cluster while it is in use.
     ///
-    /// The server is put at the end of the cluster file, whose comments stay. New files are striped over it, too, when it has come;
-    /// files that are there stay where they are. With --dir of a cluster that `weft up` made, its storage is made and it is started.
-    /// Else it is told what to do on its machine.
+    /// The server is added at the end of the cluster file; comments in the file are kept. New files are
+    /// striped over the new server too, once it has registered. Existing files stay where they are. With the
+    /// --dir of a cluster that `weft up` started, the storage is created and the server is started. Otherwise
+    /// the command prints what to do on the server's machine.
     Add(AddArgs),
-    /// Tell the cluster that a server will be reached at another address.
+    /// Change the address of a server while the cluster is in use.
     ///
-    /// The address in the cluster file is changed, and the cluster goes on: both addresses are tried until the server has come at the
-    /// new one. With --dir, a server that `weft up` supervises is restarted; else restart it with the new file.
+    /// The address in the cluster file is changed. Both addresses are tried until the server registers at the
+    /// new one. With --dir, a server that `weft up` supervises is restarted. Otherwise restart it with the
+    /// new file.
     Move(MoveArgs),
-    /// Give up the storage of an I/O server: the next one that it comes with is its own.
+    /// Give up the lost storage of an I/O server, and accept the next one that it presents.
     ///
-    /// The server must be down. Afterwards make a new storage (`weft serve --format`), or put back an older copy of the
-    /// directory, and start it. Reading what was on the old storage only is an error (EIO); `weft fsck` lists the files.
+    /// The server must be stopped. Then create a new storage (`weft serve --format`), or put an older copy of
+    /// the directory back, and start the server. Reading what only the old storage had fails with EIO; `weft
+    /// fsck` lists the files.
     Replace(ReplaceArgs),
 }
 
-/// Which cluster.
+/// Selects the cluster.
 #[derive(Debug, clap::Args)]
 pub struct Cluster {
     /// The cluster's directory, as given to `weft up`.
@@ -61,7 +64,7 @@ impl Cluster {
         let path = match (&self.config, &self.dir) {
             (Some(config), _) => config.clone(),
             (None, Some(dir)) => dir.join(CLUSTER_FILE),
-            (None, None) => bail!("--dir or --config is needed"),
+            (None, None) => bail!("give --dir or --config"),
         };
         let config = ClusterConfig::load(&path)?;
         let key = self.cluster_key.clone().unwrap_or_else(|| config.resolve(CLUSTER_KEY_FILE.as_ref()));
@@ -93,18 +96,19 @@ pub struct ReplaceArgs {
 /// See [`ServerCommand::Add`].
 #[derive(Debug, clap::Args)]
 pub struct AddArgs {
-    /// Its name [default: io and the number that it gets].
+    /// The name of the server [default: io and its number].
     #[arg(value_name = "SERVER")]
     name: Option<String>,
     #[command(flatten)]
     cluster: Cluster,
-    /// Where it will listen, and clients reach it; may be repeated [default with --dir: this cluster's host and the next free port].
+    /// The address where it will listen and where clients reach it; may be repeated [default with --dir: this
+    /// cluster's host and the next free port].
     #[arg(long, value_name = "HOST:PORT", required_unless_present = "dir")]
     address: Vec<String>,
-    /// Where it will listen with RDMA; may be repeated [default: --address].
+    /// The address where it will listen with RDMA; may be repeated [default: --address].
     #[arg(long, value_name = "HOST:PORT")]
     rdma_address: Vec<String>,
-    /// Where it will keep its data, on its machine [default with --dir: its name, in DIR].
+    /// Its storage directory, on its machine [default with --dir: its name, in DIR].
     #[arg(long, value_name = "PATH", required_unless_present = "dir")]
     directory: Option<PathBuf>,
     /// Print JSON.
@@ -120,10 +124,10 @@ pub struct MoveArgs {
     name: String,
     #[command(flatten)]
     cluster: Cluster,
-    /// Where it will listen, and clients reach it; may be repeated.
+    /// The address where it will listen and where clients reach it; may be repeated.
     #[arg(long, value_name = "HOST:PORT", required = true)]
     address: Vec<String>,
-    /// Where it will listen with RDMA; may be repeated [default: as in the cluster file].
+    /// The address where it will listen with RDMA; may be repeated [default: as in the cluster file].
     #[arg(long, value_name = "HOST:PORT")]
     rdma_address: Vec<String>,
     /// Print JSON.
@@ -131,7 +135,7 @@ pub struct MoveArgs {
     json: bool,
 }
 
-/// Lists, adds, moves or replaces.
+/// Runs `weft server`.
 pub fn run(command: ServerCommand) -> Result<()> {
     match command {
         ServerCommand::Ls(args) => ls(&args),
@@ -206,7 +210,8 @@ fn ls(args: &LsArgs) -> Result<()> {
     if args.json { output::print_json(&values) } else { output::print_table(&table) }
 }
 
-/// The map, where the metadata server is there. That it is not is no error: it reads the file when it starts.
+/// The map, or `None` if the metadata server does not run. That is not an error: it reads the file when it
+/// starts.
 fn map_of(config: &ClusterConfig, keys: &ClusterKeys) -> Result<Option<ClusterMapReply>> {
     match weft_server::cluster_map(config, keys) {
         Ok(map) => Ok(Some(map)),
@@ -215,13 +220,13 @@ fn map_of(config: &ClusterConfig, keys: &ClusterKeys) -> Result<Option<ClusterMa
     }
 }
 
-/// A cluster file that lacks a server would give its place to another one.
+/// Refuses a cluster file that lacks a server of the map: a new server would get the id of the missing one.
 fn refuse_old_file(config: &ClusterConfig, map: &ClusterMapReply) -> Result<()> {
     let lacks = |server: &&ServerInfo| config.server(&server.name).is_err();
     let missing: Vec<_> = map.io_servers().filter(lacks).map(|server| server.name.as_str()).collect();
     if !missing.is_empty() {
         bail!(
-            "{} is an old one: it lacks {}, which the cluster has; copy the newest here first",
+            "{} is out of date: it lacks {}, which the cluster has; first copy the newest file here",
             config.path.display(),
             missing.join(", ")
         );
@@ -244,12 +249,12 @@ fn add(args: &AddArgs) -> Result<()> {
     if is_here && !weft_server::has_storage(&edited.config, &name)? {
         weft_server::format_storage(&edited.config, &name)?;
     }
-    let told =
+    let changed =
         map.is_some().then(|| weft_server::add_server(&config, &keys, &edited.config, &name)).transpose()?;
     edited.save()?;
     drop(held);
     let is_started = match &args.cluster.dir {
-        Some(dir) if is_here && told.is_some() && launch::is_supervised(dir) => {
+        Some(dir) if is_here && changed.is_some() && launch::is_supervised(dir) => {
             launch::start_one(dir, &name)?;
             true
         }
@@ -263,40 +268,40 @@ fn add(args: &AddArgs) -> Result<()> {
             "id": id,
             "addresses": server.addresses,
             "directory": edited.config.directory_of(&server),
-            "map_version": told.as_ref().map(|told| told.map_version),
+            "map_version": changed.as_ref().map(|changed| changed.map_version),
             "started": is_started,
         }));
     }
     output::print_line(format_args!("added {name} at {}", server.addresses.join(", ")))?;
     let file = config.path.display();
     let serve = format!("weft serve --config {file} --name {name}");
-    match (is_started, is_here, &told) {
+    match (is_started, is_here, &changed) {
         (true, ..) => {}
         (false, true, _) => {
             let dir = args.cluster.dir.as_deref().unwrap_or(std::path::Path::new("")).display();
             eprintln!("weft: start it: weft up --dir {dir} --only {name} --detach");
         }
         (false, false, _) => eprintln!(
-            "weft: copy {file} to every machine of the cluster, cluster.key to the new one, and run there, once: {serve} --format; \
+            "weft: copy {file} to every machine of the cluster, and cluster.key to the new one; run there, once: {serve} --format; \
              and then: {serve}"
         ),
     }
-    if told.is_none() && !is_here {
+    if changed.is_none() && !is_here {
         eprintln!(
-            "weft: the metadata server does not answer; it knows of {name} when it starts with the new file"
+            "weft: the metadata server does not answer; it learns of {name} when it starts with the new file"
         );
     }
     Ok(())
 }
 
 fn take_ports() -> Result<launch::PortLock> {
-    launch::PortLock::take(HEARD_TIMEOUT, &mut |time| {
+    launch::PortLock::take(UPDATE_TIMEOUT, &mut |time| {
         std::thread::sleep(time);
         true
     })
 }
 
-/// Like the last I/O server of the file, but for what is its own.
+/// A server like the last I/O server of the file, except for its name and addresses.
 fn new_server(args: &AddArgs, config: &ClusterConfig) -> Result<ServerConfig> {
     let like = config.io_servers().last().context("the cluster file has no I/O server")?;
     let count = config.io_servers().count();
@@ -330,13 +335,13 @@ fn move_server(args: &MoveArgs) -> Result<()> {
     }
     let edited = config.with_addresses(&args.name, &args.address, &args.rdma_address)?;
     let server = edited.config.server(&args.name)?;
-    let told = map
+    let changed = map
         .is_some()
         .then(|| weft_server::move_server(&config, &keys, &edited.config, &args.name))
         .transpose()?;
     edited.save()?;
-    let behind = match &told {
-        Some(told) => wait_until_heard(&config, &keys, told.map_version),
+    let behind = match &changed {
+        Some(changed) => wait_until_updated(&config, &keys, changed.map_version),
         None => Vec::new(),
     };
     drop(held);
@@ -355,18 +360,18 @@ fn move_server(args: &MoveArgs) -> Result<()> {
         return output::print_json(&serde_json::json!({
             "name": args.name,
             "addresses": server.addresses,
-            "map_version": told.as_ref().map(|told| told.map_version),
+            "map_version": changed.as_ref().map(|changed| changed.map_version),
             "not_heard": behind,
             "restarted": is_restarted,
         }));
     }
     output::print_line(format_args!("moved {} to {}", args.name, server.addresses.join(", ")))?;
     if !behind.is_empty() {
-        eprintln!("weft: not yet told of it: {}", behind.join(", "));
+        eprintln!("weft: not yet notified: {}", behind.join(", "));
     }
-    if told.is_none() {
+    if changed.is_none() {
         eprintln!(
-            "weft: the metadata server does not answer; it takes the address over when it starts with the new file"
+            "weft: the metadata server does not answer; it learns the address when it starts with the new file"
         );
     }
     if !is_restarted {
@@ -379,15 +384,15 @@ fn move_server(args: &MoveArgs) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the servers that are up go by the map of `version`: clients ask them where a server is that moves. Returns those
-/// that do not.
-fn wait_until_heard(config: &ClusterConfig, keys: &ClusterKeys, version: u32) -> Vec<String> {
-    let deadline = Instant::now() + HEARD_TIMEOUT;
+/// Waits until all running servers have the map of `version`, since clients ask them where a moved server is.
+/// Returns those that do not have it.
+fn wait_until_updated(config: &ClusterConfig, keys: &ClusterKeys, version: u32) -> Vec<String> {
+    let deadline = Instant::now() + UPDATE_TIMEOUT;
     let map = weft_server::cluster_map(config, keys);
     let mut behind: Vec<ServerInfo> = map.map(|map| map.io_servers().cloned().collect()).unwrap_or_default();
     behind.retain(|server| server.state == server_state::ACTIVE);
     loop {
-        // One that is down hears of it when it starts.
+        // A server that does not run gets the map when it starts.
         behind
             .retain(|server| weft_server::map_version_of(server, keys).is_ok_and(|theirs| theirs < version));
         if behind.is_empty() || Instant::now() >= deadline {
@@ -402,7 +407,7 @@ fn replace(args: &ReplaceArgs) -> Result<()> {
     let server = config.server(&args.name)?;
     weft_server::replace_server(&config, &keys, &args.name)?;
     eprintln!(
-        "weft: the next storage that {} comes with is its own; to make a new one in {}: weft serve --config {} --name {} \
+        "weft: the next storage that {} presents is accepted; to create a new one in {}: weft serve --config {} --name {} \
          --format",
         args.name,
         config.directory_of(server).display(),

@@ -4,13 +4,13 @@ use super::Failures;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::Write;
+use weft_cli_common::connections::{ConnectArgs, Connections, at, transport_of};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at, transport_of};
 use weft_cli_common::{output, size};
 use weft_client::Client;
 use weft_wire::messages::{Attr, FileKind};
 
-/// Shows everything about files: attributes, how they are striped, and by which transport this machine reaches their servers.
+/// Shows the attributes of files, how they are striped, and the transport from this machine to their servers.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The files.
@@ -26,18 +26,18 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// Shows attributes.
+/// Shows the attributes of files.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut shown = Vec::new();
-    for (client, place) in expand_all(&session, &args.places)? {
+    for (client, place) in expand_all(&connections, &args.places)? {
         match client.stat(at(&place.path), args.dereference).with_context(|| place.display()) {
             Ok(attr) => match client.allocated_bytes([&attr]) {
                 Ok(space) => shown.push((client, place, attr, space[0])),
-                Err(error) => failures.tell(&error.into()),
+                Err(error) => failures.report(&error.into()),
             },
-            Err(error) => failures.tell(&error),
+            Err(error) => failures.report(&error),
         }
     }
     if args.json {
@@ -65,7 +65,7 @@ fn as_json(client: &Client, place: &WeftPath, attr: &Attr, allocated_bytes: u64)
     value
 }
 
-/// The servers that hold a file, in striping order, and how this process reaches each.
+/// The servers of a file in striping order, and the transport to each.
 fn servers(client: &Client, attr: &Attr) -> Vec<(String, String)> {
     let Some(layout) = attr.layout.filter(|_| attr.kind == FileKind::File) else { return Vec::new() };
     let map = client.map();

@@ -5,30 +5,33 @@ use crate::adapters;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::PathBuf;
+use weft_cli_common::connections::{ConnectArgs, Connections, transport_of};
 use weft_cli_common::place::WeftPath;
-use weft_cli_common::session::{ConnectArgs, Session, transport_of};
 use weft_cli_common::{output, size};
 use weft_wire::Op;
 use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusReply, Time};
 
-/// Shows the servers of a file system: role, address, load, memory, space, and the transport by which this process reaches each;
-/// and what of RDMA is used, here and by the servers, and why not more.
-/// With --clients, who uses it and how they are connected.
+/// Shows the servers of a file system: role, address, load, memory, space, and the transport to each from
+/// here.
 ///
-/// With --dir, the processes of a cluster that was started here: which servers run, as which process, since when, and how often
-/// each was started again. No server and no key is needed for that. Exit code 1: one of this machine's does not run.
+/// It also shows the RDMA adapters in use, here and on the servers, and why RDMA is not used. With --clients
+/// it lists the clients of each server and how they are connected.
+///
+/// With --dir it shows the processes of a cluster on this machine: which servers run, as which process, since
+/// when, and how often each was restarted. This needs no server and no key. The exit code is 1 if one of this
+/// machine's servers does not run.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file system.
     #[arg(value_name = "URL", env = "WEFT_URL", required_unless_present = "dir")]
     url: Option<String>,
-    /// Show the servers' processes of the cluster in this directory instead.
+    /// Show the server processes of the cluster in this directory instead.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["clients", "operations"])]
     dir: Option<PathBuf>,
     /// List the clients of each server.
     #[arg(long)]
     clients: bool,
-    /// Count the operations that each server has done and what was asked of its RDMA adapters, and show its gauges.
+    /// Show how many operations each server and its RDMA adapters have done, and the server's gauges.
     #[arg(long)]
     operations: bool,
     /// Print everything as JSON.
@@ -38,7 +41,7 @@ pub struct Args {
     connect: ConnectArgs,
 }
 
-/// A server and its answer.
+/// A server and its reply.
 struct Row {
     name: String,
     address: String,
@@ -48,14 +51,14 @@ struct Row {
     status: Option<StatusReply>,
 }
 
-/// Shows servers.
+/// Shows the servers.
 pub fn run(args: Args) -> Result<()> {
     if let Some(dir) = &args.dir {
         return super::processes::run(dir, args.json);
     }
     let url = args.url.as_deref().expect("the parser wants one of both");
     let place = WeftPath::from_argument(url)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let mut failures = Failures::default();
     let mut rows = Vec::new();
     for (server, answer) in client.server_status(args.clients || args.json) {
@@ -63,7 +66,7 @@ pub fn run(args: Args) -> Result<()> {
         let status = match answer {
             Ok(status) => Some(status),
             Err(error) => {
-                failures.tell(&error.into());
+                failures.report(&error.into());
                 None
             }
         };
@@ -142,13 +145,13 @@ fn print_servers(rows: &[Row]) -> Result<()> {
     });
     let slow: Vec<_> = slow.collect();
     if !slow.is_empty() {
-        let what = "their logs tell where the time went (weft help logs)";
+        let what = "the servers' logs say where the time went (weft help logs)";
         output::print_line(format!("slow requests: {}; {what}", slow.join(", ")))?;
     }
     Ok(())
 }
 
-/// The adapters: name, network, and how many of the receives are promised to clients.
+/// The adapters: name, link layer, and how many receives are promised to clients.
 fn rdma_text(rdma: &RdmaStatus) -> String {
     let adapter = |adapter: &RdmaAdapter| {
         let count =
@@ -162,30 +165,30 @@ fn rdma_text(rdma: &RdmaStatus) -> String {
     }
 }
 
-/// Why RDMA is not used, or not everywhere: once for all servers that say the same.
+/// Prints why RDMA is not used, or not everywhere: each reason once, with its servers.
 fn print_reasons(rows: &[Row]) -> Result<()> {
-    let mut told: Vec<(&RdmaStatus, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(&RdmaStatus, Vec<&str>)> = Vec::new();
     for row in rows {
         let Some(rdma) =
             row.status.as_ref().map(|status| &status.rdma).filter(|rdma| !rdma.reason.is_empty())
         else {
             continue;
         };
-        match told.iter_mut().find(|(other, _)| other.reason == rdma.reason) {
+        match groups.iter_mut().find(|(other, _)| other.reason == rdma.reason) {
             Some((_, names)) => names.push(&row.name),
-            None => told.push((rdma, vec![&row.name])),
+            None => groups.push((rdma, vec![&row.name])),
         }
     }
-    for (rdma, names) in told {
+    for (rdma, names) in groups {
         let used = if rdma.addresses.is_empty() { "not used" } else { "used in part" };
         output::print_line(format!("RDMA is {used} by {}: {}", names.join(", "), rdma.reason))?;
     }
     Ok(())
 }
 
-/// What is known of damage to data, and when it was looked for last.
+/// Prints known damage to data, and when data was last scrubbed.
 fn print_scrubs(rows: &[Row]) -> Result<()> {
-    let mut told: Vec<(String, Vec<&str>)> = Vec::new();
+    let mut groups: Vec<(String, Vec<&str>)> = Vec::new();
     for row in rows {
         let Some(status) = row.status.as_ref().filter(|status| status.role == "io") else { continue };
         let gauge =
@@ -198,17 +201,17 @@ fn print_scrubs(rows: &[Row]) -> Result<()> {
             ))?;
         }
         let last = match gauge("scrub_finished_s") {
-            0 => "never yet".to_string(),
+            0 => "never".to_string(),
             seconds => output::time_text(&Time { seconds: seconds as i64, nanoseconds: 0 }, false),
         };
         let now = if gauge("scrub_is_running") > 0 { ", and is now" } else { "" };
         let text = format!("{last}{now}");
-        match told.iter_mut().find(|(other, _)| *other == text) {
+        match groups.iter_mut().find(|(other, _)| *other == text) {
             Some((_, names)) => names.push(&row.name),
-            None => told.push((text, vec![&row.name])),
+            None => groups.push((text, vec![&row.name])),
         }
     }
-    for (text, names) in told {
+    for (text, names) in groups {
         output::print_line(format!("data last scrubbed on {}: {text}", names.join(", ")))?;
     }
     Ok(())

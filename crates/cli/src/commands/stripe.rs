@@ -2,8 +2,8 @@
 
 use super::{Failures, LayoutArgs};
 use anyhow::{Context, Result, bail};
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::{output, size};
 use weft_client::OpenOptions;
 use weft_wire::messages::{Attr, FileKind};
@@ -11,12 +11,12 @@ use weft_wire::messages::{Attr, FileKind};
 /// Show or set how files are striped.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Show how files are striped, or what a directory gives to what is created in it.
+    /// Show how files are striped, or a directory's default for new files.
     Get(GetArgs),
-    /// Stripe a new file, or set what a directory gives to what is created in it.
+    /// Set the striping of a new file, or a directory's default for new files.
     ///
-    /// A file that does not exist is created, empty, with this striping; one that exists can be set as long as nothing was
-    /// ever written to it. Files that have data keep their striping: copy them (`weft cp`) to change it.
+    /// A file that does not exist is created, empty. The striping of an existing file can be changed only if
+    /// it was never written. To change the striping of a file that has data, copy it (`weft cp`).
     Set(SetArgs),
 }
 
@@ -41,7 +41,7 @@ pub struct SetArgs {
     place: String,
     #[command(flatten)]
     layout: LayoutArgs,
-    /// Take a directory's own setting away: the file system's default applies again.
+    /// Remove a directory's default: the file system's default applies again.
     #[arg(long, conflicts_with_all = ["strip_bytes", "servers", "first"])]
     reset: bool,
     #[command(flatten)]
@@ -57,13 +57,13 @@ pub fn run(command: Command) -> Result<()> {
 }
 
 fn get(args: GetArgs) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut shown = Vec::new();
-    for (client, place) in expand_all(&session, &args.places)? {
+    for (client, place) in expand_all(&connections, &args.places)? {
         match client.stat(at(&place.path), true).with_context(|| place.display()) {
             Ok(attr) => shown.push((client, place, attr)),
-            Err(error) => failures.tell(&error),
+            Err(error) => failures.report(&error),
         }
     }
     if args.json {
@@ -98,10 +98,10 @@ fn get(args: GetArgs) -> Result<()> {
 fn set(args: SetArgs) -> Result<()> {
     let wish = args.layout.wish()?;
     if wish.is_none() && !args.reset {
-        bail!("nothing to set; give --strip-bytes, --servers or --first, or --reset");
+        bail!("nothing to set; give --strip-bytes, --servers, --first or --reset");
     }
     let place = WeftPath::from_argument(&args.place)?;
-    let client = Session::new(&args.connect).client(&place.url)?;
+    let client = Connections::new(&args.connect).client(&place.url)?;
     let path = place.path.as_path();
     match client.stat(at(path), true) {
         Err(error) if error.errno() == libc::ENOENT && !args.reset => {
@@ -112,7 +112,7 @@ fn set(args: SetArgs) -> Result<()> {
         }
         attr => {
             if args.reset && attr?.kind != FileKind::Directory {
-                bail!("{}: only a directory's setting can be taken away", place.display());
+                bail!("{} is not a directory; --reset is for directories only", place.display());
             }
             client.set_layout(at(path), wish.as_ref()).with_context(|| place.display())?;
         }

@@ -4,8 +4,8 @@ use super::Failures;
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::Path;
+use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::expand_all;
-use weft_cli_common::session::{ConnectArgs, Session, at};
 use weft_cli_common::{output, tree};
 use weft_client::Client;
 use weft_wire::messages::FileKind;
@@ -13,16 +13,16 @@ use weft_wire::messages::FileKind;
 /// Shows a directory as a tree.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where to begin.
+    /// Directories.
     #[arg(required = true, value_name = "URL")]
     places: Vec<String>,
-    /// Names that begin with a dot too.
+    /// Include names that begin with a dot.
     #[arg(short, long)]
     all: bool,
-    /// Directories only.
+    /// Show directories only.
     #[arg(short, long)]
     directories: bool,
-    /// How many levels.
+    /// Show at most this many levels.
     #[arg(short = 'L', long, value_name = "COUNT", default_value_t = usize::MAX, hide_default_value = true)]
     levels: usize,
     #[command(flatten)]
@@ -35,13 +35,13 @@ struct Counts {
     files: usize,
 }
 
-/// Shows trees.
+/// Shows directories as trees.
 pub fn run(args: Args) -> Result<()> {
-    let session = Session::new(&args.connect);
+    let connections = Connections::new(&args.connect);
     let mut failures = Failures::default();
     let mut counts = Counts::default();
     let mut out = output::stdout();
-    for (client, place) in expand_all(&session, &args.places)? {
+    for (client, place) in expand_all(&connections, &args.places)? {
         let attr = client.stat(at(&place.path), true).with_context(|| place.display())?;
         writeln!(out, "{}", place.display())?;
         if attr.kind == FileKind::Directory {
@@ -70,7 +70,7 @@ fn branch(
     let mut entries = match tree::list(client, dir) {
         Ok(entries) => entries,
         Err(error) => {
-            failures.tell(&error);
+            failures.report(&error);
             return Ok(());
         }
     };
@@ -78,9 +78,9 @@ fn branch(
     entries.retain(|entry| !args.directories || entry.attr.kind == FileKind::Directory);
     let last = entries.len().saturating_sub(1);
     for (index, entry) in entries.iter().enumerate() {
-        let (knot, more) = if index == last { ("└── ", "    ") } else { ("├── ", "│   ") };
+        let (mark, more) = if index == last { ("└── ", "    ") } else { ("├── ", "│   ") };
         let path = dir.join(&entry.name);
-        write!(out, "{indent}{knot}{}", entry.name.to_string_lossy())?;
+        write!(out, "{indent}{mark}{}", entry.name.to_string_lossy())?;
         match entry.attr.kind {
             FileKind::Symlink => {
                 let target = client.readlink(at(&path)).unwrap_or_default();

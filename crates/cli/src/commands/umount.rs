@@ -3,20 +3,22 @@
 use anyhow::Result;
 use std::path::PathBuf;
 
-/// Unmounts what `weft mount` mounted. What was written is on the servers when it returns.
+/// Unmounts a file system.
+///
+/// When it returns, all data that was written is on the servers.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The mount point.
     dir: PathBuf,
-    /// Take it out of sight even while it is in use; it ends when its last user does.
+    /// Detach the mount now, even while it is in use; it ends when its last user closes it.
     #[arg(long)]
     lazy: bool,
-    /// As --lazy, and everybody who waits for it gets an error at once: for servers that are gone.
+    /// As --lazy, and fail all calls that wait for it: for servers that are gone.
     #[arg(long)]
     force: bool,
 }
 
-/// Unmounts.
+/// Unmounts a file system.
 pub fn run(args: Args) -> Result<()> {
     let unmount = match (args.force, args.lazy) {
         (true, _) => weft_fuse::umount_by_force,

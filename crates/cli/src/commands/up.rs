@@ -8,41 +8,46 @@ use weft_cli_common::launch::{self, BlockedSignals, Lifetime, News, RunState, Si
 use weft_cli_common::output;
 use weft_server::{CLIENT_KEY_FILE, SyncMode};
 
-/// Starts a metadata server and I/O servers on this machine, each a process of its own, and prints the URL of the file system.
-/// Needs no root and no other software.
+/// Starts a metadata server and I/O servers on this machine and prints the URL of the file system.
 ///
-/// Everything lives in DIR: the cluster file, keys, data and logs. A second `up` of the same DIR finds its data again. In the
-/// foreground, Ctrl-C or the end of the terminal stops the cluster; with --detach it goes on until `weft down --dir DIR`.
+/// Each server is a process of its own. This needs no root and no other software.
 ///
-/// A server that dies is started again, after 1, 2, 4 … 30 seconds; after 5 deaths within a minute, and when it says that a new
-/// start would end the same way, no more. With --detach a process in the background does that and writes to
-/// DIR/log/supervisor.log. Where it was killed, the servers go on, and the next `weft up --detach` looks after them.
+/// DIR holds everything: the cluster file, keys, data and logs. Another `up` of the same DIR uses its data
+/// again. In the foreground, Ctrl-C or closing the terminal stops the cluster. With --detach it runs until
+/// `weft down --dir DIR`.
 ///
-/// Where some servers run, those that are missing are started. In the foreground, Ctrl-C stops only these then.
+/// A server that dies is restarted after 1, 2, 4 … 30 seconds. It is not restarted after 5 deaths within a
+/// minute, or if its exit code says that a restart would fail the same way. With --detach a supervisor in the
+/// background does this, and writes to DIR/log/supervisor.log. If the supervisor is killed the servers keep
+/// running, and the next `weft up --detach` supervises them.
+///
+/// If some servers already run, the others are started. In the foreground, Ctrl-C then stops only those that
+/// this command started.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Directory of the cluster; made where it is missing.
+    /// The directory of the cluster; created if missing.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
     /// Number of I/O servers of a new cluster [default: 4].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=256))]
     io: Option<u16>,
-    /// Port of the metadata server; I/O servers have the next ones [default: 7400, or the next free range].
+    /// Port of the metadata server. I/O servers get the following ports [default: 7400, or the next free
+    /// range].
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-    /// Address to listen at, by which clients reach this machine [default: 127.0.0.1].
+    /// Address to listen on, where clients reach this machine [default: 127.0.0.1].
     #[arg(long, value_name = "HOST")]
     bind: Option<String>,
-    /// Acknowledge writes and changes of names only when they are on the disk; remembered.
+    /// Acknowledge writes and changes of names only when they are on the disk. The cluster remembers this.
     #[arg(long)]
     sync: bool,
-    /// Acknowledge when the operating system has them (the default of a new cluster); remembered.
+    /// Acknowledge them when the operating system has them, as by default. The cluster remembers this.
     #[arg(long, conflicts_with = "sync")]
     nosync: bool,
     /// Start only this server of a cluster; may be repeated.
     #[arg(long, value_name = "SERVER", conflicts_with_all = ["io", "port", "bind", "sync", "nosync"])]
     only: Vec<String>,
-    /// Return when the cluster is ready; it goes on in the background.
+    /// Return when the cluster is ready, and run it in the background.
     #[arg(long)]
     detach: bool,
     /// Print the cluster as JSON.
@@ -52,7 +57,7 @@ pub struct Args {
 
 /// A cluster that was started.
 #[derive(Serialize, Deserialize)]
-struct Answer {
+struct Started {
     state: RunState,
     news: News,
 }
@@ -75,7 +80,7 @@ pub fn run(args: Args) -> Result<()> {
         program: None,
     };
     if let Some((state, news)) = launch::hand_over(&options)? {
-        return report(&args, &Answer { state, news });
+        return report(&args, &Started { state, news });
     }
     if !args.detach {
         return stay(&args, &options);
@@ -90,7 +95,7 @@ pub fn run(args: Args) -> Result<()> {
 fn stay(args: &Args, options: &StartOptions) -> Result<()> {
     let signals = BlockedSignals::ends_and(&[libc::SIGUSR1])?;
     let cluster = launch::start(options, &mut |time| signals.wait_at_most(time).is_none())?;
-    report(args, &Answer { state: cluster.state.clone(), news: cluster.news.clone() })?;
+    report(args, &Started { state: cluster.state.clone(), news: cluster.news.clone() })?;
     let News { started, left, .. } = &cluster.news;
     if !args.json && left.is_empty() && args.only.is_empty() {
         let (io, url) = (started.len() - 1, &cluster.state.url);
@@ -101,7 +106,7 @@ fn stay(args: &Args, options: &StartOptions) -> Result<()> {
     launch::supervise(cluster, &signals)
 }
 
-/// Starts servers and supervises them in the process that stays behind.
+/// Starts servers, and supervises them in the process that stays in the background.
 fn in_background(options: StartOptions, background: launch::Background) -> Result<()> {
     let signals = BlockedSignals::ends_and(&[libc::SIGUSR1])?;
     let mut pause = |time: Duration| signals.wait_at_most(time).is_none() && !background.is_abandoned();
@@ -111,23 +116,23 @@ fn in_background(options: StartOptions, background: launch::Background) -> Resul
     });
     match started {
         Ok(cluster) => {
-            let answer = Answer { state: cluster.state.clone(), news: cluster.news.clone() };
-            background.tell(Ok(answer))?;
+            let started = Started { state: cluster.state.clone(), news: cluster.news.clone() };
+            background.send(Ok(started))?;
             launch::supervise(cluster, &signals)
         }
         Err(error) => {
-            background.tell::<Answer>(Err(format!("{error:#}")))?;
-            // The front tells it.
+            background.send::<Started>(Err(format!("{error:#}")))?;
+            // The process in the foreground reports the error.
             std::process::exit(1)
         }
     }
 }
 
-/// Installs the clients' key and prints what runs.
-fn report(args: &Args, answer: &Answer) -> Result<()> {
-    let Answer { state, news } = answer;
+/// Installs the client key and prints what runs.
+fn report(args: &Args, started: &Started) -> Result<()> {
+    let Started { state, news } = started;
     let dir: &Path = &args.dir.canonicalize()?;
-    // A machine of a larger cluster may have servers and no client.
+    // A machine of a larger cluster may have servers but no client key.
     let key_file = Some(dir.join(CLIENT_KEY_FILE)).filter(|file| file.exists());
     let key = key_file.map(|file| launch::install_client_key(&file, &state.url)).transpose()?;
     if args.json {
@@ -143,14 +148,14 @@ fn report(args: &Args, answer: &Answer) -> Result<()> {
         }));
     }
     if !args.only.is_empty() || !news.adopted.is_empty() || !news.left.is_empty() {
-        let tell = |what: &str, names: &[String]| {
+        let print_names = |what: &str, names: &[String]| {
             if !names.is_empty() {
                 eprintln!("weft: {what} {}", names.join(", "));
             }
         };
-        tell("started", &news.started);
-        tell("supervises from now on, running before:", &news.adopted);
-        tell("left to whoever started them, running before:", &news.left);
+        print_names("started", &news.started);
+        print_names("already running, now supervised:", &news.adopted);
+        print_names("already running, not supervised (started otherwise):", &news.left);
     }
     output::print_line(&state.url)
 }

@@ -1,4 +1,4 @@
-//! A part of a weft file on one side, and on the other a local file that holds just this part.
+//! Copies between a part of a Weft file and a local file that holds just this part.
 
 use super::{Options, Outcome, Pair, Side};
 use crate::part::{self, Part};
@@ -8,16 +8,16 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_client::{Client, OpenOptions};
 
-/// Copies `part` of the pair's weft file out of it or into it, telling `bar` about bytes.
+/// Copies `part` of the pair's Weft file to or from the local file. `bar` counts the bytes.
 pub fn copy_part(pair: &Pair, part: &Part, options: &Options, bar: &ProgressBar) -> Result<Outcome> {
     bar.set_length(part.bytes());
     match (&pair.from_side, &pair.to_side) {
         (Side::Weft { client, .. }, Side::Local) => extract(client, pair, part, options, bar),
         (Side::Local, Side::Weft { client, .. }) => place(client, pair, part, options, bar),
-        _ => bail!("of the two places of --subarray, one is a weft file and the other a local one"),
+        _ => bail!("--subarray needs one Weft file and one local file"),
     }?;
     Ok(Outcome { files: 1, bytes: part.bytes(), failed: Vec::new() })
 }
@@ -53,7 +53,7 @@ fn place(client: &Client, pair: &Pair, part: &Part, options: &Options, bar: &Pro
     Ok(file.close()?)
 }
 
-/// Opens a local file that must have `bytes` bytes. A pipe is taken at its word.
+/// Opens a local file that must have `bytes` bytes. The length of a pipe cannot be checked.
 fn open_exactly(path: &Path, bytes: u64) -> Result<File> {
     let local = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     let meta = local.metadata()?;
@@ -61,7 +61,11 @@ fn open_exactly(path: &Path, bytes: u64) -> Result<File> {
         bail!("{} is a directory", path.display());
     }
     if meta.is_file() && meta.len() != bytes {
-        bail!("{} has {} bytes, and the subarray {bytes}; they must be the same", path.display(), meta.len());
+        bail!(
+            "{} has {} bytes, but the subarray has {bytes}; the sizes must be equal",
+            path.display(),
+            meta.len()
+        );
     }
     Ok(local)
 }

@@ -1,4 +1,4 @@
-//! One file on its way: cut into chunks, which several threads may copy at once.
+//! One file that is being copied: cut into chunks, which several threads may copy at once.
 
 use super::Options;
 use super::side::{Meta, Side, Source, Target};
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Moved at once: a few rounds over the servers of a usual layout.
+/// Bytes moved at once: a few stripes of a usual layout.
 const BUFFER_BYTES: usize = 8 << 20;
 /// Files are cut into chunks of this size.
 const CHUNK_BYTES: u64 = 64 << 20;
 /// Zeros of this length, aligned, are not written.
 const HOLE_BYTES: usize = 64 << 10;
 
-/// Room for one transfer.
+/// A buffer for one transfer.
 pub(super) fn buffer() -> Vec<u8> {
     vec![0; BUFFER_BYTES]
 }
@@ -28,9 +28,9 @@ pub(super) struct OpenFile {
     meta: Meta,
     source: Source,
     target: Target,
-    /// The greatest end of what was written.
+    /// The greatest end of all writes.
     written_end: AtomicU64,
-    /// Where the first of the chunks that failed has come to: up to there all is written.
+    /// Everything before this offset was written. Less than the file's size only if a chunk failed.
     whole_end: AtomicU64,
     chunks_left: AtomicUsize,
     failed: AtomicBool,
@@ -46,7 +46,7 @@ impl OpenFile {
         options: &Options,
     ) -> Result<OpenFile> {
         if from_side.is_same(to_side) && to_side.meta(to, true).is_ok_and(|there| there.id == meta.id) {
-            bail!("they are the same file");
+            bail!("source and target are the same file");
         }
         let source = from_side.open(from)?;
         let mode = meta.mode & 0o777 & !options.umask;
@@ -66,7 +66,7 @@ impl OpenFile {
         })
     }
 
-    /// Writes `data` at `offset` but for its blocks of zeros. Returns the bytes written.
+    /// Writes `data` at `offset` without its blocks of zeros. Returns the bytes written.
     fn write_sparsely(&self, data: &[u8], offset: u64) -> Result<u64> {
         let mut written = 0;
         for run in runs_with_data(data, offset) {
@@ -108,7 +108,7 @@ impl Chunk {
         &self.file.from
     }
 
-    /// Copies it. `progress` hears of bytes passed, and how many of them were written.
+    /// Copies the chunk. Reports to `progress` the bytes passed and how many of them were written.
     pub(super) fn copy(&self, buffer: &mut [u8], progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
         let mut offset = self.offset;
         let copied = self.copy_from(&mut offset, buffer, progress);
@@ -118,7 +118,7 @@ impl Chunk {
         copied
     }
 
-    /// Copies from the chunk's beginning, and moves `offset` on with what is written.
+    /// Copies from the chunk's beginning, and advances `offset` past what is written.
     fn copy_from(
         &self,
         offset: &mut u64,
@@ -130,7 +130,7 @@ impl Chunk {
             && let Some(copied) = self.file.target.copy_from(&self.file.source, self.offset, self.bytes)?
         {
             if copied < self.bytes {
-                bail!("it became shorter while it was copied");
+                bail!("the source became shorter while it was copied");
             }
             self.file.written_end.fetch_max(end, Ordering::Relaxed);
             progress(copied, copied);
@@ -144,7 +144,7 @@ impl Chunk {
                 let wanted = (data.end - *offset).min(buffer.len() as u64) as usize;
                 let got = self.file.source.read_at(&mut buffer[..wanted], *offset)?;
                 if got == 0 {
-                    bail!("it became shorter while it was copied");
+                    bail!("the source became shorter while it was copied");
                 }
                 let written = self.file.write_sparsely(&buffer[..got], *offset)?;
                 progress(got as u64, written);
@@ -155,9 +155,9 @@ impl Chunk {
         Ok(())
     }
 
-    /// To be called once, behind `copy`. The last chunk of a file sets its size, and with `preserve` mode and times; then
-    /// there is a result. Where a chunk has failed, the file is cut where it begins to be incomplete, and a failure of that is
-    /// the result.
+    /// Call it once, after `copy`. The last chunk of a file sets its size and, with `preserve`, mode and
+    /// times, and returns the file's result. If a chunk has failed, the file is truncated to where it is
+    /// complete, and the failure is the result.
     pub(super) fn finish(&self, failed: bool, options: &Options) -> Option<Result<()>> {
         let file = &self.file;
         file.failed.fetch_or(failed, Ordering::AcqRel);
@@ -167,7 +167,7 @@ impl Chunk {
             (true, false) => Some(self.complete(options)),
             (true, true) => {
                 let cut = file.target.set_len(file.whole_end.load(Ordering::Acquire).min(file.meta.size));
-                cut.context("the copy is incomplete, and could not be cut where it is").err().map(Err)
+                cut.context("the copy is incomplete, and could not be truncated").err().map(Err)
             }
         }
     }
@@ -222,7 +222,7 @@ mod tests {
         data[5 * block - 1] = 1;
         assert_eq!(runs_with_data(&data, 0), [block..3 * block, 4 * block..5 * block]);
         assert_eq!(runs_with_data(&data[..block], 0), []);
-        // Blocks are aligned in the file, not in the buffer: the first one ends 10 bytes behind the buffer's beginning.
+        // Blocks are aligned in the file, not in the buffer: the first one ends 10 bytes into the buffer.
         let offset = (block - 10) as u64;
         assert_eq!(runs_with_data(&data[block..2 * block], offset), vec![0..10; 1]);
     }

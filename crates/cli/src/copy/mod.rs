@@ -1,17 +1,18 @@
-//! Copying trees between a local file system and weft, or between two weft file systems, several files at once.
+//! Copies trees between a local file system and Weft, or between two Weft file systems, several files at
+//! once.
 //!
 //! ```text
 //!   walk (this thread)                       queue                       workers
-//!   directories are made, links copied ──► file, file, file, … ──► open both ends; a large file becomes
+//!   makes directories, copies links    ──► file, file, file, … ──► open both ends; a large file becomes
 //!                                            ▲                     chunks, which go back to the front
 //!                                            └──── chunk, chunk ◄──┘
-//!   behind everything: modes and times of directories, deepest first
+//!   at the end: modes and times of directories, deepest first
 //! ```
 //!
-//! Holes stay holes: a local source is asked where its data is (SEEK_DATA), and blocks of zeros are not written. What fails is
-//! remembered and the rest goes on.
+//! Holes stay holes: a local source reports where its data is (SEEK_DATA), and blocks of zeros are not
+//! written. A failure is recorded, and the rest is still copied.
 //!
-//! A part of a weft file and a local file that holds just it are copied by [`copy_part`].
+//! [`copy_part`] copies between a part of a Weft file and a local file.
 
 mod block;
 mod file;
@@ -33,19 +34,19 @@ use weft_wire::messages::LayoutWish;
 
 /// How to copy.
 pub struct Options {
-    /// Directories too, with everything in them.
+    /// Copy directories and everything in them.
     pub recursive: bool,
     /// Keep mode, owner where allowed, and times.
     pub preserve: bool,
-    /// Files (or chunks of large ones) at once.
+    /// How many files, or chunks of large ones, are copied at once.
     pub jobs: usize,
     /// Layout of the files that are created.
     pub layout: Option<LayoutWish>,
-    /// Permission bits taken from what is created.
+    /// The umask for new files.
     pub umask: u32,
 }
 
-/// One of the things to copy: from a path on one side to a path on the other.
+/// A thing to copy: from a path on one side to a path on the other.
 pub struct Pair {
     /// The source's side.
     pub from_side: Side,
@@ -64,7 +65,7 @@ pub struct Outcome {
     pub files: u64,
     /// Bytes of file data that were written.
     pub bytes: u64,
-    /// What failed: which, and why.
+    /// Failures: the path and the reason.
     pub failed: Vec<String>,
 }
 
@@ -84,7 +85,7 @@ struct FinishDir {
     meta: Meta,
 }
 
-/// Copies everything, telling `bar` about bytes.
+/// Copies all pairs. `bar` counts the bytes.
 pub fn copy(pairs: Vec<Pair>, options: &Options, bar: &ProgressBar) -> Outcome {
     let copy = Copy { options, bar, files: 0.into(), bytes: 0.into(), failed: Mutex::default() };
     let queue = Queue::new();
@@ -140,7 +141,7 @@ impl Copy<'_> {
         }
     }
 
-    /// Does what can be done at once; returns a directory's entries.
+    /// Copies directories and links at once and queues files. Returns the entries of a directory.
     fn walk_one(
         &self,
         pair: &Pair,
@@ -156,7 +157,7 @@ impl Copy<'_> {
             }
             Kind::Directory => {
                 if pair.from_side.is_same(&pair.to_side) && to.starts_with(from) {
-                    bail!("cannot be copied into itself, {}", pair.to_side.display(to));
+                    bail!("cannot be copied into itself ({})", pair.to_side.display(to));
                 }
                 let wanted = meta.mode & 0o7777 & !self.options.umask;
                 let fresh = pair.to_side.make_dir(to, wanted | 0o700)?;
@@ -187,7 +188,7 @@ impl Copy<'_> {
                 });
                 Ok(None)
             }
-            Kind::Other => bail!("is a device, socket or pipe, and those are not copied"),
+            Kind::Other => bail!("is a device, socket or pipe; these are not copied"),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Work for the copying threads.
+//! The queue of work for the copying threads.
 
 use super::file::Chunk;
 use super::side::{Meta, Side};
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Files that the walk may be ahead of the workers.
+/// How many files the walk may be ahead of the workers.
 const FILES_AHEAD_MAX: usize = 4096;
 
 /// A piece of work.
@@ -32,11 +32,11 @@ pub(super) enum Task {
 struct State {
     tasks: VecDeque<Task>,
     walking: bool,
-    /// Tasks taken and not done; they may still become more.
+    /// Tasks taken and not done. They may still add more.
     under_way: usize,
 }
 
-/// First in, first out, but chunks of files that are open go before files that are not.
+/// First in, first out, but chunks of open files come before files that are not open.
 pub(super) struct Queue {
     state: Mutex<State>,
     changed: Condvar,
@@ -51,7 +51,7 @@ impl Queue {
         self.state.lock().expect("no thread panics while it holds the queue")
     }
 
-    /// From the walk: waits while the workers are far behind.
+    /// Adds a file of the walk. Waits while the workers are far behind.
     pub(super) fn push_file(&self, task: Task) {
         let state = self.lock();
         let mut state = self
@@ -62,7 +62,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// From a worker, which never waits.
+    /// Adds chunks, from a worker. Never waits.
     pub(super) fn push_chunks(&self, chunks: Vec<Chunk>) {
         let mut state = self.lock();
         for chunk in chunks.into_iter().rev() {
@@ -76,7 +76,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// The next task; `None` when there will be none.
+    /// Takes the next task; `None` if there will be no more.
     pub(super) fn take(&self) -> Option<Task> {
         let state = self.lock();
         let mut state = self
@@ -89,7 +89,7 @@ impl Queue {
         Some(task)
     }
 
-    /// A task that was taken is done.
+    /// Marks a task as done.
     pub(super) fn done(&self) {
         self.lock().under_way -= 1;
         self.changed.notify_all();

@@ -1,4 +1,4 @@
-//! The two kinds of ends of a copy behind one face: a local file system and a weft one.
+//! One interface to the two sides of a copy: a local file system and a Weft file system.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::{CString, OsString};
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use weft_cli_common::session::at;
+use weft_cli_common::connections::at;
 use weft_cli_common::tree;
 use weft_client::{Client, OpenOptions, SetAttr, SetTime};
 use weft_wire::messages::{Attr, FileKind, LayoutWish, Time};
@@ -28,7 +28,7 @@ pub enum Side {
     },
 }
 
-/// What a name is, as far as copying goes.
+/// The kind of a file, as far as copying needs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A file with data.
@@ -44,7 +44,7 @@ pub enum Kind {
 /// Attributes that copying needs.
 #[derive(Debug, Clone)]
 pub struct Meta {
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Permission bits.
     pub mode: u32,
@@ -59,7 +59,7 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// The same with other permission bits.
+    /// The same attributes with other permission bits.
     pub fn with_mode(&self, mode: u32) -> Meta {
         Meta { mode, ..self.clone() }
     }
@@ -120,7 +120,7 @@ impl Side {
         }
     }
 
-    /// A path, for people.
+    /// A path as text for messages.
     pub fn display(&self, path: &Path) -> String {
         match self {
             Side::Local => path.display().to_string(),
@@ -165,7 +165,7 @@ impl Side {
         })
     }
 
-    /// Makes a symbolic link, in place of one that is there.
+    /// Makes a symbolic link. Replaces one that exists.
     pub fn make_symlink(&self, target: &Path, path: &Path) -> Result<()> {
         if self.meta(path, false).is_ok_and(|there| there.kind == Kind::Symlink) {
             self.remove(path)?;
@@ -187,7 +187,7 @@ impl Side {
         Ok(())
     }
 
-    /// Makes a directory; false: it was there.
+    /// Makes a directory. Returns false if it existed.
     pub fn make_dir(&self, path: &Path, mode: u32) -> Result<bool> {
         let made = match self {
             Side::Local => std::fs::DirBuilder::new().mode(mode).create(path).map_err(anyhow::Error::from),
@@ -211,8 +211,9 @@ impl Side {
         })
     }
 
-    /// Opens a file for writing, empty. Without a wish for its layout a new file begins on the server that `source` begins on, where
-    /// that is in the same cluster: if all else is as by default too, the servers can copy by themselves.
+    /// Opens a file for writing and empties it. Without a requested layout, a new file begins on the same
+    /// server as `source` if that is in the same cluster. If the other parameters are the defaults too,
+    /// servers can copy by themselves.
     pub(super) fn create(
         &self,
         path: &Path,
@@ -234,7 +235,8 @@ impl Side {
         })
     }
 
-    /// Sets mode, and with `all` owner, where that is allowed, and times. Links have no mode of their own.
+    /// Sets the mode and, with `all`, the owner where permitted, and the times. Links have no mode of their
+    /// own.
     pub fn set_meta(&self, path: &Path, meta: &Meta, all: bool) -> Result<()> {
         match self {
             Side::Local => set_local_meta(path, meta, all),
@@ -300,7 +302,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The server that it begins on, as a wish for a file in `cluster`, if it is there.
+    /// The layout that begins on the same server, if the source is in `cluster`.
     fn beginning_in(&self, cluster: &Client) -> Option<LayoutWish> {
         match self {
             Source::Weft { client, file } if client.map().cluster_id == cluster.map().cluster_id => {
@@ -311,7 +313,7 @@ impl Source {
         }
     }
 
-    /// Reads at `offset`; 0 at the file's end.
+    /// Reads at `offset`. Returns 0 at the end of the file.
     pub(super) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         Ok(match self {
             Source::Local(file) => file.read_at(buffer, offset)?,
@@ -319,16 +321,16 @@ impl Source {
         })
     }
 
-    /// The next range with data in `offset..end`; `None`: there are only holes.
+    /// The next range with data in `offset..end`; `None` if there are only holes.
     pub(super) fn next_data(&self, offset: u64, end: u64) -> Result<Option<Range<u64>>> {
         let file = match self {
             Source::Local(file) => file,
             Source::Weft { file, .. } => return next_data_in_weft(file, offset, end),
         };
         let data = match seek(file, offset, libc::SEEK_DATA) {
-            // ENXIO: there is no data behind `offset` (lseek(2)).
+            // ENXIO: there is no data after `offset` (lseek(2)).
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => return Ok(None),
-            // A file system that knows no holes.
+            // A file system without holes.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return Ok(Some(offset..end)),
             data => data?,
         };
@@ -337,7 +339,7 @@ impl Source {
         }
         let hole = seek(file, data, libc::SEEK_HOLE)?;
         if hole <= data {
-            bail!("its holes changed while it was copied");
+            bail!("the holes of the source changed while it was copied");
         }
         Ok(Some(data..hole.min(end)))
     }
@@ -345,7 +347,7 @@ impl Source {
 
 fn next_data_in_weft(file: &weft_client::File, offset: u64, end: u64) -> Result<Option<Range<u64>>> {
     let Some(data) = file.seek_data(offset)?.filter(|data| *data < end) else { return Ok(None) };
-    // Cut meanwhile: the end of the file is a hole.
+    // Truncated meanwhile: the end of the file is a hole.
     let hole = file.seek_hole(data)?.unwrap_or(end);
     Ok(Some(data..hole.clamp(data + 1, end)))
 }
@@ -363,15 +365,15 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Copies a range of the source to the same place, with its holes, where both files are opened by the same client.
-    /// `None`: they are not.
+    /// Copies a range of the source, with its holes, to the same place on the servers. `None` if the two
+    /// files are not opened by the same client.
     pub(super) fn copy_from(&self, source: &Source, offset: u64, bytes: u64) -> Result<Option<u64>> {
         match (source, self) {
             (Source::Weft { client: from, file: source }, Target::Weft { client, file })
                 if from.map().cluster_id == client.map().cluster_id =>
             {
                 match client.copy_range(source, offset, file, offset, bytes) {
-                    // The same cluster by another connection.
+                    // The same cluster over another connection.
                     Err(error) if error.errno() == libc::EXDEV => Ok(None),
                     copied => Ok(Some(copied?)),
                 }
@@ -396,7 +398,7 @@ impl Target {
         Ok(())
     }
 
-    /// Errors that a close would hide come out here.
+    /// Flushes the file, to report errors that closing it would hide.
     pub(super) fn flush(&self) -> Result<()> {
         if let Target::Weft { file, .. } = self {
             file.flush()?;

@@ -1,34 +1,46 @@
 //! The texts of `weft help SUBJECT`.
 
-/// Something that is explained.
+/// One manual page.
 pub struct Subject {
-    /// What it is asked for by.
+    /// The argument of `weft help` that selects it.
     pub name: &'static str,
-    /// In one line.
+    /// The title, in one line.
     pub title: &'static str,
-    /// The explanation, laid out for 90 columns.
+    /// The page, at most 90 columns wide.
     pub text: &'static str,
 }
 
-/// Every subject, in the order in which a newcomer reads them.
+/// All subjects, in reading order.
 pub const SUBJECTS: &[Subject] = &[
     Subject { name: "start", title: "the first ten minutes", text: include_str!("start.txt") },
-    Subject { name: "urls", title: "how places are written", text: include_str!("urls.txt") },
-    Subject { name: "striping", title: "where a file's bytes are", text: include_str!("striping.txt") },
+    Subject { name: "urls", title: "how to name files and file systems", text: include_str!("urls.txt") },
+    Subject {
+        name: "striping",
+        title: "where a file's bytes are stored",
+        text: include_str!("striping.txt"),
+    },
     Subject { name: "transports", title: "how data travels", text: include_str!("transports.txt") },
     Subject { name: "rdma", title: "InfiniBand, RoCE, iWARP", text: include_str!("rdma.txt") },
-    Subject { name: "pieces", title: "many small pieces", text: include_str!("pieces.txt") },
-    Subject { name: "keys", title: "who may connect", text: include_str!("keys.txt") },
-    Subject { name: "semantics", title: "what is promised", text: include_str!("semantics.txt") },
+    Subject {
+        name: "pieces",
+        title: "reading and writing many small pieces",
+        text: include_str!("pieces.txt"),
+    },
+    Subject { name: "keys", title: "who may connect, and as whom", text: include_str!("keys.txt") },
+    Subject { name: "semantics", title: "what Weft guarantees", text: include_str!("semantics.txt") },
     Subject { name: "cluster", title: "a cluster on several machines", text: include_str!("cluster.txt") },
     Subject { name: "cluster-file", title: "the keys of weft.toml", text: include_str!("cluster-file.txt") },
-    Subject { name: "recovery", title: "refused servers, lost disks", text: include_str!("recovery.txt") },
-    Subject { name: "logs", title: "levels, slow requests, ids", text: include_str!("logs.txt") },
-    Subject { name: "backup", title: "backups of the names", text: include_str!("backup.txt") },
+    Subject {
+        name: "recovery",
+        title: "refused servers, lost and damaged data",
+        text: include_str!("recovery.txt"),
+    },
+    Subject { name: "logs", title: "log levels, slow requests, trace ids", text: include_str!("logs.txt") },
+    Subject { name: "backup", title: "backing up names and attributes", text: include_str!("backup.txt") },
     Subject { name: "scripts", title: "exit codes, JSON, environment", text: include_str!("scripts.txt") },
 ];
 
-/// The subject of this name.
+/// Finds a subject by its name.
 pub fn find(name: &str) -> Option<&'static Subject> {
     SUBJECTS.iter().find(|subject| subject.name == name)
 }

@@ -18,7 +18,7 @@ use weft_wire::security::Key;
 pub struct Cluster {
     _dir: tempfile::TempDir,
     config: ClusterConfig,
-    key: Key,
+    pub key: Key,
     /// The host of the servers, and the one of the clients.
     pub fabric: Pretend,
     pub client_fabric: Pretend,

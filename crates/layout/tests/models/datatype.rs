@@ -213,7 +213,8 @@ proptest! {
         }
     }
 
-    /// Whichever way a regular selection is written, it is the same few words, and never more parts than extents.
+    /// Whichever way a regular selection is written, it is the same few words, and never more parts than
+    /// extents.
     #[test]
     fn types_are_compact(recipe in short_recipe()) {
         let regions = recipe.datatype().unwrap().regions(1 << 40, 1).unwrap();

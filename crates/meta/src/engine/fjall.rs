@@ -27,7 +27,7 @@
 //! ```
 
 use super::journal::{Known, Settled};
-use super::record::{Log, Record, this_boot};
+use super::record::{Log, Record};
 use super::space::{self, Allocated, Free};
 use super::{Batch, CommitSeq, Engine, Room, Scan, Syncer, creation, journal, tables};
 use crate::EngineError;
@@ -36,13 +36,13 @@ use fjall::{
     AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, LsmError, OwnedWriteBatch,
     PersistMode, Readable, Snapshot,
 };
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use weft_host::LockError;
 
 /// The one keyspace; the kinds of records differ by the first byte of the key.
 const KEYSPACE: &str = "meta";
@@ -97,7 +97,11 @@ pub struct FjallOptions {
 
 impl Default for FjallOptions {
     fn default() -> Self {
-        FjallOptions { cache_bytes: 16 * 1024 * 1024, memtable_bytes: 16 * 1024 * 1024, boot_id: this_boot() }
+        FjallOptions {
+            cache_bytes: 16 * 1024 * 1024,
+            memtable_bytes: 16 * 1024 * 1024,
+            boot_id: weft_host::boot_id(),
+        }
     }
 }
 
@@ -644,18 +648,10 @@ fn open_database(directory: &Path, options: &FjallOptions, workers: usize) -> Re
 
 fn lock(directory: &Path) -> io::Result<File> {
     std::fs::create_dir_all(directory)?;
-    let path = FjallEngine::lock_file(directory);
-    let mut file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path)?;
-    file.try_lock().map_err(|error| match error {
-        TryLockError::Error(error) => error,
-        TryLockError::WouldBlock => {
-            let holder = std::fs::read_to_string(&path).unwrap_or_default();
-            io::Error::other(format!("process {} has it open", holder.trim()))
-        }
-    })?;
-    // Only for people and for the message above; on a full disk the store opens without it.
-    let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-    Ok(file)
+    weft_host::lock(&FjallEngine::lock_file(directory)).map_err(|error| match error {
+        LockError::System(error) => error,
+        LockError::Held(holder) => io::Error::other(format!("process {holder} has it open")),
+    })
 }
 
 impl Engine for FjallEngine {

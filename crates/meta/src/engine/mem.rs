@@ -14,6 +14,9 @@ struct State {
     committed: CommitSeq,
     full: bool,
     failing: bool,
+    conflicting: bool,
+    /// The next commit is the second of an operation.
+    is_second: bool,
 }
 
 fn apply(map: &mut BTreeMap<Vec<u8>, Vec<u8>>, batch: &Batch) {
@@ -58,12 +61,17 @@ impl MemEngine {
         self.lock().failing = true;
     }
 
+    /// Pretends from now on that each operation's first commit meets a conflict, so that every operation is run twice.
+    pub fn set_conflicting(&self) {
+        self.lock().conflicting = true;
+    }
+
     /// The store as it is after a power cut that kept only the first `kept` of the unsynced commits.
     pub fn after_crash(&self, kept: usize) -> MemEngine {
         let state = self.lock();
         let mut map = state.durable.clone();
         state.unsynced.iter().take(kept).for_each(|batch| apply(&mut map, batch));
-        let fresh = State { durable: map.clone(), map, ..State::default() };
+        let fresh = State { durable: map.clone(), map, conflicting: state.conflicting, ..State::default() };
         MemEngine { state: Arc::new(Mutex::new(fresh)), view: None }
     }
 
@@ -110,6 +118,12 @@ impl Engine for MemEngine {
         let mut state = self.lock();
         if state.failing {
             return Err(EngineError::Poisoned);
+        }
+        if state.conflicting {
+            state.is_second = !state.is_second;
+            if state.is_second {
+                return Err(EngineError::Conflict);
+            }
         }
         apply(&mut state.map, batch);
         state.unsynced.push(batch.clone());

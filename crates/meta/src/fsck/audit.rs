@@ -89,22 +89,29 @@ impl Audit {
         }
     }
 
-    /// Counts in what a batch is about to change.
-    pub fn follow<E: Engine>(&mut self, engine: &E, batch: &Batch) -> Result<(), EngineError> {
-        for (key, value) in batch.writes() {
-            let counted =
-                matches!(key.first(), Some(&keys::INODE | &keys::NAME)) && key < self.counted.as_slice();
-            if !counted {
-                continue;
-            }
-            if let Some(old) = engine.get(key)? {
+    /// The writes of a batch to records that are counted.
+    fn counted<'b>(&self, batch: &'b Batch) -> impl Iterator<Item = (&'b [u8], Option<&'b [u8]>)> {
+        batch.writes().filter(|(key, _)| {
+            matches!(key.first(), Some(&keys::INODE | &keys::NAME)) && *key < self.counted.as_slice()
+        })
+    }
+
+    /// What the store has now of the counted records that a batch is about to change, for [`Audit::follow`].
+    pub fn before<E: Engine>(&self, engine: &E, batch: &Batch) -> Result<Vec<Option<Vec<u8>>>, EngineError> {
+        self.counted(batch).map(|(key, _)| engine.get(key)).collect()
+    }
+
+    /// Counts in what a batch has changed.
+    pub fn follow(&mut self, batch: &Batch, before: Vec<Option<Vec<u8>>>) {
+        let changed: Vec<_> = self.counted(batch).zip(before).collect();
+        for ((key, new), old) in changed {
+            if let Some(old) = old {
                 self.count(key, &old, false);
             }
-            if let Some(new) = value {
+            if let Some(new) = new {
                 self.count(key, new, true);
             }
         }
-        Ok(())
     }
 
     /// Counts a page; says how many records it had. After the last one judging begins.
@@ -146,7 +153,8 @@ impl<E: Engine> Namespace<E> {
         }
     }
 
-    /// Begins a check that goes on beside other operations, under a number of the caller's; one that was under way is dropped.
+    /// Begins a check that goes on beside other operations, under a number of the caller's; one that was
+    /// under way is dropped.
     pub fn begin_audit(&mut self, number: u64) {
         self.audit = Some(Audit::new(number));
     }

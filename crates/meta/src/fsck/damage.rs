@@ -10,7 +10,7 @@ pub enum Damage {
     #[error("{0}")]
     Unreadable(String),
     /// A record of no known kind.
-    #[error("the key {0} is of no known kind")]
+    #[error("the record with key {0} is of an unknown kind")]
     UnknownKey(String),
     /// The root directory is missing.
     #[error("there is no root directory")]
@@ -36,7 +36,7 @@ pub enum Damage {
         ino: u64,
     },
     /// A name that no path can have.
-    #[error("entry {name:?} of directory {dir} has a name that no path can have")]
+    #[error("entry {name:?} of directory {dir} has a name that is not valid")]
     BadName {
         /// Directory.
         dir: u64,
@@ -44,7 +44,9 @@ pub enum Damage {
         name: String,
     },
     /// An entry is in only one of the two orders, or they disagree.
-    #[error("entry {name:?} of directory {dir} is not the same by name and by order")]
+    #[error(
+        "entry {name:?} of directory {dir} differs between its record by name and its record in listing order"
+    )]
     OrderMismatch {
         /// Directory.
         dir: u64,
@@ -52,7 +54,7 @@ pub enum Damage {
         name: String,
     },
     /// An entry below something that is not a directory.
-    #[error("inode {dir} has the entry {name:?} but is no directory")]
+    #[error("inode {dir} has the entry {name:?} but is not a directory")]
     EntryWithoutDirectory {
         /// The inode.
         dir: u64,
@@ -105,17 +107,18 @@ pub enum Damage {
     /// An inode that no entry leads to.
     #[error("inode {0} has no name")]
     NoName(u64),
-    /// A directory that no path from the root reaches: its parents go round in a circle, or end at one that has no name.
-    #[error("directory {0} is not reached from the root")]
+    /// A directory that no path from the root reaches: its parents go round in a circle, or end at one that
+    /// has no name.
+    #[error("directory {0} cannot be reached from the root")]
     Unreachable(u64),
     /// An unlinked inode without an orphan record, or an orphan record for one that has names or is missing.
     #[error("the orphan record of inode {0} is missing or wrong")]
     BadOrphan(u64),
     /// An unlinked inode that nobody has open.
-    #[error("inode {0} is unlinked and nobody has it open, but it is there")]
+    #[error("inode {0} is unlinked and nobody has it open, but it still exists")]
     LeftOver(u64),
     /// Extended attributes of an inode that is not there.
-    #[error("there are extended attributes of inode {0}, which is missing")]
+    #[error("inode {0} is missing, but has extended attributes")]
     XattrOfNothing(u64),
     /// Extended attributes that the inode does not count.
     #[error("inode {ino} counts {recorded} extended attributes, but has {found}")]
@@ -127,11 +130,12 @@ pub enum Damage {
         /// Counted.
         found: u32,
     },
-    /// A file without layout, a symbolic link without target, one of them elsewhere, or a value beyond its bounds.
-    #[error("inode {0} lacks what its kind must have, or has what it must not")]
+    /// A file without layout, a symbolic link without target, one of them elsewhere, or a value beyond its
+    /// bounds.
+    #[error("inode {0} lacks a field that its kind needs, or has one that it must not have")]
     BadInode(u64),
     /// A layout over more servers than there are.
-    #[error("file {ino} is striped over a ring of {ring_servers} servers, of which there are {servers}")]
+    #[error("file {ino} is striped over a ring of {ring_servers} servers, but the cluster has {servers}")]
     LayoutServers {
         /// The file.
         ino: u64,
@@ -160,7 +164,7 @@ pub enum Damage {
         found: u64,
     },
     /// A kept reply under a key that no session can have.
-    #[error("the kept reply {0} belongs to no session")]
+    #[error("the stored reply {0} belongs to no session")]
     ReplyOfNothing(String),
 }
 

@@ -1,12 +1,14 @@
 //! What the metadata server knows of files whose data files are looked at, and what it takes over from them.
 //!
-//! A size is judged only where it is settled and nobody writes. Between the question and the answer of the I/O servers that may
-//! change: the epoch tells, since it is counted up with every first writer and truncation.
+//! A size is judged only where it is settled and nobody writes. Between the question and the answer of the
+//! I/O servers that may change: the epoch tells, since it is counted up with every first writer and
+//! truncation.
 
 use crate::engine::{CommitSeq, Engine};
 use crate::inode::{Inode, Kind, Timestamp};
 use crate::keys;
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::{EngineError, MetaError};
 use weft_layout::Layout;
 
@@ -52,7 +54,8 @@ pub enum Owner {
 }
 
 impl<E: Engine> Namespace<E> {
-    /// Up to `max` files with inode numbers above `after`, and the last number looked at; `None` when there are no more.
+    /// Up to `max` files with inode numbers above `after`, and the last number looked at; `None` when there
+    /// are no more.
     pub fn files_after(&self, after: u64, max: usize) -> Result<(Vec<FileState>, Option<u64>), MetaError> {
         let from = keys::inode(after.saturating_add(1));
         let (mut files, mut last, mut records) = (Vec::new(), None, 0);
@@ -103,15 +106,14 @@ impl<E: Engine> Namespace<E> {
         Ok(if removal { Owner::Unsettled } else { Owner::Nothing })
     }
 
-    /// Takes over the size that data files have, if nobody has written since it was measured. Says whether it did.
+    /// Takes over the size that data files have, if nobody has written since it was measured. Says whether it
+    /// did.
     pub fn take_size(&mut self, found: &SizeFound) -> Result<(bool, CommitSeq), MetaError> {
-        let mut op = self.begin();
-        let taken = op.attempt(|op| op.stage_size(found))?;
-        Ok((taken, op.commit()?))
+        self.change(|op| op.attempt(|op| op.stage_size(found)))
     }
 
-    /// Makes a file of data files that have no inode, in `lost+found` by its number. Says whether it did: not where there
-    /// is an inode by now, or the number was never given out.
+    /// Makes a file of data files that have no inode, in `lost+found` by its number. Says whether it did: not
+    /// where there is an inode by now, or the number was never given out.
     pub fn adopt_data(
         &mut self,
         now: Timestamp,
@@ -119,19 +121,19 @@ impl<E: Engine> Namespace<E> {
         layout: &Layout,
         bytes: u64,
     ) -> Result<(bool, CommitSeq), MetaError> {
-        if self.owner(ino)? != Owner::Nothing {
-            return Ok((false, self.committed()));
-        }
-        let mut op = self.begin();
-        op.attempt(|op| {
+        let adopt = |op: &mut Op<'_, E>| {
+            if op.ns.owner(ino)? != Owner::Nothing {
+                return Ok(false);
+            }
             let mut inode = Inode::new(ino, op.ns.incarnation, Kind::File, 0o600, 0, 0, now);
             inode.layout = Some(*layout);
             inode.size = bytes;
             inode.ever_written = true;
             op.add_inode(inode.clone());
-            op.bring_to_lost_and_found(now, inode)
-        })?;
-        Ok((true, op.commit()?))
+            op.bring_to_lost_and_found(now, inode)?;
+            Ok(true)
+        };
+        self.change(|op| op.attempt(adopt))
     }
 
     /// The layout that a file of this number gets where nothing else is asked for.

@@ -8,15 +8,17 @@
 //!   every directory is reached from the root; numbers and cookies are below their leases
 //! ```
 //!
-//! Where two records disagree the finding is at one of them. Nothing is concluded from a record that cannot be read.
+//! Where two records disagree the finding is at one of them. Nothing is concluded from a record that cannot
+//! be read.
 
 use super::audit::Audit;
 use super::damage::Damage;
+use crate::count::decode_removed;
 use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, decode_layout};
 use crate::namespace::Namespace;
-use crate::ops::append::decode_tail;
 use crate::replies::StoredReply;
+use crate::tails::decode_tail;
 use crate::walk::NAME_BYTES_MAX;
 use crate::{EngineError, MetaError, keys};
 use std::collections::HashSet;
@@ -36,11 +38,11 @@ const SUPER_FIELDS: [&[u8]; 11] = [
 ];
 /// Kind and id.
 const SERVER_KEY_BYTES: usize = 3;
-/// Kind and session.
-const WATCHER_KEY_BYTES: usize = 17;
+/// Kind and session; and the shard, where that is not 0.
+const WATCHER_KEY_BYTES: [usize; 2] = [17, 19];
 /// Kind and id.
 const ISSUED_KEY_BYTES: usize = 17;
-/// Kind, session and slot.
+/// Kind, session, shard and slot.
 const REPLY_KEY_BYTES: usize = 21;
 const NANOS_PER_SECOND: u32 = 1_000_000_000;
 
@@ -94,7 +96,7 @@ impl<'a, E: Engine> Judge<'a, E> {
     }
 
     pub fn inodes_recorded(&self) -> u64 {
-        self.ns.leases().2
+        self.ns.count.now()
     }
 
     fn inode(&self, ino: u64) -> Result<Found, EngineError> {
@@ -146,6 +148,10 @@ impl<'a, E: Engine> Judge<'a, E> {
                 let exists = self.exists(keys::INODE, number)?;
                 Ok(exists.then_some(Damage::LiveGarbage(number)).into_iter().collect())
             }
+            keys::REMOVED if is_numbered => {
+                decode_removed(key, value)?;
+                Ok(Vec::new())
+            }
             keys::APPEND_TAIL if is_numbered => {
                 decode_tail(key, value)?;
                 Ok(Vec::new())
@@ -157,7 +163,7 @@ impl<'a, E: Engine> Judge<'a, E> {
                 StoredReply::decode(key, value)?;
                 Ok(Vec::new())
             }
-            keys::WATCHER if key.len() == WATCHER_KEY_BYTES => Ok(Vec::new()),
+            keys::WATCHER if WATCHER_KEY_BYTES.contains(&key.len()) => Ok(Vec::new()),
             keys::SERVER if key.len() == SERVER_KEY_BYTES => Ok(Vec::new()),
             keys::RUN if is_numbered => Ok(Vec::new()),
             keys::ISSUED if key.len() == ISSUED_KEY_BYTES => Ok(Vec::new()),
@@ -219,7 +225,8 @@ impl<'a, E: Engine> Judge<'a, E> {
         Ok(())
     }
 
-    /// Follows parents upwards. A circle has no end; a parent that has no name, or is missing, is a finding of its own.
+    /// Follows parents upwards. A circle has no end; a parent that has no name, or is missing, is a finding
+    /// of its own.
     fn is_reached(&mut self, start: &Inode) -> Result<bool, EngineError> {
         let mut path = HashSet::from([start.ino]);
         let mut ino = start.parent;

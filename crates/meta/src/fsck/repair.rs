@@ -1,15 +1,16 @@
 //! Treating one finding: judged again, then repaired in one batch.
 //!
-//! Where a record cannot be read it goes, and what it leaves without a name, or a count, is found by the next check. An
-//! entry is believed where its inode is missing and it says "directory", as the directory's own entries are there
-//! then; else it goes. What has no name comes to `lost+found`.
+//! Where a record cannot be read it goes, and what it leaves without a name, or a count, is found by the next
+//! check. An entry is believed where its inode is missing and it says "directory", as the directory's own
+//! entries are there then; else it goes. What has no name comes to `lost+found`.
 
-use super::audit::{Counts, Finding};
+use super::audit::{Audit, Counts, Finding};
 use super::damage::Damage;
 use super::judge::Judge;
 use crate::engine::{CommitSeq, Engine};
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, Timestamp};
-use crate::namespace::{Namespace, Op, encode_number};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::{MetaError, keys};
 
 /// Where things without a name come to, in the root directory.
@@ -27,16 +28,33 @@ pub enum Treatment {
 }
 
 impl<E: Engine> Namespace<E> {
-    /// Treats a finding of the check with this number, if it still holds: in one batch, or not at all. Returns what a durable
-    /// reply waits for too. `Stale` if the check is not under way (any more).
+    /// Treats a finding of the check with this number, if it still holds: in one batch, or not at all.
+    /// Returns what a durable reply waits for too. `Stale` if the check is not under way (any more).
     pub fn treat(
         &mut self,
         number: u64,
         now: Timestamp,
         finding: &Finding,
     ) -> Result<(Treatment, CommitSeq), MetaError> {
-        let audit = self.audit.take_if(|audit| audit.number == number).ok_or(MetaError::Stale)?;
-        let mut judge = Judge::new(self, &audit);
+        self.change(|op| {
+            let audit = op.ns.audit.take_if(|audit| audit.number == number).ok_or(MetaError::Stale)?;
+            let judged = op.ns.judge_again(&audit, finding);
+            op.ns.audit = Some(audit);
+            let (value, holds) = judged?;
+            if !holds {
+                return Ok(Treatment::Gone);
+            }
+            let (key, damage) = (&finding.key, &finding.damage);
+            match op.attempt(|op| op.repair(now, key, value.as_deref(), damage))? {
+                true => Ok(Treatment::Repaired),
+                false => Ok(Treatment::Left),
+            }
+        })
+    }
+
+    /// The record at which something was found, as it is now, and whether the finding still holds.
+    fn judge_again(&self, audit: &Audit, finding: &Finding) -> Result<(Option<Vec<u8>>, bool), MetaError> {
+        let mut judge = Judge::new(self, audit);
         let value = self.engine.get(&finding.key)?;
         let mut damage = match &value {
             Some(value) => judge.record(&finding.key, value)?,
@@ -45,14 +63,7 @@ impl<E: Engine> Namespace<E> {
         if finding.key == keys::SUPER_FILES {
             damage.extend(judge.whole()?);
         }
-        self.audit = Some(audit);
-        if !damage.contains(&finding.damage) {
-            return Ok((Treatment::Gone, self.committed()));
-        }
-        let mut op = self.begin();
-        let repaired = op.attempt(|op| op.repair(now, &finding.key, value.as_deref(), &finding.damage))?;
-        let seq = op.commit()?;
-        Ok((if repaired { Treatment::Repaired } else { Treatment::Left }, seq))
+        Ok((value, damage.contains(&finding.damage)))
     }
 }
 
@@ -102,10 +113,11 @@ impl<E: Engine> Op<'_, E> {
             }
             Damage::BadInode(ino) => self.repair_inode(*ino)?,
             Damage::LayoutServers { ino, .. } => return self.lay_out_again(*ino),
-            Damage::BeyondLease { number, .. } => self.raise_lease(key, value.unwrap_or_default(), *number),
+            Damage::BeyondLease { number, .. } => {
+                return Ok(self.raise_lease(key, value.unwrap_or_default(), *number));
+            }
             Damage::InodeCount { recorded, found } => {
                 self.correct_count(*found as i64 - *recorded as i64);
-                self.put(keys::SUPER_FILES.to_vec(), encode_number(*found));
             }
         }
         Ok(true)
@@ -189,7 +201,8 @@ impl<E: Engine> Op<'_, E> {
         Ok(())
     }
 
-    /// What is found by name is right; what is only found by order gets its name back if that leads somewhere.
+    /// What is found by name is right; what is only found by order gets its name back if that leads
+    /// somewhere.
     fn repair_order(&mut self, dir: u64, key: &[u8], value: &[u8]) -> Result<(), MetaError> {
         if key[0] == keys::NAME {
             let name = &key[9..];
@@ -293,17 +306,20 @@ impl<E: Engine> Op<'_, E> {
         Ok(true)
     }
 
-    /// Takes care that the number, and none below it, is given out again; the commit writes the lease.
-    fn raise_lease(&mut self, key: &[u8], value: &[u8], number: u64) {
-        if key[0] == keys::INODE {
-            self.ns.next_ino = self.ns.next_ino.max(number.saturating_add(1));
-        } else {
+    /// Takes care that the number, and none below it, is given out again; the commit writes the lease. An inode
+    /// number of another shard is left alone.
+    fn raise_lease(&mut self, key: &[u8], value: &[u8], number: u64) -> bool {
+        if key[0] != keys::INODE {
             self.ns.next_cookie = self.ns.next_cookie.max(number.saturating_add(1));
+        } else if !self.ns.go_on_behind(number) {
+            return false;
         }
         self.put(key.to_vec(), value.to_vec());
+        true
     }
 
-    /// Gives an inode a name in `lost+found`: the only one it has then, or for a directory the one where its parent is.
+    /// Gives an inode a name in `lost+found`: the only one it has then, or for a directory the one where its
+    /// parent is.
     pub(super) fn bring_to_lost_and_found(
         &mut self,
         now: Timestamp,
@@ -348,7 +364,7 @@ impl<E: Engine> Op<'_, E> {
 
     fn make_lost_and_found(&mut self, now: Timestamp, name: &str) -> Result<Inode, MetaError> {
         let mut root = self.need_dir(ROOT_INO)?;
-        let (ino, cookie) = (self.take_ino(), self.take_cookie());
+        let (ino, cookie) = (self.take_ino()?, self.take_cookie());
         let mut inode = Inode::new(ino, self.ns.incarnation, Kind::Directory, 0o700, 0, 0, now);
         inode.parent = ROOT_INO;
         root.entries += 1;

@@ -15,15 +15,14 @@
 //! more, for the beginning and the end of a truncation change it. The client measures again.
 
 use crate::MetaError;
-use crate::codec::{Reader, Writer};
 use crate::engine::Engine;
 use crate::inode::{SIZE_MAX, SessionId};
-use crate::namespace::{Namespace, Op};
+use crate::keys;
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::opens::Effect;
-use crate::{EngineError, keys};
-use rustc_hash::FxHashMap;
-
-const TAIL_VERSION: u8 = 1;
+use crate::shard::shard_of;
+use crate::tails::encode_tail;
 
 /// Where bytes to be appended belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,11 +68,7 @@ impl<E: Engine> Op<'_, E> {
 
     fn set_tail(&mut self, ino: u64, tail: Option<u64>) {
         match tail {
-            Some(tail) => {
-                let mut out = Writer::with_version(TAIL_VERSION, 9);
-                out.u64(tail);
-                self.put(keys::append_tail(ino), out.bytes);
-            }
+            Some(tail) => self.put(keys::append_tail(ino), encode_tail(tail)),
             None => self.delete(keys::append_tail(ino)),
         }
         self.effect(Effect::SetTail { ino, tail });
@@ -81,34 +76,15 @@ impl<E: Engine> Op<'_, E> {
 }
 
 impl<E: Engine> Namespace<E> {
-    /// Ends the tails of files that nobody came back to write to after a restart.
-    pub(crate) fn drop_old_tails(&mut self) -> Result<(), MetaError> {
+    /// Ends the tails of a shard's files that nobody came back to write to after a restart.
+    pub(crate) fn drop_old_tails(&mut self, shard: u16) -> Result<(), MetaError> {
         let opens = &self.opens;
-        let old: Vec<u64> = opens.tails.keys().copied().filter(|ino| !opens.has_writers(*ino)).collect();
-        let mut op = self.begin();
-        old.into_iter().for_each(|ino| op.drop_tail(ino));
-        op.commit().map(drop)
+        let is_old = |ino: &u64| shard_of(*ino) == shard && !opens.has_writers(*ino);
+        let old: Vec<u64> = opens.tails.keys().copied().filter(is_old).collect();
+        let drop_tails = |op: &mut Op<'_, E>| {
+            old.iter().for_each(|ino| op.drop_tail(*ino));
+            Ok(())
+        };
+        self.change(drop_tails).map(drop)
     }
-}
-
-/// The tails that an earlier run of the server left.
-pub(crate) fn stored_tails<E: Engine>(engine: &E) -> Result<FxHashMap<u64, u64>, EngineError> {
-    let prefix = [keys::APPEND_TAIL];
-    let mut tails = FxHashMap::default();
-    for pair in engine.scan(&prefix, &keys::after_prefix(&prefix)) {
-        let (key, value) = pair?;
-        let ino = keys::number_of(&key);
-        let ino =
-            ino.ok_or_else(|| EngineError::Format(format!("the key {} is short", keys::readable(&key))))?;
-        tails.insert(ino, decode_tail(&key, &value)?);
-    }
-    Ok(tails)
-}
-
-/// A tail as it is stored.
-pub(crate) fn decode_tail(key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
-    let mut from = Reader::with_version(key, value, TAIL_VERSION)?;
-    let tail = from.u64("tail")?;
-    from.end()?;
-    Ok(tail)
 }

@@ -3,7 +3,7 @@
 use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::{Attr, Caller, Inode, MODE_MASK, SET_GID, Timestamp};
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::permission::{EXECUTE, READ, WRITE, allows, require};
 use crate::walk::{At, Follow};
 

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::inode::{
     Attr, Caller, Entry, Inode, Kind, LayoutRequest, MODE_MASK, SET_GID, SessionId, Timestamp,
 };
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::opens::Hold;
 use crate::ops::size::Truncation;
 use crate::permission::{READ, WRITE, require, require_change};
@@ -117,7 +117,7 @@ impl<E: Engine> Op<'_, E> {
         new: &NewFile,
         flags: OpenFlags,
     ) -> Result<Opened, MetaError> {
-        let mut inode = self.new_inode(caller, now, &place.dir, Kind::File, new.mode);
+        let mut inode = self.new_inode(caller, now, &place.dir, Kind::File, new.mode)?;
         let default = place.dir.default_layout.as_ref();
         inode.layout = Some(self.layout_for(inode.ino, default, new.layout.as_ref())?);
         if flags.write {
@@ -183,7 +183,7 @@ impl<E: Engine> Op<'_, E> {
     ) -> Result<Created, MetaError> {
         self.attempt(|op| {
             let place = op.free_place(caller, at, true)?;
-            let inode = op.new_inode(caller, now, &place.dir, Kind::Directory, mode);
+            let inode = op.new_inode(caller, now, &place.dir, Kind::Directory, mode)?;
             Ok(Created { attr: op.place(now, place, inode) })
         })
     }
@@ -205,7 +205,7 @@ impl<E: Engine> Op<'_, E> {
         }
         self.attempt(|op| {
             let place = op.free_place(caller, at, false)?;
-            let mut inode = op.new_inode(caller, now, &place.dir, kind, mode);
+            let mut inode = op.new_inode(caller, now, &place.dir, kind, mode)?;
             match kind {
                 Kind::File => {
                     let layout = op.layout_for(inode.ino, place.dir.default_layout.as_ref(), None)?;
@@ -237,7 +237,7 @@ impl<E: Engine> Op<'_, E> {
         }
         self.attempt(|op| {
             let place = op.free_place(caller, at, false)?;
-            let mut inode = op.new_inode(caller, now, &place.dir, Kind::Symlink, 0o777);
+            let mut inode = op.new_inode(caller, now, &place.dir, Kind::Symlink, 0o777)?;
             inode.target = Some(target.into());
             Ok(Created { attr: op.place(now, place, inode) })
         })
@@ -296,10 +296,17 @@ impl<E: Engine> Op<'_, E> {
     /// A new inode as the caller makes it in `dir`, with what it takes of the directory's default access control list, or else
     /// without the bits of the umask: in a set-group-id directory it takes the directory's group, and
     /// a subdirectory the bit too.
-    fn new_inode(&mut self, caller: &Caller, now: Timestamp, dir: &Inode, kind: Kind, mode: u32) -> Inode {
+    fn new_inode(
+        &mut self,
+        caller: &Caller,
+        now: Timestamp,
+        dir: &Inode,
+        kind: Kind,
+        mode: u32,
+    ) -> Result<Inode, MetaError> {
         let inherits = dir.mode & SET_GID != 0;
         let gid = if inherits { dir.gid } else { caller.gid };
-        let ino = self.take_ino();
+        let ino = self.take_ino()?;
         let umask = mode >> UMASK_SHIFT & 0o777;
         let mut inode = Inode::new(ino, self.ns.incarnation, kind, mode & !umask, caller.uid, gid, now);
         if let Some(default) = dir.default_acl.as_ref().filter(|_| kind != Kind::Symlink) {
@@ -316,7 +323,7 @@ impl<E: Engine> Op<'_, E> {
         {
             inode.mode &= !SET_GID;
         }
-        inode
+        Ok(inode)
     }
 
     /// Stages a new inode under its name.

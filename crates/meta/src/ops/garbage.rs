@@ -12,8 +12,10 @@ use crate::engine::{Engine, Room};
 use crate::inode::{Inode, Timestamp, decode_layout, encode_layout};
 use crate::keys;
 use crate::lately::LatelyRemoved;
-use crate::namespace::{Namespace, Op};
+use crate::namespace::Namespace;
+use crate::op::Op;
 use crate::opens::Effect;
+use crate::shard::keys_of;
 use weft_layout::Layout;
 
 /// Records handled in one batch.
@@ -109,6 +111,25 @@ impl<E: Engine> Op<'_, E> {
     }
 }
 
+impl<E: Engine> Op<'_, E> {
+    /// The last key of the page of orphans and how many of them go; `None` if the page is empty.
+    fn reap_page(&mut self, from: &[u8], to: &[u8]) -> Result<Option<(Vec<u8>, usize)>, MetaError> {
+        let page = self.records_between(from, to, BATCH)?;
+        let Some((last, _)) = page.last().cloned() else { return Ok(None) };
+        let mut reaped = 0;
+        for (key, _) in page {
+            let ino = keys::number_of(&key).ok_or(MetaError::Stale)?;
+            match self.inode(ino)? {
+                _ if self.ns.opens.is_held(ino) => continue,
+                Some(inode) if inode.nlink == 0 => self.purge(&inode)?,
+                _ => self.delete(key),
+            }
+            reaped += 1;
+        }
+        Ok(Some((last, reaped)))
+    }
+}
+
 impl<E: Engine> Namespace<E> {
     /// Whether many inodes are kept that were removed, so that the moment should be over before its time.
     pub fn keeps_many_removed(&self) -> bool {
@@ -122,9 +143,7 @@ impl<E: Engine> Namespace<E> {
         if old.is_empty() {
             return Ok(0);
         }
-        let mut op = self.begin();
-        op.attempt(|op| old.iter().try_for_each(|ino| op.let_go(*ino)))?;
-        op.commit()?;
+        self.change(|op| op.attempt(|op| old.iter().try_for_each(|ino| op.let_go(*ino))))?;
         Ok(old.len())
     }
 
@@ -133,28 +152,19 @@ impl<E: Engine> Namespace<E> {
         self.opens.lately_removed.turn();
     }
 
-    /// Ends the time of grace after a restart: deletes unlinked files that no session has come back for, and lets
-    /// sizes be settled again. Returns how many files went.
-    pub fn reap_orphans(&mut self) -> Result<usize, MetaError> {
+    /// Ends the time of grace after a restart: deletes unlinked files of a shard that no session has come back for,
+    /// and lets sizes be settled again. Returns how many files went.
+    pub fn reap_orphans(&mut self, shard: u16) -> Result<usize, MetaError> {
         self.grace = false;
-        self.drop_old_tails()?;
+        self.drop_old_tails(shard)?;
         let mut reaped = 0;
-        let mut after = vec![keys::ORPHAN];
+        let (mut from, to) = keys_of(keys::ORPHAN, shard);
         loop {
-            let mut op = self.begin();
-            let page = op.records_after(&[keys::ORPHAN], &after, BATCH)?;
-            let Some((last, _)) = page.last() else { return Ok(reaped) };
-            after = last.clone();
-            for (key, _) in page {
-                let ino = keys::number_of(&key).ok_or(MetaError::Stale)?;
-                match op.inode(ino)? {
-                    _ if op.ns.opens.is_held(ino) => continue,
-                    Some(inode) if inode.nlink == 0 => op.purge(&inode)?,
-                    _ => op.delete(key),
-                }
-                reaped += 1;
-            }
-            op.commit()?;
+            let (page, _) = self.change(|op| op.reap_page(&from, &to))?;
+            let Some((last, reaped_here)) = page else { return Ok(reaped) };
+            reaped += reaped_here;
+            from = last;
+            from.push(0);
         }
     }
 }

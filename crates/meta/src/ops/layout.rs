@@ -3,7 +3,7 @@
 use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::{Caller, Kind, LayoutRequest, Timestamp};
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::walk::{At, Follow};
 use weft_layout::Layout;
 

@@ -8,7 +8,7 @@ use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::{Attr, Caller, Entry, Kind};
 use crate::keys;
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::permission::{READ, require};
 
 /// What an entry counts against a page's byte limit besides its name: a generous bound for attributes and cookie.

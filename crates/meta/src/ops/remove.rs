@@ -4,7 +4,7 @@
 use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::{Caller, Entry, Inode, Timestamp};
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::permission::{require_change, require_removable};
 use crate::walk::{At, End, Follow, Walked};
 

@@ -10,7 +10,7 @@
 use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::{Caller, Entry, Inode, ROOT_INO, Timestamp};
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::permission::{WRITE, require, require_change, require_removable};
 use crate::walk::{At, End, Follow, Walked};
 

@@ -28,7 +28,7 @@ use crate::MetaError;
 use crate::engine::Engine;
 use crate::inode::{Attr, Caller, Inode, Kind, SIZE_MAX, SessionId, Timestamp};
 use crate::keys;
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::opens::{Effect, Hold};
 use crate::permission::{WRITE, require};
 use crate::walk::{At, Follow};
@@ -190,7 +190,7 @@ impl<E: Engine> Op<'_, E> {
             for ino in op.ns.opens.files_of(session) {
                 op.abandon(session, ino)?;
             }
-            let prefix = keys::replies_of(session);
+            let prefix = keys::replies_of(op.ns.shard(), session);
             for (key, _) in op.records_after(&prefix, &prefix, usize::MAX)? {
                 op.delete(key);
             }

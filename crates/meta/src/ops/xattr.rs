@@ -6,7 +6,7 @@ use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME, Which};
 use crate::engine::Engine;
 use crate::inode::{Caller, Inode, Kind, STICKY, Timestamp};
 use crate::keys;
-use crate::namespace::Op;
+use crate::op::Op;
 use crate::permission::{READ, WRITE, require};
 use crate::walk::{At, Follow, NAME_BYTES_MAX};
 

@@ -37,19 +37,19 @@ pub fn fresh<E: Engine>(mut engine: E) -> Namespace<E> {
     ns
 }
 
+/// In memory, where every operation meets a conflict first and is run again.
 pub fn mem() -> Namespace<MemEngine> {
-    fresh(MemEngine::new())
+    let engine = MemEngine::new();
+    engine.set_conflicting();
+    fresh(engine)
 }
 
 /// Runs one operation and commits it if it succeeded.
 pub fn run<E: Engine, T>(
     ns: &mut Namespace<E>,
-    operation: impl FnOnce(&mut Op<E>) -> Result<T, MetaError>,
+    operation: impl Fn(&mut Op<'_, E>) -> Result<T, MetaError>,
 ) -> Result<T, MetaError> {
-    let mut op = ns.begin();
-    let out = operation(&mut op)?;
-    op.commit()?;
-    Ok(out)
+    ns.change(operation).map(|(out, _)| out)
 }
 
 pub fn mkdir<E: Engine>(
@@ -110,6 +110,7 @@ pub fn outcome<T>(result: Result<T, MetaError>) -> &'static str {
         Err(MetaError::NotSupported(_)) => "NotSupported",
         Err(MetaError::TooManyLinks) => "TooManyLinks",
         Err(MetaError::NoSpace) => "NoSpace",
+        Err(MetaError::NoNumbers { .. }) => "NoNumbers",
         Err(MetaError::Engine(error)) => panic!("{error}"),
     }
 }

@@ -156,7 +156,7 @@ fn check(cut: &Cut, states: &[Model], label: &str, then_use: bool) -> i64 {
         ns = Namespace::open(open_engine(&store).unwrap(), common::options()).unwrap();
         assert_eq!(ns.check().unwrap(), vec![], "{label}, used");
         run(&mut ns, |op| op.unlink(&Caller::root(), now(2), common::at("d/after"))).unwrap();
-        ns.reap_orphans().unwrap();
+        ns.reap_orphans(0).unwrap();
     } else {
         let places = state.append_to_all(&mut ns);
         let with_places =

@@ -340,7 +340,7 @@ impl Work<'_> {
         }
         let committed = self.ns.committed();
         let states = self.states.len();
-        self.ns.reap_orphans().unwrap();
+        self.ns.reap_orphans(0).unwrap();
         let model = &mut self.model;
         let writes = |ino: &u64| matches!(model.holds.get(ino), Some(Hold::Write { .. }));
         let old: Vec<u64> = model

@@ -1,11 +1,11 @@
-//! `aio_read` and its kin: done by the calling thread, before the call returns.
+//! `aio_read` and related functions. The calling thread does the I/O before the call returns.
 //!
 //! ```text
-//!   aio_read ──► the bytes are moved, the outcome is put where libc looks for it ──► the program is told (signal, or thread)
-//!   aio_error, aio_return, aio_suspend, aio_cancel     libc's own: they look at that place, and find that it is done
+//!   aio_read ──► I/O ──► store the result where libc reads it ──► notify the program (signal or thread)
+//!   aio_error, aio_return, aio_suspend, aio_cancel     libc's own: they read that result
 //! ```
 //!
-//! POSIX lets a request be done at any time, also at once. Requests for other files are libc's.
+//! POSIX allows a request to complete at any time, also at once. libc handles requests for local files.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -26,7 +26,7 @@ pub(crate) struct Request {
     priority: c_int,
     buffer: *mut c_void,
     bytes: size_t,
-    told: sigevent,
+    event: sigevent,
     next: *mut Request,
     absolute_priority: c_int,
     policy: c_int,
@@ -58,15 +58,16 @@ hooks! {
             return enter(|| Err(Errno(libc::EINVAL)));
         }
         note(request, files::fsync((*request).fd) as ssize_t);
-        tell(&(*request).told);
+        notify(&(*request).event);
         0
     }
 
-    fn lio_listio = lio_listio64(mode: c_int, list: *const *mut Request, count: c_int, told: *mut sigevent) -> c_int {
+    fn lio_listio = lio_listio64(mode: c_int, list: *const *mut Request, count: c_int, event: *mut sigevent) -> c_int {
         if count <= 0 || !matches!(mode, libc::LIO_WAIT | libc::LIO_NOWAIT) {
-            return lio_listio::real(mode, list, count, told);
+            return lio_listio::real(mode, list, count, event);
         }
-        // What is libc's, with holes for what is not; it also tells the program when all of it is done.
+        // Requests for local files go to libc, in a list without the others. libc also notifies the program
+        // when all are done.
         let others = libc::calloc(count as size_t, size_of::<*mut Request>()).cast::<*mut Request>();
         if others.is_null() {
             return enter(|| Err(Errno(libc::EAGAIN)));
@@ -81,16 +82,16 @@ hooks! {
             let refused = submit(request, (*request).what) != 0;
             failed = failed || refused || mode == libc::LIO_WAIT && (*request).error != 0;
         }
-        let result = lio_listio::real(mode, others, count, told);
+        let result = lio_listio::real(mode, others, count, event);
         libc::free(others.cast());
         if failed && result == 0 { enter(|| Err(Errno(libc::EIO))) } else { result }
     }
 }
 
-/// Does what is asked; fails only where a request makes no sense.
+/// Executes a request. Fails only if the request is invalid.
 ///
 /// # Safety
-/// A request as C's rules have it.
+/// `request` is valid as in C.
 unsafe fn submit(request: *mut Request, what: c_int) -> c_int {
     // SAFETY: as the caller promises.
     unsafe {
@@ -107,15 +108,15 @@ unsafe fn submit(request: *mut Request, what: c_int) -> c_int {
             _ => files::pwrite(fd, buffer, bytes, offset),
         };
         note(request, moved);
-        tell(&(*request).told);
+        notify(&(*request).event);
         0
     }
 }
 
-/// Puts the outcome where libc looks for it.
+/// Stores the result where libc reads it.
 ///
 /// # Safety
-/// A live request.
+/// `request` is live.
 unsafe fn note(request: *mut Request, result: ssize_t) {
     // SAFETY: as the caller promises.
     unsafe {
@@ -124,13 +125,13 @@ unsafe fn note(request: *mut Request, result: ssize_t) {
     }
 }
 
-/// What a thread is started with that is to be told.
+/// The argument of a notification thread.
 struct Notice {
     function: unsafe extern "C" fn(libc::sigval),
     value: libc::sigval,
 }
 
-/// `struct sigevent` as C has it where a thread is to be told.
+/// `struct sigevent` for notification by a thread.
 #[repr(C)]
 struct ByThread {
     value: libc::sigval,
@@ -142,24 +143,24 @@ struct ByThread {
 
 const _: () = assert!(size_of::<ByThread>() <= size_of::<sigevent>(), "a part of it");
 
-/// Tells the program that a request is done, as it wants it.
+/// Notifies the program that a request is done, as requested.
 ///
 /// # Safety
-/// What C's rules have in a request.
-unsafe fn tell(told: &sigevent) {
+/// `event` is valid as in C.
+unsafe fn notify(event: &sigevent) {
     // SAFETY: as the caller promises.
     unsafe {
-        match told.sigev_notify {
-            libc::SIGEV_SIGNAL => signal(told),
-            libc::SIGEV_THREAD => start_thread(ptr::from_ref(told).cast()),
+        match event.sigev_notify {
+            libc::SIGEV_SIGNAL => signal(event),
+            libc::SIGEV_THREAD => start_thread(ptr::from_ref(event).cast()),
             _ => {}
         }
     }
 }
 
 /// # Safety
-/// As for [`tell`].
-unsafe fn signal(told: &sigevent) {
+/// As for [`notify`].
+unsafe fn signal(event: &sigevent) {
     #[repr(C)]
     struct Info {
         signal: c_int,
@@ -175,31 +176,33 @@ unsafe fn signal(told: &sigevent) {
     // SAFETY: no preconditions.
     let (pid, uid) = unsafe { (libc::getpid(), libc::getuid()) };
     let info = Info {
-        signal: told.sigev_signo,
+        signal: event.sigev_signo,
         errno: 0,
         code: libc::SI_ASYNCIO,
         padding: 0,
         pid,
         uid,
-        value: told.sigev_value,
+        value: event.sigev_value,
         rest: [0; 12],
     };
     let _ = system(libc::SYS_rt_sigqueueinfo, [pid as usize, info.signal as usize, address(&info), 0, 0, 0]);
 }
 
 /// # Safety
-/// As for [`tell`].
-unsafe fn start_thread(told: *const ByThread) {
-    // SAFETY: as the caller promises; the notice is the thread's, memory of libc's, for signals may arrive here.
+/// As for [`notify`].
+unsafe fn start_thread(event: *const ByThread) {
+    // SAFETY: as the caller promises. The notice belongs to the thread and is allocated by libc, since
+    // signals may arrive here.
     unsafe {
-        let Some(function) = (*told).function else { return };
+        let Some(function) = (*event).function else { return };
         let notice = libc::malloc(size_of::<Notice>()).cast::<Notice>();
         let mut detached: libc::pthread_attr_t = std::mem::zeroed();
         libc::pthread_attr_init(&mut detached);
         libc::pthread_attr_setdetachstate(&mut detached, libc::PTHREAD_CREATE_DETACHED);
-        let attributes = if (*told).attributes.is_null() { &raw const detached } else { (*told).attributes };
+        let attributes =
+            if (*event).attributes.is_null() { &raw const detached } else { (*event).attributes };
         if !notice.is_null() {
-            notice.write(Notice { function, value: (*told).value });
+            notice.write(Notice { function, value: (*event).value });
             let mut thread = std::mem::zeroed();
             if libc::pthread_create(&mut thread, attributes, run, notice.cast()) != 0 {
                 libc::free(notice.cast());
@@ -210,7 +213,7 @@ unsafe fn start_thread(told: *const ByThread) {
 }
 
 extern "C" fn run(notice: *mut c_void) -> *mut c_void {
-    // SAFETY: from `start_thread`, for this thread.
+    // SAFETY: `start_thread` passes it to this thread.
     unsafe {
         let Notice { function, value } = notice.cast::<Notice>().read();
         libc::free(notice);

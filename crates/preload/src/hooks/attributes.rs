@@ -1,4 +1,4 @@
-//! Attributes: asked for and changed.
+//! Reading and changing attributes.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -20,9 +20,9 @@ use crate::shared::Kind;
 use crate::table::{self, Use, find};
 
 const HERE: c_int = libc::AT_FDCWD;
-/// Flags of `fstatat` and `statx`. With any other, the kernel says what is wrong.
+/// Supported flags of `fstatat` and `statx`. For any other, the kernel reports the error.
 const STAT_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
-/// The longest name of an extended attribute, with its name space.
+/// The longest name of an extended attribute, including its name space.
 const XATTR_NAME_BYTES_MAX: usize = 255;
 const STAT_BLOCK_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
@@ -146,7 +146,7 @@ hooks! {
         let local = |dirfd, path| fchmodat::real(dirfd, path, mode, flags);
         on_path(dirfd, path, follow, local, |target| {
             if !follow && is_link(target)? {
-                // As on Linux: a link has no mode of its own.
+                // As on Linux: a symbolic link has no mode of its own.
                 return Err(Errno(libc::EOPNOTSUPP));
             }
             set(target, follow, &mode_of(mode))
@@ -220,7 +220,7 @@ hooks! {
 
     fn futimesat(dirfd: c_int, path: *const c_char, times: *const timeval) -> c_int {
         if path.is_null() {
-            // Of the descriptor itself: so Java calls it.
+            // Of the descriptor itself. Java calls it this way.
             return if find(dirfd).is_some() { futimes(dirfd, times) } else { futimesat::real(dirfd, path, times) };
         }
         let weft = |target: &Target| set(target, true, &micro_times_of(times)?);
@@ -344,7 +344,7 @@ hooks! {
     }
 }
 
-/// Whether a call is about the descriptor itself.
+/// Whether a call means the descriptor itself.
 ///
 /// # Safety
 /// The path is NULL or ends with a zero.
@@ -353,7 +353,8 @@ unsafe fn is_empty(path: *const c_char, flags: c_int) -> bool {
     flags & libc::AT_EMPTY_PATH != 0 && (path.is_null() || unsafe { *path } == 0)
 }
 
-/// Attributes as `struct stat`. The servers are asked for the space of a large file; a small one counts as if it had no holes.
+/// Attributes as `struct stat`. The space of a large file is queried from the servers. A small file counts as
+/// if it had no holes.
 fn filled(made: &Made, attr: &Attr) -> Stat {
     let mut stat = stat_of(attr);
     stat.st_dev = made.device;
@@ -367,7 +368,7 @@ fn filled(made: &Made, attr: &Attr) -> Stat {
     stat
 }
 
-/// Attributes of what a path leads to. A directory that was removed, but is open or the current one, has no links.
+/// Attributes of a path's file. A directory that was removed, but is open or the current one, has no links.
 fn attr_of(target: &Target, follow: bool) -> Outcome<Attr> {
     let (made, at) = target.at()?;
     match made.client.stat(at, follow) {
@@ -378,7 +379,7 @@ fn attr_of(target: &Target, follow: bool) -> Outcome<Attr> {
     }
 }
 
-/// Attributes of what is open.
+/// Attributes of an open file.
 fn attr_of_open(made: &Made, open: &Use) -> Outcome<Attr> {
     let ino = open.shared().ino;
     match made.client.getattr(ino) {
@@ -389,7 +390,7 @@ fn attr_of_open(made: &Made, open: &Use) -> Outcome<Attr> {
     }
 }
 
-/// What is left of a directory without a name: the servers know nothing of it any more.
+/// Attributes of a removed directory, which the servers no longer know.
 fn removed(made: &Made, ino: u64) -> Attr {
     let zero = Time { seconds: 0, nanoseconds: 0 };
     let caller = made.client.caller();
@@ -416,7 +417,7 @@ fn removed(made: &Made, ino: u64) -> Attr {
 unsafe fn stat_path(target: &Target, follow: bool, place: *mut Stat) -> Outcome<c_int> {
     table::report_all();
     let attr = attr_of(target, follow)?;
-    // SAFETY: the program gives a place for one.
+    // SAFETY: the program passes a pointer to one.
     unsafe { *place = filled(target.mount.made()?, &attr) };
     Ok(0)
 }
@@ -425,7 +426,7 @@ unsafe fn stat_open(open: &Use, place: *mut Stat) -> Outcome<c_int> {
     table::report_all();
     let made = open.mount.made()?;
     let attr = attr_of_open(made, open)?;
-    // SAFETY: the program gives a place for one.
+    // SAFETY: the program passes a pointer to one.
     unsafe { *place = filled(made, &attr) };
     Ok(0)
 }
@@ -460,7 +461,7 @@ fn may(target: &Target, mode: c_int, flags: c_int) -> Outcome<c_int> {
     may_ino(made, at, mode, flags)
 }
 
-/// The real user counts, as in the kernel, unless the flags say otherwise.
+/// Checks access for the real user, as the kernel does, unless the flags say otherwise.
 fn may_ino(made: &Made, at: At<'_>, mode: c_int, flags: c_int) -> Outcome<c_int> {
     let follow = flags & libc::AT_SYMLINK_NOFOLLOW == 0;
     match flags & libc::AT_EACCESS != 0 {
@@ -478,7 +479,7 @@ fn set(target: &Target, follow: bool, changes: &SetAttr) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// Whether a path names a symbolic link.
+/// Whether a path is a symbolic link.
 pub(super) fn is_link(target: &Target) -> Outcome<bool> {
     Ok(attr_of(target, false)?.kind == FileKind::Symlink)
 }
@@ -506,7 +507,7 @@ fn owners(owner: uid_t, group: gid_t) -> SetAttr {
 }
 
 /// # Safety
-/// NULL, or two times.
+/// `times` is NULL or points to two times.
 unsafe fn times_of(times: *const timespec) -> Outcome<SetAttr> {
     if times.is_null() {
         return Ok(SetAttr { atime: Some(SetTime::Now), mtime: Some(SetTime::Now), ..SetAttr::default() });
@@ -518,7 +519,7 @@ unsafe fn times_of(times: *const timespec) -> Outcome<SetAttr> {
 }
 
 /// # Safety
-/// NULL, or two times.
+/// `times` is NULL or points to two times.
 unsafe fn micro_times_of(times: *const timeval) -> Outcome<SetAttr> {
     if times.is_null() {
         // SAFETY: NULL is allowed.
@@ -536,7 +537,7 @@ unsafe fn micro_times_of(times: *const timeval) -> Outcome<SetAttr> {
 
 unsafe fn space(made: &Made, place: *mut StatFs) -> Outcome<c_int> {
     let found = made.client.statfs()?;
-    // SAFETY: zeroed bytes are a valid `statfs`; the program gives a place for one.
+    // SAFETY: zeroed bytes are a valid `statfs`; the program passes a pointer to one.
     let place = unsafe {
         *place = std::mem::zeroed();
         &mut *place
@@ -553,7 +554,7 @@ unsafe fn space(made: &Made, place: *mut StatFs) -> Outcome<c_int> {
 
 unsafe fn space_v(made: &Made, place: *mut StatVfs) -> Outcome<c_int> {
     let found = made.client.statfs()?;
-    // SAFETY: zeroed bytes are a valid `statvfs`; the program gives a place for one.
+    // SAFETY: zeroed bytes are a valid `statvfs`; the program passes a pointer to one.
     let place = unsafe {
         *place = std::mem::zeroed();
         &mut *place
@@ -600,7 +601,7 @@ unsafe fn get_xattr(
     place: *mut c_void,
     room: size_t,
 ) -> Outcome<ssize_t> {
-    // SAFETY: C passes a string, and room for so many bytes.
+    // SAFETY: C passes a string, and a buffer of this size.
     unsafe { copy_out(&made.client.get_xattr(ino, name_of(name)?)?, place, room) }
 }
 
@@ -610,7 +611,7 @@ unsafe fn set_xattr(
     (value, bytes): (*const c_void, size_t),
     flags: c_int,
 ) -> Outcome<c_int> {
-    // SAFETY: C passes a string, and so many bytes.
+    // SAFETY: C passes a string, and this many bytes.
     unsafe {
         let value = if bytes == 0 { &[] } else { std::slice::from_raw_parts(value.cast(), bytes) };
         made.client.set_xattr(ino, name_of(name)?, value, flags as u32)?;
@@ -622,7 +623,7 @@ unsafe fn set_xattr(
 unsafe fn list_xattrs((made, ino): (&Made, u64), place: *mut c_char, room: size_t) -> Outcome<ssize_t> {
     let names = made.client.list_xattrs(ino)?;
     let joined: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
-    // SAFETY: C passes room for so many bytes.
+    // SAFETY: C passes a buffer of this size.
     unsafe { copy_out(&joined, place.cast(), room) }
 }
 
@@ -632,7 +633,7 @@ unsafe fn remove_xattr((made, ino): (&Made, u64), name: *const c_char) -> Outcom
     Ok(0)
 }
 
-/// All of a value, or its size if no room is given.
+/// Copies a value out, or returns its size if the buffer has size 0.
 unsafe fn copy_out(value: &[u8], place: *mut c_void, room: size_t) -> Outcome<ssize_t> {
     if room != 0 {
         if value.len() > room {

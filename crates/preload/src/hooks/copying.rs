@@ -1,4 +1,5 @@
-//! Copies that the kernel makes between descriptors, made here where one of them is Weft's.
+//! Copies between descriptors that the kernel makes for local files. They are made here if one of the files
+//! is in Weft.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -49,14 +50,14 @@ hooks! {
         flags: c_uint,
     ) -> ssize_t {
         if find(from).is_some() || find(to).is_some() {
-            // What the kernel says of files that cannot: programs read and write then.
+            // The kernel's error for files that do not support it. Programs then read and write.
             return enter(|| Err(Errno(libc::EINVAL)));
         }
         splice::real(from, from_offset, to, to_offset, bytes, flags)
     }
 }
 
-/// Memory for copies, of the kernel's.
+/// Mapped memory for copies.
 struct Buffer(*mut c_void);
 
 impl Drop for Buffer {
@@ -66,7 +67,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Copies up to `bytes`, by one or several reads and writes; offsets that are given move instead of the descriptors' own.
+/// Copies up to `bytes`, by one or several reads and writes. Given offsets advance instead of the
+/// descriptors' positions.
 unsafe fn copy(
     from: c_int,
     from_offset: *mut off_t,
@@ -103,7 +105,7 @@ unsafe fn copy(
         let count = written.max(0);
         if read > count && from_offset.is_null() {
             let before = errno();
-            // SAFETY: no preconditions. What was read and not written is to be read again.
+            // SAFETY: no preconditions. Bytes that were read but not written are to be read again.
             unsafe { files::lseek(from, (count - read) as off_t, libc::SEEK_CUR) };
             weft_client::c::set_errno(before);
         }

@@ -1,4 +1,4 @@
-//! What is done with descriptors, whatever they lead to.
+//! Operations on descriptors of any kind.
 
 use std::ffi::{c_int, c_uint, c_ulong};
 use std::sync::atomic::Ordering;
@@ -14,7 +14,7 @@ use crate::table::{self, Use, find};
 
 /// Flags that `F_SETFL` changes.
 const FLAGS_SETTABLE: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
-/// Descriptors of this library's own lie from here on, or in the last eighth where there may be fewer.
+/// This library's own descriptors are at or above this number, or in the last eighth if there are fewer.
 const INTERNAL_MIN: u64 = 900;
 
 hooks! {
@@ -31,7 +31,7 @@ hooks! {
             streams::after_change(fd);
             return result;
         };
-        // What was written is known to everybody when close returns.
+        // Other processes see all writes when close returns.
         let reported = within(|| {
             lock_sessions::end_of_process(&open);
             open.report()
@@ -46,7 +46,7 @@ hooks! {
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-        // Descriptors that close on exec all do so, this library's own too.
+        // All descriptors that close on exec do so, including this library's own.
         if flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 || first > last {
             return close_range::real(first, last, flags);
         }
@@ -187,25 +187,25 @@ hooks! {
     fn recvmsg(fd: c_int, message: *mut libc::msghdr, flags: c_int) -> ssize_t {
         let result = recvmsg::real(fd, message, flags);
         if result >= 0 && !is_inside() {
-            // Descriptors may have come that are Weft's; they are looked at when they are used.
+            // Descriptors of Weft may have arrived. They are examined when they are used.
             received(message);
         }
         result
     }
 }
 
-/// A descriptor that the client makes goes out of the program's way, and is marked.
+/// Moves a descriptor that the client creates to a high number, and marks it.
 fn made_inside(fd: c_int) -> c_int {
     if is_inside() { move_away(fd) } else { fd }
 }
 
-/// Moves a descriptor of this library's own up to where programs do not look for theirs.
+/// Moves a descriptor of this library to a high number, which programs do not use.
 pub(crate) fn move_away(fd: c_int) -> c_int {
     if fd < 0 {
         return fd;
     }
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a live place.
+    // SAFETY: the pointer is to a live value.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     let least = INTERNAL_MIN.min(limit.rlim_cur / 8 * 7) as usize;
     let moved = system(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, least, 0, 0, 0]);
@@ -220,7 +220,7 @@ pub(crate) fn move_away(fd: c_int) -> c_int {
     own
 }
 
-/// A copy was made.
+/// Records a copy of a descriptor.
 fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0 {
         table::copied(from, to);
@@ -229,10 +229,10 @@ fn copied(from: c_int, to: c_int) -> c_int {
     to
 }
 
-/// A descriptor is about to be replaced: as at its closing.
+/// Reports writes before a descriptor is replaced, as at its closing.
 fn report_before_it_goes(fd: c_int) {
     if let Some(open) = find(fd) {
-        // The call has no way to tell of it.
+        // The call cannot report the error.
         let _ = within(|| {
             lock_sessions::end_of_process(&open);
             open.report()
@@ -241,7 +241,7 @@ fn report_before_it_goes(fd: c_int) {
 }
 
 /// # Safety
-/// The message was filled by the kernel.
+/// The kernel has filled the message.
 unsafe fn received(message: *mut libc::msghdr) {
     // SAFETY: as the caller promises.
     unsafe {

@@ -1,11 +1,11 @@
-//! Directories as streams: `opendir` and what goes with it.
+//! Directory streams: `opendir` and related functions.
 //!
 //! ```text
 //!   DIR of libc:   first field a descriptor, never negative
-//!   DIR of ours:   MARK (negative) │ fd │ position │ rest of a page │ the entry last given out
+//!   DIR of ours:   MARK (negative) │ fd │ position │ rest of a page │ the last entry returned
 //! ```
 //!
-//! Positions are the server's cookies, moved up to make room for two names that it does not store: 0 `.` 1 `..` 2 + cookie.
+//! Positions are the server's cookies, shifted for two names that it does not store: 0 `.` 1 `..` 2 + cookie.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
@@ -164,7 +164,7 @@ unsafe fn ours<'a>(directory: *mut DIR) -> Option<&'a mut Stream> {
     if directory.is_null() || unsafe { directory.cast::<c_int>().read() } != MARK {
         return None;
     }
-    // SAFETY: it has our mark; C's rules let one thread use it at a time.
+    // SAFETY: it has our mark. In C only one thread may use it at a time.
     Some(unsafe { &mut *directory.cast::<Stream>() })
 }
 
@@ -175,17 +175,17 @@ fn stream(fd: c_int, position: u64) -> *mut DIR {
     Box::into_raw(Box::new(stream)).cast()
 }
 
-/// One page of a directory, from a position on. The parent's inode is there on the first.
+/// Fetches one page of a directory, from a position on. The first page also has the parent's inode.
 fn page(open: &Use, position: u64, entries_max: u32) -> Outcome<(VecDeque<Entry>, bool, u64)> {
     if open.kind() != Kind::Directory {
         return Err(Errno(libc::ENOTDIR));
     }
     let made = open.mount.made()?;
     let after = position.saturating_sub(AFTER_DOTS);
-    // Whether it may be listed was decided when it was opened.
+    // The permission to list was checked when it was opened.
     match made.as_root.read_dir_page(open.shared().ino, after, entries_max, false) {
         Ok(reply) => Ok((reply.entries.into(), reply.end, reply.parent)),
-        // It was removed: there is nothing in it.
+        // It was removed: it is empty.
         Err(error) if error.errno() == libc::ESTALE => Ok((VecDeque::new(), true, open.shared().ino)),
         Err(error) => Err(error.into()),
     }
@@ -197,7 +197,7 @@ impl Stream {
         (self.position, self.at_end) = (position, false);
     }
 
-    /// Fetches the next entry into `current`; whether there was one.
+    /// Fetches the next entry into `current`. Returns whether there was one.
     fn next(&mut self) -> Outcome<bool> {
         self.next_of(&find(self.fd).ok_or(Errno(libc::EBADF))?)
     }
@@ -237,12 +237,12 @@ impl Stream {
     }
 }
 
-/// Size of an entry with a name of so many bytes.
+/// Size of an entry with a name of this length.
 fn record_bytes(name_bytes: usize) -> usize {
     (std::mem::offset_of!(dirent, d_name) + name_bytes + 1).next_multiple_of(8)
 }
 
-/// Entries as `getdents64` gives them, from the descriptor's position on.
+/// Entries as `getdents64` returns them, from the descriptor's position on.
 unsafe fn entries(open: &Use, buffer: *mut u8, room: usize) -> Outcome<ssize_t> {
     let shared = open.shared();
     let mut stream = Stream {
@@ -266,7 +266,7 @@ unsafe fn entries(open: &Use, buffer: *mut u8, room: usize) -> Outcome<ssize_t> 
             shared.position.store(before, Ordering::Release);
             return if used == 0 { Err(Errno(libc::EINVAL)) } else { Ok(used as ssize_t) };
         }
-        // SAFETY: the program gives so much room; an entry's bytes up to its length are live.
+        // SAFETY: the program passes a buffer of this size. The bytes of an entry up to its length are live.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 std::ptr::from_ref(&stream.current).cast(),
@@ -278,13 +278,14 @@ unsafe fn entries(open: &Use, buffer: *mut u8, room: usize) -> Outcome<ssize_t> 
     }
 }
 
-/// Reads all of a directory for `scandir`, with memory of libc's, for the program frees it.
+/// Reads a whole directory for `scandir`, into memory from libc, which the program frees.
 unsafe fn scan(directory: *mut DIR, list: *mut *mut *mut dirent, filter: Filter, compare: Compare) -> c_int {
     if directory.is_null() {
         return i32::FAILED;
     }
     let mut found: Vec<*mut dirent> = Vec::new();
-    // SAFETY: the stream is open; entries are copied into memory of their size; the program's functions take entries.
+    // SAFETY: the stream is open. Entries are copied into memory of their size. The program's functions take
+    // entries.
     unsafe {
         loop {
             let entry = readdir(directory);

@@ -1,4 +1,4 @@
-//! Reading, writing, and all else that is done with an open file's contents.
+//! Reading, writing, and other operations on the contents of open files.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -12,7 +12,7 @@ use crate::shared::Kind;
 use crate::table::{Use, find};
 use crate::{lock_sessions, privileges};
 
-/// What the kernel moves at most in one call.
+/// Upper limit of bytes that the kernel moves in one call.
 const MOVED_BYTES_MAX: usize = 0x7fff_f000;
 const IOV_MAX: usize = 1024;
 
@@ -206,7 +206,7 @@ pub(crate) fn read_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssiz
     if bytes == 0 {
         return Ok(0);
     }
-    // SAFETY: the program gives this memory to be written.
+    // SAFETY: the program passes this memory to be written.
     let read = unsafe { file.read_raw(std::ptr::null_mut(), memory, &Regions::contiguous(offset, bytes)) };
     Ok(read? as ssize_t)
 }
@@ -216,7 +216,7 @@ fn write_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
     let bytes = memory.total_bytes();
     open.note_written();
     let regions = Regions::contiguous(offset, bytes);
-    // SAFETY: the program gives this memory to be read.
+    // SAFETY: the program passes this memory to be read.
     let written = unsafe { open.file()?.write_raw(std::ptr::null(), memory, &regions) }? as ssize_t;
     if crate::streams::is_ending() {
         open.report()?;
@@ -224,7 +224,7 @@ fn write_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
     Ok(written)
 }
 
-/// Writes at the file's end; the new end.
+/// Writes at the end of the file. Returns the new end.
 fn append(open: &Use, memory: &Regions) -> Outcome<u64> {
     open.note_written();
     let end = open.file()?.append(&gathered(memory))? + memory.total_bytes();
@@ -234,7 +234,8 @@ fn append(open: &Use, memory: &Regions) -> Outcome<u64> {
     Ok(end)
 }
 
-/// What every write begins with: whether it may, how much of it, and what the file loses by it. `offset` is `None` for an append.
+/// Checks before every write: whether it may be made, how many of its bytes, and which privileges the file
+/// loses. `offset` is `None` for an append.
 fn before_write(open: &Use, memory: Regions, offset: Option<u64>) -> Outcome<Regions> {
     let file = open.file().map_err(|error| match error {
         Errno(libc::EISDIR) => Errno(libc::EBADF),
@@ -258,7 +259,7 @@ fn before_write(open: &Use, memory: Regions, offset: Option<u64>) -> Outcome<Reg
     Ok(if room < bytes { first_bytes(&memory, room) } else { memory })
 }
 
-/// How large this process's files may be (`RLIMIT_FSIZE`).
+/// The size limit of files for this process (`RLIMIT_FSIZE`).
 fn largest_file_bytes() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
     // SAFETY: a live place.
@@ -266,14 +267,14 @@ fn largest_file_bytes() -> u64 {
     if limit.rlim_cur == libc::RLIM_INFINITY { u64::MAX } else { limit.rlim_cur }
 }
 
-/// Says that a file would grow beyond the limit, as the kernel does: also by a signal.
+/// Reports that a file would exceed the size limit, as the kernel does: also by a signal.
 fn beyond_the_limit() -> Errno {
-    // SAFETY: no preconditions. It is delivered when the call is over.
+    // SAFETY: no preconditions. The signal is delivered when the call is over.
     unsafe { libc::raise(libc::SIGXFSZ) };
     Errno(libc::EFBIG)
 }
 
-/// Fails where a file of this size is beyond the limit and larger than it is.
+/// Fails if this size exceeds both the limit and the file's current size.
 pub(crate) fn check_size(wanted_bytes: u64, size: impl FnOnce() -> Outcome<u64>) -> Outcome<()> {
     let largest = largest_file_bytes();
     if largest != u64::MAX && wanted_bytes > largest && wanted_bytes > size()? {
@@ -294,8 +295,8 @@ fn first_bytes(memory: &Regions, mut bytes: u64) -> Regions {
     Regions::list(kept)
 }
 
-/// Reads where the descriptor is. Of readers at the same moment, each gets bytes of its own: who finds that another has moved the
-/// position reads again.
+/// Reads at the descriptor's position. Concurrent readers get different bytes: one that finds that another
+/// has moved the position reads again.
 pub(crate) fn read_next(open: &Use, memory: &Regions) -> Outcome<ssize_t> {
     let position = &open.shared().position;
     loop {
@@ -308,7 +309,8 @@ pub(crate) fn read_next(open: &Use, memory: &Regions) -> Outcome<ssize_t> {
     }
 }
 
-/// Writes where the descriptor is, or at the file's end. Writers at the same moment write one behind the other.
+/// Writes at the descriptor's position, or at the end of the file. Concurrent writers write one after the
+/// other.
 pub(crate) fn write_next(open: &Use, memory: Regions) -> Outcome<ssize_t> {
     let position = &open.shared().position;
     let appends = open.flags() & libc::O_APPEND != 0;
@@ -330,7 +332,7 @@ pub(crate) fn write_next(open: &Use, memory: Regions) -> Outcome<ssize_t> {
     written
 }
 
-/// Writes from `offset` on; where the descriptor appends, at the file's end, as on Linux.
+/// Writes from `offset` on. If the descriptor appends, writes at the end of the file, as on Linux.
 fn write_there(open: &Use, memory: Regions, offset: u64) -> Outcome<ssize_t> {
     let appends = open.flags() & libc::O_APPEND != 0;
     let memory = before_write(open, memory, (!appends).then_some(offset))?;
@@ -341,7 +343,7 @@ fn write_there(open: &Use, memory: Regions, offset: u64) -> Outcome<ssize_t> {
     }
 }
 
-/// Cuts or extends an open file.
+/// Truncates or extends an open file.
 fn cut(open: &Use, bytes: off_t) -> Outcome<c_int> {
     if open.flags() & libc::O_ACCMODE == libc::O_RDONLY {
         return Err(Errno(libc::EINVAL));
@@ -356,7 +358,7 @@ fn cut(open: &Use, bytes: off_t) -> Outcome<c_int> {
 fn gathered(memory: &Regions) -> Vec<u8> {
     let mut all = Vec::with_capacity(memory.total_bytes() as usize);
     for extent in memory.extents() {
-        // SAFETY: the program gives this memory to be read.
+        // SAFETY: the program passes this memory to be read.
         all.extend_from_slice(unsafe {
             std::slice::from_raw_parts(extent.offset as *const u8, extent.bytes as usize)
         });
@@ -364,7 +366,7 @@ fn gathered(memory: &Regions) -> Vec<u8> {
     all
 }
 
-/// Moves the position.
+/// Changes the position.
 fn seek(open: &Use, offset: off_t, whence: c_int) -> Outcome<off_t> {
     if open.kind() == Kind::Path {
         return Err(Errno(libc::EBADF));

@@ -1,11 +1,12 @@
-//! `dlopen`: a library in Weft is loaded from a copy in memory, as a program is executed.
+//! `dlopen`: a library in Weft is loaded from a copy in memory, as programs are.
 //!
 //! ```text
-//!   dlopen("/weft/venv/x.so")   ──► memfd with its bytes ──► libc's own with /proc/self/fd/N
-//!   dlopen("libm.so.6")         ──► libc's own, as if it had been called by the program: whose search path it is, it knows by that
+//!   dlopen("/weft/venv/x.so")   ──► memfd with its bytes ──► libc's dlopen("/proc/self/fd/N")
+//!   dlopen("libm.so.6")         ──► libc's dlopen, with the caller's return address (for its search path)
 //! ```
 //!
-//! A copy is made once for each state of a file, and its descriptor stays: libc knows a library that is loaded by its name.
+//! Each state of a file is copied once, and the copy's descriptor stays open: libc identifies a loaded
+//! library by its name.
 
 use std::arch::naked_asm;
 use std::cell::Cell;
@@ -20,12 +21,12 @@ use crate::paths::{Place, Target, on_path, place_of};
 use crate::real::Real;
 use crate::table;
 
-/// A library that was copied: which file, and in which state.
+/// A library that was copied: the file, and its state.
 pub(crate) struct Copied {
     device: u64,
     ino: u64,
     changed: Time,
-    /// Lives for ever.
+    /// Never freed.
     name: *const c_char,
 }
 
@@ -35,7 +36,7 @@ unsafe impl Send for Copied {}
 /// Held over a fork.
 pub(crate) static COPIED: SpinLock<Vec<Copied>> = SpinLock::new(Vec::new());
 
-/// Where a call of `dlopen` goes on.
+/// Where a call of `dlopen` continues.
 #[repr(C)]
 struct Way {
     path: *const c_char,
@@ -44,11 +45,11 @@ struct Way {
 
 unsafe extern "C" fn way_of(path: *const c_char) -> Way {
     static REAL: Real = Real::new(c"dlopen");
-    // SAFETY: what C's `dlopen` may be given.
+    // SAFETY: the arguments are those of C's `dlopen`.
     Way { path: unsafe { loadable(path) }, real: REAL.get() }
 }
 
-/// A path that the dynamic linker finds; where there is none, the one that was given.
+/// A path that the dynamic linker can open; if there is none, the given path.
 ///
 /// # Safety
 /// NULL or a string.
@@ -87,7 +88,7 @@ fn copy(target: &Target) -> Outcome<*const c_char> {
     Ok(name)
 }
 
-/// Goes on in libc with the same return address: it is the caller's library whose search path counts.
+/// Continues in libc with the same return address: libc uses the search path of the calling library.
 #[unsafe(naked)]
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg(target_arch = "x86_64")]

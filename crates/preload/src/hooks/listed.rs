@@ -1,4 +1,4 @@
-//! `execl` and its kin: the program's arguments come one by one, and become the list that `execve` takes.
+//! `execl` and related functions. The arguments are collected into the list that `execve` takes.
 //!
 //! ```text
 //!   registers   arg0 … │ stack   return address │ further arguments …
@@ -7,7 +7,7 @@
 //!                                ▲ the list
 //! ```
 //!
-//! Rust has no functions of C's with arguments of any number, so this much is written for the processor.
+//! Rust cannot define variadic functions of C, so this part is assembly.
 
 use std::arch::naked_asm;
 use std::ffi::{c_char, c_int};
@@ -21,17 +21,17 @@ unsafe extern "C" {
 }
 
 unsafe extern "C" fn run_list(path: *const c_char, list: Strings) -> c_int {
-    // SAFETY: what C's `execl` may be given.
+    // SAFETY: the arguments are those of C's `execl`.
     unsafe { process::execve(path, list, environ) }
 }
 
 unsafe extern "C" fn search_list(file: *const c_char, list: Strings) -> c_int {
-    // SAFETY: what C's `execlp` may be given.
+    // SAFETY: the arguments are those of C's `execlp`.
     unsafe { process::execvpe(file, list, environ) }
 }
 
 unsafe extern "C" fn run_list_with_environment(path: *const c_char, list: Strings) -> c_int {
-    // SAFETY: what C's `execle` may be given: behind the NULL that ends the list is the environment.
+    // SAFETY: the arguments are those of C's `execle`: the environment follows the NULL that ends the list.
     unsafe {
         let mut end = list;
         while !(*end).is_null() {
@@ -41,7 +41,7 @@ unsafe extern "C" fn run_list_with_environment(path: *const c_char, list: String
     }
 }
 
-/// A function of C's with one string and a list of arguments.
+/// Defines a C function with one string and a list of arguments.
 macro_rules! with_list {
     ($($name:ident => $function:ident;)*) => { $(
         #[unsafe(naked)]
@@ -49,7 +49,7 @@ macro_rules! with_list {
         #[cfg(target_arch = "x86_64")]
         unsafe extern "C" fn $name() -> c_int {
             naked_asm!(
-                // The return address, so that registers and stack are next to each other.
+                // Pops the return address, so that the arguments in registers and on the stack are adjacent.
                 "pop rax",
                 "push r9",
                 "push r8",

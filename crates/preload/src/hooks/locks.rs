@@ -1,4 +1,4 @@
-//! Locks on files, as fcntl(2), lockf(3) and flock(2) have them: held by the metadata server against everybody.
+//! File locks of fcntl(2), lockf(3) and flock(2). The metadata server holds them against all clients.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -11,13 +11,13 @@ use crate::lock_sessions::{by_open_file, by_process, check_open_file, open_file_
 use crate::shared::{EXCLUSIVELY, Kind, NOT_LOCKED, SHARED};
 use crate::table::Use;
 
-/// What is asked of a lock.
-enum Wish {
+/// The operation on a lock.
+enum Operation {
     Lock(LockKind, bool),
     Unlock,
 }
 
-/// The bytes that a `struct flock` means.
+/// The byte range of a `struct flock`.
 fn target_of(open: &Use, lock: &libc::flock) -> Outcome<LockTarget> {
     let base = match c_int::from(lock.l_whence) {
         libc::SEEK_SET => 0,
@@ -42,28 +42,28 @@ fn range(base: off_t, start: off_t, length: off_t) -> Outcome<LockTarget> {
     Ok(LockTarget::Range { first: first as u64, last: last as u64 })
 }
 
-fn obey(file: &File, owner: LockOwner, target: LockTarget, wish: Wish) -> Outcome<()> {
+fn obey(file: &File, owner: LockOwner, target: LockTarget, operation: Operation) -> Outcome<()> {
     let until = || is_signal_due();
-    match wish {
-        Wish::Unlock => file.unlock_as(owner, target)?,
-        Wish::Lock(kind, false) => file.lock_as(owner, target, kind, LockWait::Never)?,
-        Wish::Lock(kind, true) => file.lock_as(owner, target, kind, LockWait::Until(&until))?,
+    match operation {
+        Operation::Unlock => file.unlock_as(owner, target)?,
+        Operation::Lock(kind, false) => file.lock_as(owner, target, kind, LockWait::Never)?,
+        Operation::Lock(kind, true) => file.lock_as(owner, target, kind, LockWait::Until(&until))?,
     }
     Ok(())
 }
 
-/// The same for the open file, unless its locks are lost.
-fn obey_by_open_file(open: &Use, target: LockTarget, wish: Wish) -> Outcome<()> {
+/// Executes an operation on a lock of the open file, unless its locks are lost.
+fn obey_by_open_file(open: &Use, target: LockTarget, operation: Operation) -> Outcome<()> {
     check_open_file(open)?;
-    let whole = match (&target, &wish) {
+    let whole = match (&target, &operation) {
         (LockTarget::Range { .. }, _) => None,
-        (LockTarget::Whole, Wish::Unlock) => Some(NOT_LOCKED),
-        (LockTarget::Whole, Wish::Lock(LockKind::Shared, _)) => Some(SHARED),
-        (LockTarget::Whole, Wish::Lock(LockKind::Exclusive, _)) => Some(EXCLUSIVELY),
+        (LockTarget::Whole, Operation::Unlock) => Some(NOT_LOCKED),
+        (LockTarget::Whole, Operation::Lock(LockKind::Shared, _)) => Some(SHARED),
+        (LockTarget::Whole, Operation::Lock(LockKind::Exclusive, _)) => Some(EXCLUSIVELY),
     };
-    let waits = matches!(wish, Wish::Lock(_, true));
-    let obeyed = by_open_file(open, |file| obey(file, open_file_owner(), target, wish));
-    // A lock that was to be converted is given back before the wait.
+    let waits = matches!(operation, Operation::Lock(_, true));
+    let obeyed = by_open_file(open, |file| obey(file, open_file_owner(), target, operation));
+    // A lock that is to be converted is released before the wait.
     let now =
         whole.filter(|_| obeyed.is_ok() || waits).map(|kind| if obeyed.is_ok() { kind } else { NOT_LOCKED });
     if let Some(kind) = now {
@@ -112,11 +112,11 @@ pub(crate) fn record(open: &Use, command: c_int, lock: &mut libc::flock) -> Outc
         None => {}
     }
     let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
-    let wish = kind.map_or(Wish::Unlock, |kind| Wish::Lock(kind, waits));
+    let operation = kind.map_or(Operation::Unlock, |kind| Operation::Lock(kind, waits));
     open.locked.store(true, Ordering::Release);
     match is_of_process {
-        true => by_process(open, |file| obey(file, owner(), target, wish))?,
-        false => obey_by_open_file(open, target, wish)?,
+        true => by_process(open, |file| obey(file, owner(), target, operation))?,
+        false => obey_by_open_file(open, target, operation)?,
     }
     Ok(0)
 }
@@ -144,13 +144,13 @@ pub(crate) fn lockf(open: &Use, command: c_int, bytes: off_t) -> Outcome<c_int> 
 /// `flock`: the whole file, whatever ranges are locked.
 pub(crate) fn flock(open: &Use, operation: c_int) -> Outcome<c_int> {
     let waits = operation & libc::LOCK_NB == 0;
-    let wish = match operation & !libc::LOCK_NB {
-        libc::LOCK_SH => Wish::Lock(LockKind::Shared, waits),
-        libc::LOCK_EX => Wish::Lock(LockKind::Exclusive, waits),
-        libc::LOCK_UN => Wish::Unlock,
+    let operation = match operation & !libc::LOCK_NB {
+        libc::LOCK_SH => Operation::Lock(LockKind::Shared, waits),
+        libc::LOCK_EX => Operation::Lock(LockKind::Exclusive, waits),
+        libc::LOCK_UN => Operation::Unlock,
         _ => return Err(Errno(libc::EINVAL)),
     };
-    obey_by_open_file(open, LockTarget::Whole, wish)?;
+    obey_by_open_file(open, LockTarget::Whole, operation)?;
     Ok(0)
 }
 

@@ -1,17 +1,18 @@
-//! Files in memory.
+//! Memory-mapped files.
 //!
-//! There are no pages to share with a server, so a mapping is a copy:
+//! There are no pages to share with a server, so a mapping is a copy of the file:
 //!
 //! ```text
-//!   private, or shared to read    anonymous memory with the file's bytes as they were at the time
-//!   shared to write               the same, shared with forked children, next to what it was at first; msync, munmap and the
-//!                                 program's end write the bytes that differ to the file
+//!   private, or shared to read    anonymous memory with the file's bytes at the time of mmap
+//!   shared to write               the same, shared with forked children, beside a second copy; msync, munmap
+//!                                 and the end of the program write the bytes that differ to the file
 //! ```
 //!
-//! A file that is mapped twice is written back before the second copy is made, so that this has what the first has so far.
+//! If a file is mapped again, the first mapping is written back before the second copy is made.
 //!
-//! Bytes beyond the end of the file are zeros and are not written. Programs that also lock parts of the file mean to meet others
-//! in that memory, which a copy is not: their shared mappings fail with `ENODEV`.
+//! Bytes beyond the end of the file are zeros and are not written. Programs that also lock parts of the file
+//! intend to share that memory with other processes, which a copy cannot do. Their shared mappings fail with
+//! `ENODEV`.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
@@ -34,7 +35,7 @@ pub(crate) struct Mapping {
     start: usize,
     bytes: usize,
     offset: u64,
-    /// What the file had: as many bytes.
+    /// The second copy: the file's original bytes.
     before: usize,
     /// A descriptor's reference, so that the file stays open.
     open: Use,
@@ -124,7 +125,7 @@ fn map(
         return Err(Errno(libc::ENODEV));
     }
     write_file_back(open.shared().ino)?;
-    // Shared with forked children, too.
+    // Shared with forked children too.
     let kind = if written_back { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
     let kept = flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT | libc::MAP_NORESERVE);
     let start = anonymous(place as usize, bytes, kind | kept)?;
@@ -147,7 +148,8 @@ fn map(
     fill().inspect_err(|_| unmap(start, bytes)).map(|()| start)
 }
 
-/// Writes back what has changed in mappings that overlap a range; whether there were any. `end`: they end.
+/// Writes back changes in mappings that overlap a range. Returns whether there were any. `end`: they are
+/// being unmapped.
 fn write_back(place: usize, bytes: usize, end: bool) -> Outcome<bool> {
     let taken =
         take(|mapping| mapping.start < place.saturating_add(bytes) && place < mapping.start + mapping.bytes);
@@ -168,7 +170,7 @@ fn write_back(place: usize, bytes: usize, end: bool) -> Outcome<bool> {
     result
 }
 
-/// Takes mappings out of the list.
+/// Removes mappings from the list.
 fn take(which: impl Fn(&Mapping) -> bool) -> Vec<Mapping> {
     let mut taken = Vec::new();
     MAPPINGS.with(|mappings| {
@@ -180,7 +182,7 @@ fn take(which: impl Fn(&Mapping) -> bool) -> Vec<Mapping> {
     taken
 }
 
-/// Writes back what has changed in this process's mappings of a file: before it is mapped once more, and by `fsync`.
+/// Writes back changes in this process's mappings of a file: before it is mapped again, and for `fsync`.
 pub(crate) fn write_file_back(ino: u64) -> Outcome<()> {
     let mut result = Ok(());
     for mapping in take(|mapping| mapping.open.shared().ino == ino) {
@@ -190,7 +192,7 @@ pub(crate) fn write_file_back(ino: u64) -> Outcome<()> {
     result
 }
 
-/// At the program's end.
+/// Writes back all mappings, at the end of the program.
 pub(crate) fn write_all_back() {
     if any() {
         let _ = within(|| write_back(0, usize::MAX / 2, false));
@@ -200,7 +202,7 @@ pub(crate) fn write_all_back() {
 impl Mapping {
     fn write_back(&self) -> Outcome<()> {
         if self.generation != crate::mounts::generation() {
-            // Whoever mapped it writes it back; what a child wrote there, it sees.
+            // The process that mapped it writes it back. It sees what a child wrote.
             return Ok(());
         }
         let size = self.open.file()?.stat()?.size;
@@ -208,7 +210,8 @@ impl Mapping {
         let mut at = 0;
         while at < inside {
             let bytes = PAGE_BYTES.min(inside - at);
-            // SAFETY: both mappings have these bytes; the program may be writing to the first, as with any shared memory.
+            // SAFETY: both mappings have these bytes. The program may write to the first concurrently, as
+            // with any shared memory.
             let (now, before) = unsafe {
                 let now = std::slice::from_raw_parts((self.start + at) as *const u8, bytes);
                 (now, std::slice::from_raw_parts_mut((self.before + at) as *mut u8, bytes))

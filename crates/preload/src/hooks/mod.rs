@@ -1,4 +1,4 @@
-//! The hooks, by what they are about.
+//! The hooks, by subject.
 
 pub(crate) mod asynchronous;
 pub(crate) mod attributes;

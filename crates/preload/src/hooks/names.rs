@@ -1,4 +1,4 @@
-//! Names: made, removed, moved, linked.
+//! Creating, removing, moving and linking names.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 
@@ -103,7 +103,7 @@ hooks! {
         if let (Some(Place::Weft(_)), Some(Place::Local)) = places()
             && super::attributes::faccessat::real(to_dir, to, libc::F_OK, libc::AT_SYMLINK_NOFOLLOW) == 0
         {
-            // Said before whose names they are.
+            // Checked before the names are resolved.
             return enter(|| Err(Errno(libc::EEXIST)));
         }
         between((from_dir, from), (to_dir, to), follow, local, |from, to| link_name(from, to, follow))
@@ -163,7 +163,7 @@ hooks! {
     }
 }
 
-/// Calls `local` or `weft` for two names; one on either side is a move between file systems.
+/// Calls `local` or `weft` for two names. If only one is in Weft, it is a move between file systems.
 ///
 /// # Safety
 /// The paths are NULL or end with a zero.
@@ -178,13 +178,13 @@ unsafe fn between<T: Returned>(
     let (from_place, to_place) = unsafe { (place_of(from_dir, from), place_of(to_dir, to)) };
     let (mut from_place, mut to_place) = match (from_place, to_place) {
         (Some(from_place), Some(to_place)) => (from_place, to_place),
-        // The other one is too long to be looked at, as the kernel would have said.
+        // The other path is too long; the kernel would have reported that.
         (Some(Place::Weft(_)), None) | (None, Some(Place::Weft(_))) => {
             return enter(|| Err(Errno(libc::ENAMETOOLONG)));
         }
         _ => return local(from_dir, from, to_dir, to),
     };
-    // A link with an absolute target on the way to either name is followed once.
+    // A symbolic link with an absolute target is followed once on the way to each name.
     for attempt in 0..2 {
         match (&from_place, &to_place) {
             (Place::Weft(from), Place::Weft(to)) if std::ptr::eq(from.mount, to.mount) => {
@@ -227,7 +227,8 @@ unsafe fn between<T: Returned>(
     enter(|| Err(Errno(libc::ENOENT)))
 }
 
-/// Why a name of Weft and one elsewhere cannot be two of the same file: what is wrong with the other one, or that it is elsewhere.
+/// The error for a name in Weft and one elsewhere: the error of the other path, or that it is on another file
+/// system.
 ///
 /// # Safety
 /// The path ends with a zero.
@@ -250,7 +251,8 @@ fn make_directory(target: &Target, mode: mode_t) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// The mode of something new, with the umask: the server knows whether a default access control list counts instead.
+/// The mode of a new file, and the umask: the server decides whether a default access control list applies
+/// instead.
 pub(crate) fn mode_of_new(mode: mode_t) -> u32 {
     mode & 0o7777 | current_umask() << UMASK_SHIFT
 }
@@ -262,7 +264,7 @@ fn make(target: &Target, mode: mode_t, device: dev_t) -> Outcome<c_int> {
         return Err(Errno(libc::EPERM));
     }
     if target.ends_with_slash() {
-        // The name would be a directory's, which this does not make.
+        // The name is that of a directory, which this call does not create.
         return Err(Errno(if made.client.stat(at, true).is_ok() { libc::EEXIST } else { libc::ENOENT }));
     }
     match special_kind(mode).map_err(Errno)? {
@@ -315,7 +317,7 @@ unsafe fn make_link(target: &Target, goal: *const c_char) -> Outcome<c_int> {
 }
 
 /// # Safety
-/// There is room for so many bytes.
+/// The buffer has this size.
 unsafe fn read_link(target: &Target, buffer: *mut c_char, room: size_t) -> Outcome<ssize_t> {
     let (made, at) = target.at()?;
     if room == 0 {

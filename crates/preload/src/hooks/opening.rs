@@ -1,4 +1,4 @@
-//! Opening by name.
+//! Opening files by name.
 
 use std::ffi::{c_char, c_int, c_uint};
 
@@ -15,7 +15,7 @@ use crate::{privileges, table};
 
 /// What the kernel adds to the flags of every open file of a 64-bit program.
 const O_LARGEFILE: c_int = 0o100000;
-/// Flags that `F_GETFL` says.
+/// Flags that `F_GETFL` returns.
 const FLAGS_KEPT: c_int = libc::O_ACCMODE
     | libc::O_APPEND
     | libc::O_NONBLOCK
@@ -67,12 +67,12 @@ pub(super) fn follows(flags: c_int) -> bool {
     flags & libc::O_NOFOLLOW == 0 && flags & (libc::O_CREAT | libc::O_EXCL) != libc::O_CREAT | libc::O_EXCL
 }
 
-/// A descriptor that this library opened for itself does not stay among the program's.
+/// Moves a descriptor that this library opened for itself away from the program's.
 fn keep_apart(fd: c_int) -> c_int {
     if crate::guard::is_inside() { super::descriptors::move_away(fd) } else { fd }
 }
 
-/// Opens what a path leads to; a descriptor of it.
+/// Opens the file of a path. Returns a descriptor.
 pub(crate) fn open_target(target: &Target, flags: c_int, mode: c_uint) -> Outcome<c_int> {
     let (made, at) = target.at()?;
     let (access, follow) = (flags & libc::O_ACCMODE, flags & libc::O_NOFOLLOW == 0);
@@ -90,7 +90,7 @@ pub(crate) fn open_target(target: &Target, flags: c_int, mode: c_uint) -> Outcom
     if flags & libc::O_NOATIME != 0 && by_other && !is_own(made, at.clone(), follow) {
         return Err(Errno(libc::EPERM));
     }
-    // Linux lets also a file be truncated that is opened for reading only; it takes the permission to write.
+    // On Linux a file that is opened read-only can be truncated too; this needs the permission to write.
     let truncate = flags & libc::O_TRUNC != 0;
     let writable = access != libc::O_RDONLY || truncate;
     let options = OpenOptions::new()
@@ -114,12 +114,12 @@ pub(crate) fn open_target(target: &Target, flags: c_int, mode: c_uint) -> Outcom
     }
 }
 
-/// Whether the effective user owns what is there; what is not there is his.
+/// Whether the effective user owns the file. True if it does not exist.
 fn is_own(made: &Made, at: At<'_>, follow: bool) -> bool {
     made.client.stat(at, follow).map_or(true, |attr| attr.uid == made.client.caller().uid)
 }
 
-/// Why something that is no file and no directory cannot be opened.
+/// Why something other than a file or directory cannot be opened.
 fn why_not(made: &Made, at: At<'_>, follow: bool) -> Errno {
     match made.client.stat(at, follow).map(|attr| attr.kind) {
         Ok(FileKind::Symlink) => Errno(libc::ELOOP),
@@ -129,7 +129,7 @@ fn why_not(made: &Made, at: At<'_>, follow: bool) -> Errno {
     }
 }
 
-/// Opens a directory, or anything only to name it.
+/// Opens a directory, or anything with `O_PATH`.
 fn open_named(target: &Target, flags: c_int) -> Outcome<c_int> {
     let (made, at) = target.at()?;
     let attr = made.client.stat(at.clone(), flags & libc::O_NOFOLLOW == 0)?;
@@ -148,7 +148,7 @@ fn open_named(target: &Target, flags: c_int) -> Outcome<c_int> {
     describe(target, kind, attr.ino, flags, None)
 }
 
-/// A descriptor of an open file.
+/// Creates a descriptor of an open file.
 fn describe_file(target: &Target, file: File, flags: c_int) -> Outcome<c_int> {
     let (attr, created) = (file.attr(), file.created());
     let fd = describe(target, Kind::File, attr.ino, flags, Some(file))?;

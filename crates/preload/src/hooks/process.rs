@@ -1,6 +1,7 @@
-//! Forks, programs that are executed, and what they take with them.
+//! Forks and execs, and the state that is passed on.
 //!
-//! A file of Weft is executed from a copy in memory; a script there, by giving its path to its interpreter, as the kernel would:
+//! A program in Weft is executed from a copy in memory. For a script, its path is passed to its interpreter,
+//! as the kernel does:
 //!
 //! ```text
 //!   execve("/weft/bin/x")        ELF   ──► memfd with its bytes, executed as /proc/self/fd/N
@@ -21,9 +22,9 @@ use crate::real::hooks;
 use crate::{cwd, mounts, table};
 
 const UNKNOWN: u32 = u32::MAX;
-/// What the kernel reads of a script's first line.
+/// Bytes of a script's first line that the kernel reads.
 const LINE_BYTES_MAX: usize = 255;
-/// Interpreters of interpreters.
+/// Depth limit of interpreters that are scripts.
 const SCRIPTS_MAX: u32 = 4;
 const COPY_BYTES: usize = 1 << 20;
 const SHELL: &CStr = c"/bin/sh";
@@ -40,7 +41,8 @@ hooks! {
     fn fork = __fork() -> pid_t {
         let child = fork::real();
         if child > 0 && !crate::guard::is_inside() {
-            // Before this process may end, and take for the last one's what the child has, too.
+            // Before this process may end. It could otherwise count as the last holder of what the child also
+            // has.
             let _ = within(|| {
                 lock_sessions::held_by(child as u32);
                 Ok(())
@@ -50,7 +52,8 @@ hooks! {
     }
 
     fn vfork = __vfork() -> pid_t {
-        // A child that shares this process's memory would change its table of descriptors; POSIX lets it have its own.
+        // A vfork child would change this process's table of descriptors, since it shares its memory. POSIX
+        // allows vfork to be fork.
         fork()
     }
 
@@ -72,7 +75,7 @@ hooks! {
 
     fn waitid(kind: libc::idtype_t, id: libc::id_t, place: *mut libc::siginfo_t, options: c_int) -> c_int {
         let result = waitid::real(kind, id, place, options);
-        // 0 also where no child has ended.
+        // 0 also if no child has ended.
         after_wait(result + 1) - 1
     }
 
@@ -113,7 +116,7 @@ hooks! {
         if crate::guard::errno() != libc::ENOEXEC {
             return result;
         }
-        // A script that does not say whose: the shell's.
+        // A script without an interpreter line: the shell runs it.
         let by_shell = within(|| {
             let given = list_of(arguments);
             let mut all = vec![SHELL.as_ptr(), found];
@@ -134,7 +137,7 @@ hooks! {
             let environment = for_program(environment, None);
             return fexecve::real(fd, arguments, environment.as_ptr());
         }
-        // What is open there, whatever its name is by now.
+        // The open file itself, whatever its name is now.
         let link = crate::shared::link_name(fd);
         execve(link.as_ptr().cast(), arguments, environment)
     }
@@ -189,7 +192,7 @@ hooks! {
         match place_of(libc::AT_FDCWD, path) {
             None | Some(Place::Local) => posix_spawn_file_actions_addopen::real(actions, fd, path, flags, mode),
             Some(_) => {
-                // Opened now, and given to the child where the action says; there is no later moment that is ours.
+                // Opened now, and passed to the child at this action. This library gets no later opportunity.
                 let opened = super::opening::open(path, flags | libc::O_CLOEXEC, mode);
                 if opened < 0 {
                     return crate::guard::errno();
@@ -208,7 +211,7 @@ hooks! {
             Some(_) => match super::whereabouts::directory_at(path) {
                 Some(here) => {
                     spawn_directories::note(actions, Beginning::Weft(here));
-                    // There the program looks for where it is, as this library's kernel has it.
+                    // The program looks there for its directory, as the kernel of this library has it.
                     posix_spawn_file_actions_addchdir_np::real(actions, c"/".as_ptr())
                 }
                 None => crate::guard::errno(),
@@ -248,7 +251,7 @@ hooks! {
     }
 }
 
-/// The process's mask for new files.
+/// The process's umask.
 pub(crate) fn current_umask() -> mode_t {
     let known = UMASK.load(Ordering::Relaxed);
     if known != UNKNOWN {
@@ -259,19 +262,19 @@ pub(crate) fn current_umask() -> mode_t {
     mask
 }
 
-/// The program has set it.
+/// Records the umask that the program has set.
 pub(crate) fn note_umask(mask: mode_t) {
     UMASK.store(mask & 0o777, Ordering::Relaxed);
 }
 
-/// As the kernel tells it without changing it.
+/// The umask according to the kernel, read without changing it.
 fn umask_of_kernel() -> Option<mode_t> {
     let status = std::fs::read("/proc/self/status").ok()?;
     let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Umask:"))?;
     mode_t::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 8).ok()
 }
 
-/// After a wait for children that returned `pid`.
+/// Called after a wait for children that returned `pid`.
 fn after_wait(pid: pid_t) -> pid_t {
     if pid > 0 {
         let before = crate::guard::errno();
@@ -281,7 +284,7 @@ fn after_wait(pid: pid_t) -> pid_t {
     pid
 }
 
-/// What this process has written is known to everybody before it becomes another program, or ends.
+/// Reports this process's writes to all clients before it executes another program or ends.
 fn before_exec() {
     let _ = within(|| {
         table::report_all();
@@ -289,7 +292,8 @@ fn before_exec() {
     });
 }
 
-/// An environment with what a program is to know of this one: the current directory, where that is in Weft, and locks.
+/// An environment that tells a program about this process: the current directory, if it is in Weft, and
+/// locks.
 struct Environment {
     given: Strings,
     changed: Option<(Vec<CString>, Vec<*const c_char>)>,
@@ -297,7 +301,7 @@ struct Environment {
 }
 
 impl Drop for Environment {
-    /// Nothing was executed, or by a child.
+    /// The exec failed, or a child did it.
     fn drop(&mut self) {
         let _ = within(|| {
             drop((self.changed.take(), self.locks.take()));
@@ -313,7 +317,7 @@ impl Environment {
 }
 
 /// # Safety
-/// A list of strings that ends with NULL.
+/// The list of strings ends with NULL.
 unsafe fn list_of(strings: Strings) -> Vec<*const c_char> {
     let mut all = Vec::new();
     // SAFETY: as the caller promises.
@@ -327,7 +331,8 @@ unsafe fn list_of(strings: Strings) -> Vec<*const c_char> {
     all
 }
 
-/// `spawned`: the program is executed by a child that is spawned with these file actions.
+/// Builds the environment of a program. `spawned`: a child executes it that is spawned with these file
+/// actions.
 ///
 /// # Safety
 /// NULL, or a list of strings that ends with NULL.
@@ -369,15 +374,15 @@ unsafe fn for_program(given: Strings, spawned: Option<*const c_void>) -> Environ
     Environment { given, changed: changed.ok(), locks }
 }
 
-/// What is to be executed.
+/// The program to execute.
 struct Start {
     dirfd: c_int,
     path: *const c_char,
-    /// Also where the path names a symbolic link.
+    /// Whether to follow a symbolic link at the end of the path.
     follow: bool,
-    /// Scripts that it was the interpreter of.
+    /// The number of scripts that it is the interpreter of, directly or indirectly.
     depth: u32,
-    /// By a child that is spawned with these file actions.
+    /// The file actions, if a child is spawned to execute it.
     spawned: Option<*const c_void>,
 }
 
@@ -387,10 +392,11 @@ impl Start {
     }
 }
 
-/// Executes what a path names in a directory, as the program said it; without one, a path that this library says.
+/// Executes the file of a path in a directory, as given by the program; without a directory, a path from this
+/// library.
 type Go<'a> = &'a dyn Fn(Option<c_int>, *const c_char, Strings, Strings) -> c_int;
 
-/// Executes what a path leads to with `go`.
+/// Executes the file of a path with `go`.
 ///
 /// # Safety
 /// As for `execveat`.
@@ -434,19 +440,19 @@ unsafe fn run(start: &Start, arguments: Strings, environment: Strings, go: Go<'_
     }
 }
 
-/// What is executed in the place of a file of Weft.
+/// What is executed instead of a file in Weft.
 struct Program {
     path: CString,
     arguments: Vec<*const c_char>,
     is_script: bool,
     /// Descriptor of a copy, or -1.
     copy: c_int,
-    /// What `arguments` point to.
+    /// Owns the strings that `arguments` point to.
     _texts: Vec<CString>,
 }
 
 /// # Safety
-/// A list of strings that ends with NULL.
+/// The list of strings ends with NULL.
 unsafe fn prepare(target: &Target, arguments: Strings) -> Outcome<Program> {
     let (made, at) = target.at()?;
     made.client.access(at.clone(), true, libc::X_OK as u32)?;
@@ -484,7 +490,7 @@ unsafe fn prepare(target: &Target, arguments: Strings) -> Outcome<Program> {
     Ok(Program { path, arguments: given, is_script: false, copy, _texts: Vec::new() })
 }
 
-/// A descriptor of memory with a file's bytes.
+/// Copies a file into memory. Returns a descriptor of the copy.
 pub(super) fn copy_of(file: &File, path: &[u8]) -> Outcome<c_int> {
     let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(b"weft");
     let name = CString::new(name).map_err(|_| Errno(libc::EINVAL))?;
@@ -503,7 +509,7 @@ pub(super) fn copy_of(file: &File, path: &[u8]) -> Outcome<c_int> {
     }
 }
 
-/// Whether the search for a program may come by a directory of Weft.
+/// Whether the search for a program may look in Weft.
 ///
 /// # Safety
 /// The name ends with a zero.

@@ -1,4 +1,4 @@
-//! `syscall`: programs call numbers that libc has no name for, or had none when they were written.
+//! `syscall`: programs use it for system calls that libc lacks, or lacked when they were written.
 
 use std::ffi::{c_char, c_int, c_long, c_uint};
 
@@ -45,10 +45,11 @@ hooks! {
     }
 }
 
-/// `openat2`; what it forbids paths to lead through is the kernel's alone, and programs do without where that knows nothing of it.
+/// `openat2`. Only the kernel can enforce its restrictions on paths. Programs fall back to other calls if the
+/// kernel does not have it.
 ///
 /// # Safety
-/// As C's rules have it.
+/// The arguments are valid as in C.
 unsafe fn openat2(dirfd: c_int, path: *const c_char, how: *const libc::open_how, bytes: usize) -> c_long {
     // SAFETY: as the caller promises.
     unsafe {

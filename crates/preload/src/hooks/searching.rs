@@ -1,8 +1,8 @@
-//! Functions of libc that look at many names, and would do so by calls of its own that come by no hook.
+//! Functions of libc that look up many names. Their internal calls would not reach the hooks.
 //!
 //! ```text
-//!   glob     libc's own, with functions of ours for directories and attributes (GLOB_ALTDIRFUNC)
-//!   nftw     walked here where it begins in Weft
+//!   glob     libc's own, with our functions for directories and attributes (GLOB_ALTDIRFUNC)
+//!   nftw     implemented here if the walk begins in Weft
 //! ```
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -43,7 +43,7 @@ pub(crate) struct Level {
 pub(crate) type Visit = unsafe extern "C" fn(*const c_char, *const Stat, c_int, *mut Level) -> c_int;
 pub(crate) type SimpleVisit = unsafe extern "C" fn(*const c_char, *const Stat, c_int) -> c_int;
 
-/// What is visited, as `<ftw.h>` numbers it.
+/// The kinds of visited files, as `<ftw.h>` numbers them.
 const FILE: c_int = 0;
 const DIRECTORY: c_int = 1;
 const UNREADABLE: c_int = 2;
@@ -130,7 +130,7 @@ hooks! {
     }
 }
 
-/// What the kernel could do with a file of its own only.
+/// Refuses operations that the kernel can do only with its own files.
 fn refused(_: &Target) -> crate::guard::Outcome<c_int> {
     Err(Errno(libc::EOPNOTSUPP))
 }
@@ -144,21 +144,21 @@ pub(super) unsafe fn begins_in_weft(path: *const c_char) -> bool {
 
 type Visitor<'a> = &'a dyn Fn(*const c_char, *const Stat, c_int, *mut Level) -> c_int;
 
-/// Directories on the way to where a walk is: where links are followed, none of them is entered again.
+/// The directories above the current one of a walk. If links are followed, none of these is entered again.
 struct Above<'a> {
     inode: (u64, u64),
     above: Option<&'a Above<'a>>,
 }
 
-/// A path in memory of libc's, for nothing of this library's may be allocated while signals arrive.
+/// A path in memory from libc: this library's allocator must not be used while signals may arrive.
 struct Path(*mut c_char);
 
-/// A name in a directory, as memory of libc's; NULL where there is none.
+/// Joins a directory and a name, in memory from libc; NULL without memory.
 ///
 /// # Safety
 /// Strings.
 pub(super) unsafe fn joined(dir: *const c_char, name: *const c_char) -> *mut c_char {
-    // SAFETY: as the caller promises; there is room for both, a slash and the end.
+    // SAFETY: as the caller promises. The buffer has space for both, a slash and a zero.
     unsafe {
         let (dir_bytes, name_bytes) = (libc::strlen(dir), libc::strlen(name));
         let place = libc::malloc(dir_bytes + name_bytes + 2).cast::<c_char>();
@@ -177,7 +177,7 @@ pub(super) unsafe fn joined(dir: *const c_char, name: *const c_char) -> *mut c_c
 
 impl Drop for Path {
     fn drop(&mut self) {
-        // SAFETY: NULL, or of `malloc`.
+        // SAFETY: NULL, or from `malloc`.
         unsafe { libc::free(self.0.cast()) };
     }
 }
@@ -193,7 +193,7 @@ unsafe fn walk(path: *const c_char, flags: c_int, visit: Visitor<'_>) -> c_int {
     if flags & ACTIONS != 0 && matches!(result, SKIP_SUBTREE | SKIP_SIBLINGS) { 0 } else { result }
 }
 
-/// Visits what a path leads to and all below it.
+/// Visits a file and everything below it.
 ///
 /// # Safety
 /// A string.

@@ -1,7 +1,7 @@
-//! Directories that programs are spawned in: `posix_spawn_file_actions_addchdir_np`.
+//! Directories in which programs are spawned: `posix_spawn_file_actions_addchdir_np`.
 //!
-//! The child's kernel cannot go to one of Weft. It goes to `/`, and the program that it executes finds in its environment where it is.
-//! What it is to find is kept here, by the address of the file actions that name it.
+//! The kernel cannot change to a directory of Weft. The child changes to `/`, and the program reads its
+//! directory from its environment. That value is kept here, by the address of the file actions.
 
 use std::ffi::c_void;
 
@@ -9,12 +9,12 @@ use crate::cwd::Here;
 use crate::guard::within;
 use crate::memory::SpinLock;
 
-/// Where a program begins.
+/// The initial directory of a program.
 #[derive(Clone)]
 pub(crate) enum Beginning {
-    /// Where the process is that starts it.
+    /// The directory of the process that starts it.
     Same,
-    /// In a local directory.
+    /// A local directory.
     Local,
     Weft(Here),
 }
@@ -22,7 +22,7 @@ pub(crate) enum Beginning {
 /// Held over a fork.
 pub(crate) static NOTED: SpinLock<Vec<(usize, Beginning)>> = SpinLock::new(Vec::new());
 
-/// File actions lead to a directory, or are new, or are no more.
+/// Records the directory of file actions, or that they are new or destroyed.
 pub(super) fn note(actions: *mut c_void, beginning: Beginning) {
     let _ = within(|| {
         NOTED.with(|noted| {
@@ -35,7 +35,7 @@ pub(super) fn note(actions: *mut c_void, beginning: Beginning) {
     });
 }
 
-/// Where they lead; only called within.
+/// The directory of file actions. Called inside only.
 pub(super) fn of(actions: *const c_void) -> Beginning {
     NOTED.with(|noted| {
         let found = noted.iter().find(|(other, _)| *other == actions as usize);

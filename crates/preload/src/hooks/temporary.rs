@@ -1,4 +1,4 @@
-//! Temporary names: `mkstemp` and its kin, which inside libc would not come by any hook.
+//! Temporary names: `mkstemp` and related functions, whose internal calls would not reach the hooks.
 
 use std::ffi::{CStr, c_char, c_int};
 
@@ -39,7 +39,7 @@ hooks! {
         if !is_ours(template) {
             return mktemp::real(template);
         }
-        // A name that nothing has; what has it is as if it could not be made.
+        // Finds a name that does not exist. An existing name counts as a failed creation.
         let unused = |path| match super::attributes::faccessat(libc::AT_FDCWD, path, libc::F_OK, libc::AT_SYMLINK_NOFOLLOW) {
             0 => enter(|| Err(Errno(libc::EEXIST))),
             _ => 0,
@@ -72,7 +72,7 @@ unsafe fn open_new(path: *const c_char, flags: c_int) -> c_int {
     unsafe { super::opening::open(path, flags, 0o600) }
 }
 
-/// Fills in letters until `create` makes something of that name.
+/// Fills in letters until `create` succeeds with the name.
 unsafe fn make(template: *mut c_char, suffix_bytes: c_int, create: impl Fn(*const c_char) -> c_int) -> c_int {
     // SAFETY: C passes a string that may be changed.
     let bytes = unsafe { CStr::from_ptr(template) }.to_bytes();

@@ -1,4 +1,4 @@
-//! Waiting for descriptors: files of Weft are ready to read and write at any time, as files of a disk are.
+//! Waiting for descriptors. Files in Weft are always ready to read and write, like local files.
 
 use std::ffi::{c_int, c_void};
 
@@ -62,19 +62,20 @@ hooks! {
     }
 
     fn epoll_ctl(epoll: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-        // What the kernel says of regular files and directories.
+        // As the kernel reports for regular files and directories.
         if find(fd).is_some() { enter(|| Err(Errno(libc::EPERM))) } else { epoll_ctl::real(epoll, operation, fd, event) }
     }
 }
 
-/// Hides files of ours from the kernel (`!fd` is negative, and it skips those); how many are ready.
+/// Hides files of Weft from the kernel: it skips negative descriptors such as `!fd`. Returns how many are
+/// ready.
 unsafe fn set_aside(list: *mut pollfd, count: nfds_t) -> c_int {
     if list.cast::<c_void>().is_null() {
         return 0;
     }
     let mut ready = 0;
     for at in 0..count as usize {
-        // SAFETY: the program gives so many.
+        // SAFETY: the program passes this many.
         let entry = unsafe { &mut *list.add(at) };
         if entry.fd >= 0 && find(entry.fd).is_some() {
             entry.fd = !entry.fd;
@@ -89,7 +90,7 @@ unsafe fn put_back(list: *mut pollfd, count: nfds_t, ready: c_int, found: c_int)
         return found;
     }
     for at in 0..count as usize {
-        // SAFETY: the program gives so many.
+        // SAFETY: the program passes this many.
         let entry = unsafe { &mut *list.add(at) };
         if entry.fd < 0 && find(!entry.fd).is_some() {
             entry.fd = !entry.fd;
@@ -99,7 +100,7 @@ unsafe fn put_back(list: *mut pollfd, count: nfds_t, ready: c_int, found: c_int)
     if found < 0 { found } else { found + ready }
 }
 
-/// Files of ours in the sets of `select`.
+/// Files of Weft in the sets of `select`.
 struct Ours {
     sets: [fd_set; 2],
     end: c_int,
@@ -107,13 +108,13 @@ struct Ours {
 }
 
 impl Ours {
-    /// Takes them out.
+    /// Removes them from the sets.
     unsafe fn take(end: c_int, [read, write, except]: [*mut fd_set; 3]) -> Ours {
         // SAFETY: zeroed bytes are empty sets.
         let sets = unsafe { std::mem::zeroed() };
         let mut ours = Ours { sets, end: end.min(libc::FD_SETSIZE as c_int), ready: 0 };
         for fd in 0..ours.end {
-            // SAFETY: the program gives sets; fd is within them.
+            // SAFETY: the program passes sets; fd is within them.
             unsafe {
                 let is_in = |set: *mut fd_set| !set.is_null() && libc::FD_ISSET(fd, set);
                 if ![read, write, except].into_iter().any(is_in) || find(fd).is_none() {
@@ -134,7 +135,7 @@ impl Ours {
         ours
     }
 
-    /// Puts them in again, as ready.
+    /// Adds them again, as ready.
     unsafe fn add(&self, found: c_int, sets: [*mut fd_set; 2]) -> c_int {
         if found < 0 || self.ready == 0 {
             return found;

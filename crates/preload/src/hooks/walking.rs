@@ -1,13 +1,14 @@
-//! `fts`: walks of several trees, as `<fts.h>` has them. Walked here where one of them begins in Weft.
+//! `fts`: walks of several trees, as in `<fts.h>`. Implemented here if one of them begins in Weft.
 //!
 //! ```text
-//!   roots ─► a ─► b ─► c          what is ahead: a list at each level
+//!   roots ─► a ─► b ─► c          entries ahead: a list at each level
 //!            │
-//!            └ children ─► x ─► y ─► z      read when the directory is entered; each frees itself when the walk has left it
+//!            └ children ─► x ─► y ─► z      read when the directory is entered; each is freed after the walk
+//!                                          has left it
 //! ```
 //!
-//! The walk never changes the current directory, as with `FTS_NOCHDIR`: what `fts_accpath` says is the whole path, which leads there
-//! from where the program is. All memory is libc's, for nothing of this library's may be allocated while signals arrive.
+//! The walk never changes the current directory, as with `FTS_NOCHDIR`: `fts_accpath` is the whole path. All
+//! memory is from libc, since this library's allocator must not be used while signals may arrive.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_ushort, c_void};
 use std::ptr;
@@ -20,7 +21,7 @@ use crate::guard::{Errno, Outcome, enter, errno};
 use crate::real::hooks;
 use weft_client::c::set_errno;
 
-/// `FTS` of glibc as far as others look at it, and this library's mark in the place of a descriptor.
+/// `FTS` of glibc as far as programs access it, with this library's mark in the place of a descriptor.
 #[repr(C)]
 pub(crate) struct Walk {
     current: *mut Entry,
@@ -57,7 +58,7 @@ pub(crate) struct Entry {
     flags: c_ushort,
     instruction: c_ushort,
     status: *mut Stat,
-    /// The name begins here, and goes on behind.
+    /// The name begins here, and extends beyond the structure.
     name: [c_char; 1],
 }
 
@@ -73,7 +74,7 @@ const PHYSICAL: c_int = 0x10;
 const SEE_DOTS: c_int = 0x20;
 const ONE_DEVICE: c_int = 0x40;
 const OPTIONS: c_int = 0xff;
-/// Only names were asked for.
+/// Only names were requested.
 const NAMES_ONLY: c_int = 0x100;
 
 const AGAIN: c_ushort = 1;
@@ -126,7 +127,8 @@ hooks! {
             free_list((*entry).link);
         }
         while !entry.is_null() {
-            // The links of the one above all roots are not followed: the walk has come past them.
+            // The parent of all roots has a level of its own, so that links at roots are handled as the flags
+            // say.
             let is_root = (*entry).level >= ROOT_LEVEL;
             let after = if is_root && !(*entry).link.is_null() { (*entry).link } else { (*entry).parent };
             free_entry(entry);
@@ -138,9 +140,9 @@ hooks! {
 }
 
 /// # Safety
-/// A walk of libc's or of ours.
+/// `walk` is a walk of libc or of this library.
 unsafe fn is_ours(walk: *const Walk) -> bool {
-    // SAFETY: as the caller promises; both have a number there.
+    // SAFETY: as the caller promises. Both have a number there.
     unsafe { (*walk).mark == MARK }
 }
 
@@ -154,10 +156,10 @@ unsafe fn begin(paths: *const *const c_char, options: c_int, compare: Compare) -
     if options & !OPTIONS != 0 {
         return failed(libc::EINVAL);
     }
-    // SAFETY: zeroed bytes are a valid walk; the paths are strings, up to NULL.
+    // SAFETY: zeroed bytes are a valid walk. The paths are strings, up to NULL.
     unsafe {
         let walk: *mut Walk = libc::calloc(1, size_of::<Walk>()).cast();
-        // What is in front of the first root, and above all of them.
+        // The entry before the first root, which is also the parent of all roots.
         let above = entry_of(ptr::null(), c"".as_ptr());
         if walk.is_null() || above.is_null() {
             libc::free(walk.cast());
@@ -189,10 +191,10 @@ unsafe fn begin(paths: *const *const c_char, options: c_int, compare: Compare) -
     }
 }
 
-/// The next of a walk, or NULL; errno is 0 at the end.
+/// The next entry of a walk, or NULL; errno is 0 at the end.
 ///
 /// # Safety
-/// A walk of ours.
+/// `walk` is a walk of this library.
 unsafe fn next(walk: &mut Walk) -> *mut Entry {
     // SAFETY: entries of a walk live until it has left them.
     unsafe {
@@ -224,7 +226,7 @@ unsafe fn next(walk: &mut Walk) -> *mut Entry {
             if walk.children.is_null() {
                 walk.children = list(walk, entry, false);
                 if walk.children.is_null() {
-                    // Nothing in it, or it cannot be read.
+                    // It is empty, or cannot be read.
                     (*entry).info = match errno() {
                         0 => DIRECTORY_AFTER,
                         errno => {
@@ -235,7 +237,8 @@ unsafe fn next(walk: &mut Walk) -> *mut Entry {
                     return entry;
                 }
             }
-            // What the program has said of the first is for when it goes on from there, as in libc.
+            // An instruction of the program for the first child applies when the walk continues there, as in
+            // libc.
             walk.current = std::mem::replace(&mut walk.children, ptr::null_mut());
             return walk.current;
         }
@@ -243,7 +246,7 @@ unsafe fn next(walk: &mut Walk) -> *mut Entry {
     }
 }
 
-/// Goes on with an entry, or past it where the program said so when it was ahead.
+/// Continues with an entry, or after it if the program has said so.
 ///
 /// # Safety
 /// An entry of the walk.
@@ -268,7 +271,7 @@ unsafe fn come_to(walk: &mut Walk, entry: *mut Entry) -> *mut Entry {
     }
 }
 
-/// Goes from an entry to what follows it: another of its directory, or the directory itself once more.
+/// Moves from an entry to the next one of its directory, or to the directory for the second time.
 ///
 /// # Safety
 /// The walk's current entry.
@@ -276,7 +279,7 @@ unsafe fn leave(walk: &mut Walk, entry: *mut Entry) -> *mut Entry {
     // SAFETY: as the caller promises.
     unsafe {
         let Entry { link, parent, level, .. } = *entry;
-        // The one above all roots is their parent as long as there are any.
+        // The entry above all roots is their parent as long as there are any.
         let above = if level < ROOT_LEVEL { entry } else { parent };
         if level >= ROOT_LEVEL {
             free_entry(entry);
@@ -296,10 +299,10 @@ unsafe fn leave(walk: &mut Walk, entry: *mut Entry) -> *mut Entry {
     }
 }
 
-/// What is ahead in the current directory, as `fts_children` gives it.
+/// The entries ahead in the current directory, as `fts_children` returns them.
 ///
 /// # Safety
-/// A walk of ours.
+/// `walk` is a walk of this library.
 unsafe fn children(walk: &mut Walk, instruction: c_int) -> *mut Entry {
     if instruction != 0 && instruction != NAMES_ONLY {
         return failed(libc::EINVAL);
@@ -321,12 +324,13 @@ unsafe fn children(walk: &mut Walk, instruction: c_int) -> *mut Entry {
     }
 }
 
-/// Reads a directory. Nothing, with errno: it cannot be read; nothing, with errno 0: it is empty.
+/// Reads a directory. Returns NULL, with errno if it cannot be read, or with errno 0 if it is empty.
 ///
 /// # Safety
 /// An entry of the walk.
 unsafe fn list(walk: &Walk, directory: *mut Entry, names_only: bool) -> *mut Entry {
-    // SAFETY: the path is a string; the stream is open until it is closed here; entries are zeroed and then filled.
+    // SAFETY: the path is a string. The stream is open until it is closed here. Entries are zeroed and then
+    // filled.
     unsafe {
         let stream = directories::opendir((*directory).access_path);
         if stream.is_null() {
@@ -365,12 +369,12 @@ unsafe fn list(walk: &Walk, directory: *mut Entry, names_only: bool) -> *mut Ent
     }
 }
 
-/// Looks at what an entry names: its attributes, and what it is.
+/// Reads an entry's attributes, and returns its kind.
 ///
 /// # Safety
 /// An entry of the walk, or one that is to be.
 unsafe fn look(walk: &Walk, entry: *mut Entry, follow: bool) -> c_ushort {
-    // SAFETY: its path is a string; it has a place for attributes; those above live longer than it does.
+    // SAFETY: its path is a string. It has memory for attributes. The entries above outlive it.
     unsafe {
         let (path, status) = ((*entry).access_path, (*entry).status);
         let followed = follow || walk.options & LOGICAL != 0;
@@ -419,12 +423,14 @@ unsafe fn is_dots(name: *const c_char) -> bool {
     matches!(unsafe { CStr::from_ptr(name) }.to_bytes(), b"." | b"..")
 }
 
-/// An entry for a name in a directory, or for a root's path (`directory` is NULL); NULL without memory.
+/// Creates an entry for a name in a directory, or for a root's path (`directory` is NULL). NULL without
+/// memory.
 ///
 /// # Safety
 /// Strings.
 unsafe fn entry_of(directory: *const c_char, name: *const c_char) -> *mut Entry {
-    // SAFETY: as the caller promises; there is room for the name behind the entry, and zeroed bytes are a valid one.
+    // SAFETY: as the caller promises. There is space for the name after the entry, and zeroed bytes are a
+    // valid entry.
     unsafe {
         let name_bytes = libc::strlen(name);
         let entry: *mut Entry = libc::calloc(1, size_of::<Entry>() + name_bytes).cast();
@@ -452,16 +458,16 @@ fn short(bytes: size_t) -> c_ushort {
 }
 
 unsafe fn name_of(entry: *mut Entry) -> *mut c_char {
-    // SAFETY: callers pass entries; the name goes on behind the place that the structure has for it.
+    // SAFETY: callers pass entries. The name extends beyond the array in the structure.
     unsafe { (&raw mut (*entry).name).cast() }
 }
 
-/// A root's name is its whole path until the walk comes to it, and then the last name of that.
+/// Shortens a root's name to its last component. It is the whole path until the walk comes to it.
 ///
 /// # Safety
 /// A root.
 unsafe fn keep_last_name(root: *mut Entry) {
-    // SAFETY: as the caller promises; what is kept is a part of what was there.
+    // SAFETY: as the caller promises. The rest is part of the old name.
     unsafe {
         let name = name_of(root);
         let bytes = CStr::from_ptr(name).to_bytes();
@@ -496,7 +502,7 @@ unsafe fn free_entry(entry: *mut Entry) {
     }
 }
 
-/// A list that is being made.
+/// A list that is being built.
 struct List {
     first: *mut Entry,
     last: *mut Entry,
@@ -520,7 +526,7 @@ impl List {
         self.count += 1;
     }
 
-    /// The list in the program's order.
+    /// Sorts the list in the program's order.
     ///
     /// # Safety
     /// The program's function takes entries.

@@ -1,4 +1,4 @@
-//! The current directory, and the true names of paths.
+//! The current directory, and the resolved paths of files.
 
 use std::ffi::{c_char, c_int};
 
@@ -77,7 +77,7 @@ hooks! {
     }
 }
 
-/// A change to a local directory.
+/// Records a change to a local directory.
 fn left(result: c_int) -> c_int {
     if result == 0 && !crate::guard::is_inside() {
         let _ = crate::guard::within(|| {
@@ -93,7 +93,7 @@ fn go(target: &Target) -> Outcome<c_int> {
     Ok(0)
 }
 
-/// A directory that one may go to.
+/// Checks that a directory may be entered.
 fn here_at(target: &Target) -> Outcome<Here> {
     let (made, at) = target.at()?;
     let attr = made.client.stat(at.clone(), true)?;
@@ -104,7 +104,7 @@ fn here_at(target: &Target) -> Outcome<Here> {
     Ok(Here { mount: target.mount, ino: attr.ino, path: paths::true_path(target)? })
 }
 
-/// The directory that a path of Weft leads to; `None` with errno.
+/// The directory of a path in Weft; `None` with errno.
 ///
 /// # Safety
 /// A string.
@@ -121,13 +121,13 @@ pub(super) unsafe fn directory_at(path: *const c_char) -> Option<Here> {
 
 unsafe fn true_name(target: &Target, buffer: *mut c_char) -> Outcome<*mut c_char> {
     let whole = [&target.mount.prefix[..], &paths::true_path(target)?].concat();
-    // SAFETY: C's rules: NULL, or room for PATH_MAX bytes.
+    // SAFETY: in C, NULL or a buffer of PATH_MAX bytes.
     unsafe {
         put(&whole, buffer, if buffer.is_null() { 0 } else { libc::PATH_MAX as size_t }, libc::ENAMETOOLONG)
     }
 }
 
-/// Puts a string into the program's buffer, or into memory of libc's.
+/// Copies a string into the program's buffer, or into memory from libc.
 unsafe fn put(text: &[u8], buffer: *mut c_char, room: size_t, too_long: c_int) -> Outcome<*mut c_char> {
     let needed = text.len() + 1;
     if room != 0 && room < needed {
@@ -144,7 +144,7 @@ unsafe fn put(text: &[u8], buffer: *mut c_char, room: size_t, too_long: c_int) -
     if place.is_null() {
         return Err(Errno(libc::ENOMEM));
     }
-    // SAFETY: there is room for the text and its end.
+    // SAFETY: there is space for the text and a zero.
     unsafe {
         std::ptr::copy_nonoverlapping(text.as_ptr().cast(), place, text.len());
         *place.add(text.len()) = 0;

@@ -262,7 +262,7 @@ mod tests {
     use proptest::prelude::*;
     use std::cell::RefCell;
     use weft_reactor::{Reactor, ReactorOptions};
-    use weft_storage::{DataFiles, Identity, MemDisk, PlainDisk, RingDisk};
+    use weft_storage::{DataFiles, DiskEngine, Identity, LocalDisk, MemDisk};
 
     const FILE_BYTES: u64 = 200_000;
     const POOL_BYTES: usize = 4 << 20;
@@ -364,9 +364,9 @@ mod tests {
         fn every_method_does_the_same(operations in proptest::collection::vec(operation(), 1..12)) {
             run(compare(DataFiles::new(MemDisk::new(1 << 30)), &operations));
             let on_tmpfs = tempfile::tempdir_in("/dev/shm").unwrap();
-            run(compare(DataFiles::new(PlainDisk::open(formatted(&on_tmpfs), &IDENTITY).unwrap()), &operations));
+            run(compare(DataFiles::new(LocalDisk::open(formatted(&on_tmpfs), &IDENTITY, DiskEngine::Plain).unwrap()), &operations));
             let on_disk = tempfile::tempdir().unwrap();
-            run(compare(DataFiles::new(RingDisk::open(formatted(&on_disk), &IDENTITY).unwrap()), &operations));
+            run(compare(DataFiles::new(LocalDisk::open(formatted(&on_disk), &IDENTITY, DiskEngine::Ring).unwrap()), &operations));
         }
     }
 

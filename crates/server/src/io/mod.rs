@@ -30,10 +30,9 @@ pub(crate) mod work;
 mod write;
 
 use crate::answer::Refusal;
+use crate::clock::unix_s;
 use crate::config::SyncMode;
 use crate::key_ring::KeyRing;
-use crate::meta::unix_s;
-use crate::node::boot_id;
 use crate::spent::{self, Part, during};
 use plan::Planner;
 use std::cell::{Cell, RefCell};
@@ -84,7 +83,7 @@ impl<D: Disk> IoPart<D> {
         calibration: Calibration,
         methods: MethodCounters,
     ) -> IoPart<D> {
-        let boot_id = boot_id();
+        let boot_id = weft_host::boot_id();
         IoPart {
             files,
             pool,

@@ -157,7 +157,7 @@ fn cached_fraction<D: Disk>(file: &DataFile<D>, pieces: &[Extent], span: Extent)
 mod tests {
     use super::*;
     use weft_reactor::{Reactor, ReactorOptions};
-    use weft_storage::{DataFiles, Identity, MemDisk, PlainDisk};
+    use weft_storage::{DataFiles, DiskEngine, Identity, LocalDisk, MemDisk};
 
     fn planner(corrections: &RefCell<Corrections>, write: bool, wish: Option<Method>) -> Planner<'_> {
         Planner {
@@ -196,7 +196,7 @@ mod tests {
         let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let identity = Identity { cluster_id: [1; 16], server_id: 0 };
         weft_storage::Directory::format(directory.path(), &identity, &[2; 16]).unwrap();
-        let files = DataFiles::new(PlainDisk::open(directory.path(), &identity).unwrap());
+        let files = DataFiles::new(LocalDisk::open(directory.path(), &identity, DiskEngine::Plain).unwrap());
         let file = files.create(1).unwrap();
         Reactor::new(ReactorOptions::default()).unwrap().run(async {
             file.write(0, &vec![7; 1 << 20]).await.unwrap();

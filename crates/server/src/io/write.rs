@@ -112,21 +112,26 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         let Some(mapped) = self.planner.mapped(file, &unit.pieces) else { return Ok(false) };
         self.write_waiting().await?;
         mapped.enter_to_write();
-        let _turn = during(Part::Turn, file.plain_turn(span)).await;
+        // A change keeps nobody out, so it may last while the client is awaited. A turn may not.
         let _change = during(Part::Disk, file.begin_change(&unit.pieces)).await?;
-        // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
-        let got = unsafe {
-            during(Part::Receive, self.bulk.get_mapped(unit.share_offset, &mapped.addresses())).await
-        };
-        match got {
-            Ok(()) if mapped.is_whole() => {
-                file.note_written()?;
-                self.work.mapped(&unit.pieces);
-                Ok(true)
+        let mut share_offset = unit.share_offset;
+        for mut run in mapped.runs() {
+            while !run.is_full() {
+                during(Part::Receive, self.bulk.arrival(share_offset)).await?;
+                let _turn = during(Part::Turn, file.plain_turn(span)).await;
+                // SAFETY: the pieces are mapped as long as `mapped` lives, and `fill` deals with pages that are gone.
+                match run.fill(|pieces| unsafe { self.bulk.get_mapped(share_offset, pieces) }) {
+                    Ok(bytes) => share_offset += bytes,
+                    Err(ConnError::ClientMemory { .. }) => return Ok(false),
+                    Err(error) => return Err(error.into()),
+                }
             }
-            Ok(()) | Err(ConnError::ClientMemory { .. }) => Ok(false),
-            Err(error) => Err(error.into()),
         }
+        if mapped.is_whole() {
+            file.note_written()?;
+            self.work.mapped(&unit.pieces);
+        }
+        Ok(mapped.is_whole())
     }
 
     /// Fetches the unit into buffers; while one is filled from the client, the one before is written.

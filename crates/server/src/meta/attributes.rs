@@ -10,9 +10,9 @@ use weft_wire::messages::*;
 impl<E: Engine + 'static> MetaPart<E> {
     /// Attributes of an inode.
     pub fn get_attr(&self, call: &Call, request: InodeRequest) -> Result<Answer, Refusal> {
-        self.read(|op| {
+        self.look(call, |op, effects| {
             let attr = op.getattr(request.ino)?;
-            self.attr_told(op, call, None, attr)
+            self.leased_attr(op, effects, call, None, attr)
         })
     }
 
@@ -24,12 +24,12 @@ impl<E: Engine + 'static> MetaPart<E> {
             return Err(Refusal::new(Status::Invalid, text));
         }
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
+        self.change(call, |op, now, effects| {
             if let Some(report) = &request.report {
                 op.report_write(now, call.session, request.at.dir, &t::write_report(report, now))?;
             }
             let attr = op.setattr(&caller, now, t::at(&request.at), request.follow, &change)?;
-            self.attr_told(op, call, None, attr)
+            self.leased_attr(op, effects, call, None, attr)
         })
         .await
     }
@@ -46,8 +46,8 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Value of an extended attribute.
     pub fn get_xattr(&self, call: &Call, request: GetXattrRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
-        self.read(|op| {
-            self.told(call, None, Some(request.ino));
+        self.look(call, |op, effects| {
+            effects.lease(None, Some(request.ino));
             let value = op.get_xattr(&caller, At::ino(request.ino), false, &request.name)?;
             Ok(XattrReply { value })
         })
@@ -63,7 +63,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn set_xattr(&self, call: &Call, request: SetXattrRequest) -> Result<Answer, Refusal> {
         let mode = t::xattr_mode(request.flags)?;
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
+        self.change(call, |op, now, _| {
             let at = At::ino(request.ino);
             op.set_xattr(&caller, now, at, false, &request.name, &request.value, mode)?;
             Ok(Empty {})
@@ -74,7 +74,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Removes an extended attribute.
     pub async fn remove_xattr(&self, call: &Call, request: RemoveXattrRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
+        self.change(call, |op, now, _| {
             op.remove_xattr(&caller, now, At::ino(request.ino), false, &request.name)?;
             Ok(Empty {})
         })
@@ -85,7 +85,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn set_layout(&self, call: &Call, request: SetLayoutRequest) -> Result<Answer, Refusal> {
         let wish = t::layout_request(request.layout.as_ref());
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
+        self.change(call, |op, now, _| {
             op.set_layout(&caller, now, t::at(&request.at), &wish)?;
             let attr = op.stat(&caller, t::at(&request.at), true)?;
             self.attr_reply(op, attr)

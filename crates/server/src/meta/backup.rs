@@ -1,7 +1,8 @@
 //! Backups of the names while they are in use: one state of the store, read in pages by an administrator's client.
 
-use super::{MetaPart, unix_s};
+use super::MetaPart;
 use crate::answer::{Answer, Refusal};
+use crate::clock::unix_s;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 use weft_meta::{BackupHead, Engine, MetaError};

@@ -5,7 +5,7 @@ use super::MetaPart;
 use crate::answer::{Answer, Refusal};
 use crate::fsck::{self, Running, Setup};
 use std::cell::RefCell;
-use weft_meta::{Engine, Treatment};
+use weft_meta::{Engine, Treatment, run_again};
 use weft_reactor::mailbox;
 use weft_wire::Status;
 use weft_wire::limits::FINDINGS_PER_MESSAGE_MAX;
@@ -69,14 +69,15 @@ impl<E: Engine + 'static> MetaPart<E> {
             Treatment::Left => treatment::LEFT,
         };
         self.sync_all().await?;
-        self.forgotten_by_all().await;
+        self.reset_all_clients().await;
         self.poke_garbage();
         Ok(Answer::of(&TreatReply { treatment }))
     }
 
     /// Root may, and whoever owns the root directory, as where a user runs a cluster of his own.
     pub(super) fn may_check(&self, caller: &Caller) -> Result<(), Refusal> {
-        let root = self.namespace.borrow_mut().begin().getattr(weft_meta::ROOT_INO);
+        let mut namespace = self.namespace.borrow_mut();
+        let root = run_again(|| namespace.begin().getattr(weft_meta::ROOT_INO));
         if caller.uid == 0 || root.is_ok_and(|root| root.uid == caller.uid) {
             return Ok(());
         }

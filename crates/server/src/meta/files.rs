@@ -1,9 +1,10 @@
 //! Operations on open files: create, open, close, reports of what was written, truncation, settling of sizes.
 
+use super::run::Failure;
 use super::translate as t;
-use super::{Call, MetaPart, meta};
+use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
-use weft_meta::{Engine, NewFile, Op, OpenFlags, Opened, SessionId, Timestamp};
+use weft_meta::{Engine, MayConflict, MetaError, NewFile, Op, OpenFlags, Opened, SessionId, Timestamp};
 use weft_wire::Status;
 use weft_wire::limits::CLOSES_PER_MESSAGE_MAX;
 use weft_wire::messages::*;
@@ -17,13 +18,12 @@ impl<E: Engine + 'static> MetaPart<E> {
         let layout = request.layout.as_ref().map(|wish| t::layout_request(Some(wish)));
         let new = NewFile { mode: request.mode, layout };
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
-            let at = t::at(&request.at);
-            let opened = op.create(&caller, now, call.session, at, &new, flags).map_err(meta)?;
-            self.told(call, Some(&request.at), Some(opened.attr.ino));
+        self.change(call, |op, now, effects| {
+            let opened = op.create(&caller, now, call.session, t::at(&request.at), &new, flags)?;
+            effects.lease(Some(&request.at), Some(opened.attr.ino));
             let mut reply = self.open_reply(call, &opened, request.access);
             if opened.created && self.watchers.watches(call.session) {
-                reply.parent = self.parent_told(op, call, &request.at)?;
+                reply.parent = self.parent_attr(op, call, &request.at)?;
                 reply.attr.size_live = false;
             }
             Ok(reply)
@@ -36,9 +36,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let (read, write) = t::access(request.access)?;
         let flags = OpenFlags { read, write, no_follow: !request.follow, ..OpenFlags::default() };
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
-            let opened = op.open(&caller, now, call.session, t::at(&request.at), flags).map_err(meta)?;
-            self.told(call, Some(&request.at), Some(opened.attr.ino));
+        self.change(call, |op, now, effects| {
+            let opened = op.open(&caller, now, call.session, t::at(&request.at), flags)?;
+            effects.lease(Some(&request.at), Some(opened.attr.ino));
             Ok(self.open_reply(call, &opened, request.access))
         })
         .await
@@ -65,12 +65,16 @@ impl<E: Engine + 'static> MetaPart<E> {
             return Err(Refusal::new(Status::Invalid, text));
         }
         files.iter().try_for_each(|file| t::access(file.access).map(drop))?;
-        let mut failure = None;
-        let closed = self.change(call, |op, now| {
-            for file in files.iter().filter(|file| self.counts(call.session, &file.id)) {
-                self.closed(call.session, &file.id);
-                if let Err(error) = close_one(op, call.session, now, file) {
-                    failure.get_or_insert(error);
+        let closed = self.change(call, |op, now, effects| {
+            for file in &files {
+                if !self.counts(call.session, &file.id, effects.closed()) {
+                    continue;
+                }
+                effects.close(&file.id);
+                match close_one(op, call.session, now, file) {
+                    Err(failure) if failure.is_conflict() => return Err(failure),
+                    Err(failure) => effects.refuse_part(failure.into()),
+                    Ok(()) => {}
                 }
             }
             Ok(Empty {})
@@ -78,25 +82,22 @@ impl<E: Engine + 'static> MetaPart<E> {
         let closed = closed.await;
         self.locks_of_closed(call.session, files.iter().map(|file| file.ino));
         self.poke_garbage();
-        match failure {
-            Some(failure) => closed.and(Err(failure)),
-            None => closed,
-        }
+        closed
     }
 
     /// Notes what a writer has written so far.
     pub async fn report(&self, call: &Call, request: ReportRequest) -> Result<Answer, Refusal> {
-        self.change(call, |op, now| {
+        self.change(call, |op, now, effects| {
             let report = t::write_report(&request.report, now);
             let attr = op.report_write(now, call.session, request.ino, &report)?;
-            self.attr_told(op, call, None, attr)
+            self.leased_attr(op, effects, call, None, attr)
         })
         .await
     }
 
     /// Gives bytes to be appended their place.
     pub async fn append(&self, call: &Call, request: AppendRequest) -> Result<Answer, Refusal> {
-        self.change(call, |op, _| {
+        self.change(call, |op, _, _| {
             let AppendRequest { ino, bytes, file_bytes, epoch } = request;
             let place = op.append_place(call.session, ino, bytes, file_bytes, epoch)?;
             Ok(AppendReply { offset: place.offset, epoch: place.epoch })
@@ -112,14 +113,14 @@ impl<E: Engine + 'static> MetaPart<E> {
         if !read && !write {
             return Err(Refusal::new(Status::Invalid, "a capability without rights"));
         }
-        self.change(call, |op, _| {
-            if !self.counts(call.session, &request.id) {
+        self.change(call, |op, _, effects| {
+            if !self.counts(call.session, &request.id, &[]) {
                 for (_, for_writing) in
                     [(write, true), (read, false)].into_iter().filter(|(wanted, _)| *wanted)
                 {
                     op.reopen(call.session, held.ino, for_writing)?;
                 }
-                self.reopened(call.session, &request.id);
+                effects.reopen(&request.id);
             }
             let attr = op.getattr(held.ino)?;
             let capability = attr.layout.map(|layout| self.sign(call, held.ino, held.rights, layout));
@@ -141,7 +142,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             None => false,
         };
         let caller = if held { weft_meta::Caller::root() } else { t::caller(request.caller) };
-        self.change(call, |op, now| {
+        self.change(call, |op, now, _| {
             let size = request.file_bytes;
             let begun = op.truncate_begin(&caller, now, call.session, t::at(&request.at), size)?;
             let layout = begun.attr.layout.filter(|_| begun.data_work);
@@ -171,7 +172,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     ) -> Result<Answer, Refusal> {
         let held = request.capability;
         self.check(&held, rights::WRITE)?;
-        let committed = self.change(call, |op, now| {
+        let committed = self.change(call, |op, now, _| {
             let attr = op.truncate_commit(now, call.session, held.ino, request.file_bytes, request.epoch)?;
             self.attr_reply(op, attr)
         });
@@ -186,7 +187,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.check(&held, 0)?;
         // A size that is wrong hides data: of a user's key it is taken only from who could cut the file anyway.
         let is_trusted = call.trusted_with_sizes || held.rights & rights::WRITE != 0;
-        self.change(call, |op, _| {
+        self.change(call, |op, _, _| {
             let attr = match is_trusted {
                 true => op.settle(held.ino, request.file_bytes, None, request.epoch)?,
                 false => op.getattr(held.ino)?,
@@ -203,14 +204,21 @@ fn close_one<E: Engine>(
     session: SessionId,
     now: Timestamp,
     file: &ClosedFile,
-) -> Result<(), Refusal> {
+) -> Result<(), Failure> {
     let (read, write) = t::access(file.access)?;
     let read = if read { op.close(now, session, file.ino, false, None) } else { Ok(()) };
     // No report means that nothing was written since the last one.
     let report = file.report.as_ref().map(|report| t::write_report(report, now)).unwrap_or_default();
     let write = if write { op.close(now, session, file.ino, true, Some(&report)) } else { Ok(()) };
-    read.and(write).map_err(|error| {
-        let refusal = Refusal::from(error);
-        Refusal::new(refusal.status, format!("inode {}: {}", file.ino, refusal.text))
-    })
+    let failure = |error: MetaError| match error.is_conflict() {
+        true => Failure::Names(error),
+        false => {
+            let refusal = Refusal::from(error);
+            Refusal::new(refusal.status, format!("inode {}: {}", file.ino, refusal.text)).into()
+        }
+    };
+    if write.as_ref().is_err_and(MetaError::is_conflict) {
+        return write.map_err(failure);
+    }
+    read.and(write).map_err(failure)
 }

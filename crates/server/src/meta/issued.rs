@@ -1,8 +1,9 @@
 //! The list of keys: which were issued or used, and which are revoked. It is in the store; a copy is in memory.
 
-use super::{MetaPart, unix_s};
+use super::MetaPart;
 use crate::announce::Announcer;
 use crate::answer::{Answer, Refusal};
+use crate::clock::unix_s;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -85,10 +86,10 @@ impl<E: Engine + 'static> MetaPart<E> {
     fn put_key(&self, record: KeyRecord) -> Result<(), Refusal> {
         let mut value = vec![RECORD_VERSION];
         value.extend(record.to_bytes());
-        let mut namespace = self.namespace.borrow_mut();
-        let mut op = namespace.begin();
-        op.put_issued_key(record.key.id, value);
-        op.commit()?;
+        self.namespace.borrow_mut().change(|op| {
+            op.put_issued_key(record.key.id, value.clone());
+            Ok::<_, MetaError>(())
+        })?;
         self.issued.records.borrow_mut().insert(record.key.id, record);
         Ok(())
     }

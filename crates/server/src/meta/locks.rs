@@ -16,11 +16,12 @@ use super::lock_table::{LockTable, Outcome, Owner, Ticket, Wanted};
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use crate::both::either;
+use crate::clock::now;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use weft_meta::{Engine, Once, SessionId};
+use weft_meta::{Engine, MetaError, Once, SessionId, run_again};
 use weft_reactor::Event;
 use weft_wire::limits::{LOCK_HOLD_MS_MAX, LOCKS_PER_CLAIM_MAX, LOCKS_PER_SESSION_MAX};
 use weft_wire::messages::*;
@@ -237,20 +238,22 @@ impl<E: Engine + 'static> MetaPart<E> {
     fn replied(&self, call: &Call) -> Result<Option<Vec<u8>>, Refusal> {
         let (slot, request) = (u32::from(call.header.slot), call.header.request_id);
         let mut namespace = self.namespace.borrow_mut();
-        match namespace.begin_once(super::translate::now(), call.session, slot, request)? {
-            Once::Replay(body) => Ok(Some(body)),
+        let replied = run_again(|| match namespace.begin_once(now(), call.session, slot, request)? {
+            Once::Replay(body) => Ok::<_, MetaError>(Some(body)),
             Once::Fresh(_) => Ok(None),
-        }
+        });
+        Ok(replied?)
     }
 
     /// Keeps the reply for a repetition. In memory only, as is what it stands for.
     fn keep_reply(&self, call: &Call, body: &[u8]) -> Result<(), Refusal> {
         let (slot, request) = (u32::from(call.header.slot), call.header.request_id);
         let mut namespace = self.namespace.borrow_mut();
-        if let Once::Fresh(op) = namespace.begin_once(super::translate::now(), call.session, slot, request)? {
-            op.commit_with_reply(body)?;
-        }
-        Ok(())
+        let kept = run_again(|| match namespace.begin_once(now(), call.session, slot, request)? {
+            Once::Fresh(op) => op.commit_with_reply(body).map(drop),
+            Once::Replay(_) => Ok(()),
+        });
+        Ok(kept?)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::current::CurrentMap;
 use crate::log;
 use crate::map::{Event, FileMap, KeptMap, MapError};
 use std::cell::RefCell;
-use weft_meta::{Engine, EngineError, Namespace};
+use weft_meta::{Engine, EngineError, MetaError, Namespace};
 use weft_wire::messages::{AddServerRequest, MapChangedReply, MoveServerRequest};
 use weft_wire::{DecodeError, Status, Wire};
 
@@ -96,12 +96,10 @@ impl<E: Engine + 'static> MetaPart<E> {
         if next == *keeper.kept.borrow() {
             return Ok(next.map.version);
         }
-        let seq = {
-            let mut namespace = self.namespace.borrow_mut();
-            let mut op = namespace.begin();
+        let ((), seq) = self.namespace.borrow_mut().change(|op| {
             op.put_map_record(record(&next));
-            op.commit()?
-        };
+            Ok::<_, MetaError>(())
+        })?;
         let is_new = next.map.version > keeper.kept.borrow().map.version;
         keeper.kept.replace(next.clone());
         self.durable(seq).await?;

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!   request ─► names.rs, attributes.rs, files.rs     translate, run one transaction of weft-meta, translate back
-//!                  │ commit number
+//!                  │
 //!                  ▼
+//!              run.rs          the transaction, again after a conflict; then its effects on the server
 //!              durable.rs      sync mode: the reply waits for the group commit that covers it
 //!              locks.rs        who has locked what (lock_table.rs), in memory only
-//!              watch.rs        the reply of a change waits until those have forgotten who believe otherwise (leases.rs)
+//!              watchers.rs     the reply of a change waits until lease holders (leases.rs) have acknowledged it
+//!              watch.rs        the requests of clients that watch
 //!              removed.rs      what was replaced under somebody's eyes can be opened for a moment
 //!              sessions.rs     who is connected; what a client that stays away held is given back
 //!              map.rs          the cluster's map: where servers are
@@ -29,35 +31,39 @@ pub(crate) mod map;
 mod names;
 pub(crate) mod registry;
 mod removed;
+mod run;
 mod sessions;
 mod translate;
 mod watch;
+mod watcher;
+mod watchers;
 
 #[cfg(test)]
 pub(crate) use sessions::SESSION_GRACE;
-pub(crate) use translate::now;
 
-use crate::answer::{Answer, Refusal};
+use crate::answer::Refusal;
+use crate::clock::unix_s;
 use crate::config::SyncMode;
-use crate::garbage::Poke;
 use crate::key_ring::KeyRing;
+use crate::poke::Poke;
 use crate::spent::{self, Part, during};
 use crate::stop::StopFlag;
 use durable::Durability;
 use issued::IssuedKeys;
 use locks::Locks;
 use registry::Registry;
+use run::Effects;
 use sessions::Sessions;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
-use watch::{Believer, Watchers};
+use watchers::Watchers;
 use weft_layout::Layout;
-use weft_meta::{CommitSeq, Engine, MetaError, Namespace, Once, Op, SessionId, Timestamp, Touched};
+use weft_meta::{CommitSeq, Engine, Namespace, SessionId, Timestamp};
 use weft_reactor::Notify;
 use weft_wire::limits::CAPABILITY_LIFE_S;
 use weft_wire::security::{Capability, Holder};
-use weft_wire::{Header, Status, Wire, body};
+use weft_wire::{Header, Status};
 
 /// How often a nosync server makes durable what was acknowledged.
 const BACKGROUND_SYNC: Duration = Duration::from_secs(1);
@@ -88,6 +94,8 @@ pub(crate) struct MetaPart<E: Engine> {
     sessions: Sessions,
     locks: Locks,
     watchers: Watchers,
+    /// Of the operation that runs; its memory serves one after the other.
+    effects: RefCell<Effects>,
     /// Many removed inodes are kept for a moment, which is to end.
     many_removed: Rc<Notify>,
     garbage: Poke,
@@ -112,7 +120,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         garbage: Poke,
         stop: StopFlag,
     ) -> std::io::Result<Rc<MetaPart<E>>> {
-        let watched = namespace.watchers().map_err(std::io::Error::other)?;
+        let watched = namespace.watchers(namespace.shard()).map_err(std::io::Error::other)?;
         let issued = IssuedKeys::load(&namespace).map_err(std::io::Error::other)?;
         let part = Rc::new(MetaPart {
             durability: Durability::start(namespace.syncer())?,
@@ -123,6 +131,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             sessions: Sessions::default(),
             locks: Locks::default(),
             watchers: Watchers::new(watched),
+            effects: RefCell::default(),
             many_removed: Rc::default(),
             garbage,
             failure: RefCell::default(),
@@ -169,15 +178,16 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Ends the time of grace, and drops what clients that never came back left.
     fn tidy(&self) {
-        let before = Timestamp { seconds: translate::now().seconds - OLD_REPLIES_AGE_S, nanos: 0 };
+        let before = Timestamp { seconds: crate::clock::now().seconds - OLD_REPLIES_AGE_S, nanos: 0 };
         let mut namespace = self.namespace.borrow_mut();
-        let reaped = if namespace.in_grace() { namespace.reap_orphans() } else { Ok(0) };
-        let tidied = reaped.and_then(|_| namespace.drop_old_replies(before));
+        let shard = namespace.shard();
+        let reaped = if namespace.in_grace() { namespace.reap_orphans(shard) } else { Ok(0) };
+        let tidied = reaped.and_then(|_| namespace.drop_old_replies(shard, before));
         if let Err(error) = tidied {
             crate::log::warning!("meta", "cannot tidy up after clients that are gone: {error}");
         }
         drop(namespace);
-        self.forget_old_watchers();
+        self.forget_old_watchers(shard);
         self.end_lock_grace();
         self.poke_garbage();
     }
@@ -228,64 +238,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.sync == SyncMode::Sync || self.watchers.any()
     }
 
-    /// Clients that watch, and inodes of which they were told.
+    /// Clients that watch, and inodes with leases.
     pub fn watch_counts(&self) -> (usize, usize) {
         self.watchers.counts()
-    }
-
-    /// Runs a reading operation.
-    fn read<R: Wire>(
-        &self,
-        run: impl FnOnce(&mut Op<'_, E>) -> Result<R, Refusal>,
-    ) -> Result<Answer, Refusal> {
-        let mut namespace = self.namespace.borrow_mut();
-        let mut op = namespace.begin();
-        Ok(Answer::of(&run(&mut op)?))
-    }
-
-    /// Runs a changing operation as one transaction, once per request, and waits until it may be acknowledged.
-    async fn change<R: Wire>(
-        &self,
-        call: &Call,
-        run: impl FnOnce(&mut Op<'_, E>, Timestamp) -> Result<R, Refusal>,
-    ) -> Result<Answer, Refusal> {
-        if call.header.op != weft_wire::Op::Reopen {
-            during(Part::Clients, self.watchers.all_returned()).await;
-        }
-        let committed = self.commit(call, run);
-        self.look_for_failure();
-        let (body, seq, believers) = committed.map_err(|refusal| self.ask_again(refusal))?;
-        if self.sync == SyncMode::Sync {
-            self.durable(seq).await?;
-        }
-        during(Part::Mounts, self.watchers.forgotten(believers)).await;
-        Ok(Answer { body, ..Answer::default() })
-    }
-
-    fn commit<R: Wire>(
-        &self,
-        call: &Call,
-        run: impl FnOnce(&mut Op<'_, E>, Timestamp) -> Result<R, Refusal>,
-    ) -> Result<(Vec<u8>, CommitSeq, Vec<Believer>), Refusal> {
-        let now = translate::now();
-        let mut namespace = self.namespace.borrow_mut();
-        let committed = namespace.committed();
-        let header = &call.header;
-        let mut op = if header.op.idempotent() {
-            namespace.begin()
-        } else {
-            match namespace.begin_once(now, call.session, u32::from(header.slot), header.request_id)? {
-                Once::Replay(body) => return Ok((body, committed, self.watchers.all_believers())),
-                Once::Fresh(op) => op,
-            }
-        };
-        let body = body::encode(&run(&mut op, now)?);
-        let touched = if self.watchers.any() { op.touched()? } else { Touched::default() };
-        let seq = op.commit_with_reply(&body)?;
-        if namespace.keeps_many_removed() {
-            self.many_removed.notify();
-        }
-        Ok((body, seq, self.watchers.tell(call.session, touched)))
     }
 
     async fn durable(&self, seq: CommitSeq) -> Result<(), Refusal> {
@@ -311,14 +266,4 @@ impl<E: Engine + 'static> MetaPart<E> {
         let checked = self.keys.check(capability, now_s, rights);
         checked.map_err(|error| Refusal::of_capability("the metadata server", capability, now_s, error))
     }
-}
-
-/// The wall clock, in whole seconds since 1970.
-pub(crate) fn unix_s() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs()
-}
-
-/// An error inside of an operation that only the namespace can make.
-fn meta(error: MetaError) -> Refusal {
-    error.into()
 }

@@ -1,7 +1,8 @@
 //! Operations on names: looking up, making, moving, removing, listing.
 
+use super::run::{Effects, Failure};
 use super::translate as t;
-use super::{Call, MetaPart, meta};
+use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use weft_meta::{Engine, Op};
 use weft_wire::limits::{BODY_BYTES_MAX, DIRECTORY_PAGE_ENTRIES_MAX};
@@ -14,10 +15,10 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// The attributes at the end of a path.
     pub fn lookup(&self, call: &Call, request: LookupRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
-        self.read(|op| {
-            self.told(call, Some(&request.at), None);
+        self.look(call, |op, effects| {
+            effects.lease(Some(&request.at), None);
             let attr = op.stat(&caller, t::at(&request.at), request.follow)?;
-            self.attr_told(op, call, Some(&request.at), attr)
+            self.leased_attr(op, effects, call, None, attr)
         })
     }
 
@@ -32,12 +33,12 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         let entries_max = request.entries_max.clamp(1, DIRECTORY_PAGE_ENTRIES_MAX) as usize;
         let bytes_max = BODY_BYTES_MAX - PAGE_OVERHEAD_BYTES;
-        self.read(|op| {
+        self.look(call, |op, effects| {
             let with_attrs = request.with_attrs;
             let page = op.readdir(&caller, request.ino, request.after, entries_max, bytes_max, with_attrs)?;
-            self.told(call, None, Some(request.ino));
+            effects.lease(None, Some(request.ino));
             if with_attrs {
-                self.watchers.told(call.session, page.entries.iter().map(|entry| entry.ino));
+                effects.lease_all(page.entries.iter().map(|entry| entry.ino));
             }
             let entry = |entry: weft_meta::DirEntry| {
                 let size_known = with_attrs && op.knows_size(call.session, entry.ino);
@@ -56,13 +57,13 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Makes a directory, with a default layout where one is wished for.
     pub async fn mkdir(&self, call: &Call, request: MkdirRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
+        self.change(call, |op, now, effects| {
             let made = op.mkdir(&caller, now, t::at(&request.at), request.mode)?;
             if request.layout.is_some() {
                 let wish = t::layout_request(request.layout.as_ref());
                 op.set_layout(&caller, now, weft_meta::At::ino(made.attr.ino), &wish)?;
             }
-            self.attr_told(op, call, Some(&request.at), made.attr)
+            self.leased_attr(op, effects, call, Some(&request.at), made.attr)
         })
         .await
     }
@@ -72,9 +73,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let caller = t::caller(request.caller);
         let kind = t::kind_from_wire(request.kind);
         let rdev = u64::from(request.rdev);
-        self.change(call, |op, now| {
+        self.change(call, |op, now, effects| {
             let made = op.mknod(&caller, now, t::at(&request.at), kind, request.mode, rdev)?;
-            self.attr_told(op, call, Some(&request.at), made.attr)
+            self.leased_attr(op, effects, call, Some(&request.at), made.attr)
         })
         .await
     }
@@ -82,9 +83,9 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Makes a symbolic link.
     pub async fn symlink(&self, call: &Call, request: SymlinkRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
+        self.change(call, |op, now, effects| {
             let made = op.symlink(&caller, now, t::at(&request.at), &request.target)?;
-            self.attr_told(op, call, Some(&request.at), made.attr)
+            self.leased_attr(op, effects, call, Some(&request.at), made.attr)
         })
         .await
     }
@@ -92,9 +93,9 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Makes a hard link.
     pub async fn link(&self, call: &Call, request: LinkRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
+        self.change(call, |op, now, effects| {
             let attr = op.link(&caller, now, t::at(&request.from), request.follow, t::at(&request.to))?;
-            self.attr_told(op, call, Some(&request.to), attr)
+            self.leased_attr(op, effects, call, Some(&request.to), attr)
         })
         .await
     }
@@ -102,12 +103,12 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Removes a name that is not a directory's.
     pub async fn unlink(&self, call: &Call, request: UnlinkRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
-        let removed = self.change(call, |op, now| {
+        let removed = self.change(call, |op, now, effects| {
             // Of what a client removes itself it knows, but for a race that ends with the name missing, as it is then.
             let keep = |dir, ino| self.watchers.may_use(dir, ino, Some(call.session));
-            op.unlink_keeping(&caller, now, t::at(&request.at), keep).map_err(meta)?;
-            self.told(call, Some(&request.at), None);
-            Ok(RemovedReply { parent: self.parent_told(op, call, &request.at)? })
+            op.unlink_keeping(&caller, now, t::at(&request.at), keep)?;
+            effects.lease(Some(&request.at), None);
+            Ok(RemovedReply { parent: self.parent_attr(op, call, &request.at)? })
         });
         let removed = removed.await;
         self.poke_garbage();
@@ -117,7 +118,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Removes an empty directory.
     pub async fn rmdir(&self, call: &Call, request: RmdirRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
-        self.change(call, |op, now| {
+        self.change(call, |op, now, _| {
             op.rmdir(&caller, now, t::at(&request.at))?;
             Ok(Empty {})
         })
@@ -128,7 +129,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn rename(&self, call: &Call, request: RenameRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         let mode = t::rename_mode(request.flags)?;
-        let moved = self.change(call, |op, now| {
+        let moved = self.change(call, |op, now, _| {
             let keep = |dir, ino| self.watchers.may_use(dir, ino, None);
             op.rename_keeping(&caller, now, t::at(&request.from), t::at(&request.to), mode, keep)?;
             Ok(Empty {})
@@ -138,16 +139,17 @@ impl<E: Engine + 'static> MetaPart<E> {
         moved
     }
 
-    /// As [`MetaPart::attr_reply`], to a client that may believe it for a while: of the inode, and that the name leads there.
-    /// A client that watches reports what it has written before it asks, so if it alone writes, the size is known.
-    pub(super) fn attr_told(
+    /// As [`MetaPart::attr_reply`], with a lease on the inode, and on the directory of the name that leads there. A
+    /// client that watches reports what it has written before it asks, so if it alone writes, the size is known.
+    pub(super) fn leased_attr(
         &self,
         op: &mut Op<'_, E>,
+        effects: &mut Effects,
         call: &Call,
         at: Option<&At>,
         attr: weft_meta::Attr,
-    ) -> Result<AttrReply, Refusal> {
-        self.told(call, at, Some(attr.ino));
+    ) -> Result<AttrReply, Failure> {
+        effects.lease(at, Some(attr.ino));
         let mut reply = self.attr_reply(op, attr)?;
         if self.watchers.watches(call.session) && op.knows_size(call.session, attr.ino) {
             reply.attr.size_live = false;
@@ -155,8 +157,21 @@ impl<E: Engine + 'static> MetaPart<E> {
         Ok(reply)
     }
 
+    /// For a client that watches: the attributes of the directory that it named by number, with one name in it.
+    pub(super) fn parent_attr(
+        &self,
+        op: &mut Op<'_, E>,
+        call: &Call,
+        at: &At,
+    ) -> Result<Option<Attr>, Failure> {
+        if !self.watchers.watches(call.session) || at.path.is_empty() || at.path.contains(&b'/') {
+            return Ok(None);
+        }
+        Ok(Some(t::attr(&op.getattr(at.dir)?)))
+    }
+
     /// Attributes as the reply has them: a directory with a default layout of its own shows it.
-    pub(super) fn attr_reply(&self, op: &mut Op<'_, E>, attr: weft_meta::Attr) -> Result<AttrReply, Refusal> {
+    pub(super) fn attr_reply(&self, op: &mut Op<'_, E>, attr: weft_meta::Attr) -> Result<AttrReply, Failure> {
         let mut reply = AttrReply { attr: t::attr(&attr) };
         if attr.kind == weft_meta::Kind::Directory {
             let info = op.get_layout(&weft_meta::Caller::root(), weft_meta::At::ino(attr.ino))?;

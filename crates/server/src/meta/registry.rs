@@ -30,14 +30,14 @@ use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use crate::log;
 use crate::map::{Event, MapError};
-use crate::node::Confirmed;
+use crate::shared::Confirmed;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use weft_meta::{Engine, OwnStorage, ServerRecord, SessionId};
+use weft_meta::{Engine, MetaError, Op, OwnStorage, ServerRecord, SessionId};
 use weft_wire::Status;
 use weft_wire::keys::id_text;
 use weft_wire::messages::{
@@ -350,10 +350,11 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// The I/O servers have agreed with a store that was made from a backup. Where this is not durable, they are asked once more.
     fn end_loading(&self) {
-        let mut namespace = self.namespace.borrow_mut();
-        let mut op = namespace.begin();
-        op.loading_is_done();
-        if let Err(error) = op.commit() {
+        let done = |op: &mut Op<'_, E>| {
+            op.loading_is_done();
+            Ok::<_, MetaError>(())
+        };
+        if let Err(error) = self.namespace.borrow_mut().change(done) {
             log::warning!("meta", "cannot note that the I/O servers have agreed with the store: {error}");
         }
     }
@@ -389,7 +390,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let registry = self.registry()?.clone();
         let id = request.id;
         let name = self.io_name(id).ok_or(MapError::NoSuchId { id })?;
-        let known = self.namespace.borrow().servers().map_err(weft_meta::MetaError::from)?;
+        let known = self.namespace.borrow().servers().map_err(MetaError::from)?;
         let noted = known.iter().find(|(known, _)| *known == id).map(|(_, record)| record.clone());
         let in_use = registry.present.borrow().get(&id).is_some_and(|server| {
             server.is_up() && server.heard.is_some_and(|(session, _)| session != call.session)
@@ -401,7 +402,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 .namespace
                 .borrow()
                 .may_have_had(request.meta_mark, &request.meta_run)
-                .map_err(weft_meta::MetaError::from)?;
+                .map_err(MetaError::from)?;
         // When all that are known have agreed, the past is given up, and only who is new may still know of it.
         let restoring = registry.restore.wanted && (noted.is_none() || !registry.confirmed.is());
         let circumstances = Circumstances { in_use, is_of_this_history, restoring };
@@ -502,12 +503,11 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Notes how a server was seen, durably.
     async fn note_server(&self, id: u16, record: &ServerRecord) -> Result<(), Refusal> {
-        let seq = {
-            let mut namespace = self.namespace.borrow_mut();
-            let mut op = namespace.begin();
+        let put = |op: &mut Op<'_, E>| {
             op.put_server(id, record);
-            op.commit()?
+            Ok::<_, MetaError>(())
         };
+        let ((), seq) = self.namespace.borrow_mut().change(put)?;
         self.durable(seq).await
     }
 
@@ -520,12 +520,13 @@ impl<E: Engine + 'static> MetaPart<E> {
         let raised = {
             let mut namespace = self.namespace.borrow_mut();
             // With the greater mark the I/O servers would agree with a later run as well, which must do what is left to do.
-            let mut op = namespace.begin();
-            op.loading_begins();
-            op.commit()?;
+            namespace.change(|op| {
+                op.loading_begins();
+                Ok::<_, MetaError>(())
+            })?;
             namespace.raise_mark_beyond(known_mark.max(own.mark) + FORK, &run)
         };
-        let (mark, seq) = raised.map_err(weft_meta::MetaError::from)?;
+        let (mark, seq) = raised.map_err(MetaError::from)?;
         self.durable(seq).await?;
         registry.is_at(mark);
         Ok(())
@@ -547,7 +548,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let listed = self.io_names().into_iter().find(|(_, name)| *name == request.name);
         let id = listed.map(|(id, _)| id);
         let known = match id {
-            Some(id) => self.namespace.borrow().server(id).map_err(weft_meta::MetaError::from)?,
+            Some(id) => self.namespace.borrow().server(id).map_err(MetaError::from)?,
             None => None,
         };
         let Some((id, record)) = id.zip(known) else {
@@ -577,7 +578,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             state: if registry.confirmed.is() { "up" } else { "expected" }.into(),
             lost_below_ino: 0,
         }];
-        let known = self.namespace.borrow().servers().map_err(weft_meta::MetaError::from)?;
+        let known = self.namespace.borrow().servers().map_err(MetaError::from)?;
         for (id, name) in self.io_names() {
             let record = known.iter().find(|(known, _)| *known == id).map(|(_, record)| record);
             let state = match record {

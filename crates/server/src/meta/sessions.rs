@@ -5,7 +5,7 @@ use super::MetaPart;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use weft_meta::{Engine, SessionId};
 use weft_wire::messages::OpenId;
 
@@ -20,8 +20,8 @@ pub(super) struct Sessions {
 
 impl Default for Sessions {
     fn default() -> Sessions {
-        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Sessions { table: RefCell::default(), next_run: Cell::new(since_1970.as_nanos() as u64) }
+        let next_run = crate::clock::since_1970().as_nanos() as u64;
+        Sessions { table: RefCell::default(), next_run: Cell::new(next_run) }
     }
 }
 
@@ -58,24 +58,23 @@ impl<E: Engine + 'static> MetaPart<E> {
         self.sessions.table.borrow().get(&session).map_or(0, |connections| connections.run)
     }
 
-    /// Whether this open counts in this run of its session.
-    pub(super) fn counts(&self, session: SessionId, open: &OpenId) -> bool {
+    /// Whether this open counts in this run of its session. `closed`: opens that end in the same operation.
+    pub(super) fn counts(&self, session: SessionId, open: &OpenId, closed: &[u64]) -> bool {
         let table = self.sessions.table.borrow();
-        let counts = |known: &Connections| known.run == open.run || known.reopened.contains(&open.number);
+        let is_reopened =
+            |known: &Connections| known.reopened.contains(&open.number) && !closed.contains(&open.number);
+        let counts = |known: &Connections| known.run == open.run || is_reopened(known);
         table.get(&session).map_or(open.run == 0, counts)
     }
 
-    /// An open of before counts from now on.
-    pub(super) fn reopened(&self, session: SessionId, open: &OpenId) {
-        if let Some(connections) = self.sessions.table.borrow_mut().get_mut(&session) {
-            connections.reopened.insert(open.number);
+    /// Opens of before count from now on, and others have ended.
+    pub(super) fn count_opens(&self, session: SessionId, reopened: &[u64], closed: &[u64]) {
+        if reopened.is_empty() && closed.is_empty() {
+            return;
         }
-    }
-
-    /// An open has ended.
-    pub(super) fn closed(&self, session: SessionId, open: &OpenId) {
         if let Some(connections) = self.sessions.table.borrow_mut().get_mut(&session) {
-            connections.reopened.remove(&open.number);
+            connections.reopened.extend(reopened);
+            connections.reopened.retain(|number| !closed.contains(number));
         }
     }
 
@@ -108,13 +107,10 @@ impl<E: Engine + 'static> MetaPart<E> {
         }
         table.remove(&session);
         self.end_watch(session, false);
-        let mut namespace = self.namespace.borrow_mut();
-        let mut op = namespace.begin();
-        let ended = op.session_gone(session).and_then(|()| op.commit());
+        let ended = self.namespace.borrow_mut().change(|op| op.session_gone(session));
         if let Err(error) = ended {
             crate::log::warning!("meta", "cannot end the session of a client that is gone: {error}");
         }
-        drop(namespace);
         drop(table);
         self.locks_of_gone(session);
         self.poke_garbage();

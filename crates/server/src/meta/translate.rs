@@ -1,15 +1,11 @@
 //! Between the messages' types and the namespace's, in one place.
 
 use crate::answer::Refusal;
+pub(crate) use crate::clock::now;
 use weft_layout::Layout;
 use weft_meta::{LayoutRequest, RenameMode, SetAttr, SetTime, Timestamp, XattrMode};
 use weft_wire::Status;
 use weft_wire::messages::{self as wire, attr_valid, rename_flags, rights};
-
-pub(crate) fn now() -> Timestamp {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    Timestamp { seconds: since.as_secs() as i64, nanos: since.subsec_nanos() }
-}
 
 pub(crate) fn caller(caller: wire::Caller) -> weft_meta::Caller {
     weft_meta::Caller { uid: caller.uid, gid: caller.gid, groups: caller.groups }

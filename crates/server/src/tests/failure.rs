@@ -2,9 +2,10 @@
 //! not be synced is told to all who wrote to it.
 
 use super::support::{Client, Cluster, ROOT, STUCK_MS, Way, cluster_key, config};
+use crate::clock::now;
 use crate::config::SyncMode;
-use crate::garbage::Poke;
-use crate::meta::{Call, MetaPart, now};
+use crate::meta::{Call, MetaPart};
+use crate::poke::Poke;
 use crate::stop::StopFlag;
 use std::time::Instant;
 use weft_layout::{Layout, Regions};

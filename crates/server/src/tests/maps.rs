@@ -3,8 +3,9 @@
 use super::sockets::{Running, TIMEOUT, on_disk, tcp};
 use super::support::*;
 use crate::config::{ClusterConfig, ServerConfig};
-use crate::server::{Server, format_storage};
+use crate::server::Server;
 use crate::stop::StopFlag;
+use crate::storage::format_storage;
 use std::net::TcpListener;
 use weft_transport::{TcpLink, TcpOptions, connect_tcp};
 use weft_wire::messages::*;

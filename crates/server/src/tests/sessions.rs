@@ -2,11 +2,11 @@
 
 use super::support::*;
 use crate::config::SyncMode;
-use crate::node::{Node, Part};
+use crate::io_service::IoService;
+use crate::node::Node;
 use crate::session;
 use std::io::{Read, Write};
 use std::sync::Arc;
-use weft_meta::MemEngine;
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::FaultPlan;
 use weft_transport::{Bulk, Link, TcpConn, TcpOptions};
@@ -135,10 +135,9 @@ fn a_client_that_overruns_its_credits_is_cut_off() {
         let slow = FaultPlan { delay_per_mille: 1000, delay_ms_max: 2000, ..FaultPlan::default() };
         let (socket, _) = listener.accept().unwrap();
         Reactor::new(ReactorOptions::default()).unwrap().run(async {
-            let node =
-                Node::<_, MemEngine>::new(shared.clone(), Part::Io(io_part(0, SyncMode::Nosync, slow)));
+            let service = IoService::new(Node::new(shared.clone()), io_part(0, SyncMode::Nosync, slow));
             let conn = TcpConn::from_fd(socket.into(), &TcpOptions::default()).unwrap();
-            session::serve(node, conn).await;
+            session::serve(service, conn).await;
         });
         shared.counters.cut_connections.load(std::sync::atomic::Ordering::Relaxed)
     });

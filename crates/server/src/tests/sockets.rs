@@ -2,8 +2,10 @@
 
 use super::support::*;
 use crate::config::{ClusterConfig, Generate, RdmaMode, SyncMode};
-use crate::server::{Server, ServerError, format_storage};
+use crate::error::ServerError;
+use crate::server::Server;
 use crate::stop::StopFlag;
+use crate::storage::format_storage;
 use std::net::TcpListener;
 use std::path::Path;
 use std::thread::JoinHandle;

@@ -1,16 +1,20 @@
 //! A cluster in this process, and a client that says exactly what the test wants.
 
-use crate::config::{ClusterConfig, Generate, SyncMode};
+use crate::config::{ClusterConfig, Generate, ServerRole, SyncMode};
 use crate::counters::Counters;
 use crate::current::CurrentMap;
-use crate::garbage::Poke;
 use crate::io::IoPart;
 use crate::io::work::MethodCounters;
+use crate::io_service::IoService;
 use crate::map::first_map;
 use crate::meta::MetaPart;
-use crate::node::{Node, Part, Shared};
-use crate::rdma::RdmaTold;
+use crate::meta_service::MetaService;
+use crate::node::Node;
+use crate::poke::Poke;
+use crate::rdma_report::RdmaReport;
 use crate::revoked::Revoked;
+use crate::service::Service;
+use crate::shared::Shared;
 use crate::stop::StopFlag;
 pub(super) use crate::tests::ways::Way;
 use std::path::PathBuf;
@@ -58,7 +62,7 @@ pub(super) fn issue(kind: KeyKind, number: u8) -> IssuedKey {
 pub(super) fn shared(config: &ClusterConfig, name: &str) -> Shared {
     let server = config.server(name).unwrap();
     let map = CurrentMap::new(first_map(config)).unwrap();
-    Shared::new(config, server, key_ring(), "memory", RdmaTold::default(), Revoked::default(), map)
+    Shared::new(config, server, key_ring(), "memory", RdmaReport::default(), Revoked::default(), map)
 }
 
 /// A capability of [`client_key`]'s holder.
@@ -109,14 +113,18 @@ impl<W: Way> Cluster<W> {
                 let shared = Arc::new(shared);
                 let reactor = Reactor::new(ReactorOptions::default()).unwrap();
                 reactor.run(async {
-                    let part: Part<FaultDisk<MemDisk>, MemEngine> = match server.role {
-                        crate::config::ServerRole::Meta => Part::Meta(meta_part(&config, sync, stop.clone())),
-                        crate::config::ServerRole::Io => Part::Io(io_part(shared.id, sync, plan)),
-                    };
-                    let node = Node::new(shared, part);
-                    W::serve(hub, node.clone());
-                    stop.wait().await.unwrap();
-                    node.stopping.set();
+                    let node = Node::new(shared);
+                    match server.role {
+                        ServerRole::Meta => {
+                            let meta = meta_part(&config, sync, stop.clone());
+                            serve::<W>(hub, MetaService::new(node, meta), None, &stop).await;
+                        }
+                        ServerRole::Io => {
+                            let io = io_part(node.shared.id, sync, plan);
+                            let pool = io.pool.clone();
+                            serve::<W>(hub, IoService::new(node, io), Some(&pool), &stop).await;
+                        }
+                    }
                 });
             }));
         }
@@ -142,10 +150,19 @@ impl<W: Way> Drop for Cluster<W> {
     }
 }
 
+/// Serves until `stop` is set.
+async fn serve<W: Way>(hub: W::Hub, service: Rc<impl Service>, pool: Option<&BufferPool>, stop: &StopFlag) {
+    W::serve(hub, service.clone(), pool);
+    stop.wait().await.unwrap();
+    service.node().stopping.set();
+}
+
 fn meta_part(config: &ClusterConfig, sync: SyncMode, stop: StopFlag) -> Rc<MetaPart<MemEngine>> {
     let mut engine = MemEngine::default();
+    // Every operation is run twice: its effects must be those of one.
+    engine.set_conflicting();
     let ring_servers = config.io_servers().count() as u16;
-    Namespace::format(&mut engine, config.cluster.id.0, &weft_meta::Caller::root(), crate::meta::now())
+    Namespace::format(&mut engine, config.cluster.id.0, &weft_meta::Caller::root(), crate::clock::now())
         .unwrap();
     let options = NamespaceOptions { ring_servers, strip_bytes: 4096, ..NamespaceOptions::default() };
     let namespace = Namespace::open(engine, options).unwrap();

@@ -2,14 +2,13 @@
 
 use super::support::cluster_key;
 use crate::accept::{Doors, Host, accept_all};
-use crate::node::{Node, Part};
 use crate::rdma;
+use crate::service::Service;
 use crate::session;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
-use weft_meta::Engine;
-use weft_storage::Disk;
+use weft_storage::BufferPool;
 use weft_transport::registration::RegistrationOptions;
 use weft_transport::{
     Link, MemoryConn, MemoryConnector, MemoryFaults, MemoryHub, MemoryLink, VerbsClient, VerbsKeys,
@@ -32,8 +31,8 @@ pub(super) trait Way: 'static {
     /// Not yet proven.
     fn connect(to: &Self::Connector) -> Self::Link;
 
-    /// Accepts on the current reactor.
-    fn serve<D: Disk, E: Engine + 'static>(hub: Self::Hub, node: Rc<Node<D, E>>);
+    /// Accepts on the current reactor; an I/O server has a pool.
+    fn serve<S: Service>(hub: Self::Hub, service: Rc<S>, pool: Option<&BufferPool>);
 }
 
 /// By copies.
@@ -53,10 +52,10 @@ impl Way for Memory {
         to.connect().unwrap()
     }
 
-    fn serve<D: Disk, E: Engine + 'static>(mut hub: MemoryHub, node: Rc<Node<D, E>>) {
+    fn serve<S: Service>(mut hub: MemoryHub, service: Rc<S>, _pool: Option<&BufferPool>) {
         weft_reactor::spawn(async move {
             while let Some(end) = hub.accept().await {
-                weft_reactor::spawn(session::serve(node.clone(), MemoryConn::from_end(end)));
+                weft_reactor::spawn(session::serve(service.clone(), MemoryConn::from_end(end)));
             }
         });
     }
@@ -84,13 +83,13 @@ impl Way for Pretended {
         client.connect(*address, &options, Duration::from_secs(5)).unwrap()
     }
 
-    fn serve<D: Disk, E: Engine + 'static>(hub: Self::Hub, node: Rc<Node<D, E>>) {
+    fn serve<S: Service>(hub: Self::Hub, service: Rc<S>, pool: Option<&BufferPool>) {
         let thread = VerbsThread::new(VerbsServerOptions::default());
-        if let Part::Io(part) = &node.part {
-            rdma::keep_zones(&part.pool, &thread, &node.shared.name);
+        if let Some(pool) = pool {
+            rdma::keep_zones(pool, &thread, &service.node().shared.name);
         }
         let doors = Doors { sockets: Vec::new(), rdma: vec![hub] };
         // The tasks go on by themselves.
-        drop(accept_all(doors, Host { node, rdma: Some(thread) }, Vec::new()));
+        drop(accept_all(doors, Host { service, rdma: Some(thread) }, Vec::new()));
     }
 }

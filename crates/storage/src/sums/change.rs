@@ -12,7 +12,7 @@ use weft_layout::Extent;
 use super::format::{BLOCK_BYTES, RECORD_BYTES, REGION_BYTES};
 use super::state::Voids;
 use super::{FileSums, write_void};
-use crate::data_files::{DataFile, failed};
+use crate::data_file::{DataFile, failed};
 use crate::disk::Disk;
 use crate::error::{Operation, StorageError};
 use crate::unsynced::{Mark, Unsynced};

@@ -8,12 +8,14 @@ use std::ops::Range;
 use std::os::fd::RawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
+use weft_buffers::Mapping;
+
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, sum_of};
 use super::state::Sidecar;
 use super::{Damage, DamageKind};
-use crate::SumsDirectory;
-use crate::buffers::Mapping;
-use crate::data_files::{DataFile, DataFiles, failed};
+use crate::data_file::{DataFile, failed};
+use crate::data_files::DataFiles;
+use crate::directory::SumsDirectory;
 use crate::disk::{Disk, Seek};
 use crate::error::{Operation, StorageError};
 

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, REGION_BYTES, sum_of};
 use super::state::{Bits, Sidecar};
 use super::{FileSums, write_force, write_sums, write_void};
-use crate::SumsDirectory;
-use crate::data_files::{DataFile, DataFiles, failed};
+use crate::data_file::{DataFile, failed};
+use crate::data_files::DataFiles;
+use crate::directory::SumsDirectory;
 use crate::disk::{Disk, Seek};
 use crate::error::{Operation, StorageError};
 

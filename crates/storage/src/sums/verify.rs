@@ -12,7 +12,7 @@ use weft_layout::Extent;
 use super::change::blocks_of;
 use super::format::{BLOCK_BYTES, sum_of};
 use super::{Damage, DamageKind};
-use crate::data_files::{DataFile, failed};
+use crate::data_file::{DataFile, failed};
 use crate::disk::Disk;
 use crate::error::{Operation, StorageError};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use weft_reactor::{Reactor, ReactorOptions};
-use weft_storage::{Directory, Identity, PlainDisk, RingDisk};
+use weft_storage::{Directory, DiskEngine, Identity, LocalDisk};
 
 pub const IDENTITY: Identity = Identity { cluster_id: [7; 16], server_id: 2 };
 
@@ -17,12 +17,12 @@ pub fn formatted(directory: &TempDir) -> &Path {
     directory.path()
 }
 
-pub fn plain_disk(directory: &TempDir) -> PlainDisk {
-    PlainDisk::open(formatted(directory), &IDENTITY).unwrap()
+pub fn plain_disk(directory: &TempDir) -> LocalDisk {
+    LocalDisk::open(formatted(directory), &IDENTITY, DiskEngine::Plain).unwrap()
 }
 
-pub fn ring_disk(directory: &TempDir) -> RingDisk {
-    RingDisk::open(formatted(directory), &IDENTITY).unwrap()
+pub fn ring_disk(directory: &TempDir) -> LocalDisk {
+    LocalDisk::open(formatted(directory), &IDENTITY, DiskEngine::Ring).unwrap()
 }
 
 /// A reactor without a ring.

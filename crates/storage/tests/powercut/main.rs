@@ -26,7 +26,7 @@ use weft_power_cut::{
 };
 use weft_storage::sums::format::{BLOCK_BYTES, RECORD_BYTES, REGION_BYTES, parse, sum_of};
 use weft_storage::sums::{Scrubbed, SettleWhen};
-use weft_storage::{DataFiles, Directory, Disk, PlainDisk, RingDisk};
+use weft_storage::{DataFiles, Directory, Disk, DiskEngine, LocalDisk};
 
 const IMAGES_DEFAULT: usize = 5000;
 const IMAGES_PER_CYCLE: usize = 120;
@@ -225,10 +225,10 @@ fn cycle(start: &Image, random: &mut Random) -> (Vec<Cut>, History) {
         Directory::format(&directory, &IDENTITY, &[5; 16]).unwrap();
     }
     if random.one_in(2) {
-        let disk = PlainDisk::open(&directory, &IDENTITY).unwrap();
+        let disk = LocalDisk::open(&directory, &IDENTITY, DiskEngine::Plain).unwrap();
         plain_reactor().run(work(disk, &history, random));
     } else {
-        let disk = RingDisk::open(&directory, &IDENTITY).unwrap();
+        let disk = LocalDisk::open(&directory, &IDENTITY, DiskEngine::Ring).unwrap();
         ring_reactor().run(work(disk, &history, random));
     }
     (recorder.take_cuts(), history.into_history())
@@ -242,7 +242,7 @@ fn reopen(cut: &Cut, label: &str) {
         assert!(data_files(&cut.image).is_empty(), "{label}: data before the storage was whole");
         return;
     }
-    let disk = PlainDisk::open(&storage_in(&directory.path().join("store")), &IDENTITY)
+    let disk = LocalDisk::open(&storage_in(&directory.path().join("store")), &IDENTITY, DiskEngine::Plain)
         .unwrap_or_else(|error| panic!("{label}: {error}; files: {}", cut.image.listing()));
     let files = DataFiles::new(disk);
     let (objects, _) = files.list(None, 100).unwrap();
@@ -319,8 +319,8 @@ fn a_failed_sync_is_counted_though_the_next_one_succeeds() {
     }
     let (plain, ring) = (recorder.directory().join("plain"), recorder.directory().join("ring"));
     [&plain, &ring].iter().for_each(|at| Directory::format(at, &IDENTITY, &[5; 16]).unwrap());
-    plain_reactor().run(fails(PlainDisk::open(&plain, &IDENTITY).unwrap(), &recorder));
-    ring_reactor().run(fails(RingDisk::open(&ring, &IDENTITY).unwrap(), &recorder));
+    plain_reactor().run(fails(LocalDisk::open(&plain, &IDENTITY, DiskEngine::Plain).unwrap(), &recorder));
+    ring_reactor().run(fails(LocalDisk::open(&ring, &IDENTITY, DiskEngine::Ring).unwrap(), &recorder));
 }
 
 /// Which names a failed sync of a directory has lost is not known, and a second one would succeed without them.
@@ -344,6 +344,6 @@ fn after_a_failed_sync_of_a_directory_no_name_becomes_durable() {
     }
     let (plain, ring) = (recorder.directory().join("plain"), recorder.directory().join("ring"));
     [&plain, &ring].iter().for_each(|at| Directory::format(at, &IDENTITY, &[5; 16]).unwrap());
-    plain_reactor().run(fails(PlainDisk::open(&plain, &IDENTITY).unwrap(), &recorder));
-    ring_reactor().run(fails(RingDisk::open(&ring, &IDENTITY).unwrap(), &recorder));
+    plain_reactor().run(fails(LocalDisk::open(&plain, &IDENTITY, DiskEngine::Plain).unwrap(), &recorder));
+    ring_reactor().run(fails(LocalDisk::open(&ring, &IDENTITY, DiskEngine::Ring).unwrap(), &recorder));
 }

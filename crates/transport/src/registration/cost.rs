@@ -1,5 +1,5 @@
-//! What making memory known to an adapter costs: T = a·pages + b, with an a and a b of its own for the beginning and for the
-//! end of a registration (NC 4.3).
+//! What making memory known to an adapter costs: T = a·pages + b, with an a and a b of its own for the
+//! beginning and for the end of a registration (NC 4.3).
 //!
 //! ```text
 //!   T │            ╱  a: every page is looked up, pinned and entered in the adapter's tables
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use weft_verbs::{Access, Device};
 
-use super::page_bytes;
+use super::page::page_bytes;
 
 /// Registrations of either size that are timed.
 const ROUNDS: usize = 9;
@@ -76,8 +76,9 @@ impl RegistrationCost {
         self.register.call_ns + self.deregister.call_ns
     }
 
-    /// Measures an adapter: 18 registrations of memory that is there already, medians of their times. Takes a few milliseconds.
-    /// Where it cannot be measured (the adapter refuses, no time passes), [`RegistrationCost::PAPER`].
+    /// Measures an adapter: 18 registrations of memory that is there already, medians of their times. Takes a
+    /// few milliseconds. Where it cannot be measured (the adapter refuses, no time passes),
+    /// [`RegistrationCost::PAPER`].
     pub fn measure<D: Device>(device: &D) -> RegistrationCost {
         let memory = vec![1u8; (page_bytes() * (MANY_PAGES + 1)) as usize];
         let start = (memory.as_ptr() as u64).next_multiple_of(page_bytes());

@@ -1,6 +1,7 @@
 //! One registration in the place of many small ones.
 //!
-//! What small arrays leave behind when they are freed stays mapped, as often as not, and so stay their registrations:
+//! What small arrays leave behind when they are freed stays mapped, as often as not, and so stay their
+//! registrations:
 //!
 //! ```text
 //!   before      [a][b]  [c] [d][e]   [f]  …   hundreds of freed arrays, each registered when it was used
@@ -9,21 +10,28 @@
 //!   anew        [───────────────────────────]         one; those in it are dropped
 //! ```
 //!
-//! The cost of registering anew is paid once, the one of many keys (in messages, in windows, in the server's lists) at every
-//! request. What cannot be joined, since there are holes without memory, is remembered and not tried again.
+//! The cost of registering anew is paid once, the one of many keys (in messages, in windows, in the server's
+//! lists) at every request. What cannot be joined, since there are holes without memory, is remembered and
+//! not tried again.
 //!
-//! Memory that was given back with `madvise` is doubtful (see `cache`), and not registered as a hole between pieces. Thread arenas of
-//! the system's `malloc` give back what is freed at their ends, and then let it out again, without anything that would be told:
-//! what they hold would be doubtful for ever. So where doubt makes many registrations of few, it is looked whether any thread still
-//! is in the system call that began it (`threads`).
+//! Memory that was given back with `madvise` is doubtful (see `cache`), and not registered as a hole between
+//! pieces. Thread arenas of the system's `malloc` give back what is freed at their ends, and then let it out
+//! again, without anything that would be told: what they hold would be doubtful for ever. So where doubt
+//! makes many registrations of few, it is looked whether any thread still is in the system call that began it
+//! (`threads`).
 
 use std::sync::Arc;
 
 use weft_verbs::Device;
 
-use super::cache::{Among, Entry, Keeping, Shared, State, Wanted};
+use super::cache::{Keeping, RegistrationCache, Shared};
+use super::entry::Entry;
+use super::error::PinError;
 use super::group::{Group, PageRange, cut, merge, plan};
-use super::{PinError, Pinned, RegistrationCache, threads};
+use super::pinned::Pinned;
+use super::state::State;
+use super::threads;
+use super::wanted::{Among, Wanted};
 
 /// Fewer registrations of one request are as they are.
 pub(super) const MANY_REGIONS: usize = 16;
@@ -39,7 +47,8 @@ struct Fewer<D: Device> {
 }
 
 impl<D: Device> RegistrationCache<D> {
-    /// Registers all of a request anew, if that makes few registrations of many which were `found` or are `missing`.
+    /// Registers all of a request anew, if that makes few registrations of many which were `found` or are
+    /// `missing`.
     ///
     /// # Errors
     /// The memory makes no sense.

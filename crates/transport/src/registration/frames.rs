@@ -1,15 +1,15 @@
 //! Which pages are behind addresses, for the `verify` mode: `/proc/self/pagemap`.
 //!
-//! A registered page is pinned, so that the kernel neither moves it nor pages it out: as long as the registration is right, the
-//! frame number behind the address stays the same. Frame numbers are shown to `CAP_SYS_ADMIN` only; others see whether a page is
-//! there.
+//! A registered page is pinned, so that the kernel neither moves it nor pages it out: as long as the
+//! registration is right, the frame number behind the address stays the same. Frame numbers are shown to
+//! `CAP_SYS_ADMIN` only; others see whether a page is there.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
 use super::group::PageRange;
-use super::page_bytes;
+use super::page::page_bytes;
 
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
@@ -36,8 +36,8 @@ impl Frames {
         Ok(Frames { first_page: range.start / page_bytes(), frames: read(range)? })
     }
 
-    /// Whether the same pages are still behind a part of the range. What was not there then (an adapter that pins nothing) is
-    /// not compared.
+    /// Whether the same pages are still behind a part of the range. What was not there then (an adapter that
+    /// pins nothing) is not compared.
     ///
     /// # Errors
     /// As [`Frames::of`].

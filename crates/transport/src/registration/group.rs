@@ -7,18 +7,19 @@
 //!                                worth it                                  than another registration
 //! ```
 //!
-//! The cost of a registration is T = a·pages + b, so what joining two neighbours costs depends only on the hole between them:
-//! a·(pages of the hole) more for its pages, b less for the registration that is saved. They are joined if a·hole < b. Every
-//! hole is decided for itself, so the sum is the least that there is: with the figures of the paper, holes of up to eight
-//! pages are registered with their neighbours, and 768 rows of an array one page apart are one registration.
+//! The cost of a registration is T = a·pages + b, so what joining two neighbours costs depends only on the
+//! hole between them: a·(pages of the hole) more for its pages, b less for the registration that is saved.
+//! They are joined if a·hole < b. Every hole is decided for itself, so the sum is the least that there is:
+//! with the figures of the paper, holes of up to eight pages are registered with their neighbours, and 768
+//! rows of an array one page apart are one registration.
 //!
-//! Whether a hole is mapped at all is not known here: a group is tried, and if the system refuses it the true holes are asked
-//! for (`holes`) and it is planned again without them.
+//! Whether a hole is mapped at all is not known here: a group is tried, and if the system refuses it the true
+//! holes are asked for (`holes`) and it is planned again without them.
 
 use std::ops::Range;
 
 use super::cost::RegistrationCost;
-use super::page_bytes;
+use super::page::page_bytes;
 
 /// Whole pages, by addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -94,7 +95,8 @@ pub fn cut(ranges: Vec<PageRange>, bytes_max: u64) -> Vec<PageRange> {
     ranges.into_iter().flat_map(parts).collect()
 }
 
-/// Groups ranges that [`merge`] and [`cut`] have put in order. `may_join` refuses holes that must not be registered.
+/// Groups ranges that [`merge`] and [`cut`] have put in order. `may_join` refuses holes that must not be
+/// registered.
 pub fn plan(
     ranges: &[PageRange],
     cost: &RegistrationCost,
@@ -153,15 +155,17 @@ pub struct SchemeCost {
 /// Asking the system for the mapped ranges around one hole, in nanoseconds (NC 4.3: 70 µs for 1000 holes).
 const QUERY_HOLE_NS: u64 = 70;
 
-/// The buffers of NC 6.4: the 1024 rows of 4 KiB that one of four processes has of a 2048×2048 array of integers, from `base`
-/// on, and the places of ten holes (the pages after every 93rd row) for [`Scheme::GroupWithHoles`].
+/// The buffers of NC 6.4: the 1024 rows of 4 KiB that one of four processes has of a 2048×2048 array of
+/// integers, from `base` on, and the places of ten holes (the pages after every 93rd row) for
+/// [`Scheme::GroupWithHoles`].
 pub fn paper_rows(base: u64) -> (Vec<PageRange>, Vec<PageRange>) {
     let row = |number: u64| PageRange { start: base + number * 8192, end: base + number * 8192 + 4096 };
     let hole = |number: u64| PageRange { start: row(number).end, end: row(number + 1).start };
     ((0..1024).map(row).collect(), (1..=10).map(|at| hole(at * 93 - 1)).collect())
 }
 
-/// A row of NC table 4: what a scheme takes for rows (in order, none touching) with holes in which no memory is.
+/// A row of NC table 4: what a scheme takes for rows (in order, none touching) with holes in which no memory
+/// is.
 pub fn scheme_cost(
     scheme: Scheme,
     rows: &[PageRange],
@@ -255,8 +259,8 @@ mod tests {
         assert_eq!(groups.iter().map(|group| group.parts.clone()).collect::<Vec<_>>(), [0..2, 2..3]);
     }
 
-    /// NC table 4 has overheads of 227 µs for 2047 pages as one registration: a tenth of the page costs given in NC 4.3, which
-    /// is what later adapters take too. The table's transfer is 4 MiB at 1010 MB/s.
+    /// NC table 4 has overheads of 227 µs for 2047 pages as one registration: a tenth of the page costs given
+    /// in NC 4.3, which is what later adapters take too. The table's transfer is 4 MiB at 1010 MB/s.
     #[test]
     fn the_paper_s_table_comes_out() {
         let mut cost = RegistrationCost::PAPER;

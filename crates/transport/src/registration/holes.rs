@@ -1,7 +1,8 @@
 //! What memory this process has, as the system knows it.
 //!
-//! Asked only after a group was refused, so that the common case (all of it is there) costs nothing (NC 4.3). Kernels since
-//! 6.11 answer for one address with one `ioctl` (the paper added a system call for this); before, `/proc/self/maps` is read:
+//! Asked only after a group was refused, so that the common case (all of it is there) costs nothing (NC 4.3).
+//! Kernels since 6.11 answer for one address with one `ioctl` (the paper added a system call for this);
+//! before, `/proc/self/maps` is read:
 //!
 //! ```text
 //!   7f21c0000000-7f21c0200000 rw-p 00000000 00:00 0

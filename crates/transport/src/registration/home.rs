@@ -6,14 +6,14 @@
 //!                                  mark 2 ── a cache is made: home 2
 //! ```
 //!
-//! A forked child has copies of all objects of its parent, but keys, pinned pages, threads and kernel objects behind them are
-//! the parent's. The mark lies on a page that the kernel wipes in the child, so that looking costs one load and no fork is
-//! missed, whichever way it was made.
+//! A forked child has copies of all objects of its parent, but keys, pinned pages, threads and kernel objects
+//! behind them are the parent's. The mark lies on a page that the kernel wipes in the child, so that looking
+//! costs one load and no fork is missed, whichever way it was made.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::page_bytes;
+use super::page::page_bytes;
 
 /// The process that something was made in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

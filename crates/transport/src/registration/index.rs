@@ -8,8 +8,9 @@
 //!   arenas      [──────]   [──]               kept until they are removed
 //! ```
 //!
-//! A registration that may be written serves reads of memory too. One that a new one makes useless (it lies in it, and has no
-//! more rights) is taken out. What is taken out lives on until the last request that uses it has ended.
+//! A registration that may be written serves reads of memory too. One that a new one makes useless (it lies
+//! in it, and has no more rights) is taken out. What is taken out lives on until the last request that uses
+//! it has ended.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

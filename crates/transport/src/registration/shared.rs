@@ -4,15 +4,19 @@ use std::sync::Arc;
 
 use weft_verbs::Device;
 
-use super::cache::Wanted;
+use super::cache::RegistrationCache;
+use super::entry::PinnedRegion;
+use super::error::PinError;
 use super::group::PageRange;
-use super::{PinError, Pinned, RegistrationCache};
+use super::pinned::Pinned;
+use super::wanted::Wanted;
 use crate::link::{Allocation, BulkMemory};
 use crate::together::Together;
 
 impl<D: Device> RegistrationCache<D> {
-    /// As [`RegistrationCache::pin`], for a request that may be one of several which share their registrations. Where these cannot be
-    /// made, as the memory of all is too much at once or that of another request is wrong, it gets its own.
+    /// As [`RegistrationCache::pin`], for a request that may be one of several which share their
+    /// registrations. Where these cannot be made, as the memory of all is too much at once or that of another
+    /// request is wrong, it gets its own.
     ///
     /// # Errors
     /// As [`RegistrationCache::pin`].
@@ -65,7 +69,7 @@ impl<D: Device> RegistrationCache<D> {
 impl<D: Device> Pinned<D> {
     /// The registrations that are just allocations, and those `before`; `None` if there are no others.
     fn wholes(&self, allocations: &[Allocation], before: Option<&Pinned<D>>) -> Option<Pinned<D>> {
-        let is_whole = |region: &super::PinnedRegion| {
+        let is_whole = |region: &PinnedRegion| {
             allocations.iter().any(|allocation| {
                 PageRange::around(allocation.address, allocation.bytes)
                     .is_some_and(|pages| pages.start == region.address && pages.bytes() == region.bytes)

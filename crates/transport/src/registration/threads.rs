@@ -14,8 +14,8 @@ const RING_WORKERS: &str = "iou-";
 /// … and where they sleep if they have none.
 const IDLE_WORKER: &str = "io_wq_worker";
 
-/// Whether every thread but this one is known not to be in a call that gives memory back. What such a call has begun before this is
-/// asked, is over then.
+/// Whether every thread but this one is known not to be in a call that gives memory back. What such a call
+/// has begun before this is asked, is over then.
 pub fn none_gives_memory_back() -> bool {
     // SAFETY: no memory is passed.
     let own = unsafe { libc::gettid() }.to_string();

@@ -12,66 +12,74 @@
 //!                                                    teller thread: caches apply it and deregister
 //! ```
 //!
-//! **Why a lookup cannot miss one.** The pages go, and the address can be given to somebody else, before the event can be read:
-//! having read everything is not enough. But the kernel counts operations under way in the descriptor (it refuses
-//! `UFFDIO_WRITEPROTECT` with `EAGAIN` while there are any, before it looks at anything else), and it begins to count while the
-//! memory map is locked. Whoever has an address that was given anew after an unmapping, sees the count or, if it is down again,
-//! finds the event in the log: it is read and put there under one lock.
+//! **Why a lookup cannot miss one.** The pages go, and the address can be given to somebody else, before the
+//! event can be read: having read everything is not enough. But the kernel counts operations under way in the
+//! descriptor (it refuses `UFFDIO_WRITEPROTECT` with `EAGAIN` while there are any, before it looks at
+//! anything else), and it begins to count while the memory map is locked. Whoever has an address that was
+//! given anew after an unmapping, sees the count or, if it is down again, finds the event in the log: it is
+//! read and put there under one lock.
 //!
 //! **Case by case.**
-//! - A watched range is unmapped in part, or mapped over (`MAP_FIXED`), or the heap shrinks (`brk`): an event with what was
-//!   unmapped.
-//! - `mremap` that moves, with `MREMAP_DONTUNMAP` too: an event with both places. The old one counts as unmapped. The new one is
-//!   still watched, for nobody: the teller ends that. One that shrinks or grows in place unmaps the tail, or touches nothing.
-//! - `madvise` with `MADV_DONTNEED`, `MADV_FREE`: an event, but before the pages go and with no sign when they are gone. See
-//!   `doubtful` in `cache`.
-//! - `fork`: a child's memory is not watched (no `UFFD_FEATURE_EVENT_FORK`), the parent's stays so. The child's copy of the
-//!   descriptor is closed by a handler, because what is watched would stay so until the last copy is closed.
-//! - `mprotect`: the pages stay; nothing to be told of. A key for writing outlives the right to write, until the program asks for
-//!   a read of a file into memory that it may not write.
-//! - Memory of files, shared memory, huge pages of `hugetlbfs`: can be cut off from elsewhere (`ftruncate`, holes), of which
-//!   nobody tells. Refused, and so not cached.
-//! - What is partly not mapped, or mapped while the watch begins: a range counts as watched only if the kernel finds each mapping
-//!   in it whole and watched *after* it was registered (`UFFDIO_CONTINUE` says `EINVAL` for such a range of private memory,
-//!   `ENOENT` for any other, and does nothing).
-//! - A range begins and ends inside of mappings: these are watched as wholes, because a mapping that is cut in two could not be
-//!   moved by `mremap` any more. A mapping is watched until no range needs it, which the teller finds out. New mappings beside a
-//!   watched one stay mappings of their own, and are not watched with it.
-//!   What such a mapping is cut into by `mprotect` or `MAP_FIXED` may stay cut until it is watched no more (the one effect on
-//!   programs: an `mremap` of all the parts together fails meanwhile).
+//! - A watched range is unmapped in part, or mapped over (`MAP_FIXED`), or the heap shrinks (`brk`): an event
+//!   with what was unmapped.
+//! - `mremap` that moves, with `MREMAP_DONTUNMAP` too: an event with both places. The old one counts as
+//!   unmapped. The new one is still watched, for nobody: the teller ends that. One that shrinks or grows in
+//!   place unmaps the tail, or touches nothing.
+//! - `madvise` with `MADV_DONTNEED`, `MADV_FREE`: an event, but before the pages go and with no sign when
+//!   they are gone. See `doubtful` in `cache`.
+//! - `fork`: a child's memory is not watched (no `UFFD_FEATURE_EVENT_FORK`), the parent's stays so. The
+//!   child's copy of the descriptor is closed by a handler, because what is watched would stay so until the
+//!   last copy is closed.
+//! - `mprotect`: the pages stay; nothing to be told of. A key for writing outlives the right to write, until
+//!   the program asks for a read of a file into memory that it may not write.
+//! - Memory of files, shared memory, huge pages of `hugetlbfs`: can be cut off from elsewhere (`ftruncate`,
+//!   holes), of which nobody tells. Refused, and so not cached.
+//! - What is partly not mapped, or mapped while the watch begins: a range counts as watched only if the
+//!   kernel finds each mapping in it whole and watched *after* it was registered (`UFFDIO_CONTINUE` says
+//!   `EINVAL` for such a range of private memory, `ENOENT` for any other, and does nothing).
+//! - A range begins and ends inside of mappings: these are watched as wholes, because a mapping that is cut
+//!   in two could not be moved by `mremap` any more. A mapping is watched until no range needs it, which the
+//!   teller finds out. New mappings beside a watched one stay mappings of their own, and are not watched with
+//!   it. What such a mapping is cut into by `mprotect` or `MAP_FIXED` may stay cut until it is watched no
+//!   more (the one effect on programs: an `mremap` of all the parts together fails meanwhile).
 //! - Two buffers on one page: ranges are whole pages, and ranges may overlap.
 //!
-//! **What is not told**, and so must not be done to buffers: `shmat` with `SHM_REMAP` over them, and `MADV_GUARD_INSTALL` (6.13)
-//! on their pages.
+//! **What is not told**, and so must not be done to buffers: `shmat` with `SHM_REMAP` over them, and
+//! `MADV_GUARD_INSTALL` (6.13) on their pages.
 //!
-//! **Why nothing can wait for ever.** A thread that unmaps waits, possibly with locks of the program's or the allocator's, until
-//! its event is read. So the reader takes no lock but the log's, allocates nothing and frees nothing (and closes the descriptor
-//! before its end, at which the system's library does); whoever has the log's lock does not either. All signals are blocked in
-//! it. Caches are told by another thread, which may wait like any other.
+//! **Why nothing can wait for ever.** A thread that unmaps waits, possibly with locks of the program's or the
+//! allocator's, until its event is read. So the reader takes no lock but the log's, allocates nothing and
+//! frees nothing (and closes the descriptor before its end, at which the system's library does); whoever has
+//! the log's lock does not either. All signals are blocked in it. Caches are told by another thread, which
+//! may wait like any other.
 //!
-//! Kernels: 5.13 or later on x86, by any user (the descriptor is one for user faults only, which `vm.unprivileged_userfaultfd`
-//! does not restrict); `/dev/userfaultfd` (6.1) where the call is forbidden. At the start everything above is tried out on a few
-//! pages; if anything is different, there is no watching.
+//! Kernels: 5.13 or later on x86, by any user (the descriptor is one for user faults only, which
+//! `vm.unprivileged_userfaultfd` does not restrict); `/dev/userfaultfd` (6.1) where the call is forbidden. At
+//! the start everything above is tried out on a few pages; if anything is different, there is no watching.
 
+mod kernel;
+mod log;
+mod start;
 mod trial;
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::coverage::Coverage;
 use super::group::{PageRange, merge};
+use super::holes;
 use super::home::Home;
+use super::page::page_bytes;
 use super::ranges::Ranges;
-use super::{holes, page_bytes};
 use crate::socket::{checked, owned};
+pub use log::Change;
+use log::{Log, Record, record};
+use start::{lock_after_fork, spawn};
 
-/// Changes that the log holds; a cache that is further behind drops everything.
-const LOG_CHANGES: usize = 4096;
 /// Tries to watch mappings whose neighbours change at the same time.
 const WATCH_TRIES: u32 = 4;
 /// Looks at whether something is being unmapped, before a lookup does without the cache.
@@ -80,87 +88,10 @@ const SETTLE_LOOKS: u32 = 200;
 const SETTLE_LOOKS_AWAKE: u32 = 50;
 const SETTLE_SLEEP: Duration = Duration::from_micros(20);
 
-/// `linux/userfaultfd.h`.
-mod kernel {
-    pub const USER_MODE_ONLY: libc::c_int = 1;
-    pub const IOC_NEW: libc::c_ulong = 0xaa00;
-    pub const API: u64 = 0xaa;
-    pub const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1;
-    pub const FEATURE_EVENT_REMAP: u64 = 1 << 2;
-    pub const FEATURE_EVENT_REMOVE: u64 = 1 << 3;
-    pub const FEATURE_EVENT_UNMAP: u64 = 1 << 6;
-    pub const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
-    pub const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
-    pub const UFFDIO_UNREGISTER: libc::c_ulong = 0x8010_aa01;
-    pub const UFFDIO_WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
-    pub const UFFDIO_CONTINUE: libc::c_ulong = 0xc020_aa07;
-    pub const REGISTER_MODE_WP: u64 = 2;
-    /// A bit of the operations that a range allows: not with huge pages of `hugetlbfs` in it.
-    pub const ALLOWS_ZEROPAGE: u64 = 1 << 4;
-    pub const EVENT_REMAP: u8 = 0x14;
-    pub const EVENT_REMOVE: u8 = 0x15;
-    pub const EVENT_UNMAP: u8 = 0x16;
-
-    /// `struct uffd_msg`; the arguments by position.
-    #[repr(C)]
-    #[derive(Clone, Copy)]
-    pub struct Message {
-        pub event: u8,
-        pub reserved: [u8; 7],
-        pub arguments: [u64; 3],
-    }
-}
-
-/// What has happened to memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// The pages that were there are not any more.
-    Unmapped(PageRange),
-    /// The pages that are there were given back, or are just about to be.
-    Emptied(PageRange),
-    /// So much that it is not known.
-    Unknown,
-}
-
 /// Who wants to know at once.
 pub trait Told: Send + Sync {
     /// There is something in the log.
     fn told(&self);
-}
-
-#[derive(Clone, Copy)]
-enum Record {
-    Change(Change),
-    /// Watched memory is there now, for nobody.
-    Moved(PageRange),
-}
-
-/// What was read, in order; number n lies at n modulo the length. Nothing here allocates.
-struct Log {
-    records: Box<[Record; LOG_CHANGES]>,
-    next: u64,
-    /// The teller is asked to look at [`Inner::left`].
-    is_left: bool,
-}
-
-impl Log {
-    fn push(&mut self, record: Record) {
-        self.records[(self.next % LOG_CHANGES as u64) as usize] = record;
-        self.next += 1;
-    }
-
-    /// The next one that a reader has not seen; `None` in the option if it is too late for some.
-    fn after(&self, seen: &mut u64) -> Option<Option<Record>> {
-        if *seen == self.next {
-            return None;
-        }
-        if self.next - *seen > LOG_CHANGES as u64 {
-            *seen = self.next;
-            return Some(None);
-        }
-        *seen += 1;
-        Some(Some(self.records[((*seen - 1) % LOG_CHANGES as u64) as usize]))
-    }
 }
 
 /// What is watched, and why.
@@ -242,16 +173,11 @@ impl Watcher {
         });
         // SAFETY: no memory is passed; the result is new.
         let wake = unsafe { owned(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)) }?;
-        let log = Log {
-            records: Box::new([Record::Change(Change::Unknown); LOG_CHANGES]),
-            next: 0,
-            is_left: false,
-        };
-        let descriptor = open()?;
+        let descriptor = kernel::open()?;
         let inner = Arc::new(Inner {
             descriptor: descriptor.as_raw_fd(),
             wake,
-            log: Mutex::new(log),
+            log: Mutex::new(Log::new()),
             news: Condvar::new(),
             is_stopping: AtomicBool::new(false),
             is_blind: AtomicBool::new(false),
@@ -287,8 +213,9 @@ impl Watcher {
         }
     }
 
-    /// Makes sure that everything which was unmapped before this call is in the log. Says `false` if so much is being unmapped
-    /// that it did not come to that, or if the program has closed the descriptor (some close all that they do not know).
+    /// Makes sure that everything which was unmapped before this call is in the log. Says `false` if so much
+    /// is being unmapped that it did not come to that, or if the program has closed the descriptor (some
+    /// close all that they do not know).
     pub fn settle(&self) -> bool {
         for look in 0..SETTLE_LOOKS {
             if self.inner.is_blind.load(Ordering::Relaxed) {
@@ -457,7 +384,8 @@ impl Inner {
                 return;
             }
             if both[1].revents != 0 {
-                // Ends all watching, before this thread gives back its own memory: of that nobody would read any more.
+                // Ends all watching, before this thread gives back its own memory: of that nobody would read
+                // any more.
                 drop(descriptor);
                 return;
             }
@@ -504,8 +432,9 @@ impl Inner {
         }
     }
 
-    /// Ends the watching of mappings in which nothing has to be watched. They are looked for in all of the mappings that were
-    /// once watched together: what was needed of one may be unmapped itself, and the rest still be watched.
+    /// Ends the watching of mappings in which nothing has to be watched. They are looked for in all of the
+    /// mappings that were once watched together: what was needed of one may be unmapped itself, and the rest
+    /// still be watched.
     fn unwatch_left(&self) {
         let left = merge(std::mem::take(&mut *lock(&self.left)));
         let mut watched = lock(&self.watched);
@@ -552,71 +481,4 @@ impl Inner {
         let result = unsafe { libc::ioctl(self.descriptor, request, arguments.as_mut_ptr()) };
         checked(result as isize).map(drop)
     }
-}
-
-/// Enters an event into the log.
-fn record(message: &kernel::Message, log: &mut Log) {
-    let [first, second, third] = message.arguments;
-    let range = PageRange { start: first, end: second };
-    match message.event {
-        kernel::EVENT_UNMAP => log.push(Record::Change(Change::Unmapped(range))),
-        kernel::EVENT_REMOVE => log.push(Record::Change(Change::Emptied(range))),
-        kernel::EVENT_REMAP => {
-            let end = first.saturating_add(third);
-            log.push(Record::Change(Change::Unmapped(PageRange { start: first, end })));
-            log.push(Record::Moved(PageRange { start: second, end: second.saturating_add(third) }));
-        }
-        _ => log.push(Record::Change(Change::Unknown)),
-    }
-}
-
-/// Locks what another thread may have had locked when this process was forked.
-fn lock_after_fork<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>, String> {
-    for _ in 0..1000 {
-        match mutex.try_lock() {
-            Ok(guard) => return Ok(guard),
-            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
-        }
-    }
-    Err("the process was forked while a watcher was being made".into())
-}
-
-/// A thread without signals.
-fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    // SAFETY: sets are plain data that these calls fill; the thread that is made inherits the mask.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let thread = std::thread::Builder::new().name(name.into()).spawn(run);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        thread
-    }
-}
-
-/// A descriptor with the events that are needed.
-fn open() -> io::Result<OwnedFd> {
-    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | kernel::USER_MODE_ONLY;
-    // SAFETY: no memory is passed; the result is new.
-    let called = unsafe { owned(libc::syscall(libc::SYS_userfaultfd, flags) as RawFd) };
-    let descriptor = match called {
-        Ok(descriptor) => descriptor,
-        Err(error) => {
-            let device =
-                File::options().read(true).write(true).open("/dev/userfaultfd").map_err(|_| error)?;
-            // SAFETY: as above.
-            unsafe { owned(libc::ioctl(device.as_raw_fd(), kernel::IOC_NEW, flags)) }?
-        }
-    };
-    let features = kernel::FEATURE_PAGEFAULT_FLAG_WP
-        | kernel::FEATURE_EVENT_REMAP
-        | kernel::FEATURE_EVENT_REMOVE
-        | kernel::FEATURE_EVENT_UNMAP;
-    let mut arguments = [kernel::API, features, 0];
-    // SAFETY: `struct uffdio_api` has three words.
-    checked(unsafe {
-        libc::ioctl(descriptor.as_raw_fd(), kernel::UFFDIO_API, arguments.as_mut_ptr()) as isize
-    })?;
-    Ok(descriptor)
 }

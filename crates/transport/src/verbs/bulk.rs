@@ -13,46 +13,16 @@ use std::io::{IoSlice, IoSliceMut};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use weft_verbs::{Access, Device, Fabric, MemoryPiece};
+use weft_rdma::{BOUNCE_BYTES, Held};
+use weft_verbs::{Access, Fabric, MemoryPiece};
 use weft_wire::Header;
 use weft_wire::limits::UNIT_BYTES_MAX;
 use weft_wire::messages::LentMemory;
 
-use super::chain::Chain;
-use super::choose::Mechanism;
-use super::conn::{ConnInner, Deferred, Fast, Freed, Request, UnderWay};
-use super::keys::Described;
+use super::conn::state::{ConnInner, Deferred, Source};
 use super::lend::{self, LENT_MAX};
-use super::thread::BOUNCE_BYTES;
 use crate::error::ConnError;
 use crate::server::{ServerBulk, slices};
-
-/// Where a request's data is.
-pub(super) enum Source<F: Fabric> {
-    /// Nowhere: there is none, or the client takes what comes.
-    Nothing,
-    /// It came with the message.
-    Inline(Rc<Vec<u8>>),
-    /// In a Fast buffer of the connection's.
-    Fast { fast: Rc<Fast<F::Device>>, number: usize, data_at: usize },
-    /// In the client's registered memory.
-    Remote { described: Rc<Described>, request: Rc<Request<F>> },
-    /// Where only the client knows: it moves the data itself.
-    Lent { told: LentMemory },
-}
-
-impl<F: Fabric> Source<F> {
-    /// How the client chose to move it; not known where the reply will tell.
-    pub(super) fn mechanism(&self) -> Option<Mechanism> {
-        match self {
-            Source::Nothing => None,
-            Source::Inline(_) => Some(Mechanism::Inline),
-            Source::Fast { .. } => Some(Mechanism::Fast),
-            Source::Remote { .. } => Some(Mechanism::Remote),
-            Source::Lent { .. } => Some(Mechanism::Lend),
-        }
-    }
-}
 
 /// The way to the client's memory over RDMA.
 pub struct VerbsBulk<F: Fabric> {
@@ -110,10 +80,13 @@ impl<F: Fabric> VerbsBulk<F> {
         read: bool,
     ) -> Result<(), ConnError> {
         match &self.source {
-            // SAFETY: as the caller promises.
-            Source::Remote { described, .. } => unsafe {
-                self.transfer_described(described, share_offset, local, read).await
-            },
+            Source::Remote { described, .. } => {
+                let bytes = local.iter().map(|piece| u64::from(piece.bytes)).sum();
+                let remote = described.pieces(share_offset, bytes);
+                // SAFETY: as the caller promises.
+                let moved = unsafe { self.conn.channel.transfer(local, remote, read) };
+                moved.await.map_err(|ended| self.conn.of_channel(ended))
+            }
             // SAFETY: as the caller promises.
             Source::Lent { told } if told.write == read => unsafe {
                 self.transfer_lent(told, share_offset, local).await
@@ -122,8 +95,8 @@ impl<F: Fabric> VerbsBulk<F> {
         }
     }
 
-    /// Lends it to the client, which moves the data. No turn is taken for it: the pace is the client's, and one that is slow would
-    /// hold up all others.
+    /// Lends it to the client, which moves the data. No turn is taken for it: the pace is the client's, and
+    /// one that is slow would hold up all others.
     ///
     /// # Safety
     /// As [`VerbsBulk::transfer`].
@@ -146,41 +119,17 @@ impl<F: Fabric> VerbsBulk<F> {
         Ok(())
     }
 
-    /// Reads or writes it.
-    ///
-    /// # Safety
-    /// As [`VerbsBulk::transfer`].
-    async unsafe fn transfer_described(
-        &self,
-        described: &Described,
-        share_offset: u64,
-        local: &[MemoryPiece],
-        read: bool,
-    ) -> Result<(), ConnError> {
-        let conn = &*self.conn;
-        let bytes = local.iter().map(|piece| u64::from(piece.bytes)).sum();
-        let limits = conn.port.device.limits();
-        let pieces_max = if read { limits.read_pieces_max } else { limits.send_pieces_max };
-        let chain = Chain::new(local, described.pieces(share_offset, bytes), pieces_max);
-        let _turn = conn.port.schedule.turn(conn.number, bytes).await;
-        let mut under_way = UnderWay::new(conn);
-        // SAFETY: as the caller promises; if this is dropped, so is `under_way`, which ends the work.
-        let posted = unsafe { conn.post_chain(&chain, read, &mut under_way) }.await;
-        let ended = under_way.end().await;
-        posted.and(ended)
-    }
-
     /// The same with memory that is not registered, in steps through a registered buffer.
     async fn put_copied(&self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError> {
         let total: usize = data.iter().map(|part| part.len()).sum();
-        let mut bounce = self.conn.port.bounce_slot().await;
+        let mut bounce = self.conn.port().bounce_slot().await;
         let mut done = 0;
         while done < total {
             let bytes = (total - done).min(BOUNCE_BYTES);
             // SAFETY: the slot is this transfer's, and no work uses it now.
             let memory = unsafe { bounce.fill() };
             copy_from(data, done, &mut memory[..bytes]);
-            self.conn.port.transfers.copied(bytes);
+            self.conn.port_state.transfers.copied(bytes);
             let piece = [bounce.piece(bytes)];
             // SAFETY: the slot is given back only after the transfer has returned or been dropped.
             unsafe { self.transfer(share_offset + done as u64, &piece, false) }.await?;
@@ -191,7 +140,7 @@ impl<F: Fabric> VerbsBulk<F> {
 
     async fn get_copied(&self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {
         let total: usize = buffers.iter().map(|part| part.len()).sum();
-        let mut bounce = self.conn.port.bounce_slot().await;
+        let mut bounce = self.conn.port().bounce_slot().await;
         let mut done = 0;
         while done < total {
             let bytes = (total - done).min(BOUNCE_BYTES);
@@ -206,7 +155,7 @@ impl<F: Fabric> VerbsBulk<F> {
             // SAFETY: the transfer has ended.
             let memory = unsafe { bounce.fill() };
             copy_to(&memory[..bytes], buffers, done);
-            self.conn.port.transfers.copied(bytes);
+            self.conn.port_state.transfers.copied(bytes);
             done += bytes;
         }
         Ok(())
@@ -288,7 +237,7 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
                 .await;
         }
         self.check(share_offset, bytes)?;
-        match self.conn.port.zone_pieces(data.iter().map(|part| (part.as_ptr(), part.len()))) {
+        match self.conn.port().zone_pieces(data.iter().map(|part| (part.as_ptr(), part.len()))) {
             // SAFETY: the slices are borrowed for as long as this call.
             Some(local) => unsafe { self.transfer(share_offset, &local, false) }.await,
             None => self.put_copied(share_offset, data).await,
@@ -302,11 +251,14 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
         keeper: Rc<dyn Any>,
     ) -> Result<(), ConnError> {
         let bytes = data.iter().map(|(_, bytes)| *bytes as u64).sum();
-        let pieces =
-            self.conn.port.zone_pieces(data.iter().map(|(base, bytes)| (base.as_ptr().cast_const(), *bytes)));
+        let pieces = self
+            .conn
+            .port()
+            .zone_pieces(data.iter().map(|(base, bytes)| (base.as_ptr().cast_const(), *bytes)));
         if let (Source::Remote { request, .. }, Some(pieces)) = (&self.source, pieces) {
             self.check(share_offset, bytes)?;
-            request.defer(Deferred { share_offset, pieces, bytes, freed: Freed::Keeper(keeper) });
+            // SAFETY: as the caller promises.
+            unsafe { request.defer(Deferred { share_offset, pieces, bytes, held: Held::Keeper(keeper) }) };
             return Ok(());
         }
         // SAFETY: as the caller promises; `keeper` lives until the end of this function.
@@ -324,17 +276,17 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
         if let Some(base) = self.came() {
             let mut at = share_offset as usize;
             for buffer in buffers {
-                // SAFETY: within the data, as was checked; the client may write a Fast buffer meanwhile, and no reference
-                // to it is made.
+                // SAFETY: within the data, as was checked; the client may write a Fast buffer meanwhile, and
+                // no reference to it is made.
                 unsafe {
                     std::ptr::copy_nonoverlapping(base.add(at).as_ptr(), buffer.as_mut_ptr(), buffer.len())
                 };
                 at += buffer.len();
             }
-            self.conn.port.transfers.copied(bytes as usize);
+            self.conn.port_state.transfers.copied(bytes as usize);
             return Ok(());
         }
-        let local = self.conn.port.zone_pieces(buffers.iter().map(|part| (part.as_ptr(), part.len())));
+        let local = self.conn.port().zone_pieces(buffers.iter().map(|part| (part.as_ptr(), part.len())));
         if local.is_some() && matches!(self.source, Source::Lent { .. }) {
             // What the client leaves out must not be what somebody else had there.
             buffers.iter_mut().for_each(|buffer| buffer.fill(0));

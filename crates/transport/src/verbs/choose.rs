@@ -7,16 +7,17 @@
 //!                                  (registered: Remote)
 //! ```
 //!
-//! What would be described to the server is lent instead where it is in many short pieces: the server would need a work request for each
-//! of them, a client that has a unit of the server's gathers as many as its adapter takes into one.
+//! What would be described to the server is lent instead where it is in many short pieces: the server would
+//! need a work request for each of them, a client that has a unit of the server's gathers as many as its
+//! adapter takes into one.
 
 /// A way for the data of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mechanism {
     /// In the messages themselves, copied at both ends.
     Inline,
-    /// Through a registered buffer of the connection: the client writes a request and its data to the server at once; the server
-    /// writes what was read into the client's link.
+    /// Through a registered buffer of the connection: the client writes a request and its data to the server
+    /// at once; the server writes what was read into the client's link.
     Fast,
     /// The server reads or writes the client's registered memory.
     Remote,
@@ -44,7 +45,8 @@ pub(super) struct Thresholds {
     pub lend_pieces_min: u64,
 }
 
-/// The longest pieces, on average, for which units are lent: longer ones fill work requests of a server's well enough.
+/// The longest pieces, on average, for which units are lent: longer ones fill work requests of a server's
+/// well enough.
 pub(super) const LEND_PIECE_BYTES_MAX: u64 = 16 << 10;
 
 /// What is known of a request.

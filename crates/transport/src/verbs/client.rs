@@ -4,88 +4,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use weft_verbs::{Counts, Device, DeviceLimits, Fabric, TrafficClass};
-use weft_wire::limits::MESSAGE_DATA_BYTES_MAX;
-use weft_wire::security::Key;
+use weft_verbs::{Counts, Device, DeviceLimits, Fabric};
 
-use super::choose::{Direction, Mechanism, Thresholds, Transfer, choose};
-use super::counts::{Transfers, VerbsTransfers};
-use super::envelope::VerbsRole;
+use super::adapter::{Adapter, connect_error};
+use super::counts::VerbsTransfers;
 use super::link::VerbsLink;
-use super::{CLIENT_FAST_BUFFERS, CLIENT_RECEIVES, CLIENT_SENDS, FAST_DATA_BYTES};
+use super::link_options::VerbsOptions;
 use crate::error::LinkError;
 use crate::registration::{
     PinError, RegistrationCache, RegistrationCost, RegistrationOptions, RegistrationStats,
 };
-
-/// Fewest pieces of a request for which a client asks for the server's units, by default.
-const LEND_PIECES_MIN: u64 = 128;
-
-/// How a link over RDMA is made, and how it moves data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VerbsOptions {
-    /// The key of the cluster's clients, or of its servers; `None` where there is none.
-    pub key: Option<Key>,
-    /// Which of the two.
-    pub role: VerbsRole,
-    /// What the network is to think of this link's traffic.
-    pub class: TrafficClass,
-    /// Data of up to this size rides in messages.
-    pub inline_bytes_max: u64,
-    /// Data of up to this size goes through Fast RDMA buffers where one is free.
-    pub fast_bytes_max: u64,
-    /// Always this mechanism where it is possible, for comparisons.
-    pub mechanism: Option<Mechanism>,
-    /// Data in at least so many pieces, that are short, is moved by this side into and out of units that the server lends; 0: never.
-    pub lend_pieces_min: u64,
-    /// Receives of the link, 8 KiB each, which also bound the requests under way.
-    pub receives: u16,
-    /// Messages that may be on their way, 8 KiB each.
-    pub sends: u16,
-    /// Fast RDMA buffers of the link's own, 72 KiB each.
-    pub fast_buffers: u16,
-    /// Servers get at memory by keys that end with each request, where the adapter has memory windows. Registrations are shared: what
-    /// the first link over an adapter says holds for all.
-    pub windows: bool,
-}
-
-impl Default for VerbsOptions {
-    fn default() -> Self {
-        VerbsOptions {
-            key: None,
-            role: VerbsRole::Client,
-            class: TrafficClass::default(),
-            inline_bytes_max: 4096,
-            fast_bytes_max: FAST_DATA_BYTES as u64,
-            mechanism: None,
-            lend_pieces_min: LEND_PIECES_MIN,
-            receives: CLIENT_RECEIVES,
-            sends: CLIENT_SENDS,
-            fast_buffers: CLIENT_FAST_BUFFERS,
-            windows: true,
-        }
-    }
-}
-
-impl VerbsOptions {
-    /// How the data of a request moves whose memory, in so many pieces, is not registered yet, to a server that allows the same, has a
-    /// Fast buffer free, and lends; `write`: a write of a file.
-    pub fn mechanism_for(&self, bytes: u64, pieces: u64, write: bool) -> Mechanism {
-        let direction = if write { Direction::Get } else { Direction::Put };
-        let fast_free = self.fast_buffers > 0;
-        let transfer = Transfer { direction, bytes, pieces, registered: false, fast_free, lent: true };
-        choose(&transfer, &self.thresholds(), self.mechanism)
-    }
-
-    pub(super) fn thresholds(&self) -> Thresholds {
-        Thresholds {
-            inline_bytes_max: self.inline_bytes_max,
-            fast_bytes_max: self.fast_bytes_max.min(FAST_DATA_BYTES as u64),
-            message_data_bytes_max: MESSAGE_DATA_BYTES_MAX as u64,
-            lend_pieces_min: self.lend_pieces_min,
-        }
-    }
-}
 
 /// RDMA of a process that is a client. Clones are the same.
 pub struct VerbsClient<F: Fabric> {
@@ -110,27 +38,6 @@ struct Known<F: Fabric> {
     arenas: Vec<(u64, u64)>,
     /// Why an adapter that came later did not take one of them.
     refusal: Option<String>,
-}
-
-/// An adapter that links were made over.
-pub(super) struct Adapter<F: Fabric> {
-    pub device: Arc<F::Device>,
-    pub cache: RegistrationCache<F::Device>,
-    pub transfers: Arc<Transfers>,
-    /// Its registrations have no remote keys: each request binds windows.
-    pub windows: bool,
-}
-
-impl<F: Fabric> Clone for Adapter<F> {
-    fn clone(&self) -> Self {
-        let Adapter { device, cache, transfers, windows } = self;
-        Adapter {
-            device: device.clone(),
-            cache: cache.clone(),
-            transfers: transfers.clone(),
-            windows: *windows,
-        }
-    }
 }
 
 /// An adapter of a client, for people.
@@ -175,7 +82,8 @@ impl<F: Fabric> VerbsClient<F> {
     /// Connects to a server. The handshake is still to be done.
     ///
     /// # Errors
-    /// [`LinkError::Connect`], after at most about twice `timeout`; says which step failed, and why a server refused.
+    /// [`LinkError::Connect`], after at most about twice `timeout`; says which step failed, and why a server
+    /// refused.
     pub fn connect(
         &self,
         address: SocketAddr,
@@ -211,7 +119,8 @@ impl<F: Fabric> VerbsClient<F> {
         adapter
     }
 
-    /// Makes memory known to every adapter that is in use or will be, and keeps it registered until [`VerbsClient::unregister`].
+    /// Makes memory known to every adapter that is in use or will be, and keeps it registered until
+    /// [`VerbsClient::unregister`].
     ///
     /// # Errors
     /// Of an adapter that refused; the memory is then registered with none.
@@ -259,15 +168,4 @@ impl<F: Fabric> VerbsClient<F> {
         let known = self.known();
         VerbsStatus { devices: known.adapters.iter().map(describe).collect(), refusal: known.refusal.clone() }
     }
-}
-
-/// Of the seam's words, with the server's reason where it refused.
-pub(super) fn connect_error(address: SocketAddr, error: weft_verbs::VerbsError) -> LinkError {
-    let text = match &error {
-        weft_verbs::VerbsError::Rejected { private_data, .. } => {
-            super::envelope::Rejection::text(private_data).to_string()
-        }
-        other => other.to_string(),
-    };
-    LinkError::Connect { peer: format!("server {address} over RDMA"), source: std::io::Error::other(text) }
 }

@@ -15,7 +15,8 @@ pub struct VerbsTransfers {
     pub remote: u64,
     /// Requests for which the server lends its units.
     pub lent: u64,
-    /// Bytes of data that a processor copied between the users' memory (or a server's units) and buffers of the transport.
+    /// Bytes of data that a processor copied between the users' memory (or a server's units) and buffers of
+    /// the transport.
     pub copied_bytes: u64,
 }
 

@@ -1,26 +1,20 @@
 //! Who may send how much (IB 3.3.1). Pure.
 //!
-//! A credit is one receive that the other side has posted and keeps for this connection. Every message takes one and brings
-//! what its sender has to give; when messages go one way only, the other side sends a message of credits alone.
+//! A credit is one receive that the other side has posted and keeps for this connection. Every message takes
+//! one and brings what its sender has to give; when messages go one way only, the other side sends a message
+//! of credits alone.
 //!
 //! ```text
 //!   window 8:   promised 3 (the peer may still use them) │ held 2 (received, not dealt with) │ owed 3 (to be promised)
 //! ```
 //!
-//! * The last credit is kept for a message of credits alone, so that two sides that both have much to say never wait for each
-//!   other: a side whose peer is down to one has two or more to give, and can say so.
-//! * Credits alone are sent only when they are two or more, and more than what is promised: each such message costs one receive
-//!   and brings two, so that two idle sides fall silent.
+//! * The last credit is kept for a message of credits alone, so that two sides that both have much to say
+//!   never wait for each other: a side whose peer is down to one has two or more to give, and can say so.
+//! * Credits alone are sent only when they are two or more, and more than what is promised: each such message
+//!   costs one receive and brings two, so that two idle sides fall silent.
 //!
-//! A server's receives are shared by all connections of a thread ([`Shares`]): the windows together are never more than
-//! what is posted, less a reserve, and the window of each shrinks as clients come.
-
-/// The smallest window with which both rules above hold, and a message of several parts flows.
-pub(super) const WINDOW_MIN: u32 = 4;
-/// A connection's largest share of a server's receives.
-const WINDOW_MAX: u32 = 32;
-/// By how much a message makes its connection's window grow.
-const WINDOW_STEP: u32 = 2;
+//! A server's receives are shared by all connections of a thread: its port says how large a window is
+//! ([`weft_rdma::Channel::adjust_window`]).
 
 /// A peer used what it was not given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,61 +76,13 @@ impl Credits {
     }
 
     /// What of the window is with the peer or held here.
-    fn in_use(&self) -> u32 {
+    pub(super) fn in_use(&self) -> u32 {
         self.promised + self.held
     }
-}
 
-/// The receives of a server's thread, shared by its connections.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shares {
-    receives: u32,
-    given: u32,
-    connections: u32,
-}
-
-impl Shares {
-    /// Of `receives` posted ones a sixteenth is kept back.
-    pub(super) fn new(receives: u32) -> Shares {
-        Shares { receives: receives - receives / 16, given: 0, connections: 0 }
-    }
-
-    /// What is promised to all connections.
-    pub(super) fn given(&self) -> u32 {
-        self.given
-    }
-
-    /// What a connection should have at most.
-    fn fair(&self) -> u32 {
-        (self.receives / (2 * self.connections).max(1)).clamp(WINDOW_MIN, WINDOW_MAX)
-    }
-
-    /// A connection comes: the window that it begins with. `None`: there is no room for it.
-    pub(super) fn join(&mut self) -> Option<u32> {
-        if self.receives - self.given < WINDOW_MIN {
-            return None;
-        }
-        self.given += WINDOW_MIN;
-        self.connections += 1;
-        Some(WINDOW_MIN)
-    }
-
-    /// Lets the window of a connection that is at work grow, or shrink as far as it is not in use.
-    pub(super) fn adjust(&mut self, credits: &mut Credits) {
-        let (window, fair) = (credits.window, self.fair());
-        let wanted = if window > fair {
-            fair.max(credits.in_use())
-        } else {
-            window + (fair - window).min(WINDOW_STEP).min(self.receives - self.given)
-        };
-        self.given = self.given - window + wanted;
-        credits.window = wanted;
-    }
-
-    /// A connection has gone.
-    pub(super) fn leave(&mut self, credits: &Credits) {
-        self.given -= credits.window;
-        self.connections -= 1;
+    /// The window has grown, or shrunk as far as it was not in use.
+    pub(super) fn set_window(&mut self, window: u32) {
+        self.window = window;
     }
 }
 
@@ -145,6 +91,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::VecDeque;
+    use weft_rdma::{Shares, WINDOW_MIN};
 
     /// Two ends and the network between them; the second is a server's.
     struct Model {
@@ -189,7 +136,8 @@ mod tests {
                     self.waiting[end] -= 1;
                     self.ends[end].dealt_with();
                     if end == 1 {
-                        self.shares.adjust(&mut self.ends[1]);
+                        let end = &mut self.ends[1];
+                        end.window = self.shares.adjust(end.window, end.in_use());
                     }
                 }
                 3 if self.ends[end].wants_to_tell() => {
@@ -229,38 +177,6 @@ mod tests {
             }
             prop_assert_eq!(model.to_send, [0, 0]);
             prop_assert!(model.told <= to_send[0] + to_send[1] + 4, "{} messages of credits alone", model.told);
-        }
-
-        #[test]
-        fn shares_are_never_more_than_there_is(
-            receives in 16u32..200,
-            order in proptest::collection::vec((0usize..40, 0u8..4), 0..400),
-        ) {
-            let mut shares = Shares::new(receives);
-            let mut ends: Vec<Credits> = Vec::new();
-            for (which, what) in order {
-                match what {
-                    0 => ends.extend(shares.join().map(|window| Credits::new(8, window))),
-                    1 if !ends.is_empty() => {
-                        let which = which % ends.len();
-                        shares.leave(&ends.swap_remove(which));
-                    }
-                    _ if !ends.is_empty() => {
-                        let which = which % ends.len();
-                        if ends[which].received(0).is_ok() {
-                            ends[which].dealt_with();
-                        }
-                        shares.adjust(&mut ends[which]);
-                        ends[which].spend();
-                        ends[which].may_send = 8;
-                    }
-                    _ => {}
-                }
-                let promised: u32 = ends.iter().map(|end| end.window.max(end.promised)).sum();
-                prop_assert_eq!(shares.given, promised);
-                prop_assert!(promised <= receives - receives / 16);
-                prop_assert!(ends.iter().all(|end| end.window >= WINDOW_MIN));
-            }
         }
     }
 

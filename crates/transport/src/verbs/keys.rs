@@ -7,10 +7,10 @@
 //!   narrow           [■■■■■■■■■■■■■■■■■■■■]                  [■■■]            for windows
 //! ```
 
+use weft_rdma::RemotePiece;
 use weft_wire::limits::{MEMORY_RUNS_MAX, REMOTE_KEYS_MAX};
 use weft_wire::messages::{MemoryRun, RemoteKey, RemoteKeys};
 
-use super::chain::RemotePiece;
 use crate::error::RunsError;
 use crate::runs::{Cursor, MemoryRuns, span, tidy};
 

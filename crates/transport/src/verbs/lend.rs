@@ -8,9 +8,9 @@
 //!                                                         everything behind it
 //! ```
 //!
-//! A work request has as many pieces as the adapter takes, but for a bound of bytes. What of a work request is lost is asked for again
-//! or sent again, up to a number of times without an acknowledgement between; so one that is too long, or too much behind one, would end
-//! connections over networks that lose packets.
+//! A work request has as many pieces as the adapter takes, but for a bound of bytes. What of a work request
+//! is lost is asked for again or sent again, up to a number of times without an acknowledgement between; so
+//! one that is too long, or too much behind one, would end connections over networks that lose packets.
 
 use weft_verbs::MemoryPiece;
 
@@ -24,10 +24,12 @@ pub(super) const LENT_READS: u8 = 4;
 const UNDER_WAY_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of work of which the last reports its end.
 const SIGNAL_BYTES: u64 = 64 << 10;
-/// Ranges from this size on are lent in two parts: while the client works on one, messages about the other are on their way.
+/// Ranges from this size on are lent in two parts: while the client works on one, messages about the other
+/// are on their way.
 const HALVED_BYTES_MIN: u32 = 256 << 10;
 
-/// Cuts memory into the parts that are lent, each with where it begins among all bytes. Touching pieces of one registration are one.
+/// Cuts memory into the parts that are lent, each with where it begins among all bytes. Touching pieces of
+/// one registration are one.
 pub(super) fn parts(local: &[MemoryPiece], step_bytes: u32) -> Vec<(u64, MemoryPiece)> {
     let (mut parts, mut at) = (Vec::with_capacity(LENT_MAX), 0);
     let mut pieces = local.iter().filter(|piece| piece.bytes > 0).copied().peekable();
@@ -62,7 +64,8 @@ fn first_part(bytes: u32, step_bytes: u32) -> u32 {
     if step_bytes == 0 || step_bytes > half { half } else { half.next_multiple_of(step_bytes) }
 }
 
-/// Work requests by which a client moves pieces of these lengths, one behind the other in lent memory, with at most `pieces_max` in each.
+/// Work requests by which a client moves pieces of these lengths, one behind the other in lent memory, with
+/// at most `pieces_max` in each.
 pub fn lent_work_requests(pieces: &[u64], pieces_max: usize) -> u64 {
     let (mut works, mut count, mut left) = (0, pieces_max.max(1), 0);
     for piece in pieces {
@@ -91,7 +94,8 @@ impl Budget {
         self.under_way_bytes == 0 || self.under_way_bytes + bytes <= UNDER_WAY_BYTES_MAX
     }
 
-    /// So much is posted. Says whether its end is to be reported: the budget is never used up by work of which nobody hears.
+    /// So much is posted. Says whether its end is to be reported: the budget is never used up by work of
+    /// which nobody hears.
     pub(super) fn post(&mut self, bytes: u64) -> bool {
         self.under_way_bytes += bytes;
         self.unsignalled_bytes += bytes;
@@ -111,9 +115,9 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::chain::{Chain, RemotePiece};
     use proptest::prelude::*;
     use std::collections::VecDeque;
+    use weft_rdma::{Chain, RemotePiece};
 
     fn piece(address: u64, bytes: u32) -> MemoryPiece {
         MemoryPiece { address, bytes, local_key: 7 }

@@ -8,7 +8,8 @@ use std::io;
 
 use weft_wire::limits::SHARE_BYTES_MAX;
 
-/// Requests under way that may lock memory together: to several servers, two each, and room for the links' own buffers.
+/// Requests under way that may lock memory together: to several servers, two each, and room for the links'
+/// own buffers.
 const REQUESTS_TOGETHER: u64 = 16;
 /// Requests are not cut smaller than this.
 const SHARE_BYTES_MIN: u64 = 64 << 10;

@@ -349,6 +349,32 @@ async fn put_file<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), S
     bulk.put(command.bytes - 10, &[IoSlice::new(&tail)]).await.map_err(|error| error.to_string())
 }
 
+/// Fetches all of a share into mapped pieces.
+///
+/// # Safety
+/// As for [`ServerBulk::get_mapped`].
+async unsafe fn get_all_mapped<B: ServerBulk>(
+    bulk: &mut B,
+    mut pieces: Vec<(NonNull<u8>, usize)>,
+) -> Result<(), ConnError> {
+    let mut done = 0;
+    while !pieces.is_empty() {
+        bulk.arrival(done).await?;
+        // SAFETY: as the caller promises.
+        let moved = unsafe { bulk.get_mapped(done, &pieces) }?;
+        done += moved;
+        let mut moved = moved as usize;
+        pieces.retain_mut(|(base, bytes)| {
+            let part = moved.min(*bytes);
+            moved -= part;
+            // SAFETY: at most the end of the piece.
+            (*base, *bytes) = (unsafe { base.add(part) }, *bytes - part);
+            *bytes > 0
+        });
+    }
+    Ok(())
+}
+
 async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), String> {
     let units = Command { unit_bytes: 1 << 20, ..command.clone() };
     if !bulk.reaches_mapped() {
@@ -401,7 +427,7 @@ async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<()
         // SAFETY: as above, and it is writable.
         unsafe {
             pages.as_ptr().write_bytes(0, bytes);
-            let moved = bulk.get_mapped(0, &pieces).await.map_err(|error| error.to_string());
+            let moved = get_all_mapped(&mut bulk, pieces).await.map_err(|error| error.to_string());
             let same =
                 std::slice::from_raw_parts(pages.as_ptr(), bytes) == pattern_bytes(command.seed, 0, bytes);
             moved.and(if same { Ok(()) } else { Err("wrong bytes in the mapped file".into()) })

@@ -28,6 +28,13 @@ pub trait Hosts: Sized {
     }
 }
 
+/// The usual options, with something else about ports.
+pub fn ports(change: impl FnOnce(&mut PortOptions)) -> VerbsServerOptions {
+    let mut options = VerbsServerOptions::default();
+    change(&mut options.port);
+    options
+}
+
 /// Two hosts with pretended adapters.
 pub struct Pretended {
     pub server: Pretend,
@@ -134,7 +141,7 @@ impl Hosts for Real {
 
     fn server_options() -> VerbsServerOptions {
         // Also of what real adapters make of a write of nothing.
-        VerbsServerOptions { keep_alive_ms: 20, ..VerbsServerOptions::default() }
+        ports(|port| port.keep_alive_ms = 20)
     }
 }
 

@@ -225,7 +225,7 @@ fn an_adapter_that_is_taken_away_is_a_clear_error_on_both_sides() {
 
 #[test]
 fn a_client_that_has_vanished_is_noticed_though_nothing_is_said() {
-    let options = VerbsServerOptions { keep_alive_ms: 30, ..VerbsServerOptions::default() };
+    let options = ports(|port| port.keep_alive_ms = 30);
     let verbs = Chosen::with(Pretended::make(), options);
     let mut link = verbs.connect();
     std::thread::sleep(Duration::from_millis(100));

@@ -123,7 +123,7 @@ fn refusals_are_told_as_on_the_streams() {
 /// As on an adapter whose queue pair stands still.
 #[test]
 fn a_connection_whose_work_does_not_end_is_cut() {
-    let options = VerbsServerOptions { stall_ms: 200, keep_alive_ms: 20, ..VerbsServerOptions::default() };
+    let options = ports(|port| (port.stall_ms, port.keep_alive_ms) = (200, 20));
     let mut verbs = Chosen::with(Pretended::make(), options);
     verbs.starves = true;
     let mut bystander = Bystander::of(&verbs);
@@ -339,7 +339,7 @@ fn the_servers_memory_is_out_of_reach() {
 
 #[test]
 fn a_full_server_says_so() {
-    let options = VerbsServerOptions { receives: 64, ..VerbsServerOptions::default() };
+    let options = ports(|port| port.receives = 64);
     let verbs = Chosen::with(Pretended::make(), options);
     let mut links = Vec::new();
     let error = loop {

@@ -149,7 +149,7 @@ fn who_gives_back_what_is_not_lent_is_cut_off() {
 
 #[test]
 fn who_never_gives_back_is_cut_off_and_its_memory_taken() {
-    let options = VerbsServerOptions { stall_ms: 100, ..VerbsServerOptions::default() };
+    let options = ports(|port| port.stall_ms = 100);
     let mut rig = Rig::with(options);
     for verb in [Verb::Read, Verb::Write] {
         let (mut raw, address, _, key) = rig.asks(verb);

@@ -1,16 +1,16 @@
-//! Addresses as the connection manager has them.
+//! Converts addresses from and to those of the connection manager.
 
 use std::mem::zeroed;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// For the connection manager.
+/// Converts an address for the connection manager.
 pub fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
-    // SAFETY: all zeros is such a structure.
+    // SAFETY: all zeros are a valid value.
     let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
     let start = &raw mut storage;
     match address {
         SocketAddr::V4(address) => {
-            // SAFETY: the storage has room, and is aligned, for every kind of address.
+            // SAFETY: the storage has space and alignment for every kind of address.
             let place = unsafe { &mut *start.cast::<libc::sockaddr_in>() };
             place.sin_family = libc::AF_INET as libc::sa_family_t;
             place.sin_port = address.port().to_be();
@@ -29,12 +29,12 @@ pub fn to_storage(address: SocketAddr) -> libc::sockaddr_storage {
     storage
 }
 
-/// From the connection manager; 0.0.0.0:0 when it is of another kind.
+/// Converts an address of the connection manager; 0.0.0.0:0 if it is of another kind.
 pub fn from_storage(storage: &libc::sockaddr_storage) -> SocketAddr {
     let start = &raw const *storage;
     match storage.ss_family as i32 {
         libc::AF_INET6 => {
-            // SAFETY: the family says what it is.
+            // SAFETY: the family determines the type.
             let place = unsafe { &*start.cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(place.sin6_addr.s6_addr);
             let (port, flow) = (u16::from_be(place.sin6_port), place.sin6_flowinfo);

@@ -1,7 +1,8 @@
-//! The binary interface of libibverbs.so.1 and librdmacm.so.1 (rdma-core), as far as it is used here, under its own names.
+//! The binary interface of libibverbs.so.1 and librdmacm.so.1 (rdma-core), as far as it is used here, with
+//! its own names.
 //!
-//! These layouts are part of the libraries' promise for their version 1: they do not change. `layout` compares them with the
-//! installed headers.
+//! The layouts are part of version 1 of the libraries' interface and do not change. `layout` compares them
+//! with the installed headers.
 
 #![allow(non_camel_case_types)]
 #![allow(missing_docs)]
@@ -52,8 +53,8 @@ pub const IBV_WC_RNR_RETRY_EXC_ERR: c_uint = 13;
 pub const IBV_WC_RECV: c_uint = 128;
 pub const IBV_WC_RECV_RDMA_WITH_IMM: c_uint = 129;
 pub const IBV_WC_WITH_INV: c_uint = 1 << 3;
-/// The number of `IBV_WC_WITH_INV` within the kernel, which the driver rdma_rxe tells programs too. (Theirs of this number is about
-/// checksums, and never of reliable connections.)
+/// The kernel's own value of `IBV_WC_WITH_INV`, which the driver rdma_rxe also reports to programs. (In the
+/// libraries this value means checksums, and never occurs with reliable connections.)
 pub const IB_WC_WITH_INVALIDATE: c_uint = 1 << 2;
 /// `vendor_id` of adapters of the driver rdma_rxe.
 pub const RXE_VENDOR_ID: u32 = 0xff_ffff;
@@ -126,8 +127,8 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// The end of the structure that a context is the end of, when its `abi_compat` is all ones. It grows at the front: how much of
-/// it there is says `sz`.
+/// The end of the larger structure that contains a context, if its `abi_compat` is all ones. It grows at the
+/// front; `sz` is its size.
 #[repr(C)]
 pub struct verbs_context_end {
     pub query_device_ex: Option<
@@ -200,7 +201,7 @@ pub struct ibv_odp_caps {
     pub ud_odp_caps: u32,
 }
 
-/// Its beginning; the libraries fill in as much as they are told that there is.
+/// Its beginning. The libraries fill in as much as its given size.
 #[repr(C)]
 pub struct ibv_device_attr_ex {
     pub orig_attr: ibv_device_attr,

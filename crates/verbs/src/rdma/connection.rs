@@ -1,4 +1,4 @@
-//! Identifiers of the connection manager, each with an event channel of its own, so that it can be served by any thread.
+//! Identifiers of the connection manager. Each has its own event channel, so that any thread can serve it.
 
 use super::address::{from_storage, to_storage};
 use super::bindings::*;
@@ -11,23 +11,23 @@ use std::os::fd::RawFd;
 use std::ptr::{null_mut, slice_from_raw_parts};
 use std::time::{Duration, Instant};
 
-/// How long an adapter waits for an acknowledgement before it sends again: 4.096 µs · 2^16 = 268 ms. All tries take two seconds;
-/// the connection manager's own choice on Ethernet takes up to seventeen.
+/// Time that an adapter waits for an acknowledgement before it retransmits: 4.096 µs · 2^16 = 268 ms. All
+/// attempts take two seconds. The connection manager's default on Ethernet takes up to seventeen.
 const ACK_TIMEOUT: u8 = 16;
 
-/// What the connection manager tells.
+/// An event of the connection manager.
 pub struct Event {
     /// `RDMA_CM_EVENT_*`.
     pub kind: c_uint,
-    /// 0, or why it failed: an error's number (negative) or a reason of the network's.
+    /// 0, or the cause of a failure: a negative errno, or a reason of the network.
     pub status: c_int,
-    /// Which identifier it is of.
+    /// Its identifier.
     pub id: *mut rdma_cm_id,
-    /// What the other side said.
+    /// The peer's private data.
     pub private_data: Vec<u8>,
-    /// RDMA Reads that the other side starts at most.
+    /// Limit of RDMA Reads that the peer starts.
     pub reads_in: u8,
-    /// RDMA Reads that the other side allows.
+    /// Limit of RDMA Reads that the peer allows.
     pub reads_out: u8,
 }
 
@@ -44,12 +44,12 @@ impl Event {
     }
 }
 
-/// Where events come in.
+/// An event channel.
 struct Channel(Owned<rdma_event_channel>);
 
 impl Channel {
     fn new(library: &'static Library) -> io::Result<Channel> {
-        // SAFETY: a channel is made, and ended once, with all identifiers of it gone.
+        // SAFETY: a channel is destroyed once, after all its identifiers.
         let channel = unsafe {
             Owned::take(library, (library.rdma_create_event_channel)(), |library, channel| {
                 (library.rdma_destroy_event_channel)(channel);
@@ -75,13 +75,13 @@ impl Channel {
             let none = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
             return if none { Ok(None) } else { Err(error) };
         }
-        // SAFETY: a successful call gives an event, which stays until it is acknowledged.
+        // SAFETY: a successful call returns an event, which stays until it is acknowledged.
         let told = unsafe { &*event };
         let said = &told.param.conn;
         let bytes = if said.private_data.is_null() { 0 } else { said.private_data_len as usize };
         let private_data = match bytes {
             0 => Vec::new(),
-            // SAFETY: as many bytes are there until the event is acknowledged.
+            // SAFETY: this many bytes are valid until the event is acknowledged.
             _ => unsafe { (*slice_from_raw_parts(said.private_data.cast::<u8>(), bytes)).to_vec() },
         };
         let copied = Event {
@@ -92,15 +92,15 @@ impl Channel {
             reads_in: said.responder_resources,
             reads_out: said.initiator_depth,
         };
-        // SAFETY: it came from the call above, and nothing of it is kept.
+        // SAFETY: it is from the call above, and nothing of it is kept.
         unsafe { (library.rdma_ack_cm_event)(event) };
         Ok(Some(copied))
     }
 }
 
-/// An identifier: one end of a connection, or an address that is listened on.
+/// An identifier: one end of a connection, or a listening address.
 pub struct Connection {
-    // Ended in this order.
+    // Dropped in this order.
     id: Owned<rdma_cm_id>,
     channel: Channel,
 }
@@ -111,26 +111,26 @@ unsafe fn destroy_id(library: &Library, id: *mut rdma_cm_id) -> c_int {
 }
 
 impl Connection {
-    /// A new one.
+    /// Creates an identifier.
     pub fn new(library: &'static Library) -> io::Result<Connection> {
         let channel = Channel::new(library)?;
         let mut id = null_mut();
         // SAFETY: the channel is live.
         outcome(unsafe { (library.rdma_create_id)(channel.0.as_ptr(), &mut id, null_mut(), RDMA_PS_TCP) })?;
-        // SAFETY: the call gave an identifier to its caller.
+        // SAFETY: the call returned an identifier to its caller.
         let id = unsafe { Owned::take(library, id, destroy_id)? };
         Ok(Connection { id, channel })
     }
 
-    /// Takes one that somebody asked for, away from the channel of who listens.
+    /// Takes the identifier of a connection request out of the listener's channel.
     ///
     /// # Errors
-    /// It cannot be had: it is refused then.
+    /// It cannot be taken; the request is then rejected.
     ///
     /// # Safety
-    /// `id` is from a connection request, which is told only once.
+    /// `id` is from a connection request, which is reported only once.
     pub unsafe fn from_request(library: &'static Library, id: *mut rdma_cm_id) -> io::Result<Connection> {
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         let id = unsafe { Owned::take(library, id, destroy_id)? };
         let channel = Channel::new(library)?;
         // SAFETY: both are live, and its only event so far is acknowledged.
@@ -138,12 +138,12 @@ impl Connection {
         Ok(Connection { id, channel })
     }
 
-    /// For calls of the libraries.
+    /// The pointer for calls of the libraries.
     pub fn as_ptr(&self) -> *mut rdma_cm_id {
         self.id.as_ptr()
     }
 
-    /// The functions that it is used with.
+    /// The library that it belongs to.
     pub fn library(&self) -> &'static Library {
         self.id.library()
     }
@@ -153,15 +153,15 @@ impl Connection {
         self.channel.fd()
     }
 
-    /// What has happened.
+    /// The next event.
     pub fn next(&self) -> io::Result<Option<Event>> {
         self.channel.next()
     }
 
-    /// Waits for what happens next.
+    /// Waits for the next event.
     ///
     /// # Errors
-    /// `TimedOut`, or of the system.
+    /// `TimedOut`, or an error of the system.
     pub fn wait(&self, deadline: Instant) -> io::Result<Event> {
         loop {
             if let Some(event) = self.next()? {
@@ -266,22 +266,25 @@ impl Connection {
         outcome(unsafe { set(self.as_ptr(), RDMA_OPTION_ID, option, (&raw mut value).cast(), 1) })
     }
 
-    /// Has lost packets sent again sooner than by default. Before connecting or accepting.
+    /// Makes the adapter retransmit lost packets sooner than by default. Call it before connecting or
+    /// accepting.
     pub fn shorten_ack_timeout(&self) {
         // Older kernels do not know this option; the connection works without it.
         let _ = self.set_option(RDMA_OPTION_ID_ACK_TIMEOUT, ACK_TIMEOUT);
     }
 
-    /// Refuses what was asked for.
+    /// Rejects the connection request.
     pub fn reject(&self, private_data: &[u8]) {
         let data = private_data.as_ptr().cast::<c_void>();
-        // SAFETY: the identifier is live, the data is read during the call. If it fails, ending the identifier refuses too.
+        // SAFETY: the identifier is live, the data is read during the call. If it fails, destroying the
+        // identifier rejects too.
         unsafe { (self.library().rdma_reject)(self.as_ptr(), data, private_data.len().min(148) as u8) };
     }
 
-    /// Ends the connection, and has what its queue pair still had to do flushed.
+    /// Ends the connection and flushes its queue pair.
     pub fn disconnect(&self) {
-        // SAFETY: the identifier is live. It fails when there is no connection any more, after the queue pair was flushed.
+        // SAFETY: the identifier is live. It fails if the connection has already ended and the queue pair is
+        // flushed.
         unsafe { (self.library().rdma_disconnect)(self.as_ptr()) };
     }
 }

@@ -15,7 +15,8 @@ use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// The adapters that this process has open. One is found again by its context, of which the connection manager has one for each.
+/// The adapters that this process has open. They are found by their context; the connection manager has one
+/// for each adapter.
 static OPEN: Mutex<Vec<Weak<RdmaDevice>>> = Mutex::new(Vec::new());
 
 /// Size of the pages that registered memory is counted in.
@@ -23,7 +24,7 @@ const PAGE_BYTES: usize = 4096;
 /// The part of a window's key that stays the same; the rest changes with every bind.
 const WINDOW_MASK: u32 = !0xff;
 
-/// Panics of other threads do not matter to what is locked here: it is whole between any two statements.
+/// Locks a mutex and ignores poisoning: the state is consistent between any two statements.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -33,25 +34,27 @@ pub struct RdmaDevice {
     itself: Weak<RdmaDevice>,
     name: String,
     limits: DeviceLimits,
-    /// Flags of completions, any of which says that a key was invalidated.
+    /// Completion flags, any of which means that a key was invalidated.
     invalidated_flags: c_uint,
     counters: Counters,
     next_vector: AtomicUsize,
-    /// Windows that binds may name, by the part of their keys that stays.
+    /// Windows that binds may use, by the constant part of their keys.
     windows: Mutex<HashMap<u32, WindowPointer>>,
-    /// Registrations that binds may name, by their local keys.
+    /// Registrations that binds may use, by their local keys.
     bindable: Mutex<HashMap<u32, RegionPointer>>,
-    // Ended in this order.
+    // Dropped in this order.
     /// Registrations that were dropped, but which a window still refers to.
     lingering: Mutex<Vec<Owned<ibv_mr>>>,
     domain: Owned<ibv_pd>,
-    /// An identifier that is bound to the adapter: the connection manager keeps an adapter open for as long as it has one.
+    /// An identifier that is bound to the adapter. The connection manager keeps an adapter open as long as
+    /// there is one.
     _anchor: Connection,
 }
 
 #[derive(Clone, Copy)]
 struct WindowPointer(*mut ibv_mw);
-// SAFETY: it is used only in calls on the window, by who binds it; its owner takes it out of the table before it ends it.
+// SAFETY: it is used only in calls on the window by the thread that binds it. Its owner removes it from the
+// table before destroying it.
 unsafe impl Send for WindowPointer {}
 
 #[derive(Clone, Copy)]
@@ -90,7 +93,7 @@ impl RdmaDevice {
         let attributes = attributes(library, context).map_err(failed("be asked for its limits"))?;
         let limits =
             limits(library, &attributes, context, port).map_err(failed("be asked for its limits"))?;
-        // SAFETY: the context is live; the domain is ended after everything that is made in it.
+        // SAFETY: the context is live. The domain is destroyed after everything that is created in it.
         let domain = unsafe {
             Owned::take(library, (library.ibv_alloc_pd)(context), |library, domain| {
                 (library.ibv_dealloc_pd)(domain)
@@ -130,7 +133,7 @@ impl RdmaDevice {
         self.domain.as_ptr()
     }
 
-    /// The operations that are not functions of the libraries but of the adapter's driver.
+    /// Operations that are functions of the adapter's driver, not of the libraries.
     pub(super) fn operations(&self) -> &ibv_context_ops {
         // SAFETY: the context lives for as long as the anchor does, and its operations do not change.
         unsafe { &(*self.context()).ops }
@@ -144,19 +147,19 @@ impl RdmaDevice {
         VerbsError::Device { device: self.name.clone(), what, source }
     }
 
-    /// Interrupts go round over the adapter's vectors.
+    /// The next interrupt vector, in turn.
     pub(super) fn completion_vector(&self) -> c_int {
         // SAFETY: the context is live.
         let vectors = unsafe { (*self.context()).num_comp_vectors }.max(1) as usize;
         (self.next_vector.fetch_add(1, Ordering::Relaxed) % vectors) as c_int
     }
 
-    /// The window that a key is of.
+    /// The window of a key.
     pub(super) fn find_window(&self, key: u32) -> Option<*mut ibv_mw> {
         lock(&self.windows).get(&(key & WINDOW_MASK)).map(|window| window.0)
     }
 
-    /// The registration that a local key is of, if windows can be bound to it.
+    /// The registration of a local key, if windows can be bound to it.
     pub(super) fn find_bindable(&self, local_key: u32) -> Option<*mut ibv_mr> {
         lock(&self.bindable).get(&local_key).map(|region| region.0)
     }
@@ -165,20 +168,20 @@ impl RdmaDevice {
         self.itself.upgrade().expect("a method is called on something that is alive")
     }
 
-    /// Ends a registration, or keeps it until no window refers to it any more.
-    fn let_go(&self, region: Owned<ibv_mr>) {
+    /// Deregisters memory, or keeps it until no window refers to it.
+    fn retire(&self, region: Owned<ibv_mr>) {
         if let Err(region) = region.end() {
             lock(&self.lingering).push(region);
         }
     }
 
-    fn let_go_of_lingering(&self) {
-        // In a forked child a lock may be held for ever, by a thread that is not there.
+    fn retire_lingering(&self) {
+        // In a forked child a lock may be held for ever, by a thread that does not exist there.
         if self.library().is_forked() {
             return;
         }
         for region in std::mem::take(&mut *lock(&self.lingering)) {
-            self.let_go(region);
+            self.retire(region);
         }
     }
 
@@ -192,12 +195,13 @@ impl RdmaDevice {
         ];
         let flags =
             pairs.iter().filter(|(ours, _)| access.contains(*ours)).fold(0, |sum, (_, theirs)| sum | theirs);
-        // RDMA over TCP answers a read with a write (RFC 5040, section 5.2): its target has to be writable by peers.
+        // RDMA over TCP implements a read by a write from the peer (RFC 5040, section 5.2), so the target
+        // must be writable by peers.
         let target = self.limits.link_layer == LinkLayer::Iwarp && access.contains(Access::LOCAL_WRITE);
         if target { flags | IBV_ACCESS_REMOTE_WRITE } else { flags }
     }
 
-    /// An event that is waiting, if there is one.
+    /// A pending event, if there is one.
     fn next_event(&self) -> Option<DeviceEvent> {
         let library = self.library();
         // SAFETY: all zeros is such a structure.
@@ -205,12 +209,12 @@ impl RdmaDevice {
         // SAFETY: the context is live; its descriptor does not wait.
         outcome(unsafe { (library.ibv_get_async_event)(self.context(), &mut event) }).ok()?;
         let told = self.translate(&event);
-        // SAFETY: it came from the call above, and is told only once.
+        // SAFETY: it is from the call above, and is reported only once.
         unsafe { (library.ibv_ack_async_event)(&mut event) };
         Some(told)
     }
 
-    /// Before it is acknowledged: what it is about cannot end until then.
+    /// Called before the event is acknowledged, since its object cannot be destroyed until then.
     fn translate(&self, event: &ibv_async_event) -> DeviceEvent {
         // SAFETY: the library's texts are constants.
         let text = unsafe { self.library().text((self.library().ibv_event_type_str)(event.event_type)) };
@@ -243,7 +247,7 @@ impl RdmaDevice {
 
 impl Drop for RdmaDevice {
     fn drop(&mut self) {
-        self.let_go_of_lingering();
+        self.retire_lingering();
     }
 }
 
@@ -269,7 +273,8 @@ impl Device for RdmaDevice {
     ) -> Result<RdmaRegistration, VerbsError> {
         let library = self.library();
         let flags = self.access_flags(access);
-        // SAFETY: the domain is live; the kernel checks the memory. What is done with it is between the caller and its peers.
+        // SAFETY: the domain is live; the kernel checks the memory. The caller is responsible for its use by
+        // peers.
         let region = unsafe {
             let region = (library.ibv_reg_mr)(self.domain(), address as *mut _, bytes, flags);
             Owned::take(library, region, |library, region| (library.ibv_dereg_mr)(region))
@@ -296,7 +301,7 @@ impl Device for RdmaDevice {
         let (Some(allocate), true) = (operations.alloc_mw, self.limits.windows) else {
             return Err(failed(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
         };
-        // SAFETY: the domain is live; the window is ended once, by the same driver.
+        // SAFETY: the domain is live. The window is destroyed once, by the same driver.
         let window =
             unsafe {
                 Owned::take(self.library(), allocate(self.domain(), IBV_MW_TYPE_2), |_, window| {
@@ -337,7 +342,7 @@ impl Device for RdmaDevice {
 
 /// Registered memory.
 pub struct RdmaRegistration {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     region: Option<Owned<ibv_mr>>,
     local_key: u32,
     remote_key: u32,
@@ -359,15 +364,15 @@ impl Drop for RdmaRegistration {
         let Some(region) = self.region.take().filter(|region| !region.library().is_forked()) else { return };
         lock(&self.device.bindable).remove(&self.local_key);
         Counters::add(&self.device.counters.deregistrations, 1);
-        self.device.let_go(region);
+        self.device.retire(region);
     }
 }
 
 /// A memory window of type 2.
 pub struct RdmaWindow {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     window: Option<Owned<ibv_mw>>,
-    /// The last one that was given out.
+    /// The last key that was returned.
     key: u32,
     device: Arc<RdmaDevice>,
 }
@@ -386,7 +391,7 @@ impl Drop for RdmaWindow {
         }
         lock(&self.device.windows).remove(&(self.key & WINDOW_MASK));
         drop(self.window.take());
-        self.device.let_go_of_lingering();
+        self.device.retire_lingering();
     }
 }
 
@@ -406,7 +411,7 @@ fn pages(address: usize, bytes: usize) -> u64 {
 
 fn attributes(library: &Library, context: *mut ibv_context) -> io::Result<ibv_device_attr> {
     let mut attributes = MaybeUninit::<ibv_device_attr>::zeroed();
-    // SAFETY: the context is live, and there is room.
+    // SAFETY: the context is live, and the buffer has space for the result.
     outcome(unsafe { (library.ibv_query_device)(context, attributes.as_mut_ptr()) })?;
     // SAFETY: it is filled in.
     Ok(unsafe { attributes.assume_init() })
@@ -446,14 +451,14 @@ fn link_layer(library: &Library, context: *mut ibv_context, port: u8) -> io::Res
         return Ok(LinkLayer::Iwarp);
     }
     let mut attributes = MaybeUninit::<ibv_port_attr>::zeroed();
-    // SAFETY: the context is live, and there is room.
+    // SAFETY: the context is live, and the buffer has space for the result.
     outcome(unsafe { (library.ibv_query_port)(context, port, attributes.as_mut_ptr()) })?;
-    // SAFETY: what the library leaves out is zero.
+    // SAFETY: fields that the library does not set are zero.
     let link_layer = unsafe { attributes.assume_init() }.link_layer;
     Ok(if link_layer == IBV_LINK_LAYER_ETHERNET { LinkLayer::Roce } else { LinkLayer::InfiniBand })
 }
 
-/// Whether everything that is done here can be done with memory that is not pinned.
+/// Whether all operations used here work with memory that is not pinned.
 fn has_on_demand(context: *mut ibv_context) -> bool {
     // SAFETY: the context is live.
     if unsafe { (*context).abi_compat } as usize != usize::MAX {
@@ -467,9 +472,9 @@ fn has_on_demand(context: *mut ibv_context) -> bool {
     };
     let input = ibv_query_device_ex_input { comp_mask: 0 };
     let mut attributes = MaybeUninit::<ibv_device_attr_ex>::zeroed();
-    // SAFETY: the context is live, and there is as much room as is said.
+    // SAFETY: the context is live, and the buffer has the given size.
     let result = unsafe { query(context, &input, attributes.as_mut_ptr(), size_of::<ibv_device_attr_ex>()) };
-    // SAFETY: what the driver leaves out is zero.
+    // SAFETY: fields that the driver does not set are zero.
     let on_demand = unsafe { attributes.assume_init() }.odp_caps;
     let needed: c_uint =
         IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ;

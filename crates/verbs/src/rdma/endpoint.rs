@@ -18,31 +18,34 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Private data of a request for a connection, of its acceptance, and of its refusal: what is left of the connection manager's
-/// messages (InfiniBand Architecture Specification, volume 1, section 12.6) after the addresses.
+/// Limits of private data in a connection request, an acceptance and a rejection: the space that the
+/// connection manager's messages leave after addresses (InfiniBand Architecture Specification, volume 1,
+/// section 12.6).
 const REQUEST_BYTES_MAX: usize = 56;
 const ACCEPT_BYTES_MAX: usize = 196;
 
-/// How often something is sent again that is not acknowledged. (The most would be 7, which the driver rdma_rxe takes for ever.)
+/// Retransmissions without an acknowledgement. (The maximum would be 7, which the driver rdma_rxe takes as
+/// unlimited.)
 const RETRIES: u8 = 6;
-/// For ever, while the peer has no receive posted: a peer that is behind, or means harm, only slows down its own connection.
+/// Unlimited retries while the peer has no receive posted: a slow or malicious peer only slows its own
+/// connection.
 const RECEIVER_RETRIES: u8 = 7;
 
-/// Reason of a refusal by a program, and of one because no program listens.
+/// Reasons of a rejection by a program, and because no program listens.
 const REFUSED_BY_PROGRAM: c_int = 28;
 const NOBODY_LISTENS: c_int = 8;
 
 /// One end of a connection.
 pub struct RdmaEndpoint {
-    // Ended in this order.
+    // Dropped in this order.
     queue_pair: Option<QueuePair>,
     connection: Connection,
     device: Arc<RdmaDevice>,
     private_data: Vec<u8>,
-    /// RDMA Reads that this side starts, and that the peer may start.
+    /// Limits of RDMA Reads that this side and the peer start.
     reads: (u8, u8),
     state: EndpointState,
-    /// For chains, so that posting one needs no memory.
+    /// Memory for chains, so that posting allocates nothing.
     requests: Vec<ibv_send_wr>,
 }
 
@@ -54,7 +57,7 @@ struct QueuePair {
     id: *mut rdma_cm_id,
     inline_bytes: u32,
     device: Arc<RdmaDevice>,
-    // What it reports to and receives from stays for as long as it does.
+    // Its completion queue and receive queue are kept alive as long as it lives.
     _completions: Arc<Completions>,
     _shared: Option<Arc<SharedQueue>>,
 }
@@ -63,7 +66,7 @@ impl Drop for QueuePair {
     fn drop(&mut self) {
         let library = self.device.library();
         if !library.is_forked() {
-            // SAFETY: the identifier is live, this is its queue pair, and it is ended once.
+            // SAFETY: the identifier is live, this is its queue pair, and it is destroyed once.
             unsafe { (library.rdma_destroy_qp)(self.id) };
         }
     }
@@ -77,7 +80,8 @@ impl QueuePair {
 }
 
 impl RdmaEndpoint {
-    /// On an identifier that is bound to an adapter. `request` is what was asked for, of one that is to be accepted.
+    /// An endpoint on an identifier that is bound to an adapter. `request` is the connection request that is
+    /// to be accepted.
     pub(super) fn new(connection: Connection, request: Option<Event>) -> Result<RdmaEndpoint, VerbsError> {
         let device = RdmaDevice::of(&connection)?;
         let reads = request.as_ref().map_or((u8::MAX, u8::MAX), |event| (event.reads_out, event.reads_in));
@@ -120,7 +124,7 @@ impl RdmaEndpoint {
         VerbsError::Connect { address: self.peer(), cause: cause.to_string() }
     }
 
-    /// What an answer to a request for a connection means.
+    /// Handles the reply to a connection request.
     fn answered(&mut self, event: Event) -> Result<(), VerbsError> {
         let said_no = event.kind == RDMA_CM_EVENT_REJECTED;
         match event.status {
@@ -137,7 +141,7 @@ impl RdmaEndpoint {
         }
     }
 
-    /// The connection is over: what is posted is flushed.
+    /// Records that the connection has ended.
     fn ended(&mut self, cause: String) {
         self.connection.disconnect();
         self.state = EndpointState::Ended(cause);
@@ -172,7 +176,7 @@ impl RdmaEndpoint {
         VerbsError::Post { device: self.device.name().to_string(), posted, source }
     }
 
-    /// Fills in the list for the driver.
+    /// Builds the list of work requests for the driver.
     fn prepare(&mut self, chain: &[SendWork<'_>]) -> Result<(), VerbsError> {
         self.requests.clear();
         for work in chain {
@@ -186,7 +190,7 @@ impl RdmaEndpoint {
         Ok(())
     }
 
-    /// Counts what was posted, and gives windows the keys that their binds have.
+    /// Counts posted work requests, and updates the keys of bound windows.
     fn note(&self, posted: &[SendWork<'_>]) {
         let counters = self.device.counters();
         for (work, request) in posted.iter().zip(&self.requests) {
@@ -209,9 +213,9 @@ impl RdmaEndpoint {
     }
 }
 
-/// A piece of work for the driver.
+/// A work request for the driver.
 fn request(device: &RdmaDevice, work: &SendWork<'_>) -> io::Result<ibv_send_wr> {
-    // SAFETY: all zeros is such a structure.
+    // SAFETY: all zeros are a valid value.
     let mut request: ibv_send_wr = unsafe { zeroed() };
     request.wr_id = work.id;
     request.sg_list = work.pieces.as_ptr().cast_mut().cast();
@@ -258,7 +262,7 @@ fn flags(work: &SendWork<'_>) -> c_uint {
     pairs.iter().filter(|(wanted, _)| *wanted).fold(0, |sum, (_, flag)| sum | flag)
 }
 
-/// A window gives rights to peers only.
+/// Access flags of a window, which grants rights to peers only.
 fn window_access(access: Access) -> c_uint {
     let pairs =
         [(Access::REMOTE_WRITE, IBV_ACCESS_REMOTE_WRITE), (Access::REMOTE_READ, IBV_ACCESS_REMOTE_READ)];
@@ -374,7 +378,7 @@ impl Endpoint for RdmaEndpoint {
                 Ok(Some(event)) => self.happened(&event),
                 Ok(None) => return self.state.clone(),
                 Err(error) => {
-                    self.ended(format!("the connection manager cannot be asked: {error}"));
+                    self.ended(format!("cannot read events of the connection manager: {error}"));
                     return self.state.clone();
                 }
             }
@@ -383,7 +387,7 @@ impl Endpoint for RdmaEndpoint {
 
     fn disconnect(&mut self) {
         if !matches!(self.state, EndpointState::Ended(_)) {
-            self.ended("this side ended the connection".to_string());
+            self.ended("the connection was ended locally".to_string());
         }
     }
 
@@ -395,7 +399,7 @@ impl Endpoint for RdmaEndpoint {
         self.prepare(chain)?;
         let post = self.device.operations().post_send.expect("every driver has it");
         let (first, mut refused) = (self.requests.as_mut_ptr(), null_mut());
-        // SAFETY: the queue pair is live, the list is whole, and its memory is as the caller says.
+        // SAFETY: the queue pair is live, the list is whole, and its memory is as the caller promises.
         let result = outcome(unsafe { post(queue_pair, first, &mut refused) });
         let posted = if result.is_ok() { chain.len() } else { position(first, refused, chain.len()) };
         Counters::add(&self.device.counters().doorbells, 1);
@@ -406,7 +410,7 @@ impl Endpoint for RdmaEndpoint {
     unsafe fn post_receive(&mut self, receives: &[(u64, MemoryPiece)]) -> Result<(), VerbsError> {
         let queue_pair = self.queue_pair_or_error()?.pointer.as_ptr();
         let post = self.device.operations().post_recv.expect("every driver has it");
-        // SAFETY: the queue pair is live, and the buffers are as the caller says.
+        // SAFETY: the queue pair is live, and the buffers are as the caller promises.
         post_receives(&self.device, receives, |first, refused| unsafe { post(queue_pair, first, refused) })
     }
 
@@ -420,15 +424,17 @@ impl Endpoint for RdmaEndpoint {
 }
 
 impl RdmaEndpoint {
-    /// Makes the queue pair, with less room for inline data when there is not so much. Returns it, and the room.
+    /// Creates the queue pair, with less space for inline data if the adapter has less. Returns it and that
+    /// space.
     fn make_queue_pair(&self, mut wanted: ibv_qp_init_attr) -> Result<(NonNull<ibv_qp>, u32), VerbsError> {
         let create = self.connection.library().rdma_create_qp;
         loop {
             let mut given = wanted;
-            // SAFETY: the identifier is live and bound to the adapter; its queues are live, and kept by who calls.
+            // SAFETY: the identifier is live and bound to the adapter. Its queues are live, and the caller
+            // keeps them alive.
             match outcome(unsafe { create(self.connection.as_ptr(), self.device.domain(), &mut given) }) {
                 Ok(()) => {
-                    // SAFETY: the identifier is live, and has a queue pair now.
+                    // SAFETY: the identifier is live and now has a queue pair.
                     let pointer = NonNull::new(unsafe { (*self.connection.as_ptr()).qp });
                     return Ok((pointer.expect("a queue pair was made"), given.cap.max_inline_data));
                 }

@@ -1,11 +1,12 @@
-//! Compares the bindings with the headers of rdma-core: a C program says where its compiler puts everything.
+//! Compares the bindings with the headers of rdma-core: a C program prints the offsets and sizes of its
+//! compiler.
 
 use super::bindings::*;
 use crate::MemoryPiece;
 use std::mem::{offset_of, size_of};
 use std::process::Command;
 
-/// A place in a structure: its C name, its field in C, and where it is here.
+/// A field of a structure: its C name, the field in C, and its offset here.
 type Place = (&'static str, String, usize);
 
 macro_rules! places {
@@ -68,7 +69,7 @@ fn places() -> Vec<Place> {
     }
 }
 
-/// Structures that are made here, not by the libraries: they have to be as large as there.
+/// Structures that are created here, not by the libraries. Their sizes must be equal.
 fn sizes() -> Vec<(&'static str, usize)> {
     vec![
         ("struct ibv_device_attr", size_of::<ibv_device_attr>()),
@@ -84,7 +85,7 @@ fn sizes() -> Vec<(&'static str, usize)> {
     ]
 }
 
-/// Numbers of the interface.
+/// Constants of the interface.
 fn numbers() -> Vec<(&'static str, u64)> {
     macro_rules! numbers {
         ($($name:ident)*) => { vec![$((stringify!($name), $name as u64)),*] };
@@ -106,7 +107,7 @@ fn numbers() -> Vec<(&'static str, u64)> {
     }
 }
 
-/// A line for everything that is looked at, and the number that is expected on it.
+/// Lines of C that print each value, and the expected value.
 fn program() -> (String, Vec<(String, u64)>) {
     let mut lines = Vec::new();
     for (structure, field, offset) in places() {

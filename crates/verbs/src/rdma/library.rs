@@ -1,4 +1,4 @@
-//! libibverbs and librdmacm, loaded when they are first asked for, and what keeps their objects in order.
+//! Loads libibverbs and librdmacm when they are first used, and destroys their objects in the right order.
 
 use super::bindings::*;
 use libc::{c_char, c_int, c_uint, c_void};
@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 
 macro_rules! library {
     ($($file:ident { $($name:ident($($argument:ty),*) $(-> $result:ty)?;)* })*) => {
-        /// Their functions. The libraries stay loaded for as long as the process lives.
+        /// The functions of both libraries, which stay loaded as long as the process lives.
         pub struct Library {
             /// The process that loaded them; a forked child is another.
             process: u32,
@@ -84,16 +84,17 @@ library! {
 }
 
 impl Library {
-    /// Whether this process is a child of the one that loaded the libraries, with its memory but not with its adapters.
+    /// Whether this process is a child of the one that loaded the libraries, with its memory but not with its
+    /// adapters.
     pub fn is_forked(&self) -> bool {
         std::process::id() != self.process
     }
 
-    /// Has registered memory stay this process's when it forks. Kernels since 5.12 see to that themselves; for others the library
-    /// hides registered pages from children.
+    /// Keeps registered memory with this process when it forks. Kernels since 5.12 do this themselves. For
+    /// older ones the library hides registered pages from children.
     pub fn make_fork_safe(&self) {
-        // SAFETY: both have no arguments. The second one fails if the application has registered memory before without it: it
-        // has decided otherwise for its process.
+        // SAFETY: both have no arguments. The second fails if the application has registered memory before
+        // without it: that was its decision for the process.
         unsafe {
             if self.ibv_is_fork_initialized.is_none_or(|asks| asks() != IBV_FORK_UNNEEDED) {
                 (self.ibv_fork_init)();
@@ -101,15 +102,15 @@ impl Library {
         }
     }
 
-    /// A text that the libraries give.
+    /// A text of the libraries.
     ///
     /// # Safety
-    /// `text` is null or ends with a zero, and stays.
+    /// `text` is null, or ends with a zero and is never freed.
     pub unsafe fn text(&self, text: *const c_char) -> String {
         if text.is_null() {
             return "unknown".to_string();
         }
-        // SAFETY: as the caller says.
+        // SAFETY: as the caller promises.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 }
@@ -123,7 +124,7 @@ struct SharedObject {
 impl SharedObject {
     fn open(file: &'static str) -> Result<SharedObject, String> {
         let name = CString::new(file).map_err(|error| error.to_string())?;
-        // SAFETY: the initialisers of rdma-core's libraries ask nothing of who loads them.
+        // SAFETY: the initialisers of rdma-core's libraries have no preconditions.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let package = if file.starts_with("librdmacm") { "librdmacm1" } else { "libibverbs1" };
         let handle = NonNull::new(handle)
@@ -141,12 +142,12 @@ impl SharedObject {
         if address.is_null() {
             return Err(format!("{} is too old: it has no {name}", self.file));
         }
-        // SAFETY: a pointer to a function, as the caller says.
+        // SAFETY: a pointer to a function, as the caller promises.
         Ok(unsafe { std::mem::transmute_copy(&address) })
     }
 }
 
-/// What the loader says about its last failure.
+/// The loader's text of its last failure.
 fn loading_error() -> String {
     // SAFETY: the loader's text stays until this thread calls it again.
     let text = unsafe { libc::dlerror() };
@@ -157,14 +158,14 @@ fn loading_error() -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// A function that libibverbs has since 2021.
+/// An optional function: libibverbs has it since 2021.
 fn fork_question() -> Result<Option<unsafe extern "C" fn() -> c_uint>, String> {
     let library = SharedObject::open("libibverbs.so.1")?;
     // SAFETY: this is its type.
     Ok(unsafe { library.function("ibv_is_fork_initialized").ok() })
 }
 
-/// The outcome of a call: verbs return the number of the error, the connection manager -1 and leaves it in `errno`.
+/// The result of a call: verbs return an errno, the connection manager returns -1 and sets `errno`.
 pub fn outcome(result: c_int) -> io::Result<()> {
     match result {
         0 => Ok(()),
@@ -173,7 +174,8 @@ pub fn outcome(result: c_int) -> io::Result<()> {
     }
 }
 
-/// An object of the libraries that is ended when this is dropped; not so in a forked child, whose objects are its parent's.
+/// An object of the libraries that is destroyed when this is dropped; not so in a forked child, whose objects
+/// are its parent's.
 pub struct Owned<T> {
     library: &'static Library,
     pointer: NonNull<T>,
@@ -181,19 +183,20 @@ pub struct Owned<T> {
     ended: bool,
 }
 
-// SAFETY: the libraries' calls may be made from any thread; what must not be done at the same time is said at what holds these.
+// SAFETY: the libraries can be called from any thread. The users of this type state which calls must not be
+// concurrent.
 unsafe impl<T> Send for Owned<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Owned<T> {}
 
 impl<T> Owned<T> {
-    /// Takes what a call gave; null is its failure.
+    /// Takes the result of a call; null means failure.
     ///
     /// # Errors
     /// `errno`, for null.
     ///
     /// # Safety
-    /// The pointer is null or to an object that nobody else ends, and that `end` may be called on once.
+    /// The pointer is null, or to an object that nobody else destroys and for which `end` may be called once.
     pub unsafe fn take(
         library: &'static Library,
         pointer: *mut T,
@@ -203,23 +206,23 @@ impl<T> Owned<T> {
         Ok(Owned { library, pointer, end, ended: false })
     }
 
-    /// For calls of the libraries.
+    /// The pointer for calls of the libraries.
     pub fn as_ptr(&self) -> *mut T {
         self.pointer.as_ptr()
     }
 
-    /// The functions that it is used with.
+    /// The library that it belongs to.
     pub fn library(&self) -> &'static Library {
         self.library
     }
 
-    /// Ends it now; gives it back when that is refused.
+    /// Destroys it now. Returns it if that fails.
     pub fn end(mut self) -> Result<(), Owned<T>> {
         if self.try_end() { Ok(()) } else { Err(self) }
     }
 
     fn try_end(&mut self) -> bool {
-        // SAFETY: as was promised to `take`; it is not called again once it has ended the object.
+        // SAFETY: as promised to `take`; it is not called again once it has destroyed the object.
         self.ended =
             self.ended || self.library.is_forked() || unsafe { (self.end)(self.library, self.as_ptr()) } == 0;
         self.ended
@@ -232,9 +235,9 @@ impl<T> Drop for Owned<T> {
     }
 }
 
-/// Has a descriptor not wait, and not be inherited by other programs.
+/// Makes a descriptor non-blocking and closes it on exec.
 pub fn set_nonblocking(fd: c_int) -> io::Result<()> {
-    // SAFETY: flags of a descriptor of our own are read and set.
+    // SAFETY: flags of a descriptor of this process are read and set.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
     // SAFETY: as above.
     if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) } < 0 {

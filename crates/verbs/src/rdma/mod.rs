@@ -1,4 +1,5 @@
-//! The seam over rdma-core: libibverbs for the adapters' work, librdmacm for connections, both loaded when they are asked for.
+//! The implementation over rdma-core: libibverbs for the adapters' work, librdmacm for connections. Both are
+//! loaded when they are first used.
 //!
 //! ```text
 //!   RdmaCore ─► Library                 functions of both libraries (bindings.rs has their structures)
@@ -7,13 +8,14 @@
 //!      │                         │
 //!      │                     RdmaEndpoint ── queue pair ──► Completions, SharedQueue (kept alive by it)
 //!      │                         │                              │
-//!      └──────────────────── RdmaDevice ◄────────────────────────┘   one for an adapter and process: protection domain,
-//!                              │                                     limits, counters
+//!      └──────────────────── RdmaDevice ◄────────────────────────┘   one per adapter and process: protection
+//!                              │                                     domain, limits, counters
 //!                              └─ anchor: an identifier that keeps the adapter open
 //! ```
 //!
-//! Whatever the order in which a user drops things, they end in the order that the verbs want: everything holds what it needs.
-//! In a forked child nothing is ended, and nothing can be used: its adapters are its parent's.
+//! In whatever order a user drops objects, they are destroyed in the order that the verbs need: every object
+//! keeps those alive that it needs. In a forked child nothing is destroyed and nothing can be used, since the
+//! adapters are its parent's.
 
 mod address;
 mod bindings;
@@ -49,7 +51,7 @@ pub struct RdmaCore {
 }
 
 impl RdmaCore {
-    /// Loads the libraries and looks for adapters. Once it has succeeded, it succeeds in this process.
+    /// Loads the libraries and lists the adapters. Once this has succeeded in a process, it always does.
     ///
     /// # Errors
     /// [`VerbsError::Unavailable`]: what is missing, and how to get it.
@@ -108,11 +110,11 @@ impl Fabric for RdmaCore {
             return Err(VerbsError::Unavailable(text));
         }
         let name = |index| {
-            // SAFETY: as many devices are in the list, and live until it is freed.
+            // SAFETY: the list has this many devices, which are live until it is freed.
             unsafe { self.library.text((self.library.ibv_get_device_name)(*list.add(index))) }
         };
         let names = (0..usize::try_from(count).unwrap_or(0)).map(name).collect();
-        // SAFETY: it is not used any more.
+        // SAFETY: it is not used after this.
         unsafe { (self.library.ibv_free_device_list)(list) };
         Ok(names)
     }
@@ -137,7 +139,7 @@ impl Fabric for RdmaCore {
     }
 }
 
-/// An address that is listened on.
+/// A listening address.
 pub struct RdmaListener {
     connection: Connection,
 }
@@ -153,7 +155,7 @@ impl Listener for RdmaListener {
         self.connection.local()
     }
 
-    /// A request that cannot be taken, for want of descriptors or memory, is refused.
+    /// A request that cannot be taken, for lack of descriptors or memory, is rejected.
     fn next(&mut self) -> Result<Option<RdmaEndpoint>, VerbsError> {
         let failed = |source| VerbsError::Listen { address: self.address(), source };
         while let Some(event) = self.connection.next().map_err(failed)? {

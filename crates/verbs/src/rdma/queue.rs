@@ -14,12 +14,12 @@ use std::os::fd::RawFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-/// How many completions are taken, and how many receives posted, in one call of the driver.
+/// Completions taken, and receives posted, in one call of the driver.
 const BATCH: usize = 32;
 
 /// A completion queue; endpoints that report to it keep it alive.
 pub(super) struct Completions {
-    // Ended in this order.
+    // Dropped in this order.
     queue: Owned<ibv_cq>,
     channel: Owned<ibv_comp_channel>,
     device: Arc<RdmaDevice>,
@@ -38,7 +38,7 @@ impl Completions {
         set_nonblocking(unsafe { (*channel.as_ptr()).fd })?;
         let depth = c_int::try_from(depth).unwrap_or(c_int::MAX);
         let vector = device.completion_vector();
-        // SAFETY: the context and the channel are live, and the channel is ended after the queue.
+        // SAFETY: the context and the channel are live, and the channel is destroyed after the queue.
         let queue = unsafe {
             let queue =
                 (library.ibv_create_cq)(device.context(), depth, null_mut(), channel.as_ptr(), vector);
@@ -52,7 +52,7 @@ impl Completions {
     }
 }
 
-/// A completion queue of one thread at a time.
+/// A completion queue that one thread uses at a time.
 pub struct RdmaQueue {
     pub(super) completions: Arc<Completions>,
 }
@@ -68,20 +68,20 @@ impl RdmaQueue {
         &self.completions.device
     }
 
-    /// Takes at most `most` completions out, in one call of the driver.
+    /// Takes at most `most` completions, in one call of the driver.
     fn poll_batch(&self, done: &mut Vec<WorkDone>, most: usize) -> Result<usize, VerbsError> {
         let mut ended = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let device = self.device();
         let poll = device.operations().poll_cq.expect("every driver has it");
         let room = most.min(BATCH) as c_int;
-        // SAFETY: the queue is live, and there is room.
+        // SAFETY: the queue is live, and the buffer has space.
         let found = unsafe { poll(self.completions.as_ptr(), room, ended.as_mut_ptr().cast()) };
         let Ok(found) = usize::try_from(found) else {
             let source = io::Error::from_raw_os_error(found.checked_neg().unwrap_or(libc::EIO));
             return Err(device.error("poll a completion queue", source));
         };
         for one in &ended[..found] {
-            // SAFETY: the driver has filled in as many as it says.
+            // SAFETY: the driver has filled in this many.
             done.push(translate(unsafe { one.assume_init_ref() }, device.invalidated_flags()));
         }
         let starved = |one: &&WorkDone| one.status == WorkStatus::ReceiverNotReady;
@@ -132,7 +132,7 @@ impl CompletionQueue for RdmaQueue {
             }
         };
         if wakeups > 0 {
-            // SAFETY: the channel has this one queue, and as many events were taken.
+            // SAFETY: the channel has this one queue, and this many events were taken.
             unsafe { (library.ibv_ack_cq_events)(self.completions.as_ptr(), wakeups) };
         }
         Counters::add(&self.device().counters().wakeups, wakeups.into());
@@ -141,7 +141,7 @@ impl CompletionQueue for RdmaQueue {
     }
 }
 
-/// In the words of the seam. Any of `invalidated_flags` says that a key was invalidated.
+/// Translates a completion. Any of `invalidated_flags` means that a key was invalidated.
 fn translate(ended: &ibv_wc, invalidated_flags: c_uint) -> WorkDone {
     let status = status(ended.status);
     let kind = match ended.opcode {
@@ -180,7 +180,7 @@ impl SharedQueue {
     }
 }
 
-/// Receives that many endpoints share.
+/// A receive queue that many endpoints share.
 pub struct RdmaShared {
     pub(super) shared: Arc<SharedQueue>,
 }
@@ -205,14 +205,15 @@ impl SharedReceives for RdmaShared {
     unsafe fn post(&self, receives: &[(u64, MemoryPiece)]) -> Result<(), VerbsError> {
         let device = &self.shared.device;
         let post = device.operations().post_srq_recv.expect("every driver with shared queues has it");
-        // SAFETY: the queue is live, and the buffers are as the caller says.
+        // SAFETY: the queue is live, and the buffers are as the caller promises.
         post_receives(device, receives, |first, refused| unsafe {
             post(self.shared.as_ptr(), first, refused)
         })
     }
 }
 
-/// Posts receives in batches, each a list that `post` is given the first of; it says which one was refused.
+/// Posts receives in batches. `post` gets the first receive of each list, and returns the one that was
+/// refused.
 pub(super) fn post_receives(
     device: &RdmaDevice,
     receives: &[(u64, MemoryPiece)],
@@ -220,7 +221,7 @@ pub(super) fn post_receives(
 ) -> Result<(), VerbsError> {
     let mut posted = 0;
     for batch in receives.chunks(BATCH) {
-        // SAFETY: all zeros is such a structure.
+        // SAFETY: all zeros are a valid value.
         let mut requests: [ibv_recv_wr; BATCH] = unsafe { zeroed() };
         let first = requests.as_mut_ptr();
         for (index, (id, piece)) in batch.iter().enumerate() {
@@ -242,7 +243,7 @@ pub(super) fn post_receives(
     Ok(())
 }
 
-/// Where in a list of `count` from `first` on the one is that was refused.
+/// The index of the refused one in a list of `count` from `first` on.
 pub(super) fn position<T>(first: *mut T, refused: *mut T, count: usize) -> usize {
     if refused.is_null() {
         return 0;
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
 
     fn ended(status: c_uint, opcode: c_uint, flags: c_uint, data: u32) -> WorkDone {
-        // SAFETY: all zeros is such a structure.
+        // SAFETY: all zeros are a valid value.
         let zero: ibv_wc = unsafe { zeroed() };
         let ended = ibv_wc {
             wr_id: 7,

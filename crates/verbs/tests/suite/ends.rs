@@ -27,7 +27,8 @@ pub struct Hosts<F> {
     pub client: F,
     /// An address of the server's adapter.
     pub ip: IpAddr,
-    /// Whether the adapter holds peers to the bounds of windows, and not only to those of the registrations behind them.
+    /// Whether the adapter holds peers to the bounds of windows, and not only to those of the registrations
+    /// behind them.
     pub exact_windows: bool,
 }
 
@@ -269,8 +270,9 @@ impl Mapping {
         self.start as usize
     }
 
-    /// Takes pages away. Their addresses stay taken, by a file that has no pages: whatever another thread maps meanwhile does not
-    /// come to lie there. (Pages that may not be read would not do: the kernel pins them for an adapter all the same.)
+    /// Takes pages away. Their addresses stay taken, by a file that has no pages: whatever another thread
+    /// maps meanwhile does not come to lie there. (Pages that may not be read would not do: the kernel pins
+    /// them for an adapter all the same.)
     pub fn take_away(&self, offset: usize, length: usize) {
         // SAFETY: the name is a C string.
         let file = unsafe { libc::memfd_create(c"nothing".as_ptr(), libc::MFD_CLOEXEC) };

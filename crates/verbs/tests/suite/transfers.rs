@@ -137,7 +137,8 @@ pub fn writes_with_immediate_data_take_a_receive<F: Fabric>(hosts: &Hosts<F>) {
     assert_eq!(unused.bytes()[9], pattern(7, 9), "the bytes do not go where receives are");
 }
 
-/// As many pieces as the adapter takes, of odd sizes, gathered by writes and sends, scattered by reads; one more is refused.
+/// As many pieces as the adapter takes, of odd sizes, gathered by writes and sends, scattered by reads; one
+/// more is refused.
 pub fn pieces_are_gathered_and_scattered<F: Fabric>(hosts: &Hosts<F>) {
     let (mut client, mut server) = hosts.pair();
     let count = options(&*client.device).pieces as usize;

@@ -1,30 +1,30 @@
 //! Operations of the I/O servers on file bytes.
 //!
-//! A request names regions of the *file*; the server works out its own share of them from the layout in the capability and the
-//! slot that it has in it (PVFS 3.2's I/O stream). Bytes of the share travel in request order.
+//! A request describes regions of the *file*. The server computes its own share of them from the layout in
+//! the capability and its slot in it (PVFS 3.2's I/O stream). Bytes of the share are sent in request order.
 
 use crate::security::Capability;
 use weft_layout::{Layout, Regions};
 
-/// What is wanted with a scrub.
+/// Actions on a scrub.
 pub mod scrub_action {
-    /// To hear of it.
+    /// Report its progress.
     pub const REPORT: u8 = 0;
-    /// A new one begins; one that goes on ends.
+    /// Start a new one; a running one ends.
     pub const BEGIN: u8 = 1;
-    /// It ends.
+    /// End it.
     pub const END: u8 = 2;
 }
 
-/// What a scrub has found.
+/// Kinds of findings of a scrub.
 pub mod scrub_found {
-    /// Data does not fit its checksum.
+    /// Data does not match its checksum.
     pub const DATA: u8 = 0;
-    /// The data file ends before data that it had.
+    /// The data file ends before data that it used to have.
     pub const SHORT: u8 = 1;
-    /// Checksums are damaged; the data may be sound.
+    /// Checksums are damaged; the data may be intact.
     pub const SUMS: u8 = 2;
-    /// The checksums of a data file are gone.
+    /// The checksums of a data file are missing.
     pub const NO_SUMS: u8 = 3;
 }
 
@@ -32,52 +32,54 @@ pub mod scrub_found {
 pub mod io_flags {
     /// Acknowledge only what is durable.
     pub const SYNC: u32 = 1;
-    /// The data file is accessed once for each piece.
+    /// The data file is accessed once per piece.
     pub const ACCESS_EACH: u32 = 2;
-    /// The data file is accessed in few large extents, of which the pieces are copied (data sieving; NC 5.1).
+    /// The data file is accessed in few large extents; the pieces are copied (data sieving; NC 5.1).
     pub const ACCESS_SIEVE: u32 = 4;
-    /// The pieces are copied from and to mapped pages of the data file, as far as they are in memory.
+    /// The pieces are copied from and to mapped pages of the data file that are in memory.
     pub const ACCESS_MAPPED: u32 = 8;
-    /// The three ways of access. At most one is set; with none the server chooses by its cost model.
+    /// The three access methods. At most one is set; with none, the server chooses by its cost model.
     pub const ACCESS: u32 = ACCESS_EACH | ACCESS_SIEVE | ACCESS_MAPPED;
     /// All bits that are known.
     pub const KNOWN: u32 = SYNC | ACCESS;
 }
 
-/// The loss epoch in the answer to a change that is durable already.
+/// The loss epoch in the reply to a change that is already durable.
 pub const LOSS_EPOCH_DURABLE: u64 = 0;
 
 crate::message! {
     /// What a server did to its data file for one request (NC, table 6).
     pub struct IoWork {
-        /// Ways of access that were used: the bits `ACCESS_*` of [`io_flags`]; 0 for one contiguous extent.
+        /// Access methods that were used: the bits `ACCESS_*` of [`io_flags`]; 0 for one contiguous extent.
         pub methods: u32,
         /// Reading accesses to the data file.
         pub reads: u64,
         /// Writing accesses to the data file.
         pub writes: u64,
-        /// Bytes that these read and wrote, wanted or not.
+        /// Bytes that these read and wrote, including gaps.
         pub accessed_bytes: u64,
-        /// Time from the first access to the end of the last, with what was moved meanwhile.
+        /// Time from the start of the first access to the end of the last one, including data transfer
+        /// meanwhile.
         pub busy_ns: u64,
     }
 
     /// See [`crate::Op::Read`].
     pub struct ReadRequest {
-        /// The right to read, with the layout.
+        /// The capability to read, with the layout.
         pub capability: Capability,
-        /// Which part of the layout this server has.
+        /// This server's slot in the layout.
         pub slot: u16,
         /// See [`io_flags`].
         pub flags: u32,
-        /// What is wanted, in request order.
+        /// What to read, in request order.
         pub regions: Regions,
     }
 
-    /// Answer to [`ReadRequest`]; data inline in its payload, or delivered before it.
+    /// Reply to [`ReadRequest`]. Data is inline in its payload, or delivered before it.
     pub struct ReadReply {
-        /// How far the share was delivered: all of it, or up to the last byte that lies below the end of the local data
-        /// file. What is behind is either beyond the file's end or a hole: the client knows which from the file's size.
+        /// The delivered length of the share: all of it, or up to the last byte before the end of the local
+        /// data file. Bytes after it are beyond the end of the file, or a hole. The client can tell from the
+        /// file's size.
         pub filled_bytes: u64,
         /// Size of the local data file.
         pub local_bytes: u64,
@@ -87,19 +89,19 @@ crate::message! {
 
     /// See [`crate::Op::Write`].
     pub struct WriteRequest {
-        /// The right to write, with the layout.
+        /// The capability to write, with the layout.
         pub capability: Capability,
-        /// Which part of the layout this server has.
+        /// This server's slot in the layout.
         pub slot: u16,
         /// See [`io_flags`].
         pub flags: u32,
-        /// Where it goes, in request order.
+        /// Where to write, in request order.
         pub regions: Regions,
     }
 
-    /// Answer to [`WriteRequest`].
+    /// Reply to [`WriteRequest`].
     pub struct WriteReply {
-        /// Bytes of the share that are in the file.
+        /// Bytes of the share that were written.
         pub written_bytes: u64,
         /// Size of the local data file now.
         pub local_bytes: u64,
@@ -118,10 +120,11 @@ crate::message! {
     /// See [`crate::Op::SyncAll`].
     pub struct SyncAllRequest {}
 
-    /// Answer to [`SyncAllRequest`].
+    /// Reply to [`SyncAllRequest`].
     pub struct SyncAllReply {
-        /// Another number whenever the server may have lost acknowledged changes of any data file that were not yet durable. The sync made
-        /// durable what was changed since the last number that is known only if both are equal.
+        /// Changes whenever the server may have lost acknowledged changes, of any data file, that were not
+        /// yet durable. The sync made everything durable that was changed since a previously known number
+        /// only if both numbers are equal.
         pub loss_epoch: u64,
     }
 
@@ -131,17 +134,18 @@ crate::message! {
         pub capability: Capability,
     }
 
-    /// What a server knows of its part of a file.
+    /// A server's part of a file.
     pub struct DataSize {
-        /// Size of the local data file; 0 where there is none.
+        /// Size of the local data file; 0 if there is none.
         pub local_bytes: u64,
-        /// Space that it takes.
+        /// Space that it uses.
         pub allocated_bytes: u64,
-        /// When it was last written, seconds and nanoseconds since 1970; 0 where there is none.
+        /// When it was last written; 0 if there is no data file.
         pub mtime: crate::messages::Time,
-        /// Another number whenever the server may have lost acknowledged changes of the data file that were not yet durable.
-        /// The answer to a change has the epoch from before the change, or [`LOSS_EPOCH_DURABLE`]; the answer to
-        /// [`SyncRequest`] that from after the sync. A sync made a change durable only if both are equal.
+        /// Changes whenever the server may have lost acknowledged changes of the data file that were not yet
+        /// durable. The reply to a change has the epoch from before the change, or [`LOSS_EPOCH_DURABLE`].
+        /// The reply to [`SyncRequest`] has the epoch from after the sync. A sync made a change durable only
+        /// if both are equal.
         pub loss_epoch: u64,
     }
 
@@ -149,7 +153,7 @@ crate::message! {
     pub struct TruncateRequest {
         /// The right to write.
         pub capability: Capability,
-        /// Which part of the layout this server has.
+        /// This server's slot in the layout.
         pub slot: u16,
         /// New size of the whole file.
         pub file_bytes: u64,
@@ -159,7 +163,7 @@ crate::message! {
     pub struct RangeRequest {
         /// The right to write.
         pub capability: Capability,
-        /// Which part of the layout this server has.
+        /// This server's slot in the layout.
         pub slot: u16,
         /// Beginning in the whole file.
         pub offset: u64,
@@ -171,7 +175,7 @@ crate::message! {
     pub struct AllocateRequest {
         /// The right to write.
         pub capability: Capability,
-        /// Which part of the layout this server has.
+        /// This server's slot in the layout.
         pub slot: u16,
         /// Beginning in the whole file.
         pub offset: u64,
@@ -185,7 +189,7 @@ crate::message! {
     pub struct ZeroRequest {
         /// The right to write.
         pub capability: Capability,
-        /// Which part of the layout this server has.
+        /// This server's slot in the layout.
         pub slot: u16,
         /// Beginning in the whole file.
         pub offset: u64,
@@ -199,115 +203,117 @@ crate::message! {
     pub struct SeekRequest {
         /// Any right on the file.
         pub capability: Capability,
-        /// Which part of the layout this server has.
+        /// This server's slot in the layout.
         pub slot: u16,
-        /// From where in the whole file.
+        /// The offset in the whole file to search from.
         pub offset: u64,
     }
 
-    /// Answer to [`SeekRequest`]; offsets are of the local data file, and none lies before the first byte of the slot at or
-    /// after the one asked for.
+    /// Reply to [`SeekRequest`]. Offsets are in the local data file. None is before the slot's first byte at
+    /// or after the requested offset.
     pub struct SeekReply {
-        /// Where data is next; `None`: there are only holes.
+        /// The next data; `None` if there are only holes.
         pub data_offset: Option<u64>,
-        /// Where there is no data next; the end of the data file at the latest, or the offset asked for where that is behind it.
+        /// The next hole: at the latest the end of the data file, or the requested offset if that is after
+        /// it.
         pub hole_offset: u64,
-        /// Size of the local data file; 0 where there is none.
+        /// Size of the local data file; 0 if there is none.
         pub local_bytes: u64,
     }
 
     /// See [`crate::Op::CopyRange`].
     pub struct CopyRangeRequest {
-        /// The right to read the one file.
+        /// The capability to read the source.
         pub from: Capability,
-        /// Which part of its layout this server has.
+        /// This server's slot in its layout.
         pub from_slot: u16,
-        /// Beginning in the whole of it.
+        /// The offset in the whole file.
         pub from_offset: u64,
-        /// The right to write the other.
+        /// The capability to write the target.
         pub to: Capability,
-        /// Which part of its layout this server has.
+        /// This server's slot in its layout.
         pub to_slot: u16,
-        /// Beginning in the whole of it.
+        /// The offset in the whole file.
         pub to_offset: u64,
         /// Length in the whole file.
         pub bytes: u64,
     }
 
-    /// Answer to [`CopyRangeRequest`].
+    /// Reply to [`CopyRangeRequest`].
     pub struct CopyRangeReply {
-        /// Bytes that were copied; what is missing of the share were holes.
+        /// Bytes that were copied. The rest of the share were holes.
         pub copied_bytes: u64,
-        /// Size of the local data file that was written.
+        /// Size of the target's local data file.
         pub local_bytes: u64,
-        /// As [`DataSize::loss_epoch`], of that file before the copy.
+        /// As [`DataSize::loss_epoch`], of the target before the copy.
         pub loss_epoch: u64,
     }
 
     /// See [`crate::Op::Space`].
     pub struct SpaceRequest {}
 
-    /// Answer to [`SpaceRequest`].
+    /// Reply to [`SpaceRequest`].
     pub struct SpaceReply {
         /// Size of the disk.
         pub space_bytes: u64,
-        /// Free on it.
+        /// Free space.
         pub free_bytes: u64,
-        /// Free for users other than root.
+        /// Free space for users other than root.
         pub available_bytes: u64,
-        /// Tells the disk from others, also of other hosts, so that one that several servers use counts once; zeros: unknown.
+        /// Identifies the disk among those of all hosts, so that one that several servers use counts once;
+        /// zeros: unknown.
         pub disk_id: [u8; 16],
     }
 
     /// See [`crate::Op::Explain`].
     pub struct ExplainRequest {
-        /// The right to read or to write, as is explained.
+        /// The capability to read or to write, as explained.
         pub capability: Capability,
-        /// Which part of the layout this server has.
+        /// This server's slot in the layout.
         pub slot: u16,
-        /// Whether a write is explained, not a read.
+        /// Whether to explain a write instead of a read.
         pub write: bool,
         /// [`io_flags::SYNC`] or 0.
         pub flags: u32,
-        /// Of the file, in request order.
+        /// Regions of the file, in request order.
         pub regions: Regions,
     }
 
-    /// What one way of access is expected to cost for a server's share of a request.
+    /// What one access method is expected to cost for a server's share of a request.
     pub struct PlanReport {
         /// Its bit `ACCESS_*` of [`io_flags`].
         pub method: u32,
-        /// Windows that would be accessed so.
+        /// Windows for which it would be chosen.
         pub chosen_windows: u64,
-        /// Windows that could be.
+        /// Windows for which it is possible.
         pub possible_windows: u64,
-        /// Time for all windows that could be.
+        /// Time for all windows for which it is possible.
         pub cost_ns: u64,
-        /// Accesses to the data file in these.
+        /// Accesses to the data file in those.
         pub accesses: u64,
         /// Bytes that they would read and write.
         pub accessed_bytes: u64,
     }
 
-    /// Answer to [`ExplainRequest`].
+    /// Reply to [`ExplainRequest`].
     pub struct ExplainReply {
         /// Pieces of the share in the data file.
         pub pieces: u64,
         /// Bytes of the share.
         pub bytes: u64,
-        /// Parts of the share that are planned one by one.
+        /// Windows: parts of the share that are planned one by one.
         pub windows: u64,
-        /// Those of one piece, where there is nothing to choose.
+        /// Windows of one piece, where there is no choice.
         pub single_windows: u64,
         /// Groups of pieces that sieving would access.
         pub groups: u64,
-        /// Bytes of the share that are in the page cache, about.
+        /// Approximate bytes of the share in the page cache.
         pub cached_bytes: u64,
         /// Size of the local data file.
         pub local_bytes: u64,
-        /// Time that the chosen ways are expected to take, with what was observed before counted in.
+        /// Expected time of the chosen methods, corrected by earlier observations.
         pub chosen_cost_ns: u64,
-        /// Every way of access.
+        /// All access methods.
         pub plans: Vec<PlanReport>,
     }
 
@@ -315,51 +321,51 @@ crate::message! {
     pub struct ScrubRequest {
         /// One of [`scrub_action`].
         pub action: u8,
-        /// At most so many bytes a second; 0: as many as the cluster file says.
+        /// Limit of bytes read per second; 0: as in the cluster file.
         pub bytes_per_s: u64,
-        /// Findings that are known already, from the first on.
+        /// How many findings the caller already has.
         pub known: u32,
     }
 
-    /// Something that a scrub has found.
+    /// A finding of a scrub.
     pub struct ScrubFinding {
         /// Inode number.
         pub ino: u64,
-        /// Where in the data file.
+        /// The offset in the data file.
         pub offset: u64,
-        /// How much of it.
+        /// The length.
         pub bytes: u64,
         /// One of [`scrub_found`].
         pub kind: u8,
     }
 
-    /// Answer to [`ScrubRequest`].
+    /// Reply to [`ScrubRequest`].
     pub struct ScrubReply {
-        /// Tells this scrub from others.
+        /// The number of this scrub.
         pub number: u64,
-        /// It goes on.
+        /// Whether it is running.
         pub is_running: bool,
-        /// When it began, seconds since 1970.
+        /// When it started, seconds since 1970.
         pub begun_s: i64,
-        /// When the last whole one ended; 0: there was none.
+        /// When the last complete one ended; 0: never.
         pub finished_s: i64,
         /// Data files that it has read.
         pub files: u64,
-        /// Bytes of them.
+        /// Bytes that it has read.
         pub bytes: u64,
-        /// Blocks of 4 KiB that had no checksum, as in files from before there were any, and have one now.
+        /// Blocks of 4 KiB that had no checksum, as in files from older versions, and have one now.
         pub adopted_blocks: u64,
-        /// Why it could not read something, if so.
+        /// Why it could not read something; empty: it could.
         pub failure: String,
         /// Number of findings.
         pub found: u32,
-        /// Some of them, from the first one that is not known on.
+        /// Findings from the first one that the caller does not have.
         pub findings: Vec<ScrubFinding>,
     }
 
     /// See [`crate::Op::Calibrate`].
     pub struct CalibrateRequest {
-        /// Whether it is to be measured anew first.
+        /// Whether to measure again first.
         pub measure: bool,
     }
 
@@ -371,31 +377,31 @@ crate::message! {
         pub ns: u64,
     }
 
-    /// What one kind of access costs, by its length.
+    /// The cost of one kind of access, by its length.
     pub struct CurveReport {
         /// Its name in the model.
         pub name: String,
-        /// Lengths rising.
+        /// The points, by rising length.
         pub points: Vec<CurvePoint>,
     }
 
-    /// Answer to [`CalibrateRequest`].
+    /// Reply to [`CalibrateRequest`].
     pub struct CalibrateReply {
-        /// When it was measured, seconds since 1970; 0: never, these are defaults.
+        /// When it was measured, seconds since 1970; 0: never, these are default values.
         pub measured_s: i64,
-        /// Entering a page of a mapping to read it.
+        /// Cost of the first touch of a mapped page to read it.
         pub page_fault_ns: u64,
-        /// Entering a page of a mapping to write it.
+        /// Cost of the first touch of a mapped page to write it.
         pub page_fault_write_ns: u64,
-        /// What a page costs that a write adds to a file, beyond the write.
+        /// Cost of a page that a write adds to a file, beyond the write.
         pub new_page_ns: u64,
-        /// Taking and leaving the lock of a range.
+        /// Cost of locking and unlocking a range.
         pub lock_ns: u64,
-        /// Longest gap that is read over in a read of cached data.
+        /// Longest gap that a read of cached data includes.
         pub read_gap_cached_bytes: u64,
         /// The same where it has to come from the device.
         pub read_gap_device_bytes: u64,
-        /// Longest gap that is read and written over in a write to cached pages.
+        /// Longest gap that a write to cached pages includes.
         pub write_gap_cached_bytes: u64,
         /// The same where it has to come from the device.
         pub write_gap_device_bytes: u64,
@@ -405,15 +411,15 @@ crate::message! {
 
     /// See [`crate::Op::RemoveObjects`].
     pub struct RemoveObjectsRequest {
-        /// Inodes whose data files go.
+        /// Inodes whose data files are removed.
         pub inos: Vec<u64>,
     }
 
     /// See [`crate::Op::ListObjects`].
     pub struct ListObjectsRequest {
-        /// 0, or the cursor of the page before.
+        /// 0, or the cursor of the previous page.
         pub cursor: u64,
-        /// Most entries wanted.
+        /// Limit of entries.
         pub entries_max: u32,
     }
 
@@ -427,11 +433,11 @@ crate::message! {
         pub mtime_s: i64,
     }
 
-    /// Answer to [`ListObjectsRequest`].
+    /// Reply to [`ListObjectsRequest`].
     pub struct ListObjectsReply {
-        /// A page of them.
+        /// A page of data files.
         pub objects: Vec<ObjectInfo>,
-        /// For the next page; 0: there is none.
+        /// Cursor of the next page; 0: there is none.
         pub cursor: u64,
     }
 
@@ -441,7 +447,7 @@ crate::message! {
         pub inos: Vec<u64>,
     }
 
-    /// A data file that is there.
+    /// A data file that exists.
     pub struct ObjectSize {
         /// Its inode.
         pub ino: u64,
@@ -449,9 +455,9 @@ crate::message! {
         pub bytes: u64,
     }
 
-    /// Answer to [`StatObjectsRequest`].
+    /// Reply to [`StatObjectsRequest`].
     pub struct StatObjectsReply {
-        /// Those that are there.
+        /// The data files that exist.
         pub objects: Vec<ObjectSize>,
     }
 
@@ -465,13 +471,13 @@ crate::message! {
     pub struct NotedLayout {
         /// Its inode.
         pub ino: u64,
-        /// As it was when the data file was made.
+        /// The layout when the data file was created.
         pub layout: Layout,
     }
 
-    /// Answer to [`NotedLayoutsRequest`].
+    /// Reply to [`NotedLayoutsRequest`].
     pub struct NotedLayoutsReply {
-        /// Of those that are there and tell.
+        /// The layouts of data files that exist and record one.
         pub layouts: Vec<NotedLayout>,
     }
 }

@@ -1,4 +1,4 @@
-//! Locks, and places for appends: what the metadata server decides between clients.
+//! Locks, and offsets for appends: what the metadata server decides between clients.
 
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 
@@ -30,11 +30,11 @@ macro_rules! byte_enum {
 }
 
 byte_enum! {
-    /// What became of a request for a lock.
+    /// The state of a lock request.
     LockState, "unknown state of a lock" {
         /// The lock is held.
         Granted = 0,
-        /// Not decided yet; the place in the queue is kept. Ask again.
+        /// Not decided yet. The place in the queue is kept; ask again.
         Waiting = 1,
         /// The wait was cancelled by the client itself.
         Cancelled = 2,
@@ -42,25 +42,25 @@ byte_enum! {
 }
 
 byte_enum! {
-    /// What is given back.
+    /// What to unlock.
     UnlockWhat, "unknown thing to unlock" {
-        /// The lock named: its range, or the lock on the whole file.
+        /// The given lock: its range, or the lock on the whole file.
         Lock = 0,
-        /// All that the owner holds and waits for on this file.
+        /// Everything that the owner holds and waits for on this file.
         Owner = 1,
-        /// The wait for the lock named.
+        /// The wait for the given lock.
         Wait = 2,
     }
 }
 
 crate::message! {
-    /// A lock on a file. Locks on ranges and locks on whole files (flock) do not know of each other.
+    /// A lock on a file. Locks on ranges and locks on whole files (flock) are independent of each other.
     pub struct FileLock {
-        /// Which file; the session must have it open.
+        /// The file. The session must have it open.
         pub ino: u64,
-        /// Whose, among the owners of this session. An owner's locks do not conflict with each other.
+        /// The owner, among those of this session. An owner's locks do not conflict with each other.
         pub owner: u64,
-        /// A lock on the whole file, as flock(2) makes them; `first` and `last` say nothing then.
+        /// A lock on the whole file, as by flock(2); `first` and `last` are ignored then.
         pub whole: bool,
         /// Exclusive, or shared.
         pub exclusive: bool,
@@ -68,43 +68,43 @@ crate::message! {
         pub first: u64,
         /// Last byte; `i64::MAX` is the end of any file.
         pub last: u64,
-        /// The process, for people and for `F_GETLK` of processes of the same host.
+        /// The process, for display, and for `F_GETLK` of processes of the same host.
         pub pid: u32,
     }
 
     /// See [`crate::Op::Lock`].
     pub struct LockRequest {
-        /// What is wanted.
+        /// The lock.
         pub lock: FileLock,
-        /// Wait in the queue where another has it, instead of being refused.
+        /// Whether to wait in the queue if another has it, instead of being refused.
         pub wait: bool,
-        /// How long the server may keep the reply back, at most [`crate::limits::LOCK_HOLD_MS_MAX`].
+        /// How long the server may hold back the reply, at most [`crate::limits::LOCK_HOLD_MS_MAX`].
         pub hold_ms: u32,
     }
 
-    /// Answer to [`LockRequest`].
+    /// Reply to [`LockRequest`].
     pub struct LockReply {
-        /// What became of it.
+        /// Its state.
         pub state: LockState,
     }
 
     /// See [`crate::Op::Unlock`].
     pub struct UnlockRequest {
-        /// File, owner, and (for a lock or a wait) which.
+        /// The file, the owner, and (for a lock or a wait) the range.
         pub lock: FileLock,
-        /// How much.
+        /// What to unlock.
         pub what: UnlockWhat,
     }
 
     /// See [`crate::Op::GetLock`].
     pub struct GetLockRequest {
-        /// What would be wanted.
+        /// The lock to test.
         pub lock: FileLock,
         /// As in [`LockRequest`].
         pub hold_ms: u32,
     }
 
-    /// A lock that is in the way.
+    /// A conflicting lock.
     pub struct LockHolder {
         /// Exclusive, or shared.
         pub exclusive: bool,
@@ -112,47 +112,48 @@ crate::message! {
         pub first: u64,
         /// Last byte.
         pub last: u64,
-        /// Its process, where that is one of the same host; else 0.
+        /// Its process if it is on the same host, else 0.
         pub pid: u32,
     }
 
-    /// Answer to [`GetLockRequest`].
+    /// Reply to [`GetLockRequest`].
     pub struct GetLockReply {
         /// [`LockState::Waiting`]: not known yet, ask again. Else [`LockState::Granted`].
         pub state: LockState,
-        /// A lock in the way; none: it would be granted.
+        /// A conflicting lock; none if it would be granted.
         pub holder: Option<LockHolder>,
     }
 
     /// See [`crate::Op::ClaimLocks`].
     pub struct ClaimLocksRequest {
-        /// At least one, at most [`crate::limits::LOCKS_PER_CLAIM_MAX`].
+        /// The locks: at least one, at most [`crate::limits::LOCKS_PER_CLAIM_MAX`].
         pub locks: Vec<FileLock>,
     }
 
-    /// Answer to [`ClaimLocksRequest`].
+    /// Reply to [`ClaimLocksRequest`].
     pub struct ClaimLocksReply {
-        /// Places in the list of those that are lost.
+        /// Indices in the list of the locks that are lost.
         pub lost: Vec<u32>,
     }
 
     /// See [`crate::Op::Append`].
     pub struct AppendRequest {
-        /// Which file; the session must have it open for writing.
+        /// The file. The session must have it open for writing.
         pub ino: u64,
-        /// Bytes to be appended.
+        /// Bytes to append.
         pub bytes: u64,
-        /// The size that the I/O servers told.
+        /// The size according to the I/O servers.
         pub file_bytes: u64,
-        /// The epoch that was known before they were asked.
+        /// The epoch that the client knew before it asked them.
         pub epoch: u64,
     }
 
-    /// Answer to [`AppendRequest`].
+    /// Reply to [`AppendRequest`].
     pub struct AppendReply {
-        /// Where the bytes belong. None: the size has to be asked for again, for the file was cut meanwhile.
+        /// Where to write the bytes. None: the file was truncated meanwhile, so the size must be queried
+        /// again.
         pub offset: Option<u64>,
-        /// The epoch now.
+        /// The current epoch.
         pub epoch: u64,
     }
 }

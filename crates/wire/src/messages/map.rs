@@ -1,4 +1,4 @@
-//! The map of the cluster: which servers there are, where each is reached, and which servers hold the data of a layout's slot.
+//! The map of the cluster: its servers, their addresses, and which servers hold the data of a layout's slot.
 //!
 //! ```text
 //! layout of a file            map, version 7
@@ -7,8 +7,8 @@
 //!                              │ chain 0 ──► I/O server 0 …        meta server 0 …
 //! ```
 //!
-//! The metadata server keeps the map and gives each change a higher version; every server serves it. Ids are unique among the servers
-//! of a role, in rising order, and never given again. A chain is of one server today.
+//! The metadata server keeps the map, and raises its version with each change. Every server serves it. Ids
+//! are unique among the servers of a role, rise in order, and are never reused. A chain has one server today.
 
 use crate::Wire;
 use crate::limits::{ADDRESS_BYTES_MAX, ENDPOINTS_PER_SERVER_MAX, MAP_BYTES_MAX, SERVERS_MAX};
@@ -24,9 +24,9 @@ pub mod server_role {
 
 /// Values of [`ServerInfo::state`].
 pub mod server_state {
-    /// It is used.
+    /// It is in use.
     pub const ACTIVE: u8 = 0;
-    /// It was added, and has not come yet: no new file is striped over it.
+    /// It was added and has not registered yet. No new file is striped over it.
     pub const JOINING: u8 = 1;
 }
 
@@ -36,7 +36,7 @@ pub mod endpoint {
     pub const TCP: u8 = 0;
     /// Path of a Unix socket on the server's own host.
     pub const SOCKET: u8 = 1;
-    /// `host:port` of an RDMA adapter. That it is there is no promise: the server may have no adapter.
+    /// `host:port` of an RDMA adapter. The server may have no adapter even so.
     pub const RDMA: u8 = 2;
 }
 
@@ -44,17 +44,17 @@ crate::message! {
     /// See [`crate::Op::ClusterMap`].
     pub struct ClusterMapRequest {}
 
-    /// Where a server is reached.
+    /// An address of a server.
     pub struct Endpoint {
         /// See [`endpoint`].
         pub transport: u8,
-        /// Its form is the transport's.
+        /// The address, in the form of the transport.
         pub address: String,
     }
 
     /// One server of the cluster.
     pub struct ServerInfo {
-        /// Unique among the servers of its role, and never given again.
+        /// The id, unique among the servers of its role and never reused.
         pub id: u16,
         /// Name in the cluster file.
         pub name: String,
@@ -62,21 +62,22 @@ crate::message! {
         pub role: u8,
         /// See [`server_state`].
         pub state: u8,
-        /// Which storage it has; zeros: not known yet.
+        /// Its storage; zeros: not known yet.
         pub storage: [u8; 16],
-        /// Where it is reached; of one transport the best first. A server that is moving has its old addresses last.
+        /// Its addresses, for each transport the best first. A server that is moving has its old addresses
+        /// last.
         pub endpoints: Vec<Endpoint>,
     }
 
     /// The I/O servers that hold the same data files.
     pub struct ChainInfo {
-        /// What layouts name.
+        /// The id in layouts.
         pub id: u16,
         /// Ids of I/O servers; one today.
         pub servers: Vec<u16>,
     }
 
-    /// Answer to [`ClusterMapRequest`].
+    /// Reply to [`ClusterMapRequest`].
     pub struct ClusterMapReply {
         /// Rises with every change; at least 1.
         pub version: u32,
@@ -86,15 +87,15 @@ crate::message! {
         pub servers: Vec<ServerInfo>,
         /// All chains, by id.
         pub chains: Vec<ChainInfo>,
-        /// Layout of files for which nothing else is asked, with first server 0.
+        /// The default layout of files, with first server 0.
         pub default_layout: Layout,
     }
 
     /// See [`crate::Op::AddServer`].
     pub struct AddServerRequest {
-        /// Name in the cluster file. Of a server that is there already with these addresses, it changes nothing.
+        /// Name in the cluster file. If the server exists with these addresses, nothing changes.
         pub name: String,
-        /// Where it will be reached.
+        /// Its addresses.
         pub endpoints: Vec<Endpoint>,
     }
 
@@ -102,28 +103,28 @@ crate::message! {
     pub struct MoveServerRequest {
         /// Name in the cluster file.
         pub name: String,
-        /// Where it will be reached. Until it says so itself, its addresses of now stay in the map behind them.
+        /// Its new addresses. Until it registers with them, its current addresses stay in the map after them.
         pub endpoints: Vec<Endpoint>,
     }
 
-    /// Answer to [`AddServerRequest`] and [`MoveServerRequest`].
+    /// Reply to [`AddServerRequest`] and [`MoveServerRequest`].
     pub struct MapChangedReply {
         /// The server's id.
         pub id: u16,
-        /// The map's version from here on.
+        /// The new version of the map.
         pub map_version: u32,
     }
 }
 
 impl Endpoint {
-    /// One of a transport of [`endpoint`].
+    /// An address of a transport of [`endpoint`].
     pub fn new(transport: u8, address: impl Into<String>) -> Endpoint {
         Endpoint { transport, address: address.into() }
     }
 }
 
 impl ServerInfo {
-    /// A server that is used, of whose storage nothing is known yet.
+    /// A server in use whose storage is not known yet.
     pub fn new(id: u16, name: impl Into<String>, role: u8, endpoints: Vec<Endpoint>) -> ServerInfo {
         ServerInfo { id, name: name.into(), role, state: server_state::ACTIVE, storage: [0; 16], endpoints }
     }
@@ -134,19 +135,19 @@ impl ServerInfo {
         of_it.map(|endpoint| endpoint.address.as_str())
     }
 
-    /// Path of its Unix socket; empty where it has none.
+    /// Path of its Unix socket; empty if it has none.
     pub fn socket_path(&self) -> &str {
         self.addresses(endpoint::SOCKET).next().unwrap_or_default()
     }
 
-    /// An address for people.
+    /// An address for display.
     pub fn address(&self) -> &str {
         self.addresses(endpoint::TCP).next().unwrap_or(self.socket_path())
     }
 }
 
 impl ClusterMapReply {
-    /// For so many I/O servers a chain each, with the number of its server.
+    /// One chain per I/O server, with the number of its server.
     pub fn single_chains(io_servers: u16) -> Vec<ChainInfo> {
         (0..io_servers).map(|id| ChainInfo { id, servers: vec![id] }).collect()
     }
@@ -176,10 +177,10 @@ impl ClusterMapReply {
         self.io_server(*chain.servers.first()?)
     }
 
-    /// Why a map cannot be gone by, whoever sent it.
+    /// Checks that a map is usable, whoever sent it.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// What is wrong.
     pub fn check(&self) -> Result<(), String> {
         let ids = |role| self.of_role(role).map(|server| server.id).collect::<Vec<_>>();
         let (metas, ios) = (ids(server_role::META), ids(server_role::IO));

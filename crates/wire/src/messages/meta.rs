@@ -1,7 +1,7 @@
 //! Operations of the metadata server.
 //!
-//! Names are given as [`At`]: an inode and a path relative to it. The server walks the path, so that every operation is
-//! one round trip however deep it goes.
+//! A name is an [`At`]: an inode and a path relative to it. The server walks the path, so every operation is
+//! one round trip, however deep the path.
 
 use crate::codec::{DecodeError, Reader, Vetting, Wire, Writer};
 use crate::security::Capability;
@@ -18,8 +18,8 @@ pub mod rights {
     pub const WRITE: u32 = 2;
 }
 
-/// Where the mode of something new may have the bits of the umask (as `umask << UMASK_SHIFT`): they fall where the directory has no
-/// default access control list, which else decides instead of them.
+/// Shift of the umask in the mode of a new file (`umask << UMASK_SHIFT`). Its bits are cleared if the
+/// directory has no default access control list; otherwise that list applies instead.
 pub const UMASK_SHIFT: u32 = 16;
 
 /// Bits of [`SetAttrRequest::valid`].
@@ -44,7 +44,7 @@ pub mod attr_valid {
 
 /// Bits of [`RenameRequest::flags`], as in renameat2(2).
 pub mod rename_flags {
-    /// Fail where the new name exists.
+    /// Fail if the new name exists.
     pub const NOREPLACE: u32 = 1;
     /// Swap the two names.
     pub const EXCHANGE: u32 = 2;
@@ -54,11 +54,12 @@ pub mod rename_flags {
 pub mod changed {
     /// Attributes other than size and times of the data.
     pub const ATTRIBUTES: u32 = 1;
-    /// The bytes of a file, its size or who writes it.
+    /// The data of a file, its size or its writers.
     pub const DATA: u32 = 2;
     /// The name in [`super::Change::name`] of this directory.
     pub const NAME: u32 = 4;
-    /// Any of this directory's names; it is not told of again until the client asks for something in it.
+    /// All of this directory's names. The client gets no more notices of it until it asks for something in
+    /// it.
     pub const ALL_NAMES: u32 = 8;
 }
 
@@ -104,8 +105,8 @@ impl Wire for FileKind {
     }
 }
 
-/// On whose behalf a request is made. What a client says is a wish: the server replaces it by what the client's key allows
-/// ([`Vetting`]).
+/// The user that a request is made for. The server replaces what the client claims by what the client's key
+/// allows ([`Vetting`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caller {
     /// User.
@@ -138,7 +139,7 @@ impl Wire for Caller {
 crate::message! {
     /// A point in time.
     pub struct Time {
-        /// Since 1970.
+        /// Seconds since 1970.
         pub seconds: i64,
         /// 0 … 999,999,999.
         pub nanoseconds: u32,
@@ -154,9 +155,9 @@ crate::message! {
 
     /// Attributes of an inode.
     pub struct Attr {
-        /// Inode number; never used again.
+        /// Inode number; never reused.
         pub ino: u64,
-        /// Tells uses of a number apart.
+        /// Distinguishes uses of a number.
         pub generation: u64,
         /// What it is.
         pub kind: FileKind,
@@ -170,11 +171,12 @@ crate::message! {
         pub nlink: u32,
         /// Device number of a special file.
         pub rdev: u32,
-        /// Size; of a file with `size_live`, the least it can be.
+        /// Size; with `size_live`, a lower bound.
         pub size: u64,
-        /// Somebody may be writing: the I/O servers know the size (the greatest end over the data files).
+        /// Whether somebody may be writing. Then the I/O servers know the size: the greatest end over the
+        /// data files.
         pub size_live: bool,
-        /// Changes whenever the file's writers or its size do; for [`SettleRequest`].
+        /// Changes whenever the file's writers or its size change; for [`SettleRequest`].
         pub epoch: u64,
         /// Last access.
         pub atime: Time,
@@ -184,11 +186,11 @@ crate::message! {
         pub ctime: Time,
         /// Creation.
         pub btime: Time,
-        /// A file's layout, or a directory's default for what is created in it.
+        /// A file's layout, or a directory's default for new files.
         pub layout: Option<Layout>,
     }
 
-    /// A wish for a layout; 0 means "as by default".
+    /// A requested layout; 0 means the default.
     pub struct LayoutWish {
         /// Strip size.
         pub strip_bytes: u32,
@@ -210,7 +212,7 @@ crate::message! {
 
     /// Attributes.
     pub struct AttrReply {
-        /// Of the inode in question.
+        /// The attributes of the inode.
         pub attr: Attr,
     }
 
@@ -226,11 +228,11 @@ crate::message! {
     pub struct SetAttrRequest {
         /// On whose behalf.
         pub caller: Caller,
-        /// What; a link at the end is followed if `follow`.
+        /// The file. A symbolic link at the end is followed if `follow`.
         pub at: At,
         /// See `at`.
         pub follow: bool,
-        /// Which of the fields count ([`attr_valid`]).
+        /// Which of the fields are set ([`attr_valid`]).
         pub valid: u32,
         /// Permission bits.
         pub mode: u32,
@@ -242,8 +244,8 @@ crate::message! {
         pub atime: Time,
         /// Modification time.
         pub mtime: Time,
-        /// What this client's opens of the inode wrote since their last report, where `at` is an inode by number; it is taken in
-        /// before the change, and with it.
+        /// What this client's opens of the inode wrote since their last report, if `at` is an inode without a
+        /// path. It is applied before the change, in the same batch.
         pub report: Option<WriteReport>,
     }
 
@@ -255,9 +257,9 @@ crate::message! {
         pub at: At,
         /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`].
         pub mode: u32,
-        /// Fail where the name exists.
+        /// Fail if the name exists.
         pub exclusive: bool,
-        /// Layout, where another than the directory's default is wanted.
+        /// Layout, if it differs from the directory's default.
         pub layout: Option<LayoutWish>,
         /// [`rights`] to open with; 0: do not open.
         pub access: u32,
@@ -271,7 +273,7 @@ crate::message! {
         pub at: At,
         /// Whether a symbolic link at the end is followed.
         pub follow: bool,
-        /// [`rights`]; 0: only a capability to ask for the size, nothing to close.
+        /// [`rights`]; 0: only a capability to query the size, with nothing to close.
         pub access: u32,
     }
 
@@ -279,31 +281,31 @@ crate::message! {
     pub struct OpenReply {
         /// Its attributes.
         pub attr: Attr,
-        /// For the I/O servers; without rights where nothing was opened (it suffices to ask for the size); absent for what is
-        /// no file.
+        /// For the I/O servers. Without rights if nothing was opened (enough to query the size). Absent if it
+        /// is not a file.
         pub capability: Option<Capability>,
         /// Whether this call created it.
         pub created: bool,
-        /// The directory after a creation, for clients that watch and name it by its inode and one name.
+        /// The directory after a creation, for clients that watch and gave its inode and one name.
         pub parent: Option<Attr>,
-        /// The run of the session ([`ProveReply::epoch`](super::ProveReply)) in which it counts as open; of a reply that is given
-        /// again, perhaps an earlier one, so that it has to be reopened.
+        /// The run of the session ([`ProveReply::epoch`](super::ProveReply)) in which the file counts as
+        /// open. In a repeated reply it may be an earlier one; then the client must reopen the file.
         pub run: u64,
     }
 
-    /// Tells one open of a session from its others.
+    /// Identifies an open within its session.
     pub struct OpenId {
-        /// The run of the session in which it was counted; 0: in none.
+        /// The run of the session in which it was counted; 0: none.
         pub run: u64,
-        /// Given by the client, which gives it to no other open of the session.
+        /// A number that the client chooses, unique in the session.
         pub number: u64,
     }
 
-    /// What a writer tells of what it wrote.
+    /// A writer's report of its writes.
     pub struct WriteReport {
         /// The greatest end of its writes.
         pub end_bytes: u64,
-        /// Whether the modification time is to be set to now.
+        /// Whether to set the modification time to now.
         pub touch: bool,
     }
 
@@ -315,13 +317,13 @@ crate::message! {
         pub access: u32,
         /// What was written since the last report, if anything.
         pub report: Option<WriteReport>,
-        /// Which open. One that does not count as open in this run of the session is not ended either.
+        /// The open. If it does not count as open in this run of the session, it is not ended either.
         pub id: OpenId,
     }
 
     /// See [`crate::Op::Close`].
     pub struct CloseRequest {
-        /// 1 to [`CLOSES_PER_MESSAGE_MAX`](crate::limits::CLOSES_PER_MESSAGE_MAX) of them.
+        /// The closes: 1 to [`CLOSES_PER_MESSAGE_MAX`](crate::limits::CLOSES_PER_MESSAGE_MAX).
         pub files: Vec<ClosedFile>,
     }
 
@@ -335,9 +337,9 @@ crate::message! {
 
     /// See [`crate::Op::Reopen`].
     pub struct ReopenRequest {
-        /// Which file, proved by the capability it was open with.
+        /// The file, proved by the capability of its open.
         pub capability: Capability,
-        /// Which open. One that counts as open already is not counted again; its capability is renewed.
+        /// The open. If it counts as open already, it is not counted again; its capability is renewed.
         pub id: OpenId,
     }
 
@@ -349,7 +351,7 @@ crate::message! {
         pub at: At,
         /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`].
         pub mode: u32,
-        /// Default layout for what is created in it.
+        /// Default layout of new files in it.
         pub layout: Option<LayoutWish>,
     }
 
@@ -385,7 +387,7 @@ crate::message! {
         pub at: At,
     }
 
-    /// Answer to [`crate::Op::Readlink`].
+    /// Reply to [`crate::Op::Readlink`].
     pub struct ReadlinkReply {
         /// Where it points.
         pub target: Vec<u8>,
@@ -395,7 +397,7 @@ crate::message! {
     pub struct LinkRequest {
         /// On whose behalf.
         pub caller: Caller,
-        /// What there is.
+        /// The existing file.
         pub from: At,
         /// Whether a symbolic link at the end of `from` is followed.
         pub follow: bool,
@@ -411,9 +413,9 @@ crate::message! {
         pub at: At,
     }
 
-    /// Answer to [`crate::Op::Unlink`].
+    /// Reply to [`crate::Op::Unlink`].
     pub struct RemovedReply {
-        /// The directory after it, for clients that watch and name it by its inode and one name.
+        /// The directory after the removal, for clients that watch and gave its inode and one name.
         pub parent: Option<Attr>,
     }
 
@@ -445,9 +447,9 @@ crate::message! {
         pub ino: u64,
         /// 0, or the cookie of the last entry seen.
         pub after: u64,
-        /// Most entries wanted.
+        /// Limit of entries.
         pub entries_max: u32,
-        /// Whether attributes are wanted.
+        /// Whether to return attributes.
         pub with_attrs: bool,
     }
 
@@ -459,13 +461,13 @@ crate::message! {
         pub ino: u64,
         /// What it is.
         pub kind: FileKind,
-        /// Where to go on after it; never used for another entry of this directory.
+        /// The position after it; never used for another entry of this directory.
         pub cookie: u64,
-        /// Its attributes, if wanted.
+        /// Its attributes, if requested.
         pub attr: Option<Attr>,
     }
 
-    /// Answer to [`ReadDirRequest`].
+    /// Reply to [`ReadDirRequest`].
     pub struct ReadDirReply {
         /// A page, without `.` and `..`.
         pub entries: Vec<Entry>,
@@ -499,7 +501,7 @@ crate::message! {
 
     /// A value.
     pub struct XattrReply {
-        /// It.
+        /// The value.
         pub value: Vec<u8>,
     }
 
@@ -513,7 +515,7 @@ crate::message! {
         pub name: Vec<u8>,
         /// Its value.
         pub value: Vec<u8>,
-        /// 1: it must not be there; 2: it must, as in setxattr(2).
+        /// 1: it must not exist; 2: it must exist, as in setxattr(2).
         pub flags: u32,
     }
 
@@ -525,7 +527,7 @@ crate::message! {
         pub ino: u64,
     }
 
-    /// Answer to [`ListXattrsRequest`].
+    /// Reply to [`ListXattrsRequest`].
     pub struct ListXattrsReply {
         /// The names.
         pub names: Vec<Vec<u8>>,
@@ -545,9 +547,9 @@ crate::message! {
     pub struct SetLayoutRequest {
         /// On whose behalf.
         pub caller: Caller,
-        /// The directory, or the file while it was never written.
+        /// The directory, or a file that was never written.
         pub at: At,
-        /// The layout; none removes a directory's default.
+        /// The layout; none removes the directory's default.
         pub layout: Option<LayoutWish>,
     }
 
@@ -557,7 +559,7 @@ crate::message! {
         pub caller: Caller,
         /// Which file.
         pub at: At,
-        /// Whether it is open for writing by the caller already, so that its permission bits do not matter.
+        /// The capability of an open for writing by the caller, if any; then permission bits do not matter.
         pub held: Option<Capability>,
         /// The new size.
         pub file_bytes: u64,
@@ -565,11 +567,11 @@ crate::message! {
 
     /// See [`crate::Op::TruncateCommit`].
     pub struct TruncateCommitRequest {
-        /// Proves the right.
+        /// Proves the right to truncate.
         pub capability: Capability,
-        /// The size that the data files have now.
+        /// The size of the data files now.
         pub file_bytes: u64,
-        /// As returned by the beginning.
+        /// The epoch that [`crate::Op::TruncateBegin`] returned.
         pub epoch: u64,
     }
 
@@ -579,14 +581,14 @@ crate::message! {
         pub capability: Capability,
         /// The size found.
         pub file_bytes: u64,
-        /// As in the attributes seen before asking the I/O servers.
+        /// The epoch of the attributes that were read before asking the I/O servers.
         pub epoch: u64,
     }
 
     /// See [`crate::Op::FileCount`].
     pub struct FileCountRequest {}
 
-    /// Answer to [`FileCountRequest`].
+    /// Reply to [`FileCountRequest`].
     pub struct FileCountReply {
         /// Inodes in use.
         pub files: u64,
@@ -597,35 +599,35 @@ crate::message! {
 
     /// See [`crate::Op::Watch`].
     pub struct WatchRequest {
-        /// As in the last reply; 0 at first.
+        /// The epoch of the last reply; 0 at first.
         pub epoch: u64,
-        /// `last` of the last reply: the client has forgotten what these changes made wrong.
+        /// `last` of the last reply: the client has invalidated what these changes made stale.
         pub acknowledged: u64,
-        /// Answer at once.
+        /// Whether to reply at once.
         pub at_once: bool,
-        /// The client caches nothing any more and watches no longer.
+        /// The client no longer caches anything, and stops watching.
         pub end: bool,
     }
 
-    /// Answer to [`WatchRequest`].
+    /// Reply to [`WatchRequest`].
     pub struct WatchReply {
-        /// Of this watch; another one than before where changes may have been missed.
+        /// The epoch of this watch. It differs from the previous one if changes may have been missed.
         pub epoch: u64,
-        /// The client forgets all that it was told; leases begin anew.
+        /// The client must invalidate everything. Leases start again.
         pub reset: bool,
         /// Number of the last of the changes.
         pub last: u64,
-        /// What is not as this client was told.
+        /// What has changed for this client.
         pub changes: Vec<Change>,
     }
 
-    /// Something that a client was told has changed.
+    /// A change of something that the client may have cached.
     pub struct Change {
         /// The inode, or the directory of the names.
         pub ino: u64,
         /// See [`changed`].
         pub what: u32,
-        /// A name, where it is one.
+        /// The name, if a name has changed.
         pub name: Vec<u8>,
     }
 
@@ -633,33 +635,33 @@ crate::message! {
     pub struct CheckRequest {
         /// Root, or the owner of the root directory.
         pub caller: Caller,
-        /// The check: a random number. One that the server does not know begins.
+        /// The check: a random number. An unknown number starts a check.
         pub check: u64,
-        /// Findings that the caller has already.
+        /// How many findings the caller already has.
         pub known: u32,
     }
 
-    /// Something that is wrong.
+    /// A finding.
     pub struct FindingInfo {
-        /// What, and where, for people.
+        /// What is wrong, and where.
         pub text: String,
-        /// Whether `weft fsck --repair` may know a way.
+        /// Whether `weft fsck --repair` may be able to repair it.
         pub repairable: bool,
     }
 
-    /// Answer to [`CheckRequest`].
+    /// Reply to [`CheckRequest`].
     pub struct CheckReply {
-        /// Records of the namespace looked at so far; each is looked at once or twice.
+        /// Records of the namespace examined so far; each is examined once or twice.
         pub records: u64,
-        /// Data files looked at so far.
+        /// Data files examined so far.
         pub data_files: u64,
-        /// All is looked at.
+        /// Whether the check is complete.
         pub finished: bool,
-        /// Why it was given up; empty: it was not.
+        /// Why it was aborted; empty: it was not.
         pub failure: String,
         /// All findings so far.
         pub found: u32,
-        /// A page of them, from the first that the caller does not know.
+        /// A page of findings, from the first that the caller does not have.
         pub findings: Vec<FindingInfo>,
     }
 
@@ -669,11 +671,11 @@ crate::message! {
         pub caller: Caller,
         /// A finished check.
         pub check: u64,
-        /// Which of its findings, from 0.
+        /// The index of the finding, from 0.
         pub finding: u32,
     }
 
-    /// Answer to [`TreatRequest`].
+    /// Reply to [`TreatRequest`].
     pub struct TreatReply {
         /// See [`treatment`].
         pub treatment: u8,
@@ -683,9 +685,9 @@ crate::message! {
     pub struct BackupRequest {
         /// Root, or the owner of the root directory.
         pub caller: Caller,
-        /// The backup: a random number. One that the server does not know begins, of the names as they are then.
+        /// The backup: a random number. An unknown number starts a backup of the names as they are then.
         pub backup: u64,
-        /// The last key that the caller has; empty at first.
+        /// The last key that the caller has received; empty at first.
         pub after: Vec<u8>,
     }
 
@@ -697,19 +699,19 @@ crate::message! {
         pub value: Vec<u8>,
     }
 
-    /// Answer to [`BackupRequest`].
+    /// Reply to [`BackupRequest`].
     pub struct BackupReply {
         /// The cluster.
         pub cluster: [u8; 16],
         /// The metadata storage.
         pub storage: [u8; 16],
-        /// When the backup was begun, seconds since 1970.
+        /// When the backup was started, seconds since 1970.
         pub taken_s: u64,
-        /// Files and directories in it, about.
+        /// Approximate number of files and directories in it.
         pub inodes: u64,
-        /// There are no more records.
+        /// Whether there are no more records.
         pub finished: bool,
-        /// A page of them, in the order of their keys.
+        /// A page of records, by key.
         pub records: Vec<BackupRecord>,
     }
 }
@@ -720,6 +722,6 @@ pub mod treatment {
     pub const REPAIRED: u8 = 0;
     /// It no longer held.
     pub const GONE: u8 = 1;
-    /// Left: there is no way, or another finding has to be treated first.
+    /// Not repaired: it cannot be, or another finding must be repaired first.
     pub const LEFT: u8 = 2;
 }

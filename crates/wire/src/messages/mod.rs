@@ -1,4 +1,4 @@
-//! The bodies of every operation, by subject.
+//! The bodies of all operations, by subject.
 
 mod data;
 mod locks;
@@ -18,9 +18,9 @@ crate::message! {
     /// A body without fields.
     pub struct Empty {}
 
-    /// What an error reply carries besides its status.
+    /// What an error reply has besides its status.
     pub struct ErrorDetail {
-        /// For people: what happened, with which object, and what to do.
+        /// What happened, to what, and what to do.
         pub text: String,
     }
 }
@@ -29,7 +29,8 @@ crate::message! {
 mod tests {
     use crate::Op;
 
-    /// One line per message: name, and its sample's bytes. A change of this file is a change of the protocol.
+    /// One line per message: its name, and the bytes of its sample. A change of this file is a change of the
+    /// protocol.
     const GOLDEN: &str = include_str!("../../golden/messages.hex");
 
     fn rendered() -> String {

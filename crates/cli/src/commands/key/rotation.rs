@@ -1,10 +1,10 @@
-//! `weft key rotate`: the cluster's secret is replaced while the cluster is in use.
+//! `weft key rotate`: replaces the cluster's secret while the cluster is in use.
 //!
 //! ```text
-//!   step     writes cluster.key       needs of every server                needs of issued keys
+//!   step     cluster.key afterwards   every server must                    issued keys must
 //!   add      old, new                 -                                    -
-//!   switch   new, old                 it accepts the new key               -
-//!   drop     new                      it proves itself with the new key    none of the old one's is valid, or --force
+//!   switch   new, old                 accept the new key                   -
+//!   drop     new                      prove itself with the new key        not be of the old one, or --force
 //! ```
 
 use super::{ClusterArgs, connect, now_s};
@@ -18,16 +18,17 @@ use weft_server::{
 use weft_wire::keys::{IssuedKey, id_text};
 use weft_wire::security::{ClusterKeys, Key};
 
-/// Capabilities that the old key has signed live for so long.
+/// How long a capability lives that the old key signed.
 const CAPABILITY_LIFE: Duration = Duration::from_secs(24 * 3600);
 
 /// Options of `rotate`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Which step.
+    /// The step.
     #[arg(value_enum)]
     step: Step,
-    /// Take the step although a server does not answer, or keys of the old one are still valid: who has them is refused then.
+    /// Take the step even if a server does not answer or keys issued with the old one are still valid; their
+    /// holders are refused from then on.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -36,11 +37,11 @@ pub struct Args {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Step {
-    /// Make a new key, which is accepted besides the one in use.
+    /// Create a new key, which is accepted besides the current one.
     Add,
     /// Use the new key.
     Switch,
-    /// Accept the old key no more; before `switch`: give the new one up.
+    /// Stop accepting the old key. Before `switch`: discard the new one.
     Drop,
 }
 
@@ -48,7 +49,7 @@ enum Step {
 pub fn run(args: &Args) -> Result<()> {
     let (config, keys) = args.cluster.load()?;
     let path = args.cluster.key_file(&config);
-    let of_file = || format!("{} is as it was", path.display());
+    let of_file = || format!("{} is unchanged", path.display());
     let next = match args.step {
         Step::Add => keys.clone().with(random_cluster_key()?),
         Step::Switch => keys.clone().switched(now_s()),
@@ -67,7 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
         eprintln!("weft: {hindrance}");
     }
     if !hindrances.is_empty() && !args.force {
-        bail!("{}; take the step again when this is settled, or with --force", of_file());
+        bail!("{}; repeat the step when this is resolved, or use --force", of_file());
     }
     write_cluster_keys(&path, &next)?;
     if args.step == Step::Switch {
@@ -93,7 +94,7 @@ fn advice(step: Step, path: &Path, config: &ClusterConfig) -> String {
     }
 }
 
-/// What stands against dropping the old key.
+/// Reasons against dropping the old key.
 fn old_is_needed(config: &ClusterConfig, keys: &ClusterKeys) -> Result<Vec<String>> {
     let mut hindrances =
         unlike(config, keys.in_use(), weft_server::proves_with_key, "does not use the new key yet");
@@ -117,7 +118,7 @@ fn old_is_needed(config: &ClusterConfig, keys: &ClusterKeys) -> Result<Vec<Strin
     Ok(hindrances)
 }
 
-/// The servers for which `test` does not hold, each with why.
+/// The servers for which `test` fails, each with the reason.
 fn unlike(
     config: &ClusterConfig,
     key: &Key,
@@ -126,13 +127,13 @@ fn unlike(
 ) -> Vec<String> {
     let look = |server| match test(config, server, key) {
         Ok(true) => None,
-        Ok(false) => Some(format!("{} {what}: has it the same cluster.key?", server.name)),
+        Ok(false) => Some(format!("{} {what}; check that it has the same cluster.key", server.name)),
         Err(error) => Some(format!("cannot ask {}: {error}", server.name)),
     };
     config.servers.iter().filter_map(look).collect()
 }
 
-/// The administrator's key beside the cluster's is issued anew, if it is there and of the old key.
+/// Issues the administrator's key beside the cluster's anew, if it is there and was issued with the old key.
 fn renew_client_key(key_file: &Path, old: &ClusterKeys, new: &Key) -> Result<()> {
     let Some(directory) = key_file.parent() else { return Ok(()) };
     let path = directory.join(CLIENT_KEY_FILE);
@@ -141,7 +142,7 @@ fn renew_client_key(key_file: &Path, old: &ClusterKeys, new: &Key) -> Result<()>
         let kept = directory.join(format!("{CLIENT_KEY_FILE}.old"));
         std::fs::rename(&path, &kept).with_context(|| format!("cannot replace {}", path.display()))?;
         create_client_key(directory, new)?;
-        eprintln!("weft: {} is a new key; the one before is {}", path.display(), kept.display());
+        eprintln!("weft: {} is a new key; the previous one is {}", path.display(), kept.display());
     }
     Ok(())
 }

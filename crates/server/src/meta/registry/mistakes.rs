@@ -14,15 +14,18 @@
 use super::*;
 use crate::config::{ClusterConfig, SyncMode};
 use crate::current::CurrentMap;
-use crate::garbage::{Poke, forget_below, numbers_to_judge, without_inode};
+use crate::garbage::{forget_below, numbers_to_judge, without_inode};
 use crate::key_ring::KeyRing;
 use crate::map::endpoints_of;
 use crate::member::{after_agreement, meta_server, what_it_has};
-use crate::server::open_map;
+use crate::poke::Poke;
 use crate::stop::StopFlag;
+use crate::storage::open_map;
 use std::collections::BTreeSet;
 use std::path::Path;
-use weft_meta::{At, Caller, MemEngine, Namespace, NamespaceOptions, NewFile, OpenFlags, ROOT_INO};
+use weft_meta::{
+    At, Caller, MemEngine, MetaError, Namespace, NamespaceOptions, NewFile, OpenFlags, ROOT_INO,
+};
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_storage::State;
 use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind};
@@ -177,6 +180,7 @@ impl World {
     fn new(seed: u64) -> World {
         let config = crate::tests::config(IO_SERVERS as u16, SyncMode::Nosync);
         let mut engine = MemEngine::default();
+        engine.set_conflicting();
         Namespace::format(&mut engine, config.cluster.id.0, &Caller::root(), NOW).expect("a new store");
         let io = |server| IoDirectory {
             server,
@@ -544,13 +548,13 @@ impl World {
             let mut namespace = meta.part.namespace.borrow_mut();
             let (root, at) = (Caller::root(), At::new(ROOT_INO, &name));
             let new = NewFile { mode: 0o600, layout: None };
-            let mut op = namespace.begin();
-            let attr = op.create(&root, NOW, session, at, &new, flags).expect("a free name").attr;
-            op.commit().expect("a sound store");
-            let mut op = namespace.begin();
-            op.close(NOW, session, attr.ino, true, None).expect("it is open");
-            op.close(NOW, session, attr.ino, false, None).expect("it is open");
-            op.commit().expect("a sound store");
+            let created = namespace.change(|op| op.create(&root, NOW, session, at, &new, flags));
+            let attr = created.expect("a free name").0.attr;
+            let closed = namespace.change(|op| {
+                op.close(NOW, session, attr.ino, true, None)?;
+                op.close(NOW, session, attr.ino, false, None)
+            });
+            closed.expect("it is open");
             attr
         };
         let layout = attr.layout.expect("a file has one");
@@ -573,9 +577,8 @@ impl World {
         {
             let mut namespace = meta.part.namespace.borrow_mut();
             let name = format!("f{file}");
-            let mut op = namespace.begin();
-            op.unlink(&Caller::root(), NOW, At::new(ROOT_INO, &name)).expect("it has a name");
-            op.commit().expect("a sound store");
+            let removed = namespace.change(|op| op.unlink(&Caller::root(), NOW, At::new(ROOT_INO, &name)));
+            removed.expect("it has a name");
         }
         let history = &mut self.metas[meta.directory].history;
         history.names.remove(&file);
@@ -669,9 +672,11 @@ impl World {
         }
         {
             let mut namespace = part.namespace.borrow_mut();
-            let mut op = namespace.begin();
-            op.garbage_done(&done);
-            op.commit().expect("a sound store");
+            let noted = namespace.change(|op| {
+                op.garbage_done(&done);
+                Ok::<_, MetaError>(())
+            });
+            noted.expect("a sound store");
         }
         self.tick().await;
     }

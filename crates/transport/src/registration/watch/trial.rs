@@ -43,7 +43,8 @@ fn expect(is_so: bool, otherwise: &'static str) -> Result<(), &'static str> {
 }
 
 const PAGES: usize = 6;
-/// The page that is moved to the place of the fourth, and the one that is unmapped. Other threads may have memory there at once.
+/// The page that is moved to the place of the fourth, and the one that is unmapped. Other threads may have
+/// memory there at once.
 const MOVED: usize = 2;
 const HOLE: usize = 5;
 

@@ -7,27 +7,27 @@
 //!   server   awake
 //! ```
 //!
-//! What counts is which key a message has ended, as the adapter reports it, and nothing that the client says. The client cannot reach
-//! anything but the part, and that in one direction and until it has given it back. If it does not, for the time in which
-//! a peer has to make progress, or if the handler is dropped, its connection ends and the window with it, before the memory is anybody else's.
+//! What counts is which key a message has ended, as the adapter reports it, and nothing that the client says.
+//! The client cannot reach anything but the part, and that in one direction and until it has given it back.
+//! If it does not, for the time in which a peer has to make progress, or if the handler is dropped, its
+//! connection ends and the window with it, before the memory is anybody else's.
 //!
-//! Windows belong to the connection and are made with it: a client whose connection has none is told that nothing is lent.
+//! Windows belong to the connection and are made with it: a client whose connection has none is told that
+//! nothing is lent.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::Duration;
 
+use weft_rdma::{Batch, Held, either};
 use weft_reactor::{Event, Permit, Semaphore, timeout};
 use weft_verbs::{Access, Device, Fabric, MemoryPiece, Window, Work};
 
+use super::send::Parts;
+use super::state::ConnInner;
 use crate::error::ConnError;
-use crate::verbs::batch::Batch;
 use crate::verbs::envelope::{Lend, PartKind};
 use crate::verbs::lend::LENT_MAX;
-
-use super::send::Parts;
-use super::*;
 
 /// A connection's windows.
 pub(super) struct Lending<W> {
@@ -65,7 +65,8 @@ impl<W: Window> Lending<W> {
     }
 }
 
-/// A part that is lent. If it is dropped before it was given back, the connection ends, so that nobody reaches the memory any more.
+/// A part that is lent. If it is dropped before it was given back, the connection ends, so that nobody
+/// reaches the memory any more.
 pub(in crate::verbs) struct Lent<'a, F: Fabric> {
     conn: &'a ConnInner<F>,
     back: Rc<Event>,
@@ -75,14 +76,13 @@ impl<F: Fabric> Lent<'_, F> {
     /// Waits until the client has given it back.
     pub(in crate::verbs) async fn given_back(self) -> Result<(), ConnError> {
         let conn = self.conn;
-        let stall_ms = conn.port.stall_ms;
-        let wait = either(self.back.wait(), conn.failed.wait());
-        match timeout(Duration::from_millis(stall_ms), wait).await {
+        let stall = conn.port().stall();
+        match timeout(stall, either(self.back.wait(), conn.channel.over())).await {
             Ok(true) => Ok(()),
             Ok(false) => Err(conn.error()),
             Err(_) => {
-                conn.fail(Cause::Broken("it does not give back memory that was lent to it".into()));
-                Err(ConnError::Stalled { peer: conn.peer_text(), timeout_ms: stall_ms })
+                conn.fail("it does not give back memory that was lent to it".into());
+                Err(ConnError::Stalled { peer: conn.peer_text(), timeout_ms: stall.as_millis() as u64 })
             }
         }
     }
@@ -91,16 +91,16 @@ impl<F: Fabric> Lent<'_, F> {
 impl<F: Fabric> Drop for Lent<'_, F> {
     fn drop(&mut self) {
         if !self.back.is_set() {
-            self.conn.fail(Cause::Broken("a transfer was given up in the middle".into()));
-            self.conn.disconnect();
+            self.conn.fail("a transfer was given up in the middle".into());
+            self.conn.channel.disconnect();
             self.conn.end_windows();
         }
     }
 }
 
 impl<F: Fabric> ConnInner<F> {
-    /// Lends registered memory for parts of a request's data, as many as are lent at once, each with where it begins in the share; once
-    /// what was lent before is given back.
+    /// Lends registered memory for parts of a request's data, as many as are lent at once, each with where it
+    /// begins in the share; once what was lent before is given back.
     ///
     /// # Safety
     /// The memory stays as it is, and if it is lent for writing nobody else's, until the result is dropped.
@@ -112,12 +112,12 @@ impl<F: Fabric> ConnInner<F> {
     ) -> Result<Vec<Lent<'_, F>>, ConnError> {
         let Some(lending) = &self.lending else { return Err(self.error()) };
         let mut turns = None;
-        either(async { turns = Some(lending.turns.acquire(parts.len()).await) }, self.failed.wait()).await;
+        either(async { turns = Some(lending.turns.acquire(parts.len()).await) }, self.channel.over()).await;
         let _sending = self.sending.lock().await;
         self.check_open()?;
         self.credit().await?;
-        let mut slot = self.port.message_slot().await;
-        self.room.acquire(parts.len() + 1).await.forget();
+        let mut slot = self.port().message_slot().await;
+        let room = self.channel.room(parts.len() + 1).await;
         self.wait_to_bind().await?;
         let (mut batch, mut message, mut lent) = (Batch::default(), Vec::new(), Vec::new());
         for (share_offset, part) in parts {
@@ -127,32 +127,27 @@ impl<F: Fabric> ConnInner<F> {
             let told = Lend { request_id, share_offset, address, bytes, remote_key: window_key };
             let bytes = bytes.into();
             let bind = Work::Bind { window_key, local_key, address, bytes, access };
-            self.add_work(&mut batch, bind, [], false);
+            self.channel.add(&mut batch, bind, [], false);
             message.extend(told.encode());
             let back = Rc::new(Event::new());
             lending.lent.borrow_mut().insert(window_key, (window, back.clone()));
             lent.push(Lent { conn: self, back });
         }
         turns.into_iter().for_each(Permit::forget);
-        let message = self.fill(&mut slot, PartKind::Lend, &[&message], &mut Parts::default());
-        self.add_work(&mut batch, Work::Send, [message], true);
+        let bytes = self.fill(&mut slot, PartKind::Lend, &[&message], &mut Parts::default());
+        self.channel.add(&mut batch, Work::Send, [slot.piece(bytes)], true);
         // SAFETY: the slot is this message's until its work has ended; of the memory the caller promises it.
-        unsafe { self.post(&batch, vec![Freed::Slot(slot)]) }?;
+        let posted = unsafe { self.channel.post(room, &batch, vec![Held::Slot(slot)]) };
+        posted.map_err(|ended| self.of_channel(ended))?;
         Ok(lent)
     }
 
-    /// Waits until nothing is under way, where the adapter wants binds to be alone; binds are to be posted at once then.
+    /// Waits until nothing is under way, where the adapter wants binds to be alone; binds are to be posted at
+    /// once then.
     async fn wait_to_bind(&self) -> Result<(), ConnError> {
-        while self.port.device.limits().binds_alone && self.ended.get() < self.posted.get() {
-            self.work_ended(self.posted.get()).await;
+        while self.channel.limits().binds_alone && self.channel.is_busy() {
+            self.channel.work_ended(self.channel.posted()).await;
         }
         self.check_open()
-    }
-
-    /// No memory can be reached any more by what was lent over this connection, which is disconnected.
-    pub(super) fn end_windows(&self) {
-        if let Some(lending) = &self.lending {
-            lending.end();
-        }
     }
 }

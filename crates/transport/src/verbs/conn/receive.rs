@@ -3,34 +3,31 @@
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
+use weft_rdma::{CLOSE_TIMEOUT, Writes};
 use weft_reactor::timeout;
-use weft_verbs::{Fabric, Work, WorkDone, WorkKind, WorkStatus};
+use weft_verbs::{Fabric, WorkKind};
 use weft_wire::limits::SHARE_BYTES_MAX;
 use weft_wire::messages::{LentMemory, RemoteKeys};
 use weft_wire::{HEADER_BYTES, Header, Wire, flags};
 
+use super::send::Parts;
+use super::state::{Arrived, ArrivedSource, ConnInner, Request, Source};
 use crate::error::{ConnError, FrameError, RunsError};
 use crate::framing::FrameLimits;
-use crate::server::Incoming;
-use crate::verbs::batch::Batch;
-use crate::verbs::bulk::{Source, VerbsBulk};
 use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, PartKind};
 use crate::verbs::keys::Described;
-use crate::verbs::{FAST_DATA_BYTES, FAST_HEAD_BYTES};
+use crate::verbs::sizes::{FAST_DATA_BYTES, FAST_HEAD_BYTES};
 
-use super::send::Parts;
-use super::*;
+/// What a request moves, and what of it is kept until the reply.
+type SourceOf<F> = (Source<F>, Option<Rc<Request<F>>>);
 
 impl<F: Fabric> ConnInner<F> {
-    /// A receive has ended; called by the port, which posts it again.
-    pub(in crate::verbs) fn take_received(&self, done: &WorkDone, message: &[u8]) {
-        if done.status != WorkStatus::Ok {
-            return self.fail(Cause::Closed);
-        }
-        if self.failed.is_set() || self.refused.borrow().is_some() {
+    /// Called by the port, which posts the receive again.
+    pub(super) fn take_received(&self, kind: WorkKind, message: &[u8]) {
+        if self.refused.borrow().is_some() {
             return;
         }
-        let taken = match done.kind {
+        let taken = match kind {
             WorkKind::ReceivedImmediate(number) => self.take_fast(number),
             WorkKind::ReceivedInvalidate(key) => self.take_back(key, message),
             _ => self.take_part(message),
@@ -83,9 +80,9 @@ impl<F: Fabric> ConnInner<F> {
         Ok(())
     }
 
-    /// A request and its data were written into a Fast buffer. What is in it may change at any time: what is looked at is
-    /// copied first.
-    pub(super) fn take_fast(&self, number: u32) -> Result<(), FrameError> {
+    /// A request and its data were written into a Fast buffer. What is in it may change at any time: what is
+    /// looked at is copied first.
+    fn take_fast(&self, number: u32) -> Result<(), FrameError> {
         let wrong = FrameError::Parts("it names no Fast buffer that is free");
         let Some(fast) = &self.fast else { return Err(wrong) };
         let at = number as usize;
@@ -122,32 +119,31 @@ impl<F: Fabric> ConnInner<F> {
         self.receiver.take().into_iter().for_each(Waker::wake);
     }
 
-    /// The receives of parts that need no more are posted again: what the peer may use of them is told.
-    pub(in crate::verbs) fn received_posted(&self) {
-        for _ in 0..self.dealt_with.replace(0) {
-            self.credits.borrow_mut().dealt_with();
-        }
-        self.port.shares.borrow_mut().adjust(&mut self.credits.borrow_mut());
-        self.tell();
+    /// The receives of parts that need no more are posted again: the peer may use them.
+    pub(super) fn grant_credits(&self) {
+        let mut credits = self.credits.borrow_mut();
+        (0..self.dealt_with.replace(0)).for_each(|_| credits.dealt_with());
+        let window = self.channel.adjust_window(credits.in_use());
+        credits.set_window(window);
+        drop(credits);
+        self.send_credits();
     }
 
-    /// Sends credits alone if they are to be told now; later if there is no slot for them.
-    pub(in crate::verbs) fn tell(&self) {
-        if self.failed.is_set() || !self.credits.borrow().wants_to_tell() {
+    /// Sends credits alone if they are to be granted now; later if there is no slot for them.
+    pub(super) fn send_credits(&self) {
+        if self.channel.is_over() || !self.credits.borrow().wants_to_tell() {
             return;
         }
-        let Some(mut slot) = self.port.try_message_slot() else { return self.port.tell_later(&self.this) };
-        let Some(room) = self.room.try_acquire(1) else { return self.port.tell_later(&self.this) };
-        room.forget();
-        let piece = self.fill(&mut slot, PartKind::Credits, &[], &mut Parts::default());
-        let mut batch = Batch::default();
-        self.add_work(&mut batch, Work::Send, [piece], true);
-        // SAFETY: the slot is this message's until its work has ended.
-        let _ = unsafe { self.post(&batch, vec![Freed::Slot(slot)]) };
+        let (slot, room) = (self.port().try_message_slot(), self.channel.try_room(1));
+        let (Some(mut slot), Some(room)) = (slot, room) else {
+            return self.port().try_later(self.channel.queue_pair());
+        };
+        let bytes = self.fill(&mut slot, PartKind::Credits, &[], &mut Parts::default());
+        let _ = self.channel.send(room, Writes::default(), slot, bytes, None);
     }
 
     /// The next request, or why there is none.
-    pub(super) async fn next(&self) -> Result<Arrived, FrameError> {
+    async fn next(&self) -> Result<Arrived, FrameError> {
         std::future::poll_fn(|cx| {
             if let Some(arrived) = self.arrived.borrow_mut().pop_front() {
                 return Poll::Ready(Ok(arrived));
@@ -155,7 +151,7 @@ impl<F: Fabric> ConnInner<F> {
             if let Some(error) = self.refused.take() {
                 return Poll::Ready(Err(error));
             }
-            if self.failed.is_set() {
+            if self.channel.is_over() {
                 return Poll::Ready(Err(FrameError::Closed));
             }
             *self.receiver.borrow_mut() = Some(cx.waker().clone());
@@ -199,13 +195,13 @@ impl<F: Fabric> ConnInner<F> {
         Ok((Source::Remote { described, request: request.clone() }, Some(request)))
     }
 
-    pub(super) async fn recv(self: &Rc<Self>) -> Result<Incoming<VerbsBulk<F>>, ConnError> {
+    pub(super) async fn recv(&self) -> Result<(Header, Vec<u8>, Source<F>), ConnError> {
         match self.next().await {
             Ok(Arrived { header, body, source }) => {
                 self.credits.borrow_mut().dealt_with();
-                self.received_posted();
-                match self.begin(header, source) {
-                    Ok(bulk) => Ok(Incoming { header, body, bulk }),
+                self.grant_credits();
+                match self.begin(&header, source) {
+                    Ok(source) => Ok((header, body, source)),
                     Err(error) => Err(self.refuse(error).await),
                 }
             }
@@ -214,20 +210,20 @@ impl<F: Fabric> ConnInner<F> {
         }
     }
 
-    fn begin(self: &Rc<Self>, header: Header, source: ArrivedSource) -> Result<VerbsBulk<F>, FrameError> {
-        let (source, request) = self.source(&header, source)?;
+    fn begin(&self, header: &Header, source: ArrivedSource) -> Result<Source<F>, FrameError> {
+        let (source, request) = self.source(header, source)?;
         if let Some(mechanism) = source.mechanism() {
-            self.port.transfers.add(mechanism);
+            self.port_state.transfers.add(mechanism);
         }
         if let Some(request) = request {
             let mut requests = self.requests.borrow_mut();
             if requests.contains_key(&header.request_id) {
                 let what = "its number is in use by a request under way";
-                return Err(FrameError::Misplaced { what, header: Box::new(header) });
+                return Err(FrameError::Misplaced { what, header: Box::new(*header) });
             }
             requests.insert(header.request_id, request);
         }
-        Ok(VerbsBulk::new(self.clone(), header, source))
+        Ok(source)
     }
 
     /// Tells a peer whose message cannot be taken why, where it can be told, and ends the connection.
@@ -235,12 +231,12 @@ impl<F: Fabric> ConnInner<F> {
         if let Some((header, detail)) = error.refusal() {
             let told = async {
                 self.send_message(header, &detail, &[], Vec::new(), None).await?;
-                self.work_ended(self.posted.get()).await;
+                self.channel.work_ended(self.channel.posted()).await;
                 Ok::<(), ConnError>(())
             };
             let _ = timeout(CLOSE_TIMEOUT, told).await;
         }
-        self.fail(Cause::Broken(error.to_string()));
+        self.fail(error.to_string());
         ConnError::Stream { peer: self.peer_text(), source: error }
     }
 }

@@ -1,45 +1,40 @@
 //! Messages and what goes before them, in the order of asking.
 
 use std::io::IoSlice;
-use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use weft_rdma::{BOUNCE_BYTES, Held, Slot, Writes};
 use weft_reactor::timeout;
-use weft_verbs::{Device, Fabric, MemoryPiece, Work};
+use weft_verbs::Fabric;
 use weft_wire::limits::STALL_TIMEOUT_MS;
 use weft_wire::{HEADER_BYTES, Header};
 
+use super::state::{ConnInner, Deferred};
 use crate::error::ConnError;
-use crate::verbs::batch::Batch;
-use crate::verbs::chain::Chain;
 use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, PartKind};
-use crate::verbs::thread::{BOUNCE_BYTES, Slot};
-
-use super::*;
 
 impl<F: Fabric> ConnInner<F> {
-    /// Writes an envelope and what comes next of a message into a slot; returns the piece of both.
+    /// Writes an envelope and what comes next of a message into a slot; returns the bytes of both.
     pub(super) fn fill(
         &self,
-        slot: &mut Slot<F>,
+        slot: &mut Slot<F::Device>,
         kind: PartKind,
         message: &[&[u8]],
         at: &mut Parts,
-    ) -> MemoryPiece {
+    ) -> usize {
         let credits = self.credits.borrow_mut().spend();
         // SAFETY: the slot is new, so no work uses it.
         let (envelope, room) = unsafe { slot.fill() }.split_at_mut(ENVELOPE_BYTES);
         envelope.copy_from_slice(&Envelope { credits, kind }.encode());
-        let bytes = ENVELOPE_BYTES + at.take(message, room);
-        slot.piece(bytes)
+        ENVELOPE_BYTES + at.take(message, room)
     }
 
     /// Waits for a credit for a part of a message.
     pub(super) async fn credit(&self) -> Result<(), ConnError> {
         let wait = std::future::poll_fn(|cx| {
-            if self.failed.is_set() {
-                return Poll::Ready(Err(self.error()));
+            if let Err(error) = self.check_open() {
+                return Poll::Ready(Err(error));
             }
             if self.credits.borrow().may_send() {
                 return Poll::Ready(Ok(()));
@@ -50,20 +45,20 @@ impl<F: Fabric> ConnInner<F> {
         match timeout(Duration::from_millis(STALL_TIMEOUT_MS), wait).await {
             Ok(result) => result,
             Err(_) => {
-                self.fail(Cause::Broken("it takes no replies".into()));
+                self.fail("it takes no replies".into());
                 Err(ConnError::Stalled { peer: self.peer_text(), timeout_ms: STALL_TIMEOUT_MS })
             }
         }
     }
 
-    /// Sends a message in this task's turn, behind `before`, whose last pieces are posted together with its first part. Its last
-    /// part ends the validity of a key of the client's, if one is given.
+    /// Sends a message in this task's turn, behind `before`, whose last pieces are posted together with its
+    /// first part. Its last part ends the validity of a key of the client's, if one is given.
     pub(in crate::verbs) async fn send_message(
         &self,
         mut header: Header,
         body: &[u8],
         payload: &[IoSlice<'_>],
-        before: Vec<Before<F>>,
+        before: Vec<Writes<F>>,
         key: Option<u32>,
     ) -> Result<(), ConnError> {
         let payload_bytes: usize = payload.iter().map(|part| part.len()).sum();
@@ -76,50 +71,21 @@ impl<F: Fabric> ConnInner<F> {
         let mut at = Parts::default();
         let _turn = self.sending.lock().await;
         self.check_open()?;
-        let mut before = self.send_before(before).await?;
+        let joined = self.credits.borrow().may_send();
+        let written = self.channel.write_before(before, joined).await;
+        let mut before = written.map_err(|ended| self.of_channel(ended))?;
         while at.sent < total {
             self.credit().await?;
-            let mut slot = self.port.message_slot().await;
-            let Before { chain, first, freed } = before.take().unwrap_or_default();
-            let links = &chain.links[first..];
-            self.room.acquire(links.len() + 1).await.forget();
-            let mut batch = Batch::default();
-            self.add_links(&mut batch, &chain, links, false, false);
+            let mut slot = self.port().message_slot().await;
+            let writes = std::mem::take(&mut before);
+            let room = self.channel.room(writes.len() + 1).await;
             let kind = if at.sent == 0 { PartKind::First } else { PartKind::Further };
-            let piece = self.fill(&mut slot, kind, &message, &mut at);
-            let work = match key.filter(|_| at.sent == total) {
-                Some(remote_key) => Work::SendInvalidate { remote_key },
-                None => Work::Send,
-            };
-            self.add_work(&mut batch, work, [piece], true);
-            // SAFETY: slots and keepers live until the work has ended; they hold all its memory.
-            unsafe { self.post(&batch, vec![Freed::Shared(freed), Freed::Slot(slot)]) }?;
+            let bytes = self.fill(&mut slot, kind, &message, &mut at);
+            let ends_key = key.filter(|_| at.sent == total);
+            let sent = self.channel.send(room, writes, slot, bytes, ends_key);
+            sent.map_err(|ended| self.of_channel(ended))?;
         }
         Ok(())
-    }
-
-    /// Writes what is to be written before a message, but for an end of it that fits one post with the message; all of it, if
-    /// the message has to wait for credits.
-    async fn send_before(&self, before: Vec<Before<F>>) -> Result<Option<Before<F>>, ConnError> {
-        let may_send = self.credits.borrow().may_send();
-        let mut waiting = before.into_iter().peekable();
-        while let Some(Before { chain, mut first, freed }) = waiting.next() {
-            let most = self.batch_max();
-            let kept = if may_send && waiting.peek().is_none() { most } else { 0 };
-            while chain.links.len() - first > kept {
-                let links = &chain.links[first..chain.links.len().min(first + most)];
-                self.room.acquire(links.len()).await.forget();
-                let mut batch = Batch::default();
-                self.add_links(&mut batch, &chain, links, false, true);
-                // SAFETY: what holds the memory is held until the end of this work too.
-                unsafe { self.post(&batch, vec![Freed::Shared(freed.clone())]) }?;
-                first += links.len();
-            }
-            if kept > 0 {
-                return Ok(Some(Before { chain, first, freed }));
-            }
-        }
-        Ok(None)
     }
 
     pub(super) async fn reply(
@@ -143,26 +109,27 @@ impl<F: Fabric> ConnInner<F> {
             }
             _ => payload,
         };
-        let mut before = Vec::new();
-        for Deferred { share_offset, pieces, bytes, freed } in deferred {
+        let mut before = Vec::with_capacity(deferred.len());
+        for Deferred { share_offset, pieces, bytes, held } in deferred {
             let Some(described) = described else { continue };
-            let pieces_max = self.port.device.limits().send_pieces_max;
-            let chain = Chain::new(&pieces, described.pieces(share_offset, bytes), pieces_max);
-            let turn = self.port.schedule.turn(self.number, bytes).await;
-            before.push(Before { chain, first: 0, freed: Rc::new(vec![freed, Freed::Turn(turn)]) });
+            // SAFETY: what it holds keeps the pieces ([`super::state::Request::defer`],
+            // [`ConnInner::bounced`]).
+            before.push(unsafe {
+                self.channel.writes(&pieces, described.pieces(share_offset, bytes), held).await
+            });
         }
         if let (Some(number), Some(fast)) = (request.fast, &self.fast) {
             fast.used.borrow_mut()[usize::from(number)] = false;
         }
         // An adapter without windows may not know how to end keys of others; then the client does it.
-        let can_end = self.port.device.limits().windows;
+        let can_end = self.channel.limits().windows;
         let key = described.and_then(|described| described.last_key()).filter(|_| can_end);
         self.send_message(header, body, payload, before, key).await
     }
 
     /// Inline data for memory that was described, in a registered buffer.
     async fn bounced(&self, payload: &[IoSlice<'_>], bytes: usize) -> Deferred<F> {
-        let mut slot = self.port.bounce_slot().await;
+        let mut slot = self.port().bounce_slot().await;
         // SAFETY: the slot is new, so no work uses it.
         let memory = unsafe { slot.fill() };
         let mut at = 0;
@@ -170,9 +137,9 @@ impl<F: Fabric> ConnInner<F> {
             memory[at..at + part.len()].copy_from_slice(part);
             at += part.len();
         }
-        self.port.transfers.copied(bytes);
+        self.port_state.transfers.copied(bytes);
         let pieces = vec![slot.piece(bytes)];
-        Deferred { share_offset: 0, pieces, bytes: bytes as u64, freed: Freed::Slot(slot) }
+        Deferred { share_offset: 0, pieces, bytes: bytes as u64, held: Held::Slot(slot) }
     }
 }
 

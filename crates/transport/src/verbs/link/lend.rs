@@ -5,17 +5,16 @@
 //!                                      all posted (Writes) or ended (Reads) ─► Send with Invalidate: given back
 //! ```
 //!
-//! A part is given back in the same order on the wire in which it was written. It is not given back before its Reads have ended: an
-//! answer that was lost is asked for again, and the key has to be valid then.
+//! A part is given back in the same order on the wire in which it was written. It is not given back before
+//! its Reads have ended: an answer that was lost is asked for again, and the key has to be valid then.
 
+use weft_rdma::{Batch, Chain, RemotePiece};
 use weft_verbs::{Device, Fabric, MemoryPiece, Work};
 use weft_wire::messages::{LentMemory, MemoryRun};
 
 use crate::error::LinkError;
 use crate::registration::Pinned;
 use crate::runs::Cursor;
-use crate::verbs::batch::Batch;
-use crate::verbs::chain::{Chain, RemotePiece};
 use crate::verbs::choose::Direction;
 use crate::verbs::envelope::{Lend, PartKind};
 use crate::verbs::lend::{LENT_MAX, LENT_WORK_BYTES_MAX};

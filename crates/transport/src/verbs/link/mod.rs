@@ -6,8 +6,8 @@
 //!   progress: completions ─► parts ─► reply ─► Completion;   receives posted again, credits told
 //! ```
 //!
-//! The descriptor is an epoll set of three: the completion queue's (armed whenever something is under way), the
-//! connection's and the adapter's.
+//! The descriptor is an epoll set of three: the completion queue's (armed whenever something is under way),
+//! the connection's and the adapter's.
 
 mod lend;
 mod receive;
@@ -22,6 +22,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use weft_rdma::{RECEIVE, Slots, WINDOW_MIN};
 use weft_verbs::{
     Access, CompletionQueue, Device, DeviceEvent, Endpoint, EndpointOptions, EndpointState, Fabric,
     MemoryPiece, Receives, VerbsError, Work,
@@ -30,21 +31,21 @@ use weft_wire::limits::CREDITS_PER_CONNECTION;
 use weft_wire::security::Key;
 use weft_wire::{Header, VERSIONS};
 
+use super::adapter::{Adapter, connect_error};
 use super::assembly::Assembler;
 use super::choose::Mechanism;
-use super::client::{Adapter, VerbsOptions, connect_error};
-use super::credits::{Credits, WINDOW_MIN};
+use super::credits::Credits;
 use super::envelope::{Accepting, Asking, FastBuffers, MESSAGE_BYTES};
 use super::lend::{Budget, LENT_READS};
+use super::link_options::VerbsOptions;
 use super::locked;
-use super::memory::Slots;
-use super::{FAST_BYTES, RECEIVE};
+use super::sizes::FAST_BYTES;
 use crate::error::{FrameError, LinkError, RunsError};
 use crate::link::{Bulk, Completion, Link, LinkKind};
 use crate::registration::Pinned;
 use crate::runs::MemoryRuns;
 use crate::segment::{KnownSegments, Segment};
-use crate::socket::{checked, owned, random};
+use crate::socket::{checked, owned};
 
 use lend::{LentPart, Moved};
 use windows::Windows;
@@ -131,7 +132,8 @@ struct Inner<F: Fabric> {
     budget: Budget,
     /// The server lends.
     lends: bool,
-    /// Local work is posted only when all other work has ended ([`weft_verbs::DeviceLimits::binds_alone`]), of which all is reported.
+    /// Local work is posted only when all other work has ended ([`weft_verbs::DeviceLimits::binds_alone`]),
+    /// of which all is reported.
     binds_alone: bool,
     receives: Slots<F::Device>,
     sends: Slots<F::Device>,
@@ -298,7 +300,8 @@ fn ask<E: Endpoint>(
     timeout: Duration,
 ) -> Result<Accepting, LinkError> {
     let mut nonce = [0; 16];
-    random(&mut nonce).map_err(|source| LinkError::Local { what: "get random bytes", source })?;
+    weft_host::fill_random(&mut nonce)
+        .map_err(|source| LinkError::Local { what: "get random bytes", source })?;
     let key = options.key.clone().unwrap_or(Key([0; 32]));
     let message_bytes = MESSAGE_BYTES as u32;
     let asking = Asking { versions: VERSIONS, role: options.role, message_bytes, receives, nonce };
@@ -391,8 +394,8 @@ impl<F: Fabric> Inner<F> {
         self.check_broken()
     }
 
-    /// As [`Inner::progress`] without the descriptors, but now and then: an end of the connection with nothing under way is told
-    /// only there.
+    /// As [`Inner::progress`] without the descriptors, but now and then: an end of the connection with
+    /// nothing under way is told only there.
     fn watch(&mut self) -> Result<(), LinkError> {
         self.watched = (self.watched + 1) % WATCHED_MAX;
         if self.watched == 0 {
@@ -442,7 +445,8 @@ impl<F: Fabric> Link for VerbsLink<F> {
     }
 
     fn set_credits(&mut self, credits: u16) {
-        // Each request under way has a receive for its reply, so that a server never waits for a client that computes.
+        // Each request under way has a receive for its reply, so that a server never waits for a client that
+        // computes.
         let receives = self.inner.options.receives.max(WINDOW_MIN as u16);
         self.inner.request_credits_max = credits.min(CREDITS_PER_CONNECTION).min(receives - 2);
         self.inner.request_credits = self.inner.request_credits_max;

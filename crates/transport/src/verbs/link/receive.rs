@@ -1,5 +1,6 @@
 //! From what has ended to completions.
 
+use weft_rdma::RECEIVE;
 use weft_verbs::{CompletionQueue, Endpoint, Fabric, MemoryPiece, WorkDone, WorkKind, WorkStatus};
 use weft_wire::Kind;
 use weft_wire::messages::MemoryRun;
@@ -8,7 +9,6 @@ use crate::error::LinkError;
 use crate::framing::FrameLimits;
 use crate::link::Completion;
 use crate::runs::Cursor;
-use crate::verbs::RECEIVE;
 use crate::verbs::assembly::Step;
 use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, Lend, MESSAGE_BYTES, PartKind};
 
@@ -134,7 +134,8 @@ impl<F: Fabric> Inner<F> {
         Ok(())
     }
 
-    /// Gives the completion of a request that is sent and answered, and whose memory no work uses and no key reaches.
+    /// Gives the completion of a request that is sent and answered, and whose memory no work uses and no key
+    /// reaches.
     pub(super) fn complete(&mut self, at: usize) {
         let pending = &self.pending[at];
         if !pending.sent || pending.waits_for.is_some() || pending.reply.is_none() {

@@ -9,10 +9,10 @@ use crate::error::LinkError;
 use crate::link::{Bulk, BulkMemory};
 use crate::registration::Pinned;
 use crate::runs::{Cursor, MemoryRuns};
-use crate::verbs::FAST_HEAD_BYTES;
 use crate::verbs::choose::{Direction, Transfer, choose};
 use crate::verbs::envelope::ENVELOPE_BYTES;
 use crate::verbs::keys::describe;
+use crate::verbs::sizes::FAST_HEAD_BYTES;
 
 use super::*;
 

@@ -1,10 +1,10 @@
 //! What is waiting to be sent, as far as credits, slots and the queue allow.
 
+use weft_rdma::Batch;
 use weft_verbs::{Fabric, MemoryPiece, Work};
 
 use crate::error::LinkError;
 use crate::runs::Cursor;
-use crate::verbs::batch::Batch;
 use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, PartKind};
 
 use super::*;
@@ -33,8 +33,8 @@ impl<F: Fabric> Inner<F> {
             let piece = self.sends.piece(slot, ENVELOPE_BYTES);
             self.add(&mut batch, Work::Send, [piece], Freed::Send(slot), false);
         }
-        // SAFETY: slots stay registered and are not used again until their work has ended; of the caller's memory the
-        // completion waits.
+        // SAFETY: slots stay registered and are not used again until their work has ended; of the caller's
+        // memory the completion waits.
         unsafe { batch.post(&mut self.endpoint) }.map_err(|error| self.posted_error(error))
     }
 
@@ -198,7 +198,8 @@ impl Outgoing {
             Cursor::at(&self.data, from).walk(&self.data, to.len() as u64, |_, address, bytes| {
                 let (part, rest) = std::mem::take(&mut to).split_at_mut(bytes as usize);
                 let memory = address as usize as *const u8;
-                // SAFETY: the caller of `submit` keeps its pieces valid until the completion, which waits until all is sent.
+                // SAFETY: the caller of `submit` keeps its pieces valid until the completion, which waits
+                // until all is sent.
                 unsafe { std::ptr::copy_nonoverlapping(memory, part.as_mut_ptr(), part.len()) };
                 to = rest;
                 true

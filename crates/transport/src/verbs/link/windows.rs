@@ -10,22 +10,24 @@
 //!   completion no key of the request is valid
 //! ```
 //!
-//! A window is free, or a request's from its `submit` until its key has ended: used again only then, with another key. What a
-//! server does not end, because it cannot or will not, the client ends. After a failed bind or invalidation the connection is over.
+//! A window is free, or a request's from its `submit` until its key has ended: used again only then, with
+//! another key. What a server does not end, because it cannot or will not, the client ends. After a failed
+//! bind or invalidation the connection is over.
 //!
 //! With the link they end in this order: connection, windows, queue pair, registrations.
 //!
-//! Windows are made as requests need them and belong to this link's queue pair; some that are free are kept. A request has one for
-//! each region, however many these are; if the adapter has no more, the request is refused as if its memory could not be registered.
+//! Windows are made as requests need them and belong to this link's queue pair; some that are free are kept.
+//! A request has one for each region, however many these are; if the adapter has no more, the request is
+//! refused as if its memory could not be registered.
 
 use std::collections::VecDeque;
 use std::io;
 
+use weft_rdma::Batch;
 use weft_verbs::{Access, Device, Fabric, Window, Work};
 use weft_wire::messages::RemoteKeys;
 
 use crate::error::LinkError;
-use crate::verbs::batch::Batch;
 use crate::verbs::keys::narrow;
 
 use super::*;
@@ -115,8 +117,9 @@ impl<F: Fabric> Inner<F> {
         self.windows_free.extend(windows.into_iter().take(room));
     }
 
-    /// Drops all of a link that is disconnected: nothing is bound any more. Some adapters do not end a queue pair that windows are
-    /// bound on (rxe waits for them), so they go before it; the registrations go after it.
+    /// Drops all of a link that is disconnected: nothing is bound any more. Some adapters do not end a queue
+    /// pair that windows are bound on (rxe waits for them), so they go before it; the registrations go after
+    /// it.
     pub(super) fn drop_windows(&mut self) {
         for pending in &mut self.pending {
             pending.windows = Windows::None;

@@ -1,0 +1,210 @@
+//! An open file for another process: a few bytes that the program passes on by whatever means it has.
+//!
+//! ```text
+//!   process 0      open ──► File::export ──► bytes ──── MPI_Bcast, a pipe, … ────► processes 1 to n
+//!   each of them   Client::import ──► Reopen: capability, this session ──► metadata server: open there too
+//! ```
+//!
+//! The bytes carry the file's capability, so that neither the path is walked nor permissions are checked
+//! again. They are of no use to others than the holder of the same key. Importing takes one message: the
+//! metadata server must know who has a file open, for a file that is removed, and for the size of one that is
+//! written.
+//!
+//! ```text
+//!   8 bytes        2         16          4        54             4 to 259
+//!   "weftfile"     version   cluster     flags    capability     name, for errors
+//! ```
+
+use weft_wire::messages::{OpenId, ReopenRequest};
+use weft_wire::security::Capability;
+use weft_wire::{Op, Reader, Wire, Writer};
+
+use crate::error::{Error, ErrorKind};
+use crate::held::Held;
+use crate::open_file::OpenFile;
+use crate::{Client, File, Result, batch};
+
+/// What [`File::export`] returns has no more bytes than this.
+pub const EXPORT_BYTES_MAX: usize = 512;
+
+const MAGIC: &[u8; 8] = b"weftfile";
+const VERSION: u16 = 1;
+/// What is kept of a name: its end.
+const NAME_BYTES_MAX: usize = 255;
+/// Flags.
+const SYNC: u32 = 1;
+const APPENDS: u32 = 2;
+
+/// What is exported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Exported {
+    cluster_id: [u8; 16],
+    flags: u32,
+    capability: Capability,
+    name: String,
+}
+
+fn refused(text: impl Into<String>) -> Error {
+    Error::new("import", ErrorKind::Invalid, text)
+}
+
+impl Exported {
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.raw(MAGIC);
+        VERSION.put(&mut out);
+        self.cluster_id.put(&mut out);
+        self.flags.put(&mut out);
+        self.capability.put(&mut out);
+        let name = self.name.as_bytes();
+        name[name.len().saturating_sub(NAME_BYTES_MAX)..].to_vec().put(&mut out);
+        out.into_bytes()
+    }
+
+    /// Bytes behind the end do not matter, so that programs may pass on a buffer of [`EXPORT_BYTES_MAX`]
+    /// whole.
+    fn from_bytes(bytes: &[u8]) -> Result<Exported> {
+        let mut input = Reader::new(bytes);
+        if input.raw(MAGIC.len()) != Ok(MAGIC) {
+            return Err(refused("these bytes are no exported file, or not all of one"));
+        }
+        let cut = |error| refused(format!("the bytes of an exported file are damaged or cut short: {error}"));
+        let version = u16::get(&mut input).map_err(cut)?;
+        if version != VERSION {
+            let text = format!("the file was exported in format {version}, and this library reads {VERSION}");
+            return Err(refused(text));
+        }
+        let mut rest = || {
+            Ok(Exported {
+                cluster_id: Wire::get(&mut input)?,
+                flags: Wire::get(&mut input)?,
+                capability: Wire::get(&mut input)?,
+                name: String::from_utf8_lossy(&Vec::<u8>::get(&mut input)?).into_owned(),
+            })
+        };
+        rest().map_err(cut)
+    }
+}
+
+impl File {
+    /// Describes the open file for [`Client::import`] in another process that has the same key, of at most
+    /// [`EXPORT_BYTES_MAX`] bytes. It may be used any number of times, also when this handle is closed, for
+    /// at least an hour and at most a day. View, cursor and locks are not in it.
+    ///
+    /// # Errors
+    /// If the metadata server must be asked for a new capability, and cannot be.
+    pub fn export(&self) -> Result<Vec<u8>> {
+        let open = self.open();
+        open.inner.keep_alive(&open.held).map_err(|error| error.on(&open.name))?;
+        let flags = if open.sync { SYNC } else { 0 } | if open.appends { APPENDS } else { 0 };
+        let (cluster_id, capability) = (open.inner.cluster_id, open.held.capability());
+        Ok(Exported { cluster_id, flags, capability, name: open.name.clone() }.to_bytes())
+    }
+
+    /// The right to this open file, for [`Client::adopt`] in another process of the same user.
+    pub fn pass(&self) -> Vec<u8> {
+        self.open().held.capability().to_bytes()
+    }
+}
+
+impl Client {
+    /// Opens a file that another process has or had open, by what [`File::export`] gave there: for the same
+    /// operations, whatever the file's permissions are by now. Bytes behind the end of the description do not
+    /// matter.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the bytes are not, or not all of, a description, or one of another
+    /// cluster; [`Status::Capability`](weft_wire::Status::Capability) where it is too old, was changed, or is
+    /// another key's; [`Status::Stale`](weft_wire::Status::Stale) where the file is gone.
+    pub fn import(&self, bytes: &[u8]) -> Result<File> {
+        let Exported { cluster_id, flags, capability, name } = Exported::from_bytes(bytes)?;
+        if cluster_id != self.inner.cluster_id {
+            let text = "the file was exported by a client of another cluster than this one is connected to";
+            return Err(refused(text).on(&name));
+        }
+        self.open_held(capability, &name, flags & SYNC != 0, flags & APPENDS != 0)
+    }
+
+    /// As [`Client::import`], by what [`File::pass`] gave. `name` is for errors; `sync` as in
+    /// [`OpenOptions::sync`](crate::OpenOptions::sync).
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if it is no pass; `Stale` where the file is gone, `Capability` where the pass
+    /// is too old.
+    pub fn adopt(&self, pass: &[u8], name: &str, sync: bool) -> Result<File> {
+        let capability = Capability::from_bytes(pass).map_err(|error| {
+            Error::new(Op::Reopen.name(), ErrorKind::Invalid, error.to_string()).on(&name)
+        })?;
+        self.open_held(capability, name, sync, false)
+    }
+
+    /// Opens a file of which a capability is at hand.
+    fn open_held(&self, capability: Capability, name: &str, sync: bool, appends: bool) -> Result<File> {
+        let inner = &self.inner;
+        let open = || {
+            let (access, id) = (capability.rights, inner.open_id(0));
+            let request = ReopenRequest { capability: capability.clone(), id: id.clone() };
+            let reply = batch::ask(inner, inner.meta(), &request)?;
+            let id = OpenId { run: reply.run, ..id };
+            let held = Held::new(reply.capability.unwrap_or(capability), access, id);
+            let open =
+                OpenFile::new(inner, &self.caller, held, name.into(), (sync, false, appends), reply.attr);
+            inner.count(&open.held)?;
+            Ok(File::new(open))
+        };
+        open().map_err(|error: Error| error.on(&name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn exported(name: &str) -> Exported {
+        let capability = Capability::sample(&mut 7);
+        Exported { cluster_id: [9; 16], flags: SYNC | APPENDS, capability, name: name.into() }
+    }
+
+    #[test]
+    fn a_description_is_bounded_and_comes_back_with_anything_behind_it() {
+        let one = exported("/a/file");
+        let mut bytes = one.to_bytes();
+        bytes.resize(EXPORT_BYTES_MAX, 0xaa);
+        assert_eq!(Exported::from_bytes(&bytes).unwrap(), one);
+        let mut seed = 1;
+        let capability = Capability { ino: u64::MAX, rights: u32::MAX, ..Capability::sample(&mut seed) };
+        let long = Exported { capability, ..exported(&"x".repeat(5000)) }.to_bytes();
+        assert!(long.len() + 30 < EXPORT_BYTES_MAX, "{} bytes", long.len());
+        assert_eq!(Exported::from_bytes(&long).unwrap().name.len(), NAME_BYTES_MAX);
+    }
+
+    #[test]
+    fn bytes_that_are_cut_or_of_another_version_are_refused_in_words() {
+        let mut bytes = exported("/f").to_bytes();
+        for length in 0..bytes.len() {
+            let error = Exported::from_bytes(&bytes[..length]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{length}: {error}");
+        }
+        bytes[MAGIC.len()] = 2;
+        let error = Exported::from_bytes(&bytes).unwrap_err().to_string();
+        assert!(error.contains("exported in format 2"), "{error}");
+        assert!(Exported::from_bytes(b"a text").unwrap_err().to_string().contains("no exported file"));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_the_bytes_are_they_are_a_description_or_refused(
+            at in 0usize..400, change in any::<u8>(), random in proptest::collection::vec(any::<u8>(), 0..600),
+        ) {
+            let mut bytes = exported("/a/file").to_bytes();
+            let at = at % bytes.len();
+            bytes[at] ^= change;
+            for bytes in [bytes, [&exported("").to_bytes()[..at.min(80)], &random].concat(), random] {
+                if let Ok(read) = Exported::from_bytes(&bytes) {
+                    prop_assert_eq!(Exported::from_bytes(&read.to_bytes()).unwrap().capability, read.capability);
+                }
+            }
+        }
+    }
+}

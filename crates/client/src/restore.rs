@@ -1,0 +1,41 @@
+//! What a metadata server is told on a new connection where it has started anew, or has not seen this client for a while:
+//! which files are open and what is locked.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weft_rpc::rpc::Restore;
+use weft_transport::Link;
+
+use crate::error::Error;
+use crate::greet::ask;
+use crate::held::HeldFiles;
+use crate::locks::LockBook;
+use crate::session::Session;
+
+/// See the module.
+pub(crate) struct Reopener {
+    pub held: Arc<HeldFiles>,
+    pub locks: Arc<LockBook>,
+}
+
+impl Restore for Reopener {
+    fn restore(
+        &self,
+        session: &Session,
+        link: &mut dyn Link,
+        run: u64,
+        timeout: Duration,
+    ) -> Result<(), Error> {
+        let deadline = Instant::now() + timeout;
+        for held in self.held.all().into_iter().filter(|held| held.id().run != run) {
+            match ask(link, session.next_request_id(), &held.reopening(), deadline) {
+                Ok(reply) => held.reopened(reply),
+                // The file is gone; whoever uses it will get the error.
+                Err(error) if error.status().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.locks.claim(session, link, Instant::now() + timeout)
+    }
+}

@@ -1,0 +1,153 @@
+//! The cluster file: which servers there are, where, and with which defaults.
+//!
+//! The same file is used by every server and by `weft up`. One metadata server and two I/O servers on one
+//! machine:
+//!
+//! ```toml
+//! [cluster]
+//! id = "000102030405060708090a0b0c0d0e0f"
+//! strip_bytes = 262144          # of files for which nothing else is asked
+//! server_count = 0              # I/O servers of such a file; 0: all
+//!
+//! [[server]]
+//! name = "meta0"
+//! role = "meta"
+//! addresses = ["127.0.0.1:7400"]
+//! directory = "meta0"           # relative to the cluster file
+//!
+//! [[server]]
+//! name = "io0"
+//! role = "io"
+//! addresses = ["127.0.0.1:7401"]
+//! directory = "io0"
+//! sync = "sync"
+//! rdma = "auto"                  # where there are libraries and an adapter
+//! ```
+//!
+//! An I/O server's place among the `[[server]]` entries of its role is its id in the ring. It is part of
+//! where every file's bytes are, so servers are added at the end and never reordered.
+
+mod check;
+mod cluster;
+mod error;
+mod file;
+mod generate;
+
+pub(crate) use cluster::NAMES_DIRECTORY;
+pub use cluster::{
+    BUFFERS_BYTES_DEFAULT, ClusterConfig, ClusterId, ClusterSection, DiskChoice, RdmaMode,
+    STRIP_BYTES_DEFAULT, ServerConfig, ServerRole, SyncMode,
+};
+pub use error::ConfigError;
+pub use file::EditedFile;
+pub use generate::Generate;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::{Path, PathBuf};
+    use weft_layout::Layout;
+
+    fn wanted() -> Generate {
+        Generate {
+            path: PathBuf::from("/scratch/cluster.toml"),
+            host: "127.0.0.1".into(),
+            port: 7400,
+            io_servers: 3,
+            sync: SyncMode::Nosync,
+            strip_bytes: STRIP_BYTES_DEFAULT,
+        }
+    }
+
+    #[test]
+    fn a_generated_cluster_survives_its_file() {
+        let config = ClusterConfig::generate(&wanted()).unwrap();
+        let again = ClusterConfig::parse(&config.to_toml(), &config.path).unwrap();
+        assert_eq!(again, config);
+        let io2 = again.server("io2").unwrap();
+        assert_eq!(again.id_of(io2), 2);
+        assert_eq!(io2.addresses, ["127.0.0.1:7403"]);
+        assert_eq!(again.socket_of(io2), Path::new("/scratch/io2/weft.sock"));
+        assert_eq!(again.default_layout(), Layout::new(STRIP_BYTES_DEFAULT, 0, 3, 3).unwrap());
+    }
+
+    #[test]
+    fn an_edit_keeps_what_people_wrote() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = ClusterConfig::generate(&Generate { path: directory.path().join("c.toml"), ..wanted() });
+        let config = config.unwrap();
+        let text = config.to_toml().replacen("[[server]]", "# the names\n[[server]]", 1);
+        let text = text.replacen("name = \"io1\"", "name = \"io1\" # in rack 7", 1);
+        std::fs::write(&config.path, &text).unwrap();
+        let io3 = ServerConfig {
+            name: "io3".into(),
+            addresses: vec!["node9:7401".into()],
+            directory: "/srv/io3".into(),
+            ..config.servers[3].clone()
+        };
+        let added = config.with_server(&io3).unwrap();
+        assert_eq!(added.config.id_of(added.config.server("io3").unwrap()), 3);
+        assert_eq!(added.config.server("io3").unwrap(), &io3);
+        added.save().unwrap();
+        let moved = added.config.with_addresses("io1", &["node8:7".into()], &["ib8:7".into()]).unwrap();
+        assert_eq!(moved.config.server("io1").unwrap().addresses, ["node8:7"]);
+        assert_eq!(moved.config.server("io1").unwrap().rdma_addresses, ["ib8:7"]);
+        moved.save().unwrap();
+        let now = std::fs::read_to_string(&config.path).unwrap();
+        assert!(now.contains("# the names\n[[server]]") && now.contains("# in rack 7"), "{now}");
+        assert_eq!(ClusterConfig::load(&config.path).unwrap(), moved.config);
+        let others = |config: &ClusterConfig| [0, 1, 3].map(|at| config.servers[at].clone());
+        assert_eq!(others(&moved.config), others(&config));
+        assert!(config.with_server(&config.servers[1]).is_err(), "the name is used twice");
+        assert!(config.with_addresses("io9", &["node8:7".into()], &[]).is_err());
+    }
+
+    #[test]
+    fn errors_name_file_key_and_cure() {
+        let good = ClusterConfig::generate(&wanted()).unwrap().to_toml();
+        for (from, to, said) in [
+            ("strip_bytes = 262144", "strip_bytes = 1000", "cluster.strip_bytes: strip size of 1000 bytes"),
+            ("server_count = 0", "server_count = 4", "cluster.server_count: 4 of 3 I/O servers; 0 means all"),
+            ("server_count = 0", "log = \"loud\"", "cluster.log: \"loud\" is not off"),
+            ("name = \"io1\"", "name = \"io0\"", "server \"io0\": the name is used twice; rename one"),
+            ("127.0.0.1:7402", "127.0.0.1:7401", "127.0.0.1:7401 is used twice"),
+            ("127.0.0.1:7402", "127.0.0.1", "server \"io1\": addresses: \"127.0.0.1\" is not host:port"),
+            ("role = \"meta\"", "role = \"io\"", "there is none with role = \"meta\"; add one"),
+            ("server_count = 0", "server_cuont = 0", "server_cuont"),
+            ("disk = \"auto\"", "disk = \"tape\"", "tape"),
+            ("rdma = \"auto\"", "rdma = \"maybe\"", "maybe"),
+            ("rdma = \"auto\"", "rdma_addresses = [\"ib0\"]", "rdma_addresses: \"ib0\" is not host:port"),
+            (
+                "rdma = \"auto\"",
+                "rdma = \"off\"\nrdma_addresses = [\"ib0:1\"]",
+                "rdma is \"off\"; remove one",
+            ),
+            (
+                "rdma = \"auto\"",
+                "rdma_addresses = [\"127.0.0.1:7402\"]",
+                "rdma_addresses: 127.0.0.1:7402 is used",
+            ),
+        ] {
+            let text = good.replacen(from, to, 1);
+            assert_ne!(text, good, "{from}");
+            let error = ClusterConfig::parse(&text, Path::new("/c.toml")).unwrap_err().to_string();
+            assert!(error.contains(said) && error.contains("/c.toml"), "{error}");
+        }
+    }
+
+    #[test]
+    fn clients_are_told_where_rdma_is_to_be_tried() {
+        let mut server = ClusterConfig::generate(&wanted()).unwrap().servers.remove(1);
+        assert_eq!(server.addresses_for_rdma(), ["127.0.0.1:7401"]);
+        server.rdma_addresses = vec!["ib0:7401".into(), "ib1:7401".into()];
+        assert_eq!(server.addresses_for_rdma(), ["ib0:7401", "ib1:7401"]);
+        server.rdma = RdmaMode::Off;
+        assert!(server.addresses_for_rdma().is_empty());
+    }
+
+    #[test]
+    fn an_unknown_server_is_told_which_there_are() {
+        let error = ClusterConfig::generate(&wanted()).unwrap().server("io9").unwrap_err().to_string();
+        assert!(error.contains("io9") && error.contains("meta0, io0, io1, io2"), "{error}");
+    }
+}

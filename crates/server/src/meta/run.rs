@@ -1,0 +1,218 @@
+//! Running an operation on the names: as often as it takes, and then its effects on the server.
+//!
+//! ```text
+//!   run(op, effects) ─► commit ─┬─ conflict: nothing has happened, run again
+//!                               └─ committed ─► apply(effects) ─► durable? lease holders notified? ─► reply
+//! ```
+//!
+//! `run` only reads the names and the state of the server. What it stages takes effect with the commit. What is to
+//! follow in the server (leases, opens that count) it notes in [`Effects`], which one function applies afterwards. So
+//! it can be run any number of times. Of runs that were not committed only inode numbers and cookies are lost.
+
+use super::watchers::LeaseHolder;
+use super::{Call, MetaPart, translate as t};
+use crate::answer::{Answer, Refusal};
+use crate::config::SyncMode;
+use crate::spent::{self, Part, during};
+use weft_meta::{
+    CommitSeq, Engine, MayConflict, MetaError, Once, Op, SessionId, Timestamp, Touched, run_again,
+};
+use weft_wire::Wire;
+use weft_wire::body;
+use weft_wire::messages::{At, OpenId};
+
+/// Why an operation was not done.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The namespace said so.
+    Names(MetaError),
+    /// The server did.
+    Refused(Refusal),
+}
+
+impl From<MetaError> for Failure {
+    fn from(error: MetaError) -> Failure {
+        Failure::Names(error)
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        Failure::Refused(refusal)
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Refusal {
+        match failure {
+            Failure::Names(error) => error.into(),
+            Failure::Refused(refusal) => refusal,
+        }
+    }
+}
+
+impl MayConflict for Failure {
+    fn is_conflict(&self) -> bool {
+        matches!(self, Failure::Names(error) if error.is_conflict())
+    }
+}
+
+/// What follows in the server from an operation, for the client that asked for it.
+#[derive(Default)]
+pub(super) struct Effects {
+    /// The client watches, so it gets leases.
+    watches: bool,
+    /// Inodes that it gets leases on.
+    leased: Vec<u64>,
+    /// Numbers of opens that count from now on in this run of its session.
+    reopened: Vec<u64>,
+    /// Numbers of opens that have ended.
+    closed: Vec<u64>,
+    /// A part that was refused while the others were done: the reply says so.
+    refusal: Option<Refusal>,
+}
+
+impl Effects {
+    fn begin(&mut self, watches: bool) {
+        self.watches = watches;
+        self.leased.clear();
+        self.reopened.clear();
+        self.closed.clear();
+        self.refusal = None;
+    }
+
+    /// The reply shows an inode, or what a name in a directory leads to (or that it leads nowhere).
+    pub fn lease(&mut self, at: Option<&At>, ino: Option<u64>) {
+        let dir = at.filter(|at| !at.path.is_empty()).map(|at| at.dir);
+        if let Some(about) = ino.or(dir) {
+            spent::note_ino(about);
+        }
+        self.lease_all(dir.into_iter().chain(ino));
+    }
+
+    /// The reply shows these inodes.
+    pub fn lease_all(&mut self, inos: impl IntoIterator<Item = u64>) {
+        if self.watches {
+            self.leased.extend(inos);
+        }
+    }
+
+    /// An open of before this run of the session counts from now on.
+    pub fn reopen(&mut self, open: &OpenId) {
+        self.reopened.push(open.number);
+    }
+
+    /// An open ends.
+    pub fn close(&mut self, open: &OpenId) {
+        self.closed.push(open.number);
+    }
+
+    /// Opens that this operation ends.
+    pub fn closed(&self) -> &[u64] {
+        &self.closed
+    }
+
+    /// A part of the operation is refused; the first one is reported.
+    pub fn refuse_part(&mut self, refusal: Refusal) {
+        self.refusal.get_or_insert(refusal);
+    }
+}
+
+/// A change that is committed.
+struct Committed {
+    body: Vec<u8>,
+    seq: CommitSeq,
+    /// Who has to forget something before the change is acknowledged.
+    holders: Vec<LeaseHolder>,
+    refusal: Option<Refusal>,
+}
+
+impl<E: Engine + 'static> MetaPart<E> {
+    /// Runs a reading operation that has no effects.
+    pub(super) fn read<R: Wire>(
+        &self,
+        run: impl Fn(&mut Op<'_, E>) -> Result<R, Failure>,
+    ) -> Result<Answer, Refusal> {
+        let mut namespace = self.namespace.borrow_mut();
+        Ok(Answer::of(&run_again(|| run(&mut namespace.begin()))?))
+    }
+
+    /// Runs a reading operation. Its effects follow also where it fails: that a name is missing is seen, too.
+    pub(super) fn look<R: Wire>(
+        &self,
+        call: &Call,
+        run: impl Fn(&mut Op<'_, E>, &mut Effects) -> Result<R, Failure>,
+    ) -> Result<Answer, Refusal> {
+        let mut namespace = self.namespace.borrow_mut();
+        let effects = &mut *self.effects.borrow_mut();
+        let watches = self.watchers.watches(call.session);
+        let seen = run_again(|| {
+            effects.begin(watches);
+            run(&mut namespace.begin(), effects)
+        });
+        self.apply(call.session, effects);
+        Ok(Answer::of(&seen?))
+    }
+
+    /// Runs a changing operation as one transaction, once per request, and waits until it may be acknowledged.
+    pub(super) async fn change<R: Wire>(
+        &self,
+        call: &Call,
+        run: impl Fn(&mut Op<'_, E>, Timestamp, &mut Effects) -> Result<R, Failure>,
+    ) -> Result<Answer, Refusal> {
+        if call.header.op != weft_wire::Op::Reopen {
+            during(Part::Clients, self.watchers.all_returned()).await;
+        }
+        let committed = self.commit(call, run);
+        self.look_for_failure();
+        let Committed { body, seq, holders, refusal } =
+            committed.map_err(|failure| self.ask_again(failure.into()))?;
+        if self.sync == SyncMode::Sync {
+            self.durable(seq).await?;
+        }
+        during(Part::Mounts, self.watchers.acknowledged(holders)).await;
+        refusal.map_or(Ok(Answer { body, ..Answer::default() }), Err)
+    }
+
+    fn commit<R: Wire>(
+        &self,
+        call: &Call,
+        run: impl Fn(&mut Op<'_, E>, Timestamp, &mut Effects) -> Result<R, Failure>,
+    ) -> Result<Committed, Failure> {
+        let now = t::now();
+        let mut namespace = self.namespace.borrow_mut();
+        let effects = &mut *self.effects.borrow_mut();
+        let watches = self.watchers.watches(call.session);
+        let before = namespace.committed();
+        let header = &call.header;
+        let (body, seq, touched) = run_again(|| {
+            effects.begin(watches);
+            let mut op = if header.op.idempotent() {
+                namespace.begin()
+            } else {
+                match namespace.begin_once(now, call.session, u32::from(header.slot), header.request_id)? {
+                    Once::Replay(body) => return Ok((body, before, None)),
+                    Once::Fresh(op) => op,
+                }
+            };
+            let body = body::encode(&run(&mut op, now, effects)?);
+            let touched = if self.watchers.any() { op.touched()? } else { Touched::default() };
+            let seq = op.commit_with_reply(&body)?;
+            Ok::<_, Failure>((body, seq, Some(touched)))
+        })?;
+        let Some(touched) = touched else {
+            return Ok(Committed { body, seq, holders: self.watchers.unacknowledged(), refusal: None });
+        };
+        if namespace.keeps_many_removed() {
+            self.many_removed.notify();
+        }
+        self.apply(call.session, effects);
+        let holders = self.watchers.notify(call.session, touched);
+        Ok(Committed { body, seq, holders, refusal: effects.refusal.take() })
+    }
+
+    fn apply(&self, session: SessionId, effects: &mut Effects) {
+        self.watchers.grant(session, effects.leased.drain(..));
+        self.count_opens(session, &effects.reopened, &effects.closed);
+    }
+}

@@ -1,0 +1,462 @@
+//! Who holds leases, and who must acknowledge a change before it is acknowledged to its author.
+//!
+//! ```text
+//!   grant(B, [d, x])             leases of B on d and x
+//!   notify(A, touched: d/x) ───► B's queue: change 1, 2; returns [B, until 2 or the end of its lease]
+//!   acknowledged([B, 2])         waits
+//!   turn(B, acknowledged 2) ───► wakes it
+//! ```
+//!
+//! **Bounds.** The author of a change waits for nobody longer than until the lease ends, so a client that is stopped, cut off or dead
+//! holds others up once, for the rest of its lease. Nor does it help a client to ask on without acknowledging: its leases end
+//! [`LEASE`] after its last `Watch` that acknowledged all that it had been sent, however often it asks for something
+//! else, and it caches nothing for longer than [`weft_wire::limits::LEASE_MS`] from when it sent that. Who has let others wait for so
+//! long in all, by not acknowledging or by doing so late, may not watch for [`SILENT`].
+//!
+//! **Epochs.** A watch whose changes could not be kept (too many, or the server is a new process) goes on with another epoch: the
+//! client must forget everything, and until it has acknowledged that, its leases count.
+//!
+//! **After a restart** nobody knows what watching clients cache. Their sessions are stored; changes wait until each of them has
+//! watched again in the new epoch, which they do after forgetting, or until all leases of before are over.
+
+use super::leases::{Concerned, LEASE, Leases};
+use super::watcher::{SILENT, Watcher};
+use crate::answer::Refusal;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+use std::time::Instant;
+use weft_meta::{SessionId, Touched};
+use weft_reactor::Event;
+use weft_wire::Status;
+use weft_wire::messages::{Change, WatchReply, WatchRequest, changed};
+
+/// A client that has to forget something before a change is acknowledged.
+pub(super) struct LeaseHolder {
+    session: SessionId,
+    number: u64,
+    until: Instant,
+}
+
+struct State {
+    leases: Leases,
+    watchers: HashMap<SessionId, Watcher>,
+    /// Sessions that have said that they watch no longer; a request of before may still be on its way.
+    ended: HashSet<SessionId>,
+    epochs: u64,
+    /// Clients of before the start that may hold any lease, and until when.
+    awaited: HashSet<SessionId>,
+    awaited_until: Instant,
+}
+
+/// All watching clients.
+pub(super) struct Watchers {
+    state: RefCell<State>,
+    nobody_awaited: Event,
+}
+
+impl Watchers {
+    /// `awaited`: the sessions that watched when the server ended before.
+    pub fn new(awaited: Vec<SessionId>) -> Watchers {
+        let now = Instant::now();
+        let nobody_awaited = Event::new();
+        if awaited.is_empty() {
+            nobody_awaited.set();
+        }
+        let state = State {
+            leases: Leases::new(now),
+            watchers: HashMap::new(),
+            ended: HashSet::new(),
+            epochs: crate::clock::since_1970().as_nanos() as u64,
+            awaited: awaited.into_iter().collect(),
+            awaited_until: now + LEASE,
+        };
+        Watchers { state: RefCell::new(state), nobody_awaited }
+    }
+
+    /// Whether a change may have to wait for somebody.
+    pub fn any(&self) -> bool {
+        !self.state.borrow().watchers.is_empty() || !self.nobody_awaited.is_set()
+    }
+
+    /// Watching clients, and inodes with leases.
+    pub fn counts(&self) -> (usize, usize) {
+        let state = self.state.borrow();
+        (state.watchers.len(), state.leases.len())
+    }
+
+    pub fn watches(&self, session: SessionId) -> bool {
+        self.state.borrow().watchers.contains_key(&session)
+    }
+
+    /// `session` gets leases on these inodes, if it watches.
+    pub fn grant(&self, session: SessionId, inos: impl IntoIterator<Item = u64>) {
+        let state = &mut *self.state.borrow_mut();
+        if let Some(watcher) = state.watchers.get_mut(&session) {
+            let now = Instant::now();
+            let until = watcher.lease_until(now);
+            if until > now {
+                watcher.leased_until = until;
+                inos.into_iter().for_each(|ino| state.leases.grant(ino, session, now, until));
+            }
+        }
+    }
+
+    /// Whether anybody but `author` may have walked a path by a name in `dir` to `ino`, and be about to use that.
+    pub fn may_use(&self, dir: u64, ino: u64, author: Option<SessionId>) -> bool {
+        let (state, now) = (self.state.borrow(), Instant::now());
+        state.leases.is_leased(ino, author, now) || state.leases.is_leased(dir, author, now)
+    }
+
+    /// Queues what has just been changed for all lease holders but `author`; returns whom to wait for.
+    pub fn notify(&self, author: SessionId, touched: Touched) -> Vec<LeaseHolder> {
+        if touched.is_empty() {
+            return Vec::new();
+        }
+        let now = Instant::now();
+        let state = &mut *self.state.borrow_mut();
+        let mut holders = Vec::new();
+        let mut directories: Vec<(u64, Vec<Concerned>)> = Vec::new();
+        for (dir, name) in touched.names {
+            if !directories.iter().any(|(known, _)| *known == dir) {
+                directories.push((dir, state.leases.concerned(dir, author, true, now)));
+            }
+            let concerned = directories.iter().find(|(known, _)| *known == dir).map(|(_, who)| who.clone());
+            for who in concerned.unwrap_or_default() {
+                let change = match who.all_names {
+                    true => Change { ino: dir, what: changed::ALL_NAMES, name: Vec::new() },
+                    false => Change { ino: dir, what: changed::NAME, name: name.clone() },
+                };
+                state.push(&who, change, &mut holders);
+            }
+        }
+        for inode in touched.inodes {
+            let what = if inode.data { changed::DATA | changed::ATTRIBUTES } else { changed::ATTRIBUTES };
+            let of_directory =
+                directories.iter().find(|(dir, _)| *dir == inode.ino).map(|(_, who)| who.clone());
+            // Of a directory without changed names only attributes change, and the lease on its names goes on; a file has no
+            // names, so a holder that is notified of it sixteen times loses nothing.
+            let concerned =
+                of_directory.unwrap_or_else(|| state.leases.concerned(inode.ino, author, !inode.data, now));
+            for who in concerned {
+                state.push(&who, Change { ino: inode.ino, what, name: Vec::new() }, &mut holders);
+                if who.all_names && !inode.data {
+                    let all = Change { ino: inode.ino, what: changed::ALL_NAMES, name: Vec::new() };
+                    state.push(&who, all, &mut holders);
+                }
+            }
+        }
+        holders
+    }
+
+    /// All that any client has still to acknowledge: for a repeated request, of which it is not known what it changed. Who
+    /// does not answer holds up repetitions no longer than the first request.
+    pub fn unacknowledged(&self) -> Vec<LeaseHolder> {
+        let state = self.state.borrow();
+        let behind = |(session, watcher): (&SessionId, &Watcher)| {
+            let (number, until) = (watcher.last(), watcher.leased_until);
+            (watcher.acknowledged < number).then_some(LeaseHolder { session: *session, number, until })
+        };
+        state.watchers.iter().filter_map(behind).collect()
+    }
+
+    /// Has all clients forget everything; for changes of which it is not known whom they concern.
+    pub fn reset_all(&self) -> Vec<LeaseHolder> {
+        let state = &mut *self.state.borrow_mut();
+        let now = Instant::now();
+        for watcher in state.watchers.values_mut() {
+            state.epochs += 1;
+            watcher.begin(state.epochs, now);
+        }
+        let all = state.watchers.iter().map(|(session, watcher)| LeaseHolder {
+            session: *session,
+            number: watcher.last(),
+            until: watcher.leased_until,
+        });
+        all.collect()
+    }
+
+    /// Waits until these have acknowledged, or their leases are over.
+    pub async fn acknowledged(&self, holders: Vec<LeaseHolder>) {
+        for holder in holders {
+            while let Some(event) = self.event_for(&holder) {
+                let left = holder.until.saturating_duration_since(Instant::now());
+                if weft_reactor::timeout(left, event.wait()).await.is_err() {
+                    self.has_not_answered(&holder);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The holder's lease was waited for to its end.
+    fn has_not_answered(&self, holder: &LeaseHolder) {
+        let mut state = self.state.borrow_mut();
+        let Some(watcher) = state.watchers.get_mut(&holder.session) else { return };
+        let now = Instant::now();
+        watcher.waiters.retain(|(number, _)| *number != holder.number);
+        let Some(since) = watcher.behind_since.replace(now) else { return };
+        watcher.note_late(now.saturating_duration_since(since), now);
+    }
+
+    /// Refuses a client that has let others wait for too long.
+    pub fn check_silence(&self, session: SessionId) -> Result<(), Refusal> {
+        let state = &mut *self.state.borrow_mut();
+        let now = Instant::now();
+        let Some(watcher) = state.watchers.get_mut(&session) else { return Ok(()) };
+        if watcher.is_silent(now) {
+            let text = format!(
+                "this client did not acknowledge changes by others in time, which waited for it; it may cache nothing for {} s",
+                SILENT.as_secs()
+            );
+            return Err(Refusal::new(Status::Busy, text));
+        }
+        if watcher.silent_until.is_some() {
+            // Its leases are over by long.
+            state.epochs += 1;
+            *watcher = Watcher::new(state.epochs, now);
+        }
+        Ok(())
+    }
+
+    /// Set when the holder has acknowledged; `None` if that is so already. Of a client that is gone nobody will set it.
+    fn event_for(&self, holder: &LeaseHolder) -> Option<Rc<Event>> {
+        let mut state = self.state.borrow_mut();
+        let event = Rc::new(Event::new());
+        if let Some(watcher) = state.watchers.get_mut(&holder.session) {
+            if watcher.acknowledged >= holder.number {
+                return None;
+            }
+            watcher.waiters.push((holder.number, event.clone()));
+        }
+        Some(event)
+    }
+
+    /// Waits until nobody holds a lease of before the start of this server.
+    pub async fn all_returned(&self) {
+        if self.nobody_awaited.is_set() {
+            return;
+        }
+        let until = self.state.borrow().awaited_until;
+        let left = until.saturating_duration_since(Instant::now());
+        if weft_reactor::timeout(left, self.nobody_awaited.wait()).await.is_err() {
+            self.state.borrow_mut().awaited.clear();
+            self.nobody_awaited.set();
+        }
+    }
+
+    pub fn no_longer_awaited(&self, session: SessionId) {
+        let mut state = self.state.borrow_mut();
+        state.awaited.remove(&session);
+        if state.awaited.is_empty() {
+            self.nobody_awaited.set();
+        }
+    }
+
+    pub fn has_ended(&self, session: SessionId) -> bool {
+        self.state.borrow().ended.contains(&session)
+    }
+
+    /// `by_request`: the client has said so; otherwise it is gone, and there is nothing to remember.
+    pub fn note_end(&self, session: SessionId, by_request: bool) {
+        let ended = &mut self.state.borrow_mut().ended;
+        let _ = if by_request { ended.insert(session) } else { ended.remove(&session) };
+    }
+
+    pub fn add(&self, session: SessionId) {
+        let mut state = self.state.borrow_mut();
+        state.epochs += 1;
+        let watcher = Watcher::new(state.epochs, Instant::now());
+        state.watchers.insert(session, watcher);
+    }
+
+    /// Takes a session out; whoever waits for it waits until its leases end, unless it says that it caches nothing.
+    pub fn remove(&self, session: SessionId, caches_nothing: bool) {
+        let watcher = self.state.borrow_mut().watchers.remove(&session);
+        let Some(watcher) = watcher else { return };
+        watcher.bell.set();
+        if caches_nothing {
+            self.state.borrow_mut().leases.end(session);
+            watcher.waiters.iter().for_each(|(_, event)| event.set());
+        }
+    }
+
+    /// Takes the acknowledgement, and gives the reply, or what to wait for.
+    pub fn turn(&self, session: SessionId, request: &WatchRequest) -> Result<WatchReply, Rc<Event>> {
+        let mut state = self.state.borrow_mut();
+        let Some(watcher) = state.watchers.get_mut(&session) else { return Ok(nothing(request)) };
+        watcher.acknowledge(request, Instant::now());
+        match watcher.reply(request) {
+            Some(reply) => Ok(reply),
+            None => {
+                // A request before this one, whose connection may be gone, is answered.
+                watcher.bell.set();
+                watcher.bell = Rc::new(Event::new());
+                Err(watcher.bell.clone())
+            }
+        }
+    }
+
+    pub fn reply(&self, session: SessionId, request: &WatchRequest) -> WatchReply {
+        let mut state = self.state.borrow_mut();
+        let watcher = state.watchers.get_mut(&session);
+        watcher.and_then(|watcher| watcher.reply(request)).unwrap_or_else(|| nothing(request))
+    }
+}
+
+impl State {
+    fn push(&mut self, who: &Concerned, change: Change, holders: &mut Vec<LeaseHolder>) {
+        let (mut number, now) = (u64::MAX, Instant::now());
+        if let Some(watcher) = self.watchers.get_mut(&who.session) {
+            if watcher.push(change, now) {
+                self.epochs += 1;
+                watcher.begin(self.epochs, now);
+            }
+            number = watcher.last();
+        }
+        match holders.iter_mut().find(|holder| holder.session == who.session) {
+            Some(holder) => {
+                holder.number = number;
+                holder.until = holder.until.max(who.until);
+            }
+            None => holders.push(LeaseHolder { session: who.session, number, until: who.until }),
+        }
+    }
+}
+
+/// That there is nothing to report.
+pub(super) fn nothing(request: &WatchRequest) -> WatchReply {
+    WatchReply { epoch: request.epoch, reset: false, last: request.acknowledged, changes: Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::watcher::QUEUE_MAX;
+    use super::*;
+    use std::time::Duration;
+    use weft_meta::TouchedInode;
+
+    const AUTHOR: SessionId = SessionId([1; 16]);
+    const HOLDER: SessionId = SessionId([2; 16]);
+
+    /// A client that watches and has forgotten everything of before.
+    fn watching() -> (Watchers, WatchRequest) {
+        let watchers = Watchers::new(Vec::new());
+        watchers.add(HOLDER);
+        let begin = WatchRequest { epoch: 0, acknowledged: 0, at_once: true, end: false };
+        let reply = heard(&watchers, &begin);
+        assert!(reply.reset);
+        (watchers, WatchRequest { epoch: reply.epoch, acknowledged: reply.last, ..begin })
+    }
+
+    fn heard(watchers: &Watchers, request: &WatchRequest) -> WatchReply {
+        let _ = watchers.turn(HOLDER, request);
+        watchers.reply(HOLDER, request)
+    }
+
+    fn file(ino: u64) -> Touched {
+        Touched { inodes: vec![TouchedInode { ino, data: true }], names: Vec::new() }
+    }
+
+    #[test]
+    fn who_was_told_is_waited_for_until_he_has_acknowledged() {
+        let (watchers, request) = watching();
+        assert!(watchers.notify(AUTHOR, file(7)).is_empty());
+        watchers.grant(HOLDER, [7]);
+        assert!(watchers.notify(HOLDER, file(7)).is_empty());
+        let holders = watchers.notify(AUTHOR, file(7));
+        assert_eq!(holders.len(), 1);
+        let reply = heard(&watchers, &request);
+        assert_eq!(reply.changes.iter().map(|change| change.ino).collect::<Vec<_>>(), [7]);
+        assert!(watchers.event_for(&holders[0]).is_some());
+        heard(&watchers, &WatchRequest { acknowledged: reply.last, ..request });
+        assert!(watchers.event_for(&holders[0]).is_none());
+    }
+
+    #[test]
+    fn who_does_not_answer_is_waited_for_once_also_by_repeated_requests() {
+        let (watchers, _) = watching();
+        watchers.grant(HOLDER, [7, 8]);
+        let first = watchers.notify(AUTHOR, file(7));
+        std::thread::sleep(Duration::from_millis(2));
+        let until = |holders: &[LeaseHolder]| holders.iter().map(|one| one.until).collect::<Vec<_>>();
+        assert_eq!(until(&watchers.unacknowledged()), until(&first));
+        assert_eq!(until(&watchers.notify(AUTHOR, file(8))), until(&first));
+    }
+
+    #[test]
+    fn who_never_acknowledges_has_no_lease_beyond_the_one_of_before() {
+        let (watchers, _) = watching();
+        watchers.grant(HOLDER, [7]);
+        let first = watchers.notify(AUTHOR, file(7));
+        std::thread::sleep(Duration::from_millis(2));
+        watchers.grant(HOLDER, [7]);
+        let again = watchers.notify(AUTHOR, file(7));
+        assert_eq!(again[0].until, first[0].until, "asking again does not make a lease longer");
+        let long_ago = Instant::now() - LEASE;
+        watchers.state.borrow_mut().watchers.get_mut(&HOLDER).unwrap().heard_at = long_ago;
+        watchers.grant(HOLDER, [8]);
+        assert!(watchers.notify(AUTHOR, file(8)).is_empty());
+    }
+
+    #[test]
+    fn asking_without_acknowledging_is_no_sign_of_life() {
+        let (watchers, request) = watching();
+        watchers.grant(HOLDER, [7]);
+        watchers.notify(AUTHOR, file(7));
+        let reply = heard(&watchers, &request);
+        let heard_at = || watchers.state.borrow().watchers[&HOLDER].heard_at;
+        let before = heard_at();
+        heard(&watchers, &request);
+        heard(&watchers, &WatchRequest { epoch: 0, acknowledged: 0, ..request.clone() });
+        assert_eq!(heard_at(), before);
+        heard(&watchers, &WatchRequest { acknowledged: reply.last, ..request });
+        assert!(heard_at() > before);
+    }
+
+    #[test]
+    fn who_is_late_again_and_again_may_not_watch_for_a_while() {
+        let (watchers, request) = watching();
+        let mut request = request;
+        let mut refused_after = 0;
+        while watchers.check_silence(HOLDER).is_ok() {
+            refused_after += 1;
+            watchers.grant(HOLDER, [7]);
+            watchers.notify(AUTHOR, file(7));
+            let before = Instant::now() - Duration::from_secs(3);
+            watchers.state.borrow_mut().watchers.get_mut(&HOLDER).unwrap().behind_since = Some(before);
+            request.acknowledged = heard(&watchers, &request).last;
+            heard(&watchers, &request);
+        }
+        assert_eq!(refused_after, 4, "four times three seconds");
+        watchers.state.borrow_mut().watchers.get_mut(&HOLDER).unwrap().silent_until = Some(Instant::now());
+        assert!(watchers.check_silence(HOLDER).is_ok());
+        assert!(heard(&watchers, &request).reset);
+    }
+
+    #[test]
+    fn after_a_repair_every_client_forgets_everything() {
+        let (watchers, request) = watching();
+        watchers.grant(HOLDER, [7]);
+        let holders = watchers.reset_all();
+        assert_eq!(holders.len(), 1);
+        let reply = heard(&watchers, &request);
+        assert!(reply.reset && watchers.event_for(&holders[0]).is_some());
+        heard(&watchers, &WatchRequest { epoch: reply.epoch, acknowledged: reply.last, ..request });
+        assert!(watchers.event_for(&holders[0]).is_none());
+    }
+
+    #[test]
+    fn who_has_lost_track_forgets_everything() {
+        let (watchers, request) = watching();
+        let mut holders = Vec::new();
+        for ino in 0..=QUEUE_MAX as u64 {
+            watchers.grant(HOLDER, [ino]);
+            holders = watchers.notify(AUTHOR, file(ino));
+        }
+        let reply = heard(&watchers, &request);
+        assert!(reply.reset && reply.changes.is_empty());
+        heard(&watchers, &WatchRequest { epoch: reply.epoch, acknowledged: reply.last, ..request });
+        assert!(watchers.event_for(&holders[0]).is_none());
+    }
+}
