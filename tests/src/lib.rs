@@ -70,11 +70,24 @@ pub fn preload_library() -> &'static Path {
     })
 }
 
+/// The `weft` of the release after this one, built from this workspace: it speaks one version of the protocol more.
+pub fn next_weft_bin() -> &'static Path {
+    static BIN: OnceLock<PathBuf> = OnceLock::new();
+    BIN.get_or_init(|| {
+        built_with(&["--package", "weft-cli", "--bin", "weft-next", "--features", "next"], "weft-next")
+    })
+}
+
 /// What `packages` make under this name, built from this workspace in the profile of the running test.
 pub(crate) fn built(packages: &[&str], name: &str) -> PathBuf {
+    let words: Vec<_> = packages.iter().flat_map(|package| ["--package", package]).collect();
+    built_with(&words, name)
+}
+
+fn built_with(words: &[&str], name: &str) -> PathBuf {
     let target = target_dir();
     let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    build.args(["build", "--quiet"]).args(packages.iter().flat_map(|package| ["--package", package]));
+    build.args(["build", "--quiet"]).args(words);
     build.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
     if target.ends_with("release") {
         build.arg("--release");

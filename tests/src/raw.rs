@@ -9,7 +9,7 @@ use std::time::Duration;
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
-use weft_wire::{HEADER_BYTES, Header, Kind, Op, Request, Status, VERSIONS, Wire};
+use weft_wire::{HEADER_BYTES, Header, Kind, Op, Request, Status, VERSIONS, Wire, body};
 
 /// Longest wait for bytes of a server; a server that should have answered or hung up by then has failed the test.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
@@ -59,7 +59,7 @@ pub struct Message {
 impl Message {
     /// The words of an error reply.
     pub fn error_text(&self) -> String {
-        ErrorDetail::from_bytes(&self.body).map(|detail| detail.text).unwrap_or_default()
+        body::decode(&self.header, &self.body).map(|detail: ErrorDetail| detail.text).unwrap_or_default()
     }
 }
 
@@ -97,7 +97,7 @@ impl Raw {
 
     /// Asks with a descriptor beside the request; for a Unix socket.
     pub fn ask_with<R: Request>(&mut self, request: &R, descriptor: BorrowedFd<'_>) -> io::Result<Message> {
-        let body = request.to_bytes();
+        let body = body::encode(request);
         let header = Header { body_bytes: body.len() as u32, ..self.request(R::OP) };
         let mut all = header.encode().to_vec();
         all.extend_from_slice(&body);
@@ -154,7 +154,7 @@ impl Raw {
     /// Sends a request and returns its reply, whatever it says.
     pub fn ask<R: Request>(&mut self, request: &R) -> io::Result<Message> {
         let header = self.request(R::OP);
-        self.send(header, &request.to_bytes(), &[])?;
+        self.send(header, &body::encode(request), &[])?;
         self.receive_reply()
     }
 
@@ -163,7 +163,7 @@ impl Raw {
     pub fn must<R: Request>(&mut self, request: &R) -> R::Reply {
         let reply = self.ask(request).unwrap_or_else(|error| panic!("{}: {error}", R::OP.name()));
         assert_eq!(reply.header.status, Status::Ok, "{}: {}", R::OP.name(), reply.error_text());
-        R::Reply::from_bytes(&reply.body).expect("a reply of its kind")
+        body::decode(&reply.header, &reply.body).expect("a reply of its kind")
     }
 
     /// Greets, and proves the key.
@@ -182,15 +182,16 @@ impl Raw {
         if reply.header.status != Status::Ok {
             return Err(io::Error::other(reply.error_text()));
         }
-        let server = HelloReply::from_bytes(&reply.body).map_err(io::Error::other)?;
-        if !same_proof(&server.proof, &server_proof(key, &hello, &server.server_nonce)) {
+        let server: HelloReply = body::decode(&reply.header, &reply.body).map_err(io::Error::other)?;
+        if !same_proof(&server.proof, &server_proof(key, &hello.to_bytes(), &server.server_nonce)) {
             return Err(io::Error::other("the server does not know this key"));
         }
-        let reply = self.ask(&ProveRequest { proof: client_proof(key, &hello, &server.server_nonce) })?;
+        let reply =
+            self.ask(&ProveRequest { proof: client_proof(key, &hello.to_bytes(), &server.server_nonce) })?;
         if reply.header.status != Status::Ok {
             return Err(io::Error::other(reply.error_text()));
         }
-        ProveReply::from_bytes(&reply.body).map_err(io::Error::other)
+        body::decode(&reply.header, &reply.body).map_err(io::Error::other)
     }
 
     /// Whether the server has hung up: nothing but an end comes within `timeout`.

@@ -281,6 +281,17 @@ impl Served {
         crate::mount_in(self.dir.path(), |arguments| self.command(arguments), &self.url(), &[])
     }
 
+    /// As [`mount`](Served::mount), by another `weft`.
+    #[track_caller]
+    pub fn mount_by(&self, program: &Path) -> Mount {
+        let command = |arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(arguments).env("WEFT_KEY_FILE", self.key_file());
+            command
+        };
+        crate::mount_in(self.dir.path(), command, &self.url(), &[])
+    }
+
     /// As [`mount`](Served::mount), with more arguments for `weft mount`.
     #[track_caller]
     pub fn mount_with(&self, arguments: &[&str]) -> Mount {

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use weft_layout::Regions;
-use weft_wire::Wire;
+use weft_wire::VERSIONS;
+use weft_wire::body;
 use weft_wire::messages::{
     CalibrateReply, CalibrateRequest, ExplainReply, ExplainRequest, PlanReport, ReadRequest, ScrubReply,
     ScrubRequest, ServerInfo, io_flags,
@@ -71,7 +72,7 @@ fn ask(open: &Arc<OpenFile>, shares: &[Share], write: bool, plans: &mut Vec<Serv
     let layout = open.held.layout;
     let server_of = |share: &Share| open.inner.io(layout.server_id(share.slot));
     let request_of = |share: &Share| {
-        let body = ReadRequest::from_bytes(&share.body()).expect("a message that was just made");
+        let body = body::decode_of_version(VERSIONS.1, &share.body()).expect("a message that was just made");
         let ReadRequest { capability, slot, flags, regions } = body;
         ExplainRequest { capability, slot, write, flags, regions }
     };

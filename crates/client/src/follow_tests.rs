@@ -196,7 +196,8 @@ impl NetLink {
             Op::Hello => {
                 let hello = HelloRequest::from_bytes(body).unwrap();
                 let server_nonce = [9; 32];
-                let proof = server_proof(&IssuedKey::of_cluster(&KEY).secret, &hello, &server_nonce);
+                let proof =
+                    server_proof(&IssuedKey::of_cluster(&KEY).secret, &hello.to_bytes(), &server_nonce);
                 HelloReply { version: hello.version_max, server_nonce, proof }.to_bytes()
             }
             Op::Prove => ProveReply {

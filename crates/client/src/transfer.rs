@@ -16,7 +16,7 @@ use weft_layout::{Region, Regions};
 use weft_transport::{Allocation, Completion};
 use weft_wire::messages::{DataSize, ReadReply, SizeRequest, WriteReply, io_flags};
 use weft_wire::security::Capability;
-use weft_wire::{Op, Wire};
+use weft_wire::{Op, Wire, body};
 
 use crate::access::{IoStats, Method};
 use crate::batch::{Batch, Finished};
@@ -386,7 +386,7 @@ impl Drop for Transfer<'_> {
 }
 
 fn read_body<T: Wire>(op: Op, completion: &Completion) -> Result<T, Error> {
-    T::from_bytes(&completion.body).map_err(|error| {
+    body::decode(&completion.header, &completion.body).map_err(|error| {
         Error::new(op.name(), ErrorKind::Protocol, format!("a server's answer cannot be read: {error}"))
     })
 }

@@ -19,7 +19,7 @@ use weft_transport::{Bulk, Completion, Link, LinkError};
 use weft_wire::keys::{IssuedKey, KeyInfo};
 use weft_wire::messages::{ErrorDetail, HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
-use weft_wire::{Header, Op, Request, Status, VERSIONS, Wire};
+use weft_wire::{Header, Op, Request, Status, VERSIONS, body};
 
 use crate::deadline::{self, LOOK_EVERY};
 use crate::error::{Error, ErrorKind};
@@ -125,8 +125,8 @@ impl Identity {
     }
 }
 
-/// Whether a server's reply to `hello` is proved with this key.
-pub fn is_proved_with(secret: &Key, hello: &HelloRequest, reply: &HelloReply) -> bool {
+/// Whether a server's reply to a `HelloRequest` with the body `hello` is proved with this key.
+pub fn is_proved_with(secret: &Key, hello: &[u8], reply: &HelloReply) -> bool {
     same_proof(&reply.proof, &server_proof(secret, hello, &reply.server_nonce))
 }
 
@@ -160,7 +160,8 @@ impl Expected<'_> {
 
 /// A handshake under way on one connection, with nothing else on it.
 pub struct Handshake {
-    hello: HelloRequest,
+    /// The body of the first message.
+    hello: Vec<u8>,
     secrets: Vec<Key>,
     step: Step,
 }
@@ -179,7 +180,7 @@ impl Handshake {
     pub fn begin(identity: &Identity, session: [u8; 16], link: &mut dyn Link) -> Result<Handshake, Error> {
         let hello = identity.hello(session)?;
         let step = Step::Hello(Exchange::begin(link, 1, &hello)?);
-        Ok(Handshake { hello, secrets: identity.secrets.clone(), step })
+        Ok(Handshake { hello: body::encode(&hello), secrets: identity.secrets.clone(), step })
     }
 
     /// Goes on as far as it can without waiting. `None`: to be called again when the link's descriptor is
@@ -211,6 +212,13 @@ impl Handshake {
     }
 
     fn prove(&self, reply: &HelloReply) -> Result<ProveRequest, Error> {
+        if !(VERSIONS.0..=VERSIONS.1).contains(&reply.version) {
+            let (theirs, (oldest, newest)) = (reply.version, VERSIONS);
+            let text = format!(
+                "it speaks version {theirs} of the protocol, this program {oldest} to {newest}; upgrade the older one"
+            );
+            return Err(Error::new("connect", ErrorKind::Protocol, text));
+        }
         let known = self.secrets.iter().find(|secret| is_proved_with(secret, &self.hello, reply));
         let secret = known.ok_or_else(|| {
             let text = "it did not prove that it knows the cluster's key; the key here is another cluster's or was \
@@ -236,7 +244,7 @@ impl<R: Request> Exchange<R> {
     pub fn begin(link: &mut dyn Link, request_id: u64, request: &R) -> Result<Exchange<R>, Error> {
         let header = Header { trace: current_or_fresh(), ..Header::request(R::OP, request_id) };
         // SAFETY: there is no bulk memory.
-        let sent = unsafe { link.submit(header, &request.to_bytes(), Bulk::None) };
+        let sent = unsafe { link.submit(header, &body::encode(request), Bulk::None) };
         sent.map_err(|error| lost(R::OP, &*link, error.to_string()))?;
         Ok(Exchange { request_id, done: Vec::new(), request: PhantomData })
     }
@@ -305,11 +313,12 @@ fn sleep_on(link: &mut dyn Link, deadline: Instant) -> Result<(), String> {
 pub fn answer<R: Request>(completion: &Completion) -> Result<R::Reply, Error> {
     let name = R::OP.name();
     match completion.header.status {
-        Status::Ok => R::Reply::from_bytes(&completion.body).map_err(|error| {
+        Status::Ok => body::decode(&completion.header, &completion.body).map_err(|error| {
             Error::new(name, ErrorKind::Protocol, format!("its answer cannot be read: {error}"))
         }),
         status => {
-            let detail = ErrorDetail::from_bytes(&completion.body).map(|detail| detail.text);
+            let detail =
+                body::decode(&completion.header, &completion.body).map(|detail: ErrorDetail| detail.text);
             Err(Error::new(name, ErrorKind::Status(status), detail.unwrap_or_default()))
         }
     }

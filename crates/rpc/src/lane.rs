@@ -17,7 +17,7 @@ use std::time::Instant;
 use weft_log::trace::current_or_fresh;
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::messages::{Endpoint, PingRequest};
-use weft_wire::{Header, Op, Wire};
+use weft_wire::{Header, Op, body};
 
 use crate::dial::Dialled;
 use crate::fork;
@@ -257,7 +257,8 @@ impl Lane {
         let Some(link) = state.link.as_mut().filter(|link| link.credits() > 0) else { return };
         let header = Header { trace: current_or_fresh(), ..Header::request(Op::Ping, request_id) };
         // SAFETY: no memory is lent.
-        let sent = unsafe { link.submit(header, &PingRequest { echo: Vec::new() }.to_bytes(), Bulk::None) };
+        let sent =
+            unsafe { link.submit(header, &body::encode(&PingRequest { echo: Vec::new() }), Bulk::None) };
         self.wants_write.store(link.wants_write(), Ordering::Relaxed);
         if let Err(error) = sent
             && error.is_fatal()

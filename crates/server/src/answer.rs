@@ -6,7 +6,7 @@ use weft_meta::{EngineError, MetaError};
 use weft_storage::StorageError;
 use weft_wire::messages::ErrorDetail;
 use weft_wire::security::{Capability, CapabilityError};
-use weft_wire::{DecodeError, Status, Wire};
+use weft_wire::{DecodeError, Status, Wire, body};
 
 /// A successful reply.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(crate) struct Answer {
 impl Answer {
     /// An answer without file bytes.
     pub fn of(reply: &impl Wire) -> Answer {
-        Answer { body: reply.to_bytes(), ..Answer::default() }
+        Answer { body: body::encode(reply), ..Answer::default() }
     }
 }
 
@@ -58,7 +58,7 @@ impl Refusal {
 
     /// The body of the reply.
     pub fn body(&self) -> Vec<u8> {
-        ErrorDetail { text: self.text.clone() }.to_bytes()
+        body::encode(&ErrorDetail { text: self.text.clone() })
     }
 }
 

@@ -17,7 +17,7 @@ use weft_transport::PeerInfo;
 use weft_wire::keys::{KeyInfo, KeyKind};
 use weft_wire::messages::{Caller, HelloRequest};
 use weft_wire::security::{Capability, CapabilityError, Holder};
-use weft_wire::{Op, Request, Status, Vetting};
+use weft_wire::{Op, Request, Status, Vetting, body};
 
 /// User and group that a squashed root becomes.
 pub(crate) const ANONYMOUS: u32 = 65_534;
@@ -147,7 +147,7 @@ impl Session {
     /// to be right.
     pub fn decode<T: Request>(&self, op: Op, body: &[u8]) -> Result<T, Refusal> {
         debug_assert_eq!(T::OP, op, "a handler takes the request of another operation");
-        let mut request = T::from_bytes(body)?;
+        let mut request: T = body::decode_of_version(self.hello.version_max, body)?;
         if T::VETTED {
             let mut vetting = self.identity.vetting();
             request.vet(&mut vetting);

@@ -10,7 +10,7 @@ use weft_wire::messages::{
     ErrorDetail, HelloReply, HelloRequest, ProveRequest, ServerInfo, endpoint, peer_role,
 };
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
-use weft_wire::{DecodeError, Header, Request, Status, VERSIONS, Wire};
+use weft_wire::{DecodeError, Header, Request, Status, VERSIONS, body};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -161,7 +161,7 @@ impl Peer {
         Err(failure)
     }
 
-    fn greet(&mut self, role: u8, key: Option<KeyInfo>) -> Result<(HelloRequest, HelloReply), PeerError> {
+    fn greet(&mut self, role: u8, key: Option<KeyInfo>) -> Result<(Vec<u8>, HelloReply), PeerError> {
         let no_random = |source| PeerError::Link {
             name: self.server.name.clone(),
             source: LinkError::Local { what: "make random numbers", source },
@@ -181,7 +181,7 @@ impl Peer {
             program: "weft metadata server".into(),
         };
         let greeted = self.exchange(&hello)?;
-        Ok((hello, greeted))
+        Ok((body::encode(&hello), greeted))
     }
 
     fn exchange<R: Request>(&mut self, request: &R) -> Result<R::Reply, PeerError> {
@@ -191,13 +191,14 @@ impl Peer {
         let trace = weft_log::trace::current_or_fresh();
         let header = Header { trace, ..Header::request(R::OP, request_id) };
         tracing::debug!(op = R::OP.name(), trace, "asks {name}");
-        let completion = self.round_trip(header, &request.to_bytes())?;
+        let completion = self.round_trip(header, &body::encode(request))?;
         let status = completion.header.status;
         if status != Status::Ok {
-            let text = ErrorDetail::from_bytes(&completion.body).map_or(String::new(), |detail| detail.text);
+            let text = body::decode(&completion.header, &completion.body)
+                .map_or(String::new(), |detail: ErrorDetail| detail.text);
             return Err(PeerError::Refused { name, status, text });
         }
-        R::Reply::from_bytes(&completion.body).map_err(|source| PeerError::Reply { name, source })
+        body::decode(&completion.header, &completion.body).map_err(|source| PeerError::Reply { name, source })
     }
 
     fn round_trip(&mut self, header: Header, body: &[u8]) -> Result<Completion, PeerError> {
@@ -224,7 +225,7 @@ impl Peer {
     }
 }
 
-fn is_proved_with(key: &Key, hello: &HelloRequest, greeted: &HelloReply) -> bool {
+fn is_proved_with(key: &Key, hello: &[u8], greeted: &HelloReply) -> bool {
     same_proof(&greeted.proof, &server_proof(key, hello, &greeted.server_nonce))
 }
 

@@ -30,7 +30,7 @@ use weft_transport::{ConnError, Incoming, PeerInfo, ServerBulk, ServerConn};
 use weft_wire::limits::{CREDITS_PER_CONNECTION, HANDSHAKE_TIMEOUT_MS};
 use weft_wire::messages::{HelloReply, HelloRequest, ProveReply, ProveRequest, peer_role};
 use weft_wire::security::{Key, client_proof, same_proof, server_proof};
-use weft_wire::{Header, Op, Status, VERSIONS, Wire, negotiate};
+use weft_wire::{Header, Op, Status, VERSIONS, body, negotiate};
 
 /// Requests done in place, one behind the other, before other connections get their turn.
 const TURNS: u32 = 8;
@@ -138,13 +138,13 @@ async fn greet<C: ServerConn, S: Service>(service: &Rc<S>, conn: &C) -> Result<M
         }
     };
     let version = negotiate(VERSIONS, (hello.version_min, hello.version_max)).unwrap_or(VERSIONS.1);
-    let reply = HelloReply { version, server_nonce, proof: server_proof(&key, &hello, &server_nonce) };
-    conn.reply(header.reply(Status::Ok), &reply.to_bytes(), &[]).await?;
+    let reply = HelloReply { version, server_nonce, proof: server_proof(&key, &body, &server_nonce) };
+    conn.reply(header.reply(Status::Ok), &body::encode(&reply), &[]).await?;
+    let expected = client_proof(&key, &body, &server_nonce);
 
     let (header, body) = message(conn).await?;
-    let expected = client_proof(&key, &hello, &server_nonce);
-    let proof = ProveRequest::from_bytes(&body).ok().filter(|_| header.op == Op::Prove);
-    if !proof.is_some_and(|given| same_proof(&given.proof, &expected)) {
+    let proof = body::decode(&header, &body).ok().filter(|_| header.op == Op::Prove);
+    if !proof.is_some_and(|given: ProveRequest| same_proof(&given.proof, &expected)) {
         let text =
             "the proof is wrong: the peer does not have a key of this cluster, or its key file was changed";
         return refuse(conn, &header, Refusal::new(Status::Unauthenticated, text)).await;
@@ -172,7 +172,7 @@ async fn greet<C: ServerConn, S: Service>(service: &Rc<S>, conn: &C) -> Result<M
     };
     conn.prove();
     let header = Header { map_version: shared.map.version(), ..header.reply(Status::Ok) };
-    conn.reply(header, &reply.to_bytes(), &[]).await?;
+    conn.reply(header, &body::encode(&reply), &[]).await?;
     Ok(member)
 }
 
@@ -228,10 +228,10 @@ fn check_hello(header: &Header, body: &[u8]) -> Result<HelloRequest, Refusal> {
         let text = format!("{} before the peer has proved that it knows the cluster's key", header.op.name());
         return Err(Refusal::new(Status::Unauthenticated, text));
     }
-    let hello = HelloRequest::from_bytes(body)?;
+    let hello: HelloRequest = body::decode(header, body)?;
     if negotiate(VERSIONS, (hello.version_min, hello.version_max)).is_none() {
         let text = format!(
-            "the peer speaks versions {} to {} of the protocol, this server {} to {}; use the same release on both",
+            "the peer speaks versions {} to {} of the protocol, this server {} to {}; upgrade the older one",
             hello.version_min, hello.version_max, VERSIONS.0, VERSIONS.1
         );
         return Err(Refusal::new(Status::Version, text));

@@ -3,7 +3,7 @@
 use std::io;
 
 use weft_wire::messages::ErrorDetail;
-use weft_wire::{Header, HeaderError, Op, Status, VERSIONS, Wire};
+use weft_wire::{Header, HeaderError, Op, Status, VERSIONS, body};
 
 use crate::registration::error::PinError;
 
@@ -60,7 +60,7 @@ impl FrameError {
             FrameError::Misplaced { header, .. } => header.reply(Status::Malformed),
             _ => return None,
         };
-        Some((header, ErrorDetail { text: self.to_string() }.to_bytes()))
+        Some((header, body::encode(&ErrorDetail { text: self.to_string() })))
     }
 }
 

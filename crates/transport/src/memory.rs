@@ -20,7 +20,7 @@ use std::time::Duration;
 use weft_reactor::{MailSender, Mailbox, mailbox, sleep};
 use weft_wire::limits::{BODY_BYTES_MAX, BODY_BYTES_UNPROVEN_MAX, CREDITS_PER_CONNECTION};
 use weft_wire::messages::ErrorDetail;
-use weft_wire::{Header, Kind, Status, Wire};
+use weft_wire::{Header, Kind, Status, body};
 
 use crate::error::{ConnError, FrameError, LinkError};
 use crate::link::OWN_REQUEST_IDS;
@@ -366,7 +366,7 @@ impl ServerConn for MemoryConn {
         let (header, body, proven) = self.next_request().await?;
         if !proven && (body.len() > BODY_BYTES_UNPROVEN_MAX || header.payload_bytes > 0) {
             let text = "more than is taken before the proof of the key".to_string();
-            self.reply(header.reply(Status::TooBig), &ErrorDetail { text }.to_bytes(), &[]).await?;
+            self.reply(header.reply(Status::TooBig), &body::encode(&ErrorDetail { text }), &[]).await?;
             self.close();
             return Err(self.closed());
         }

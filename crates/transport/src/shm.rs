@@ -19,7 +19,7 @@ use weft_wire::messages::{
     ErrorDetail, MemoryProbeReply, MemoryProbeRequest, MemoryRun, RemoteMemory, SegmentAddRequest,
     SegmentDropRequest,
 };
-use weft_wire::{Header, Op, Status, Wire, flags};
+use weft_wire::{Header, Op, Status, Wire, body, flags};
 
 use crate::channel::{Channel, Payload};
 use crate::error::{LinkError, RunsError};
@@ -215,7 +215,7 @@ impl ShmLink {
         weft_host::fill_random(&mut probe.ours).map_err(local)?;
         weft_host::fill_random(&mut probe.theirs).map_err(local)?;
         let probe = Box::into_raw(probe);
-        let body = MemoryProbeRequest { address: probe as u64 }.to_bytes();
+        let body = body::encode(&MemoryProbeRequest { address: probe as u64 });
         let request_id = self.send_own(Op::MemoryProbe, &body, None);
         let reply = request_id.and_then(|request_id| self.channel.wait_own(request_id, timeout));
         // SAFETY: made by `into_raw` above. The server has answered, or the link has failed.
@@ -229,7 +229,7 @@ impl ShmLink {
         if reply.header.status != Status::Ok {
             return Ok(Some(refusal(&reply)));
         }
-        let reply = MemoryProbeReply::from_bytes(&reply.body)
+        let reply: MemoryProbeReply = body::decode(&reply.header, &reply.body)
             .map_err(|_| self.protocol_error("its answer to the memory probe cannot be read"))?;
         Ok(if !reply.reached {
             Some(reply.reason)
@@ -251,7 +251,7 @@ impl ShmLink {
 
     fn send_segment(&mut self, segment: &Segment) -> Result<u64, LinkError> {
         let request = SegmentAddRequest { segment: segment.id(), bytes: segment.bytes() as u64 };
-        self.send_own(Op::SegmentAdd, &request.to_bytes(), Some(segment.clone()))
+        self.send_own(Op::SegmentAdd, &body::encode(&request), Some(segment.clone()))
     }
 
     /// Sends a request whose memory is described.
@@ -351,8 +351,8 @@ impl Probe {
 }
 
 fn refusal(reply: &Completion) -> String {
-    ErrorDetail::from_bytes(&reply.body)
-        .map_or_else(|_| reply.header.status.to_string(), |detail| detail.text)
+    body::decode(&reply.header, &reply.body)
+        .map_or_else(|_| reply.header.status.to_string(), |detail: ErrorDetail| detail.text)
 }
 
 impl Link for ShmLink {
@@ -453,7 +453,7 @@ impl Link for ShmLink {
         if !self.segments.remove(id) {
             return Ok(());
         }
-        self.send_own(Op::SegmentDrop, &SegmentDropRequest { segment: id }.to_bytes(), None).map(drop)
+        self.send_own(Op::SegmentDrop, &body::encode(&SegmentDropRequest { segment: id }), None).map(drop)
     }
 }
 

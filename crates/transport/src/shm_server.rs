@@ -29,7 +29,7 @@ use weft_wire::messages::{
     Empty, ErrorDetail, MemoryProbeReply, MemoryProbeRequest, RemoteMemory, SegmentAddRequest,
     SegmentDropRequest,
 };
-use weft_wire::{Header, Op, Status, Wire, flags};
+use weft_wire::{Header, Op, Status, Wire, body, flags};
 
 use crate::error::{ConnError, RunsError};
 use crate::runs::{Cursor, IOV_MAX, IoVecs, MemoryRuns, span, tidy};
@@ -230,20 +230,20 @@ impl ShmConn {
             Err((Status::Unauthenticated, "memory is set up after the proof of the key".to_string()))
         } else {
             match header.op {
-                Op::MemoryProbe => self.probe(body),
-                Op::SegmentAdd => self.segment_add(body),
-                _ => self.segment_drop(body),
+                Op::MemoryProbe => self.probe(header, body),
+                Op::SegmentAdd => self.segment_add(header, body),
+                _ => self.segment_drop(header, body),
             }
         };
         let (status, reply) = match answer {
             Ok(reply) => (Status::Ok, reply),
-            Err((status, text)) => (status, ErrorDetail { text }.to_bytes()),
+            Err((status, text)) => (status, body::encode(&ErrorDetail { text })),
         };
         self.stream.send_message(header.reply(status), &reply, &[]).await
     }
 
-    fn probe(&self, body: &[u8]) -> Result<Vec<u8>, (Status, String)> {
-        let request = MemoryProbeRequest::from_bytes(body).map_err(malformed)?;
+    fn probe(&self, header: &Header, body: &[u8]) -> Result<Vec<u8>, (Status, String)> {
+        let request: MemoryProbeRequest = body::decode(header, body).map_err(malformed)?;
         let reply = match self.client.probe(&self.stream, request.address) {
             Ok((read, written)) => {
                 self.client.reached.set(true);
@@ -255,24 +255,24 @@ impl ShmConn {
                 MemoryProbeReply { reached: false, read: [0; 16], written: [0; 16], reason }
             }
         };
-        Ok(reply.to_bytes())
+        Ok(body::encode(&reply))
     }
 
-    fn segment_add(&self, body: &[u8]) -> Result<Vec<u8>, (Status, String)> {
+    fn segment_add(&self, header: &Header, body: &[u8]) -> Result<Vec<u8>, (Status, String)> {
         let fd = self.stream.take_descriptor();
-        let request = SegmentAddRequest::from_bytes(body).map_err(malformed)?;
+        let request: SegmentAddRequest = body::decode(header, body).map_err(malformed)?;
         self.client.add_segment(request.segment, request.bytes, fd)?;
         if !self.client.reached.get() {
             self.stream.set_transport("shm staged");
         }
-        Ok(Empty {}.to_bytes())
+        Ok(body::encode(&Empty {}))
     }
 
-    fn segment_drop(&self, body: &[u8]) -> Result<Vec<u8>, (Status, String)> {
-        let request = SegmentDropRequest::from_bytes(body).map_err(malformed)?;
+    fn segment_drop(&self, header: &Header, body: &[u8]) -> Result<Vec<u8>, (Status, String)> {
+        let request: SegmentDropRequest = body::decode(header, body).map_err(malformed)?;
         let dropped = self.client.segments.borrow_mut().remove(&request.segment);
         dropped.ok_or((Status::Invalid, format!("segment {} is not known", request.segment)))?;
-        Ok(Empty {}.to_bytes())
+        Ok(body::encode(&Empty {}))
     }
 
     /// The way to the memory that a request describes; a reply that refuses it where it makes no sense.
@@ -288,7 +288,7 @@ impl ShmConn {
                 client: self.client.clone(),
             })),
             Err(text) => {
-                let detail = ErrorDetail { text }.to_bytes();
+                let detail = body::encode(&ErrorDetail { text });
                 self.stream.send_message(header.reply(Status::Malformed), &detail, &[]).await?;
                 Ok(None)
             }

@@ -1,6 +1,6 @@
 //! Encoding of message bodies: fields in order, little-endian, without padding. A variable part is a 32-bit
-//! count and its elements. There are no tags and no optional fields by position: a change of a message needs
-//! a new protocol version.
+//! count and its elements. There are no tags. [`body`](crate::body) has the rules by which
+//! messages grow.
 //!
 //! ```
 //! use weft_wire::{Wire, Writer, Reader};

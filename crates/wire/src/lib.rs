@@ -23,6 +23,7 @@
 //! every count against the remaining bytes before it allocates.
 #![forbid(unsafe_code)]
 
+pub mod body;
 pub mod codec;
 mod header;
 pub mod keys;
@@ -44,7 +45,7 @@ pub use status::Status;
 /// | version | reason |
 /// | --- | --- |
 /// | 1 | the first |
-pub const VERSIONS: (u8, u8) = (1, 1);
+pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 2 } else { 1 });
 
 /// The version that two peers use: the newest that both speak, or `None`.
 ///

@@ -18,7 +18,6 @@
 //! server checks it without asking anyone.
 
 use crate::codec::{DecodeError, Reader, Vetting, Wire, Writer};
-use crate::messages::HelloRequest;
 use weft_layout::Layout;
 
 /// A 256-bit key.
@@ -254,19 +253,19 @@ impl From<&ClusterKeys> for ClusterKeys {
     }
 }
 
-fn proof(key: &Key, direction: &[u8], hello: &HelloRequest, server_nonce: &[u8; 32]) -> [u8; 32] {
+fn proof(key: &Key, direction: &[u8], hello: &[u8], server_nonce: &[u8; 32]) -> [u8; 32] {
     let mut hash = blake3::Hasher::new_keyed(&key.0);
-    hash.update(direction).update(server_nonce).update(&hello.to_bytes());
+    hash.update(direction).update(server_nonce).update(hello);
     *hash.finalize().as_bytes()
 }
 
-/// The server's proof, in reply to `hello`.
-pub fn server_proof(key: &Key, hello: &HelloRequest, server_nonce: &[u8; 32]) -> [u8; 32] {
+/// The server's proof, in reply to a `HelloRequest` with the body `hello`.
+pub fn server_proof(key: &Key, hello: &[u8], server_nonce: &[u8; 32]) -> [u8; 32] {
     proof(key, b"server", hello, server_nonce)
 }
 
-/// The client's proof, in reply to the server's nonce.
-pub fn client_proof(key: &Key, hello: &HelloRequest, server_nonce: &[u8; 32]) -> [u8; 32] {
+/// The client's proof, in reply to the server's nonce. `hello` is the body of its `HelloRequest`.
+pub fn client_proof(key: &Key, hello: &[u8], server_nonce: &[u8; 32]) -> [u8; 32] {
     proof(key, b"client", hello, server_nonce)
 }
 
@@ -466,7 +465,7 @@ impl Wire for Layout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::messages::rights;
+    use crate::messages::{HelloRequest, rights};
 
     fn layout() -> Layout {
         Layout::sample(&mut 0)
@@ -555,14 +554,14 @@ mod tests {
 
     #[test]
     fn proofs_differ_by_direction_key_and_nonce() {
-        let hello = HelloRequest::sample(&mut 0);
+        let hello = HelloRequest::sample(&mut 0).to_bytes();
         let (key, nonce) = (Key([1; 32]), [2; 32]);
         let base = server_proof(&key, &hello, &nonce);
         assert!(same_proof(&base, &server_proof(&key, &hello, &nonce)));
         assert!(!same_proof(&base, &client_proof(&key, &hello, &nonce)));
         assert!(!same_proof(&base, &server_proof(&key.server_key(), &hello, &nonce)));
         assert!(!same_proof(&base, &server_proof(&key, &hello, &[3; 32])));
-        assert!(!same_proof(&base, &server_proof(&key, &HelloRequest::sample(&mut 9), &nonce)));
+        assert!(!same_proof(&base, &server_proof(&key, &HelloRequest::sample(&mut 9).to_bytes(), &nonce)));
     }
 
     #[test]

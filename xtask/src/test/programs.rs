@@ -51,12 +51,27 @@ pub(super) fn build(root: &Path) -> Result<Vec<Program>> {
     if !built.status.success() {
         bail!("the tests cannot be built");
     }
+    // The tests would build it themselves, while others wait for processors.
+    cargo(
+        root,
+        &["build", "--locked", "--quiet", "--package=weft-cli", "--bin=weft-next", "--features=next"],
+    )?;
     let mut programs: Vec<_> = String::from_utf8_lossy(&built.stdout).lines().filter_map(program).collect();
     programs.sort_by_key(|program| {
         let slow = SLOW.iter().position(|name| *name == program.name);
         (slow.unwrap_or(SLOW.len()), program.name.clone())
     });
     Ok(programs)
+}
+
+fn cargo(root: &Path, words: &[&str]) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let ended =
+        Command::new(cargo).args(words).current_dir(root).status().context("cargo cannot be started")?;
+    if !ended.success() {
+        bail!("cargo {} failed", words.join(" "));
+    }
+    Ok(())
 }
 
 /// The test program that a message of cargo's tells of, if it does.

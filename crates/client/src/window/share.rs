@@ -14,7 +14,7 @@ use weft_layout::{Extent, Layout, Region, Regions};
 use weft_transport::{Allocation, Bulk, BulkMemory, Together};
 use weft_wire::messages::MemoryRun;
 use weft_wire::security::Capability;
-use weft_wire::{HEADER_BYTES, Wire, Writer};
+use weft_wire::{HEADER_BYTES, Wire, Writer, body};
 
 use super::pack::{PACK_BYTES, PackBuffer};
 use super::runs;
@@ -127,7 +127,7 @@ impl BulkRequest for Share {
         self.slot.put(&mut out);
         self.common.flags.put(&mut out);
         out.raw(&self.encoded);
-        out.into_bytes()
+        body::finish(out)
     }
 
     /// Where the share lies in memory.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use weft_log::trace;
 use weft_transport::{Bulk, Completion, LinkError};
-use weft_wire::{Header, Op, Request, Status, Wire, flags};
+use weft_wire::{Header, Op, Request, Status, body, flags};
 
 use crate::deadline;
 use crate::error::{Error, ErrorKind};
@@ -127,7 +127,7 @@ impl Call {
 
     /// With a message.
     pub fn of<R: Request>(rpc: &Rpc, server: usize, request: &R, tag: usize) -> Call {
-        Call::new(rpc, server, R::OP, Content::Message(request.to_bytes()), tag)
+        Call::new(rpc, server, R::OP, Content::Message(body::encode(request)), tag)
     }
 
     /// Waits only so long, whatever the operation may take.
@@ -308,9 +308,13 @@ impl Call {
         if completion.header.status == Status::Ok {
             return Ok(completion);
         }
-        let detail = weft_wire::messages::ErrorDetail::from_bytes(&completion.body);
+        let detail = body::decode(&completion.header, &completion.body);
         let kind = ErrorKind::Status(completion.header.status);
-        let error = Error::new(self.op.name(), kind, detail.map(|detail| detail.text).unwrap_or_default());
+        let error = Error::new(
+            self.op.name(),
+            kind,
+            detail.map(|detail: weft_wire::messages::ErrorDetail| detail.text).unwrap_or_default(),
+        );
         Err(error.at_server(rpc.session().server(self.server).describe(Some(lane))))
     }
 }

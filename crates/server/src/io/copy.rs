@@ -11,7 +11,7 @@ use crate::answer::{Answer, Refusal};
 use weft_layout::{Extent, slot_shift};
 use weft_storage::{DataFile, Disk, Seek};
 use weft_wire::messages::{CopyRangeReply, CopyRangeRequest, rights};
-use weft_wire::{Status, Wire};
+use weft_wire::{Status, body};
 
 /// Copied before other tasks of the thread get their turn.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -46,7 +46,7 @@ impl<D: Disk> IoPart<D> {
         extend(&target, to).await?;
         let loss_epoch = self.settle(Some(&target), false, loss_epoch).await?;
         let reply = CopyRangeReply { copied_bytes, local_bytes: target.size()?, loss_epoch };
-        Ok(Answer { body: reply.to_bytes(), moved_bytes: copied_bytes, ..Answer::default() })
+        Ok(Answer { body: body::encode(&reply), moved_bytes: copied_bytes, ..Answer::default() })
     }
 }
 

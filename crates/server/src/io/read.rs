@@ -16,7 +16,8 @@ use std::time::Instant;
 use weft_storage::cost::Method;
 use weft_storage::{Buffer, Disk};
 use weft_transport::{ConnError, ServerBulk};
-use weft_wire::Wire;
+
+use weft_wire::body;
 use weft_wire::limits::{INLINE_BYTES_MAX, UNIT_BYTES_MAX};
 use weft_wire::messages::{ReadReply, ReadRequest, rights};
 
@@ -59,7 +60,7 @@ impl<D: Disk> IoPart<D> {
             let transfer = Transfer { access, planner, bulk, work, local_bytes, unput: None };
             transfer.run(&mut units).await.map_err(placed)?;
         }
-        let body = ReadReply { filled_bytes, local_bytes, work: work.done(self) }.to_bytes();
+        let body = body::encode(&ReadReply { filled_bytes, local_bytes, work: work.done(self) });
         Ok(Answer { body, payload, moved_bytes: filled_bytes })
     }
 }

@@ -16,7 +16,7 @@ use weft_storage::{Buffer, Disk};
 use weft_transport::{ConnError, ServerBulk};
 use weft_wire::limits::UNIT_BYTES_MAX;
 use weft_wire::messages::{WriteReply, WriteRequest, io_flags, rights};
-use weft_wire::{Status, Wire};
+use weft_wire::{Status, body};
 
 impl<D: Disk> IoPart<D> {
     /// Fetches this server's share of the regions and writes it.
@@ -51,7 +51,7 @@ impl<D: Disk> IoPart<D> {
         let loss_epoch = self.settle(Some(&file), sync, loss_epoch).await?;
         let (local_bytes, work) = (file.size()?, work.done(self));
         let reply = WriteReply { written_bytes: share.bytes, local_bytes, loss_epoch, work };
-        Ok(Answer { body: reply.to_bytes(), moved_bytes: share.bytes, ..Answer::default() })
+        Ok(Answer { body: body::encode(&reply), moved_bytes: share.bytes, ..Answer::default() })
     }
 }
 

@@ -25,7 +25,7 @@ use weft_meta::{Engine, MetaError, Once, SessionId, run_again};
 use weft_reactor::Event;
 use weft_wire::limits::{LOCK_HOLD_MS_MAX, LOCKS_PER_CLAIM_MAX, LOCKS_PER_SESSION_MAX};
 use weft_wire::messages::*;
-use weft_wire::{Status, Wire};
+use weft_wire::{Status, body};
 
 /// The table, and the requests whose replies are kept back.
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             }
             Outcome::Queued(ticket) => self.keep_back(ticket, until).await?,
         };
-        let body = LockReply { state }.to_bytes();
+        let body = body::encode(&LockReply { state });
         if state != LockState::Waiting {
             self.keep_reply(call, &body)?;
         }
@@ -123,7 +123,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             }
         }
         self.end_waits();
-        let body = Empty {}.to_bytes();
+        let body = body::encode(&Empty {});
         self.keep_reply(call, &body)?;
         Ok(Answer { body, ..Answer::default() })
     }

@@ -18,6 +18,7 @@ use weft_meta::{
     CommitSeq, Engine, MayConflict, MetaError, Once, Op, SessionId, Timestamp, Touched, run_again,
 };
 use weft_wire::Wire;
+use weft_wire::body;
 use weft_wire::messages::{At, OpenId};
 
 /// Why an operation was not done.
@@ -194,7 +195,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                     Once::Fresh(op) => op,
                 }
             };
-            let body = run(&mut op, now, effects)?.to_bytes();
+            let body = body::encode(&run(&mut op, now, effects)?);
             let touched = if self.watchers.any() { op.touched()? } else { Touched::default() };
             let seq = op.commit_with_reply(&body)?;
             Ok::<_, Failure>((body, seq, Some(touched)))

@@ -21,8 +21,8 @@ fn whoever_knows_the_key_is_served<W: Way>() {
     let greeting = hello(peer_role::CLIENT, [1; 16]);
     let greeted = client.call(&greeting).unwrap();
     let key = client_key().secret;
-    assert!(same_proof(&greeted.proof, &server_proof(&key, &greeting, &greeted.server_nonce)));
-    let proof = client_proof(&key, &greeting, &greeted.server_nonce);
+    assert!(same_proof(&greeted.proof, &server_proof(&key, &greeting.to_bytes(), &greeted.server_nonce)));
+    let proof = client_proof(&key, &greeting.to_bytes(), &greeted.server_nonce);
     let proven = client.call(&ProveRequest { proof }).unwrap();
     assert_eq!((proven.server_name.as_str(), proven.credits), ("meta0", CREDITS_PER_CONNECTION));
     assert_eq!(client.call(&PingRequest { echo: vec![1, 2] }).unwrap().echo, [1, 2]);
@@ -147,7 +147,9 @@ fn a_client_that_overruns_its_credits_is_cut_off() {
     let greeted = HelloReply::from_bytes(&raw.receive().unwrap().1).unwrap();
     raw.send(
         2,
-        &ProveRequest { proof: client_proof(&client_key().secret, &greeting, &greeted.server_nonce) },
+        &ProveRequest {
+            proof: client_proof(&client_key().secret, &greeting.to_bytes(), &greeted.server_nonce),
+        },
     );
     assert_eq!(raw.receive().unwrap().0.status, Status::Ok);
     let layout = config(1, SyncMode::Nosync).default_layout();

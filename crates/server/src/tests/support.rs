@@ -223,7 +223,7 @@ impl<L: Link> Client<L> {
 
     pub fn prove(&mut self, key: &Key, hello: &HelloRequest) -> Result<ProveReply, Refused> {
         let greeted = self.call(hello)?;
-        let proof = client_proof(key, hello, &greeted.server_nonce);
+        let proof = client_proof(key, &hello.to_bytes(), &greeted.server_nonce);
         let proven = self.call(&ProveRequest { proof })?;
         self.link.set_credits(proven.credits);
         self.run = proven.epoch;
