@@ -13,7 +13,7 @@ use weft_wire::messages::{HelloReply, HelloRequest};
 use weft_wire::{Status, VERSIONS};
 
 /// Acknowledged operations of each client between two steps.
-const PROGRESS: usize = 20;
+const PROGRESS: usize = 8;
 
 /// The version that a server and a client of the next release use.
 fn version_with_next(cluster: &Served, server: &str) -> u8 {
