@@ -22,6 +22,7 @@ mod journal;
 mod mem;
 mod record;
 mod space;
+mod syncer;
 mod tables;
 
 pub use self::fjall::{FjallEngine, FjallOptions};

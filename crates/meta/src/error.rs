@@ -53,6 +53,13 @@ pub enum EngineError {
     Format(String),
 }
 
+impl EngineError {
+    /// The store below could not do something.
+    pub(crate) fn store(action: &'static str, reason: impl std::fmt::Display) -> EngineError {
+        EngineError::Store { action, reason: reason.to_string() }
+    }
+}
+
 /// Why an operation on the namespace was refused.
 #[derive(Debug, Error)]
 pub enum MetaError {

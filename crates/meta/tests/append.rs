@@ -20,7 +20,7 @@ fn offset<E: Engine>(ns: &mut Namespace<E>, session: SessionId, ino: u64, bytes:
 }
 
 fn open<E: Engine>(ns: &mut Namespace<E>, session: SessionId, ino: u64) {
-    run(ns, |op| op.open(&Caller::root(), now(2), session, At::ino(ino), WRITE)).unwrap();
+    run(ns, |op| op.open(&Caller::root(), session, At::ino(ino), WRITE)).unwrap();
 }
 
 fn close<E: Engine>(ns: &mut Namespace<E>, session: SessionId, ino: u64) {

@@ -49,7 +49,7 @@ fn a_run_that_was_not_committed_leaves_nothing() {
         let Once::Fresh(mut op) = ns.begin_once(now(2), S2, 0, 1).unwrap() else { panic!("it has not run") };
         op.unlink(&Caller::root(), now(2), at("f")).unwrap();
         // The second commit of an operation is taken.
-        run(&mut ns, |op| op.open(&Caller::root(), now(2), S1, at("f"), WRITE)).ok();
+        run(&mut ns, |op| op.open(&Caller::root(), S1, at("f"), WRITE)).ok();
     }
     sound(&ns);
 }

@@ -350,7 +350,7 @@ fn replies_without_a_stored_effect_are_kept_in_memory() {
     let before = ns.committed();
     for _ in 0..2 {
         if let Once::Fresh(mut op) = ns.begin_once(now(1), S1, 0, 1).unwrap() {
-            op.open(&root, now(1), S1, at("f"), READ).unwrap();
+            op.open(&root, S1, at("f"), READ).unwrap();
             op.commit_with_reply(b"open").unwrap();
         }
     }

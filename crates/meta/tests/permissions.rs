@@ -199,7 +199,7 @@ fn opening_checks_the_bits_and_the_kind() {
         (0, "f/", READ, "NotDirectory"),
         (0, "missing", READ, "NotFound"),
     ] {
-        let result = run(&mut ns, |op| op.open(&caller(uid), now(1), S1, at(path), flags));
+        let result = run(&mut ns, |op| op.open(&caller(uid), S1, at(path), flags));
         assert_eq!(outcome(result), expected, "{uid} {path} {flags:?}");
     }
 }

@@ -25,7 +25,7 @@ fn replace<E: Engine>(ns: &mut Namespace<E>, from: &str, to: &str, expected: (u6
 }
 
 fn open<E: Engine>(ns: &mut Namespace<E>, caller: &Caller, ino: u64) -> Result<(), MetaError> {
-    run(ns, |op| op.open(caller, now(6), S2, At::ino(ino), READ)).map(drop)
+    run(ns, |op| op.open(caller, S2, At::ino(ino), READ)).map(drop)
 }
 
 fn garbage<E: Engine>(ns: &mut Namespace<E>) -> Vec<u64> {

@@ -10,7 +10,7 @@ fn close<E: Engine>(ns: &mut Namespace<E>, session: SessionId, ino: u64, end: u6
 }
 
 fn open<E: Engine>(ns: &mut Namespace<E>, session: SessionId, ino: u64, flags: OpenFlags) {
-    run(ns, |op| op.open(&Caller::root(), now(2), session, At::ino(ino), flags)).unwrap();
+    run(ns, |op| op.open(&Caller::root(), session, At::ino(ino), flags)).unwrap();
 }
 
 fn size<E: Engine>(ns: &mut Namespace<E>, ino: u64) -> (u64, bool) {
@@ -169,19 +169,17 @@ fn a_writer_that_truncates_itself_keeps_the_size_known() {
     let root = Caller::root();
     let ino = create(&mut ns, S1, "f", WRITE).unwrap().attr.ino;
     close(&mut ns, S1, ino, 1000);
-    let flags = OpenFlags { truncate: true, ..WRITE };
-    let opened = run(&mut ns, |op| op.open(&root, now(9), S1, at("f"), flags)).unwrap();
-    let truncation = opened.truncation.unwrap();
+    run(&mut ns, |op| op.open(&root, S1, at("f"), WRITE)).unwrap();
+    let truncation = run(&mut ns, |op| op.truncate_begin(&root, now(9), S1, At::ino(ino), 0)).unwrap();
     assert!(truncation.data_work);
     run(&mut ns, |op| op.truncate_commit(now(9), S1, ino, 0, truncation.attr.epoch)).unwrap();
     close(&mut ns, S1, ino, 60);
     assert_eq!(size(&mut ns, ino), (60, false));
     let empty = create(&mut ns, S1, "e", WRITE).unwrap().attr.ino;
     close(&mut ns, S1, empty, 0);
-    let opened = run(&mut ns, |op| op.open(&root, now(9), S1, at("e"), flags)).unwrap();
-    assert!(!opened.truncation.unwrap().data_work, "it was never written");
-    close(&mut ns, S1, empty, 7);
-    assert_eq!(size(&mut ns, empty), (7, false));
+    let truncation = run(&mut ns, |op| op.truncate_begin(&root, now(9), S1, at("e"), 0)).unwrap();
+    assert!(!truncation.data_work, "it was never written");
+    assert_eq!(size(&mut ns, empty), (0, false));
 }
 
 #[test]

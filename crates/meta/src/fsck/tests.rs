@@ -413,7 +413,7 @@ fn an_unlinked_inode_that_nobody_holds_is_removed() {
     let mut ns = tree();
     let session = SessionId([5; 16]);
     let flags = crate::OpenFlags { read: true, ..Default::default() };
-    run(&mut ns, |op| op.open(&Caller::root(), NOW, session, at("a/b/g"), flags));
+    run(&mut ns, |op| op.open(&Caller::root(), session, at("a/b/g"), flags));
     run(&mut ns, |op| op.unlink(&Caller::root(), NOW, at("a/b/g")));
     assert_eq!(ns.check().unwrap(), vec![], "it is open");
     let mut later = open(ns.engine.fork());
@@ -475,7 +475,7 @@ fn a_size_is_taken_only_while_nobody_has_written_since() {
     let before = state(&ns);
     assert!(before.is_settled && !before.may_have_data);
     let found = super::SizeFound { ino: before.ino, epoch: before.epoch, bytes: 500 };
-    run(&mut ns, |op| op.open(&Caller::root(), NOW, session, at("a/b/g"), flags));
+    run(&mut ns, |op| op.open(&Caller::root(), session, at("a/b/g"), flags));
     assert!(!state(&ns).is_settled);
     assert!(!ns.take_size(&found).unwrap().0, "somebody writes");
     let report = WriteReport { max_end: 100, mtime: None };

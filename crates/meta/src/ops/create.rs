@@ -8,7 +8,6 @@ use crate::inode::{
 };
 use crate::op::Op;
 use crate::opens::Hold;
-use crate::ops::size::Truncation;
 use crate::permission::{READ, WRITE, require, require_change};
 use crate::walk::{At, End, Follow, TARGET_BYTES_MAX, Walked};
 
@@ -19,8 +18,6 @@ pub struct OpenFlags {
     pub read: bool,
     /// For writing; registers the session as a writer.
     pub write: bool,
-    /// Begin to cut an existing file to nothing; needs `write`.
-    pub truncate: bool,
     /// With create: the name must be new, and a symbolic link there is not followed.
     pub exclusive: bool,
     /// Fail with `Loop` if the last name is a symbolic link.
@@ -44,8 +41,6 @@ pub struct Opened {
     pub attr: Attr,
     /// Whether this call made it.
     pub created: bool,
-    /// With `truncate`: what is left to do for it.
-    pub truncation: Option<Truncation>,
 }
 
 /// A new inode by name.
@@ -66,7 +61,6 @@ impl<E: Engine> Op<'_, E> {
     pub fn open(
         &mut self,
         caller: &Caller,
-        now: Timestamp,
         session: SessionId,
         at: At,
         flags: OpenFlags,
@@ -74,7 +68,7 @@ impl<E: Engine> Op<'_, E> {
         self.attempt(|op| {
             let follow = if flags.no_follow { Follow::BeforeSlash } else { Follow::Always };
             let inode = op.resolve(caller, at, follow)?;
-            op.open_existing(caller, now, session, inode, flags)
+            op.open_existing(caller, session, inode, flags)
         })
     }
 
@@ -92,12 +86,12 @@ impl<E: Engine> Op<'_, E> {
         let follow = if through { Follow::Always } else { Follow::Never };
         self.attempt(|op| match op.walk(caller, at, follow)? {
             Walked::Itself { .. } if flags.exclusive => Err(MetaError::Exists),
-            Walked::Itself { inode, .. } => op.open_existing(caller, now, session, inode, flags),
+            Walked::Itself { inode, .. } => op.open_existing(caller, session, inode, flags),
             Walked::Name { entry: Some(_), .. } if flags.exclusive => Err(MetaError::Exists),
             Walked::Name { entry: Some(_), slash: true, .. } => Err(MetaError::NotDirectory),
             Walked::Name { entry: Some(entry), .. } => {
                 let inode = op.need(entry.ino)?;
-                op.open_existing(caller, now, session, inode, flags)
+                op.open_existing(caller, session, inode, flags)
             }
             Walked::Name { slash: true, .. } => Err(MetaError::IsDirectory),
             Walked::Name { dir, name, .. } => {
@@ -129,13 +123,12 @@ impl<E: Engine> Op<'_, E> {
             self.hold(inode.ino, session, Hold::Read);
         }
         let attr = self.place(now, place, inode);
-        Ok(Opened { attr, created: true, truncation: None })
+        Ok(Opened { attr, created: true })
     }
 
     fn open_existing(
         &mut self,
         caller: &Caller,
-        now: Timestamp,
         session: SessionId,
         mut inode: Inode,
         flags: OpenFlags,
@@ -148,29 +141,16 @@ impl<E: Engine> Op<'_, E> {
         let mask = if flags.read { READ } else { 0 } | if flags.write { WRITE } else { 0 };
         require(caller, &inode, mask)?;
         if inode.kind != Kind::File {
-            return Ok(Opened { attr: self.attr_of(&inode), created: false, truncation: None });
-        }
-        if flags.truncate && !flags.write {
-            return Err(MetaError::Invalid("truncation needs the file to be open for writing"));
+            return Ok(Opened { attr: self.attr_of(&inode), created: false });
         }
         if flags.read {
             self.hold(inode.ino, session, Hold::Read);
         }
-        // The truncation comes first: its judgement of other writers must not see the new one.
-        let truncation = if flags.truncate {
-            Some(self.start_truncation(caller, now, session, &mut inode, 0))
-        } else {
-            None
-        };
         if flags.write {
-            self.add_writer(session, &mut inode, truncation.is_some());
-        }
-        if flags.write || flags.truncate {
+            self.add_writer(session, &mut inode);
             self.put_inode(inode.clone());
         }
-        let attr = self.attr_of(&inode);
-        let truncation = truncation.map(|begun| Truncation { attr, ..begun });
-        Ok(Opened { attr, created: false, truncation })
+        Ok(Opened { attr: self.attr_of(&inode), created: false })
     }
 
     /// Makes a directory.

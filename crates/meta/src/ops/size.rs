@@ -59,8 +59,8 @@ impl<E: Engine> Op<'_, E> {
         self.effect(Effect::Take { ino, session, hold });
     }
 
-    /// Registers a writer. `truncating`: the session has just begun a truncation of the file in this operation.
-    pub(crate) fn add_writer(&mut self, session: SessionId, inode: &mut Inode, truncating: bool) {
+    /// Registers a writer.
+    pub(crate) fn add_writer(&mut self, session: SessionId, inode: &mut Inode) {
         self.hold(inode.ino, session, Hold::Write);
         if self.ns.opens.has_writers(inode.ino) {
             return;
@@ -68,9 +68,7 @@ impl<E: Engine> Op<'_, E> {
         if inode.dirty_size {
             self.effect(Effect::SetUnclean { ino: inode.ino, unclean: true });
         }
-        if !(truncating && inode.dirty_size) {
-            inode.epoch = inode.epoch.wrapping_add(1);
-        }
+        inode.epoch = inode.epoch.wrapping_add(1);
         inode.dirty_size = true;
     }
 
@@ -81,7 +79,7 @@ impl<E: Engine> Op<'_, E> {
             let mut inode = op.need(ino)?;
             if inode.kind == Kind::File {
                 if write {
-                    op.add_writer(session, &mut inode, false);
+                    op.add_writer(session, &mut inode);
                     op.put_inode(inode.clone());
                 } else {
                     op.hold(ino, session, Hold::Read);
@@ -274,7 +272,7 @@ impl<E: Engine> Op<'_, E> {
     }
 
     /// Stages the begin of a truncation on `inode`, which the caller stages afterwards. Set-id bits fall unless root does it.
-    pub(crate) fn start_truncation(
+    fn start_truncation(
         &mut self,
         caller: &Caller,
         now: Timestamp,

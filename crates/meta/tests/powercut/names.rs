@@ -534,10 +534,7 @@ impl Work<'_> {
         }
         let write = !self.random.one_in(3);
         let flags = if write { WRITE } else { READ };
-        self.change(
-            |op| op.open(&Caller::root(), now(1), S1, at(path), flags),
-            |model, _| model.open(ino, write),
-        );
+        self.change(|op| op.open(&Caller::root(), S1, at(path), flags), |model, _| model.open(ino, write));
     }
 
     fn close(&mut self, end: u64) {

@@ -36,8 +36,8 @@ impl<E: Engine + 'static> MetaPart<E> {
         let (read, write) = t::access(request.access)?;
         let flags = OpenFlags { read, write, no_follow: !request.follow, ..OpenFlags::default() };
         let caller = t::caller(request.caller);
-        self.change(call, |op, now, effects| {
-            let opened = op.open(&caller, now, call.session, t::at(&request.at), flags)?;
+        self.change(call, |op, _, effects| {
+            let opened = op.open(&caller, call.session, t::at(&request.at), flags)?;
             effects.lease(Some(&request.at), Some(opened.attr.ino));
             Ok(self.open_reply(call, &opened, request.access))
         })

@@ -11,6 +11,7 @@
 //! Each directory carries what nobody but the test sees: a metadata store what was acknowledged in its history, an I/O server's the
 //! last change of names that it heard of. A change is told at once; of what the two sides did not tell each other nothing is promised.
 
+use super::judge::NOBODY;
 use super::*;
 use crate::config::{ClusterConfig, SyncMode};
 use crate::current::CurrentMap;
