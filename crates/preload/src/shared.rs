@@ -174,7 +174,7 @@ pub(crate) struct Shared {
 
 /// The texts in a page.
 pub(crate) struct Texts<'a> {
-    /// The capability for the file, for `Client::adopt`; empty except for files.
+    /// The pass for the file, for `Client::adopt`; empty except for files.
     pub(crate) pass: &'a [u8],
     /// The cluster.
     pub(crate) url: &'a [u8],

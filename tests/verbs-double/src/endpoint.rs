@@ -160,7 +160,7 @@ impl Endpoint for PretendEndpoint {
         queue: &PretendQueue,
         receives: Receives<'_, PretendShared>,
     ) -> Result<(), VerbsError> {
-        const WHAT: &str = "make a queue pair";
+        const WHAT: &str = "create a queue pair";
         let Ok(mut state) = self.network.enter() else { return Err(self.device.error(WHAT, libc::EPERM)) };
         let index = self.device.index();
         if state.adapters[index].removed {

@@ -471,7 +471,7 @@ impl Device for PretendDevice {
     }
 
     fn completion_queue(&self, depth: u32) -> Result<PretendQueue, VerbsError> {
-        const WHAT: &str = "make a completion queue";
+        const WHAT: &str = "create a completion queue";
         let mut state = self.enter(WHAT)?;
         if depth == 0 || depth > self.limits.completions_max {
             return Err(self.error(WHAT, libc::EINVAL));
@@ -492,7 +492,7 @@ impl Device for PretendDevice {
     }
 
     fn shared_receives(&self, depth: u32) -> Result<PretendShared, VerbsError> {
-        const WHAT: &str = "make a shared receive queue";
+        const WHAT: &str = "create a shared receive queue";
         let mut state = self.enter(WHAT)?;
         if depth == 0 || depth > self.limits.shared_receives_max {
             return Err(self.error(WHAT, libc::EINVAL));

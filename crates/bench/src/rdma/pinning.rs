@@ -121,15 +121,15 @@ impl Device for Pinning {
     }
 
     fn window(&self) -> Result<NoWindow, VerbsError> {
-        Err(none("make a window"))
+        Err(none("create a window"))
     }
 
     fn completion_queue(&self, _: u32) -> Result<RdmaQueue, VerbsError> {
-        Err(none("make a completion queue"))
+        Err(none("create a completion queue"))
     }
 
     fn shared_receives(&self, _: u32) -> Result<RdmaShared, VerbsError> {
-        Err(none("make a receive queue"))
+        Err(none("create a receive queue"))
     }
 
     fn event_fd(&self) -> RawFd {

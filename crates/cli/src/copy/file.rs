@@ -30,7 +30,7 @@ pub(super) struct OpenFile {
     target: Target,
     /// The greatest end of all writes.
     written_end: AtomicU64,
-    /// Everything before this offset was written. Less than the file's size only if a chunk failed.
+    /// The offset that the first failed chunk has reached: everything before it was written.
     whole_end: AtomicU64,
     chunks_left: AtomicUsize,
     failed: AtomicBool,

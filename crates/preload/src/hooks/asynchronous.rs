@@ -66,8 +66,8 @@ hooks! {
         if count <= 0 || !matches!(mode, libc::LIO_WAIT | libc::LIO_NOWAIT) {
             return lio_listio::real(mode, list, count, event);
         }
-        // Requests for local files go to libc, in a list without the others. libc also notifies the program
-        // when all are done.
+        // Requests for local files go to libc, in a list with NULL for the others. libc also notifies the
+        // program when all are done.
         let others = libc::calloc(count as size_t, size_of::<*mut Request>()).cast::<*mut Request>();
         if others.is_null() {
             return enter(|| Err(Errno(libc::EAGAIN)));

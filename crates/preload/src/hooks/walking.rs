@@ -127,8 +127,7 @@ hooks! {
             free_list((*entry).link);
         }
         while !entry.is_null() {
-            // The parent of all roots has a level of its own, so that links at roots are handled as the flags
-            // say.
+            // The list after the entry above all roots is not freed here: the walk has already passed it.
             let is_root = (*entry).level >= ROOT_LEVEL;
             let after = if is_root && !(*entry).link.is_null() { (*entry).link } else { (*entry).parent };
             free_entry(entry);

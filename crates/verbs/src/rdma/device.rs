@@ -90,18 +90,17 @@ impl RdmaDevice {
             move |source| VerbsError::Device { device, what, source }
         };
         let anchor = anchor(connection).map_err(failed("be kept open"))?;
-        let attributes = attributes(library, context).map_err(failed("be asked for its limits"))?;
-        let limits =
-            limits(library, &attributes, context, port).map_err(failed("be asked for its limits"))?;
+        let attributes = attributes(library, context).map_err(failed("report its limits"))?;
+        let limits = limits(library, &attributes, context, port).map_err(failed("report its limits"))?;
         // SAFETY: the context is live. The domain is destroyed after everything that is created in it.
         let domain = unsafe {
             Owned::take(library, (library.ibv_alloc_pd)(context), |library, domain| {
                 (library.ibv_dealloc_pd)(domain)
             })
         };
-        let domain = domain.map_err(failed("give a protection domain"))?;
+        let domain = domain.map_err(failed("create a protection domain"))?;
         // SAFETY: the context is live.
-        set_nonblocking(unsafe { (*context).async_fd }).map_err(failed("be watched"))?;
+        set_nonblocking(unsafe { (*context).async_fd }).map_err(failed("deliver events"))?;
         Ok(Arc::new_cyclic(|itself| RdmaDevice {
             itself: itself.clone(),
             name,
@@ -296,7 +295,7 @@ impl Device for RdmaDevice {
     }
 
     fn window(&self) -> Result<RdmaWindow, VerbsError> {
-        let failed = |source| self.error("give a memory window", source);
+        let failed = |source| self.error("create a memory window", source);
         let operations = self.operations();
         let (Some(allocate), true) = (operations.alloc_mw, self.limits.windows) else {
             return Err(failed(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));

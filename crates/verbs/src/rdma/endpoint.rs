@@ -162,7 +162,7 @@ impl RdmaEndpoint {
                 self.ended(format!("the address {} has moved to another adapter", self.local()));
             }
             RDMA_CM_EVENT_CONNECT_ERROR | RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_REJECTED => {
-                self.ended(format!("the connection with {} was not made: {text}", self.peer()));
+                self.ended(format!("the connection with {} was not established: {text}", self.peer()));
             }
             _ => {}
         }
@@ -443,7 +443,7 @@ impl RdmaEndpoint {
                 {
                     wanted.cap.max_inline_data /= 2;
                 }
-                Err(error) => return Err(self.device.error("make a queue pair", error)),
+                Err(error) => return Err(self.device.error("create a queue pair", error)),
             }
         }
     }

@@ -60,7 +60,7 @@ pub struct RdmaQueue {
 impl RdmaQueue {
     pub(super) fn new(device: Arc<RdmaDevice>, depth: u32) -> Result<RdmaQueue, VerbsError> {
         let completions = Completions::new(device.clone(), depth)
-            .map_err(|source| device.error("make a completion queue", source))?;
+            .map_err(|source| device.error("create a completion queue", source))?;
         Ok(RdmaQueue { completions: Arc::new(completions) })
     }
 
@@ -196,7 +196,7 @@ impl RdmaShared {
                 (library.ibv_destroy_srq)(queue)
             })
         };
-        let queue = queue.map_err(|source| device.error("make a shared receive queue", source))?;
+        let queue = queue.map_err(|source| device.error("create a shared receive queue", source))?;
         Ok(RdmaShared { shared: Arc::new(SharedQueue { queue, device }) })
     }
 }
