@@ -227,6 +227,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn the_holder_of_a_user_key_is_that_user(uid: u32, gid: u32, groups in proptest::collection::vec(any::<u32>(), 0..5)) {
             prop_assert_eq!(as_whom(&alice(), uid, gid, &groups), (1000, 100, vec![27]));

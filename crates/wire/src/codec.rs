@@ -352,6 +352,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn varints_survive(value: u64) {
             let mut out = Writer::new();

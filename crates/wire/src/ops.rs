@@ -93,8 +93,8 @@ macro_rules! ops {
 
         /// Reads `bytes` as the request and as the reply of `op`, for fuzzing: it must neither panic nor accept
         /// what it would write differently. Returns how many of the two readings succeeded.
-        #[doc(hidden)]
-        pub fn fuzz_decode(op: Op, bytes: &[u8]) -> usize {
+        #[cfg(test)]
+        pub(crate) fn fuzz_decode(op: Op, bytes: &[u8]) -> usize {
             use crate::Wire;
             fn one<T: Wire>(bytes: &[u8]) -> usize {
                 match T::from_bytes(bytes) {
