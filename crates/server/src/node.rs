@@ -190,6 +190,7 @@ impl Session {
         SessionId(self.hello.session)
     }
 
+    // Fuzzed by bodies: weft-wire
     /// The body of `op`'s request, vetted: callers in it are those that this connection may act for, and capabilities its own. All
     /// requests come this way. A handler that takes another operation's has no way to be right.
     fn decode<T: Request>(&self, op: Op, body: &[u8]) -> Result<T, Refusal> {

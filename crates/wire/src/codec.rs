@@ -162,6 +162,7 @@ pub trait Wire: Sized {
         self.put(&mut out);
         out.into_bytes()
     }
+    // Fuzzed by bodies: messages/mod.rs
     /// Reads a value that takes all of `bytes`.
     fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);

@@ -513,7 +513,16 @@ fn damaged_records_are_found_or_refused() {
     let session = SessionId([7; 16]);
     let flags = crate::OpenFlags { read: true, write: true, ..Default::default() };
     run(&mut sound, |op| op.open(&Caller::root(), NOW, session, at("a/b/g"), flags));
-    let records: Vec<_> = sound.engine.scan(&[0], &[255]).collect::<Result<_, _>>().unwrap();
+    let mut records: Vec<_> = sound.engine.scan(&[0], &[255]).collect::<Result<_, _>>().unwrap();
+    // Of kinds that this tree has none of.
+    let others: [&[u8]; 5] = [
+        &keys::reply(session, 0),
+        &keys::server(1),
+        &keys::append_tail(5),
+        &keys::run(7),
+        &keys::issued(&[9; 16]),
+    ];
+    records.extend(others.map(|key| (key.into(), [1; 60].into())));
     let replaced = |number: usize, value: &[u8]| [&(number as u16).to_le_bytes()[..], value].concat();
     let right: Vec<_> =
         records.iter().enumerate().map(|(number, (_, value))| replaced(number, value.as_ref())).collect();
@@ -526,7 +535,7 @@ fn damaged_records_are_found_or_refused() {
         engine.commit(&batch).unwrap();
         let options = NamespaceOptions { ring_servers: 2, ..NamespaceOptions::default() };
         let Ok(mut ns) = Namespace::open(engine, options) else { return };
-        let _ = ns.check();
+        let _ = (ns.check(), ns.servers());
         for path in ["a/f", "a/b/g", "a/link", "a/b/c"] {
             let _ = ns.begin().stat(&Caller::root(), at(path), true);
         }
