@@ -78,6 +78,15 @@ pub fn next_weft_bin() -> &'static Path {
     })
 }
 
+/// The library for programs in C: next to `$WEFT_BIN`, else built from this workspace.
+pub fn c_library() -> PathBuf {
+    let name = "libweft.so";
+    match std::env::var_os("WEFT_BIN") {
+        Some(given) => PathBuf::from(given).with_file_name(name),
+        None => built(&["weft-capi"], name),
+    }
+}
+
 /// What `packages` make under this name, built from this workspace in the profile of the running test.
 pub(crate) fn built(packages: &[&str], name: &str) -> PathBuf {
     let words: Vec<_> = packages.iter().flat_map(|package| ["--package", package]).collect();

@@ -63,42 +63,6 @@ pub fn read(block: &[u8]) -> Result<Stamp, String> {
     Ok(stamp)
 }
 
-/// Random numbers that a seed repeats (SplitMix64).
-#[derive(Debug, Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next 64 bits.
-    pub fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
-    }
-
-    /// One of 0 … `bound` - 1.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.draw() % bound
-    }
-
-    /// True once in `times`.
-    pub fn one_in(&mut self, times: u64) -> bool {
-        self.below(times) == 0
-    }
-
-    /// One of them.
-    pub fn choose<'a, T>(&mut self, of: &'a [T]) -> &'a T {
-        &of[self.below(of.len() as u64) as usize]
-    }
-
-    /// Random bytes.
-    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
-        let mut all = vec![0; count];
-        for chunk in all.chunks_mut(WORD_BYTES) {
-            chunk.copy_from_slice(&self.draw().to_le_bytes()[..chunk.len()]);
-        }
-        all
-    }
-}
-
 /// Size of the files that `weft-load files` makes: more than a strip on each of three servers, and not a multiple of anything.
 pub const MOUNT_FILE_BYTES: usize = 300_001;
 

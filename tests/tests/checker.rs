@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   WEFT_CHECK_S=3600 cargo test -p weft-tests --test checker       for an hour, with new seeds
-//!   WEFT_SEED=123 cargo test -p weft-tests --test checker           with the operations of a run
+//!   WEFT_TEST_SEED=123 cargo test -p weft-tests --test checker           with the operations of a run
 //!
 //!              mount A        mount B        library, TCP   library, shared memory   mount A
 //!   round 0    regions 0 5…   regions 1 6…   …              …                        …
@@ -50,14 +50,10 @@ impl Process {
     }
 
     /// What it said on standard error is what went wrong.
-    fn end(&mut self, round: u64, seed: u64) {
+    fn end(&mut self, round: u64) {
         let mut line = String::new();
         self.from.read_line(&mut line).expect("its standard output");
-        assert_eq!(
-            line.trim(),
-            round.to_string(),
-            "a process failed in round {round}; repeat with WEFT_SEED={seed}"
-        );
+        assert_eq!(line.trim(), round.to_string(), "a process failed in round {round}");
     }
 }
 
@@ -85,7 +81,7 @@ fn run(seed: u64, until: Instant) -> u64 {
     let mut rounds = 0;
     while rounds < ROUNDS && (rounds == 0 || Instant::now() < until) {
         processes.iter_mut().for_each(|process| process.begin(rounds));
-        processes.iter_mut().for_each(|process| process.end(rounds, seed));
+        processes.iter_mut().for_each(|process| process.end(rounds));
         rounds += 1;
     }
     for Process { mut child, to, .. } in processes {
@@ -94,10 +90,7 @@ fn run(seed: u64, until: Instant) -> u64 {
     }
     for name in std::iter::once(SHARED.to_string()).chain((0..ways.len() as u64).map(own_name)) {
         let (found, model) = (fs::read(second.join(&name)), fs::read(models.join(&name)));
-        assert!(
-            found.expect("a file") == model.expect("a model"),
-            "{name} at the end, with WEFT_SEED={seed}"
-        );
+        assert!(found.expect("a file") == model.expect("a model"), "{name} at the end");
     }
     rounds
 }
@@ -106,15 +99,11 @@ fn run(seed: u64, until: Instant) -> u64 {
 fn processes_on_mounts_and_by_the_library_leave_each_other_what_they_wrote() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let until = Instant::now() + number("WEFT_CHECK_S").map_or(WORK_TIME, Duration::from_secs);
-    let given = number("WEFT_SEED");
-    let mut seed = given.unwrap_or_else(|| u64::from(std::process::id()) << 20);
-    loop {
-        eprintln!("repeat with WEFT_SEED={seed}");
+    for seed in weft_test_random::seeds() {
         let rounds = run(seed, until);
         eprintln!("{rounds} rounds with seed {seed}");
-        if given.is_some() || Instant::now() >= until {
+        if Instant::now() >= until {
             return;
         }
-        seed += 1;
     }
 }

@@ -538,6 +538,7 @@ fn measurements_end_with_figures_and_leave_nothing() {
         (&["shared-file", "--clients", "2", "--io", "2", "--bytes", "1M"][..], 7),
         (&["latency", "--rounds", "50"], 6),
         (&["meta", "--files", "20", "--clients", "2"], 3),
+        (&["meta", "--files", "20", "--clients", "1", "--threads", "2", "--tcp"], 3),
     ] {
         let report = json(&expect_success(&arguments.join(" "), &bench(arguments).output().unwrap()));
         let found = report["rows"].as_array().unwrap();
@@ -551,7 +552,22 @@ fn measurements_end_with_figures_and_leave_nothing() {
         (&["transfer", "--piece", "128", "--pieces", "16", "--array", "32", "--transport", "shm"], 9),
         (&["blocks", "--blocks", "4", "--block-bytes", "4K", "--clients", "2"], 6),
         (&["btio", "--class", "s", "--solutions", "2"], 4),
-        (&["random", "--piece", "64", "--pieces", "100", "--file-bytes", "1M", "--clients", "2"], 4),
+        (
+            &[
+                "random",
+                "--piece",
+                "64",
+                "--pieces",
+                "100",
+                "--file-bytes",
+                "1M",
+                "--clients",
+                "2",
+                "--seed",
+                "9",
+            ],
+            4,
+        ),
     ] {
         let drawn = dir.path().join("drawn.svg");
         let more = ["--io", "2", "--least-bytes", "0", "--svg", text(&drawn)];
@@ -618,6 +634,10 @@ fn servers_explain_what_they_would_do_and_what_it_cost() {
         assert!(run["busy_ns"].as_u64().unwrap() > 0 && run["expected_ns"].as_u64().unwrap() > 0);
     }
     assert_eq!(runs[1]["accesses"].as_u64(), Some(sum(&stride, "pieces")));
+
+    let rows = ["--subarray", "500,600:0,0:500,60:10", "--rdma", "--in-place"];
+    let rdma = explained(&cluster, &url, &rows);
+    assert!(rdma["rdma"].is_object(), "what it would take over RDMA: {rdma}");
 
     let list = explained(&cluster, &url, &["--list", text(&dir.join("list"))]);
     assert_eq!((list["pieces"].as_u64(), list["bytes"].as_u64()), (Some(201), Some(201 * 24)));

@@ -3,13 +3,14 @@
 //! tests of `weft-meta`.)
 
 use serde_json::Value;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Output;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use weft_client::{Client, OpenOptions, Transport};
 use weft_meta::{Batch, Engine, FjallEngine, FjallOptions};
-use weft_tests::{Load, Served};
+use weft_tests::{Load, Mount, Served, gauge, wait_until};
 use weft_wire::messages::Caller;
 
 /// Over four strips on two servers.
@@ -232,6 +233,38 @@ fn planted_damage_is_found_and_repaired_and_files_stay_readable() {
     client.unlink(format!("/lost+found/#{gone}").as_str()).expect("it can be removed");
     write(&client, "/d/new", &content(9));
     assert_eq!(result(&cluster, &[]), (0, vec![], vec![]));
+}
+
+/// Two mounts have seen the damage, and hold leases on it.
+#[test]
+fn what_is_repaired_is_seen_by_every_mount_at_once() {
+    let mut cluster = Served::start(1);
+    let client = cluster.client(Transport::Tcp);
+    client.mkdir("/d", 0o755).expect("a directory");
+    let ino = write(&client, "/d/counted", &content(5));
+    drop(client);
+    stop_all(&mut cluster);
+    {
+        let names = cluster.directory("meta0").join("names");
+        let mut engine = FjallEngine::open(&names, &FjallOptions::default()).expect("nobody has it open");
+        let inode = key(b'i', ino, b"");
+        let mut value = engine.get(&inode).expect("it can be read").expect("it is there");
+        value[13..17].copy_from_slice(&9u32.to_le_bytes());
+        let mut batch = Batch::default();
+        batch.put(inode, value);
+        engine.commit(&batch).expect("there is room");
+        engine.syncer().sync().expect("it can be synced");
+    }
+    start_all(&mut cluster);
+    let mounts = [cluster.mount(), cluster.mount()];
+    let client = cluster.client(Transport::Tcp);
+    wait_until("the mounts watch", Duration::from_secs(60), || gauge(&client, "watching_clients") >= 2);
+    let links = |mount: &Mount| std::fs::metadata(mount.join("d/counted")).expect("it is there").nlink();
+    assert_eq!(mounts.each_ref().map(links), [9, 9]);
+    assert_eq!(mounts.each_ref().map(links), [9, 9]);
+    let (code, repaired, left) = result(&cluster, &["--repair"]);
+    assert_eq!((code, repaired.len(), left.len()), (1, 1, 0), "{repaired:?}");
+    assert_eq!(mounts.each_ref().map(links), [1, 1]);
 }
 
 #[test]

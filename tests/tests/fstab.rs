@@ -4,20 +4,27 @@
 //! which /sbin holds nothing else; so the machine's own /sbin stays as it is.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-use weft_tests::{Cluster, expect_success, is_mounted, processes_naming, sh_in, wait_until, weft_bin};
+use weft_test_needs::Need;
+use weft_tests::{
+    Cluster, expect_success, free_ports, is_mounted, processes_naming, sh_in, signal, temporary_dir,
+    wait_until, weft_bin,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// A user of no rights.
+const USER: u32 = 65534;
 
 /// Runs a script in a namespace of its own, with `$helper` as /sbin/mount.weft; returns what it printed.
 #[track_caller]
 fn with_helper(dir: &Path, script: &str) -> String {
     let sbin = fs::canonicalize("/sbin").expect("/sbin is there");
     let script = format!(
-        "mount -t tmpfs none {sbin}; ln -s {weft} {sbin}/mount.weft\n{script}",
+        "not() {{ if \"$@\"; then echo \"$* succeeds\"; exit 1; fi; }}
+        mount -t tmpfs none {sbin}; ln -s {weft} {sbin}/mount.weft\n{script}",
         sbin = sbin.display(),
         weft = weft_bin().display()
     );
@@ -53,15 +60,15 @@ fn mount_and_fstab_take_weft_as_a_type() {
             mount --fstab fstab mnt
             grep " $PWD/mnt fuse.weft " /proc/self/mounts
             echo hello > mnt/file; printf '#!/bin/sh\necho ran' > mnt/program; chmod 755 mnt/program
-            ! mnt/program 2>/dev/null
+            not mnt/program 2>/dev/null
             umount mnt
             mount -t weft {url}/ mnt -o ro,key={key}
             test "$(cat mnt/file)" = hello
             test "$(mnt/program)" = ran
-            ! touch mnt/new 2>/dev/null
+            not touch mnt/new 2>/dev/null
             umount mnt
             mount -t weft -f {url}/ mnt
-            ! grep " $PWD/mnt fuse.weft " /proc/self/mounts
+            not grep " $PWD/mnt fuse.weft " /proc/self/mounts
             status=0; mount -t weft {url}/nowhere mnt -o key={key} 2> said || status=$?
             cat said; echo "status $status"
             status=0; mount -t weft {url}/ mnt -o softer,key={key} 2> said || status=$?
@@ -83,9 +90,12 @@ fn squashed_users_are_anonymous() {
     let plain = cluster.mount();
     plain.sh("mkdir open closed theirs; chmod 777 open; chmod 700 closed; chown 4001:4002 theirs; chmod 700 theirs");
     let ids = ["--anonuid", "4001", "--anongid", "4002", "--allow-other"];
+    for words in [["-o", "root_squash"], ["--squash", "root"]] {
+        let root = cluster.mount_with(cluster.url(), &[&ids[..], &words].concat());
+        fs::write(root.join("open/by-root"), "x").unwrap();
+        assert!(fs::write(root.join("closed/by-root"), "x").is_err(), "root is anonymous and may not");
+    }
     let root = cluster.mount_with(cluster.url(), &[&ids[..], &["-o", "root_squash"]].concat());
-    fs::write(root.join("open/by-root"), "x").unwrap();
-    assert!(fs::write(root.join("closed/by-root"), "x").is_err(), "root is anonymous and may not");
     assert!(as_user(4003, "echo x > open/by-4003", root.path()));
     let owner = |path: &str| fs::metadata(plain.join(path)).map(|meta| (meta.uid(), meta.gid())).unwrap();
     assert_eq!(owner("open/by-root"), (4001, 4002));
@@ -124,9 +134,82 @@ fn device_files_and_set_id_bits_work_only_where_they_are_asked_for() {
     assert!(fs::write(plain.join("null"), "x").is_err());
     let run = |dir: &Path| sh_in(dir, "setpriv --reuid 4001 --regid 4001 --clear-groups ./id -u");
     assert_eq!(run(plain.path()).trim(), "4001");
-    let trusting = cluster.mount_with(cluster.url(), &["-o", "dev,suid,allow_other"]);
-    fs::write(trusting.join("null"), "x").unwrap();
-    assert_eq!(run(trusting.path()).trim(), "0");
+    for words in [&["-o", "dev,suid,allow_other"][..], &["--dev", "--suid", "--allow-other"]] {
+        let trusting = cluster.mount_with(cluster.url(), words);
+        fs::write(trusting.join("null"), "x").unwrap();
+        assert_eq!(run(trusting.path()).trim(), "0");
+    }
+    let careful = cluster.mount_with(cluster.url(), &["--noexec"]);
+    let refused = Command::new(careful.join("id")).status().expect_err("nothing is executed from it");
+    assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+}
+
+#[test]
+fn the_kernel_keeps_to_the_requests_that_a_mount_asks_for() {
+    let cluster = Cluster::start(1);
+    let mount = cluster.mount_with(cluster.url(), &["--max-background", "20", "--threads", "2"]);
+    // Connections are named by the device numbers of their mounts.
+    let connection = fs::metadata(mount.path()).unwrap().dev().to_string();
+    let said = with_fuse_connections(&format!("cat /sys/fs/fuse/connections/{connection}/max_background"));
+    assert_eq!(said.trim(), "20");
+    mount.sh("seq 100000 > f; seq 100000 | cmp - f");
+}
+
+/// Runs a script where the connections of all FUSE mounts are shown, as some machines do by themselves.
+fn with_fuse_connections(script: &str) -> String {
+    let script = format!(
+        "mountpoint -q /sys/fs/fuse/connections || mount -t fusectl none /sys/fs/fuse/connections; {script}"
+    );
+    let mut unshare = Command::new("unshare");
+    let output = unshare.args(["--mount", "bash", "-euc", &script]).output().expect("unshare can be run");
+    expect_success(&script, &output)
+}
+
+#[test]
+fn a_mount_ends_with_its_process_where_it_is_asked_to() {
+    let cluster = Cluster::start(1);
+    let mount = cluster.mount_with(cluster.url(), &["--auto-unmount"]);
+    mount.sh("seq 100000 > f; seq 100000 | cmp - f");
+    signal(mount.pid(), libc::SIGKILL);
+    wait_until("it is unmounted", PATIENCE, || !is_mounted(mount.path()));
+}
+
+/// As on a usual machine, where anybody may open `/dev/fuse`.
+#[test]
+fn a_user_who_is_not_root_mounts_by_fusermount() {
+    // To become another user, and for the namespace.
+    if !Need::Root.is_met() {
+        return;
+    }
+    let scratch = temporary_dir();
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::copy(weft_bin(), scratch.path().join("weft")).unwrap();
+    fs::create_dir(scratch.path().join("home")).unwrap();
+    chown(scratch.path().join("home"), Some(USER), Some(USER)).unwrap();
+    let script = format!(
+        r#"
+        mkdir dev; mount -t tmpfs none dev; mknod -m 666 dev/fuse c 10 229; mount --bind dev/fuse /dev/fuse
+        user() {{ setpriv --reuid {USER} --regid {USER} --clear-groups env -u XDG_CONFIG_HOME HOME="$PWD/home" "$@"; }}
+        not() {{ if "$@"; then echo "$* succeeds"; exit 1; fi; }}
+        mounted() {{ grep -q " $PWD/home/mnt fuse.weft " /proc/self/mounts; }}
+        trap 'user ./weft umount --lazy home/mnt 2> umount.said || true; user ./weft down --dir home/storage' EXIT
+        url=$(user ./weft up --detach --io 1 --port {port} --dir home/storage)
+        user mkdir home/mnt
+        user ./weft mount "$url" home/mnt
+        mounted
+        user sh -c 'seq 100000 > home/mnt/f; seq 100000 | cmp - home/mnt/f; test "$(stat -c %u home/mnt/f)" = {USER}'
+        # It is the user's alone.
+        not ls home/mnt 2> ls.said
+        user ./weft umount home/mnt
+        not mounted
+        echo all of it
+        "#,
+        port = free_ports(2)
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "bash", "-euo", "pipefail", "-c", &script]).current_dir(scratch.path());
+    let said = expect_success(&script, &unshare.output().expect("unshare (package util-linux) can be run"));
+    assert!(said.contains("all of it"), "{said}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, OpenOptions, Transport, Url};
 use weft_layout::{Extent, Layout, Level, Order, Region, Regions};
-use weft_tests::pattern::Random;
+use weft_test_random::Random;
 use weft_tests::raw::{Raw, hello, hello_of};
 use weft_tests::{Served, ServedOptions, resident_bytes};
 use weft_wire::keys::IssuedKey;
@@ -178,7 +178,7 @@ fn nothing_is_served_before_the_proof() {
 fn other_protocols_and_noise_are_refused() {
     let mut cluster = Served::start(1);
     let bystander = Bystander::start(&cluster);
-    let mut random = Random(11);
+    let mut random = Random(weft_test_random::seed());
     let mut openings: Vec<Vec<u8>> = vec![
         b"GET / HTTP/1.1\r\nHost: weft\r\nUser-Agent: a browser\r\nAccept: */*\r\n\r\n".to_vec(),
         b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3 and what else may come from it\r\n".to_vec(),
@@ -292,7 +292,7 @@ fn unknown_operations_versions_and_kinds_get_a_clear_refusal() {
 fn bodies_of_noise_are_malformed_and_nothing_worse() {
     let mut cluster = Served::start(1);
     let bystander = Bystander::start(&cluster);
-    let (key, mut random) = (cluster.key(), Random(5));
+    let (key, mut random) = (cluster.key(), Random(weft_test_random::seed()));
     for name in cluster.names() {
         for over_unix in [false, true] {
             let connect = || {

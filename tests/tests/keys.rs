@@ -10,8 +10,8 @@ use std::time::Duration;
 use weft_client::{Client, ConnectOptions, OpenOptions, Transport, Url, read_key_file};
 use weft_layout::Regions;
 use weft_tests::raw::{Raw, hello, hello_of};
-use weft_tests::{Served, wait_until, weft_bin};
-use weft_wire::keys::id_text;
+use weft_tests::{Served, ServedOptions, free_ports, host, wait_until, weft_bin};
+use weft_wire::keys::{IssuedKey, id_text};
 use weft_wire::messages::*;
 use weft_wire::security::Key;
 use weft_wire::{Header, Op, Status, Wire};
@@ -581,4 +581,39 @@ fn a_capability_of_anothers_is_refused() {
     let mut bob = Raw::tcp(cluster.address("meta0")).unwrap();
     bob.greet(&read_key_file(&bobs).unwrap()).unwrap();
     assert_eq!(bob.ask(&reopen).unwrap().header.status, Status::Capability);
+}
+
+/// Nothing is beside the cluster file: `weft serve`, and every command that needs the secret, take it from elsewhere.
+#[test]
+fn the_cluster_key_may_be_anywhere() {
+    let mut cluster = Served::init(ServedOptions::default());
+    let secret = cluster.scratch().join("secret");
+    fs::rename(cluster.config_path().with_file_name("cluster.key"), &secret).unwrap();
+    let (config, secret) = (cluster.config_path().display().to_string(), secret.display().to_string());
+    let run = |cluster: &Served, words: &[&str]| {
+        cluster.weft(&[words, &["--config", &config, "--cluster-key", &secret]].concat())
+    };
+    for name in cluster.names() {
+        cluster.spawn_with(&name, &["--cluster-key", &secret]);
+        cluster.wait_ready(&name);
+    }
+    let key = run(&cluster, &["key", "issue", "--uid", "1000", "--gid", "1000"]);
+    let id = id_text(&IssuedKey::from_text(&key).expect("a key").info.id);
+    assert!(run(&cluster, &["key", "list"]).contains(&id[..8]));
+    run(&cluster, &["key", "revoke", &id]);
+    run(&cluster, &["key", "rotate", "add"]);
+    let addresses = free_ports(2);
+    let [moved, added] = [addresses, addresses + 1].map(|port| format!("{}:{port}", host()));
+    run(&cluster, &["server", "move", "io0", "--address", &moved, "--rdma-address", &moved]);
+    let directory = cluster.scratch().join("io9").display().to_string();
+    let new =
+        ["server", "add", "io9", "--address", &added, "--rdma-address", &added, "--directory", &directory];
+    run(&cluster, &new);
+    let written = fs::read_to_string(&config).unwrap();
+    for address in [moved, added] {
+        assert_eq!(written.matches(&address).count(), 2, "for TCP and for RDMA: {written}");
+    }
+    assert!(run(&cluster, &["server", "ls"]).contains("io9"));
+    cluster.stop("io1");
+    run(&cluster, &["server", "replace", "io1"]);
 }

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, OpenOptions, Url};
-use weft_tests::pattern::{Random, scattered};
+use weft_test_random::{Random, seeds};
+use weft_tests::pattern::scattered;
 use weft_tests::{Served, ServedOptions, end_with_parent, gauge, signal, wait_until, weft_bin};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -270,7 +271,7 @@ impl World {
 
     fn contents(&mut self) -> Vec<u8> {
         let count = self.random.below(9 * STRIP_BYTES as u64) as usize + 1;
-        scattered(self.random.draw(), count)
+        scattered(self.random.next(), count)
     }
 
     /// The data files of all files that have names, on each server.
@@ -625,10 +626,8 @@ fn number(name: &str) -> Option<u64> {
 
 #[test]
 fn mistakes_are_told_or_harmless_and_nothing_is_lost_when_they_are_undone() {
-    let first = number("WEFT_MISTAKES_SEED").unwrap_or_else(|| u64::from(std::process::id()) << 20);
     let count = number("WEFT_MISTAKES_HISTORIES").unwrap_or(HISTORIES_DEFAULT);
-    for seed in first..first + count {
-        eprintln!("repeat with WEFT_MISTAKES_SEED={seed} WEFT_MISTAKES_HISTORIES=1");
+    for seed in seeds().take(count as usize) {
         let mut world = World::new(seed);
         (0..MISTAKES).for_each(|_| world.one_mistake());
         eprintln!("{}", world.story.join("\n"));

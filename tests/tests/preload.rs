@@ -73,7 +73,7 @@ END
     sh_in_weft(
         &cluster,
         "root",
-        "! mkdir /weft 2> said; grep -q 'File exists' said; mkdir -p /weft /weft/root/deep",
+        "if mkdir /weft 2> said; then exit 1; fi; grep -q 'File exists' said; mkdir -p /weft /weft/root/deep",
     );
 }
 

@@ -1,7 +1,7 @@
 //! Random operations, compared one by one with a plain local directory.
 //!
 //! ```text
-//!   WEFT_SEED=123 cargo test -p weft-tests --test random     repeats the operations of a run
+//!   WEFT_TEST_SEED=123 cargo test -p weft-tests --test random     repeats the operations of a run
 //! ```
 //!
 //! First three clients take turns on one tree while servers are restarted between operations; then each works in a tree of its own
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weft_client::{Client, ConnectOptions, Error, File, OpenOptions, SetAttr, Transport, Url};
 use weft_layout::{Extent, Level, Regions};
-use weft_tests::pattern::Random;
+use weft_test_random::{Random, seed};
 use weft_tests::{Served, temporary_dir, wait_until};
 use weft_wire::keys::IssuedKey;
 use weft_wire::messages::{Attr, FileKind, rename_flags};
@@ -600,15 +600,6 @@ fn restart(cluster: &mut Served, random: &mut Random) -> String {
     format!("--- {name} stopped and started")
 }
 
-fn seed() -> u64 {
-    match std::env::var("WEFT_SEED") {
-        Ok(text) => text.parse().expect("WEFT_SEED is a number"),
-        Err(_) => std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(1, |time| time.as_nanos() as u64),
-    }
-}
-
 /// Three clients take turns.
 fn take_turns(cluster: &mut Served, transport: Transport, seed: u64) {
     let clients = (0..3).map(|_| cluster.client(transport)).collect();
@@ -670,7 +661,6 @@ fn compare(transport: Transport) {
     // SAFETY: no preconditions. Modes of new files are compared, and Weft is told them without a mask.
     unsafe { libc::umask(0) };
     let seed = seed();
-    eprintln!("repeat with WEFT_SEED={seed}");
     let mut cluster = Served::start(3);
     take_turns(&mut cluster, transport, seed);
     all_at_once(&mut cluster, transport, seed);
@@ -756,7 +746,6 @@ fn random_operations_on_another_host_match_a_local_directory() {
         Client::connect(&url, options).expect("a connection")
     };
     let (seed, scratch) = (seed(), temporary_dir());
-    eprintln!("repeat with WEFT_SEED={seed}");
     let mut world = World::new((0..3).map(client).collect(), "turns", scratch.path().join("mirror"), seed);
     let start = Instant::now();
     while start.elapsed() < 2 * WORK_TIME {

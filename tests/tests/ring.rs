@@ -4,8 +4,9 @@
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 use weft_test_needs::Need;
+use weft_test_random::Random;
 use weft_tests::suite::{ON_THE_MOUNT, all_hold};
-use weft_tests::{Cluster, Locker, Mount, gauge, pattern, signal, temporary_dir, wait_until};
+use weft_tests::{Cluster, Locker, Mount, gauge, signal, temporary_dir, wait_until};
 
 const SETTING: &str = "/sys/module/fuse/parameters/enable_uring";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -57,7 +58,7 @@ fn a_mount_over_an_io_uring_is_like_any_other() {
 
 /// Reads and writes from one byte to more than a request can carry, cached and not.
 fn bytes_of_all_sizes_come_back(mount: &Mount) {
-    let bytes = pattern::Random(7).bytes(3 << 20);
+    let bytes = Random(weft_test_random::seed()).bytes(3 << 20);
     let path = mount.join("sizes");
     let file =
         std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();

@@ -9,25 +9,13 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weft_client::{Client, OpenOptions, Transport};
+use weft_test_random::Random;
 use weft_tests::{Served, ServedOptions, wait_until};
 use weft_wire::Status;
 
 const FLIPS_DEFAULT: usize = 40;
 const STRIP: u64 = 64 << 10;
 const BLOCK: u64 = 4096;
-
-/// A small generator of random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % bound.max(1)
-    }
-}
 
 fn bytes(seed: u64, count: u64) -> Vec<u8> {
     let mut random = Random(seed);
@@ -142,7 +130,7 @@ fn every_flipped_bit_of_data_is_found_and_none_is_read() {
     assert_sound(&cluster);
     stop(&mut cluster);
 
-    let mut random = Random(17);
+    let mut random = Random(weft_test_random::seed());
     let data_files: Vec<(usize, PathBuf, u64)> = (0..2)
         .flat_map(|server| {
             let found = files_below(&cluster.directory(&format!("io{server}")).join("data"));
@@ -236,7 +224,7 @@ fn a_flipped_bit_of_checksums_is_told_and_damages_no_data() {
     drop(client);
     assert_sound(&cluster);
     stop(&mut cluster);
-    let mut random = Random(3);
+    let mut random = Random(weft_test_random::seed());
     for path in files_below(&cluster.directory("io0").join("sums")) {
         let bits = fs::metadata(&path).expect("it is there").len() * 8;
         flip(&path, random.below(bits));
@@ -258,7 +246,7 @@ fn a_flipped_bit_of_checksums_is_told_and_damages_no_data() {
 #[test]
 fn killing_servers_under_load_damages_nothing() {
     let mut cluster = cluster(2, 0);
-    let mut random = Random(9);
+    let mut random = Random(weft_test_random::seed());
     let (mut model, mut voided) = (vec![0; 2 << 20], 0);
     write(&cluster.client(Transport::Auto), "/file", &model);
     for round in 0..6 {

@@ -1,7 +1,7 @@
 //! Random system calls, each by turns through one of two mounts of a cluster, compared with the same in a plain local directory.
 //!
 //! ```text
-//!   WEFT_SEED=123 cargo test -p weft-tests --test turns     repeats the operations of a run
+//!   WEFT_TEST_SEED=123 cargo test -p weft-tests --test turns     repeats the operations of a run
 //!   WEFT_TURNS_S=600 cargo test -p weft-tests --test turns  for ten minutes
 //! ```
 //!
@@ -14,8 +14,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
+use weft_test_random::Random;
 use weft_tests::Cluster;
-use weft_tests::pattern::Random;
 
 const WORK_TIME: Duration = Duration::from_secs(10);
 const HANDLES_MAX: usize = 6;
@@ -163,7 +163,6 @@ struct World<'a> {
     mounts: [&'a Path; 2],
     open: Vec<Pair>,
     random: Random,
-    seed: u64,
     told: VecDeque<String>,
 }
 
@@ -177,13 +176,7 @@ impl World<'_> {
         if local != there {
             let before: Vec<_> = self.told.iter().map(String::as_str).collect();
             let text = |outcome: &Outcome| format!("{outcome:?}").chars().take(300).collect::<String>();
-            panic!(
-                "{what}: {} locally, {} there; WEFT_SEED={}\n{}",
-                text(&local),
-                text(&there),
-                self.seed,
-                before.join("\n")
-            );
+            panic!("{what}: {} locally, {} there\n{}", text(&local), text(&there), before.join("\n"));
         }
     }
 
@@ -270,9 +263,7 @@ impl World<'_> {
 #[test]
 fn two_mounts_by_turns_are_like_one_local_directory() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
-    let seed = number("WEFT_SEED").unwrap_or_else(|| u64::from(std::process::id()) << 20);
     let until = Instant::now() + number("WEFT_TURNS_S").map_or(WORK_TIME, Duration::from_secs);
-    eprintln!("repeat with WEFT_SEED={seed}");
     let cluster = Cluster::start(2);
     let local = cluster.scratch("local");
     let mounts = [cluster.mount(), cluster.mount()];
@@ -280,8 +271,7 @@ fn two_mounts_by_turns_are_like_one_local_directory() {
         local: &local,
         mounts: [mounts[0].path(), mounts[1].path()],
         open: Vec::new(),
-        random: Random(seed),
-        seed,
+        random: Random(weft_test_random::seed()),
         told: VecDeque::new(),
     };
     let mut steps = 0;

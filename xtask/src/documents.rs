@@ -26,7 +26,7 @@ pub fn check(files: &[SourceFile], exists: &dyn Fn(&Path) -> bool) -> Vec<Compla
 }
 
 fn check_claims(document: &SourceFile, files: &[SourceFile]) -> Vec<Complaint> {
-    let mut complaints = Vec::new();
+    let mut complaints = untested(document);
     let mut tests = 0;
     for (index, line) in document.text.lines().enumerate() {
         let line = line.trim().trim_start_matches(['-', '*', ' ']);
@@ -44,6 +44,32 @@ fn check_claims(document: &SourceFile, files: &[SourceFile]) -> Vec<Complaint> {
     complaints
 }
 
+/// Claims that end a section without a test. What begins with a word in italics, as `*Limits:*`, takes something back, and needs none.
+fn untested(document: &SourceFile) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    // The line where the claim begins after which no test has come yet.
+    let mut open: Option<usize> = None;
+    let (mut section, mut is_behind_blank, mut takes_back) = (0, true, false);
+    let lines = document.text.lines().enumerate().chain(std::iter::once((usize::MAX, "# end")));
+    for (index, line) in lines {
+        if line.starts_with('#') {
+            let claim = open.take().filter(|_| section > 1);
+            complaints.extend(claim.map(|at| {
+                Complaint::new(format!("{SEMANTICS}:{}", at + 1), "no test is named for this claim")
+            }));
+            (section, takes_back) = (section + 1, false);
+        } else if line.trim_start().starts_with("Test:") {
+            (open, takes_back) = (None, false);
+        } else if is_behind_blank && line.starts_with('*') {
+            takes_back = true;
+        } else if is_behind_blank && !takes_back && open.is_none() && !line.is_empty() {
+            open = Some(index);
+        }
+        is_behind_blank = line.is_empty();
+    }
+    complaints
+}
+
 /// What is wrong with a reference to a test.
 fn missing(test: &str, files: &[SourceFile]) -> Option<String> {
     let Some((path, name)) = test.rsplit_once("::") else {
@@ -52,24 +78,38 @@ fn missing(test: &str, files: &[SourceFile]) -> Option<String> {
     let Some(file) = files.iter().find(|file| file.path == Path::new(path)) else {
         return Some(format!("there is no file {path}"));
     };
-    let is_test = has_test(&file.text, name) || is_in_suite(&file.text, name);
-    (!is_test).then(|| format!("{path} has no test named {name}"))
+    if is_in_suite(&file.text, name) {
+        return None;
+    }
+    match test_of(&file.text, name) {
+        None => Some(format!("{path} has no test named {name}")),
+        Some(Run::Ignored) => Some(format!("{path}: {name} is ignored, and shows nothing")),
+        Some(Run::Always) => None,
+    }
 }
 
-/// Whether a source has a function of this name with `#[test]` above it.
-fn has_test(text: &str, name: &str) -> bool {
-    let mut marked = false;
+/// Whether a test is run.
+enum Run {
+    Always,
+    Ignored,
+}
+
+/// The function of this name with `#[test]` above it.
+fn test_of(text: &str, name: &str) -> Option<Run> {
+    let (mut marked, mut run) = (false, Run::Always);
     for line in text.lines().map(str::trim) {
         if line.starts_with("#[test]") {
-            marked = true;
+            (marked, run) = (true, Run::Always);
+        } else if line.starts_with("#[ignore") {
+            run = Run::Ignored;
         } else if let Some(rest) = line.strip_prefix("fn ") {
             if marked && rest.strip_prefix(name).is_some_and(|rest| rest.starts_with('(')) {
-                return true;
+                return Some(run);
             }
             marked = false;
         }
     }
-    false
+    None
 }
 
 /// Whether a source names a test in a suite that is run over several ways.
@@ -123,7 +163,7 @@ mod tests {
     use super::*;
 
     fn complaints(document: &str) -> Vec<String> {
-        let source = "#[test]\nfn it_holds() {}\n\nfn helper() {}\nfn both<W: Way>() {}\nover_all_ways! {\n    both\n}\n";
+        let source = "#[test]\nfn it_holds() {}\n\n#[test]\n#[ignore]\nfn some_day() {}\n\nfn helper() {}\nfn both<W: Way>() {}\nover_all_ways! {\n    both\n}\n";
         let files = [
             SourceFile { path: SEMANTICS.into(), text: document.into() },
             SourceFile { path: "tests/a.rs".into(), text: source.into() },
@@ -139,6 +179,18 @@ mod tests {
         assert!(complaints("Test: tests/b.rs::x\n")[0].contains("no file tests/b.rs"));
         assert!(complaints("Test: it_holds\n")[0].contains("not path::name"));
         assert!(complaints("It holds.\n")[0].contains("no claim names its test"));
+        assert!(complaints("Test: tests/a.rs::some_day\n")[0].contains("is ignored"));
+    }
+
+    #[test]
+    fn the_last_claim_of_a_section_has_a_test_too() {
+        let (test, head) = ("Test: tests/a.rs::it_holds\n", "# Title\n\nWhat this page is.\n\n## One\n\n");
+        let good = format!(
+            "{head}It holds.\n\n- With a list.\n\n{test}\n*Limit:* not there.\n\nNor there.\n\n## Two\n"
+        );
+        assert!(complaints(&good).is_empty());
+        let bad = format!("{head}It holds.\n\n{test}\nSo does this.\n\n## Two\n\nAnd this.\n");
+        assert_eq!(complaints(&bad), ["no test is named for this claim"; 2]);
     }
 
     #[test]

@@ -6,11 +6,13 @@
 //! | crates depend on each other only as ARCHITECTURE.md says | [`edges`] |
 //! | no circle of more than three files within a crate | [`circles`] |
 //! | every `unsafe` tells why it is sound; every crate has a header; files stay short and finished | [`sources`] |
-//! | every claim of docs/semantics.md names a test that exists; no link of a document leads nowhere | [`documents`] |
+//! | what decodes bytes or texts from outside is fuzzed | [`decoders`] |
+//! | every claim of docs/semantics.md names a test that is run; no link of a document leads nowhere | [`documents`] |
 //!
 //! Each rule is a pure function from text to complaints, with tests of its own.
 
 mod circles;
+mod decoders;
 mod documents;
 mod edges;
 mod sources;
@@ -85,6 +87,7 @@ fn check(root: &Path) -> Result<usize> {
     for file in &files {
         complaints.extend(sources::check(file));
     }
+    complaints.extend(decoders::check(&files));
     complaints.extend(documents::check(&files, &|path| root.join(path).exists()));
     for complaint in &complaints {
         eprintln!("{}: {}", complaint.place, complaint.text);

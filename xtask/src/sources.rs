@@ -6,6 +6,8 @@ use crate::{Complaint, SourceFile};
 const LINES_MAX: usize = 1000;
 /// How far above an `unsafe` its reason may begin.
 const REASON_LINES_MAX: usize = 12;
+/// What gives proptest the seed of the run.
+const CASES: &str = "weft_test_random::cases(";
 
 /// Complains about a source file; other files are fine.
 pub fn check(file: &SourceFile) -> Vec<Complaint> {
@@ -31,7 +33,35 @@ pub fn check(file: &SourceFile) -> Vec<Complaint> {
             complaints.push(Complaint::new(&here, "unsafe without a `// SAFETY:` that says why it is sound"));
         }
     }
+    complaints.extend(fixed_choices(&place, &lines));
     complaints
+}
+
+/// Random tests whose choices are the same in each run, or cannot be made again.
+fn fixed_choices(place: &str, lines: &[&str]) -> Vec<Complaint> {
+    let mut complaints = Vec::new();
+    for (index, line) in lines.iter().enumerate() {
+        let code = code_of(line);
+        let next = lines.get(index + 1).unwrap_or(&"");
+        let is_block = code.trim_end().ends_with("proptest! {") && !code.contains("macro_rules");
+        let text = if is_block && !next.contains(CASES)
+            || code.contains("TestRunner::")
+                && ![CASES, "crate::cases("].iter().any(|cases| line.contains(cases))
+        {
+            format!("proptest without `{CASES}N)`: nobody could repeat what fails")
+        } else if code.match_indices("Random(").any(|(at, name)| begins_with_digit(&code[at + name.len()..]))
+        {
+            "a fixed seed finds nothing new; take one of weft_test_random".to_string()
+        } else {
+            continue;
+        };
+        complaints.push(Complaint::new(format!("{place}:{}", index + 1), text));
+    }
+    complaints
+}
+
+fn begins_with_digit(text: &str) -> bool {
+    text.starts_with(|character: char| character.is_ascii_digit())
 }
 
 fn is_crate_root(place: &str) -> bool {
@@ -118,6 +148,17 @@ mod tests {
         }
         assert!(complaints("crates/x/src/a.rs", "let mastodon = FIXMESS;\n").is_empty());
         assert!(complaints("notes.md", concat!("TO", "DO\n")).is_empty());
+    }
+
+    #[test]
+    fn random_tests_take_their_seeds_from_one_place() {
+        let good = "proptest! {\n    #![proptest_config(weft_test_random::cases(9))]\n}\n";
+        assert!(complaints("crates/x/src/a.rs", good).is_empty());
+        let good = "let runner = TestRunner::new(weft_test_random::cases(9));\nRandom(seed());\n";
+        assert!(complaints("crates/x/src/a.rs", good).is_empty());
+        for bad in ["proptest! {\n    #[test]\n}\n", "TestRunner::default();\n", "Random(7).below(3);\n"] {
+            assert_eq!(complaints("crates/x/src/a.rs", bad).len(), 1, "{bad}");
+        }
     }
 
     #[test]

@@ -264,7 +264,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(weft_test_random::cases(100))]
     #[test]
     fn buffers_are_in_zones_that_have_begun_and_not_ended(
         steps in proptest::collection::vec(step(), 1..120),

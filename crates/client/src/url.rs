@@ -281,6 +281,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn a_url_survives_its_text(host in "[a-z][a-z0-9.-]{0,20}", port in 1u16.., path in "(/[a-zA-Z0-9_.%-]{1,8}){0,4}",
                                    shm in any::<bool>(), rdma in any::<bool>(), background in any::<bool>(), hard in any::<bool>(),
@@ -311,5 +312,20 @@ mod tests {
             let _ = Url::parse(&text);
             let _ = Url::parse(&format!("weft://{text}"));
         }
+    }
+
+    #[test]
+    fn damaged_urls_are_refused_or_written_back_the_same() {
+        let right = [
+            "weft://10.0.0.1:7000/a b/c?socket=/run/x&key-file=/k",
+            "weft://node1",
+            "weft://[::1]:7/?transport=shm",
+        ];
+        weft_test_fuzz::run("url", &right.map(|text| text.as_bytes().to_vec()), |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            if let Ok(url) = Url::parse(text) {
+                assert_eq!(Url::parse(&url.to_string()).unwrap(), url);
+            }
+        });
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{Cluster, pattern};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::TestRunner;
 use weft_client::{AccessOptions, Client, File, Method, Movement, OpenOptions, Sieving, Transport};
 use weft_layout::{Extent, Level, Regions};
 
@@ -146,8 +146,7 @@ fn every_method_and_movement_moves_the_same_bytes() {
     let cluster = Cluster::start(3, STRIP_BYTES);
     for transport in TRANSPORTS {
         let client = cluster.client(transport);
-        let mut runner =
-            TestRunner::new(Config { cases: 150, failure_persistence: None, ..Config::default() });
+        let mut runner = TestRunner::new(weft_test_random::cases(150));
         let result = runner.run(&cases(), |case| {
             run(&client, &case);
             Ok(())

@@ -54,6 +54,44 @@ fn what_is_written_is_read_at_any_offset() {
     });
 }
 
+/// Three writers, each over its own transport, write one value everywhere in one range, whole or in pieces, at the same time.
+#[test]
+fn after_writes_to_the_same_bytes_each_byte_is_one_of_the_writers() {
+    const BYTES: usize = 50_000;
+    let cluster = Cluster::start(4, STRIP_BYTES);
+    let clients =
+        [Transport::Tcp, Transport::Shm, Transport::Rdma].map(|transport| cluster.client(transport));
+    clients[0].open("/shared", &create()).unwrap().write_at(&[0; BYTES], 0).unwrap();
+    let files = clients
+        .each_ref()
+        .map(|client| client.open("/shared", &OpenOptions::new().read(true).write(true)).unwrap());
+    // Blocks that touch, which a server may also write as one extent.
+    let in_pieces = Regions::strided(0, 100, [Level { count: BYTES as u64 / 100, stride_bytes: 100 }]);
+    let begun = std::sync::Barrier::new(files.len());
+    for round in 0..30u8 {
+        std::thread::scope(|scope| {
+            for (file, writer) in files.iter().zip(1..) {
+                let (begun, in_pieces) = (&begun, &in_pieces);
+                scope.spawn(move || {
+                    let data = vec![round * 8 + writer; BYTES];
+                    begun.wait();
+                    match (round + writer) % 3 {
+                        0 => assert_eq!(
+                            file.write_list(&[IoSlice::new(&data)], in_pieces).unwrap(),
+                            BYTES as u64
+                        ),
+                        _ => assert_eq!(file.write_at(&data, 0).unwrap(), BYTES),
+                    }
+                });
+            }
+        });
+        let mut found = vec![0; BYTES];
+        assert_eq!(files[0].read_at(&mut found, 0).unwrap(), BYTES);
+        let strange = found.iter().position(|byte| byte / 8 != round || !(1..=3).contains(&(byte % 8)));
+        assert_eq!(strange.map(|at| (at, found[at])), None, "round {round}");
+    }
+}
+
 #[test]
 fn a_file_ends_where_it_ends_and_holes_are_zeros() {
     over_all(|_, client| {

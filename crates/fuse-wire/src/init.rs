@@ -42,6 +42,7 @@ pub struct Offer {
 }
 
 impl Offer {
+    // Fuzzed by fuse: tests/protocol.rs
     /// Decodes what follows the header of an INIT request.
     pub fn decode(body: &[u8]) -> Result<Offer, Malformed> {
         let mut fields = Fields(body);

@@ -103,6 +103,7 @@ impl Header {
     /// Length of a header.
     pub const BYTES: usize = 40;
 
+    // Fuzzed by fuse: tests/protocol.rs
     /// Decodes the header at the front of `bytes`.
     pub fn decode(bytes: &[u8]) -> Result<Header, Malformed> {
         let mut fields = Fields(bytes.get(..Self::BYTES).ok_or(Malformed("the header"))?);

@@ -51,6 +51,7 @@ pub struct Arrived<'a> {
 }
 
 impl Arrived<'_> {
+    // Fuzzed by fuse: tests/protocol.rs
     /// Decodes an entry's headers.
     pub fn decode(headers: &[u8; HEADERS_BYTES]) -> Result<Arrived<'_>, Malformed> {
         Ok(Arrived {

@@ -345,15 +345,31 @@ fn an_entry_of_a_ring_carries_a_request_there_and_a_reply_back() {
     assert!(command[24..].iter().all(|byte| *byte == 0));
 }
 
-proptest! {
-    #[test]
-    fn hostile_bytes_are_a_request_or_an_error(opcode in 0u32..60, body in prop::collection::vec(any::<u8>(), 0..300)) {
-        let (arguments, data) = split(opcode, &body);
-        if let Ok(Request::ForgetMany(forgets)) = Request::decode(&header(opcode, body.len()), arguments, data) {
-            prop_assert!(forgets.count() <= body.len() / 16);
+/// In one piece, and as they lie in a ring.
+#[test]
+fn hostile_bytes_are_a_request_or_an_error() {
+    let opcodes = 0..60;
+    let right: Vec<_> =
+        opcodes.map(|opcode| [&bytes(&[W(168), W(opcode)])[..], &[1; 160]].concat()).collect();
+    weft_test_fuzz::run("fuse", &right, |bytes| {
+        if let Ok(header) = Header::decode(bytes) {
+            let body = &bytes[Header::BYTES..];
+            let (arguments, data) = split(header.opcode, body);
+            if let Ok(Request::ForgetMany(forgets)) = Request::decode(&header, arguments, data) {
+                assert!(forgets.count() <= body.len() / 16);
+            }
+            let _ = Offer::decode(body);
         }
-    }
+        if let Some((headers, payload)) = bytes.split_first_chunk::<HEADERS_BYTES>()
+            && let Ok(arrived) = Arrived::decode(headers)
+        {
+            let _ = Request::decode(&arrived.header, arrived.arguments, payload);
+        }
+    });
+}
 
+proptest! {
+    #![proptest_config(weft_test_random::cases(256))]
     #[test]
     fn a_listing_never_goes_beyond_its_memory(room in 0usize..200, names in prop::collection::vec("[a-z]{1,30}", 0..8)) {
         let mut memory = vec![0; room];

@@ -147,7 +147,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(weft_test_random::cases(64))]
 
         #[test]
         fn data_and_holes_are_those_of_a_map_of_bytes(map in map(), offsets in proptest::collection::vec(0u64..26 * PAGE, 8)) {

@@ -124,4 +124,15 @@ mod tests {
             assert!(error.contains("TARGET=LEVEL"), "{text}: {error}");
         }
     }
+
+    #[test]
+    fn damaged_filters_are_refused_or_written_back_the_same() {
+        let right = b"warn, weft_server::io=DEBUG ,weft_server=info".to_vec();
+        weft_test_fuzz::run("log-filter", &[right], |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            if let Ok(filter) = text.parse::<Filter>() {
+                assert_eq!(filter.to_string().parse::<Filter>().unwrap(), filter);
+            }
+        });
+    }
 }

@@ -249,4 +249,14 @@ mod tests {
         let expected = acl(&[(USER_OBJ, 6, 0), (USER, 6, 7), (GROUP_OBJ, 5, 0), (MASK, 4, 0), (OTHER, 4, 0)]);
         assert_eq!(own, Some(expected));
     }
+
+    #[test]
+    fn damaged_lists_are_refused_or_written_back_the_same() {
+        let list = acl(&[(USER_OBJ, 7, 0), (USER, 6, 7), (GROUP_OBJ, 5, 0), (MASK, 4, 0), (OTHER, 0, 0)]);
+        weft_test_fuzz::run("acl", &[list.value()], |bytes| {
+            if let Ok(Some(list)) = Acl::parse(bytes) {
+                assert_eq!(list.value(), bytes);
+            }
+        });
+    }
 }

@@ -510,4 +510,19 @@ mod tests {
         assert!(prepare_store(&File::open(&path).unwrap(), &directory.path().join("other/names")).is_err());
         assert!(!directory.path().join("other").exists(), "nothing is made before all was read");
     }
+
+    #[test]
+    fn damaged_backups_are_refused_or_written_back_the_same() {
+        weft_test_fuzz::run("backup", &[backup(3, 5), backup(0, 0)], |bytes| {
+            let Ok((head, size)) = verify_backup(bytes) else { return };
+            let mut reader = BackupReader::begin(bytes).expect("it was verified");
+            let mut writer = BackupWriter::begin(Vec::new(), &head).expect("it is memory");
+            while let Some(pairs) = reader.next_block().expect("it was verified") {
+                pairs.iter().for_each(|(key, value)| writer.add(key, value).expect("it was in one"));
+            }
+            let (again, again_size) = writer.end().expect("it is memory");
+            assert_eq!(again_size.records, size.records);
+            assert_eq!(verify_backup(again.as_slice()).expect("it was just written").0, head);
+        });
+    }
 }

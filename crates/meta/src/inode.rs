@@ -253,6 +253,7 @@ impl Inode {
         u64::from(incarnation) << 32 | u64::from(self.epoch)
     }
 
+    // Fuzzed by records: fsck/tests.rs
     pub fn decode(key: &[u8], value: &[u8]) -> Result<Inode, EngineError> {
         let mut from = Reader::with_version(key, value, INODE_VERSION)?;
         let ino = keys::number_of(key).ok_or_else(|| from.damaged("key"))?;

@@ -31,6 +31,7 @@ pub(crate) struct StoredReply {
 }
 
 impl StoredReply {
+    // Fuzzed by records: fsck/tests.rs
     pub fn decode(key: &[u8], value: &[u8]) -> Result<StoredReply, EngineError> {
         let mut from = Reader::with_version(key, value, REPLY_VERSION)?;
         let request = from.u64("request")?;

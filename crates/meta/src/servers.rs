@@ -80,6 +80,7 @@ fn id_of(from: &mut Reader<'_>, field: &'static str) -> Result<[u8; 16], EngineE
 }
 
 impl ServerRecord {
+    // Fuzzed by records: fsck/tests.rs
     fn decode(key: &[u8], value: &[u8]) -> Result<ServerRecord, EngineError> {
         let mut from = Reader::with_version(key, value, SERVER_VERSION)?;
         let (storage, mark) = (id_of(&mut from, "storage")?, from.u64("mark")?);

@@ -28,6 +28,7 @@ pub(crate) fn stored_tails<E: Engine>(engine: &E) -> Result<FxHashMap<u64, u64>,
     Ok(tails)
 }
 
+// Fuzzed by records: fsck/tests.rs
 /// A tail as it is stored.
 pub(crate) fn decode_tail(key: &[u8], value: &[u8]) -> Result<u64, EngineError> {
     let mut from = Reader::with_version(key, value, TAIL_VERSION)?;

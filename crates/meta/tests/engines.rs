@@ -159,7 +159,7 @@ fn matches_a_map<E: Engine>(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(weft_test_random::cases(24))]
 
     #[test]
     fn engines_match_a_map(steps in prop::collection::vec(step(), 1..40)) {

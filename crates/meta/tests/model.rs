@@ -307,7 +307,7 @@ fn matches_the_model<E: Engine>(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(weft_test_random::cases(200))]
 
     #[test]
     fn the_namespace_in_memory_is_a_tree(actions in prop::collection::vec(action(), 1..120)) {
@@ -345,7 +345,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+    #![proptest_config(weft_test_random::cases(16))]
 
     #[test]
     fn the_namespace_on_disk_is_a_tree(actions in prop::collection::vec(action(), 1..120)) {

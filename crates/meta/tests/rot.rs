@@ -6,15 +6,16 @@
 //!                                                         ─► read whole: an error, or the contents of before
 //! ```
 //!
-//! `WEFT_ROT_FLIPS` says how many bits are flipped, `WEFT_ROT_SEED` with which seed it begins. A failure names its seed.
+//! `WEFT_ROT_FLIPS` says how many bits are flipped.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use weft_meta::{Batch, Engine, EngineError, FjallEngine, FjallOptions};
+use weft_test_random::{Random, seed, seeds};
 
-const FLIPS_DEFAULT: u64 = 400;
+const FLIPS_DEFAULT: usize = 400;
 const BOOT: [u8; 16] = [1; 16];
 const LATER_BOOT: [u8; 16] = [2; 16];
 
@@ -32,22 +33,15 @@ fn contents(engine: &FjallEngine) -> Result<Contents, EngineError> {
     Ok(all)
 }
 
-fn next(random: &mut u64) -> u64 {
-    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*random ^ *random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
-}
-
-fn put(engine: &mut FjallEngine, random: &mut u64, batches: u64) {
+fn put(engine: &mut FjallEngine, random: &mut Random, batches: u64) {
     for _ in 0..batches {
         let mut batch = Batch::default();
-        for _ in 0..1 + next(random) % 4 {
-            let key = format!("k{:05}", next(random) % 900);
-            match next(random) % 5 {
+        for _ in 0..1 + random.next() % 4 {
+            let key = format!("k{:05}", random.next() % 900);
+            match random.next() % 5 {
                 0 => batch.delete(key),
                 _ => {
-                    let bytes = (0..next(random) % 400).map(|_| next(random) as u8).collect::<Vec<_>>();
+                    let bytes = (0..random.next() % 400).map(|_| random.next() as u8).collect::<Vec<_>>();
                     batch.put(key, bytes);
                 }
             }
@@ -58,7 +52,7 @@ fn put(engine: &mut FjallEngine, random: &mut u64, batches: u64) {
 
 /// A store with tables and a journal, closed in order, and what it holds.
 fn store(directory: &Path) -> Contents {
-    let mut random = 3;
+    let mut random = Random(seed());
     for _ in 0..3 {
         put(&mut open_in(directory, BOOT).unwrap(), &mut random, 700);
     }
@@ -122,7 +116,7 @@ fn read_damaged(directory: &Path, boot: [u8; 16]) -> Result<Contents, String> {
     Err(refused)
 }
 
-fn number(name: &str, otherwise: u64) -> u64 {
+fn number(name: &str, otherwise: usize) -> usize {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect("a number"))
 }
 
@@ -137,20 +131,19 @@ fn flipped_bits_anywhere_are_refused_or_found_or_harmless() {
         "there are tables"
     );
     let (mut refused, mut harmless) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
-    let first = number("WEFT_ROT_SEED", 1);
-    for seed in first..first + number("WEFT_ROT_FLIPS", FLIPS_DEFAULT) {
+    for seed in seeds().take(number("WEFT_ROT_FLIPS", FLIPS_DEFAULT)) {
         copy(&sound, &damaged);
-        let mut random = seed;
+        let mut random = Random(seed);
         // Small files are as likely as large ones.
-        let path = &files[(next(&mut random) % files.len() as u64) as usize];
+        let path = &files[(random.next() % files.len() as u64) as usize];
         let name = path.strip_prefix(&sound).unwrap();
         let mut bytes = std::fs::read(path).unwrap();
         if bytes.is_empty() {
             continue;
         }
-        let at = (next(&mut random) % bytes.len() as u64) as usize;
+        let at = (random.next() % bytes.len() as u64) as usize;
         let many = if seed % 4 == 0 { 8.min(bytes.len() - at) } else { 1 };
-        bytes[at..at + many].iter_mut().for_each(|byte| *byte ^= 1 << (next(&mut random) % 8));
+        bytes[at..at + many].iter_mut().for_each(|byte| *byte ^= 1 << (random.next() % 8));
         std::fs::write(damaged.join(name), bytes).unwrap();
         let kind = name.components().next_back().unwrap().as_os_str().to_string_lossy().into_owned();
         match read_damaged(&damaged, BOOT) {

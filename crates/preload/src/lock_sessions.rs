@@ -476,6 +476,7 @@ struct Inherited {
 }
 
 impl Inherited {
+    // Not fuzzed: the text is that of the process before exec, of the same user.
     fn parse(text: &str) -> Option<Inherited> {
         let fields: Vec<&str> = text.split(':').collect();
         let [pid, id, socket, inos, sockets] = fields[..] else { return None };

@@ -157,6 +157,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn every_byte_goes_where_it_belongs(
             local in proptest::collection::vec((0u32..40, 1u32..4), 0..12),

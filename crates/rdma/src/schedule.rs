@@ -231,6 +231,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn limits_hold_and_everybody_has_a_turn(
             asks in proptest::collection::vec((0u64..5, 1u64..12), 1..80),

@@ -433,4 +433,15 @@ mod tests {
         assert!(!scrubbed.is_due(5000 + week - 1, week) && scrubbed.is_due(5000 + week, week));
         assert!(!scrubbed.is_due(u64::MAX, 0), "0: never");
     }
+
+    #[test]
+    fn damaged_notes_are_none_or_written_back_the_same() {
+        let noted = Noted { known_s: 1, begun_s: 2, cursor: 3, whole_begun_s: 4, whole_ended_s: 5 };
+        weft_test_fuzz::run("scrub-notes", &[noted.text().into_bytes()], |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            if let Some(noted) = Noted::parse(text) {
+                assert_eq!(Noted::parse(&noted.text()), Some(noted));
+            }
+        });
+    }
 }

@@ -142,6 +142,7 @@ impl Session {
         SessionId(self.hello.session)
     }
 
+    // Fuzzed by bodies: weft-wire
     /// The body of `op`'s request, vetted: callers in it are those that this connection may act for, and
     /// capabilities its own. All requests come this way. A handler that takes another operation's has no way
     /// to be right.
@@ -267,6 +268,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn the_holder_of_a_user_key_is_that_user(uid: u32, gid: u32, groups in proptest::collection::vec(any::<u32>(), 0..5)) {
             prop_assert_eq!(as_whom(&alice(), uid, gid, &groups), (1000, 100, vec![27]));

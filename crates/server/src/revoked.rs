@@ -199,4 +199,13 @@ mod tests {
             assert!(Revoked::load(directory.path()).is_err(), "cut at {cut}");
         }
     }
+
+    #[test]
+    fn damaged_lists_are_none() {
+        let right = format!("{FIRST_LINE}\n{}\n{}\nend\n", id_text(&[1; 16]), id_text(&[0xab; 16]));
+        assert_eq!(parse(&right).unwrap().len(), 2);
+        weft_test_fuzz::run("revoked", &[right.into_bytes()], |bytes| {
+            let _ = std::str::from_utf8(bytes).map(parse);
+        });
+    }
 }

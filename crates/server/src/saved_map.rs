@@ -74,4 +74,17 @@ mod tests {
             assert_eq!(decode(&bad), None, "byte {at}");
         }
     }
+
+    #[test]
+    fn damaged_maps_are_none_or_sound() {
+        let map = crate::map::first_map(&crate::tests::config(2, SyncMode::Sync));
+        weft_test_fuzz::run("map", &[map.to_bytes()], |body| {
+            let _ = decode(body);
+            // Without a right checksum nothing else would be reached.
+            let whole = [FIRST_LINE, &crc32c::crc32c(body).to_le_bytes(), body].concat();
+            if let Some(map) = decode(&whole) {
+                assert_eq!(map.to_bytes(), body);
+            }
+        });
+    }
 }

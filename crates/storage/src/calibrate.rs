@@ -828,4 +828,16 @@ mod tests {
             assert!((0..10_000).all(|_| walk.next() + bytes <= CACHED_BYTES));
         }
     }
+
+    #[test]
+    fn damaged_models_are_refused_or_loaded() {
+        let above = tempfile::tempdir().unwrap();
+        let path = storage(above.path(), "one");
+        drop(Calibration::begin(&path, false));
+        let right = fs::read(path.join(MODEL_FILE)).unwrap();
+        weft_test_fuzz::run("cost-model", &[right], |bytes| {
+            fs::write(path.join(MODEL_FILE), bytes).unwrap();
+            let _ = load(&path, false);
+        });
+    }
 }

@@ -734,6 +734,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn groups_hold_all_pieces_in_order(
             steps in proptest::collection::vec((0u64..3000, 0u64..5000), 0..60),

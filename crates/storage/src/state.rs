@@ -251,4 +251,19 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(StateFile::open(directory.path()).unwrap_err().to_string().contains("is missing"));
     }
+
+    #[test]
+    fn damaged_states_are_none_or_written_back_the_same() {
+        let right = [some_state(3), State::default()].map(|state| record_of(&state).to_vec());
+        weft_test_fuzz::run("state", &right, |bytes| {
+            let _ = parse(bytes);
+            // Without a right check nothing else would be reached.
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            let lines = &text[..text.rfind("check ").unwrap_or(text.len())];
+            let checked = format!("{lines}check {:08x}\n", crc32c::crc32c(lines.as_bytes()));
+            if let Some(state) = parse(checked.as_bytes()) {
+                assert_eq!(parse(&record_of(&state)), Some(state));
+            }
+        });
+    }
 }

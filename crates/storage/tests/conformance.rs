@@ -212,7 +212,7 @@ fn fault_disk_conforms_without_faults() {
 
 #[test]
 fn disks_conform_under_short_and_late_transfers() {
-    for seed in 0..4 {
+    for seed in weft_test_random::seeds().take(4) {
         let plan = FaultPlan {
             seed,
             short_per_mille: 400,

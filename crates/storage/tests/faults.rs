@@ -51,7 +51,12 @@ fn room_comes_back_when_files_go() {
 
 #[test]
 fn an_error_leaves_the_rest_alone_and_the_next_try_may_succeed() {
-    let plan = FaultPlan { seed: 3, error_per_mille: 300, short_per_mille: 300, ..FaultPlan::default() };
+    let plan = FaultPlan {
+        seed: weft_test_random::seed(),
+        error_per_mille: 300,
+        short_per_mille: 300,
+        ..FaultPlan::default()
+    };
     let files = DataFiles::new(FaultDisk::new(MemDisk::new(1 << 20), plan));
     plain_reactor().run(async {
         let mut errors = 0;

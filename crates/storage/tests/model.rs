@@ -154,7 +154,7 @@ fn run<D: Disk>(reactor: &Reactor, steps: &[Step], mut open: impl FnMut() -> D) 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(weft_test_random::cases(60))]
 
     #[test]
     fn data_files_are_like_byte_vectors(steps in prop::collection::vec(step(), 1..40), seed in any::<u64>()) {

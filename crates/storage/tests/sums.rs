@@ -402,7 +402,7 @@ async fn play(directory: &TempDir, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(weft_test_random::cases(150))]
     #[test]
     fn a_read_gives_what_was_written_or_says_what_is_damaged(steps in proptest::collection::vec(step(), 1..60)) {
         let memory = TempDir::new_in("/dev/shm").unwrap_or_else(|_| on_disk());

@@ -471,6 +471,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn any_split_gives_the_same_messages(
             messages in proptest::collection::vec((0usize..6000, 0usize..9000), 0..5),
@@ -512,5 +513,15 @@ mod tests {
         let limits = FrameLimits::server(false, false);
         assert!(reader.next(&mut source, &limits).unwrap().is_none());
         assert!(matches!(reader.next(&mut source, &limits), Err(FrameError::TooBig { part: "body", .. })));
+    }
+
+    #[test]
+    fn damaged_streams_are_refused_where_they_are_damaged() {
+        weft_test_fuzz::run("stream", &[stream(&[(5, 9), (0, 0), (90, 30)])], |bytes| {
+            if !bytes.is_empty() {
+                let (read, _) = read_all(&mut Script::new(bytes.to_vec(), vec![50]), 256);
+                assert!(read.len() <= bytes.len() / HEADER_BYTES);
+            }
+        });
     }
 }

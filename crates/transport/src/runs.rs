@@ -252,6 +252,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn a_walk_in_steps_visits_every_byte_in_order(
             parts in proptest::collection::vec((1u64..9, 0u64..20, 1u64..6), 0..6),

@@ -106,7 +106,7 @@ fn any_shape<F: Fixture>() {
     let server = F::start();
     let link = RefCell::new(server.connect());
     let shape = proptest::collection::vec((0usize..5000, 1usize..9000, 1u64..12), 1..40);
-    let mut runner = TestRunner::new(ProptestConfig { cases: 16, ..ProptestConfig::default() });
+    let mut runner = TestRunner::new(weft_test_random::cases(16));
     runner
         .run(&(shape, 100u32..200_000, any::<u8>()), |(shape, unit_bytes, seed)| {
             let mut memory = TestMemory::new(&shape);

@@ -370,7 +370,7 @@ fn staged_requests_wait_for_room_and_large_ones_are_refused() {
 #[test]
 fn injected_faults_do_what_they_say() {
     let server = InProcess::with(MemoryFaults {
-        seed: 7,
+        seed: weft_test_random::seed(),
         refuse_first: 2,
         cut_after_messages: Some(10),
         delay_ms_max: 5,

@@ -163,6 +163,7 @@ pub trait Wire: Sized {
         self.put(&mut out);
         out.into_bytes()
     }
+    // Fuzzed by bodies: messages/mod.rs
     /// Reads a value that takes all of `bytes`.
     fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut input = Reader::new(bytes);
@@ -353,6 +354,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn varints_survive(value: u64) {
             let mut out = Writer::new();

@@ -306,4 +306,19 @@ mod tests {
             other => panic!("{other:?}"),
         }
     }
+
+    #[test]
+    fn damaged_headers_are_refused_or_written_back_the_same() {
+        weft_test_fuzz::run("header", &[sample().encode().to_vec()], |bytes| {
+            let Some(mut bytes) = bytes.first_chunk::<HEADER_BYTES>().copied() else { return };
+            let _ = Header::decode(&bytes);
+            // Without a right checksum nothing else would be reached.
+            bytes[..4].copy_from_slice(&MAGIC);
+            let sum = header_checksum(&bytes);
+            bytes[60..].copy_from_slice(&sum.to_le_bytes());
+            if let Ok(header) = Header::decode(&bytes) {
+                assert_eq!(Header::decode(&header.encode()), Ok(header));
+            }
+        });
+    }
 }

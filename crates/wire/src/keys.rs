@@ -375,6 +375,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn a_key_survives_its_text_and_its_bytes(info in infos()) {
             let key = IssuedKey::issue(&Key([9; 32]), info.clone()).unwrap();
@@ -387,5 +388,16 @@ mod tests {
             let _ = IssuedKey::from_text(&text);
             let _ = IssuedKey::from_text(&format!("{FIRST_LINE}\n{tail}"));
         }
+    }
+
+    #[test]
+    fn damaged_key_files_are_refused_or_written_back_the_same() {
+        let right = IssuedKey::issue(&Key([9; 32]), user(7)).unwrap().to_text().into_bytes();
+        weft_test_fuzz::run("issued-key", &[right], |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            if let Ok(key) = IssuedKey::from_text(text) {
+                assert_eq!(IssuedKey::from_text(&key.to_text()), Ok(key));
+            }
+        });
     }
 }

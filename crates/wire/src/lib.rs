@@ -37,7 +37,7 @@ mod status;
 
 pub use codec::{DecodeError, Reader, Vetting, Wire, Writer};
 pub use header::{HEADER_BYTES, Header, HeaderError, Kind, MAGIC, flags, header_checksum};
-pub use ops::{Class, Op, Request, Role, fuzz_decode};
+pub use ops::{Class, Op, Request, Role};
 pub use status::Status;
 
 /// Protocol versions that this build speaks, the oldest and the newest, and why each exists.

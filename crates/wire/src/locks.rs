@@ -99,6 +99,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn every_byte_is_locked_as_a_model_of_bytes_has_it(
             steps in proptest::collection::vec((0..BYTES, 0..BYTES, any::<Option<bool>>()), 0..40),

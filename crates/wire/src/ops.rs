@@ -94,8 +94,8 @@ macro_rules! ops {
 
         /// Decodes `bytes` as the request and as the reply of `op`, for fuzzing. It must not panic, nor
         /// accept bytes that it would encode differently. Returns how many of the two decoded.
-        #[doc(hidden)]
-        pub fn fuzz_decode(op: Op, bytes: &[u8]) -> usize {
+        #[cfg(test)]
+        pub(crate) fn fuzz_decode(op: Op, bytes: &[u8]) -> usize {
             use crate::Wire;
             fn one<T: Wire>(bytes: &[u8]) -> usize {
                 match T::from_bytes(bytes) {

@@ -214,6 +214,7 @@ impl Wire for Regions {
 mod tests {
     use super::*;
     use crate::limits::BODY_BYTES_MAX;
+    use weft_layout::{Layout, local_runs, local_runs_from, memory_runs, pieces};
 
     #[test]
     fn every_form_survives_the_wire() {
@@ -319,5 +320,51 @@ mod tests {
         out.varint(4000);
         out.raw(&[0, 0]);
         assert_eq!(Regions::from_bytes(out.as_bytes()), Err(DecodeError::Count(4000)));
+    }
+
+    const STEPS_MAX: usize = 300;
+
+    /// What is accepted can be walked, cut and intersected with any layout without overflow, and every way of walking agrees with
+    /// the others. The first byte of an input chooses the layout.
+    #[test]
+    fn damaged_regions_are_refused_or_can_be_walked_in_every_way() {
+        let right = [&[9], &Regions::sample(&mut 0).to_bytes()[..]].concat();
+        weft_test_fuzz::run("regions", &[right], |bytes| {
+            let Some((shape, bytes)) = bytes.split_first() else { return };
+            let Ok(regions) = Regions::from_bytes(bytes) else { return };
+            assert_eq!(regions.to_bytes(), bytes, "there is one encoding");
+            let total_bytes = regions.total_bytes();
+            let middle = total_bytes / 2;
+            let window = regions.window(middle, total_bytes);
+            assert_eq!(window.total_bytes(), total_bytes - middle);
+            let (mut whole, mut cut) = (regions.extents_from(middle), window.extents());
+            for _ in 0..STEPS_MAX {
+                assert_eq!(whole.next_at_most(64), cut.next_at_most(64));
+            }
+            let count = u16::from(shape % 5) + 1;
+            let layout = Layout::new(4096 << (shape % 8), 0, count, count).expect("a good layout");
+            (0..count).for_each(|slot| walk_share(&layout, slot, &regions));
+        });
+    }
+
+    fn walk_share(layout: &Layout, slot: u16, regions: &Regions) {
+        // Walking takes as long as there are pieces; a server refuses what has too many.
+        if regions.piece_count() > 1 << 14 {
+            return;
+        }
+        let mut share_offset = 0;
+        for (number, run) in local_runs(layout, slot, regions).take(STEPS_MAX).enumerate() {
+            assert_eq!(run.share_offset, share_offset);
+            if number % 100 == 99 {
+                assert_eq!(local_runs_from(layout, slot, regions, share_offset).next(), Some(run));
+            }
+            share_offset += run.bytes;
+        }
+        let memory = Regions::contiguous(0, regions.total_bytes());
+        let mut places = memory_runs(layout, slot, regions, &memory).expect("sides of one size");
+        for piece in pieces(layout, slot, regions).take(STEPS_MAX) {
+            let place = places.next_at_most(piece.bytes).expect("memory for every piece");
+            assert_eq!((place.offset, place.bytes), (piece.stream_offset, piece.bytes));
+        }
     }
 }

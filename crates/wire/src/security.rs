@@ -575,4 +575,15 @@ mod tests {
         assert_eq!(Key::from_hex(&format!(" {}\n", key.to_hex())), Ok(key));
         assert_eq!(Key::from_hex("abc"), Err(KeyError));
     }
+
+    #[test]
+    fn damaged_cluster_keys_are_refused_or_written_back_the_same() {
+        let right = ClusterKeys::new(Key([7; 32]), 5).to_text().into_bytes();
+        weft_test_fuzz::run("cluster-keys", &[right], |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            if let Ok(keys) = ClusterKeys::from_text(text) {
+                assert_eq!(ClusterKeys::from_text(&keys.to_text()).unwrap(), keys);
+            }
+        });
+    }
 }

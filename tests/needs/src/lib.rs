@@ -28,6 +28,8 @@ pub enum Need {
     MountNamespaces,
     /// Loop devices, used by root.
     LoopDevices,
+    /// The program `systemd-analyze`.
+    SystemdAnalyze,
     /// A kernel that offers io_uring.
     IoUring,
     /// A kernel that can offer FUSE requests over io_uring, and root to switch it on.
@@ -54,6 +56,7 @@ impl Need {
                 succeeds("unshare", &[flags, "true"])
             }
             Need::LoopDevices => is_root() && Path::new("/dev/loop-control").exists(),
+            Need::SystemdAnalyze => succeeds("systemd-analyze", &["--version"]),
             Need::IoUring => has_io_uring(),
             Need::FuseOverIoUring => {
                 is_root() && Path::new("/sys/module/fuse/parameters/enable_uring").exists()
@@ -69,6 +72,7 @@ impl fmt::Display for Need {
             Need::NetworkNamespaces => "root and ip (package iproute2), for network namespaces",
             Need::MountNamespaces => "mount namespaces, as root or in a user namespace",
             Need::LoopDevices => "root and /dev/loop-control",
+            Need::SystemdAnalyze => "systemd-analyze (package systemd)",
             Need::IoUring => "a kernel that offers io_uring to this user",
             Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",
         })

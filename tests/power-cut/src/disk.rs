@@ -15,37 +15,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+use weft_test_random::Random;
 
 /// The inode number of a disk's root directory.
 pub const ROOT: u64 = 1;
 const PAGE_BYTES: u64 = 4096;
 const SECTOR_BYTES: usize = 512;
-
-/// A small generator of random numbers (splitmix64).
-#[derive(Clone)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    #[expect(clippy::should_implement_trait, reason = "it never ends")]
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    /// A number below `bound`, or 0.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    /// True once in so many times.
-    pub fn one_in(&mut self, chances: u64) -> bool {
-        self.below(chances) == 0
-    }
-}
 
 /// Bytes by page; a page that is not there is zeros.
 #[derive(Clone, Default)]
@@ -250,6 +225,10 @@ pub struct Disk {
     pub fail_sync_of: Option<&'static str>,
     /// The next sync of a directory fails.
     pub fail_sync_of_directory: bool,
+    /// All reads of files fail.
+    pub fail_reads: bool,
+    /// All writes to files fail.
+    pub fail_writes: bool,
     /// Directories below the root's only one that are on machines of their own. A power cut takes some of these, and leaves of the
     /// others what is now. Where none is named, it takes everything.
     pub machines: Vec<String>,
@@ -596,7 +575,7 @@ mod tests {
         // The rename is durable in both of its directories.
         disk.sync_directory(inside);
         disk.sync_directory(ROOT);
-        let image = disk.cut(&mut Random(1));
+        let image = disk.cut(&mut Random(weft_test_random::seed()));
         assert_eq!(disk.lookup(ROOT, "name"), Some(new));
         assert_eq!(image.files.iter().map(|(path, _)| path.as_str()).collect::<Vec<_>>(), ["name"]);
     }

@@ -7,29 +7,24 @@
 //!   LocalFs     ext4 or XFS on a loop device over one file of a Disk: an image is then one of that device
 //! ```
 //!
-//! `WEFT_POWERCUT_SEED` says with which seed a test begins, and a variable of each test how many images it takes. A failure
-//! names its seed.
+//! A variable of each test says how many images it takes. Seeds are those of `weft_test_random`.
 
 mod disk;
 mod history;
 mod local_fs;
 mod recorder;
 
-pub use disk::{Content, Directory, Disk, File, Image, Node, ROOT, Random};
+pub use disk::{Content, Directory, Disk, File, Image, Node, ROOT};
 pub use history::{History, Shared, data_files};
 pub use local_fs::{LocalFs, MountedImage, can_mount};
 pub use recorder::{Cut, Recorder};
 
 use std::path::{Path, PathBuf};
+use weft_test_random::Random;
 
 /// The number that the environment has under this name.
 pub fn from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is no number")))
-}
-
-/// The seed to begin with.
-pub fn first_seed() -> u64 {
-    from_environment("WEFT_POWERCUT_SEED").unwrap_or(1)
 }
 
 /// A place for images: below `$WEFT_TEST_DIR`, else in memory where there is such a place.

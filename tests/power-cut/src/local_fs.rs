@@ -10,12 +10,13 @@
 //! arrived is seen. Who works on such a file system must be another process than the one that has the [`Recorder`]: a thread that
 //! waits for a mapped page holds up all that allocate memory, and one of these answers for the page.
 
-use crate::disk::{Disk, Image, Random};
+use crate::disk::{Disk, Image};
 use crate::recorder::Recorder;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use weft_test_needs::Need;
+use weft_test_random::Random;
 
 /// Room for a cluster, and not so much that images take long.
 const DEVICE_BYTES: usize = 96 << 20;

@@ -1,6 +1,6 @@
 //! The disk as a mounted file system, so that an engine uses it like any other; every change goes through.
 
-use crate::disk::{Directory, Disk, File, Image, Node, ROOT, Random};
+use crate::disk::{Directory, Disk, File, Image, Node, ROOT};
 use fuser::{
     BackgroundSession, BsdFileFlags, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
     Generation, INodeNo, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weft_test_random::Random;
 
 /// All changes come through the kernel, so what it knows stays true.
 const TTL: Duration = Duration::from_secs(3600);
@@ -253,7 +254,12 @@ impl Filesystem for Fs {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let data = lock(&self.disk).file(ino.0).map(|file| file.now.read(offset, size as usize));
+        let mut disk = lock(&self.disk);
+        if disk.fail_reads {
+            return reply.error(Errno::EIO);
+        }
+        let data = disk.file(ino.0).map(|file| file.now.read(offset, size as usize));
+        drop(disk);
         reply.data(&data.unwrap_or_default());
     }
 
@@ -269,6 +275,9 @@ impl Filesystem for Fs {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if lock(&self.disk).fail_writes {
+            return reply.error(Errno::EIO);
+        }
         self.change(|disk| disk.write(ino.0, offset, data));
         reply.written(data.len() as u32);
     }

@@ -20,8 +20,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use weft_client::{Client, ConnectOptions, Error, OpenOptions, Url};
 use weft_layout::{Extent, Regions};
+use weft_test_random::Random;
 use weft_tests::check::{Mapping, REGION_BYTES, REGIONS, SHARED, own_name};
-use weft_tests::pattern::Random;
 
 /// Operations on a region, or on an own file, in one round.
 const STEPS: u64 = 24;
@@ -587,7 +587,7 @@ impl Worker {
         self.round = round;
         self.told.clear();
         self.random = Random(self.seed ^ (round << 8) ^ self.index);
-        self.random.draw();
+        self.random.next();
         // Regions go round by other steps than own files, so that every process meets every other one's.
         for region in 0..REGIONS {
             if (region + round * (1 + region / self.workers)) % self.workers == self.index {
@@ -637,7 +637,7 @@ fn main() {
         models: PathBuf::from(&arguments[3]),
         round: 0,
         told: VecDeque::new(),
-        random: Random(0),
+        random: Random(number(2)),
     };
     for line in std::io::stdin().lock().lines() {
         let round = line.expect("a line").parse().expect("a round");

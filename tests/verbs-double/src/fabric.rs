@@ -7,7 +7,6 @@ use crate::memory::{Memory, PAGE_BYTES, pages_of};
 use crate::options::{Adapter, Faults, Pinning, PretendOptions};
 use crate::pinned::{PinnedPages, SLOT_BYTES_MAX, SLOTS};
 use crate::queues::{PretendQueue, PretendShared};
-use crate::random::Random;
 use crate::state::{AdapterState, End, Listening, Network, Queue, Shared, Standing, State};
 use crate::wakeup::Wakeup;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,6 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
+use weft_test_random::Random;
 use weft_verbs::{
     Access, Counters, Counts, Device, DeviceEvent, DeviceLimits, Fabric, LinkLayer, Registration,
     TrafficClass, VerbsError, Window,
@@ -43,7 +43,7 @@ impl Pretend {
             delivery: options.delivery,
             not_ready: options.not_ready,
             pinned_bytes_max: options.pinned_bytes_max,
-            random: Random::new(options.seed),
+            random: Random(options.seed),
             hosts: 0,
             adapters: Vec::new(),
             memory: Memory::new(pinned),

@@ -26,7 +26,6 @@ mod memory;
 mod options;
 mod pinned;
 mod queues;
-mod random;
 mod state;
 mod wakeup;
 

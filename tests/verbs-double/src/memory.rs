@@ -4,9 +4,9 @@
 //! and local keys, remote keys and keys of windows differ, so that one taken for the other is caught.
 
 use crate::pinned::PinnedPages;
-use crate::random::Random;
 use std::collections::BTreeMap;
 use std::io;
+use weft_test_random::Random;
 use weft_verbs::{Access, MemoryPiece};
 
 pub(crate) const PAGE_BYTES: u64 = 4096;

@@ -1,7 +1,7 @@
 //! What a pretended fabric is like: adapters, costs, and what goes wrong.
 
-use crate::random::Random;
 use std::net::{IpAddr, Ipv4Addr};
+use weft_test_random::Random;
 use weft_verbs::{DeviceLimits, LinkLayer, WorkStatus};
 
 /// What a network of pretended adapters is like.
@@ -28,7 +28,7 @@ pub struct PretendOptions {
 impl Default for PretendOptions {
     fn default() -> PretendOptions {
         PretendOptions {
-            seed: 1,
+            seed: weft_test_random::seed(),
             adapters: vec![Adapter::default()],
             costs: Costs::default(),
             faults: Faults::default(),

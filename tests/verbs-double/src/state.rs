@@ -5,12 +5,12 @@ use crate::engine::errno;
 use crate::fabric::PretendDevice;
 use crate::memory::Memory;
 use crate::options::{Costs, Delivery, Faults, NotReady};
-use crate::random::Random;
 use crate::wakeup::Wakeup;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use weft_test_random::Random;
 use weft_verbs::{
     Counters, DeviceEvent, DeviceLimits, EndpointOptions, MemoryPiece, Work, WorkDone, WorkStatus,
 };

@@ -307,7 +307,7 @@ fn places_in_the_send_queue_come_back_with_reports() {
 #[test]
 fn a_read_that_is_not_fenced_is_overtaken() {
     let mut overtaken = 0;
-    for seed in 0..20 {
+    for seed in weft_test_random::seeds().take(20) {
         let Ends { mut client, mut server, ours, theirs } = ends(&hosts(shuffled(seed)));
         let before = ours.bytes();
         server.receive(1, theirs.piece(4096, 8));

@@ -5,8 +5,24 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Programs that take minutes, the longest first: they begin before the others, so that none of them is alone at the end.
-const SLOW: [&str; 2] = ["weft-tests dead_server", "weft-tests map"];
+/// Programs that take more than half a minute, the longest first: they begin before the others, so that none of them is alone
+/// at the end.
+const SLOW: [&str; 14] = [
+    "weft-tests dead_server",
+    "weft-tests mount",
+    "weft-tests map",
+    "weft-client powercut",
+    "weft-server (lib) weft_server",
+    "weft-tests coherence",
+    "weft-tests preload",
+    "weft-tests posix",
+    "weft-client access",
+    "weft-transport conformance",
+    "weft-tests backup",
+    "weft-tests one_mount",
+    "weft-capi model",
+    "weft-tests fsck",
+];
 /// Its tests run in emulated guests.
 const GUESTS: &str = "weft-tests rdma";
 

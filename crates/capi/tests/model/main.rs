@@ -15,7 +15,7 @@ mod types;
 
 use generate::{bytes_of, joined};
 use proptest::prelude::*;
-use proptest::test_runner::{Config, TestRunner};
+use proptest::test_runner::TestRunner;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
@@ -620,9 +620,8 @@ fn run(world: &World, case: &Case) -> Result<(), TestCaseError> {
 fn compare(transport: Transport) {
     let cluster = Cluster::start(3);
     let world = World::connect(&cluster, transport);
-    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { Config::default().cases } else { CASES };
-    let config = Config { cases, failure_persistence: None, ..Config::default() };
-    TestRunner::new(config).run(&case(), |case| run(&world, &case)).unwrap_or_else(|error| panic!("{error}"));
+    let mut runner = TestRunner::new(weft_test_random::cases(CASES));
+    runner.run(&case(), |case| run(&world, &case)).unwrap_or_else(|error| panic!("{error}"));
     let used: Vec<_> = world.client.transports().into_iter().filter_map(|server| server.transport).collect();
     let name = if transport == Transport::Rdma { "verbs".to_string() } else { transport.to_string() };
     assert!(!used.is_empty() && used.iter().all(|used| used.starts_with(&name)), "{used:?}");

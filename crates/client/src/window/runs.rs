@@ -195,6 +195,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn runs_say_exactly_what_the_pieces_said(
             base in 0u64..1 << 40,

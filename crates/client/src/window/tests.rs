@@ -205,7 +205,7 @@ fn only_the_part_asked_for_is_zeroed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(weft_test_random::cases(64))]
 
     #[test]
     fn windows_pair_each_byte_of_memory_with_its_byte_of_the_file(

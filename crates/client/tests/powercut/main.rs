@@ -10,8 +10,7 @@
 //!
 //! The same work is done on real ext4 and XFS, whose devices record what is written to them (`powercut_local`).
 //!
-//! `WEFT_CLUSTER_POWERCUT_IMAGES` says how many images there are to be, `WEFT_POWERCUT_SEED` with which seed it begins. A failure
-//! names its seed.
+//! `WEFT_CLUSTER_POWERCUT_IMAGES` says how many images there are to be.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -19,10 +18,9 @@ mod work;
 
 use common::Cluster;
 use weft_client::{OpenOptions, Transport};
-use weft_power_cut::{
-    Cut, Disk, History, Image, Random, Recorder, Shared, first_seed, from_environment, scratch,
-};
+use weft_power_cut::{Cut, Disk, History, Image, Recorder, Shared, from_environment, scratch};
 use weft_server::{ClusterConfig, SyncMode};
+use weft_test_random::{Random, seed, seeds};
 use weft_wire::security::Key;
 use work::{files_of, work};
 
@@ -55,12 +53,14 @@ fn cycle(config: &ClusterConfig, key: &Key, random: &mut Random) -> (Vec<Cut>, H
 fn no_power_cut_of_any_servers_takes_what_was_acknowledged_as_durable() {
     let wanted =
         from_environment("WEFT_CLUSTER_POWERCUT_IMAGES").map_or(IMAGES_DEFAULT, |images| images as usize);
-    let first_seed = first_seed();
     let begun = std::time::Instant::now();
-    let (mut seen, mut seed) = (0, first_seed);
+    let mut seen = 0;
     let keys = tempfile::tempdir().unwrap();
     let key = weft_server::create_keys(keys.path()).unwrap();
-    while seen < wanted {
+    for seed in seeds() {
+        if seen >= wanted {
+            break;
+        }
         let mut random = Random(seed);
         let sync = if seed % 2 == 0 { SyncMode::Sync } else { SyncMode::Nosync };
         let config = Cluster::describe(IO_SERVERS, STRIP_BYTES, sync);
@@ -74,11 +74,10 @@ fn no_power_cut_of_any_servers_takes_what_was_acknowledged_as_durable() {
             history.check_files(&found, cut.durable as usize, &label);
         }
         seen += cuts.len();
-        seed += 1;
     }
     println!(
-        "{seen} images, seeds {first_seed} to {}, in {:.1} s: nothing was lost",
-        seed - 1,
+        "{seen} images, seeds {} and those that follow, in {:.1} s: nothing was lost",
+        seed(),
         begun.elapsed().as_secs_f64()
     );
 }
@@ -86,7 +85,7 @@ fn no_power_cut_of_any_servers_takes_what_was_acknowledged_as_durable() {
 /// The disk fails one sync and takes the pages for clean, as Linux does.
 #[test]
 fn a_failed_sync_is_told_to_all_clients_that_wrote() {
-    let recorder = Recorder::mount(Disk::new(), 0, Random(1), 0);
+    let recorder = Recorder::mount(Disk::new(), 0, Random(seed()), 0);
     let keys = tempfile::tempdir().unwrap();
     let key = weft_server::create_keys(keys.path()).unwrap();
     let config = Cluster::describe(1, STRIP_BYTES, SyncMode::Nosync);
@@ -121,7 +120,7 @@ fn a_failed_sync_is_told_to_all_clients_that_wrote() {
 
 #[test]
 fn a_failed_sync_is_told_to_whoever_has_closed_a_file_and_syncs_all() {
-    let recorder = Recorder::mount(Disk::new(), 0, Random(1), 0);
+    let recorder = Recorder::mount(Disk::new(), 0, Random(seed()), 0);
     let keys = tempfile::tempdir().unwrap();
     let key = weft_server::create_keys(keys.path()).unwrap();
     let config = Cluster::describe(1, STRIP_BYTES, SyncMode::Nosync);

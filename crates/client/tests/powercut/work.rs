@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io::IoSlice;
 use weft_client::{AccessOptions, Client, File, OpenOptions, Sieving};
 use weft_layout::{Extent, Regions};
-use weft_power_cut::{Random, Shared, noise, written, zeroed};
+use weft_power_cut::{Shared, noise, written, zeroed};
+use weft_test_random::Random;
 
 const CHANGES: u64 = 60;
 const FILE_BYTES: u64 = 30_000;

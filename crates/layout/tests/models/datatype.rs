@@ -180,7 +180,7 @@ fn short_recipe() -> impl Strategy<Value = Recipe> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(weft_test_random::cases(256))]
 
     #[test]
     fn a_type_is_its_typemap(recipe in short_recipe(), count in 0u64..4) {

@@ -17,7 +17,7 @@ fn view_of(partition: &Partition, file_bytes: u64) -> Vec<u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(weft_test_random::cases(48))]
 
     #[test]
     fn regions_are_the_bytes_of_the_view(partition in partition(), position in 0u64..3000, bytes in 0u64..3000) {

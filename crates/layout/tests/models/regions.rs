@@ -7,7 +7,7 @@ use weft_layout::{
 use crate::generate::{bytes_of, joined, region, regions};
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(128))]
+    #![proptest_config(weft_test_random::cases(128))]
 
     #[test]
     fn extents_are_the_bytes_in_order(regions in regions()) {

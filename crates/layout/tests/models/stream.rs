@@ -44,7 +44,7 @@ fn as_memory_of(file: &Regions, regions: Regions) -> Regions {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(weft_test_random::cases(64))]
 
     #[test]
     fn pieces_are_the_share(layout in layout(), regions in regions()) {

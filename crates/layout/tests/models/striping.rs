@@ -21,7 +21,7 @@ fn dealt(layout: &Layout, logical_size: u64) -> (Vec<(u16, u64)>, Vec<u64>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(weft_test_random::cases(64))]
 
     #[test]
     fn every_byte_is_where_dealing_puts_it(layout in layout(), logical_size in 0u64..100_000) {

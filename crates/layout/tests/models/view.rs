@@ -55,7 +55,7 @@ fn view_with_model(file_bytes: u64) -> impl Strategy<Value = (View, Datatype, Ve
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(weft_test_random::cases(256))]
 
     #[test]
     fn a_view_is_its_filetype_again_and_again(

@@ -423,4 +423,43 @@ mod tests {
             assert!(is_wrong(known, &[3, 4]), "{known:?}");
         }
     }
+
+    /// A batch as fjall writes it.
+    fn batch(seqno: u64, items: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = vec![START];
+        bytes.extend((items.len() as u32).to_le_bytes());
+        bytes.extend(seqno.to_le_bytes());
+        let mut checksum = Xxh3::new();
+        for item in items {
+            let mut whole = vec![ITEM];
+            whole.extend([0; 10]);
+            whole.extend((item.len() as u16).to_le_bytes());
+            whole.extend([0; 8]);
+            whole.extend(*item);
+            checksum.update(&whole);
+            bytes.extend(whole);
+        }
+        bytes.push(END);
+        bytes.extend(checksum.digest().to_le_bytes());
+        bytes.extend(MAGIC);
+        bytes
+    }
+
+    #[test]
+    fn damaged_journals_end_where_they_are_damaged() {
+        let right = [batch(1, &[b"key"]), batch(2, &[b"a", b"bc"])].concat();
+        let whole = |bytes: &[u8]| {
+            let mut journal = Journal::new(bytes, bytes.len() as u64);
+            let mut count = 0;
+            while journal.read_batch().expect("no more is read than there is").is_some() {
+                count += 1;
+            }
+            count
+        };
+        assert_eq!(whole(&right), 2);
+        weft_test_fuzz::run("journal", &[right], |bytes| {
+            let count = whole(bytes);
+            assert!(count <= bytes.len() / (2 * EDGE_BYTES));
+        });
+    }
 }

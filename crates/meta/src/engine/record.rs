@@ -263,4 +263,19 @@ mod tests {
         log.synced(begin);
         assert_eq!(Record::read(directory.path()).unwrap().unwrap().synced, 0);
     }
+
+    #[test]
+    fn damaged_records_of_the_journal_are_none() {
+        let record = Record { number: 3, written: 10, closed: true, ..Record::default() };
+        weft_test_fuzz::run("journal-record", &[record.encode().to_vec()], |bytes| {
+            let _ = Record::decode(bytes);
+            // Without a right checksum nothing else would be reached.
+            let Some(mut slot) = bytes.first_chunk::<SLOT_BYTES>().copied() else { return };
+            slot[..8].copy_from_slice(&MAGIC);
+            let checksum = xxh3_64(&slot[..80]);
+            slot[80..].copy_from_slice(&checksum.to_le_bytes());
+            let found = Record::decode(&slot).expect("its checksum is right");
+            assert_eq!(Record::decode(&found.encode()), Some(found));
+        });
+    }
 }

@@ -9,8 +9,7 @@
 //!   one     is where the next cycle begins: so cuts during recovery come about too
 //! ```
 //!
-//! `WEFT_POWERCUT_IMAGES` says how many images there are to be (a few by default), `WEFT_POWERCUT_SEED` with which seed
-//! it begins. A failure names its seed. What changes, and what must be there, is in `names.rs`.
+//! `WEFT_POWERCUT_IMAGES` says how many images there are to be (a few by default). What changes, and what must be there, is in `names.rs`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +24,8 @@ use std::sync::{Arc, mpsc};
 use weft_meta::{
     Caller, CommitSeq, EngineError, FjallEngine, FjallOptions, MetaError, Namespace, Syncer, XattrMode,
 };
-use weft_power_cut::{Cut, Disk, Image, Random, Recorder, first_seed, from_environment, scratch};
+use weft_power_cut::{Cut, Disk, Image, Recorder, from_environment, scratch};
+use weft_test_random::{Random, seed, seeds};
 
 const IMAGES_DEFAULT: usize = 60;
 const IMAGES_PER_CYCLE: usize = 12;
@@ -170,9 +170,11 @@ fn check(cut: &Cut, states: &[Model], label: &str, then_use: bool) -> i64 {
 #[test]
 fn no_power_cut_loses_what_was_acknowledged() {
     let images = from_environment("WEFT_POWERCUT_IMAGES").map_or(IMAGES_DEFAULT, |images| images as usize);
-    let first_seed = first_seed();
-    let (mut seen, mut cycles, mut seed) = (0, 0, first_seed);
-    while seen < images {
+    let (mut seen, mut cycles) = (0, 0);
+    for seed in seeds() {
+        if seen >= images {
+            break;
+        }
         let mut random = Random(seed);
         let mut start =
             Start { image: Image::default(), states: vec![Model::default()], durable: -1, next_request: 2 };
@@ -193,16 +195,15 @@ fn no_power_cut_loses_what_was_acknowledged() {
             let states = states[..=end.max(0) as usize].to_vec();
             start = Start { image: cut.image, states, durable: end.min(cut.durable.max(-1)), next_request };
         }
-        seed += 1;
     }
-    println!("{seen} images of {cycles} cycles, seeds {first_seed} to {}: nothing was lost", seed - 1);
+    println!("{seen} images of {cycles} cycles, seeds {} and those that follow: nothing was lost", seed());
 }
 
 /// A sync that fails takes what it was to write for written ever after. So nothing more is accepted, and when the store is
 /// opened again, what only the page cache has is written again before anything is built on it.
 #[test]
 fn after_a_failed_sync_the_store_ends_and_a_new_start_makes_good() {
-    let recorder = Recorder::mount(Disk::new(), -1, Random(7), 0);
+    let recorder = Recorder::mount(Disk::new(), -1, Random(seed()), 0);
     let directory = recorder.directory();
     let boot = u64::MAX;
     let mut ns = fresh(open_engine_in(&directory, boot).unwrap());
@@ -231,7 +232,7 @@ fn after_a_failed_sync_the_store_ends_and_a_new_start_makes_good() {
     assert!(stat(&mut ns, "d/unsure").is_ok(), "the page cache has it");
     mkfile(&mut ns, &Caller::root(), "d/after", 0o644).unwrap();
     ns.syncer().sync().unwrap();
-    for seed in 0..8 {
+    for seed in seeds().take(8) {
         let (mut ns, _cut) = cut(seed);
         assert!(stat(&mut ns, "d/after").is_ok() && stat(&mut ns, "d/unsure").is_ok(), "seed {seed}");
     }
@@ -242,7 +243,7 @@ fn after_a_failed_sync_the_store_ends_and_a_new_start_makes_good() {
 #[test]
 fn a_power_cut_while_a_start_makes_good_is_not_taken_for_damage() {
     const EVENTS_MAX: usize = 1000;
-    for seed in 0..12 {
+    for seed in seeds().take(12) {
         let recorder = Recorder::mount(Disk::new(), -1, Random(seed), EVENTS_MAX);
         let directory = recorder.directory();
         let boot = u64::MAX - seed;
@@ -274,7 +275,7 @@ fn a_power_cut_while_a_start_makes_good_is_not_taken_for_damage() {
 /// one of ours must be told as well, though the kernel has the pages for clean by then.
 #[test]
 fn a_failed_sync_of_the_library_is_one_of_ours() {
-    let recorder = Recorder::mount(Disk::new(), -1, Random(9), 0);
+    let recorder = Recorder::mount(Disk::new(), -1, Random(seed()), 0);
     let mut ns = fresh(open_engine(&recorder.directory()).unwrap());
     mkfile(&mut ns, &Caller::root(), "f", 0o644).unwrap();
     let syncer = ns.syncer();

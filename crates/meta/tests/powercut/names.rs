@@ -17,7 +17,7 @@ use weft_meta::{
     Caller, FjallEngine, Kind, MetaError, NewFile, Once, Op, OpenFlags, RenameMode, SetAttr, WriteReport,
     XattrMode,
 };
-use weft_power_cut::Random;
+use weft_test_random::Random;
 
 const SLOTS: u64 = 4;
 

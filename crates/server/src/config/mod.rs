@@ -150,4 +150,15 @@ mod tests {
         let error = ClusterConfig::generate(&wanted()).unwrap().server("io9").unwrap_err().to_string();
         assert!(error.contains("io9") && error.contains("meta0, io0, io1, io2"), "{error}");
     }
+
+    #[test]
+    fn damaged_cluster_files_are_refused_or_written_back_the_same() {
+        let config = ClusterConfig::generate(&wanted()).unwrap();
+        weft_test_fuzz::run("cluster-file", &[config.to_toml().into_bytes()], |bytes| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return };
+            if let Ok(config) = ClusterConfig::parse(text, &wanted().path) {
+                assert_eq!(ClusterConfig::parse(&config.to_toml(), &config.path).unwrap(), config);
+            }
+        });
+    }
 }

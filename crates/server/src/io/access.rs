@@ -359,7 +359,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+        #![proptest_config(weft_test_random::cases(60))]
         #[test]
         fn every_method_does_the_same(operations in proptest::collection::vec(operation(), 1..12)) {
             run(compare(DataFiles::new(MemDisk::new(1 << 30)), &operations));

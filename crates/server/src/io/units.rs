@@ -246,6 +246,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn units_hold_the_runs_in_order(
             extents in proptest::collection::vec((0u64..100_000, 1u64..9_000), 1..20),

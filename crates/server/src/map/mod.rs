@@ -242,7 +242,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+        #![proptest_config(weft_test_random::cases(2000))]
         #[test]
         fn versions_rise_with_every_change_and_no_server_or_place_is_lost(
             steps in proptest::collection::vec((0u8..10, 0usize..6, 0u8..8), 1..40)

@@ -214,6 +214,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         /// Against one map of leases without turns.
         #[test]
         fn exactly_those_are_concerned_who_were_told_and_have_not_forgotten(

@@ -511,6 +511,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         /// Against a byte-array model: who does not wait is granted what the model allows; who waits is granted later, in order,
         /// and nobody ever has what another has exclusively.
         #[test]

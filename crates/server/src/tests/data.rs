@@ -104,9 +104,10 @@ fn regions() -> impl Strategy<Value = Regions> {
 fn what_is_read_is_what_was_written<W: Way>() {
     let steps = proptest::collection::vec((any::<bool>(), regions()), 1..24);
     let short = prop_oneof![Just(0u32), Just(300u32)];
-    let mut runner = TestRunner::new(ProptestConfig::with_cases(12));
+    let mut runner = TestRunner::new(weft_test_random::cases(12));
     let outcome = runner.run(&(steps, 1u16..4, 0u16..4, short), |(steps, servers, first, short)| {
-        let plan = FaultPlan { seed: 5, short_per_mille: short, ..FaultPlan::default() };
+        let plan =
+            FaultPlan { seed: weft_test_random::seed(), short_per_mille: short, ..FaultPlan::default() };
         let cluster = Cluster::<W>::start_with(4, SyncMode::Nosync, plan);
         let layout = Layout::new(4096, first, servers, 4).unwrap();
         let mut file = Checked { io: cluster.io(), capability: writable(layout), model: Vec::new() };

@@ -70,7 +70,7 @@ fn a_failed_background_sync_ends_the_server() {
         let (call, request) = mkdir(1);
         meta.mkdir(&call, request).await.unwrap();
         meta.namespace.borrow().engine().set_failing();
-        weft_reactor::timeout(std::time::Duration::from_secs(60), stop.wait()).await.unwrap().unwrap();
+        weft_reactor::timeout(std::time::Duration::from_secs(10), stop.wait()).await.unwrap().unwrap();
         assert!(meta.failure().is_some());
     });
 }

@@ -259,8 +259,13 @@ fn data_files_without_an_inode_are_found() {
     }
     meta.close(lost.attr.ino, access, None);
     let mut io = tcp(&config, &name(&lost_capability));
-    let gone = SizeRequest { capability: lost_capability };
+    let gone = SizeRequest { capability: lost_capability.clone() };
+    eventually("removal of what was unlinked", || io.call(&gone).unwrap().local_bytes == 0);
+    // Now nothing is known of the number: what is written under it can only be found by a scan.
+    let before = meta.gauge("orphans_removed_files").unwrap();
+    io.write(&lost_capability, 0, &Regions::contiguous(0, 100), &[1; 100]).unwrap();
     eventually("removal of the orphan", || io.call(&gone).unwrap().local_bytes == 0);
+    eventually("its count", || meta.gauge("orphans_removed_files").unwrap() > before);
     let size = tcp(&config, &name(&kept)).call(&SizeRequest { capability: kept }).unwrap();
     assert_eq!(size.local_bytes, 100);
     running.into_iter().for_each(Running::end);

@@ -239,4 +239,16 @@ mod tests {
         assert_eq!(short, sum_of(&block));
         assert_ne!(sum_of(&[]), 0);
     }
+
+    #[test]
+    fn damaged_records_put_no_sum_in_force_that_is_not_under_a_check() {
+        let sums: Vec<u32> = (1..=70).collect();
+        weft_test_fuzz::run("sums", &[record(&sums, 0), record(&sums, 0b10), vec![0; 700]], |bytes| {
+            let found = parse(bytes, 9, 3);
+            assert!(found.sums.len() <= REGION_BLOCKS && found.damaged_granules <= GRANULES as u32);
+            for (block, sum) in found.sums.iter().enumerate() {
+                assert!(found.void >> (block / GRANULE_BLOCKS) & 1 == 0 || *sum == 0, "block {block}");
+            }
+        });
+    }
 }

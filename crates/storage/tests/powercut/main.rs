@@ -11,8 +11,7 @@
 //! ```
 //!
 //! The disk is the one that the metadata store is tested on: it loses, tears and reorders whatever was not synced.
-//! `WEFT_DATA_POWERCUT_IMAGES` says how many images there are to be, `WEFT_POWERCUT_SEED` with which seed it begins. A failure
-//! names its seed.
+//! `WEFT_DATA_POWERCUT_IMAGES` says how many images there are to be.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -21,12 +20,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use weft_layout::Extent;
 use weft_power_cut::{
-    Cut, Disk as CutDisk, History, Image, Random, Recorder, Shared, data_files, first_seed, from_environment,
-    noise, scratch, written, zeroed,
+    Cut, Disk as CutDisk, History, Image, Recorder, Shared, data_files, from_environment, noise, scratch,
+    written, zeroed,
 };
 use weft_storage::sums::format::{BLOCK_BYTES, RECORD_BYTES, REGION_BYTES, parse, sum_of};
 use weft_storage::sums::{Scrubbed, SettleWhen};
 use weft_storage::{DataFiles, Directory, Disk, DiskEngine, LocalDisk};
+use weft_test_random::{Random, seed, seeds};
 
 const IMAGES_DEFAULT: usize = 5000;
 const IMAGES_PER_CYCLE: usize = 120;
@@ -262,10 +262,12 @@ fn reopen(cut: &Cut, label: &str) {
 fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
     let wanted =
         from_environment("WEFT_DATA_POWERCUT_IMAGES").map_or(IMAGES_DEFAULT, |images| images as usize);
-    let first_seed = first_seed();
     let begun = std::time::Instant::now();
-    let (mut seen, mut cycles, mut seed, mut in_force) = (0, 0, first_seed, 0);
-    while seen < wanted {
+    let (mut seen, mut cycles, mut in_force) = (0, 0, 0);
+    for seed in seeds() {
+        if seen >= wanted {
+            break;
+        }
         let mut random = Random(seed);
         let mut start = Image::default();
         // A chain of cuts, each in what the one before has left.
@@ -286,12 +288,11 @@ fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
             let chosen = random.below(cuts.len() as u64) as usize;
             start = cuts.swap_remove(chosen).image;
         }
-        seed += 1;
     }
     assert!(in_force > seen, "few sums are in force: {in_force}");
     println!(
-        "{seen} images of {cycles} cycles, seeds {first_seed} to {}, in {:.1} s: nothing was lost, and {in_force} sums fitted",
-        seed - 1,
+        "{seen} images of {cycles} cycles, seeds {} and those that follow, in {:.1} s: nothing was lost, and {in_force} sums fitted",
+        seed(),
         begun.elapsed().as_secs_f64()
     );
 }
@@ -299,7 +300,7 @@ fn no_power_cut_loses_synced_data_or_shows_foreign_bytes() {
 /// Files whose sync has failed, by either disk: the kernel takes the pages for clean, and the data files do not.
 #[test]
 fn a_failed_sync_is_counted_though_the_next_one_succeeds() {
-    let recorder = Recorder::mount(CutDisk::new(), 0, Random(1), 0);
+    let recorder = Recorder::mount(CutDisk::new(), 0, Random(seed()), 0);
     async fn fails(disk: impl Disk, recorder: &Recorder) {
         let files = DataFiles::with_bounds(disk, 1, 1);
         let file = files.create(7).unwrap();
@@ -326,7 +327,7 @@ fn a_failed_sync_is_counted_though_the_next_one_succeeds() {
 /// Which names a failed sync of a directory has lost is not known, and a second one would succeed without them.
 #[test]
 fn after_a_failed_sync_of_a_directory_no_name_becomes_durable() {
-    let recorder = Recorder::mount(CutDisk::new(), 0, Random(1), 0);
+    let recorder = Recorder::mount(CutDisk::new(), 0, Random(seed()), 0);
     async fn fails(disk: impl Disk, recorder: &Recorder) {
         let files = DataFiles::new(disk);
         files.create(1).unwrap().write(0, b"before").await.unwrap();

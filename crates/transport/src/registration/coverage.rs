@@ -71,6 +71,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn it_counts(ranges in proptest::collection::vec((0u64..50, 1u64..20, any::<bool>()), 0..40)) {
             let (mut coverage, mut model, mut live) = (Coverage::default(), [0i32; 80], Vec::new());

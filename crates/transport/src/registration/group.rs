@@ -282,6 +282,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn no_other_grouping_costs_less(
             gaps in proptest::collection::vec((1u64..6, 1u64..12), 0..10),

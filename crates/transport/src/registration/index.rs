@@ -241,6 +241,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn it_answers_as_a_plain_list_does(steps in steps()) {
             let mut index = Index::new();

@@ -81,6 +81,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn it_is_a_set(steps in proptest::collection::vec((any::<bool>(), 0u64..64, 1u64..20), 0..50)) {
             let (mut set, mut model) = (Ranges::default(), [false; 96]);

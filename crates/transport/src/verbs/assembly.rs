@@ -112,6 +112,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn any_cut_gives_the_message(
             body in 0usize..3000, payload in 0usize..3000, cuts in proptest::collection::vec(1usize..900, 0..20),

@@ -160,6 +160,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn everything_arrives_nothing_overruns_and_silence_follows(
             window in WINDOW_MIN..40,

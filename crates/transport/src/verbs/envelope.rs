@@ -350,6 +350,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn noise_is_no_more_than_refused(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Some(envelope) = Envelope::decode(&bytes) {
@@ -360,5 +361,36 @@ mod tests {
             prop_assert!(!Asking::is_genuine(&bytes, &KEY));
             prop_assert_eq!(Accepting::decode(&bytes, &KEY, &[0; 16]), None);
         }
+    }
+
+    /// A peer that knows the key may say anything.
+    #[test]
+    fn damaged_envelopes_and_greetings_are_refused_or_written_back_the_same() {
+        let lend = Lend { request_id: 1, share_offset: 2, address: 3, bytes: 4, remote_key: 5 };
+        let lent = [&Envelope { credits: 3, kind: PartKind::Lend }.encode()[..], &lend.encode()].concat();
+        let right = [
+            lent,
+            Envelope { credits: 3, kind: PartKind::First }.encode().to_vec(),
+            asking().encode(&KEY),
+            accepting().encode(&KEY, &[9; 16]),
+            Rejection::Busy.encode().to_vec(),
+        ];
+        weft_test_fuzz::run("envelopes", &right, |bytes| {
+            if let Some(envelope) = Envelope::decode(bytes) {
+                assert_eq!(envelope.encode()[..], bytes[..ENVELOPE_BYTES]);
+                let parts = Lend::decode_all(&bytes[ENVELOPE_BYTES..]);
+                assert!(parts.len() * LEND_BYTES <= bytes.len());
+            }
+            if let Some(asking) = Asking::decode(bytes) {
+                assert_eq!(Asking::decode(&asking.encode(&KEY)), Some(asking));
+            }
+            let _ = Rejection::text(bytes);
+            let said = &bytes[..bytes.len().min(ACCEPTING_BYTES - 16)];
+            let genuine = [said, &connect_mac(&KEY, b"accept", &[&[9; 16], said])].concat();
+            if let Some(accepting) = Accepting::decode(&genuine, &KEY, &[9; 16]) {
+                let again = Accepting::decode(&accepting.encode(&KEY, &[9; 16]), &KEY, &[9; 16]);
+                assert_eq!(again, Some(accepting));
+            }
+        });
     }
 }

@@ -173,6 +173,7 @@ impl Described {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use weft_wire::Wire;
 
     fn run(segment: u16, address: u64, bytes: u64, stride_bytes: i64, count: u64) -> MemoryRun {
         MemoryRun { segment, address, bytes, stride_bytes, count }
@@ -223,6 +224,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn what_is_told_is_what_was_meant(
             parts in proptest::collection::vec((1u64..40, 0u64..20, 1u64..6, any::<bool>()), 1..8),
@@ -266,5 +268,28 @@ mod tests {
             }
             prop_assert_eq!(pieces, meant);
         }
+    }
+
+    /// Memory that is accepted can be walked, and no piece of it is outside of its keys.
+    #[test]
+    fn damaged_keys_are_refused_or_hold_all_pieces() {
+        let keys = vec![key(1000, 100, 5), key(5000, 70, 9)];
+        let told =
+            RemoteKeys { keys, runs: vec![run(1, 1000, 10, 45, 3), run(2, 5000, 7, 0, 1)], keys_end: true };
+        weft_test_fuzz::run("keys", &[told.to_bytes()], |bytes| {
+            let Ok(told) = RemoteKeys::from_bytes(bytes) else { return };
+            let keys = told.keys.clone();
+            let _ = narrow(&mut told.clone());
+            let Ok(described) = Described::accept(told) else { return };
+            // Walking takes as long as there are pieces.
+            for piece in described.pieces(0, described.bytes().min(1000)) {
+                let holds = |key: &RemoteKey| {
+                    let begin = piece.address.checked_sub(key.address);
+                    piece.remote_key == key.remote_key
+                        && begin.is_some_and(|begin| begin + piece.bytes <= key.bytes)
+                };
+                assert!(keys.iter().any(holds), "{piece:?} in {keys:?}");
+            }
+        });
     }
 }

@@ -150,6 +150,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
         #[test]
         fn parts_are_all_of_it(pieces in proptest::collection::vec(0u32..1_000_000, 0..5), step in any::<u32>()) {
             let local: Vec<_> = pieces.iter().enumerate().map(|(at, bytes)| piece((at as u64) << 30, *bytes)).collect();

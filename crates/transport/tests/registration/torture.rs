@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
+use weft_test_random::Random;
 use weft_transport::registration::{PageRange, RegistrationCache, RegistrationOptions, page_bytes};
 use weft_verbs::{Access, Device, Registration};
 use weft_verbs_double::{Pinning, Pretend, PretendDevice, PretendOptions, PretendRegistration};
@@ -78,28 +79,6 @@ impl Keys for Naive {
     fn with(&self, pieces: &[Piece], _write: bool, act: &mut dyn FnMut(usize, u32)) {
         for (number, piece) in pieces.iter().enumerate() {
             act(number, self.registration(*piece).remote_key());
-        }
-    }
-}
-
-/// Numbers that look random.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 11) % bound
-    }
-
-    fn fill(&mut self, buffer: &mut [u8]) {
-        for part in buffer.chunks_mut(8) {
-            part.copy_from_slice(&self.next().to_ne_bytes()[..part.len()]);
         }
     }
 }
@@ -432,7 +411,7 @@ fn torture(keys: &dyn Keys, fabric: &Pretend, operations_max: u64, seconds: Opti
         until: seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds)),
         wrong_bytes: AtomicU64::new(0),
         barrier: Barrier::new(THREADS as usize),
-        seed: 1,
+        seed: weft_test_random::seed(),
     };
     torture.run();
     let operations = torture.operations.into_inner() - THREADS;

@@ -27,7 +27,8 @@ crate::message! {
 
 #[cfg(test)]
 mod tests {
-    use crate::Op;
+    use super::*;
+    use crate::{Op, Wire};
 
     /// One line per message: its name, and the bytes of its sample. A change of this file is a change of the
     /// protocol.
@@ -61,11 +62,33 @@ mod tests {
         }
     }
 
-    proptest::proptest! {
-        #[test]
-        fn noise_never_panics(number in 0usize..64, bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200)) {
-            let op = Op::ALL[number % Op::ALL.len()];
-            crate::ops::fuzz_decode(op, &bytes);
+    /// The first byte of an input chooses the operation.
+    #[test]
+    fn damaged_bodies_are_refused_or_written_back_the_same() {
+        let samples = crate::ops::samples();
+        let of_op =
+            |(number, (_, bytes)): (usize, &(String, Vec<u8>))| [&[(number / 2) as u8], &bytes[..]].concat();
+        let right: Vec<_> = samples.iter().enumerate().map(of_op).collect();
+        weft_test_fuzz::run("bodies", &right, |bytes| {
+            let Some((op, body)) = bytes.split_first() else { return };
+            crate::ops::fuzz_decode(Op::ALL[usize::from(*op) % Op::ALL.len()], body);
+        });
+    }
+
+    /// Keys and memory of RDMA, and memory that processes share, stand before the bodies of messages.
+    #[test]
+    fn damaged_descriptions_of_memory_are_refused_or_written_back_the_same() {
+        fn one<T: Wire>(bytes: &[u8]) {
+            if let Ok(value) = T::from_bytes(bytes) {
+                assert_eq!(value.to_bytes(), bytes, "an encoding has one form");
+            }
         }
+        let samples = crate::ops::samples();
+        let right: Vec<_> = samples.iter().rev().take(3).map(|(_, bytes)| bytes.clone()).collect();
+        weft_test_fuzz::run("memory", &right, |bytes| {
+            one::<RemoteMemory>(bytes);
+            one::<RemoteKeys>(bytes);
+            one::<LentMemory>(bytes);
+        });
     }
 }

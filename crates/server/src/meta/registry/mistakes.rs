@@ -4,7 +4,7 @@
 //! a model.
 //!
 //! ```text
-//!   WEFT_MODEL_SEED=17 cargo test -p weft-server --lib mistakes     one history
+//!   WEFT_MODEL_HISTORIES=1 WEFT_TEST_SEED=17 cargo test -p weft-server --lib mistakes     one history
 //!   WEFT_MODEL_HISTORIES=100000 …                                   more of them
 //! ```
 //!
@@ -956,15 +956,10 @@ async fn history(seed: u64, all: &mut Counts) {
 
 #[test]
 fn whatever_operators_mistake_nothing_is_mixed_up_or_removed() {
-    let (first, count) = match number("WEFT_MODEL_SEED") {
-        Some(seed) => (seed, 1),
-        None => (1, number("WEFT_MODEL_HISTORIES").unwrap_or(2000)),
-    };
+    let count = number("WEFT_MODEL_HISTORIES").unwrap_or(2000);
     let mut all = Counts::default();
-    for seed in first..first + count {
-        let told = TellSeed(seed);
+    for seed in weft_test_random::seeds().take(count as usize) {
         Reactor::new(ReactorOptions::default()).expect("a reactor").run(history(seed, &mut all));
-        drop(told);
     }
     eprintln!("{count} histories: {all:?}");
     let few = count / 2;
@@ -973,15 +968,4 @@ fn whatever_operators_mistake_nothing_is_mixed_up_or_removed() {
             || all.refused > few && all.served > few && all.changes > few && all.recovered > count / 20,
         "{all:?}"
     );
-}
-
-/// Says how to repeat the history in which a test fails.
-struct TellSeed(u64);
-
-impl Drop for TellSeed {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("repeat with WEFT_MODEL_SEED={}", self.0);
-        }
-    }
 }
