@@ -108,9 +108,14 @@ impl Sieving {
     }
 }
 
-/// Names of the values of an option, as programs' options have them.
+/// The values of an option, and their names, as programs' options have them.
 macro_rules! named {
     ($option:ident, $what:literal, $($value:ident = $name:literal),+) => {
+        impl $option {
+            /// Every value. The C interface numbers them by their places.
+            pub const ALL: &'static [$option] = &[$($option::$value),+];
+        }
+
         impl std::fmt::Display for $option {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(match self { $($option::$value => $name),+ })
@@ -190,15 +195,9 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for method in [Method::List, Method::Multiple, Method::Sieve] {
-            assert_eq!(method.to_string().parse(), Ok(method));
-        }
-        for movement in [Movement::Auto, Movement::Multiple, Movement::Pack, Movement::Direct] {
-            assert_eq!(movement.to_string().parse(), Ok(movement));
-        }
-        for sieving in [Sieving::Auto, Sieving::Each, Sieving::Sieve, Sieving::Mapped] {
-            assert_eq!(sieving.to_string().parse(), Ok(sieving));
-        }
+        Method::ALL.iter().for_each(|method| assert_eq!(method.to_string().parse(), Ok(*method)));
+        Movement::ALL.iter().for_each(|movement| assert_eq!(movement.to_string().parse(), Ok(*movement)));
+        Sieving::ALL.iter().for_each(|sieving| assert_eq!(sieving.to_string().parse(), Ok(*sieving)));
         let error = "lists".parse::<Method>().unwrap_err();
         assert_eq!(error, "`lists` is not a method (list, multiple, sieve)");
     }
