@@ -5,20 +5,16 @@ use crate::handles::{borrow, result, weft_file};
 use std::ffi::c_int;
 use weft_client::{AccessOptions, IoStats, Method, Movement, Sieving};
 
-const METHODS: [Method; 3] = [Method::List, Method::Multiple, Method::Sieve];
-const MOVEMENTS: [Movement; 4] = [Movement::Auto, Movement::Multiple, Movement::Pack, Movement::Direct];
-const SIEVINGS: [Sieving; 4] = [Sieving::Auto, Sieving::Each, Sieving::Sieve, Sieving::Mapped];
-
 /// `struct weft_access`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 #[allow(non_camel_case_types)]
 pub struct weft_access {
-    /// Place in `METHODS`.
+    /// Place in [`Method::ALL`].
     pub method: c_int,
-    /// Place in `MOVEMENTS`.
+    /// Place in [`Movement::ALL`].
     pub movement: c_int,
-    /// Place in `SIEVINGS`.
+    /// Place in [`Sieving::ALL`].
     pub sieving: c_int,
     /// 0.
     pub reserved: c_int,
@@ -53,18 +49,18 @@ impl weft_access {
     fn options(&self) -> Outcome<AccessOptions> {
         let defaults = AccessOptions::default();
         Ok(AccessOptions {
-            method: chosen("method", &METHODS, self.method)?,
-            movement: chosen("movement", &MOVEMENTS, self.movement)?,
-            sieving: chosen("sieving", &SIEVINGS, self.sieving)?,
+            method: chosen("method", Method::ALL, self.method)?,
+            movement: chosen("movement", Movement::ALL, self.movement)?,
+            sieving: chosen("sieving", Sieving::ALL, self.sieving)?,
             sieve_bytes: if self.sieve_bytes == 0 { defaults.sieve_bytes } else { self.sieve_bytes },
         })
     }
 
     fn of(options: &AccessOptions) -> weft_access {
         weft_access {
-            method: place(&METHODS, options.method),
-            movement: place(&MOVEMENTS, options.movement),
-            sieving: place(&SIEVINGS, options.sieving),
+            method: place(Method::ALL, options.method),
+            movement: place(Movement::ALL, options.movement),
+            sieving: place(Sieving::ALL, options.sieving),
             reserved: 0,
             sieve_bytes: options.sieve_bytes,
         }

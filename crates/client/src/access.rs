@@ -168,15 +168,9 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for method in [Method::List, Method::Multiple, Method::Sieve] {
-            assert_eq!(method.to_string().parse(), Ok(method));
-        }
-        for movement in [Movement::Auto, Movement::Multiple, Movement::Pack, Movement::Direct] {
-            assert_eq!(movement.to_string().parse(), Ok(movement));
-        }
-        for sieving in [Sieving::Auto, Sieving::Each, Sieving::Sieve, Sieving::Mapped] {
-            assert_eq!(sieving.to_string().parse(), Ok(sieving));
-        }
+        Method::ALL.iter().for_each(|method| assert_eq!(method.to_string().parse(), Ok(*method)));
+        Movement::ALL.iter().for_each(|movement| assert_eq!(movement.to_string().parse(), Ok(*movement)));
+        Sieving::ALL.iter().for_each(|sieving| assert_eq!(sieving.to_string().parse(), Ok(*sieving)));
         let error = "lists".parse::<Method>().unwrap_err();
         assert_eq!(error, "`lists` is not a method (list, multiple, sieve)");
     }

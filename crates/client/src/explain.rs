@@ -55,8 +55,15 @@ fn explain(open: &Arc<OpenFile>, regions: &Regions, write: bool) -> Result<Vec<S
     let flags = if write && open.sync { io_flags::SYNC } else { 0 };
     let reach = open.reach(regions);
     let capability = open.held.capability();
-    let common =
-        Common::new(&open.inner, Direction::Read, &capability, flags, access.movement, reach, Arc::default());
+    let common = Common::new(
+        open.inner.clone(),
+        Direction::Read,
+        &capability,
+        flags,
+        access.movement,
+        reach,
+        Arc::default(),
+    );
     // SAFETY: the shares are those of a read and none is submitted, so that no memory is touched.
     let mut windows = unsafe { Source::new(common, &access, 0, memory, regions) };
     let mut plans: Vec<ServerPlan> = Vec::new();

@@ -158,8 +158,15 @@ impl Request<'_> {
         let pieces_max = rdma.and_then(|rdma| rdma.pieces_max(self.write)).unwrap_or(WORK_PIECES_MAX);
         let capability = open.held.capability();
         // A read, also where a write is meant: nothing is gathered into buffers then.
-        let common =
-            Common::new(&open.inner, Direction::Read, &capability, 0, access.movement, reach, Arc::default());
+        let common = Common::new(
+            open.inner.clone(),
+            Direction::Read,
+            &capability,
+            0,
+            access.movement,
+            reach,
+            Arc::default(),
+        );
         // SAFETY: the shares are those of a read and none is submitted, so that no memory is touched.
         let mut windows =
             unsafe { Source::new(common, &access, self.base, Memory::Regions(self.memory), self.regions) };

@@ -1,7 +1,13 @@
 //! Reads and writes that go on while the program does something else.
 //!
-//! There is no thread behind them: they move when the program calls [`Pending::test`] or waits. Over shared
-//! memory the server does its part all the same; over TCP as much as the sockets' buffers hold.
+//! ```text
+//!   start ──► sends what servers and connections take at once
+//!   test      receives, and sends what comes next
+//!   wait      the same until it is over; finish_all: of many operations, with one sleep on all their lanes
+//! ```
+//!
+//! There is no thread behind them. Between these calls servers go on by themselves over shared memory and
+//! RDMA; over TCP as far as the sockets' buffers go.
 
 use crate::batch::Batch;
 use crate::error::Error;

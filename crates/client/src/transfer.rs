@@ -25,6 +25,7 @@ use crate::deadline;
 use crate::error::{Error, ErrorKind};
 use crate::open_file::OpenFile;
 use crate::rpc::Rpc;
+use crate::window::pack::{Buffers, PackBuffer};
 use crate::window::{Common, Direction, Memory, Share, Sieved, Source, Window, check};
 
 /// Requests of up to this size are waited for with watchful eyes.
@@ -98,7 +99,8 @@ impl<'a> Transfer<'a> {
         let flags = sync | access.sieving.io_flags();
         let capability = held.capability();
         let movement = access.movement;
-        let common = Common::new(&file.inner, direction, &capability, flags, movement, reach, allocations);
+        let common =
+            Common::new(file.inner.clone(), direction, &capability, flags, movement, reach, allocations);
         let total_bytes = regions.total_bytes();
         let mut transfer = Transfer {
             batch: Batch::default(),
@@ -376,6 +378,12 @@ impl<'a> Transfer<'a> {
             return self.total_bytes;
         }
         self.regions.extents().map(|extent| end.clamp(extent.offset, extent.end()) - extent.offset).sum()
+    }
+}
+
+impl Buffers for crate::inner::Inner {
+    fn take(&self, bytes: usize, shared: bool) -> PackBuffer {
+        self.pack_pool.take(bytes, shared, |segment| self.arenas.add(segment))
     }
 }
 

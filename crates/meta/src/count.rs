@@ -52,6 +52,7 @@ pub(crate) fn put_count(batch: &mut Batch, inodes: u64, below: u64) {
     });
 }
 
+// Fuzzed by records: fsck/tests.rs
 /// A removal record: how many.
 pub(crate) fn decode_removed(key: &[u8], value: &[u8]) -> Result<u8, EngineError> {
     let mut from = Reader::with_version(key, value, REMOVED_VERSION)?;

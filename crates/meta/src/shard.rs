@@ -66,6 +66,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
+
         #[test]
         fn every_number_has_one_shard_whose_keys_are_together(ino: u64, shard in 0..SHARDS, kind in b'a'..=b'z') {
             let own = shard_of(ino);

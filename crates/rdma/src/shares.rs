@@ -76,6 +76,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
+
         #[test]
         fn shares_are_never_more_than_there_is(
             receives in 16u32..200,

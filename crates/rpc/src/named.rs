@@ -4,6 +4,11 @@
 #[macro_export]
 macro_rules! named {
     ($option:ident, $what:literal, $($value:ident = $name:literal),+) => {
+        impl $option {
+            /// Every value. The C interface numbers them by their places.
+            pub const ALL: &'static [$option] = &[$($option::$value),+];
+        }
+
         impl std::fmt::Display for $option {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(match self { $($option::$value => $name),+ })

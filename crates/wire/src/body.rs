@@ -125,6 +125,18 @@ mod tests {
     }
 
     #[test]
+    fn bodies_that_have_grown_are_decoded_or_refused() {
+        let right = [New { a: 7, b: Added(9) }.to_bytes(), Old { a: 7 }.to_bytes()];
+        weft_test_fuzz::run("grown-bodies", &right, |bytes| {
+            let skipped = decode_of_version::<Old>(VERSIONS.1 + 1, bytes);
+            assert_eq!(skipped.is_ok(), bytes.len() >= 2);
+            if let Ok(new) = decode_of_version::<New>(VERSIONS.1, bytes) {
+                assert_eq!(New::from_bytes(&new.to_bytes()), Ok(new));
+            }
+        });
+    }
+
+    #[test]
     fn what_is_encoded_is_decoded() {
         let old = Old { a: 7 };
         assert_eq!(decode_of_version::<Old>(VERSIONS.1, &encode(&old)), Ok(old));

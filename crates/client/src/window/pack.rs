@@ -21,6 +21,12 @@ pub(crate) const PACK_BYTES: usize = 4 << 20;
 /// Buffers that are kept of either kind.
 const BUFFERS_MAX: usize = 8;
 
+/// Who has buffers.
+pub(crate) trait Buffers: Send + Sync {
+    /// One of at least `bytes`; `shared`: better of memory that connections know.
+    fn take(&self, bytes: usize, shared: bool) -> PackBuffer;
+}
+
 /// The buffers of a client.
 #[derive(Default)]
 pub(crate) struct PackPool {

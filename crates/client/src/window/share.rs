@@ -16,11 +16,10 @@ use weft_wire::messages::MemoryRun;
 use weft_wire::security::Capability;
 use weft_wire::{HEADER_BYTES, Wire, Writer, body};
 
-use super::pack::{PACK_BYTES, PackBuffer};
+use super::pack::{Buffers, PACK_BYTES, PackBuffer};
 use super::runs;
 use crate::access::Movement;
 use crate::call::BulkRequest;
-use crate::inner::Inner;
 use crate::reach::Reach;
 
 /// Windows that are packed are of about this size: what is copied is still in a processor's cache when it is
@@ -51,7 +50,7 @@ pub(crate) struct Common {
     pub(super) reach: Reach,
     /// What the pieces of memory are parts of, where the caller has said so.
     pub(super) allocations: Arc<[Allocation]>,
-    inner: Arc<Inner>,
+    buffers: Arc<dyn Buffers>,
 }
 
 /// One server's part of a window.
@@ -79,7 +78,7 @@ pub(super) struct Packed {
 
 impl Common {
     pub(crate) fn new(
-        inner: &Arc<Inner>,
+        buffers: Arc<dyn Buffers>,
         direction: Direction,
         capability: &Capability,
         flags: u32,
@@ -89,7 +88,7 @@ impl Common {
     ) -> Common {
         let layout = capability.layout;
         let capability = capability.to_bytes();
-        Common { direction, layout, capability, flags, movement, reach, allocations, inner: inner.clone() }
+        Common { direction, layout, capability, flags, movement, reach, allocations, buffers }
     }
 
     pub(super) fn share(
@@ -115,7 +114,7 @@ impl Common {
     }
 
     pub(super) fn take_buffer(&self, bytes: usize) -> PackBuffer {
-        self.inner.pack_pool.take(bytes, self.reach.shared, |segment| self.inner.arenas.add(segment))
+        self.buffers.take(bytes, self.reach.shared)
     }
 }
 

@@ -34,7 +34,7 @@ fn capability(layout: Layout) -> Capability {
 fn common(layout: Layout, movement: Movement, share_bytes_max: u64) -> Common {
     let reach = Reach { share_bytes_max, pack_below_bytes: 100, ..Reach::default() };
     let inner = some_client().inner;
-    Common::new(&inner, Direction::Read, &capability(layout), 1, movement, reach, Arc::default())
+    Common::new(inner, Direction::Read, &capability(layout), 1, movement, reach, Arc::default())
 }
 
 fn windows(common: Common, access: &AccessOptions, memory: &Regions, file: &Regions) -> Vec<Window> {

@@ -19,6 +19,7 @@ impl ClusterConfig {
         ClusterConfig::parse(&text, &path)
     }
 
+    // Fuzzed by cluster-file: mod.rs
     /// Checks `text` as the contents of the file `path`.
     ///
     /// # Errors
