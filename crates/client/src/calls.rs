@@ -21,7 +21,8 @@ use crate::Result;
 use crate::batch::{self, Batch, Finished};
 use crate::call::Call;
 use crate::deadline::{self, Operation};
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
+use crate::fork;
 use crate::inner::Inner;
 use crate::progress::Progress;
 use crate::rpc::Rpc;
@@ -35,13 +36,16 @@ const CLOSES: usize = 1;
 /// A metadata call under way.
 ///
 /// Dropping it ends it: what was not sent is not sent, and a change that was sent may take effect. An open
-/// that was sent is waited for, so that the file is closed again.
+/// that was sent is waited for, so that the file is closed again. In a forked child it ends with an error;
+/// the parent goes on with it.
 #[must_use = "dropping it ends it"]
 pub struct PendingCall<T> {
     step: Step<T>,
     batch: Batch,
     inner: Arc<Inner>,
     caller: Arc<Caller>,
+    /// The process that began it.
+    generation: u64,
     /// When it is given up.
     end: Option<Instant>,
     /// What it is on, for errors.
@@ -98,9 +102,18 @@ impl<T> PendingCall<T> {
         let of = inner.clone();
         let take: Take<T> = Box::new(move |result| take(batch::decode::<R>(&of, of.meta(), result)?));
         let end = deadline::end(inner.options.timeout());
-        let (inner, caller) = (inner.clone(), caller.clone());
-        let mut call =
-            PendingCall { step: Step::Asking(take), batch, inner, caller, end, on, is_open, attrs };
+        let (inner, caller, generation) = (inner.clone(), caller.clone(), fork::generation());
+        let mut call = PendingCall {
+            step: Step::Asking(take),
+            batch,
+            inner,
+            caller,
+            generation,
+            end,
+            on,
+            is_open,
+            attrs,
+        };
         call.test();
         call
     }
@@ -112,6 +125,7 @@ impl<T> PendingCall<T> {
             batch: Batch::default(),
             inner: inner.clone(),
             caller: caller.clone(),
+            generation: fork::generation(),
             end: None,
             on: String::new(),
             is_open: false,
@@ -180,6 +194,11 @@ impl<T> PendingCall<T> {
         };
     }
 
+    /// Whether this is a forked child: its parent goes on with the call.
+    fn is_parents(&self) -> bool {
+        self.generation != fork::generation()
+    }
+
     fn failed_with(&self, error: Error) -> Step<T> {
         Step::Over(Err(error.on(&self.on)))
     }
@@ -193,6 +212,11 @@ impl<T> PendingCall<T> {
 
 impl<T> PendingCall<T> {
     fn drive(&mut self, next: fn(&mut Batch, &Rpc) -> Option<Finished>) -> bool {
+        if self.is_parents() && !self.batch.is_empty() {
+            drop(std::mem::take(&mut self.batch));
+            let text = "it was begun by the process that forked this one";
+            self.step = self.failed_with(Error::new("call", ErrorKind::Local(libc::ECANCELED), text));
+        }
         loop {
             if matches!(self.step, Step::Over(_) | Step::Taken) && self.batch.is_empty() {
                 return true;
@@ -229,7 +253,7 @@ impl<T> Progress for PendingCall<T> {
 
 impl<T> Drop for PendingCall<T> {
     fn drop(&mut self) {
-        if self.batch.is_empty() {
+        if self.batch.is_empty() || self.is_parents() {
             return;
         }
         if self.is_open && self.batch.is_sent() {

@@ -179,7 +179,7 @@ fn offer(inner: &Inner, attr: &Attr, capability: &Capability) {
         return;
     }
     let request = SettleRequest { capability: capability.clone(), file_bytes: attr.size, epoch: attr.epoch };
-    let mut batch = Batch::default();
+    let mut batch = Batch::sharing();
     batch.push(Call::of(inner, inner.meta(), &request, 0));
     batch.detach(inner);
 }

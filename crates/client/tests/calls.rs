@@ -131,3 +131,31 @@ fn a_call_that_is_dropped_gives_its_slot_back_and_an_open_is_closed() {
     drop(client.start_open("/open", &create()));
     assert!(!client.stat("/open", true).unwrap().size_live, "nobody has it open for writing");
 }
+
+#[test]
+fn a_forked_child_leaves_its_parents_calls_alone() {
+    let cluster = Cluster::start(1, 4096);
+    let client = cluster.client(Transport::Tcp);
+    client.mkdir("/d", 0o755).unwrap();
+    let mut calls: Vec<_> =
+        (0..20).map(|at| client.start_mkdir(format!("/d/{at}").as_str(), 0o755)).collect();
+    // SAFETY: the child uses the library, which may be used after a fork, and ends without the parent's clean-up.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(calls.pop());
+        let ends =
+            calls.drain(..).map(|mut call| (call.test(), call.wait().err().map(|error| error.errno())));
+        let (canceled, others): (Vec<_>, Vec<_>) =
+            ends.partition(|end| *end == (true, Some(libc::ECANCELED)));
+        let is_canceled = !canceled.is_empty() && others.iter().all(|end| *end == (true, None));
+        let works = client.start_mkdir("/child", 0o755).wait().is_ok();
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!(is_canceled && works))) };
+    }
+    let mut status = 0;
+    // SAFETY: a live place for the status of a child of this process.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(all(calls).len(), 20, "each was done once");
+    assert!(client.stat("/child", true).is_ok());
+}

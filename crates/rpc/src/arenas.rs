@@ -7,7 +7,7 @@ use weft_transport::Segment;
 
 use crate::rdma;
 
-/// Segments of one process. A connection is told of one when a request first uses it.
+/// Segments of one process. A connection learns of one when a request first uses it.
 #[derive(Default)]
 pub struct Arenas {
     segments: RwLock<Vec<Segment>>,

@@ -54,10 +54,8 @@ impl Rpc {
     /// A lane to a server for little data, idle or not, where that takes no time.
     pub(crate) fn share_lane(&self, index: usize) -> Option<LaneUse> {
         let server = self.session().server(index);
-        if server.health.is_failing() || server.is_better_due() {
-            return None;
-        }
-        server.pick(&Wish { traffic: self.traffic(server.role, false), rail: None }, true)
+        let wish = Wish { traffic: self.traffic(server.role, false), rail: None };
+        if server.health.is_failing() { None } else { server.pick(&wish, true) }
     }
 
     fn traffic(&self, role: Role, bulky: bool) -> Traffic {

@@ -3,7 +3,7 @@
 //! ```text
 //!   operation (an API call, a request of a kernel)     begin ├──────────── retry_timeout_ms ───────────┤ end
 //!     request to meta0                                       ├───┤
-//!     requests to io0 and io1, with what is left                 ├──────────┤ ···· pause ├── attempt ──┤ ETIMEDOUT
+//!     requests to io0 and io1, with what is left                 ├──────┤ ·· pause ├─ attempt ─┤ ETIMEDOUT
 //! ```
 //!
 //! The library has no threads, so the operation is the thread's: whoever makes requests, or a connection,

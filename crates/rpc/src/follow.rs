@@ -1,12 +1,11 @@
 //! Following the cluster's map: a newer one is fetched when it is needed, by the thread that needs it.
 //!
 //! ```text
-//!   a request is refused: its map is old ──────────► ask who said so ──┐
-//!   a reply carries a higher version ──────────────► ask who said so ──┤ no newer one   ┌──────────────────────────────┐
-//!   a layout names a chain that the map has not ───────────────────────┼──────────────► │ the metadata server and some │
-//!   a server cannot be reached, or another answers ────────────────────┘                │ others, all at once          │
-//!                                                                                       └──────────────┬───────────────┘
-//!   the request is repeated, with its number, by the tables that the newer map has brought up to date ◄┘
+//!   a request is refused: its map is old ───► ask that server ──┐
+//!   a reply carries a higher version ───────► ask that server ──┤ no newer map
+//!   a layout names a chain that the map has not ────────────────┼──► ask the metadata server and
+//!   a server cannot be reached, or another answers ─────────────┘    some others, all at once ──┐
+//!   the request is repeated, with its number, by the tables that the newer map has updated ◄────┘
 //! ```
 //!
 //! Of threads that need a newer map at the same time one fetches it. The others wait for it if they were
@@ -44,7 +43,7 @@ impl Rpc {
         }
     }
 
-    /// Fetches a map that was heard of, if nobody else is at it.
+    /// Fetches a map that was heard of, if no other thread does.
     pub(crate) fn follow_heard(&self) {
         let session = self.session();
         let following = &session.following;
@@ -58,12 +57,12 @@ impl Rpc {
         }
     }
 
-    /// Fetches the map with this version, or a newer one, which the server `told_by` goes by.
+    /// Fetches the map with this version, or a newer one, which the server `holder` has.
     ///
     /// # Errors
     /// If what is served cannot be gone by. That nobody could be asked is no error: the server will say so
     /// again.
-    pub(crate) fn follow_to(&self, version: u32, told_by: usize) -> Result<(), Error> {
+    pub(crate) fn follow_to(&self, version: u32, holder: usize) -> Result<(), Error> {
         let session = self.session();
         let following = &session.following;
         let fetches = following.fetches.load(Ordering::Acquire);
@@ -74,7 +73,7 @@ impl Rpc {
         if session.map_version() >= version || following.fetches.load(Ordering::Acquire) != fetches {
             return Ok(());
         }
-        self.fetch(session, Some(told_by), None).map(drop)
+        self.fetch(session, Some(holder), None).map(drop)
     }
 
     /// A server could not be reached by the map with this version. Says whether there is a newer one, after
@@ -107,15 +106,15 @@ impl Rpc {
         }
     }
 
-    /// Fetches a newer map, of `told_by` first, who has one, then of others without `but`; whether there is
+    /// Fetches a newer map, from `holder` first, which has one, then of others without `but`; whether there is
     /// one.
-    fn fetch(&self, session: &Session, told_by: Option<usize>, but: Option<usize>) -> Result<bool, Error> {
-        let of_teller = told_by.map_or(Ok(false), |server| self.fetch_of(session, &[server]));
-        let fetched = match of_teller {
+    fn fetch(&self, session: &Session, holder: Option<usize>, but: Option<usize>) -> Result<bool, Error> {
+        let of_holder = holder.map_or(Ok(false), |server| self.fetch_of(session, &[server]));
+        let fetched = match of_holder {
             Ok(true) => Ok(true),
-            of_teller => {
-                let of_others = self.fetch_of(session, &others(session, told_by.or(but)));
-                if matches!(of_others, Ok(false)) { of_teller } else { of_others }
+            of_holder => {
+                let of_others = self.fetch_of(session, &others(session, holder.or(but)));
+                if matches!(of_others, Ok(false)) { of_holder } else { of_others }
             }
         };
         session.following.fetches.fetch_add(1, Ordering::AcqRel);

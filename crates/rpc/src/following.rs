@@ -21,7 +21,7 @@ pub(crate) struct Following {
     /// Held while one is fetched.
     pub(crate) fetching: Mutex<()>,
     pub(crate) fetches: AtomicU64,
-    /// A version that a reply told of, and whose reply it was.
+    /// A version that a reply carried, and whose reply it was.
     pub(crate) heard: AtomicU32,
     pub(crate) heard_from: AtomicUsize,
     /// Whose turn it is to be asked among those who know no better than others.

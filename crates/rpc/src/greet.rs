@@ -301,7 +301,7 @@ fn sleep_on(link: &mut dyn Link, deadline: Instant) -> Result<(), String> {
     let signalled = sleep.sleep(&waker, step.as_millis() as u64 + 1);
     waker.awake(signalled);
     if begin.elapsed() >= LOOK_EVERY && deadline::is_interrupted() {
-        return Err("whoever waited for it was interrupted".to_string());
+        return Err("the wait for it was interrupted".to_string());
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
-//! Whether a server is dead: who needs it then fails at once, and whoever comes by looks for its return now
+//! Whether a server is dead: calls that need it then fail at once, and one of them looks for its return now
 //! and then.
 //!
 //! ```text
-//!            failure                  failing for a whole deadline
-//!   well ───────────────► failing ─────────────────────────────────► dead ── probe every second, by one caller ──┐
-//!    ▲                      │                                          │  ▲                                     │
-//!    └──── answer ──────────┘                                          │  └───────────── nothing ───────────────┤
-//!    └─────────────────────────────────────────────────────────────────┴──────────── it answers ────────────────┘
+//!            failure             failing for a whole deadline
+//!   well ──────────────► failing ─────────────────────────► dead ── probe every second, by one caller ─┐
+//!    ▲                     │                                │ ▲                                        │
+//!    ├──── reply ──────────┘                                │ └──────────────── no reply ──────────────┤
+//!    └──────────────────────────────────────────────────────┴───────────────── reply ──────────────────┘
 //! ```
 
 use std::sync::Mutex;
@@ -65,7 +65,7 @@ pub struct Obituary {
 pub(crate) enum Verdict {
     /// Ask it.
     Well,
-    /// Look whether it is back, for no longer than this: nobody else will for a while.
+    /// Look whether it is back, for no longer than this: no other caller will for a while.
     Probe(Duration),
     /// Fail.
     Dead(Obituary),

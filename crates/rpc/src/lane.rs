@@ -276,7 +276,7 @@ impl Lane {
         self.fail(&mut state, cause);
     }
 
-    /// The link is dropped before anybody is told, for until then the server may use the requests' memory.
+    /// The link is dropped before anybody is notified, for until then the server may use the requests' memory.
     fn fail(&self, state: &mut LaneState, cause: &str) -> LaneFailure {
         self.dead.store(true, Ordering::Release);
         drop(state.link.take());

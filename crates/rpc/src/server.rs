@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   where it is (newest map) ──► lanes: 0 … 7 ──► pick an idle one, add one, or share
-//!                                  └ better ones tried now and then: another transport, where it has moved to
+//!                                  └ better ones are tried now and then: another transport, a new address
 //! ```
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

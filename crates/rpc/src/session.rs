@@ -1,8 +1,8 @@
 //! This process's connections to a cluster: for each server a few lanes, and the numbers that requests carry.
 //!
 //! ```text
-//!   chain ──► chains: 0 1 2 3 … ──► servers: meta0 io0 io1 io2 …    both only grow: an index stays what it is
-//!   map, version 7 ── brings both up to date, then counts ──┘   └ where it is reached, lanes, health (server.rs)
+//!   chain ─► chains: 0 1 2 3 … ─► servers: meta0 io0 io1 io2 …   both only grow: an index stays what it is
+//!   map, version 7: updates both, then counts ─┘   └ where it is reached, lanes, health (server.rs)
 //! ```
 //!
 //! A request reads these tables without a lock. A newer map (`follow.rs`) adds servers to them and changes

@@ -2,7 +2,7 @@
 //! done twice.
 //!
 //! ```text
-//!   request 17, slot 3 ── lost ── 17 again, slot 3: the reply that was kept ── 18, slot 3: the server forgets 17
+//!   request 17, slot 3 ── reply lost ── 17 again, slot 3: the kept reply ── 18, slot 3: 17 is forgotten
 //! ```
 
 use std::sync::{Arc, Mutex};

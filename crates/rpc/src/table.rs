@@ -2,8 +2,8 @@
 //! moving.
 //!
 //! ```text
-//!   index    0 … 15    16 … 47    48 … 111    …        each part is twice as long as the one before, and made when it is needed
-//!   parts   [ 16 ]    [  32  ]   [   64   ]
+//!   index    0 … 15    16 … 47    48 … 111    …     each part is twice as long as the one before,
+//!   parts   [ 16 ]    [  32  ]   [   64   ]         and made when it is needed
 //! ```
 
 use std::sync::atomic::{AtomicUsize, Ordering};

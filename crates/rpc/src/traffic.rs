@@ -4,7 +4,7 @@
 //! ```text
 //!   to a metadata server ─────────────────────────────► metadata
 //!   to an I/O server, of a client in the background ──► background
-//!                     of a small request  ────────────► small        as bulk, where both have the same type of service
+//!                     of a small request  ────────────► small (as bulk, where both have one type of service)
 //!                     of any other  ──────────────────► bulk
 //! ```
 

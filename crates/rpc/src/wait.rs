@@ -10,7 +10,7 @@
 //! Both sides write first and read then, in one total order, so at least one of them sees the other. A thread
 //! that has its lanes for itself never has its eventfd written.
 //!
-//! The descriptor of a lane over RDMA tells of nothing until its completion queue was armed (IB 3.2.4). A
+//! The descriptor of a lane over RDMA is not readable before its completion queue was armed (IB 3.2.4). A
 //! thread that watches leaves it as it is; one that is about to sleep arms it, and looks once more:
 //!
 //! ```text

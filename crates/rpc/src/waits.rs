@@ -1,4 +1,4 @@
-//! Which servers the calls of this thread have waited for, for whoever tells why one was slow.
+//! Which servers the calls of this thread have waited for, to report why one was slow.
 
 use std::cell::Cell;
 use std::time::Duration;

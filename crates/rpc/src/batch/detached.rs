@@ -14,7 +14,7 @@ const DETACHED_MAX: usize = 32;
 const DETACHED_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Batch {
-    /// Sends what there is and leaves the replies to whoever comes next.
+    /// Sends what there is and leaves the replies to the next caller of [`reap`].
     pub fn detach(mut self, rpc: &Rpc) {
         self.step(rpc);
         self.put_by(rpc);

@@ -49,7 +49,9 @@ impl Batch {
 
     /// Adds a request.
     pub fn push(&mut self, call: Call) {
-        if let Some((lane, ..)) = call.sent() {
+        if let Some((lane, ..)) = call.sent()
+            && !self.lanes.iter().any(|(_, used)| Arc::ptr_eq(used.lane(), lane))
+        {
             self.lanes.push((call.server, LaneUse::new(lane)));
         }
         self.calls.push(call);
@@ -98,7 +100,7 @@ impl Batch {
         }
     }
 
-    /// Ends what is under way, for whoever waits for it does so no longer.
+    /// Ends what is under way, for the caller waits no longer.
     pub(super) fn interrupt(&mut self, rpc: &Rpc) {
         for at in 0..self.calls.len() {
             let call = &mut self.calls[at];
@@ -107,7 +109,7 @@ impl Batch {
             }
             // The server must let go of memory that goes back to its owner.
             if let (true, Some((lane, ..))) = (call.lends(), call.sent()) {
-                lane.give_up("whoever waited for an answer was interrupted");
+                lane.give_up("the wait for a reply was interrupted");
             }
             let server = rpc.session().server(call.server).describe(None);
             let error = Error::new(call.op.name(), ErrorKind::Local(libc::EINTR), "the wait was interrupted");
@@ -248,12 +250,19 @@ impl Batch {
         self.lanes_waited_on().for_each(|lane| lane.progress());
     }
 
+    /// Also those on which nothing could be sent, for want of credits: their end has to be noticed.
     pub(super) fn lanes_waited_on(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        let waits_on = |lane: &Arc<Lane>| {
+        let waits_on = |server: usize, lane: &Arc<Lane>| {
             let mut sent = self.calls.iter().filter_map(Call::sent);
+            let mut unsent = self.calls.iter().filter(|call| call.is_ready_to_send());
             lane.is_ours() && sent.any(|(other, answer, _)| Arc::ptr_eq(lane, other) && !answer.is_ready())
+                || lane.is_alive() && unsent.any(|call| call.server == server)
         };
-        self.lanes.iter().map(|(_, used)| used.lane()).filter(move |lane| waits_on(lane))
+        self.lanes
+            .iter()
+            .map(|(server, used)| (*server, used.lane()))
+            .filter(move |(server, lane)| waits_on(*server, lane))
+            .map(|(_, lane)| lane)
     }
 
     pub(super) fn any_ready(&self) -> bool {

@@ -6,7 +6,7 @@
 //!     ├──── pause, new lane ◄─────┤ the connection broke, or the server has been silent for too long
 //!     └──── newer map ◄───────────┘ refused: the server goes by a newer map (`follow.rs`)
 //!
-//!   Done with an error once the time of the operation is over (`deadline.rs`), at once where the server is dead
+//!   Done with an error once the operation's time is over (`deadline.rs`), at once where the server is dead
 //!   (`health.rs`)
 //! ```
 //!
@@ -188,7 +188,11 @@ impl Call {
 
     /// Whether it was sent and a server keeps its reply in a slot.
     pub(crate) fn holds_slot(&self) -> bool {
-        matches!(self.state, State::Sent { .. }) && !self.op.idempotent()
+        self.sent().is_some_and(|(lane, ..)| lane.is_ours()) && !self.op.idempotent()
+    }
+
+    pub(crate) fn is_ready_to_send(&self) -> bool {
+        matches!(self.state, State::Ready { .. })
     }
 
     pub(crate) fn is_done(&self) -> bool {
@@ -245,7 +249,7 @@ impl Call {
             Content::Bulk(request) => {
                 let segments = rpc.arenas.overlapping(request.memory_span());
                 let body = request.body();
-                // SAFETY: whoever made the request keeps its memory until the call is over; a batch that is
+                // SAFETY: the caller of `Call::new` keeps its memory until the call is over; a batch that is
                 // dropped before waits for that.
                 unsafe { lane.submit(header, &body, || request.bulk(), &segments, &answer) }
             }

@@ -1,9 +1,9 @@
 //! Making connections to servers.
 //!
 //! ```text
-//!   Dial::dial(server, wish, greet) ──► connect ──► greet(link) ──► Dialled { link, what the server said, … }
-//!                                         │            └ handshake and checks, by whoever dials (greet.rs)
-//!                                         └ NetworkDial: over TCP, shared memory or RDMA; tests give their own
+//!   Dial::dial(server, wish, greet) ─► connect ─► greet(link) ─► Dialled { link, the server's reply, … }
+//!                                        │           └ handshake and checks, given by the caller (greet.rs)
+//!                                        └ NetworkDial: TCP, shared memory or RDMA; tests have their own
 //! ```
 
 mod first;
