@@ -144,6 +144,19 @@ impl StateFile {
     }
 }
 
+/// 128 bits from the kernel's random source.
+///
+/// # Errors
+/// That of `getrandom`.
+pub fn random_id() -> io::Result<RandomId> {
+    let mut id = [0; 16];
+    // SAFETY: the kernel writes 16 bytes to `id`; so few come whole once the source is seeded.
+    match unsafe { libc::getrandom(id.as_mut_ptr().cast(), id.len(), 0) } {
+        16 => Ok(id),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// 32 hexadecimal digits.
 pub fn hex(id: &RandomId) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()

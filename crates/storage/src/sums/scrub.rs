@@ -10,13 +10,13 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, sum_of};
 use super::state::Sidecar;
-use super::{Damage, DamageKind};
+use super::table::{Damage, DamageKind};
 use crate::buffers::Mapping;
 use crate::data_file::{DataFile, failed};
 use crate::data_files::DataFiles;
-use crate::directory::SumsDirectory;
 use crate::disk::{Disk, Seek};
 use crate::error::{Operation, StorageError};
+use crate::sums_directory::SumsDirectory;
 
 /// Read at once.
 const CHUNK_BLOCKS: u64 = 256;
