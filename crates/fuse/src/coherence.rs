@@ -29,7 +29,6 @@
 use crate::belief::Belief;
 use crate::notify::{ALL_BYTES, Notes};
 use crate::refills::pages_of;
-use crate::sharded::Sharded;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -37,6 +36,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use weft_client::Client;
+use weft_gateway::Sharded;
 use weft_wire::limits::{LEASE_MS, NAME_BYTES_MAX};
 use weft_wire::messages::{Attr, Change, WatchReply, changed};
 

@@ -9,7 +9,7 @@
 //! ```
 
 use crate::coherence::{Asked, Coherence};
-use crate::fs::{Outcome, Told};
+use crate::outcome::{Outcome, Told};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 use weft_client::Client;

@@ -12,8 +12,9 @@
 //! Who has got a lock must see what others wrote under it before: pages and attributes that the kernel has of the file go before the
 //! reply. That waits for reads that are under way, so it is never done by a thread that serves requests.
 
-use crate::fs::{Errno, Outcome, WeftFs};
-use crate::kernel::Later;
+use crate::fs::WeftFs;
+use crate::kernel::answer::Later;
+use crate::outcome::{Errno, Outcome};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,10 +1,10 @@
 //! What a mount can be told, and how it can fail.
 
-use crate::identity::Identities;
 use std::path::PathBuf;
 use std::time::Duration;
 use thiserror::Error;
 use weft_client::{ConnectOptions, Url};
+use weft_gateway::Identities;
 use weft_log::Filter;
 
 /// Which files the kernel's page cache keeps. Opens for writing only never use it, nor do opens for appending.

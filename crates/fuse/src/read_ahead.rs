@@ -16,8 +16,8 @@
 //! mount: every change counts the file's [`Epochs`] up when it is done and before it is acknowledged, and a chunk bears the
 //! count and the time from before it was asked for. What is not good, or does not reach far enough, is read from the servers.
 
-use crate::fs::Errno;
-use crate::kernel::Answer;
+use crate::kernel::answer::Answer;
+use crate::outcome::Errno;
 use crate::read_buffer::{LentChunk, ReadBuffers};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! One request of the kernel for the log: its id, how it ended, and whom it waited for where it was slow.
 
-use crate::fs::{Errno, Outcome};
-use crate::kernel::{Answer, Later};
+use crate::kernel::answer::{Answer, Later};
+use crate::outcome::{Errno, Outcome};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 use weft_client::Client;

@@ -14,7 +14,7 @@
 //! `coherence.rs` tells.
 
 use crate::coherence::Asked;
-use crate::fs::SET_ID_BITS;
+use crate::outcome::SET_ID_BITS;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -21,7 +21,7 @@ use crate::handles::RecentlyUsed;
 use crate::limits::{LIST_MAX, OPEN_FILES, WINDOWS_MAX};
 use crate::note::{layout_in, note_of};
 use crate::ranges::Ranges;
-use crate::sums::{Damage, SumsCounts, Table};
+use crate::sums::table::{Damage, SumsCounts, Table};
 use crate::syncs::{Losses, Syncs};
 use crate::unsynced::{Mark, Unsynced};
 use crate::windows::Windows;

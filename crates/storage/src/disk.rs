@@ -19,7 +19,7 @@ use std::time::SystemTime;
 
 use weft_layout::Extent;
 
-use crate::directory::SumsDirectory;
+use crate::sums_directory::SumsDirectory;
 
 /// One object of a listing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use weft_layout::Extent;
 
-use crate::directory::SumsDirectory;
 use crate::disk::{Disk, ObjectInfo, Seek, Space};
+use crate::sums_directory::SumsDirectory;
 
 /// What goes wrong, and how often. Rates are in thousandths of the operations of that kind; the default
 /// is that nothing does.

@@ -17,14 +17,16 @@ use std::sync::atomic::Ordering;
 use weft_layout::Extent;
 use weft_reactor::ring;
 
-use crate::directory::{Directory, Identity, SumsDirectory, size_of_file};
+use crate::directory::{Directory, size_of_file};
 use crate::disk::{Disk, ObjectInfo, Seek, Space, check};
 use crate::engine::{DiskEngine, Durable, RingEngine, sync_on_thread, sync_through_ring};
 use crate::error::StorageError;
+use crate::identity::Identity;
 use crate::limits::IOV_MAX;
 use crate::local_file::{LocalFile, signed};
 use crate::residency;
 use crate::state::RandomId;
+use crate::sums_directory::SumsDirectory;
 
 /// The extended attribute that notes are kept in.
 const NOTE_ATTRIBUTE: &std::ffi::CStr = c"user.weft.layout";
@@ -47,6 +49,19 @@ impl LocalDisk {
     /// As [`Directory::open`], or [`StorageError::Whole`] if there is no memory.
     pub fn open(path: &Path, identity: &Identity, engine: DiskEngine) -> Result<LocalDisk, StorageError> {
         let directory = Directory::open(path, identity)?;
+        LocalDisk::over(directory, engine)
+    }
+
+    /// The data files of another chain in the same storage; see [`Directory::of_chain`].
+    ///
+    /// # Errors
+    /// As [`Directory::of_chain`], or [`StorageError::Whole`] if there is no memory.
+    pub fn of_chain(&self, chain: u16) -> Result<LocalDisk, StorageError> {
+        let engine = if self.ring.is_some() { DiskEngine::Ring } else { DiskEngine::Plain };
+        LocalDisk::over(self.directory.of_chain(chain)?, engine)
+    }
+
+    fn over(directory: Directory, engine: DiskEngine) -> Result<LocalDisk, StorageError> {
         let ring = match engine {
             DiskEngine::Plain => None,
             DiskEngine::Ring => Some(

@@ -489,4 +489,55 @@ mod tests {
         assert_eq!(bits(3, 5), 0b11_1000);
         assert_eq!(bits(63, 63), 1 << 63);
     }
+
+    /// A cached file of 1 MiB, and two pieces of it at addresses.
+    fn mapped_pieces() -> (std::fs::File, MappedPieces) {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(&vec![0; 1 << 20], 0).unwrap();
+        let pieces = [Extent::new(10, 100), Extent::new(5000, 50)];
+        let mapped = Windows::new(2).pieces(1, 1, file.as_raw_fd(), &pieces).unwrap();
+        (file, mapped)
+    }
+
+    #[test]
+    fn a_run_is_filled_from_its_front_as_bytes_come() {
+        use std::os::unix::fs::FileExt;
+        let (file, mapped) = mapped_pieces();
+        let mut run = mapped.runs().next().unwrap();
+        let mut next = 0;
+        while !run.is_full() {
+            let filled = run.fill(|pieces| {
+                let (base, bytes) = pieces[0];
+                let part = bytes.min(40);
+                for at in 0..part {
+                    // SAFETY: within the piece.
+                    unsafe { base.add(at).write(next) };
+                    next += 1;
+                }
+                Ok::<_, ()>(part as u64)
+            });
+            assert!(filled.unwrap() > 0);
+        }
+        assert!(mapped.is_whole() && mapped.runs().count() == 1);
+        let mut content = vec![0; 5050];
+        file.read_exact_at(&mut content, 0).unwrap();
+        assert!(content[10..110].iter().copied().eq(0..100));
+        assert!(content[5000..].iter().copied().eq(100..150));
+    }
+
+    #[test]
+    fn a_page_that_goes_while_it_is_filled_shows_and_kills_nobody() {
+        let (file, mapped) = mapped_pieces();
+        file.set_len(0).unwrap();
+        let mut run = mapped.runs().next().unwrap();
+        // SAFETY: in the first piece.
+        let filled = run.fill(|pieces| unsafe {
+            pieces[0].0.write(1);
+            Ok::<_, ()>(1)
+        });
+        assert_eq!(filled, Ok(1));
+        assert!(!mapped.is_whole());
+    }
 }

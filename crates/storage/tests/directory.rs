@@ -4,8 +4,10 @@ mod common;
 
 use std::fs;
 
-use common::{IDENTITY, formatted, on_disk, plain_disk, plain_reactor, ring_disk};
-use weft_storage::{Directory, Disk, DiskEngine, Identity, LocalDisk, StateFile, StorageError};
+use common::{IDENTITY, directories, formatted, on_disk, plain_disk, plain_reactor, ring_disk};
+use std::time::Duration;
+use weft_storage::sums::SettleWhen;
+use weft_storage::{DataFiles, Directory, Disk, DiskEngine, Identity, LocalDisk, StateFile, StorageError};
 
 fn refusal(result: Result<LocalDisk, StorageError>) -> String {
     match result {
@@ -132,4 +134,52 @@ fn a_storage_of_the_first_format_gets_a_name() {
     assert_ne!(named, [5; 16]);
     assert_eq!(plain_disk(&directory).storage(), named);
     assert_eq!(StateFile::open(directory.path()).unwrap().state().mark, 0);
+}
+
+#[test]
+fn parts_of_a_file_that_belong_to_different_chains_stay_apart() {
+    async fn holds(files: &DataFiles<LocalDisk>, data: &[u8]) {
+        let mut back = vec![0; data.len() + 1];
+        let file = files.open(298).unwrap().unwrap();
+        assert_eq!(file.read(0, &mut back).await.unwrap(), data.len());
+        assert_eq!(back[..data.len()], *data);
+    }
+    for directory in directories() {
+        plain_reactor().run(async {
+            let own = plain_disk(&directory);
+            let other = DataFiles::new(own.of_chain(7).unwrap());
+            let own = DataFiles::new(own);
+            for (files, data) in [(&own, b"of its own chain".as_slice()), (&other, b"of chain 7".as_slice())]
+            {
+                let file = files.create(298).unwrap();
+                file.write(0, data).await.unwrap();
+                file.sync().await.unwrap();
+                let now = SettleWhen { idle: Duration::ZERO, dirty: Duration::ZERO };
+                assert_eq!(files.settle(now, async |_| true).await.unwrap().files, 1);
+            }
+            other.create(299).unwrap();
+            drop(own);
+            let message = refusal(LocalDisk::open(directory.path(), &IDENTITY, DiskEngine::Plain));
+            assert!(message.contains("in use"), "a chain keeps its storage locked: {message}");
+        });
+        for kind in ["data", "sums"] {
+            for home in [kind.to_string(), format!("chains/0007/{kind}")] {
+                let file = directory.path().join(home).join("9e/37/000000000000012a");
+                assert!(file.is_file(), "{}", file.display());
+            }
+        }
+        plain_reactor().run(async {
+            let own = plain_disk(&directory);
+            let other = DataFiles::new(own.of_chain(7).unwrap());
+            let own = DataFiles::new(own);
+            let inos = |files: &DataFiles<LocalDisk>| {
+                files.list(None, 10).unwrap().0.iter().map(|object| object.ino).collect::<Vec<_>>()
+            };
+            assert_eq!((inos(&own), inos(&other)), (vec![298], vec![298, 299]));
+            holds(&own, b"of its own chain").await;
+            assert!(own.remove(298).unwrap());
+            assert!(own.open(298).unwrap().is_none());
+            holds(&other, b"of chain 7".as_slice()).await;
+        });
+    }
 }

@@ -1,13 +1,11 @@
 //! Open files: what is read and written, and when the servers are told of it.
 
-use super::{
-    EXECUTE_BITS, Errno, NEW_MODE, OpenFile, Opened, Outcome, READ_AHEAD_VALID, SET_ID_BITS, Told, WeftFs,
-};
-use crate::callers::Requester;
-use crate::kernel::Answer;
+use super::{EXECUTE_BITS, NEW_MODE, OpenFile, READ_AHEAD_VALID, WeftFs};
+use crate::kernel::answer::Answer;
 use crate::locks::Lockers;
 use crate::notify::ALL_BYTES;
 use crate::options::CacheMode;
+use crate::outcome::{Errno, Opened, Outcome, SET_ID_BITS, Told};
 use crate::read_ahead::{ReadAhead, Reader};
 use crate::refills::Refills;
 use std::ffi::OsStr;
@@ -16,12 +14,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use weft_client::{At, Client, File, OpenOptions, SetAttr};
 use weft_fuse_wire::WriteManner;
+use weft_gateway::Process;
 use weft_wire::messages::{Attr, Caller};
 
 impl WeftFs {
     pub(crate) fn create(
         &self,
-        who: Requester,
+        who: Process,
         parent: u64,
         name: &OsStr,
         mode: u32,
@@ -53,7 +52,7 @@ impl WeftFs {
         Ok((self.tell_entry(&asked, parent, attr), opened))
     }
 
-    pub(crate) fn open(&self, who: Requester, node: u64, flags: i32) -> Outcome<Opened> {
+    pub(crate) fn open(&self, who: Process, node: u64, flags: i32) -> Outcome<Opened> {
         let file = self.callers.client(who).open(At::ino(self.ino(node)), &open_options(flags))?;
         let opened = self.add_file(file, flags);
         self.truncated_at_open(who, &opened, flags)?;
@@ -61,8 +60,8 @@ impl WeftFs {
     }
 
     /// Who truncates without being root ends set-id bits, as by a write.
-    fn truncated_at_open(&self, who: Requester, opened: &Opened, flags: i32) -> Outcome<()> {
-        if flags & libc::O_TRUNC == 0 || self.callers.identities().is_root(who) {
+    fn truncated_at_open(&self, who: Process, opened: &Opened, flags: i32) -> Outcome<()> {
+        if flags & libc::O_TRUNC == 0 || self.callers.identities().is_root(who.uid) {
             return Ok(());
         }
         let open = self.file(opened.handle)?;
@@ -149,7 +148,7 @@ impl WeftFs {
     }
 
     /// Reads up to `bytes`, and answers with them.
-    pub(crate) fn read(&self, who: Requester, handle: u64, offset: u64, bytes: usize, answer: impl Answer) {
+    pub(crate) fn read(&self, who: Process, handle: u64, offset: u64, bytes: usize, answer: impl Answer) {
         let open = match self.file(handle) {
             Ok(open) => open,
             Err(errno) => return answer.send(Err(errno)),
@@ -174,7 +173,7 @@ impl WeftFs {
     /// Writes all of `data`.
     pub(crate) fn write(
         &self,
-        who: Requester,
+        who: Process,
         handle: u64,
         offset: u64,
         data: &[u8],
@@ -269,7 +268,7 @@ impl WeftFs {
 
     pub(crate) fn fallocate(
         &self,
-        who: Requester,
+        who: Process,
         handle: u64,
         offset: u64,
         bytes: u64,
@@ -296,7 +295,7 @@ impl WeftFs {
 
     pub(crate) fn copy_range(
         &self,
-        who: Requester,
+        who: Process,
         (from, from_offset): (u64, u64),
         (to, to_offset): (u64, u64),
         bytes: u64,
@@ -310,8 +309,8 @@ impl WeftFs {
     }
 
     /// Who changes a file otherwise than by a write, without being root, ends set-id bits as by one.
-    pub(super) fn changed_by(&self, who: Requester, open: &OpenFile) -> Outcome<()> {
-        if self.callers.identities().is_root(who) { Ok(()) } else { self.clear_set_id(open) }
+    pub(super) fn changed_by(&self, who: Process, open: &OpenFile) -> Outcome<()> {
+        if self.callers.identities().is_root(who.uid) { Ok(()) } else { self.clear_set_id(open) }
     }
 
     pub(crate) fn sync_names(&self) -> Outcome<()> {

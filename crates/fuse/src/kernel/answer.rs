@@ -1,11 +1,11 @@
 //! How a reply goes back, whichever way its request came.
 
-use crate::fs::{Errno, Outcome};
+use crate::outcome::{Errno, Outcome};
 use weft_fuse_wire::Body;
 
 /// A request that is to be replied to, once.
 pub(crate) trait Answer: Sized {
-    /// Memory for the body of the reply, of [`super::REQUEST_BYTES_MAX`] where the request asks for data.
+    /// Memory for the body of the reply, of `REQUEST_BYTES_MAX` where the request asks for data.
     fn body(&mut self) -> &mut [u8];
 
     /// Replies with so many bytes of the body, or an error.

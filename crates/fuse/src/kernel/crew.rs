@@ -7,8 +7,8 @@
 //!                1  2w 3 4       1 is served, and free; who finds one too many free after a request ends: 3 or 4
 //! ```
 
-use super::Dispatcher;
 use super::device::Device;
+use super::dispatch::Dispatcher;
 use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};

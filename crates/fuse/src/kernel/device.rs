@@ -7,9 +7,11 @@
 //!
 //! The data of a write and the body of a read are the long ones; at the beginning of a page the kernel copies them page by page.
 
-use super::{Answer, Dispatcher, Later, Memory, REQUEST_BYTES_MAX};
+use super::answer::{Answer, Later};
+use super::dispatch::Dispatcher;
+use super::memory::{Memory, REQUEST_BYTES_MAX};
 use crate::attach::open_device;
-use crate::fs::Outcome;
+use crate::outcome::Outcome;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::AsRawFd;

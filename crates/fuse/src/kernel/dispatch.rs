@@ -1,11 +1,11 @@
 //! Each request of the kernel to the operation of [`WeftFs`] that it is, and what that says back.
 
 use super::answer::Answer;
-use crate::callers::Requester;
 use crate::directory::DirItem;
 use crate::ending;
-use crate::fs::{Changes, Errno, Found, Opened, Outcome, Told, WeftFs};
+use crate::fs::WeftFs;
 use crate::locks::{Interrupts, LockAsked};
+use crate::outcome::{Changes, Errno, Found, Opened, Outcome, Told};
 use crate::slow::Served;
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -17,6 +17,7 @@ use weft_fuse_wire::{
     Attributes, Body, CopyRange, DirectoryEntry, Entry, FileTime, Header, LockFound, LockRequest, Malformed,
     OpenReply, Request, SetAttributes, SetTime, Space, open_flags,
 };
+use weft_gateway::Process;
 use weft_wire::limits::NAME_BYTES_MAX;
 use weft_wire::messages::{FileKind, Time, UMASK_SHIFT};
 
@@ -98,7 +99,7 @@ impl Dispatcher {
     fn serve_well_formed(&self, header: &Header, request: Request<'_>, answer: impl Answer) {
         SERVED.set((header.unique, header.pid));
         SIGNALLED.set(false);
-        let who = Requester { uid: header.uid, gid: header.gid, pid: header.pid };
+        let who = Process { uid: header.uid, gid: header.gid, pid: header.pid };
         let (fs, node) = (&self.fs, header.node);
         match request {
             Request::Lookup { name } => answer.reply(fs.lookup(who, node, os(name)), put_found),

@@ -3,6 +3,9 @@
 use std::ops::{Deref, DerefMut};
 use weft_client::{Arena, Client};
 
+/// Largest read or write that the kernel sends: its own limit (`fs.fuse.max_pages_limit`) by default.
+pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
+
 /// From [`Client::alloc`] where that has some: there a server on the same host reads and writes without a copy in between.
 pub(super) enum Memory {
     Shared(Arena),

@@ -16,20 +16,19 @@
 //! that does not answer, are replaced (`crew.rs`), so that others are served, and interrupts heard of. Only a lock that has to be waited for is given to
 //! another thread, so that whoever is to unlock is served.
 
-mod answer;
+pub(crate) mod answer;
 mod crew;
 mod device;
 mod dispatch;
 mod memory;
 mod ring;
 
-pub(crate) use answer::{Answer, Later};
 pub(crate) use dispatch::Dispatcher;
 
 use crate::options::{MountOptions, RingUse};
 use crew::Crew;
 use device::Device;
-use memory::Memory;
+use memory::REQUEST_BYTES_MAX;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -38,8 +37,6 @@ use std::time::Duration;
 use weft_fuse_wire::init::{Agreement, Offer, VERSION, VERSION_LEAST, capability};
 use weft_fuse_wire::{Header, opcode};
 
-/// Largest read or write that the kernel sends: its own limit (`fs.fuse.max_pages_limit`) by default.
-pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// How long what the kernel forgets may gather beside a ring, where nothing that is in a hurry comes through the device but interrupts.
 const GATHERING: Duration = Duration::from_millis(2);
 /// Threads of a ring in all, where there are many processors.

@@ -15,9 +15,10 @@
 //! does not fetch it. If all entries wait for locks there may be no reply for long. So whoever begins to wait makes a request himself, on
 //! that processor: its reply fetches the next.
 
-use super::dispatch::NUDGE;
-use super::{Answer, Dispatcher, Later, Memory, REQUEST_BYTES_MAX};
-use crate::fs::{Errno, Outcome};
+use super::answer::{Answer, Later};
+use super::dispatch::{Dispatcher, NUDGE};
+use super::memory::{Memory, REQUEST_BYTES_MAX};
+use crate::outcome::{Errno, Outcome};
 use crate::wake::Wake;
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::cell::{Cell, RefCell, UnsafeCell};

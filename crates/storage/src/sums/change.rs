@@ -11,30 +11,11 @@ use weft_layout::Extent;
 
 use super::format::{BLOCK_BYTES, RECORD_BYTES, REGION_BYTES};
 use super::state::Voids;
-use super::{FileSums, write_void};
+use super::table::{FileSums, write_void};
+use super::under_way::Change;
 use crate::data_file::{DataFile, failed};
 use crate::disk::Disk;
 use crate::error::{Operation, StorageError};
-use crate::unsynced::{Mark, Unsynced};
-
-/// A change of a data file that is under way, of the blocks that it was begun for. It ends when this is dropped, after the last
-/// byte was written.
-#[must_use]
-pub struct Change<'a> {
-    ino: u64,
-    of: Option<(Arc<FileSums>, u64)>,
-    unsynced: (&'a Unsynced, &'a Mark),
-}
-
-impl Drop for Change<'_> {
-    fn drop(&mut self) {
-        let (unsynced, mark) = self.unsynced;
-        unsynced.note(self.ino, mark);
-        if let Some((sums, number)) = self.of.take() {
-            sums.state().end_change(number);
-        }
-    }
-}
 
 /// Records that are on their way to become void.
 struct Voiding<'a> {

@@ -12,12 +12,12 @@ use weft_buffers::Mapping;
 
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, sum_of};
 use super::state::Sidecar;
-use super::{Damage, DamageKind};
+use super::table::{Damage, DamageKind};
 use crate::data_file::{DataFile, failed};
 use crate::data_files::DataFiles;
-use crate::directory::SumsDirectory;
 use crate::disk::{Disk, Seek};
 use crate::error::{Operation, StorageError};
+use crate::sums_directory::SumsDirectory;
 
 /// Read at once.
 const CHUNK_BLOCKS: u64 = 256;

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, REGION_BYTES, sum_of};
 use super::state::{Bits, Sidecar};
-use super::{FileSums, write_force, write_sums, write_void};
+use super::table::{FileSums, write_force, write_sums, write_void};
 use crate::data_file::{DataFile, failed};
 use crate::data_files::DataFiles;
-use crate::directory::SumsDirectory;
 use crate::disk::{Disk, Seek};
 use crate::error::{Operation, StorageError};
+use crate::sums_directory::SumsDirectory;
 
 /// Blocks read at once.
 const READ_BLOCKS: usize = 64;

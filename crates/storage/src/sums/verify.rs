@@ -11,7 +11,7 @@ use weft_layout::Extent;
 
 use super::change::blocks_of;
 use super::format::{BLOCK_BYTES, sum_of};
-use super::{Damage, DamageKind};
+use super::table::{Damage, DamageKind};
 use crate::data_file::{DataFile, failed};
 use crate::disk::Disk;
 use crate::error::{Operation, StorageError};

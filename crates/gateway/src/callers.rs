@@ -1,30 +1,43 @@
 //! On whose behalf a request is done.
 //!
-//! The kernel tells user, group and process of a request, but not the supplementary groups; these are read from
-//! `/proc/PID/status` and kept for a moment, because one process asks many times.
+//! A gateway's protocol says the user and group of a request, and somehow the supplementary groups. Client handles are
+//! kept for a moment, because one requester asks many times.
 //!
 //! ```text
 //!   request { pid 71, uid 1000, gid 1000 }
-//!      │ table has (71, 1000, 1000), read 0.3 s ago ──► its client handle
+//!      │ table has (71, 1000, 1000), made 0.3 s ago ──► its client handle
 //!      └ else: /proc/71/status "Groups: 4 27 1000"  ──► client handle for Caller { 1000, 1000, [4, 27, 1000] }
-//!                                                       as the identities of the mount have it
+//!                                                       as the identities of the gateway have it
 //! ```
 
 use crate::identity::Identities;
 use crate::sharded::Sharded;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 use weft_client::Client;
 use weft_wire::limits::GROUPS_MAX;
 use weft_wire::messages::Caller;
 
-/// How long the groups read for a process are believed.
+/// How long the groups of a requester count after they were looked up.
 const GROUPS_VALID: Duration = Duration::from_secs(1);
-/// Processes remembered in one shard of the table before it is emptied.
-const PROCESSES_PER_SHARD_MAX: usize = 256;
+/// Requesters remembered in one shard of the table before it is emptied.
+const REQUESTERS_PER_SHARD_MAX: usize = 256;
 
-/// Who sent a request, as the kernel tells it.
+/// Who sent a request, by the numbers of this machine.
+pub trait Requester: Copy + Eq + Hash {
+    /// The user.
+    fn uid(&self) -> u32;
+
+    /// The primary group.
+    fn gid(&self) -> u32;
+
+    /// The supplementary groups, at most [`GROUPS_MAX`].
+    fn groups(&self) -> Vec<u32>;
+}
+
+/// A process of this machine, as its kernel identifies it. Its supplementary groups are those in `/proc/PID/status`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Requester {
+pub struct Process {
     /// File-system user.
     pub uid: u32,
     /// File-system group.
@@ -33,20 +46,35 @@ pub struct Requester {
     pub pid: u32,
 }
 
+impl Requester for Process {
+    fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    fn gid(&self) -> u32 {
+        self.gid
+    }
+
+    fn groups(&self) -> Vec<u32> {
+        supplementary_groups(self.pid)
+    }
+}
+
 struct Known {
     client: Client,
     read_at: Instant,
 }
 
 /// Client handles by requester.
-pub(crate) struct Callers {
+pub struct Callers<R> {
     root: Client,
     identities: Identities,
-    known: Sharded<Requester, Known>,
+    known: Sharded<R, Known>,
 }
 
-impl Callers {
-    pub(crate) fn new(client: &Client, identities: Identities) -> Callers {
+impl<R: Requester> Callers<R> {
+    /// For requesters whom `identities` maps to users of the file system; `client` may act for anybody.
+    pub fn new(client: &Client, identities: Identities) -> Callers<R> {
         Callers {
             identities,
             root: client.with_caller(Caller { uid: 0, gid: 0, groups: Vec::new() }),
@@ -55,8 +83,9 @@ impl Callers {
     }
 
     /// The client handle that acts for `requester`.
-    pub(crate) fn client(&self, requester: Requester) -> Client {
-        if requester.gid == 0 && self.identities.is_plain_root(requester) {
+    pub fn client(&self, requester: R) -> Client {
+        let (uid, gid) = (requester.uid(), requester.gid());
+        if gid == 0 && self.identities.is_plain_root(uid, gid) {
             return self.root.clone();
         }
         let mut shard = self.known.lock(&requester);
@@ -65,9 +94,9 @@ impl Callers {
         {
             return known.client.clone();
         }
-        let caller = self.identities.caller(requester, || supplementary_groups(requester.pid));
+        let caller = self.identities.caller(uid, gid, || requester.groups());
         let client = self.root.with_caller(caller);
-        if shard.len() >= PROCESSES_PER_SHARD_MAX {
+        if shard.len() >= REQUESTERS_PER_SHARD_MAX {
             shard.clear();
         }
         shard.insert(requester, Known { client: client.clone(), read_at: Instant::now() });
@@ -75,12 +104,12 @@ impl Callers {
     }
 
     /// Who everybody is in the file system.
-    pub(crate) fn identities(&self) -> &Identities {
+    pub fn identities(&self) -> &Identities {
         &self.identities
     }
 
-    /// The client handle that acts for root, for what the kernel does on its own account.
-    pub(crate) fn root(&self) -> &Client {
+    /// The client handle that acts for root, for what the gateway does on its own account.
+    pub fn root(&self) -> &Client {
         &self.root
     }
 }

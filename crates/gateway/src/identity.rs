@@ -8,10 +8,9 @@
 //!
 //! Who is squashed is decided by the number here, before mapping. The anonymous user's files are shown as they are.
 
-use crate::callers::Requester;
 use std::fmt;
 use std::str::FromStr;
-use weft_wire::messages::Caller;
+use weft_wire::messages::{Attr, Caller};
 
 /// Whose requests are done as the anonymous user (as in exports of NFS).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -112,38 +111,40 @@ impl Identities {
         }
     }
 
-    /// Whether the kernel can check permissions: not where everybody is the anonymous user, as it knows numbers of this machine only.
-    pub(crate) fn kernel_checks(&self) -> bool {
+    /// Whether this machine can check permissions: not where everybody is the anonymous user, as it knows its own numbers
+    /// only.
+    pub fn kernel_checks(&self) -> bool {
         self.squash != Squash::All
     }
 
-    /// As whom a request is done; `groups` tells the requester's supplementary groups here, if they matter.
-    pub(crate) fn caller(&self, who: Requester, groups: impl FnOnce() -> Vec<u32>) -> Caller {
-        if self.is_squashed(who.uid) {
+    /// As whom a request of this user and group is done; `groups` says the supplementary groups here, if they matter.
+    pub fn caller(&self, uid: u32, gid: u32, groups: impl FnOnce() -> Vec<u32>) -> Caller {
+        if self.is_squashed(uid) {
             return Caller { uid: self.anonymous.0, gid: self.anonymous.1, groups: Vec::new() };
         }
         let groups = groups().into_iter().map(|gid| self.groups.there(gid)).collect();
-        Caller { uid: self.users.there(who.uid), gid: self.groups.there(who.gid), groups }
+        Caller { uid: self.users.there(uid), gid: self.groups.there(gid), groups }
     }
 
-    /// Whether a requester in the group of root is root there as well, group and all.
-    pub(crate) fn is_plain_root(&self, who: Requester) -> bool {
-        self.is_root(who) && self.groups.there(who.gid) == 0
+    /// Whether a user in the group of root is root there as well, group and all.
+    pub fn is_plain_root(&self, uid: u32, gid: u32) -> bool {
+        self.is_root(uid) && self.groups.there(gid) == 0
     }
 
-    /// Whether the servers will let the requester do everything.
-    pub(crate) fn is_root(&self, who: Requester) -> bool {
-        !self.is_squashed(who.uid) && self.users.there(who.uid) == 0
+    /// Whether the servers will let the user do everything.
+    pub fn is_root(&self, uid: u32) -> bool {
+        !self.is_squashed(uid) && self.users.there(uid) == 0
+    }
+
+    /// Attributes with the owners' numbers of this machine.
+    pub fn here(&self, attr: Attr) -> Attr {
+        Attr { uid: self.users.here(attr.uid), gid: self.groups.here(attr.gid), ..attr }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn requester(uid: u32, gid: u32) -> Requester {
-        Requester { uid, gid, pid: 1 }
-    }
 
     #[test]
     fn numbers_are_mapped_both_ways() {
@@ -162,12 +163,12 @@ mod tests {
     #[test]
     fn squashed_users_are_the_anonymous_one_without_other_groups() {
         let mut identities = Identities { anonymous: (7, 8), ..Identities::default() };
-        let as_whom = |identities: &Identities, uid| identities.caller(requester(uid, uid), || vec![9]);
+        let as_whom = |identities: &Identities, uid| identities.caller(uid, uid, || vec![9]);
         assert_eq!(as_whom(&identities, 0), Caller { uid: 0, gid: 0, groups: vec![9] });
         identities.squash = Squash::Root;
         assert_eq!(as_whom(&identities, 0), Caller { uid: 7, gid: 8, groups: vec![] });
         assert_eq!(as_whom(&identities, 3), Caller { uid: 3, gid: 3, groups: vec![9] });
-        assert!(!identities.is_root(requester(0, 0)));
+        assert!(!identities.is_root(0));
         identities.squash = Squash::All;
         assert_eq!(as_whom(&identities, 3), Caller { uid: 7, gid: 8, groups: vec![] });
     }
@@ -179,7 +180,7 @@ mod tests {
             groups: "1000:6001,27:28".parse().unwrap(),
             ..Identities::default()
         };
-        let caller = identities.caller(requester(1000, 1000), || vec![27, 4]);
+        let caller = identities.caller(1000, 1000, || vec![27, 4]);
         assert_eq!(caller, Caller { uid: 5001, gid: 6001, groups: vec![28, 4] });
     }
 }

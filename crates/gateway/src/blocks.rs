@@ -1,7 +1,7 @@
 //! `st_blocks`: the space that files take, which only their I/O servers know.
 //!
 //! ```text
-//!   attributes for the kernel ─► small: as if without holes ──────────────► st_blocks
+//!   attributes to be shown ─►   small: as if without holes ──────────────► st_blocks
 //!                            └─► large: as asked before, if size and times are the same; else the servers are asked
 //! ```
 //!
@@ -15,13 +15,13 @@ const STAT_BLOCK_BYTES: u64 = 512;
 
 /// What was learnt about files.
 #[derive(Default)]
-pub(crate) struct Blocks {
+pub struct Blocks {
     known: Sharded<u64, Known>,
 }
 
 #[derive(Default)]
 struct Known {
-    /// Space was reserved or freed through this mount: also a small file is asked for.
+    /// Space was reserved or freed through this gateway: also a small file is asked for.
     reserved: bool,
     /// Size and times, and the blocks that there were then.
     told: Option<((u64, Time, Time), u64)>,
@@ -29,7 +29,7 @@ struct Known {
 
 impl Blocks {
     /// The blocks of what has these attributes now. Where its servers do not answer, as many as its size needs.
-    pub(crate) fn of(&self, client: &Client, attr: &Attr) -> u64 {
+    pub fn of(&self, client: &Client, attr: &Attr) -> u64 {
         let as_by_size = attr.size.div_ceil(STAT_BLOCK_BYTES);
         if attr.kind != FileKind::File {
             return as_by_size;
@@ -50,13 +50,13 @@ impl Blocks {
         blocks
     }
 
-    /// Space of a file was reserved or freed through this mount.
-    pub(crate) fn reserved(&self, ino: u64) {
+    /// Space of a file was reserved or freed through this gateway.
+    pub fn reserved(&self, ino: u64) {
         *self.known.lock(&ino).entry(ino).or_default() = Known { reserved: true, told: None };
     }
 
-    /// The kernel knows the file no more.
-    pub(crate) fn forget(&self, ino: u64) {
+    /// Nobody uses the file here any more.
+    pub fn forget(&self, ino: u64) {
         self.known.lock(&ino).remove(&ino);
     }
 }

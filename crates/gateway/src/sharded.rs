@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const SHARDS: usize = 16;
 
 /// `HashMap`s behind a lock each; a key always falls to the same one.
-pub(crate) struct Sharded<K, V> {
+pub struct Sharded<K, V> {
     hasher: RandomState,
     shards: [Mutex<HashMap<K, V>>; SHARDS],
 }
@@ -21,13 +21,13 @@ impl<K, V> Default for Sharded<K, V> {
 
 impl<K: Hash + Eq, V> Sharded<K, V> {
     /// The shard that `key` belongs to, locked.
-    pub(crate) fn lock(&self, key: &K) -> MutexGuard<'_, HashMap<K, V>> {
+    pub fn lock(&self, key: &K) -> MutexGuard<'_, HashMap<K, V>> {
         let shard = self.hasher.hash_one(key) as usize % SHARDS;
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// All keys.
-    pub(crate) fn keys(&self) -> Vec<K>
+    pub fn keys(&self) -> Vec<K>
     where
         K: Copy,
     {
@@ -39,7 +39,7 @@ impl<K: Hash + Eq, V> Sharded<K, V> {
     }
 
     /// Takes everything out.
-    pub(crate) fn drain(&self) -> Vec<V> {
+    pub fn drain(&self) -> Vec<V> {
         let take = |shard: &Mutex<HashMap<K, V>>| {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.drain().map(|(_, value)| value).collect::<Vec<V>>()

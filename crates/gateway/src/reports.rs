@@ -1,27 +1,30 @@
-//! Which attributes, and which names of a directory, may be older than what this mount has reported or changed itself.
+//! Which attributes, and which names of a directory, may be older than what this gateway has reported or changed itself.
 //!
 //! ```text
 //!   one      write 64 KiB ──► flush: Report ─────────► server          the record: inode 7 at t₂
 //!   another      lookup at t₁ ──► Stat ──► server: 0 bytes    reply ─► t₁ < t₂: what the reply says of inode 7 is asked for again
 //! ```
 //!
-//! The metadata server tells a client that alone writes a file the size that it knows, for that client reports before it asks. A lookup
-//! cannot, as it does not know yet which inode it asks for; nor does a page of a listing that was read a moment ago. And who asks
-//! while somebody else's report is under way has nothing to report, and must wait for it.
+//! The metadata server replies with the size that it knows to a client that alone writes a file, for that client
+//! reports before it asks. A lookup cannot, as it does not know yet which inode it asks for; nor does a page of a
+//! listing that was read a moment ago. And who asks while somebody else's report is under way has nothing to report,
+//! and must wait for it.
 //!
 //! A listing may have names as well that were removed since; an inode stands for the names of a directory too.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use weft_client::File;
+use weft_wire::messages::Attr;
 
 /// Inodes that share a lock only wait for each other's reports now and then.
 const LOCKS: usize = 1024;
 /// Changes remembered.
 const CHANGES_MAX: usize = 1024;
 
-/// Changes of attributes by this mount.
-pub(crate) struct Reports {
+/// Changes of attributes by this gateway.
+pub struct Reports {
     under_way: Box<[Mutex<()>]>,
     done: Mutex<Done>,
 }
@@ -42,12 +45,31 @@ impl Default for Reports {
 
 impl Reports {
     /// Waits until no report of this inode is under way; there will be none until the guard is dropped.
-    pub(crate) fn alone(&self, ino: u64) -> MutexGuard<'_, ()> {
+    pub fn alone(&self, ino: u64) -> MutexGuard<'_, ()> {
         self.under_way[ino as usize % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Reports what was written through an open file of this inode, by [`File::flush`] or the like; returns the attributes
+    /// after it, if anything was reported.
+    ///
+    /// # Errors
+    /// Those of `report`.
+    pub fn report(
+        &self,
+        ino: u64,
+        file: &File,
+        report: fn(&File) -> weft_client::Result<Option<Attr>>,
+    ) -> weft_client::Result<Option<Attr>> {
+        let _alone = self.alone(ino);
+        let reported = report(file);
+        if !matches!(reported, Ok(None)) {
+            self.changed(ino);
+        }
+        reported
+    }
+
     /// Attributes of an inode, or names of a directory, were changed, or may have been.
-    pub(crate) fn changed(&self, ino: u64) {
+    pub fn changed(&self, ino: u64) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         if done.changes.len() == CHANGES_MAX
             && let Some((_, at)) = done.changes.pop_front()
@@ -57,9 +79,9 @@ impl Reports {
         done.changes.push_back((ino, Instant::now()));
     }
 
-    /// Whether attributes of `ino`, or its names, that were asked for at `asked_at` may lack a change of this mount's. One that is under way does
-    /// not count.
-    pub(crate) fn changed_since(&self, ino: u64, asked_at: Instant) -> bool {
+    /// Whether attributes of `ino`, or its names, that were asked for at `asked_at` may lack a change of this gateway's.
+    /// One that is under way does not count.
+    pub fn changed_since(&self, ino: u64, asked_at: Instant) -> bool {
         let done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         let mut since = done.changes.iter().rev().take_while(|(_, at)| *at >= asked_at);
         asked_at <= done.complete_since || since.any(|&(changed, _)| changed == ino)
