@@ -144,7 +144,6 @@ impl StateFile {
     }
 }
 
-
 /// 32 hexadecimal digits.
 pub fn hex(id: &RandomId) -> String {
     id.iter().map(|byte| format!("{byte:02x}")).collect()
