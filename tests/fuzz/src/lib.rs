@@ -113,6 +113,8 @@ impl Corpus {
         all.dedup();
         all.truncate(CORPUS_INPUTS_MAX);
         let text: String = all.into_iter().map(|input| to_hex(input) + "\n").collect();
+        let directory = self.path.parent().expect("it is in a directory");
+        std::fs::create_dir_all(directory).expect("the repository can be written");
         std::fs::write(&self.path, text).unwrap_or_else(|error| panic!("{:?}: {error}", self.path));
     }
 }
