@@ -24,12 +24,10 @@ const NOT_YET: &[&str] = &[
     "crates/bench-args",
     "crates/cli",
     "crates/cli-common",
-    "crates/fuse",
     "crates/meta",
     "crates/preload",
     "crates/reactor",
     "crates/server",
-    "crates/storage",
     "crates/verbs",
     "crates/wire",
 ];
