@@ -377,5 +377,5 @@ fn only_administrators_take_a_backup() {
     assert!(!left.iter().any(|entry| entry.file_name().to_string_lossy().starts_with("backup")), "{left:?}");
     cluster.weft(&["meta", "dump", &cluster.url(), backup]);
     let again = cluster.command(&["meta", "dump", &cluster.url(), backup]).output().expect("it runs");
-    refused(&again, "is there already");
+    refused(&again, "exists; --force overwrites it");
 }

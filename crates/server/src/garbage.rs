@@ -296,7 +296,8 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     fn forget_below(&mut self, ino: u64) -> Result<(), StepError> {
-        let from = self.ask(move |namespace| forget_below(namespace, ino))?;
+        let random = u64::from_le_bytes(weft_host::random()?);
+        let from = self.ask(move |namespace| forget_below(namespace, ino, random))?;
         self.setup.syncer.sync().map_err(MetaError::from)?;
         log::warning!(
             &self.setup.shared.name,
@@ -336,9 +337,14 @@ pub(crate) fn without_inode<E: Engine>(
 }
 
 /// A store that was put back from a copy goes on with inode numbers from `ino` at least, and counts what is missing of smaller
-/// ones as lost. Returns the next number.
-pub(crate) fn forget_below<E: Engine>(namespace: &mut Namespace<E>, ino: u64) -> Result<u64, MetaError> {
+/// ones as lost. How far it goes beyond `ino`, `random` decides. Returns the next number.
+pub(crate) fn forget_below<E: Engine>(
+    namespace: &mut Namespace<E>,
+    ino: u64,
+    random: u64,
+) -> Result<u64, MetaError> {
     let known = namespace.servers()?;
+    let ino = namespace.number_apart(ino, random);
     let (from, _) = namespace.change(|op| {
         let from = op.forgets_below(ino);
         for (id, record) in &known {

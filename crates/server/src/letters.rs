@@ -20,6 +20,8 @@ pub(crate) enum StepError {
     NoServer(u16),
     #[error("the metadata thread has ended")]
     Ended,
+    #[error("the kernel gives no random number: {0}")]
+    Random(#[from] std::io::Error),
 }
 
 impl From<MetaError> for StepError {
