@@ -263,7 +263,10 @@ fn a_part_of_a_file_is_copied_out_and_in() {
     let said = run(&["--subarray", "9000,9000:8999,0:1,1:5", &url, text(&local)]);
     assert!(said.contains("the requested part ends at"), "{said}");
     assert_eq!(std::fs::read(&local).unwrap(), [7; 99], "nothing is touched before it is known to fit");
-    assert!(run(&["--subarray", "9:0:1:5", &url, &format!("{url}2")]).contains("a local one"));
+    assert!(
+        run(&["--subarray", "9:0:1:5", &url, &format!("{url}2")])
+            .contains("one Weft file and one local file")
+    );
     assert!(
         run(&["--subarray", "9:0:1:5", text(&local), text(&local), cluster.url()])
             .contains("copies one file")

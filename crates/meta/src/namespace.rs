@@ -289,6 +289,11 @@ impl<E: Engine> Namespace<E> {
         is_own
     }
 
+    /// Whether operations have left data files to remove since this was asked before.
+    pub fn takes_data_to_remove(&mut self) -> bool {
+        std::mem::take(&mut self.opens.has_data_to_remove)
+    }
+
     /// Begins an operation.
     pub fn begin(&mut self) -> Op<'_, E> {
         self.staged.clear();
