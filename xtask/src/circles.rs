@@ -24,7 +24,6 @@ const NOT_YET: &[&str] = &[
     "crates/bench-args",
     "crates/cli",
     "crates/cli-common",
-    "crates/meta",
     "crates/preload",
     "crates/reactor",
     "crates/server",

@@ -11,11 +11,12 @@
 //! even creates lost in a power cut (their numbers may name data files already) are not given out twice.
 
 use crate::cache::{Clock, FastClock};
+use crate::caller::{Caller, SessionId};
 use crate::codec::{Reader, Writer};
 use crate::count::{InodeCount, put_count};
 use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
-use crate::inode::{Caller, Entry, Inode, Kind, ROOT_INO, SessionId, Timestamp};
+use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
 use crate::op::{MayConflict, Op, Staged, run_again};
 use crate::opens::{Handles, Opens};
 use crate::shard::{last_number, shard_of};

@@ -1,7 +1,7 @@
 //! Who has which file open: in memory only, as sessions tell it again after a restart (`Op::reopen`). Beside them what was removed a
 //! moment ago (`lately.rs`).
 
-use crate::inode::SessionId;
+use crate::caller::SessionId;
 use crate::lately::LatelyRemoved;
 use crate::replies::StoredReply;
 use rustc_hash::{FxHashMap, FxHashSet};
