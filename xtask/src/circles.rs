@@ -23,7 +23,6 @@ const NOT_YET: &[&str] = &[
     "crates/bench",
     "crates/bench-args",
     "crates/cli",
-    "crates/cli-common",
     "crates/meta",
     "crates/preload",
     "crates/reactor",

@@ -1,11 +1,8 @@
 //! Reading and changing attributes.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint};
 
-use libc::{
-    gid_t, mode_t, size_t, ssize_t, stat as Stat, statfs as StatFs, statvfs as StatVfs, timespec, timeval,
-    uid_t,
-};
+use libc::{gid_t, mode_t, stat as Stat, statfs as StatFs, statvfs as StatVfs, timespec, timeval, uid_t};
 use weft_client::c::{stat_of, time_to_set};
 use weft_client::{At, SetAttr, SetTime};
 use weft_wire::limits::NAME_BYTES_MAX;
@@ -22,8 +19,6 @@ use crate::table::{self, Use, find};
 const HERE: c_int = libc::AT_FDCWD;
 /// Supported flags of `fstatat` and `statx`. For any other, the kernel reports the error.
 const STAT_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
-/// The longest name of an extended attribute, including its name space.
-const XATTR_NAME_BYTES_MAX: usize = 255;
 const STAT_BLOCK_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 4096;
 /// `f_type`: "WEFT".
@@ -274,74 +269,6 @@ hooks! {
     fn fpathconf(fd: c_int, name: c_int) -> std::ffi::c_long {
         if find(fd).is_some() { enter(|| limit(name)) } else { fpathconf::real(fd, name) }
     }
-
-    fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        let local = |_, path| getxattr::real(path, name, value, room);
-        on_path(HERE, path, true, local, |target| get_xattr(inode(target, true)?, name, value, room))
-    }
-
-    fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        let local = |_, path| lgetxattr::real(path, name, value, room);
-        on_path(HERE, path, false, local, |target| get_xattr(inode(target, false)?, name, value, room))
-    }
-
-    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        match find(fd) {
-            None => fgetxattr::real(fd, name, value, room),
-            Some(open) => enter(|| get_xattr((open.mount.made()?, open.shared().ino), name, value, room)),
-        }
-    }
-
-    fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
-        let local = |_, path| setxattr::real(path, name, value, bytes, flags);
-        on_path(HERE, path, true, local, |target| set_xattr(inode(target, true)?, name, (value, bytes), flags))
-    }
-
-    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
-        let local = |_, path| lsetxattr::real(path, name, value, bytes, flags);
-        on_path(HERE, path, false, local, |target| set_xattr(inode(target, false)?, name, (value, bytes), flags))
-    }
-
-    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
-        match find(fd) {
-            None => fsetxattr::real(fd, name, value, bytes, flags),
-            Some(open) => enter(|| set_xattr((open.mount.made()?, open.shared().ino), name, (value, bytes), flags)),
-        }
-    }
-
-    fn listxattr(path: *const c_char, names: *mut c_char, room: size_t) -> ssize_t {
-        let local = |_, path| listxattr::real(path, names, room);
-        on_path(HERE, path, true, local, |target| list_xattrs(inode(target, true)?, names, room))
-    }
-
-    fn llistxattr(path: *const c_char, names: *mut c_char, room: size_t) -> ssize_t {
-        let local = |_, path| llistxattr::real(path, names, room);
-        on_path(HERE, path, false, local, |target| list_xattrs(inode(target, false)?, names, room))
-    }
-
-    fn flistxattr(fd: c_int, names: *mut c_char, room: size_t) -> ssize_t {
-        match find(fd) {
-            None => flistxattr::real(fd, names, room),
-            Some(open) => enter(|| list_xattrs((open.mount.made()?, open.shared().ino), names, room)),
-        }
-    }
-
-    fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
-        let local = |_, path| removexattr::real(path, name);
-        on_path(HERE, path, true, local, |target| remove_xattr(inode(target, true)?, name))
-    }
-
-    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int {
-        let local = |_, path| lremovexattr::real(path, name);
-        on_path(HERE, path, false, local, |target| remove_xattr(inode(target, false)?, name))
-    }
-
-    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
-        match find(fd) {
-            None => fremovexattr::real(fd, name),
-            Some(open) => enter(|| remove_xattr((open.mount.made()?, open.shared().ino), name)),
-        }
-    }
 }
 
 /// Whether a call means the descriptor itself.
@@ -578,69 +505,4 @@ fn limit(name: c_int) -> Outcome<std::ffi::c_long> {
         libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED => Ok(1),
         _ => Err(Errno(libc::EINVAL)),
     }
-}
-
-fn inode(target: &Target, follow: bool) -> Outcome<(&'static Made, u64)> {
-    let (made, at) = target.at()?;
-    Ok((made, made.client.stat(at, follow)?.ino))
-}
-
-/// The name of an attribute.
-///
-/// # Safety
-/// The name ends with a zero.
-unsafe fn name_of<'a>(name: *const c_char) -> Outcome<&'a [u8]> {
-    // SAFETY: as the caller promises.
-    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX { Err(Errno(libc::ERANGE)) } else { Ok(name) }
-}
-
-unsafe fn get_xattr(
-    (made, ino): (&Made, u64),
-    name: *const c_char,
-    place: *mut c_void,
-    room: size_t,
-) -> Outcome<ssize_t> {
-    // SAFETY: C passes a string, and a buffer of this size.
-    unsafe { copy_out(&made.client.get_xattr(ino, name_of(name)?)?, place, room) }
-}
-
-unsafe fn set_xattr(
-    (made, ino): (&Made, u64),
-    name: *const c_char,
-    (value, bytes): (*const c_void, size_t),
-    flags: c_int,
-) -> Outcome<c_int> {
-    // SAFETY: C passes a string, and this many bytes.
-    unsafe {
-        let value = if bytes == 0 { &[] } else { std::slice::from_raw_parts(value.cast(), bytes) };
-        made.client.set_xattr(ino, name_of(name)?, value, flags as u32)?;
-    }
-    privileges::given(ino);
-    Ok(0)
-}
-
-unsafe fn list_xattrs((made, ino): (&Made, u64), place: *mut c_char, room: size_t) -> Outcome<ssize_t> {
-    let names = made.client.list_xattrs(ino)?;
-    let joined: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
-    // SAFETY: C passes a buffer of this size.
-    unsafe { copy_out(&joined, place.cast(), room) }
-}
-
-unsafe fn remove_xattr((made, ino): (&Made, u64), name: *const c_char) -> Outcome<c_int> {
-    // SAFETY: C passes a string.
-    made.client.remove_xattr(ino, unsafe { name_of(name)? })?;
-    Ok(0)
-}
-
-/// Copies a value out, or returns its size if the buffer has size 0.
-unsafe fn copy_out(value: &[u8], place: *mut c_void, room: size_t) -> Outcome<ssize_t> {
-    if room != 0 {
-        if value.len() > room {
-            return Err(Errno(libc::ERANGE));
-        }
-        // SAFETY: as the caller promises; the value fits.
-        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), place.cast(), value.len()) };
-    }
-    Ok(value.len() as ssize_t)
 }
