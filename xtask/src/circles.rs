@@ -22,7 +22,6 @@ const FILES_MAX: usize = 3;
 const NOT_YET: &[&str] = &[
     "crates/bench",
     "crates/bench-args",
-    "crates/cli",
     "crates/meta",
     "crates/preload",
     "crates/reactor",

@@ -1,6 +1,6 @@
 //! `weft calibrate`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;

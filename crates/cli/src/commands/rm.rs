@@ -1,6 +1,6 @@
 //! `weft rm`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::{Context, Result, bail};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};

@@ -1,6 +1,6 @@
 //! `weft stat`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::Write;

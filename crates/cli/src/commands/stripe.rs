@@ -1,6 +1,7 @@
 //! `weft stripe`
 
-use super::{Failures, LayoutArgs};
+use crate::exit::Failures;
+use crate::new_files::{LayoutArgs, umask};
 use anyhow::{Context, Result, bail};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
@@ -105,8 +106,7 @@ fn set(args: SetArgs) -> Result<()> {
     let path = place.path.as_path();
     match client.stat(at(path), true) {
         Err(error) if error.errno() == libc::ENOENT && !args.reset => {
-            let options =
-                OpenOptions::new().write(true).create_new(true).mode(0o666 & !super::mkdir::umask());
+            let options = OpenOptions::new().write(true).create_new(true).mode(0o666 & !umask());
             let options = wish.into_iter().fold(options, OpenOptions::layout);
             client.open(at(path), &options).with_context(|| place.display())?;
         }

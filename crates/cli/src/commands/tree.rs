@@ -1,6 +1,6 @@
 //! `weft tree`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::Path;
