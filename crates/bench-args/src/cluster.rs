@@ -1,6 +1,7 @@
 //! Options of measurements of the machine, and of a cluster as a whole.
 
-use crate::{CommonArgs, Memory, Transport};
+use crate::common::CommonArgs;
+use crate::kinds::{Memory, Transport};
 use std::path::PathBuf;
 use weft_cli_common::connections::KeyArgs;
 use weft_cli_common::size::parse_bytes;

@@ -1,6 +1,7 @@
 //! Options of measurements of noncontiguous access.
 
-use crate::{CommonArgs, How, Side, Transport, Way};
+use crate::common::CommonArgs;
+use crate::kinds::{How, Side, Transport, Way};
 use std::path::PathBuf;
 use weft_cli_common::connections::KeyArgs;
 use weft_cli_common::size::parse_bytes;

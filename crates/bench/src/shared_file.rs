@@ -13,23 +13,22 @@
 //! reads by the same processes on one local file. Memory is warmed up before each write.
 
 use super::adapters::Asked;
-use super::figure::Took;
+use super::amounts::Took;
 use super::fleet::{Fleet, per_client};
 use super::limits::{self, Buffers, Samples};
+use super::numbers::{median, number};
 use super::page_cache::warm_memory;
-use super::report::{Report, Row, median, number};
-use super::scratch::{Scratch, Testbed, scratch};
+use super::report::{Report, Row};
+use super::scratch::{Scratch, TRANSPORTS_DEFAULT, Testbed, scratch};
 use super::worker::Task;
 use anyhow::{Result, bail};
-use weft_bench_args::{CommonArgs, Memory, SharedFileArgs, Transport};
+use weft_bench_args::{CommonArgs, Memory, SharedFileArgs, Transport, Way};
 use weft_cli_common::connections::{KeyArgs, at};
 use weft_cli_common::output;
 use weft_cli_common::size::{format_bytes, mib_per_s};
 use weft_server::SyncMode;
 
 const SCALE: [u16; 4] = [1, 2, 4, 8];
-/// The default transports.
-pub const TRANSPORTS_DEFAULT: &[Transport] = &[Transport::Tcp, Transport::Shm];
 
 /// A transport and a kind of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,22 +154,19 @@ fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, sha
     let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);
     testbed.client.open(at(&path), &options)?.close()?;
     warm_memory(scratch.path(), shape.bytes * shape.clients as u64)?;
+    let transfers = |way| {
+        per_client(shape.clients, shape.bytes, |block| Task::Transfer {
+            way,
+            url: url.clone(),
+            path: path.clone(),
+            block,
+            memory,
+        })
+    };
     let before = testbed.server_load_over(case.transport);
-    let writes = per_client(shape.clients, shape.bytes, |block| Task::Write {
-        url: url.clone(),
-        path: path.clone(),
-        block,
-        memory,
-    });
-    let write = fleet.run(&writes)?;
+    let write = fleet.run(&transfers(Way::Write))?;
     let between = testbed.server_load_over(case.transport);
-    let reads = per_client(shape.clients, shape.bytes, |block| Task::Read {
-        url: url.clone(),
-        path: path.clone(),
-        block,
-        memory,
-    });
-    let read = fleet.run(&reads)?;
+    let read = fleet.run(&transfers(Way::Read))?;
     let after = testbed.server_load_over(case.transport);
     let checks =
         per_client(shape.clients, shape.bytes, |block| Task::Check { path: path.clone(), block, memory });
@@ -183,8 +179,8 @@ fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, sha
         client_cpu_s: [write.cpu_s, read.cpu_s],
         server_cpu_s: [between.cpu_s - before.cpu_s, after.cpu_s - between.cpu_s],
         asked: [
-            Asked::between(&write.done, &before.adapters, &between.adapters),
-            Asked::between(&read.done, &between.adapters, &after.adapters),
+            Asked::between(write.adapters(), &before.adapters, &between.adapters),
+            Asked::between(read.adapters(), &between.adapters, &after.adapters),
         ],
     })
 }

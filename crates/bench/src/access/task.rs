@@ -1,7 +1,7 @@
 //! Tasks of worker processes in measurements of noncontiguous access.
 
 use super::super::adapters;
-use super::super::worker::{Block, Done, Ready, measure};
+use super::super::worker::measure::{Block, Done, Ready, measure};
 use super::content;
 use super::method::{Counters, options_of};
 use super::pattern::{Access, Both, Pattern};

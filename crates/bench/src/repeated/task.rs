@@ -4,7 +4,7 @@ use super::super::access::content;
 use super::super::access::method::options_of;
 use super::super::access::pattern::{Access, Pattern, Program};
 use super::super::adapters;
-use super::super::worker::{Done, Ready, measure_each};
+use super::super::worker::measure::{Done, Ready, measure_each};
 use anyhow::{Result, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
