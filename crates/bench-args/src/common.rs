@@ -1,6 +1,7 @@
 //! Options of every measurement.
 
 use std::path::PathBuf;
+use weft_cli_common::connections::KeyArgs;
 
 /// Options of every measurement.
 #[derive(Debug, Clone, clap::Args)]
@@ -18,4 +19,18 @@ pub struct CommonArgs {
     /// Also write the results as JSON to FILE.
     #[arg(long, value_name = "FILE")]
     pub save: Option<PathBuf>,
+}
+
+/// Options of measurements of a cluster.
+#[derive(Debug, Clone, clap::Args)]
+pub struct TestbedArgs {
+    /// Measure this cluster instead of starting one.
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// Options of every measurement.
+    #[command(flatten)]
+    pub common: CommonArgs,
+    /// The key.
+    #[command(flatten)]
+    pub connect: KeyArgs,
 }

@@ -8,7 +8,7 @@ mod noncontiguous;
 mod registration;
 
 pub use cluster::{CallsArgs, DemoArgs, LatencyArgs, LimitsArgs, MetaArgs, SharedFileArgs};
-pub use common::CommonArgs;
+pub use common::{CommonArgs, TestbedArgs};
 pub use kinds::{How, Memory, Side, Transport, Way};
 pub use noncontiguous::{
     AccessArgs, BlockColumnArgs, BlocksArgs, BtioArgs, Class, RandomArgs, TileArgs, TransferArgs,

@@ -63,23 +63,23 @@ pub fn run(args: SharedFileArgs) -> Result<()> {
     let cases = cases(&args.transport, args.memory)?;
     let shape = Shape { clients: usize::from(args.clients), bytes: args.bytes };
     let most = if args.scale { 8 } else { shape.clients as u64 };
-    let scratch = scratch(&args.common, 3 * args.bytes * most)?;
-    let runs = args.common.runs;
+    let scratch = scratch(&args.testbed.common, 3 * args.bytes * most)?;
+    let runs = args.testbed.common.runs;
     if args.scale {
-        return scale(&cases, args.bytes, &scratch, &args.common);
+        return scale(&cases, args.bytes, &scratch, &args.testbed.common);
     }
     let io = args.io.unwrap_or(4);
     let transports: Vec<_> = cases.iter().map(|case| case.transport).collect();
-    let url = args.url.as_deref();
+    let url = args.testbed.url.as_deref();
     let (testbed, without) =
-        Testbed::for_transports(url, &args.connect, &scratch, io, SyncMode::Nosync, &transports)?;
+        Testbed::for_transports(url, &args.testbed.connect, &scratch, io, SyncMode::Nosync, &transports)?;
     let cases = cases_with(cases, &without)?;
     let parameters = serde_json::json!({
         "clients": shape.clients, "bytes": shape.bytes, "io_servers": testbed.client.map().io_servers().count(),
     });
     let mut report = Report::new("shared-file", parameters);
     (report.rows, report.took) = measure(&testbed, &scratch, &cases, shape, runs)?;
-    report.print(&args.common)
+    report.print(&args.testbed.common)
 }
 
 fn cases(transports: &[Transport], memory: Option<Memory>) -> Result<Vec<Case>> {

@@ -65,7 +65,7 @@ pub fn run(bench: Bench, args: &AccessArgs) -> Result<()> {
     }
     let mut parameters = bench.parameters;
     parameters["io_servers"] = setup.testbed.client.map().io_servers().count().into();
-    parameters["runs"] = args.common.runs.into();
+    parameters["runs"] = args.testbed.common.runs.into();
     parameters["cached"] = (!args.uncached).into();
     parameters["sync"] = args.sync.into();
     if args.uncached {
@@ -80,8 +80,8 @@ pub fn run(bench: Bench, args: &AccessArgs) -> Result<()> {
         std::fs::write(path, chart.svg()?).with_context(|| format!("cannot write {}", path.display()))?;
     }
     let figures = results::figures(Head::new(bench.name, parameters), &contests);
-    report::save(&figures, &args.common)?;
-    if args.common.json {
+    report::save(&figures, &args.testbed.common)?;
+    if args.testbed.common.json {
         return output::print_json(&figures);
     }
     results::print(&contests, &methods, args.counters)
@@ -100,7 +100,7 @@ fn chosen<T: Copy + PartialEq>(all: &[T], wanted: &[T], option: &str) -> Result<
 fn subtitle(args: &AccessArgs) -> String {
     let cached = if args.uncached { "data not cached on the servers" } else { "data cached on the servers" };
     let sync = if args.sync { "writes made durable" } else { "writes not made durable" };
-    format!("Medians of {} runs; {cached}; {sync}; all processes together.", args.common.runs)
+    format!("Medians of {} runs; {cached}; {sync}; all processes together.", args.testbed.common.runs)
 }
 
 #[cfg(test)]

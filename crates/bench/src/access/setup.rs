@@ -60,7 +60,7 @@ impl<'a> Setup<'a> {
         let (file_bytes, ranks) =
             (most(Pattern::file_bytes), most(|pattern| pattern.ranks() as u64) as usize);
         let needed_bytes = 2 * file_bytes.max(args.least_bytes);
-        let scratch = scratch(&args.common, 2 * needed_bytes)?;
+        let scratch = scratch(&args.testbed.common, 2 * needed_bytes)?;
         let in_memory = is_memory(scratch.path())?;
         if args.uncached && in_memory {
             bail!(
@@ -73,9 +73,9 @@ impl<'a> Setup<'a> {
             if !in_memory && shm.is_dir() { Some(Scratch::new(Some(shm), needed_bytes)?) } else { None };
         let io = args.io.unwrap_or(4);
         let wanted = if args.transport.is_empty() { TRANSPORTS_DEFAULT } else { &args.transport };
-        let url = args.url.as_deref();
+        let url = args.testbed.url.as_deref();
         let (testbed, without) =
-            Testbed::for_transports(url, &args.connect, &scratch, io, SyncMode::Nosync, wanted)?;
+            Testbed::for_transports(url, &args.testbed.connect, &scratch, io, SyncMode::Nosync, wanted)?;
         for (transport, reason) in &without {
             eprintln!("weft: not measured over {}: {reason}", transport.name());
         }
@@ -106,7 +106,7 @@ impl<'a> Setup<'a> {
             }
         }
         self.prepare(case)?;
-        for run in 0..self.args.common.runs {
+        for run in 0..self.args.testbed.common.runs {
             let local = self.turn(case, Turn::Local, false)?;
             for contest in &mut contests {
                 contest.local.extend(
