@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::hooks::{libraries, map, spawn_directories};
-use crate::{OWN, cwd, lock_sessions, mounts, table};
+use crate::memory::OWN;
+use crate::{cwd, lock_sessions, mounts, table};
 
 /// The forking thread's signals, while all locks are held.
 struct Signals(UnsafeCell<MaybeUninit<libc::sigset_t>>);

@@ -71,13 +71,16 @@ struct Class {
 // SAFETY: only the class knows the memory that the pointers are to.
 unsafe impl Send for Class {}
 
+#[global_allocator]
+pub(crate) static OWN: Own = Own::new();
+
 /// The allocator of this library.
 pub(crate) struct Own {
     classes: [SpinLock<Class>; CLASSES],
 }
 
 impl Own {
-    pub(crate) const fn new() -> Own {
+    const fn new() -> Own {
         Own {
             classes: [const {
                 SpinLock::new(Class { free: ptr::null_mut(), chunk: ptr::null_mut(), left_bytes: 0 })

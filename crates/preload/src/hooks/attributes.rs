@@ -2,15 +2,15 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use libc::{gid_t, mode_t, stat as Stat, statfs as StatFs, statvfs as StatVfs, timespec, timeval, uid_t};
+use libc::{gid_t, mode_t, stat as Stat, timespec, timeval, uid_t};
 use weft_client::c::{stat_of, time_to_set};
 use weft_client::{At, SetAttr, SetTime};
-use weft_wire::limits::NAME_BYTES_MAX;
 use weft_wire::messages::{Attr, FileKind, Time};
 
+use crate::dispatch::on_path;
 use crate::guard::{Errno, Outcome, enter};
 use crate::mounts::Made;
-use crate::paths::{Target, on_path};
+use crate::paths::Target;
 use crate::privileges;
 use crate::real::hooks;
 use crate::shared::Kind;
@@ -20,9 +20,6 @@ const HERE: c_int = libc::AT_FDCWD;
 /// Supported flags of `fstatat` and `statx`. For any other, the kernel reports the error.
 const STAT_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
 const STAT_BLOCK_BYTES: u64 = 512;
-const BLOCK_BYTES: u64 = 4096;
-/// `f_type`: "WEFT".
-const FILE_SYSTEM_TYPE: i64 = 0x5745_4654;
 
 hooks! {
     fn stat = stat64(path: *const c_char, place: *mut Stat) -> c_int {
@@ -33,12 +30,7 @@ hooks! {
         on_path(HERE, path, false, |_, path| lstat::real(path, place), |target| stat_path(target, false, place))
     }
 
-    fn fstat = fstat64(fd: c_int, place: *mut Stat) -> c_int {
-        match find(fd) {
-            None => fstat::real(fd, place),
-            Some(open) => enter(|| stat_open(&open, place)),
-        }
-    }
+    fn fstat = fstat64(fd: c_int, place: *mut Stat) -> c_int where fd is open { stat_open(&open, place) }
 
     fn fstatat = fstatat64(dirfd: c_int, path: *const c_char, place: *mut Stat, flags: c_int) -> c_int {
         if flags & !STAT_FLAGS != 0 {
@@ -126,11 +118,8 @@ hooks! {
         on_path(HERE, path, false, |_, path| lchmod::real(path, mode), weft)
     }
 
-    fn fchmod(fd: c_int, mode: mode_t) -> c_int {
-        match find(fd) {
-            None => fchmod::real(fd, mode),
-            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &mode_of(mode))),
-        }
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int where fd is open {
+        set_ino(open.mount.made()?, open.shared().ino, &mode_of(mode))
     }
 
     fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
@@ -158,11 +147,8 @@ hooks! {
         on_path(HERE, path, false, local, |target| set(target, false, &owners(owner, group)))
     }
 
-    fn fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int {
-        match find(fd) {
-            None => fchown::real(fd, owner, group),
-            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &owners(owner, group))),
-        }
+    fn fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int where fd is open {
+        set_ino(open.mount.made()?, open.shared().ino, &owners(owner, group))
     }
 
     fn fchownat(dirfd: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int) -> c_int {
@@ -189,11 +175,8 @@ hooks! {
         on_path(dirfd, path, follow, local, |target| set(target, follow, &times_of(times)?))
     }
 
-    fn futimens(fd: c_int, times: *const timespec) -> c_int {
-        match find(fd) {
-            None => futimens::real(fd, times),
-            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &times_of(times)?)),
-        }
+    fn futimens(fd: c_int, times: *const timespec) -> c_int where fd is open {
+        set_ino(open.mount.made()?, open.shared().ino, &times_of(times)?)
     }
 
     fn utimes(path: *const c_char, times: *const timeval) -> c_int {
@@ -206,11 +189,8 @@ hooks! {
         on_path(HERE, path, false, |_, path| lutimes::real(path, times), weft)
     }
 
-    fn futimes(fd: c_int, times: *const timeval) -> c_int {
-        match find(fd) {
-            None => futimes::real(fd, times),
-            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &micro_times_of(times)?)),
-        }
+    fn futimes(fd: c_int, times: *const timeval) -> c_int where fd is open {
+        set_ino(open.mount.made()?, open.shared().ino, &micro_times_of(times)?)
     }
 
     fn futimesat(dirfd: c_int, path: *const c_char, times: *const timeval) -> c_int {
@@ -230,44 +210,6 @@ hooks! {
                 Some(times) => set(target, true, &times_of([second(times.actime), second(times.modtime)].as_ptr())?),
             }
         })
-    }
-
-    fn statfs = statfs64 = __statfs(path: *const c_char, place: *mut StatFs) -> c_int {
-        on_path(HERE, path, true, |_, path| statfs::real(path, place), |target| {
-            let (made, at) = target.at()?;
-            made.client.stat(at, true)?;
-            space(made, place)
-        })
-    }
-
-    fn fstatfs = fstatfs64(fd: c_int, place: *mut StatFs) -> c_int {
-        match find(fd) {
-            None => fstatfs::real(fd, place),
-            Some(open) => enter(|| space(open.mount.made()?, place)),
-        }
-    }
-
-    fn statvfs = statvfs64(path: *const c_char, place: *mut StatVfs) -> c_int {
-        on_path(HERE, path, true, |_, path| statvfs::real(path, place), |target| {
-            let (made, at) = target.at()?;
-            made.client.stat(at, true)?;
-            space_v(made, place)
-        })
-    }
-
-    fn fstatvfs = fstatvfs64(fd: c_int, place: *mut StatVfs) -> c_int {
-        match find(fd) {
-            None => fstatvfs::real(fd, place),
-            Some(open) => enter(|| space_v(open.mount.made()?, place)),
-        }
-    }
-
-    fn pathconf(path: *const c_char, name: c_int) -> std::ffi::c_long {
-        on_path(HERE, path, true, |_, path| pathconf::real(path, name), |_| limit(name))
-    }
-
-    fn fpathconf(fd: c_int, name: c_int) -> std::ffi::c_long {
-        if find(fd).is_some() { enter(|| limit(name)) } else { fpathconf::real(fd, name) }
     }
 }
 
@@ -460,49 +402,4 @@ unsafe fn micro_times_of(times: *const timeval) -> Outcome<SetAttr> {
     let fine = times.map(|time| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 });
     // SAFETY: two times.
     unsafe { times_of(fine.as_ptr()) }
-}
-
-unsafe fn space(made: &Made, place: *mut StatFs) -> Outcome<c_int> {
-    let found = made.client.statfs()?;
-    // SAFETY: zeroed bytes are a valid `statfs`; the program passes a pointer to one.
-    let place = unsafe {
-        *place = std::mem::zeroed();
-        &mut *place
-    };
-    place.f_type = FILE_SYSTEM_TYPE as _;
-    (place.f_bsize, place.f_frsize) = (BLOCK_BYTES as _, BLOCK_BYTES as _);
-    place.f_blocks = found.space_bytes / BLOCK_BYTES;
-    place.f_bfree = found.free_bytes / BLOCK_BYTES;
-    place.f_bavail = found.available_bytes / BLOCK_BYTES;
-    (place.f_files, place.f_ffree) = (found.files + u64::from(u32::MAX), u32::MAX.into());
-    place.f_namelen = NAME_BYTES_MAX as _;
-    Ok(0)
-}
-
-unsafe fn space_v(made: &Made, place: *mut StatVfs) -> Outcome<c_int> {
-    let found = made.client.statfs()?;
-    // SAFETY: zeroed bytes are a valid `statvfs`; the program passes a pointer to one.
-    let place = unsafe {
-        *place = std::mem::zeroed();
-        &mut *place
-    };
-    (place.f_bsize, place.f_frsize) = (BLOCK_BYTES, BLOCK_BYTES);
-    place.f_blocks = found.space_bytes / BLOCK_BYTES;
-    place.f_bfree = found.free_bytes / BLOCK_BYTES;
-    place.f_bavail = found.available_bytes / BLOCK_BYTES;
-    place.f_files = found.files + u64::from(u32::MAX);
-    (place.f_ffree, place.f_favail) = (u32::MAX.into(), u32::MAX.into());
-    (place.f_fsid, place.f_namemax) = (made.device, NAME_BYTES_MAX as u64);
-    Ok(0)
-}
-
-fn limit(name: c_int) -> Outcome<std::ffi::c_long> {
-    match name {
-        libc::_PC_NAME_MAX => Ok(NAME_BYTES_MAX as _),
-        libc::_PC_PATH_MAX => Ok(libc::PATH_MAX.into()),
-        libc::_PC_LINK_MAX => Ok(u32::MAX.into()),
-        libc::_PC_PIPE_BUF => Ok(4096),
-        libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED => Ok(1),
-        _ => Err(Errno(libc::EINVAL)),
-    }
 }

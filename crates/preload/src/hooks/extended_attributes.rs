@@ -4,9 +4,10 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 
 use libc::{size_t, ssize_t};
 
+use crate::dispatch::on_path;
 use crate::guard::{Errno, Outcome, enter};
 use crate::mounts::Made;
-use crate::paths::{Target, on_path};
+use crate::paths::Target;
 use crate::privileges;
 use crate::real::hooks;
 use crate::table::find;
@@ -26,11 +27,8 @@ hooks! {
         on_path(HERE, path, false, local, |target| get_xattr(inode(target, false)?, name, value, room))
     }
 
-    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        match find(fd) {
-            None => fgetxattr::real(fd, name, value, room),
-            Some(open) => enter(|| get_xattr((open.mount.made()?, open.shared().ino), name, value, room)),
-        }
+    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t where fd is open {
+        get_xattr((open.mount.made()?, open.shared().ino), name, value, room)
     }
 
     fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
@@ -43,11 +41,9 @@ hooks! {
         on_path(HERE, path, false, local, |target| set_xattr(inode(target, false)?, name, (value, bytes), flags))
     }
 
-    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
-        match find(fd) {
-            None => fsetxattr::real(fd, name, value, bytes, flags),
-            Some(open) => enter(|| set_xattr((open.mount.made()?, open.shared().ino), name, (value, bytes), flags)),
-        }
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int
+    where fd is open {
+        set_xattr((open.mount.made()?, open.shared().ino), name, (value, bytes), flags)
     }
 
     fn listxattr(path: *const c_char, names: *mut c_char, room: size_t) -> ssize_t {
@@ -60,11 +56,8 @@ hooks! {
         on_path(HERE, path, false, local, |target| list_xattrs(inode(target, false)?, names, room))
     }
 
-    fn flistxattr(fd: c_int, names: *mut c_char, room: size_t) -> ssize_t {
-        match find(fd) {
-            None => flistxattr::real(fd, names, room),
-            Some(open) => enter(|| list_xattrs((open.mount.made()?, open.shared().ino), names, room)),
-        }
+    fn flistxattr(fd: c_int, names: *mut c_char, room: size_t) -> ssize_t where fd is open {
+        list_xattrs((open.mount.made()?, open.shared().ino), names, room)
     }
 
     fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
@@ -77,11 +70,8 @@ hooks! {
         on_path(HERE, path, false, local, |target| remove_xattr(inode(target, false)?, name))
     }
 
-    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
-        match find(fd) {
-            None => fremovexattr::real(fd, name),
-            Some(open) => enter(|| remove_xattr((open.mount.made()?, open.shared().ino), name)),
-        }
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int where fd is open {
+        remove_xattr((open.mount.made()?, open.shared().ino), name)
     }
 }
 
