@@ -21,6 +21,11 @@ impl Failures {
         eprintln!("weft: {}", output::error_text(error));
     }
 
+    /// The value of a result. An error is reported.
+    pub fn ok<T>(&mut self, result: Result<T, impl Into<anyhow::Error>>) -> Option<T> {
+        result.map_err(|error| self.report(&error.into())).ok()
+    }
+
     /// The command's result.
     pub fn result(self) -> Result<()> {
         if self.count == 0 { Ok(()) } else { Err(Reported.into()) }

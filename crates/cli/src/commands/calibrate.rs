@@ -51,10 +51,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     let mut models = Vec::new();
     for (server, answer) in client.cost_models(args.measure) {
-        match answer {
-            Ok(model) => models.push((server.name, model)),
-            Err(error) => failures.report(&error.into()),
-        }
+        models.extend(failures.ok(answer).map(|model| (server.name, model)));
     }
     if args.json {
         let servers: Vec<_> = models.iter().map(|(name, model)| as_json(name, model)).collect();

@@ -42,9 +42,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     for argument in &args.places {
         let place = WeftPath::from_argument(argument)?;
-        if let Err(error) = make(&args, &connections, &place) {
-            failures.report(&error);
-        }
+        failures.ok(make(&args, &connections, &place));
     }
     failures.result()
 }

@@ -45,9 +45,7 @@ pub fn run(args: Args) -> Result<()> {
         let target = if into_dir { to.path.join(from.name()) } else { to.path.clone() };
         let flags = if args.no_clobber { rename_flags::NOREPLACE } else { 0 };
         let moved = client.rename(at(&from.path), at(&target), flags);
-        if let Err(error) = moved.with_context(|| format!("cannot move {}", from.display())) {
-            failures.report(&error);
-        }
+        failures.ok(moved.with_context(|| format!("cannot move {}", from.display())));
     }
     failures.result()
 }

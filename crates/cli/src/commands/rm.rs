@@ -34,9 +34,8 @@ pub fn run(args: Args) -> Result<()> {
             places => places?,
         };
         for (client, place) in places {
-            if let Err(error) = remove(&args, &client, &place, &mut failures) {
-                failures.report(&error);
-            }
+            let removed = remove(&args, &client, &place, &mut failures);
+            failures.ok(removed);
         }
     }
     failures.result()

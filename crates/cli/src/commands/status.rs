@@ -64,13 +64,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut rows = Vec::new();
     for (server, answer) in client.server_status(args.clients || args.json) {
         let transport = transport_of(&client, &server.name);
-        let status = match answer {
-            Ok(status) => Some(status),
-            Err(error) => {
-                failures.report(&error.into());
-                None
-            }
-        };
+        let status = failures.ok(answer);
         let address = server.address().to_string();
         rows.push(Row { name: server.name, address, transport, why_not_rdma: None, status });
     }

@@ -62,10 +62,8 @@ fn get(args: GetArgs) -> Result<()> {
     let mut failures = Failures::default();
     let mut shown = Vec::new();
     for (client, place) in expand_all(&connections, &args.places)? {
-        match client.stat(at(&place.path), true).with_context(|| place.display()) {
-            Ok(attr) => shown.push((client, place, attr)),
-            Err(error) => failures.report(&error),
-        }
+        let attr = failures.ok(client.stat(at(&place.path), true).with_context(|| place.display()));
+        shown.extend(attr.map(|attr| (client, place, attr)));
     }
     if args.json {
         let row = |place: &WeftPath, attr: &Attr| {
