@@ -283,6 +283,23 @@ pub fn scratch(common: &CommonArgs, bytes: u64) -> Result<Scratch> {
     Scratch::new(common.dir.as_deref(), bytes)
 }
 
+/// What of `all` can be measured. Reports why the rest cannot.
+pub fn usable<T>(
+    all: Vec<T>,
+    transport: impl Fn(&T) -> Transport,
+    without: &[(Transport, String)],
+) -> Result<Vec<T>> {
+    for (transport, reason) in without {
+        eprintln!("weft: not measured over {}: {reason}", transport.name());
+    }
+    let is_usable = |one: &T| without.iter().all(|(other, _)| *other != transport(one));
+    let usable: Vec<_> = all.into_iter().filter(is_usable).collect();
+    if usable.is_empty() {
+        bail!("there is nothing to measure; none of the transports can be used");
+    }
+    Ok(usable)
+}
+
 /// Checks that every server can be reached by the URL's transport.
 fn reach_all(url: &str) -> Result<()> {
     let client = Connections::new(&ConnectArgs::default()).client(url)?;

@@ -19,7 +19,7 @@ use super::limits::{self, Buffers, Samples};
 use super::numbers::{median, number};
 use super::page_cache::warm_memory;
 use super::report::{Report, Row};
-use super::scratch::{Scratch, TRANSPORTS_DEFAULT, Testbed, scratch};
+use super::scratch::{Scratch, TRANSPORTS_DEFAULT, Testbed, scratch, usable};
 use super::worker::Task;
 use anyhow::{Result, bail};
 use weft_bench_args::{CommonArgs, Memory, SharedFileArgs, Transport, Way};
@@ -73,7 +73,7 @@ pub fn run(args: SharedFileArgs) -> Result<()> {
     let url = args.testbed.url.as_deref();
     let (testbed, without) =
         Testbed::for_transports(url, &args.testbed.connect, &scratch, io, SyncMode::Nosync, &transports)?;
-    let cases = cases_with(cases, &without)?;
+    let cases = usable(cases, |case| case.transport, &without)?;
     let parameters = serde_json::json!({
         "clients": shape.clients, "bytes": shape.bytes, "io_servers": testbed.client.map().io_servers().count(),
     });
@@ -97,19 +97,6 @@ fn cases(transports: &[Transport], memory: Option<Memory>) -> Result<Vec<Case>> 
     let cases: Vec<_> = all.into_iter().filter(wanted).collect();
     if cases.is_empty() {
         bail!("--memory alloc is for shared memory and RDMA only; leave out --transport tcp");
-    }
-    Ok(cases)
-}
-
-/// Keeps the cases that can be measured, and reports why others cannot.
-fn cases_with(cases: Vec<Case>, without: &[(Transport, String)]) -> Result<Vec<Case>> {
-    for (transport, reason) in without {
-        eprintln!("weft: not measured over {}: {reason}", transport.name());
-    }
-    let is_usable = |case: &Case| without.iter().all(|(transport, _)| *transport != case.transport);
-    let cases: Vec<_> = cases.into_iter().filter(is_usable).collect();
-    if cases.is_empty() {
-        bail!("there is nothing to measure; none of the transports can be used");
     }
     Ok(cases)
 }
@@ -351,7 +338,7 @@ mod tests {
     fn what_cannot_be_reached_is_left_out() {
         let without = [(Transport::Rdma, "no adapter".to_string())];
         let all = cases(&[Transport::Tcp, Transport::Rdma], None).unwrap();
-        assert_eq!(cases_with(all, &without).unwrap().len(), 1);
-        assert!(cases_with(cases(&[Transport::Rdma], None).unwrap(), &without).is_err());
+        assert_eq!(usable(all, |case| case.transport, &without).unwrap().len(), 1);
+        assert!(usable(cases(&[Transport::Rdma], None).unwrap(), |case| case.transport, &without).is_err());
     }
 }

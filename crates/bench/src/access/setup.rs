@@ -3,7 +3,7 @@
 use super::super::adapters::Asked;
 use super::super::fleet::{Fleet, Phase};
 use super::super::page_cache::{drop_data_files, is_memory, warm_memory};
-use super::super::scratch::{Scratch, TRANSPORTS_DEFAULT, Testbed, scratch};
+use super::super::scratch::{Scratch, TRANSPORTS_DEFAULT, Testbed, scratch, usable};
 use super::super::worker::Task;
 use super::super::worker::measure::Block;
 use super::method::Counters;
@@ -76,15 +76,7 @@ impl<'a> Setup<'a> {
         let url = args.testbed.url.as_deref();
         let (testbed, without) =
             Testbed::for_transports(url, &args.testbed.connect, &scratch, io, SyncMode::Nosync, wanted)?;
-        for (transport, reason) in &without {
-            eprintln!("weft: not measured over {}: {reason}", transport.name());
-        }
-        let is_usable = |transport: &Transport| without.iter().all(|(other, _)| other != transport);
-        let wanted: Vec<_> = wanted.iter().copied().filter(is_usable).collect();
-        if wanted.is_empty() {
-            bail!("there is nothing to measure; none of the transports can be used");
-        }
-        let wanted = wanted.into_iter();
+        let wanted = usable(wanted.to_vec(), |transport| *transport, &without)?.into_iter();
         let fleets = wanted.map(|transport| Ok((transport, Fleet::start(ranks)?))).collect::<Result<_>>()?;
         let local_fleet = Fleet::start(ranks)?;
         Ok(Setup { args, ways, testbed, scratch, memory, local_fleet, fleets, writes: 0, kept_bytes: 0 })
