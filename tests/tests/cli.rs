@@ -207,7 +207,10 @@ fn a_part_of_a_file_is_shown() {
     assert!(said.contains("has 480512 bytes, but the requested part ends at 480520"), "{said}");
     assert!(run(&["--offset", "480000", "--bytes", "1K"]).contains("ends at 481024"));
     assert!(run(&["--offset", "1M"]).contains("there is nothing at 1048576"));
-    assert!(run(&["--bytes", "9", "--format", "u16"]).contains("are not a multiple of the 2 bytes of u16"));
+    assert!(
+        run(&["--bytes", "9", "--format", "u16"])
+            .contains("9 bytes are not a multiple of the 2 bytes of u16")
+    );
 }
 
 #[test]
