@@ -5,7 +5,6 @@
 //! takes too, so that memory is never touched after the link is gone. Faults come from a seed: connections
 //! refused, cut after some messages, replies delayed.
 
-use std::any::Any;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -27,7 +26,7 @@ use crate::link::OWN_REQUEST_IDS;
 use crate::link::{Bulk, Completion, Link, LinkKind};
 use crate::runs::{Cursor, MemoryRuns};
 use crate::segment::{KnownSegments, Segment};
-use crate::server::{Incoming, PeerInfo, ServerBulk, ServerConn};
+use crate::server::{Incoming, PeerInfo, ServerBulk, ServerConn, Source, SourceKind, Ways};
 use crate::socket::owned;
 
 /// Connections that wait to be accepted.
@@ -484,6 +483,10 @@ impl ServerBulk for MemoryBulk {
         self.bytes
     }
 
+    fn ways(&self) -> Ways {
+        Ways::COPIES
+    }
+
     fn local(&self, share_offset: u64, bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>> {
         if !self.conn.end.wire.lends {
             return None;
@@ -504,16 +507,27 @@ impl ServerBulk for MemoryBulk {
         Some(pieces)
     }
 
-    fn mechanism(&self, what: &'static str) -> ConnError {
-        ConnError::Mechanism { peer: self.conn.peer().to_string(), what }
+    async fn put(&mut self, share_offset: u64, source: Source<'_>) -> Result<(), ConnError> {
+        match source.0 {
+            SourceKind::Slices(data) => {
+                let parts = data.iter().map(|part| (part.as_ptr().cast_mut(), part.len()));
+                self.copy(share_offset, parts, false)
+            }
+            SourceKind::Kept { pieces, keeper: _keeper } => {
+                let parts = pieces.iter().map(|(base, bytes)| (base.as_ptr(), *bytes));
+                self.copy(share_offset, parts, false)
+            }
+            other => Err(other.refused(self.conn.peer().to_string())),
+        }
     }
 
-    fn keeper(&self) -> Option<Rc<dyn Any>> {
-        None
-    }
-
-    async fn put(&mut self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError> {
-        self.copy(share_offset, data.iter().map(|part| (part.as_ptr().cast_mut(), part.len())), false)
+    unsafe fn get_mapped(
+        &mut self,
+        _share_offset: u64,
+        _pieces: &[(NonNull<u8>, usize)],
+    ) -> Result<u64, ConnError> {
+        let peer = self.conn.peer().to_string();
+        Err(ConnError::Mechanism { peer, what: "receive into mapped pages; its ways say so" })
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {

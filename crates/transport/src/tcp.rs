@@ -13,8 +13,10 @@ use crate::error::{ConnError, LinkError};
 use crate::link::{Bulk, BulkMemory, Completion, Link, LinkKind};
 use crate::runs::MemoryRuns;
 use crate::segment::{KnownSegments, Segment};
-use crate::server::{Incoming, PeerInfo, ServerConn, ServerStream, StreamBulk};
+use crate::server::{Incoming, PeerInfo, ServerConn};
 use crate::socket::{Address, congestion, is_local, set_congestion, set_option, stream_socket};
+use crate::stream::ServerStream;
+use crate::stream_bulk::StreamBulk;
 
 /// Seconds of silence after which a peer is asked whether it lives.
 const KEEP_ALIVE_IDLE_S: i32 = 30;

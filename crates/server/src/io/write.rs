@@ -91,7 +91,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         }
         let several = unit.pieces.len() > 1;
         if several
-            && self.bulk.reaches_mapped()
+            && self.bulk.ways().mapped
             && unit.has_long_pieces(DIRECT_PIECE_BYTES)
             && matches!(self.planner.wish, None | Some(Method::Mapped))
             && self.get_mapped(&unit).await?
@@ -137,7 +137,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Fetches the unit into buffers; while one is filled from the client, the one before is written.
     async fn get_and_write(&mut self, mut unit: Unit) -> Result<(), Refusal> {
         while unit.bytes > 0 {
-            let want_bytes = unit.bytes.min(self.bulk.unit_bytes()) as usize;
+            let want_bytes = unit.bytes.min(self.bulk.ways().unit_bytes) as usize;
             let (pool, client) = (self.access.pool, self.access.client);
             let give_back = self.unwritten.is_some().then(|| self.write_waiting());
             let mut buffer = next_buffer(pool, client, want_bytes, give_back).await?;
