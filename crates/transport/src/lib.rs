@@ -56,7 +56,7 @@ pub use listen::{Accepted, Acceptor, ListenError, Listening, Network, listen_tcp
 pub use memory::{MemoryBulk, MemoryConn, MemoryConnector, MemoryEnd, MemoryFaults, MemoryHub, MemoryLink};
 pub use runs::MemoryRuns;
 pub use segment::Segment;
-pub use server::{Incoming, PeerInfo, ServerBulk, ServerConn, Source, Ways};
+pub use server::{BulkInfo, Incoming, LocalMemory, PeerInfo, ServerBulk, ServerConn, Source};
 pub use shm::{SHM_BULK_BYTES_MAX_STAGED, ShmLink, ShmOptions, connect_shm};
 pub use shm_bulk::ShmBulk;
 pub use shm_server::ShmConn;

@@ -26,7 +26,7 @@ use crate::link::OWN_REQUEST_IDS;
 use crate::link::{Bulk, Completion, Link, LinkKind};
 use crate::runs::{Cursor, MemoryRuns};
 use crate::segment::{KnownSegments, Segment};
-use crate::server::{Incoming, PeerInfo, ServerBulk, ServerConn, Source, SourceKind, Ways};
+use crate::server::{BulkInfo, Incoming, LocalMemory, PeerInfo, ServerBulk, ServerConn, Source, SourceKind};
 use crate::socket::owned;
 
 /// Connections that wait to be accepted.
@@ -479,15 +479,11 @@ impl MemoryBulk {
 }
 
 impl ServerBulk for MemoryBulk {
-    fn bytes(&self) -> u64 {
-        self.bytes
+    fn info(&self) -> BulkInfo {
+        BulkInfo::copies(self.bytes)
     }
 
-    fn ways(&self) -> Ways {
-        Ways::COPIES
-    }
-
-    fn local(&self, share_offset: u64, bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>> {
+    fn local(&self, share_offset: u64, bytes: u64) -> Option<LocalMemory<'_>> {
         if !self.conn.end.wire.lends {
             return None;
         }
@@ -504,7 +500,7 @@ impl ServerBulk for MemoryBulk {
         if !memory.is_get {
             memory.delivered_bytes += bytes;
         }
-        Some(pieces)
+        Some(LocalMemory::new(pieces, None))
     }
 
     async fn put(&mut self, share_offset: u64, source: Source<'_>) -> Result<(), ConnError> {
@@ -527,7 +523,7 @@ impl ServerBulk for MemoryBulk {
         _pieces: &[(NonNull<u8>, usize)],
     ) -> Result<u64, ConnError> {
         let peer = self.conn.peer().to_string();
-        Err(ConnError::Mechanism { peer, what: "receive into mapped pages; its ways say so" })
+        Err(ConnError::Mechanism { peer, what: "receive into mapped pages; see its BulkInfo" })
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {

@@ -7,6 +7,7 @@
 //! ```
 
 use std::any::Any;
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -89,28 +90,18 @@ pub trait ServerConn: 'static {
 ///
 /// ```text
 ///   may this process address it?  local ──► system calls and copies on the pieces
-///   else, by ways():  files   put(Source::file)                      mapped   put(Source::mapped), get_mapped
+///   else, by info():  files   put(Source::file)                      mapped   put(Source::mapped), get_mapped
 ///                     neither put(Source::slices), get               the end  put(Source::kept)
 /// ```
 ///
 /// Dropping it is always right: what is left of a streamed payload is then read and thrown away.
 #[allow(async_fn_in_trait)]
 pub trait ServerBulk: 'static {
-    /// Bytes that the request streams or describes. 0 for a put that is streamed: how much the client takes is known
-    /// from its request, and more than that makes the client close the connection.
-    fn bytes(&self) -> u64;
+    /// Its size, and what it can do beside moving slices: the same for all of the request.
+    fn info(&self) -> BulkInfo;
 
-    /// What it can do beside moving slices, the same for all of the request.
-    fn ways(&self) -> Ways;
-
-    /// Client memory that this process can address: pieces in order, for system calls and for copies that survive a page
-    /// which cannot be had (the client may change it at any time). They live as long as the bulk. `None` where it
-    /// cannot, or there are too many pieces.
-    fn local(&self, share_offset: u64, bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>>;
-
-    /// A page of what [`ServerBulk::local`] gave was gone, and an empty one may be in its place: the memory must not be
-    /// used any more. The request is to be refused, and its connection ends with that reply.
-    fn memory_is_gone(&self) {}
+    /// Client memory that this process can address. `None` where it cannot, or there are too many pieces.
+    fn local(&self, share_offset: u64, bytes: u64) -> Option<LocalMemory<'_>>;
 
     /// Whether the client is gone, as far as is known: who has much to do before the next transfer asks now and then.
     fn is_gone(&self) -> bool {
@@ -121,7 +112,7 @@ pub trait ServerBulk: 'static {
     ///
     /// # Errors
     /// The client is gone, or its memory is not there; [`ConnError::Mechanism`] for a source that
-    /// [`ServerBulk::ways`] does not name. [`ConnError::ClientMemory`] for mapped pieces says that they can be moved
+    /// [`ServerBulk::info`] does not name. [`ConnError::ClientMemory`] for mapped pieces says that they can be moved
     /// another way: a page is gone. On a stream, which is cut in the middle of a message then, the connection ends.
     async fn put(&mut self, share_offset: u64, source: Source<'_>) -> Result<(), ConnError>;
 
@@ -137,7 +128,7 @@ pub trait ServerBulk: 'static {
     /// many, from the first piece on. After 0 [`ServerBulk::arrival`] is to be awaited.
     ///
     /// # Errors
-    /// As [`ServerBulk::put`]; [`ConnError::Mechanism`] where [`Ways::mapped`] says no.
+    /// As [`ServerBulk::put`]; [`ConnError::Mechanism`] where [`BulkInfo::mapped`] says no.
     ///
     /// # Safety
     /// The pieces lie in mappings that stay until this returns, and are writable. This process may touch their pages: the
@@ -164,9 +155,12 @@ pub trait ServerBulk: 'static {
         Self: Sized;
 }
 
-/// What a way to a client's memory can do, beside moving slices.
+/// What is fixed for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ways {
+pub struct BulkInfo {
+    /// Bytes that the request streams or describes. 0 for a put that is streamed: how much the client takes is known
+    /// from its request, and more than that makes the client close the connection.
+    pub bytes: u64,
     /// [`Source::file`]: bytes of a file, without passing them through this process.
     pub files: bool,
     /// [`Source::mapped`] and [`ServerBulk::get_mapped`]: pages of a file that this process has mapped.
@@ -175,9 +169,38 @@ pub struct Ways {
     pub unit_bytes: u64,
 }
 
-impl Ways {
+impl BulkInfo {
     /// Slices alone, which a processor copies.
-    pub(crate) const COPIES: Ways = Ways { files: false, mapped: false, unit_bytes: COPIED_UNIT_BYTES };
+    pub(crate) fn copies(bytes: u64) -> BulkInfo {
+        BulkInfo { bytes, files: false, mapped: false, unit_bytes: COPIED_UNIT_BYTES }
+    }
+}
+
+/// Client memory that this process can address, as long as the bulk lives: for system calls, and for copies that
+/// survive a page which cannot be had. The client may change it at any time.
+pub struct LocalMemory<'a> {
+    pieces: Vec<(NonNull<u8>, usize)>,
+    gone: Option<&'a Cell<bool>>,
+}
+
+impl<'a> LocalMemory<'a> {
+    /// With a flag to set when a page is gone, where pages can go.
+    pub(crate) fn new(pieces: Vec<(NonNull<u8>, usize)>, gone: Option<&'a Cell<bool>>) -> LocalMemory<'a> {
+        LocalMemory { pieces, gone }
+    }
+
+    /// Its pieces, in the order of the share.
+    pub fn pieces(&self) -> &[(NonNull<u8>, usize)] {
+        &self.pieces
+    }
+
+    /// A page was gone, and an empty one may be in its place: the memory must not be used any more. The request is
+    /// to be refused, and its connection ends with that reply.
+    pub fn mark_gone(&self) {
+        if let Some(gone) = self.gone {
+            gone.set(true);
+        }
+    }
 }
 
 /// What a put moves.
@@ -223,8 +246,8 @@ impl SourceKind<'_> {
     /// The error of a way that does not move it.
     pub(crate) fn refused(&self, peer: String) -> ConnError {
         let what = match self {
-            SourceKind::File { .. } => "send files; its ways say so",
-            SourceKind::Mapped(_) => "send mapped pages; its ways say so",
+            SourceKind::File { .. } => "send files; see its BulkInfo",
+            SourceKind::Mapped(_) => "send mapped pages; see its BulkInfo",
             SourceKind::Slices(_) | SourceKind::Kept { .. } => "take data in a request that brings data",
         };
         ConnError::Mechanism { peer, what }

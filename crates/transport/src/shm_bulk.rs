@@ -10,7 +10,7 @@ use weft_wire::limits::UNIT_BYTES_MAX;
 
 use crate::error::ConnError;
 use crate::runs::{Cursor, IOV_MAX, IoVecs};
-use crate::server::{ServerBulk, Source, SourceKind, Ways, slices};
+use crate::server::{BulkInfo, LocalMemory, ServerBulk, Source, SourceKind, slices};
 use crate::shm_memory::{ClientMemory, Described, Direction};
 use crate::stream::ServerStream;
 use crate::stream_bulk::StreamBulk;
@@ -131,22 +131,17 @@ impl ShmBulk {
 }
 
 impl ServerBulk for ShmBulk {
-    fn bytes(&self) -> u64 {
-        match &self.way {
-            Way::Streamed(bulk) => bulk.bytes(),
-            Way::Described { described, .. } => described.bytes,
-        }
-    }
-
-    fn ways(&self) -> Ways {
+    fn info(&self) -> BulkInfo {
         match &self.way {
             // Small: what is mapped is not worth looking up.
-            Way::Streamed(_) => Ways { files: true, ..Ways::COPIES },
-            Way::Described { .. } => Ways { mapped: true, ..Ways::COPIES },
+            Way::Streamed(bulk) => BulkInfo { mapped: false, ..bulk.info() },
+            Way::Described { described, .. } => {
+                BulkInfo { mapped: true, ..BulkInfo::copies(described.bytes) }
+            }
         }
     }
 
-    fn local(&self, share_offset: u64, bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>> {
+    fn local(&self, share_offset: u64, bytes: u64) -> Option<LocalMemory<'_>> {
         let Way::Described { described, cursor } = &self.way else { return None };
         described.check(&self.stream, share_offset, bytes).ok()?;
         let mut pieces: Vec<(NonNull<u8>, usize)> = Vec::new();
@@ -160,19 +155,15 @@ impl ServerBulk for ShmBulk {
             }
             all_local
         });
-        all_local.then_some(pieces)
+        all_local.then(|| LocalMemory::new(pieces, Some(&self.client.is_gone)))
     }
 
     fn is_gone(&self) -> bool {
         self.stream.is_closed()
     }
 
-    fn memory_is_gone(&self) {
-        self.client.is_gone.set(true);
-    }
-
     async fn put(&mut self, share_offset: u64, source: Source<'_>) -> Result<(), ConnError> {
-        if matches!(source.0, SourceKind::Mapped(_)) && !self.ways().mapped {
+        if matches!(source.0, SourceKind::Mapped(_)) && !self.info().mapped {
             return Err(source.0.refused(self.stream.peer_text()));
         }
         if let Way::Streamed(bulk) = &mut self.way {
@@ -197,7 +188,7 @@ impl ServerBulk for ShmBulk {
     ) -> Result<u64, ConnError> {
         let Way::Described { described, .. } = &self.way else {
             let peer = self.stream.peer_text();
-            return Err(ConnError::Mechanism { peer, what: "receive into mapped pages; its ways say so" });
+            return Err(ConnError::Mechanism { peer, what: "receive into mapped pages; see its BulkInfo" });
         };
         let bytes = pieces.iter().map(|(_, bytes)| *bytes as u64).sum();
         described.check(&self.stream, share_offset, bytes)?;

@@ -9,7 +9,7 @@ use weft_wire::limits::UNIT_BYTES_MAX;
 
 use crate::error::ConnError;
 use crate::runs::IoVecs;
-use crate::server::{COPIED_UNIT_BYTES, ServerBulk, Source, SourceKind, Ways, slices};
+use crate::server::{BulkInfo, LocalMemory, ServerBulk, Source, SourceKind, slices};
 use crate::stream::{PayloadOwner, ServerStream};
 
 /// The way to a client's memory by the stream of its connection: the whole of TCP, and what is small on a Unix socket.
@@ -71,15 +71,11 @@ impl StreamBulk {
 }
 
 impl ServerBulk for StreamBulk {
-    fn bytes(&self) -> u64 {
-        self.request.payload_bytes
+    fn info(&self) -> BulkInfo {
+        BulkInfo { files: true, mapped: true, ..BulkInfo::copies(self.request.payload_bytes) }
     }
 
-    fn ways(&self) -> Ways {
-        Ways { files: true, mapped: true, unit_bytes: COPIED_UNIT_BYTES }
-    }
-
-    fn local(&self, _share_offset: u64, _bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>> {
+    fn local(&self, _share_offset: u64, _bytes: u64) -> Option<LocalMemory<'_>> {
         None
     }
 

@@ -44,7 +44,7 @@ impl<D: Disk> IoPart<D> {
         let placed = |refusal: Refusal| refusal.placed(ino, &layout, request.slot);
         let mut payload = Vec::new();
         // A client that described its memory has its data put there, however little it is.
-        if bulk.bytes() == 0 && filled_bytes <= INLINE_BYTES_MAX as u64 {
+        if bulk.info().bytes == 0 && filled_bytes <= INLINE_BYTES_MAX as u64 {
             payload.resize(filled_bytes as usize, 0);
             let mut at = 0;
             while let Some(unit) = units.next_at_most(filled_bytes, &|| bulk.is_gone()).await? {
@@ -97,9 +97,9 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
             let plan = self.planner.plan(self.access.file, &unit.pieces, self.local_bytes);
             let begun = Instant::now();
-            let moved = self.access.fill(&plan, &unit.pieces, &memory, self.work).await;
+            let moved = self.access.fill(&plan, &unit.pieces, memory.pieces(), self.work).await;
             if self.access.memory_is_gone() {
-                self.bulk.memory_is_gone();
+                memory.mark_gone();
             }
             moved?;
             self.planner.observe(&plan, begun.elapsed());
@@ -107,7 +107,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         }
         let each = matches!(self.planner.wish, None | Some(Method::Each));
         if each
-            && self.bulk.ways().files
+            && self.bulk.info().files
             && unit.has_long_pieces(SENDFILE_PIECE_BYTES)
             && let Some(fd) = self.access.file.raw_fd()
             && unit.pieces.iter().all(|piece| self.access.file.resident(*piece))
@@ -120,7 +120,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             Some(Method::Each) => unit.has_long_pieces(LONG_PIECE_BYTES),
             Some(Method::Sieve) => false,
         };
-        if direct && self.bulk.ways().mapped && self.put_mapped(&unit).await? {
+        if direct && self.bulk.info().mapped && self.put_mapped(&unit).await? {
             return Ok(());
         }
         self.read_and_put(unit).await
@@ -163,7 +163,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Reads the unit into buffers; while one is filled from the disk, the one before is put.
     async fn read_and_put(&mut self, mut unit: Unit) -> Result<(), Refusal> {
         while unit.bytes > 0 {
-            let want_bytes = unit.bytes.min(self.bulk.ways().unit_bytes) as usize;
+            let want_bytes = unit.bytes.min(self.bulk.info().unit_bytes) as usize;
             let (pool, client) = (self.access.pool, self.access.client);
             let give_back = self.unput.is_some().then(|| self.put_waiting());
             let mut buffer = next_buffer(pool, client, want_bytes, give_back).await?;

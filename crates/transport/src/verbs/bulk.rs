@@ -22,7 +22,7 @@ use weft_wire::messages::LentMemory;
 use super::conn::state::{ConnInner, DataAt, Deferred};
 use super::lend::{self, LENT_MAX};
 use crate::error::ConnError;
-use crate::server::{ServerBulk, Source, SourceKind, Ways, slices};
+use crate::server::{BulkInfo, LocalMemory, ServerBulk, Source, SourceKind, slices};
 
 /// The way to the client's memory over RDMA.
 pub struct VerbsBulk<F: Fabric> {
@@ -47,6 +47,14 @@ impl<F: Fabric> std::fmt::Debug for VerbsBulk<F> {
 impl<F: Fabric> VerbsBulk<F> {
     pub(super) fn new(conn: Rc<ConnInner<F>>, header: Header, source: DataAt<F>) -> VerbsBulk<F> {
         VerbsBulk { conn, header, source }
+    }
+
+    fn bytes(&self) -> u64 {
+        match &self.source {
+            DataAt::Remote { described, .. } => described.bytes(),
+            DataAt::Lent { told } => told.bytes,
+            _ => self.header.payload_bytes,
+        }
     }
 
     fn check(&self, share_offset: u64, bytes: u64) -> Result<(), ConnError> {
@@ -242,23 +250,16 @@ fn copy_to(mut from: &[u8], parts: &mut [IoSliceMut<'_>], mut skip: usize) {
 }
 
 impl<F: Fabric> ServerBulk for VerbsBulk<F> {
-    fn bytes(&self) -> u64 {
-        match &self.source {
-            DataAt::Remote { described, .. } => described.bytes(),
-            DataAt::Lent { told } => told.bytes,
-            _ => self.header.payload_bytes,
-        }
+    fn info(&self) -> BulkInfo {
+        BulkInfo { unit_bytes: UNIT_BYTES_MAX as u64, ..BulkInfo::copies(self.bytes()) }
     }
 
-    fn ways(&self) -> Ways {
-        Ways { unit_bytes: UNIT_BYTES_MAX as u64, ..Ways::COPIES }
-    }
-
-    fn local(&self, share_offset: u64, bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>> {
+    fn local(&self, share_offset: u64, bytes: u64) -> Option<LocalMemory<'_>> {
         let base = self.came()?;
         self.check(share_offset, bytes).ok()?;
         // SAFETY: within the data, as was just checked.
-        Some(vec![(unsafe { base.add(share_offset as usize) }, bytes as usize)])
+        let piece = (unsafe { base.add(share_offset as usize) }, bytes as usize);
+        Some(LocalMemory::new(vec![piece], None))
     }
 
     async fn put(&mut self, share_offset: u64, source: Source<'_>) -> Result<(), ConnError> {
@@ -277,7 +278,7 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
         _share_offset: u64,
         _pieces: &[(NonNull<u8>, usize)],
     ) -> Result<u64, ConnError> {
-        Err(self.mechanism("receive into mapped pages; its ways say so"))
+        Err(self.mechanism("receive into mapped pages; see its BulkInfo"))
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {

@@ -269,8 +269,8 @@ async fn put_and_hand_over<B: ServerBulk>(command: &Command, mut bulk: B) -> Res
 }
 
 async fn get_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) -> Result<(), String> {
-    if bulk.bytes() != command.bytes {
-        return Err(format!("{} bytes came, {} were announced", bulk.bytes(), command.bytes));
+    if bulk.info().bytes != command.bytes {
+        return Err(format!("{} bytes came, {} were announced", bulk.info().bytes, command.bytes));
     }
     let mut done = 0;
     while done < bytes {
@@ -315,9 +315,9 @@ fn touch_local<B: ServerBulk>(command: &Command, bulk: B) -> Result<(), String> 
     let half = command.bytes / 2;
     let mut at = 0;
     for (offset, bytes) in [(0, half), (half, command.bytes - half)] {
-        let pieces = bulk.local(offset, bytes).ok_or("the memory cannot be addressed")?;
-        for (base, bytes) in pieces {
-            for byte in 0..bytes {
+        let memory = bulk.local(offset, bytes).ok_or("the memory cannot be addressed")?;
+        for (base, bytes) in memory.pieces() {
+            for byte in 0..*bytes {
                 // SAFETY: within the client's piece, which lives in this test process.
                 let place = unsafe { &mut *base.as_ptr().add(byte) };
                 let expected = pattern(command.seed, at);
@@ -341,17 +341,17 @@ fn pattern_file(command: &Command, bytes: u64) -> std::fs::File {
     file
 }
 
-/// What the ways of a bulk do not name is an error.
+/// What the info of a bulk does not name is an error.
 fn is_refused(moved: Result<(), ConnError>) -> Result<(), String> {
     match moved {
         Err(ConnError::Mechanism { .. }) => Ok(()),
-        other => Err(format!("what its ways do not name: {other:?}")),
+        other => Err(format!("what its info does not name: {other:?}")),
     }
 }
 
 /// From a file that turns out shorter: the last 10 bytes, which arrive as zeros, are put after.
 async fn put_file<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), String> {
-    if !bulk.ways().files {
+    if !bulk.info().files {
         let file = pattern_file(command, 10);
         is_refused(bulk.put(0, Source::file(file.as_fd(), 0, 10)).await)?;
         return put_units(&Command { unit_bytes: 1 << 20, ..command.clone() }, bulk, command.bytes).await;
@@ -392,7 +392,7 @@ async unsafe fn get_all_mapped<B: ServerBulk>(
 
 async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), String> {
     let units = Command { unit_bytes: 1 << 20, ..command.clone() };
-    if !bulk.ways().mapped {
+    if !bulk.info().mapped {
         let mut memory = [0u8; 10];
         let pieces = [(NonNull::from(&mut memory).cast(), 10)];
         // SAFETY: the memory is this function's.
@@ -432,7 +432,7 @@ async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<()
     let result = if command.verb == Verb::ReadMapped {
         // SAFETY: the mapping stays until the end of this function.
         let moved = unsafe { bulk.put(0, Source::mapped(&pieces)).await }.map_err(|error| error.to_string());
-        if bulk.ways().files {
+        if bulk.info().files {
             // SAFETY: nobody uses the mapping any more.
             unsafe { libc::munmap(base, bytes + 100) };
             return moved;
