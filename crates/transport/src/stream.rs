@@ -14,7 +14,8 @@ use weft_wire::limits::STALL_TIMEOUT_MS;
 use weft_wire::{HEADER_BYTES, Header};
 
 use crate::error::{ConnError, FrameError};
-use crate::framing::{FrameLimits, FrameReader, SERVER_BUFFER_BYTES};
+use crate::frame_limits::FrameLimits;
+use crate::framing::{FrameReader, SERVER_BUFFER_BYTES};
 use crate::runs::IoVecs;
 use crate::server::PeerInfo;
 use crate::socket::{SocketSource, checked, send, set_nonblocking, shut_down};

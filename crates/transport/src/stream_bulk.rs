@@ -86,13 +86,16 @@ impl ServerBulk for StreamBulk {
     async fn put(&mut self, share_offset: u64, source: Source<'_>) -> Result<(), ConnError> {
         match source.0 {
             SourceKind::Slices(data) => self.put_slices(share_offset, data).await,
-            // SAFETY: kept by the keeper, which lives as long as this future, or mapped until it ends. Only the kernel
-            // looks at the bytes.
             SourceKind::Kept { pieces, keeper: _keeper } => {
-                self.put_slices(share_offset, &unsafe { slices(pieces) }).await
+                // SAFETY: the keeper lives as long as this future.
+                let data = unsafe { slices(pieces) };
+                self.put_slices(share_offset, &data).await
             }
-            // SAFETY: as above.
-            SourceKind::Mapped(pieces) => self.put_slices(share_offset, &unsafe { slices(pieces) }).await,
+            SourceKind::Mapped(pieces) => {
+                // SAFETY: mapped until this future ends. Only the kernel looks at the bytes.
+                let data = unsafe { slices(pieces) };
+                self.put_slices(share_offset, &data).await
+            }
             SourceKind::File { file, offset, bytes } => {
                 let mut done = 0;
                 while done < bytes {

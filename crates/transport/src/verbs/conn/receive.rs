@@ -13,7 +13,7 @@ use weft_wire::{HEADER_BYTES, Header, Wire, flags};
 use super::send::Parts;
 use super::state::{Arrived, ArrivedSource, ConnInner, DataAt, Request};
 use crate::error::{ConnError, FrameError, RunsError};
-use crate::framing::FrameLimits;
+use crate::frame_limits::FrameLimits;
 use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, PartKind};
 use crate::verbs::keys::Described;
 use crate::verbs::sizes::{FAST_DATA_BYTES, FAST_HEAD_BYTES};

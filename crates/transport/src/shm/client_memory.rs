@@ -21,7 +21,7 @@ const SEGMENTS_MAX: usize = 64;
 const SEGMENT_BYTES_MAX: u64 = 1 << 40;
 
 /// The memory of a connection's client.
-pub(crate) struct ClientMemory {
+pub(super) struct ClientMemory {
     pub process: libc::pid_t,
     /// Becomes readable when the process ends.
     process_fd: Option<OwnedFd>,
@@ -34,7 +34,7 @@ pub(crate) struct ClientMemory {
 }
 
 impl ClientMemory {
-    pub(crate) fn new(credentials: &libc::ucred) -> ClientMemory {
+    pub(super) fn new(credentials: &libc::ucred) -> ClientMemory {
         // SAFETY: no memory is passed, and the result is new.
         let process_fd =
             unsafe { owned(libc::syscall(libc::SYS_pidfd_open, credentials.pid, 0) as i32) }.ok();
@@ -51,7 +51,7 @@ impl ClientMemory {
     }
 
     /// Whether the process still has its end of the connection, so that it is the one that asked.
-    pub(crate) fn is_there(&self, stream: &ServerStream) -> bool {
+    pub(super) fn is_there(&self, stream: &ServerStream) -> bool {
         let Some(process_fd) = &self.process_fd else { return false };
         let mut entries = [
             libc::pollfd { fd: stream.fd().as_raw_fd(), events: libc::POLLRDHUP, revents: 0 },
@@ -63,7 +63,7 @@ impl ClientMemory {
     }
 
     /// Tries to read and write the 32 bytes of a probe.
-    pub(crate) fn probe(&self, stream: &ServerStream, address: u64) -> Result<([u8; 16], [u8; 16]), String> {
+    pub(super) fn probe(&self, stream: &ServerStream, address: u64) -> Result<([u8; 16], [u8; 16]), String> {
         if !self.same_user {
             return Err("the server runs as another user".into());
         }
@@ -89,7 +89,7 @@ impl ClientMemory {
         Ok((read, written))
     }
 
-    pub(crate) fn add_segment(
+    pub(super) fn add_segment(
         &self,
         id: u16,
         bytes: u64,
@@ -113,7 +113,7 @@ impl ClientMemory {
     }
 
     /// Checks what a request describes, and keeps the segments that it needs.
-    pub(crate) fn accept(&self, mut runs: MemoryRuns) -> Result<Described, RunsError> {
+    pub(super) fn accept(&self, mut runs: MemoryRuns) -> Result<Described, RunsError> {
         if runs.len() > MEMORY_RUNS_MAX {
             return Err(RunsError::TooMany(runs.len()));
         }
@@ -144,7 +144,7 @@ impl ClientMemory {
 }
 
 /// Checked client memory: segment 0 has the client's addresses, others this process's.
-pub(crate) struct Described {
+pub(super) struct Described {
     pub runs: MemoryRuns,
     pub bytes: u64,
     /// Kept for the runs.
@@ -152,7 +152,7 @@ pub(crate) struct Described {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Direction {
+pub(super) enum Direction {
     /// Into the client's memory.
     Put,
     /// Out of it.
@@ -176,7 +176,7 @@ unsafe fn process_vm(
 }
 
 impl Described {
-    pub(crate) fn check(
+    pub(super) fn check(
         &self,
         stream: &ServerStream,
         share_offset: u64,
@@ -190,7 +190,7 @@ impl Described {
     }
 
     /// The place of a share offset, from the one where the unit before ended.
-    pub(crate) fn place(&self, cursor: (Cursor, u64), share_offset: u64) -> Cursor {
+    pub(super) fn place(&self, cursor: (Cursor, u64), share_offset: u64) -> Cursor {
         let (mut at, offset) = cursor;
         if share_offset < offset {
             return Cursor::at(&self.runs, share_offset);
@@ -203,7 +203,7 @@ impl Described {
     ///
     /// # Safety
     /// The local pieces are memory that may be read (put) or written (get) by a system call.
-    pub(crate) unsafe fn batch(
+    pub(super) unsafe fn batch(
         &self,
         process: libc::pid_t,
         at: &Cursor,

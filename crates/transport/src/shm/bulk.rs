@@ -8,10 +8,10 @@ use std::rc::Rc;
 use weft_reactor::yield_now;
 use weft_wire::limits::UNIT_BYTES_MAX;
 
+use super::client_memory::{ClientMemory, Described, Direction};
 use crate::error::ConnError;
 use crate::runs::{Cursor, IOV_MAX, IoVecs};
 use crate::server::{BulkInfo, LocalMemory, ServerBulk, Source, SourceKind, slices};
-use crate::shm_memory::{ClientMemory, Described, Direction};
 use crate::stream::ServerStream;
 use crate::stream_bulk::StreamBulk;
 
@@ -20,12 +20,12 @@ const LOCAL_PIECES_MAX: usize = 4 * IOV_MAX;
 
 /// The way to the memory of a request over shared memory.
 pub struct ShmBulk {
-    pub(crate) way: Way,
-    pub(crate) stream: Rc<ServerStream>,
-    pub(crate) client: Rc<ClientMemory>,
+    pub(super) way: Way,
+    pub(super) stream: Rc<ServerStream>,
+    pub(super) client: Rc<ClientMemory>,
 }
 
-pub(crate) enum Way {
+pub(super) enum Way {
     /// Small: on the socket.
     Streamed(StreamBulk),
     /// Remote memory, and a place in it with its share offset, so that units in order need no search.
@@ -171,9 +171,10 @@ impl ServerBulk for ShmBulk {
         }
         match source.0 {
             SourceKind::Slices(data) => self.put_slices(share_offset, data).await,
-            // SAFETY: the keeper lives as long as this future.
             SourceKind::Kept { pieces, keeper: _keeper } => {
-                self.put_slices(share_offset, &unsafe { slices(pieces) }).await
+                // SAFETY: the keeper lives as long as this future.
+                let data = unsafe { slices(pieces) };
+                self.put_slices(share_offset, &data).await
             }
             // SAFETY: as whoever made the source promised.
             SourceKind::Mapped(pieces) => unsafe { self.transfer_mapped(share_offset, pieces).await },

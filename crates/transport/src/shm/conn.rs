@@ -24,11 +24,11 @@ use weft_wire::messages::{
 };
 use weft_wire::{Header, Op, Status, Wire, body, flags};
 
+use super::bulk::{ShmBulk, Way};
+use super::client_memory::ClientMemory;
 use crate::error::ConnError;
 use crate::runs::Cursor;
 use crate::server::{Incoming, PeerInfo, ServerConn};
-use crate::shm_bulk::{ShmBulk, Way};
-use crate::shm_memory::ClientMemory;
 use crate::socket::{peer_credentials, peer_groups};
 use crate::stream::ServerStream;
 use crate::stream_bulk::StreamBulk;
