@@ -148,7 +148,9 @@ impl<'a> Source<'a> {
         let reach = &self.common.reach;
         let direct = || shares.iter().filter(|share| !share.is_packed());
         let count = direct().count();
-        if !reach.registers || reach.rails > 1 || count + usize::from(!self.common.allocations.is_empty()) < 2
+        if !reach.traits.registers
+            || reach.rails > 1
+            || count + usize::from(!self.common.allocations.is_empty()) < 2
         {
             return;
         }

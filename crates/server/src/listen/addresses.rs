@@ -1,13 +1,11 @@
-//! Addresses of the cluster file: what they stand for here, and the sockets that are bound to them.
+//! Addresses of the cluster file: what they stand for here.
 
-use crate::config::{ClusterConfig, ServerConfig};
+use crate::config::ServerConfig;
 use crate::error::ServerError;
-use crate::log;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use weft_transport::{Listening, listen_tcp, listen_unix};
 
 /// What a host and port of the cluster file stand for.
-pub(crate) fn resolve(server: &ServerConfig, address: &str) -> Result<Vec<SocketAddr>, ServerError> {
+pub(super) fn resolve(server: &ServerConfig, address: &str) -> Result<Vec<SocketAddr>, ServerError> {
     let resolved = address.to_socket_addrs().map_err(|source| ServerError::Address {
         server: server.name.clone(),
         address: address.to_owned(),
@@ -18,7 +16,7 @@ pub(crate) fn resolve(server: &ServerConfig, address: &str) -> Result<Vec<Socket
 
 /// What to say of an address that looks like one for the network and is not: a host's own name often stands for a loopback
 /// address in its `/etc/hosts`.
-pub(crate) fn unreachable_from_elsewhere(address: &str, found: &[SocketAddr]) -> Option<String> {
+pub(super) fn unreachable_from_elsewhere(address: &str, found: &[SocketAddr]) -> Option<String> {
     let host = address.rsplit_once(':')?.0;
     let is_number = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
     let is_meant = is_number || host.starts_with("localhost") || host.ends_with(".localhost");
@@ -30,30 +28,6 @@ pub(crate) fn unreachable_from_elsewhere(address: &str, found: &[SocketAddr]) ->
         "{host} stands for {} here, which no other host reaches; correct it in /etc/hosts, or put an address of the network in the cluster file",
         found.join(" and ")
     ))
-}
-
-/// Binds all sockets of a server.
-pub(crate) fn listen(config: &ClusterConfig, server: &ServerConfig) -> Result<Vec<Listening>, ServerError> {
-    let mut listeners = Vec::new();
-    for address in &server.addresses {
-        for address in resolve(server, address)? {
-            let failed = |source| ServerError::Listen { server: server.name.clone(), source };
-            listeners.push(listen_tcp(address).map_err(failed)?);
-        }
-    }
-    match listen_unix(&config.socket_of(server)) {
-        Ok(listening) => listeners.push(listening),
-        Err(source) if server.socket.is_some() => {
-            return Err(ServerError::Listen { server: server.name.clone(), source });
-        }
-        Err(source) => {
-            log::warning!(
-                &server.name,
-                "no shared memory for clients on this host: {source}; set socket to a short path"
-            );
-        }
-    }
-    Ok(listeners)
 }
 
 #[cfg(test)]
