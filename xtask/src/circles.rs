@@ -30,7 +30,6 @@ const NOT_YET: &[&str] = &[
     "crates/reactor",
     "crates/server",
     "crates/storage",
-    "crates/transport",
     "crates/verbs",
     "crates/wire",
 ];
