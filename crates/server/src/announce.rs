@@ -1,40 +1,42 @@
-//! Telling I/O servers which keys are revoked, by the metadata server.
+//! Sending I/O servers the list of revoked keys, by the metadata server.
 //!
 //! ```text
-//!   revoke ─► announce ─► a thread for each I/O server that is behind: SetRevoked ─► it confirms
+//!   revoke ─► announce ─► a task for each I/O server that is behind: SetRevoked ─► it confirms
 //!                                        it is down: tried again every second
-//!                                        it is up: told again every 30 s, for its directory may be a new one
+//!                                        it is up: sent again every 30 s, for its directory may be a new one
 //! ```
 //!
-//! While no key is revoked nothing is told to anybody.
+//! While no key is revoked nothing is sent to anybody.
 
 use crate::current::CurrentMap;
 use crate::key_ring::KeyRing;
 use crate::log;
 use crate::peer::{Peer, PeerError};
-use crate::stop::StopFlag;
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
+use weft_reactor::{Notify, timeout};
 use weft_wire::messages::{ServerInfo, SetRevokedRequest, server_state};
 
 /// How long a server that is down is left alone.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often a server that is up is told again.
+/// How often a server that is up gets the list again.
 const AGAIN: Duration = Duration::from_secs(30);
-/// How long a wait goes on before it looks whether the server is to stop.
-const WAIT_STEP: Duration = Duration::from_millis(250);
+/// How often it looks for servers that are new in the map.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The list, and which servers have it. Clones are the same.
 #[derive(Clone)]
 pub(crate) struct Announcer {
-    shared: Arc<Shared>,
+    shared: Rc<Shared>,
 }
 
 struct Shared {
-    state: Mutex<State>,
-    changed: Condvar,
+    state: RefCell<State>,
+    changed: Notify,
     map: CurrentMap,
+    keys: KeyRing,
 }
 
 struct State {
@@ -43,33 +45,36 @@ struct State {
     ids: Vec<[u8; 16]>,
     /// Of the map of this version, by id.
     version: u32,
-    servers: BTreeMap<u16, Told>,
+    servers: BTreeMap<u16, Receiver>,
 }
 
-struct Told {
+/// An I/O server that is to have the list.
+struct Receiver {
     info: ServerInfo,
     /// The list that it has confirmed.
     list: u64,
-    /// A thread is telling it.
-    is_being_told: bool,
+    is_being_sent: bool,
     next: Instant,
 }
 
 impl Announcer {
-    /// For the servers of this map, which know nothing; those that are joining are told when they have come.
-    pub fn new(map: CurrentMap) -> Announcer {
+    /// For the servers of this map, which know nothing; those that are joining get the list when they have come.
+    pub fn new(map: CurrentMap, keys: KeyRing) -> Announcer {
         let state = State { list: 0, ids: Vec::new(), version: 0, servers: BTreeMap::new() };
-        Announcer { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), map }) }
+        Announcer {
+            shared: Rc::new(Shared { state: RefCell::new(state), changed: Notify::new(), map, keys }),
+        }
     }
 
     /// With the servers that the map has now.
-    fn state(&self) -> MutexGuard<'_, State> {
-        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+    fn state(&self) -> RefMut<'_, State> {
+        let mut state = self.shared.state.borrow_mut();
         if state.version != self.shared.map.version() {
             let map = self.shared.map.get();
             state.version = map.version;
             for info in map.io_servers().filter(|server| server.state == server_state::ACTIVE) {
-                let new = || Told { info: info.clone(), list: 0, is_being_told: false, next: Instant::now() };
+                let new =
+                    || Receiver { info: info.clone(), list: 0, is_being_sent: false, next: Instant::now() };
                 state.servers.entry(info.id).or_insert_with(new).info.clone_from(info);
             }
         }
@@ -82,7 +87,7 @@ impl Announcer {
         state.list += 1;
         state.ids = ids;
         state.servers.values_mut().for_each(|server| server.next = Instant::now());
-        self.shared.changed.notify_all();
+        self.shared.changed.notify();
         state.list
     }
 
@@ -93,78 +98,60 @@ impl Announcer {
         behind.map(|server| server.info.name.clone()).collect()
     }
 
-    /// Tells them, on threads of its own, until `stop` is set.
-    ///
-    /// # Errors
-    /// There are no threads.
-    pub fn start(&self, keys: KeyRing, stop: StopFlag) -> std::io::Result<std::thread::JoinHandle<()>> {
-        let announcer = self.clone();
-        let run = move || {
-            while !stop.is_stopped() {
-                for server in announcer.due() {
-                    let (announcer, at, name) = (announcer.clone(), server.id, server.name.clone());
-                    let peer = Peer::new(server, keys.clone(), stop.clone());
-                    let tell = std::thread::Builder::new().name("weft-revoke".into());
-                    // Without a thread it is due again after a while.
-                    if tell.spawn(move || announcer.tell(at, peer)).is_err() {
-                        announcer_failed(&name, "there are no more threads");
-                    }
-                }
+    /// Sends the list to whoever is to have it, as long as the reactor runs.
+    pub async fn run(self) {
+        loop {
+            for server in self.take_due() {
+                let announcer = self.clone();
+                weft_reactor::spawn(async move { announcer.send(server).await });
             }
-        };
-        std::thread::Builder::new().name("weft-keys".into()).spawn(run)
+            // Without a notice it is time to look at the map again.
+            let _ = timeout(LOOK_EVERY, self.shared.changed.notified()).await;
+        }
     }
 
-    /// Waits a little for servers that are to be told now, and notes that they are being told.
-    fn due(&self) -> Vec<ServerInfo> {
-        let mut state = self.state();
-        let now = Instant::now();
-        let is_due = |state: &State, server: &Told| {
-            state.list > 0 && !server.is_being_told && server.next <= Instant::now()
+    /// Servers that are to get the list now, which are noted as being sent it.
+    fn take_due(&self) -> Vec<ServerInfo> {
+        let (mut state, now) = (self.state(), Instant::now());
+        if state.list == 0 {
+            return Vec::new();
+        }
+        let is_due = |server: &&mut Receiver| !server.is_being_sent && server.next <= now;
+        let due = state.servers.values_mut().filter(is_due);
+        let take = |server: &mut Receiver| {
+            server.is_being_sent = true;
+            server.info.clone()
         };
-        if !state.servers.values().any(|server| is_due(&state, server)) {
-            let waited = self.shared.changed.wait_timeout(state, WAIT_STEP);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        let due = state.servers.values().filter(|server| is_due(&state, server));
-        let due: Vec<ServerInfo> = due.map(|server| server.info.clone()).collect();
-        for info in &due {
-            let server = state.servers.get_mut(&info.id).expect("it was found there");
-            server.is_being_told = true;
-            server.next = now + RETRY;
-        }
-        due
+        due.map(take).collect()
     }
 
-    fn tell(&self, at: u16, mut peer: Peer) {
+    async fn send(&self, server: ServerInfo) {
         let (list, ids) = {
             let state = self.state();
             (state.list, state.ids.clone())
         };
-        let told = peer.call(&SetRevokedRequest { ids });
+        let (id, peer) = (server.id, Peer::new(server, self.shared.keys.clone()));
+        let sent = peer.call(&SetRevokedRequest { ids }).await;
         let mut state = self.state();
         let is_current = state.list == list;
-        let Some(server) = state.servers.get_mut(&at) else { return };
-        server.is_being_told = false;
-        match told {
+        let Some(server) = state.servers.get_mut(&id) else { return };
+        server.is_being_sent = false;
+        match sent {
             Ok(_) => {
                 server.list = list;
                 server.next = Instant::now() + if is_current { AGAIN } else { Duration::ZERO };
             }
             Err(error) => {
                 server.next = Instant::now() + RETRY;
-                drop(state);
-                if !matches!(error, PeerError::Stopping) {
-                    announcer_failed(peer.name(), &error.to_string());
-                }
+                log_failure(&server.info.name, &error);
             }
         }
-        self.shared.changed.notify_all();
+        self.shared.changed.notify();
     }
 }
 
-fn announcer_failed(server: &str, error: &str) {
-    if log::once_a_minute(&format!("tell {server} of revoked keys")) {
+fn log_failure(server: &str, error: &PeerError) {
+    if log::once_a_minute(&format!("send {server} the revoked keys")) {
         log::warning!("meta", "cannot tell {server} which keys are revoked, will try again: {error}");
     }
 }

@@ -9,9 +9,10 @@
 
 use crate::key_ring::KeyRing;
 use crate::peer::Peer;
-use crate::stop::{StopFlag, Wake};
+use crate::stop::Wake;
 use std::collections::BTreeMap;
 use std::io;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use weft_wire::messages::{ClusterMapReply, ServerInfo, server_state};
@@ -23,7 +24,7 @@ pub(crate) struct CurrentMap {
 }
 
 struct Inner {
-    /// 0: it was told none, and has only what its cluster file says.
+    /// 0: it has heard of none, and has only what its cluster file says.
     version: AtomicU32,
     map: RwLock<Arc<ClusterMapReply>>,
     wanted: Wake,
@@ -66,19 +67,18 @@ impl CurrentMap {
     }
 }
 
-/// The metadata server's connections to I/O servers, for one thread.
+/// The metadata server's connections to I/O servers, for one task.
 pub(crate) struct Peers {
     map: CurrentMap,
     keys: KeyRing,
-    stop: StopFlag,
     /// Of the map that the peers are by.
     version: u32,
-    peers: BTreeMap<u16, (Peer, bool)>,
+    peers: BTreeMap<u16, (Rc<Peer>, bool)>,
 }
 
 impl Peers {
-    pub fn new(map: CurrentMap, keys: KeyRing, stop: StopFlag) -> Peers {
-        Peers { map, keys, stop, version: 0, peers: BTreeMap::new() }
+    pub fn new(map: CurrentMap, keys: KeyRing) -> Peers {
+        Peers { map, keys, version: 0, peers: BTreeMap::new() }
     }
 
     /// Ids of the servers that may have data: all but those that are joining.
@@ -88,9 +88,9 @@ impl Peers {
     }
 
     /// The server with this id, if the map has it.
-    pub fn get(&mut self, id: u16) -> Option<&mut Peer> {
+    pub fn get(&mut self, id: u16) -> Option<Rc<Peer>> {
         self.follow();
-        self.peers.get_mut(&id).map(|(peer, _)| peer)
+        self.peers.get(&id).map(|(peer, _)| peer.clone())
     }
 
     fn follow(&mut self) {
@@ -107,8 +107,8 @@ impl Peers {
                     *used = is_used;
                 }
                 None => {
-                    let peer = Peer::new(server.clone(), self.keys.clone(), self.stop.clone());
-                    self.peers.insert(server.id, (peer, is_used));
+                    let peer = Peer::new(server.clone(), self.keys.clone());
+                    self.peers.insert(server.id, (Rc::new(peer), is_used));
                 }
             }
         }

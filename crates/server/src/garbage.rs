@@ -1,4 +1,4 @@
-//! Removing data files whose inodes are gone, by the metadata server, on a thread of its own.
+//! Removing data files whose inodes are gone, by a task of the metadata server.
 //!
 //! ```text
 //!   unlink ─► garbage record ─► poke ─► make the unlink durable ─► RemoveObjects on the file's servers ─► record gone
@@ -14,21 +14,22 @@ use crate::clock::unix_s;
 use crate::config::ClusterSection;
 use crate::current::{CurrentMap, Peers};
 use crate::key_ring::KeyRing;
-use crate::letters::{self, Letter, StepError};
 use crate::log;
+use crate::meta::durable::Durability;
 use crate::meta::registry::Restore;
-use crate::peer::PeerError;
 use crate::poke::Poke;
 use crate::shared::Shared;
+use crate::step::{StepError, on_behalf_of};
 use crate::stop::StopFlag;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer, run_again, shard_of};
-use weft_reactor::MailSender;
+use weft_meta::{Engine, MetaError, Namespace, ServerRecord, run_again, shard_of};
 use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, RevokedRequest, VouchEmptyRequest};
 
 /// Files removed in one step.
@@ -39,8 +40,8 @@ const GATHER: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_secs(5);
 /// The first scan begins this long after the start, or after the interval if that is shorter.
 const FIRST_SCAN: Duration = Duration::from_secs(60);
-/// How long a wait goes on before it looks whether the server is to stop.
-const WAIT_STEP: Duration = Duration::from_millis(200);
+/// How long after a failure it is tried again to take over the data of I/O servers.
+const TAKE_OVER_AGAIN: Duration = Duration::from_millis(200);
 
 /// What the remover needs.
 pub(crate) struct Setup<E: Engine> {
@@ -49,16 +50,15 @@ pub(crate) struct Setup<E: Engine> {
     pub keys: KeyRing,
     pub stop: StopFlag,
     pub poke: Poke,
-    pub namespace: MailSender<Letter<E>>,
-    pub syncer: Box<dyn Syncer>,
+    pub namespace: Rc<RefCell<Namespace<E>>>,
+    pub durability: Rc<Durability>,
     pub shared: Arc<Shared>,
     pub restore: Restore,
 }
 
-/// Starts the remover. It ends when the server stops.
-pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let thread = std::thread::Builder::new().name("weft-garbage".into());
-    thread.spawn(move || Remover::new(setup).run())
+/// Removes data files, as long as the reactor runs.
+pub(crate) async fn run<E: Engine + 'static>(setup: Setup<E>) {
+    Remover::new(setup).run().await
 }
 
 struct Remover<E: Engine> {
@@ -76,7 +76,7 @@ struct Remover<E: Engine> {
 impl<E: Engine + 'static> Remover<E> {
     fn new(setup: Setup<E>) -> Remover<E> {
         Remover {
-            peers: Peers::new(setup.map.clone(), setup.keys.clone(), setup.stop.clone()),
+            peers: Peers::new(setup.map.clone(), setup.keys.clone()),
             down_until: BTreeMap::new(),
             vouch_again: None,
             removed_files: setup.shared.counters.gauge("garbage_removed_files"),
@@ -86,41 +86,52 @@ impl<E: Engine + 'static> Remover<E> {
         }
     }
 
-    fn run(mut self) {
+    async fn run(mut self) {
         if self.setup.restore.wanted {
-            self.take_over();
+            self.take_over().await;
         }
-        while !self.setup.shared.confirmed.is() && !self.setup.stop.is_stopped() {
-            std::thread::sleep(GATHER);
+        while !self.setup.shared.confirmed.is() {
+            weft_reactor::sleep(GATHER).await;
         }
         let interval = Duration::from_secs(self.setup.cluster.scrub_interval_s);
         let mut next_scan = Instant::now() + interval.min(FIRST_SCAN);
         let mut waiting = true;
-        while !self.setup.stop.is_stopped() {
+        loop {
             let retry = self.down_until.values().copied().chain(self.vouch_again).min().filter(|_| waiting);
-            let poked = self.setup.poke.wait(retry.map_or(next_scan, |retry| retry.min(next_scan)));
+            let poked = self.setup.poke.wait(retry.map_or(next_scan, |retry| retry.min(next_scan))).await;
             let now = Instant::now();
             if poked || retry.is_some_and(|retry| retry <= now) {
-                std::thread::sleep(GATHER);
-                let woken_by = self.setup.poke.take_trace();
-                let _trace = weft_log::trace::Scope::on_behalf_of(woken_by);
+                weft_reactor::sleep(GATHER).await;
+                let trace = self.setup.poke.take_trace();
                 self.down_until.retain(|_, until| *until > now);
-                waiting =
-                    self.remove_garbage().unwrap_or_else(|error| self.failed("remove data files", &error));
-                let vouched = self.vouch();
-                self.vouch_again = vouched.is_err().then(|| now + RETRY);
-                if let Err(error) = vouched {
-                    waiting = self.failed("tell a new storage which files it has nothing of", &error);
-                }
+                waiting = on_behalf_of(trace, self.remove_and_vouch(now)).await;
             }
             if now >= next_scan {
                 next_scan = now + interval;
-                match self.scan() {
+                match self.scan().await {
                     Ok(()) => drop(self.scans_done.fetch_add(1, Ordering::Relaxed)),
                     Err(error) => drop(self.failed("look for orphaned data files", &error)),
                 }
             }
         }
+    }
+
+    /// Does what there is to do. Says whether some is left because servers are down.
+    async fn remove_and_vouch(&mut self, now: Instant) -> bool {
+        let removed = self.remove_garbage().await;
+        let waiting = removed.unwrap_or_else(|error| self.failed("remove data files", &error));
+        let vouched = self.vouch().await;
+        self.vouch_again = vouched.is_err().then(|| now + RETRY);
+        match vouched {
+            Ok(()) => waiting,
+            Err(error) => self.failed("tell a new storage which files it has nothing of", &error),
+        }
+    }
+
+    /// Makes durable what was committed.
+    async fn sync(&self) -> Result<(), StepError> {
+        let committed = self.setup.namespace.borrow().committed();
+        self.setup.durability.wait(committed).await.map_err(StepError::Store)
     }
 
     /// Tells of a failure, unless the server is stopping. There may be work left.
@@ -131,16 +142,13 @@ impl<E: Engine + 'static> Remover<E> {
         true
     }
 
-    /// Has the metadata thread do something, and waits for the result.
-    fn ask<R: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Namespace<E>) -> Result<R, MetaError> + Send + 'static,
-    ) -> Result<R, StepError> {
-        letters::ask(&self.setup.namespace, work)
+    /// Does something with the names.
+    fn ask<R>(&self, work: impl FnOnce(&mut Namespace<E>) -> Result<R, MetaError>) -> Result<R, StepError> {
+        Ok(work(&mut self.setup.namespace.borrow_mut())?)
     }
 
     /// Removes the data files of all garbage records. Says whether some are left because servers are down.
-    fn remove_garbage(&mut self) -> Result<bool, StepError> {
+    async fn remove_garbage(&mut self) -> Result<bool, StepError> {
         let mut after = 0;
         let mut left = false;
         loop {
@@ -148,8 +156,8 @@ impl<E: Engine + 'static> Remover<E> {
             let Some((last, _)) = page.last() else { return Ok(left) };
             after = *last;
             // A power cut must not bring back a name whose data is gone.
-            self.setup.syncer.sync().map_err(MetaError::from)?;
-            let failed = self.remove_on_servers(&page)?;
+            self.sync().await?;
+            let failed = self.remove_on_servers(&page).await?;
             let done: Vec<u64> =
                 page.iter().map(|(ino, _)| *ino).filter(|ino| !failed.contains(ino)).collect();
             left |= !failed.is_empty();
@@ -164,7 +172,7 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     /// Removes files on each of their servers. Returns those that could not be removed everywhere.
-    fn remove_on_servers(&mut self, page: &[(u64, Layout)]) -> Result<HashSet<u64>, StepError> {
+    async fn remove_on_servers(&mut self, page: &[(u64, Layout)]) -> Result<HashSet<u64>, StepError> {
         let mut by_server: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
         for (ino, layout) in page {
             for slot in 0..layout.server_count() {
@@ -178,9 +186,8 @@ impl<E: Engine + 'static> Remover<E> {
                 failed.extend(inos);
                 continue;
             };
-            match peer.call(&RemoveObjectsRequest { inos: inos.clone() }) {
+            match peer.call(&RemoveObjectsRequest { inos: inos.clone() }).await {
                 Ok(_) => {}
-                Err(PeerError::Stopping) => return Err(PeerError::Stopping.into()),
                 Err(error) => {
                     self.down_until.insert(id, Instant::now() + RETRY);
                     self.failed("remove data files", &error.into());
@@ -192,7 +199,7 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     /// Looks through all data files for such whose inodes are gone.
-    fn scan(&mut self) -> Result<(), StepError> {
+    async fn scan(&mut self) -> Result<(), StepError> {
         let judged = self.ask(|namespace| numbers_to_judge(namespace))?;
         let old_s = unix_s().saturating_sub(self.setup.cluster.orphan_age_s) as i64;
         for id in self.peers.ids() {
@@ -200,12 +207,12 @@ impl<E: Engine + 'static> Remover<E> {
             loop {
                 let request = ListObjectsRequest { cursor, entries_max: BATCH as u32 };
                 let Some(peer) = self.peers.get(id) else { break };
-                let page = peer.call(&request)?;
+                let page = peer.call(&request).await?;
                 let old = page
                     .objects
                     .iter()
                     .filter(|object| judged.contains(&object.ino) && object.mtime_s <= old_s);
-                self.remove_orphans(id, old.map(|object| object.ino).collect())?;
+                self.remove_orphans(id, old.map(|object| object.ino).collect()).await?;
                 cursor = page.cursor;
                 if cursor == 0 {
                     break;
@@ -216,7 +223,7 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     /// Tells I/O servers with a new storage which older files never had a byte on the one before: of those nothing is lost.
-    fn vouch(&mut self) -> Result<(), StepError> {
+    async fn vouch(&mut self) -> Result<(), StepError> {
         for (id, mut record) in self.ask(|namespace| Ok(namespace.servers()?))? {
             while record.vouched_below_ino < record.lost_below_ino {
                 let after = record.vouched_below_ino;
@@ -226,7 +233,7 @@ impl<E: Engine + 'static> Remover<E> {
                 inos.retain(|ino| *ino < below);
                 let Some(peer) = self.peers.get(id) else { break };
                 if !inos.is_empty() {
-                    peer.call(&VouchEmptyRequest { inos })?;
+                    peer.call(&VouchEmptyRequest { inos }).await?;
                 }
                 let vouched = last.unwrap_or(below).min(below);
                 let Some(newer) = self.ask(move |namespace| {
@@ -245,6 +252,7 @@ impl<E: Engine + 'static> Remover<E> {
                     break;
                 };
                 record = newer;
+                weft_reactor::yield_now().await;
             }
         }
         Ok(())
@@ -252,24 +260,28 @@ impl<E: Engine + 'static> Remover<E> {
 
     /// Prepares a metadata store that was put back from a copy: inode numbers go on behind those of all data files, and what a
     /// file of the names has no data file for is lost, not empty.
-    fn take_over(&mut self) {
-        while !self.setup.stop.is_stopped() {
-            let asked = self.ask_for_revoked().and_then(|()| self.greatest_data_file());
-            let taken = asked.and_then(|ino| self.forget_below(ino + 1));
-            let Err(error) = taken else {
+    async fn take_over(&mut self) {
+        loop {
+            let Err(error) = self.try_to_take_over().await else {
                 return self.setup.restore.done.store(true, Ordering::Release);
             };
             self.failed("take over the data of all I/O servers, which must be up", &error);
-            self.setup.poke.wait(Instant::now() + WAIT_STEP);
+            self.setup.poke.wait(Instant::now() + TAKE_OVER_AGAIN).await;
         }
     }
 
+    async fn try_to_take_over(&mut self) -> Result<(), StepError> {
+        self.ask_for_revoked().await?;
+        let greatest = self.greatest_data_file().await?;
+        self.forget_below(greatest + 1).await
+    }
+
     /// Keys that were revoked after the copy was made are revoked here, too: I/O servers know them.
-    fn ask_for_revoked(&mut self) -> Result<(), StepError> {
+    async fn ask_for_revoked(&mut self) -> Result<(), StepError> {
         let mut ids = BTreeSet::new();
         for id in self.peers.ids() {
             if let Some(peer) = self.peers.get(id) {
-                ids.extend(peer.call(&RevokedRequest {})?.ids);
+                ids.extend(peer.call(&RevokedRequest {}).await?.ids);
             }
         }
         self.setup.shared.revoked.add(&ids);
@@ -277,13 +289,13 @@ impl<E: Engine + 'static> Remover<E> {
         Ok(())
     }
 
-    fn greatest_data_file(&mut self) -> Result<u64, StepError> {
+    async fn greatest_data_file(&mut self) -> Result<u64, StepError> {
         let shard = self.ask(|namespace| Ok(namespace.shard()))?;
         let mut greatest = 0;
         for id in self.peers.ids() {
             let mut cursor = 0;
             while let Some(peer) = self.peers.get(id) {
-                let page = peer.call(&ListObjectsRequest { cursor, entries_max: BATCH as u32 })?;
+                let page = peer.call(&ListObjectsRequest { cursor, entries_max: BATCH as u32 }).await?;
                 let own = page.objects.iter().map(|object| object.ino).filter(|ino| shard_of(*ino) == shard);
                 greatest = own.max().unwrap_or(0).max(greatest);
                 cursor = page.cursor;
@@ -295,9 +307,9 @@ impl<E: Engine + 'static> Remover<E> {
         Ok(greatest)
     }
 
-    fn forget_below(&mut self, ino: u64) -> Result<(), StepError> {
+    async fn forget_below(&mut self, ino: u64) -> Result<(), StepError> {
         let from = self.ask(move |namespace| forget_below(namespace, ino))?;
-        self.setup.syncer.sync().map_err(MetaError::from)?;
+        self.sync().await?;
         log::warning!(
             &self.setup.shared.name,
             "this store is an older copy: new files get inode numbers from {from} on, data files of smaller numbers that no name \
@@ -306,14 +318,14 @@ impl<E: Engine + 'static> Remover<E> {
         Ok(())
     }
 
-    fn remove_orphans(&mut self, id: u16, inos: Vec<u64>) -> Result<(), StepError> {
+    async fn remove_orphans(&mut self, id: u16, inos: Vec<u64>) -> Result<(), StepError> {
         let gone = self.ask(move |namespace| without_inode(namespace, inos))?;
         if gone.is_empty() {
             return Ok(());
         }
         let count = gone.len();
         let Some(peer) = self.peers.get(id) else { return Ok(()) };
-        peer.call(&RemoveObjectsRequest { inos: gone })?;
+        peer.call(&RemoveObjectsRequest { inos: gone }).await?;
         self.orphans_removed.fetch_add(count as u64, Ordering::Relaxed);
         log::info!(&self.setup.shared.name, "removed {count} orphaned data files from {}", peer.name());
         Ok(())
