@@ -8,16 +8,15 @@
 //!
 //! While no key is revoked nothing is sent to anybody.
 
-use crate::current::CurrentMap;
-use crate::key_ring::KeyRing;
+use crate::current::Peers;
 use crate::log;
-use crate::peer::{Peer, PeerError};
+use crate::peer::PeerError;
 use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weft_reactor::{Notify, timeout};
-use weft_wire::messages::{ServerInfo, SetRevokedRequest, server_state};
+use weft_wire::messages::SetRevokedRequest;
 
 /// How long a server that is down is left alone.
 const RETRY: Duration = Duration::from_secs(1);
@@ -35,22 +34,19 @@ pub(crate) struct Announcer {
 struct Shared {
     state: RefCell<State>,
     changed: Notify,
-    map: CurrentMap,
-    keys: KeyRing,
+    peers: Rc<Peers>,
 }
 
 struct State {
     /// Number of the list below; 0: nothing was ever revoked.
     list: u64,
     ids: Vec<[u8; 16]>,
-    /// Of the map of this version, by id.
-    version: u32,
+    /// By id.
     servers: BTreeMap<u16, Receiver>,
 }
 
 /// An I/O server that is to have the list.
 struct Receiver {
-    info: ServerInfo,
     /// The list that it has confirmed.
     list: u64,
     is_being_sent: bool,
@@ -58,25 +54,18 @@ struct Receiver {
 }
 
 impl Announcer {
-    /// For the servers of this map, which know nothing; those that are joining get the list when they have come.
-    pub fn new(map: CurrentMap, keys: KeyRing) -> Announcer {
-        let state = State { list: 0, ids: Vec::new(), version: 0, servers: BTreeMap::new() };
-        Announcer {
-            shared: Rc::new(Shared { state: RefCell::new(state), changed: Notify::new(), map, keys }),
-        }
+    /// For these servers, which know nothing; those that are joining get the list when they have come.
+    pub fn new(peers: Rc<Peers>) -> Announcer {
+        let state = State { list: 0, ids: Vec::new(), servers: BTreeMap::new() };
+        Announcer { shared: Rc::new(Shared { state: RefCell::new(state), changed: Notify::new(), peers }) }
     }
 
     /// With the servers that the map has now.
     fn state(&self) -> RefMut<'_, State> {
         let mut state = self.shared.state.borrow_mut();
-        if state.version != self.shared.map.version() {
-            let map = self.shared.map.get();
-            state.version = map.version;
-            for info in map.io_servers().filter(|server| server.state == server_state::ACTIVE) {
-                let new =
-                    || Receiver { info: info.clone(), list: 0, is_being_sent: false, next: Instant::now() };
-                state.servers.entry(info.id).or_insert_with(new).info.clone_from(info);
-            }
+        for id in self.shared.peers.ids() {
+            let new = || Receiver { list: 0, is_being_sent: false, next: Instant::now() };
+            state.servers.entry(id).or_insert_with(new);
         }
         state
     }
@@ -94,16 +83,16 @@ impl Announcer {
     /// Names of servers that have not confirmed this list or a later one.
     pub fn waiting(&self, list: u64) -> Vec<String> {
         let state = self.state();
-        let behind = state.servers.values().filter(|server| server.list < list);
-        behind.map(|server| server.info.name.clone()).collect()
+        let behind = state.servers.iter().filter(|(_, server)| server.list < list);
+        behind.filter_map(|(id, _)| Some(self.shared.peers.get(*id)?.name())).collect()
     }
 
     /// Sends the list to whoever is to have it, as long as the reactor runs.
     pub async fn run(self) {
         loop {
-            for server in self.take_due() {
+            for id in self.take_due() {
                 let announcer = self.clone();
-                weft_reactor::spawn(async move { announcer.send(server).await });
+                weft_reactor::spawn(async move { announcer.send(id).await });
             }
             // Without a notice it is time to look at the map again.
             let _ = timeout(LOOK_EVERY, self.shared.changed.notified()).await;
@@ -111,26 +100,25 @@ impl Announcer {
     }
 
     /// Servers that are to get the list now, which are noted as being sent it.
-    fn take_due(&self) -> Vec<ServerInfo> {
+    fn take_due(&self) -> Vec<u16> {
         let (mut state, now) = (self.state(), Instant::now());
         if state.list == 0 {
             return Vec::new();
         }
-        let is_due = |server: &&mut Receiver| !server.is_being_sent && server.next <= now;
-        let due = state.servers.values_mut().filter(is_due);
-        let take = |server: &mut Receiver| {
+        let due = state.servers.iter_mut().filter(|(_, server)| !server.is_being_sent && server.next <= now);
+        let take = |(id, server): (&u16, &mut Receiver)| {
             server.is_being_sent = true;
-            server.info.clone()
+            *id
         };
         due.map(take).collect()
     }
 
-    async fn send(&self, server: ServerInfo) {
+    async fn send(&self, id: u16) {
         let (list, ids) = {
             let state = self.state();
             (state.list, state.ids.clone())
         };
-        let (id, peer) = (server.id, Peer::new(server, self.shared.keys.clone()));
+        let Some(peer) = self.shared.peers.get(id) else { return };
         let sent = peer.call(&SetRevokedRequest { ids }).await;
         let mut state = self.state();
         let is_current = state.list == list;
@@ -143,7 +131,7 @@ impl Announcer {
             }
             Err(error) => {
                 server.next = Instant::now() + RETRY;
-                log_failure(&server.info.name, &error);
+                log_failure(&peer.name(), &error);
             }
         }
         self.shared.changed.notify();

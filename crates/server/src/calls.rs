@@ -12,7 +12,7 @@ use crate::both::either;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 use weft_reactor::{Event, Interest, JoinHandle, Notify, Permit, Readiness, Semaphore, timeout};
@@ -23,8 +23,6 @@ use weft_wire::{Header, Op, Request, body};
 
 /// How long a server may take for a reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often the link is looked at while calls are under way, whatever its descriptor says.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Number of the first call, behind those of the handshake.
 const FIRST_REQUEST_ID: u64 = 3;
 
@@ -168,23 +166,31 @@ impl State {
 
     /// Waits until the link may have something to do.
     async fn wait(&self) {
-        let ready = async {
-            self.readiness.clear(Interest::Read);
-            if self.link.borrow().wants_write() {
-                self.readiness.clear(Interest::Write);
-                either(self.readiness.readable(), self.readiness.writable()).await;
-            } else {
-                self.readiness.readable().await;
+        let wants_write = self.link.borrow().wants_write();
+        self.readiness.clear(Interest::Read);
+        if wants_write {
+            self.readiness.clear(Interest::Write);
+        }
+        // The reactor hears only of changes; a link need not have received all that is there.
+        if is_ready(self.link.borrow().fd(), wants_write) {
+            return weft_reactor::yield_now().await;
+        }
+        let writable = async {
+            match wants_write {
+                true => self.readiness.writable().await,
+                false => std::future::pending().await,
             }
         };
-        let ready = either(ready, self.submitted.notified());
-        if self.calls.borrow().is_empty() {
-            ready.await;
-        } else {
-            // A link need not receive all that is there, and its descriptor says so only once.
-            let _ = timeout(LOOK_EVERY, ready).await;
-        }
+        either(either(self.readiness.readable(), writable), self.submitted.notified()).await;
     }
+}
+
+/// Whether there is something to read, an end or an error at a descriptor now, or room to write.
+fn is_ready(fd: RawFd, wants_write: bool) -> bool {
+    let events = if wants_write { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+    let mut poll = libc::pollfd { fd, events, revents: 0 };
+    // SAFETY: one live pollfd; it does not wait.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
 }
 
 async fn drive(state: Rc<State>) {

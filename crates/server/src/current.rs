@@ -3,13 +3,15 @@
 //! ```text
 //!   metadata thread, or member ── publish(version 8) ─► CurrentMap ─► dispatch: is a request's version older?
 //!                                                          │
-//!                                                          └────────► Peers: who works on all I/O servers finds new ones, and
-//!                                                                     others at new addresses, the next time it asks for one
+//!                                                          └─► Peers: who works on all I/O servers finds new
+//!                                                              ones, and others at new addresses, the next
+//!                                                              time it asks for one
 //! ```
 
 use crate::key_ring::KeyRing;
 use crate::peer::Peer;
 use crate::stop::Wake;
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
@@ -67,51 +69,59 @@ impl CurrentMap {
     }
 }
 
-/// The metadata server's connections to I/O servers, for one task.
+/// The metadata server's connections to I/O servers, which all its tasks share.
 pub(crate) struct Peers {
     map: CurrentMap,
     keys: KeyRing,
+    known: RefCell<Known>,
+}
+
+#[derive(Default)]
+struct Known {
     /// Of the map that the peers are by.
     version: u32,
+    /// By id, and whether a server may have data.
     peers: BTreeMap<u16, (Rc<Peer>, bool)>,
 }
 
 impl Peers {
     pub fn new(map: CurrentMap, keys: KeyRing) -> Peers {
-        Peers { map, keys, version: 0, peers: BTreeMap::new() }
+        Peers { map, keys, known: RefCell::default() }
     }
 
     /// Ids of the servers that may have data: all but those that are joining.
-    pub fn ids(&mut self) -> Vec<u16> {
-        self.follow();
-        self.peers.iter().filter(|(_, (_, is_used))| *is_used).map(|(id, _)| *id).collect()
+    pub fn ids(&self) -> Vec<u16> {
+        let known = self.known();
+        known.peers.iter().filter(|(_, (_, is_used))| *is_used).map(|(id, _)| *id).collect()
     }
 
     /// The server with this id, if the map has it.
-    pub fn get(&mut self, id: u16) -> Option<Rc<Peer>> {
-        self.follow();
-        self.peers.get(&id).map(|(peer, _)| peer.clone())
+    pub fn get(&self, id: u16) -> Option<Rc<Peer>> {
+        self.known().peers.get(&id).map(|(peer, _)| peer.clone())
     }
 
-    fn follow(&mut self) {
-        if self.version == self.map.version() {
-            return;
+    /// By the map as it is now.
+    fn known(&self) -> RefMut<'_, Known> {
+        let mut known = self.known.borrow_mut();
+        if known.version == self.map.version() {
+            return known;
         }
         let map = self.map.get();
-        self.version = map.version;
+        known.version = map.version;
         for server in map.io_servers() {
             let is_used = server.state == server_state::ACTIVE;
-            match self.peers.get_mut(&server.id) {
+            match known.peers.get_mut(&server.id) {
                 Some((peer, used)) => {
                     peer.is_at(server);
                     *used = is_used;
                 }
                 None => {
                     let peer = Peer::new(server.clone(), self.keys.clone());
-                    self.peers.insert(server.id, (Rc::new(peer), is_used));
+                    known.peers.insert(server.id, (Rc::new(peer), is_used));
                 }
             }
         }
+        known
     }
 }
 

@@ -16,7 +16,6 @@ mod sizes;
 
 use crate::clock::{now, unix_s};
 use crate::current::{CurrentMap, Peers};
-use crate::key_ring::KeyRing;
 use crate::peer::Peer;
 use crate::step::StepError;
 use crate::stop::StopFlag;
@@ -54,7 +53,7 @@ const YOUNG_S: u64 = 60;
 /// What a check needs.
 pub(crate) struct Setup<E: Engine> {
     pub map: CurrentMap,
-    pub keys: KeyRing,
+    pub peers: Rc<Peers>,
     pub stop: StopFlag,
     pub namespace: Rc<RefCell<Namespace<E>>>,
     pub orphan_age_s: u64,
@@ -64,7 +63,7 @@ impl<E: Engine> Clone for Setup<E> {
     fn clone(&self) -> Self {
         Setup {
             map: self.map.clone(),
-            keys: self.keys.clone(),
+            peers: self.peers.clone(),
             stop: self.stop.clone(),
             namespace: self.namespace.clone(),
             orphan_age_s: self.orphan_age_s,
@@ -142,8 +141,7 @@ pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>, check: u64) -> Running
         asked_at: Instant::now(),
     }));
     let running = Running { check, map: setup.map.clone(), shared: shared.clone(), jobs };
-    let peers = Peers::new(setup.map.clone(), setup.keys.clone());
-    let checker = Checker { number: check, peers, shared, setup };
+    let checker = Checker { number: check, shared, setup };
     // It ends by itself when the server stops or nobody asks any more.
     weft_reactor::spawn(checker.run(waiting));
     running
@@ -152,7 +150,6 @@ pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>, check: u64) -> Running
 struct Checker<E: Engine> {
     number: u64,
     setup: Setup<E>,
-    peers: Peers,
     shared: Shared,
 }
 
@@ -198,8 +195,8 @@ impl<E: Engine + 'static> Checker<E> {
     }
 
     /// An I/O server that a finding or a layout names. One of a check's is never gone: servers only come.
-    fn peer(&mut self, id: u16) -> Result<Rc<Peer>, StepError> {
-        self.peers.get(id).ok_or(StepError::NoServer(id))
+    fn peer(&self, id: u16) -> Result<Rc<Peer>, StepError> {
+        self.setup.peers.get(id).ok_or(StepError::NoServer(id))
     }
 
     async fn check(&mut self) -> Result<(), StepError> {
@@ -236,7 +233,7 @@ impl<E: Engine + 'static> Checker<E> {
     async fn check_owners(&mut self) -> Result<(), StepError> {
         let old_s = unix_s().saturating_sub(self.setup.orphan_age_s.min(YOUNG_S)) as i64;
         let mut without: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
-        for id in self.peers.ids() {
+        for id in self.setup.peers.ids() {
             let mut cursor = 0;
             loop {
                 let request = ListObjectsRequest { cursor, entries_max: FILES_PER_STEP as u32 };
@@ -303,7 +300,7 @@ impl<E: Engine + 'static> Checker<E> {
                 return Ok(None);
             };
             let fits = layout.slot_of_server(*id).is_some()
-                && usize::from(layout.ring_servers()) <= self.peers.ids().len();
+                && usize::from(layout.ring_servers()) <= self.setup.peers.ids().len();
             if !fits || noted.is_some_and(|noted| noted != *layout) {
                 return Ok(None);
             }
@@ -320,7 +317,7 @@ impl<E: Engine + 'static> Checker<E> {
         let mut after = 0;
         loop {
             let (files, next) = self.ask(move |namespace| namespace.files_after(after, FILES_PER_STEP))?;
-            let servers = self.peers.ids().len() as u16;
+            let servers = self.setup.peers.ids().len() as u16;
             let known = |file: &&FileState| file.is_settled && file.layout.ring_servers() <= servers;
             let files: Vec<FileState> = files.iter().filter(known).copied().collect();
             let sizes = self.sizes(&files).await?;

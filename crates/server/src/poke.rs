@@ -1,40 +1,46 @@
-//! The wake-up call of the remover of data files ([`crate::garbage`]).
+//! The wake-up call of those who remove data files ([`crate::garbage`]).
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::Duration;
 use weft_reactor::{Notify, timeout};
 
-/// Wakes the remover. Clones wake the same one.
+/// Wakes them. Clones wake the same ones.
 #[derive(Clone, Default)]
 pub(crate) struct Poke {
-    signal: Rc<Signal>,
+    signals: Rc<Signals>,
 }
 
 #[derive(Default)]
-struct Signal {
-    poked: Notify,
+struct Signals {
+    remove: Notify,
+    vouch: Notify,
     /// Of the last request that poked.
     trace: Cell<u64>,
 }
 
 impl Poke {
-    /// There may be something to remove, by the request with this id; 0: by none.
+    /// There may be something to do, by the request with this id; 0: by none.
     pub fn poke(&self, trace: u64) {
         if trace != 0 {
-            self.signal.trace.set(trace);
+            self.signals.trace.set(trace);
         }
-        self.signal.poked.notify();
+        self.signals.remove.notify();
+        self.signals.vouch.notify();
     }
 
-    /// Waits until poked or `deadline`. Says whether it was poked, which is then forgotten.
-    pub async fn wait(&self, deadline: Instant) -> bool {
-        let left = deadline.saturating_duration_since(Instant::now());
-        timeout(left, self.signal.poked.notified()).await.is_ok()
+    /// Waits until there may be something to remove, at most this long.
+    pub async fn wait_to_remove(&self, limit: Duration) {
+        let _ = timeout(limit, self.signals.remove.notified()).await;
+    }
+
+    /// Waits until there may be a new storage, at most this long.
+    pub async fn wait_to_vouch(&self, limit: Duration) {
+        let _ = timeout(limit, self.signals.vouch.notified()).await;
     }
 
     /// Trace id of the last request that poked since it was taken before; 0: none did.
     pub fn take_trace(&self) -> u64 {
-        self.signal.trace.take()
+        self.signals.trace.take()
     }
 }

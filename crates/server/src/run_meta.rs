@@ -9,6 +9,7 @@
 
 use crate::accept::{Doors, Host};
 use crate::announce::Announcer;
+use crate::current::Peers;
 use crate::fsck;
 use crate::garbage;
 use crate::log;
@@ -39,11 +40,11 @@ pub(crate) fn run<F: Fabric>(
     let reactor = Reactor::new(run.reactor_options(None))?;
     let restore = restore_of(run, &names.namespace, restore)?;
     reactor.run(async {
-        let (poke, announcer) =
-            (Poke::default(), Announcer::new(run.shared.map.clone(), run.shared.keys.clone()));
+        let peers = Rc::new(Peers::new(run.shared.map.clone(), run.shared.keys.clone()));
+        let (poke, announcer) = (Poke::default(), Announcer::new(peers.clone()));
         let meta = start_part(run, names, announcer.clone(), poke.clone(), restore.clone())?;
-        meta.allow_checks(checks_of(run, &meta));
-        weft_reactor::spawn(garbage::run(garbage_of(run, &meta, poke, restore)));
+        meta.allow_checks(checks_of(run, &meta, peers.clone()));
+        weft_reactor::spawn(garbage::run(garbage_of(run, &meta, peers, poke, restore)));
         weft_reactor::spawn(announcer.run());
         weft_reactor::spawn(follow_file(meta.clone(), files));
         meta.poke_garbage();
@@ -66,10 +67,10 @@ fn restore_of(run: &Run, namespace: &Namespace<FjallEngine>, wanted: bool) -> io
     Ok(Restore { wanted: wanted || was_loaded, ..Restore::default() })
 }
 
-fn checks_of(run: &Run, meta: &MetaPart<FjallEngine>) -> fsck::Setup<FjallEngine> {
+fn checks_of(run: &Run, meta: &MetaPart<FjallEngine>, peers: Rc<Peers>) -> fsck::Setup<FjallEngine> {
     fsck::Setup {
         map: run.shared.map.clone(),
-        keys: run.shared.keys.clone(),
+        peers,
         stop: run.stop.clone(),
         namespace: meta.namespace.clone(),
         orphan_age_s: run.config.cluster.orphan_age_s,
@@ -79,13 +80,13 @@ fn checks_of(run: &Run, meta: &MetaPart<FjallEngine>) -> fsck::Setup<FjallEngine
 fn garbage_of(
     run: &Run,
     meta: &MetaPart<FjallEngine>,
+    peers: Rc<Peers>,
     poke: Poke,
     restore: Restore,
 ) -> garbage::Setup<FjallEngine> {
     garbage::Setup {
         cluster: run.config.cluster.clone(),
-        map: run.shared.map.clone(),
-        keys: run.shared.keys.clone(),
+        peers,
         stop: run.stop.clone(),
         poke,
         namespace: meta.namespace.clone(),
