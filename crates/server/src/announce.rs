@@ -119,7 +119,8 @@ impl Announcer {
             (state.list, state.ids.clone())
         };
         let Some(peer) = self.shared.peers.get(id) else { return };
-        let sent = peer.call(&SetRevokedRequest { ids }).await;
+        // A connection that has hung since is not waited for: connecting shows within seconds that a server is away.
+        let sent = peer.apart().call(&SetRevokedRequest { ids }).await;
         let mut state = self.state();
         let is_current = state.list == list;
         let Some(server) = state.servers.get_mut(&id) else { return };

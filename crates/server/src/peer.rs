@@ -30,7 +30,7 @@ use weft_wire::{Request, Status, body};
 /// How long one attempt to connect may take, over one transport.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a handshake may take: a busy server greets late.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const GREETING_TIMEOUT: Duration = Duration::from_secs(10);
 /// What it says of itself to other servers.
 const PROGRAM: &str = "weft server";
 
@@ -69,6 +69,11 @@ impl Peer {
         Peer { server: RefCell::new(server), keys, connection: LocalLock::new(None) }
     }
 
+    /// The same server, over a connection of its own.
+    pub fn apart(&self) -> Peer {
+        Peer::new(self.server.borrow().clone(), self.keys.clone())
+    }
+
     /// Its name in the cluster file.
     pub fn name(&self) -> String {
         self.server.borrow().name.clone()
@@ -101,6 +106,8 @@ impl Peer {
         if let Some(connection) = connection.as_ref().filter(|connection| !connection.has_ended()) {
             return Ok(connection.clone());
         }
+        // One that has ended is closed before there is another one.
+        *connection = None;
         let server = self.server.borrow().clone();
         let name = server.name.clone();
         let (sender, mut dialled) = mailbox(1);

@@ -4,8 +4,9 @@ use super::support::*;
 use crate::calls::Connection;
 use crate::current::CurrentMap;
 use crate::map::first_map;
-use crate::peer::{Peer, PeerError};
+use crate::peer::{GREETING_TIMEOUT, Peer, PeerError};
 use crate::tests::sockets::{Running, on_disk};
+use std::net::TcpListener;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weft_reactor::{Reactor, ReactorOptions, timeout};
@@ -92,4 +93,35 @@ fn a_peer_connects_again_and_knows_who_it_talks_to() {
         peer.call(&ping).await.unwrap();
         running.end();
     });
+}
+
+#[test]
+fn a_server_that_says_nothing_delays_no_other_and_no_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = on_disk(directory.path());
+    let map = CurrentMap::new(first_map(&config)).unwrap().get();
+    let running = Running::start(&config, "io0");
+    // The kernel takes connections for it.
+    let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoints = vec![Endpoint::new(endpoint::TCP, mute.local_addr().unwrap().to_string())];
+    let ping = PingRequest { echo: vec![1] };
+    let begun = Instant::now();
+    let reactor = Reactor::new(ReactorOptions::default()).unwrap();
+    reactor.run(async {
+        let mute = Peer::new(ServerInfo { endpoints, ..map.io_server(1).unwrap().clone() }, key_ring());
+        let mute = Rc::new(mute);
+        let call = || {
+            let (mute, ping) = (mute.clone(), ping.clone());
+            weft_reactor::spawn(async move { mute.call(&ping).await.map(drop) })
+        };
+        let (waiting, dropped) = (call(), call());
+        weft_reactor::sleep(Duration::from_millis(100)).await;
+        dropped.cancel();
+        let other = Peer::new(map.io_server(0).unwrap().clone(), key_ring());
+        timeout(GREETING_TIMEOUT / 2, other.call(&ping)).await.unwrap().unwrap();
+        assert!(!waiting.is_finished());
+    });
+    drop(reactor);
+    assert!(begun.elapsed() < GREETING_TIMEOUT, "{:?}", begun.elapsed());
+    running.end();
 }
