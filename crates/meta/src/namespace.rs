@@ -26,6 +26,8 @@ const FORMAT_VERSION: u8 = 1;
 const NUMBER_VERSION: u8 = 1;
 /// How far a restart jumps beyond the lease.
 const RESTART_GAP: u64 = 1 << 20;
+/// A store that was put back from a copy skips at most this part of the numbers that are left.
+const FORKS: u64 = 256;
 /// Cookies below are left to clients, for `.` and `..`.
 const FIRST_COOKIE: u64 = 16;
 const FIRST_INO: u64 = ROOT_INO + 1;
@@ -267,6 +269,15 @@ impl<E: Engine> Namespace<E> {
     /// leaves files of such numbers alone.
     pub fn next_ino(&self) -> u64 {
         self.next_ino
+    }
+
+    /// A number for a store that was put back from a copy to go on from, for [`Op::forgets_below`]: not below `ino`, and as far
+    /// away as `random` says. Two stores that go on from the same copy then give out different numbers, so data that one of
+    /// them has written is never taken for a file of the other.
+    pub fn number_apart(&self, ino: u64, random: u64) -> u64 {
+        let own = if shard_of(ino) == self.shard { ino } else { 0 };
+        let from = self.next_ino.max(own);
+        from + random % ((last_number(self.shard) - from) / FORKS).max(1)
     }
 
     /// Gives out no inode number up to `ino`, where that is one of the shard; says whether it is.

@@ -11,14 +11,12 @@
 //! The second finds what no record tells of: files whose creation was lost with a power cut while their data
 //! was already there.
 
-mod orphans;
+pub(crate) mod orphans;
 mod setup;
-mod take_over;
+pub(crate) mod take_over;
 mod vouch;
 
-pub(crate) use orphans::{numbers_to_judge, without_inode};
 pub(crate) use setup::Setup;
-pub(crate) use take_over::forget_below;
 
 use crate::peer::{Peer, PeerError};
 use crate::step::{StepError, on_behalf_of};

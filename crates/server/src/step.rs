@@ -19,6 +19,8 @@ pub(crate) enum StepError {
     NoServer(u16),
     #[error("nobody waits for it any more")]
     Ended,
+    #[error("the kernel gives no random number: {0}")]
+    Random(#[from] std::io::Error),
 }
 
 impl From<MetaError> for StepError {

@@ -530,7 +530,7 @@ fn damaged_records_are_found_or_refused() {
         let mut engine = sound.engine.fork();
         let mut batch = Batch::default();
         batch.put(key.clone(), value);
-        engine.commit(&batch).unwrap();
+        crate::run_again(|| engine.commit(&batch)).unwrap();
         let options = NamespaceOptions { ring_servers: 2, ..NamespaceOptions::default() };
         let Ok(mut ns) = Namespace::open(engine, options) else { return };
         let _ = (ns.check(), ns.servers());

@@ -63,7 +63,8 @@ async fn greatest_data_file<E: Engine>(setup: &Setup<E>) -> Result<u64, StepErro
 }
 
 async fn go_on_behind<E: Engine>(setup: &Setup<E>, greatest: u64) -> Result<(), StepError> {
-    let from = setup.ask(move |namespace| forget_below(namespace, greatest + 1))?;
+    let random = u64::from_le_bytes(weft_host::random()?);
+    let from = setup.ask(|namespace| forget_below(namespace, greatest + 1, random))?;
     setup.sync().await?;
     log::warning!(
         &setup.shared.name,
@@ -75,9 +76,14 @@ async fn go_on_behind<E: Engine>(setup: &Setup<E>, greatest: u64) -> Result<(), 
 }
 
 /// A store that was put back from a copy goes on with inode numbers from `ino` at least, and counts what is
-/// missing of smaller ones as lost. Returns the next number.
-pub(crate) fn forget_below<E: Engine>(namespace: &mut Namespace<E>, ino: u64) -> Result<u64, MetaError> {
+/// missing of smaller ones as lost. How far it goes beyond `ino`, `random` decides. Returns the next number.
+pub(crate) fn forget_below<E: Engine>(
+    namespace: &mut Namespace<E>,
+    ino: u64,
+    random: u64,
+) -> Result<u64, MetaError> {
     let known = namespace.servers()?;
+    let ino = namespace.number_apart(ino, random);
     let (from, _) = namespace.change(|op| {
         let from = op.forgets_below(ino);
         for (id, record) in &known {
