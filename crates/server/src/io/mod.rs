@@ -25,6 +25,7 @@ mod objects;
 mod plan;
 mod read;
 mod size;
+mod transfer;
 mod units;
 pub(crate) mod work;
 mod write;

@@ -2,7 +2,8 @@
 
 use super::access::{Access, next_buffer};
 use super::memory::memory_of;
-use super::plan::{Planner, wish};
+use super::plan::wish;
+use super::transfer::{Direction, Planned, Transfer};
 use super::units::{Share, Unit, Units};
 use super::work::{Work, check_flags};
 use super::{DIRECT_PIECE_BYTES, IoPart, LONG_PIECE_BYTES, SENDFILE_PIECE_BYTES};
@@ -12,12 +13,11 @@ use crate::spent::{Part, during};
 use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
-use std::time::Instant;
 use weft_storage::cost::Method;
 use weft_storage::{Buffer, Disk};
 use weft_transport::{ConnError, ServerBulk, Source};
 use weft_wire::body;
-use weft_wire::limits::{INLINE_BYTES_MAX, UNIT_BYTES_MAX};
+use weft_wire::limits::INLINE_BYTES_MAX;
 use weft_wire::messages::{ReadReply, ReadRequest, rights};
 
 impl<D: Disk> IoPart<D> {
@@ -40,7 +40,7 @@ impl<D: Disk> IoPart<D> {
         let filled_bytes = share.filled_bytes;
         let mut units = Units::new(&layout, request.slot, &request.regions, filled_bytes);
         let access = Access::new(&file, &self.pool, client);
-        let planner = self.planner(false, false, wish(request.flags));
+        let file = Planned { access, planner: self.planner(false, false, wish(request.flags)), local_bytes };
         let placed = |refusal: Refusal| refusal.placed(ino, &layout, request.slot);
         let mut payload = Vec::new();
         // A client that described its memory has its data put there, however little it is.
@@ -48,29 +48,23 @@ impl<D: Disk> IoPart<D> {
             payload.resize(filled_bytes as usize, 0);
             let mut at = 0;
             while let Some(unit) = units.next_at_most(filled_bytes, &|| bulk.is_gone()).await? {
-                let plan = planner.plan(&file, &unit.pieces, local_bytes);
                 let memory = [memory_of(&mut payload[at..at + unit.bytes as usize])];
-                access.fill(&plan, &unit.pieces, &memory, &mut work).await.map_err(placed)?;
+                let moved = file.access(Direction::Read, &unit.pieces, &memory, &mut work).await;
+                moved.map_err(placed)?;
                 at += unit.bytes as usize;
                 weft_reactor::yield_now().await;
             }
         } else {
-            let work = &mut work;
-            let transfer = Transfer { access, planner, bulk, work, local_bytes, unput: None };
-            transfer.run(&mut units).await.map_err(placed)?;
+            let transfer = Transfer { file, bulk, work: &mut work };
+            Reader { transfer, unput: None }.run(&mut units).await.map_err(placed)?;
         }
         let body = body::encode(&ReadReply { filled_bytes, local_bytes, work: work.done(self) });
         Ok(Answer { body, payload, moved_bytes: filled_bytes })
     }
 }
 
-/// One read under way.
-struct Transfer<'a, D: Disk, B: ServerBulk> {
-    access: Access<'a, D>,
-    planner: Planner<'a>,
-    bulk: &'a mut B,
-    work: &'a mut Work,
-    local_bytes: u64,
+struct Reader<'a, D: Disk, B: ServerBulk> {
+    transfer: Transfer<'a, D, B>,
     /// A unit that was read into a buffer and not yet put.
     unput: Option<Filled>,
 }
@@ -82,9 +76,9 @@ struct Filled {
     buffer: Buffer,
 }
 
-impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
+impl<D: Disk, B: ServerBulk> Reader<'_, D, B> {
     async fn run(mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
-        while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64, &|| self.bulk.is_gone()).await? {
+        while let Some(unit) = self.transfer.next(units).await? {
             self.move_unit(unit).await?;
             // What is in memory is moved without waiting: other clients get their turn between units.
             weft_reactor::yield_now().await;
@@ -94,33 +88,26 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
 
     /// By the shortest way there is; see the table in this module's parent.
     async fn move_unit(&mut self, unit: Unit) -> Result<(), Refusal> {
-        if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
-            let plan = self.planner.plan(self.access.file, &unit.pieces, self.local_bytes);
-            let begun = Instant::now();
-            let moved = self.access.fill(&plan, &unit.pieces, memory.pieces(), self.work).await;
-            if self.access.memory_is_gone() {
-                memory.mark_gone();
-            }
-            moved?;
-            self.planner.observe(&plan, begun.elapsed());
+        if self.transfer.in_place(Direction::Read, &unit).await? {
             return Ok(());
         }
-        let each = matches!(self.planner.wish, None | Some(Method::Each));
-        if each
-            && self.bulk.info().files
+        let (file, bulk) = (self.transfer.file.access.file, self.transfer.bulk.info());
+        let wish = self.transfer.file.planner.wish;
+        if matches!(wish, None | Some(Method::Each))
+            && bulk.files
             && unit.has_long_pieces(SENDFILE_PIECE_BYTES)
-            && let Some(fd) = self.access.file.raw_fd()
-            && unit.pieces.iter().all(|piece| self.access.file.resident(*piece))
+            && let Some(fd) = file.raw_fd()
+            && unit.pieces.iter().all(|piece| file.resident(*piece))
         {
-            self.access.file.verify(&unit.pieces).await?;
+            file.verify(&unit.pieces).await?;
             return self.send_file(&unit, fd).await;
         }
-        let direct = match self.planner.wish {
+        let direct = match wish {
             None | Some(Method::Mapped) => unit.has_long_pieces(DIRECT_PIECE_BYTES),
             Some(Method::Each) => unit.has_long_pieces(LONG_PIECE_BYTES),
             Some(Method::Sieve) => false,
         };
-        if direct && self.bulk.info().mapped && self.put_mapped(&unit).await? {
+        if direct && bulk.mapped && self.put_mapped(&unit).await? {
             return Ok(());
         }
         self.read_and_put(unit).await
@@ -133,26 +120,27 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         let mut share_offset = unit.share_offset;
         for piece in &unit.pieces {
             let source = Source::file(fd, piece.offset, piece.bytes);
-            during(Part::Send, self.bulk.put(share_offset, source)).await?;
+            during(Part::Send, self.transfer.bulk.put(share_offset, source)).await?;
             share_offset += piece.bytes;
         }
-        self.work.read_each(&unit.pieces);
+        self.transfer.work.read_each(&unit.pieces);
         Ok(())
     }
 
     /// Puts the unit from the pages of the data file. False if it cannot be had so: a page is not in memory or went (the file
     /// was cut meanwhile), or no window is free.
     async fn put_mapped(&mut self, unit: &Unit) -> Result<bool, Refusal> {
-        self.access.file.verify(&unit.pieces).await?;
-        let Some(mapped) = self.planner.mapped(self.access.file, &unit.pieces) else { return Ok(false) };
+        let file = &self.transfer.file;
+        file.access.file.verify(&unit.pieces).await?;
+        let Some(mapped) = file.planner.mapped(file.access.file, &unit.pieces) else { return Ok(false) };
         self.put_waiting().await?;
         let pieces = mapped.addresses();
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
         let source = unsafe { Source::mapped(&pieces) };
-        let put = during(Part::Send, self.bulk.put(unit.share_offset, source)).await;
+        let put = during(Part::Send, self.transfer.bulk.put(unit.share_offset, source)).await;
         match put {
             Ok(()) if mapped.is_whole() => {
-                self.work.mapped(&unit.pieces);
+                self.transfer.work.mapped(&unit.pieces);
                 Ok(true)
             }
             Ok(()) | Err(ConnError::ClientMemory { .. }) => Ok(false),
@@ -163,28 +151,24 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Reads the unit into buffers; while one is filled from the disk, the one before is put.
     async fn read_and_put(&mut self, mut unit: Unit) -> Result<(), Refusal> {
         while unit.bytes > 0 {
-            let want_bytes = unit.bytes.min(self.bulk.info().unit_bytes) as usize;
-            let (pool, client) = (self.access.pool, self.access.client);
+            let want_bytes = unit.bytes.min(self.transfer.bulk.info().unit_bytes) as usize;
+            let (pool, client) = (self.transfer.file.access.pool, self.transfer.file.access.client);
             let give_back = self.unput.is_some().then(|| self.put_waiting());
             let mut buffer = next_buffer(pool, client, want_bytes, give_back).await?;
             let part = unit.split_front(buffer.len() as u64);
             let bytes = part.bytes as usize;
-            let plan = self.planner.plan(self.access.file, &part.pieces, self.local_bytes);
             let memory = [memory_of(&mut buffer[..bytes])];
-            let begun = Instant::now();
-            let read = self.access.fill(&plan, &part.pieces, &memory, self.work);
+            let Transfer { file, bulk, work } = &mut self.transfer;
             match self.unput.take() {
                 Some(before) => {
                     let slices = [IoSlice::new(&before.buffer[..before.bytes])];
-                    let put = during(Part::Send, self.bulk.put(before.share_offset, Source::slices(&slices)));
+                    let put = during(Part::Send, bulk.put(before.share_offset, Source::slices(&slices)));
+                    let read = file.access(Direction::Read, &part.pieces, &memory, work);
                     let (put, read) = both(put, read).await;
                     put?;
                     read?;
                 }
-                None => {
-                    read.await?;
-                    self.planner.observe(&plan, begun.elapsed());
-                }
+                None => file.timed_access(Direction::Read, &part.pieces, &memory, work).await?,
             }
             self.unput = Some(Filled { share_offset: part.share_offset, bytes, buffer });
         }
@@ -194,7 +178,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     async fn put_waiting(&mut self) -> Result<(), Refusal> {
         if let Some(Filled { share_offset, bytes, buffer }) = self.unput.take() {
             let slices = [IoSlice::new(&buffer[..bytes])];
-            during(Part::Send, self.bulk.put(share_offset, Source::slices(&slices))).await?;
+            during(Part::Send, self.transfer.bulk.put(share_offset, Source::slices(&slices))).await?;
         }
         Ok(())
     }
@@ -205,7 +189,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             let memory = [memory_of(&mut buffer[..bytes])];
             // SAFETY: the memory is the buffer's, which is nobody else's until it is dropped.
             let source = unsafe { Source::kept(&memory, Rc::new(buffer)) };
-            during(Part::Send, self.bulk.put(share_offset, source)).await?;
+            during(Part::Send, self.transfer.bulk.put(share_offset, source)).await?;
         }
         Ok(())
     }

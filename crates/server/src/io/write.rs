@@ -2,7 +2,8 @@
 
 use super::access::{Access, next_buffer};
 use super::memory::memory_of;
-use super::plan::{Planner, span, wish};
+use super::plan::{span, wish};
+use super::transfer::{Direction, Planned, Transfer};
 use super::units::{Share, Unit, Units};
 use super::work::{Work, check_flags};
 use super::{DIRECT_PIECE_BYTES, IoPart};
@@ -10,11 +11,9 @@ use crate::answer::{Answer, Refusal};
 use crate::both::both;
 use crate::spent::{Part, during};
 use std::io::IoSliceMut;
-use std::time::Instant;
 use weft_storage::cost::Method;
 use weft_storage::{Buffer, Disk};
 use weft_transport::{ConnError, ServerBulk};
-use weft_wire::limits::UNIT_BYTES_MAX;
 use weft_wire::messages::{WriteReply, WriteRequest, io_flags, rights};
 use weft_wire::{Status, body};
 
@@ -45,9 +44,10 @@ impl<D: Disk> IoPart<D> {
         let sync = request.flags & io_flags::SYNC != 0;
         let access = Access::new(&file, &self.pool, client);
         let planner = self.planner(true, sync, wish(request.flags));
-        let local_bytes = file.size()?;
-        let transfer = Transfer { access, planner, bulk, work: &mut work, local_bytes, unwritten: None };
-        transfer.run(&mut units).await.map_err(|refusal| refusal.placed(ino, &layout, request.slot))?;
+        let planned = Planned { access, planner, local_bytes: file.size()? };
+        let transfer = Transfer { file: planned, bulk, work: &mut work };
+        let written = Writer { transfer, unwritten: None }.run(&mut units).await;
+        written.map_err(|refusal| refusal.placed(ino, &layout, request.slot))?;
         let loss_epoch = self.settle(Some(&file), sync, loss_epoch).await?;
         let (local_bytes, work) = (file.size()?, work.done(self));
         let reply = WriteReply { written_bytes: share.bytes, local_bytes, loss_epoch, work };
@@ -55,21 +55,15 @@ impl<D: Disk> IoPart<D> {
     }
 }
 
-/// One write under way.
-struct Transfer<'a, D: Disk, B: ServerBulk> {
-    access: Access<'a, D>,
-    planner: Planner<'a>,
-    bulk: &'a mut B,
-    work: &'a mut Work,
-    /// Size of the data file when the write began: a lower bound, for plans.
-    local_bytes: u64,
+struct Writer<'a, D: Disk, B: ServerBulk> {
+    transfer: Transfer<'a, D, B>,
     /// A unit that was fetched into a buffer and not yet written.
     unwritten: Option<(Unit, Buffer)>,
 }
 
-impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
+impl<D: Disk, B: ServerBulk> Writer<'_, D, B> {
     async fn run(mut self, units: &mut Units<'_>) -> Result<(), Refusal> {
-        while let Some(unit) = units.next_at_most(UNIT_BYTES_MAX as u64, &|| self.bulk.is_gone()).await? {
+        while let Some(unit) = self.transfer.next(units).await? {
             self.move_unit(unit).await?;
             // What is there already is written without waiting: other clients get their turn between units.
             weft_reactor::yield_now().await;
@@ -78,22 +72,14 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     }
 
     async fn move_unit(&mut self, unit: Unit) -> Result<(), Refusal> {
-        if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
-            let plan = self.planner.plan(self.access.file, &unit.pieces, self.local_bytes);
-            let begun = Instant::now();
-            let moved = self.access.store(&plan, &unit.pieces, memory.pieces(), self.work).await;
-            if self.access.memory_is_gone() {
-                memory.mark_gone();
-            }
-            moved?;
-            self.planner.observe(&plan, begun.elapsed());
+        if self.transfer.in_place(Direction::Write, &unit).await? {
             return Ok(());
         }
         let several = unit.pieces.len() > 1;
         if several
-            && self.bulk.info().mapped
+            && self.transfer.bulk.info().mapped
             && unit.has_long_pieces(DIRECT_PIECE_BYTES)
-            && matches!(self.planner.wish, None | Some(Method::Mapped))
+            && matches!(self.transfer.file.planner.wish, None | Some(Method::Mapped))
             && self.get_mapped(&unit).await?
         {
             return Ok(());
@@ -105,11 +91,12 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// before, or no window is free.
     async fn get_mapped(&mut self, unit: &Unit) -> Result<bool, Refusal> {
         let span = span(&unit.pieces);
-        if span.end() > self.local_bytes {
+        let Planned { access, planner, local_bytes } = &self.transfer.file;
+        if span.end() > *local_bytes {
             return Ok(false);
         }
-        let file = self.access.file;
-        let Some(mapped) = self.planner.mapped(file, &unit.pieces) else { return Ok(false) };
+        let file = access.file;
+        let Some(mapped) = planner.mapped(file, &unit.pieces) else { return Ok(false) };
         self.write_waiting().await?;
         mapped.enter_to_write();
         // A change keeps nobody out, so it may last while the client is awaited. A turn may not.
@@ -117,10 +104,10 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         let mut share_offset = unit.share_offset;
         for mut run in mapped.runs() {
             while !run.is_full() {
-                during(Part::Receive, self.bulk.arrival(share_offset)).await?;
+                during(Part::Receive, self.transfer.bulk.arrival(share_offset)).await?;
                 let _turn = during(Part::Turn, file.plain_turn(span)).await;
                 // SAFETY: the pieces are mapped as long as `mapped` lives, and `fill` deals with pages that are gone.
-                match run.fill(|pieces| unsafe { self.bulk.get_mapped(share_offset, pieces) }) {
+                match run.fill(|pieces| unsafe { self.transfer.bulk.get_mapped(share_offset, pieces) }) {
                     Ok(bytes) => share_offset += bytes,
                     Err(ConnError::ClientMemory { .. }) => return Ok(false),
                     Err(error) => return Err(error.into()),
@@ -129,7 +116,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         }
         if mapped.is_whole() {
             file.note_written()?;
-            self.work.mapped(&unit.pieces);
+            self.transfer.work.mapped(&unit.pieces);
         }
         Ok(mapped.is_whole())
     }
@@ -137,17 +124,18 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Fetches the unit into buffers; while one is filled from the client, the one before is written.
     async fn get_and_write(&mut self, mut unit: Unit) -> Result<(), Refusal> {
         while unit.bytes > 0 {
-            let want_bytes = unit.bytes.min(self.bulk.info().unit_bytes) as usize;
-            let (pool, client) = (self.access.pool, self.access.client);
+            let want_bytes = unit.bytes.min(self.transfer.bulk.info().unit_bytes) as usize;
+            let (pool, client) = (self.transfer.file.access.pool, self.transfer.file.access.client);
             let give_back = self.unwritten.is_some().then(|| self.write_waiting());
             let mut buffer = next_buffer(pool, client, want_bytes, give_back).await?;
             let part = unit.split_front(buffer.len() as u64);
             let mut slices = [IoSliceMut::new(&mut buffer[..part.bytes as usize])];
-            let get = during(Part::Receive, self.bulk.get(part.share_offset, &mut slices));
+            let Transfer { file, bulk, work } = &mut self.transfer;
+            let get = during(Part::Receive, bulk.get(part.share_offset, &mut slices));
             match self.unwritten.take() {
                 Some((before, mut filled)) => {
-                    let (planner, access, work) = (&self.planner, &self.access, &mut *self.work);
-                    let store = store_buffer(planner, access, self.local_bytes, &before, &mut filled, work);
+                    let memory = [memory_of(&mut filled[..before.bytes as usize])];
+                    let store = file.timed_access(Direction::Write, &before.pieces, &memory, work);
                     let (get, written) = both(get, store).await;
                     written?;
                     get?;
@@ -161,26 +149,10 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
 
     async fn write_waiting(&mut self) -> Result<(), Refusal> {
         if let Some((unit, mut buffer)) = self.unwritten.take() {
-            let (planner, access) = (&self.planner, &self.access);
-            store_buffer(planner, access, self.local_bytes, &unit, &mut buffer, self.work).await?;
+            let memory = [memory_of(&mut buffer[..unit.bytes as usize])];
+            let Transfer { file, work, .. } = &mut self.transfer;
+            file.timed_access(Direction::Write, &unit.pieces, &memory, work).await?;
         }
         Ok(())
     }
-}
-
-/// Writes a unit that is in a buffer.
-async fn store_buffer<D: Disk>(
-    planner: &Planner<'_>,
-    access: &Access<'_, D>,
-    local_bytes: u64,
-    unit: &Unit,
-    buffer: &mut Buffer,
-    work: &mut Work,
-) -> Result<(), Refusal> {
-    let plan = planner.plan(access.file, &unit.pieces, local_bytes);
-    let memory = [memory_of(&mut buffer[..unit.bytes as usize])];
-    let begun = Instant::now();
-    access.store(&plan, &unit.pieces, &memory, work).await?;
-    planner.observe(&plan, begun.elapsed());
-    Ok(())
 }
