@@ -3,7 +3,7 @@
 use crate::guard::{Failure, Outcome, call};
 use crate::handles::{borrow, result, weft_file};
 use std::ffi::c_int;
-use weft_client::{AccessOptions, Method, Movement, Sieving};
+use weft_client::{AccessOptions, IoStats, Method, Movement, Sieving};
 
 /// `struct weft_access`.
 #[repr(C)]
@@ -20,29 +20,6 @@ pub struct weft_access {
     pub reserved: c_int,
     /// Buffer of client-side sieving; 0: as by default.
     pub sieve_bytes: u64,
-}
-
-/// `struct weft_io_stats`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-#[allow(non_camel_case_types)]
-pub struct weft_io_stats {
-    /// Requests that were answered.
-    pub requests: u64,
-    /// Bytes of these messages.
-    pub request_bytes: u64,
-    /// Bytes of file data that were moved.
-    pub moved_bytes: u64,
-    /// Accesses of servers that read.
-    pub server_reads: u64,
-    /// Accesses that wrote.
-    pub server_writes: u64,
-    /// Bytes of both.
-    pub accessed_bytes: u64,
-    /// Time of servers, in nanoseconds.
-    pub busy_ns: u64,
-    /// Ways that servers chose.
-    pub methods: u64,
 }
 
 impl weft_access {
@@ -109,21 +86,11 @@ pub unsafe extern "C" fn weft_get_access(file: *const weft_file, access: *mut we
 /// # Safety
 /// `file` is a handle, `stats` valid for writing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_get_io_stats(file: *const weft_file, stats: *mut weft_io_stats) -> c_int {
+pub unsafe extern "C" fn weft_get_io_stats(file: *const weft_file, stats: *mut IoStats) -> c_int {
     call("weft_get_io_stats", || {
         // SAFETY: as the caller promises.
-        let (file, place) = unsafe { (borrow(file)?, result("stats", stats)?) };
-        let stats = file.file.io_stats();
-        *place = weft_io_stats {
-            requests: stats.requests,
-            request_bytes: stats.request_bytes,
-            moved_bytes: stats.moved_bytes,
-            server_reads: stats.server_reads,
-            server_writes: stats.server_writes,
-            accessed_bytes: stats.accessed_bytes,
-            busy_ns: stats.busy_ns,
-            methods: stats.methods.into(),
-        };
+        let (file, stats) = unsafe { (borrow(file)?, result("stats", stats)?) };
+        *stats = file.file.io_stats();
         Ok(0)
     })
 }

@@ -139,7 +139,7 @@ impl Request {
 /// Defines, for one thing to do with a [`Request`], the function for lists and the one for lists in known
 /// allocations.
 macro_rules! list_functions {
-    ($($plain:ident, $allocated:ident: $action:ident($direction:ident) -> $returned:ty;)*) => { $(
+    ($($plain:ident, $alloc:ident: $action:ident($direction:ident) -> $returned:ty;)*) => { $(
         /// See weft.h.
         ///
         /// # Safety
@@ -158,7 +158,9 @@ macro_rules! list_functions {
             let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
             let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
             // SAFETY: as the caller promises.
-            call(stringify!($plain), || unsafe { Request::lists(memory, None, regions)?.$action(file, Direction::$direction) })
+            call(stringify!($plain), || unsafe {
+                Request::lists(memory, None, regions)?.$action(file, Direction::$direction)
+            })
         }
 
         /// See weft.h.
@@ -167,7 +169,7 @@ macro_rules! list_functions {
         /// `file` is a handle; the arrays have as many values as said; the memory is valid for what is done
         /// with it until that has ended.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $allocated(
+        pub unsafe extern "C" fn $alloc(
             file: *const weft_file,
             memory_count: size_t,
             memory_offsets: *const *const c_void,
@@ -184,7 +186,7 @@ macro_rules! list_functions {
                 Cut { count: allocation_count, offsets: allocation_offsets, lengths: allocation_lengths };
             let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
             // SAFETY: as the caller promises.
-            call(stringify!($allocated), || unsafe {
+            call(stringify!($alloc), || unsafe {
                 Request::lists(memory, Some(allocations), regions)?.$action(file, Direction::$direction)
             })
         }

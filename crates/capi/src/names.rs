@@ -50,28 +50,35 @@ unsafe fn copy_out(value: &[u8], place: *mut c_void, room: size_t) -> Outcome<ss
     Ok(value.len() as ssize_t)
 }
 
-/// Defines a function of a path that returns 0. All pointers are strings.
+/// Defines functions of a path; each returns what `$returned` makes of the body's value.
 macro_rules! on_path {
-    ($($name:ident($fs:ident, $client:ident, $at:ident $(, $argument:ident: $kind:ty)*) $body:block)*) => { $(
+    (
+        $returned:expr => $returns:ty;
+        $($name:ident($fs:ident, $client:ident, $at:ident $(, $argument:ident: $kind:ty)*) $body:block)*
+    ) => { $(
         /// See weft.h.
         ///
         /// # Safety
         /// `fs` is a handle; pointers are NULL or to strings, structures or memory as weft.h says.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name(fs: *const weft_fs, path: *const c_char $(, $argument: $kind)*) -> c_int {
+        pub unsafe extern "C" fn $name(
+            fs: *const weft_fs,
+            path: *const c_char
+            $(, $argument: $kind)*
+        ) -> $returns {
             // SAFETY: as the caller promises.
             call(stringify!($name), || unsafe {
                 let $fs = borrow(fs)?;
                 let $client = &$fs.client;
                 let $at = $fs.at(path)?;
-                $body
-                Ok(0)
+                Ok($returned($body))
             })
         }
     )* };
 }
 
 on_path! {
+    |()| 0 => c_int;
     weft_stat(_fs, client, path, status: *mut stat) {
         *result("status", status)? = status_with_blocks(client, &client.stat(path, true)?)?;
     }
@@ -146,63 +153,21 @@ pub unsafe extern "C" fn weft_symlink(
     })
 }
 
-/// See weft.h.
-///
-/// # Safety
-/// `fs` is a handle, `path` a string, `target` valid for writing `room` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_readlink(
-    fs: *const weft_fs,
-    path: *const c_char,
-    target: *mut c_char,
-    room: size_t,
-) -> ssize_t {
-    // SAFETY: as the caller promises.
-    call("weft_readlink", || unsafe {
-        let fs = borrow(fs)?;
-        let found = fs.client.readlink(fs.at(path)?)?;
-        copy_out(&found[..found.len().min(room)], target.cast(), room)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `fs` is a handle, `path` and `name` are strings, `value` is valid for writing `room` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_getxattr(
-    fs: *const weft_fs,
-    path: *const c_char,
-    name: *const c_char,
-    value: *mut c_void,
-    room: size_t,
-) -> ssize_t {
-    // SAFETY: as the caller promises.
-    call("weft_getxattr", || unsafe {
-        let fs = borrow(fs)?;
-        let ino = fs.client.stat(fs.at(path)?, true)?.ino;
-        copy_out(&fs.client.get_xattr(ino, bytes("name", name)?)?, value, room)
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `fs` is a handle, `path` a string, `names` valid for writing `room` bytes.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_listxattr(
-    fs: *const weft_fs,
-    path: *const c_char,
-    names: *mut c_char,
-    room: size_t,
-) -> ssize_t {
-    // SAFETY: as the caller promises.
-    call("weft_listxattr", || unsafe {
-        let fs = borrow(fs)?;
-        let found = fs.client.list_xattrs(fs.client.stat(fs.at(path)?, true)?.ino)?;
+on_path! {
+    |bytes| bytes => ssize_t;
+    weft_readlink(_fs, client, path, target: *mut c_char, room: size_t) {
+        let found = client.readlink(path)?;
+        copy_out(&found[..found.len().min(room)], target.cast(), room)?
+    }
+    weft_getxattr(_fs, client, path, name: *const c_char, value: *mut c_void, room: size_t) {
+        let ino = client.stat(path, true)?.ino;
+        copy_out(&client.get_xattr(ino, bytes("name", name)?)?, value, room)?
+    }
+    weft_listxattr(_fs, client, path, names: *mut c_char, room: size_t) {
+        let found = client.list_xattrs(client.stat(path, true)?.ino)?;
         let joined: Vec<u8> = found.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
-        copy_out(&joined, names.cast(), room)
-    })
+        copy_out(&joined, names.cast(), room)?
+    }
 }
 
 /// See weft.h.

@@ -58,50 +58,6 @@ pub extern "C" fn weft_type_bytes(bytes: u64) -> *mut weft_type {
     make("weft_type_bytes", || Ok(Datatype::bytes(bytes)))
 }
 
-/// See weft.h.
-///
-/// # Safety
-/// `element` is a handle.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_type_contiguous(count: u64, element: *const weft_type) -> *mut weft_type {
-    // SAFETY: as the caller promises.
-    make("weft_type_contiguous", || Ok(Datatype::contiguous(count, unsafe { datatype(element)? })))
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `element` is a handle.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_type_vector(
-    count: u64,
-    block_count: u64,
-    stride_elements: i64,
-    element: *const weft_type,
-) -> *mut weft_type {
-    make("weft_type_vector", || {
-        // SAFETY: as the caller promises.
-        Ok(Datatype::vector(count, block_count, stride_elements, unsafe { datatype(element)? }))
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `element` is a handle.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_type_hvector(
-    count: u64,
-    block_count: u64,
-    stride_bytes: i64,
-    element: *const weft_type,
-) -> *mut weft_type {
-    make("weft_type_hvector", || {
-        // SAFETY: as the caller promises.
-        Ok(Datatype::hvector(count, block_count, stride_bytes, unsafe { datatype(element)? }))
-    })
-}
-
 /// Displacements with the number of elements at each.
 ///
 /// # Safety
@@ -116,38 +72,38 @@ unsafe fn blocks(
     Ok(displacements.iter().copied().zip(counts.iter().copied()).collect())
 }
 
-/// See weft.h.
-///
-/// # Safety
-/// The arrays have `count` values; `element` is a handle.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_type_indexed(
-    count: size_t,
-    displacements: *const i64,
-    block_counts: *const u64,
-    element: *const weft_type,
-) -> *mut weft_type {
-    // SAFETY: as the caller promises.
-    make("weft_type_indexed", || unsafe {
-        Ok(Datatype::indexed(&blocks(count, displacements, block_counts)?, datatype(element)?))
-    })
+/// Defines a constructor of a type from another one.
+macro_rules! types_of_elements {
+    ($($name:ident($($argument:ident: $kind:ty),*; $element:ident) $body:expr;)*) => { $(
+        /// See weft.h.
+        ///
+        /// # Safety
+        /// `element` is a handle; arrays have `count` values.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind,)* $element: *const weft_type) -> *mut weft_type {
+            make(stringify!($name), || {
+                // SAFETY: as the caller promises.
+                let $element = unsafe { datatype($element)? };
+                Ok($body)
+            })
+        }
+    )* };
 }
 
-/// See weft.h.
-///
-/// # Safety
-/// The arrays have `count` values; `element` is a handle.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_type_hindexed(
-    count: size_t,
-    displacements: *const i64,
-    block_counts: *const u64,
-    element: *const weft_type,
-) -> *mut weft_type {
-    // SAFETY: as the caller promises.
-    make("weft_type_hindexed", || unsafe {
-        Ok(Datatype::hindexed(&blocks(count, displacements, block_counts)?, datatype(element)?))
-    })
+types_of_elements! {
+    weft_type_contiguous(count: u64; element) Datatype::contiguous(count, element);
+    weft_type_vector(count: u64, block_count: u64, stride_elements: i64; element)
+        Datatype::vector(count, block_count, stride_elements, element);
+    weft_type_hvector(count: u64, block_count: u64, stride_bytes: i64; element)
+        Datatype::hvector(count, block_count, stride_bytes, element);
+    weft_type_indexed(count: size_t, displacements: *const i64, block_counts: *const u64; element)
+        // SAFETY: as the caller promises.
+        Datatype::indexed(&unsafe { blocks(count, displacements, block_counts)? }, element);
+    weft_type_hindexed(count: size_t, displacements: *const i64, block_counts: *const u64; element)
+        // SAFETY: as the caller promises.
+        Datatype::hindexed(&unsafe { blocks(count, displacements, block_counts)? }, element);
+    weft_type_resized(lower_bound_bytes: i64, extent_bytes: i64; element)
+        Datatype::resized(lower_bound_bytes, extent_bytes, element);
 }
 
 /// See weft.h.
@@ -197,22 +153,6 @@ pub unsafe extern "C" fn weft_type_subarray(
             let (dims, starts) = (array(dims, dimensions)?, array(starts, dimensions)?);
             Ok(Datatype::subarray(dims, starts, array(counts, dimensions)?, order, datatype(element)?))
         }
-    })
-}
-
-/// See weft.h.
-///
-/// # Safety
-/// `element` is a handle.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn weft_type_resized(
-    lower_bound_bytes: i64,
-    extent_bytes: i64,
-    element: *const weft_type,
-) -> *mut weft_type {
-    make("weft_type_resized", || {
-        // SAFETY: as the caller promises.
-        Ok(Datatype::resized(lower_bound_bytes, extent_bytes, unsafe { datatype(element)? }))
     })
 }
 

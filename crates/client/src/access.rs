@@ -113,7 +113,9 @@ named!(Method, "method", List = "list", Multiple = "multiple", Sieve = "sieve");
 named!(Movement, "movement", Auto = "auto", Multiple = "multiple", Pack = "pack", Direct = "direct");
 named!(Sieving, "way of sieving", Auto = "auto", Each = "each", Sieve = "sieve", Mapped = "mapped");
 
-/// What the reads and writes of an open file have cost (NC, table 6): sums over all that are over.
+/// What the reads and writes of an open file have cost (NC, table 6): sums over all that are over. In C it is
+/// `struct weft_io_stats`.
+#[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IoStats {
     /// Requests to read or write that were answered.
@@ -131,7 +133,7 @@ pub struct IoStats {
     /// Time that servers were at it, summed over servers, in nanoseconds.
     pub busy_ns: u64,
     /// Ways of access that were used: the bits `ACCESS_*` of [`weft_wire::messages::io_flags`].
-    pub methods: u32,
+    pub methods: u64,
 }
 
 impl IoStats {
@@ -144,7 +146,7 @@ impl IoStats {
             server_writes: work.writes,
             accessed_bytes: work.accessed_bytes,
             busy_ns: work.busy_ns,
-            methods: work.methods,
+            methods: work.methods.into(),
         });
     }
 

@@ -83,6 +83,18 @@ pub(crate) struct Plan<T, R: Request> {
     pub is_open: bool,
 }
 
+impl<T, R: Request> Plan<T, R> {
+    /// One request whose result is without sizes; errors name what it is `on`.
+    pub(crate) fn new(
+        request: R,
+        on: &dyn std::fmt::Display,
+        take: impl FnOnce(R::Reply) -> Result<T> + Send + 'static,
+    ) -> Plan<T, R> {
+        let (on, take) = (on.to_string(), Box::new(take));
+        Plan { request, closes: None, on, take, attrs: |_| Vec::new(), is_open: false }
+    }
+}
+
 impl<T> PendingCall<T> {
     /// Sends the request, if that takes no time.
     pub(crate) fn begin<R: Request + 'static>(

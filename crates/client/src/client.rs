@@ -9,7 +9,7 @@ use weft_wire::messages::{
 use weft_wire::{Request, Status};
 
 use crate::batch;
-use crate::copy;
+use crate::copy::Copy;
 use crate::deadline::Operation;
 use crate::dial::Dial;
 use crate::error::{Error, ErrorKind};
@@ -186,7 +186,7 @@ impl Client {
             return Err(Error::new("CopyRange", ErrorKind::Status(Status::CrossDevice), text).on(&to.name()));
         }
         let _operation = self.operation();
-        copy::copy_range(from, from_offset, to, to_offset, bytes).map_err(|error| error.on(&to.name()))
+        Copy { from, from_offset, to, to_offset, bytes }.run().map_err(|error| error.on(&to.name()))
     }
 
     /// The space that files take on their servers, in bytes, all asked at once: in three round trips, however

@@ -27,48 +27,43 @@ fn invalid(text: impl Into<String>) -> Error {
     Error::new("CopyRange", ErrorKind::Invalid, text)
 }
 
-/// A copy, checked.
-struct Copy<'a> {
-    from: &'a File,
-    from_offset: u64,
-    to: &'a File,
-    to_offset: u64,
-    bytes: u64,
-}
-
 /// See [`crate::Client::copy_range`].
-pub(crate) fn copy_range(
-    from: &File,
-    from_offset: u64,
-    to: &File,
-    to_offset: u64,
-    bytes: u64,
-) -> Result<u64> {
-    let (source, target) = (from.open(), to.open());
-    source.check_access(Direction::Read)?;
-    target.check_access(Direction::Write)?;
-    let end = |offset: u64| offset.checked_add(bytes).filter(|end| *end <= OFFSET_LIMIT);
-    let (Some(from_end), Some(to_end)) = (end(from_offset), end(to_offset)) else {
-        return Err(invalid(format!(
-            "{bytes} bytes at {from_offset} and at {to_offset} are no ranges of files"
-        )));
-    };
-    if from.ino() == to.ino() && from_offset < to_end && to_offset < from_end && bytes > 0 {
-        return Err(invalid("the two ranges of the file overlap"));
-    }
-    let bytes = bytes.min(source.live_bytes()?.saturating_sub(from_offset));
-    if bytes == 0 {
-        return Ok(0);
-    }
-    let copy = Copy { from, from_offset, to, to_offset, bytes };
-    match slot_shift(&source.held.layout, from_offset, &target.held.layout, to_offset) {
-        Some(shift) => copy.by_servers(shift)?,
-        None => copy.through_memory()?,
-    }
-    Ok(bytes)
+pub(crate) struct Copy<'a> {
+    pub from: &'a File,
+    pub from_offset: u64,
+    pub to: &'a File,
+    pub to_offset: u64,
+    pub bytes: u64,
 }
 
 impl Copy<'_> {
+    /// Checks it and does it; the number of bytes.
+    pub(crate) fn run(mut self) -> Result<u64> {
+        let (from, to) = (self.from, self.to);
+        let (source, target) = (from.open(), to.open());
+        source.check_access(Direction::Read)?;
+        target.check_access(Direction::Write)?;
+        let end = |offset: u64| offset.checked_add(self.bytes).filter(|end| *end <= OFFSET_LIMIT);
+        let (Some(from_end), Some(to_end)) = (end(self.from_offset), end(self.to_offset)) else {
+            let Copy { from_offset, to_offset, bytes, .. } = self;
+            let text = format!("{bytes} bytes at {from_offset} and at {to_offset} are no ranges of files");
+            return Err(invalid(text));
+        };
+        let overlap = self.from_offset < to_end && self.to_offset < from_end;
+        if from.ino() == to.ino() && overlap && self.bytes > 0 {
+            return Err(invalid("the two ranges of the file overlap"));
+        }
+        self.bytes = self.bytes.min(source.live_bytes()?.saturating_sub(self.from_offset));
+        if self.bytes == 0 {
+            return Ok(0);
+        }
+        match slot_shift(&source.held.layout, self.from_offset, &target.held.layout, self.to_offset) {
+            Some(shift) => self.by_servers(shift)?,
+            None => self.through_memory()?,
+        }
+        Ok(self.bytes)
+    }
+
     fn by_servers(&self, shift: u16) -> Result<()> {
         let layout = self.from.layout();
         let step_bytes = (SERVER_BYTES_MAX / u64::from(layout.strip_bytes())).max(1) * layout.stripe_bytes();

@@ -3,19 +3,18 @@
 use std::sync::Arc;
 
 use weft_layout::Regions;
-use weft_wire::VERSIONS;
-use weft_wire::body;
 use weft_wire::messages::{
     CalibrateReply, CalibrateRequest, ExplainReply, ExplainRequest, PlanReport, ReadRequest, ScrubReply,
     ScrubRequest, ServerInfo, io_flags,
 };
+use weft_wire::{Request, VERSIONS, body};
 
 use crate::access::Method;
 use crate::batch;
 use crate::call::BulkRequest;
 use crate::file::File;
 use crate::open_file::OpenFile;
-use crate::server::{Role, Server};
+use crate::server::Role;
 use crate::window::{Common, Direction, Memory, Share, Source, check};
 use crate::{Client, Result};
 
@@ -108,8 +107,14 @@ fn ask(open: &Arc<OpenFile>, shares: &[Share], write: bool, plans: &mut Vec<Serv
 }
 
 /// Adds up numbers from a server, which are not trusted to stay small.
+fn add_up<const N: usize>(numbers: [(&mut u64, u64); N]) {
+    for (sum, more) in numbers {
+        *sum = sum.saturating_add(more);
+    }
+}
+
 fn add(sum: &mut ExplainReply, more: &ExplainReply) {
-    let numbers = [
+    add_up([
         (&mut sum.pieces, more.pieces),
         (&mut sum.bytes, more.bytes),
         (&mut sum.windows, more.windows),
@@ -117,10 +122,7 @@ fn add(sum: &mut ExplainReply, more: &ExplainReply) {
         (&mut sum.groups, more.groups),
         (&mut sum.cached_bytes, more.cached_bytes),
         (&mut sum.chosen_cost_ns, more.chosen_cost_ns),
-    ];
-    for (sum, more) in numbers {
-        *sum = sum.saturating_add(more);
-    }
+    ]);
     sum.local_bytes = sum.local_bytes.max(more.local_bytes);
     for more in &more.plans {
         match sum.plans.iter_mut().find(|plan| plan.method == more.method) {
@@ -131,16 +133,13 @@ fn add(sum: &mut ExplainReply, more: &ExplainReply) {
 }
 
 fn add_plan(sum: &mut PlanReport, more: &PlanReport) {
-    let numbers = [
+    add_up([
         (&mut sum.chosen_windows, more.chosen_windows),
         (&mut sum.possible_windows, more.possible_windows),
         (&mut sum.cost_ns, more.cost_ns),
         (&mut sum.accesses, more.accesses),
         (&mut sum.accessed_bytes, more.accessed_bytes),
-    ];
-    for (sum, more) in numbers {
-        *sum = sum.saturating_add(more);
-    }
+    ]);
 }
 
 impl Client {
@@ -152,24 +151,26 @@ impl Client {
         bytes_per_s: u64,
         known: &[u32],
     ) -> Vec<(ServerInfo, Result<ScrubReply>)> {
-        let session = self.inner.session();
-        let servers: Vec<_> = session.listed_of(Role::Io).collect();
-        let request = |(number, (index, _)): (usize, &(usize, &Server))| {
+        self.ask_io_servers(|number| {
             let known = known.get(number).copied().unwrap_or(0);
-            (*index, ScrubRequest { action, bytes_per_s, known })
-        };
-        let requests = servers.iter().enumerate().map(request);
-        let replies = batch::ask_all(&self.inner, requests, None);
-        let infos = servers.iter().map(|(_, server)| (*server.info()).clone());
-        infos.zip(replies).collect()
+            ScrubRequest { action, bytes_per_s, known }
+        })
     }
 
     /// The cost model of every I/O server, measured anew first if `measure` says so, or why it does not tell.
     /// Measuring takes a second or so per server and holds up nobody.
     pub fn cost_models(&self, measure: bool) -> Vec<(ServerInfo, Result<CalibrateReply>)> {
+        self.ask_io_servers(|_| CalibrateRequest { measure })
+    }
+
+    /// Asks all I/O servers at once, the one with this number in the order of their ids this.
+    fn ask_io_servers<R: Request>(
+        &self,
+        request: impl Fn(usize) -> R,
+    ) -> Vec<(ServerInfo, Result<R::Reply>)> {
         let session = self.inner.session();
         let servers: Vec<_> = session.listed_of(Role::Io).collect();
-        let requests = servers.iter().map(|(index, _)| (*index, CalibrateRequest { measure }));
+        let requests = servers.iter().enumerate().map(|(number, (index, _))| (*index, request(number)));
         let replies = batch::ask_all(&self.inner, requests, None);
         let infos = servers.iter().map(|(_, server)| (*server.info()).clone());
         infos.zip(replies).collect()

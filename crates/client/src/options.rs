@@ -173,62 +173,55 @@ impl OpenOptions {
             access: AccessOptions::default(),
         }
     }
+}
+
+/// Defines methods that set the field of their name.
+macro_rules! setters {
+    ($($(#[$about:meta])* $field:ident: $kind:ty;)*) => {
+        impl OpenOptions { $(
+            $(#[$about])*
+            pub fn $field(mut self, $field: $kind) -> OpenOptions {
+                self.$field = $field;
+                self
+            }
+        )* }
+    };
+}
+
+setters! {
     /// Whether to read.
-    pub fn read(mut self, read: bool) -> OpenOptions {
-        self.read = read;
-        self
-    }
+    read: bool;
     /// Whether to write.
-    pub fn write(mut self, write: bool) -> OpenOptions {
-        self.write = write;
-        self
-    }
+    write: bool;
     /// Whether to create the file where it is not there.
-    pub fn create(mut self, create: bool) -> OpenOptions {
-        self.create = create;
-        self
-    }
+    create: bool;
+    /// Whether to cut the file to no bytes; needs `write`.
+    truncate: bool;
+    /// Whether [`crate::File::write`] goes to the end of the file, behind what anybody has appended; needs
+    /// `write`.
+    append: bool;
+    /// Whether every write is durable when it returns, on whatever server. The file's name is when it is
+    /// open.
+    sync: bool;
+    /// Whether a symbolic link at the end of the name is followed (it is, if nothing is said).
+    follow: bool;
+    /// Permission bits of a file that is created, umask applied; 0o666 if nothing is said.
+    mode: u32;
+    /// How reads and writes of pieces are carried out; [`crate::File::set_access`] changes it.
+    access: AccessOptions;
+}
+
+impl OpenOptions {
     /// Whether to create the file, and fail where it is there.
     pub fn create_new(mut self, create_new: bool) -> OpenOptions {
         self.exclusive = create_new;
         self.create |= create_new;
         self
     }
-    /// Whether to cut the file to no bytes; needs `write`.
-    pub fn truncate(mut self, truncate: bool) -> OpenOptions {
-        self.truncate = truncate;
-        self
-    }
-    /// Whether [`crate::File::write`] goes to the end of the file, behind what anybody has appended; needs
-    /// `write`.
-    pub fn append(mut self, append: bool) -> OpenOptions {
-        self.append = append;
-        self
-    }
-    /// Whether every write is durable when it returns, on whatever server. The file's name is when it is
-    /// open.
-    pub fn sync(mut self, sync: bool) -> OpenOptions {
-        self.sync = sync;
-        self
-    }
-    /// Whether a symbolic link at the end of the name is followed (it is, if nothing is said).
-    pub fn follow(mut self, follow: bool) -> OpenOptions {
-        self.follow = follow;
-        self
-    }
-    /// Permission bits of a file that is created, umask applied; 0o666 if nothing is said.
-    pub fn mode(mut self, mode: u32) -> OpenOptions {
-        self.mode = mode;
-        self
-    }
+
     /// Layout of a file that is created, where another than the directory's default is wanted.
     pub fn layout(mut self, layout: LayoutWish) -> OpenOptions {
         self.layout = Some(layout);
-        self
-    }
-    /// How reads and writes of pieces are carried out; [`crate::File::set_access`] changes it.
-    pub fn access(mut self, access: AccessOptions) -> OpenOptions {
-        self.access = access;
         self
     }
 }

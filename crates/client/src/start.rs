@@ -13,6 +13,10 @@ use crate::opening::access_of;
 use crate::{At, Client, File, OpenOptions, Result, SetAttr};
 
 impl Client {
+    fn begin<T: 'static, R: Request + 'static>(&self, plan: Plan<T, R>) -> PendingCall<T> {
+        PendingCall::begin(&self.inner, &self.caller, plan)
+    }
+
     /// Begins what leads to a result without sizes.
     fn start<T: 'static, R: Request + 'static>(
         &self,
@@ -20,9 +24,7 @@ impl Client {
         on: &dyn std::fmt::Display,
         take: impl FnOnce(R::Reply) -> Result<T> + Send + 'static,
     ) -> PendingCall<T> {
-        let (take, on) = (Box::new(take), on.to_string());
-        let plan = Plan { request, closes: None, on, take, attrs: |_| Vec::new(), is_open: false };
-        PendingCall::begin(&self.inner, &self.caller, plan)
+        self.begin(Plan::new(request, on, take))
     }
 
     /// Begins what leads to attributes.
@@ -31,10 +33,7 @@ impl Client {
         request: R,
         on: &dyn std::fmt::Display,
     ) -> PendingCall<Attr> {
-        let take = Box::new(|reply: AttrReply| Ok(reply.attr));
-        let on = on.to_string();
-        let plan = Plan { request, closes: None, on, take, attrs: itself, is_open: false };
-        PendingCall::begin(&self.inner, &self.caller, plan)
+        self.begin(Plan { attrs: itself, ..Plan::new(request, on, |reply| Ok(reply.attr)) })
     }
 
     /// Begins [`Client::stat`].
@@ -57,14 +56,12 @@ impl Client {
     ) -> PendingCall<Attr> {
         let at = at.into();
         let (client, of) = (self.clone(), changes.clone());
-        let take = Box::new(move |reply: AttrReply| {
+        let take = move |reply: AttrReply| {
             client.note_times_set(reply.attr.ino, &of);
             Ok(reply.attr)
-        });
+        };
         let request = self.setattr_request(&at, follow, changes);
-        let on = at.to_string();
-        let plan = Plan { request, closes: None, on, take, attrs: itself, is_open: false };
-        PendingCall::begin(&self.inner, &self.caller, plan)
+        self.begin(Plan { attrs: itself, ..Plan::new(request, &at, take) })
     }
 
     /// Begins [`Client::open`], without truncation and [`OpenOptions::sync`], which take more than one call.
@@ -84,20 +81,14 @@ impl Client {
             Err(error) => return failed(error),
         };
         let (client, of, name) = (self.clone(), options.clone(), at.to_string());
-        let take = Box::new(move |reply: OpenReply| client.opened(name, &of, access, reply));
-        let (on, attrs) = (at.to_string(), (|_| Vec::new()) as fn(&mut File) -> Vec<&mut Attr>);
+        let take = move |reply: OpenReply| client.opened(name, &of, access, reply);
         if options.create {
             let request = self.create_request(&at, options, access);
-            let plan = Plan { request, closes: None, on, take, attrs, is_open: true };
-            return PendingCall::begin(&self.inner, &self.caller, plan);
+            return self.begin(Plan { is_open: true, ..Plan::new(request, &at, take) });
         }
         let closes = at.number().and_then(|ino| self.inner.closing().take_if_written(ino));
         let request = self.open_request(&at, options, access);
-        PendingCall::begin(
-            &self.inner,
-            &self.caller,
-            Plan { request, closes, on, take, attrs, is_open: true },
-        )
+        self.begin(Plan { closes, is_open: true, ..Plan::new(request, &at, take) })
     }
 
     /// Begins [`Client::mkdir`].
@@ -179,9 +170,7 @@ impl Client {
         let request = ReadDirRequest { caller: self.caller_owned(), ino, after, entries_max, with_attrs };
         let attrs: fn(&mut ReadDirReply) -> Vec<&mut Attr> =
             |page| page.entries.iter_mut().filter_map(|entry| entry.attr.as_mut()).collect();
-        let (on, take) = (At::ino(ino).to_string(), Box::new(Ok));
-        let plan = Plan { request, closes: None, on, take, attrs, is_open: false };
-        PendingCall::begin(&self.inner, &self.caller, plan)
+        self.begin(Plan { attrs, ..Plan::new(request, &At::ino(ino), Ok) })
     }
 }
 

@@ -9,22 +9,26 @@
 //!                     └── forget ◄── changes ◄── watch ──┘       then the server acknowledges the change to its author
 //! ```
 //!
-//! **Who is told.** The metadata server notes what it tells a client that watches, and what it notes lasts longer than what is made of
-//! it here. Where no watch stands (none yet, or the server was reached anew since), nothing is believed at all. The server also
-//! takes a mount that acknowledges nothing for one that believes nothing: so nothing is believed for longer than the lease from
-//! when the last watch was asked that has been answered.
+//! **Who is told.** The metadata server notes what it tells a client that watches, and what it notes lasts
+//! longer than what is made of it here. Where no watch stands (none yet, or the server was reached anew
+//! since), nothing is believed at all. The server also takes a mount that acknowledges nothing for one that
+//! believes nothing: so nothing is believed for longer than the lease from when the last watch was asked that
+//! has been answered.
 //!
-//! **Races.** A reply may come after the change that makes it wrong was forgotten. Every forgetting is counted before it begins; a reply
-//! that was asked for under another count is believed for no time, and one that is believed is noted in time for the
-//! forgetting to see it. What the kernel does with a reply just before or after a note is its business: attributes have versions, and
-//! so have names where all of them are forgotten at once. A single name has none, so that it is not forgotten alone where the
-//! kernel was told of one in its directory a moment ago. And an inode of which the kernel was told may not be known to it yet: then the
-//! note is repeated. Which inodes need a note is decided in `belief.rs`; the watch and what follows from it are in `watch.rs`.
+//! **Races.** A reply may come after the change that makes it wrong was forgotten. Every forgetting is
+//! counted before it begins; a reply that was asked for under another count is believed for no time, and one
+//! that is believed is noted in time for the forgetting to see it. What the kernel does with a reply just
+//! before or after a note is its business: attributes have versions, and so have names where all of them are
+//! forgotten at once. A single name has none, so that it is not forgotten alone where the kernel was told of
+//! one in its directory a moment ago. And an inode of which the kernel was told may not be known to it yet:
+//! then the note is repeated. Which inodes need a note is decided in `belief.rs`; the watch and what follows
+//! from it are in `watch.rs`.
 //!
-//! **Locks.** A note about a name waits for the directory's lock in the kernel, which an operation of this mount holds while it
-//! waits for its reply; that reply may wait for another mount, which waits for this one. So names are forgotten by a thread of
-//! its own, and where it does not come through at once, the kernel forgets all names instead, which takes no lock. A kernel that
-//! cannot do that (before Linux 6.16) is never told to believe a name, and there is nothing to be forgotten.
+//! **Locks.** A note about a name waits for the directory's lock in the kernel, which an operation of this
+//! mount holds while it waits for its reply; that reply may wait for another mount, which waits for this one.
+//! So names are forgotten by a thread of its own, and where it does not come through at once, the kernel
+//! forgets all names instead, which takes no lock. A kernel that cannot do that (before Linux 6.16) is never
+//! told to believe a name, and there is nothing to be forgotten.
 
 use crate::belief::Belief;
 use crate::forgetting::Forgetting;
@@ -46,12 +50,14 @@ mod watch;
 pub(crate) const LEASE: Duration = Duration::from_millis(LEASE_MS);
 /// How long ago the kernel must have been told of a name for it to have taken it in.
 const NAMES_HEARD: Duration = Duration::from_millis(100);
-/// How long pages may be waited for. The kernel has them locked while they are being read, and all threads that could answer may be
-/// busy with changes that wait for another mount. Whoever reads by `read` is right all the same, for it compares times first.
+/// How long pages may be waited for. The kernel has them locked while they are being read, and all threads
+/// that could answer may be busy with changes that wait for another mount. Whoever reads by `read` is right
+/// all the same, for it compares times first.
 const PAGES_PATIENCE: Duration = Duration::from_secs(1);
 /// The same, before a write of such pages is answered.
 const REFILLED_PATIENCE: Duration = Duration::from_millis(50);
-/// The same, of pages written in part: the kernel keeps one of those locked until the reply if it does not have the rest of it.
+/// The same, of pages written in part: the kernel keeps one of those locked until the reply if it does not
+/// have the rest of it.
 const PART_PATIENCE: Duration = Duration::from_millis(2);
 /// Names remembered of one directory that was made here.
 const NAMES_MAX: usize = 1 << 16;
@@ -72,7 +78,8 @@ struct Directory {
     attr: Option<(Attr, Option<Instant>)>,
     /// When this mount last changed it in a way that its attributes do not follow.
     changed_at: Option<Instant>,
-    /// All of its names, and perhaps some that are gone, where it was made here and nobody else has changed it.
+    /// All of its names, and perhaps some that are gone, where it was made here and nobody else has changed
+    /// it.
     names: Option<HashSet<Box<[u8]>>>,
     /// When the kernel was last told to believe a name in it.
     names_told: Option<Instant>,
@@ -204,7 +211,8 @@ impl Coherence {
         self.nodes.lock(&ino).entry(ino).or_insert_with(|| Belief::new(0, now)).opened(now);
     }
 
-    /// The kernel is about to be told these attributes; returns how long it may believe them: no longer than `most`.
+    /// The kernel is about to be told these attributes; returns how long it may believe them: no longer than
+    /// `most`.
     pub(crate) fn believe(&self, asked: &Asked, attr: &Attr, most: Duration) -> Duration {
         let ino = attr.ino;
         let mut shard = self.nodes.lock(&ino);
@@ -219,7 +227,8 @@ impl Coherence {
         belief.tell(now, if attr.size_live { Duration::ZERO } else { valid.min(most) })
     }
 
-    /// The kernel is about to be told of a name in this directory; returns how long it may believe it: no longer than `most`.
+    /// The kernel is about to be told of a name in this directory; returns how long it may believe it: no
+    /// longer than `most`.
     pub(crate) fn believe_name(&self, asked: &Asked, dir: u64, most: Duration) -> Duration {
         let mut shard = self.directories.lock(&dir);
         let valid = self.valid(asked).min(most);
@@ -245,8 +254,8 @@ impl Coherence {
         }
     }
 
-    /// Others may have changed a file without a word: has the kernel forget its attributes and pages. Waits for reads of it that
-    /// are under way.
+    /// Others may have changed a file without a word: has the kernel forget its attributes and pages. Waits
+    /// for reads of it that are under way.
     pub(crate) fn contents_changed(&self, ino: u64) {
         self.forgotten.fetch_add(1, Ordering::SeqCst);
         if let Some(belief) = self.nodes.lock(&ino).get_mut(&ino) {
@@ -272,7 +281,8 @@ impl Coherence {
         self.forget_pages(ino, bytes, patience);
     }
 
-    /// Has the kernel forget pages and attributes; returns whether it knows the inode, as far as it has answered.
+    /// Has the kernel forget pages and attributes; returns whether it knows the inode, as far as it has
+    /// answered.
     fn forget_pages(&self, ino: u64, bytes: Range<u64>, patience: Duration) -> bool {
         self.forgetting.get().is_none_or(|forgetting| forgetting.pages(self.node(ino), bytes, patience))
     }
@@ -295,7 +305,8 @@ impl Coherence {
         self.directories.lock(&ino).get(&ino)?.attr.as_ref().map(|(attr, _)| attr.clone())
     }
 
-    /// Notes attributes of a directory, as the reply to `asked` had them; older ones than those known do not count.
+    /// Notes attributes of a directory, as the reply to `asked` had them; older ones than those known do not
+    /// count.
     pub(crate) fn note_directory(&self, asked: &Asked, attr: &Attr) {
         let mut shard = self.directories.lock(&attr.ino);
         let directory = shard.entry(attr.ino).or_insert_with(|| Directory::new(asked.at));
@@ -322,7 +333,8 @@ impl Coherence {
         }
     }
 
-    /// The attributes of a directory hold no longer, for this mount has changed it in a way that is not followed.
+    /// The attributes of a directory hold no longer, for this mount has changed it in a way that is not
+    /// followed.
     pub(crate) fn directory_changed(&self, ino: u64) {
         if let Some(directory) = self.directories.lock(&ino).get_mut(&ino) {
             directory.attributes_are_over();
@@ -383,13 +395,15 @@ impl Coherence {
         }
     }
 
-    /// Notes that an operation is under way for which the kernel holds a directory, until the guard is dropped.
+    /// Notes that an operation is under way for which the kernel holds a directory, until the guard is
+    /// dropped.
     pub(crate) fn changing(&self, dir: u64) -> Changing<'_> {
         *self.changing.lock(&dir).entry(dir).or_default() += 1;
         Changing { coherence: self, dir }
     }
 
-    /// Whether a note about a single name would wait, or might come before the kernel has taken in what it was told.
+    /// Whether a note about a single name would wait, or might come before the kernel has taken in what it
+    /// was told.
     fn is_busy(&self, dir: u64) -> bool {
         let told = self.directories.lock(&dir).get(&dir).and_then(|directory| directory.names_told);
         told.is_some_and(|told| told.elapsed() < NAMES_HEARD) || self.changing.lock(&dir).contains_key(&dir)

@@ -75,7 +75,8 @@ impl MappedPieces {
         self.parts.iter().map(address).collect()
     }
 
-    /// Whether what was moved from or to the pages until now was moved from or to the file. Look after moving.
+    /// Whether what was moved from or to the pages until now was moved from or to the file. Look after
+    /// moving.
     pub fn is_whole(&self) -> bool {
         self.windows.iter().all(|window| !window.broken.load(Ordering::SeqCst))
     }
@@ -90,13 +91,15 @@ impl MappedPieces {
         })
     }
 
-    /// Copies them, one behind the other, into pieces of memory. False: a page was gone, and the copy is worth nothing.
+    /// Copies them, one behind the other, into pieces of memory. False: a page was gone, and the copy is
+    /// worth nothing.
     ///
     /// # Errors
     /// A page of the memory is gone.
     ///
     /// # Safety
-    /// The memory is mapped and writable for the time, is no part of these pages, and is as long as they are together.
+    /// The memory is mapped and writable for the time, is no part of these pages, and is as long as they are
+    /// together.
     pub unsafe fn copy_to(&self, memory: &[(NonNull<u8>, usize)]) -> Result<bool, MemoryGone> {
         // SAFETY: `both_sides` gives addresses within both sides and equal lengths.
         self.both_sides(memory, |file, memory, bytes| unsafe {
@@ -119,8 +122,8 @@ impl MappedPieces {
         })
     }
 
-    /// Enters pages, many at once, where that is cheaper than to have the first write to each do it. To be called before the
-    /// addresses are written to.
+    /// Enters pages, many at once, where that is cheaper than to have the first write to each do it. To be
+    /// called before the addresses are written to.
     pub fn enter_to_write(&self) {
         for (window, words) in &self.dense {
             self.windows[*window].enter_words(words);
@@ -183,8 +186,8 @@ impl MappedRun<'_> {
         self.filled == self.rest.len()
     }
 
-    /// Runs `fill`, which writes to what is left, from its front on, and says how many bytes. It may touch the pages: one that
-    /// is gone harms nobody, and shows in [`MappedPieces::is_whole`].
+    /// Runs `fill`, which writes to what is left, from its front on, and says how many bytes. It may touch
+    /// the pages: one that is gone harms nobody, and shows in [`MappedPieces::is_whole`].
     ///
     /// # Errors
     /// That of `fill`.

@@ -1,20 +1,22 @@
 //! A shared mapping of a part of a data file: its pages at addresses of this process.
 //!
-//! A window covers [`WINDOW_BYTES`] of a data file from a multiple of it on, whatever the file's size, and knows which of its
-//! pages were seen in memory:
+//! A window covers [`WINDOW_BYTES`] of a data file from a multiple of it on, whatever the file's size, and
+//! knows which of its pages were seen in memory:
 //!
 //! ```text
 //!   data file   |---- window 0 ----|---- window 1 ----|---- wi. 2 (mapped to its end; file ends ->|)
 //!   seen        #####..####.#######  ##..............
 //! ```
 //!
-//! A page that is not in memory is left alone: it may have to come from a device, while other clients wait for this thread, and
-//! a look at a hole of a tmpfs file fills it with memory. What was seen is forgotten when the file is cut and, as the kernel
-//! may need the memory, about every second; a page that went meanwhile costs time, nothing else.
+//! A page that is not in memory is left alone: it may have to come from a device, while other clients wait
+//! for this thread, and a look at a hole of a tmpfs file fills it with memory. What was seen is forgotten
+//! when the file is cut and, as the kernel may need the memory, about every second; a page that went
+//! meanwhile costs time, nothing else.
 //!
-//! **Entering pages.** The first write to a page of a mapping costs more than a copy of it. In memory file systems (tmpfs) the
-//! kernel enters many at once, for reading and writing, at a quarter of that (`docs/decisions/0017-what-was-tried-for-speed.md`): where a write needs a good part
-//! of a bitmap word's pages they are asked for in one call. Reads enter neighbours as they go and gain nothing by it.
+//! **Entering pages.** The first write to a page of a mapping costs more than a copy of it. In memory file
+//! systems (tmpfs) the kernel enters many at once, for reading and writing, at a quarter of that
+//! (`docs/decisions/0017-what-was-tried-for-speed.md`): where a write needs a good part of a bitmap word's
+//! pages they are asked for in one call. Reads enter neighbours as they go and gain nothing by it.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -42,7 +44,8 @@ pub(crate) struct Window {
     pub broken: AtomicBool,
     /// A bit for each page: it was in memory when somebody looked.
     seen: Box<[AtomicU64]>,
-    /// A bit for each page: it was copied from or to, so that the processor finds it without the kernel's help.
+    /// A bit for each page: it was copied from or to, so that the processor finds it without the kernel's
+    /// help.
     entered: Box<[AtomicU64]>,
 }
 

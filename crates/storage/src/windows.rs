@@ -1,4 +1,5 @@
-//! The windows of data files that are mapped at the moment (`window.rs`): those that were not used for longest make room.
+//! The windows of data files that are mapped at the moment (`window.rs`): those that were not used for
+//! longest make room.
 //!
 //! **Pages may vanish** when the file is cut. System calls then say `EFAULT`; copies of our own go through
 //! [`guard`](crate::guard).
@@ -35,8 +36,8 @@ impl Windows {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Pieces of an open data file, if all of them are in memory; `None` if not, or if all windows are in use, or the
-    /// kernel does not map this file.
+    /// Pieces of an open data file, if all of them are in memory; `None` if not, or if all windows are in
+    /// use, or the kernel does not map this file.
     pub(crate) fn pieces(
         &self,
         ino: u64,
@@ -92,8 +93,8 @@ impl Windows {
         window
     }
 
-    /// Forgets the windows of a file: so that its space comes free when it is removed, and nothing is taken to be in memory
-    /// after it was cut.
+    /// Forgets the windows of a file: so that its space comes free when it is removed, and nothing is taken
+    /// to be in memory after it was cut.
     pub(crate) fn forget(&self, ino: u64) {
         let removed = self.state().recent.remove_where(|key| key.0 == ino);
         drop(removed);

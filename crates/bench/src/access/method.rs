@@ -67,7 +67,7 @@ impl From<IoStats> for Counters {
             accessed_bytes: stats.accessed_bytes,
             moved_bytes: stats.moved_bytes,
             busy_ns: stats.busy_ns,
-            methods: stats.methods,
+            methods: stats.methods as u32,
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The watch: changes of others come in its replies, and are forgotten here before the next one acknowledges them.
+//! The watch: changes of others come in its replies, and are forgotten here before the next one acknowledges
+//! them.
 
 use super::{Coherence, PAGES_PATIENCE};
 use crate::forgetting::Forgetting;
@@ -40,7 +41,8 @@ impl Coherence {
 
     fn watch(&self, on_change: &OnChange) {
         let (mut epoch, mut acknowledged, mut at_once) = (0, 0, true);
-        // Whether all that was told until now has been heard: what the server has answered may be lost with an error.
+        // Whether all that was told until now has been heard: what the server has answered may be lost with
+        // an error.
         let mut heard_all = true;
         while !self.ending.load(Ordering::SeqCst) {
             let arrivals = self.client.meta_arrivals();
@@ -56,7 +58,8 @@ impl Coherence {
                         continue;
                     }
                     (epoch, acknowledged) = (reply.epoch, reply.last);
-                    // The server knows this client as one that watches; but is it the one that others of its requests went to?
+                    // The server knows this client as one that watches; but is it the one that others of its
+                    // requests went to?
                     let stands =
                         arrivals == self.client.meta_arrivals() && !self.ending.load(Ordering::SeqCst);
                     self.standing.store(if stands { arrivals + 1 } else { 0 }, Ordering::SeqCst);

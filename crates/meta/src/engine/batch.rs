@@ -4,7 +4,8 @@ use crate::codec::{Encode, Writer};
 
 /// The writes of one operation; all become visible and durable together. A later write of the same key wins.
 ///
-/// Keys and values lie one behind the other in one buffer, so that a batch that is cleared and filled again allocates nothing:
+/// Keys and values lie one behind the other in one buffer, so that a batch that is cleared and filled again
+/// allocates nothing:
 ///
 /// ```text
 ///   bytes    i7 <inode>  n1a <entry>  o1,16

@@ -1,10 +1,10 @@
 //! The transactional seam under the namespace: ordered byte keys, atomic batches, durability on demand.
 //!
-//! Serialisability comes from structure, not from the engine: every operation of the file system is one function
-//! that runs to its end on the one metadata thread, reads what it needs, and produces one atomic batch. Operations
-//! therefore never interleave, and there are no locks. An engine that others write to as well, or that does not have
-//! everything at hand, may answer [`EngineError::Conflict`]: nothing has changed then, and the operation is run again
-//! ([`run_again`](crate::run_again)). The engines here never do.
+//! Serialisability comes from structure, not from the engine: every operation of the file system is one
+//! function that runs to its end on the one metadata thread, reads what it needs, and produces one atomic
+//! batch. Operations therefore never interleave, and there are no locks. An engine that others write to as
+//! well, or that does not have everything at hand, may answer [`EngineError::Conflict`]: nothing has changed
+//! then, and the operation is run again ([`run_again`](crate::run_again)). The engines here never do.
 //!
 //! ```text
 //!   metadata thread                               sync thread
@@ -47,7 +47,8 @@ pub trait Engine: Send {
     /// The pairs with `from <= key < to`, in key order.
     fn scan<'a>(&'a self, from: &[u8], to: &[u8]) -> Scan<'a>;
 
-    /// Keeps the present state, to be read in pages while commits go on. One at a time: another one takes its place.
+    /// Keeps the present state, to be read in pages while commits go on. One at a time: another one takes its
+    /// place.
     fn hold_view(&mut self) -> Result<(), EngineError>;
 
     /// The pairs of the state that is kept, from `from` on; `None` if none is (any more).
@@ -56,17 +57,17 @@ pub trait Engine: Send {
     /// Keeps it no longer.
     fn drop_view(&mut self);
 
-    /// Applies `batch` atomically. When it returns, the batch is visible and survives a killed process; a power
-    /// cut it survives only after a sync that covers the returned number. Commits become durable in order: if
-    /// one is lost, so are all after it. After [`EngineError::Full`] and [`EngineError::Conflict`] nothing has
-    /// changed, and the engine goes on.
+    /// Applies `batch` atomically. When it returns, the batch is visible and survives a killed process; a
+    /// power cut it survives only after a sync that covers the returned number. Commits become durable in
+    /// order: if one is lost, so are all after it. After [`EngineError::Full`] and [`EngineError::Conflict`]
+    /// nothing has changed, and the engine goes on.
     fn commit(&mut self, batch: &Batch) -> Result<CommitSeq, EngineError>;
 
     /// The number of the last commit.
     fn committed(&self) -> CommitSeq;
 
-    /// Whether there is room for such a batch. On a full disk the namespace refuses to grow, while removals still
-    /// find the space they need.
+    /// Whether there is room for such a batch. On a full disk the namespace refuses to grow, while removals
+    /// still find the space they need.
     fn has_room(&mut self, room: Room) -> bool;
 
     /// A handle that makes commits durable, for use on another thread.

@@ -23,7 +23,8 @@ pub struct Prediction {
 pub struct Choice {
     /// The cheapest.
     pub method: Method,
-    /// By the model alone, without corrections, in the order of [`Method::ALL`]; `None` where it cannot be used.
+    /// By the model alone, without corrections, in the order of [`Method::ALL`]; `None` where it cannot be
+    /// used.
     pub predictions: [Option<Prediction>; 3],
 }
 

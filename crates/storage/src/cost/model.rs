@@ -85,7 +85,8 @@ impl CostModel {
     }
 }
 
-/// The model that a server goes by now; clones are the same. A new measurement replaces it while requests run.
+/// The model that a server goes by now; clones are the same. A new measurement replaces it while requests
+/// run.
 #[derive(Debug, Clone, Default)]
 pub struct CurrentModel {
     model: Arc<RwLock<Arc<CostModel>>>,

@@ -25,7 +25,8 @@ impl Group {
 
 /// Groups pieces for sieving, in the order given: a group goes on while the next piece begins at its end or
 /// at most `gap_bytes_max` behind it, and it stays within `group_bytes_max`. A piece before the group's end
-/// (the list does not ascend, or overlaps) begins a new group; one longer than a group may be is one of its own.
+/// (the list does not ascend, or overlaps) begins a new group; one longer than a group may be is one of its
+/// own.
 pub fn sieve_groups(
     pieces: impl IntoIterator<Item = Extent>,
     gap_bytes_max: u64,

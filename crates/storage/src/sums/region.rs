@@ -102,7 +102,8 @@ impl Region {
         self.sums.get(block).copied().unwrap_or(0)
     }
 
-    /// Whether the settler has something to do: blocks to sum, or sums that were made void ahead of changes that never came.
+    /// Whether the settler has something to do: blocks to sum, or sums that were made void ahead of changes
+    /// that never came.
     pub fn is_unsettled(&self) -> bool {
         let is_void = |block: usize| self.void >> (block / GRANULE_BLOCKS) & 1 == 1;
         !self.touched.is_empty()
@@ -114,8 +115,8 @@ impl Region {
         self.changed.is_none() && !self.is_unsettled()
     }
 
-    /// The granules of `blocks` that must be void, durably, before a change there and are not: those with a sum in force, and those
-    /// that another change is making void.
+    /// The granules of `blocks` that must be void, durably, before a change there and are not: those with a
+    /// sum in force, and those that another change is making void.
     pub fn in_force(&self, blocks: &Range<usize>) -> u64 {
         let mut granules = 0;
         for (block, sum) in self.sums.iter().enumerate().take(blocks.end).skip(blocks.start) {

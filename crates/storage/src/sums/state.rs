@@ -140,7 +140,8 @@ impl State {
         before - self.regions.len()
     }
 
-    /// The regions behind `block` whose records are to be loaded before a change there, since they may be made void with it.
+    /// The regions behind `block` whose records are to be loaded before a change there, since they may be
+    /// made void with it.
     pub fn ahead_of(&self, block: u64) -> Range<u32> {
         let number = (block / REGION_BLOCKS as u64) as u32;
         let is_in_force = self.regions.get(&number).is_some_and(|region| region.void != u64::MAX);
@@ -148,8 +149,8 @@ impl State {
         number + 1..number + 1 + ahead
     }
 
-    /// Begins a change of blocks, whose records are loaded: they have no sum any more. The records that must be made void
-    /// before are returned.
+    /// Begins a change of blocks, whose records are loaded: they have no sum any more. The records that must
+    /// be made void before are returned.
     pub fn begin_change(&mut self, pieces: impl IntoIterator<Item = Range<u64>>) -> (u64, Voids) {
         let mut void: BTreeMap<u32, u64> = BTreeMap::new();
         let (mut begin, mut end) = (u64::MAX, 0);
@@ -182,8 +183,8 @@ impl State {
         (number, self.make_void(void))
     }
 
-    /// Writes down in the headers which granules become void; those that follow do, too, where changes come one after the
-    /// other.
+    /// Writes down in the headers which granules become void; those that follow do, too, where changes come
+    /// one after the other.
     fn make_void(&mut self, mut void: BTreeMap<u32, u64>) -> Voids {
         let Some(last) = void.last_key_value().map(|(number, _)| *number) else { return Vec::new() };
         let goes_on = |number: &u32| {
@@ -259,8 +260,8 @@ impl State {
         self.regions.iter().filter(|(_, region)| region.is_unsettled()).map(|(number, _)| *number)
     }
 
-    /// Begins to settle a region: the blocks to sum, which no change is at work on, and the record to make void first. `None`:
-    /// nothing can be done now.
+    /// Begins to settle a region: the blocks to sum, which no change is at work on, and the record to make
+    /// void first. `None`: nothing can be done now.
     pub fn begin_settling(&mut self, number: u32) -> Option<(Bits, Voids)> {
         let region = self.regions.get_mut(&number).filter(|region| region.is_unsettled())?;
         let mut blocks = std::mem::take(&mut region.touched);
@@ -293,7 +294,8 @@ impl State {
         self.regions.get(&number).is_none_or(|region| region.header.is_none() && region.sums.is_empty())
     }
 
-    /// The sums as they are to be written now, with these new ones: none for what was changed meanwhile. `None`: not now.
+    /// The sums as they are to be written now, with these new ones: none for what was changed meanwhile.
+    /// `None`: not now.
     pub fn sums_to_write(&self, number: u32, new: &BTreeMap<usize, u32>) -> Option<Vec<u32>> {
         // What is not void on disk must stay as it is there.
         let region = self.regions.get(&number).filter(|_| !self.is_detached && self.voiding == 0)?;
@@ -309,8 +311,8 @@ impl State {
         Some(sums)
     }
 
-    /// Puts sums in force that are on disk; the header to write for it, at once. `None`: a change came in between, and the sums
-    /// must be written again.
+    /// Puts sums in force that are on disk; the header to write for it, at once. `None`: a change came in
+    /// between, and the sums must be written again.
     pub fn put_in_force(&mut self, number: u32, written: &[u32]) -> Option<Header> {
         if self.voiding > 0 || self.is_detached {
             return None;
@@ -391,7 +393,8 @@ impl State {
         !is_right
     }
 
-    /// Has the settler sum blocks that have no sum, as of files from before there were sums. Says how many there are.
+    /// Has the settler sum blocks that have no sum, as of files from before there were sums. Says how many
+    /// there are.
     pub fn adopt(&mut self, number: u32, blocks: Range<usize>) -> usize {
         let region = self.regions.entry(number).or_default();
         let mut adopted = 0;
