@@ -54,6 +54,7 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 pub(crate) static FREE: SpinLock<Vec<&'static Open>> = SpinLock::new(Vec::new());
 
 /// An open file in Weft, shared by the descriptors of this process that were copied from each other.
+#[derive(Default)]
 pub(crate) struct Open {
     references: AtomicU32,
     page: AtomicPtr<Shared>,
@@ -192,19 +193,7 @@ fn find_out(fd: c_int) -> Option<Use> {
 
 /// Makes `fd` a descriptor of an open file.
 pub(crate) fn publish(fd: c_int, page: NonNull<Shared>, mount: &'static Mount, file: Option<File>) {
-    let open = FREE.with(|free| free.pop()).unwrap_or_else(|| {
-        Box::leak(Box::new(Open {
-            references: AtomicU32::new(0),
-            page: AtomicPtr::default(),
-            mount: AtomicPtr::default(),
-            file: AtomicPtr::default(),
-            dirty: AtomicBool::new(false),
-            locked: AtomicBool::new(false),
-            lock_socket: AtomicI32::new(-1),
-            whole_known: AtomicU32::new(0),
-            left: AtomicBool::new(false),
-        }))
-    });
+    let open = FREE.with(|free| free.pop()).unwrap_or_else(|| Box::leak(Box::default()));
     let opened = file.map(|file| Box::into_raw(Box::new(Opened { generation: mounts::generation(), file })));
     open.page.store(page.as_ptr(), Ordering::Release);
     open.mount.store(ptr::from_ref(mount).cast_mut(), Ordering::Release);
