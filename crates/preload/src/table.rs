@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 
 use weft_client::File;
 
-use crate::guard::{Errno, Outcome, is_inside, system, within};
+use crate::guard::{Errno, Outcome, is_inside, run_inside, system, within};
 use crate::lock_sessions;
 use crate::memory::SpinLock;
 use crate::mounts::{self, Mount};
@@ -305,7 +305,7 @@ fn release(open: &'static Open) {
     if open.references.fetch_sub(1, Ordering::AcqRel) != 1 {
         return;
     }
-    let _ = within(|| {
+    run_inside(|| {
         // SAFETY: set before the `Open` was published, and mounts are never freed.
         let mount = unsafe { &*open.mount.load(Ordering::Acquire) };
         // This reference is never released: there is none left, and the `Open` is unused when this ends.
@@ -326,7 +326,6 @@ fn release(open: &'static Open) {
             }
         }
         FREE.with(|free| free.push(open));
-        Ok(())
     });
 }
 
