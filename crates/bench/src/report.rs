@@ -140,13 +140,6 @@ impl Report {
     }
 }
 
-impl Report {
-    /// Writes it to the file of `--save`.
-    pub fn save(&self, common: &CommonArgs) -> Result<()> {
-        save(self, common)
-    }
-}
-
 /// Writes results to the file of `--save`.
 pub fn save(results: &impl Serialize, common: &CommonArgs) -> Result<()> {
     let Some(path) = &common.save else { return Ok(()) };

@@ -18,7 +18,7 @@ use super::fleet::{Fleet, per_client};
 use super::limits::{self, Buffers, Samples};
 use super::numbers::{median, number};
 use super::page_cache::warm_memory;
-use super::report::{Report, Row};
+use super::report::{self, Report, Row};
 use super::scratch::{Scratch, TRANSPORTS_DEFAULT, Testbed, scratch, usable};
 use super::worker::Task;
 use anyhow::{Result, bail};
@@ -278,7 +278,7 @@ fn scale(cases: &[Case], bytes: u64, scratch: &Scratch, common: &CommonArgs) -> 
     if common.json {
         return report.print(common);
     }
-    report.save(common)?;
+    report::save(&report, common)?;
     for case in cases {
         for way in ["write", "read"] {
             output::print_line(format_args!(

@@ -24,115 +24,95 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// What to do.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Start a whole cluster on this machine.
-    Up(up::Args),
-    /// Stop a cluster, or some of its servers.
-    Down(down::Args),
-    /// Write the cluster file and the keys of a cluster on several machines.
-    Init(init::Args),
-    /// Issue, list, revoke and rotate keys.
-    #[command(subcommand)]
-    Key(key::Command),
-    /// Run one server in the foreground.
-    Serve(serve::Args),
-    /// List, add, move and replace servers.
-    #[command(subcommand)]
-    Server(server::ServerCommand),
-    /// Back up all names and attributes, and restore them.
-    #[command(subcommand)]
-    Meta(meta::MetaCommand),
-    /// Mount a file system.
-    Mount(mount::Args),
-    /// Unmount a file system.
-    Umount(umount::Args),
-    /// Run a program that accesses a file system without a mount.
-    Run(run::Args),
-    /// Copy files into, out of and between file systems.
-    Cp(cp::Args),
-    /// List directories.
-    Ls(ls::Args),
-    /// Write files to standard output.
-    Cat(cat::Args),
-    /// Print a range of a file, or a block of an array in it.
-    Dump(dump::Args),
-    /// Remove files and directories.
-    Rm(rm::Args),
-    /// Make directories.
-    Mkdir(mkdir::Args),
-    /// Move or rename.
-    Mv(mv::Args),
-    /// Show a file's attributes, striping and servers.
-    Stat(stat::Args),
-    /// Show the space that files use.
-    Du(du::Args),
-    /// Show the total and free space of a file system and its servers.
-    Df(df::Args),
-    /// Show a directory as a tree.
-    Tree(tree::Args),
-    /// Show or set how files are striped.
-    #[command(subcommand)]
-    Stripe(stripe::Command),
-    /// Show servers, space, load and clients.
-    Status(status::Args),
-    /// Explain how servers would access pieces of a file, and the expected cost.
-    Explain(explain::Args),
-    /// Check a file system, and repair it, while it is in use.
-    Fsck(fsck::Args),
-    /// Verify the checksums of all data, and list what is damaged.
-    Scrub(scrub::Args),
-    /// Show or measure again what disk accesses cost on each I/O server.
-    Calibrate(calibrate::Args),
-    /// Measure Weft's performance beside the limits of this machine.
-    #[command(subcommand)]
-    Bench(weft_bench_args::Command),
-    /// Explain a subject or a command.
-    Help(help::Args),
-    /// Print completions for a shell.
-    Completions(completions::Args),
-    /// Write the man pages.
-    Man(man::Args),
+/// Declares all commands: the help of each, its file in `commands`, its arguments, and what else its `run`
+/// gets.
+macro_rules! commands {
+    ($($(#[$help:meta])* $name:ident => $file:ident::$arguments:ident $(with $more:expr)?,)*) => {
+        /// What to do.
+        #[derive(Debug, Subcommand)]
+        pub enum Command {
+            $($(#[$help])* $name($file::$arguments),)*
+        }
+
+        impl Command {
+            /// Runs the command.
+            pub fn run(self) -> Result<()> {
+                match self {
+                    $(Command::$name(arguments) => $file::run(arguments $(, $more)?),)*
+                }
+            }
+        }
+    };
 }
 
-impl Command {
-    /// Runs the command.
-    pub fn run(self) -> Result<()> {
-        match self {
-            Command::Up(args) => up::run(args),
-            Command::Down(args) => down::run(args),
-            Command::Init(args) => init::run(args),
-            Command::Key(command) => key::run(command),
-            Command::Serve(args) => serve::run(args),
-            Command::Server(command) => server::run(command),
-            Command::Meta(command) => meta::run(command),
-            Command::Mount(args) => mount::run(args),
-            Command::Umount(args) => umount::run(args),
-            Command::Run(args) => run::run(args),
-            Command::Cp(args) => cp::run(args),
-            Command::Ls(args) => ls::run(args),
-            Command::Cat(args) => cat::run(args),
-            Command::Dump(args) => dump::run(args),
-            Command::Rm(args) => rm::run(args),
-            Command::Mkdir(args) => mkdir::run(args),
-            Command::Mv(args) => mv::run(args),
-            Command::Stat(args) => stat::run(args),
-            Command::Du(args) => du::run(args),
-            Command::Df(args) => df::run(args),
-            Command::Tree(args) => tree::run(args),
-            Command::Stripe(command) => stripe::run(command),
-            Command::Status(args) => status::run(args),
-            Command::Explain(args) => explain::run(args),
-            Command::Fsck(args) => fsck::run(args),
-            Command::Scrub(args) => scrub::run(args),
-            Command::Calibrate(args) => calibrate::run(args),
-            Command::Bench(_) => bench::run(),
-            Command::Help(args) => help::run(args, Cli::command()),
-            Command::Completions(args) => completions::run(args, Cli::command()),
-            Command::Man(args) => man::run(args, Cli::command()),
-        }
-    }
+commands! {
+    /// Start a whole cluster on this machine.
+    Up => up::Args,
+    /// Stop a cluster, or some of its servers.
+    Down => down::Args,
+    /// Write the cluster file and the keys of a cluster on several machines.
+    Init => init::Args,
+    /// Issue, list, revoke and rotate keys.
+    #[command(subcommand)]
+    Key => key::Command,
+    /// Run one server in the foreground.
+    Serve => serve::Args,
+    /// List, add, move and replace servers.
+    #[command(subcommand)]
+    Server => server::ServerCommand,
+    /// Back up all names and attributes, and restore them.
+    #[command(subcommand)]
+    Meta => meta::MetaCommand,
+    /// Mount a file system.
+    Mount => mount::Args,
+    /// Unmount a file system.
+    Umount => umount::Args,
+    /// Run a program that accesses a file system without a mount.
+    Run => run::Args,
+    /// Copy files into, out of and between file systems.
+    Cp => cp::Args,
+    /// List directories.
+    Ls => ls::Args,
+    /// Write files to standard output.
+    Cat => cat::Args,
+    /// Print a range of a file, or a block of an array in it.
+    Dump => dump::Args,
+    /// Remove files and directories.
+    Rm => rm::Args,
+    /// Make directories.
+    Mkdir => mkdir::Args,
+    /// Move or rename.
+    Mv => mv::Args,
+    /// Show a file's attributes, striping and servers.
+    Stat => stat::Args,
+    /// Show the space that files use.
+    Du => du::Args,
+    /// Show the total and free space of a file system and its servers.
+    Df => df::Args,
+    /// Show a directory as a tree.
+    Tree => tree::Args,
+    /// Show or set how files are striped.
+    #[command(subcommand)]
+    Stripe => stripe::Command,
+    /// Show servers, space, load and clients.
+    Status => status::Args,
+    /// Explain how servers would access pieces of a file, and the expected cost.
+    Explain => explain::Args,
+    /// Check a file system, and repair it, while it is in use.
+    Fsck => fsck::Args,
+    /// Verify the checksums of all data, and list what is damaged.
+    Scrub => scrub::Args,
+    /// Show or measure again what disk accesses cost on each I/O server.
+    Calibrate => calibrate::Args,
+    /// Measure Weft's performance beside the limits of this machine.
+    #[command(subcommand)]
+    Bench => bench::Args,
+    /// Explain a subject or a command.
+    Help => help::Args with Cli::command(),
+    /// Print completions for a shell.
+    Completions => completions::Args with Cli::command(),
+    /// Write the man pages.
+    Man => man::Args with Cli::command(),
 }
 
 #[cfg(test)]

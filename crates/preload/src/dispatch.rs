@@ -1,4 +1,4 @@
-//! Calls libc or Weft for a path: the way of every hook that takes one.
+//! Hooks that take a path call libc or Weft here, depending on where the path is.
 //!
 //! ```text
 //!   open("/tmp/l/b")   libc: ENOENT ──► a link /tmp/l -> /weft/a on the way? ──► Weft: /a/b

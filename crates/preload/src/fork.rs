@@ -5,6 +5,7 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::guard::run_inside;
 use crate::hooks::{libraries, map, spawn_directories};
 use crate::memory::{Held, OWN};
 use crate::{cwd, lock_sessions, mounts, table};
@@ -67,10 +68,7 @@ unsafe extern "C" fn after_in_child() {
     mounts::forked();
     OWN.release();
     table::FREE.release();
-    let _ = crate::guard::within(|| {
-        table::forked();
-        Ok(())
-    });
+    run_inside(table::forked);
     table::FREE.hold();
     OWN.hold();
     release();

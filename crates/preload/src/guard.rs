@@ -141,6 +141,14 @@ pub(crate) fn within<T>(body: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     result
 }
 
+/// Runs `body` inside. A panic ends it, and is not reported.
+pub(crate) fn run_inside(body: impl FnOnce()) {
+    let _ = within(|| {
+        body();
+        Ok(())
+    });
+}
+
 /// Runs `body`, a wait that [`is_signal_due`] ends. Repeats it if the signal's handler restarts system calls
 /// (`SA_RESTART`).
 pub(crate) fn enter_wait(mut body: impl FnMut() -> Outcome<c_int>) -> c_int {

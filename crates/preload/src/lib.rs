@@ -56,12 +56,11 @@ static END: extern "C" fn() = end;
 
 /// Runs before `main`.
 extern "C" fn start() {
-    let _ = guard::within(|| {
+    guard::run_inside(|| {
         fork::watch();
         mounts::read_environment();
         whereabouts::inherit();
         lock_inheritance::inherit();
-        Ok(())
     });
     standard_streams::at_start();
 }
@@ -71,9 +70,6 @@ extern "C" fn end() {
     standard_streams::at_end();
     table::note_ending();
     map::write_all_back();
-    let _ = guard::within(|| {
-        table::report_all();
-        Ok(())
-    });
+    guard::run_inside(table::report_all);
     lock_sessions::end();
 }

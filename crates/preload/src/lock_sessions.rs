@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use weft_client::{Client, ConnectOptions, File, LockKind, LockOwner, LockTarget, LockWait, Transport};
 
-use crate::guard::{Errno, Outcome, is_inside, within};
+use crate::guard::{Errno, Outcome, is_inside, run_inside, within};
 use crate::memory::SpinLock;
 use crate::mounts;
 use crate::shared::{self, Kind, NOT_LOCKED, SHARED, random_id};
@@ -353,11 +353,10 @@ pub(crate) fn held_by(pid: u32) {
 
 /// Releases, at the end of the program, what only it has.
 pub(crate) fn end() {
-    let _ = within(|| {
+    run_inside(|| {
         table::each(|open| {
             end_of_process(open);
             leave(open);
         });
-        Ok(())
     });
 }

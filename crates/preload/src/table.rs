@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 
 use weft_client::File;
 
-use crate::guard::{Errno, Outcome, is_inside, system, within};
+use crate::guard::{Errno, Outcome, is_inside, run_inside, system, within};
 use crate::lock_sessions;
 use crate::memory::SpinLock;
 use crate::mounts::{self, Mount};
@@ -54,6 +54,7 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 pub(crate) static FREE: SpinLock<Vec<&'static Open>> = SpinLock::new(Vec::new());
 
 /// An open file in Weft, shared by the descriptors of this process that were copied from each other.
+#[derive(Default)]
 pub(crate) struct Open {
     references: AtomicU32,
     page: AtomicPtr<Shared>,
@@ -192,19 +193,7 @@ fn find_out(fd: c_int) -> Option<Use> {
 
 /// Makes `fd` a descriptor of an open file.
 pub(crate) fn publish(fd: c_int, page: NonNull<Shared>, mount: &'static Mount, file: Option<File>) {
-    let open = FREE.with(|free| free.pop()).unwrap_or_else(|| {
-        Box::leak(Box::new(Open {
-            references: AtomicU32::new(0),
-            page: AtomicPtr::default(),
-            mount: AtomicPtr::default(),
-            file: AtomicPtr::default(),
-            dirty: AtomicBool::new(false),
-            locked: AtomicBool::new(false),
-            lock_socket: AtomicI32::new(-1),
-            whole_known: AtomicU32::new(0),
-            left: AtomicBool::new(false),
-        }))
-    });
+    let open = FREE.with(|free| free.pop()).unwrap_or_else(|| Box::leak(Box::default()));
     let opened = file.map(|file| Box::into_raw(Box::new(Opened { generation: mounts::generation(), file })));
     open.page.store(page.as_ptr(), Ordering::Release);
     open.mount.store(ptr::from_ref(mount).cast_mut(), Ordering::Release);
@@ -316,7 +305,7 @@ fn release(open: &'static Open) {
     if open.references.fetch_sub(1, Ordering::AcqRel) != 1 {
         return;
     }
-    let _ = within(|| {
+    run_inside(|| {
         // SAFETY: set before the `Open` was published, and mounts are never freed.
         let mount = unsafe { &*open.mount.load(Ordering::Acquire) };
         // This reference is never released: there is none left, and the `Open` is unused when this ends.
@@ -337,7 +326,6 @@ fn release(open: &'static Open) {
             }
         }
         FREE.with(|free| free.push(open));
-        Ok(())
     });
 }
 

@@ -1,9 +1,8 @@
 //! One file that is being copied: cut into chunks, which several threads may copy at once.
 
-use super::job::Options;
-use super::side::{Meta, Side, Source, Target};
+use super::job::{Options, Pair};
+use super::side::{Meta, Source, Target};
 use anyhow::{Context, Result, bail};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -21,10 +20,7 @@ pub(super) fn buffer() -> Vec<u8> {
 
 /// Both ends of a file that is being copied.
 pub(super) struct OpenFile {
-    from_side: Side,
-    from: PathBuf,
-    to_side: Side,
-    to: PathBuf,
+    pair: Pair,
     meta: Meta,
     source: Source,
     target: Target,
@@ -37,14 +33,8 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    pub(super) fn open(
-        from_side: &Side,
-        from: &Path,
-        to_side: &Side,
-        to: &Path,
-        meta: Meta,
-        options: &Options,
-    ) -> Result<OpenFile> {
+    pub(super) fn open(pair: &Pair, meta: Meta, options: &Options) -> Result<OpenFile> {
+        let Pair { from_side, from, to_side, to } = pair;
         if from_side.is_same(to_side) && to_side.meta(to, true).is_ok_and(|there| there.id == meta.id) {
             bail!("source and target are the same file");
         }
@@ -52,10 +42,7 @@ impl OpenFile {
         let mode = meta.mode & 0o777 & !options.umask;
         let target = to_side.create(to, mode, options.layout.as_ref(), &source)?;
         Ok(OpenFile {
-            from_side: from_side.clone(),
-            from: from.to_owned(),
-            to_side: to_side.clone(),
-            to: to.to_owned(),
+            pair: pair.clone(),
             meta,
             source,
             target,
@@ -100,12 +87,9 @@ pub(super) fn chunks(file: OpenFile) -> Vec<Chunk> {
 }
 
 impl Chunk {
-    pub(super) fn source_side(&self) -> &Side {
-        &self.file.from_side
-    }
-
-    pub(super) fn source_path(&self) -> &Path {
-        &self.file.from
+    /// The file that it is a part of.
+    pub(super) fn pair(&self) -> &Pair {
+        &self.file.pair
     }
 
     /// Copies the chunk. Reports to `progress` the bytes passed and how many of them were written.
@@ -179,7 +163,7 @@ impl Chunk {
         }
         file.target.flush()?;
         if options.preserve {
-            file.to_side.set_meta(&file.to, &file.meta, true)?;
+            file.pair.to_side.set_meta(&file.pair.to, &file.meta, true)?;
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ pub struct Options {
 }
 
 /// A thing to copy: from a path on one side to a path on the other.
+#[derive(Clone)]
 pub struct Pair {
     /// The source's side.
     pub from_side: Side,

@@ -143,13 +143,8 @@ impl Copy<'_> {
             }
             Kind::File => {
                 self.bar.inc_length(meta.size);
-                queue.push_file(Task::File {
-                    from_side: pair.from_side.clone(),
-                    from: from.to_owned(),
-                    to_side: pair.to_side.clone(),
-                    to: to.to_owned(),
-                    meta,
-                });
+                let file = Pair { from: from.to_owned(), to: to.to_owned(), ..pair.clone() };
+                queue.push_file(Task::File(file, meta));
                 Ok(None)
             }
             Kind::Other => bail!("is a device, socket or pipe; these are not copied"),
@@ -160,10 +155,10 @@ impl Copy<'_> {
         let mut buffer = file::buffer();
         while let Some(task) = queue.take() {
             match task {
-                Task::File { from_side, from, to_side, to, meta } => {
-                    let open = OpenFile::open(&from_side, &from, &to_side, &to, meta, self.options)
-                        .with_context(|| format!("to {}", to_side.display(&to)));
-                    if let Some(open) = self.note(&from_side, &from, open) {
+                Task::File(pair, meta) => {
+                    let open = OpenFile::open(&pair, meta, self.options)
+                        .with_context(|| format!("to {}", pair.to_side.display(&pair.to)));
+                    if let Some(open) = self.note(&pair.from_side, &pair.from, open) {
                         queue.push_chunks(file::chunks(open));
                     }
                 }
@@ -172,10 +167,10 @@ impl Copy<'_> {
                         self.bar.inc(bytes);
                         self.bytes.fetch_add(written, Ordering::Relaxed);
                     });
-                    let failed = done.is_err();
-                    self.note(chunk.source_side(), chunk.source_path(), done);
+                    let (failed, pair) = (done.is_err(), chunk.pair());
+                    self.note(&pair.from_side, &pair.from, done);
                     if let Some(finished) = chunk.finish(failed, self.options)
-                        && self.note(chunk.source_side(), chunk.source_path(), finished).is_some()
+                        && self.note(&pair.from_side, &pair.from, finished).is_some()
                     {
                         self.files.fetch_add(1, Ordering::Relaxed);
                     }

@@ -1,9 +1,9 @@
 //! The queue of work for the copying threads.
 
 use super::file::Chunk;
-use super::side::{Meta, Side};
+use super::job::Pair;
+use super::side::Meta;
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// How many files the walk may be ahead of the workers.
@@ -11,19 +11,8 @@ const FILES_AHEAD_MAX: usize = 4096;
 
 /// A piece of work.
 pub(super) enum Task {
-    /// A file that was found.
-    File {
-        /// The source's side.
-        from_side: Side,
-        /// The source.
-        from: PathBuf,
-        /// The target's side.
-        to_side: Side,
-        /// The target.
-        to: PathBuf,
-        /// Attributes of the source.
-        meta: Meta,
-    },
+    /// A file that was found, with the attributes of the source.
+    File(Pair, Meta),
     /// A part of a file that is open.
     Chunk(Chunk),
 }

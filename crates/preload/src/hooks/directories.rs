@@ -17,7 +17,7 @@ use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_wire::messages::{Entry, FileKind};
 
 use crate::dispatch::on_path;
-use crate::guard::{Errno, Outcome, Returned, enter, within};
+use crate::guard::{Errno, Outcome, Returned, enter, run_inside, within};
 use crate::real::hooks;
 use crate::shared::Kind;
 use crate::table::{Use, find};
@@ -91,10 +91,7 @@ hooks! {
             Some(stream) => {
                 let fd = stream.fd;
                 let stream: *mut Stream = stream;
-                let _ = within(|| {
-                    drop(Box::from_raw(stream));
-                    Ok(())
-                });
+                run_inside(|| drop(Box::from_raw(stream)));
                 super::descriptors::close(fd)
             }
         }
@@ -292,10 +289,7 @@ unsafe fn scan(directory: *mut DIR, list: *mut *mut *mut dirent, filter: Filter,
             let bytes = record_bytes(name_bytes);
             let copy = libc::malloc(bytes);
             std::ptr::copy_nonoverlapping(entry.cast::<u8>(), copy.cast(), bytes);
-            let _ = within(|| {
-                found.push(copy.cast());
-                Ok(())
-            });
+            run_inside(|| found.push(copy.cast()));
         }
         closedir(directory);
         let array = libc::malloc((found.len().max(1)) * size_of::<*mut dirent>()).cast::<*mut dirent>();
@@ -311,9 +305,6 @@ unsafe fn scan(directory: *mut DIR, list: *mut *mut *mut dirent, filter: Filter,
         *list = array;
     }
     let count = found.len() as c_int;
-    let _ = within(|| {
-        drop(found);
-        Ok(())
-    });
+    run_inside(|| drop(found));
     count
 }

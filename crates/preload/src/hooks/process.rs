@@ -8,7 +8,7 @@ use super::attributes;
 use super::programs::{Strings, list_of, prepare, search, searches_weft};
 use super::spawn_directories::{self, Beginning};
 use crate::dispatch::on_path;
-use crate::guard::{Errno, enter, within};
+use crate::guard::{Errno, enter, run_inside, within};
 use crate::lock_inheritance::{self, Passed};
 use crate::real::hooks;
 use crate::{cwd, lock_sessions, table};
@@ -27,10 +27,7 @@ hooks! {
         if child > 0 && !crate::guard::is_inside() {
             // Before this process may end. It could otherwise count as the last holder of what the child also
             // has.
-            let _ = within(|| {
-                lock_sessions::held_by(child as u32);
-                Ok(())
-            });
+            run_inside(|| lock_sessions::held_by(child as u32));
         }
         child
     }
@@ -151,10 +148,7 @@ fn after_wait(pid: pid_t) -> pid_t {
 
 /// Reports this process's writes to all clients before it executes another program or ends.
 pub(super) fn before_exec() {
-    let _ = within(|| {
-        table::report_all();
-        Ok(())
-    });
+    run_inside(table::report_all);
 }
 
 /// An environment that tells a program about this process: the current directory, if it is in Weft, and
@@ -168,10 +162,7 @@ pub(super) struct Environment {
 impl Drop for Environment {
     /// The exec failed, or a child did it.
     fn drop(&mut self) {
-        let _ = within(|| {
-            drop((self.changed.take(), self.locks.take()));
-            Ok(())
-        });
+        run_inside(|| drop((self.changed.take(), self.locks.take())));
     }
 }
 
@@ -286,10 +277,7 @@ pub(super) unsafe fn run(start: &Start, arguments: Strings, environment: Strings
             crate::shared::close(program.copy);
             table::forget(program.copy);
         }
-        let _ = within(|| {
-            drop(program);
-            Ok(())
-        });
+        run_inside(|| drop(program));
         weft_client::c::set_errno(before);
         result
     }

@@ -1,7 +1,7 @@
 //! Programs in Weft: what is executed instead of one, and the search for one.
 //!
-//! A program is executed from a copy in memory. For a script, its path is passed to its interpreter,
-//! as the kernel does:
+//! A program is executed from a copy in memory. For a script, its path is passed to its interpreter, as the
+//! kernel does:
 //!
 //! ```text
 //!   execve("/weft/bin/x")        ELF   ──► memfd with its bytes, executed as /proc/self/fd/N
@@ -26,7 +26,7 @@ pub(super) type Strings = *const *const c_char;
 /// The strings of a list.
 ///
 /// # Safety
-/// The list of strings ends with NULL.
+/// It ends with NULL.
 pub(super) unsafe fn list_of(strings: Strings) -> Vec<*const c_char> {
     let mut all = Vec::new();
     // SAFETY: as the caller promises.

@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 
 use crate::cwd::Here;
-use crate::guard::within;
+use crate::guard::run_inside;
 use crate::memory::SpinLock;
 
 /// The initial directory of a program.
@@ -24,14 +24,13 @@ pub(crate) static NOTED: SpinLock<Vec<(usize, Beginning)>> = SpinLock::new(Vec::
 
 /// Records the directory of file actions, or that they are new or destroyed.
 pub(super) fn note(actions: *mut c_void, beginning: Beginning) {
-    let _ = within(|| {
+    run_inside(|| {
         NOTED.with(|noted| {
             noted.retain(|(other, _)| *other != actions as usize);
             if !matches!(beginning, Beginning::Same) {
                 noted.push((actions as usize, beginning));
             }
         });
-        Ok(())
     });
 }
 

@@ -8,7 +8,7 @@ use weft_wire::messages::FileKind;
 
 use crate::cwd::Here;
 use crate::dispatch::on_path;
-use crate::guard::{Errno, Outcome, enter};
+use crate::guard::{Errno, Outcome, enter, run_inside};
 use crate::path_text::normal;
 use crate::paths::{self, Place, Target};
 use crate::real::hooks;
@@ -103,10 +103,7 @@ pub(crate) fn inherit() {
 /// Records a change to a local directory.
 fn left(result: c_int) -> c_int {
     if result == 0 && !crate::guard::is_inside() {
-        let _ = crate::guard::within(|| {
-            cwd::leave();
-            Ok(())
-        });
+        run_inside(cwd::leave);
     }
     result
 }
