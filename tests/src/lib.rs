@@ -371,3 +371,14 @@ pub fn sh_in(dir: &Path, script: &str) -> String {
     let output = bash.output().expect("bash can be run");
     expect_success(script, &output)
 }
+
+/// Sets a flag when it goes out of scope: threads of a scope that work until then end also where the test panics,
+/// which would wait for them for ever.
+#[derive(Debug)]
+pub struct SetAtEnd<'a>(pub &'a std::sync::atomic::AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, std::sync::atomic::Ordering::Release);
+    }
+}

@@ -10,7 +10,7 @@ use std::process::Output;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weft_client::{Client, OpenOptions, Transport};
-use weft_tests::{Served, ServedOptions, wait_until};
+use weft_tests::{Served, ServedOptions, SetAtEnd, wait_until};
 use weft_wire::Status;
 use weft_wire::messages::LayoutWish;
 
@@ -152,6 +152,7 @@ fn a_backup_under_load_is_of_one_moment() {
     let (stop, made, changes) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let backup = cluster.scratch().join("backup");
     let (began_with, ended_with, per_second) = std::thread::scope(|scope| {
+        let ends = SetAtEnd(&stop);
         for half in 0..2 {
             let (client, stop, changes) = (cluster.client(Transport::Auto), &stop, &changes);
             scope.spawn(move || {
@@ -186,7 +187,7 @@ fn a_backup_under_load_is_of_one_moment() {
         dump_to(&cluster, &backup);
         let ended_with = made.load(Ordering::Acquire) + 1;
         let done = changes.load(Ordering::Relaxed) - before;
-        stop.store(true, Ordering::Release);
+        drop(ends);
         (began_with, ended_with, done as f64 / began.elapsed().as_secs_f64())
     });
     println!("{per_second:.0} changes a second while the backup was made");
@@ -377,5 +378,5 @@ fn only_administrators_take_a_backup() {
     assert!(!left.iter().any(|entry| entry.file_name().to_string_lossy().starts_with("backup")), "{left:?}");
     cluster.weft(&["meta", "dump", &cluster.url(), backup]);
     let again = cluster.command(&["meta", "dump", &cluster.url(), backup]).output().expect("it runs");
-    refused(&again, "is there already");
+    refused(&again, "exists; --force overwrites it");
 }

@@ -586,3 +586,33 @@ fn the_mount_says_which_server_is_gone_and_that_it_is_back() {
     signal(mount.id(), libc::SIGTERM);
     wait_until("it ends", Duration::from_secs(20), || mount.try_wait().expect("a child").is_some());
 }
+
+fn count_files(directory: &Path) -> usize {
+    let entries = fs::read_dir(directory).expect("it can be listed").flatten();
+    entries.map(|entry| if entry.path().is_dir() { count_files(&entry.path()) } else { 1 }).sum()
+}
+
+#[test]
+fn a_hung_io_server_delays_neither_removal_on_others_nor_the_end_of_the_metadata_server() {
+    let mut cluster = Served::start(2);
+    let data_files = |cluster: &Served, name: &str| count_files(&cluster.directory(name).join("data"));
+    let client = cluster.client(Transport::Tcp);
+    write_file(&client, "/on_hung", layout(1, 0), KIB);
+    write_file(&client, "/on_well", layout(1, 1), KIB);
+    let files = ["io0", "io1"].map(|name| data_files(&cluster, name));
+    freeze(cluster.pid("io0"));
+    client.unlink("/on_hung").expect("names are served");
+    // It is asked to remove the one before there is another one to remove.
+    std::thread::sleep(Duration::from_millis(500));
+    client.unlink("/on_well").expect("names are served");
+    let is_removed = |cluster: &Served, at: usize| data_files(cluster, &format!("io{at}")) < files[at];
+    wait_until("the data of the other server is removed", BACK_MAX, || is_removed(&cluster, 1));
+    let begin = Instant::now();
+    cluster.stop("meta0");
+    assert!(begin.elapsed() < BACK_MAX, "it ends after {:?}", begin.elapsed());
+    assert!(!is_removed(&cluster, 0), "it hangs");
+    signal(cluster.pid("io0"), libc::SIGCONT);
+    cluster.spawn("meta0");
+    cluster.wait_ready("meta0");
+    wait_until("the data of the server that hung is removed", HANGS, || is_removed(&cluster, 0));
+}

@@ -79,7 +79,7 @@ fn mount_and_fstab_take_weft_as_a_type() {
     );
     assert!(said.contains("noexec"), "{said}");
     assert!(said.contains("/nowhere") && said.contains("status 32"), "{said}");
-    assert!(said.contains("-o softer: no such word") && said.contains("status 1"), "{said}");
+    assert!(said.contains("-o softer: no such mount option") && said.contains("status 1"), "{said}");
     let name = scratch.display().to_string();
     wait_until("no mount process is left", PATIENCE, || processes_naming(&name).is_empty());
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use weft_client::{Client, ConnectOptions, OpenOptions, Transport, Url, read_key_file};
 use weft_layout::Regions;
 use weft_tests::raw::{Raw, hello, hello_of};
-use weft_tests::{Served, ServedOptions, free_ports, host, wait_until, weft_bin};
+use weft_tests::{Served, ServedOptions, SetAtEnd, free_ports, host, wait_until, weft_bin};
 use weft_wire::keys::{IssuedKey, id_text};
 use weft_wire::messages::*;
 use weft_wire::security::Key;
@@ -443,10 +443,10 @@ fn the_cluster_key_is_replaced_while_the_cluster_is_in_use() {
 
     let stop = AtomicBool::new(false);
     let rounds = std::thread::scope(|scope| {
-        let (alice, stop) = (client_with(&cluster, &old).unwrap(), &stop);
+        let (alice, stop, _ends) = (client_with(&cluster, &old).unwrap(), &stop, SetAtEnd(&stop));
         let busy = scope.spawn(move || keep_using(&alice, "/busy", stop));
         rotate(&cluster, &["add"]).unwrap();
-        assert!(rotate(&cluster, &["add"]).unwrap_err().contains("being replaced already"));
+        assert!(rotate(&cluster, &["add"]).unwrap_err().contains("already in progress"));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         // A server that is down may not have the file.
         cluster.stop("io1");

@@ -101,7 +101,7 @@ fn a_write_is_followed_from_a_mount_to_the_disk_by_its_id() {
 
     let created = line_of(|| mount_log(&cluster), &[" mount: ", " call=create ", "target=weft_fuse::slow"]);
     let id = format!("trace={}", value(&created, "trace"));
-    line_of(|| mount_log(&cluster), &["asks meta0", "op=Create", &id, "target=weft_client::batch"]);
+    line_of(|| mount_log(&cluster), &["asks meta0", "op=Create", &id, "target=weft_rpc::call"]);
     line_of(|| cluster.log("meta0"), &[" debug meta0: ", "op=Create", &id]);
 
     let written = line_of(|| mount_log(&cluster), &[" mount: ", " call=write "]);
@@ -126,6 +126,8 @@ fn what_servers_do_for_a_call_has_its_id() {
     let cluster = logging(1, "debug");
     let mount = mount(&cluster, "debug", &[]);
     fs::write(mount.join("file"), [7; 4096]).expect("all servers run");
+    // The open file would keep its data.
+    line_of(|| cluster.log("meta0"), &["done for ", "op=Close", "status=done"]);
     fs::remove_file(mount.join("file")).expect("all servers run");
     let removed = line_of(|| mount_log(&cluster), &[" mount: ", " call=unlink "]);
     let id = format!("trace={}", value(&removed, "trace"));
@@ -204,14 +206,14 @@ fn sighup_takes_over_what_the_cluster_file_says_of_the_log() {
     signal(cluster.pid("meta0"), libc::SIGHUP);
     line_of(
         || cluster.log("meta0"),
-        &["info  meta0: SIGHUP: logs info,weft_server::session=debug; requests are slow from 1000 ms"],
+        &["info  meta0: SIGHUP: now logging info,weft_server::session=debug; requests are slow from 1000 ms"],
     );
     cluster.weft(&["ls", &cluster.url()]);
     line_of(|| cluster.log("meta0"), &["debug meta0: ", "op=Lookup"]);
 
     edit(&cluster, "slow_request_ms = 1000", "slow_request_ms = \"soon\"");
     signal(cluster.pid("meta0"), libc::SIGHUP);
-    line_of(|| cluster.log("meta0"), &["warn  meta0: SIGHUP: all stays as it was: ", "slow_request_ms"]);
+    line_of(|| cluster.log("meta0"), &["warn  meta0: SIGHUP: nothing is changed: ", "slow_request_ms"]);
     cluster.weft(&["ls", &cluster.url()]);
 
     // Who was told on the command line does not listen to the file.
@@ -220,7 +222,7 @@ fn sighup_takes_over_what_the_cluster_file_says_of_the_log() {
     cluster.spawn_with("io0", &["--log-level", "info"]);
     cluster.wait_ready("io0");
     signal(cluster.pid("io0"), libc::SIGHUP);
-    line_of(|| cluster.log("io0"), &["SIGHUP: logs info; requests are slow from 5 ms"]);
+    line_of(|| cluster.log("io0"), &["SIGHUP: now logging info; requests are slow from 5 ms"]);
 }
 
 #[test]
@@ -264,11 +266,11 @@ fn libraries_say_nothing_unless_they_are_asked_to_and_never_on_standard_output()
     for arguments in [&cat[..], &run[..]] {
         let (printed, said) = by(arguments, None, None);
         assert_eq!((printed.as_str(), said.as_str()), ("content\n", ""), "{arguments:?}");
-        let (printed, said) = by(arguments, Some("weft_client=debug"), None);
+        let (printed, said) = by(arguments, Some("weft_rpc=debug"), None);
         assert_eq!(printed, "content\n", "{arguments:?}");
         let program = if arguments == cat { " weft(" } else { " cat(" };
         assert!(!lines(&said, &["debug", program, "op=Read", " trace="]).is_empty(), "{said}");
-        let (printed, said) = by(arguments, Some("weft_client=debug"), Some(&log));
+        let (printed, said) = by(arguments, Some("weft_rpc=debug"), Some(&log));
         assert_eq!((printed.as_str(), said.as_str()), ("content\n", ""), "{arguments:?}");
         let written = fs::read_to_string(&log).expect("the log");
         assert!(!lines(&written, &["debug ", "op=Read", " trace="]).is_empty(), "{written}");

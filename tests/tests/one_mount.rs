@@ -4,7 +4,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weft_tests::Cluster;
+use weft_tests::{Cluster, SetAtEnd};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -22,6 +22,7 @@ fn a_write_is_read_back_while_others_open_and_read_the_file() {
         file.write_all_at(&[0; PAGES * PAGE_BYTES], 0).unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let ends = SetAtEnd(&done);
             for _ in 0..2 {
                 scope.spawn(|| {
                     while !done.load(Ordering::Relaxed) {
@@ -41,7 +42,7 @@ fn a_write_is_read_back_while_others_open_and_read_the_file() {
             let wrong: Vec<_> = written_and_read
                 .filter(|&(write, bytes, read)| (bytes, read) != (PAGE_BYTES, write))
                 .collect();
-            done.store(true, Ordering::Relaxed);
+            drop(ends);
             assert!(wrong.is_empty(), "round {round}: written, bytes read, read: {wrong:?}");
         });
     }

@@ -89,7 +89,7 @@ fn one_server_is_stopped_and_started_by_name() {
     );
     // The supervisor knows that this was on purpose.
     wait_until("the supervisor has seen it", TIMEOUT, || {
-        supervisor_log(&cluster).contains("stopped on purpose")
+        supervisor_log(&cluster).contains("it was stopped on request")
     });
     let again = run(&cluster, &["down", "--only", "io1"]);
     assert!(expect_success("down", &again).contains("not running: io1"));
@@ -133,12 +133,12 @@ fn a_server_that_is_killed_is_started_again() {
     }
     let log = supervisor_log(&cluster);
     assert!(
-        log.contains("server io1 has ended (signal: 9 (SIGKILL))") && log.contains("starts again in 1 s"),
+        log.contains("server io1 has ended (signal: 9 (SIGKILL))") && log.contains("it is restarted in 1 s"),
         "{log}"
     );
     // One that is asked to end is not: somebody wants it so.
     signal(pid(&dir, "io0"), libc::SIGTERM);
-    wait_until("the supervisor has seen it", TIMEOUT, || supervisor_log(&cluster).contains("asked to end"));
+    wait_until("the supervisor has seen it", TIMEOUT, || supervisor_log(&cluster).contains("stays stopped"));
     assert_eq!(server(&dir, "io0")["running"], false);
     // Without a name, all that is missing is started.
     let up = expect_success("up", &run(&cluster, &["up", "--detach", "--json"]));
@@ -245,7 +245,7 @@ fn in_the_foreground_a_server_that_dies_is_told_about_and_started_again() {
     let before = pid(&dir, "io0");
     signal(before, libc::SIGKILL);
     let told = wait_for_line(&mut lines, "server io0 has ended");
-    assert!(told.contains("signal: 9") && told.contains("starts again in 1 s"), "{told}");
+    assert!(told.contains("signal: 9") && told.contains("it is restarted in 1 s"), "{told}");
     wait_for_line(&mut lines, "server io0 was started");
     assert_ne!(pid(&dir, "io0"), before);
     signal(up.id(), libc::SIGINT);
@@ -272,7 +272,11 @@ fn down_stops_what_others_started_and_counts_it() {
     let mut up = up_in_foreground(&dir, &[]);
     let mut lines = BufReader::new(up.stderr.take().expect("piped"));
     let told = wait_for_line(&mut lines, "Ctrl-C stops");
-    assert!(told.contains("started io1") && told.contains("running before: meta0, io0"), "{told}");
+    assert!(
+        told.contains("started io1")
+            && told.contains("already running, not supervised (started otherwise): meta0, io0"),
+        "{told}"
+    );
     signal(up.id(), libc::SIGINT);
     assert!(up.wait().expect("a child").success());
     assert_eq!(server(&dir, "io1")["running"], false);
@@ -309,7 +313,7 @@ fn what_cannot_be_stopped_is_named() {
     let process = cluster.pid("io0");
     assert!(said.contains(&format!("io0 (process {process}) was not stopped: it runs as root")), "{said}");
     // Where the names are is nobody else's business, so who uses them cannot be told either.
-    assert!(said.contains("cannot tell whether meta0 runs"), "{said}");
+    assert!(said.contains("cannot find out whether meta0 runs"), "{said}");
     cluster.names().iter().for_each(|name| assert!(cluster.is_running(name)));
     assert!(!said.contains("no cluster") && !said.contains("stopped 2"), "{said}");
 }

@@ -16,8 +16,11 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-transport", &["host", "wire", "reactor", "verbs", "rdma"]),
     ("weft-storage", &["host", "layout", "reactor", "buffers"]),
     ("weft-meta", &["host", "layout"]),
-    ("weft-server", &["host", "layout", "wire", "reactor", "transport", "verbs", "storage", "meta", "log"]),
-    ("weft-rpc", &["wire", "transport", "verbs", "log"]),
+    (
+        "weft-server",
+        &["host", "layout", "wire", "reactor", "transport", "verbs", "storage", "meta", "rpc", "log"],
+    ),
+    ("weft-rpc", &["host", "wire", "transport", "verbs", "log"]),
     ("weft-client", &["layout", "rpc", "wire", "transport", "verbs", "log"]),
     ("weft-fuse-wire", &[]),
     ("weft-gateway", &["client", "wire"]),

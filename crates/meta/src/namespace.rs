@@ -11,11 +11,12 @@
 //! even creates lost in a power cut (their numbers may name data files already) are not given out twice.
 
 use crate::cache::{Clock, FastClock};
+use crate::caller::{Caller, SessionId};
 use crate::codec::{Reader, Writer};
 use crate::count::{InodeCount, put_count};
 use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
-use crate::inode::{Caller, Entry, Inode, Kind, ROOT_INO, SessionId, Timestamp};
+use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
 use crate::op::{MayConflict, Op, Staged, run_again};
 use crate::opens::{Handles, Opens};
 use crate::shard::{last_number, shard_of};
@@ -26,6 +27,8 @@ const FORMAT_VERSION: u8 = 1;
 const NUMBER_VERSION: u8 = 1;
 /// How far a restart jumps beyond the lease.
 const RESTART_GAP: u64 = 1 << 20;
+/// A store that was put back from a copy skips at most this part of the numbers that are left.
+const FORKS: u64 = 256;
 /// Cookies below are left to clients, for `.` and `..`.
 const FIRST_COOKIE: u64 = 16;
 const FIRST_INO: u64 = ROOT_INO + 1;
@@ -269,6 +272,15 @@ impl<E: Engine> Namespace<E> {
         self.next_ino
     }
 
+    /// A number for a store that was put back from a copy to go on from, for [`Op::forgets_below`]: not below `ino`, and as far
+    /// away as `random` says. Two stores that go on from the same copy then give out different numbers, so data that one of
+    /// them has written is never taken for a file of the other.
+    pub fn number_apart(&self, ino: u64, random: u64) -> u64 {
+        let own = if shard_of(ino) == self.shard { ino } else { 0 };
+        let from = self.next_ino.max(own);
+        from + random % ((last_number(self.shard) - from) / FORKS).max(1)
+    }
+
     /// Gives out no inode number up to `ino`, where that is one of the shard; says whether it is.
     pub(crate) fn go_on_behind(&mut self, ino: u64) -> bool {
         let is_own = shard_of(ino) == self.shard && ino != last_number(self.shard);
@@ -276,6 +288,11 @@ impl<E: Engine> Namespace<E> {
             self.next_ino = self.next_ino.max(ino + 1);
         }
         is_own
+    }
+
+    /// Whether operations have left data files to remove since this was asked before.
+    pub fn takes_data_to_remove(&mut self) -> bool {
+        std::mem::take(&mut self.opens.has_data_to_remove)
     }
 
     /// Begins an operation.

@@ -321,6 +321,7 @@ impl<E: Engine> Op<'_, E> {
 mod tests {
     use super::*;
     use crate::{Caller, MemEngine, NamespaceOptions, Timestamp};
+    use std::collections::BTreeSet;
 
     fn namespace() -> Namespace<MemEngine> {
         let mut engine = MemEngine::default();
@@ -398,6 +399,18 @@ mod tests {
         assert_eq!(namespace.server(0).unwrap(), Some(record("io0", 2)));
         assert_eq!(namespace.server(1).unwrap(), None);
         assert_eq!(namespace.servers().unwrap(), [(0, record("io0", 2)), (300, record("io300", 9))]);
+    }
+
+    #[test]
+    fn two_stores_from_one_copy_give_out_different_numbers() {
+        let namespace = namespace();
+        let numbers = [1, 2, u64::MAX / 3, u64::MAX].map(|random| namespace.number_apart(1_000_000, random));
+        assert!(numbers.iter().all(|ino| *ino > 1_000_000 && crate::shard_of(*ino) == 0), "{numbers:?}");
+        assert!(numbers.iter().collect::<BTreeSet<_>>().len() == 4, "{numbers:?}");
+        assert!(
+            numbers.iter().all(|ino| *ino < 1 << 45),
+            "a store can be put back hundreds of times: {numbers:?}"
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ use weft_wire::{Header, Op, Request, Status, VERSIONS, body};
 
 use crate::deadline::{self, LOOK_EVERY};
 use crate::error::{Error, ErrorKind};
-use crate::host::{boot_id, host_name, random};
+use crate::host::random;
 use crate::wait::{PollSet, Waker};
 
 /// What this program shows and says of itself to every server.
@@ -55,9 +55,9 @@ impl Identity {
             key: key.map(|key| key.info.clone()),
             secrets: vec![key.map_or(Key::ZERO, |key| key.secret.clone())],
             knock: key.map(|key| key.knock.clone()),
-            host: host_name(),
+            host: weft_host::name(),
             program: program.unwrap_or_default(),
-            boot_id: boot_id(),
+            boot_id: weft_host::boot_id(),
         }
     }
 
@@ -68,9 +68,9 @@ impl Identity {
             key: None,
             knock,
             secrets,
-            host: host_name(),
+            host: weft_host::name(),
             program: program.to_string(),
-            boot_id: boot_id(),
+            boot_id: weft_host::boot_id(),
         }
     }
 

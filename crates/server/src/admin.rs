@@ -3,13 +3,14 @@
 use crate::config::{ClusterConfig, ServerConfig, ServerRole};
 use crate::key_ring::KeyRing;
 use crate::map::endpoints_of;
-use crate::peer::{Peer, PeerError};
-use crate::stop::StopFlag;
+use crate::peer::{Peer, PeerError, proves_with};
+use weft_reactor::{Reactor, ReactorOptions};
+use weft_rpc::greet::Identity;
 use weft_wire::Request;
-use weft_wire::keys::{KeyInfo, KeyKind};
+use weft_wire::keys::{IssuedKey, KeyInfo, KeyKind};
 use weft_wire::messages::{
     AddServerRequest, ClusterMapReply, ClusterMapRequest, ListServersRequest, MapChangedReply,
-    MoveServerRequest, ReplaceServerRequest, ServerInfo, ServerRecord, peer_role, server_role,
+    MoveServerRequest, ReplaceServerRequest, ServerInfo, ServerRecord, server_role,
 };
 use weft_wire::security::{ClusterKeys, Key};
 
@@ -34,7 +35,9 @@ pub fn accepts_key(config: &ClusterConfig, server: &ServerConfig, key: &Key) -> 
         expires_s: 0,
         name: String::new(),
     };
-    greet(config, server, peer_role::CLIENT, &info.secret(&key.issuing_key()), Some(info))
+    let key = IssuedKey { secret: info.secret(&key.issuing_key()), knock: key.knock_key(), info };
+    let identity = Identity::client(Some(&key), None);
+    Ok(proves_with(&info_of(config, server), &identity, &key.secret)?)
 }
 
 /// Whether a server proves itself to other servers with this key of the cluster.
@@ -42,18 +45,9 @@ pub fn accepts_key(config: &ClusterConfig, server: &ServerConfig, key: &Key) -> 
 /// # Errors
 /// It cannot be reached.
 pub fn proves_with_key(config: &ClusterConfig, server: &ServerConfig, key: &Key) -> Result<bool, AdminError> {
-    greet(config, server, peer_role::SERVER, &key.server_key(), None)
-}
-
-fn greet(
-    config: &ClusterConfig,
-    server: &ServerConfig,
-    role: u8,
-    secret: &Key,
-    info: Option<KeyInfo>,
-) -> Result<bool, AdminError> {
-    let keys = ClusterKeys::new(secret.clone(), 0);
-    Ok(peer(info_of(config, server), &keys)?.proves_with(role, info, secret)?)
+    let secret = key.server_key();
+    let identity = Identity::server(vec![secret.clone()], Some(key.knock_key()), "weft");
+    Ok(proves_with(&info_of(config, server), &identity, &secret)?)
 }
 
 fn info_of(config: &ClusterConfig, server: &ServerConfig) -> ServerInfo {
@@ -62,11 +56,6 @@ fn info_of(config: &ClusterConfig, server: &ServerConfig) -> ServerInfo {
         ServerRole::Io => server_role::IO,
     };
     ServerInfo::new(config.id_of(server), &server.name, role, endpoints_of(config, server))
-}
-
-fn peer(server: ServerInfo, keys: &ClusterKeys) -> Result<Peer, AdminError> {
-    let stop = StopFlag::new().map_err(|error| AdminError { text: error.to_string(), is_refusal: false })?;
-    Ok(Peer::new(server, KeyRing::new(keys), stop))
 }
 
 impl From<PeerError> for AdminError {
@@ -90,7 +79,9 @@ fn ask_server<R: Request>(
     keys: &ClusterKeys,
     request: &R,
 ) -> Result<R::Reply, AdminError> {
-    Ok(peer(server, keys)?.call(request)?)
+    let system = |error: std::io::Error| AdminError { text: error.to_string(), is_refusal: false };
+    let reactor = Reactor::new(ReactorOptions::default()).map_err(system)?;
+    Ok(reactor.run(async { Peer::new(server, KeyRing::new(keys)).call(request).await })?)
 }
 
 /// Which storage each server of a cluster has.

@@ -3,15 +3,18 @@
 //! ```text
 //!   metadata thread, or member ── publish(version 8) ─► CurrentMap ─► dispatch: is a request's version older?
 //!                                                          │
-//!                                                          └────────► Peers: who works on all I/O servers finds new ones, and
-//!                                                                     others at new addresses, the next time it asks for one
+//!                                                          └─► Peers: who works on all I/O servers finds new
+//!                                                              ones, and others at new addresses, the next
+//!                                                              time it asks for one
 //! ```
 
 use crate::key_ring::KeyRing;
 use crate::peer::Peer;
-use crate::stop::{StopFlag, Wake};
+use crate::stop::Wake;
+use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::io;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use weft_wire::messages::{ClusterMapReply, ServerInfo, server_state};
@@ -23,7 +26,7 @@ pub(crate) struct CurrentMap {
 }
 
 struct Inner {
-    /// 0: it was told none, and has only what its cluster file says.
+    /// 0: it has heard of none, and has only what its cluster file says.
     version: AtomicU32,
     map: RwLock<Arc<ClusterMapReply>>,
     wanted: Wake,
@@ -66,52 +69,59 @@ impl CurrentMap {
     }
 }
 
-/// The metadata server's connections to I/O servers, for one thread.
+/// The metadata server's connections to I/O servers, which all its tasks share.
 pub(crate) struct Peers {
     map: CurrentMap,
     keys: KeyRing,
-    stop: StopFlag,
+    known: RefCell<Known>,
+}
+
+#[derive(Default)]
+struct Known {
     /// Of the map that the peers are by.
     version: u32,
-    peers: BTreeMap<u16, (Peer, bool)>,
+    /// By id, and whether a server may have data.
+    peers: BTreeMap<u16, (Rc<Peer>, bool)>,
 }
 
 impl Peers {
-    pub fn new(map: CurrentMap, keys: KeyRing, stop: StopFlag) -> Peers {
-        Peers { map, keys, stop, version: 0, peers: BTreeMap::new() }
+    pub fn new(map: CurrentMap, keys: KeyRing) -> Peers {
+        Peers { map, keys, known: RefCell::default() }
     }
 
     /// Ids of the servers that may have data: all but those that are joining.
-    pub fn ids(&mut self) -> Vec<u16> {
-        self.follow();
-        self.peers.iter().filter(|(_, (_, is_used))| *is_used).map(|(id, _)| *id).collect()
+    pub fn ids(&self) -> Vec<u16> {
+        let known = self.known();
+        known.peers.iter().filter(|(_, (_, is_used))| *is_used).map(|(id, _)| *id).collect()
     }
 
     /// The server with this id, if the map has it.
-    pub fn get(&mut self, id: u16) -> Option<&mut Peer> {
-        self.follow();
-        self.peers.get_mut(&id).map(|(peer, _)| peer)
+    pub fn get(&self, id: u16) -> Option<Rc<Peer>> {
+        self.known().peers.get(&id).map(|(peer, _)| peer.clone())
     }
 
-    fn follow(&mut self) {
-        if self.version == self.map.version() {
-            return;
+    /// By the map as it is now.
+    fn known(&self) -> RefMut<'_, Known> {
+        let mut known = self.known.borrow_mut();
+        if known.version == self.map.version() {
+            return known;
         }
         let map = self.map.get();
-        self.version = map.version;
+        known.version = map.version;
         for server in map.io_servers() {
             let is_used = server.state == server_state::ACTIVE;
-            match self.peers.get_mut(&server.id) {
+            match known.peers.get_mut(&server.id) {
                 Some((peer, used)) => {
                     peer.is_at(server);
                     *used = is_used;
                 }
                 None => {
-                    let peer = Peer::new(server.clone(), self.keys.clone(), self.stop.clone());
-                    self.peers.insert(server.id, (peer, is_used));
+                    let peer = Peer::new(server.clone(), self.keys.clone());
+                    known.peers.insert(server.id, (Rc::new(peer), is_used));
                 }
             }
         }
+        known
     }
 }
 

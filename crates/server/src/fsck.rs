@@ -1,7 +1,7 @@
-//! A check of the whole file system, by the metadata server, on a thread of its own.
+//! A check of the whole file system, by a task of the metadata server.
 //!
 //! ```text
-//!   names   step, step, step … on the metadata thread, short turns                    (weft_meta::fsck)
+//!   names   step, step, step … in short turns                                         (weft_meta::fsck)
 //!   data    ListObjects of each server ─► whose are they? ─► still there? still nobody's?
 //!           files, a page at a time ─► StatObjects on their servers ─► size as recorded? ─► still settled, same epoch?
 //!   then    treats what it is told to, until nobody has asked for a while
@@ -16,18 +16,18 @@ mod sizes;
 
 use crate::clock::{now, unix_s};
 use crate::current::{CurrentMap, Peers};
-use crate::key_ring::KeyRing;
-use crate::letters::{self, Letter, StepError};
 use crate::peer::Peer;
+use crate::step::StepError;
 use crate::stop::StopFlag;
 use found::Found;
 use sizes::{Sizes, is_nobodys, layout_over};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
 use weft_meta::{Engine, FileState, MetaError, Namespace, Owner, Treatment};
-use weft_reactor::MailSender;
+use weft_reactor::{MailSender, Mailbox, mailbox, timeout};
 use weft_wire::messages::{
     CheckReply, ListObjectsRequest, NotedLayout, NotedLayoutsRequest, ObjectSize, RemoveObjectsRequest,
     StatObjectsRequest, VouchEmptyRequest,
@@ -43,6 +43,8 @@ const FINDINGS_MAX: usize = 10_000;
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// A check that was asked for within this time keeps others away.
 const IN_USE: Duration = Duration::from_secs(5);
+/// Findings that wait to be treated.
+const JOBS_MAX: usize = 64;
 /// How long a wait goes on before it looks whether to end.
 const WAIT_STEP: Duration = Duration::from_millis(200);
 /// Data files that were written so short a time ago are not anybody's or nobody's yet.
@@ -51,9 +53,9 @@ const YOUNG_S: u64 = 60;
 /// What a check needs.
 pub(crate) struct Setup<E: Engine> {
     pub map: CurrentMap,
-    pub keys: KeyRing,
+    pub peers: Rc<Peers>,
     pub stop: StopFlag,
-    pub namespace: MailSender<Letter<E>>,
+    pub namespace: Rc<RefCell<Namespace<E>>>,
     pub orphan_age_s: u64,
 }
 
@@ -61,7 +63,7 @@ impl<E: Engine> Clone for Setup<E> {
     fn clone(&self) -> Self {
         Setup {
             map: self.map.clone(),
-            keys: self.keys.clone(),
+            peers: self.peers.clone(),
             stop: self.stop.clone(),
             namespace: self.namespace.clone(),
             orphan_age_s: self.orphan_age_s,
@@ -78,11 +80,7 @@ struct State {
     asked_at: Instant,
 }
 
-type Shared = Arc<Mutex<State>>;
-
-fn lock(shared: &Shared) -> MutexGuard<'_, State> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
-}
+type Shared = Rc<RefCell<State>>;
 
 /// How a finding was treated, or why that failed.
 pub(crate) type Treated = Result<Treatment, String>;
@@ -98,19 +96,19 @@ pub(crate) struct Running {
     pub check: u64,
     map: CurrentMap,
     shared: Shared,
-    jobs: mpsc::Sender<Job>,
+    jobs: MailSender<Job>,
 }
 
 impl Running {
     /// Whether it goes on, and somebody still asks for it.
     pub fn is_under_way(&self) -> bool {
-        let state = lock(&self.shared);
+        let state = self.shared.borrow_mut();
         !state.finished && state.asked_at.elapsed() < IN_USE
     }
 
     /// How far it is, with findings from `known` on.
     pub fn report(&self, known: usize, findings_max: usize) -> CheckReply {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.borrow_mut();
         state.asked_at = Instant::now();
         let map = self.map.get();
         let page = state.findings.iter().skip(known).take(findings_max);
@@ -126,15 +124,15 @@ impl Running {
 
     /// Has a finding treated; an error if the check has ended.
     pub fn treat(&self, finding: usize, answer: MailSender<Treated>) -> Result<(), ()> {
-        lock(&self.shared).asked_at = Instant::now();
+        self.shared.borrow_mut().asked_at = Instant::now();
         self.jobs.send(Job { finding, answer }).map_err(|_| ())
     }
 }
 
 /// Starts a check.
-pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>, check: u64) -> std::io::Result<Running> {
-    let (jobs, waiting) = mpsc::channel();
-    let shared = Arc::new(Mutex::new(State {
+pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>, check: u64) -> Running {
+    let (jobs, waiting) = mailbox(JOBS_MAX);
+    let shared = Rc::new(RefCell::new(State {
         records: 0,
         data_files: 0,
         finished: false,
@@ -143,33 +141,31 @@ pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>, check: u64) -> std::io
         asked_at: Instant::now(),
     }));
     let running = Running { check, map: setup.map.clone(), shared: shared.clone(), jobs };
-    let peers = Peers::new(setup.map.clone(), setup.keys.clone(), setup.stop.clone());
-    let checker = Checker { number: check, peers, shared, setup };
+    let checker = Checker { number: check, shared, setup };
     // It ends by itself when the server stops or nobody asks any more.
-    std::thread::Builder::new().name("weft-fsck".into()).spawn(move || checker.run(&waiting))?;
-    Ok(running)
+    weft_reactor::spawn(checker.run(waiting));
+    running
 }
 
 struct Checker<E: Engine> {
     number: u64,
     setup: Setup<E>,
-    peers: Peers,
     shared: Shared,
 }
 
 impl<E: Engine + 'static> Checker<E> {
-    fn run(mut self, jobs: &mpsc::Receiver<Job>) {
-        let failure = self.check().err().map(|error| error.to_string()).unwrap_or_default();
+    async fn run(mut self, mut jobs: Mailbox<Job>) {
+        let failure = self.check().await.err().map(|error| error.to_string()).unwrap_or_default();
         {
-            let mut state = lock(&self.shared);
+            let mut state = self.shared.borrow_mut();
             state.failure = failure;
             state.finished = true;
         }
         while !self.is_over() {
-            let Ok(job) = jobs.recv_timeout(WAIT_STEP) else { continue };
-            let found = lock(&self.shared).findings.get(job.finding).cloned();
+            let Ok(Some(job)) = timeout(WAIT_STEP, jobs.receive()).await else { continue };
+            let found = self.shared.borrow_mut().findings.get(job.finding).cloned();
             let treated = match found {
-                Some(found) => self.treat(&found).map_err(|error| error.to_string()),
+                Some(found) => self.treat(&found).await.map_err(|error| error.to_string()),
                 None => Err("there is no such finding".to_string()),
             };
             // Whoever asked may be gone.
@@ -184,35 +180,32 @@ impl<E: Engine + 'static> Checker<E> {
 
     fn is_over(&self) -> bool {
         self.setup.stop.is_stopped()
-            || Arc::strong_count(&self.shared) == 1
-            || lock(&self.shared).asked_at.elapsed() > IDLE_MAX
+            || Rc::strong_count(&self.shared) == 1
+            || self.shared.borrow_mut().asked_at.elapsed() > IDLE_MAX
     }
 
-    fn ask<R: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Namespace<E>) -> Result<R, MetaError> + Send + 'static,
-    ) -> Result<R, StepError> {
-        letters::ask(&self.setup.namespace, work)
+    fn ask<R>(&self, work: impl FnOnce(&mut Namespace<E>) -> Result<R, MetaError>) -> Result<R, StepError> {
+        Ok(work(&mut self.setup.namespace.borrow_mut())?)
     }
 
     fn add(&self, found: impl IntoIterator<Item = Found>) {
-        let mut state = lock(&self.shared);
+        let mut state = self.shared.borrow_mut();
         let room = FINDINGS_MAX.saturating_sub(state.findings.len());
         state.findings.extend(found.into_iter().take(room));
     }
 
     /// An I/O server that a finding or a layout names. One of a check's is never gone: servers only come.
-    fn peer(&mut self, id: u16) -> Result<&mut Peer, StepError> {
-        self.peers.get(id).ok_or(StepError::NoServer(id))
+    fn peer(&self, id: u16) -> Result<Rc<Peer>, StepError> {
+        self.setup.peers.get(id).ok_or(StepError::NoServer(id))
     }
 
-    fn check(&mut self) -> Result<(), StepError> {
-        self.check_names()?;
-        self.check_owners()?;
-        self.check_sizes()
+    async fn check(&mut self) -> Result<(), StepError> {
+        self.check_names().await?;
+        self.check_owners().await?;
+        self.check_sizes().await
     }
 
-    fn check_names(&self) -> Result<(), StepError> {
+    async fn check_names(&self) -> Result<(), StepError> {
         let number = self.number;
         self.ask(move |namespace| {
             namespace.begin_audit(number);
@@ -220,7 +213,7 @@ impl<E: Engine + 'static> Checker<E> {
         })?;
         loop {
             let step = self.ask(move |namespace| namespace.step_audit(number, RECORDS_PER_TURN))?;
-            lock(&self.shared).records += step.records;
+            self.shared.borrow_mut().records += step.records;
             self.add(step.findings.into_iter().map(Found::Name));
             if step.finished {
                 return Ok(());
@@ -228,6 +221,7 @@ impl<E: Engine + 'static> Checker<E> {
             if self.is_over() {
                 return Err(StepError::Ended);
             }
+            weft_reactor::yield_now().await;
         }
     }
 
@@ -236,15 +230,15 @@ impl<E: Engine + 'static> Checker<E> {
     }
 
     /// Looks through all data files for such that are nobody's.
-    fn check_owners(&mut self) -> Result<(), StepError> {
+    async fn check_owners(&mut self) -> Result<(), StepError> {
         let old_s = unix_s().saturating_sub(self.setup.orphan_age_s.min(YOUNG_S)) as i64;
         let mut without: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
-        for id in self.peers.ids() {
+        for id in self.setup.peers.ids() {
             let mut cursor = 0;
             loop {
                 let request = ListObjectsRequest { cursor, entries_max: FILES_PER_STEP as u32 };
-                let page = self.peer(id)?.call(&request)?;
-                lock(&self.shared).data_files += page.objects.len() as u64;
+                let page = self.peer(id)?.call(&request).await?;
+                self.shared.borrow_mut().data_files += page.objects.len() as u64;
                 let old = page.objects.iter().filter(|object| object.mtime_s <= old_s);
                 let inos: Vec<u64> = old.map(|object| object.ino).collect();
                 let owners = self.owners(inos.clone())?;
@@ -260,7 +254,7 @@ impl<E: Engine + 'static> Checker<E> {
             }
         }
         for (ino, servers) in without {
-            let found = self.look_again(ino, &servers)?;
+            let found = self.look_again(ino, &servers).await?;
             self.add(found);
         }
         Ok(())
@@ -268,18 +262,18 @@ impl<E: Engine + 'static> Checker<E> {
 
     /// Data files on these servers of an inode that had no part there: are they still there, and is that
     /// still so?
-    fn look_again(&mut self, ino: u64, servers: &[u16]) -> Result<Vec<Found>, StepError> {
+    async fn look_again(&mut self, ino: u64, servers: &[u16]) -> Result<Vec<Found>, StepError> {
         let owner = self.owners(vec![ino])?.remove(0);
         let mut parts = Vec::new();
         for id in servers {
-            let there = self.peer(*id)?.call(&StatObjectsRequest { inos: vec![ino] })?;
+            let there = self.peer(*id)?.call(&StatObjectsRequest { inos: vec![ino] }).await?;
             parts.extend(there.objects.first().map(|object| (*id, object.bytes)));
         }
         if parts.is_empty() {
             return Ok(Vec::new());
         }
         if owner == Owner::Nothing {
-            let layout = self.layout_noted(ino, &parts)?;
+            let layout = self.layout_noted(ino, &parts).await?;
             return Ok(vec![Found::NoInode { ino, parts, layout }]);
         }
         let kept = self.may_be_forgotten(ino)?;
@@ -294,10 +288,10 @@ impl<E: Engine + 'static> Checker<E> {
     }
 
     /// How a file is striped, if its data files tell, agree, and all have a part of it.
-    fn layout_noted(&mut self, ino: u64, parts: &[(u16, u64)]) -> Result<Option<Layout>, StepError> {
+    async fn layout_noted(&mut self, ino: u64, parts: &[(u16, u64)]) -> Result<Option<Layout>, StepError> {
         let mut noted: Option<Layout> = None;
         for (id, bytes) in parts {
-            let reply = self.peer(*id)?.call(&NotedLayoutsRequest { inos: vec![ino] })?;
+            let reply = self.peer(*id)?.call(&NotedLayoutsRequest { inos: vec![ino] }).await?;
             let Some(NotedLayout { layout, .. }) = reply.layouts.first() else {
                 // One that was made to say that there is nothing tells no more than that.
                 if *bytes == 0 {
@@ -306,7 +300,7 @@ impl<E: Engine + 'static> Checker<E> {
                 return Ok(None);
             };
             let fits = layout.slot_of_server(*id).is_some()
-                && usize::from(layout.ring_servers()) <= self.peers.ids().len();
+                && usize::from(layout.ring_servers()) <= self.setup.peers.ids().len();
             if !fits || noted.is_some_and(|noted| noted != *layout) {
                 return Ok(None);
             }
@@ -316,17 +310,17 @@ impl<E: Engine + 'static> Checker<E> {
     }
 
     /// Compares the size of every file that nobody writes with what its data files have.
-    fn check_sizes(&mut self) -> Result<(), StepError> {
-        self.wait_for_clients()?;
+    async fn check_sizes(&mut self) -> Result<(), StepError> {
+        self.wait_for_clients().await?;
         let servers = self.ask(|namespace| Ok(namespace.servers()?))?;
         let lost_below = servers.into_iter().map(|(id, record)| (id, record.lost_below_ino)).collect();
         let mut after = 0;
         loop {
             let (files, next) = self.ask(move |namespace| namespace.files_after(after, FILES_PER_STEP))?;
-            let servers = self.peers.ids().len() as u16;
+            let servers = self.setup.peers.ids().len() as u16;
             let known = |file: &&FileState| file.is_settled && file.layout.ring_servers() <= servers;
             let files: Vec<FileState> = files.iter().filter(known).copied().collect();
-            let sizes = self.sizes(&files)?;
+            let sizes = self.sizes(&files).await?;
             let suspect =
                 |file: &&FileState| sizes.of(file).0 != file.bytes || sizes.lost(file, &lost_below).is_some();
             let differ: Vec<&FileState> = files.iter().filter(suspect).collect();
@@ -350,17 +344,17 @@ impl<E: Engine + 'static> Checker<E> {
     }
 
     /// After a restart nobody knows who writes, until clients had their time to come back.
-    fn wait_for_clients(&self) -> Result<(), StepError> {
+    async fn wait_for_clients(&self) -> Result<(), StepError> {
         while self.ask(|namespace| Ok(namespace.in_grace()))? {
             if self.is_over() {
                 return Err(StepError::Ended);
             }
-            std::thread::sleep(WAIT_STEP);
+            weft_reactor::sleep(WAIT_STEP).await;
         }
         Ok(())
     }
 
-    fn sizes(&mut self, files: &[FileState]) -> Result<Sizes, StepError> {
+    async fn sizes(&mut self, files: &[FileState]) -> Result<Sizes, StepError> {
         let mut by_server: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
         for file in files {
             for slot in 0..file.layout.server_count() {
@@ -369,14 +363,14 @@ impl<E: Engine + 'static> Checker<E> {
         }
         let mut sizes = Sizes::default();
         for (id, inos) in by_server {
-            let reply = self.peer(id)?.call(&StatObjectsRequest { inos })?;
+            let reply = self.peer(id)?.call(&StatObjectsRequest { inos }).await?;
             let parts = reply.objects.into_iter().map(|ObjectSize { ino, bytes }| ((ino, id), bytes));
             sizes.parts.extend(parts);
         }
         Ok(sizes)
     }
 
-    fn treat(&mut self, found: &Found) -> Result<Treatment, StepError> {
+    async fn treat(&mut self, found: &Found) -> Result<Treatment, StepError> {
         match found.clone() {
             Found::Name(finding) => {
                 let number = self.number;
@@ -387,24 +381,24 @@ impl<E: Engine + 'static> Checker<E> {
                 Ok(if taken { Treatment::Repaired } else { Treatment::Gone })
             }
             Found::Stray { kept: true, .. } => Ok(Treatment::Left),
-            Found::Stray { ino, server, .. } => match self.look_again(ino, &[server])?.first() {
-                Some(Found::Stray { kept: false, .. }) => self.remove(ino, &[server]),
+            Found::Stray { ino, server, .. } => match self.look_again(ino, &[server]).await?.first() {
+                Some(Found::Stray { kept: false, .. }) => self.remove(ino, &[server]).await,
                 _ => Ok(Treatment::Gone),
             },
             Found::Lost { .. } => Ok(Treatment::Left),
             Found::NoInode { ino, parts, .. } => {
                 let servers: Vec<u16> = parts.iter().map(|(id, _)| *id).collect();
-                match self.look_again(ino, &servers)?.pop() {
-                    Some(Found::NoInode { parts, layout, .. }) => self.adopt(ino, &parts, layout),
+                match self.look_again(ino, &servers).await?.pop() {
+                    Some(Found::NoInode { parts, layout, .. }) => self.adopt(ino, &parts, layout).await,
                     _ => Ok(Treatment::Gone),
                 }
             }
         }
     }
 
-    fn remove(&mut self, ino: u64, servers: &[u16]) -> Result<Treatment, StepError> {
+    async fn remove(&mut self, ino: u64, servers: &[u16]) -> Result<Treatment, StepError> {
         for id in servers {
-            self.peer(*id)?.call(&RemoveObjectsRequest { inos: vec![ino] })?;
+            self.peer(*id)?.call(&RemoveObjectsRequest { inos: vec![ino] }).await?;
         }
         Ok(Treatment::Repaired)
     }
@@ -412,7 +406,7 @@ impl<E: Engine + 'static> Checker<E> {
     /// Makes a file of data files. Those without a byte are removed, unless the names may have forgotten
     /// their file. Where they do not tell how it was striped, that is only known if all is on one server;
     /// else the file gets the layout that new ones have.
-    fn adopt(
+    async fn adopt(
         &mut self,
         ino: u64,
         parts: &[(u16, u64)],
@@ -420,7 +414,7 @@ impl<E: Engine + 'static> Checker<E> {
     ) -> Result<Treatment, StepError> {
         if !self.may_be_forgotten(ino)? && parts.iter().all(|(_, bytes)| *bytes == 0) {
             let servers: Vec<u16> = parts.iter().map(|(id, _)| *id).collect();
-            return self.remove(ino, &servers);
+            return self.remove(ino, &servers).await;
         }
         let usual = self.ask(move |namespace| namespace.default_layout_of(ino))?;
         let layout = noted.unwrap_or_else(|| layout_over(parts, &usual));
@@ -432,7 +426,7 @@ impl<E: Engine + 'static> Checker<E> {
         for slot in 0..layout.server_count() {
             let id = layout.server_id(slot);
             if layout.local_size(slot, bytes) == 0 && !parts.iter().any(|(there, _)| *there == id) {
-                self.peer(id)?.call(&VouchEmptyRequest { inos: vec![ino] })?;
+                self.peer(id)?.call(&VouchEmptyRequest { inos: vec![ino] }).await?;
             }
         }
         let adopted = self.ask(move |namespace| Ok(namespace.adopt_data(now(), ino, &layout, bytes)?.0))?;

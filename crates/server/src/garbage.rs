@@ -1,160 +1,101 @@
-//! Removing data files whose inodes are gone, by the metadata server, on a thread of its own.
+//! Removing data files whose inodes are gone, by tasks of the metadata server.
 //!
 //! ```text
-//!   unlink ─► garbage record ─► poke ─► make the unlink durable ─► RemoveObjects on the file's servers ─► record gone
-//!                                              a server is down: its files' records stay, tried again later
-//!
-//!   now and then: ListObjects of every server ─► old, and no such inode? ─► RemoveObjects
+//!   here        unlink ─► garbage record ─► poke ─► make the unlink durable ─► RemoveObjects on the file's
+//!               servers, all at once ─► record gone. A server is down or slow: its files' records stay.
+//!   orphans     now and then: ListObjects of every server ─► old, and no such inode? ─► RemoveObjects
+//!   vouch       after a storage was lost: VouchEmpty for the files that had no byte on it
+//!   take_over   before all that, on a store that was put back from a copy
 //! ```
 //!
-//! The second way finds what no record tells of: files whose creation was lost with a power cut while their data was
-//! already there.
+//! The second finds what no record tells of: files whose creation was lost with a power cut while their data
+//! was already there.
 
-use crate::clock::unix_s;
-use crate::config::ClusterSection;
-use crate::current::{CurrentMap, Peers};
-use crate::key_ring::KeyRing;
-use crate::letters::{self, Letter, StepError};
-use crate::log;
-use crate::meta::registry::Restore;
-use crate::peer::PeerError;
-use crate::poke::Poke;
-use crate::shared::Shared;
-use crate::stop::StopFlag;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::ops::Range;
+pub(crate) mod orphans;
+mod setup;
+pub(crate) mod take_over;
+mod vouch;
+
+pub(crate) use setup::Setup;
+
+use crate::peer::{Peer, PeerError};
+use crate::step::{StepError, on_behalf_of};
+use setup::{BATCH, GATHER, RETRY};
+use std::collections::{BTreeMap, HashSet};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_meta::{Engine, MetaError, Namespace, ServerRecord, Syncer, run_again, shard_of};
-use weft_reactor::MailSender;
-use weft_wire::messages::{ListObjectsRequest, RemoveObjectsRequest, RevokedRequest, VouchEmptyRequest};
+use weft_log::trace::current_or_fresh;
+use weft_meta::{Engine, run_again};
+use weft_reactor::{JoinHandle, timeout};
+use weft_wire::messages::RemoveObjectsRequest;
 
-/// Files removed in one step.
-const BATCH: usize = 1024;
-/// How long pokes are gathered before their work is done.
-const GATHER: Duration = Duration::from_millis(20);
-/// How long a server that is down is left alone.
-const RETRY: Duration = Duration::from_secs(5);
-/// The first scan begins this long after the start, or after the interval if that is shorter.
-const FIRST_SCAN: Duration = Duration::from_secs(60);
-/// How long a wait goes on before it looks whether the server is to stop.
-const WAIT_STEP: Duration = Duration::from_millis(200);
+/// How long a step waits for a server. One that takes longer goes on by itself, and the others' files are
+/// removed without it.
+const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the remover needs.
-pub(crate) struct Setup<E: Engine> {
-    pub cluster: ClusterSection,
-    pub map: CurrentMap,
-    pub keys: KeyRing,
-    pub stop: StopFlag,
-    pub poke: Poke,
-    pub namespace: MailSender<Letter<E>>,
-    pub syncer: Box<dyn Syncer>,
-    pub shared: Arc<Shared>,
-    pub restore: Restore,
+/// Removes data files, as long as the reactor runs.
+pub(crate) async fn run<E: Engine + 'static>(setup: Setup<E>) {
+    let setup = Rc::new(setup);
+    if setup.restore.wanted {
+        take_over::take_over(&setup).await;
+    }
+    while !setup.shared.confirmed.is() {
+        weft_reactor::sleep(GATHER).await;
+    }
+    weft_reactor::spawn(orphans::run(setup.clone()));
+    weft_reactor::spawn(vouch::run(setup.clone()));
+    Remover::new(setup).run().await
 }
 
-/// Starts the remover. It ends when the server stops.
-pub(crate) fn start<E: Engine + 'static>(setup: Setup<E>) -> std::io::Result<std::thread::JoinHandle<()>> {
-    let thread = std::thread::Builder::new().name("weft-garbage".into());
-    thread.spawn(move || Remover::new(setup).run())
-}
+type Removal = JoinHandle<Result<(), PeerError>>;
 
 struct Remover<E: Engine> {
-    setup: Setup<E>,
-    peers: Peers,
-    /// Servers that did not answer lately, by id, and when to try them again.
-    down_until: BTreeMap<u16, Instant>,
-    /// When to go on telling new storages which files they have nothing of.
-    vouch_again: Option<Instant>,
+    setup: Rc<Setup<E>>,
+    /// Servers that are left alone for now, by id, and until when.
+    resting_until: BTreeMap<u16, Instant>,
+    /// What servers were asked for that are slow.
+    slow: BTreeMap<u16, Removal>,
     removed_files: Arc<AtomicU64>,
-    orphans_removed: Arc<AtomicU64>,
-    scans_done: Arc<AtomicU64>,
 }
 
 impl<E: Engine + 'static> Remover<E> {
-    fn new(setup: Setup<E>) -> Remover<E> {
-        Remover {
-            peers: Peers::new(setup.map.clone(), setup.keys.clone(), setup.stop.clone()),
-            down_until: BTreeMap::new(),
-            vouch_again: None,
-            removed_files: setup.shared.counters.gauge("garbage_removed_files"),
-            orphans_removed: setup.shared.counters.gauge("orphans_removed_files"),
-            scans_done: setup.shared.counters.gauge("orphan_scans"),
-            setup,
-        }
+    fn new(setup: Rc<Setup<E>>) -> Remover<E> {
+        let removed_files = setup.shared.counters.gauge("garbage_removed_files");
+        Remover { setup, resting_until: BTreeMap::new(), slow: BTreeMap::new(), removed_files }
     }
 
-    fn run(mut self) {
-        if self.setup.restore.wanted {
-            self.take_over();
-        }
-        while !self.setup.shared.confirmed.is() && !self.setup.stop.is_stopped() {
-            std::thread::sleep(GATHER);
-        }
-        let interval = Duration::from_secs(self.setup.cluster.scrub_interval_s);
-        let mut next_scan = Instant::now() + interval.min(FIRST_SCAN);
-        let mut waiting = true;
-        while !self.setup.stop.is_stopped() {
-            let retry = self.down_until.values().copied().chain(self.vouch_again).min().filter(|_| waiting);
-            let poked = self.setup.poke.wait(retry.map_or(next_scan, |retry| retry.min(next_scan)));
-            let now = Instant::now();
-            if poked || retry.is_some_and(|retry| retry <= now) {
-                std::thread::sleep(GATHER);
-                let woken_by = self.setup.poke.take_trace();
-                let _trace = weft_log::trace::Scope::on_behalf_of(woken_by);
-                self.down_until.retain(|_, until| *until > now);
-                waiting =
-                    self.remove_garbage().unwrap_or_else(|error| self.failed("remove data files", &error));
-                let vouched = self.vouch();
-                self.vouch_again = vouched.is_err().then(|| now + RETRY);
-                if let Err(error) = vouched {
-                    waiting = self.failed("tell a new storage which files it has nothing of", &error);
-                }
-            }
-            if now >= next_scan {
-                next_scan = now + interval;
-                match self.scan() {
-                    Ok(()) => drop(self.scans_done.fetch_add(1, Ordering::Relaxed)),
-                    Err(error) => drop(self.failed("look for orphaned data files", &error)),
-                }
-            }
-        }
-    }
-
-    /// Tells of a failure, unless the server is stopping. There may be work left.
-    fn failed(&self, what: &str, error: &StepError) -> bool {
-        if !self.setup.stop.is_stopped() && log::once_a_minute(&format!("{what} {error}")) {
-            log::warning!(&self.setup.shared.name, "cannot {what} now, will try again: {error}");
-        }
-        true
-    }
-
-    /// Has the metadata thread do something, and waits for the result.
-    fn ask<R: Send + 'static>(
-        &self,
-        work: impl FnOnce(&mut Namespace<E>) -> Result<R, MetaError> + Send + 'static,
-    ) -> Result<R, StepError> {
-        letters::ask(&self.setup.namespace, work)
-    }
-
-    /// Removes the data files of all garbage records. Says whether some are left because servers are down.
-    fn remove_garbage(&mut self) -> Result<bool, StepError> {
-        let mut after = 0;
-        let mut left = false;
+    async fn run(mut self) {
         loop {
-            let page = self.ask(move |namespace| run_again(|| namespace.begin().garbage(after, BATCH)))?;
-            let Some((last, _)) = page.last() else { return Ok(left) };
+            weft_reactor::sleep(GATHER).await;
+            let trace = self.setup.poke.take_trace();
+            let now = Instant::now();
+            self.resting_until.retain(|_, until| *until > now);
+            let is_done = on_behalf_of(trace, self.remove_garbage()).await.unwrap_or_else(|error| {
+                self.setup.failed("remove data files", &error);
+                false
+            });
+            self.setup.poke.wait_to_remove(if is_done { Duration::MAX } else { RETRY }).await;
+        }
+    }
+
+    /// Removes the data files of all garbage records. Returns whether none is left.
+    async fn remove_garbage(&mut self) -> Result<bool, StepError> {
+        let (mut after, mut is_done) = (0, true);
+        loop {
+            let page = self.setup.ask(|namespace| run_again(|| namespace.begin().garbage(after, BATCH)))?;
+            let Some((last, _)) = page.last() else { return Ok(is_done) };
             after = *last;
             // A power cut must not bring back a name whose data is gone.
-            self.setup.syncer.sync().map_err(MetaError::from)?;
-            let failed = self.remove_on_servers(&page)?;
+            self.setup.sync().await?;
+            let failed = self.remove_on_servers(&page).await;
             let done: Vec<u64> =
                 page.iter().map(|(ino, _)| *ino).filter(|ino| !failed.contains(ino)).collect();
-            left |= !failed.is_empty();
+            is_done &= failed.is_empty();
             self.removed_files.fetch_add(done.len() as u64, Ordering::Relaxed);
-            self.ask(move |namespace| {
+            self.setup.ask(|namespace| {
                 namespace.change(|op| {
                     op.garbage_done(&done);
                     Ok(())
@@ -163,8 +104,8 @@ impl<E: Engine + 'static> Remover<E> {
         }
     }
 
-    /// Removes files on each of their servers. Returns those that could not be removed everywhere.
-    fn remove_on_servers(&mut self, page: &[(u64, Layout)]) -> Result<HashSet<u64>, StepError> {
+    /// Removes files on each of their servers. Returns those that were not removed everywhere.
+    async fn remove_on_servers(&mut self, page: &[(u64, Layout)]) -> HashSet<u64> {
         let mut by_server: BTreeMap<u16, Vec<u64>> = BTreeMap::new();
         for (ino, layout) in page {
             for slot in 0..layout.server_count() {
@@ -172,180 +113,41 @@ impl<E: Engine + 'static> Remover<E> {
             }
         }
         let mut failed = HashSet::new();
+        let mut asked = Vec::new();
         for (id, inos) in by_server {
-            let down = self.down_until.contains_key(&id);
-            let Some(peer) = self.peers.get(id).filter(|_| !down) else {
-                failed.extend(inos);
-                continue;
-            };
-            match peer.call(&RemoveObjectsRequest { inos: inos.clone() }) {
-                Ok(_) => {}
-                Err(PeerError::Stopping) => return Err(PeerError::Stopping.into()),
-                Err(error) => {
-                    self.down_until.insert(id, Instant::now() + RETRY);
-                    self.failed("remove data files", &error.into());
-                    failed.extend(inos);
-                }
+            match self.ready_peer(id) {
+                Some(peer) => asked.push((id, inos.clone(), remove_on(peer, inos))),
+                None => failed.extend(inos),
             }
         }
-        Ok(failed)
-    }
-
-    /// Looks through all data files for such whose inodes are gone.
-    fn scan(&mut self) -> Result<(), StepError> {
-        let judged = self.ask(|namespace| numbers_to_judge(namespace))?;
-        let old_s = unix_s().saturating_sub(self.setup.cluster.orphan_age_s) as i64;
-        for id in self.peers.ids() {
-            let mut cursor = 0;
-            loop {
-                let request = ListObjectsRequest { cursor, entries_max: BATCH as u32 };
-                let Some(peer) = self.peers.get(id) else { break };
-                let page = peer.call(&request)?;
-                let old = page
-                    .objects
-                    .iter()
-                    .filter(|object| judged.contains(&object.ino) && object.mtime_s <= old_s);
-                self.remove_orphans(id, old.map(|object| object.ino).collect())?;
-                cursor = page.cursor;
-                if cursor == 0 {
-                    break;
-                }
+        let deadline = Instant::now() + PATIENCE;
+        for (id, inos, mut removal) in asked {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match timeout(left, &mut removal).await {
+                Ok(Ok(())) => continue,
+                Ok(Err(error)) => self.setup.failed("remove data files", &error.into()),
+                Err(_) => drop(self.slow.insert(id, removal)),
             }
+            self.resting_until.insert(id, Instant::now() + RETRY);
+            failed.extend(inos);
         }
-        Ok(())
+        failed
     }
 
-    /// Tells I/O servers with a new storage which older files never had a byte on the one before: of those nothing is lost.
-    fn vouch(&mut self) -> Result<(), StepError> {
-        for (id, mut record) in self.ask(|namespace| Ok(namespace.servers()?))? {
-            while record.vouched_below_ino < record.lost_below_ino {
-                let after = record.vouched_below_ino;
-                let (mut inos, last) = self
-                    .ask(move |namespace| run_again(|| namespace.begin().files_empty_on(id, after, BATCH)))?;
-                let below = record.lost_below_ino;
-                inos.retain(|ino| *ino < below);
-                let Some(peer) = self.peers.get(id) else { break };
-                if !inos.is_empty() {
-                    peer.call(&VouchEmptyRequest { inos })?;
-                }
-                let vouched = last.unwrap_or(below).min(below);
-                let Some(newer) = self.ask(move |namespace| {
-                    let Some(now) = namespace.server(id)? else { return Ok(None) };
-                    if now.lost_below_ino != below {
-                        return Ok(Some(now));
-                    }
-                    let now = ServerRecord { vouched_below_ino: vouched, ..now };
-                    namespace.change(|op| {
-                        op.put_server(id, &now);
-                        Ok::<_, MetaError>(())
-                    })?;
-                    Ok(Some(now))
-                })?
-                else {
-                    break;
-                };
-                record = newer;
-            }
+    /// A server that may be asked now.
+    fn ready_peer(&mut self, id: u16) -> Option<Rc<Peer>> {
+        if self.resting_until.contains_key(&id) || self.slow.get(&id).is_some_and(|one| !one.is_finished()) {
+            return None;
         }
-        Ok(())
-    }
-
-    /// Prepares a metadata store that was put back from a copy: inode numbers go on behind those of all data files, and what a
-    /// file of the names has no data file for is lost, not empty.
-    fn take_over(&mut self) {
-        while !self.setup.stop.is_stopped() {
-            let asked = self.ask_for_revoked().and_then(|()| self.greatest_data_file());
-            let taken = asked.and_then(|ino| self.forget_below(ino + 1));
-            let Err(error) = taken else {
-                return self.setup.restore.done.store(true, Ordering::Release);
-            };
-            self.failed("take over the data of all I/O servers, which must be up", &error);
-            self.setup.poke.wait(Instant::now() + WAIT_STEP);
-        }
-    }
-
-    /// Keys that were revoked after the copy was made are revoked here, too: I/O servers know them.
-    fn ask_for_revoked(&mut self) -> Result<(), StepError> {
-        let mut ids = BTreeSet::new();
-        for id in self.peers.ids() {
-            if let Some(peer) = self.peers.get(id) {
-                ids.extend(peer.call(&RevokedRequest {})?.ids);
-            }
-        }
-        self.setup.shared.revoked.add(&ids);
-        *self.setup.restore.revoked.lock().unwrap_or_else(PoisonError::into_inner) = ids;
-        Ok(())
-    }
-
-    fn greatest_data_file(&mut self) -> Result<u64, StepError> {
-        let shard = self.ask(|namespace| Ok(namespace.shard()))?;
-        let mut greatest = 0;
-        for id in self.peers.ids() {
-            let mut cursor = 0;
-            while let Some(peer) = self.peers.get(id) {
-                let page = peer.call(&ListObjectsRequest { cursor, entries_max: BATCH as u32 })?;
-                let own = page.objects.iter().map(|object| object.ino).filter(|ino| shard_of(*ino) == shard);
-                greatest = own.max().unwrap_or(0).max(greatest);
-                cursor = page.cursor;
-                if cursor == 0 {
-                    break;
-                }
-            }
-        }
-        Ok(greatest)
-    }
-
-    fn forget_below(&mut self, ino: u64) -> Result<(), StepError> {
-        let from = self.ask(move |namespace| forget_below(namespace, ino))?;
-        self.setup.syncer.sync().map_err(MetaError::from)?;
-        log::warning!(
-            &self.setup.shared.name,
-            "this store is an older copy: new files get inode numbers from {from} on, data files of smaller numbers that no name \
-             leads to are kept (weft fsck lists them), and reading data that was removed since is an error"
-        );
-        Ok(())
-    }
-
-    fn remove_orphans(&mut self, id: u16, inos: Vec<u64>) -> Result<(), StepError> {
-        let gone = self.ask(move |namespace| without_inode(namespace, inos))?;
-        if gone.is_empty() {
-            return Ok(());
-        }
-        let count = gone.len();
-        let Some(peer) = self.peers.get(id) else { return Ok(()) };
-        peer.call(&RemoveObjectsRequest { inos: gone })?;
-        self.orphans_removed.fetch_add(count as u64, Ordering::Relaxed);
-        log::info!(&self.setup.shared.name, "removed {count} orphaned data files from {}", peer.name());
-        Ok(())
+        self.slow.remove(&id);
+        self.setup.peers.get(id)
     }
 }
 
-/// The inode numbers that a scan may judge by the names: those that this store has given out itself, as far as it knows. To be
-/// asked before data files are listed.
-pub(crate) fn numbers_to_judge<E: Engine>(namespace: &Namespace<E>) -> Result<Range<u64>, MetaError> {
-    Ok(namespace.vouched_from()?..namespace.next_ino())
-}
-
-/// Those of them that no inode has.
-pub(crate) fn without_inode<E: Engine>(
-    namespace: &mut Namespace<E>,
-    inos: Vec<u64>,
-) -> Result<Vec<u64>, MetaError> {
-    let exist = run_again(|| namespace.begin().inodes_exist(&inos))?;
-    Ok(inos.into_iter().zip(exist).filter(|(_, exists)| !exists).map(|(ino, _)| ino).collect())
-}
-
-/// A store that was put back from a copy goes on with inode numbers from `ino` at least, and counts what is missing of smaller
-/// ones as lost. Returns the next number.
-pub(crate) fn forget_below<E: Engine>(namespace: &mut Namespace<E>, ino: u64) -> Result<u64, MetaError> {
-    let known = namespace.servers()?;
-    let (from, _) = namespace.change(|op| {
-        let from = op.forgets_below(ino);
-        for (id, record) in &known {
-            let record = ServerRecord { lost_below_ino: from, vouched_below_ino: 0, ..record.clone() };
-            op.put_server(*id, &record);
-        }
-        Ok::<_, MetaError>(from)
-    })?;
-    Ok(from)
+/// Has a server remove files. It may be removing them already: doing so again does no harm.
+fn remove_on(peer: Rc<Peer>, inos: Vec<u64>) -> Removal {
+    let trace = current_or_fresh();
+    weft_reactor::spawn(on_behalf_of(trace, async move {
+        peer.call(&RemoveObjectsRequest { inos }).await.map(drop)
+    }))
 }

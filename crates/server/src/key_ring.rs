@@ -33,6 +33,7 @@ struct Derived {
     issuing: Key,
     server: Key,
     capability: Key,
+    knock: Key,
 }
 
 impl Derived {
@@ -42,6 +43,7 @@ impl Derived {
             issuing: key.issuing_key(),
             server: key.server_key(),
             capability: key.capability_key(),
+            knock: key.knock_key(),
         }
     }
 }
@@ -79,6 +81,11 @@ impl KeyRing {
     /// What this server proves to other servers with, and then what else it believes them.
     pub fn server_keys(&self) -> Vec<Key> {
         self.with(|keys| keys.iter().map(|key| key.server.clone()).collect())
+    }
+
+    /// What is shown before there is an RDMA connection to another server.
+    pub fn knock_key(&self) -> Key {
+        self.derived.read().unwrap_or_else(PoisonError::into_inner)[0].knock.clone()
     }
 
     /// Signs a capability with the key in use.

@@ -12,7 +12,7 @@
 //! `listen` (where clients reach it), `session` (one connection), `service` (what is offered on it), `io_service`
 //! and `meta_service` (the tables from operations to functions), `node` (what both have in common), `map`
 //! (which servers there are and where, pure) and `current` (the map as it is served), then `io` and `meta`,
-//! one function per operation.
+//! one function per operation. `peer` and `calls` are what a server asks other servers with.
 //!
 //! Invariants: no lock is held across the network; every task of a connection stays on its thread; an error
 //! is a reply with a status and words, and only a peer that breaks the protocol is cut off; the metadata
@@ -26,6 +26,7 @@ mod announce;
 mod answer;
 mod backup;
 mod both;
+mod calls;
 mod caretaker;
 mod clock;
 pub mod config;
@@ -40,7 +41,6 @@ mod io;
 mod io_service;
 mod key_ring;
 mod keys;
-mod letters;
 mod listen;
 mod map;
 mod member;
@@ -64,6 +64,7 @@ mod shared;
 mod slow;
 mod spent;
 mod status;
+mod step;
 mod stop;
 mod storage;
 mod under_way;

@@ -12,6 +12,7 @@
 //! it is. With each reply it hears whether there is a newer map of the cluster, and whoever shows it one has it ask at once. The mark
 //! is counted up while data changes, too, so that a copy that is put back later is told from what it is a copy of.
 
+use crate::both::{Either, either};
 use crate::config::ClusterConfig;
 use crate::key_ring::KeyRing;
 use crate::log;
@@ -23,6 +24,7 @@ use crate::stop::StopFlag;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weft_reactor::{Reactor, ReactorOptions, timeout};
 use weft_storage::{RandomId, Seen, State, StateFile, StorageError};
 use weft_wire::Op;
 use weft_wire::Status;
@@ -63,11 +65,33 @@ pub(crate) struct Setup {
 }
 
 /// Runs until the server is to stop, or must. Returns why it must.
+///
+/// It has a thread and a reactor of its own: its notes are synced to the disk, which would keep clients waiting.
 pub(crate) fn run(setup: Setup) -> Option<String> {
-    let peer =
-        Peer::new(meta_server(&setup.shared.map.get(), &setup.meta), setup.keys.clone(), setup.stop.clone());
+    let (stop, name) = (setup.stop.clone(), setup.shared.name.clone());
+    let peer = Peer::new(meta_server(&setup.shared.map.get(), &setup.meta), setup.keys.clone());
     let changes = setup.shared.counters.count_of(&CHANGES);
-    Member { setup, peer, changes_marked: changes, marked: Instant::now() }.run()
+    let mut member = Member { setup, peer, changes_marked: changes, marked: Instant::now() };
+    let ran = Reactor::new(ReactorOptions::default()).map(|reactor| {
+        let refused = reactor.run(async {
+            match either(member.run(), stop.wait()).await {
+                Either::First(reason) => Some(reason),
+                Either::Second(_) => None,
+            }
+        });
+        if refused.is_none() {
+            member.end();
+        }
+        refused
+    });
+    match ran {
+        Ok(refused) => refused,
+        Err(error) => {
+            log::warning!(&name, "cannot keep in touch with the metadata server: {error}");
+            stop.stop();
+            None
+        }
+    }
 }
 
 struct Member {
@@ -79,16 +103,14 @@ struct Member {
 }
 
 impl Member {
-    fn run(mut self) -> Option<String> {
+    /// Registers again and again. Returns why the server must stop.
+    async fn run(&mut self) -> String {
         let mut retry = RETRY_FIRST;
-        while !self.setup.stop.is_stopped() {
-            let wait = match self.register() {
+        loop {
+            let wait = match self.register().await {
                 Ok(_) if !self.has_begun() => match self.begin() {
                     Ok(()) => continue,
-                    Err(error) => {
-                        self.setup.stop.stop();
-                        return Some(error.to_string());
-                    }
+                    Err(error) => return self.must_stop(error.to_string()),
                 },
                 Ok(names) => {
                     retry = RETRY_FIRST;
@@ -98,31 +120,39 @@ impl Member {
                         Names::Awaited => SOON,
                     }
                 }
-                Err(Trouble::MustStop(reason)) => {
-                    self.setup.stop.stop();
-                    return Some(reason);
-                }
+                Err(Trouble::MustStop(reason)) => return self.must_stop(reason),
                 Err(Trouble::TryAgain(reason)) => {
                     if log::once_a_minute(&format!("member {reason}")) {
-                        log::warning!(
-                            &self.setup.shared.name,
-                            "has no word from the metadata server: {reason}"
-                        );
+                        let server = &self.setup.shared.name;
+                        log::warning!(server, "has no word from the metadata server: {reason}");
                     }
                     self.read_file_again();
                     retry = (retry * 2).min(HEARTBEAT);
                     retry
                 }
             };
-            self.peer.idle(wait, self.setup.shared.map.wanted());
+            self.idle(wait).await;
         }
-        // So that a copy of the directory that was made while this run went on is older than what is left now.
+    }
+
+    fn must_stop(&self, reason: String) -> String {
+        self.setup.stop.stop();
+        reason
+    }
+
+    /// Waits until a newer map is wanted, the connection is gone, or `time` is over.
+    async fn idle(&self, time: Duration) {
+        let wanted = self.setup.shared.map.wanted();
+        let _ = timeout(time, either(wanted.wait(), self.peer.gone())).await;
+    }
+
+    /// So that a copy of the directory that was made while this run went on is older than what is left now.
+    fn end(&mut self) {
         if self.has_begun()
             && let Err(error) = self.begin()
         {
             log::warning!(&self.setup.shared.name, "{error}");
         }
-        None
     }
 
     /// Whether the mark is one of this run's.
@@ -134,14 +164,14 @@ impl Member {
         self.setup.state.raise_mark(self.setup.run)
     }
 
-    fn register(&mut self) -> Result<Names, Trouble> {
+    async fn register(&mut self) -> Result<Names, Trouble> {
         self.raise_mark()?;
         let request = RegisterRequest {
             endpoints: self.setup.endpoints.clone(),
             map_version: self.setup.shared.map.version(),
             ..what_it_has(self.setup.shared.id, self.setup.storage, self.setup.state.state())
         };
-        let reply = self.peer.call(&request).map_err(|error| match error {
+        let reply = self.peer.call(&request).await.map_err(|error| match error {
             PeerError::Refused { status: Status::WrongStorage, text, .. } => {
                 Trouble::MustStop(format!("the metadata server refuses this server: {text}"))
             }

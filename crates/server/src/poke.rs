@@ -1,51 +1,46 @@
-//! The wake-up call of the remover of data files ([`crate::garbage`]).
+//! The wake-up call of those who remove data files ([`crate::garbage`]).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+use weft_reactor::{Notify, timeout};
 
-/// How long a wait goes on before the remover looks whether the server is to stop.
-const WAIT_STEP: Duration = Duration::from_millis(200);
-
-/// Wakes the remover. Clones wake the same one.
+/// Wakes them. Clones wake the same ones.
 #[derive(Clone, Default)]
 pub(crate) struct Poke {
-    signal: Arc<Signal>,
+    signals: Rc<Signals>,
 }
 
 #[derive(Default)]
-struct Signal {
-    poked: AtomicBool,
+struct Signals {
+    remove: Notify,
+    vouch: Notify,
     /// Of the last request that poked.
-    trace: AtomicU64,
-    lock: Mutex<()>,
-    changed: Condvar,
+    trace: Cell<u64>,
 }
 
 impl Poke {
-    /// There may be something to remove, by the request with this id; 0: by none.
+    /// There may be something to do, by the request with this id; 0: by none.
     pub fn poke(&self, trace: u64) {
         if trace != 0 {
-            self.signal.trace.store(trace, Ordering::Relaxed);
+            self.signals.trace.set(trace);
         }
-        if !self.signal.poked.swap(true, Ordering::AcqRel) {
-            let _lock = self.signal.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.signal.changed.notify_one();
-        }
+        self.signals.remove.notify();
+        self.signals.vouch.notify();
     }
 
-    /// Waits until poked or `deadline`, at most a step. Says whether it was poked, which is then forgotten.
-    pub fn wait(&self, deadline: Instant) -> bool {
-        let lock = self.signal.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.signal.poked.load(Ordering::Acquire) {
-            let left = deadline.saturating_duration_since(Instant::now()).min(WAIT_STEP);
-            drop(self.signal.changed.wait_timeout(lock, left));
-        }
-        self.signal.poked.swap(false, Ordering::AcqRel)
+    /// Waits until there may be something to remove, at most this long.
+    pub async fn wait_to_remove(&self, limit: Duration) {
+        let _ = timeout(limit, self.signals.remove.notified()).await;
+    }
+
+    /// Waits until there may be a new storage, at most this long.
+    pub async fn wait_to_vouch(&self, limit: Duration) {
+        let _ = timeout(limit, self.signals.vouch.notified()).await;
     }
 
     /// Trace id of the last request that poked since it was taken before; 0: none did.
     pub fn take_trace(&self) -> u64 {
-        self.signal.trace.swap(0, Ordering::Relaxed)
+        self.signals.trace.take()
     }
 }

@@ -1,16 +1,16 @@
-//! The threads of a metadata server.
+//! The tasks of a metadata server, all on one thread.
 //!
 //! ```text
-//!   main thread    connections and the namespace
-//!   weft-garbage   removes data files on I/O servers            (garbage.rs)
-//!   weft-keys      sends the list of revoked keys to them       (announce.rs)
-//!   weft-fsck      while there is a check                       (fsck.rs)
+//!   accept     connections, and requests on the namespace
+//!   garbage    removes data files on I/O servers
+//!   announce   sends them the list of revoked keys
+//!   fsck       while there is a check
 //! ```
 
 use crate::announce::Announcer;
+use crate::current::Peers;
 use crate::fsck;
 use crate::garbage;
-use crate::letters::Letter;
 use crate::listen::{Doors, Host, PerThread};
 use crate::log;
 use crate::map::FileMap;
@@ -23,16 +23,9 @@ use crate::run::{End, Run, accept_and_serve};
 use crate::storage::Names;
 use std::io;
 use std::rc::Rc;
-use std::thread::JoinHandle;
 use weft_meta::{FjallEngine, Namespace};
-use weft_reactor::{MailSender, Mailbox, Reactor, mailbox};
+use weft_reactor::{Mailbox, Reactor};
 use weft_verbs::Fabric;
-
-/// Pieces of work of other threads that wait for the metadata thread.
-const LETTERS_MAX: usize = 64;
-
-/// Work for the metadata thread.
-type Letters = (MailSender<Letter<FjallEngine>>, Mailbox<Letter<FjallEngine>>);
 
 /// Runs a metadata server. `files` are cluster files that were read again; with `restore` it goes on although
 /// its store is older than the I/O servers know.
@@ -44,22 +37,14 @@ pub(crate) fn run<F: Fabric>(
     doors: Doors<F>,
 ) -> io::Result<End> {
     let reactor = Reactor::new(run.reactor_options(None))?;
-    let (letters, letterbox): Letters = mailbox(LETTERS_MAX);
-    let (poke, announcer) = (Poke::default(), Announcer::new(run.shared.map.clone()));
     let restore = restore_of(run, &names.namespace, restore)?;
-    let checks = fsck::Setup {
-        map: run.shared.map.clone(),
-        keys: run.shared.keys.clone(),
-        stop: run.stop.clone(),
-        namespace: letters.clone(),
-        orphan_age_s: run.config.cluster.orphan_age_s,
-    };
-    let remover = start_remover(run, &names, letters, poke.clone(), restore.clone())?;
-    let keys = announcer.start(run.shared.keys.clone(), run.stop.clone())?;
-    let served = reactor.run(async {
-        let meta = start_part(run, names, announcer, poke, restore)?;
-        meta.allow_checks(checks);
-        weft_reactor::spawn(do_letters(meta.clone(), letterbox));
+    reactor.run(async {
+        let peers = Rc::new(Peers::new(run.shared.map.clone(), run.shared.keys.clone()));
+        let (poke, announcer) = (Poke::default(), Announcer::new(peers.clone()));
+        let meta = start_part(run, names, announcer.clone(), poke.clone(), restore.clone())?;
+        meta.allow_checks(checks_of(run, &meta, peers.clone()));
+        weft_reactor::spawn(garbage::run(garbage_of(run, &meta, peers, poke, restore)));
+        weft_reactor::spawn(announcer.run());
         weft_reactor::spawn(follow_file(meta.clone(), files));
         meta.poke_garbage();
         run.follow_keys();
@@ -68,12 +53,7 @@ pub(crate) fn run<F: Fabric>(
         let host = Host { service, transports };
         accept_and_serve(host, &run.stop, doors, Vec::new()).await?;
         Ok(end(run, &meta).await)
-    });
-    drop(reactor);
-    // They end by the same flag; a panic of theirs has been printed.
-    let _ = remover.join();
-    let _ = keys.join();
-    served
+    })
 }
 
 fn restore_of(run: &Run, namespace: &Namespace<FjallEngine>, wanted: bool) -> io::Result<Restore> {
@@ -87,24 +67,33 @@ fn restore_of(run: &Run, namespace: &Namespace<FjallEngine>, wanted: bool) -> io
     Ok(Restore { wanted: wanted || was_loaded, ..Restore::default() })
 }
 
-fn start_remover(
+fn checks_of(run: &Run, meta: &MetaPart<FjallEngine>, peers: Rc<Peers>) -> fsck::Setup<FjallEngine> {
+    fsck::Setup {
+        map: run.shared.map.clone(),
+        peers,
+        stop: run.stop.clone(),
+        namespace: meta.namespace.clone(),
+        orphan_age_s: run.config.cluster.orphan_age_s,
+    }
+}
+
+fn garbage_of(
     run: &Run,
-    names: &Names,
-    namespace: MailSender<Letter<FjallEngine>>,
+    meta: &MetaPart<FjallEngine>,
+    peers: Rc<Peers>,
     poke: Poke,
     restore: Restore,
-) -> io::Result<JoinHandle<()>> {
-    garbage::start(garbage::Setup {
+) -> garbage::Setup<FjallEngine> {
+    garbage::Setup {
         cluster: run.config.cluster.clone(),
-        map: run.shared.map.clone(),
-        keys: run.shared.keys.clone(),
+        peers,
         stop: run.stop.clone(),
         poke,
-        namespace,
-        syncer: names.namespace.syncer(),
+        namespace: meta.namespace.clone(),
+        durability: meta.durability.clone(),
         shared: run.shared.clone(),
         restore,
-    })
+    }
 }
 
 /// The metadata server's part, on the current reactor.
@@ -125,12 +114,6 @@ fn start_part(
     shared.revoked.set(meta.revoked_keys())?;
     meta.announce_by(announcer, is_restoring);
     Ok(meta)
-}
-
-async fn do_letters(meta: Rc<MetaPart<FjallEngine>>, mut letterbox: Mailbox<Letter<FjallEngine>>) {
-    while let Some(letter) = letterbox.receive().await {
-        letter(&mut meta.namespace.borrow_mut());
-    }
 }
 
 async fn follow_file(meta: Rc<MetaPart<FjallEngine>>, mut files: Mailbox<FileMap>) {

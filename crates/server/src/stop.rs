@@ -69,7 +69,7 @@ impl AsFd for StopFlag {
     }
 }
 
-/// Wakes one thread that waits in `poll(2)`.
+/// Wakes one task, from any thread.
 #[derive(Debug)]
 pub(crate) struct Wake {
     event: OwnedFd,
@@ -84,21 +84,26 @@ impl Wake {
         Ok(Wake { event: event_fd()? })
     }
 
-    /// Makes the descriptor readable.
+    /// Ends the next wait, or the one that is under way.
     pub fn raise(&self) {
         raise(&self.event);
     }
 
-    /// What becomes readable.
-    pub fn fd(&self) -> RawFd {
-        self.event.as_raw_fd()
-    }
-
-    /// Waits for the next time.
-    pub fn clear(&self) {
-        let mut count = 0u64;
-        // SAFETY: reads eight bytes into live ones. Where nothing was raised there is nothing to read.
-        unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) };
+    /// Waits until it was raised, which is then forgotten.
+    ///
+    /// # Errors
+    /// Of the registration.
+    pub async fn wait(&self) -> io::Result<()> {
+        let readiness = Readiness::new(&self.event)?;
+        let take = || {
+            let mut count = 0u64;
+            // SAFETY: reads eight bytes into live ones. Where nothing was raised there is nothing to read.
+            match unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) } {
+                8 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        readiness.io(Interest::Read, take).await
     }
 }
 

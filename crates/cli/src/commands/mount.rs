@@ -103,7 +103,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     log_file: Option<PathBuf>,
     /// What to log: a level (off, error, warn, info, debug, trace), and levels of single targets, as in
-    /// info,weft_client=debug; see `weft help logs`.
+    /// info,weft_rpc=debug; see `weft help logs`.
     #[arg(long, value_name = "LEVELS", env = "WEFT_LOG", default_value_t)]
     log_level: Filter,
     /// Log system calls that take at least this many milliseconds, with the servers that they waited for; 0:

@@ -32,7 +32,7 @@ const _: () = assert!(PACK_WINDOW_BYTES as usize + (1 << 20) <= PACK_BYTES, "a w
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     /// From servers to memory.
     Read,
     /// From memory to servers.

@@ -1,4 +1,4 @@
-//! Operations of `weft fsck`: a check runs on a thread of its own ([`crate::fsck`]); here it is begun, asked for its
+//! Operations of `weft fsck`: a check is a task of its own ([`crate::fsck`]); here it is begun, asked for its
 //! findings, and told which of them to treat.
 
 use super::MetaPart;
@@ -43,10 +43,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             }
             let setup = self.checks.setup.borrow().clone();
             let setup = setup.ok_or_else(|| Refusal::new(Status::Unsupported, "this server cannot check"))?;
-            let begun = fsck::start(setup, request.check).map_err(|error| {
-                Refusal::new(Status::Limit, format!("cannot start a thread for the check: {error}"))
-            })?;
-            *running = Some(begun);
+            *running = Some(fsck::start(setup, request.check));
         }
         let running = running.as_ref().ok_or_else(unknown)?;
         Ok(Answer::of(&running.report(request.known as usize, FINDINGS_PER_MESSAGE_MAX)))

@@ -86,8 +86,8 @@ pub(crate) struct Call {
 
 /// Everything a metadata server serves from.
 pub(crate) struct MetaPart<E: Engine> {
-    pub(crate) namespace: RefCell<Namespace<E>>,
-    durability: Rc<Durability>,
+    pub(crate) namespace: Rc<RefCell<Namespace<E>>>,
+    pub(crate) durability: Rc<Durability>,
     sync: SyncMode,
     keys: KeyRing,
     ring_servers: Cell<u16>,
@@ -124,7 +124,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let issued = IssuedKeys::load(&namespace).map_err(std::io::Error::other)?;
         let part = Rc::new(MetaPart {
             durability: Durability::start(namespace.syncer())?,
-            namespace: RefCell::new(namespace),
+            namespace: Rc::new(RefCell::new(namespace)),
             sync,
             keys,
             ring_servers: Cell::new(ring_servers),

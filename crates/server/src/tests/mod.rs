@@ -17,6 +17,7 @@ macro_rules! over_all_ways {
     };
 }
 
+mod calls;
 mod data;
 mod explain;
 mod failure;

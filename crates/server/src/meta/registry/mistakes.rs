@@ -15,7 +15,8 @@ use super::judge::NOBODY;
 use super::*;
 use crate::config::{ClusterConfig, SyncMode};
 use crate::current::CurrentMap;
-use crate::garbage::{forget_below, numbers_to_judge, without_inode};
+use crate::garbage::orphans::{numbers_to_judge, without_inode};
+use crate::garbage::take_over::forget_below;
 use crate::key_ring::KeyRing;
 use crate::map::endpoints_of;
 use crate::member::{after_agreement, meta_server, what_it_has};
@@ -124,6 +125,10 @@ impl Random {
         // Knuth's multiplicative generator; the upper bits are the random ones.
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % bound
+    }
+
+    fn number(&mut self) -> u64 {
+        (self.below(1 << 31) as u64) << 32 | self.below(1 << 31) as u64
     }
 }
 
@@ -293,7 +298,10 @@ impl World {
     /// What the metadata server's directory holds now.
     fn keep_store(&mut self) {
         if let Some(meta) = &self.meta {
-            self.metas[meta.directory].engine = meta.part.namespace.borrow().engine().fork();
+            let directory = &mut self.metas[meta.directory];
+            directory.engine = meta.part.namespace.borrow().engine().fork();
+            // Also of a run that ended before any I/O server noted it: the next run passes it on.
+            directory.history.runs.insert(meta.registry.own.get().run);
         }
     }
 
@@ -516,7 +524,8 @@ impl World {
         }
         let inos = reached.iter().flat_map(|at| self.ios[self.processes[*at].directory].pieces.keys());
         let greatest = inos.max().copied().unwrap_or(0);
-        forget_below(&mut meta.part.namespace.borrow_mut(), greatest + 1).expect("a sound store");
+        let random = self.random.number();
+        forget_below(&mut meta.part.namespace.borrow_mut(), greatest + 1, random).expect("a sound store");
         meta.registry.restore.done.store(true, Ordering::Release);
     }
 

@@ -7,16 +7,14 @@
 //!   cat > /weft/log                     the same, before `main`
 //! ```
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{FILE, off64_t, size_t, ssize_t};
 
-use crate::guard::{Errno, enter, is_inside};
-use crate::hooks::{descriptors, files, opening};
-use crate::paths::{Place, place_of};
-use crate::real::hooks;
+use super::{descriptors, files};
+use crate::guard::is_inside;
 use crate::table::find;
 
 /// Size of a stream's buffer.
@@ -43,53 +41,9 @@ unsafe extern "C" {
 static OURS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
 /// libc's standard streams.
 static LIBCS: [AtomicPtr<FILE>; 3] = [const { AtomicPtr::new(ptr::null_mut()) }; 3];
-static ENDING: AtomicBool = AtomicBool::new(false);
-
-hooks! {
-    fn fopen = fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        match place_of(libc::AT_FDCWD, path) {
-            None => fopen::real(path, mode),
-            Some(Place::Elsewhere(other)) => fopen::real(other.as_ptr(), mode),
-            Some(Place::Local) => {
-                let stream = fopen::real(path, mode);
-                // libc's own `open` does not find a link from a local path into Weft.
-                if stream.is_null() && crate::guard::errno() == libc::ENOENT { open_stream(path, mode) } else { stream }
-            }
-            Some(Place::Weft(_)) => open_stream(path, mode),
-        }
-    }
-
-    fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-        if find(fd).is_some() { stream(fd, mode) } else { fdopen::real(fd, mode) }
-    }
-
-    fn freopen = freopen64(path: *const c_char, mode: *const c_char, old: *mut FILE) -> *mut FILE {
-        if !matches!(place_of(libc::AT_FDCWD, path), Some(Place::Weft(_))) {
-            return freopen::real(path, mode, old);
-        }
-        let Some(flags) = flags_of(mode) else { return enter(|| Err(Errno(libc::EINVAL))) };
-        let opened = opening::open(path, flags, 0o666);
-        if opened < 0 {
-            return ptr::null_mut();
-        }
-        libc::fflush(old);
-        let standard = (0..3).find(|fd| *variable(*fd) == old);
-        match standard {
-            Some(fd) => {
-                descriptors::dup2(opened, fd);
-                descriptors::close(opened);
-                *variable(fd)
-            }
-            None => {
-                libc::fclose(old);
-                stream(opened, mode)
-            }
-        }
-    }
-}
 
 /// The variable of a standard stream.
-fn variable(fd: c_int) -> *mut *mut FILE {
+pub(super) fn variable(fd: c_int) -> *mut *mut FILE {
     match fd {
         0 => &raw mut stdin,
         1 => &raw mut stdout,
@@ -97,34 +51,8 @@ fn variable(fd: c_int) -> *mut *mut FILE {
     }
 }
 
-/// Flags of `open` for a mode of `fopen`.
-unsafe fn flags_of(mode: *const c_char) -> Option<c_int> {
-    // SAFETY: C passes a string.
-    let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
-    let mode = mode.split(|byte| *byte == b',').next().unwrap_or_default();
-    let plus = mode.contains(&b'+');
-    let access = |alone| if plus { libc::O_RDWR } else { alone };
-    let flags = match mode.first()? {
-        b'r' => access(libc::O_RDONLY),
-        b'w' => access(libc::O_WRONLY) | libc::O_CREAT | libc::O_TRUNC,
-        b'a' => access(libc::O_WRONLY) | libc::O_CREAT | libc::O_APPEND,
-        _ => return None,
-    };
-    let flag = |letter: u8, flag| if mode.contains(&letter) { flag } else { 0 };
-    Some(flags | flag(b'x', libc::O_EXCL) | flag(b'e', libc::O_CLOEXEC))
-}
-
-unsafe fn open_stream(path: *const c_char, mode: *const c_char) -> *mut FILE {
-    // SAFETY: C passes strings.
-    unsafe {
-        let Some(flags) = flags_of(mode) else { return enter(|| Err(Errno(libc::EINVAL))) };
-        let fd = opening::open(path, flags, 0o666);
-        if fd < 0 { ptr::null_mut() } else { stream(fd, mode) }
-    }
-}
-
 /// Creates our stream on a descriptor.
-unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
+pub(super) unsafe fn stream(fd: c_int, mode: *const c_char) -> *mut FILE {
     let functions =
         Functions { read: read_cookie, write: write_cookie, seek: seek_cookie, close: close_cookie };
     // SAFETY: the functions take the cookie, a number. The layout of `FILE` is part of glibc's interface for
@@ -216,7 +144,7 @@ pub(crate) fn at_start() {
     }
 }
 
-/// Called after `exit`: flushes our streams. Later writes are reported at once.
+/// Called after `exit`: flushes our streams.
 pub(crate) fn at_end() {
     for ours in &OURS {
         let stream = ours.load(Ordering::Acquire);
@@ -225,10 +153,4 @@ pub(crate) fn at_end() {
             unsafe { libc::fflush(stream) };
         }
     }
-    ENDING.store(true, Ordering::Release);
-}
-
-/// Whether the program is ending.
-pub(crate) fn is_ending() -> bool {
-    ENDING.load(Ordering::Acquire)
 }
