@@ -367,6 +367,28 @@ fn staged_requests_wait_for_room_and_large_ones_are_refused() {
     assert!(matches!(refused, LinkError::TooLarge { .. }) && !refused.is_fatal());
 }
 
+/// The client asks again, over a connection with mappings of its own.
+#[test]
+fn no_success_is_replied_after_a_page_of_the_clients_memory_was_gone() {
+    let server = Shm::<false>::start();
+    let segment = Segment::new(1 << 20).unwrap();
+    let run = MemoryRun { segment: segment.id(), address: 0, bytes: 1 << 20, stride_bytes: 0, count: 1 };
+    let lose = |verb| {
+        let mut link = server.connect();
+        link.add_segment(&segment).unwrap();
+        try_call(&mut link).expect("by now the server has the segment");
+        let command = Command { verb, bytes: 1 << 20, ..Command::default() };
+        submit(&mut link, 1, &command.to_bytes(), Bulk::put(vec![run.clone()])).unwrap();
+        let done = try_wait(&mut link, 1);
+        assert!(try_call(&mut link).is_err(), "the connection has ended");
+        done
+    };
+    assert!(lose(Verb::LoseLocal).is_err());
+    let refused = lose(Verb::LoseLocalAndFail).unwrap();
+    assert_eq!(refused[0].header.status, Status::NoSpace);
+    assert_eq!(refused[0].body, b"Ok(())");
+}
+
 #[test]
 fn injected_faults_do_what_they_say() {
     let server = InProcess::with(MemoryFaults {

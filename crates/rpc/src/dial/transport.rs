@@ -42,3 +42,18 @@ transports! { |source|
     /// way that the URL names.
     Rdma = "rdma": Rdma::new(source);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rdma::RdmaOptions;
+
+    #[test]
+    fn auto_prefers_what_is_faster_and_places_in_the_list_stay() {
+        let source = Arc::new(RdmaSource::new(RdmaOptions::default(), None));
+        let preferred: Vec<Transport> = ways(&source).iter().map(|(transport, _)| *transport).collect();
+        assert_eq!(preferred, [Transport::Shm, Transport::Rdma, Transport::Tcp]);
+        let numbered = [Transport::Auto, Transport::Tcp, Transport::Shm, Transport::Rdma];
+        assert_eq!(Transport::ALL, numbered);
+    }
+}

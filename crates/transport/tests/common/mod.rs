@@ -60,6 +60,10 @@ pub enum Verb {
     ReadInline,
     ReadLocal,
     WriteLocal,
+    /// Find a page of the client's memory gone, and succeed all the same.
+    LoseLocal,
+    /// The same, and fail.
+    LoseLocalAndFail,
     ReadFile,
     ReadMapped,
     WriteMapped,
@@ -72,7 +76,7 @@ pub enum Verb {
     GiveUp,
 }
 
-const VERBS: [Verb; 17] = [
+const VERBS: [Verb; 19] = [
     Verb::Echo,
     Verb::Read,
     Verb::ReadHandingOver,
@@ -81,6 +85,8 @@ const VERBS: [Verb; 17] = [
     Verb::ReadInline,
     Verb::ReadLocal,
     Verb::WriteLocal,
+    Verb::LoseLocal,
+    Verb::LoseLocalAndFail,
     Verb::ReadFile,
     Verb::ReadMapped,
     Verb::WriteMapped,
@@ -193,6 +199,11 @@ async fn obey<C: ServerConn>(conn: &C, command: &Command, bulk: C::Bulk) -> Answ
             return Answer::Inline(pattern_bytes(command.seed, 0, command.bytes as usize));
         }
         Verb::ReadLocal | Verb::WriteLocal => touch_local(command, bulk),
+        Verb::LoseLocal => lose_local(command, &bulk),
+        Verb::LoseLocalAndFail => {
+            let result = lose_local(command, &bulk);
+            return Answer::Fails(Status::NoSpace, format!("{result:?}"));
+        }
         Verb::ReadFile => put_file(command, bulk).await,
         Verb::ReadMapped | Verb::WriteMapped => move_mapped(command, bulk).await,
         Verb::Ignore => {
@@ -308,6 +319,11 @@ async fn give_up<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), St
     data.fill(GUARD);
     sleep(Duration::from_millis(30)).await;
     assert!(data.iter().all(|byte| *byte == GUARD), "memory was written to after the transfer was given up");
+    Ok(())
+}
+
+fn lose_local<B: ServerBulk>(command: &Command, bulk: &B) -> Result<(), String> {
+    bulk.local(0, command.bytes).ok_or("the memory cannot be addressed")?.mark_gone();
     Ok(())
 }
 
