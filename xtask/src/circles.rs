@@ -27,7 +27,6 @@ const NOT_YET: &[&str] = &[
     "crates/meta",
     "crates/preload",
     "crates/reactor",
-    "crates/server",
     "crates/verbs",
     "crates/wire",
 ];

@@ -21,10 +21,12 @@ use crate::key_ring::KeyRing;
 use crate::map::endpoints_of;
 use crate::member::{after_agreement, meta_server, what_it_has};
 use crate::poke::Poke;
+use crate::shared::Confirmed;
 use crate::stop::StopFlag;
 use crate::storage::open_map;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use weft_meta::{
     At, Caller, MemEngine, MetaError, Namespace, NamespaceOptions, NewFile, OpenFlags, ROOT_INO,
 };
