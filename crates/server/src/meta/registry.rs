@@ -27,7 +27,6 @@ use crate::answer::{Answer, Refusal};
 use crate::log;
 use crate::map::{Event, MapError};
 use std::rc::Rc;
-use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 use weft_meta::{Engine, MetaError, Op, OwnStorage, ServerRecord, SessionId};
 use weft_wire::Status;
@@ -78,9 +77,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             Progress::Agreed => self.raise_mark(registry, &mut 0).await,
             Progress::Noted => {
                 if registry.restore.wanted {
-                    let revoked = std::mem::take(
-                        &mut *registry.restore.revoked.lock().unwrap_or_else(PoisonError::into_inner),
-                    );
+                    let revoked = registry.restore.revoked.take();
                     if let Err(refusal) = self.take_revoked(revoked).await {
                         return self.store_failed(&refusal.text);
                     }

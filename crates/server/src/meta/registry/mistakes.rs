@@ -26,7 +26,6 @@ use crate::stop::StopFlag;
 use crate::storage::open_map;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use weft_meta::{
     At, Caller, MemEngine, MetaError, Namespace, NamespaceOptions, NewFile, OpenFlags, ROOT_INO,
 };
@@ -528,7 +527,7 @@ impl World {
         let greatest = inos.max().copied().unwrap_or(0);
         let random = self.random.number();
         forget_below(&mut meta.part.namespace.borrow_mut(), greatest + 1, random).expect("a sound store");
-        meta.registry.restore.done.store(true, Ordering::Release);
+        meta.registry.restore.done.set(true);
     }
 
     fn serving_meta(&self) -> Option<&MetaProcess> {

@@ -4,8 +4,7 @@ use super::judge::{Progress, Round};
 use crate::shared::Confirmed;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weft_meta::{OwnStorage, ServerRecord, SessionId};
 
@@ -35,14 +34,14 @@ pub(crate) struct Registry {
 #[derive(Clone, Default)]
 pub(crate) struct Restore {
     pub wanted: bool,
-    pub done: Arc<AtomicBool>,
+    pub done: Rc<Cell<bool>>,
     /// Keys that I/O servers know to be revoked.
-    pub revoked: Arc<Mutex<BTreeSet<[u8; 16]>>>,
+    pub revoked: Rc<RefCell<BTreeSet<[u8; 16]>>>,
 }
 
 impl Restore {
     pub(super) fn is_under_way(&self) -> bool {
-        self.wanted && !self.done.load(Ordering::Acquire)
+        self.wanted && !self.done.get()
     }
 }
 
