@@ -207,7 +207,10 @@ fn a_part_of_a_file_is_shown() {
     assert!(said.contains("has 480512 bytes, but the requested part ends at 480520"), "{said}");
     assert!(run(&["--offset", "480000", "--bytes", "1K"]).contains("ends at 481024"));
     assert!(run(&["--offset", "1M"]).contains("there is nothing at 1048576"));
-    assert!(run(&["--bytes", "9", "--format", "u16"]).contains("are not a multiple of the 2 bytes of u16"));
+    assert!(
+        run(&["--bytes", "9", "--format", "u16"])
+            .contains("9 bytes are not a multiple of the 2 bytes of u16")
+    );
 }
 
 #[test]
@@ -263,7 +266,10 @@ fn a_part_of_a_file_is_copied_out_and_in() {
     let said = run(&["--subarray", "9000,9000:8999,0:1,1:5", &url, text(&local)]);
     assert!(said.contains("the requested part ends at"), "{said}");
     assert_eq!(std::fs::read(&local).unwrap(), [7; 99], "nothing is touched before it is known to fit");
-    assert!(run(&["--subarray", "9:0:1:5", &url, &format!("{url}2")]).contains("a local one"));
+    assert!(
+        run(&["--subarray", "9:0:1:5", &url, &format!("{url}2")])
+            .contains("one Weft file and one local file")
+    );
     assert!(
         run(&["--subarray", "9:0:1:5", text(&local), text(&local), cluster.url()])
             .contains("copies one file")

@@ -193,7 +193,7 @@ fn planted_damage_is_found_and_repaired_and_files_stay_readable() {
         format!("inode {counted} counts 9 links, but has 2"),
         "leads to inode 201, which is missing".to_string(),
         "differs between its record by name and its record in listing order".to_string(),
-        "attributes of inode 200, which is missing".to_string(),
+        "inode 200 is missing, but has extended attributes".to_string(),
         "belongs to no session".to_string(),
         format!("file {longer} has 200000 bytes, but its data files have 201000"),
         format!("file {missing} has 200000 bytes, but its data file on io{last_missing} is missing"),

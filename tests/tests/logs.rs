@@ -126,6 +126,8 @@ fn what_servers_do_for_a_call_has_its_id() {
     let cluster = logging(1, "debug");
     let mount = mount(&cluster, "debug", &[]);
     fs::write(mount.join("file"), [7; 4096]).expect("all servers run");
+    // The open file would keep its data.
+    line_of(|| cluster.log("meta0"), &["done for ", "op=Close", "status=done"]);
     fs::remove_file(mount.join("file")).expect("all servers run");
     let removed = line_of(|| mount_log(&cluster), &[" mount: ", " call=unlink "]);
     let id = format!("trace={}", value(&removed, "trace"));
@@ -211,7 +213,7 @@ fn sighup_takes_over_what_the_cluster_file_says_of_the_log() {
 
     edit(&cluster, "slow_request_ms = 1000", "slow_request_ms = \"soon\"");
     signal(cluster.pid("meta0"), libc::SIGHUP);
-    line_of(|| cluster.log("meta0"), &["warn  meta0: SIGHUP: all stays as it was: ", "slow_request_ms"]);
+    line_of(|| cluster.log("meta0"), &["warn  meta0: SIGHUP: nothing is changed: ", "slow_request_ms"]);
     cluster.weft(&["ls", &cluster.url()]);
 
     // Who was told on the command line does not listen to the file.

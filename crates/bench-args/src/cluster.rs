@@ -1,6 +1,7 @@
 //! Options of measurements of the machine, and of a cluster as a whole.
 
-use crate::{CommonArgs, Memory, Transport};
+use crate::common::{CommonArgs, TestbedArgs};
+use crate::kinds::{Memory, Transport};
 use std::path::PathBuf;
 use weft_cli_common::connections::KeyArgs;
 use weft_cli_common::size::parse_bytes;
@@ -48,15 +49,9 @@ pub struct SharedFileArgs {
     /// Use 1 to 8 clients and 1 to 8 I/O servers, and print two tables of MiB/s.
     #[arg(long, conflicts_with_all = ["url", "io"])]
     pub scale: bool,
-    /// Measure this cluster instead of starting one.
-    #[arg(long, value_name = "URL")]
-    pub url: Option<String>,
-    /// Options of every measurement.
+    /// The cluster, and options of every measurement.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// The key.
-    #[command(flatten)]
-    pub connect: KeyArgs,
+    pub testbed: TestbedArgs,
 }
 
 /// One client reads a cached file in units of 4 KiB, over TCP and over shared memory.
@@ -67,15 +62,9 @@ pub struct LatencyArgs {
     /// Reads in each repetition.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Measure this cluster instead of starting one.
-    #[arg(long, value_name = "URL")]
-    pub url: Option<String>,
-    /// Options of every measurement.
+    /// The cluster, and options of every measurement.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// The key.
-    #[command(flatten)]
-    pub connect: KeyArgs,
+    pub testbed: TestbedArgs,
 }
 
 /// Measures how many files are created, queried and removed per second. Each client is a process with its own

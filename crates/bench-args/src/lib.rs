@@ -2,11 +2,13 @@
 //! of `weft` are generated from it.
 
 mod cluster;
+mod common;
 mod kinds;
 mod noncontiguous;
 mod registration;
 
 pub use cluster::{CallsArgs, DemoArgs, LatencyArgs, LimitsArgs, MetaArgs, SharedFileArgs};
+pub use common::{CommonArgs, TestbedArgs};
 pub use kinds::{How, Memory, Side, Transport, Way};
 pub use noncontiguous::{
     AccessArgs, BlockColumnArgs, BlocksArgs, BtioArgs, Class, RandomArgs, TileArgs, TransferArgs,
@@ -14,8 +16,6 @@ pub use noncontiguous::{
 pub use registration::{
     BulkArgs, FigureArgs, GroupRegistrationArgs, RegistrationCostsArgs, RepeatedArgs, SmallArgs, SubarrayArgs,
 };
-
-use std::path::PathBuf;
 
 /// The measurements.
 #[derive(Debug, clap::Subcommand)]
@@ -58,22 +58,4 @@ pub enum Command {
     /// A client process of another measurement.
     #[command(hide = true)]
     Worker,
-}
-
-/// Options of every measurement.
-#[derive(Debug, Clone, clap::Args)]
-pub struct CommonArgs {
-    /// Repetitions; the median is reported.
-    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub runs: u16,
-    /// Where to create the scratch directory [default: /dev/shm if there is room, else the directory for
-    /// temporary files].
-    #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
-    /// Print as JSON.
-    #[arg(long)]
-    pub json: bool,
-    /// Also write the results as JSON to FILE.
-    #[arg(long, value_name = "FILE")]
-    pub save: Option<PathBuf>,
 }

@@ -1,8 +1,8 @@
 //! Options of measurements of noncontiguous access.
 
-use crate::{CommonArgs, How, Side, Transport, Way};
+use crate::common::TestbedArgs;
+use crate::kinds::{How, Side, Transport, Way};
 use std::path::PathBuf;
-use weft_cli_common::connections::KeyArgs;
 use weft_cli_common::size::parse_bytes;
 
 /// Options of every measurement of noncontiguous access.
@@ -37,15 +37,9 @@ pub struct AccessArgs {
     /// Draw a chart of the results to FILE.
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
-    /// Measure this cluster instead of starting one.
-    #[arg(long, value_name = "URL")]
-    pub url: Option<String>,
-    /// Options of every measurement.
+    /// The cluster, and options of every measurement.
     #[command(flatten)]
-    pub common: CommonArgs,
-    /// The key.
-    #[command(flatten)]
-    pub connect: KeyArgs,
+    pub testbed: TestbedArgs,
 }
 
 /// Each of 4 processes writes and reads its tile of a frame.

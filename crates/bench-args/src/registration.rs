@@ -1,7 +1,8 @@
 //! Options of measurements of RDMA: registrations, and repeated transfers.
 
+use crate::common::CommonArgs;
+use crate::kinds::{Transport, Way};
 use crate::noncontiguous::parse_tile;
-use crate::{CommonArgs, Transport, Way};
 use std::path::PathBuf;
 use weft_cli_common::connections::KeyArgs;
 use weft_cli_common::size::parse_bytes;

@@ -1,7 +1,7 @@
 //! Operations of RDMA adapters during a measurement, on both sides.
 
-use super::figure::{self, Amounts, Took};
-use super::worker::Done;
+use super::amounts::{Amounts, Took};
+use super::numbers;
 use std::collections::BTreeMap;
 use weft_cli_common::output;
 use weft_client::Client;
@@ -50,9 +50,9 @@ pub fn since(now: &Counts, before: &Counts) -> Counts {
 
 impl Asked {
     /// The operations that clients report, and those of the servers between two readings.
-    pub fn between(clients: &[Done], before: &Counts, after: &Counts) -> Asked {
+    pub fn between<'a>(clients: impl Iterator<Item = &'a Counts>, before: &Counts, after: &Counts) -> Asked {
         let mut asked = Asked::default();
-        clients.iter().for_each(|done| asked.add_client(&done.adapter));
+        clients.for_each(|counts| asked.add_client(counts));
         asked.add_server(&since(after, before));
         asked
     }
@@ -117,7 +117,7 @@ pub fn table(all: &[Took]) -> comfy_table::Table {
             let name: &'static str = name;
             Some((name, *took.amounts.get(&format!("{side} {name}"))?))
         };
-        let text = |(name, amount): (&str, f64)| format!("{} {name}", figure::count(amount));
+        let text = |(name, amount): (&str, f64)| format!("{} {name}", numbers::count(amount));
         PRINTED.iter().filter_map(amount).map(text).collect::<Vec<_>>().join(", ")
     };
     let mut table = output::table(&["", "clients", "servers"], &[]);

@@ -2,7 +2,7 @@
 //! one table.
 
 use super::report::{Report, Row};
-use super::scratch::{Testbed, scratch};
+use super::scratch::{Testbed, scratch, weft_program};
 use super::shared_file::{self, Case, Shape};
 use anyhow::{Context, Result, bail};
 use std::mem::MaybeUninit;
@@ -42,7 +42,7 @@ pub fn run(args: DemoArgs) -> Result<()> {
 }
 
 fn copies(args: &DemoArgs, testbed: &Testbed, tree_bytes: u64) -> Result<Vec<Row>> {
-    let weft = super::weft_program()?;
+    let weft = weft_program()?;
     let url = |name: &str| format!("{}/{name}", args.url.trim_end_matches('/'));
     let (source, local) = (&args.source, args.out.join("local"));
     let cp = |from: &Path, to: &Path| {

@@ -8,16 +8,14 @@
 //! ```
 
 use super::adapters;
+use super::amounts::{self, Took};
 use super::chart::{self, Chart, Marks};
-use super::report::{self, Head, median, number};
+use super::numbers::{median, number};
+use super::report::{self, Head};
 use anyhow::{Context, Result};
 use serde::Serialize;
-use std::collections::BTreeMap;
 use weft_bench_args::FigureArgs;
 use weft_cli_common::output;
-
-/// Amounts by name.
-pub type Amounts = BTreeMap<String, f64>;
 
 /// The origin of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -56,15 +54,6 @@ pub struct Panel {
     pub places: Vec<String>,
     /// The lines.
     pub lines: Vec<Line>,
-}
-
-/// What a transfer cost.
-#[derive(Debug, Clone, Serialize)]
-pub struct Took {
-    /// The transfer.
-    pub what: String,
-    /// The amounts by name.
-    pub amounts: Amounts,
 }
 
 /// All results of a measurement.
@@ -152,7 +141,7 @@ impl Figure {
         }
         if !self.took.is_empty() {
             output::print_line(&self.took_of)?;
-            output::print_table(&took_table(&self.took))?;
+            output::print_table(&amounts::table(&self.took))?;
             output::print_line("")?;
         }
         let paper = self.paper.iter().map(|text| format!("Paper: {text}"));
@@ -184,21 +173,6 @@ impl Figure {
     }
 }
 
-/// A table of costs. Columns without amounts are left out.
-fn took_table(all: &[Took]) -> comfy_table::Table {
-    let amounts = all.iter().flat_map(|took| &took.amounts).filter(|(_, amount)| **amount != 0.0);
-    let mut names: Vec<&str> = amounts.map(|(name, _)| name.as_str()).collect();
-    names.sort_unstable();
-    names.dedup();
-    let headings: Vec<&str> = std::iter::once("").chain(names.iter().copied()).collect();
-    let mut table = output::table(&headings, &(1..headings.len()).collect::<Vec<_>>());
-    for took in all {
-        let amount = |name: &&str| took.amounts.get(*name).map_or(String::new(), |amount| count(*amount));
-        table.add_row(std::iter::once(took.what.clone()).chain(names.iter().map(amount)));
-    }
-    table
-}
-
 impl Panel {
     fn table(&self) -> comfy_table::Table {
         let names = self.lines.iter().map(|line| line.name.as_str());
@@ -217,11 +191,6 @@ fn head_of(note: &str) -> &str {
     note.split(": ").next().unwrap_or(note)
 }
 
-/// Formats an amount. Whole numbers have no decimals.
-pub fn count(amount: f64) -> String {
-    if amount.fract() == 0.0 { format!("{amount:.0}") } else { number(amount) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -237,9 +206,6 @@ mod tests {
                 Line::known("paper", Origin::Paper, vec![Some(5.0), None, Some(7.0)]),
             ],
         });
-        let amounts = [("sends", 1.0), ("reads", 0.0), ("writes", 2.5)];
-        let amounts = amounts.map(|(name, amount)| (name.to_string(), amount)).into();
-        figure.took.push(Took { what: "mine, 1".into(), amounts });
         figure
     }
 
@@ -248,12 +214,6 @@ mod tests {
         let table = figure().panels[0].table().to_string();
         let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[1..], [vec!["1", "2.00", "5.00"], vec!["2"], vec!["4", "4.00", "7.00"]]);
-    }
-
-    #[test]
-    fn what_took_nothing_has_no_column() {
-        let table = took_table(&figure().took).to_string();
-        assert!(table.contains("sends") && table.contains("2.50") && !table.contains("reads"), "{table}");
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Worker processes and the barrier before each measured part.
 
-use super::worker::{Block, Done, Task};
+use super::adapters::Counts;
+use super::worker::Task;
+use super::worker::measure::{Block, Done};
 use anyhow::{Context, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
 use std::io::{BufRead, BufReader, Write};
@@ -29,6 +31,13 @@ pub struct Phase {
     pub cpu_s: f64,
     /// Each worker's own results.
     pub done: Vec<Done>,
+}
+
+impl Phase {
+    /// Operations of the workers' RDMA adapters.
+    pub fn adapters(&self) -> impl Iterator<Item = &Counts> {
+        self.done.iter().map(|done| &done.adapter)
+    }
 }
 
 impl Fleet {

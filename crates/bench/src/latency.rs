@@ -8,7 +8,8 @@ use super::fleet::Fleet;
 use super::limits::{PING_BYTES, ping_pong};
 use super::report::{Report, Row};
 use super::scratch::{Testbed, scratch};
-use super::worker::{Socket, Task};
+use super::worker::Task;
+use super::worker::ping::Socket;
 use anyhow::Result;
 use weft_bench_args::LatencyArgs;
 use weft_cli_common::connections::at;
@@ -28,8 +29,9 @@ struct Times {
 /// Runs the measurement.
 pub fn run(args: LatencyArgs) -> Result<()> {
     let rounds = args.rounds as usize;
-    let scratch = scratch(&args.common, 64 << 20)?;
-    let testbed = Testbed::new(args.url.as_deref(), &args.connect, &scratch, 1, SyncMode::Nosync)?;
+    let scratch = scratch(&args.testbed.common, 64 << 20)?;
+    let testbed =
+        Testbed::new(args.testbed.url.as_deref(), &args.testbed.connect, &scratch, 1, SyncMode::Nosync)?;
     let path = testbed.dir.join("small-file");
     let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);
     let file = testbed.client.open(at(&path), &options)?;
@@ -40,7 +42,7 @@ pub fn run(args: LatencyArgs) -> Result<()> {
     let mut raw = Fleet::start(2)?;
     let mut fleets = ways.iter().map(|_| Fleet::start(1)).collect::<Result<Vec<_>>>()?;
     let mut times = [Times::default(), Times::default()];
-    for _ in 0..args.common.runs {
+    for _ in 0..args.testbed.common.runs {
         for (((transport, socket), fleet), times) in ways.iter().zip(&mut fleets).zip(&mut times) {
             let same = ping_pong(&mut raw, *socket, scratch.path(), rounds, [spin_us, 0])?;
             times.raw_p50.push(same.p50_us);
@@ -71,5 +73,5 @@ pub fn run(args: LatencyArgs) -> Result<()> {
             times.sleeping_p50,
         ));
     }
-    report.print(&args.common)
+    report.print(&args.testbed.common)
 }

@@ -1,10 +1,12 @@
 //! Measures what the machine itself can do.
 
 use super::fleet::{Fleet, per_client};
+use super::numbers::median;
 use super::page_cache::warm_memory;
-use super::report::{Report, Row, median};
+use super::report::{Report, Row};
 use super::scratch::scratch;
-use super::worker::{Socket, Task};
+use super::worker::Task;
+use super::worker::ping::Socket;
 use anyhow::{Context, Result};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

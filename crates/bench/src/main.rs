@@ -12,6 +12,7 @@
 
 mod access;
 mod adapters;
+mod amounts;
 mod block_column;
 mod blocks;
 mod btio;
@@ -24,6 +25,7 @@ mod fleet;
 mod latency;
 mod limits;
 mod meta;
+mod numbers;
 mod page_cache;
 mod random;
 mod rdma;
@@ -39,10 +41,9 @@ mod worker;
 
 use anyhow::Result;
 use clap::Parser;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use weft_bench_args::Command;
-use weft_cli_common::{is_broken_pipe, output, programs};
+use weft_cli_common::{is_broken_pipe, output};
 
 /// The same allocator as in `weft`.
 #[global_allocator]
@@ -92,13 +93,5 @@ fn run(command: Command) -> Result<()> {
         Command::Demo(args) => demo::run(args),
         Command::Calls(args) => calls::run(args),
         Command::Worker => worker::run(),
-    }
-}
-
-/// The `weft` that is measured: the one that started this program, else the one beside it or on PATH.
-fn weft_program() -> Result<PathBuf> {
-    match std::env::var_os(programs::STARTED_BY) {
-        Some(program) => Ok(program.into()),
-        None => programs::find("weft", "weft-cli"),
     }
 }

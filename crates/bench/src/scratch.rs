@@ -11,8 +11,12 @@ use weft_bench_args::{CommonArgs, Transport};
 use weft_cli_common::connections::{ConnectArgs, Connections, KeyArgs};
 use weft_cli_common::launch::{self, BlockedSignals, Lifetime, LocalCluster, RunState, StartOptions};
 use weft_cli_common::place::WeftPath;
+use weft_cli_common::programs;
 use weft_client::Client;
 use weft_server::SyncMode;
+
+/// The default transports.
+pub const TRANSPORTS_DEFAULT: &[Transport] = &[Transport::Tcp, Transport::Shm];
 
 /// What must be removed when a signal ends the process.
 struct Leftovers {
@@ -21,7 +25,7 @@ struct Leftovers {
 }
 
 /// After this time servers have reported the operations of their adapters.
-const ADAPTERS_TOLD: Duration = Duration::from_millis(1200);
+const ADAPTER_REPORT_INTERVAL: Duration = Duration::from_millis(1200);
 
 static LEFTOVERS: Mutex<Leftovers> = Mutex::new(Leftovers { dirs: Vec::new(), clusters: Vec::new() });
 
@@ -153,7 +157,7 @@ impl Testbed {
             only: Vec::new(),
             lifetime: Lifetime::WithParent,
             supervised: false,
-            program: Some(super::weft_program()?),
+            program: Some(weft_program()?),
         };
         let cluster = launch::start(&options, &mut |time| {
             std::thread::sleep(time);
@@ -235,7 +239,7 @@ impl Testbed {
     /// adapters, which servers report once a second.
     pub fn server_load_over(&self, transport: Transport) -> ServerLoad {
         if transport == Transport::Rdma {
-            std::thread::sleep(ADAPTERS_TOLD);
+            std::thread::sleep(ADAPTER_REPORT_INTERVAL);
             return self.server_load();
         }
         ServerLoad { adapters: Counts::new(), ..self.server_load() }
@@ -266,9 +270,34 @@ impl Drop for Testbed {
     }
 }
 
+/// The `weft` that is measured: the one that started this program, else the one beside it or on PATH.
+pub fn weft_program() -> Result<PathBuf> {
+    match std::env::var_os(programs::STARTED_BY) {
+        Some(program) => Ok(program.into()),
+        None => programs::find("weft", "weft-cli"),
+    }
+}
+
 /// Creates a scratch directory as requested by the options.
 pub fn scratch(common: &CommonArgs, bytes: u64) -> Result<Scratch> {
     Scratch::new(common.dir.as_deref(), bytes)
+}
+
+/// What of `all` can be measured. Reports why the rest cannot.
+pub fn usable<T>(
+    all: Vec<T>,
+    transport: impl Fn(&T) -> Transport,
+    without: &[(Transport, String)],
+) -> Result<Vec<T>> {
+    for (transport, reason) in without {
+        eprintln!("weft: not measured over {}: {reason}", transport.name());
+    }
+    let is_usable = |one: &T| without.iter().all(|(other, _)| *other != transport(one));
+    let usable: Vec<_> = all.into_iter().filter(is_usable).collect();
+    if usable.is_empty() {
+        bail!("there is nothing to measure; none of the transports can be used");
+    }
+    Ok(usable)
 }
 
 /// Checks that every server can be reached by the URL's transport.

@@ -13,23 +13,22 @@
 //! reads by the same processes on one local file. Memory is warmed up before each write.
 
 use super::adapters::Asked;
-use super::figure::Took;
+use super::amounts::Took;
 use super::fleet::{Fleet, per_client};
 use super::limits::{self, Buffers, Samples};
+use super::numbers::{median, number};
 use super::page_cache::warm_memory;
-use super::report::{Report, Row, median, number};
-use super::scratch::{Scratch, Testbed, scratch};
+use super::report::{Report, Row};
+use super::scratch::{Scratch, TRANSPORTS_DEFAULT, Testbed, scratch, usable};
 use super::worker::Task;
 use anyhow::{Result, bail};
-use weft_bench_args::{CommonArgs, Memory, SharedFileArgs, Transport};
+use weft_bench_args::{CommonArgs, Memory, SharedFileArgs, Transport, Way};
 use weft_cli_common::connections::{KeyArgs, at};
 use weft_cli_common::output;
 use weft_cli_common::size::{format_bytes, mib_per_s};
 use weft_server::SyncMode;
 
 const SCALE: [u16; 4] = [1, 2, 4, 8];
-/// The default transports.
-pub const TRANSPORTS_DEFAULT: &[Transport] = &[Transport::Tcp, Transport::Shm];
 
 /// A transport and a kind of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,23 +63,23 @@ pub fn run(args: SharedFileArgs) -> Result<()> {
     let cases = cases(&args.transport, args.memory)?;
     let shape = Shape { clients: usize::from(args.clients), bytes: args.bytes };
     let most = if args.scale { 8 } else { shape.clients as u64 };
-    let scratch = scratch(&args.common, 3 * args.bytes * most)?;
-    let runs = args.common.runs;
+    let scratch = scratch(&args.testbed.common, 3 * args.bytes * most)?;
+    let runs = args.testbed.common.runs;
     if args.scale {
-        return scale(&cases, args.bytes, &scratch, &args.common);
+        return scale(&cases, args.bytes, &scratch, &args.testbed.common);
     }
     let io = args.io.unwrap_or(4);
     let transports: Vec<_> = cases.iter().map(|case| case.transport).collect();
-    let url = args.url.as_deref();
+    let url = args.testbed.url.as_deref();
     let (testbed, without) =
-        Testbed::for_transports(url, &args.connect, &scratch, io, SyncMode::Nosync, &transports)?;
-    let cases = cases_with(cases, &without)?;
+        Testbed::for_transports(url, &args.testbed.connect, &scratch, io, SyncMode::Nosync, &transports)?;
+    let cases = usable(cases, |case| case.transport, &without)?;
     let parameters = serde_json::json!({
         "clients": shape.clients, "bytes": shape.bytes, "io_servers": testbed.client.map().io_servers().count(),
     });
     let mut report = Report::new("shared-file", parameters);
     (report.rows, report.took) = measure(&testbed, &scratch, &cases, shape, runs)?;
-    report.print(&args.common)
+    report.print(&args.testbed.common)
 }
 
 fn cases(transports: &[Transport], memory: Option<Memory>) -> Result<Vec<Case>> {
@@ -98,19 +97,6 @@ fn cases(transports: &[Transport], memory: Option<Memory>) -> Result<Vec<Case>> 
     let cases: Vec<_> = all.into_iter().filter(wanted).collect();
     if cases.is_empty() {
         bail!("--memory alloc is for shared memory and RDMA only; leave out --transport tcp");
-    }
-    Ok(cases)
-}
-
-/// Keeps the cases that can be measured, and reports why others cannot.
-fn cases_with(cases: Vec<Case>, without: &[(Transport, String)]) -> Result<Vec<Case>> {
-    for (transport, reason) in without {
-        eprintln!("weft: not measured over {}: {reason}", transport.name());
-    }
-    let is_usable = |case: &Case| without.iter().all(|(transport, _)| *transport != case.transport);
-    let cases: Vec<_> = cases.into_iter().filter(is_usable).collect();
-    if cases.is_empty() {
-        bail!("there is nothing to measure; none of the transports can be used");
     }
     Ok(cases)
 }
@@ -155,22 +141,19 @@ fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, sha
     let options = weft_client::OpenOptions::new().write(true).create_new(true).mode(0o644);
     testbed.client.open(at(&path), &options)?.close()?;
     warm_memory(scratch.path(), shape.bytes * shape.clients as u64)?;
+    let transfers = |way| {
+        per_client(shape.clients, shape.bytes, |block| Task::Transfer {
+            way,
+            url: url.clone(),
+            path: path.clone(),
+            block,
+            memory,
+        })
+    };
     let before = testbed.server_load_over(case.transport);
-    let writes = per_client(shape.clients, shape.bytes, |block| Task::Write {
-        url: url.clone(),
-        path: path.clone(),
-        block,
-        memory,
-    });
-    let write = fleet.run(&writes)?;
+    let write = fleet.run(&transfers(Way::Write))?;
     let between = testbed.server_load_over(case.transport);
-    let reads = per_client(shape.clients, shape.bytes, |block| Task::Read {
-        url: url.clone(),
-        path: path.clone(),
-        block,
-        memory,
-    });
-    let read = fleet.run(&reads)?;
+    let read = fleet.run(&transfers(Way::Read))?;
     let after = testbed.server_load_over(case.transport);
     let checks =
         per_client(shape.clients, shape.bytes, |block| Task::Check { path: path.clone(), block, memory });
@@ -183,8 +166,8 @@ fn once(testbed: &Testbed, scratch: &Scratch, fleet: &mut Fleet, case: Case, sha
         client_cpu_s: [write.cpu_s, read.cpu_s],
         server_cpu_s: [between.cpu_s - before.cpu_s, after.cpu_s - between.cpu_s],
         asked: [
-            Asked::between(&write.done, &before.adapters, &between.adapters),
-            Asked::between(&read.done, &between.adapters, &after.adapters),
+            Asked::between(write.adapters(), &before.adapters, &between.adapters),
+            Asked::between(read.adapters(), &between.adapters, &after.adapters),
         ],
     })
 }
@@ -355,7 +338,7 @@ mod tests {
     fn what_cannot_be_reached_is_left_out() {
         let without = [(Transport::Rdma, "no adapter".to_string())];
         let all = cases(&[Transport::Tcp, Transport::Rdma], None).unwrap();
-        assert_eq!(cases_with(all, &without).unwrap().len(), 1);
-        assert!(cases_with(cases(&[Transport::Rdma], None).unwrap(), &without).is_err());
+        assert_eq!(usable(all, |case| case.transport, &without).unwrap().len(), 1);
+        assert!(usable(cases(&[Transport::Rdma], None).unwrap(), |case| case.transport, &without).is_err());
     }
 }

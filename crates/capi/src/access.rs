@@ -3,7 +3,7 @@
 use crate::guard::{Failure, Outcome, call};
 use crate::handles::{borrow, result, weft_file};
 use std::ffi::c_int;
-use weft_client::{AccessOptions, IoStats, Method, Movement, Sieving};
+use weft_client::{AccessOptions, Method, Movement, Sieving};
 
 /// `struct weft_access`.
 #[repr(C)]
@@ -113,25 +113,16 @@ pub unsafe extern "C" fn weft_get_io_stats(file: *const weft_file, stats: *mut w
     call("weft_get_io_stats", || {
         // SAFETY: as the caller promises.
         let (file, place) = unsafe { (borrow(file)?, result("stats", stats)?) };
-        let IoStats {
-            requests,
-            request_bytes,
-            moved_bytes,
-            server_reads,
-            server_writes,
-            accessed_bytes,
-            busy_ns,
-            methods,
-        } = file.file.io_stats();
+        let stats = file.file.io_stats();
         *place = weft_io_stats {
-            requests,
-            request_bytes,
-            moved_bytes,
-            server_reads,
-            server_writes,
-            accessed_bytes,
-            busy_ns,
-            methods: methods.into(),
+            requests: stats.requests,
+            request_bytes: stats.request_bytes,
+            moved_bytes: stats.moved_bytes,
+            server_reads: stats.server_reads,
+            server_writes: stats.server_writes,
+            accessed_bytes: stats.accessed_bytes,
+            busy_ns: stats.busy_ns,
+            methods: stats.methods.into(),
         };
         Ok(0)
     })

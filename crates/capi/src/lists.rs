@@ -13,7 +13,7 @@ use crate::handles::{array, borrow, weft_file};
 use crate::pending::weft_op;
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::c_void;
-use std::ptr::{null, null_mut};
+use weft_client::Direction;
 use weft_layout::{Extent, Level, Regions};
 
 /// What to move: memory by address, file by offset.
@@ -116,58 +116,22 @@ impl Request {
     }
 
     /// # Safety
-    /// `file` is a handle; the memory is valid for writing and nobody else's.
-    pub(crate) unsafe fn read(&self, file: *const weft_file) -> Outcome<ssize_t> {
+    /// `file` is a handle; the memory is as [`weft_client::File::move_raw`] wants it.
+    pub(crate) unsafe fn run(self, file: *const weft_file, direction: Direction) -> Outcome<ssize_t> {
+        let Request { memory, allocations, file: regions } = self;
         // SAFETY: as the caller promises.
-        let bytes = unsafe {
-            let file = &borrow(file)?.file;
-            match &self.allocations {
-                None => file.read_raw(null_mut(), &self.memory, &self.file)?,
-                Some(parents) => file.read_raw_in(null_mut(), &self.memory, parents, &self.file)?,
-            }
-        };
-        Ok(bytes as ssize_t)
+        let moved =
+            unsafe { borrow(file)?.file.move_raw(direction, 0, &memory, allocations.as_deref(), &regions)? };
+        Ok(moved as ssize_t)
     }
 
     /// # Safety
-    /// `file` is a handle; the memory is valid for reading.
-    pub(crate) unsafe fn write(&self, file: *const weft_file) -> Outcome<ssize_t> {
+    /// As for [`run`](Request::run), until the operation has ended.
+    pub(crate) unsafe fn start(self, file: *const weft_file, direction: Direction) -> Outcome<*mut weft_op> {
+        let Request { memory, allocations, file: regions } = self;
         // SAFETY: as the caller promises.
-        let bytes = unsafe {
-            let file = &borrow(file)?.file;
-            match &self.allocations {
-                None => file.write_raw(null(), &self.memory, &self.file)?,
-                Some(parents) => file.write_raw_in(null(), &self.memory, parents, &self.file)?,
-            }
-        };
-        Ok(bytes as ssize_t)
-    }
-
-    /// # Safety
-    /// As for [`read`](Request::read), until the operation has ended.
-    pub(crate) unsafe fn start_read(&self, file: *const weft_file) -> Outcome<*mut weft_op> {
-        // SAFETY: as the caller promises.
-        let pending = unsafe {
-            let file = &borrow(file)?.file;
-            match &self.allocations {
-                None => file.start_read_raw(null_mut(), &self.memory, &self.file),
-                Some(parents) => file.start_read_raw_in(null_mut(), &self.memory, parents, &self.file),
-            }
-        };
-        Ok(weft_op::started(pending))
-    }
-
-    /// # Safety
-    /// As for [`write`](Request::write), until the operation has ended.
-    pub(crate) unsafe fn start_write(&self, file: *const weft_file) -> Outcome<*mut weft_op> {
-        // SAFETY: as the caller promises.
-        let pending = unsafe {
-            let file = &borrow(file)?.file;
-            match &self.allocations {
-                None => file.start_write_raw(null(), &self.memory, &self.file),
-                Some(parents) => file.start_write_raw_in(null(), &self.memory, parents, &self.file),
-            }
-        };
+        let pending =
+            unsafe { borrow(file)?.file.start_raw(direction, 0, memory, allocations.as_deref(), regions) };
         Ok(weft_op::started(pending))
     }
 }
@@ -175,7 +139,7 @@ impl Request {
 /// Defines, for one thing to do with a [`Request`], the function for lists and the one for lists in known
 /// allocations.
 macro_rules! list_functions {
-    ($($plain:ident, $allocated:ident: $action:ident -> $returned:ty;)*) => { $(
+    ($($plain:ident, $allocated:ident: $action:ident($direction:ident) -> $returned:ty;)*) => { $(
         /// See weft.h.
         ///
         /// # Safety
@@ -194,7 +158,7 @@ macro_rules! list_functions {
             let memory = Cut { count: memory_count, offsets: memory_offsets, lengths: memory_lengths };
             let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
             // SAFETY: as the caller promises.
-            call(stringify!($plain), || unsafe { Request::lists(memory, None, regions)?.$action(file) })
+            call(stringify!($plain), || unsafe { Request::lists(memory, None, regions)?.$action(file, Direction::$direction) })
         }
 
         /// See weft.h.
@@ -221,17 +185,17 @@ macro_rules! list_functions {
             let regions = Cut { count: file_count, offsets: file_offsets, lengths: file_lengths };
             // SAFETY: as the caller promises.
             call(stringify!($allocated), || unsafe {
-                Request::lists(memory, Some(allocations), regions)?.$action(file)
+                Request::lists(memory, Some(allocations), regions)?.$action(file, Direction::$direction)
             })
         }
     )* };
 }
 
 list_functions! {
-    weft_readv_list, weft_readv_list_alloc: read -> ssize_t;
-    weft_writev_list, weft_writev_list_alloc: write -> ssize_t;
-    weft_start_readv_list, weft_start_readv_list_alloc: start_read -> *mut weft_op;
-    weft_start_writev_list, weft_start_writev_list_alloc: start_write -> *mut weft_op;
+    weft_readv_list, weft_readv_list_alloc: run(Read) -> ssize_t;
+    weft_writev_list, weft_writev_list_alloc: run(Write) -> ssize_t;
+    weft_start_readv_list, weft_start_readv_list_alloc: start(Read) -> *mut weft_op;
+    weft_start_writev_list, weft_start_writev_list_alloc: start(Write) -> *mut weft_op;
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::handles::{array, give, result, take, weft_file};
 use crate::lists::Request;
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
-use weft_client::{PendingRaw, finish_all};
+use weft_client::{Direction, PendingRaw, finish_all};
 
 /// An operation under way (`weft_op`).
 #[allow(non_camel_case_types)]
@@ -31,7 +31,9 @@ pub unsafe extern "C" fn weft_start_pread(
     offset: off_t,
 ) -> *mut weft_op {
     // SAFETY: as the caller promises.
-    call("weft_start_pread", || unsafe { Request::plain(buffer, bytes, offset)?.start_read(file) })
+    call("weft_start_pread", || unsafe {
+        Request::plain(buffer, bytes, offset)?.start(file, Direction::Read)
+    })
 }
 
 /// See weft.h.
@@ -46,7 +48,9 @@ pub unsafe extern "C" fn weft_start_pwrite(
     offset: off_t,
 ) -> *mut weft_op {
     // SAFETY: as the caller promises.
-    call("weft_start_pwrite", || unsafe { Request::plain(buffer, bytes, offset)?.start_write(file) })
+    call("weft_start_pwrite", || unsafe {
+        Request::plain(buffer, bytes, offset)?.start(file, Direction::Write)
+    })
 }
 
 /// The operation that `op` points to.

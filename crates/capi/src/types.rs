@@ -10,7 +10,7 @@ use crate::lists::Request;
 use crate::pending::weft_op;
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
-use weft_client::{Elements, Place};
+use weft_client::{Direction, Elements, Place};
 use weft_layout::{Datatype, DatatypeError, Order, Partition, View};
 
 /// A type (`weft_type`).
@@ -296,7 +296,7 @@ impl Typed {
 
 /// Defines a function that does something with typed memory.
 macro_rules! typed_functions {
-    ($($name:ident: $action:ident, $memory:ty => $returned:ty;)*) => { $(
+    ($($name:ident: $action:ident($direction:ident), $memory:ty => $returned:ty;)*) => { $(
         /// See weft.h.
         ///
         /// # Safety
@@ -314,16 +314,16 @@ macro_rules! typed_functions {
         ) -> $returned {
             let typed = Typed { memory, memory_count, memory_type, offset, file_count, file_type };
             // SAFETY: as the caller promises.
-            call(stringify!($name), || unsafe { typed.request(file)?.$action(file) })
+            call(stringify!($name), || unsafe { typed.request(file)?.$action(file, Direction::$direction) })
         }
     )* };
 }
 
 typed_functions! {
-    weft_read_typed: read, *mut c_void => ssize_t;
-    weft_write_typed: write, *const c_void => ssize_t;
-    weft_start_read_typed: start_read, *mut c_void => *mut weft_op;
-    weft_start_write_typed: start_write, *const c_void => *mut weft_op;
+    weft_read_typed: run(Read), *mut c_void => ssize_t;
+    weft_write_typed: run(Write), *const c_void => ssize_t;
+    weft_start_read_typed: start(Read), *mut c_void => *mut weft_op;
+    weft_start_write_typed: start(Write), *const c_void => *mut weft_op;
 }
 
 /// See weft.h.

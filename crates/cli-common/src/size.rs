@@ -50,6 +50,16 @@ pub fn mib_per_s(bytes: u64, seconds: f64) -> f64 {
     bytes as f64 / (1u64 << 20) as f64 / seconds.max(1e-9)
 }
 
+/// A time as text with about three digits.
+pub fn format_ns(ns: u64) -> String {
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
+        _ => format!("{:.2} s", ns as f64 / 1e9),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +93,14 @@ mod tests {
         assert_eq!(format_bytes((1 << 20) - 1), "1.0 MiB");
         assert_eq!(format_bytes(64 << 20), "64 MiB");
         assert_eq!(format_bytes(u64::MAX), "16 EiB");
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (ns, text) in
+            [(12, "12 ns"), (1_234, "1.2 µs"), (45_600_000, "45.6 ms"), (3_456_000_000, "3.46 s")]
+        {
+            assert_eq!(format_ns(ns), text);
+        }
     }
 }

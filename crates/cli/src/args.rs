@@ -1,7 +1,8 @@
-//! The command line. Help, completions and man pages are generated from it.
+//! The command line: all commands, and what each runs. Help, completions and man pages are generated from it.
 
 use crate::commands::*;
-use clap::{Parser, Subcommand};
+use anyhow::Result;
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// A parallel file system in user space.
 ///
@@ -95,10 +96,48 @@ pub enum Command {
     Man(man::Args),
 }
 
+impl Command {
+    /// Runs the command.
+    pub fn run(self) -> Result<()> {
+        match self {
+            Command::Up(args) => up::run(args),
+            Command::Down(args) => down::run(args),
+            Command::Init(args) => init::run(args),
+            Command::Key(command) => key::run(command),
+            Command::Serve(args) => serve::run(args),
+            Command::Server(command) => server::run(command),
+            Command::Meta(command) => meta::run(command),
+            Command::Mount(args) => mount::run(args),
+            Command::Umount(args) => umount::run(args),
+            Command::Run(args) => run::run(args),
+            Command::Cp(args) => cp::run(args),
+            Command::Ls(args) => ls::run(args),
+            Command::Cat(args) => cat::run(args),
+            Command::Dump(args) => dump::run(args),
+            Command::Rm(args) => rm::run(args),
+            Command::Mkdir(args) => mkdir::run(args),
+            Command::Mv(args) => mv::run(args),
+            Command::Stat(args) => stat::run(args),
+            Command::Du(args) => du::run(args),
+            Command::Df(args) => df::run(args),
+            Command::Tree(args) => tree::run(args),
+            Command::Stripe(command) => stripe::run(command),
+            Command::Status(args) => status::run(args),
+            Command::Explain(args) => explain::run(args),
+            Command::Fsck(args) => fsck::run(args),
+            Command::Scrub(args) => scrub::run(args),
+            Command::Calibrate(args) => calibrate::run(args),
+            Command::Bench(_) => bench::run(),
+            Command::Help(args) => help::run(args, Cli::command()),
+            Command::Completions(args) => completions::run(args, Cli::command()),
+            Command::Man(args) => man::run(args, Cli::command()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split_whitespace())

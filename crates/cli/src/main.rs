@@ -1,13 +1,14 @@
 //! The program `weft`: servers, mount and tools.
 //!
 //! ```text
-//!   args        the command line, from which help, completions and man pages are generated
+//!   args        the command line: all commands, from which help, completions and man pages are generated
 //!   commands/   one file per subcommand, each with one `run`
 //!   mount_words mount options (`-o`), and the command line of mount(8)
 //!   adapters    the RDMA adapters that this process uses
 //!   part        ranges and subarrays of files: their description, reading and writing
 //!   copy/       copying files into, out of and between file systems
 //!   help/       the manual pages of `weft help SUBJECT`
+//!   exit        how a command ends when it fails
 //! ```
 //!
 //! `weft-cli-common` has what this program shares with `weft-bench`.
@@ -21,13 +22,18 @@ mod adapters;
 mod args;
 mod commands;
 mod copy;
+mod exit;
 mod help;
 mod mount_words;
+mod new_files;
 mod numbers;
 mod part;
+mod progress;
 mod time_text;
 
-use clap::Parser;
+use args::Cli;
+use clap::{CommandFactory, Parser};
+use exit::Code;
 use std::process::ExitCode;
 use weft_cli_common::{Reported, is_broken_pipe, output};
 
@@ -36,26 +42,21 @@ use weft_cli_common::{Reported, is_broken_pipe, output};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The command has reported its result and asks for this exit code.
-#[derive(Debug, thiserror::Error)]
-#[error("ended with {0}")]
-struct Code(u8);
-
 /// Exit code of mount(8) for a mount that failed. 1 is for an invalid command line.
 const MOUNT_FAILED: u8 = 32;
 
 fn main() -> ExitCode {
     let given: Vec<_> = std::env::args_os().collect();
     let is_helper = mount_words::is_helper(given.first());
-    let arguments = match mount_words::command_line(given) {
-        Ok(Some(line)) => args::Cli::parse_from(line),
+    let arguments = match mount_words::command_line(given, Cli::command) {
+        Ok(Some(line)) => Cli::parse_from(line),
         Ok(None) => return ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("weft: {}", output::error_text(&error));
             return ExitCode::from(if is_helper { 1 } else { 2 });
         }
     };
-    let ended = commands::run(arguments.command);
+    let ended = arguments.command.run();
     if let Some(Code(code)) = ended.as_ref().err().and_then(|error| error.downcast_ref()) {
         return ExitCode::from(*code);
     }

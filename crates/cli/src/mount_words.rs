@@ -10,9 +10,8 @@
 //! of `weft mount` without its dashes (`cache=never`, `stream-from=1G`). Of options that contradict each
 //! other, the last one applies.
 
-use crate::args::Cli;
 use anyhow::{Result, bail};
-use clap::CommandFactory;
+use clap::Command;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -76,15 +75,15 @@ pub fn is_helper(program: Option<&OsString>) -> bool {
 }
 
 /// The command line for the parser: that of `mount.weft` becomes one of `weft mount`, and `-o` options become
-/// long ones. `None` if there is nothing to do (`mount --fake`).
-pub fn command_line(given: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
+/// long ones, of which `weft` is the whole. `None` if there is nothing to do (`mount --fake`).
+pub fn command_line(given: Vec<OsString>, weft: fn() -> Command) -> Result<Option<Vec<OsString>>> {
     if is_helper(given.first()) {
-        return helper(&given[1..]);
+        return helper(&given[1..], weft);
     }
     if given.get(1).is_none_or(|command| command != "mount") {
         return Ok(Some(given));
     }
-    let (mut line, mut words) = (Vec::new(), Words::default());
+    let (mut line, mut words) = (Vec::new(), Words::new(weft));
     let mut rest = given.into_iter();
     while let Some(argument) = rest.next() {
         match argument.to_str() {
@@ -106,8 +105,8 @@ pub fn command_line(given: Vec<OsString>) -> Result<Option<Vec<OsString>>> {
 }
 
 /// `SPEC DIR [-sfnvrw] [-N NAMESPACE] [-t TYPE] [-o WORDS]`, as in mount(8), "External helpers".
-fn helper(given: &[OsString]) -> Result<Option<Vec<OsString>>> {
-    let (mut places, mut words, mut sloppy, mut fake) = (Vec::new(), Words::default(), false, false);
+fn helper(given: &[OsString], weft: fn() -> Command) -> Result<Option<Vec<OsString>>> {
+    let (mut places, mut words, mut sloppy, mut fake) = (Vec::new(), Words::new(weft), false, false);
     let mut lists = Vec::new();
     let mut rest = given.iter();
     while let Some(argument) = rest.next() {
@@ -141,12 +140,16 @@ fn helper(given: &[OsString]) -> Result<Option<Vec<OsString>>> {
 }
 
 /// The options of `weft mount` that stand for the mount options so far.
-#[derive(Default)]
 struct Words {
     options: Vec<String>,
+    weft: fn() -> Command,
 }
 
 impl Words {
+    fn new(weft: fn() -> Command) -> Words {
+        Words { options: Vec::new(), weft }
+    }
+
     /// Adds `a,b=c`. Unknown ones are skipped if `sloppy`.
     fn add(&mut self, list: &std::ffi::OsStr, sloppy: bool) -> Result<()> {
         let Some(list) = list.to_str() else { bail!("-o {}: not UTF-8", list.display()) };
@@ -164,7 +167,7 @@ impl Words {
             return Ok(());
         }
         let meant = MEANINGS.iter().find(|(known, _)| *known == word).map(|(_, option)| option.to_string());
-        match meant.or_else(|| long_option(word)) {
+        match meant.or_else(|| long_option(word, (self.weft)())) {
             Some(option) => {
                 self.take_back(&option);
                 self.options.push(option);
@@ -185,11 +188,10 @@ impl Words {
 }
 
 /// `cache=never` as `--cache=never`, if `weft mount` has that option.
-fn long_option(word: &str) -> Option<String> {
+fn long_option(word: &str, weft: Command) -> Option<String> {
     let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
     let name = name.replace('_', "-");
-    let cli = Cli::command();
-    let mount = cli.find_subcommand("mount")?;
+    let mount = weft.find_subcommand("mount")?;
     let option = mount.get_arguments().find(|argument| argument.get_long() == Some(&name))?;
     let takes_value = option.get_action().takes_values();
     match (takes_value, value) {
@@ -202,9 +204,11 @@ fn long_option(word: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::args::Cli;
+    use clap::CommandFactory;
 
     fn line(given: &str) -> Result<Option<String>> {
-        let line = command_line(given.split(' ').map(OsString::from).collect())?;
+        let line = command_line(given.split(' ').map(OsString::from).collect(), Cli::command)?;
         Ok(line.map(|line| line.join(" ".as_ref()).into_string().unwrap()))
     }
 

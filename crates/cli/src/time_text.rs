@@ -1,4 +1,4 @@
-//! Points in time as text, in UTC.
+//! Points in time as text, in UTC, and durations.
 
 /// As `2027-01-31T12:00:00Z`.
 pub fn utc(seconds: u64) -> String {
@@ -47,6 +47,17 @@ fn civil(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
+/// A length of time in its two largest units: `1h01m`.
+pub fn duration(ms: u64) -> String {
+    let seconds = ms / 1000;
+    match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
+        (0, 0, 0, seconds) => format!("{seconds}s"),
+        (0, 0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
+        (0, hours, minutes, _) => format!("{hours}h{minutes:02}m"),
+        (days, hours, ..) => format!("{days}d{hours:02}h"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,6 +80,13 @@ mod tests {
             "+001-01-01",
         ] {
             assert_eq!(parse_utc(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_short() {
+        for (ms, text) in [(999, "0s"), (61_000, "1m01s"), (3_660_000, "1h01m"), (90_000_000, "1d01h")] {
+            assert_eq!(duration(ms), text);
         }
     }
 }

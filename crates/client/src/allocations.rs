@@ -11,7 +11,6 @@ use weft_transport::Allocation;
 use crate::Result;
 use crate::error::{Error, ErrorKind};
 use crate::file::File;
-use crate::pending::PendingRaw;
 use crate::window::Direction;
 
 /// Checks that every piece of memory lies in the allocations (in one, or in some that touch); offsets of both
@@ -98,36 +97,6 @@ impl File {
     ) -> Result<u64> {
         // SAFETY: the caller's promise.
         unsafe { self.move_raw(Direction::Write, base as u64, memory, Some(allocations), file) }
-    }
-
-    /// Begins a [`File::read_raw_in`].
-    ///
-    /// # Safety
-    /// The memory is writable and nobody else's until the result was waited for or dropped.
-    pub unsafe fn start_read_raw_in(
-        &self,
-        base: *mut u8,
-        memory: &Regions,
-        allocations: &[Extent],
-        file: &Regions,
-    ) -> PendingRaw {
-        // SAFETY: the caller's promise.
-        unsafe { self.start(Direction::Read, base as u64, memory.clone(), Some(allocations), file.clone()) }
-    }
-
-    /// Begins a [`File::write_raw_in`].
-    ///
-    /// # Safety
-    /// The memory is readable and does not change until the result was waited for or dropped.
-    pub unsafe fn start_write_raw_in(
-        &self,
-        base: *const u8,
-        memory: &Regions,
-        allocations: &[Extent],
-        file: &Regions,
-    ) -> PendingRaw {
-        // SAFETY: the caller's promise.
-        unsafe { self.start(Direction::Write, base as u64, memory.clone(), Some(allocations), file.clone()) }
     }
 
     /// What the memory is part of, none where that is not known.

@@ -61,41 +61,18 @@ impl std::fmt::Display for At<'_> {
     }
 }
 
-impl<'a> From<&'a str> for At<'a> {
-    fn from(path: &'a str) -> At<'a> {
-        At::path(path)
-    }
+/// Texts and paths name what they lead to from the root.
+macro_rules! from_paths {
+    ($($path:ty),*) => { $(
+        impl<'a> From<&'a $path> for At<'a> {
+            fn from(path: &'a $path) -> At<'a> {
+                At::path(path)
+            }
+        }
+    )* };
 }
 
-impl<'a> From<&'a OsStr> for At<'a> {
-    fn from(path: &'a OsStr) -> At<'a> {
-        At::path(path)
-    }
-}
-
-impl<'a> From<&'a Path> for At<'a> {
-    fn from(path: &'a Path) -> At<'a> {
-        At::path(path)
-    }
-}
-
-impl<'a> From<&'a PathBuf> for At<'a> {
-    fn from(path: &'a PathBuf) -> At<'a> {
-        At::path(path)
-    }
-}
-
-impl<'a> From<&'a String> for At<'a> {
-    fn from(path: &'a String) -> At<'a> {
-        At::path(path)
-    }
-}
-
-impl<'a> From<&'a OsString> for At<'a> {
-    fn from(path: &'a OsString) -> At<'a> {
-        At::path(path)
-    }
-}
+from_paths!(str, OsStr, Path, PathBuf, String, OsString);
 
 impl<'a> From<&'a [u8]> for At<'a> {
     fn from(path: &'a [u8]) -> At<'a> {

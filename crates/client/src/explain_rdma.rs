@@ -13,10 +13,9 @@
 use std::sync::Arc;
 
 use weft_layout::{Extent, Regions};
-use weft_rpc::links::Way;
 use weft_transport::registration::{self, PageRange, RegistrationCost};
 use weft_transport::{Mechanism, lent_work_requests};
-use weft_wire::limits::{SHARE_BYTES_MAX, UNIT_BYTES_MAX};
+use weft_wire::limits::UNIT_BYTES_MAX;
 
 use crate::access::Method;
 use crate::error::{Error, ErrorKind};
@@ -152,7 +151,7 @@ impl Request<'_> {
     }
 
     fn servers(&self, open: &Arc<OpenFile>, options: &RdmaOptions) -> Result<Vec<RdmaServerPlan>> {
-        let reach = Reach::over(Way::Verbs, SHARE_BYTES_MAX, Some(options));
+        let reach = Reach { traits: options.traits(), ..Reach::default() };
         let access = AccessOptions { method: Method::List, ..open.access() };
         let rdma = open.inner.rdma.as_ref();
         let pieces_max = rdma.and_then(|rdma| rdma.pieces_max(self.write)).unwrap_or(WORK_PIECES_MAX);

@@ -5,7 +5,7 @@
 //!   read (at the cursor)   ├─► read_pieces ─► move_pieces ─┐
 //!   read_list              ┘                               ├─► Transfer::begin ─► wait
 //!   read_raw ──────────────────────────────► move_raw ─────┘
-//!   start_read, start_read_raw ────────────► start ──────────► Transfer::begin_owned ─► PendingRaw
+//!   start_read, start_read_raw ────────────► start_raw ──────► Transfer::begin_owned ─► PendingRaw
 //! ```
 //!
 //! Writes are the same. With known allocations: `allocations.rs`; of typed elements: `typed.rs`.
@@ -152,12 +152,17 @@ impl File {
         unsafe { self.move_raw(Direction::Write, base as u64, memory, None, file) }
     }
 
-    /// Moves bytes between regions of the file and of memory, which is part of `allocations` where these are
-    /// known.
+    /// Moves bytes between any regions of the file and of memory, whose offsets count from `base`. Where
+    /// `allocations` are given, each piece of memory lies in one of them, or in some that touch.
+    ///
+    /// # Errors
+    /// Those of [`File::read_raw`] and [`File::write_raw`], and if a piece is in no allocation; nothing is
+    /// moved then.
     ///
     /// # Safety
-    /// As for [`Transfer::begin`], until this returns.
-    pub(crate) unsafe fn move_raw(
+    /// Until this returns the memory is nobody else's and writable for a read, readable and unchanging for a
+    /// write.
+    pub unsafe fn move_raw(
         &self,
         direction: Direction,
         base: u64,
@@ -171,11 +176,11 @@ impl File {
         unsafe { Transfer::begin(&self.open, direction, base, memory, allocations, file)? }.wait()
     }
 
-    /// Begins an operation that keeps the regions given.
+    /// Begins a [`File::move_raw`].
     ///
     /// # Safety
-    /// As for [`Transfer::begin`].
-    pub(crate) unsafe fn start(
+    /// As for [`File::move_raw`], until the result was waited for or dropped.
+    pub unsafe fn start_raw(
         &self,
         direction: Direction,
         base: u64,
@@ -196,14 +201,14 @@ impl File {
         let file = Regions::contiguous(offset, buffer.len() as u64);
         let memory = memory_of(buffer.as_mut_slice());
         // SAFETY: what is pending keeps the buffer, and gives it back when the transfer is over.
-        Pending::new(unsafe { self.start(Direction::Read, 0, memory, None, file) }, buffer)
+        Pending::new(unsafe { self.start_raw(Direction::Read, 0, memory, None, file) }, buffer)
     }
 
     /// Begins to write all of `buffer` from `offset` on.
     pub fn start_write(&self, buffer: Vec<u8>, offset: u64) -> Pending {
         let file = Regions::contiguous(offset, buffer.len() as u64);
         // SAFETY: as above.
-        Pending::new(unsafe { self.start(Direction::Write, 0, memory_of(&buffer), None, file) }, buffer)
+        Pending::new(unsafe { self.start_raw(Direction::Write, 0, memory_of(&buffer), None, file) }, buffer)
     }
 
     /// Begins a [`File::read_raw`].
@@ -212,7 +217,7 @@ impl File {
     /// The memory is writable and nobody else's until the result was waited for or dropped.
     pub unsafe fn start_read_raw(&self, base: *mut u8, memory: &Regions, file: &Regions) -> PendingRaw {
         // SAFETY: the caller's promise.
-        unsafe { self.start(Direction::Read, base as u64, memory.clone(), None, file.clone()) }
+        unsafe { self.start_raw(Direction::Read, base as u64, memory.clone(), None, file.clone()) }
     }
 
     /// Begins a [`File::write_raw`].
@@ -221,7 +226,7 @@ impl File {
     /// The memory is readable and does not change until the result was waited for or dropped.
     pub unsafe fn start_write_raw(&self, base: *const u8, memory: &Regions, file: &Regions) -> PendingRaw {
         // SAFETY: the caller's promise.
-        unsafe { self.start(Direction::Write, base as u64, memory.clone(), None, file.clone()) }
+        unsafe { self.start_raw(Direction::Write, base as u64, memory.clone(), None, file.clone()) }
     }
 
     /// Reads at the cursor, in the view if one is set, and moves it on.

@@ -109,3 +109,4 @@ pub use servers::{DeadServer, StatFs, TransportInUse};
 pub use traffic::Traffic;
 pub use typed::{Elements, Place};
 pub use url::{PORT_DEFAULT, Url, UrlError};
+pub use window::Direction;

@@ -115,7 +115,7 @@ impl OpenFile {
                 // Where it cannot be reached, the request itself will say so.
                 drop(self.inner.take_lane(index, true, None));
             }
-            Reach::of(server, &self.inner)
+            Reach::of(server)
         });
         reaches.reduce(Reach::of_both).unwrap_or_default()
     }

@@ -5,7 +5,9 @@ mod common;
 use common::{Cluster, pattern};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use weft_client::{AccessOptions, Client, File, Method, Movement, OpenOptions, Sieving, Transport};
+use weft_client::{
+    AccessOptions, Client, Direction, File, Method, Movement, OpenOptions, Sieving, Transport,
+};
 use weft_layout::{Extent, Level, Regions};
 
 const STRIP_BYTES: u32 = 4096;
@@ -298,12 +300,15 @@ fn memory_may_be_said_to_be_part_of_allocations() {
         // SAFETY: the regions lie within the buffer, which lives until the end of each wait.
         unsafe {
             assert_eq!(file.write_raw_in(memory.as_ptr(), &rows, &array, &regions).unwrap(), 60_000);
-            file.start_write_raw_in(memory.as_ptr(), &rows, &array, &regions).wait().unwrap();
+            let start = |direction, base| {
+                file.start_raw(direction, base as u64, rows.clone(), Some(&array), regions.clone()).wait()
+            };
+            start(Direction::Write, memory.as_mut_ptr()).unwrap();
             for pending in [false, true] {
                 let mut target = vec![0; 80_000];
                 let base = target.as_mut_ptr();
                 let read = match pending {
-                    true => file.start_read_raw_in(base, &rows, &array, &regions).wait(),
+                    true => start(Direction::Read, base),
                     false => file.read_raw_in(base, &rows, &array, &regions),
                 };
                 assert_eq!(read.unwrap(), 60_000);

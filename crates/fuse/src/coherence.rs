@@ -19,7 +19,7 @@
 //! forgetting to see it. What the kernel does with a reply just before or after a note is its business: attributes have versions, and
 //! so have names where all of them are forgotten at once. A single name has none, so that it is not forgotten alone where the
 //! kernel was told of one in its directory a moment ago. And an inode of which the kernel was told may not be known to it yet: then the
-//! note is repeated. Which inodes need a note is decided in `belief.rs`.
+//! note is repeated. Which inodes need a note is decided in `belief.rs`; the watch and what follows from it are in `watch.rs`.
 //!
 //! **Locks.** A note about a name waits for the directory's lock in the kernel, which an operation of this mount holds while it
 //! waits for its reply; that reply may wait for another mount, which waits for this one. So names are forgotten by a thread of
@@ -27,23 +27,23 @@
 //! cannot do that (before Linux 6.16) is never told to believe a name, and there is nothing to be forgotten.
 
 use crate::belief::Belief;
+use crate::forgetting::Forgetting;
 use crate::notify::{ALL_BYTES, Notes};
 use crate::refills::pages_of;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use weft_client::Client;
 use weft_gateway::Sharded;
 use weft_wire::limits::{LEASE_MS, NAME_BYTES_MAX};
-use weft_wire::messages::{Attr, Change, WatchReply, changed};
+use weft_wire::messages::Attr;
+
+mod watch;
 
 /// How long anything is believed at most.
 pub(crate) const LEASE: Duration = Duration::from_millis(LEASE_MS);
-/// How long names may wait for the kernel's locks before all names are forgotten instead.
-const NAMES_PATIENCE: Duration = Duration::from_millis(2);
 /// How long ago the kernel must have been told of a name for it to have taken it in.
 const NAMES_HEARD: Duration = Duration::from_millis(100);
 /// How long pages may be waited for. The kernel has them locked while they are being read, and all threads that could answer may be
@@ -53,11 +53,6 @@ const PAGES_PATIENCE: Duration = Duration::from_secs(1);
 const REFILLED_PATIENCE: Duration = Duration::from_millis(50);
 /// The same, of pages written in part: the kernel keeps one of those locked until the reply if it does not have the rest of it.
 const PART_PATIENCE: Duration = Duration::from_millis(2);
-/// How long the kernel may take to make an inode known of which it was told.
-const KNOWN_PATIENCE: Duration = Duration::from_secs(1);
-const KNOWN_STEP: Duration = Duration::from_micros(200);
-/// Pause after a watch that failed.
-const PAUSE: Duration = Duration::from_millis(100);
 /// Names remembered of one directory that was made here.
 const NAMES_MAX: usize = 1 << 16;
 
@@ -95,9 +90,6 @@ impl Directory {
     }
 }
 
-/// What else is to be forgotten when somebody has changed something: `None`: everything.
-pub(crate) type OnChange = Box<dyn Fn(Option<(u64, bool)>) + Send + Sync>;
-
 /// See the module.
 pub(crate) struct Coherence {
     client: Client,
@@ -106,7 +98,7 @@ pub(crate) struct Coherence {
     /// Whether the kernel is to believe names.
     believe_names: bool,
     notes: OnceLock<Arc<Notes>>,
-    slow: OnceLock<Slowly>,
+    forgetting: OnceLock<Forgetting>,
     /// The arrival at the metadata server under which the watch stands, plus 1; 0: it does not.
     standing: AtomicU64,
     /// When the last watch was asked that was answered, in nanoseconds from `begin`.
@@ -141,7 +133,7 @@ impl Coherence {
             root_node,
             believe_names,
             notes: OnceLock::new(),
-            slow: OnceLock::new(),
+            forgetting: OnceLock::new(),
             standing: AtomicU64::new(0),
             watched_at: AtomicU64::new(0),
             forgotten: AtomicU64::new(0),
@@ -279,6 +271,11 @@ impl Coherence {
         let patience = if whole_pages { REFILLED_PATIENCE } else { PART_PATIENCE };
         self.forget_pages(ino, bytes, patience);
     }
+
+    /// Has the kernel forget pages and attributes; returns whether it knows the inode, as far as it has answered.
+    fn forget_pages(&self, ino: u64, bytes: Range<u64>, patience: Duration) -> bool {
+        self.forgetting.get().is_none_or(|forgetting| forgetting.pages(self.node(ino), bytes, patience))
+    }
 }
 
 /// Directories.
@@ -413,190 +410,6 @@ impl Drop for Changing<'_> {
             if *count == 0 {
                 shard.remove(&self.dir);
             }
-        }
-    }
-}
-
-/// The threads that may have to wait for the kernel.
-struct Slowly {
-    names: Sender<Slow>,
-    pages: Sender<Slow>,
-}
-
-/// A piece of work for one of them.
-enum Slow {
-    Name {
-        dir_node: u64,
-        name: Vec<u8>,
-    },
-    Pages {
-        node: u64,
-        bytes: Range<u64>,
-        known: Sender<bool>,
-    },
-    /// All before it is done.
-    Done(Sender<()>),
-}
-
-/// Watching.
-impl Coherence {
-    /// Starts to watch. `on_change` is called for every change before it is acknowledged.
-    pub(crate) fn start(self: &Arc<Self>, notes: Notes, on_change: OnChange) -> std::io::Result<()> {
-        let notes = Arc::new(notes);
-        let _ = self.notes.set(notes.clone());
-        let worker = |name: &str| {
-            let (sender, work) = channel();
-            let notes = notes.clone();
-            std::thread::Builder::new().name(name.into()).spawn(move || forget_slowly(&notes, &work))?;
-            Ok::<_, std::io::Error>(sender)
-        };
-        let _ = self.slow.set(Slowly { names: worker("weft-names")?, pages: worker("weft-pages")? });
-        let this = self.clone();
-        std::thread::Builder::new().name("weft-watch".into()).spawn(move || this.watch(&on_change))?;
-        Ok(())
-    }
-
-    /// Believes nothing any more, and tells the server so.
-    pub(crate) fn end(&self) {
-        self.ending.store(true, Ordering::SeqCst);
-        self.standing.store(0, Ordering::SeqCst);
-        // If the server does not hear of it, the lease ends by itself.
-        let _ = self.client.end_watch();
-    }
-
-    fn watch(&self, on_change: &OnChange) {
-        let (mut epoch, mut acknowledged, mut at_once) = (0, 0, true);
-        // Whether all that was told until now has been heard: what the server has answered may be lost with an error.
-        let mut heard_all = true;
-        while !self.ending.load(Ordering::SeqCst) {
-            let arrivals = self.client.meta_arrivals();
-            let asked_at = self.begin.elapsed().as_nanos() as u64;
-            match self.client.watch(epoch, acknowledged, at_once) {
-                Ok(reply) => {
-                    self.hear(&reply, on_change);
-                    if std::mem::replace(&mut heard_all, true) {
-                        self.watched_at.store(asked_at, Ordering::SeqCst);
-                    } else {
-                        // The next one is asked at once, and counts.
-                        (epoch, acknowledged) = (reply.epoch, reply.last);
-                        continue;
-                    }
-                    (epoch, acknowledged) = (reply.epoch, reply.last);
-                    // The server knows this client as one that watches; but is it the one that others of its requests went to?
-                    let stands =
-                        arrivals == self.client.meta_arrivals() && !self.ending.load(Ordering::SeqCst);
-                    self.standing.store(if stands { arrivals + 1 } else { 0 }, Ordering::SeqCst);
-                    at_once = !stands;
-                }
-                Err(_) => {
-                    heard_all = false;
-                    self.standing.store(0, Ordering::SeqCst);
-                    at_once = true;
-                    std::thread::sleep(PAUSE);
-                }
-            }
-        }
-    }
-
-    fn hear(&self, reply: &WatchReply, on_change: &OnChange) {
-        if !reply.reset && reply.changes.is_empty() {
-            return;
-        }
-        self.forgotten.fetch_add(1, Ordering::SeqCst);
-        if reply.reset {
-            self.forget_everything();
-            return on_change(None);
-        }
-        let mut names = Vec::new();
-        for change in &reply.changes {
-            if change.what & (changed::ATTRIBUTES | changed::DATA) != 0 {
-                let data = change.what & changed::DATA != 0;
-                if let Some(directory) = self.directories.lock(&change.ino).get_mut(&change.ino) {
-                    directory.attributes_are_over();
-                }
-                on_change(Some((change.ino, data)));
-                self.forget_inode(change.ino, data);
-            }
-            if change.what & (changed::NAME | changed::ALL_NAMES) != 0 {
-                if let Some(directory) = self.directories.lock(&change.ino).get_mut(&change.ino) {
-                    directory.names = None;
-                }
-                names.push(change);
-            }
-        }
-        if !names.is_empty() && self.names_may_be_believed() {
-            self.forget_names(&names);
-        }
-    }
-
-    fn forget_inode(&self, ino: u64, data: bool) {
-        let forget = self.nodes.lock(&ino).get_mut(&ino).map(|belief| belief.changed(data, Instant::now()));
-        let Some(forget) = forget.filter(|forget| forget.attributes || forget.pages) else { return };
-        let Some(notes) = self.notes.get() else { return };
-        let node = self.node(ino);
-        // One note for attributes and pages: each makes answers that are under way worthless to the kernel.
-        let mut known = if forget.pages {
-            self.forget_pages(ino, ALL_BYTES, PAGES_PATIENCE)
-        } else {
-            notes.inode(node, None)
-        };
-        while !known && self.was_told_lately(ino) {
-            std::thread::sleep(KNOWN_STEP);
-            known = notes.inode(node, None);
-        }
-    }
-
-    fn was_told_lately(&self, ino: u64) -> bool {
-        self.nodes.lock(&ino).get(&ino).is_some_and(|belief| belief.told_at().elapsed() < KNOWN_PATIENCE)
-    }
-
-    /// Has the kernel forget pages and attributes; returns whether it knows the inode, as far as it has answered.
-    fn forget_pages(&self, ino: u64, bytes: Range<u64>, patience: Duration) -> bool {
-        let Some(slow) = self.slow.get() else { return true };
-        let (sender, done) = channel();
-        let _ = slow.pages.send(Slow::Pages { node: self.node(ino), bytes, known: sender });
-        done.recv_timeout(patience).unwrap_or(true)
-    }
-
-    fn forget_names(&self, names: &[&Change]) {
-        let (Some(notes), Some(slow)) = (self.notes.get(), self.slow.get()) else { return };
-        let at_once = names.iter().any(|name| name.what & changed::ALL_NAMES != 0 || self.is_busy(name.ino));
-        if !at_once {
-            for name in names {
-                let _ =
-                    slow.names.send(Slow::Name { dir_node: self.node(name.ino), name: name.name.clone() });
-            }
-            let (sender, done) = channel();
-            let _ = slow.names.send(Slow::Done(sender));
-            if done.recv_timeout(NAMES_PATIENCE).is_ok() {
-                return;
-            }
-        }
-        let _ = notes.all_names();
-    }
-
-    fn forget_everything(&self) {
-        for ino in self.directories.keys() {
-            if let Some(directory) = self.directories.lock(&ino).get_mut(&ino) {
-                directory.attributes_are_over();
-                directory.names = None;
-            }
-        }
-        for ino in self.nodes.keys() {
-            self.forget_inode(ino, true);
-        }
-        if let Some(notes) = self.notes.get().filter(|_| self.names_may_be_believed()) {
-            let _ = notes.all_names();
-        }
-    }
-}
-
-fn forget_slowly(notes: &Notes, work: &Receiver<Slow>) {
-    while let Ok(work) = work.recv() {
-        match work {
-            Slow::Name { dir_node, name } => notes.name(dir_node, &name),
-            Slow::Pages { node, bytes, known } => drop(known.send(notes.inode(node, Some(bytes)))),
-            Slow::Done(sender) => drop(sender.send(())),
         }
     }
 }

@@ -10,6 +10,7 @@ mod closing;
 mod coherence;
 mod directory;
 mod ending;
+mod forgetting;
 mod fs;
 mod kernel;
 mod locks;

@@ -33,9 +33,11 @@
 pub mod datatype;
 mod extents;
 mod joined;
+mod own_blocks;
 pub mod partition;
 mod pattern;
 pub mod region;
+mod share_bytes;
 pub mod sparse;
 pub mod stream;
 pub mod striping;
@@ -44,13 +46,14 @@ mod window;
 
 pub use datatype::{Datatype, DatatypeError};
 pub use extents::Extents;
+pub use own_blocks::OutOfSteps;
 pub use partition::{Partition, PartitionError};
 pub use region::{Extent, Level, OFFSET_LIMIT, Order, Region, RegionError, Regions};
+pub use share_bytes::{share_bytes, share_has};
 pub use sparse::{SlotSeek, file_size, next_data, next_hole, slot_shift};
 pub use stream::{
-    LocalRun, LocalRuns, MemoryRuns, OutOfSteps, Piece, Pieces, StreamError, StreamRun, StreamRuns,
-    local_runs, local_runs_from, memory_runs, memory_runs_from, pieces, pieces_from, share_bytes, share_has,
-    stream_runs, stream_runs_from,
+    LocalRun, LocalRuns, MemoryRuns, Piece, Pieces, StreamError, StreamRun, StreamRuns, local_runs,
+    local_runs_from, memory_runs, memory_runs_from, pieces, pieces_from, stream_runs, stream_runs_from,
 };
 pub use striping::{Layout, LayoutError, STRIP_BYTES_MAX, STRIP_BYTES_UNIT};
 pub use view::{View, ViewError};

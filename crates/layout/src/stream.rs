@@ -44,13 +44,12 @@
 //!
 //! Regions must be valid ([`Regions::validate`]). A slot outside the layout owns nothing.
 
-use std::ops::Range;
-
 use thiserror::Error;
 
-use crate::extents::{Cursor, Form};
+use crate::extents::Cursor;
 use crate::joined::{Joined, Run};
-use crate::region::{Extent, Region, Regions};
+use crate::own_blocks::{OutOfSteps, OwnBlock, OwnBlocks};
+use crate::region::{Extent, Regions};
 use crate::striping::Layout;
 
 /// Adjacent bytes of a request within one strip.
@@ -190,230 +189,6 @@ pub fn memory_runs_from<'a>(
     Ok(MemoryRuns(Joined::new(MemoryBlocks { share, run: None, memory: Cursor::new(memory) })))
 }
 
-/// The number of bytes of the request on `slot`. O(1) for a contiguous extent. For a regular or repeated part
-/// it takes at most until the pattern of servers repeats, whatever its length.
-pub fn share_bytes(layout: &Layout, slot: u16, regions: &Regions) -> u64 {
-    if slot >= layout.server_count() {
-        return 0;
-    }
-    if layout.server_count() == 1 {
-        return regions.total_bytes();
-    }
-    regions.parts.iter().map(|part| share_bytes_of_part(layout, slot, part)).sum()
-}
-
-fn share_bytes_of_part(layout: &Layout, slot: u16, part: &Region) -> u64 {
-    let (count, stride_bytes, iteration_bytes) = match Form::of(part) {
-        Form::Nest(nest) => match nest.loops.last() {
-            Some(outermost) => {
-                (outermost.count, outermost.stride_bytes, part.total_bytes() / outermost.count)
-            }
-            None => {
-                let block = Extent { offset: nest.offset, bytes: nest.block_bytes };
-                return layout.local_size(slot, block.end()) - layout.local_size(slot, block.offset);
-            }
-        },
-        Form::List(_) => (1, 0, part.total_bytes()),
-        Form::Repeat(repeat) => (repeat.count, repeat.stride_bytes, repeat.body.total_bytes()),
-    };
-    // After this many iterations, the same bytes of stripes repeat.
-    let period = layout.stripe_bytes() / gcd(stride_bytes.unsigned_abs(), layout.stripe_bytes());
-    let (periods, rest) = (count / period, count % period);
-    let mut blocks = OwnBlocks::over(layout, slot, Cursor::over(std::slice::from_ref(part)));
-    if periods < 2 {
-        return blocks.map(|block| block.bytes).sum();
-    }
-    let (mut in_period, mut in_rest) = (0, 0);
-    while let Some(block) = blocks.next() {
-        // No block is in two iterations.
-        let stream_end = blocks.cursor.stream_offset();
-        if stream_end > period * iteration_bytes {
-            break;
-        }
-        in_period += block.bytes;
-        if stream_end <= rest * iteration_bytes {
-            in_rest += block.bytes;
-        }
-    }
-    periods * in_period + in_rest
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
-}
-
-/// Whether any byte of the request is on `slot`.
-pub fn share_has(layout: &Layout, slot: u16, regions: &Regions) -> bool {
-    OwnBlocks::from(layout, slot, regions, 0).next().is_some()
-}
-
-/// The part of one block of the request on one slot. Its bytes are adjacent in the data file, since the bytes
-/// between them are on other slots.
-#[derive(Debug, Clone, Copy)]
-struct OwnBlock {
-    share_offset: u64,
-    local_offset: u64,
-    bytes: u64,
-    /// Added to a logical offset within the block, this gives the position in the stream (modulo 2^64).
-    stream_minus_logical: u64,
-}
-
-/// The blocks of a request that have bytes on one slot.
-#[derive(Debug, Clone)]
-struct OwnBlocks<'a> {
-    layout: Layout,
-    slot: u16,
-    cursor: Cursor<'a>,
-    share_offset: u64,
-    /// The first block, if it was cut to start in the middle of the share.
-    first: Option<OwnBlock>,
-    round: Round,
-}
-
-/// A stripe: the one in which the last short block began. Most blocks begin in it too, or in the next one,
-/// which saves divisions.
-#[derive(Debug, Clone, Copy)]
-struct Round {
-    /// Its offset in the file.
-    logical: u64,
-    /// The offset of the slot's strip in the data file.
-    local: u64,
-    /// The offset of the slot's strip within the stripe.
-    strip_start: u64,
-    strip_bytes: u64,
-    stripe_bytes: u64,
-}
-
-impl Round {
-    fn first(layout: &Layout, slot: u16) -> Round {
-        let strip_bytes = u64::from(layout.strip_bytes());
-        let strip_start = u64::from(slot) * strip_bytes;
-        Round { logical: 0, local: 0, strip_start, strip_bytes, stripe_bytes: layout.stripe_bytes() }
-    }
-
-    /// Moves to the stripe of `offset`.
-    #[inline]
-    fn go_to(&mut self, offset: u64) {
-        let ahead = offset.wrapping_sub(self.logical);
-        if ahead < self.stripe_bytes {
-            return;
-        }
-        if ahead < 2 * self.stripe_bytes {
-            self.logical += self.stripe_bytes;
-            self.local += self.strip_bytes;
-        } else {
-            let index = offset / self.stripe_bytes;
-            self.logical = index * self.stripe_bytes;
-            self.local = index * self.strip_bytes;
-        }
-    }
-
-    /// How many bytes of the slot's strip are below `offset`, which is in this stripe or at its end.
-    #[inline]
-    fn own_below(&self, offset: u64) -> u64 {
-        (offset - self.logical).saturating_sub(self.strip_start).min(self.strip_bytes)
-    }
-
-    /// The bytes of other slots around `offset`, which is in this stripe and not on the slot.
-    fn gap_around(&self, offset: u64) -> Range<u64> {
-        let others_bytes = self.stripe_bytes - self.strip_bytes;
-        let strip = self.logical.saturating_add(self.strip_start);
-        let end = if offset < strip { strip } else { strip.saturating_add(self.stripe_bytes) };
-        end.saturating_sub(others_bytes)..end
-    }
-}
-
-impl<'a> OwnBlocks<'a> {
-    fn over(layout: &Layout, slot: u16, cursor: Cursor<'a>) -> OwnBlocks<'a> {
-        let round = Round::first(layout, slot);
-        OwnBlocks { layout: *layout, slot, cursor, share_offset: 0, first: None, round }
-    }
-
-    fn from(layout: &Layout, slot: u16, regions: &'a Regions, share_offset: u64) -> OwnBlocks<'a> {
-        if slot >= layout.server_count() {
-            return OwnBlocks::over(layout, slot, Cursor::empty());
-        }
-        let mut blocks = OwnBlocks::over(layout, slot, Cursor::new(regions));
-        if share_offset > 0 {
-            blocks.first = blocks.by_ref().find(|block| block.share_offset + block.bytes > share_offset);
-        }
-        if let Some(first) = &mut blocks.first {
-            let skipped = share_offset - first.share_offset;
-            first.share_offset += skipped;
-            first.local_offset += skipped;
-            first.bytes -= skipped;
-        }
-        blocks
-    }
-
-    /// Local offset and number of the slot's bytes in `block`.
-    #[inline]
-    fn own(&mut self, block: Extent) -> (u64, u64) {
-        if block.bytes < self.round.stripe_bytes {
-            self.round.go_to(block.offset);
-            if block.end() - self.round.logical <= self.round.stripe_bytes {
-                let start = self.round.own_below(block.offset);
-                return (self.round.local + start, self.round.own_below(block.end()) - start);
-            }
-        }
-        let local = self.layout.local_size(self.slot, block.offset);
-        (local, self.layout.local_size(self.slot, block.end()) - local)
-    }
-
-    /// Examines the current block, and moves past it. `None` at the end, `Some(None)` if it has nothing on
-    /// the slot.
-    #[inline]
-    fn step(&mut self) -> Option<Option<OwnBlock>> {
-        let block = self.cursor.block()?;
-        let stream_minus_logical = self.cursor.stream_offset().wrapping_sub(block.offset);
-        let (local_offset, bytes) = self.own(block);
-        if bytes == 0 {
-            self.round.go_to(block.offset);
-            self.cursor.skip_in(self.round.gap_around(block.offset));
-            return Some(None);
-        }
-        let share_offset = self.share_offset;
-        self.share_offset += bytes;
-        self.cursor.advance();
-        Some(Some(OwnBlock { share_offset, local_offset, bytes, stream_minus_logical }))
-    }
-
-    /// As `next`, but examines at most `steps` blocks, and counts them down.
-    fn next_within(&mut self, steps: &mut u32) -> Result<Option<OwnBlock>, OutOfSteps> {
-        if let Some(first) = self.first.take() {
-            return Ok(Some(first));
-        }
-        while *steps > 0 {
-            *steps -= 1;
-            match self.step() {
-                Some(None) => {}
-                found => return Ok(found.flatten()),
-            }
-        }
-        Err(OutOfSteps)
-    }
-}
-
-/// A search has used up its steps. The next call continues it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("the search for the next run is not finished")]
-pub struct OutOfSteps;
-
-impl Iterator for OwnBlocks<'_> {
-    type Item = OwnBlock;
-
-    fn next(&mut self) -> Option<OwnBlock> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
-        }
-        loop {
-            if let Some(block) = self.step()? {
-                return Some(block);
-            }
-        }
-    }
-}
-
 /// Iterator of [`pieces`].
 #[derive(Debug, Clone)]
 pub struct Pieces<'a> {
@@ -452,6 +227,47 @@ impl Iterator for Pieces<'_> {
     }
 }
 
+/// An iterator of runs of a share that are adjacent on one number line, which `$offset` counts.
+macro_rules! joined_runs {
+    ($runs:ident: $run:ident of $block:ident, $offset:ident) => {
+        impl Iterator for $runs<'_> {
+            type Item = $run;
+
+            fn next(&mut self) -> Option<$run> {
+                self.0.next_run()
+            }
+        }
+
+        impl From<$block> for $run {
+            fn from(block: $block) -> $run {
+                $run { share_offset: block.share_offset, $offset: block.$offset, bytes: block.bytes }
+            }
+        }
+
+        impl Run for $run {
+            fn bytes(&self) -> u64 {
+                self.bytes
+            }
+
+            fn join(&mut self, next: &$run) -> bool {
+                let touches = self.$offset + self.bytes == next.$offset;
+                if touches {
+                    self.bytes += next.bytes;
+                }
+                touches
+            }
+
+            fn split_front(&mut self, bytes: u64) -> $run {
+                let front = $run { bytes, ..*self };
+                self.share_offset += bytes;
+                self.$offset += bytes;
+                self.bytes -= bytes;
+                front
+            }
+        }
+    };
+}
+
 /// Iterator of [`local_runs`].
 #[derive(Debug, Clone)]
 pub struct LocalRuns<'a>(Joined<OwnBlocks<'a>, LocalRun>);
@@ -473,41 +289,7 @@ impl LocalRuns<'_> {
     }
 }
 
-impl Iterator for LocalRuns<'_> {
-    type Item = LocalRun;
-
-    fn next(&mut self) -> Option<LocalRun> {
-        self.0.next_run()
-    }
-}
-
-impl From<OwnBlock> for LocalRun {
-    fn from(block: OwnBlock) -> LocalRun {
-        LocalRun { share_offset: block.share_offset, local_offset: block.local_offset, bytes: block.bytes }
-    }
-}
-
-impl Run for LocalRun {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn join(&mut self, next: &LocalRun) -> bool {
-        let touches = self.local_offset + self.bytes == next.local_offset;
-        if touches {
-            self.bytes += next.bytes;
-        }
-        touches
-    }
-
-    fn split_front(&mut self, bytes: u64) -> LocalRun {
-        let front = LocalRun { bytes, ..*self };
-        self.share_offset += bytes;
-        self.local_offset += bytes;
-        self.bytes -= bytes;
-        front
-    }
-}
+joined_runs!(LocalRuns: LocalRun of OwnBlock, local_offset);
 
 /// Iterator of [`stream_runs`].
 #[derive(Debug, Clone)]
@@ -521,41 +303,7 @@ impl StreamRuns<'_> {
     }
 }
 
-impl Iterator for StreamRuns<'_> {
-    type Item = StreamRun;
-
-    fn next(&mut self) -> Option<StreamRun> {
-        self.0.next_run()
-    }
-}
-
-impl From<Piece> for StreamRun {
-    fn from(piece: Piece) -> StreamRun {
-        StreamRun { share_offset: piece.share_offset, stream_offset: piece.stream_offset, bytes: piece.bytes }
-    }
-}
-
-impl Run for StreamRun {
-    fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    fn join(&mut self, next: &StreamRun) -> bool {
-        let touches = self.stream_offset + self.bytes == next.stream_offset;
-        if touches {
-            self.bytes += next.bytes;
-        }
-        touches
-    }
-
-    fn split_front(&mut self, bytes: u64) -> StreamRun {
-        let front = StreamRun { bytes, ..*self };
-        self.share_offset += bytes;
-        self.stream_offset += bytes;
-        self.bytes -= bytes;
-        front
-    }
-}
+joined_runs!(StreamRuns: StreamRun of Piece, stream_offset);
 
 /// Iterator of [`memory_runs`].
 #[derive(Debug, Clone)]

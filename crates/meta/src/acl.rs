@@ -13,7 +13,7 @@
 //! A list of owner, group and others only says no more than a mode, and is not kept.
 
 use crate::MetaError;
-use crate::inode::{Caller, Inode, Kind, SET_GID};
+use crate::caller::Caller;
 
 /// The attribute of the list that decides.
 pub(crate) const ACCESS_NAME: &[u8] = b"system.posix_acl_access";
@@ -117,12 +117,12 @@ impl Acl {
         [(USER_OBJ, 6), (group, 3), (OTHER, 0)]
     }
 
-    fn says_more_than_a_mode(&self) -> bool {
+    pub fn says_more_than_a_mode(&self) -> bool {
         self.0.len() > 3
     }
 
     /// `mode` with the permission bits that the list shows.
-    fn mode(&self, mode: u32) -> u32 {
+    pub fn mode(&self, mode: u32) -> u32 {
         let shown = self.shown().map(|(tag, shift)| u32::from(self.bits_of(tag).unwrap_or(0)) << shift);
         mode & !0o777 | shown.iter().sum::<u32>()
     }
@@ -144,12 +144,12 @@ impl Acl {
         (acl.says_more_than_a_mode().then_some(acl), mode)
     }
 
-    /// Whether a caller who is not root may do all of `mask`. The first that matches decides: the owner, his name, one of the
+    /// Whether a caller who is not root may do all of `mask` with what this user and group own. The first that matches decides: the owner, his name, one of the
     /// groups that alone allows it; others only who is in none of the groups.
-    pub fn allows(&self, caller: &Caller, inode: &Inode, mask: u32) -> bool {
+    pub fn allows(&self, caller: &Caller, (uid, gid): (u32, u32), mask: u32) -> bool {
         let limit = self.bits_of(MASK).unwrap_or(7);
         let allows = |bits: u16| u32::from(bits) & mask == mask;
-        if caller.uid == inode.uid {
+        if caller.uid == uid {
             return self.bits_of(USER_OBJ).is_some_and(allows);
         }
         if let Some(named) = self.0.iter().find(|entry| entry.tag == USER && entry.id == caller.uid) {
@@ -159,7 +159,7 @@ impl Acl {
             .0
             .iter()
             .filter(|entry| match entry.tag {
-                GROUP_OBJ => caller.in_group(inode.gid),
+                GROUP_OBJ => caller.in_group(gid),
                 GROUP => caller.in_group(entry.id),
                 _ => false,
             })
@@ -168,56 +168,6 @@ impl Acl {
             return groups.any(|entry| allows(entry.bits & limit));
         }
         self.bits_of(OTHER).is_some_and(allows)
-    }
-}
-
-/// One of the two lists of an inode.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Which {
-    Access,
-    Default,
-}
-
-impl Which {
-    /// The list that an attribute's name means.
-    pub fn named(name: &[u8]) -> Option<Which> {
-        match name {
-            ACCESS_NAME => Some(Which::Access),
-            DEFAULT_NAME => Some(Which::Default),
-            _ => None,
-        }
-    }
-
-    /// The inode's list.
-    pub fn of(self, inode: &Inode) -> Option<&Acl> {
-        match self {
-            Which::Access => inode.acl.as_ref(),
-            Which::Default => inode.default_acl.as_ref(),
-        }
-    }
-
-    /// Gives `inode` the list, or takes it away; for the owner and root. The mode follows, and set-group-id falls where
-    /// chmod would not set it.
-    pub fn set(self, caller: &Caller, inode: &mut Inode, acl: Option<Acl>) -> Result<(), MetaError> {
-        if inode.kind == Kind::Symlink {
-            return Err(MetaError::NotSupported("access control lists of symbolic links"));
-        }
-        if !caller.owns(inode) {
-            return Err(MetaError::NotPermitted);
-        }
-        match (self, acl) {
-            (Which::Access, None) => inode.acl = None,
-            (Which::Access, Some(acl)) => {
-                inode.mode = acl.mode(inode.mode);
-                if !caller.is_root() && !caller.in_group(inode.gid) {
-                    inode.mode &= !SET_GID;
-                }
-                inode.acl = acl.says_more_than_a_mode().then_some(acl);
-            }
-            (Which::Default, Some(_)) if !inode.is_dir() => return Err(MetaError::Access),
-            (Which::Default, acl) => inode.default_acl = acl,
-        }
-        Ok(())
     }
 }
 

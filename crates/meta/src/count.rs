@@ -154,7 +154,8 @@ impl InodeCount {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::inode::{Caller, Kind, ROOT_INO, Timestamp};
+    use crate::caller::Caller;
+    use crate::inode::{Kind, ROOT_INO, Timestamp};
     use crate::namespace::{Namespace, NamespaceOptions, encode_number};
     use crate::op::run_again;
     use crate::{At, MemEngine};

@@ -22,21 +22,6 @@ const INODE_VERSION: u8 = 1;
 const ENTRY_VERSION: u8 = 1;
 const LAYOUT_VERSION: u8 = 1;
 
-/// Who names a connection across reconnects: chosen at random by the client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct SessionId(pub [u8; 16]);
-
-/// On whose behalf an operation runs.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Caller {
-    /// User id; 0 is root.
-    pub uid: u32,
-    /// Primary group id.
-    pub gid: u32,
-    /// Supplementary group ids.
-    pub groups: Vec<u32>,
-}
-
 /// A point in time since 1970-01-01 UTC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Timestamp {

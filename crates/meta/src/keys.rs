@@ -21,7 +21,7 @@
 //! `n1a -> 7,16`, `n1b -> 8,17`, `o1,16 -> 7,a`, `o1,17 -> 8,b`. Reading goes along `o`, so that a page of a
 //! listing is continued by its last cookie whatever was created or removed meanwhile.
 
-use crate::inode::SessionId;
+use crate::caller::SessionId;
 
 pub(crate) const INODE: u8 = b'i';
 pub(crate) const NAME: u8 = b'n';

@@ -17,6 +17,7 @@
 mod acl;
 mod backup;
 mod cache;
+mod caller;
 mod codec;
 mod count;
 mod engine;
@@ -43,10 +44,11 @@ pub use acl::UMASK_SHIFT;
 pub use backup::{
     BackupError, BackupHead, BackupPage, BackupReader, BackupSize, BackupWriter, prepare_store, verify_backup,
 };
+pub use caller::{Caller, SessionId};
 pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Room, Scan, Syncer};
 pub use error::{EngineError, MetaError};
 pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};
-pub use inode::{Attr, Caller, Kind, LayoutRequest, MODE_MASK, ROOT_INO, SessionId, Timestamp};
+pub use inode::{Attr, Kind, LayoutRequest, MODE_MASK, ROOT_INO, Timestamp};
 pub use issued::IssuedKeyRecord;
 pub use namespace::{Namespace, NamespaceOptions, Statfs};
 pub use op::{MayConflict, Op, run_again};

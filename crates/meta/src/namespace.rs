@@ -11,11 +11,12 @@
 //! even creates lost in a power cut (their numbers may name data files already) are not given out twice.
 
 use crate::cache::{Clock, FastClock};
+use crate::caller::{Caller, SessionId};
 use crate::codec::{Reader, Writer};
 use crate::count::{InodeCount, put_count};
 use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
-use crate::inode::{Caller, Entry, Inode, Kind, ROOT_INO, SessionId, Timestamp};
+use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
 use crate::op::{MayConflict, Op, Staged, run_again};
 use crate::opens::{Handles, Opens};
 use crate::shard::{last_number, shard_of};
@@ -287,6 +288,11 @@ impl<E: Engine> Namespace<E> {
             self.next_ino = self.next_ino.max(ino + 1);
         }
         is_own
+    }
+
+    /// Whether operations have left data files to remove since this was asked before.
+    pub fn takes_data_to_remove(&mut self) -> bool {
+        std::mem::take(&mut self.opens.has_data_to_remove)
     }
 
     /// Begins an operation.

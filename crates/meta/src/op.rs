@@ -7,8 +7,9 @@
 //!                └─ fails: nothing is staged
 //! ```
 
+use crate::caller::SessionId;
 use crate::engine::{CommitSeq, Engine, Pair, Room};
-use crate::inode::{Attr, Entry, Inode, LayoutRequest, SessionId};
+use crate::inode::{Attr, Entry, Inode, LayoutRequest};
 use crate::namespace::{Namespace, encode_number};
 use crate::opens::{Effect, Holding, OpenFile};
 use crate::replies::PendingReply;

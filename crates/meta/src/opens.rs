@@ -1,7 +1,7 @@
 //! Who has which file open: in memory only, as sessions tell it again after a restart (`Op::reopen`). Beside them what was removed a
 //! moment ago (`lately.rs`).
 
-use crate::inode::SessionId;
+use crate::caller::SessionId;
 use crate::lately::LatelyRemoved;
 use crate::replies::StoredReply;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -96,7 +96,8 @@ impl Holding {
             Effect::SessionGone { .. }
             | Effect::SetTail { .. }
             | Effect::Keep { .. }
-            | Effect::LetGo { .. } => {}
+            | Effect::LetGo { .. }
+            | Effect::RemoveData => {}
         }
     }
 }
@@ -104,13 +105,36 @@ impl Holding {
 /// A change of the opens, applied once the operation it belongs to has committed. `Keep` and `LetGo`: for a moment, without its last name.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    Take { ino: u64, session: SessionId, hold: Hold },
-    Release { ino: u64, session: SessionId, hold: Hold },
-    SetUnclean { ino: u64, unclean: bool },
-    SessionGone { session: SessionId },
-    SetTail { ino: u64, tail: Option<u64> },
-    Keep { ino: u64, bytes: u64 },
-    LetGo { ino: u64 },
+    Take {
+        ino: u64,
+        session: SessionId,
+        hold: Hold,
+    },
+    Release {
+        ino: u64,
+        session: SessionId,
+        hold: Hold,
+    },
+    SetUnclean {
+        ino: u64,
+        unclean: bool,
+    },
+    SessionGone {
+        session: SessionId,
+    },
+    SetTail {
+        ino: u64,
+        tail: Option<u64>,
+    },
+    Keep {
+        ino: u64,
+        bytes: u64,
+    },
+    LetGo {
+        ino: u64,
+    },
+    /// An inode that has data is gone.
+    RemoveData,
 }
 
 impl Effect {
@@ -123,7 +147,8 @@ impl Effect {
             Effect::SessionGone { .. }
             | Effect::SetTail { .. }
             | Effect::Keep { .. }
-            | Effect::LetGo { .. } => None,
+            | Effect::LetGo { .. }
+            | Effect::RemoveData => None,
         }
     }
 }
@@ -142,6 +167,8 @@ pub(crate) struct Opens {
     /// Ends of the places given out for appends (`ops/append.rs`).
     pub tails: FxHashMap<u64, u64>,
     pub lately_removed: LatelyRemoved,
+    /// Data files are to be removed and the remover does not know it yet.
+    pub has_data_to_remove: bool,
 }
 
 impl Opens {
@@ -205,6 +232,7 @@ impl Opens {
             },
             Effect::Keep { ino, bytes } => self.lately_removed.add(ino, bytes),
             Effect::LetGo { ino } => self.lately_removed.let_go(ino),
+            Effect::RemoveData => self.has_data_to_remove = true,
         }
     }
 

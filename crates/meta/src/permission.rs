@@ -1,7 +1,8 @@
 //! The permission rules of POSIX (XBD 4.5 "File Access Permissions"), in one place.
 
 use crate::MetaError;
-use crate::inode::{Caller, Inode, STICKY};
+use crate::caller::Caller;
+use crate::inode::{Inode, STICKY};
 
 /// Access mask: read (4).
 pub const READ: u32 = 4;
@@ -11,19 +12,6 @@ pub const WRITE: u32 = 2;
 pub const EXECUTE: u32 = 1;
 
 impl Caller {
-    /// Root, with no supplementary groups.
-    pub fn root() -> Caller {
-        Caller::default()
-    }
-
-    pub(crate) fn is_root(&self) -> bool {
-        self.uid == 0
-    }
-
-    pub(crate) fn in_group(&self, gid: u32) -> bool {
-        self.gid == gid || self.groups.contains(&gid)
-    }
-
     pub(crate) fn owns(&self, inode: &Inode) -> bool {
         self.is_root() || self.uid == inode.uid
     }
@@ -36,7 +24,7 @@ pub(crate) fn allows(caller: &Caller, inode: &Inode, mask: u32) -> bool {
         return mask & EXECUTE == 0 || inode.is_dir() || inode.mode & 0o111 != 0;
     }
     if let Some(acl) = &inode.acl {
-        return acl.allows(caller, inode, mask);
+        return acl.allows(caller, (inode.uid, inode.gid), mask);
     }
     let granted = if caller.uid == inode.uid {
         inode.mode >> 6

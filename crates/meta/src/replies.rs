@@ -13,9 +13,9 @@
 //! Failures have no effect and are not kept: a repetition simply runs again. Replies of operations that change
 //! nothing in the store (an open for reading) are kept in memory only, as is what they change.
 
+use crate::caller::SessionId;
 use crate::codec::Reader;
 use crate::engine::Batch;
-use crate::inode::SessionId;
 use crate::{EngineError, MetaError, keys};
 
 const REPLY_VERSION: u8 = 1;

@@ -39,8 +39,9 @@ pub(crate) fn keys_of(kind: u8, shard: u16) -> (Vec<u8>, Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::caller::{Caller, SessionId};
     use crate::engine::{Batch, Engine};
-    use crate::inode::{Caller, Kind, ROOT_INO, SessionId, Timestamp};
+    use crate::inode::{Kind, ROOT_INO, Timestamp};
     use crate::namespace::{Namespace, NamespaceOptions, encode_number};
     use crate::op::run_again;
     use crate::{At, Damage, MemEngine, MetaError};

@@ -6,8 +6,9 @@
 //! ```
 
 use crate::MetaError;
+use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::inode::{Caller, Entry, Inode, Kind, ROOT_INO};
+use crate::inode::{Entry, Inode, Kind, ROOT_INO};
 use crate::op::Op;
 use crate::permission::{EXECUTE, require};
 

@@ -1,8 +1,8 @@
 //! The sessions that believe for a while what they were told. They are stored, so that a server that was killed knows on whom to
 //! wait before it changes anything: what each of them believes, it does not know any more.
 
+use crate::caller::SessionId;
 use crate::engine::Engine;
-use crate::inode::SessionId;
 use crate::keys;
 use crate::namespace::Namespace;
 use crate::op::Op;

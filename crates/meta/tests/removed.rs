@@ -112,3 +112,24 @@ fn what_a_restart_leaves_is_an_orphan_like_others() {
     assert_eq!(garbage(&mut later), [replaced]);
     sound(&later);
 }
+
+#[test]
+fn only_what_leaves_data_behind_gives_the_remover_work() {
+    let mut ns = mem();
+    let unlink = |ns: &mut Namespace<MemEngine>, name| {
+        run(ns, |op| op.unlink(&Caller::root(), now(4), at(name))).unwrap();
+    };
+    written(&mut ns, "f");
+    create(&mut ns, S1, "empty", READ).unwrap();
+    assert!(!ns.takes_data_to_remove(), "a close leaves nothing");
+    unlink(&mut ns, "f");
+    assert!(ns.takes_data_to_remove());
+    assert!(!ns.takes_data_to_remove(), "it is said once");
+    let ino = written(&mut ns, "g");
+    run(&mut ns, |op| op.open(&Caller::root(), S1, At::ino(ino), READ)).unwrap();
+    unlink(&mut ns, "g");
+    assert!(!ns.takes_data_to_remove(), "it is still open");
+    run(&mut ns, |op| op.close(now(7), S1, ino, false, None)).unwrap();
+    assert!(ns.takes_data_to_remove());
+    assert_eq!(garbage(&mut ns).len(), 2);
+}

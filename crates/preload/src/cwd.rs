@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::guard::{Errno, Outcome, address, system};
 use crate::memory::SpinLock;
 use crate::mounts::{self, Mount};
-use crate::paths::{self, Place};
 
 /// The environment variable with the current directory.
 pub(crate) const VARIABLE: &CStr = c"WEFT_CWD";
@@ -49,22 +48,17 @@ pub(crate) fn of_kernel() -> Option<Vec<u8>> {
     Some(path)
 }
 
-/// The current directory as the program sees it, if it is in Weft. Fails if it was removed.
-pub(crate) fn shown() -> Outcome<Option<Vec<u8>>> {
-    let Some(here) = inside() else { return Ok(None) };
-    let path = paths::path_of_directory(here.mount, here.ino, &here.path)?;
-    let shown = [&here.mount.prefix[..], &path].concat();
-    if path != here.path {
-        HERE.with(|now| *now = Some(Here { path, ..here }));
-    }
-    Ok(Some(shown))
-}
-
 impl Here {
     /// The value of [`VARIABLE`] for a program that is executed.
     pub(crate) fn to_pass_on(&self) -> Vec<u8> {
         [format!("{}:", self.ino).as_bytes(), &self.mount.prefix, &self.path].concat()
     }
+}
+
+/// Records that the current directory is in Weft.
+pub(crate) fn note(here: Here) {
+    HERE.with(|now| *now = Some(here));
+    IS_INSIDE.store(true, Ordering::Relaxed);
 }
 
 /// Changes to a directory of Weft.
@@ -73,8 +67,7 @@ pub(crate) fn enter(here: Here) -> Outcome<()> {
         leave_the_kernel_nowhere()?;
     }
     let told = CString::new(here.to_pass_on()).map_err(|_| Errno(libc::EINVAL))?;
-    HERE.with(|now| *now = Some(here));
-    IS_INSIDE.store(true, Ordering::Relaxed);
+    note(here);
     // SAFETY: both end with a zero.
     unsafe { libc::setenv(VARIABLE.as_ptr(), told.as_ptr(), 1) };
     Ok(())
@@ -105,10 +98,10 @@ fn leave_the_kernel_nowhere() -> Outcome<()> {
     moved
 }
 
-/// After exec: takes over the previous program's directory, unless the kernel's directory shows that the
-/// process has moved since.
-pub(crate) fn inherit() {
-    let Some(text) = mounts::variable(VARIABLE) else { return };
+/// After exec: inode and path of the previous program's directory, unless the kernel's directory shows that
+/// the process has moved since.
+pub(crate) fn inherited() -> Option<(u64, &'static [u8])> {
+    let text = mounts::variable(VARIABLE)?;
     let mut link = [0u8; 256];
     let at = libc::AT_FDCWD as usize;
     let arguments = [at, address(c"/proc/self/cwd".as_ptr()), link.as_mut_ptr() as usize, link.len(), 0, 0];
@@ -116,15 +109,10 @@ pub(crate) fn inherit() {
     let link = &link[..length];
     let nowhere = link.ends_with(REMOVED_END) && link.windows(REMOVED.len()).any(|part| part == REMOVED);
     if !nowhere && link != b"/" {
-        return;
+        return None;
     }
     let text = text.to_bytes();
-    let Some(colon) = text.iter().position(|byte| *byte == b':') else { return };
-    let ino = std::str::from_utf8(&text[..colon]).ok().and_then(|digits| digits.parse().ok());
-    if let (Some(ino), Place::Weft(target)) = (ino, paths::resolve(libc::AT_FDCWD, &text[colon + 1..])) {
-        let full = paths::normal(&target.full);
-        let path = if full == b"/" { Vec::new() } else { full };
-        HERE.with(|here| *here = Some(Here { mount: target.mount, ino, path }));
-        IS_INSIDE.store(true, Ordering::Relaxed);
-    }
+    let colon = text.iter().position(|byte| *byte == b':')?;
+    let ino = std::str::from_utf8(&text[..colon]).ok()?.parse().ok()?;
+    Some((ino, &text[colon + 1..]))
 }

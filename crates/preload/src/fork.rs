@@ -6,7 +6,8 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::hooks::{libraries, map, spawn_directories};
-use crate::{OWN, cwd, lock_sessions, mounts, table};
+use crate::memory::{Held, OWN};
+use crate::{cwd, lock_sessions, mounts, table};
 
 /// The forking thread's signals, while all locks are held.
 struct Signals(UnsafeCell<MaybeUninit<libc::sigset_t>>);
@@ -15,6 +16,18 @@ struct Signals(UnsafeCell<MaybeUninit<libc::sigset_t>>);
 unsafe impl Sync for Signals {}
 
 static SIGNALS: Signals = Signals(UnsafeCell::new(MaybeUninit::uninit()));
+/// All locks of this library, in the order in which they are taken.
+static LOCKS: [&(dyn Held + Sync); 9] = [
+    &mounts::ADDING,
+    &cwd::HERE,
+    &map::MAPPINGS,
+    &spawn_directories::NOTED,
+    &libraries::COPIED,
+    &lock_sessions::PROCESS,
+    &lock_sessions::ENDS,
+    &table::FREE,
+    &OWN,
+];
 static WATCHING: AtomicBool = AtomicBool::new(false);
 
 /// Registers the handlers for forks.
@@ -33,15 +46,7 @@ unsafe extern "C" fn before() {
         libc::sigfillset(all.as_mut_ptr());
         libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), mine.as_mut_ptr());
     }
-    mounts::ADDING.hold();
-    cwd::HERE.hold();
-    map::MAPPINGS.hold();
-    spawn_directories::NOTED.hold();
-    libraries::COPIED.hold();
-    lock_sessions::PROCESS.hold();
-    lock_sessions::ENDS.hold();
-    table::FREE.hold();
-    OWN.hold();
+    LOCKS.iter().for_each(|lock| lock.hold());
     // SAFETY: the locks are held, so no other thread is here.
     unsafe { *SIGNALS.0.get() = mine };
 }
@@ -49,15 +54,7 @@ unsafe extern "C" fn before() {
 fn release() {
     // SAFETY: as in `before`.
     let mine = unsafe { *SIGNALS.0.get() };
-    OWN.release();
-    table::FREE.release();
-    lock_sessions::ENDS.release();
-    lock_sessions::PROCESS.release();
-    libraries::COPIED.release();
-    spawn_directories::NOTED.release();
-    map::MAPPINGS.release();
-    cwd::HERE.release();
-    mounts::ADDING.release();
+    LOCKS.iter().rev().for_each(|lock| lock.release());
     // SAFETY: written by `before`.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mine.as_ptr(), std::ptr::null_mut()) };
 }

@@ -10,11 +10,15 @@
 //! never interrupts the client, and may call anything.
 
 use std::cell::Cell;
-use std::ffi::{c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use weft_client::c::set_errno;
+use weft_client::{Error, ErrorKind};
+
+use crate::real::Real;
 
 thread_local! {
     static INSIDE: Cell<bool> = const { Cell::new(false) };
@@ -34,9 +38,9 @@ const PTHREAD_CANCEL_DISABLE: c_int = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
-impl From<weft_client::Error> for Errno {
-    fn from(error: weft_client::Error) -> Errno {
-        crate::mounts::warn_once(&error);
+impl From<Error> for Errno {
+    fn from(error: Error) -> Errno {
+        warn_once(&error);
         Errno(error.errno())
     }
 }
@@ -177,12 +181,20 @@ pub(crate) fn is_signal_due() -> bool {
     false
 }
 
+type Syscall = unsafe extern "C" fn(libc::c_long, usize, usize, usize, usize, usize, usize) -> libc::c_long;
+
+static SYSCALL: Real = Real::new(c"syscall");
+
 /// Makes a system call that reaches no hook and does not change errno.
 pub(crate) fn system(number: libc::c_long, arguments: [usize; 6]) -> Outcome<usize> {
     let before = errno();
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: callers pass the arguments of that system call.
-    let result = unsafe { (crate::hooks::raw::syscall::real)(number, a, b, c, d, e, f) };
+    // SAFETY: libc's `syscall` passes on as many arguments as the system call has. Callers pass those of this
+    // one.
+    let result = unsafe {
+        let syscall: Syscall = std::mem::transmute(SYSCALL.get());
+        syscall(number, a, b, c, d, e, f)
+    };
     let outcome = if result == -1 { Err(Errno(errno())) } else { Ok(result as usize) };
     set_errno(before);
     outcome
@@ -191,4 +203,22 @@ pub(crate) fn system(number: libc::c_long, arguments: [usize; 6]) -> Outcome<usi
 /// An address as an argument of [`system`].
 pub(crate) fn address<T>(place: *const T) -> usize {
     place.cast::<c_void>() as usize
+}
+
+static HAS_WARNED: AtomicBool = AtomicBool::new(false);
+
+/// Reports on standard error, once, why the cluster cannot be used.
+fn warn_once(error: &Error) {
+    let is_worth_it =
+        matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Untrusted | ErrorKind::Configuration);
+    if is_worth_it && !HAS_WARNED.swap(true, Ordering::Relaxed) {
+        warn(&error.to_string());
+    }
+}
+
+/// Writes a line to standard error, unless that is a file in Weft.
+pub(crate) fn warn(text: &str) {
+    let line = CString::new(format!("weft: {text}\n")).unwrap_or_default();
+    let place = address(line.as_ptr());
+    let _ = system(libc::SYS_write, [2, place, line.as_bytes().len(), 0, 0, 0]);
 }

@@ -4,13 +4,18 @@
 //!   program ── open("/weft/a") ──► hook ──► paths: in Weft? ──► no:  libc's own function
 //!                                                           └► yes: guard ──► weft-client ──► servers
 //!
-//!   hooks/     functions with libc's names; each asks `paths` or `table` and calls libc or weft-client
-//!   paths          which file system a name is in            cwd      a current directory in Weft
-//!   table          which descriptors are in Weft             shared   open files, over fork and exec
-//!   mounts         clusters and this process's connections   guard    signals, errno, panics
-//!   memory         this library's allocator                  real     libc's functions behind the hooks
-//!   lock_sessions  owners of locks                           privileges  what a file loses when written
+//!   hooks/     functions with libc's names; each asks `dispatch` or `table` and calls libc or weft-client
+//!   dispatch       calls libc or Weft for a path            umask    the process's umask
+//!   links          symbolic links between the two sides     privileges  what a file loses when written
+//!   paths          which file system a name is in           cwd      a current directory in Weft
+//!   table          which descriptors are in Weft            lock_sessions, lock_inheritance  owners of locks
+//!   mounts         clusters and this process's connections  shared   open files, over fork and exec
+//!   guard          signals, errno, panics, system calls     path_text  normal paths
+//!   memory         this library's allocator                 real     libc's functions behind the hooks
 //! ```
+//!
+//! No file uses one above it in this list, except that `table` and `lock_sessions` use each other. `fork`
+//! holds the locks of all over a fork.
 //!
 //! Calls on paths and descriptors outside Weft reach libc unchanged, after a look into a table or at the
 //! first bytes of the path. Nothing is connected before it is needed, and no thread is ever started.
@@ -20,21 +25,24 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod cwd;
+mod dispatch;
 mod fork;
 mod guard;
 mod hooks;
+mod links;
+mod lock_inheritance;
 mod lock_sessions;
 mod memory;
 mod mounts;
+mod path_text;
 mod paths;
 mod privileges;
 mod real;
 mod shared;
-mod streams;
 mod table;
+mod umask;
 
-#[global_allocator]
-static OWN: memory::Own = memory::Own::new();
+use hooks::{map, standard_streams, whereabouts};
 
 #[cfg(not(test))]
 #[used]
@@ -51,17 +59,18 @@ extern "C" fn start() {
     let _ = guard::within(|| {
         fork::watch();
         mounts::read_environment();
-        cwd::inherit();
-        lock_sessions::inherit();
+        whereabouts::inherit();
+        lock_inheritance::inherit();
         Ok(())
     });
-    streams::at_start();
+    standard_streams::at_start();
 }
 
 /// Runs after `exit` is called.
 extern "C" fn end() {
-    streams::at_end();
-    hooks::map::write_all_back();
+    standard_streams::at_end();
+    table::note_ending();
+    map::write_all_back();
     let _ = guard::within(|| {
         table::report_all();
         Ok(())

@@ -34,25 +34,34 @@ impl<T> SpinLock<T> {
         SpinLock { taken: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
 
-    /// Locks it until [`SpinLock::release`].
-    pub(crate) fn hold(&self) {
-        while self.taken.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            // SAFETY: no preconditions. The holder may need this processor.
-            unsafe { libc::sched_yield() };
-        }
-    }
-
-    /// Unlocks it. Only the holder may call this.
-    pub(crate) fn release(&self) {
-        self.taken.store(false, Ordering::Release);
-    }
-
     pub(crate) fn with<R>(&self, body: impl FnOnce(&mut T) -> R) -> R {
         self.hold();
         // SAFETY: the lock is held.
         let result = body(unsafe { &mut *self.value.get() });
         self.release();
         result
+    }
+}
+
+/// What is held over a fork.
+pub(crate) trait Held {
+    /// Locks it until [`Held::release`].
+    fn hold(&self);
+
+    /// Unlocks it. Only the holder may call this.
+    fn release(&self);
+}
+
+impl<T> Held for SpinLock<T> {
+    fn hold(&self) {
+        while self.taken.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // SAFETY: no preconditions. The holder may need this processor.
+            unsafe { libc::sched_yield() };
+        }
+    }
+
+    fn release(&self) {
+        self.taken.store(false, Ordering::Release);
     }
 }
 
@@ -71,28 +80,31 @@ struct Class {
 // SAFETY: only the class knows the memory that the pointers are to.
 unsafe impl Send for Class {}
 
+#[global_allocator]
+pub(crate) static OWN: Own = Own::new();
+
 /// The allocator of this library.
 pub(crate) struct Own {
     classes: [SpinLock<Class>; CLASSES],
 }
 
 impl Own {
-    pub(crate) const fn new() -> Own {
+    const fn new() -> Own {
         Own {
             classes: [const {
                 SpinLock::new(Class { free: ptr::null_mut(), chunk: ptr::null_mut(), left_bytes: 0 })
             }; CLASSES],
         }
     }
+}
 
-    /// Takes all locks, for a fork.
-    pub(crate) fn hold(&self) {
-        self.classes.iter().for_each(SpinLock::hold);
+impl Held for Own {
+    fn hold(&self) {
+        self.classes.iter().for_each(Held::hold);
     }
 
-    /// Releases them.
-    pub(crate) fn release(&self) {
-        self.classes.iter().for_each(SpinLock::release);
+    fn release(&self) {
+        self.classes.iter().for_each(Held::release);
     }
 }
 

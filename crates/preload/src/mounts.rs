@@ -10,15 +10,16 @@
 //! map. The parent's connections in its memory are never used, since a thread of the parent may have been
 //! using them.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::CStr;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering};
 
-use weft_client::{At, Client, ConnectOptions, Error, ErrorKind, Url, process_caller};
+use weft_client::{At, Client, ConnectOptions, Url, process_caller};
 use weft_wire::messages::{Caller, ROOT_INO};
 
-use crate::guard::Outcome;
+use crate::guard::{Outcome, warn};
 use crate::memory::SpinLock;
+use crate::path_text::normal;
 
 /// A path prefix and its cluster. Never freed.
 pub(crate) struct Mount {
@@ -71,7 +72,6 @@ const NOT_READ: u8 = 0;
 const READING: u8 = 1;
 const DONE: u8 = 2;
 static GENERATION: AtomicU32 = AtomicU32::new(0);
-static TOLD: AtomicBool = AtomicBool::new(false);
 
 /// The number of forks between the first process and this one.
 pub(crate) fn generation() -> u32 {
@@ -115,7 +115,7 @@ fn add_from_environment(entry: &[u8]) {
     let parsed = || {
         let equals = entry.iter().position(|byte| *byte == b'=')?;
         let (prefix, url) = (&entry[..equals], std::str::from_utf8(&entry[equals + 1..]).ok()?);
-        let prefix = crate::paths::normal(prefix.strip_prefix(b"/").map(|_| prefix)?);
+        let prefix = normal(prefix.strip_prefix(b"/").map(|_| prefix)?);
         (prefix != b"/").then_some((prefix, Url::parse(url).ok()?))
     };
     match parsed() {
@@ -275,20 +275,4 @@ fn is_caller(caller: &Caller) -> bool {
         Ok(count) => caller.uid == uid && caller.gid == gid && caller.groups == groups[..count],
         Err(_) => *caller == process_caller(),
     }
-}
-
-/// Reports on standard error, once, why the cluster cannot be used.
-pub(crate) fn warn_once(error: &Error) {
-    let worth_telling =
-        matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::Untrusted | ErrorKind::Configuration);
-    if worth_telling && !TOLD.swap(true, Ordering::Relaxed) {
-        warn(&error.to_string());
-    }
-}
-
-/// Writes a line to standard error, unless that is a file in Weft.
-pub(crate) fn warn(text: &str) {
-    let line = CString::new(format!("weft: {text}\n")).unwrap_or_default();
-    let place = crate::guard::address::<c_char>(line.as_ptr());
-    let _ = crate::guard::system(libc::SYS_write, [2, place, line.as_bytes().len(), 0, 0, 0]);
 }

@@ -11,17 +11,14 @@
 //! a name was not found: a link `/tmp/l -> /weft/a`, or one in Weft with an absolute target, which the server
 //! cannot resolve.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CString, c_int};
 
 use weft_client::At;
-use weft_wire::messages::FileKind;
 
-use crate::guard::{Errno, Outcome, Returned, address, errno, is_inside, system, within};
+use crate::guard::{Errno, Outcome};
 use crate::mounts::{self, Made, Mount};
+use crate::path_text::{behind, leaves, normal};
 use crate::{cwd, table};
-
-/// Limit of symbolic links between the two sides that one call follows.
-const LINKS_MAX: usize = 40;
 
 /// A path in Weft.
 #[derive(Clone)]
@@ -64,6 +61,12 @@ impl Target {
         self.dir
     }
 
+    /// The path of the directory that the path begins in, and the path from there; `None` if it begins at the
+    /// mount's root, or is that directory.
+    pub(crate) fn split_at_directory(&self) -> Option<(&[u8], &[u8])> {
+        (self.dir != 0 && !self.path.is_empty()).then(|| (&self.full[..self.dir_bytes], &self.path[..]))
+    }
+
     /// Whether the path must be a directory, since it ends with a slash.
     pub(crate) fn ends_with_slash(&self) -> bool {
         self.path.ends_with(b"/")
@@ -80,53 +83,6 @@ impl Target {
         let full = if full == b"/" { &b""[..] } else { &full };
         [&self.mount.prefix, full].concat()
     }
-}
-
-/// Normalises an absolute path: without empty names, `.` and `..`, and without a final slash.
-pub(crate) fn normal(path: &[u8]) -> Vec<u8> {
-    let mut names: Vec<&[u8]> = Vec::new();
-    for name in path.split(|byte| *byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." => drop(names.pop()),
-            name => names.push(name),
-        }
-    }
-    let mut normal = Vec::with_capacity(path.len() + 1);
-    for name in names {
-        normal.push(b'/');
-        normal.extend_from_slice(name);
-    }
-    if normal.is_empty() {
-        normal.push(b'/');
-    }
-    normal
-}
-
-/// Removes empty names and `.` from a path, which may make it much shorter. `..` stays, since a symbolic link
-/// may precede it.
-pub(crate) fn tidy(path: &[u8]) -> Vec<u8> {
-    let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
-    names.flat_map(|name| [&b"/"[..], name]).flatten().copied().collect()
-}
-
-/// The part of a path after a prefix, with its slash; `None` if the path is not below it.
-fn behind<'a>(prefix: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
-    let rest = path.strip_prefix(prefix)?;
-    (rest.is_empty() || rest[0] == b'/').then_some(rest)
-}
-
-/// Whether a path goes above its start.
-fn leaves(path: &[u8]) -> bool {
-    let mut depth = 0i32;
-    path.split(|byte| *byte == b'/').any(|name| {
-        match name {
-            b"" | b"." => {}
-            b".." => depth -= 1,
-            _ => depth += 1,
-        }
-        depth < 0
-    })
 }
 
 /// The place of a path in a mount, which may leave the mount.
@@ -150,7 +106,8 @@ fn below(mount: &'static Mount, dir: u64, dir_path: &[u8], path: &[u8]) -> Place
     Place::Weft(Target { mount, dir, path: path.to_vec(), full, dir_bytes: dir_path.len() })
 }
 
-fn elsewhere(path: Vec<u8>) -> Place {
+/// The place of a path that left a mount.
+pub(crate) fn elsewhere(path: Vec<u8>) -> Place {
     CString::new(path).map_or(Place::Local, Place::Elsewhere)
 }
 
@@ -198,7 +155,7 @@ pub(crate) fn resolve(dirfd: c_int, path: &[u8]) -> Place {
 }
 
 /// The descriptor that a path such as `/dev/stdin` names.
-fn descriptor_of(path: &[u8]) -> Option<c_int> {
+pub(crate) fn descriptor_of(path: &[u8]) -> Option<c_int> {
     match path {
         b"/dev/stdin" => Some(0),
         b"/dev/stdout" => Some(1),
@@ -225,298 +182,9 @@ fn from_local_directory(path: &[u8]) -> Place {
     absolute(&normal(&[&here[..], b"/", path].concat()))
 }
 
-/// Calls `local` or `weft` for the place of a path. `follow`: also follow a symbolic link at its end.
-///
-/// # Safety
-/// The path is NULL or ends with a zero.
-pub(crate) unsafe fn on_path<T: Returned + PartialEq>(
-    dirfd: c_int,
-    path: *const c_char,
-    follow: bool,
-    local: impl Fn(c_int, *const c_char) -> T,
-    weft: impl Fn(&Target) -> Outcome<T>,
-) -> T {
-    // SAFETY: as the caller promises.
-    let Some(mut place) = (unsafe { place_of(dirfd, path) }) else { return local(dirfd, path) };
-    // SAFETY: as the caller promises.
-    if !follow && descriptor_of(unsafe { CStr::from_ptr(path) }.to_bytes()).is_some() {
-        return local(dirfd, path);
-    }
-    for _ in 0..LINKS_MAX {
-        match &place {
-            Place::Local => {
-                let result = local(dirfd, path);
-                if result != T::FAILED || errno() != libc::ENOENT || !mounts::has_prefix() {
-                    return result;
-                }
-                // SAFETY: as the caller promises.
-                let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-                match within(|| Ok(through_local_links(dirfd, bytes, follow))) {
-                    Ok(Some(target)) => place = target,
-                    _ => {
-                        weft_client::c::set_errno(libc::ENOENT);
-                        return result;
-                    }
-                }
-            }
-            Place::Elsewhere(other) => return local(libc::AT_FDCWD, other.as_ptr()),
-            Place::Weft(target) => {
-                let before = errno();
-                let outcome = within(|| match weft(target) {
-                    Err(Errno(libc::ENOENT | libc::ENOTDIR))
-                        if let Some(next) = through_links(target, follow)? =>
-                    {
-                        Ok(Err(next))
-                    }
-                    // The directory that the path begins in was removed.
-                    Err(Errno(libc::ESTALE)) if target.dir != 0 => Err(Errno(libc::ENOENT)),
-                    other => other.map(Ok),
-                });
-                match outcome {
-                    Ok(Ok(value)) => {
-                        weft_client::c::set_errno(before);
-                        return value;
-                    }
-                    Ok(Err(next)) => place = next,
-                    Err(Errno(errno)) => {
-                        weft_client::c::set_errno(errno);
-                        return T::FAILED;
-                    }
-                }
-            }
-        }
-    }
-    weft_client::c::set_errno(libc::ELOOP);
-    T::FAILED
-}
-
-/// The place of a path; `None` if it is certainly not in Weft.
-///
-/// # Safety
-/// The path is NULL or ends with a zero.
-pub(crate) unsafe fn place_of(dirfd: c_int, path: *const c_char) -> Option<Place> {
-    if path.is_null() || is_inside() {
-        return None;
-    }
-    // SAFETY: as the caller promises.
-    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if bytes.len() >= libc::PATH_MAX as usize {
-        // The kernel reports the error.
-        return None;
-    }
-    let plain = !mounts::has_prefix() && !bytes.starts_with(b"weft:") && !bytes.is_empty();
-    if plain && (bytes.starts_with(b"/") || dirfd == libc::AT_FDCWD && !cwd::is_inside()) {
-        return None;
-    }
-    within(|| Ok(resolve(dirfd, bytes))).ok()
-}
-
-/// A path that is being walked.
-struct Way {
-    /// The part that has been walked, without symbolic links; empty at a root.
-    done: Vec<u8>,
-    /// The part ahead. It begins with a slash only if it starts at the root.
-    rest: Vec<u8>,
-}
-
-impl Way {
-    /// The whole path, from the root.
-    fn whole(&self) -> Vec<u8> {
-        if self.rest.starts_with(b"/") {
-            self.rest.clone()
-        } else {
-            [&self.done, &b"/"[..], &self.rest].concat()
-        }
-    }
-}
-
-/// Walks a path name by name and through symbolic links, with `follow` also one at its end. `look` returns
-/// the target of a name that is a link. `stop` ends the walk after a link. Returns the walked path, or the
-/// result of `stop`.
-fn walk<T>(
-    mut way: Way,
-    follow: bool,
-    mut look: impl FnMut(&Way, &[u8]) -> Outcome<Option<Vec<u8>>>,
-    stop: impl Fn(&Way) -> Option<T>,
-) -> Outcome<Result<Vec<u8>, T>> {
-    let mut links = 0;
-    while let Some(start) = way.rest.iter().position(|byte| *byte != b'/') {
-        let length = way.rest[start..].iter().take_while(|byte| **byte != b'/').count();
-        let name = way.rest[start..start + length].to_vec();
-        let mut rest = way.rest[start + length..].to_vec();
-        let is_last = rest.iter().all(|byte| *byte == b'/');
-        if let Some(mut goal) = look(&way, &name)?.filter(|_| follow || !is_last) {
-            links += 1;
-            if links > LINKS_MAX {
-                return Err(Errno(libc::ELOOP));
-            }
-            if goal.starts_with(b"/") {
-                way.done.clear();
-            }
-            goal.append(&mut rest);
-            way.rest = goal;
-            if let Some(found) = stop(&way) {
-                return Ok(Err(found));
-            }
-        } else {
-            let done = normal(&[&way.done, &b"/"[..], &name].concat());
-            let ahead = rest.iter().take_while(|byte| **byte == b'/').count();
-            way = Way { done: if done == b"/" { Vec::new() } else { done }, rest: rest.split_off(ahead) };
-        }
-    }
-    Ok(Ok(way.done))
-}
-
-/// The targets of links in Weft: `look` for a walk that begins in the directory `ino`.
-fn links_from(made: &'static Made, mut ino: u64) -> impl FnMut(&Way, &[u8]) -> Outcome<Option<Vec<u8>>> {
-    move |way, name| {
-        if way.rest.starts_with(b"/") {
-            ino = made.root;
-        }
-        if name == b"." {
-            return Ok(None);
-        }
-        let at = At::child(ino, name);
-        let attr = made.client.stat(at.clone(), false)?;
-        if attr.kind == FileKind::Symlink {
-            return Ok(Some(made.client.readlink(at)?));
-        }
-        ino = attr.ino;
-        Ok(None)
-    }
-}
-
-impl Target {
-    /// The path to walk, and the directory that it begins in.
-    fn way(&self, made: &Made) -> (Way, u64) {
-        if self.dir == 0 || self.path.is_empty() {
-            return (Way { done: Vec::new(), rest: self.full.clone() }, made.root);
-        }
-        (Way { done: self.full[..self.dir_bytes].to_vec(), rest: self.path.clone() }, self.dir)
-    }
-}
-
-/// The path after the first symbolic link with an absolute target on the way, if there is one.
-pub(crate) fn through_links(target: &Target, follow: bool) -> Outcome<Option<Place>> {
-    let made = target.mount.made()?;
-    let (way, ino) = target.way(made);
-    let stop = |way: &Way| {
-        let place = way.rest.starts_with(b"/").then(|| absolute(&way.rest))?;
-        Some(if matches!(place, Place::Local) { elsewhere(way.rest.clone()) } else { place })
-    };
-    match walk(way, follow, links_from(made, ino), stop) {
-        Ok(found) => Ok(found.err()),
-        Err(Errno(libc::ELOOP)) => Err(Errno(libc::ELOOP)),
-        Err(_) => Ok(None),
-    }
-}
-
-/// The path from the mount's root without symbolic links, of an existing file; empty for the root.
-pub(crate) fn true_path(target: &Target) -> Outcome<Vec<u8>> {
-    let made = target.mount.made()?;
-    let (way, ino) = target.way(made);
-    let walked = walk(way, true, links_from(made, ino), |_| None::<()>)?;
-    walked.map_err(|()| Errno(libc::ELOOP))
-}
-
-/// The path of a directory that is open or the current one. It was `before`, and the directory may have
-/// moved. Empty for the root.
-pub(crate) fn path_of_directory(mount: &'static Mount, ino: u64, before: &[u8]) -> Outcome<Vec<u8>> {
-    let made = mount.made()?;
-    // A process that may use a directory may know its path.
-    let client = &made.as_root;
-    if client.stat(made.at(before), true).is_ok_and(|attr| attr.ino == ino) {
-        return Ok(before.to_vec());
-    }
-    let gone = |error: weft_client::Error| match error.errno() {
-        libc::ESTALE => Errno(libc::ENOENT),
-        _ => error.into(),
-    };
-    let mut path = Vec::new();
-    let mut child = ino;
-    while child != made.root {
-        let parent = client.read_dir_page(child, 0, 1, false).map_err(gone)?.parent;
-        let mut entries = client.read_dir(At::ino(parent)).map_err(gone)?.flatten();
-        let entry = entries.find(|entry| entry.ino == child).ok_or(Errno(libc::ENOENT))?;
-        path = [b"/", &entry.name[..], &path].concat();
-        if parent == child {
-            return Err(Errno(libc::ENOENT));
-        }
-        child = parent;
-    }
-    Ok(path)
-}
-
-/// The place in Weft that a local path reaches through a symbolic link.
-fn through_local_links(dirfd: c_int, path: &[u8], follow: bool) -> Option<Place> {
-    let base = match path.first() {
-        Some(b'/') => Vec::new(),
-        _ if dirfd == libc::AT_FDCWD => cwd::of_kernel()?,
-        _ => read_link(format!("/proc/self/fd/{dirfd}").as_bytes())?,
-    };
-    let in_weft = |way: &Way| Some(absolute(&way.whole())).filter(|place| matches!(place, Place::Weft(_)));
-    let way = Way { done: base, rest: path.to_vec() };
-    // Relative to a local directory's descriptor, which may be above the prefix.
-    if let found @ Some(_) = in_weft(&way) {
-        return found;
-    }
-    let look = |way: &Way, name: &[u8]| Ok(read_link(&normal(&[&way.done[..], b"/", name].concat())));
-    walk(way, follow, look, in_weft).ok()?.err()
-}
-
-fn read_link(path: &[u8]) -> Option<Vec<u8>> {
-    let name = CString::new(path).ok()?;
-    let mut found = vec![0u8; libc::PATH_MAX as usize];
-    let at = libc::AT_FDCWD as usize;
-    let place = found.as_mut_ptr() as usize;
-    let arguments = [at, address(name.as_ptr()), place, found.len(), 0, 0];
-    let length = system(libc::SYS_readlinkat, arguments).ok()?;
-    found.truncate(length);
-    Some(found)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_are_made_plain() {
-        for (path, plain) in
-            [("/", "/"), ("", "/"), ("//a///b/", "/a/b"), ("/a/./b/../c", "/a/c"), ("/../..", "/")]
-        {
-            assert_eq!(normal(path.as_bytes()), plain.as_bytes(), "{path}");
-        }
-        assert_eq!(tidy(b"/./a//b/../c/"), b"/a/b/../c");
-        assert_eq!(tidy(b"/"), b"");
-    }
-
-    #[test]
-    fn a_walk_goes_through_links_and_ends_where_it_is_told() {
-        let links = |_: &Way, name: &[u8]| -> Outcome<Option<Vec<u8>>> {
-            Ok(match name {
-                b"up" => Some(b"../x".to_vec()),
-                b"top" => Some(b"/t/up".to_vec()),
-                b"loop" => Some(b"loop".to_vec()),
-                _ => None,
-            })
-        };
-        let from = |rest: &[u8]| Way { done: b"/a".to_vec(), rest: rest.to_vec() };
-        let whole = |path: &[u8], follow| walk(from(path), follow, links, |_| None::<()>);
-        assert_eq!(whole(b"b/up/c", false), Ok(Ok(b"/a/x/c".to_vec())));
-        assert_eq!(whole(b"b/up", false), Ok(Ok(b"/a/b/up".to_vec())));
-        assert_eq!(whole(b"b/up", true), Ok(Ok(b"/a/x".to_vec())));
-        assert_eq!(whole(b"top", true), Ok(Ok(b"/x".to_vec())));
-        assert_eq!(whole(b"../..", true), Ok(Ok(Vec::new())));
-        assert_eq!(whole(b"loop/x", false), Err(Errno(libc::ELOOP)));
-        let to_root = |way: &Way| way.rest.starts_with(b"/").then(|| way.whole());
-        assert_eq!(walk(from(b"b/top/c"), true, links, to_root), Ok(Err(b"/t/up/c".to_vec())));
-    }
-
-    #[test]
-    fn a_path_leaves_by_more_dots_than_names() {
-        assert!(!leaves(b"/a/../b") && !leaves(b"") && !leaves(b"/a/b/../.."));
-        assert!(leaves(b"/..") && leaves(b"/a/../../b") && leaves(b"../x/y/z"));
-    }
 
     #[test]
     fn descriptors_have_names() {
@@ -524,13 +192,5 @@ mod tests {
         assert_eq!(descriptor_of(b"/proc/self/fd/17"), Some(17));
         assert_eq!(descriptor_of(b"/dev/fd/x"), None);
         assert_eq!(descriptor_of(b"/dev/null"), None);
-    }
-
-    #[test]
-    fn a_prefix_ends_where_a_name_ends() {
-        assert_eq!(behind(b"/weft", b"/weft/a"), Some(&b"/a"[..]));
-        assert_eq!(behind(b"/weft", b"/weft"), Some(&b""[..]));
-        assert_eq!(behind(b"/weft", b"/wefts"), None);
-        assert_eq!(behind(b"/weft", b"/we"), None);
     }
 }

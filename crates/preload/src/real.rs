@@ -36,10 +36,14 @@ impl Real {
 
 /// Defines hooks: functions with libc's names. `NAME::real` is libc's own function. The body gets the
 /// arguments as the program passed them, and is as unsafe as the function is in C. Names after `=` are
-/// aliases of the function.
+/// aliases of the function. With `where fd is open`, the body is for descriptors in Weft only, runs inside,
+/// and returns an `Outcome`.
 macro_rules! hooks {
-    ($( fn $name:ident $(= $alias:ident)* ( $($arguments:tt)* ) -> $result:ty $body:block )*) => { $(
-        crate::real::hooks! { @hook $name ( $($arguments)* ) $result, $body }
+    ($(
+        fn $name:ident $(= $alias:ident)* ( $($arguments:tt)* ) -> $result:ty
+            $(where $fd:ident is $open:ident)? $body:block
+    )*) => { $(
+        crate::real::hooks! { @hook $name ( $($arguments)* ) $result, [ $($fd $open)? ] $body }
         crate::real::hooks! { @aliases [ $($alias)* ] $name ( $($arguments)* ) $result }
     )* };
     (@aliases [] $name:ident $arguments:tt $result:ty) => {};
@@ -47,7 +51,14 @@ macro_rules! hooks {
         crate::real::hooks! { @alias $first $name $arguments $result }
         crate::real::hooks! { @aliases [ $($rest)* ] $name $arguments $result }
     };
-    (@hook $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $result:ty, $body:block) => {
+    (@body $name:ident $arguments:tt [] $body:block) => { $body };
+    (@body $name:ident ( $($argument:ident),* ) [ $fd:ident $open:ident ] $body:block) => {
+        match find($fd) {
+            None => $name::real($($argument),*),
+            Some($open) => enter(|| $body),
+        }
+    };
+    (@hook $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $result:ty, $condition:tt $body:block) => {
         #[allow(non_snake_case)]
         pub(crate) mod $name {
             #[allow(unused_imports)]
@@ -74,7 +85,7 @@ macro_rules! hooks {
         pub(crate) unsafe extern "C" fn $name($($argument: $kind),*) -> $result {
             // SAFETY: the arguments are those of C's function of this name.
             #[allow(unused_unsafe)]
-            unsafe { $body }
+            unsafe { crate::real::hooks!(@body $name ( $($argument),* ) $condition $body) }
         }
     };
     (@alias $alias:ident $name:ident ( $($argument:ident : $kind:ty),* $(,)? ) $result:ty) => {

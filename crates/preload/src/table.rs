@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicUsize
 
 use weft_client::File;
 
-use crate::guard::{Errno, Outcome, is_inside, within};
+use crate::guard::{Errno, Outcome, is_inside, system, within};
 use crate::lock_sessions;
 use crate::memory::SpinLock;
 use crate::mounts::{self, Mount};
@@ -37,6 +37,9 @@ const CHUNK: usize = 1024;
 /// Descriptors from this number on are never in Weft.
 const FDS_MAX: usize = 1 << 20;
 
+/// This library's own descriptors are at or above this number, or in the last eighth if there are fewer.
+const INTERNAL_MIN: u64 = 900;
+
 type Chunk = [AtomicUsize; CHUNK];
 
 static CHUNKS: [AtomicPtr<Chunk>; FDS_MAX / CHUNK] =
@@ -45,6 +48,8 @@ static CHUNKS: [AtomicPtr<Chunk>; FDS_MAX / CHUNK] =
 static END: AtomicUsize = AtomicUsize::new(0);
 /// The number of files with unreported writes.
 static DIRTY: AtomicUsize = AtomicUsize::new(0);
+/// Whether the program is ending.
+static ENDING: AtomicBool = AtomicBool::new(false);
 /// Unused `Open`s. Held over a fork.
 pub(crate) static FREE: SpinLock<Vec<&'static Open>> = SpinLock::new(Vec::new());
 
@@ -260,12 +265,33 @@ pub(crate) fn set_internal(fd: c_int) {
     put(fd, INTERNAL);
 }
 
-/// The same, for a descriptor that wakes threads.
+/// Moves a descriptor of this library to a high number, which programs do not use.
+pub(crate) fn move_away(fd: c_int) -> c_int {
+    if fd < 0 {
+        return fd;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the pointer is to a live value.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    let least = INTERNAL_MIN.min(limit.rlim_cur / 8 * 7) as usize;
+    let moved = system(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, least, 0, 0, 0]);
+    let own = match moved {
+        Ok(moved) => {
+            shared::close(fd);
+            moved as c_int
+        }
+        Err(_) => fd,
+    };
+    set_internal(own);
+    own
+}
+
+/// Marks a descriptor of this library that wakes threads.
 pub(crate) fn set_waker(fd: c_int) {
     put(fd, WAKER);
 }
 
-/// The same, for one that forked children keep.
+/// Marks a descriptor of this library that forked children keep.
 pub(crate) fn set_kept(fd: c_int) {
     put(fd, KEPT);
 }
@@ -428,6 +454,16 @@ fn known_copy(page: NonNull<Shared>) -> Option<c_int> {
         }
     });
     found
+}
+
+/// Records that the program is ending: later writes are reported at once.
+pub(crate) fn note_ending() {
+    ENDING.store(true, Ordering::Release);
+}
+
+/// Whether the program is ending.
+pub(crate) fn is_ending() -> bool {
+    ENDING.load(Ordering::Acquire)
 }
 
 /// Reports this process's writes through all descriptors: before attributes are read or set, and at the end.

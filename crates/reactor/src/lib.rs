@@ -35,16 +35,22 @@
 //!
 //! Deliberately absent: work stealing, `Send` tasks, priorities, signal handling, name resolution.
 
+mod descriptors;
+mod epoll;
 mod executor;
 mod mailbox;
+mod operations;
 mod readiness;
 pub mod ring;
 mod slab;
+mod state;
 mod sync;
 mod timer;
+mod timers;
 
-pub use executor::{JoinHandle, Reactor, ReactorOptions, ReactorStats, spawn, stats, yield_now};
+pub use executor::{JoinHandle, Reactor, spawn, stats, yield_now};
 pub use mailbox::{MailSender, Mailbox, SendError, mailbox};
 pub use readiness::{Interest, Readiness};
+pub use state::{ReactorOptions, ReactorStats};
 pub use sync::{Acquire, Event, LocalLock, LockGuard, Notify, Permit, Semaphore};
 pub use timer::{Elapsed, Sleep, sleep, sleep_until, timeout};

@@ -8,14 +8,14 @@
 //! such an edge whenever its peer reads a message, so a server that only sends small replies would be woken
 //! for nothing.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
 
-use crate::executor::{Core, current, epoll_add, epoll_change};
-use crate::slab::Slab;
+use crate::descriptors::{Direction, FdState};
+use crate::epoll::{epoll_add, epoll_change};
+use crate::state::{Core, current};
 
 /// What a task waits for on a descriptor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,95 +24,6 @@ pub enum Interest {
     Read,
     /// Space to send, an established connection, or an error.
     Write,
-}
-
-pub(crate) struct FdTable {
-    fds: RefCell<Slab<Rc<FdState>>>,
-}
-
-struct FdState {
-    read: Direction,
-    write: Direction,
-}
-
-/// One direction of a descriptor: the memory and the waiting tasks.
-struct Direction {
-    ready: Cell<bool>,
-    /// The stream has ended in this direction. It stays ready, since the end causes no further edge.
-    ended: Cell<bool>,
-    waiters: RefCell<Vec<(u64, Waker)>>,
-    next_waiter: Cell<u64>,
-}
-
-impl Direction {
-    fn new() -> Self {
-        Direction {
-            ready: Cell::new(true),
-            ended: Cell::new(false),
-            waiters: RefCell::new(Vec::new()),
-            next_waiter: Cell::new(0),
-        }
-    }
-
-    fn set_ready(&self) {
-        self.ready.set(true);
-        for (_, waker) in self.waiters.take() {
-            waker.wake();
-        }
-    }
-
-    async fn wait(&self) {
-        if self.ready.get() {
-            return;
-        }
-        let id = self.next_waiter.get();
-        self.next_waiter.set(id + 1);
-        let _waiting = Waiting { direction: self, id };
-        std::future::poll_fn(|cx| {
-            if self.ready.get() {
-                return Poll::Ready(());
-            }
-            let mut waiters = self.waiters.borrow_mut();
-            match waiters.iter_mut().find(|(waiter, _)| *waiter == id) {
-                Some((_, waker)) => waker.clone_from(cx.waker()),
-                None => waiters.push((id, cx.waker().clone())),
-            }
-            Poll::Pending
-        })
-        .await
-    }
-}
-
-/// Removes a waiter from its list when its future ends or is dropped.
-struct Waiting<'a> {
-    direction: &'a Direction,
-    id: u64,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.direction.waiters.borrow_mut().retain(|(waiter, _)| *waiter != self.id);
-    }
-}
-
-impl FdTable {
-    pub(crate) fn new() -> Self {
-        FdTable { fds: RefCell::new(Slab::new()) }
-    }
-
-    pub(crate) fn deliver(&self, key: u64, events: u32) {
-        let Some(state) = self.fds.borrow_mut().get_mut(key).cloned() else { return };
-        let failed = events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
-        if failed || events & libc::EPOLLRDHUP as u32 != 0 {
-            state.read.ended.set(true);
-        }
-        if failed || events & (libc::EPOLLIN | libc::EPOLLRDHUP) as u32 != 0 {
-            state.read.set_ready();
-        }
-        if failed || events & libc::EPOLLOUT as u32 != 0 {
-            state.write.set_ready();
-        }
-    }
 }
 
 /// The edges that are always requested.
@@ -143,10 +54,9 @@ impl Readiness {
     pub fn new(fd: &impl AsFd) -> io::Result<Readiness> {
         let core = current();
         let fd = fd.as_fd().as_raw_fd();
-        let state = Rc::new(FdState { read: Direction::new(), write: Direction::new() });
-        let key = core.fds.fds.borrow_mut().insert(state.clone());
+        let (key, state) = core.fds.insert();
         if let Err(error) = epoll_add(&core.epoll, fd, key, READ_EDGES as u32) {
-            core.fds.fds.borrow_mut().remove(key);
+            core.fds.remove(key);
             return Err(error);
         }
         Ok(Readiness { core, key, fd, state, tells_writable: Cell::new(false) })
@@ -211,6 +121,6 @@ impl Drop for Readiness {
         unsafe {
             libc::epoll_ctl(self.core.epoll.as_raw_fd(), libc::EPOLL_CTL_DEL, self.fd, std::ptr::null_mut())
         };
-        self.core.fds.fds.borrow_mut().remove(self.key);
+        self.core.fds.remove(self.key);
     }
 }

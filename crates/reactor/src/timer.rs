@@ -1,124 +1,13 @@
-//! Timers: a heap of deadlines. A dropped timer stays in the heap as a dead entry until it is at the top, or
-//! until most entries are dead. So a timeout that never fires costs two cheap operations. The resolution is
-//! one millisecond, rounded up.
+//! Sleeping, and limits of time for other futures. The resolution is one millisecond, rounded up.
 
-use std::cell::{Cell, RefCell};
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::executor::{Core, current};
-
-pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<Entry>>,
-    next_sequence: u64,
-    dead: usize,
-}
-
-struct Entry {
-    deadline: Instant,
-    sequence: u64,
-    state: Rc<TimerState>,
-}
-
-struct TimerState {
-    phase: Cell<Phase>,
-    waker: RefCell<Option<Waker>>,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Phase {
-    Waiting,
-    Fired,
-    Dead,
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.sequence == other.sequence
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.deadline, self.sequence).cmp(&(other.deadline, other.sequence))
-    }
-}
-
-impl Timers {
-    pub(crate) fn new() -> Self {
-        Timers { heap: BinaryHeap::new(), next_sequence: 0, dead: 0 }
-    }
-
-    fn insert(&mut self, deadline: Instant, waker: Waker) -> Rc<TimerState> {
-        let state =
-            Rc::new(TimerState { phase: Cell::new(Phase::Waiting), waker: RefCell::new(Some(waker)) });
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
-        self.heap.push(Reverse(Entry { deadline, sequence, state: state.clone() }));
-        state
-    }
-
-    fn forget_one(&mut self) {
-        self.dead += 1;
-        if self.dead > 64 && self.dead > self.heap.len() / 2 {
-            self.heap.retain(|Reverse(entry)| entry.state.phase.get() != Phase::Dead);
-            self.dead = 0;
-        }
-    }
-
-    /// Wakes the owners of all due timers, by deadline, then by creation.
-    pub(crate) fn fire(&mut self) -> bool {
-        if self.heap.is_empty() {
-            return false;
-        }
-        let now = Instant::now();
-        let mut fired = false;
-        while let Some(Reverse(top)) = self.heap.peek() {
-            let dead = top.state.phase.get() == Phase::Dead;
-            if !dead && top.deadline > now {
-                break;
-            }
-            let Some(Reverse(entry)) = self.heap.pop() else { break };
-            if dead {
-                self.dead -= 1;
-                continue;
-            }
-            fired = true;
-            entry.state.phase.set(Phase::Fired);
-            if let Some(waker) = entry.state.waker.take() {
-                waker.wake();
-            }
-        }
-        fired
-    }
-
-    /// Milliseconds until the next living timer, rounded up; -1 if there is none.
-    pub(crate) fn wait_ms(&mut self) -> i32 {
-        while let Some(Reverse(top)) = self.heap.peek() {
-            if top.state.phase.get() == Phase::Dead {
-                self.heap.pop();
-                self.dead -= 1;
-                continue;
-            }
-            let left = top.deadline.saturating_duration_since(Instant::now());
-            return left.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as i32;
-        }
-        -1
-    }
-}
+use crate::state::{Core, current};
+use crate::timers::{Phase, TimerState};
 
 /// Waits for `duration` (resolution one millisecond, never early).
 ///

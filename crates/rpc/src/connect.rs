@@ -1,4 +1,5 @@
-//! Getting a connection to a server: an idle one, a new one, or one that others use too.
+//! Getting a connection to a server: an idle one, a new one, or one that others use too; and what is noted of a server
+//! that answers or fails, by which the next one who needs it goes.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use crate::deadline::{self, Operation};
 use crate::dial::Wish;
 use crate::error::{Error, ErrorKind};
 use crate::greet::Expected;
-use crate::health::Verdict;
+use crate::health::{Obituary, PROBE_EVERY, Verdict};
 use crate::lane::LaneUse;
 use crate::rpc::Rpc;
 use crate::server::{Role, Server};
@@ -19,6 +20,8 @@ use crate::wait::lock;
 
 /// An attempt to connect has this much time, however short an operation is to be.
 const ATTEMPT_MIN: Duration = Duration::from_millis(250);
+/// A server that fails for less is not dead.
+const FAILING_MIN: Duration = Duration::from_secs(1);
 
 impl Rpc {
     /// An idle lane to a server, a new one, or one that others use too; over a certain rail where one is
@@ -138,5 +141,43 @@ impl Rpc {
     /// Somebody probes all the time: those who need a server need not.
     pub fn leave_probing_to_others(&self) {
         self.is_probed.store(true, Ordering::Relaxed);
+    }
+
+    /// A server has not answered since `since`. `used_up`: somebody has waited for it for a whole deadline.
+    pub(crate) fn note_failure(&self, index: usize, since: Instant, cause: &str, used_up: bool) {
+        let server = self.session().server(index);
+        // Requests of an operation begin a little later than it does.
+        let part = |timeout: Duration| if used_up { timeout * 3 / 4 } else { timeout };
+        let limit = self.options.timeout().map(|timeout| part(timeout).max(FAILING_MIN));
+        if server.health.note_failure(since, limit, cause) {
+            // Others wait on its connections.
+            server.lanes().iter().for_each(|lane| lane.give_up("the server is dead"));
+        }
+    }
+
+    pub(crate) fn note_answer(&self, index: usize) {
+        self.session().server(index).health.note_answer();
+    }
+
+    pub(crate) fn is_failing(&self, index: usize) -> bool {
+        self.session().server(index).health.is_failing()
+    }
+
+    /// The error of who needs a server that is dead.
+    pub(crate) fn dead(&self, index: usize) -> Option<Error> {
+        let server = self.session().server(index);
+        server.health.obituary().map(|obituary| server.down(&obituary))
+    }
+}
+
+impl Server {
+    pub(crate) fn down(&self, obituary: &Obituary) -> Error {
+        let text = format!(
+            "it has not answered for {} s, and is looked for every {} s; last: {}",
+            obituary.since.elapsed().as_secs(),
+            PROBE_EVERY.as_secs(),
+            obituary.cause
+        );
+        Error::down("connect", text).at_server(self.describe(None))
     }
 }

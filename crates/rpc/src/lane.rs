@@ -21,6 +21,7 @@ use weft_wire::{Header, Op, body};
 
 use crate::dial::Dialled;
 use crate::fork;
+use crate::links::Links;
 use crate::traffic::Traffic;
 use crate::wait::{Answer, LaneFailure, lock};
 
@@ -37,7 +38,7 @@ pub struct Lane {
     retired: AtomicBool,
     /// Whether a faster transport was expected, and may come.
     is_fallback: bool,
-    bulk_bytes_max: u64,
+    links: Links,
     must_arm: bool,
     generation: u64,
     /// Operations that have chosen it.
@@ -82,7 +83,7 @@ impl Lane {
             endpoint,
             retired: AtomicBool::new(false),
             is_fallback: fallback.is_some_and(|fallback| fallback.may_mend),
-            bulk_bytes_max: link.bulk_bytes_max(),
+            links: Links { bulk_bytes_max: link.bulk_bytes_max(), traits: link.traits(), ..Links::default() },
             must_arm: link.must_arm(),
             generation: fork::generation(),
             users: AtomicUsize::new(0),
@@ -134,8 +135,8 @@ impl Lane {
         self.is_fallback
     }
 
-    pub(crate) fn bulk_bytes_max(&self) -> u64 {
-        self.bulk_bytes_max
+    pub(crate) fn links(&self) -> Links {
+        self.links
     }
 
     pub(crate) fn users(&self) -> usize {

@@ -42,7 +42,6 @@ mod named;
 pub mod options;
 mod rails;
 pub mod rdma;
-mod reports;
 pub mod rpc;
 pub mod server;
 pub mod session;

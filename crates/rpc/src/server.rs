@@ -198,7 +198,7 @@ impl Server {
             lanes.retain(|lane| !lane.is_retired());
             lock(&self.better).moving = None;
         }
-        self.note_links(Links::over(lane.kind(), lane.bulk_bytes_max()), lanes.is_empty());
+        self.note_links(lane.links(), lanes.is_empty());
         self.note_fallback(fallback);
         let others = lanes.iter().filter(|other| other.is_alive() && other.traffic() == traffic);
         let enough = |least: &Arc<Lane>| {

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The order of reading: [`config`] (what a cluster is), `server`, `run_io` and `run_meta` (threads),
-//! `accept` and `rdma` (ways in), `session` (one connection), `service` (what is offered on it), `io_service`
+//! `listen` (where clients reach it), `session` (one connection), `service` (what is offered on it), `io_service`
 //! and `meta_service` (the tables from operations to functions), `node` (what both have in common), `map`
 //! (which servers there are and where, pure) and `current` (the map as it is served), then `io` and `meta`,
 //! one function per operation. `peer` and `calls` are what a server asks other servers with.
@@ -21,8 +21,6 @@
 //! newer map (`member`). For whom a connection acts is decided by its handshake and nowhere else
 //! (`identity`).
 
-mod accept;
-mod addresses;
 mod admin;
 mod announce;
 mod answer;
@@ -43,6 +41,7 @@ mod io;
 mod io_service;
 mod key_ring;
 mod keys;
+mod listen;
 mod map;
 mod member;
 mod meta;
@@ -51,8 +50,6 @@ mod node;
 mod peer;
 mod poke;
 mod process_limits;
-mod rdma;
-mod rdma_report;
 mod reload;
 mod revoked;
 mod run;

@@ -1,8 +1,8 @@
 //! What the threads of both kinds of server have in common: they accept, serve, and stop.
 
-use crate::accept::{Arrival, Doors, Host, accept_all};
 use crate::config::{ClusterConfig, ServerConfig};
 use crate::key_ring::{self, KeyFile};
+use crate::listen::{Arrival, Doors, Host, accept_all};
 use crate::service::Service;
 use crate::shared::Shared;
 use crate::stop::StopFlag;

@@ -6,16 +6,15 @@
 //!   weft-sums         checksums of what was written, and scrubs     (caretaker.rs)
 //! ```
 
-use crate::accept::{Arrival, Doors, Host};
 use crate::caretaker;
 use crate::io::IoPart;
 use crate::io::work::MethodCounters;
 use crate::io_service::IoService;
+use crate::listen::{Arrival, Doors, Host, PerThread};
 use crate::log;
 use crate::map::{endpoints_of, first_map};
 use crate::member;
 use crate::node::Node;
-use crate::rdma;
 use crate::run::{End, Run, accept_and_serve, drain};
 use crate::service::Service;
 use crate::shared::Shared;
@@ -128,16 +127,14 @@ impl<D: Disk> IoThread<D> {
     fn host<F: Fabric>(self) -> io::Result<Host<F, IoService<D>>> {
         let pool = BufferPool::new(self.pool_bytes)?;
         let shared = self.shared;
-        let rdma = rdma::on_thread(&shared, self.number, self.options.spin_us);
-        if let Some(thread) = &rdma {
-            rdma::keep_zones(&pool, thread, &shared.name);
-        }
+        let transports = PerThread::start(&shared, self.number, self.options.spin_us);
+        transports.use_buffers(&pool, &shared.name);
         let methods = MethodCounters::among(&shared.counters);
         let keys = shared.keys.clone();
         let io = IoPart::new(self.files, pool, shared.id, keys, shared.sync, self.calibration, methods);
         let service = IoService::new(Node::new(shared), io);
         weft_reactor::spawn(keep_house(Rc::downgrade(&service)));
-        Ok(Host { service, rdma })
+        Ok(Host { service, transports })
     }
 
     fn run_other<F: Fabric>(self, mut arrivals: Mailbox<Arrival<F>>) {

@@ -7,11 +7,11 @@
 //!   fsck       while there is a check
 //! ```
 
-use crate::accept::{Doors, Host};
 use crate::announce::Announcer;
 use crate::current::Peers;
 use crate::fsck;
 use crate::garbage;
+use crate::listen::{Doors, Host, PerThread};
 use crate::log;
 use crate::map::FileMap;
 use crate::meta::MetaPart;
@@ -19,7 +19,6 @@ use crate::meta::registry::{Registry, Restore};
 use crate::meta_service::MetaService;
 use crate::node::Node;
 use crate::poke::Poke;
-use crate::rdma;
 use crate::run::{End, Run, accept_and_serve};
 use crate::storage::Names;
 use std::io;
@@ -50,7 +49,8 @@ pub(crate) fn run<F: Fabric>(
         meta.poke_garbage();
         run.follow_keys();
         let service = MetaService::new(Node::new(run.shared.clone()), meta.clone());
-        let host = Host { service, rdma: rdma::on_thread(&run.shared, 0, run.server.spin_us) };
+        let transports = PerThread::start(&run.shared, 0, run.server.spin_us);
+        let host = Host { service, transports };
         accept_and_serve(host, &run.stop, doors, Vec::new()).await?;
         Ok(end(run, &meta).await)
     })

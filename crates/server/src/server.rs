@@ -6,16 +6,14 @@
 //!   stop    nothing is accepted, requests under way have 2 s, then everything is dropped
 //! ```
 
-use crate::accept::Doors;
-use crate::addresses::{listen, resolve, unreachable_from_elsewhere};
 use crate::config::{ClusterConfig, ServerConfig, ServerRole};
 use crate::current::CurrentMap;
 use crate::error::ServerError;
 use crate::key_ring::KeyRing;
+use crate::listen::Doors;
 use crate::log;
 use crate::map::{FileMap, first_map};
 use crate::process_limits;
-use crate::rdma::Rdma;
 use crate::reload::Reloader;
 use crate::revoked::Revoked;
 use crate::run::{End, Run};
@@ -26,14 +24,12 @@ use crate::shared::{Confirmed, Shared};
 use crate::slow::SlowRequestMs;
 use crate::stop::StopFlag;
 use crate::storage::{RING_ENTRIES, Storage, calibrate, open_data, open_names};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use weft_meta::FjallOptions;
 use weft_reactor::{MailSender, Mailbox, mailbox};
 use weft_storage::DiskEngine;
 use weft_storage::calibrate::Calibration;
-use weft_transport::Listening;
 use weft_verbs::{Fabric, RdmaCore, VerbsError};
 use weft_wire::messages::ClusterMapReply;
 use weft_wire::security::ClusterKeys;
@@ -104,8 +100,7 @@ impl<F: Fabric> Server<F> {
             ServerRole::Meta => (open_names(config, &server, boot_id)?, "names"),
             ServerRole::Io => open_data(config, &server)?,
         };
-        let sockets = listen(config, &server)?;
-        let Rdma { listening, report } = Rdma::open(&server, &ring, load)?;
+        let (doors, report) = Doors::open(config, &server, &ring, load)?;
         let calibration = calibrate(config, &server, &storage);
         let revoked = match server.role {
             ServerRole::Meta => Revoked::default(),
@@ -132,7 +127,7 @@ impl<F: Fabric> Server<F> {
             key_file: None,
             config: config.clone(),
             server,
-            doors: Doors { sockets, rdma: listening },
+            doors,
             storage,
             calibration,
             restore: false,
@@ -177,16 +172,7 @@ impl<F: Fabric> Server<F> {
         let Server { shared, keys, key_file, config, server, doors, storage, calibration, restore, files } =
             self;
         let name = server.name.clone();
-        let bound: Vec<SocketAddr> = doors.sockets.iter().filter_map(Listening::address).collect();
-        for address in &bound {
-            log::info!(&name, "listens on {address}");
-        }
-        for address in &server.addresses {
-            let found = resolve(&server, address).unwrap_or_default();
-            if let Some(warning) = unreachable_from_elsewhere(address, &found) {
-                log::warning!(&name, "{warning}");
-            }
-        }
+        doors.log(&server);
         shared.rdma.log(&name);
         let run = Run { shared, keys, key_file, config, server, stop: stop.clone() };
         let ended = match storage {

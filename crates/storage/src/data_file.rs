@@ -18,6 +18,7 @@ use weft_layout::Extent;
 use crate::disk::{Disk, Seek, check};
 use crate::error::{Operation, StorageError};
 use crate::handles::RecentlyUsed;
+use crate::mapped::MappedPieces;
 use crate::ranges::{Ranges, Turn};
 use crate::residency;
 use crate::sums::format::BLOCK_BYTES;
@@ -25,7 +26,7 @@ use crate::sums::table::{FileSums, Table};
 use crate::sums::under_way::Change;
 use crate::syncs::{Losses, Syncs};
 use crate::unsynced::{Mark, Unsynced};
-use crate::windows::{MappedPieces, Windows};
+use crate::windows::Windows;
 
 /// What all data files of a server share.
 pub(crate) struct Shared<D: Disk> {

@@ -44,7 +44,7 @@ async fn serve<C: ServerConn + Clone>(conn: C) {
     while let Ok(incoming) = conn.recv().await {
         let (conn, data) = (conn.clone(), data.clone());
         spawn(async move {
-            let (header, bytes) = (incoming.header, incoming.bulk.bytes());
+            let (header, bytes) = (incoming.header, incoming.bulk.info().bytes);
             let result = match incoming.body.first() {
                 Some(b'r') => read(incoming.bulk, &data).await,
                 Some(b'w') => write(incoming.bulk, &data).await,
@@ -65,20 +65,21 @@ async fn serve<C: ServerConn + Clone>(conn: C) {
 async fn read<B: ServerBulk>(mut bulk: B, data: &Data) -> Result<(), ConnError> {
     let mut at = 0;
     while at < REQUEST_BYTES {
-        if let Some(pieces) = bulk.local(at as u64, UNIT_BYTES as u64) {
-            vectored(&pieces, |iov, count| {
+        if let Some(memory) = bulk.local(at as u64, UNIT_BYTES as u64) {
+            vectored(memory.pieces(), |iov, count| {
                 // SAFETY: the client's pieces are mapped here.
                 unsafe { libc::preadv(data.file.as_raw_fd(), iov, count, at as i64) }
             });
-        } else if bulk.sends_files() {
-            bulk.put_file(at as u64, data.file.as_fd(), at as u64, UNIT_BYTES as u64).await?;
-        } else if bulk.reaches_mapped() {
+        } else if bulk.info().files {
+            let source = Source::file(data.file.as_fd(), at as u64, UNIT_BYTES as u64);
+            bulk.put(at as u64, source).await?;
+        } else if bulk.info().mapped {
             // SAFETY: the mapping is never removed.
-            unsafe { bulk.put_mapped(at as u64, &[(data.pages.add(at), UNIT_BYTES)]).await }?;
+            unsafe { bulk.put(at as u64, Source::mapped(&[(data.pages.add(at), UNIT_BYTES)])).await }?;
         } else {
             // SAFETY: the mapping is never removed or changed meanwhile.
             let unit = unsafe { std::slice::from_raw_parts(data.pages.as_ptr().add(at), UNIT_BYTES) };
-            bulk.put(at as u64, &[IoSlice::new(unit)]).await?;
+            bulk.put(at as u64, Source::slices(&[IoSlice::new(unit)])).await?;
         }
         at += UNIT_BYTES;
         weft_reactor::yield_now().await;
@@ -90,12 +91,12 @@ async fn write<B: ServerBulk>(mut bulk: B, data: &Data) -> Result<(), ConnError>
     let mut buffer = vec![0u8; UNIT_BYTES];
     let mut at = 0;
     while at < REQUEST_BYTES {
-        if let Some(pieces) = bulk.local(at as u64, UNIT_BYTES as u64) {
-            vectored(&pieces, |iov, count| {
+        if let Some(memory) = bulk.local(at as u64, UNIT_BYTES as u64) {
+            vectored(memory.pieces(), |iov, count| {
                 // SAFETY: the client's pieces are mapped here.
                 unsafe { libc::pwritev(data.file.as_raw_fd(), iov, count, at as i64) }
             });
-        } else if bulk.reaches_mapped() {
+        } else if bulk.info().mapped {
             let (mut done, end) = (at, at + UNIT_BYTES);
             while done < end {
                 bulk.arrival(done as u64).await?;

@@ -19,7 +19,8 @@ use weft_wire::limits::{BODY_BYTES_MAX, CREDITS_PER_CONNECTION};
 use weft_wire::{HEADER_BYTES, Header, Kind};
 
 use crate::error::{FrameError, LinkError};
-use crate::framing::{CLIENT_BUFFER_BYTES, FrameLimits, FrameReader};
+use crate::frame_limits::FrameLimits;
+use crate::framing::{CLIENT_BUFFER_BYTES, FrameReader};
 use crate::link::{Completion, OWN_REQUEST_IDS};
 use crate::runs::{Cursor, IoVecs, MemoryRuns};
 use crate::segment::Segment;

@@ -31,6 +31,7 @@
 
 mod channel;
 mod error;
+mod frame_limits;
 mod framing;
 mod link;
 mod listen;
@@ -40,21 +41,22 @@ mod runs;
 mod segment;
 mod server;
 mod shm;
-mod shm_server;
 mod socket;
+mod stream;
+mod stream_bulk;
 mod tcp;
 mod together;
 mod verbs;
 
 pub use error::{ConnError, FrameError, LinkError, RunsError};
-pub use link::{Allocation, Bulk, BulkMemory, Completion, Link, LinkKind, OWN_REQUEST_IDS};
+pub use link::{Allocation, Bulk, BulkMemory, Completion, Link, LinkKind, LinkTraits, OWN_REQUEST_IDS};
 pub use listen::{Accepted, Acceptor, ListenError, Listening, Network, listen_tcp, listen_unix};
 pub use memory::{MemoryBulk, MemoryConn, MemoryConnector, MemoryEnd, MemoryFaults, MemoryHub, MemoryLink};
 pub use runs::MemoryRuns;
 pub use segment::Segment;
-pub use server::{Incoming, PeerInfo, ServerBulk, ServerConn, StreamBulk};
-pub use shm::{SHM_BULK_BYTES_MAX_STAGED, ShmLink, ShmOptions, connect_shm};
-pub use shm_server::{ShmBulk, ShmConn};
+pub use server::{BulkInfo, Incoming, LocalMemory, PeerInfo, ServerBulk, ServerConn, Source};
+pub use shm::*;
+pub use stream_bulk::StreamBulk;
 pub use tcp::{Congestion, TcpConn, TcpLink, TcpOptions, connect_tcp};
 pub use together::{Lasting, Together};
 pub use verbs::*;

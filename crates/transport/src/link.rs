@@ -128,6 +128,31 @@ impl std::fmt::Display for LinkKind {
     }
 }
 
+/// What suits a link: how its caller is to pack data, and what memory is best.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LinkTraits {
+    /// Pieces of memory smaller than this, on average, are better packed …
+    pub pack_below_bytes: u64,
+    /// … in requests larger than this: others the link packs by itself, into memory that adapters know.
+    pub pack_above_bytes: u64,
+    /// Whether buffers that are kept are better of memory that the link was told of ([`Link::add_segment`]).
+    pub shared: bool,
+    /// Whether memory has to be registered.
+    pub registers: bool,
+}
+
+impl LinkTraits {
+    /// What suits both.
+    pub fn and(self, other: LinkTraits) -> LinkTraits {
+        LinkTraits {
+            pack_below_bytes: self.pack_below_bytes.min(other.pack_below_bytes),
+            pack_above_bytes: self.pack_above_bytes.max(other.pack_above_bytes),
+            shared: self.shared || other.shared,
+            registers: self.registers || other.registers,
+        }
+    }
+}
+
 /// A client's connection to a server. The calling thread does all the work: it submits requests on any number
 /// of links, waits for their descriptors with `poll(2)`, and calls [`Link::progress`] on those that are
 /// ready.
@@ -137,6 +162,10 @@ impl std::fmt::Display for LinkKind {
 pub trait Link: Send {
     /// How it moves data, for status.
     fn kind(&self) -> LinkKind;
+    /// What suits it, from when it is set up.
+    fn traits(&self) -> LinkTraits {
+        LinkTraits::default()
+    }
     /// The server, for people.
     fn peer(&self) -> &str;
     /// To wait for: readable always, writable too while [`Link::wants_write`].

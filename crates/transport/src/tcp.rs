@@ -10,11 +10,13 @@ use weft_wire::Header;
 
 use crate::channel::{Channel, Payload};
 use crate::error::{ConnError, LinkError};
-use crate::link::{Bulk, BulkMemory, Completion, Link, LinkKind};
+use crate::link::{Bulk, BulkMemory, Completion, Link, LinkKind, LinkTraits};
 use crate::runs::MemoryRuns;
 use crate::segment::{KnownSegments, Segment};
-use crate::server::{Incoming, PeerInfo, ServerConn, ServerStream, StreamBulk};
+use crate::server::{Incoming, PeerInfo, ServerConn};
 use crate::socket::{Address, congestion, is_local, set_congestion, set_option, stream_socket};
+use crate::stream::ServerStream;
+use crate::stream_bulk::StreamBulk;
 
 /// Seconds of silence after which a peer is asked whether it lives.
 const KEEP_ALIVE_IDLE_S: i32 = 30;
@@ -89,6 +91,10 @@ impl TcpOptions {
     }
 }
 
+/// Smaller pieces of memory are better packed: a piece costs its place in a list of the kernel's, which from
+/// this size on is less than the copy.
+const PACK_BELOW_BYTES: u64 = 256;
+
 /// A client's TCP connection.
 pub struct TcpLink {
     channel: Channel,
@@ -126,6 +132,10 @@ pub fn connect_tcp(
 impl Link for TcpLink {
     fn kind(&self) -> LinkKind {
         LinkKind::Tcp { congestion: self.congestion.clone() }
+    }
+
+    fn traits(&self) -> LinkTraits {
+        LinkTraits { pack_below_bytes: PACK_BELOW_BYTES, ..LinkTraits::default() }
     }
 
     fn peer(&self) -> &str {

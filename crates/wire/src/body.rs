@@ -18,7 +18,8 @@
 //! every body has one more field.
 
 use crate::codec::{DecodeError, Reader, Wire, Writer};
-use crate::{Header, VERSIONS};
+use crate::header::Header;
+use crate::versions::VERSIONS;
 
 /// A field that came with a later version than its message. A sender of before leaves it out; then it has its default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

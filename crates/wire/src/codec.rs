@@ -12,6 +12,8 @@
 //! assert_eq!(u16::get(&mut input), Ok(7));
 //! ```
 
+use crate::claims::Vetting;
+
 /// Why a body could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -114,15 +116,6 @@ impl<'a> Reader<'a> {
     pub fn finish(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(self.rest.len())) }
     }
-}
-
-/// Checks what a request claims about its sender. A server vets every request when it decodes it. So no
-/// handler sees a caller or a capability that the connection is not entitled to.
-pub trait Vetting {
-    /// Replaces `caller` by a caller that the sender may act for.
-    fn caller(&mut self, caller: &mut crate::messages::Caller);
-    /// Checks that `capability` was given to the sender.
-    fn capability(&mut self, capability: &crate::security::Capability);
 }
 
 /// A value with an encoding.

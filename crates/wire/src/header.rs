@@ -1,6 +1,8 @@
 //! The fixed header of every message.
 
-use crate::{Op, Status};
+use crate::ops::Op;
+use crate::status::Status;
+use crate::versions::VERSIONS;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, little_endian as le};
 
 /// Size of a header on the wire.
@@ -146,7 +148,7 @@ impl Header {
     /// A request's header. Lengths are set when it is sent.
     pub fn request(op: Op, request_id: u64) -> Header {
         Header {
-            version: crate::VERSIONS.1,
+            version: VERSIONS.1,
             kind: Kind::Request,
             op,
             request_id,

@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 pub mod body;
+mod claims;
 pub mod codec;
 mod header;
 pub mod keys;
@@ -34,26 +35,11 @@ mod ops;
 pub mod regions;
 pub mod security;
 mod status;
+mod versions;
 
-pub use codec::{DecodeError, Reader, Vetting, Wire, Writer};
+pub use claims::Vetting;
+pub use codec::{DecodeError, Reader, Wire, Writer};
 pub use header::{HEADER_BYTES, Header, HeaderError, Kind, MAGIC, flags, header_checksum};
 pub use ops::{Class, Op, Request, Role};
 pub use status::Status;
-
-/// Protocol versions that this build speaks, the oldest and the newest, and why each exists.
-///
-/// | version | reason |
-/// | --- | --- |
-/// | 1 | the first |
-pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 2 } else { 1 });
-
-/// The version that two peers use: the newest that both speak, or `None`.
-///
-/// ```
-/// assert_eq!(weft_wire::negotiate((1, 3), (2, 5)), Some(3));
-/// assert_eq!(weft_wire::negotiate((1, 1), (2, 5)), None);
-/// ```
-pub fn negotiate(ours: (u8, u8), theirs: (u8, u8)) -> Option<u8> {
-    let newest = ours.1.min(theirs.1);
-    (newest >= ours.0.max(theirs.0)).then_some(newest)
-}
+pub use versions::{VERSIONS, negotiate};

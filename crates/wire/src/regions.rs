@@ -1,4 +1,4 @@
-//! Region descriptors on the wire. A pattern is sent as a pattern, however many pieces it has; an explicit
+//! Region descriptors and layouts on the wire. A pattern is sent as a pattern, however many pieces it has; an explicit
 //! list as differences.
 //!
 //! ```text
@@ -19,7 +19,7 @@
 
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 use crate::limits::{LIST_EXTENTS_MAX, REGION_LEVELS_MAX, REGION_PARTS_MAX};
-use weft_layout::{Extent, Level, Order, Region, Regions};
+use weft_layout::{Extent, Layout, Level, Order, Region, Regions};
 
 /// The size of an empty list.
 const PART_BYTES_MIN: usize = 2;
@@ -207,6 +207,25 @@ impl Wire for Regions {
                 },
             ],
         }
+    }
+}
+
+impl Wire for Layout {
+    const BYTES_MIN: usize = 10;
+    fn put(&self, out: &mut Writer) {
+        self.strip_bytes().put(out);
+        self.first_server().put(out);
+        self.server_count().put(out);
+        self.ring_servers().put(out);
+    }
+    fn get(input: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (strip_bytes, first_server) = (u32::get(input)?, u16::get(input)?);
+        let (server_count, ring_servers) = (u16::get(input)?, u16::get(input)?);
+        Layout::new(strip_bytes, first_server, server_count, ring_servers)
+            .map_err(|_| DecodeError::Value("the layout is not valid"))
+    }
+    fn sample(_seed: &mut u64) -> Self {
+        Layout::new(65536, 2, 3, 6).expect("the paper's example (PVFS table 1)")
     }
 }
 

@@ -49,7 +49,8 @@ impl Reader<'_> {
             match self.peek(0) {
                 "#" if self.is_for_tests() => self.skip_item(),
                 "use" => self.imports(),
-                "mod" if self.peek(2) == "{" => {
+                // In a macro, a module's name may be a variable.
+                "mod" if self.peek(2) == "{" || self.peek(1) == "$" && self.peek(3) == "{" => {
                     self.uses.defined.insert(self.peek(1).to_owned());
                     self.inline.push(self.depth);
                     self.at += 2;

@@ -21,6 +21,15 @@ const POINT_BYTES: u64 = 40;
 /// Ghost points around each cell, which its neighbours own; the BT benchmark keeps them in memory.
 const GHOSTS: u64 = 2;
 
+/// A pattern with a name.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// A short name, for the chart's axis.
+    pub name: String,
+    /// The access pattern.
+    pub pattern: Pattern,
+}
+
 /// A pattern.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Pattern {

@@ -1,9 +1,10 @@
 //! Results of noncontiguous access: medians, ratios, the servers' work, and whether the choice was right.
 
 use super::super::adapters::{self, Asked};
+use super::super::amounts::{Amounts, Took};
 use super::super::chart::{Chart, Marks, Panel, Series};
-use super::super::figure::{Amounts, Took};
-use super::super::report::{Head, median, number};
+use super::super::numbers::{median, number};
+use super::super::report::Head;
 use super::method::{Counters, is_plan, server_method};
 use anyhow::Result;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! Tasks of worker processes in measurements of noncontiguous access.
 
 use super::super::adapters;
-use super::super::worker::{Block, Done, Ready, measure};
+use super::super::worker::measure::{Block, Done, Ready, measure};
 use super::content;
 use super::method::{Counters, options_of};
 use super::pattern::{Access, Both, Pattern};
@@ -73,12 +73,7 @@ impl AccessTask {
                 let before = asked();
                 let done = measure(|| {
                     files.iter().try_for_each(|file| {
-                        for access in &program.accesses {
-                            match way {
-                                Way::Read => file.read(memory, access)?,
-                                Way::Write | Way::Rewrite => file.write(memory, access)?,
-                            }
-                        }
+                        program.accesses.iter().try_for_each(|access| file.access(way, memory, access))?;
                         if sync && way != Way::Read { file.sync() } else { Ok(()) }
                     })
                 })?;
@@ -108,7 +103,7 @@ fn fill_file(file: &Opened, block: Block, memory: &mut Vec<u8>) -> Result<()> {
     parts(block).try_for_each(|part| {
         memory.resize(part.bytes as usize, 0);
         content::fill(memory, part.offset, 0);
-        file.write(memory, &part.as_access())
+        file.access(Way::Write, memory, &part.as_access())
     })
 }
 
@@ -122,7 +117,7 @@ fn check_file(file: &Opened, block: Block, pattern: &Pattern, salt: u64, memory:
     }
     for part in parts(block) {
         memory.resize(part.bytes as usize, 0);
-        file.read(memory, &part.as_access())?;
+        file.access(Way::Read, memory, &part.as_access())?;
         if pattern.covers_file() {
             content::check(memory, part.offset, salt)?;
             continue;
@@ -184,19 +179,26 @@ impl Place {
 }
 
 impl Opened {
-    fn read(&self, memory: &mut [u8], access: &Access) -> Result<()> {
+    /// Reads or writes the pieces of an access.
+    fn access(&self, way: Way, memory: &mut [u8], access: &Access) -> Result<()> {
+        let reads = way == Way::Read;
         match self {
-            Opened::Local(file) => {
-                for both in access.both_sides() {
-                    file.read_exact_at(&mut memory[both.in_memory()], both.file_offset)?;
-                }
-                Ok(())
-            }
+            Opened::Local(file) => access.both_sides().try_for_each(|both| {
+                let piece = &mut memory[both.in_memory()];
+                let place = both.file_offset;
+                Ok(if reads { file.read_exact_at(piece, place) } else { file.write_all_at(piece, place) }?)
+            }),
             Opened::Weft(file, How::AtOnce) => {
                 let start = |both: Both| {
+                    let (piece, place) = (both.memory(), both.file());
                     // SAFETY: the piece is within `memory`, which is borrowed until all are waited for;
                     // pieces are disjoint.
-                    unsafe { file.start_read_raw(memory.as_mut_ptr(), &both.memory(), &both.file()) }
+                    unsafe {
+                        match reads {
+                            true => file.start_read_raw(memory.as_mut_ptr(), &piece, &place),
+                            false => file.start_write_raw(memory.as_ptr(), &piece, &place),
+                        }
+                    }
                 };
                 let started: Vec<_> = access.both_sides().map(start).collect();
                 complete(started.into_iter().map(|one| Ok(one.wait()?)).sum::<Result<u64>>()?, access)
@@ -204,33 +206,13 @@ impl Opened {
             Opened::Weft(file, _) => {
                 in_memory(memory, access)?;
                 // SAFETY: the pieces are within `memory`, which is borrowed until this returns.
-                let bytes = unsafe { file.read_raw(memory.as_mut_ptr(), &access.memory, &access.file)? };
-                complete(bytes, access)
-            }
-        }
-    }
-
-    fn write(&self, memory: &[u8], access: &Access) -> Result<()> {
-        match self {
-            Opened::Local(file) => {
-                for both in access.both_sides() {
-                    file.write_all_at(&memory[both.in_memory()], both.file_offset)?;
-                }
-                Ok(())
-            }
-            Opened::Weft(file, How::AtOnce) => {
-                let start = |both: Both| {
-                    // SAFETY: the piece is within `memory`, which is borrowed until all are waited for.
-                    unsafe { file.start_write_raw(memory.as_ptr(), &both.memory(), &both.file()) }
+                let bytes = unsafe {
+                    match reads {
+                        true => file.read_raw(memory.as_mut_ptr(), &access.memory, &access.file),
+                        false => file.write_raw(memory.as_ptr(), &access.memory, &access.file),
+                    }
                 };
-                let started: Vec<_> = access.both_sides().map(start).collect();
-                complete(started.into_iter().map(|one| Ok(one.wait()?)).sum::<Result<u64>>()?, access)
-            }
-            Opened::Weft(file, _) => {
-                in_memory(memory, access)?;
-                // SAFETY: the pieces are within `memory`, which is borrowed until this returns.
-                let bytes = unsafe { file.write_raw(memory.as_ptr(), &access.memory, &access.file)? };
-                complete(bytes, access)
+                complete(bytes?, access)
             }
         }
     }
@@ -251,14 +233,16 @@ impl Opened {
     }
 }
 
-fn in_memory(memory: &[u8], access: &Access) -> Result<()> {
+/// Fails if a piece of an access is not in the memory.
+pub fn in_memory(memory: &[u8], access: &Access) -> Result<()> {
     match access.memory.span() {
         Some(span) if span.end() > memory.len() as u64 => bail!("a piece ends outside the memory"),
         _ => Ok(()),
     }
 }
 
-fn complete(bytes: u64, access: &Access) -> Result<()> {
+/// Fails if not all bytes of an access were moved.
+pub fn complete(bytes: u64, access: &Access) -> Result<()> {
     match access.file.total_bytes() {
         wanted if wanted == bytes => Ok(()),
         wanted => bail!("{bytes} of {wanted} bytes were moved"),

@@ -1,7 +1,8 @@
 //! Compares ways of registering the rows of an array: already registered, one by one, as a group, as a group
 //! with holes (NC 6.4, table 4).
 
-use super::super::figure::{Amounts, Figure, Line, Origin, Panel, Took};
+use super::super::amounts::{Amounts, Took};
+use super::super::figure::{Figure, Line, Origin, Panel};
 use super::adapter;
 use super::pinning::Pinning;
 use super::scheme_trial::{SchemeTrials, paper_scheme_cost};

@@ -5,8 +5,9 @@
 //!   T = a·pages + b      fitted to the times of 1 … 4096 pages, for registering and deregistering (NC 4.3)
 //! ```
 
-use super::super::figure::{Amounts, Figure, Line, Origin, Panel, Took};
-use super::super::report::median;
+use super::super::amounts::{Amounts, Took};
+use super::super::figure::{Figure, Line, Origin, Panel};
+use super::super::numbers::median;
 use super::adapter::{self, Adapter};
 use super::operations::{Operation, Pair, registration_times};
 use super::pinning::Pinning;

@@ -14,7 +14,8 @@ pub mod task;
 
 use super::access::pattern::Pattern;
 use super::adapters::Asked;
-use super::figure::{Amounts, Figure, Line, Panel, Took};
+use super::amounts::{Amounts, Took};
+use super::figure::{Figure, Line, Panel};
 use super::fleet::Fleet;
 use super::scratch::{Testbed, scratch};
 use super::worker::Task;
@@ -259,7 +260,7 @@ impl Bench<'_> {
                     Measure::Time => slowest,
                     Measure::Speed => mib_per_s(pattern.bytes(), slowest / 1e6),
                 };
-                let asked = Asked::between(&phase.done, &before.adapters, &after.adapters);
+                let asked = Asked::between(phase.adapters(), &before.adapters, &after.adapters);
                 done.push((value, asked.divided(f64::from(rounds))));
             }
         }

@@ -3,9 +3,10 @@
 use super::super::access::content;
 use super::super::access::method::options_of;
 use super::super::access::pattern::{Access, Pattern, Program};
+use super::super::access::task::{complete, in_memory};
 use super::super::adapters;
-use super::super::worker::{Done, Ready, measure_each};
-use anyhow::{Result, bail};
+use super::super::worker::measure::{Done, Ready, measure_each};
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -90,9 +91,7 @@ impl Repeated {
         let hint: &[Extent] = if self.moving.with_hint { &all } else { &[] };
         let mut under_way = VecDeque::new();
         for access in &program.accesses {
-            if access.memory.span().is_some_and(|span| span.end() > memory.len() as u64) {
-                bail!("a piece ends outside the memory");
-            }
+            in_memory(memory, access)?;
             if self.moving.depth <= 1 {
                 // SAFETY: the pieces are within `memory`, which is borrowed until this returns.
                 let moved = unsafe { self.call(file, memory, access, hint) }?;
@@ -130,12 +129,5 @@ impl Repeated {
             }
         };
         Ok(moved?)
-    }
-}
-
-fn complete(bytes: u64, access: &Access) -> Result<()> {
-    match access.file.total_bytes() {
-        wanted if wanted == bytes => Ok(()),
-        wanted => bail!("{bytes} of {wanted} bytes were moved"),
     }
 }

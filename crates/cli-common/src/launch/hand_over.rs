@@ -1,7 +1,12 @@
 //! Asks a cluster's running supervisor to start servers.
 
-use super::{CLUSTER_FILE, Lifetime, News, READY_POLL, READY_TIMEOUT, RunState, StartOptions};
-use super::{Readiness, Survey, lock, log_of, refuse_changes, url_of};
+use super::cluster::News;
+use super::directory::{CLUSTER_FILE, log_of, url_of};
+use super::locking::lock;
+use super::options::{Lifetime, StartOptions};
+use super::readiness::{READY_POLL, READY_TIMEOUT, Readiness};
+use super::run_state::RunState;
+use super::survey::{Survey, refuse_changes};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! `run.json`: which servers `weft up` started, which should run, and who supervises them.
 //!
-//! It is changed only by the holder of the lock of the cluster's directory ([`super::lock`]). `weft down
+//! It is changed only by the holder of the lock of the cluster's directory ([`super::locking`]). `weft down
 //! --only` records in it that a server should not run, so that the supervisor leaves it stopped. `weft up
 //! --only` reverts that.
 

@@ -1,7 +1,10 @@
 //! `weft down`: stops servers, whoever started them.
 
-use super::process::end_all;
-use super::{CLUSTER_FILE, Ending, Found, ProcessHandle, RunState, STOP_TIMEOUT, find, lock};
+use super::cluster::STOP_TIMEOUT;
+use super::directory::CLUSTER_FILE;
+use super::locking::lock;
+use super::process::{Ending, ProcessHandle, end_all};
+use super::run_state::{Found, RunState, find};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Duration;
@@ -54,7 +57,7 @@ pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
     });
     // Held to the end, so that nothing is started meanwhile. A supervisor that waits for the lock still ends.
     let held = match held {
-        // The supervisor of another user. Its servers report errors too.
+        // A cluster of another user. Each server reports its own error.
         Err(error) if is_forbidden(&error) => None,
         held => Some(held?),
     };

@@ -10,8 +10,12 @@
 //! read it. A server that is given up is reported and left stopped. The others keep running, so that their
 //! data stays available.
 
-use super::{BlockedSignals, RunState};
-use super::{Ended, Lifetime, LocalCluster, find, lock, log_of};
+use super::cluster::{Ended, LocalCluster};
+use super::directory::log_of;
+use super::locking::lock;
+use super::options::Lifetime;
+use super::run_state::{RunState, find};
+use super::signals::BlockedSignals;
 use crate::{PERMANENT, Reported};
 use anyhow::{Context, Result, bail};
 use std::collections::{BTreeMap, VecDeque};

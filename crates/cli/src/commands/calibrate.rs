@@ -1,7 +1,6 @@
 //! `weft calibrate`
 
-use super::Failures;
-use super::explain::time_text;
+use crate::exit::Failures;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -52,10 +51,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     let mut models = Vec::new();
     for (server, answer) in client.cost_models(args.measure) {
-        match answer {
-            Ok(model) => models.push((server.name, model)),
-            Err(error) => failures.report(&error.into()),
-        }
+        models.extend(failures.ok(answer).map(|model| (server.name, model)));
     }
     if args.json {
         let servers: Vec<_> = models.iter().map(|(name, model)| as_json(name, model)).collect();
@@ -102,17 +98,17 @@ fn print(names: &str, model: &CalibrateReply) -> Result<()> {
         let mut row = vec![curve.name.clone(), known.map_or("", |(_, what)| what).to_string()];
         row.extend(sizes.iter().map(|bytes| {
             let point = curve.points.iter().find(|point| point.bytes == *bytes);
-            point.map_or(String::new(), |point| time_text(point.ns))
+            point.map_or(String::new(), |point| size::format_ns(point.ns))
         }));
         table.add_row(row);
     }
     output::print_table(&table)?;
     output::print_line(format!(
         "lock (O_lock + O_unlock) {}, first touch of a mapped page {} to read and {} to write, a new page {}",
-        time_text(model.lock_ns),
-        time_text(model.page_fault_ns),
-        time_text(model.page_fault_write_ns),
-        time_text(model.new_page_ns)
+        size::format_ns(model.lock_ns),
+        size::format_ns(model.page_fault_ns),
+        size::format_ns(model.page_fault_write_ns),
+        size::format_ns(model.new_page_ns)
     ))?;
     output::print_line(format!(
         "gaps that sieving passes over: reads {} cached, {} from the device; writes {} and {}",

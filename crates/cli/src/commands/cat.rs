@@ -1,6 +1,6 @@
 //! `weft cat`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::{Context, Result};
 use std::io::Write;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};

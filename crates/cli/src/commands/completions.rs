@@ -1,8 +1,7 @@
 //! `weft completions`
 
-use crate::args::Cli;
 use anyhow::Result;
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 use std::io::Write;
 
@@ -15,26 +14,26 @@ pub struct Args {
     shell: Shell,
 }
 
-/// Prints completions.
-pub fn run(args: Args) -> Result<()> {
-    Ok(std::io::stdout().write_all(&generate(args.shell))?)
+/// Prints completions of `weft`, the whole command line.
+pub fn run(args: Args, weft: Command) -> Result<()> {
+    Ok(std::io::stdout().write_all(&generate(args.shell, weft))?)
 }
 
-fn generate(shell: Shell) -> Vec<u8> {
+fn generate(shell: Shell, mut weft: Command) -> Vec<u8> {
     let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "weft", &mut text);
+    clap_complete::generate(shell, &mut weft, "weft", &mut text);
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::ValueEnum;
+    use clap::{CommandFactory, ValueEnum};
 
     #[test]
     fn every_shell_learns_every_command() {
         for shell in Shell::value_variants() {
-            let text = String::from_utf8(generate(*shell)).unwrap();
+            let text = String::from_utf8(generate(*shell, crate::args::Cli::command())).unwrap();
             assert!(text.contains("stripe") && text.contains("completions"), "{shell}");
         }
     }

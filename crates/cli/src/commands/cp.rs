@@ -1,10 +1,10 @@
 //! `weft cp`
 
-use super::LayoutArgs;
 use crate::copy::{self, Kind, Options, Outcome, Pair, Side};
+use crate::new_files::{LayoutArgs, umask};
 use crate::part::{Part, Subarray};
+use crate::progress::progress_bar;
 use anyhow::{Result, bail};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use weft_cli_common::connections::{ConnectArgs, Connections};
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<()> {
         preserve: args.preserve,
         jobs: args.jobs,
         layout: args.layout.wish()?,
-        umask: super::mkdir::umask(),
+        umask: umask(),
     };
     let bar = progress_bar(args.quiet);
     let begun = Instant::now();
@@ -137,14 +137,6 @@ fn pair_up(from: Vec<(End, bool)>, to: &End) -> Result<Vec<Pair>> {
         pairs.push(Pair { from_side: end.side, from: end.path, to_side: to.side.clone(), to: to_path });
     }
     Ok(pairs)
-}
-
-/// A progress bar in bytes. It is shown on terminals only.
-pub(super) fn progress_bar(quiet: bool) -> ProgressBar {
-    let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr_with_hz(5) };
-    let template = "{bar:30} {bytes}/{total_bytes}  {binary_bytes_per_sec}  {eta} left";
-    let style = ProgressStyle::with_template(template).expect("the template is correct");
-    ProgressBar::with_draw_target(Some(0), target).with_style(style)
 }
 
 fn report(outcome: &Outcome, seconds: f64, with_summary: bool) -> Result<()> {

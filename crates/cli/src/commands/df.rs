@@ -1,6 +1,6 @@
 //! `weft df`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::Result;
 use weft_cli_common::connections::{ConnectArgs, Connections};
 use weft_cli_common::place::WeftPath;

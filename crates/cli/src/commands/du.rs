@@ -1,6 +1,6 @@
 //! `weft du`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::{Context, Result};
 use std::collections::HashSet;
 use std::io::Write;

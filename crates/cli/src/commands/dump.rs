@@ -1,8 +1,8 @@
 //! `weft dump`
 
-use super::cp::progress_bar;
 use crate::numbers::Number;
 use crate::part::{self, Part, Subarray};
+use crate::progress::progress_bar;
 use anyhow::{Context, Result, bail};
 use std::io::{IsTerminal, Write};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};

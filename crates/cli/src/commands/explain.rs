@@ -1,16 +1,16 @@
 //! `weft explain`
 
+mod rdma;
+mod runs;
+
 use crate::part::{Part, Subarray};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use std::io::{IoSliceMut, Read};
-use std::time::Instant;
+use std::io::Read;
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::WeftPath;
 use weft_cli_common::{output, size};
-use weft_client::{
-    AccessOptions, File, IoStats, OpenOptions, RdmaPlan, RdmaServerPlan, ServerPlan, Sieving, TransportInUse,
-};
+use weft_client::{File, OpenOptions, RdmaPlan, ServerPlan, TransportInUse};
 use weft_layout::{Extent, Level, Regions};
 use weft_wire::limits::REGION_LEVELS_MAX;
 use weft_wire::messages::io_flags;
@@ -19,8 +19,6 @@ use weft_wire::messages::io_flags;
 const FLAT_PIECE_BYTES: u64 = 16;
 /// The assumed address of the request's memory.
 const MEMORY_BASE: u64 = 1 << 32;
-/// Upper limit of the bytes that --run reads.
-const RUN_BYTES_MAX: u64 = 1 << 30;
 
 /// Explains how servers would read or write many pieces of a file.
 ///
@@ -136,16 +134,16 @@ pub fn run(args: Args) -> Result<()> {
         plans: file.explain(&regions, args.write)?,
         rdma,
     };
-    let runs = if args.run { run_all(&file, &regions)? } else { Vec::new() };
+    let runs = if args.run { runs::run_all(&file, &regions)? } else { Vec::new() };
     if args.json {
         return output::print_json(&explained.as_json(&file, &runs));
     }
     explained.print(&file)?;
     if let Some(plan) = &explained.rdma {
-        print_rdma(plan)?;
+        rdma::print(plan)?;
     }
     if !runs.is_empty() {
-        print_runs(&runs)?;
+        runs::print(&runs)?;
     }
     Ok(())
 }
@@ -264,7 +262,7 @@ impl Explained {
                     shown(way.chosen_windows.to_string()),
                     shown(way.accesses.to_string()),
                     shown(size::format_bytes(way.accessed_bytes)),
-                    shown(format!("{}{}", if whole { "" } else { "partly " }, time_text(way.cost_ns))),
+                    shown(format!("{}{}", if whole { "" } else { "partly " }, size::format_ns(way.cost_ns))),
                 ]);
                 table.add_row(row);
                 front = Default::default();
@@ -273,7 +271,7 @@ impl Explained {
         output::print_table(&table)
     }
 
-    fn as_json(&self, file: &File, runs: &[Run]) -> Value {
+    fn as_json(&self, file: &File, runs: &[runs::Run]) -> Value {
         let servers = self.plans.iter().map(|one| {
             let plan = &one.plan;
             let ways = plan.plans.iter().map(|way| {
@@ -311,187 +309,14 @@ impl Explained {
             "request_bytes": self.request_bytes(),
             "flat_list_bytes": self.pieces.saturating_mul(FLAT_PIECE_BYTES),
             "servers": servers.collect::<Vec<_>>(),
-            "rdma": self.rdma.as_ref().map(rdma_json),
-            "runs": runs.iter().map(Run::as_json).collect::<Vec<_>>(),
+            "rdma": self.rdma.as_ref().map(rdma::as_json),
+            "runs": runs.iter().map(runs::Run::as_json).collect::<Vec<_>>(),
         })
     }
-}
-
-/// Prints the plan for RDMA: registrations, mechanisms, work requests.
-fn print_rdma(plan: &RdmaPlan) -> Result<()> {
-    let costs = match &plan.adapter {
-        Some(adapter) => format!("the costs of {adapter}"),
-        None => "the costs that NC 4.3 measured, since no adapter is in use".to_string(),
-    };
-    output::print_line(format!(
-        "\nover RDMA, with {costs} ({} a page, {} a call):",
-        time_text(plan.page_ns),
-        time_text(plan.call_ns)
-    ))?;
-    output::print_line(format!(
-        "  {} pieces of memory: {} registrations of {} pages, {} the first time (each piece by itself {})\n",
-        plan.pieces,
-        plan.registrations,
-        plan.pages,
-        time_text(plan.cost_ns),
-        time_text(plan.individual_ns)
-    ))?;
-    let headings = [
-        "server",
-        "requests",
-        "inline",
-        "fast",
-        "remote",
-        "lent",
-        "packed",
-        "data",
-        "pieces",
-        "work requests",
-    ];
-    let mut table = output::table(&headings, &[1, 2, 3, 4, 5, 6, 7, 8]);
-    for one in &plan.servers {
-        let counts = [one.requests, one.inline, one.fast, one.remote, one.lent, one.packed]
-            .map(|count| count.to_string());
-        let mut row = vec![one.server.clone()];
-        row.extend(counts);
-        row.extend([size::format_bytes(one.bytes), one.pieces.to_string(), one.work_requests.to_string()]);
-        table.add_row(row);
-    }
-    output::print_table(&table)
-}
-
-fn rdma_json(plan: &RdmaPlan) -> Value {
-    let server = |one: &RdmaServerPlan| {
-        json!({
-            "server": one.server,
-            "slot": one.slot,
-            "requests": one.requests,
-            "inline": one.inline,
-            "fast": one.fast,
-            "remote": one.remote,
-            "lent": one.lent,
-            "packed": one.packed,
-            "bytes": one.bytes,
-            "pieces": one.pieces,
-            "work_requests": one.work_requests,
-        })
-    };
-    json!({
-        "adapter": plan.adapter,
-        "page_ns": plan.page_ns,
-        "call_ns": plan.call_ns,
-        "pieces": plan.pieces,
-        "registrations": plan.registrations,
-        "pages": plan.pages,
-        "expected_ns": plan.cost_ns,
-        "individual_ns": plan.individual_ns,
-        "servers": plan.servers.iter().map(server).collect::<Vec<_>>(),
-    })
 }
 
 fn percent(part: u64, whole: u64) -> String {
     if whole == 0 { "-".into() } else { format!("{:.0} %", part as f64 * 100.0 / whole as f64) }
-}
-
-/// A time as text with about three digits.
-pub fn time_text(ns: u64) -> String {
-    match ns {
-        0..1_000 => format!("{ns} ns"),
-        1_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} ms", ns as f64 / 1e6),
-        _ => format!("{:.2} s", ns as f64 / 1e9),
-    }
-}
-
-/// One execution of the request.
-struct Run {
-    way: &'static str,
-    /// The sum of what the servers expected just before.
-    expected_ns: u64,
-    elapsed_ns: u64,
-    stats: IoStats,
-}
-
-/// Reads as planned and then in each way. Asks for the expected cost before each read.
-fn run_all(file: &File, regions: &Regions) -> Result<Vec<Run>> {
-    let bytes = regions.total_bytes();
-    if bytes > RUN_BYTES_MAX {
-        bail!("--run reads at most {RUN_BYTES_MAX} bytes into memory, but the request has {bytes}");
-    }
-    let mut memory = vec![0; bytes as usize];
-    let ways = [
-        ("planned", Sieving::Auto, 0),
-        ("each", Sieving::Each, io_flags::ACCESS_EACH),
-        ("sieve", Sieving::Sieve, io_flags::ACCESS_SIEVE),
-        ("mapped", Sieving::Mapped, io_flags::ACCESS_MAPPED),
-    ];
-    let mut runs = Vec::new();
-    for (way, sieving, method) in ways {
-        let plans = file.explain(regions, false)?;
-        file.set_access(AccessOptions { sieving, ..file.access() });
-        let (before, begun) = (file.io_stats(), Instant::now());
-        file.read_list(&mut [IoSliceMut::new(&mut memory)], regions)?;
-        let elapsed_ns = begun.elapsed().as_nanos() as u64;
-        let stats = difference(&file.io_stats(), &before);
-        let expected_ns = plans.iter().map(|one| expected(one, method)).sum();
-        runs.push(Run { way, expected_ns, elapsed_ns, stats });
-    }
-    Ok(runs)
-}
-
-/// The cost that a server expects of one way, or of its own choice if `method` is 0.
-fn expected(one: &ServerPlan, method: u32) -> u64 {
-    let way = one.plan.plans.iter().find(|way| way.method == method);
-    way.map_or(one.plan.chosen_cost_ns, |way| way.cost_ns)
-}
-
-fn difference(after: &IoStats, before: &IoStats) -> IoStats {
-    IoStats {
-        requests: after.requests - before.requests,
-        request_bytes: after.request_bytes - before.request_bytes,
-        moved_bytes: after.moved_bytes - before.moved_bytes,
-        server_reads: after.server_reads - before.server_reads,
-        server_writes: after.server_writes - before.server_writes,
-        accessed_bytes: after.accessed_bytes - before.accessed_bytes,
-        busy_ns: after.busy_ns - before.busy_ns,
-        methods: after.methods,
-    }
-}
-
-impl Run {
-    fn as_json(&self) -> Value {
-        json!({
-            "way": self.way,
-            "expected_ns": self.expected_ns,
-            "elapsed_ns": self.elapsed_ns,
-            "busy_ns": self.stats.busy_ns,
-            "requests": self.stats.requests,
-            "request_bytes": self.stats.request_bytes,
-            "moved_bytes": self.stats.moved_bytes,
-            "accesses": self.stats.server_reads,
-            "accessed_bytes": self.stats.accessed_bytes,
-        })
-    }
-}
-
-fn print_runs(runs: &[Run]) -> Result<()> {
-    output::print_line("\nread, with the time that was expected for the servers' disks just before:")?;
-    let headings =
-        ["way", "requests", "request bytes", "accesses", "accessed", "expected", "servers busy", "elapsed"];
-    let mut table = output::table(&headings, &[1, 2, 3, 4, 5, 6, 7]);
-    for run in runs {
-        table.add_row([
-            run.way.to_string(),
-            run.stats.requests.to_string(),
-            run.stats.request_bytes.to_string(),
-            run.stats.server_reads.to_string(),
-            size::format_bytes(run.stats.accessed_bytes),
-            time_text(run.expected_ns),
-            time_text(run.stats.busy_ns),
-            time_text(run.elapsed_ns),
-        ]);
-    }
-    output::print_table(&table)
 }
 
 #[cfg(test)]
@@ -515,14 +340,5 @@ mod tests {
         let error = |text| format!("{:#}", pieces(text, 0).unwrap_err());
         assert_eq!(error("0 1\n5"), "line 2: expected an offset and a length");
         assert!(error("0 x").contains("`0 x` is not an offset"));
-    }
-
-    #[test]
-    fn times_are_short() {
-        for (ns, text) in
-            [(12, "12 ns"), (1_234, "1.2 µs"), (45_600_000, "45.6 ms"), (3_456_000_000, "3.46 s")]
-        {
-            assert_eq!(time_text(ns), text);
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! `weft fsck`
 
-use crate::Code;
+use crate::exit::Code;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;

@@ -1,9 +1,8 @@
 //! `weft help`
 
-use crate::args::Cli;
 use crate::help::{SUBJECTS, find};
 use anyhow::{Result, bail};
-use clap::CommandFactory;
+use clap::Command;
 use std::io::Write;
 use weft_cli_common::output;
 
@@ -14,11 +13,11 @@ pub struct Args {
     subject: Vec<String>,
 }
 
-/// Prints the page.
-pub fn run(args: Args) -> Result<()> {
+/// Prints the page. `weft` is the whole command line.
+pub fn run(args: Args, mut weft: Command) -> Result<()> {
     let mut out = output::stdout();
     if args.subject.is_empty() {
-        writeln!(out, "{}", Cli::command().render_long_help())?;
+        writeln!(out, "{}", weft.render_long_help())?;
         writeln!(out, "Subjects:")?;
         for subject in SUBJECTS {
             writeln!(out, "  {:14} {}", subject.name, subject.title)?;
@@ -30,8 +29,8 @@ pub fn run(args: Args) -> Result<()> {
         writeln!(out, "{}", subject.text.trim_end())?;
         return Ok(out.flush()?);
     }
-    let mut command = Cli::command();
-    command.build();
+    weft.build();
+    let mut command = weft;
     for word in &args.subject {
         match command.find_subcommand(word) {
             Some(found) => command = found.clone(),

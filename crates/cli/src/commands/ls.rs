@@ -1,6 +1,6 @@
 //! `weft ls`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::Result;
 use std::io::Write;
 use std::path::Path;

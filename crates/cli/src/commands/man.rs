@@ -1,9 +1,8 @@
 //! `weft man`
 
-use crate::args::Cli;
 use crate::help::{SUBJECTS, Subject};
 use anyhow::{Context, Result};
-use clap::CommandFactory;
+use clap::Command;
 use std::io::Write;
 use std::path::PathBuf;
 use weft_cli_common::output;
@@ -18,17 +17,16 @@ pub struct Args {
     dir: Option<PathBuf>,
 }
 
-/// Writes man pages.
-pub fn run(args: Args) -> Result<()> {
+/// Writes the man pages of `weft`, the whole command line.
+pub fn run(args: Args, weft: Command) -> Result<()> {
     let Some(dir) = args.dir else {
         let mut out = output::stdout();
-        clap_mangen::Man::new(Cli::command()).render(&mut out)?;
+        clap_mangen::Man::new(weft).render(&mut out)?;
         return Ok(out.flush()?);
     };
     std::fs::create_dir_all(&dir)
         .with_context(|| format!("cannot create the directory {}", dir.display()))?;
-    clap_mangen::generate_to(Cli::command(), &dir)
-        .with_context(|| format!("cannot write to {}", dir.display()))?;
+    clap_mangen::generate_to(weft, &dir).with_context(|| format!("cannot write to {}", dir.display()))?;
     for subject in SUBJECTS {
         let path = dir.join(format!("weft-{}.7", subject.name));
         std::fs::write(&path, subject_page(subject))
@@ -55,11 +53,12 @@ fn subject_page(subject: &Subject) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
 
     #[test]
     fn every_command_and_subject_gets_its_page() {
         let dir = tempfile::tempdir().unwrap();
-        run(Args { dir: Some(dir.path().to_owned()) }).unwrap();
+        run(Args { dir: Some(dir.path().to_owned()) }, crate::args::Cli::command()).unwrap();
         for page in ["weft.1", "weft-cp.1", "weft-stripe-set.1", "weft-bench-limits.1", "weft-striping.7"] {
             let text = std::fs::read_to_string(dir.path().join(page)).unwrap();
             assert!(text.contains(".SH NAME"), "{page}");

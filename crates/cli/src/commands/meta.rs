@@ -1,7 +1,8 @@
 //! `weft meta`
 
 use super::key::connect;
-use crate::{Code, time_text};
+use crate::exit::Code;
+use crate::time_text;
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;

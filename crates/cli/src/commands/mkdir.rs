@@ -1,6 +1,7 @@
 //! `weft mkdir`
 
-use super::{Failures, LayoutArgs};
+use crate::exit::Failures;
+use crate::new_files::{LayoutArgs, umask};
 use anyhow::Result;
 use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::WeftPath;
@@ -41,9 +42,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     for argument in &args.places {
         let place = WeftPath::from_argument(argument)?;
-        if let Err(error) = make(&args, &connections, &place) {
-            failures.report(&error);
-        }
+        failures.ok(make(&args, &connections, &place));
     }
     failures.result()
 }
@@ -65,16 +64,6 @@ fn make(args: &Args, connections: &Connections, place: &WeftPath) -> Result<()> 
         None => client.mkdir(at(&place.path), mode)?,
     };
     Ok(())
-}
-
-/// The umask of this process.
-pub fn umask() -> u32 {
-    // SAFETY: umask only exchanges a number. No other thread of this program creates files in between.
-    unsafe {
-        let mask = libc::umask(0o022);
-        libc::umask(mask);
-        mask
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `weft mv`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::{Context, Result, bail};
 use weft_cli_common::connections::{ConnectArgs, Connections, at, is_directory};
 use weft_cli_common::place::{WeftPath, expand_all};
@@ -45,9 +45,7 @@ pub fn run(args: Args) -> Result<()> {
         let target = if into_dir { to.path.join(from.name()) } else { to.path.clone() };
         let flags = if args.no_clobber { rename_flags::NOREPLACE } else { 0 };
         let moved = client.rename(at(&from.path), at(&target), flags);
-        if let Err(error) = moved.with_context(|| format!("cannot move {}", from.display())) {
-            failures.report(&error);
-        }
+        failures.ok(moved.with_context(|| format!("cannot move {}", from.display())));
     }
     failures.result()
 }

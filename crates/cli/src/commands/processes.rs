@@ -1,6 +1,6 @@
 //! `weft status --dir`: the processes of a cluster on this machine.
 
-use super::status::duration_text;
+use crate::time_text::duration;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -118,7 +118,7 @@ fn print(rows: &[Row], supervisor: Option<ProcessId>) -> Result<()> {
 
 fn age_text(process: &ProcessId) -> Option<String> {
     let age = SystemTime::now().duration_since(process.started()?).unwrap_or_default();
-    Some(duration_text(age.as_millis() as u64))
+    Some(duration(age.as_millis() as u64))
 }
 
 /// When a process started, in seconds since 1970.

@@ -1,6 +1,6 @@
 //! `weft rm`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::{Context, Result, bail};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
@@ -34,9 +34,8 @@ pub fn run(args: Args) -> Result<()> {
             places => places?,
         };
         for (client, place) in places {
-            if let Err(error) = remove(&args, &client, &place, &mut failures) {
-                failures.report(&error);
-            }
+            let removed = remove(&args, &client, &place, &mut failures);
+            failures.ok(removed);
         }
     }
     failures.result()

@@ -1,7 +1,6 @@
 //! `weft scrub`
 
-use super::Failures;
-use crate::Code;
+use crate::exit::{Code, Failures};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;
 use serde_json::json;

@@ -1,6 +1,6 @@
 //! `weft serve`
 
-use crate::Code;
+use crate::exit::Code;
 use anyhow::{Context, Result, anyhow, bail};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;

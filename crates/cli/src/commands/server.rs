@@ -145,15 +145,6 @@ pub fn run(command: ServerCommand) -> Result<()> {
     }
 }
 
-fn transport_name(transport: u8) -> &'static str {
-    match transport {
-        endpoint::TCP => "tcp",
-        endpoint::SOCKET => "socket",
-        endpoint::RDMA => "rdma",
-        _ => "unknown",
-    }
-}
-
 fn ls(args: &LsArgs) -> Result<()> {
     let (config, keys) = args.cluster.load()?;
     let asked = "cannot ask the metadata server";
@@ -193,7 +184,7 @@ fn ls(args: &LsArgs) -> Result<()> {
         ]);
         let endpoints: Vec<_> = endpoints
             .iter()
-            .map(|one| serde_json::json!({ "transport": transport_name(one.transport), "address": one.address }))
+            .map(|one| serde_json::json!({ "transport": one.transport_name(), "address": one.address }))
             .collect();
         values.push(serde_json::json!({
             "name": server.name,

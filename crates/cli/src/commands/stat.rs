@@ -1,6 +1,6 @@
 //! `weft stat`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::io::Write;
@@ -32,12 +32,11 @@ pub fn run(args: Args) -> Result<()> {
     let mut failures = Failures::default();
     let mut shown = Vec::new();
     for (client, place) in expand_all(&connections, &args.places)? {
-        match client.stat(at(&place.path), args.dereference).with_context(|| place.display()) {
-            Ok(attr) => match client.allocated_bytes([&attr]) {
-                Ok(space) => shown.push((client, place, attr, space[0])),
-                Err(error) => failures.report(&error.into()),
-            },
-            Err(error) => failures.report(&error),
+        let attr = client.stat(at(&place.path), args.dereference).with_context(|| place.display());
+        if let Some(attr) = failures.ok(attr)
+            && let Some(space) = failures.ok(client.allocated_bytes([&attr]))
+        {
+            shown.push((client, place, attr, space[0]));
         }
     }
     if args.json {

@@ -1,7 +1,8 @@
 //! `weft status`
 
-use super::Failures;
 use crate::adapters;
+use crate::exit::Failures;
+use crate::time_text::duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -63,13 +64,7 @@ pub fn run(args: Args) -> Result<()> {
     let mut rows = Vec::new();
     for (server, answer) in client.server_status(args.clients || args.json) {
         let transport = transport_of(&client, &server.name);
-        let status = match answer {
-            Ok(status) => Some(status),
-            Err(error) => {
-                failures.report(&error.into());
-                None
-            }
-        };
+        let status = failures.ok(answer);
         let address = server.address().to_string();
         rows.push(Row { name: server.name, address, transport, why_not_rdma: None, status });
     }
@@ -125,7 +120,7 @@ fn print_servers(rows: &[Row]) -> Result<()> {
             status.role.clone(),
             row.address.clone(),
             row.transport.clone(),
-            duration_text(status.uptime_ms),
+            duration(status.uptime_ms),
             status.clients.to_string(),
             status.active_requests.to_string(),
             format!("{:.1} s", status.cpu_ms as f64 / 1e3),
@@ -335,16 +330,6 @@ fn op_name(number: u16) -> String {
     Op::from_u16(number).map_or_else(|| format!("{number:#x}"), |op| op.name().to_string())
 }
 
-pub(super) fn duration_text(ms: u64) -> String {
-    let seconds = ms / 1000;
-    match (seconds / 86400, seconds / 3600 % 24, seconds / 60 % 60, seconds % 60) {
-        (0, 0, 0, seconds) => format!("{seconds}s"),
-        (0, 0, minutes, seconds) => format!("{minutes}m{seconds:02}s"),
-        (0, hours, minutes, _) => format!("{hours}h{minutes:02}m"),
-        (days, hours, ..) => format!("{days}d{hours:02}h"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -356,12 +341,5 @@ mod tests {
         let adapter = RdmaAdapter { name: "mlx5_0".into(), link_layer: "InfiniBand".into(), counts };
         let rdma = RdmaStatus { addresses: Vec::new(), reason: String::new(), adapters: vec![adapter] };
         assert_eq!(rdma_text(&rdma), "mlx5_0 (InfiniBand), 48 of 1024 receives promised");
-    }
-
-    #[test]
-    fn durations_are_short() {
-        for (ms, text) in [(999, "0s"), (61_000, "1m01s"), (3_660_000, "1h01m"), (90_000_000, "1d01h")] {
-            assert_eq!(duration_text(ms), text);
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! `weft stripe`
 
-use super::{Failures, LayoutArgs};
+use crate::exit::Failures;
+use crate::new_files::{LayoutArgs, umask};
 use anyhow::{Context, Result, bail};
 use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::{WeftPath, expand_all};
@@ -61,10 +62,8 @@ fn get(args: GetArgs) -> Result<()> {
     let mut failures = Failures::default();
     let mut shown = Vec::new();
     for (client, place) in expand_all(&connections, &args.places)? {
-        match client.stat(at(&place.path), true).with_context(|| place.display()) {
-            Ok(attr) => shown.push((client, place, attr)),
-            Err(error) => failures.report(&error),
-        }
+        let attr = failures.ok(client.stat(at(&place.path), true).with_context(|| place.display()));
+        shown.extend(attr.map(|attr| (client, place, attr)));
     }
     if args.json {
         let row = |place: &WeftPath, attr: &Attr| {
@@ -105,8 +104,7 @@ fn set(args: SetArgs) -> Result<()> {
     let path = place.path.as_path();
     match client.stat(at(path), true) {
         Err(error) if error.errno() == libc::ENOENT && !args.reset => {
-            let options =
-                OpenOptions::new().write(true).create_new(true).mode(0o666 & !super::mkdir::umask());
+            let options = OpenOptions::new().write(true).create_new(true).mode(0o666 & !umask());
             let options = wish.into_iter().fold(options, OpenOptions::layout);
             client.open(at(path), &options).with_context(|| place.display())?;
         }

@@ -1,6 +1,6 @@
 //! `weft tree`
 
-use super::Failures;
+use crate::exit::Failures;
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::path::Path;
@@ -67,13 +67,7 @@ fn branch(
     if level > args.levels {
         return Ok(());
     }
-    let mut entries = match tree::list(client, dir) {
-        Ok(entries) => entries,
-        Err(error) => {
-            failures.report(&error);
-            return Ok(());
-        }
-    };
+    let Some(mut entries) = failures.ok(tree::list(client, dir)) else { return Ok(()) };
     entries.retain(|entry| args.all || !entry.name.as_encoded_bytes().starts_with(b"."));
     entries.retain(|entry| !args.directories || entry.attr.kind == FileKind::Directory);
     let last = entries.len().saturating_sub(1);

@@ -1,6 +1,7 @@
 //! Copies between a part of a Weft file and a local file that holds just this part.
 
-use super::{Options, Outcome, Pair, Side};
+use super::job::{Options, Outcome, Pair};
+use super::side::Side;
 use crate::part::{self, Part};
 use anyhow::{Context, Result, bail};
 use indicatif::ProgressBar;

@@ -1,6 +1,6 @@
 //! One file that is being copied: cut into chunks, which several threads may copy at once.
 
-use super::Options;
+use super::job::Options;
 use super::side::{Meta, Side, Source, Target};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};

@@ -10,35 +10,29 @@ pub struct Subject {
     pub text: &'static str,
 }
 
-/// All subjects, in reading order.
-pub const SUBJECTS: &[Subject] = &[
-    Subject { name: "start", title: "the first ten minutes", text: include_str!("start.txt") },
-    Subject { name: "urls", title: "how to name files and file systems", text: include_str!("urls.txt") },
-    Subject {
-        name: "striping",
-        title: "where a file's bytes are stored",
-        text: include_str!("striping.txt"),
-    },
-    Subject { name: "transports", title: "how data travels", text: include_str!("transports.txt") },
-    Subject { name: "rdma", title: "InfiniBand, RoCE, iWARP", text: include_str!("rdma.txt") },
-    Subject {
-        name: "pieces",
-        title: "reading and writing many small pieces",
-        text: include_str!("pieces.txt"),
-    },
-    Subject { name: "keys", title: "who may connect, and as whom", text: include_str!("keys.txt") },
-    Subject { name: "semantics", title: "what Weft guarantees", text: include_str!("semantics.txt") },
-    Subject { name: "cluster", title: "a cluster on several machines", text: include_str!("cluster.txt") },
-    Subject { name: "cluster-file", title: "the keys of weft.toml", text: include_str!("cluster-file.txt") },
-    Subject {
-        name: "recovery",
-        title: "refused servers, lost and damaged data",
-        text: include_str!("recovery.txt"),
-    },
-    Subject { name: "logs", title: "log levels, slow requests, trace ids", text: include_str!("logs.txt") },
-    Subject { name: "backup", title: "backing up names and attributes", text: include_str!("backup.txt") },
-    Subject { name: "scripts", title: "exit codes, JSON, environment", text: include_str!("scripts.txt") },
-];
+macro_rules! subjects {
+    ($($name:literal: $title:literal,)*) => {
+        &[$(Subject { name: $name, title: $title, text: include_str!(concat!($name, ".txt")) }),*]
+    };
+}
+
+/// All subjects, in reading order. Each text is in the file of its name.
+pub const SUBJECTS: &[Subject] = subjects! {
+    "start": "the first ten minutes",
+    "urls": "how to name files and file systems",
+    "striping": "where a file's bytes are stored",
+    "transports": "how data travels",
+    "rdma": "InfiniBand, RoCE, iWARP",
+    "pieces": "reading and writing many small pieces",
+    "keys": "who may connect, and as whom",
+    "semantics": "what Weft guarantees",
+    "cluster": "a cluster on several machines",
+    "cluster-file": "the keys of weft.toml",
+    "recovery": "refused servers, lost and damaged data",
+    "logs": "log levels, slow requests, trace ids",
+    "backup": "backing up names and attributes",
+    "scripts": "exit codes, JSON, environment",
+};
 
 /// Finds a subject by its name.
 pub fn find(name: &str) -> Option<&'static Subject> {

@@ -39,7 +39,8 @@ use share::packed;
 use sieve::Sieve;
 
 pub(crate) use memory::{Memory, bytes_of, extent_of, pieces_of, pieces_to_fill};
-pub(crate) use share::{Common, Direction, Share, slots_of};
+pub use share::Direction;
+pub(crate) use share::{Common, Share, slots_of};
 pub(crate) use sieve::Sieved;
 
 /// Windows of one request under way at a time, over each rail.
@@ -147,7 +148,9 @@ impl<'a> Source<'a> {
         let reach = &self.common.reach;
         let direct = || shares.iter().filter(|share| !share.is_packed());
         let count = direct().count();
-        if !reach.registers || reach.rails > 1 || count + usize::from(!self.common.allocations.is_empty()) < 2
+        if !reach.traits.registers
+            || reach.rails > 1
+            || count + usize::from(!self.common.allocations.is_empty()) < 2
         {
             return;
         }

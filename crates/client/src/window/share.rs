@@ -32,7 +32,7 @@ const _: () = assert!(PACK_WINDOW_BYTES as usize + (1 << 20) <= PACK_BYTES, "a w
 
 /// Which way bytes go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
+pub enum Direction {
     /// From servers to memory.
     Read,
     /// From memory to servers.
@@ -109,12 +109,12 @@ impl Common {
     /// Whether pieces are to be packed for their size.
     pub(super) fn packs_pieces(&self, bytes: u64, pieces: u64) -> bool {
         self.movement == Movement::Auto
-            && bytes > self.reach.pack_above_bytes
-            && bytes < pieces.saturating_mul(self.reach.pack_below_bytes)
+            && bytes > self.reach.traits.pack_above_bytes
+            && bytes < pieces.saturating_mul(self.reach.traits.pack_below_bytes)
     }
 
     pub(super) fn take_buffer(&self, bytes: usize) -> PackBuffer {
-        self.buffers.take(bytes, self.reach.shared)
+        self.buffers.take(bytes, self.reach.traits.shared)
     }
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use weft_layout::{Extent, Layout, Level, Region, Regions, pieces};
-use weft_transport::{Bulk, BulkMemory};
+use weft_transport::{Bulk, BulkMemory, LinkTraits};
 use weft_wire::limits::{BODY_BYTES_MAX, LIST_EXTENTS_MAX, MEMORY_RUNS_MAX, SHARE_BYTES_MAX};
 use weft_wire::messages::{ReadRequest, rights};
 use weft_wire::security::Capability;
@@ -32,7 +32,8 @@ fn capability(layout: Layout) -> Capability {
 }
 
 fn common(layout: Layout, movement: Movement, share_bytes_max: u64) -> Common {
-    let reach = Reach { share_bytes_max, pack_below_bytes: 100, ..Reach::default() };
+    let traits = LinkTraits { pack_below_bytes: 100, ..LinkTraits::default() };
+    let reach = Reach { share_bytes_max, traits, ..Reach::default() };
     let inner = some_client().inner;
     Common::new(inner, Direction::Read, &capability(layout), 1, movement, reach, Arc::default())
 }

@@ -11,7 +11,7 @@
 //! Where two records disagree the finding is at one of them. Nothing is concluded from a record that cannot
 //! be read.
 
-use super::audit::Audit;
+use super::counts::Audit;
 use super::damage::Damage;
 use crate::count::decode_removed;
 use crate::engine::Engine;
@@ -87,16 +87,17 @@ impl<'a, E: Engine> Judge<'a, E> {
         Judge { ns, audit, reached: HashSet::from([ROOT_INO]) }
     }
 
-    pub fn engine(&self) -> &E {
-        &self.ns.engine
-    }
-
-    pub fn audit(&self) -> &Audit {
-        self.audit
-    }
-
-    pub fn inodes_recorded(&self) -> u64 {
-        self.ns.count.now()
+    /// What is wrong with the store as a whole.
+    pub fn whole(&self) -> Result<Vec<Damage>, MetaError> {
+        let mut damage = Vec::new();
+        if self.ns.engine.get(&keys::inode(ROOT_INO))?.is_none() {
+            damage.push(Damage::NoRoot);
+        }
+        let (recorded, found) = (self.ns.count.now(), self.audit.inodes());
+        if recorded != found {
+            damage.push(Damage::InodeCount { recorded, found });
+        }
+        Ok(damage)
     }
 
     fn inode(&self, ino: u64) -> Result<Found, EngineError> {

@@ -20,6 +20,7 @@
 //! `#` and its inode number.
 
 mod audit;
+mod counts;
 mod damage;
 mod data;
 mod judge;
@@ -32,4 +33,4 @@ pub use damage::Damage;
 pub use data::{FileState, Owner, SizeFound};
 pub use repair::Treatment;
 
-pub(crate) use audit::Audit;
+pub(crate) use counts::Audit;

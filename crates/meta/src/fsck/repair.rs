@@ -4,7 +4,8 @@
 //! check. An entry is believed where its inode is missing and it says "directory", as the directory's own
 //! entries are there then; else it goes. What has no name comes to `lost+found`.
 
-use super::audit::{Audit, Counts, Finding};
+use super::audit::Finding;
+use super::counts::{Audit, Counts};
 use super::damage::Damage;
 use super::judge::Judge;
 use crate::engine::{CommitSeq, Engine};

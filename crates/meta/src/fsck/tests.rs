@@ -2,8 +2,9 @@
 //! tree that is used while it is checked shows none.
 
 use super::{Damage, Finding, Treatment};
+use crate::caller::{Caller, SessionId};
 use crate::engine::{Batch, Engine, MemEngine};
-use crate::inode::{Caller, Entry, Inode, Kind, ROOT_INO, SessionId, Timestamp};
+use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
 use crate::namespace::{Namespace, NamespaceOptions, encode_number};
 use crate::walk::At;
 use crate::{MetaError, RenameMode, WriteReport, XattrMode, keys};

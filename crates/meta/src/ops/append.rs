@@ -15,8 +15,9 @@
 //! more, for the beginning and the end of a truncation change it. The client measures again.
 
 use crate::MetaError;
+use crate::caller::SessionId;
 use crate::engine::Engine;
-use crate::inode::{SIZE_MAX, SessionId};
+use crate::inode::SIZE_MAX;
 use crate::keys;
 use crate::namespace::Namespace;
 use crate::op::Op;

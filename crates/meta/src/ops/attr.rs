@@ -1,8 +1,9 @@
 //! stat, access, and changes of mode, owner and times.
 
 use crate::MetaError;
+use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::inode::{Attr, Caller, Inode, MODE_MASK, SET_GID, Timestamp};
+use crate::inode::{Attr, Inode, MODE_MASK, SET_GID, Timestamp};
 use crate::op::Op;
 use crate::permission::{EXECUTE, READ, WRITE, allows, require};
 use crate::walk::{At, Follow};

@@ -2,10 +2,9 @@
 
 use crate::MetaError;
 use crate::acl::UMASK_SHIFT;
+use crate::caller::{Caller, SessionId};
 use crate::engine::Engine;
-use crate::inode::{
-    Attr, Caller, Entry, Inode, Kind, LayoutRequest, MODE_MASK, SET_GID, SessionId, Timestamp,
-};
+use crate::inode::{Attr, Entry, Inode, Kind, LayoutRequest, MODE_MASK, SET_GID, Timestamp};
 use crate::op::Op;
 use crate::opens::Hold;
 use crate::permission::{READ, WRITE, require, require_change};

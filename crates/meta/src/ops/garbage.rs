@@ -82,6 +82,7 @@ impl<E: Engine> Op<'_, E> {
         }
         if let Some(layout) = inode.layout.filter(|_| inode.may_have_data()) {
             self.put(keys::garbage(inode.ino), encode_layout(&layout));
+            self.effect(Effect::RemoveData);
         }
         self.drop_tail(inode.ino);
         self.delete_inode(inode.ino);

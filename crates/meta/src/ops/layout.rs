@@ -1,8 +1,9 @@
 //! Where a file's bytes go: per file at its creation, per directory as the default of what is made below it.
 
 use crate::MetaError;
+use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::inode::{Caller, Kind, LayoutRequest, Timestamp};
+use crate::inode::{Kind, LayoutRequest, Timestamp};
 use crate::op::Op;
 use crate::walk::{At, Follow};
 use weft_layout::Layout;

@@ -1,7 +1,8 @@
 //! Requests that are to run once: whether one has run, and what is kept of it (`replies.rs`).
 
+use crate::caller::SessionId;
 use crate::engine::Engine;
-use crate::inode::{SessionId, Timestamp};
+use crate::inode::Timestamp;
 use crate::namespace::Namespace;
 use crate::op::Op;
 use crate::replies::{PendingReply, StoredReply};

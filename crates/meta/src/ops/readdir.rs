@@ -5,8 +5,9 @@
 //! one appear twice. `.` and `..` are the client's, with cookies below 16, which no entry has.
 
 use crate::MetaError;
+use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::inode::{Attr, Caller, Entry, Kind};
+use crate::inode::{Attr, Entry, Kind};
 use crate::keys;
 use crate::op::Op;
 use crate::permission::{READ, require};

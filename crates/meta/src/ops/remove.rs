@@ -2,8 +2,9 @@
 //! last close. One that somebody may be about to open is reachable for a moment (`lately.rs`).
 
 use crate::MetaError;
+use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::inode::{Caller, Entry, Inode, Timestamp};
+use crate::inode::{Entry, Inode, Timestamp};
 use crate::op::Op;
 use crate::permission::{require_change, require_removable};
 use crate::walk::{At, End, Follow, Walked};

@@ -8,8 +8,9 @@
 //! ```
 
 use crate::MetaError;
+use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::inode::{Caller, Entry, Inode, ROOT_INO, Timestamp};
+use crate::inode::{Entry, Inode, ROOT_INO, Timestamp};
 use crate::op::Op;
 use crate::permission::{WRITE, require, require_change, require_removable};
 use crate::walk::{At, End, Follow, Walked};

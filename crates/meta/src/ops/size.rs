@@ -25,8 +25,9 @@
 //! - Opens are in memory. After a restart sessions tell theirs again (`reopen`); until `reap_orphans` nothing settles.
 
 use crate::MetaError;
+use crate::caller::{Caller, SessionId};
 use crate::engine::Engine;
-use crate::inode::{Attr, Caller, Inode, Kind, SIZE_MAX, SessionId, Timestamp};
+use crate::inode::{Attr, Inode, Kind, SIZE_MAX, Timestamp};
 use crate::keys;
 use crate::op::Op;
 use crate::opens::{Effect, Hold};

@@ -2,9 +2,10 @@
 //! lists, which look like attributes and are part of the inode.
 
 use crate::MetaError;
-use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME, Which};
+use crate::acl::{ACCESS_NAME, Acl, DEFAULT_NAME};
+use crate::caller::Caller;
 use crate::engine::Engine;
-use crate::inode::{Caller, Inode, Kind, STICKY, Timestamp};
+use crate::inode::{Inode, Kind, SET_GID, STICKY, Timestamp};
 use crate::keys;
 use crate::op::Op;
 use crate::permission::{READ, WRITE, require};
@@ -61,6 +62,56 @@ fn check_name(caller: &Caller, inode: &Inode, name: &[u8], change: bool) -> Resu
         0 => Err(MetaError::Invalid("name of the extended attribute")),
         _ if name.len() > NAME_BYTES_MAX => Err(MetaError::NameTooLong),
         _ => Ok(()),
+    }
+}
+
+/// One of the two lists of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Which {
+    Access,
+    Default,
+}
+
+impl Which {
+    /// The list that an attribute's name means.
+    fn named(name: &[u8]) -> Option<Which> {
+        match name {
+            ACCESS_NAME => Some(Which::Access),
+            DEFAULT_NAME => Some(Which::Default),
+            _ => None,
+        }
+    }
+
+    /// The inode's list.
+    fn of(self, inode: &Inode) -> Option<&Acl> {
+        match self {
+            Which::Access => inode.acl.as_ref(),
+            Which::Default => inode.default_acl.as_ref(),
+        }
+    }
+
+    /// Gives `inode` the list, or takes it away; for the owner and root. The mode follows, and set-group-id falls where
+    /// chmod would not set it.
+    fn set(self, caller: &Caller, inode: &mut Inode, acl: Option<Acl>) -> Result<(), MetaError> {
+        if inode.kind == Kind::Symlink {
+            return Err(MetaError::NotSupported("access control lists of symbolic links"));
+        }
+        if !caller.owns(inode) {
+            return Err(MetaError::NotPermitted);
+        }
+        match (self, acl) {
+            (Which::Access, None) => inode.acl = None,
+            (Which::Access, Some(acl)) => {
+                inode.mode = acl.mode(inode.mode);
+                if !caller.is_root() && !caller.in_group(inode.gid) {
+                    inode.mode &= !SET_GID;
+                }
+                inode.acl = acl.says_more_than_a_mode().then_some(acl);
+            }
+            (Which::Default, Some(_)) if !inode.is_dir() => return Err(MetaError::Access),
+            (Which::Default, acl) => inode.default_acl = acl,
+        }
+        Ok(())
     }
 }
 

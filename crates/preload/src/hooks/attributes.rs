@@ -1,19 +1,16 @@
 //! Reading and changing attributes.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint};
 
-use libc::{
-    gid_t, mode_t, size_t, ssize_t, stat as Stat, statfs as StatFs, statvfs as StatVfs, timespec, timeval,
-    uid_t,
-};
+use libc::{gid_t, mode_t, stat as Stat, timespec, timeval, uid_t};
 use weft_client::c::{stat_of, time_to_set};
 use weft_client::{At, SetAttr, SetTime};
-use weft_wire::limits::NAME_BYTES_MAX;
 use weft_wire::messages::{Attr, FileKind, Time};
 
+use crate::dispatch::on_path;
 use crate::guard::{Errno, Outcome, enter};
 use crate::mounts::Made;
-use crate::paths::{Target, on_path};
+use crate::paths::Target;
 use crate::privileges;
 use crate::real::hooks;
 use crate::shared::Kind;
@@ -22,12 +19,7 @@ use crate::table::{self, Use, find};
 const HERE: c_int = libc::AT_FDCWD;
 /// Supported flags of `fstatat` and `statx`. For any other, the kernel reports the error.
 const STAT_FLAGS: c_int = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT;
-/// The longest name of an extended attribute, including its name space.
-const XATTR_NAME_BYTES_MAX: usize = 255;
 const STAT_BLOCK_BYTES: u64 = 512;
-const BLOCK_BYTES: u64 = 4096;
-/// `f_type`: "WEFT".
-const FILE_SYSTEM_TYPE: i64 = 0x5745_4654;
 
 hooks! {
     fn stat = stat64(path: *const c_char, place: *mut Stat) -> c_int {
@@ -38,12 +30,7 @@ hooks! {
         on_path(HERE, path, false, |_, path| lstat::real(path, place), |target| stat_path(target, false, place))
     }
 
-    fn fstat = fstat64(fd: c_int, place: *mut Stat) -> c_int {
-        match find(fd) {
-            None => fstat::real(fd, place),
-            Some(open) => enter(|| stat_open(&open, place)),
-        }
-    }
+    fn fstat = fstat64(fd: c_int, place: *mut Stat) -> c_int where fd is open { stat_open(&open, place) }
 
     fn fstatat = fstatat64(dirfd: c_int, path: *const c_char, place: *mut Stat, flags: c_int) -> c_int {
         if flags & !STAT_FLAGS != 0 {
@@ -131,11 +118,8 @@ hooks! {
         on_path(HERE, path, false, |_, path| lchmod::real(path, mode), weft)
     }
 
-    fn fchmod(fd: c_int, mode: mode_t) -> c_int {
-        match find(fd) {
-            None => fchmod::real(fd, mode),
-            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &mode_of(mode))),
-        }
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int where fd is open {
+        set_ino(open.mount.made()?, open.shared().ino, &mode_of(mode))
     }
 
     fn fchmodat(dirfd: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
@@ -163,11 +147,8 @@ hooks! {
         on_path(HERE, path, false, local, |target| set(target, false, &owners(owner, group)))
     }
 
-    fn fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int {
-        match find(fd) {
-            None => fchown::real(fd, owner, group),
-            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &owners(owner, group))),
-        }
+    fn fchown(fd: c_int, owner: uid_t, group: gid_t) -> c_int where fd is open {
+        set_ino(open.mount.made()?, open.shared().ino, &owners(owner, group))
     }
 
     fn fchownat(dirfd: c_int, path: *const c_char, owner: uid_t, group: gid_t, flags: c_int) -> c_int {
@@ -194,11 +175,8 @@ hooks! {
         on_path(dirfd, path, follow, local, |target| set(target, follow, &times_of(times)?))
     }
 
-    fn futimens(fd: c_int, times: *const timespec) -> c_int {
-        match find(fd) {
-            None => futimens::real(fd, times),
-            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &times_of(times)?)),
-        }
+    fn futimens(fd: c_int, times: *const timespec) -> c_int where fd is open {
+        set_ino(open.mount.made()?, open.shared().ino, &times_of(times)?)
     }
 
     fn utimes(path: *const c_char, times: *const timeval) -> c_int {
@@ -211,11 +189,8 @@ hooks! {
         on_path(HERE, path, false, |_, path| lutimes::real(path, times), weft)
     }
 
-    fn futimes(fd: c_int, times: *const timeval) -> c_int {
-        match find(fd) {
-            None => futimes::real(fd, times),
-            Some(open) => enter(|| set_ino(open.mount.made()?, open.shared().ino, &micro_times_of(times)?)),
-        }
+    fn futimes(fd: c_int, times: *const timeval) -> c_int where fd is open {
+        set_ino(open.mount.made()?, open.shared().ino, &micro_times_of(times)?)
     }
 
     fn futimesat(dirfd: c_int, path: *const c_char, times: *const timeval) -> c_int {
@@ -235,112 +210,6 @@ hooks! {
                 Some(times) => set(target, true, &times_of([second(times.actime), second(times.modtime)].as_ptr())?),
             }
         })
-    }
-
-    fn statfs = statfs64 = __statfs(path: *const c_char, place: *mut StatFs) -> c_int {
-        on_path(HERE, path, true, |_, path| statfs::real(path, place), |target| {
-            let (made, at) = target.at()?;
-            made.client.stat(at, true)?;
-            space(made, place)
-        })
-    }
-
-    fn fstatfs = fstatfs64(fd: c_int, place: *mut StatFs) -> c_int {
-        match find(fd) {
-            None => fstatfs::real(fd, place),
-            Some(open) => enter(|| space(open.mount.made()?, place)),
-        }
-    }
-
-    fn statvfs = statvfs64(path: *const c_char, place: *mut StatVfs) -> c_int {
-        on_path(HERE, path, true, |_, path| statvfs::real(path, place), |target| {
-            let (made, at) = target.at()?;
-            made.client.stat(at, true)?;
-            space_v(made, place)
-        })
-    }
-
-    fn fstatvfs = fstatvfs64(fd: c_int, place: *mut StatVfs) -> c_int {
-        match find(fd) {
-            None => fstatvfs::real(fd, place),
-            Some(open) => enter(|| space_v(open.mount.made()?, place)),
-        }
-    }
-
-    fn pathconf(path: *const c_char, name: c_int) -> std::ffi::c_long {
-        on_path(HERE, path, true, |_, path| pathconf::real(path, name), |_| limit(name))
-    }
-
-    fn fpathconf(fd: c_int, name: c_int) -> std::ffi::c_long {
-        if find(fd).is_some() { enter(|| limit(name)) } else { fpathconf::real(fd, name) }
-    }
-
-    fn getxattr(path: *const c_char, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        let local = |_, path| getxattr::real(path, name, value, room);
-        on_path(HERE, path, true, local, |target| get_xattr(inode(target, true)?, name, value, room))
-    }
-
-    fn lgetxattr(path: *const c_char, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        let local = |_, path| lgetxattr::real(path, name, value, room);
-        on_path(HERE, path, false, local, |target| get_xattr(inode(target, false)?, name, value, room))
-    }
-
-    fn fgetxattr(fd: c_int, name: *const c_char, value: *mut c_void, room: size_t) -> ssize_t {
-        match find(fd) {
-            None => fgetxattr::real(fd, name, value, room),
-            Some(open) => enter(|| get_xattr((open.mount.made()?, open.shared().ino), name, value, room)),
-        }
-    }
-
-    fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
-        let local = |_, path| setxattr::real(path, name, value, bytes, flags);
-        on_path(HERE, path, true, local, |target| set_xattr(inode(target, true)?, name, (value, bytes), flags))
-    }
-
-    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
-        let local = |_, path| lsetxattr::real(path, name, value, bytes, flags);
-        on_path(HERE, path, false, local, |target| set_xattr(inode(target, false)?, name, (value, bytes), flags))
-    }
-
-    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, bytes: size_t, flags: c_int) -> c_int {
-        match find(fd) {
-            None => fsetxattr::real(fd, name, value, bytes, flags),
-            Some(open) => enter(|| set_xattr((open.mount.made()?, open.shared().ino), name, (value, bytes), flags)),
-        }
-    }
-
-    fn listxattr(path: *const c_char, names: *mut c_char, room: size_t) -> ssize_t {
-        let local = |_, path| listxattr::real(path, names, room);
-        on_path(HERE, path, true, local, |target| list_xattrs(inode(target, true)?, names, room))
-    }
-
-    fn llistxattr(path: *const c_char, names: *mut c_char, room: size_t) -> ssize_t {
-        let local = |_, path| llistxattr::real(path, names, room);
-        on_path(HERE, path, false, local, |target| list_xattrs(inode(target, false)?, names, room))
-    }
-
-    fn flistxattr(fd: c_int, names: *mut c_char, room: size_t) -> ssize_t {
-        match find(fd) {
-            None => flistxattr::real(fd, names, room),
-            Some(open) => enter(|| list_xattrs((open.mount.made()?, open.shared().ino), names, room)),
-        }
-    }
-
-    fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
-        let local = |_, path| removexattr::real(path, name);
-        on_path(HERE, path, true, local, |target| remove_xattr(inode(target, true)?, name))
-    }
-
-    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int {
-        let local = |_, path| lremovexattr::real(path, name);
-        on_path(HERE, path, false, local, |target| remove_xattr(inode(target, false)?, name))
-    }
-
-    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
-        match find(fd) {
-            None => fremovexattr::real(fd, name),
-            Some(open) => enter(|| remove_xattr((open.mount.made()?, open.shared().ino), name)),
-        }
     }
 }
 
@@ -533,114 +402,4 @@ unsafe fn micro_times_of(times: *const timeval) -> Outcome<SetAttr> {
     let fine = times.map(|time| timespec { tv_sec: time.tv_sec, tv_nsec: time.tv_usec * 1000 });
     // SAFETY: two times.
     unsafe { times_of(fine.as_ptr()) }
-}
-
-unsafe fn space(made: &Made, place: *mut StatFs) -> Outcome<c_int> {
-    let found = made.client.statfs()?;
-    // SAFETY: zeroed bytes are a valid `statfs`; the program passes a pointer to one.
-    let place = unsafe {
-        *place = std::mem::zeroed();
-        &mut *place
-    };
-    place.f_type = FILE_SYSTEM_TYPE as _;
-    (place.f_bsize, place.f_frsize) = (BLOCK_BYTES as _, BLOCK_BYTES as _);
-    place.f_blocks = found.space_bytes / BLOCK_BYTES;
-    place.f_bfree = found.free_bytes / BLOCK_BYTES;
-    place.f_bavail = found.available_bytes / BLOCK_BYTES;
-    (place.f_files, place.f_ffree) = (found.files + u64::from(u32::MAX), u32::MAX.into());
-    place.f_namelen = NAME_BYTES_MAX as _;
-    Ok(0)
-}
-
-unsafe fn space_v(made: &Made, place: *mut StatVfs) -> Outcome<c_int> {
-    let found = made.client.statfs()?;
-    // SAFETY: zeroed bytes are a valid `statvfs`; the program passes a pointer to one.
-    let place = unsafe {
-        *place = std::mem::zeroed();
-        &mut *place
-    };
-    (place.f_bsize, place.f_frsize) = (BLOCK_BYTES, BLOCK_BYTES);
-    place.f_blocks = found.space_bytes / BLOCK_BYTES;
-    place.f_bfree = found.free_bytes / BLOCK_BYTES;
-    place.f_bavail = found.available_bytes / BLOCK_BYTES;
-    place.f_files = found.files + u64::from(u32::MAX);
-    (place.f_ffree, place.f_favail) = (u32::MAX.into(), u32::MAX.into());
-    (place.f_fsid, place.f_namemax) = (made.device, NAME_BYTES_MAX as u64);
-    Ok(0)
-}
-
-fn limit(name: c_int) -> Outcome<std::ffi::c_long> {
-    match name {
-        libc::_PC_NAME_MAX => Ok(NAME_BYTES_MAX as _),
-        libc::_PC_PATH_MAX => Ok(libc::PATH_MAX.into()),
-        libc::_PC_LINK_MAX => Ok(u32::MAX.into()),
-        libc::_PC_PIPE_BUF => Ok(4096),
-        libc::_PC_NO_TRUNC | libc::_PC_CHOWN_RESTRICTED => Ok(1),
-        _ => Err(Errno(libc::EINVAL)),
-    }
-}
-
-fn inode(target: &Target, follow: bool) -> Outcome<(&'static Made, u64)> {
-    let (made, at) = target.at()?;
-    Ok((made, made.client.stat(at, follow)?.ino))
-}
-
-/// The name of an attribute.
-///
-/// # Safety
-/// The name ends with a zero.
-unsafe fn name_of<'a>(name: *const c_char) -> Outcome<&'a [u8]> {
-    // SAFETY: as the caller promises.
-    let name = unsafe { CStr::from_ptr(name) }.to_bytes();
-    if name.is_empty() || name.len() > XATTR_NAME_BYTES_MAX { Err(Errno(libc::ERANGE)) } else { Ok(name) }
-}
-
-unsafe fn get_xattr(
-    (made, ino): (&Made, u64),
-    name: *const c_char,
-    place: *mut c_void,
-    room: size_t,
-) -> Outcome<ssize_t> {
-    // SAFETY: C passes a string, and a buffer of this size.
-    unsafe { copy_out(&made.client.get_xattr(ino, name_of(name)?)?, place, room) }
-}
-
-unsafe fn set_xattr(
-    (made, ino): (&Made, u64),
-    name: *const c_char,
-    (value, bytes): (*const c_void, size_t),
-    flags: c_int,
-) -> Outcome<c_int> {
-    // SAFETY: C passes a string, and this many bytes.
-    unsafe {
-        let value = if bytes == 0 { &[] } else { std::slice::from_raw_parts(value.cast(), bytes) };
-        made.client.set_xattr(ino, name_of(name)?, value, flags as u32)?;
-    }
-    privileges::given(ino);
-    Ok(0)
-}
-
-unsafe fn list_xattrs((made, ino): (&Made, u64), place: *mut c_char, room: size_t) -> Outcome<ssize_t> {
-    let names = made.client.list_xattrs(ino)?;
-    let joined: Vec<u8> = names.iter().flat_map(|name| name.iter().copied().chain([0])).collect();
-    // SAFETY: C passes a buffer of this size.
-    unsafe { copy_out(&joined, place.cast(), room) }
-}
-
-unsafe fn remove_xattr((made, ino): (&Made, u64), name: *const c_char) -> Outcome<c_int> {
-    // SAFETY: C passes a string.
-    made.client.remove_xattr(ino, unsafe { name_of(name)? })?;
-    Ok(0)
-}
-
-/// Copies a value out, or returns its size if the buffer has size 0.
-unsafe fn copy_out(value: &[u8], place: *mut c_void, room: size_t) -> Outcome<ssize_t> {
-    if room != 0 {
-        if value.len() > room {
-            return Err(Errno(libc::ERANGE));
-        }
-        // SAFETY: as the caller promises; the value fits.
-        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), place.cast(), value.len()) };
-    }
-    Ok(value.len() as ssize_t)
 }

@@ -5,17 +5,16 @@ use std::sync::atomic::Ordering;
 
 use libc::{mode_t, ssize_t};
 
-use crate::guard::{Errno, Outcome, enter, enter_wait, is_inside, system, within};
+use super::{locks, standard_streams};
+use crate::guard::{Errno, Outcome, enter, enter_wait, is_inside, within};
 use crate::lock_sessions;
 use crate::real::hooks;
 use crate::shared::Kind;
-use crate::streams;
 use crate::table::{self, Use, find};
+use crate::umask::note_umask;
 
 /// Flags that `F_SETFL` changes.
 const FLAGS_SETTABLE: c_int = libc::O_APPEND | libc::O_NONBLOCK | libc::O_DIRECT | libc::O_NOATIME;
-/// This library's own descriptors are at or above this number, or in the last eighth if there are fewer.
-const INTERNAL_MIN: u64 = 900;
 
 hooks! {
     fn close = __close(fd: c_int) -> c_int {
@@ -28,7 +27,7 @@ hooks! {
         }
         let Some(open) = find(fd) else {
             let result = close::real(fd);
-            streams::after_change(fd);
+            standard_streams::after_change(fd);
             return result;
         };
         // Other processes see all writes when close returns.
@@ -109,21 +108,18 @@ hooks! {
         }
     }
 
-    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-        match find(fd) {
-            None => ioctl::real(fd, request, argument),
-            Some(open) => enter(|| match request {
-                libc::FIOCLEX => Ok(fcntl::real(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize)),
-                libc::FIONCLEX => Ok(fcntl::real(fd, libc::F_SETFD, 0)),
-                libc::FIONBIO => Ok(0),
-                libc::FIONREAD if open.kind() == Kind::File => {
-                    let size = open.file()?.stat()?.size;
-                    let left = size.saturating_sub(open.shared().position.load(Ordering::Acquire));
-                    *(argument as *mut c_int) = left.min(c_int::MAX as u64) as c_int;
-                    Ok(0)
-                }
-                _ => Err(Errno(libc::ENOTTY)),
-            }),
+    fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int where fd is open {
+        match request {
+            libc::FIOCLEX => Ok(fcntl::real(fd, libc::F_SETFD, libc::FD_CLOEXEC as usize)),
+            libc::FIONCLEX => Ok(fcntl::real(fd, libc::F_SETFD, 0)),
+            libc::FIONBIO => Ok(0),
+            libc::FIONREAD if open.kind() == Kind::File => {
+                let size = open.file()?.stat()?.size;
+                let left = size.saturating_sub(open.shared().position.load(Ordering::Acquire));
+                *(argument as *mut c_int) = left.min(c_int::MAX as u64) as c_int;
+                Ok(0)
+            }
+            _ => Err(Errno(libc::ENOTTY)),
         }
     }
 
@@ -137,24 +133,19 @@ hooks! {
         }
     }
 
-    fn tcgetattr(fd: c_int, place: *mut libc::termios) -> c_int {
-        match find(fd) {
-            None => tcgetattr::real(fd, place),
-            Some(_) => enter(|| Err(Errno(libc::ENOTTY))),
-        }
-    }
+    fn tcgetattr(fd: c_int, place: *mut libc::termios) -> c_int where fd is _open { Err(Errno(libc::ENOTTY)) }
 
     fn flock(fd: c_int, operation: c_int) -> c_int {
         match find(fd) {
             None => flock::real(fd, operation),
-            Some(open) => enter_wait(|| super::locks::flock(&open, operation)),
+            Some(open) => enter_wait(|| locks::flock(&open, operation)),
         }
     }
 
     fn lockf = lockf64(fd: c_int, command: c_int, bytes: libc::off_t) -> c_int {
         match find(fd) {
             None => lockf::real(fd, command, bytes),
-            Some(open) => enter_wait(|| super::locks::lockf(&open, command, bytes)),
+            Some(open) => enter_wait(|| locks::lockf(&open, command, bytes)),
         }
     }
 
@@ -180,7 +171,7 @@ hooks! {
 
     fn umask(mask: mode_t) -> mode_t {
         let before = umask::real(mask);
-        super::process::note_umask(mask);
+        note_umask(mask);
         before
     }
 
@@ -196,35 +187,14 @@ hooks! {
 
 /// Moves a descriptor that the client creates to a high number, and marks it.
 fn made_inside(fd: c_int) -> c_int {
-    if is_inside() { move_away(fd) } else { fd }
-}
-
-/// Moves a descriptor of this library to a high number, which programs do not use.
-pub(crate) fn move_away(fd: c_int) -> c_int {
-    if fd < 0 {
-        return fd;
-    }
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the pointer is to a live value.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
-    let least = INTERNAL_MIN.min(limit.rlim_cur / 8 * 7) as usize;
-    let moved = system(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, least, 0, 0, 0]);
-    let own = match moved {
-        Ok(moved) => {
-            crate::shared::close(fd);
-            moved as c_int
-        }
-        Err(_) => fd,
-    };
-    table::set_internal(own);
-    own
+    if is_inside() { table::move_away(fd) } else { fd }
 }
 
 /// Records a copy of a descriptor.
 fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0 {
         table::copied(from, to);
-        streams::after_change(to);
+        standard_streams::after_change(to);
     }
     to
 }
@@ -278,7 +248,7 @@ unsafe fn control(open: &Use, command: c_int, argument: usize) -> Outcome<c_int>
         | libc::F_OFD_GETLK => {
             // SAFETY: C passes a `struct flock` with these commands.
             let lock = unsafe { (argument as *mut libc::flock).as_mut() }.ok_or(Errno(libc::EFAULT))?;
-            super::locks::record(open, command, lock)
+            locks::record(open, command, lock)
         }
         _ => Err(Errno(libc::EINVAL)),
     }

@@ -16,8 +16,8 @@ use weft_client::c::entry_type;
 use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_wire::messages::{Entry, FileKind};
 
+use crate::dispatch::on_path;
 use crate::guard::{Errno, Outcome, Returned, enter, within};
-use crate::paths::on_path;
 use crate::real::hooks;
 use crate::shared::Kind;
 use crate::table::{Use, find};
@@ -140,21 +140,14 @@ hooks! {
         scan(fdopendir(fd), list, filter, compare)
     }
 
-    fn getdirentries = getdirentries64(fd: c_int, buffer: *mut c_char, bytes: usize, base: *mut libc::off_t) -> ssize_t {
-        match find(fd) {
-            None => getdirentries::real(fd, buffer, bytes, base),
-            Some(open) => enter(|| {
-                *base = open.shared().position.load(Ordering::Acquire) as libc::off_t;
-                entries(&open, buffer.cast(), bytes)
-            }),
-        }
+    fn getdirentries = getdirentries64(fd: c_int, buffer: *mut c_char, bytes: usize, base: *mut libc::off_t) -> ssize_t
+    where fd is open {
+        *base = open.shared().position.load(Ordering::Acquire) as libc::off_t;
+        entries(&open, buffer.cast(), bytes)
     }
 
-    fn getdents64(fd: c_int, buffer: *mut c_void, bytes: usize) -> ssize_t {
-        match find(fd) {
-            None => getdents64::real(fd, buffer, bytes),
-            Some(open) => enter(|| entries(&open, buffer.cast(), bytes)),
-        }
+    fn getdents64(fd: c_int, buffer: *mut c_void, bytes: usize) -> ssize_t where fd is open {
+        entries(&open, buffer.cast(), bytes)
     }
 }
 

@@ -9,7 +9,7 @@ use weft_layout::{Extent, Regions};
 use crate::guard::{Errno, Outcome, enter};
 use crate::real::hooks;
 use crate::shared::Kind;
-use crate::table::{Use, find};
+use crate::table::{Use, find, is_ending};
 use crate::{lock_sessions, privileges};
 
 /// Upper limit of bytes that the kernel moves in one call.
@@ -17,11 +17,8 @@ const MOVED_BYTES_MAX: usize = 0x7fff_f000;
 const IOV_MAX: usize = 1024;
 
 hooks! {
-    fn read = __read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t {
-        match find(fd) {
-            None => read::real(fd, buffer, bytes),
-            Some(open) => enter(|| read_next(&open, &one(buffer, bytes))),
-        }
+    fn read = __read(fd: c_int, buffer: *mut c_void, bytes: size_t) -> ssize_t where fd is open {
+        read_next(&open, &one(buffer, bytes))
     }
 
     fn __read_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, room: size_t) -> ssize_t {
@@ -31,18 +28,13 @@ hooks! {
         }
     }
 
-    fn write = __write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t {
-        match find(fd) {
-            None => write::real(fd, buffer, bytes),
-            Some(open) => enter(|| write_next(&open, one(buffer, bytes))),
-        }
+    fn write = __write(fd: c_int, buffer: *const c_void, bytes: size_t) -> ssize_t where fd is open {
+        write_next(&open, one(buffer, bytes))
     }
 
-    fn pread = pread64 = __pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t {
-        match find(fd) {
-            None => pread::real(fd, buffer, bytes, offset),
-            Some(open) => enter(|| read_at(&open, &one(buffer, bytes), place(offset)?)),
-        }
+    fn pread = pread64 = __pread64(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t) -> ssize_t
+    where fd is open {
+        read_at(&open, &one(buffer, bytes), place(offset)?)
     }
 
     fn __pread_chk = __pread64_chk(fd: c_int, buffer: *mut c_void, bytes: size_t, offset: off_t, room: size_t) -> ssize_t {
@@ -52,39 +44,25 @@ hooks! {
         }
     }
 
-    fn pwrite = pwrite64 = __pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t {
-        match find(fd) {
-            None => pwrite::real(fd, buffer, bytes, offset),
-            Some(open) => enter(|| write_there(&open, one(buffer, bytes), place(offset)?)),
-        }
+    fn pwrite = pwrite64 = __pwrite64(fd: c_int, buffer: *const c_void, bytes: size_t, offset: off_t) -> ssize_t
+    where fd is open {
+        write_there(&open, one(buffer, bytes), place(offset)?)
     }
 
-    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-        match find(fd) {
-            None => readv::real(fd, list, count),
-            Some(open) => enter(|| read_next(&open, &pieces(list, count)?)),
-        }
+    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t where fd is open {
+        read_next(&open, &pieces(list, count)?)
     }
 
-    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t {
-        match find(fd) {
-            None => writev::real(fd, list, count),
-            Some(open) => enter(|| write_next(&open, pieces(list, count)?)),
-        }
+    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t where fd is open {
+        write_next(&open, pieces(list, count)?)
     }
 
-    fn preadv = preadv64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-        match find(fd) {
-            None => preadv::real(fd, list, count, offset),
-            Some(open) => enter(|| read_at(&open, &pieces(list, count)?, place(offset)?)),
-        }
+    fn preadv = preadv64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t where fd is open {
+        read_at(&open, &pieces(list, count)?, place(offset)?)
     }
 
-    fn pwritev = pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t {
-        match find(fd) {
-            None => pwritev::real(fd, list, count, offset),
-            Some(open) => enter(|| write_there(&open, pieces(list, count)?, place(offset)?)),
-        }
+    fn pwritev = pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t where fd is open {
+        write_there(&open, pieces(list, count)?, place(offset)?)
     }
 
     fn preadv2 = preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
@@ -105,53 +83,24 @@ hooks! {
         }
     }
 
-    fn lseek = lseek64 = __lseek = llseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
-        match find(fd) {
-            None => lseek::real(fd, offset, whence),
-            Some(open) => enter(|| seek(&open, offset, whence)),
-        }
+    fn lseek = lseek64 = __lseek = llseek(fd: c_int, offset: off_t, whence: c_int) -> off_t where fd is open {
+        seek(&open, offset, whence)
     }
 
-    fn fsync(fd: c_int) -> c_int {
-        match find(fd) {
-            None => fsync::real(fd),
-            Some(open) => enter(|| sync(&open)),
-        }
+    fn fsync(fd: c_int) -> c_int where fd is open { sync(&open) }
+
+    fn fdatasync(fd: c_int) -> c_int where fd is open { sync(&open) }
+
+    fn syncfs(fd: c_int) -> c_int where fd is open { sync(&open) }
+
+    fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, flags: std::ffi::c_uint) -> c_int where fd is open {
+        sync(&open)
     }
 
-    fn fdatasync(fd: c_int) -> c_int {
-        match find(fd) {
-            None => fdatasync::real(fd),
-            Some(open) => enter(|| sync(&open)),
-        }
-    }
+    fn ftruncate = ftruncate64(fd: c_int, bytes: off_t) -> c_int where fd is open { cut(&open, bytes) }
 
-    fn syncfs(fd: c_int) -> c_int {
-        match find(fd) {
-            None => syncfs::real(fd),
-            Some(open) => enter(|| sync(&open)),
-        }
-    }
-
-    fn sync_file_range(fd: c_int, offset: off_t, bytes: off_t, flags: std::ffi::c_uint) -> c_int {
-        match find(fd) {
-            None => sync_file_range::real(fd, offset, bytes, flags),
-            Some(open) => enter(|| sync(&open)),
-        }
-    }
-
-    fn ftruncate = ftruncate64(fd: c_int, bytes: off_t) -> c_int {
-        match find(fd) {
-            None => ftruncate::real(fd, bytes),
-            Some(open) => enter(|| cut(&open, bytes)),
-        }
-    }
-
-    fn fallocate = fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int {
-        match find(fd) {
-            None => fallocate::real(fd, mode, offset, bytes),
-            Some(open) => enter(|| allocate(&open, mode, offset, bytes)),
-        }
+    fn fallocate = fallocate64(fd: c_int, mode: c_int, offset: off_t, bytes: off_t) -> c_int where fd is open {
+        allocate(&open, mode, offset, bytes)
     }
 
     fn posix_fallocate = posix_fallocate64(fd: c_int, offset: off_t, bytes: off_t) -> c_int {
@@ -218,7 +167,7 @@ fn write_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
     let regions = Regions::contiguous(offset, bytes);
     // SAFETY: the program passes this memory to be read.
     let written = unsafe { open.file()?.write_raw(std::ptr::null(), memory, &regions) }? as ssize_t;
-    if crate::streams::is_ending() {
+    if is_ending() {
         open.report()?;
     }
     Ok(written)
@@ -228,7 +177,7 @@ fn write_at(open: &Use, memory: &Regions, offset: u64) -> Outcome<ssize_t> {
 fn append(open: &Use, memory: &Regions) -> Outcome<u64> {
     open.note_written();
     let end = open.file()?.append(&gathered(memory))? + memory.total_bytes();
-    if crate::streams::is_ending() {
+    if is_ending() {
         open.report()?;
     }
     Ok(end)

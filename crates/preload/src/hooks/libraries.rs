@@ -15,9 +15,11 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use weft_client::OpenOptions;
 use weft_wire::messages::{Attr, Time};
 
+use super::programs;
+use crate::dispatch::{on_path, place_of};
 use crate::guard::Outcome;
 use crate::memory::SpinLock;
-use crate::paths::{Place, Target, on_path, place_of};
+use crate::paths::{Place, Target};
 use crate::real::Real;
 use crate::table;
 
@@ -81,7 +83,7 @@ fn copy(target: &Target) -> Outcome<*const c_char> {
     if let Some(name) = COPIED.with(|all| all.iter().find(is_it).map(|copied| copied.name)) {
         return Ok(name);
     }
-    let fd = super::process::copy_of(&file, &target.shown())?;
+    let fd = programs::copy_of(&file, &target.shown())?;
     table::set_kept(fd);
     let name = CString::new(format!("/proc/self/fd/{fd}")).unwrap_or_default().into_raw();
     COPIED.with(|all| all.push(Copied { device, ino, changed, name }));

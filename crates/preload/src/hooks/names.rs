@@ -5,13 +5,14 @@ use std::ffi::{CStr, c_char, c_int, c_uint};
 use libc::{dev_t, mode_t, size_t, ssize_t};
 use weft_client::OpenOptions;
 use weft_client::c::special_kind;
-use weft_wire::messages::UMASK_SHIFT;
 
-use super::process::current_umask;
+use crate::dispatch::{on_path, place_of};
 use crate::guard::{Errno, Outcome, Returned, enter, errno, system, within};
+use crate::links::through_links;
 use crate::mounts;
-use crate::paths::{Place, Target, on_path, place_of, through_links};
+use crate::paths::{Place, Target};
 use crate::real::hooks;
+use crate::umask::mode_of_new;
 
 const HERE: c_int = libc::AT_FDCWD;
 
@@ -249,12 +250,6 @@ fn make_directory(target: &Target, mode: mode_t) -> Outcome<c_int> {
     let (made, at) = target.at_new()?;
     made.client.mkdir(at, mode_of_new(mode & 0o1777))?;
     Ok(0)
-}
-
-/// The mode of a new file, and the umask: the server decides whether a default access control list applies
-/// instead.
-pub(crate) fn mode_of_new(mode: mode_t) -> u32 {
-    mode & 0o7777 | current_umask() << UMASK_SHIFT
 }
 
 fn make(target: &Target, mode: mode_t, device: dev_t) -> Outcome<c_int> {

@@ -5,12 +5,15 @@ use std::ffi::{c_char, c_int, c_uint};
 use weft_client::{At, File, OpenOptions};
 use weft_wire::messages::FileKind;
 
-use super::names::mode_of_new;
+use super::standard_streams;
+use crate::dispatch::on_path;
 use crate::guard::{Errno, Outcome};
 use crate::mounts::Made;
-use crate::paths::{self, Target, on_path};
+use crate::path_text::tidy;
+use crate::paths::Target;
 use crate::real::hooks;
 use crate::shared::{self, Kind, Texts};
+use crate::umask::mode_of_new;
 use crate::{privileges, table};
 
 /// What the kernel adds to the flags of every open file of a 64-bit program.
@@ -69,7 +72,7 @@ pub(super) fn follows(flags: c_int) -> bool {
 
 /// Moves a descriptor that this library opened for itself away from the program's.
 fn keep_apart(fd: c_int) -> c_int {
-    if crate::guard::is_inside() { super::descriptors::move_away(fd) } else { fd }
+    if crate::guard::is_inside() { table::move_away(fd) } else { fd }
 }
 
 /// Opens the file of a path. Returns a descriptor.
@@ -167,11 +170,11 @@ fn describe_file(target: &Target, file: File, flags: c_int) -> Outcome<c_int> {
 fn describe(target: &Target, kind: Kind, ino: u64, flags: c_int, file: Option<File>) -> Outcome<c_int> {
     let pass = file.as_ref().map(File::pass).unwrap_or_default();
     let url = target.mount.url();
-    let path = paths::tidy(&target.full);
+    let path = tidy(&target.full);
     let texts = Texts { pass: &pass, url: url.as_bytes(), prefix: &target.mount.prefix, path: &path };
     let kept = flags & FLAGS_KEPT | if kind == Kind::Path { 0 } else { O_LARGEFILE };
     let (fd, page) = shared::create(kind, ino, kept, flags & libc::O_CLOEXEC != 0, &texts)?;
     table::publish(fd, page, target.mount, file);
-    crate::streams::after_change(fd);
+    standard_streams::after_change(fd);
     Ok(fd)
 }

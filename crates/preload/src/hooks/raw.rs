@@ -2,8 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_long, c_uint};
 
+use crate::dispatch::on_path;
 use crate::guard::{Errno, is_inside};
-use crate::paths::on_path;
 use crate::real::hooks;
 
 use super::{attributes, copying, descriptors, directories, files, names, opening, process};

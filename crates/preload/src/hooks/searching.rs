@@ -11,9 +11,10 @@ use std::ptr;
 use libc::{dirent, size_t, stat as Stat};
 
 use super::{attributes, directories};
+use crate::dispatch::{on_path, place_of};
 use crate::guard::{Errno, enter, errno};
 use crate::mounts;
-use crate::paths::{Place, Target, on_path, place_of};
+use crate::paths::{Place, Target};
 use crate::real::hooks;
 
 const HERE: c_int = libc::AT_FDCWD;

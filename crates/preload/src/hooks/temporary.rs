@@ -2,8 +2,9 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
+use crate::dispatch::place_of;
 use crate::guard::{Errno, enter};
-use crate::paths::{Place, place_of};
+use crate::paths::Place;
 use crate::real::hooks;
 
 const MARKS: &[u8] = b"XXXXXX";

@@ -10,16 +10,17 @@
 //! The walk never changes the current directory, as with `FTS_NOCHDIR`: `fts_accpath` is the whole path. All
 //! memory is from libc, since this library's allocator must not be used while signals may arrive.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_ushort, c_void};
+use std::ffi::{c_char, c_int, c_ushort};
 use std::ptr;
 
-use libc::{dev_t, dirent, ino_t, nlink_t, size_t, stat as Stat};
+use libc::{dev_t, dirent};
+use weft_client::c::set_errno;
 
 use super::searching::begins_in_weft;
+use super::walk_entries::*;
 use super::{attributes, directories};
 use crate::guard::{Errno, Outcome, enter, errno};
 use crate::real::hooks;
-use weft_client::c::set_errno;
 
 /// `FTS` of glibc as far as programs access it, with this library's mark in the place of a descriptor.
 #[repr(C)]
@@ -36,34 +37,6 @@ pub(crate) struct Walk {
     options: c_int,
 }
 
-/// `FTSENT`.
-#[repr(C)]
-pub(crate) struct Entry {
-    cycle: *mut Entry,
-    parent: *mut Entry,
-    link: *mut Entry,
-    number: c_long,
-    pointer: *mut c_void,
-    access_path: *mut c_char,
-    path: *mut c_char,
-    errno: c_int,
-    descriptor: c_int,
-    path_bytes: c_ushort,
-    name_bytes: c_ushort,
-    inode: ino_t,
-    device: dev_t,
-    links: nlink_t,
-    level: i16,
-    info: c_ushort,
-    flags: c_ushort,
-    instruction: c_ushort,
-    status: *mut Stat,
-    /// The name begins here, and extends beyond the structure.
-    name: [c_char; 1],
-}
-
-type Compare = Option<unsafe extern "C" fn(*const *const Entry, *const *const Entry) -> c_int>;
-
 /// No descriptor has this number.
 const MARK: c_int = -0x5745_4655;
 
@@ -76,27 +49,6 @@ const ONE_DEVICE: c_int = 0x40;
 const OPTIONS: c_int = 0xff;
 /// Only names were requested.
 const NAMES_ONLY: c_int = 0x100;
-
-const AGAIN: c_ushort = 1;
-const FOLLOW: c_ushort = 2;
-const NO_INSTRUCTION: c_ushort = 3;
-const SKIP: c_ushort = 4;
-
-const DIRECTORY: c_ushort = 1;
-const CYCLE: c_ushort = 2;
-const OTHER: c_ushort = 3;
-const UNREADABLE: c_ushort = 4;
-const DOTS: c_ushort = 5;
-const DIRECTORY_AFTER: c_ushort = 6;
-const FAILED: c_ushort = 7;
-const FILE: c_ushort = 8;
-const BEGINNING: c_ushort = 9;
-const NOT_THERE: c_ushort = 10;
-const NOT_ASKED: c_ushort = 11;
-const LINK: c_ushort = 12;
-const DANGLING_LINK: c_ushort = 13;
-
-const ROOT_LEVEL: i16 = 0;
 
 hooks! {
     fn fts_open = fts64_open(paths: *const *const c_char, options: c_int, compare: Compare) -> *mut Walk {
@@ -414,146 +366,5 @@ unsafe fn look(walk: &Walk, entry: *mut Entry, follow: bool) -> c_ushort {
             above = (*above).parent;
         }
         DIRECTORY
-    }
-}
-
-unsafe fn is_dots(name: *const c_char) -> bool {
-    // SAFETY: callers pass strings.
-    matches!(unsafe { CStr::from_ptr(name) }.to_bytes(), b"." | b"..")
-}
-
-/// Creates an entry for a name in a directory, or for a root's path (`directory` is NULL). NULL without
-/// memory.
-///
-/// # Safety
-/// Strings.
-unsafe fn entry_of(directory: *const c_char, name: *const c_char) -> *mut Entry {
-    // SAFETY: as the caller promises. There is space for the name after the entry, and zeroed bytes are a
-    // valid entry.
-    unsafe {
-        let name_bytes = libc::strlen(name);
-        let entry: *mut Entry = libc::calloc(1, size_of::<Entry>() + name_bytes).cast();
-        let path = match directory.is_null() {
-            true => libc::strdup(name),
-            false => super::searching::joined(directory, name),
-        };
-        let status: *mut Stat = libc::calloc(1, size_of::<Stat>()).cast();
-        if entry.is_null() || path.is_null() || status.is_null() {
-            [entry.cast::<c_void>(), path.cast(), status.cast()]
-                .into_iter()
-                .for_each(|place| libc::free(place));
-            return ptr::null_mut();
-        }
-        ptr::copy_nonoverlapping(name, name_of(entry), name_bytes);
-        ((*entry).path, (*entry).access_path, (*entry).status) = (path, path, status);
-        ((*entry).path_bytes, (*entry).name_bytes) = (short(libc::strlen(path)), short(name_bytes));
-        ((*entry).descriptor, (*entry).instruction) = (-1, NO_INSTRUCTION);
-        entry
-    }
-}
-
-fn short(bytes: size_t) -> c_ushort {
-    c_ushort::try_from(bytes).unwrap_or(c_ushort::MAX)
-}
-
-unsafe fn name_of(entry: *mut Entry) -> *mut c_char {
-    // SAFETY: callers pass entries. The name extends beyond the array in the structure.
-    unsafe { (&raw mut (*entry).name).cast() }
-}
-
-/// Shortens a root's name to its last component. It is the whole path until the walk comes to it.
-///
-/// # Safety
-/// A root.
-unsafe fn keep_last_name(root: *mut Entry) {
-    // SAFETY: as the caller promises. The rest is part of the old name.
-    unsafe {
-        let name = name_of(root);
-        let bytes = CStr::from_ptr(name).to_bytes();
-        let Some(slash) = bytes.iter().rposition(|byte| *byte == b'/') else { return };
-        let kept = bytes.len() - slash - 1;
-        if slash != 0 || kept != 0 {
-            ptr::copy(name.add(slash + 1), name, kept + 1);
-            (*root).name_bytes = short(kept);
-        }
-    }
-}
-
-/// # Safety
-/// Entries that nobody uses any more.
-unsafe fn free_list(mut entry: *mut Entry) {
-    // SAFETY: as the caller promises.
-    unsafe {
-        while !entry.is_null() {
-            let link = (*entry).link;
-            free_entry(entry);
-            entry = link;
-        }
-    }
-}
-
-unsafe fn free_entry(entry: *mut Entry) {
-    // SAFETY: callers pass an entry that nobody uses any more.
-    unsafe {
-        libc::free((*entry).path.cast());
-        libc::free((*entry).status.cast());
-        libc::free(entry.cast());
-    }
-}
-
-/// A list that is being built.
-struct List {
-    first: *mut Entry,
-    last: *mut Entry,
-    count: usize,
-}
-
-impl List {
-    fn empty() -> List {
-        List { first: ptr::null_mut(), last: ptr::null_mut(), count: 0 }
-    }
-
-    /// # Safety
-    /// An entry in no list.
-    unsafe fn add(&mut self, entry: *mut Entry) {
-        match self.count {
-            0 => self.first = entry,
-            // SAFETY: an entry.
-            _ => unsafe { (*self.last).link = entry },
-        }
-        self.last = entry;
-        self.count += 1;
-    }
-
-    /// Sorts the list in the program's order.
-    ///
-    /// # Safety
-    /// The program's function takes entries.
-    unsafe fn sorted(&self, compare: Compare) -> *mut Entry {
-        let Some(compare) = compare.filter(|_| self.count > 1) else { return self.first };
-        // SAFETY: an array for all of them, NULL or of `malloc`; `qsort` passes pointers to its elements.
-        unsafe {
-            let array: *mut *mut Entry = libc::malloc(self.count * size_of::<*mut Entry>()).cast();
-            if array.is_null() {
-                return self.first;
-            }
-            let mut entry = self.first;
-            for at in 0..self.count {
-                *array.add(at) = entry;
-                entry = (*entry).link;
-            }
-            let compare = std::mem::transmute::<
-                unsafe extern "C" fn(*const *const Entry, *const *const Entry) -> c_int,
-                unsafe extern "C" fn(*const c_void, *const c_void) -> c_int,
-            >(compare);
-            libc::qsort(array.cast(), self.count, size_of::<*mut Entry>(), Some(compare));
-            for at in 0..self.count {
-                let link = if at + 1 < self.count { *array.add(at + 1) } else { ptr::null_mut() };
-                (**array.add(at)).link = link;
-            }
-            let first = *array;
-            libc::free(array.cast());
-            first
-        }
     }
 }

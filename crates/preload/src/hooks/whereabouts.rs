@@ -7,11 +7,13 @@ use weft_client::At;
 use weft_wire::messages::FileKind;
 
 use crate::cwd::Here;
+use crate::dispatch::on_path;
 use crate::guard::{Errno, Outcome, enter};
-use crate::paths::{self, Place, Target, on_path};
+use crate::path_text::normal;
+use crate::paths::{self, Place, Target};
 use crate::real::hooks;
 use crate::shared::Kind;
-use crate::{cwd, table};
+use crate::{cwd, links, table};
 
 const HERE: c_int = libc::AT_FDCWD;
 
@@ -27,10 +29,10 @@ hooks! {
             Some(open) => enter(|| {
                 let (mount, ino) = (open.mount, open.shared().ino);
                 mount.made()?.client.access(At::ino(ino), false, libc::X_OK as u32)?;
-                let path = paths::path_of_directory(mount, ino, open.shared().texts().path)?;
+                let path = links::path_of_directory(mount, ino, open.shared().texts().path)?;
                 match paths::in_mount(mount, path) {
                     Place::Weft(target) => {
-                        cwd::enter(Here { mount, ino, path: paths::true_path(&target)? })?;
+                        cwd::enter(Here { mount, ino, path: links::true_path(&target)? })?;
                         Ok(0)
                     }
                     _ => Err(Errno(libc::ENOENT)),
@@ -43,7 +45,7 @@ hooks! {
         if crate::guard::is_inside() || !cwd::is_inside() {
             return getcwd::real(buffer, room);
         }
-        enter(|| put(&cwd::shown()?.ok_or(Errno(libc::ENOENT))?, buffer, room, libc::ERANGE))
+        enter(|| put(&shown()?.ok_or(Errno(libc::ENOENT))?, buffer, room, libc::ERANGE))
     }
 
     fn __getcwd_chk(buffer: *mut c_char, room: size_t, size: size_t) -> *mut c_char {
@@ -77,6 +79,27 @@ hooks! {
     }
 }
 
+/// The current directory as the program sees it, if it is in Weft. Fails if it was removed.
+fn shown() -> Outcome<Option<Vec<u8>>> {
+    let Some(here) = cwd::inside() else { return Ok(None) };
+    let path = links::path_of_directory(here.mount, here.ino, &here.path)?;
+    let shown = [&here.mount.prefix[..], &path].concat();
+    if path != here.path {
+        cwd::HERE.with(|now| *now = Some(Here { path, ..here }));
+    }
+    Ok(Some(shown))
+}
+
+/// After exec: takes over the previous program's directory.
+pub(crate) fn inherit() {
+    let Some((ino, path)) = cwd::inherited() else { return };
+    if let Place::Weft(target) = paths::resolve(HERE, path) {
+        let full = normal(&target.full);
+        let path = if full == b"/" { Vec::new() } else { full };
+        cwd::note(Here { mount: target.mount, ino, path });
+    }
+}
+
 /// Records a change to a local directory.
 fn left(result: c_int) -> c_int {
     if result == 0 && !crate::guard::is_inside() {
@@ -101,7 +124,7 @@ fn here_at(target: &Target) -> Outcome<Here> {
         return Err(Errno(libc::ENOTDIR));
     }
     made.client.access(at, true, libc::X_OK as u32)?;
-    Ok(Here { mount: target.mount, ino: attr.ino, path: paths::true_path(target)? })
+    Ok(Here { mount: target.mount, ino: attr.ino, path: links::true_path(target)? })
 }
 
 /// The directory of a path in Weft; `None` with errno.
@@ -120,7 +143,7 @@ pub(super) unsafe fn directory_at(path: *const c_char) -> Option<Here> {
 }
 
 unsafe fn true_name(target: &Target, buffer: *mut c_char) -> Outcome<*mut c_char> {
-    let whole = [&target.mount.prefix[..], &paths::true_path(target)?].concat();
+    let whole = [&target.mount.prefix[..], &links::true_path(target)?].concat();
     // SAFETY: in C, NULL or a buffer of PATH_MAX bytes.
     unsafe {
         put(&whole, buffer, if buffer.is_null() { 0 } else { libc::PATH_MAX as size_t }, libc::ENAMETOOLONG)

@@ -12,52 +12,51 @@
 //! a server that moves has its old addresses behind its new ones. All attempts together have the time of one;
 //! those that are left keep a share of it.
 
-use std::collections::HashMap;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::Path;
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use weft_transport::{Link, LinkError, ShmOptions, TcpOptions, connect_shm, connect_tcp};
-use weft_wire::messages::{Endpoint, ServerInfo, endpoint};
+use weft_wire::messages::ServerInfo;
 use weft_wire::security::Key;
 
-use super::{Dial, Dialled, Fallback, Greet, Transport, Wish, is_of_another_cluster};
-use crate::deadline::{self, Operation};
+use super::dialled::{Dial, Dialled, Fallback, Greet, Wish};
+use super::transport::{Transport, ways};
+use super::way::{Wanted, Way};
 use crate::error::{Error, ErrorKind};
-use crate::rails::Rails;
 use crate::rdma::RdmaSource;
-use crate::wait::lock;
 
-/// How long a connection over RDMA may take to come about where something else is at hand: another rail, or
-/// TCP.
-const OPTIONAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long one attempt of TCP may take, which needs nothing but the network and the other kernel: what is
-/// tried after an outage is not to wait for the end of an attempt that began before.
-const TCP_CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
+const WITHOUT_KEY: &str = "without a key a client is served over the Unix socket of a server on its own host only; \
+                           get a key (weft help keys)";
 
-/// Over TCP, Unix sockets and RDMA.
+/// Over every transport of the list in `transport.rs`.
 pub struct NetworkDial {
     transport: Transport,
     timeout: Duration,
     /// What is shown before there is an RDMA connection; `None`: this client has no key, and is served over
     /// Unix sockets only.
     knock: Option<Key>,
-    rdma: Arc<RdmaSource>,
-    /// By the servers' names; with the addresses that they are of.
-    rails: Mutex<HashMap<String, (Vec<String>, Rails)>>,
+    /// Those that `auto` prefers first.
+    ways: Vec<(Transport, Box<dyn Way>)>,
 }
 
 impl Dial for NetworkDial {
     fn dial(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        match self.transport {
-            _ if self.knock.is_none() => self.without_key(server, greet),
-            Transport::Tcp => self.tcp(server, greet),
-            Transport::Shm => self.shm(server, greet),
-            Transport::Rdma => self.rdma(server, wish, greet),
-            // A rail is wished for where others are in use: nothing else takes its place.
-            Transport::Auto if wish.rail.is_some() => self.rdma(server, wish, greet),
-            Transport::Auto => self.auto(server, wish, greet),
+        let must = self.transport != Transport::Auto;
+        let knock = self.knock.as_ref();
+        let wanted = &Wanted { server, wish, timeout: self.timeout, knock, must };
+        let mut chosen = self.chosen();
+        let way = match wish.rail {
+            _ if knock.is_none() => {
+                let way = chosen.find(|way| way.serves_keyless() && way.leads_to(server));
+                Some(way.ok_or_else(|| wanted.impossible(WITHOUT_KEY))?)
+            }
+            _ if must => chosen.next(),
+            // Nothing else takes the place of a rail.
+            Some(_) => chosen.find(|way| way.has_rails()),
+            None => None,
+        };
+        match way {
+            Some(way) => way.dial(wanted, greet),
+            None => self.auto(wanted, greet),
         }
     }
 }
@@ -70,196 +69,36 @@ impl NetworkDial {
         knock: Option<Key>,
         rdma: Arc<RdmaSource>,
     ) -> NetworkDial {
-        NetworkDial { transport, timeout, knock, rdma, rails: Mutex::default() }
+        NetworkDial { transport, timeout, knock, ways: ways(&rdma) }
     }
 
-    fn without_key(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        if is_here(server) && matches!(self.transport, Transport::Auto | Transport::Shm) {
-            return self.shm(server, greet);
-        }
-        let text = "without a key a client is served over the Unix socket of a server on its own host only; get a key \
-                    (weft help keys)";
-        Err(Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name))
+    /// The transports that were asked for.
+    fn chosen(&self) -> impl Iterator<Item = &dyn Way> {
+        let asked_for = |transport| self.transport == Transport::Auto || self.transport == transport;
+        self.ways.iter().filter(move |(transport, _)| asked_for(*transport)).map(|(_, way)| &**way)
     }
 
-    fn auto(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
+    fn auto(&self, wanted: &Wanted<'_>, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
         let mut failures = Failures::default();
-        if is_here(server) {
-            let attempt = self.share(2);
-            let dialled = self.shm(server, greet);
-            drop(attempt);
-            match dialled {
-                Ok(dialled) => return Ok(dialled),
-                Err(error) => failures.add("shared memory", &error),
-            }
-        }
-        if server.addresses(endpoint::RDMA).next().is_some() {
-            let attempt = self.share(2);
-            let dialled = self.rdma(server, wish, greet);
+        let ((_, last), before) = self.ways.split_last().expect("there are transports");
+        for (_, way) in before.iter().filter(|(_, way)| way.leads_to(wanted.server)) {
+            let attempt = wanted.share(2);
+            let dialled = way.dial(wanted, greet);
             drop(attempt);
             match dialled {
                 Ok(dialled) => return Ok(Dialled { fallback: failures.fallback(), ..dialled }),
-                Err(error) => failures.add("RDMA", &error),
+                Err(error) => failures.add(way.title(), &error),
             }
         }
-        match self.tcp(server, greet) {
+        match last.dial(wanted, greet) {
             Ok(dialled) => Ok(Dialled { fallback: failures.fallback(), ..dialled }),
             Err(error) if error.kind() == ErrorKind::Unreachable => {
-                self.with_rails(server, Rails::forget_failures);
+                self.ways.iter().for_each(|(_, way)| way.forget_failures(wanted.server));
                 let causes = std::iter::once(error.detail().to_string()).chain(failures.causes);
-                Err(unreachable(server, causes.collect()))
+                Err(wanted.unreachable(causes.collect()))
             }
             Err(error) => Err(error),
         }
-    }
-
-    fn shm(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        if server.socket_path().is_empty() {
-            let text =
-                "it has no Unix socket, which shared memory needs; connect with transport auto, rdma or tcp";
-            return Err(Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name));
-        }
-        let left = || deadline::left(self.timeout);
-        let connect = |path: &str, greet: &mut Greet<'_>| {
-            let failed = |error: LinkError| unreachable(server, vec![error.to_string()]);
-            let mut link = connect_shm(Path::new(path), ShmOptions::default(), left()).map_err(failed)?;
-            let proven = greet(&mut link)?;
-            link.set_up(left()).map_err(failed)?;
-            Ok(Dialled::new(Box::new(link), proven))
-        };
-        self.first_that_answers(server, endpoint::SOCKET, greet, &connect)
-    }
-
-    fn tcp(&self, server: &ServerInfo, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        if server.addresses(endpoint::TCP).next().is_none() {
-            return Err(unreachable(server, vec!["the cluster's map has no TCP address of it".into()]));
-        }
-        let connect = |address, left: Duration| -> Result<Box<dyn Link>, LinkError> {
-            Ok(Box::new(connect_tcp(address, &TcpOptions::default(), left.min(TCP_CONNECT_TIMEOUT))?))
-        };
-        let connect = |address: &str, greet: &mut Greet<'_>| {
-            let mut link = self.reach(address, &connect).map_err(|cause| unreachable(server, vec![cause]))?;
-            let proven = greet(&mut *link)?;
-            Ok(Dialled::new(link, proven))
-        };
-        self.first_that_answers(server, endpoint::TCP, greet, &connect)
-    }
-
-    /// Connects to the first address of a transport at which the server itself answers.
-    fn first_that_answers(
-        &self,
-        server: &ServerInfo,
-        transport: u8,
-        greet: &mut Greet<'_>,
-        connect: &dyn Fn(&str, &mut Greet<'_>) -> Result<Dialled, Error>,
-    ) -> Result<Dialled, Error> {
-        let addresses = server.addresses(transport);
-        let mut left_to_try = addresses.clone().count();
-        let (mut causes, mut others) = (Vec::new(), None);
-        for address in addresses {
-            let attempt = self.share(left_to_try);
-            left_to_try -= 1;
-            let dialled = connect(address, greet);
-            drop(attempt);
-            match dialled {
-                Ok(dialled) => {
-                    let endpoint = Some(Endpoint::new(transport, address));
-                    return Ok(Dialled { endpoint, ..dialled });
-                }
-                Err(error) if error.kind() == ErrorKind::Unreachable => {
-                    causes.push(error.detail().to_string())
-                }
-                Err(error) if is_of_another_cluster(&error) => others = Some(error),
-                Err(error) => return Err(error),
-            }
-        }
-        match others {
-            Some(error) if causes.is_empty() => Err(error),
-            others => {
-                causes.extend(others.map(|error| error.detail().to_string()));
-                Err(unreachable(server, causes))
-            }
-        }
-    }
-
-    fn rdma(&self, server: &ServerInfo, wish: &Wish, greet: &mut Greet<'_>) -> Result<Dialled, Error> {
-        let configuration =
-            |text: String| Error::new("connect", ErrorKind::Configuration, text).at_server(&server.name);
-        let addresses: Vec<&str> = server.addresses(endpoint::RDMA).collect();
-        if addresses.is_empty() {
-            let text = "it listens on no RDMA address; give it one in the cluster file, or connect with transport auto or tcp";
-            return Err(configuration(text.into()));
-        }
-        let rdma = self.rdma.get().map_err(configuration)?;
-        let options = self.rdma.options().for_connection(self.knock.as_ref(), wish.traffic);
-        let optional = wish.rail.is_some() || self.transport == Transport::Auto;
-        let timeout = if optional { self.timeout.min(OPTIONAL_TIMEOUT) } else { self.timeout };
-        let connect = |address, left: Duration| rdma.connect(address, &options, left.min(timeout));
-        let must = self.transport == Transport::Rdma;
-        let rails = self.with_rails(server, |rails| rails.choose(wish.rail, must, Instant::now()));
-        for (at, rail) in rails.iter().copied().enumerate() {
-            let _attempt = self.share(rails.len() - at);
-            let greeted =
-                self.reach(addresses[rail], &connect).and_then(|mut link| match greet(&mut *link) {
-                    Ok(proven) => Ok(Ok(Dialled::new(link, proven))),
-                    Err(error) if error.kind() == ErrorKind::Unreachable => Err(error.detail().to_string()),
-                    Err(error) => Ok(Err(error)),
-                });
-            match greeted {
-                Ok(dialled) => {
-                    let dialled = dialled?;
-                    self.with_rails(server, |rails| rails.note_success(rail));
-                    let endpoint = Some(Endpoint::new(endpoint::RDMA, addresses[rail]));
-                    return Ok(Dialled { rail, endpoint, ..dialled });
-                }
-                Err(cause) => {
-                    self.with_rails(server, |rails| rails.note_failure(rail, Instant::now(), cause));
-                }
-            }
-        }
-        Err(unreachable(server, vec![self.with_rails(server, |rails| rails.causes())]))
-    }
-
-    /// Connects to what a name of the cluster's map stands for.
-    fn reach(
-        &self,
-        address: &str,
-        connect: &dyn Fn(SocketAddr, Duration) -> Result<Box<dyn Link>, LinkError>,
-    ) -> Result<Box<dyn Link>, String> {
-        let resolved: Vec<SocketAddr> = address
-            .to_socket_addrs()
-            .map_err(|error| format!("cannot look up {address}: {error}"))?
-            .collect();
-        let mut causes = Vec::new();
-        for (at, address) in resolved.iter().copied().enumerate() {
-            let _attempt = self.share(resolved.len() - at);
-            let left = deadline::left(self.timeout);
-            match connect(address, left) {
-                Ok(link) => return Ok(link),
-                Err(error) => causes.push(error.to_string()),
-            }
-        }
-        Err(causes.join("; "))
-    }
-
-    /// The share of one of so many that are left to be tried.
-    fn share(&self, left_to_try: usize) -> Operation {
-        Operation::part(deadline::left(self.timeout) / left_to_try.max(1) as u32)
-    }
-
-    fn with_rails<T>(&self, server: &ServerInfo, act: impl FnOnce(&mut Rails) -> T) -> T {
-        let mut all = lock(&self.rails);
-        let addresses = server.addresses(endpoint::RDMA);
-        let anew = || {
-            let addresses: Vec<String> = addresses.clone().map(str::to_string).collect();
-            let rails = Rails::new(server.id, addresses.len());
-            (addresses, rails)
-        };
-        let (known, rails) = all.entry(server.name.clone()).or_insert_with(anew);
-        if !addresses.clone().eq(known.iter()) {
-            (*known, *rails) = anew();
-        }
-        act(rails)
     }
 }
 
@@ -282,25 +121,18 @@ impl Failures {
     }
 }
 
-/// Whether the server may be on this host.
-fn is_here(server: &ServerInfo) -> bool {
-    server.addresses(endpoint::SOCKET).any(|path| Path::new(path).exists())
-}
-
-fn unreachable(server: &ServerInfo, causes: Vec<String>) -> Error {
-    Error::new("connect", ErrorKind::Unreachable, causes.join("; ")).at_server(&server.name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::rdma::{Adapters, Rdma, RdmaOptions, Refusal};
     use crate::testing::some_link;
     use crate::traffic::Traffic;
-    use std::net::TcpListener;
-    use weft_transport::{VerbsOptions, VerbsStatus};
+    use crate::wait::lock;
+    use std::net::{SocketAddr, TcpListener};
+    use std::sync::Mutex;
+    use weft_transport::{Link, LinkError, VerbsOptions, VerbsStatus};
     use weft_wire::Status;
-    use weft_wire::messages::{ProveReply, server_role};
+    use weft_wire::messages::{Endpoint, ProveReply, endpoint, server_role};
 
     /// Adapters that reach every address but some.
     #[derive(Default)]

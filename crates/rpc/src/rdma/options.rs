@@ -17,7 +17,7 @@
 //! | `tos` | number, or four as `m:s:b:g` | type of service for metadata, small, bulk and background traffic (IB 3.4) |
 
 use weft_transport::registration::{self, CallCost, RegistrationCost, RegistrationOptions};
-use weft_transport::{Mechanism, VerbsOptions};
+use weft_transport::{LinkTraits, Mechanism, VerbsOptions};
 use weft_verbs::TrafficClass;
 use weft_wire::security::Key;
 
@@ -183,16 +183,6 @@ impl RdmaOptions {
         "tos",
     ];
 
-    /// Data of up to this size a connection packs by itself, if it is in pieces.
-    pub fn packed_bytes_max(&self) -> u64 {
-        match self.mechanism {
-            RdmaMechanism::Auto => self.inline_bytes_max.max(self.fast_bytes_max),
-            RdmaMechanism::Inline => self.inline_bytes_max,
-            RdmaMechanism::Fast => self.fast_bytes_max,
-            RdmaMechanism::Remote | RdmaMechanism::Lend => 0,
-        }
-    }
-
     /// For a connection: `key` is the cluster's for clients.
     pub fn for_connection(&self, key: Option<&Key>, traffic: Traffic) -> VerbsOptions {
         VerbsOptions {
@@ -211,6 +201,11 @@ impl RdmaOptions {
             windows: self.windows,
             ..VerbsOptions::default()
         }
+    }
+
+    /// What suits a connection with these options.
+    pub fn traits(&self) -> LinkTraits {
+        self.for_connection(None, Traffic::Bulk).traits()
     }
 
     /// How the data of a request moves, if its memory, in so many pieces, is not registered yet.

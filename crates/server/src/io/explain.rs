@@ -17,7 +17,7 @@ impl<D: Disk> IoPart<D> {
     /// Plans this server's share of the regions as it would be read or written now through buffers for `bulk`, and touches no
     /// data.
     pub async fn explain<B: ServerBulk>(&self, request: ExplainRequest, bulk: &B) -> Result<Answer, Refusal> {
-        let (unit_bytes, is_gone) = (bulk.unit_bytes(), || bulk.is_gone());
+        let (unit_bytes, is_gone) = (bulk.info().unit_bytes, || bulk.is_gone());
         let right = if request.write { rights::WRITE } else { rights::READ };
         let (ino, layout) = self.admit(&request.capability, right, request.slot)?;
         if request.flags & !io_flags::SYNC != 0 {

@@ -15,8 +15,7 @@ use std::rc::Rc;
 use std::time::Instant;
 use weft_storage::cost::Method;
 use weft_storage::{Buffer, Disk};
-use weft_transport::{ConnError, ServerBulk};
-
+use weft_transport::{ConnError, ServerBulk, Source};
 use weft_wire::body;
 use weft_wire::limits::{INLINE_BYTES_MAX, UNIT_BYTES_MAX};
 use weft_wire::messages::{ReadReply, ReadRequest, rights};
@@ -45,7 +44,7 @@ impl<D: Disk> IoPart<D> {
         let placed = |refusal: Refusal| refusal.placed(ino, &layout, request.slot);
         let mut payload = Vec::new();
         // A client that described its memory has its data put there, however little it is.
-        if bulk.bytes() == 0 && filled_bytes <= INLINE_BYTES_MAX as u64 {
+        if bulk.info().bytes == 0 && filled_bytes <= INLINE_BYTES_MAX as u64 {
             payload.resize(filled_bytes as usize, 0);
             let mut at = 0;
             while let Some(unit) = units.next_at_most(filled_bytes, &|| bulk.is_gone()).await? {
@@ -98,9 +97,9 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
             let plan = self.planner.plan(self.access.file, &unit.pieces, self.local_bytes);
             let begun = Instant::now();
-            let moved = self.access.fill(&plan, &unit.pieces, &memory, self.work).await;
+            let moved = self.access.fill(&plan, &unit.pieces, memory.pieces(), self.work).await;
             if self.access.memory_is_gone() {
-                self.bulk.memory_is_gone();
+                memory.mark_gone();
             }
             moved?;
             self.planner.observe(&plan, begun.elapsed());
@@ -108,7 +107,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         }
         let each = matches!(self.planner.wish, None | Some(Method::Each));
         if each
-            && self.bulk.sends_files()
+            && self.bulk.info().files
             && unit.has_long_pieces(SENDFILE_PIECE_BYTES)
             && let Some(fd) = self.access.file.raw_fd()
             && unit.pieces.iter().all(|piece| self.access.file.resident(*piece))
@@ -121,7 +120,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             Some(Method::Each) => unit.has_long_pieces(LONG_PIECE_BYTES),
             Some(Method::Sieve) => false,
         };
-        if direct && self.bulk.reaches_mapped() && self.put_mapped(&unit).await? {
+        if direct && self.bulk.info().mapped && self.put_mapped(&unit).await? {
             return Ok(());
         }
         self.read_and_put(unit).await
@@ -133,7 +132,8 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         let mut share_offset = unit.share_offset;
         for piece in &unit.pieces {
-            during(Part::Send, self.bulk.put_file(share_offset, fd, piece.offset, piece.bytes)).await?;
+            let source = Source::file(fd, piece.offset, piece.bytes);
+            during(Part::Send, self.bulk.put(share_offset, source)).await?;
             share_offset += piece.bytes;
         }
         self.work.read_each(&unit.pieces);
@@ -146,9 +146,10 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         self.access.file.verify(&unit.pieces).await?;
         let Some(mapped) = self.planner.mapped(self.access.file, &unit.pieces) else { return Ok(false) };
         self.put_waiting().await?;
+        let pieces = mapped.addresses();
         // SAFETY: the pieces are mapped as long as `mapped` lives, and only system calls touch them here.
-        let put =
-            unsafe { during(Part::Send, self.bulk.put_mapped(unit.share_offset, &mapped.addresses())).await };
+        let source = unsafe { Source::mapped(&pieces) };
+        let put = during(Part::Send, self.bulk.put(unit.share_offset, source)).await;
         match put {
             Ok(()) if mapped.is_whole() => {
                 self.work.mapped(&unit.pieces);
@@ -162,7 +163,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Reads the unit into buffers; while one is filled from the disk, the one before is put.
     async fn read_and_put(&mut self, mut unit: Unit) -> Result<(), Refusal> {
         while unit.bytes > 0 {
-            let want_bytes = unit.bytes.min(self.bulk.unit_bytes()) as usize;
+            let want_bytes = unit.bytes.min(self.bulk.info().unit_bytes) as usize;
             let (pool, client) = (self.access.pool, self.access.client);
             let give_back = self.unput.is_some().then(|| self.put_waiting());
             let mut buffer = next_buffer(pool, client, want_bytes, give_back).await?;
@@ -175,7 +176,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
             match self.unput.take() {
                 Some(before) => {
                     let slices = [IoSlice::new(&before.buffer[..before.bytes])];
-                    let put = during(Part::Send, self.bulk.put(before.share_offset, &slices));
+                    let put = during(Part::Send, self.bulk.put(before.share_offset, Source::slices(&slices)));
                     let (put, read) = both(put, read).await;
                     put?;
                     read?;
@@ -192,7 +193,8 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
 
     async fn put_waiting(&mut self) -> Result<(), Refusal> {
         if let Some(Filled { share_offset, bytes, buffer }) = self.unput.take() {
-            during(Part::Send, self.bulk.put(share_offset, &[IoSlice::new(&buffer[..bytes])])).await?;
+            let slices = [IoSlice::new(&buffer[..bytes])];
+            during(Part::Send, self.bulk.put(share_offset, Source::slices(&slices))).await?;
         }
         Ok(())
     }
@@ -202,7 +204,8 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         if let Some(Filled { share_offset, bytes, mut buffer }) = self.unput.take() {
             let memory = [memory_of(&mut buffer[..bytes])];
             // SAFETY: the memory is the buffer's, which is nobody else's until it is dropped.
-            unsafe { during(Part::Send, self.bulk.put_last(share_offset, &memory, Rc::new(buffer))).await }?;
+            let source = unsafe { Source::kept(&memory, Rc::new(buffer)) };
+            during(Part::Send, self.bulk.put(share_offset, source)).await?;
         }
         Ok(())
     }

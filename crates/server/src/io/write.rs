@@ -30,8 +30,8 @@ impl<D: Disk> IoPart<D> {
         check_flags(request.flags)?;
         let mut work = Work::begin();
         let share = Share::of(&layout, request.slot, &request.regions, 0, &|| bulk.is_gone()).await?;
-        if bulk.bytes() != share.bytes {
-            let text = format!("{} bytes came for {} bytes of the file", bulk.bytes(), share.bytes);
+        if bulk.info().bytes != share.bytes {
+            let text = format!("{} bytes came for {} bytes of the file", bulk.info().bytes, share.bytes);
             return Err(Refusal::new(Status::Malformed, text));
         }
         let loss_epoch = self.loss_epoch(ino);
@@ -81,9 +81,9 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         if let Some(memory) = self.bulk.local(unit.share_offset, unit.bytes) {
             let plan = self.planner.plan(self.access.file, &unit.pieces, self.local_bytes);
             let begun = Instant::now();
-            let moved = self.access.store(&plan, &unit.pieces, &memory, self.work).await;
+            let moved = self.access.store(&plan, &unit.pieces, memory.pieces(), self.work).await;
             if self.access.memory_is_gone() {
-                self.bulk.memory_is_gone();
+                memory.mark_gone();
             }
             moved?;
             self.planner.observe(&plan, begun.elapsed());
@@ -91,7 +91,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
         }
         let several = unit.pieces.len() > 1;
         if several
-            && self.bulk.reaches_mapped()
+            && self.bulk.info().mapped
             && unit.has_long_pieces(DIRECT_PIECE_BYTES)
             && matches!(self.planner.wish, None | Some(Method::Mapped))
             && self.get_mapped(&unit).await?
@@ -137,7 +137,7 @@ impl<D: Disk, B: ServerBulk> Transfer<'_, D, B> {
     /// Fetches the unit into buffers; while one is filled from the client, the one before is written.
     async fn get_and_write(&mut self, mut unit: Unit) -> Result<(), Refusal> {
         while unit.bytes > 0 {
-            let want_bytes = unit.bytes.min(self.bulk.unit_bytes()) as usize;
+            let want_bytes = unit.bytes.min(self.bulk.info().unit_bytes) as usize;
             let (pool, client) = (self.access.pool, self.access.client);
             let give_back = self.unwritten.is_some().then(|| self.write_waiting());
             let mut buffer = next_buffer(pool, client, want_bytes, give_back).await?;

@@ -81,7 +81,6 @@ impl<E: Engine + 'static> MetaPart<E> {
         });
         let closed = closed.await;
         self.locks_of_closed(call.session, files.iter().map(|file| file.ino));
-        self.poke_garbage();
         closed
     }
 
@@ -172,13 +171,11 @@ impl<E: Engine + 'static> MetaPart<E> {
     ) -> Result<Answer, Refusal> {
         let held = request.capability;
         self.check(&held, rights::WRITE)?;
-        let committed = self.change(call, |op, now, _| {
+        self.change(call, |op, now, _| {
             let attr = op.truncate_commit(now, call.session, held.ino, request.file_bytes, request.epoch)?;
             self.attr_reply(op, attr)
-        });
-        let committed = committed.await;
-        self.poke_garbage();
-        committed
+        })
+        .await
     }
 
     /// Takes over a size found on the I/O servers.

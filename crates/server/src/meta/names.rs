@@ -103,16 +103,14 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// Removes a name that is not a directory's.
     pub async fn unlink(&self, call: &Call, request: UnlinkRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
-        let removed = self.change(call, |op, now, effects| {
+        self.change(call, |op, now, effects| {
             // Of what a client removes itself it knows, but for a race that ends with the name missing, as it is then.
             let keep = |dir, ino| self.watchers.may_use(dir, ino, Some(call.session));
             op.unlink_keeping(&caller, now, t::at(&request.at), keep)?;
             effects.lease(Some(&request.at), None);
             Ok(RemovedReply { parent: self.parent_attr(op, call, &request.at)? })
-        });
-        let removed = removed.await;
-        self.poke_garbage();
-        removed
+        })
+        .await
     }
 
     /// Removes an empty directory.
@@ -129,14 +127,12 @@ impl<E: Engine + 'static> MetaPart<E> {
     pub async fn rename(&self, call: &Call, request: RenameRequest) -> Result<Answer, Refusal> {
         let caller = t::caller(request.caller);
         let mode = t::rename_mode(request.flags)?;
-        let moved = self.change(call, |op, now, _| {
+        self.change(call, |op, now, _| {
             let keep = |dir, ino| self.watchers.may_use(dir, ino, None);
             op.rename_keeping(&caller, now, t::at(&request.from), t::at(&request.to), mode, keep)?;
             Ok(Empty {})
-        });
-        let moved = moved.await;
-        self.poke_garbage();
-        moved
+        })
+        .await
     }
 
     /// As [`MetaPart::attr_reply`], with a lease on the inode, and on the directory of the name that leads there. A

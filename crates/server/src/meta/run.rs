@@ -65,6 +65,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             during(Part::Clients, self.watchers.all_returned()).await;
         }
         let committed = self.commit(call, run);
+        let removes_data = self.namespace.borrow_mut().takes_data_to_remove();
         self.look_for_failure();
         let Committed { body, seq, holders, refusal } =
             committed.map_err(|failure| self.ask_again(failure.into()))?;
@@ -72,6 +73,9 @@ impl<E: Engine + 'static> MetaPart<E> {
             self.durable(seq).await?;
         }
         during(Part::Mounts, self.watchers.acknowledged(holders)).await;
+        if removes_data {
+            self.poke_garbage();
+        }
         refusal.map_or(Ok(Answer { body, ..Answer::default() }), Err)
     }
 

@@ -1,8 +1,7 @@
 //! The ways to a server of this process.
 
 use super::support::cluster_key;
-use crate::accept::{Doors, Host, accept_all};
-use crate::rdma;
+use crate::listen::{Doors, Host, PerThread, accept_all};
 use crate::service::Service;
 use crate::session;
 use std::net::SocketAddr;
@@ -85,11 +84,12 @@ impl Way for Pretended {
 
     fn serve<S: Service>(hub: Self::Hub, service: Rc<S>, pool: Option<&BufferPool>) {
         let thread = VerbsThread::new(VerbsServerOptions::default());
+        let transports = PerThread { rdma: Some(thread) };
         if let Some(pool) = pool {
-            rdma::keep_zones(pool, &thread, &service.node().shared.name);
+            transports.use_buffers(pool, &service.node().shared.name);
         }
         let doors = Doors { sockets: Vec::new(), rdma: vec![hub] };
         // The tasks go on by themselves.
-        drop(accept_all(doors, Host { service, rdma: Some(thread) }, Vec::new()));
+        drop(accept_all(doors, Host { service, transports }, Vec::new()));
     }
 }

@@ -15,6 +15,7 @@
 
 mod change;
 pub mod format;
+mod region;
 mod scrub;
 mod settle;
 mod state;

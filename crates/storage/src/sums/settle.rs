@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::format::{BLOCK_BYTES, REGION_BLOCKS, REGION_BYTES, sum_of};
-use super::state::{Bits, Sidecar};
+use super::region::Bits;
+use super::state::Sidecar;
 use super::table::{FileSums, write_force, write_sums, write_void};
 use crate::data_file::{DataFile, failed};
 use crate::data_files::DataFiles;

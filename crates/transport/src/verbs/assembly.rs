@@ -10,7 +10,7 @@ use weft_wire::{HEADER_BYTES, Header};
 
 use super::envelope::PartKind;
 use crate::error::FrameError;
-use crate::framing::FrameLimits;
+use crate::frame_limits::FrameLimits;
 
 /// A message of which parts are missing.
 struct Partial {

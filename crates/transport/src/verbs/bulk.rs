@@ -2,8 +2,8 @@
 //!
 //! | the request's data is | get | put |
 //! | --- | --- | --- |
-//! | described ([`Source::Remote`]) | RDMA Reads into zones, else into a buffer, copied | RDMA Writes from zones, else copied first |
-//! | the client's to move ([`Source::Lent`]) | the same memory, lent: its RDMA Writes | the same: its RDMA Reads |
+//! | described ([`DataAt::Remote`]) | RDMA Reads into zones, else into a buffer, copied | RDMA Writes from zones, else copied first |
+//! | the client's to move ([`DataAt::Lent`]) | the same memory, lent: its RDMA Writes | the same: its RDMA Reads |
 //! | in the message | copied | — |
 //! | in a Fast buffer | copied; lent to system calls | — |
 //! | not described | — | a message of data |
@@ -19,34 +19,42 @@ use weft_wire::Header;
 use weft_wire::limits::UNIT_BYTES_MAX;
 use weft_wire::messages::LentMemory;
 
-use super::conn::state::{ConnInner, Deferred, Source};
+use super::conn::state::{ConnInner, DataAt, Deferred};
 use super::lend::{self, LENT_MAX};
 use crate::error::ConnError;
-use crate::server::{ServerBulk, slices};
+use crate::server::{BulkInfo, LocalMemory, ServerBulk, Source, SourceKind, slices};
 
 /// The way to the client's memory over RDMA.
 pub struct VerbsBulk<F: Fabric> {
     conn: Rc<ConnInner<F>>,
     header: Header,
-    source: Source<F>,
+    source: DataAt<F>,
 }
 
 impl<F: Fabric> std::fmt::Debug for VerbsBulk<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let source = match &self.source {
-            Source::Nothing => "nothing",
-            Source::Inline(_) => "inline",
-            Source::Fast { .. } => "fast",
-            Source::Remote { .. } => "remote",
-            Source::Lent { .. } => "lent",
+            DataAt::Nothing => "nothing",
+            DataAt::Inline(_) => "inline",
+            DataAt::Fast { .. } => "fast",
+            DataAt::Remote { .. } => "remote",
+            DataAt::Lent { .. } => "lent",
         };
         write!(f, "VerbsBulk {{ {source}, bytes: {} }}", self.bytes())
     }
 }
 
 impl<F: Fabric> VerbsBulk<F> {
-    pub(super) fn new(conn: Rc<ConnInner<F>>, header: Header, source: Source<F>) -> VerbsBulk<F> {
+    pub(super) fn new(conn: Rc<ConnInner<F>>, header: Header, source: DataAt<F>) -> VerbsBulk<F> {
         VerbsBulk { conn, header, source }
+    }
+
+    fn bytes(&self) -> u64 {
+        match &self.source {
+            DataAt::Remote { described, .. } => described.bytes(),
+            DataAt::Lent { told } => told.bytes,
+            _ => self.header.payload_bytes,
+        }
     }
 
     fn check(&self, share_offset: u64, bytes: u64) -> Result<(), ConnError> {
@@ -60,12 +68,12 @@ impl<F: Fabric> VerbsBulk<F> {
     /// Where data that came with the request begins.
     fn came(&self) -> Option<NonNull<u8>> {
         match &self.source {
-            Source::Inline(payload) => NonNull::new(payload.as_ptr().cast_mut()),
-            Source::Fast { fast, number, data_at } => {
+            DataAt::Inline(payload) => NonNull::new(payload.as_ptr().cast_mut()),
+            DataAt::Fast { fast, number, data_at } => {
                 // SAFETY: within the buffer: that the data fits was checked when it arrived.
                 Some(unsafe { fast.slots.base(*number).add(*data_at) })
             }
-            Source::Nothing | Source::Remote { .. } | Source::Lent { .. } => None,
+            DataAt::Nothing | DataAt::Remote { .. } | DataAt::Lent { .. } => None,
         }
     }
 
@@ -80,7 +88,7 @@ impl<F: Fabric> VerbsBulk<F> {
         read: bool,
     ) -> Result<(), ConnError> {
         match &self.source {
-            Source::Remote { described, .. } => {
+            DataAt::Remote { described, .. } => {
                 let bytes = local.iter().map(|piece| u64::from(piece.bytes)).sum();
                 let remote = described.pieces(share_offset, bytes);
                 // SAFETY: as the caller promises.
@@ -88,7 +96,7 @@ impl<F: Fabric> VerbsBulk<F> {
                 moved.await.map_err(|ended| self.conn.of_channel(ended))
             }
             // SAFETY: as the caller promises.
-            Source::Lent { told } if told.write == read => unsafe {
+            DataAt::Lent { told } if told.write == read => unsafe {
                 self.transfer_lent(told, share_offset, local).await
             },
             _ => Err(self.mechanism("move data the other way than its request says")),
@@ -144,7 +152,7 @@ impl<F: Fabric> VerbsBulk<F> {
         let mut done = 0;
         while done < total {
             let bytes = (total - done).min(BOUNCE_BYTES);
-            if matches!(self.source, Source::Lent { .. }) {
+            if matches!(self.source, DataAt::Lent { .. }) {
                 // SAFETY: the slot is this transfer's, and no work uses it now.
                 let memory = unsafe { bounce.fill() };
                 memory[..bytes].fill(0);
@@ -159,6 +167,57 @@ impl<F: Fabric> VerbsBulk<F> {
             done += bytes;
         }
         Ok(())
+    }
+
+    async fn put_slices(&self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError> {
+        let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
+        if bytes == 0 {
+            return Ok(());
+        }
+        match self.source {
+            DataAt::Remote { .. } | DataAt::Lent { .. } => {}
+            DataAt::Nothing => {
+                let header = self.header.data(share_offset, bytes);
+                return self.conn.send_message(header, &[], data, Vec::new(), None).await;
+            }
+            DataAt::Inline(_) | DataAt::Fast { .. } => {
+                return Err(self.mechanism("put data into the memory of a request that brings data"));
+            }
+        }
+        self.check(share_offset, bytes)?;
+        match self.conn.port().zone_pieces(data.iter().map(|part| (part.as_ptr(), part.len()))) {
+            // SAFETY: the slices are borrowed for as long as this call.
+            Some(local) => unsafe { self.transfer(share_offset, &local, false) }.await,
+            None => self.put_copied(share_offset, data).await,
+        }
+    }
+
+    /// # Safety
+    /// The pieces stay, and nobody changes them, as long as `keeper` lives.
+    async unsafe fn put_kept(
+        &self,
+        share_offset: u64,
+        data: &[(NonNull<u8>, usize)],
+        keeper: Rc<dyn Any>,
+    ) -> Result<(), ConnError> {
+        let bytes = data.iter().map(|(_, bytes)| *bytes as u64).sum();
+        let parts = data.iter().map(|(base, bytes)| (base.as_ptr().cast_const(), *bytes));
+        if let (DataAt::Remote { request, .. }, Some(pieces)) =
+            (&self.source, self.conn.port().zone_pieces(parts))
+        {
+            self.check(share_offset, bytes)?;
+            // SAFETY: as the caller promises.
+            unsafe { request.defer(Deferred { share_offset, pieces, bytes, held: Held::Keeper(keeper) }) };
+            return Ok(());
+        }
+        // SAFETY: as the caller promises; `keeper` lives until the end of this function.
+        let put = self.put_slices(share_offset, &unsafe { slices(data) }).await;
+        drop(keeper);
+        put
+    }
+
+    fn mechanism(&self, what: &'static str) -> ConnError {
+        ConnError::Mechanism { peer: self.conn.peer_text(), what }
     }
 }
 
@@ -191,80 +250,35 @@ fn copy_to(mut from: &[u8], parts: &mut [IoSliceMut<'_>], mut skip: usize) {
 }
 
 impl<F: Fabric> ServerBulk for VerbsBulk<F> {
-    fn bytes(&self) -> u64 {
-        match &self.source {
-            Source::Remote { described, .. } => described.bytes(),
-            Source::Lent { told } => told.bytes,
-            _ => self.header.payload_bytes,
-        }
+    fn info(&self) -> BulkInfo {
+        BulkInfo { unit_bytes: UNIT_BYTES_MAX as u64, ..BulkInfo::copies(self.bytes()) }
     }
 
-    fn local(&self, share_offset: u64, bytes: u64) -> Option<Vec<(NonNull<u8>, usize)>> {
+    fn local(&self, share_offset: u64, bytes: u64) -> Option<LocalMemory<'_>> {
         let base = self.came()?;
         self.check(share_offset, bytes).ok()?;
         // SAFETY: within the data, as was just checked.
-        Some(vec![(unsafe { base.add(share_offset as usize) }, bytes as usize)])
+        let piece = (unsafe { base.add(share_offset as usize) }, bytes as usize);
+        Some(LocalMemory::new(vec![piece], None))
     }
 
-    fn mechanism(&self, what: &'static str) -> ConnError {
-        ConnError::Mechanism { peer: self.conn.peer_text(), what }
-    }
-
-    fn keeper(&self) -> Option<Rc<dyn Any>> {
-        match &self.source {
-            Source::Inline(payload) => Some(payload.clone()),
-            Source::Fast { fast, .. } => Some(fast.clone()),
-            Source::Nothing | Source::Remote { .. } | Source::Lent { .. } => None,
+    async fn put(&mut self, share_offset: u64, source: Source<'_>) -> Result<(), ConnError> {
+        match source.0 {
+            SourceKind::Slices(data) => self.put_slices(share_offset, data).await,
+            // SAFETY: as whoever made the source promised.
+            SourceKind::Kept { pieces, keeper } => unsafe {
+                self.put_kept(share_offset, pieces, keeper).await
+            },
+            other => Err(other.refused(self.conn.peer_text())),
         }
     }
 
-    fn unit_bytes(&self) -> u64 {
-        UNIT_BYTES_MAX as u64
-    }
-
-    async fn put(&mut self, share_offset: u64, data: &[IoSlice<'_>]) -> Result<(), ConnError> {
-        let bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
-        if bytes == 0 {
-            return Ok(());
-        }
-        if !matches!(self.source, Source::Remote { .. } | Source::Lent { .. }) {
-            if !matches!(self.source, Source::Nothing) {
-                return Err(self.mechanism("put data into the memory of a request that brings data"));
-            }
-            return self
-                .conn
-                .send_message(self.header.data(share_offset, bytes), &[], data, Vec::new(), None)
-                .await;
-        }
-        self.check(share_offset, bytes)?;
-        match self.conn.port().zone_pieces(data.iter().map(|part| (part.as_ptr(), part.len()))) {
-            // SAFETY: the slices are borrowed for as long as this call.
-            Some(local) => unsafe { self.transfer(share_offset, &local, false) }.await,
-            None => self.put_copied(share_offset, data).await,
-        }
-    }
-
-    async unsafe fn put_last(
+    unsafe fn get_mapped(
         &mut self,
-        share_offset: u64,
-        data: &[(NonNull<u8>, usize)],
-        keeper: Rc<dyn Any>,
-    ) -> Result<(), ConnError> {
-        let bytes = data.iter().map(|(_, bytes)| *bytes as u64).sum();
-        let pieces = self
-            .conn
-            .port()
-            .zone_pieces(data.iter().map(|(base, bytes)| (base.as_ptr().cast_const(), *bytes)));
-        if let (Source::Remote { request, .. }, Some(pieces)) = (&self.source, pieces) {
-            self.check(share_offset, bytes)?;
-            // SAFETY: as the caller promises.
-            unsafe { request.defer(Deferred { share_offset, pieces, bytes, held: Held::Keeper(keeper) }) };
-            return Ok(());
-        }
-        // SAFETY: as the caller promises; `keeper` lives until the end of this function.
-        let put = self.put(share_offset, &unsafe { slices(data) }).await;
-        drop(keeper);
-        put
+        _share_offset: u64,
+        _pieces: &[(NonNull<u8>, usize)],
+    ) -> Result<u64, ConnError> {
+        Err(self.mechanism("receive into mapped pages; see its BulkInfo"))
     }
 
     async fn get(&mut self, share_offset: u64, buffers: &mut [IoSliceMut<'_>]) -> Result<(), ConnError> {
@@ -287,7 +301,7 @@ impl<F: Fabric> ServerBulk for VerbsBulk<F> {
             return Ok(());
         }
         let local = self.conn.port().zone_pieces(buffers.iter().map(|part| (part.as_ptr(), part.len())));
-        if local.is_some() && matches!(self.source, Source::Lent { .. }) {
+        if local.is_some() && matches!(self.source, DataAt::Lent { .. }) {
             // What the client leaves out must not be what somebody else had there.
             buffers.iter_mut().for_each(|buffer| buffer.fill(0));
         }

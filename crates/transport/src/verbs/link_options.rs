@@ -7,9 +7,15 @@ use weft_wire::security::Key;
 use super::choose::{Direction, Mechanism, Thresholds, Transfer, choose};
 use super::envelope::VerbsRole;
 use super::sizes::{CLIENT_FAST_BUFFERS, CLIENT_RECEIVES, CLIENT_SENDS, FAST_DATA_BYTES};
+use crate::link::LinkTraits;
 
 /// Fewest pieces of a request for which a client asks for the server's units, by default.
 const LEND_PIECES_MIN: u64 = 128;
+
+/// Smaller pieces of memory are better packed, in data larger than what goes through Fast RDMA buffers, into
+/// which the link packs by itself (NC 4.3): an adapter gathers a piece in about the time in which a processor
+/// copies so much of it.
+const PACK_BELOW_BYTES: u64 = 256;
 
 /// How a link over RDMA is made, and how it moves data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +72,17 @@ impl VerbsOptions {
         let fast_free = self.fast_buffers > 0;
         let transfer = Transfer { direction, bytes, pieces, registered: false, fast_free, lent: true };
         choose(&transfer, &self.thresholds(), self.mechanism)
+    }
+
+    /// What suits a link with these options.
+    pub fn traits(&self) -> LinkTraits {
+        let pack_above_bytes = match self.mechanism {
+            None => self.inline_bytes_max.max(self.fast_bytes_max),
+            Some(Mechanism::Inline) => self.inline_bytes_max,
+            Some(Mechanism::Fast) => self.fast_bytes_max,
+            Some(Mechanism::Remote | Mechanism::Lend) => 0,
+        };
+        LinkTraits { pack_below_bytes: PACK_BELOW_BYTES, pack_above_bytes, shared: true, registers: true }
     }
 
     pub(super) fn thresholds(&self) -> Thresholds {

@@ -231,7 +231,8 @@ async fn put_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) ->
         let unit = (bytes - done).min(command.unit_bytes.into()) as usize;
         let data = UnitMemory::of(pattern_bytes(command.seed, done, unit));
         let (head, tail) = data.split_at(unit / 2);
-        bulk.put(done, &[IoSlice::new(head), IoSlice::new(tail)]).await.map_err(|error| error.to_string())?;
+        let slices = [IoSlice::new(head), IoSlice::new(tail)];
+        bulk.put(done, Source::slices(&slices)).await.map_err(|error| error.to_string())?;
         if command.yields {
             yield_now().await;
         }
@@ -255,19 +256,21 @@ async fn put_and_hand_over<B: ServerBulk>(command: &Command, mut bulk: B) -> Res
     let mut done = 0;
     while command.bytes - done > unit_bytes {
         let data = pattern_bytes(command.seed, done, unit_bytes as usize);
-        bulk.put(done, &[IoSlice::new(&data)]).await.map_err(|error| error.to_string())?;
+        let slices = [IoSlice::new(&data)];
+        bulk.put(done, Source::slices(&slices)).await.map_err(|error| error.to_string())?;
         done += unit_bytes;
     }
     let mut kept = Kept(UnitMemory::of(pattern_bytes(command.seed, done, (command.bytes - done) as usize)));
     let (head, tail) = kept.0.split_at_mut((command.bytes - done) as usize / 3);
     let pieces = [head, tail].map(|part| (NonNull::from(&mut *part).cast(), part.len()));
     // SAFETY: the pieces are the keeper's, which changes them only when it is dropped.
-    unsafe { bulk.put_last(done, &pieces, Rc::new(kept)) }.await.map_err(|error| error.to_string())
+    let source = unsafe { Source::kept(&pieces, Rc::new(kept)) };
+    bulk.put(done, source).await.map_err(|error| error.to_string())
 }
 
 async fn get_units<B: ServerBulk>(command: &Command, mut bulk: B, bytes: u64) -> Result<(), String> {
-    if bulk.bytes() != command.bytes {
-        return Err(format!("{} bytes came, {} were announced", bulk.bytes(), command.bytes));
+    if bulk.info().bytes != command.bytes {
+        return Err(format!("{} bytes came, {} were announced", bulk.info().bytes, command.bytes));
     }
     let mut done = 0;
     while done < bytes {
@@ -312,9 +315,9 @@ fn touch_local<B: ServerBulk>(command: &Command, bulk: B) -> Result<(), String> 
     let half = command.bytes / 2;
     let mut at = 0;
     for (offset, bytes) in [(0, half), (half, command.bytes - half)] {
-        let pieces = bulk.local(offset, bytes).ok_or("the memory cannot be addressed")?;
-        for (base, bytes) in pieces {
-            for byte in 0..bytes {
+        let memory = bulk.local(offset, bytes).ok_or("the memory cannot be addressed")?;
+        for (base, bytes) in memory.pieces() {
+            for byte in 0..*bytes {
                 // SAFETY: within the client's piece, which lives in this test process.
                 let place = unsafe { &mut *base.as_ptr().add(byte) };
                 let expected = pattern(command.seed, at);
@@ -338,15 +341,27 @@ fn pattern_file(command: &Command, bytes: u64) -> std::fs::File {
     file
 }
 
+/// What the info of a bulk does not name is an error.
+fn is_refused(moved: Result<(), ConnError>) -> Result<(), String> {
+    match moved {
+        Err(ConnError::Mechanism { .. }) => Ok(()),
+        other => Err(format!("what its info does not name: {other:?}")),
+    }
+}
+
 /// From a file that turns out shorter: the last 10 bytes, which arrive as zeros, are put after.
 async fn put_file<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), String> {
-    if !bulk.sends_files() {
+    if !bulk.info().files {
+        let file = pattern_file(command, 10);
+        is_refused(bulk.put(0, Source::file(file.as_fd(), 0, 10)).await)?;
         return put_units(&Command { unit_bytes: 1 << 20, ..command.clone() }, bulk, command.bytes).await;
     }
     let file = pattern_file(command, command.bytes - 10);
-    bulk.put_file(0, file.as_fd(), 100, command.bytes).await.map_err(|error| error.to_string())?;
+    let source = Source::file(file.as_fd(), 100, command.bytes);
+    bulk.put(0, source).await.map_err(|error| error.to_string())?;
     let tail = pattern_bytes(command.seed, command.bytes - 10, 10);
-    bulk.put(command.bytes - 10, &[IoSlice::new(&tail)]).await.map_err(|error| error.to_string())
+    let slices = [IoSlice::new(&tail)];
+    bulk.put(command.bytes - 10, Source::slices(&slices)).await.map_err(|error| error.to_string())
 }
 
 /// Fetches all of a share into mapped pieces.
@@ -377,7 +392,13 @@ async unsafe fn get_all_mapped<B: ServerBulk>(
 
 async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<(), String> {
     let units = Command { unit_bytes: 1 << 20, ..command.clone() };
-    if !bulk.reaches_mapped() {
+    if !bulk.info().mapped {
+        let mut memory = [0u8; 10];
+        let pieces = [(NonNull::from(&mut memory).cast(), 10)];
+        // SAFETY: the memory is this function's.
+        is_refused(unsafe { bulk.put(0, Source::mapped(&pieces)).await })?;
+        // SAFETY: as above.
+        is_refused(unsafe { bulk.get_mapped(0, &pieces) }.map(|_| ()))?;
         return match command.verb {
             Verb::ReadMapped => put_units(&units, bulk, command.bytes).await,
             _ => get_units(&units, bulk, command.bytes).await,
@@ -410,15 +431,15 @@ async fn move_mapped<B: ServerBulk>(command: &Command, mut bulk: B) -> Result<()
     }
     let result = if command.verb == Verb::ReadMapped {
         // SAFETY: the mapping stays until the end of this function.
-        let moved = unsafe { bulk.put_mapped(0, &pieces) }.await.map_err(|error| error.to_string());
-        if bulk.sends_files() {
+        let moved = unsafe { bulk.put(0, Source::mapped(&pieces)).await }.map_err(|error| error.to_string());
+        if bulk.info().files {
             // SAFETY: nobody uses the mapping any more.
             unsafe { libc::munmap(base, bytes + 100) };
             return moved;
         }
         file.set_len(0).unwrap();
         // SAFETY: as above; its pages are gone now, which has to be an error and not a signal.
-        let gone = unsafe { bulk.put_mapped(0, &pieces) }.await;
+        let gone = unsafe { bulk.put(0, Source::mapped(&pieces)).await };
         moved.and(match gone {
             Err(ConnError::ClientMemory { .. }) => Ok(()),
             other => Err(format!("pages that are gone: {other:?}")),

@@ -38,6 +38,8 @@ pub mod endpoint {
     pub const SOCKET: u8 = 1;
     /// `host:port` of an RDMA adapter. The server may have no adapter even so.
     pub const RDMA: u8 = 2;
+    /// Their names, by number.
+    pub const NAMES: [&str; 3] = ["tcp", "socket", "rdma"];
 }
 
 crate::message! {
@@ -120,6 +122,11 @@ impl Endpoint {
     /// An address of a transport of [`endpoint`].
     pub fn new(transport: u8, address: impl Into<String>) -> Endpoint {
         Endpoint { transport, address: address.into() }
+    }
+
+    /// The name of its transport; "unknown" for one that a newer release has.
+    pub fn transport_name(&self) -> &'static str {
+        endpoint::NAMES.get(usize::from(self.transport)).copied().unwrap_or("unknown")
     }
 }
 

@@ -1,18 +1,27 @@
 //! The bodies of all operations, by subject.
 
 mod data;
+mod inode;
 mod locks;
 mod map;
 mod members;
-mod meta;
+mod names;
+mod open;
 mod session;
+mod store;
+mod watch;
 
+pub use crate::claims::Caller;
 pub use data::*;
+pub use inode::*;
 pub use locks::*;
 pub use map::*;
 pub use members::*;
-pub use meta::*;
+pub use names::*;
+pub use open::*;
 pub use session::*;
+pub use store::*;
+pub use watch::*;
 
 crate::message! {
     /// A body without fields.

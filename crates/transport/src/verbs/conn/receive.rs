@@ -11,15 +11,15 @@ use weft_wire::messages::{LentMemory, RemoteKeys};
 use weft_wire::{HEADER_BYTES, Header, Wire, flags};
 
 use super::send::Parts;
-use super::state::{Arrived, ArrivedSource, ConnInner, Request, Source};
+use super::state::{Arrived, ArrivedSource, ConnInner, DataAt, Request};
 use crate::error::{ConnError, FrameError, RunsError};
-use crate::framing::FrameLimits;
+use crate::frame_limits::FrameLimits;
 use crate::verbs::envelope::{ENVELOPE_BYTES, Envelope, PartKind};
 use crate::verbs::keys::Described;
 use crate::verbs::sizes::{FAST_DATA_BYTES, FAST_HEAD_BYTES};
 
 /// What a request moves, and what of it is kept until the reply.
-type SourceOf<F> = (Source<F>, Option<Rc<Request<F>>>);
+type SourceOf<F> = (DataAt<F>, Option<Rc<Request<F>>>);
 
 impl<F: Fabric> ConnInner<F> {
     /// Called by the port, which posts the receive again.
@@ -166,13 +166,13 @@ impl<F: Fabric> ConnInner<F> {
         let payload = match arrived {
             ArrivedSource::Fast(number, data_at) => {
                 let fast = self.fast.clone().ok_or(FrameError::Parts("there are no Fast buffers"))?;
-                let source = Source::Fast { fast, number: number.into(), data_at };
+                let source = DataAt::Fast { fast, number: number.into(), data_at };
                 return Ok((source, Some(Request::new(Some(number), None))));
             }
             ArrivedSource::Payload(payload) => payload,
         };
         if header.flags & flags::REMOTE_MEMORY == 0 {
-            let source = if payload.is_empty() { Source::Nothing } else { Source::Inline(Rc::new(payload)) };
+            let source = if payload.is_empty() { DataAt::Nothing } else { DataAt::Inline(Rc::new(payload)) };
             return Ok((source, None));
         }
         if header.flags & flags::LENT_MEMORY != 0 {
@@ -181,7 +181,7 @@ impl<F: Fabric> ConnInner<F> {
             if self.lending.is_none() || told.bytes > SHARE_BYTES_MAX {
                 return Err(misplaced("it asks for memory to be lent where none is, or for too much"));
             }
-            return Ok((Source::Lent { told }, None));
+            return Ok((DataAt::Lent { told }, None));
         }
         let told = RemoteKeys::from_bytes(&payload)
             .map_err(|_| misplaced("its description of memory cannot be read"))?;
@@ -192,10 +192,10 @@ impl<F: Fabric> ConnInner<F> {
         })?;
         let described = Rc::new(described);
         let request = Request::new(None, Some(described.clone()));
-        Ok((Source::Remote { described, request: request.clone() }, Some(request)))
+        Ok((DataAt::Remote { described, request: request.clone() }, Some(request)))
     }
 
-    pub(super) async fn recv(&self) -> Result<(Header, Vec<u8>, Source<F>), ConnError> {
+    pub(super) async fn recv(&self) -> Result<(Header, Vec<u8>, DataAt<F>), ConnError> {
         match self.next().await {
             Ok(Arrived { header, body, source }) => {
                 self.credits.borrow_mut().dealt_with();
@@ -210,7 +210,7 @@ impl<F: Fabric> ConnInner<F> {
         }
     }
 
-    fn begin(&self, header: &Header, source: ArrivedSource) -> Result<Source<F>, FrameError> {
+    fn begin(&self, header: &Header, source: ArrivedSource) -> Result<DataAt<F>, FrameError> {
         let (source, request) = self.source(header, source)?;
         if let Some(mechanism) = source.mechanism() {
             self.port_state.transfers.add(mechanism);

@@ -36,7 +36,7 @@ pub(super) enum ArrivedSource {
 }
 
 /// Where a request's data is.
-pub(in crate::verbs) enum Source<F: Fabric> {
+pub(in crate::verbs) enum DataAt<F: Fabric> {
     /// Nowhere: there is none, or the client takes what comes.
     Nothing,
     /// It came with the message.
@@ -49,15 +49,15 @@ pub(in crate::verbs) enum Source<F: Fabric> {
     Lent { told: LentMemory },
 }
 
-impl<F: Fabric> Source<F> {
+impl<F: Fabric> DataAt<F> {
     /// How the client chose to move it; not known where the reply will tell.
     pub(in crate::verbs) fn mechanism(&self) -> Option<Mechanism> {
         match self {
-            Source::Nothing => None,
-            Source::Inline(_) => Some(Mechanism::Inline),
-            Source::Fast { .. } => Some(Mechanism::Fast),
-            Source::Remote { .. } => Some(Mechanism::Remote),
-            Source::Lent { .. } => Some(Mechanism::Lend),
+            DataAt::Nothing => None,
+            DataAt::Inline(_) => Some(Mechanism::Inline),
+            DataAt::Fast { .. } => Some(Mechanism::Fast),
+            DataAt::Remote { .. } => Some(Mechanism::Remote),
+            DataAt::Lent { .. } => Some(Mechanism::Lend),
         }
     }
 }

@@ -41,7 +41,7 @@ use super::link_options::VerbsOptions;
 use super::locked;
 use super::sizes::FAST_BYTES;
 use crate::error::{FrameError, LinkError, RunsError};
-use crate::link::{Bulk, Completion, Link, LinkKind};
+use crate::link::{Bulk, Completion, Link, LinkKind, LinkTraits};
 use crate::registration::Pinned;
 use crate::runs::MemoryRuns;
 use crate::segment::{KnownSegments, Segment};
@@ -422,6 +422,10 @@ impl<F: Fabric> Link for VerbsLink<F> {
             link_layer: device.limits().link_layer.to_string(),
             registration: self.inner.adapter.cache.stats().foreign,
         }
+    }
+
+    fn traits(&self) -> LinkTraits {
+        self.inner.options.traits()
     }
 
     fn peer(&self) -> &str {

@@ -6,7 +6,7 @@ use weft_wire::Kind;
 use weft_wire::messages::MemoryRun;
 
 use crate::error::LinkError;
-use crate::framing::FrameLimits;
+use crate::frame_limits::FrameLimits;
 use crate::link::Completion;
 use crate::runs::Cursor;
 use crate::verbs::assembly::Step;

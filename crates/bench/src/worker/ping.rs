@@ -1,0 +1,114 @@
+//! Ping-pongs over sockets.
+
+use super::measure::{Done, Ready, measure, measure_each};
+use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Instant;
+
+/// The socket between two processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Socket {
+    Tcp,
+    Unix,
+}
+
+/// Echoes messages until the other end closes its socket. Reports the address.
+pub fn echo(socket: Socket, dir: &Path, bytes: usize, spin_us: u64, ready: Ready<'_>) -> Result<Done> {
+    let mut buffer = vec![0; bytes];
+    let serve = |socket: OwnedFd, buffer: &mut [u8]| {
+        measure(|| {
+            while receive(&socket, buffer, spin_us)? {
+                send(&socket, buffer)?;
+            }
+            Ok(())
+        })
+    };
+    match socket {
+        Socket::Tcp => {
+            let listener = TcpListener::bind("127.0.0.1:0")?;
+            ready(listener.local_addr()?.to_string())?;
+            let stream = listener.accept()?.0;
+            stream.set_nodelay(true)?;
+            serve(stream.into(), &mut buffer)
+        }
+        Socket::Unix => {
+            let path = dir.join(format!("echo-{}", std::process::id()));
+            let listener = UnixListener::bind(&path)?;
+            ready(path.display().to_string())?;
+            let stream = listener.accept()?.0;
+            std::fs::remove_file(&path)?;
+            serve(stream.into(), &mut buffer)
+        }
+    }
+}
+
+/// Sends messages to an echo, and times each.
+pub fn call(
+    socket: Socket,
+    to: &str,
+    bytes: usize,
+    spin_us: u64,
+    rounds: usize,
+    ready: Ready<'_>,
+) -> Result<Done> {
+    let stream: OwnedFd = match socket {
+        Socket::Tcp => {
+            let stream = TcpStream::connect(to)?;
+            stream.set_nodelay(true)?;
+            stream.into()
+        }
+        Socket::Unix => UnixStream::connect(to)?.into(),
+    };
+    let mut buffer = vec![1; bytes];
+    ready(String::new())?;
+    measure_each(rounds, || {
+        send(&stream, &buffer)?;
+        if receive(&stream, &mut buffer, spin_us)? { Ok(()) } else { bail!("the echo has ended") }
+    })
+}
+
+fn send(socket: &OwnedFd, data: &[u8]) -> Result<()> {
+    let mut sent = 0;
+    while sent < data.len() {
+        let rest = &data[sent..];
+        // SAFETY: the buffer is live and its true size is given.
+        let count =
+            unsafe { libc::send(socket.as_raw_fd(), rest.as_ptr().cast(), rest.len(), libc::MSG_NOSIGNAL) };
+        if count < 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        sent += count as usize;
+    }
+    Ok(())
+}
+
+/// Fills the buffer: polls for `spin_us`, then sleeps. Returns false if the other end has closed.
+fn receive(socket: &OwnedFd, buffer: &mut [u8], spin_us: u64) -> Result<bool> {
+    let mut filled = 0;
+    let mut begun = Instant::now();
+    while filled < buffer.len() {
+        let spin = (begun.elapsed().as_micros() as u64) < spin_us;
+        let rest = &mut buffer[filled..];
+        let flags = if spin { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: the buffer is live and its true size is given.
+        let got = unsafe { libc::recv(socket.as_raw_fd(), rest.as_mut_ptr().cast(), rest.len(), flags) };
+        match got {
+            0 => return Ok(false),
+            got if got > 0 => {
+                filled += got as usize;
+                begun = Instant::now();
+            }
+            _ => {
+                let error = std::io::Error::last_os_error();
+                if error.kind() != std::io::ErrorKind::WouldBlock {
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,69 @@
+//! Has the kernel forget what may wait for its locks, on threads of their own: one for names, one for pages.
+
+use crate::notify::Notes;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// The two threads. They end with it.
+pub(crate) struct Forgetting {
+    names: Sender<Work>,
+    pages: Sender<Work>,
+}
+
+/// A piece of work for one of them.
+enum Work {
+    Name {
+        dir_node: u64,
+        name: Vec<u8>,
+    },
+    Pages {
+        node: u64,
+        bytes: Range<u64>,
+        known: Sender<bool>,
+    },
+    /// All before it is done.
+    Done(Sender<()>),
+}
+
+impl Forgetting {
+    /// Starts the threads.
+    pub(crate) fn start(notes: &Arc<Notes>) -> io::Result<Forgetting> {
+        let worker = |name: &str| {
+            let (sender, work) = channel();
+            let notes = notes.clone();
+            std::thread::Builder::new().name(name.into()).spawn(move || run(&notes, &work))?;
+            Ok::<_, io::Error>(sender)
+        };
+        Ok(Forgetting { names: worker("weft-names")?, pages: worker("weft-pages")? })
+    }
+
+    /// Has pages and attributes forgotten; whether the kernel knows the inode, as far as it has answered.
+    pub(crate) fn pages(&self, node: u64, bytes: Range<u64>, patience: Duration) -> bool {
+        let (known, answer) = channel();
+        let _ = self.pages.send(Work::Pages { node, bytes, known });
+        answer.recv_timeout(patience).unwrap_or(true)
+    }
+
+    /// Has names forgotten, each with the node of its directory; whether that is done.
+    pub(crate) fn names(&self, names: impl Iterator<Item = (u64, Vec<u8>)>, patience: Duration) -> bool {
+        for (dir_node, name) in names {
+            let _ = self.names.send(Work::Name { dir_node, name });
+        }
+        let (sender, done) = channel();
+        let _ = self.names.send(Work::Done(sender));
+        done.recv_timeout(patience).is_ok()
+    }
+}
+
+fn run(notes: &Notes, work: &Receiver<Work>) {
+    while let Ok(work) = work.recv() {
+        match work {
+            Work::Name { dir_node, name } => notes.name(dir_node, &name),
+            Work::Pages { node, bytes, known } => drop(known.send(notes.inode(node, Some(bytes)))),
+            Work::Done(sender) => drop(sender.send(())),
+        }
+    }
+}

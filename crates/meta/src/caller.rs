@@ -1,0 +1,31 @@
+//! Who asks: the user that an operation runs for, and the session that its request came in.
+
+/// Who names a connection across reconnects: chosen at random by the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct SessionId(pub [u8; 16]);
+
+/// On whose behalf an operation runs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Caller {
+    /// User id; 0 is root.
+    pub uid: u32,
+    /// Primary group id.
+    pub gid: u32,
+    /// Supplementary group ids.
+    pub groups: Vec<u32>,
+}
+
+impl Caller {
+    /// Root, with no supplementary groups.
+    pub fn root() -> Caller {
+        Caller::default()
+    }
+
+    pub(crate) fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+
+    pub(crate) fn in_group(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}

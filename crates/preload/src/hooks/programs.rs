@@ -1,0 +1,169 @@
+//! Programs in Weft: what is executed instead of one, and the search for one.
+//!
+//! A program is executed from a copy in memory. For a script, its path is passed to its interpreter,
+//! as the kernel does:
+//!
+//! ```text
+//!   execve("/weft/bin/x")        ELF   ──► memfd with its bytes, executed as /proc/self/fd/N
+//!   execve("/weft/bin/s.sh")     #!/bin/sh -e  ──► /bin/sh -e /weft/bin/s.sh …
+//! ```
+
+use std::ffi::{CStr, CString, c_char, c_int};
+
+use weft_client::{File, OpenOptions};
+
+use crate::guard::{Errno, Outcome, address, system};
+use crate::paths::{Place, Target, resolve};
+use crate::{cwd, mounts, table};
+
+/// Bytes of a script's first line that the kernel reads.
+const LINE_BYTES_MAX: usize = 255;
+const COPY_BYTES: usize = 1 << 20;
+
+/// A list of strings that ends with NULL.
+pub(super) type Strings = *const *const c_char;
+
+/// The strings of a list.
+///
+/// # Safety
+/// The list of strings ends with NULL.
+pub(super) unsafe fn list_of(strings: Strings) -> Vec<*const c_char> {
+    let mut all = Vec::new();
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mut next = strings;
+        while !next.is_null() && !(*next).is_null() {
+            all.push(*next);
+            next = next.add(1);
+        }
+    }
+    all
+}
+
+/// What is executed instead of a file in Weft.
+pub(super) struct Program {
+    pub(super) path: CString,
+    pub(super) arguments: Vec<*const c_char>,
+    pub(super) is_script: bool,
+    /// Descriptor of a copy, or -1.
+    pub(super) copy: c_int,
+    /// Owns the strings that `arguments` point to.
+    _texts: Vec<CString>,
+}
+
+/// Prepares the execution of a file.
+///
+/// # Safety
+/// The list of strings ends with NULL.
+pub(super) unsafe fn prepare(target: &Target, arguments: Strings) -> Outcome<Program> {
+    let (made, at) = target.at()?;
+    made.client.access(at.clone(), true, libc::X_OK as u32)?;
+    let file = made.client.open(at, &OpenOptions::new().read(true)).map_err(|error| match error.errno() {
+        libc::EISDIR => Errno(libc::EACCES),
+        _ => error.into(),
+    })?;
+    // SAFETY: as the caller promises.
+    let given = unsafe { list_of(arguments) };
+    let mut line = vec![0u8; LINE_BYTES_MAX];
+    let read = file.read_at(&mut line, 0)?;
+    line.truncate(read);
+    let text = |bytes: &[u8]| CString::new(bytes).map_err(|_| Errno(libc::ENOEXEC));
+    if let Some(rest) = line.strip_prefix(b"#!") {
+        let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+        let words = rest[..end].trim_ascii();
+        let cut = words.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(words.len());
+        let (interpreter, option) = (&words[..cut], words[cut..].trim_ascii());
+        if interpreter.is_empty() {
+            return Err(Errno(libc::ENOEXEC));
+        }
+        let mut texts = vec![text(interpreter)?];
+        if !option.is_empty() {
+            texts.push(text(option)?);
+        }
+        texts.push(text(&target.shown())?);
+        let arguments = texts.iter().map(|text| text.as_ptr()).chain(given.into_iter().skip(1)).collect();
+        return Ok(Program { path: text(interpreter)?, arguments, is_script: true, copy: -1, _texts: texts });
+    }
+    if !line.starts_with(b"\x7fELF") {
+        return Err(Errno(libc::ENOEXEC));
+    }
+    let copy = copy_of(&file, &target.shown())?;
+    let path = text(format!("/proc/self/fd/{copy}").as_bytes())?;
+    Ok(Program { path, arguments: given, is_script: false, copy, _texts: Vec::new() })
+}
+
+/// Copies a file into memory. Returns a descriptor of the copy.
+pub(super) fn copy_of(file: &File, path: &[u8]) -> Outcome<c_int> {
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or(b"weft");
+    let name = CString::new(name).map_err(|_| Errno(libc::EINVAL))?;
+    let copy =
+        system(libc::SYS_memfd_create, [address(name.as_ptr()), libc::MFD_CLOEXEC as usize, 0, 0, 0, 0])?;
+    let copy = table::move_away(copy as c_int);
+    let (mut buffer, mut offset) = (vec![0u8; COPY_BYTES], 0);
+    loop {
+        let read = file.read_at(&mut buffer, offset)?;
+        if read == 0 {
+            return Ok(copy);
+        }
+        let place = buffer.as_ptr() as usize;
+        system(libc::SYS_pwrite64, [copy as usize, place, read, offset as usize, 0, 0])?;
+        offset += read as u64;
+    }
+}
+
+/// Whether the search for a program may look in Weft.
+///
+/// # Safety
+/// The name ends with a zero.
+pub(super) unsafe fn searches_weft(file: *const c_char) -> bool {
+    // SAFETY: as the caller promises.
+    let name = unsafe { CStr::from_ptr(file) }.to_bytes();
+    if name.contains(&b'/') {
+        return true;
+    }
+    if !mounts::has_prefix() {
+        return false;
+    }
+    let path = mounts::variable(c"PATH").map_or(&b""[..], CStr::to_bytes);
+    path.split(|byte| *byte == b':').any(|directory| match directory.first() {
+        Some(b'/') => mounts::all().any(|mount| directory.starts_with(&mount.prefix)),
+        _ => cwd::is_inside(),
+    })
+}
+
+/// Finds a program as `execvp` does.
+///
+/// # Safety
+/// The name ends with a zero.
+pub(super) unsafe fn search(file: *const c_char) -> Outcome<CString> {
+    // SAFETY: as the caller promises.
+    let name = unsafe { CStr::from_ptr(file) };
+    if name.to_bytes().contains(&b'/') {
+        return Ok(name.to_owned());
+    }
+    let path = mounts::variable(c"PATH").map_or(&b"/bin:/usr/bin"[..], CStr::to_bytes);
+    for directory in path.split(|byte| *byte == b':') {
+        let directory = if directory.is_empty() { b"." } else { directory };
+        let candidate = [directory, b"/", name.to_bytes()].concat();
+        let candidate = CString::new(candidate).map_err(|_| Errno(libc::EINVAL))?;
+        let local = |_, path| {
+            let mode = libc::X_OK as usize;
+            let at = libc::AT_FDCWD as usize;
+            system(libc::SYS_faccessat, [at, address::<c_char>(path), mode, 0, 0, 0]).map_or(-1, |_| 0)
+        };
+        let weft = |target: &Target| -> Outcome<c_int> {
+            let (made, at) = target.at()?;
+            made.client.access(at, true, libc::X_OK as u32)?;
+            Ok(0)
+        };
+        let found = match resolve(libc::AT_FDCWD, candidate.to_bytes()) {
+            Place::Weft(target) => weft(&target).is_ok(),
+            Place::Elsewhere(other) => local(0, other.as_ptr()) == 0,
+            Place::Local => local(0, candidate.as_ptr()) == 0,
+        };
+        if found {
+            return Ok(candidate);
+        }
+    }
+    Err(Errno(libc::ENOENT))
+}

@@ -1,0 +1,75 @@
+//! TCP and Unix sockets of a server.
+
+use super::addresses::resolve;
+use crate::config::{ClusterConfig, ServerConfig};
+use crate::error::ServerError;
+use crate::log;
+use crate::service::Service;
+use crate::session;
+use crate::shared::Shared;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use weft_transport::{Accepted, Listening, Network, ShmConn, TcpConn, TcpOptions, listen_tcp, listen_unix};
+
+/// Binds all sockets of a server.
+pub(super) fn listen(config: &ClusterConfig, server: &ServerConfig) -> Result<Vec<Listening>, ServerError> {
+    let mut listeners = Vec::new();
+    for address in &server.addresses {
+        for address in resolve(server, address)? {
+            let failed = |source| ServerError::Listen { server: server.name.clone(), source };
+            listeners.push(listen_tcp(address).map_err(failed)?);
+        }
+    }
+    match listen_unix(&config.socket_of(server)) {
+        Ok(listening) => listeners.push(listening),
+        Err(source) if server.socket.is_some() => {
+            return Err(ServerError::Listen { server: server.name.clone(), source });
+        }
+        Err(source) => {
+            log::warning!(
+                &server.name,
+                "no shared memory for clients on this host: {source}; set socket to a short path"
+            );
+        }
+    }
+    Ok(listeners)
+}
+
+/// Accepts on one socket, for as long as it works.
+pub(super) async fn accept(door: Listening, shared: Arc<Shared>, give: impl Fn(Accepted)) {
+    let accepted_all: io::Result<()> = async {
+        let mut acceptor = door.acceptor()?;
+        let server = shared.name.clone();
+        acceptor.when_exhausted(move |error| {
+            if log::once_a_minute("exhausted") {
+                log::warning!(
+                    &server,
+                    "cannot accept connections for now: {error}; raise the limit (LimitNOFILE)"
+                );
+            }
+        });
+        loop {
+            give(acceptor.accept().await?);
+        }
+    }
+    .await;
+    if let Err(error) = accepted_all {
+        log::warning!(&shared.name, "no longer accepts connections on one of its addresses: {error}");
+    }
+}
+
+/// Begins a session over a socket.
+pub(super) fn serve<S: Service>(service: Rc<S>, accepted: Accepted) -> io::Result<()> {
+    match accepted.network {
+        Network::Tcp => {
+            let conn = TcpConn::from_fd(accepted.fd, &TcpOptions::default())?;
+            weft_reactor::spawn(session::serve(service, conn));
+        }
+        Network::Unix => {
+            let conn = ShmConn::from_fd(accepted.fd)?;
+            weft_reactor::spawn(session::serve(service, conn));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! What a request claims about its sender: on whose behalf it comes, and what it is allowed to do.
+//!
+//! ```text
+//!  request ──decode──► vet ──► Vetting::caller      replaced by whom the connection may act for
+//!                        └───► Vetting::capability  refused unless the connection is its holder's
+//! ```
+//!
+//! How a capability is signed and checked is in [`crate::security`].
+
+use weft_layout::Layout;
+
+/// Checks what a request claims about its sender. A server vets every request when it decodes it. So no
+/// handler sees a caller or a capability that the connection is not entitled to.
+pub trait Vetting {
+    /// Replaces `caller` by a caller that the sender may act for.
+    fn caller(&mut self, caller: &mut Caller);
+    /// Checks that `capability` was given to the sender.
+    fn capability(&mut self, capability: &Capability);
+}
+
+/// The user that a request is made for. The server replaces what the client claims by what the client's key
+/// allows ([`Vetting`]).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// Signed permission to access one file's bytes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Capability {
+    /// The file.
+    pub ino: u64,
+    /// Bits of [`crate::messages::rights`].
+    pub rights: u32,
+    /// Expiry, in seconds since 1970.
+    pub expires_s: u64,
+    /// The holder; it is of no use to anybody else.
+    pub holder: Holder,
+    /// How the file is striped.
+    pub layout: Layout,
+    /// The signature of all of the above.
+    pub signature: [u8; 16],
+}
+
+/// The holder of a capability: a key, or a user of the servers' own host without a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holder(pub [u8; 8]);
+
+impl Holder {
+    /// Servers of the cluster.
+    pub const SERVERS: Holder = Holder([0; 8]);
+
+    /// The holders of the issued key with this id.
+    pub fn of_key(id: &[u8; 16]) -> Holder {
+        Holder::derived("weft 1 holder: key", id)
+    }
+
+    /// Processes of this user, over a Unix socket and without a key.
+    pub fn of_user(uid: u32) -> Holder {
+        Holder::derived("weft 1 holder: user", &uid.to_le_bytes())
+    }
+
+    fn derived(context: &str, who: &[u8]) -> Holder {
+        Holder(blake3::derive_key(context, who)[..8].try_into().expect("8 of 32 bytes"))
+    }
+
+    /// The session that `id` means for this holder. The same id of another holder is another session, so
+    /// knowing an id does not give access to the session.
+    pub fn session(&self, id: &[u8; 16]) -> [u8; 16] {
+        let named = blake3::derive_key("weft 1 session", &[&self.0[..], id].concat());
+        named[..16].try_into().expect("16 of 32 bytes")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_of_a_session_means_another_session_to_every_holder() {
+        let (alice, bob) = (Holder::of_key(&[1; 16]), Holder::of_key(&[2; 16]));
+        assert_eq!(alice.session(&[7; 16]), alice.session(&[7; 16]));
+        assert_ne!(alice.session(&[7; 16]), bob.session(&[7; 16]));
+        assert_ne!(alice.session(&[7; 16]), alice.session(&[8; 16]));
+        assert_ne!(alice.session(&[7; 16]), [7; 16], "the id itself is told to nobody");
+        assert_ne!(Holder::of_user(0), Holder::SERVERS);
+    }
+}

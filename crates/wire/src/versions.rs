@@ -1,0 +1,19 @@
+//! Versions of the protocol.
+
+/// Protocol versions that this build speaks, the oldest and the newest, and why each exists.
+///
+/// | version | reason |
+/// | --- | --- |
+/// | 1 | the first |
+pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 2 } else { 1 });
+
+/// The version that two peers use: the newest that both speak, or `None`.
+///
+/// ```
+/// assert_eq!(weft_wire::negotiate((1, 3), (2, 5)), Some(3));
+/// assert_eq!(weft_wire::negotiate((1, 1), (2, 5)), None);
+/// ```
+pub fn negotiate(ours: (u8, u8), theirs: (u8, u8)) -> Option<u8> {
+    let newest = ours.1.min(theirs.1);
+    (newest >= ours.0.max(theirs.0)).then_some(newest)
+}
