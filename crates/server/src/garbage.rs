@@ -39,15 +39,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Removes data files, as long as the reactor runs.
 pub(crate) async fn run<E: Engine + 'static>(setup: Setup<E>) {
     let setup = Rc::new(setup);
+    weft_reactor::spawn(orphans::run(setup.clone()));
+    weft_reactor::spawn(vouch::run(setup.clone()));
+    let remover = Remover::new(setup.clone());
     if setup.restore.wanted {
         take_over::take_over(&setup).await;
     }
-    while !setup.shared.confirmed.is() {
-        weft_reactor::sleep(GATHER).await;
-    }
-    weft_reactor::spawn(orphans::run(setup.clone()));
-    weft_reactor::spawn(vouch::run(setup.clone()));
-    Remover::new(setup).run().await
+    remover.run().await
 }
 
 type Removal = JoinHandle<Result<(), PeerError>>;
@@ -68,6 +66,7 @@ impl<E: Engine + 'static> Remover<E> {
     }
 
     async fn run(mut self) {
+        self.setup.confirmed().await;
         loop {
             weft_reactor::sleep(GATHER).await;
             let trace = self.setup.poke.take_trace();

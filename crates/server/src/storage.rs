@@ -10,7 +10,7 @@ use crate::config::{ClusterConfig, ClusterId, DiskChoice, NAMES_DIRECTORY, Serve
 use crate::error::ServerError;
 use crate::log;
 use crate::map::{Event, FileMap, KeptMap, MapError};
-use crate::meta::map as kept_map;
+use crate::meta::map_record as kept_map;
 use std::path::Path;
 use weft_meta::{
     Caller, Engine, EngineError, FjallEngine, FjallOptions, MetaError, Namespace, NamespaceOptions,

@@ -35,6 +35,13 @@ pub(crate) struct Setup<E: Engine> {
 }
 
 impl<E: Engine> Setup<E> {
+    /// Waits until the I/O servers have agreed with the names.
+    pub async fn confirmed(&self) {
+        while !self.shared.confirmed.is() {
+            weft_reactor::sleep(GATHER).await;
+        }
+    }
+
     /// Does something with the names.
     pub fn ask<R>(
         &self,

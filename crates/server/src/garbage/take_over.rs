@@ -4,8 +4,6 @@ use super::setup::{BATCH, Setup};
 use crate::log;
 use crate::step::StepError;
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use weft_meta::{Engine, MetaError, Namespace, ServerRecord, shard_of};
 use weft_wire::messages::{ListObjectsRequest, RevokedRequest};
@@ -18,7 +16,7 @@ const TAKE_OVER_AGAIN: Duration = Duration::from_millis(200);
 pub(super) async fn take_over<E: Engine>(setup: &Setup<E>) {
     loop {
         let Err(error) = try_to_take_over(setup).await else {
-            return setup.restore.done.store(true, Ordering::Release);
+            return setup.restore.done.set(true);
         };
         setup.failed("take over the data of all I/O servers, which must be up", &error);
         weft_reactor::sleep(TAKE_OVER_AGAIN).await;
@@ -40,7 +38,7 @@ async fn ask_for_revoked<E: Engine>(setup: &Setup<E>) -> Result<(), StepError> {
         }
     }
     setup.shared.revoked.add(&ids);
-    *setup.restore.revoked.lock().unwrap_or_else(PoisonError::into_inner) = ids;
+    setup.restore.revoked.replace(ids);
     Ok(())
 }
 

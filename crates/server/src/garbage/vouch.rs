@@ -9,9 +9,10 @@ use weft_meta::{Engine, MetaError, ServerRecord, run_again};
 use weft_reactor::JoinHandle;
 use weft_wire::messages::VouchEmptyRequest;
 
-/// Tells I/O servers with a new storage which older files never had a byte on the one before: of those nothing
-/// is lost. Each server has a task, so that none waits for another one.
+/// Tells I/O servers with a new storage which older files never had a byte on the one before: of those
+/// nothing is lost. Each server has a task, so that none waits for another one.
 pub(super) async fn run<E: Engine + 'static>(setup: Rc<Setup<E>>) {
+    setup.confirmed().await;
     let mut under_way: BTreeMap<u16, JoinHandle<()>> = BTreeMap::new();
     loop {
         under_way.retain(|_, task| !task.is_finished());

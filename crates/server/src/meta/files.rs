@@ -1,6 +1,6 @@
 //! Operations on open files: create, open, close, reports of what was written, truncation, settling of sizes.
 
-use super::run::Failure;
+use super::effects::Failure;
 use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
@@ -52,7 +52,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             capability: layout.map(|layout| self.sign(call, opened.attr.ino, access, layout)),
             created: opened.created,
             parent: None,
-            run: self.run_of(call.session),
+            run: self.sessions.run_of(call.session),
         }
     }
 
@@ -67,7 +67,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         files.iter().try_for_each(|file| t::access(file.access).map(drop))?;
         let closed = self.change(call, |op, now, effects| {
             for file in &files {
-                if !self.counts(call.session, &file.id, effects.closed()) {
+                if !self.sessions.counts(call.session, &file.id, effects.closed()) {
                     continue;
                 }
                 effects.close(&file.id);
@@ -113,7 +113,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             return Err(Refusal::new(Status::Invalid, "a capability without rights"));
         }
         self.change(call, |op, _, effects| {
-            if !self.counts(call.session, &request.id, &[]) {
+            if !self.sessions.counts(call.session, &request.id, &[]) {
                 for (_, for_writing) in
                     [(write, true), (read, false)].into_iter().filter(|(wanted, _)| *wanted)
                 {
@@ -123,7 +123,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             }
             let attr = op.getattr(held.ino)?;
             let capability = attr.layout.map(|layout| self.sign(call, held.ino, held.rights, layout));
-            let run = self.run_of(call.session);
+            let run = self.sessions.run_of(call.session);
             Ok(OpenReply { attr: t::attr(&attr), capability, created: false, parent: None, run })
         })
         .await
@@ -151,7 +151,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                     .map(|layout| self.sign(call, begun.attr.ino, rights::READ | rights::WRITE, layout)),
                 created: false,
                 parent: None,
-                run: self.run_of(call.session),
+                run: self.sessions.run_of(call.session),
             })
         })
         .await

@@ -12,43 +12,21 @@
 //! Locks are in memory only. The store has one bit of them, whether there may be any, so that a server whose clients never locked
 //! anything has no time of grace for them.
 
-use super::lock_table::{LockTable, Outcome, Owner, Ticket, Wanted};
+use super::lock_table::{Outcome, Owner, Wanted};
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
-use crate::both::either;
 use crate::clock::now;
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 use weft_meta::{Engine, MetaError, Once, SessionId, run_again};
-use weft_reactor::Event;
 use weft_wire::limits::{LOCK_HOLD_MS_MAX, LOCKS_PER_CLAIM_MAX, LOCKS_PER_SESSION_MAX};
 use weft_wire::messages::*;
 use weft_wire::{Status, body};
-
-/// The table, and the requests whose replies are kept back.
-#[derive(Default)]
-pub(super) struct Locks {
-    table: RefCell<LockTable>,
-    kept_back: RefCell<HashMap<Ticket, Rc<KeptBack>>>,
-    /// Set when it is known who held what before the server was started.
-    grace_over: Event,
-    stopping: Event,
-}
-
-/// A wait, until it ends.
-#[derive(Default)]
-struct KeptBack {
-    ended: Event,
-    granted: Cell<bool>,
-}
 
 impl<E: Engine + 'static> MetaPart<E> {
     /// Locks, or says why not; the reply may be kept back while another has the lock.
     pub async fn lock(&self, call: &Call, request: LockRequest) -> Result<Answer, Refusal> {
         let until = deadline(request.hold_ms);
-        if !self.grace_is_over_by(until).await {
+        if !self.locks.grace_is_over_by(until).await {
             return Ok(Answer::of(&LockReply { state: LockState::Waiting }));
         }
         if let Some(body) = self.replied(call)? {
@@ -58,7 +36,7 @@ impl<E: Engine + 'static> MetaPart<E> {
         let ino = request.lock.ino;
         self.note_locks(true)?;
         let outcome = self.locks.table.borrow_mut().lock(ino, &wanted, request.wait);
-        self.end_waits();
+        self.locks.end_waits();
         let state = match outcome {
             Outcome::Granted => LockState::Granted,
             Outcome::Locked(holder) => {
@@ -75,36 +53,13 @@ impl<E: Engine + 'static> MetaPart<E> {
                 let text = format!("a client has at most {LOCKS_PER_SESSION_MAX} locks and waits");
                 return Err(Refusal::new(Status::NoLocks, text));
             }
-            Outcome::Queued(ticket) => self.keep_back(ticket, until).await?,
+            Outcome::Queued(ticket) => self.locks.keep_back(ticket, until).await?,
         };
         let body = body::encode(&LockReply { state });
         if state != LockState::Waiting {
             self.keep_reply(call, &body)?;
         }
         Ok(Answer { body, ..Answer::default() })
-    }
-
-    /// Waits for a place in a queue to be called up.
-    async fn keep_back(&self, ticket: Ticket, until: Instant) -> Result<LockState, Refusal> {
-        let wait = self.locks.kept_back.borrow_mut().entry(ticket).or_default().clone();
-        let time = until.saturating_duration_since(Instant::now());
-        let _ = weft_reactor::timeout(time, either(wait.ended.wait(), self.locks.stopping.wait())).await;
-        match (wait.ended.is_set(), wait.granted.get()) {
-            (true, true) => Ok(LockState::Granted),
-            (true, false) => Ok(LockState::Cancelled),
-            _ if self.locks.stopping.is_set() => Err(Refusal::new(Status::ShuttingDown, "")),
-            _ => Ok(LockState::Waiting),
-        }
-    }
-
-    /// Tells the requests whose waits are over.
-    fn end_waits(&self) {
-        for (ticket, granted) in self.locks.table.borrow_mut().take_ended() {
-            if let Some(wait) = self.locks.kept_back.borrow_mut().remove(&ticket) {
-                wait.granted.set(granted);
-                wait.ended.set();
-            }
-        }
     }
 
     /// Gives locks back, or ends a wait.
@@ -122,7 +77,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                 UnlockWhat::Wait => table.cancel(ino, &lock),
             }
         }
-        self.end_waits();
+        self.locks.end_waits();
         let body = body::encode(&Empty {});
         self.keep_reply(call, &body)?;
         Ok(Answer { body, ..Answer::default() })
@@ -130,7 +85,7 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// The lock that is in the way of one.
     pub async fn get_lock(&self, call: &Call, request: GetLockRequest) -> Result<Answer, Refusal> {
-        if !self.grace_is_over_by(deadline(request.hold_ms)).await {
+        if !self.locks.grace_is_over_by(deadline(request.hold_ms)).await {
             return Ok(Answer::of(&GetLockReply { state: LockState::Waiting, holder: None }));
         }
         let wanted = self.wanted(call.session, &request.lock)?;
@@ -139,7 +94,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             exclusive: holder.lock.exclusive,
             first: holder.lock.first,
             last: holder.lock.last,
-            pid: if self.share_a_host(holder.owner.session, call.session) { holder.pid } else { 0 },
+            pid: if self.sessions.share_a_host(holder.owner.session, call.session) { holder.pid } else { 0 },
         });
         Ok(Answer::of(&GetLockReply { state: LockState::Granted, holder }))
     }
@@ -171,13 +126,13 @@ impl<E: Engine + 'static> MetaPart<E> {
         let mut table = self.locks.table.borrow_mut();
         inos.filter(|ino| !namespace.is_open_by(*ino, session)).for_each(|ino| table.close(ino, session));
         drop(table);
-        self.end_waits();
+        self.locks.end_waits();
     }
 
     /// Gives back all that a client had locked.
     pub(super) fn locks_of_gone(&self, session: SessionId) {
         self.locks.table.borrow_mut().session_gone(session);
-        self.end_waits();
+        self.locks.end_waits();
     }
 
     /// Begins the time of grace, if somebody may come back for locks.
@@ -191,13 +146,6 @@ impl<E: Engine + 'static> MetaPart<E> {
     /// From now on locks are given to anybody.
     pub(super) fn end_lock_grace(&self) {
         self.locks.grace_over.set();
-    }
-
-    async fn grace_is_over_by(&self, until: Instant) -> bool {
-        let locks = &self.locks;
-        let time = until.saturating_duration_since(Instant::now());
-        let _ = weft_reactor::timeout(time, either(locks.grace_over.wait(), locks.stopping.wait())).await;
-        locks.grace_over.is_set()
     }
 
     /// Ends all waits, for the server stops; and notes if nobody will come back for a lock.

@@ -4,14 +4,15 @@
 //!   request ─► names.rs, attributes.rs, files.rs     translate, run one transaction of weft-meta, translate back
 //!                  │
 //!                  ▼
-//!              run.rs          the transaction, again after a conflict; then its effects on the server
+//!              run.rs          the transaction, again after a conflict; then its effects (effects.rs)
 //!              durable.rs      sync mode: the reply waits for the group commit that covers it
-//!              locks.rs        who has locked what (lock_table.rs), in memory only
+//!              locks.rs        who has locked what (lock_table.rs), and who waits for it (lock_waits.rs)
 //!              watchers.rs     the reply of a change waits until lease holders (leases.rs) have acknowledged it
 //!              watch.rs        the requests of clients that watch
 //!              removed.rs      what was replaced under somebody's eyes can be opened for a moment
-//!              sessions.rs     who is connected; what a client that stays away held is given back
-//!              map.rs          the cluster's map: where servers are
+//!              sessions.rs     who is connected (session_table.rs); what a client held that stays away
+//!              map.rs          the cluster's map (map_record.rs): where servers are
+//!              keys.rs         which keys are issued and revoked (issued.rs)
 //!              registry.rs     which storage each I/O server has, and whether this store is the newest
 //! ```
 //!
@@ -22,16 +23,21 @@ mod attributes;
 mod backup;
 mod check;
 pub(crate) mod durable;
+mod effects;
 mod files;
 mod issued;
+mod keys;
 mod leases;
 mod lock_table;
+mod lock_waits;
 mod locks;
-pub(crate) mod map;
+mod map;
+pub(crate) mod map_record;
 mod names;
 pub(crate) mod registry;
 mod removed;
 mod run;
+mod session_table;
 mod sessions;
 mod translate;
 mod watch;
@@ -49,11 +55,11 @@ use crate::poke::Poke;
 use crate::spent::{self, Part, during};
 use crate::stop::StopFlag;
 use durable::Durability;
+use effects::Effects;
 use issued::IssuedKeys;
-use locks::Locks;
+use lock_waits::Locks;
 use registry::Registry;
-use run::Effects;
-use sessions::Sessions;
+use session_table::Sessions;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
@@ -103,7 +109,7 @@ pub(crate) struct MetaPart<E: Engine> {
     checks: check::Checks<E>,
     backups: backup::Backups,
     registry: OnceCell<Rc<Registry>>,
-    map: OnceCell<map::MapKeeper>,
+    map: OnceCell<map_record::MapKeeper>,
     storage_failure: RefCell<Option<String>>,
     issued: IssuedKeys,
     stop: StopFlag,

@@ -1,6 +1,6 @@
 //! Operations on names: looking up, making, moving, removing, listing.
 
-use super::run::{Effects, Failure};
+use super::effects::{Effects, Failure};
 use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};

@@ -3,7 +3,7 @@
 //! Both sides of a cluster note each other's storages: an identity, made once, and a mark that is counted up when a run of a
 //! server begins to serve and while there are changes. When an I/O server says what it has and what it knows, the two are compared:
 //!
-//! `registry/judge.rs` has the rules.
+//! `registry/judge.rs` has the rules, `registry/state.rs` what is in memory.
 //!
 //! Until an I/O server is confirmed it serves no data. Until this store is confirmed it serves no names. That takes two rounds:
 //!
@@ -16,18 +16,17 @@
 //! So a name is never changed in a run that no I/O server knows of: a copy of the store from before the run is found out.
 
 mod judge;
+mod state;
 
-use self::judge::{Circumstances, Progress, Round, Verdict, judge, seen, short};
+pub(crate) use state::{Registry, Restore, SETTLING};
+
+use self::judge::{Circumstances, Progress, Verdict, judge, seen, short};
+use self::state::Presence;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
 use crate::log;
 use crate::map::{Event, MapError};
-use crate::shared::Confirmed;
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weft_meta::{Engine, MetaError, Op, OwnStorage, ServerRecord, SessionId};
 use weft_wire::Status;
@@ -35,107 +34,11 @@ use weft_wire::messages::{
     Empty, ListServersReply, RegisterReply, RegisterRequest, ReplaceServerRequest, ServerRecord as Listed,
 };
 
-/// How long a restarted metadata server waits for all I/O servers that it knows, and for all that have agreed to note its run.
-pub(crate) const SETTLING: Duration = Duration::from_secs(1);
-/// A server that was not heard of for so long is away, also where its connection seems to stand.
-const SILENCE_MAX: Duration = Duration::from_secs(4);
 /// How often the mark is counted up while there are changes.
 const MARK_EVERY: Duration = Duration::from_secs(10);
 /// How far the marks of a copy that is accepted go beyond those of what it is a copy of, so that this is not taken for a later
 /// run of it when it comes back.
 const FORK: u64 = 1 << 32;
-
-/// What the metadata server knows of the cluster's storages, besides what is in its store.
-pub(crate) struct Registry {
-    name: String,
-    own: Cell<OwnStorage>,
-    /// This run of the metadata server.
-    run: [u8; 16],
-    present: RefCell<BTreeMap<u16, Presence>>,
-    /// How often [`SETTLING`] has passed since the store was opened.
-    waits: Cell<u32>,
-    /// The same when the store's mark became this run's, rounded up.
-    told_at: Cell<Option<u32>>,
-    confirmed: Confirmed,
-    restore: Restore,
-}
-
-/// Whether an operator wants a store that is older than the I/O servers know, and whether what that takes is done.
-#[derive(Clone, Default)]
-pub(crate) struct Restore {
-    pub wanted: bool,
-    pub done: Arc<AtomicBool>,
-    /// Keys that I/O servers know to be revoked.
-    pub revoked: Arc<Mutex<BTreeSet<[u8; 16]>>>,
-}
-
-impl Restore {
-    fn is_under_way(&self) -> bool {
-        self.wanted && !self.done.load(Ordering::Acquire)
-    }
-}
-
-/// An I/O server that has agreed in this run of the metadata server.
-struct Presence {
-    /// The connection over which it was heard of last, and when; `None`: that is gone.
-    heard: Option<(SessionId, Instant)>,
-    /// It knows that missing data files of smaller inode numbers are lost.
-    lost_below_ino: u64,
-    /// It has noted this run, durably.
-    knows_run: bool,
-}
-
-impl Presence {
-    fn is_up(&self) -> bool {
-        self.heard.is_some_and(|(_, at)| at.elapsed() < SILENCE_MAX)
-    }
-}
-
-impl Registry {
-    /// Of a store that was just opened.
-    pub fn new(
-        name: String,
-        own: OwnStorage,
-        run: [u8; 16],
-        confirmed: Confirmed,
-        restore: Restore,
-    ) -> Registry {
-        let (own, waits, told_at) = (Cell::new(own), Cell::new(0), Cell::new(None));
-        Registry { name, own, run, present: RefCell::default(), waits, told_at, confirmed, restore }
-    }
-
-    /// The store's mark is this one of this run from now on, durably.
-    fn is_at(&self, mark: u64) {
-        if self.own.get().run != self.run {
-            self.told_at.set(Some(self.waits.get() + 1));
-        }
-        self.own.set(OwnStorage { mark, run: self.run, ..self.own.get() });
-    }
-
-    /// What follows from who has come.
-    fn progress(&self, known: &[(u16, ServerRecord)]) -> Progress {
-        let present = self.present.borrow();
-        let has_agreed = |(id, record): &&(u16, ServerRecord)| {
-            present.get(id).is_some_and(|server| server.lost_below_ino == record.lost_below_ino)
-        };
-        let knows_run =
-            |(id, _): &&(u16, ServerRecord)| present.get(id).is_some_and(|server| server.knows_run);
-        let agreed = known.iter().filter(has_agreed).count();
-        let knowing = known.iter().filter(has_agreed).filter(knows_run).count();
-        let is_over = |since: u32| !self.restore.wanted && self.waits.get() > since;
-        let round = Round { known: known.len(), agreed, knowing };
-        round.progress(is_over(0), self.told_at.get().map(is_over))
-    }
-
-    /// [`SETTLING`] has passed once more.
-    fn has_waited(&self) {
-        self.waits.set(self.waits.get().saturating_add(1));
-    }
-
-    fn is_up(&self, id: u16) -> bool {
-        self.present.borrow().get(&id).is_some_and(Presence::is_up)
-    }
-}
 
 impl<E: Engine + 'static> MetaPart<E> {
     /// Keeps record of storages from now on.
@@ -174,9 +77,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             Progress::Agreed => self.raise_mark(registry, &mut 0).await,
             Progress::Noted => {
                 if registry.restore.wanted {
-                    let revoked = std::mem::take(
-                        &mut *registry.restore.revoked.lock().unwrap_or_else(PoisonError::into_inner),
-                    );
+                    let revoked = registry.restore.revoked.take();
                     if let Err(refusal) = self.take_revoked(revoked).await {
                         return self.store_failed(&refusal.text);
                     }

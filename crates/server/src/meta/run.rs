@@ -9,114 +9,15 @@
 //! follow in the server (leases, opens that count) it notes in [`Effects`], which one function applies afterwards. So
 //! it can be run any number of times. Of runs that were not committed only inode numbers and cookies are lost.
 
+use super::effects::{Effects, Failure};
 use super::watchers::LeaseHolder;
 use super::{Call, MetaPart, translate as t};
 use crate::answer::{Answer, Refusal};
 use crate::config::SyncMode;
-use crate::spent::{self, Part, during};
-use weft_meta::{
-    CommitSeq, Engine, MayConflict, MetaError, Once, Op, SessionId, Timestamp, Touched, run_again,
-};
+use crate::spent::{Part, during};
+use weft_meta::{CommitSeq, Engine, Once, Op, SessionId, Timestamp, Touched, run_again};
 use weft_wire::Wire;
 use weft_wire::body;
-use weft_wire::messages::{At, OpenId};
-
-/// Why an operation was not done.
-#[derive(Debug)]
-pub(super) enum Failure {
-    /// The namespace said so.
-    Names(MetaError),
-    /// The server did.
-    Refused(Refusal),
-}
-
-impl From<MetaError> for Failure {
-    fn from(error: MetaError) -> Failure {
-        Failure::Names(error)
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
-        Failure::Refused(refusal)
-    }
-}
-
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Refusal {
-        match failure {
-            Failure::Names(error) => error.into(),
-            Failure::Refused(refusal) => refusal,
-        }
-    }
-}
-
-impl MayConflict for Failure {
-    fn is_conflict(&self) -> bool {
-        matches!(self, Failure::Names(error) if error.is_conflict())
-    }
-}
-
-/// What follows in the server from an operation, for the client that asked for it.
-#[derive(Default)]
-pub(super) struct Effects {
-    /// The client watches, so it gets leases.
-    watches: bool,
-    /// Inodes that it gets leases on.
-    leased: Vec<u64>,
-    /// Numbers of opens that count from now on in this run of its session.
-    reopened: Vec<u64>,
-    /// Numbers of opens that have ended.
-    closed: Vec<u64>,
-    /// A part that was refused while the others were done: the reply says so.
-    refusal: Option<Refusal>,
-}
-
-impl Effects {
-    fn begin(&mut self, watches: bool) {
-        self.watches = watches;
-        self.leased.clear();
-        self.reopened.clear();
-        self.closed.clear();
-        self.refusal = None;
-    }
-
-    /// The reply shows an inode, or what a name in a directory leads to (or that it leads nowhere).
-    pub fn lease(&mut self, at: Option<&At>, ino: Option<u64>) {
-        let dir = at.filter(|at| !at.path.is_empty()).map(|at| at.dir);
-        if let Some(about) = ino.or(dir) {
-            spent::note_ino(about);
-        }
-        self.lease_all(dir.into_iter().chain(ino));
-    }
-
-    /// The reply shows these inodes.
-    pub fn lease_all(&mut self, inos: impl IntoIterator<Item = u64>) {
-        if self.watches {
-            self.leased.extend(inos);
-        }
-    }
-
-    /// An open of before this run of the session counts from now on.
-    pub fn reopen(&mut self, open: &OpenId) {
-        self.reopened.push(open.number);
-    }
-
-    /// An open ends.
-    pub fn close(&mut self, open: &OpenId) {
-        self.closed.push(open.number);
-    }
-
-    /// Opens that this operation ends.
-    pub fn closed(&self) -> &[u64] {
-        &self.closed
-    }
-
-    /// A part of the operation is refused; the first one is reported.
-    pub fn refuse_part(&mut self, refusal: Refusal) {
-        self.refusal.get_or_insert(refusal);
-    }
-}
 
 /// A change that is committed.
 struct Committed {
@@ -217,6 +118,6 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     fn apply(&self, session: SessionId, effects: &mut Effects) {
         self.watchers.grant(session, effects.leased.drain(..));
-        self.count_opens(session, &effects.reopened, &effects.closed);
+        self.sessions.count_opens(session, &effects.reopened, &effects.closed);
     }
 }

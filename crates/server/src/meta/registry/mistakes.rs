@@ -21,9 +21,10 @@ use crate::key_ring::KeyRing;
 use crate::map::endpoints_of;
 use crate::member::{after_agreement, meta_server, what_it_has};
 use crate::poke::Poke;
+use crate::shared::Confirmed;
 use crate::stop::StopFlag;
 use crate::storage::open_map;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use weft_meta::{
     At, Caller, MemEngine, MetaError, Namespace, NamespaceOptions, NewFile, OpenFlags, ROOT_INO,
@@ -526,7 +527,7 @@ impl World {
         let greatest = inos.max().copied().unwrap_or(0);
         let random = self.random.number();
         forget_below(&mut meta.part.namespace.borrow_mut(), greatest + 1, random).expect("a sound store");
-        meta.registry.restore.done.store(true, Ordering::Release);
+        meta.registry.restore.done.set(true);
     }
 
     fn serving_meta(&self) -> Option<&MetaProcess> {

@@ -1,0 +1,62 @@
+//! The table of locks, and the requests that wait for one.
+
+use super::lock_table::{LockTable, Ticket};
+use crate::answer::Refusal;
+use crate::both::either;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Instant;
+use weft_reactor::Event;
+use weft_wire::Status;
+use weft_wire::messages::LockState;
+
+/// The table, and the requests whose replies are kept back.
+#[derive(Default)]
+pub(super) struct Locks {
+    pub table: RefCell<LockTable>,
+    kept_back: RefCell<HashMap<Ticket, Rc<KeptBack>>>,
+    /// Set when it is known who held what before the server was started.
+    pub grace_over: Event,
+    /// Set when the server stops.
+    pub stopping: Event,
+}
+
+/// A wait, until it ends.
+#[derive(Default)]
+struct KeptBack {
+    ended: Event,
+    granted: Cell<bool>,
+}
+
+impl Locks {
+    /// Waits for a place in a queue to be called up.
+    pub async fn keep_back(&self, ticket: Ticket, until: Instant) -> Result<LockState, Refusal> {
+        let wait = self.kept_back.borrow_mut().entry(ticket).or_default().clone();
+        let time = until.saturating_duration_since(Instant::now());
+        let _ = weft_reactor::timeout(time, either(wait.ended.wait(), self.stopping.wait())).await;
+        match (wait.ended.is_set(), wait.granted.get()) {
+            (true, true) => Ok(LockState::Granted),
+            (true, false) => Ok(LockState::Cancelled),
+            _ if self.stopping.is_set() => Err(Refusal::new(Status::ShuttingDown, "")),
+            _ => Ok(LockState::Waiting),
+        }
+    }
+
+    /// Wakes the requests whose waits are over.
+    pub fn end_waits(&self) {
+        for (ticket, granted) in self.table.borrow_mut().take_ended() {
+            if let Some(wait) = self.kept_back.borrow_mut().remove(&ticket) {
+                wait.granted.set(granted);
+                wait.ended.set();
+            }
+        }
+    }
+
+    /// Waits until it is known who held what before the server was started. Returns whether it is.
+    pub async fn grace_is_over_by(&self, until: Instant) -> bool {
+        let time = until.saturating_duration_since(Instant::now());
+        let _ = weft_reactor::timeout(time, either(self.grace_over.wait(), self.stopping.wait())).await;
+        self.grace_over.is_set()
+    }
+}
