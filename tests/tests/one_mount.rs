@@ -1,10 +1,13 @@
 //! Processes of one mount that use the same files at once: what one has done, no reply that was on its way may hide from another.
 
+use std::ffi::CString;
 use std::fs::{self, File, Permissions};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weft_tests::{Cluster, SetAtEnd};
+use std::time::Duration;
+use weft_tests::{Cluster, SetAtEnd, expect_success, freeze, is_mounted, signal, wait_until};
 
 const PAGE_BYTES: usize = 4096;
 
@@ -83,4 +86,24 @@ fn a_listing_tells_nothing_of_before_a_change() {
         assert!(!path.exists(), "{}", path.display());
     }
     assert!(moved.iter().map(elsewhere).all(|path| path.exists()));
+}
+
+/// The kernel gives the next mount the device number of the one that has just gone.
+#[test]
+fn a_mount_that_has_gone_does_not_take_the_next_one_away() {
+    let cluster = Cluster::start(1);
+    let first = cluster.mount();
+    let pid = first.pid();
+    freeze(pid);
+    let path = CString::new(first.path().as_os_str().as_bytes()).unwrap();
+    // SAFETY: the path is a string that ends with a zero.
+    assert_eq!(unsafe { libc::umount2(path.as_ptr(), 0) }, 0, "{}", std::io::Error::last_os_error());
+    let url = cluster.url();
+    let dir = first.path().to_str().unwrap();
+    expect_success("weft mount", &cluster.command(&["mount", &url, dir]).output().unwrap());
+    signal(pid, libc::SIGCONT);
+    let ended = || !std::path::Path::new(&format!("/proc/{pid}")).exists();
+    wait_until("the first one ends", Duration::from_secs(30), ended);
+    fs::write(first.join("file"), "served").expect("the second one serves");
+    assert!(is_mounted(first.path()));
 }

@@ -5,7 +5,8 @@
 //!   open /dev/fuse ──► mount(2) with fd=N    fusermount3 -o … DIR  ── the descriptor, over a socket ──► here
 //! ```
 //!
-//! [`Attached`] knows its own device number and leaves others' mounts on the same directory alone.
+//! [`Attached`] knows its own device number and leaves others' mounts on the same directory alone. A number is given again once a
+//! mount has gone; so at the end only a mount that nobody serves is detached.
 
 use crate::options::{MountError, MountOptions};
 use crate::umount;
@@ -24,7 +25,7 @@ const HELPER: &str = "fusermount3";
 /// Tells the helper the number of the socket on which it sends the descriptor.
 const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// A mount of ours. Dropped before the kernel has let go of it, it detaches it.
+/// A mount of ours. Dropped when nobody serves it any more, it is detached if the kernel still has it.
 pub(crate) struct Attached {
     dir: PathBuf,
     /// `major:minor`, as in mountinfo.
@@ -178,6 +179,27 @@ impl Attached {
         umount::mounts().iter().any(|mount| mount.is_weft() && is_ours(mount))
     }
 
+    /// Takes the mount away from its users.
+    pub(crate) fn detach(&self) {
+        if self.is_there() {
+            let _ = umount::umount_lazy(&self.dir);
+        }
+    }
+
+    /// Whether nobody serves the mount. One that was unmounted may have left its place and its device number to another
+    /// one, which somebody serves.
+    fn is_dead(&self) -> bool {
+        let Ok(path) = CString::new(self.dir.as_os_str().as_bytes()) else { return false };
+        let mut status = std::mem::MaybeUninit::<libc::statx>::uninit();
+        let flags = libc::AT_STATX_FORCE_SYNC | libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+        // SAFETY: the path is a string that ends with a zero, and the kernel writes no more than a `statx`.
+        let outcome = unsafe {
+            libc::statx(libc::AT_FDCWD, path.as_ptr(), flags, libc::STATX_BASIC_STATS, status.as_mut_ptr())
+        };
+        let error = io::Error::last_os_error().raw_os_error();
+        outcome != 0 && matches!(error, Some(libc::ENOTCONN | libc::ECONNABORTED))
+    }
+
     /// The kernel reads ahead 128 KiB at most unless the backing device of the mount says otherwise; only root may say it.
     pub(crate) fn read_ahead(&self, kib: u32) {
         let setting = Path::new("/sys/class/bdi").join(&self.device).join("read_ahead_kb");
@@ -187,7 +209,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if self.is_there() {
+        if self.is_there() && self.is_dead() {
             let _ = umount::umount_lazy(&self.dir);
         }
     }

@@ -139,7 +139,7 @@ fn serve(options: &MountOptions, live: impl FnOnce()) -> Result<(), MountError> 
             Ending::Signal(signal) => {
                 if let Err(error) = umount::umount(&options.dir) {
                     tracing::warn!("{signal}: {error}; taken away from its users");
-                    drop(attached);
+                    attached.detach();
                     fs.close_all();
                     return Ok(());
                 }
