@@ -89,6 +89,8 @@ struct History {
     pieces: [Pieces; IO_SERVERS],
     /// The last change of data on each server.
     last_change: [u64; IO_SERVERS],
+    /// The directory of each server that agreed last.
+    agreed_last: [usize; IO_SERVERS],
     /// What was lost by the word of an operator.
     lost: [BTreeSet<u64>; IO_SERVERS],
     changes: BTreeSet<u64>,
@@ -476,6 +478,7 @@ impl World {
         history.pieces[server].clone_from(&directory.pieces);
         history.last_change[server] = directory.changes.last().copied().unwrap_or(0);
         history.lost[server].retain(|ino| !directory.pieces.contains_key(ino));
+        history.agreed_last[server] = process.directory;
         self.served_last[server] = process.directory;
     }
 
@@ -908,7 +911,8 @@ impl World {
         self.check();
     }
 
-    /// All mistakes are undone: the files are as they were, and each directory that served last is in its place.
+    /// All mistakes are undone: the files are as they were, and each directory that served last is in its place. They serve if
+    /// they belong together.
     async fn undo(&mut self) {
         self.tell("everything is put right");
         while !self.processes.is_empty() {
@@ -922,7 +926,8 @@ impl World {
         let is_whole = (0..IO_SERVERS).all(|server| {
             let directory = &self.ios[self.served_last[server]];
             let last = history.last_change[server];
-            (last == 0 || directory.changes.contains(&last))
+            history.agreed_last[server] == self.served_last[server]
+                && (last == 0 || directory.changes.contains(&last))
                 && (directory.heard == 0 || history.changes.contains(&directory.heard))
                 && directory.met.is_none_or(|met| history.runs.contains(&met))
         });
