@@ -40,6 +40,15 @@ const MARK_EVERY: Duration = Duration::from_secs(10);
 /// run of it when it comes back.
 const FORK: u64 = 1 << 32;
 
+/// An I/O server that has said which storage it has.
+struct Judged<'a> {
+    name: String,
+    noted: Option<&'a ServerRecord>,
+    request: &'a RegisterRequest,
+    /// No I/O server is noted yet.
+    is_first: bool,
+}
+
 impl<E: Engine + 'static> MetaPart<E> {
     /// Keeps record of storages from now on.
     pub fn keep_registry(self: &Rc<Self>, registry: Registry) {
@@ -132,72 +141,9 @@ impl<E: Engine + 'static> MetaPart<E> {
         let name = self.io_name(id).ok_or(MapError::NoSuchId { id })?;
         let known = self.namespace.borrow().servers().map_err(MetaError::from)?;
         let noted = known.iter().find(|(known, _)| *known == id).map(|(_, record)| record.clone());
-        let in_use = registry.present.borrow().get(&id).is_some_and(|server| {
-            server.is_up() && server.heard.is_some_and(|(session, _)| session != call.session)
-        });
-        let own = registry.own.get();
-        // Nearly always it is this run that it knows.
-        let is_of_this_history = request.meta_run == own.run && request.meta_mark <= own.mark
-            || self
-                .namespace
-                .borrow()
-                .may_have_had(request.meta_mark, &request.meta_run)
-                .map_err(MetaError::from)?;
-        // When all that are known have agreed, the past is given up, and only who is new may still know of it.
-        let restoring = registry.restore.wanted && (noted.is_none() || !registry.confirmed.is());
-        let circumstances = Circumstances { in_use, is_of_this_history, restoring };
-        let verdict = judge(&own, noted.as_ref(), &request, circumstances);
-        let before = noted.clone().unwrap_or(ServerRecord {
-            name: name.clone(),
-            seen: seen(&request),
-            lost_below_ino: 0,
-            vouched_below_ino: 0,
-            expected: false,
-        });
-        let record = match verdict {
-            Verdict::Known => before,
-            Verdict::Later => ServerRecord { name, seen: seen(&request), expected: false, ..before },
-            Verdict::Adopted if noted.is_some() => {
-                let lost_below_ino = self.namespace.borrow().next_ino();
-                log::warning!(
-                    &registry.name,
-                    "{name} has a new storage ({}): what files made before now had on the old one is lost",
-                    short(&request.storage)
-                );
-                let mark = before.seen.mark.max(request.mark) + FORK;
-                let seen = OwnStorage { mark, ..seen(&request) };
-                // It is expected until it has come with its new mark.
-                ServerRecord { name, seen, lost_below_ino, vouched_below_ino: 0, expected: true }
-            }
-            Verdict::Adopted => before,
-            Verdict::InUse => {
-                let text = format!("another process serves the storage of {name} at the moment");
-                return Err(Refusal::new(Status::Busy, text));
-            }
-            Verdict::GivenUp => {
-                self.go_beyond(&registry, request.meta_mark).await?;
-                // What this store knows of it may be of before its storage was replaced, too.
-                let is_same = before.seen.storage == request.storage;
-                if is_same { before } else { ServerRecord { name, seen: seen(&request), ..before } }
-            }
-            Verdict::OwnIsOlder(why) => {
-                let text = format!(
-                    "{name} {why}: the directory of the metadata server was put back from an older copy, or a second copy of it \
-                     ran. What was made since is not in it, so nothing is served. Put the newest directory back. If that is gone \
-                     for ever: weft serve --accept-older (weft help recovery)"
-                );
-                log::warning!(&registry.name, "{text}");
-                self.stop_for_storage(&text);
-                return Err(Refusal::new(Status::ShuttingDown, text));
-            }
-            Verdict::Refused(why) => {
-                log::warning!(&registry.name, "refused {name}: {why}");
-                if known.is_empty() {
-                    self.stop_for_storage(&format!("{name} was refused: {why}"));
-                }
-                return Err(Refusal::new(Status::WrongStorage, why));
-            }
-        };
+        let verdict = self.judge_storage(call, &registry, noted.as_ref(), &request)?;
+        let server = Judged { name, noted: noted.as_ref(), request: &request, is_first: known.is_empty() };
+        let record = self.record_after(verdict, &registry, server).await?;
         if noted.as_ref() != Some(&record) {
             self.note_server(id, &record).await?;
         }
@@ -239,6 +185,92 @@ impl<E: Engine + 'static> MetaPart<E> {
             serves_names: registry.confirmed.is(),
             map: self.newer_map(request.map_version),
         }))
+    }
+
+    /// Compares what an I/O server says with what is noted.
+    fn judge_storage(
+        &self,
+        call: &Call,
+        registry: &Registry,
+        noted: Option<&ServerRecord>,
+        request: &RegisterRequest,
+    ) -> Result<Verdict, Refusal> {
+        let in_use = registry.present.borrow().get(&request.id).is_some_and(|server| {
+            server.is_up() && server.heard.is_some_and(|(session, _)| session != call.session)
+        });
+        let own = registry.own.get();
+        // Nearly always it is this run that it knows.
+        let is_of_this_history = request.meta_run == own.run && request.meta_mark <= own.mark
+            || self
+                .namespace
+                .borrow()
+                .may_have_had(request.meta_mark, &request.meta_run)
+                .map_err(MetaError::from)?;
+        // When all that are known have agreed, the past is given up, and only who is new may still know of it.
+        let restoring = registry.restore.wanted && (noted.is_none() || !registry.confirmed.is());
+        let circumstances = Circumstances { in_use, is_of_this_history, restoring };
+        Ok(judge(&own, noted, request, circumstances))
+    }
+
+    /// What is to be noted of an I/O server after a verdict. Where this store is not the newest, the metadata server ends.
+    async fn record_after(
+        &self,
+        verdict: Verdict,
+        registry: &Registry,
+        server: Judged<'_>,
+    ) -> Result<ServerRecord, Refusal> {
+        let Judged { name, noted, request, is_first } = server;
+        let before = noted.cloned().unwrap_or(ServerRecord {
+            name: name.clone(),
+            seen: seen(request),
+            lost_below_ino: 0,
+            vouched_below_ino: 0,
+            expected: false,
+        });
+        Ok(match verdict {
+            Verdict::Known => before,
+            Verdict::Later => ServerRecord { name, seen: seen(request), expected: false, ..before },
+            Verdict::Adopted if noted.is_some() => {
+                let lost_below_ino = self.namespace.borrow().next_ino();
+                log::warning!(
+                    &registry.name,
+                    "{name} has a new storage ({}): what files made before now had on the old one is lost",
+                    short(&request.storage)
+                );
+                let mark = before.seen.mark.max(request.mark) + FORK;
+                let seen = OwnStorage { mark, ..seen(request) };
+                // It is expected until it has come with its new mark.
+                ServerRecord { name, seen, lost_below_ino, vouched_below_ino: 0, expected: true }
+            }
+            Verdict::Adopted => before,
+            Verdict::InUse => {
+                let text = format!("another process serves the storage of {name} at the moment");
+                return Err(Refusal::new(Status::Busy, text));
+            }
+            Verdict::GivenUp => {
+                self.go_beyond(registry, request.meta_mark).await?;
+                // What this store knows of it may be of before its storage was replaced, too.
+                let is_same = before.seen.storage == request.storage;
+                if is_same { before } else { ServerRecord { name, seen: seen(request), ..before } }
+            }
+            Verdict::OwnIsOlder(why) => {
+                let text = format!(
+                    "{name} {why}: the directory of the metadata server was put back from an older copy, or a second copy of it \
+                     ran. What was made since is not in it, so nothing is served. Put the newest directory back. If that is gone \
+                     for ever: weft serve --accept-older (weft help recovery)"
+                );
+                log::warning!(&registry.name, "{text}");
+                self.stop_for_storage(&text);
+                return Err(Refusal::new(Status::ShuttingDown, text));
+            }
+            Verdict::Refused(why) => {
+                log::warning!(&registry.name, "refused {name}: {why}");
+                if is_first {
+                    self.stop_for_storage(&format!("{name} was refused: {why}"));
+                }
+                return Err(Refusal::new(Status::WrongStorage, why));
+            }
+        })
     }
 
     /// Notes how a server was seen, durably.
