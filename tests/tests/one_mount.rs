@@ -100,7 +100,7 @@ fn a_mount_that_has_gone_does_not_take_the_next_one_away() {
     assert_eq!(unsafe { libc::umount2(path.as_ptr(), 0) }, 0, "{}", std::io::Error::last_os_error());
     let url = cluster.url();
     let dir = first.path().to_str().unwrap();
-    expect_success("weft mount", &cluster.command(&["mount", &url, dir]).output().unwrap());
+    expect_success("weft mount", &cluster.command(&["mount", url, dir]).output().unwrap());
     signal(pid, libc::SIGCONT);
     let ended = || !std::path::Path::new(&format!("/proc/{pid}")).exists();
     wait_until("the first one ends", Duration::from_secs(30), ended);
