@@ -630,7 +630,13 @@ fn servers_explain_what_they_would_do_and_what_it_cost() {
         let chosen: u64 = ways.iter().map(|way| way["chosen_windows"].as_u64().unwrap()).sum();
         assert_eq!(chosen, server["windows"].as_u64().unwrap());
         assert_eq!(ways[0]["accesses"], server["pieces"], "one each");
-        assert!(ways[1]["accesses"].as_u64().unwrap() < 100, "a few large ones: {}", ways[1]);
+        // How long a gap pays depends on what this machine was measured to take.
+        assert!(ways[1]["accesses"].as_u64() <= ways[0]["accesses"].as_u64(), "{}", ways[1]);
+    }
+    let close = explained(&cluster, &url, &["--stride", "100:64:72:2900"]);
+    for server in close["servers"].as_array().unwrap() {
+        let sieve = &server["ways"][1];
+        assert!(sieve["accesses"].as_u64().unwrap() < 100, "a few large ones: {sieve}");
     }
     let runs = stride["runs"].as_array().unwrap();
     let ways: Vec<&str> = runs.iter().map(|run| run["way"].as_str().unwrap()).collect();

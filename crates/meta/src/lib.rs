@@ -52,6 +52,7 @@ pub use inode::{Attr, Kind, LayoutRequest, MODE_MASK, ROOT_INO, Timestamp};
 pub use issued::IssuedKeyRecord;
 pub use namespace::{Namespace, NamespaceOptions, Statfs};
 pub use op::{MayConflict, Op, run_again};
+pub use opens::ToRemove;
 pub use ops::append::AppendPlace;
 pub use ops::attr::{SetAttr, SetTime};
 pub use ops::create::{Created, NewFile, OpenFlags, Opened};

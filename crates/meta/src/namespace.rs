@@ -18,7 +18,7 @@ use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
 use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
 use crate::op::{MayConflict, Op, Staged, run_again};
-use crate::opens::{Handles, Opens};
+use crate::opens::{Handles, Opens, ToRemove};
 use crate::shard::{last_number, shard_of};
 use crate::tails::stored_tails;
 use crate::{EngineError, MetaError, keys};
@@ -290,9 +290,9 @@ impl<E: Engine> Namespace<E> {
         is_own
     }
 
-    /// Whether operations have left data files to remove since this was asked before.
-    pub fn takes_data_to_remove(&mut self) -> bool {
-        std::mem::take(&mut self.opens.has_data_to_remove)
+    /// What operations have left to the remover of data files since this was asked before.
+    pub fn take_to_remove(&mut self) -> ToRemove {
+        std::mem::take(&mut self.opens.to_remove)
     }
 
     /// Begins an operation.

@@ -160,6 +160,18 @@ pub(crate) struct Session {
     pub replies: FxHashMap<u16, StoredReply>,
 }
 
+/// What operations leave to the remover of data files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum ToRemove {
+    /// No data.
+    #[default]
+    Nothing,
+    /// Data of inodes that are kept for a moment.
+    Later,
+    /// Data of inodes that are gone.
+    Now,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Opens {
     files: FxHashMap<u64, OpenFile>,
@@ -167,8 +179,8 @@ pub(crate) struct Opens {
     /// Ends of the places given out for appends (`ops/append.rs`).
     pub tails: FxHashMap<u64, u64>,
     pub lately_removed: LatelyRemoved,
-    /// Data files are to be removed and the remover does not know it yet.
-    pub has_data_to_remove: bool,
+    /// What the remover of data files does not know of yet.
+    pub to_remove: ToRemove,
 }
 
 impl Opens {
@@ -230,9 +242,12 @@ impl Opens {
                 Some(tail) => drop(self.tails.insert(ino, tail)),
                 None => drop(self.tails.remove(&ino)),
             },
-            Effect::Keep { ino, bytes } => self.lately_removed.add(ino, bytes),
+            Effect::Keep { ino, bytes } => {
+                self.lately_removed.add(ino, bytes);
+                self.to_remove = self.to_remove.max(ToRemove::Later);
+            }
             Effect::LetGo { ino } => self.lately_removed.let_go(ino),
-            Effect::RemoveData => self.has_data_to_remove = true,
+            Effect::RemoveData => self.to_remove = ToRemove::Now,
         }
     }
 

@@ -2,7 +2,9 @@
 
 mod common;
 use common::*;
-use weft_meta::{At, Caller, Engine, MemEngine, MetaError, Namespace, ROOT_INO, RenameMode, WriteReport};
+use weft_meta::{
+    At, Caller, Engine, MemEngine, MetaError, Namespace, ROOT_INO, RenameMode, ToRemove, WriteReport,
+};
 
 /// A file with bytes in it, of which there is garbage when it goes.
 fn written<E: Engine>(ns: &mut Namespace<E>, name: &str) -> u64 {
@@ -121,15 +123,18 @@ fn only_what_leaves_data_behind_gives_the_remover_work() {
     };
     written(&mut ns, "f");
     create(&mut ns, S1, "empty", READ).unwrap();
-    assert!(!ns.takes_data_to_remove(), "a close leaves nothing");
+    assert_eq!(ns.take_to_remove(), ToRemove::Nothing, "a close leaves nothing");
     unlink(&mut ns, "f");
-    assert!(ns.takes_data_to_remove());
-    assert!(!ns.takes_data_to_remove(), "it is said once");
+    assert_eq!(ns.take_to_remove(), ToRemove::Now);
+    assert_eq!(ns.take_to_remove(), ToRemove::Nothing, "it is said once");
     let ino = written(&mut ns, "g");
     run(&mut ns, |op| op.open(&Caller::root(), S1, At::ino(ino), READ)).unwrap();
     unlink(&mut ns, "g");
-    assert!(!ns.takes_data_to_remove(), "it is still open");
+    assert_eq!(ns.take_to_remove(), ToRemove::Nothing, "it is still open");
     run(&mut ns, |op| op.close(now(7), S1, ino, false, None)).unwrap();
-    assert!(ns.takes_data_to_remove());
+    assert_eq!(ns.take_to_remove(), ToRemove::Now);
     assert_eq!(garbage(&mut ns).len(), 2);
+    written(&mut ns, "h");
+    run(&mut ns, |op| op.unlink_keeping(&Caller::root(), now(5), at("h"), |_, _| true)).unwrap();
+    assert_eq!(ns.take_to_remove(), ToRemove::Later, "it is kept for a moment");
 }

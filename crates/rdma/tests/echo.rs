@@ -196,8 +196,11 @@ async fn accept_all(
         let asked = acceptor.next().await.unwrap();
         let (protocol, ports, ended) = (protocol.clone(), ports.clone(), ended.clone());
         spawn(async move {
-            let Ok(connection) = ports.accept(&protocol, asked).await else { return };
-            let cause = connection.serve().await;
+            // A message may come, and end the connection, before its end has heard that it stands.
+            let cause = match ports.accept(&protocol, asked).await {
+                Ok(connection) => connection.serve().await,
+                Err(refused) => refused.cause,
+            };
             let status = ports.live().iter().map(|port| port.status()).collect();
             let _ = ended.send((cause, status));
         });

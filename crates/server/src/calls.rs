@@ -33,6 +33,8 @@ pub(crate) struct Connection {
 }
 
 struct State {
+    /// The server's, in the cluster file.
+    name: String,
     /// Dropped before the link closes its descriptor.
     readiness: Readiness,
     link: RefCell<Box<dyn Link>>,
@@ -57,14 +59,15 @@ struct Reply {
 }
 
 impl Connection {
-    /// On the current reactor.
+    /// To the server of this name, on the current reactor.
     ///
     /// # Errors
     /// The reactor cannot wait for the link's descriptor.
-    pub fn new(link: Box<dyn Link>) -> io::Result<Connection> {
+    pub fn new(name: &str, link: Box<dyn Link>) -> io::Result<Connection> {
         // SAFETY: the descriptor is the link's, which lives as long as the state that both are put into.
         let readiness = Readiness::new(&unsafe { BorrowedFd::borrow_raw(link.fd()) })?;
         let state = Rc::new(State {
+            name: name.to_owned(),
             readiness,
             credits: Semaphore::new(usize::from(link.credits()).max(1)),
             link: RefCell::new(link),
@@ -128,7 +131,7 @@ impl State {
         let request_id = self.next_request_id.replace(self.next_request_id.get() + 1);
         let trace = weft_log::trace::current_or_fresh();
         let header = Header { trace, ..Header::request(op, request_id) };
-        tracing::debug!(op = op.name(), trace, "asks {}", self.link.borrow().peer());
+        tracing::debug!(op = op.name(), trace, "asks {}", self.name);
         // SAFETY: the request has no bulk memory.
         let submitted = unsafe { self.link.borrow_mut().submit(header, body, Bulk::None) };
         if let Err(error) = submitted {

@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weft_layout::Layout;
-use weft_log::trace::current_or_fresh;
 use weft_meta::{Engine, run_again};
 use weft_reactor::{JoinHandle, timeout};
 use weft_wire::messages::RemoveObjectsRequest;
@@ -69,10 +68,9 @@ impl<E: Engine + 'static> Remover<E> {
         self.setup.confirmed().await;
         loop {
             weft_reactor::sleep(GATHER).await;
-            let trace = self.setup.poke.take_trace();
             let now = Instant::now();
             self.resting_until.retain(|_, until| *until > now);
-            let is_done = on_behalf_of(trace, self.remove_garbage()).await.unwrap_or_else(|error| {
+            let is_done = self.remove_garbage().await.unwrap_or_else(|error| {
                 self.setup.failed("remove data files", &error);
                 false
             });
@@ -111,11 +109,12 @@ impl<E: Engine + 'static> Remover<E> {
                 by_server.entry(layout.server_id(slot)).or_default().push(*ino);
             }
         }
+        let trace = self.setup.poke.take_trace();
         let mut failed = HashSet::new();
         let mut asked = Vec::new();
         for (id, inos) in by_server {
             match self.ready_peer(id) {
-                Some(peer) => asked.push((id, inos.clone(), remove_on(peer, inos))),
+                Some(peer) => asked.push((id, inos.clone(), remove_on(peer, inos, trace))),
                 None => failed.extend(inos),
             }
         }
@@ -143,9 +142,9 @@ impl<E: Engine + 'static> Remover<E> {
     }
 }
 
-/// Has a server remove files. It may be removing them already: doing so again does no harm.
-fn remove_on(peer: Rc<Peer>, inos: Vec<u64>) -> Removal {
-    let trace = current_or_fresh();
+/// Has a server remove files, on behalf of the request with this trace id. It may be removing them already: doing
+/// so again does no harm.
+fn remove_on(peer: Rc<Peer>, inos: Vec<u64>, trace: u64) -> Removal {
     weft_reactor::spawn(on_behalf_of(trace, async move {
         peer.call(&RemoveObjectsRequest { inos }).await.map(drop)
     }))

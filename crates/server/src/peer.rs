@@ -120,7 +120,7 @@ impl Peer {
             .map_err(|error| failed(format!("no thread to connect to it: {error}")))?;
         let link = dialled.receive().await.ok_or_else(|| failed("connecting to it has failed".into()))?;
         let link = link.map_err(|error| PeerError::of(&name, &error))?;
-        let new = Connection::new(link).map_err(|error| failed(error.to_string()))?;
+        let new = Connection::new(&name, link).map_err(|error| failed(error.to_string()))?;
         let new = Rc::new(new);
         *connection = Some(new.clone());
         Ok(new)

@@ -15,16 +15,18 @@ pub(crate) struct Poke {
 struct Signals {
     remove: Notify,
     vouch: Notify,
-    /// Of the last request that poked.
+    /// Of the last request that left something to remove.
     trace: Cell<u64>,
 }
 
 impl Poke {
-    /// There may be something to do, by the request with this id; 0: by none.
-    pub fn poke(&self, trace: u64) {
-        if trace != 0 {
-            self.signals.trace.set(trace);
-        }
+    /// Notes the trace id of a request that has left something to remove, now or later.
+    pub fn name_cause(&self, trace: u64) {
+        self.signals.trace.set(trace);
+    }
+
+    /// There may be something to do.
+    pub fn poke(&self) {
         self.signals.remove.notify();
         self.signals.vouch.notify();
     }
@@ -39,7 +41,7 @@ impl Poke {
         let _ = timeout(limit, self.signals.vouch.notified()).await;
     }
 
-    /// Trace id of the last request that poked since it was taken before; 0: none did.
+    /// Trace id of the last request that left something since this was asked before; 0: none did.
     pub fn take_trace(&self) -> u64 {
         self.signals.trace.take()
     }

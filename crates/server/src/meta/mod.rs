@@ -52,7 +52,7 @@ use crate::clock::unix_s;
 use crate::config::SyncMode;
 use crate::key_ring::KeyRing;
 use crate::poke::Poke;
-use crate::spent::{self, Part, during};
+use crate::spent::{Part, during};
 use crate::stop::StopFlag;
 use durable::Durability;
 use effects::Effects;
@@ -236,7 +236,8 @@ impl<E: Engine + 'static> MetaPart<E> {
 
     /// Tells the remover of data files that there may be work.
     pub fn poke_garbage(&self) {
-        self.garbage.poke(spent::trace());
+        self.namespace.borrow_mut().take_to_remove();
+        self.garbage.poke();
     }
 
     /// Whether a reply may have to wait for the disk, so that the connection's other requests should go on meanwhile.

@@ -14,8 +14,8 @@ use super::watchers::LeaseHolder;
 use super::{Call, MetaPart, translate as t};
 use crate::answer::{Answer, Refusal};
 use crate::config::SyncMode;
-use crate::spent::{Part, during};
-use weft_meta::{CommitSeq, Engine, Once, Op, SessionId, Timestamp, Touched, run_again};
+use crate::spent::{self, Part, during};
+use weft_meta::{CommitSeq, Engine, Once, Op, SessionId, Timestamp, ToRemove, Touched, run_again};
 use weft_wire::Wire;
 use weft_wire::body;
 
@@ -65,7 +65,11 @@ impl<E: Engine + 'static> MetaPart<E> {
             during(Part::Clients, self.watchers.all_returned()).await;
         }
         let committed = self.commit(call, run);
-        let removes_data = self.namespace.borrow_mut().takes_data_to_remove();
+        let to_remove = self.namespace.borrow_mut().take_to_remove();
+        if to_remove != ToRemove::Nothing {
+            // Before the remover sees the records, as it may be at work.
+            self.garbage.name_cause(spent::trace());
+        }
         self.look_for_failure();
         let Committed { body, seq, holders, refusal } =
             committed.map_err(|failure| self.ask_again(failure.into()))?;
@@ -73,7 +77,7 @@ impl<E: Engine + 'static> MetaPart<E> {
             self.durable(seq).await?;
         }
         during(Part::Mounts, self.watchers.acknowledged(holders)).await;
-        if removes_data {
+        if to_remove == ToRemove::Now {
             self.poke_garbage();
         }
         refusal.map_or(Ok(Answer { body, ..Answer::default() }), Err)

@@ -20,7 +20,7 @@ fn calls_of_one_connection_overtake_each_other_and_end_with_it<W: Way>() {
     let cluster = Cluster::<W>::start(1);
     let link = Client::proven(W::connect(&cluster.meta), [7; 16]).link;
     Reactor::new(ReactorOptions::default()).unwrap().run(async {
-        let connection = Rc::new(Connection::new(Box::new(link)).unwrap());
+        let connection = Rc::new(Connection::new("io0", Box::new(link)).unwrap());
         let ping = async |number: u8| {
             let reply = timeout(SOON, connection.call(&PingRequest { echo: vec![number] })).await;
             assert_eq!(reply.unwrap().unwrap().echo, [number]);
