@@ -1,6 +1,6 @@
 //! Mounts a Weft file system through FUSE.
 //!
-//! [`mount`] serves a mount until it is unmounted; [`umount`] ends one. [`MountOptions`] says how. In the kernel's mount
+//! [`mount()`] serves a mount until it is unmounted; [`umount()`] ends one. [`MountOptions`] says how. In the kernel's mount
 //! table the source is the URL (`weft://host:port/path`) and the type `fuse.weft`.
 
 mod attach;

@@ -40,7 +40,7 @@ impl MayConflict for MetaError {
     }
 }
 
-/// Runs something until it ends otherwise than with a conflict, at most [`RUNS_MAX`] times.
+/// Runs something until it ends otherwise than with a conflict, at most `RUNS_MAX` times.
 pub fn run_again<T, F: MayConflict>(mut run: impl FnMut() -> Result<T, F>) -> Result<T, F> {
     for _ in 1..RUNS_MAX {
         match run() {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Its end has three steps: no more messages (`failure` is set); disconnected, so that work under way is
-//! flushed and its memory free; the queue pair is destroyed. A task of its own ([`crate::end`]) sees to the
+//! flushed and its memory free; the queue pair is destroyed. A task of its own (module `accept`) sees to the
 //! steps.
 
 use std::cell::{Cell, RefCell};

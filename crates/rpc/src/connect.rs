@@ -130,7 +130,7 @@ impl Rpc {
         })
     }
 
-    /// As [`Rpc::probe`] where nobody needs it at the moment.
+    /// As `Rpc::probe` where nobody needs it at the moment.
     pub fn probe_server(&self, index: usize, wait: Duration) -> Result<(), Error> {
         let session = self.session();
         let server = session.server(index);

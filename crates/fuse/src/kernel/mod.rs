@@ -1,4 +1,4 @@
-//! The connection to the kernel: its requests, by whichever way they come, served by [`WeftFs`].
+//! The connection to the kernel: its requests, by whichever way they come, served by [`WeftFs`](crate::fs::WeftFs).
 //!
 //! ```text
 //!                      ┌ device: threads that read and write /dev/fuse ┐

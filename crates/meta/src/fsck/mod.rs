@@ -14,7 +14,7 @@
 //! meanwhile looks like damage, and a finding can be judged again just before it is treated. Then all records
 //! are judged in pages, in turns as short.
 //!
-//! A [treatment](Namespace::treat) is one operation of the namespace: judged again, then one atomic batch, or
+//! A [treatment](crate::Namespace::treat) is one operation of the namespace: judged again, then one atomic batch, or
 //! nothing. Whatever it leaves for another to repair is found by the next check: checks and treatments are
 //! repeated until nothing is found. What has lost its name comes to `lost+found` in the root directory, as
 //! `#` and its inode number.

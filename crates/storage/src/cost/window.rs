@@ -62,7 +62,7 @@ pub enum Method {
 }
 
 impl Method {
-    /// All, the simplest first; the order of [`Choice::predictions`].
+    /// All, the simplest first; the order of [`predictions`](super::Choice::predictions).
     pub const ALL: [Method; 3] = [Method::Each, Method::Sieve, Method::Mapped];
 }
 

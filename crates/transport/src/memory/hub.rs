@@ -53,7 +53,7 @@ impl MemoryHub {
         MemoryHub::make(faults, false)
     }
 
-    /// The same, with servers that are lent the client's memory by [`ServerBulk::local`].
+    /// The same, with servers that are lent the client's memory by [`ServerBulk::local`](crate::ServerBulk::local).
     ///
     /// # Safety
     /// The memory of every request stays valid until the server has answered, even if the link is dropped

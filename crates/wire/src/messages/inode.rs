@@ -135,7 +135,7 @@ crate::message! {
         /// Whether somebody may be writing. Then the I/O servers know the size: the greatest end over the
         /// data files.
         pub size_live: bool,
-        /// Changes whenever the file's writers or its size change; for [`SettleRequest`].
+        /// Changes whenever the file's writers or its size change; for [`SettleRequest`](super::SettleRequest).
         pub epoch: u64,
         /// Last access.
         pub atime: Time,

@@ -28,7 +28,7 @@ crate::message! {
         pub caller: Caller,
         /// The name.
         pub at: At,
-        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`].
+        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`](super::UMASK_SHIFT).
         pub mode: u32,
         /// Default layout of new files in it.
         pub layout: Option<LayoutWish>,
@@ -42,7 +42,7 @@ crate::message! {
         pub at: At,
         /// Fifo, socket or device.
         pub kind: FileKind,
-        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`].
+        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`](super::UMASK_SHIFT).
         pub mode: u32,
         /// Device number.
         pub rdev: u32,

@@ -18,7 +18,7 @@ crate::message! {
         pub caller: Caller,
         /// The name.
         pub at: At,
-        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`].
+        /// Permission bits, umask applied; or with the umask, see [`UMASK_SHIFT`](super::UMASK_SHIFT).
         pub mode: u32,
         /// Fail if the name exists.
         pub exclusive: bool,

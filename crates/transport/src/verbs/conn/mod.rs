@@ -1,4 +1,4 @@
-//! A server's end of one connection: Weft's messages on a [`Channel`].
+//! A server's end of one connection: Weft's messages on a [`Channel`](weft_rdma::Channel).
 //!
 //! ```text
 //!   received ─► parts ─► arrived ─► recv ─► handler ── bulk.put / bulk.get ──► Channel::transfer
