@@ -27,6 +27,8 @@ const FORMAT_VERSION: u8 = 1;
 const NUMBER_VERSION: u8 = 1;
 /// How far a restart jumps beyond the lease.
 const RESTART_GAP: u64 = 1 << 20;
+/// No cookie is as great: nobody has counted so far.
+pub(crate) const COOKIES_END: u64 = 1 << 63;
 /// A store that was put back from a copy skips at most this part of the numbers that are left.
 const FORKS: u64 = 256;
 /// Cookies below are left to clients, for `.` and `..`.
@@ -117,6 +119,17 @@ fn read_number<E: Engine>(engine: &E, key: &[u8]) -> Result<u64, EngineError> {
     Ok(number)
 }
 
+/// As [`read_number`], of a number that counts up by at most [`RESTART_GAP`] from one start to the next: one that is about to
+/// leave its range was not counted so.
+fn read_counted<E: Engine>(engine: &E, key: &[u8], max: u64) -> Result<u64, EngineError> {
+    let number = read_number(engine, key)?;
+    if number > max - RESTART_GAP {
+        let key = keys::readable(key);
+        return Err(EngineError::Format(format!("superblock field {key} is damaged: {number} is too large")));
+    }
+    Ok(number)
+}
+
 impl<E: Engine> Namespace<E> {
     /// Writes an empty file system: a root directory owned by `owner` with mode 0755. Fails if the store holds one.
     pub fn format(
@@ -158,18 +171,18 @@ impl<E: Engine> Namespace<E> {
             .ok_or_else(|| EngineError::Format("no file system in this store; format it first".into()))?;
         let mut from = Reader::with_version(keys::SUPER_FORMAT, &format, FORMAT_VERSION)?;
         let uuid = from.take(16, "uuid")?.try_into().map_err(|_| from.damaged("uuid"))?;
-        let incarnation = read_number(&engine, keys::SUPER_INCARNATION)? + 1;
+        let incarnation = read_counted(&engine, keys::SUPER_INCARNATION, u32::MAX.into())? + 1;
         let restarted = incarnation > 1;
         let gap = if restarted { RESTART_GAP } else { 0 };
         let ino_lease = read_number(&engine, keys::SUPER_INO_LEASE)?;
-        let next_ino = (ino_lease + gap).min(last_number(shard_of(ino_lease)));
+        let next_ino = ino_lease.saturating_add(gap).min(last_number(shard_of(ino_lease)));
         let mut batch = Batch::default();
         batch.put(keys::SUPER_INCARNATION, encode_number(incarnation));
         let mut count = InodeCount::load(&engine)?;
         let change = count.stage(0, std::iter::empty(), next_ino, true, &mut batch);
         run_again(|| engine.commit(&batch))?;
         count.apply(change);
-        let cookie_lease = read_number(&engine, keys::SUPER_COOKIE_LEASE)?;
+        let cookie_lease = read_counted(&engine, keys::SUPER_COOKIE_LEASE, COOKIES_END)?;
         let locks_noted = engine.get(keys::SUPER_LOCKS)?.is_some();
         Ok(Namespace {
             opens: Opens::with_tails(stored_tails(&engine)?),

@@ -10,7 +10,7 @@ use super::damage::Damage;
 use super::judge::Judge;
 use crate::engine::{CommitSeq, Engine};
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, Timestamp};
-use crate::namespace::Namespace;
+use crate::namespace::{COOKIES_END, Namespace};
 use crate::op::Op;
 use crate::{MetaError, keys};
 
@@ -308,10 +308,13 @@ impl<E: Engine> Op<'_, E> {
     }
 
     /// Takes care that the number, and none below it, is given out again; the commit writes the lease. An inode
-    /// number of another shard is left alone.
+    /// number of another shard is left alone, and so is a cookie that nobody can have counted to.
     fn raise_lease(&mut self, key: &[u8], value: &[u8], number: u64) -> bool {
         if key[0] != keys::INODE {
-            self.ns.next_cookie = self.ns.next_cookie.max(number.saturating_add(1));
+            if number >= COOKIES_END / 2 {
+                return false;
+            }
+            self.ns.next_cookie = self.ns.next_cookie.max(number + 1);
         } else if !self.ns.go_on_behind(number) {
             return false;
         }

@@ -310,6 +310,31 @@ fn names_are_repaired() {
 }
 
 #[test]
+fn numbers_that_nobody_can_have_counted_to_end_no_server() {
+    let huge = |key: &'static [u8]| {
+        let mut engine = tree().engine.fork();
+        let mut batch = Batch::default();
+        batch.put(key, encode_number(u64::MAX - 7));
+        crate::run_again(|| engine.commit(&batch)).unwrap();
+        Namespace::open(engine, NamespaceOptions { ring_servers: 2, ..NamespaceOptions::default() }).map(drop)
+    };
+    for key in [keys::SUPER_INCARNATION, keys::SUPER_COOKIE_LEASE] {
+        assert!(huge(key).unwrap_err().to_string().contains("too large"));
+    }
+    huge(keys::SUPER_INO_LEASE).unwrap();
+
+    let mut ns = plant(|p| {
+        let (dir, entry) = p.entry("a", "f");
+        p.remove_entry("a", "f");
+        p.put_entry(dir, b"f", Entry { cookie: u64::MAX, ..entry });
+    });
+    let (found, left) = repair(&mut ns);
+    assert!(found.iter().any(|damage| matches!(damage, Damage::BeyondLease { .. })), "{found:?}");
+    assert_eq!(left.len(), 1, "{left:?}");
+    run(&mut ns, |op| op.mkdir(&Caller::root(), NOW, at("new"), 0o755));
+}
+
+#[test]
 fn directories_are_brought_back_into_the_tree() {
     // Without its name, but with what is in it.
     case(
