@@ -1,0 +1,264 @@
+//! The MPI of this process: its functions as ones that return a [`Result`].
+
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::ptr;
+use std::sync::OnceLock;
+
+use crate::abi::{Abi, Family, Handle, Handles, Numbers};
+use crate::error::{Class, MpiError, Result};
+use crate::find::{self, Library};
+use crate::functions::Functions;
+use crate::report::report;
+
+/// An MPI that is known and loaded.
+pub struct Mpi {
+    /// Its family.
+    pub abi: &'static Abi,
+    /// Its predefined handles.
+    pub handles: Handles,
+    /// Its functions.
+    pub f: Functions,
+    /// Where it is loaded from.
+    pub library: Library,
+}
+
+static MPI: OnceLock<Option<Mpi>> = OnceLock::new();
+
+/// The MPI of this process; `None` if there is none to work with, and why was reported then.
+pub fn mpi() -> Option<&'static Mpi> {
+    MPI.get_or_init(|| match load() {
+        Ok(mpi) => {
+            report(|| format!("serves {} from {}", mpi.abi.name, mpi.library.path.to_string_lossy()));
+            Some(mpi)
+        }
+        Err(reason) => {
+            report(|| format!("is idle in this process: {reason}"));
+            None
+        }
+    })
+    .as_ref()
+}
+
+fn load() -> std::result::Result<Mpi, String> {
+    let (abi, library) = find::find().map_err(|missing| missing.to_string())?;
+    let lacks = |name: &str| format!("{} has no {name}", library.path.to_string_lossy());
+    // SAFETY: the library is an MPI by its name and by the functions that it has.
+    let f = unsafe { Functions::find(|name| library.function(name)) }.map_err(lacks)?;
+    let handles = abi.predefined.find(|name| library.variable(name));
+    let handles = handles.map_err(|name| lacks(&name.to_string_lossy()))?;
+    Ok(Mpi { abi, handles, f, library })
+}
+
+/// Elementwise, over the processes of a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reduce {
+    /// The greatest.
+    Max,
+    /// The sum.
+    Sum,
+}
+
+impl Mpi {
+    /// Constants.
+    pub fn numbers(&self) -> &'static Numbers {
+        &self.abi.numbers
+    }
+
+    /// A result of one of its functions.
+    pub fn check(&self, what: &str, code: c_int) -> Result<()> {
+        if code == 0 {
+            return Ok(());
+        }
+        Err(MpiError::from_mpi(code, format!("{what} of {} failed with error code {code}", self.abi.name)))
+    }
+
+    /// This process's rank, and the number of processes.
+    pub fn rank_and_size(&self, comm: Handle) -> Result<(usize, usize)> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: both are written.
+        self.check("MPI_Comm_rank", unsafe { (self.f.comm_rank)(comm, &mut rank) })?;
+        // SAFETY: as above.
+        self.check("MPI_Comm_size", unsafe { (self.f.comm_size)(comm, &mut size) })?;
+        Ok((rank as usize, size as usize))
+    }
+
+    /// Whether it is an intercommunicator.
+    pub fn is_inter(&self, comm: Handle) -> bool {
+        let mut flag = 0;
+        // SAFETY: it is written.
+        unsafe { (self.f.comm_test_inter)(comm, &mut flag) == 0 && flag != 0 }
+    }
+
+    /// A communicator of the same processes, whose messages do not mix with the program's.
+    pub fn dup(&self, comm: Handle) -> Result<Handle> {
+        let mut dup = Handle(0);
+        // SAFETY: it is written.
+        self.check("MPI_Comm_dup", unsafe { (self.f.comm_dup)(comm, &mut dup) })?;
+        Ok(dup)
+    }
+
+    /// The processes of `comm` that share memory with this one.
+    pub fn node_of(&self, comm: Handle, rank: usize) -> Result<Handle> {
+        let (kind, none, mut node) = (self.numbers().comm_type_shared, self.handles.info_null, Handle(0));
+        // SAFETY: it is written.
+        let code = unsafe { (self.f.comm_split_type)(comm, kind, rank as c_int, none, &mut node) };
+        self.check("MPI_Comm_split_type", code)?;
+        Ok(node)
+    }
+
+    /// Gives a communicator back.
+    pub fn free_comm(&self, comm: Handle) {
+        let mut comm = comm;
+        // SAFETY: it is one that was made here.
+        unsafe { (self.f.comm_free)(&mut comm) };
+    }
+
+    /// Waits for all processes.
+    pub fn barrier(&self, comm: Handle) -> Result<()> {
+        // SAFETY: no memory is passed.
+        self.check("MPI_Barrier", unsafe { (self.f.barrier)(comm) })
+    }
+
+    /// Bytes of process `root` to all.
+    pub fn bcast(&self, bytes: &mut [u8], root: usize, comm: Handle) -> Result<()> {
+        let count = count(bytes.len())?;
+        let buffer = bytes.as_mut_ptr().cast();
+        // SAFETY: the buffer has this many bytes.
+        let code = unsafe { (self.f.bcast)(buffer, count, self.handles.byte, root as c_int, comm) };
+        self.check("MPI_Bcast", code)
+    }
+
+    /// Each number, reduced over the processes; all get the results.
+    pub fn allreduce(&self, values: &mut [u64], reduce: Reduce, comm: Handle) -> Result<()> {
+        let op = match reduce {
+            Reduce::Max => self.handles.max,
+            Reduce::Sum => self.handles.sum,
+        };
+        let (count, values) = (count(values.len())?, values.as_mut_ptr().cast());
+        let (in_place, kind) = (self.abi.in_place(), self.handles.uint64);
+        // SAFETY: there are this many numbers.
+        let code = unsafe { (self.f.allreduce)(in_place, values, count, kind, op, comm) };
+        self.check("MPI_Allreduce", code)
+    }
+
+    /// The sum of `value` over all processes of lower rank.
+    pub fn sum_below(&self, value: u64, rank: usize, comm: Handle) -> Result<u64> {
+        let (mut below, kind, op) = (0u64, self.handles.uint64, self.handles.sum);
+        let (from, to) = (ptr::from_ref(&value).cast(), ptr::from_mut(&mut below).cast());
+        // SAFETY: both are one number.
+        self.check("MPI_Exscan", unsafe { (self.f.exscan)(from, to, 1, kind, op, comm) })?;
+        // What rank 0 gets is undefined.
+        Ok(if rank == 0 { 0 } else { below })
+    }
+
+    /// Sets what a status says of a finished operation; does nothing for `MPI_STATUS_IGNORE`.
+    ///
+    /// # Safety
+    /// `status` is the program's: a status, or to be ignored.
+    pub unsafe fn set_status(&self, status: *mut c_void, bytes: u64) {
+        if status as usize == self.abi.status_ignore {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            (self.f.status_set_elements)(status, self.handles.byte, bytes as i64);
+            (self.f.status_set_cancelled)(status, 0);
+        }
+    }
+
+    /// The value of an info's key, if it is set.
+    pub fn info_value(&self, info: Handle, key: &str) -> Option<String> {
+        if info == self.handles.info_null {
+            return None;
+        }
+        let key = CString::new(key).ok()?;
+        let mut value = vec![0u8; self.numbers().max_info_value_bytes as usize + 1];
+        let (length, mut is_set) = (value.len() as c_int - 1, 0);
+        // SAFETY: at most `length` bytes and a zero are written.
+        let code =
+            unsafe { (self.f.info_get)(info, key.as_ptr(), length, value.as_mut_ptr().cast(), &mut is_set) };
+        if code != 0 || is_set == 0 {
+            return None;
+        }
+        let text = CStr::from_bytes_until_nul(&value).ok()?.to_string_lossy();
+        Some(text.trim().to_string())
+    }
+
+    /// A new info with these keys and values.
+    pub fn new_info(&self, entries: &[(String, String)]) -> Result<Handle> {
+        let mut info = Handle(0);
+        // SAFETY: it is written.
+        self.check("MPI_Info_create", unsafe { (self.f.info_create)(&mut info) })?;
+        for (key, value) in entries {
+            let (Ok(key), Ok(value)) = (CString::new(key.as_str()), CString::new(value.as_str())) else {
+                continue;
+            };
+            // SAFETY: both are strings, which are copied.
+            self.check("MPI_Info_set", unsafe { (self.f.info_set)(info, key.as_ptr(), value.as_ptr()) })?;
+        }
+        Ok(info)
+    }
+
+    /// Bytes of data, and lower bound and extent, of a datatype.
+    pub fn type_sizes(&self, datatype: Handle) -> Result<TypeSizes> {
+        let refused = |code| match code {
+            0 => Ok(()),
+            _ => Err(MpiError::new(Class::Type, "this is no datatype, or one that was freed")),
+        };
+        if datatype == self.handles.datatype_null {
+            refused(1)?;
+        }
+        let (mut size_bytes, mut lower_bound_bytes, mut extent_bytes) = (0, 0, 0);
+        // SAFETY: all are written.
+        refused(unsafe { (self.f.type_size)(datatype, &mut size_bytes) })?;
+        // SAFETY: as above.
+        refused(unsafe { (self.f.type_get_extent)(datatype, &mut lower_bound_bytes, &mut extent_bytes) })?;
+        let size_bytes = u64::try_from(size_bytes)
+            .map_err(|_| MpiError::new(Class::Type, "a datatype whose size cannot be represented"))?;
+        Ok(TypeSizes { size_bytes, lower_bound_bytes, extent_bytes })
+    }
+
+    /// A handle of the same datatype, which stays when the program frees its own.
+    pub fn dup_type(&self, datatype: Handle) -> Result<Handle> {
+        let mut dup = Handle(0);
+        // SAFETY: it is written.
+        self.check("MPI_Type_dup", unsafe { (self.f.type_dup)(datatype, &mut dup) })?;
+        Ok(dup)
+    }
+
+    /// Gives a datatype back that was made here.
+    pub fn free_type(&self, datatype: Handle) {
+        let mut datatype = datatype;
+        // SAFETY: it is one that was made here.
+        unsafe { (self.f.type_free)(&mut datatype) };
+    }
+
+    /// Whether threads of the program may call MPI at any time.
+    pub fn is_thread_multiple(&self) -> bool {
+        let mut level = 0;
+        // SAFETY: it is written.
+        unsafe { (self.f.query_thread)(&mut level) == 0 && level == self.numbers().thread_multiple }
+    }
+
+    /// Whether requests can have a function that moves them on (MPICH and its family).
+    pub fn has_pollable_requests(&self) -> bool {
+        self.abi.family != Family::OpenMpi && self.f.pollable_grequest_start.is_some()
+    }
+}
+
+/// Sizes of a datatype.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TypeSizes {
+    /// Bytes of data.
+    pub size_bytes: u64,
+    /// Where it begins.
+    pub lower_bound_bytes: i64,
+    /// From one to the next.
+    pub extent_bytes: i64,
+}
+
+/// A number of elements as the functions take it.
+pub fn count(elements: usize) -> Result<c_int> {
+    c_int::try_from(elements)
+        .map_err(|_| MpiError::new(Class::Intern, format!("{elements} elements in one message: too many")))
+}

@@ -1,0 +1,151 @@
+//! Setting and showing views.
+
+use std::ffi::CStr;
+
+use weft_layout::{Datatype, View};
+
+use crate::abi::Handle;
+use crate::error::{Class, MpiError, Result};
+use crate::file::MpiFile;
+use crate::mpi::Mpi;
+use crate::sync::lock;
+use crate::types::{Representation, datatype_of, external_datatype_of};
+use crate::view::FileView;
+
+/// What a program asks for.
+pub struct Asked {
+    /// Where the view begins, in bytes.
+    pub displacement: i64,
+    /// The unit of offsets.
+    pub etype: Handle,
+    /// What the view shows, again and again.
+    pub filetype: Handle,
+    /// The data representation.
+    pub datarep: Vec<u8>,
+    /// Hints.
+    pub info: Handle,
+}
+
+/// Sets a view, collectively. Both pointers go to its beginning.
+///
+/// # Errors
+/// In all processes where any has one; the view stays as it was.
+pub fn set_view(file: &MpiFile, asked: &Asked) -> Result<()> {
+    let view = new_view(file, asked);
+    file.agree(view.as_ref().map(|_| ()).map_err(Clone::clone))?;
+    let view = view?;
+    lock(&file.hints).set_info(file.mpi, asked.info);
+    file.file.set_access(lock(&file.hints).access());
+    file.replace_view(view);
+    *lock(&file.position) = 0;
+    crate::pointers::reset_shared(file)
+}
+
+fn new_view(file: &MpiFile, asked: &Asked) -> Result<FileView> {
+    let mpi = file.mpi;
+    let (representation, datarep) = match asked.datarep.to_ascii_lowercase().as_slice() {
+        b"native" => (Representation::Native, c"native"),
+        // All of the cluster's clients are little endian and have the same sizes of types.
+        b"internal" => (Representation::Native, c"internal"),
+        b"external32" => (Representation::External32, c"external32"),
+        other => {
+            let text = format!(
+                "data representation `{}`: Weft knows native, internal and external32",
+                String::from_utf8_lossy(other)
+            );
+            return Err(MpiError::new(Class::UnsupportedDatarep, text));
+        }
+    };
+    let is_sequential = file.has_mode(mpi.numbers().mode_sequential);
+    let displacement = match asked.displacement {
+        displacement if displacement == i64::from(mpi.numbers().displacement_current) && is_sequential => {
+            // The shared pointer's place in the view so far.
+            let at = crate::pointers::shared_position(file)?;
+            byte_offset(file, at)?
+        }
+        displacement if displacement >= 0 && !is_sequential => displacement,
+        _ if is_sequential => {
+            let text = "a file of MPI_MODE_SEQUENTIAL takes MPI_DISPLACEMENT_CURRENT only";
+            return Err(MpiError::new(Class::Arg, text));
+        }
+        displacement => {
+            return Err(MpiError::new(
+                Class::Arg,
+                format!("the displacement {displacement} of a view is negative"),
+            ));
+        }
+    };
+    let read = |handle| match representation {
+        Representation::Native => datatype_of(mpi, handle),
+        Representation::External32 => external_datatype_of(mpi, handle),
+    };
+    let (etype, filetype) = (read(asked.etype)?, read(asked.filetype)?);
+    check_types(&etype, &filetype)?;
+    let is_whole = filetype.true_extent() == (0, filetype.size_bytes())
+        && i64::try_from(filetype.size_bytes()) == Ok(filetype.extent_bytes())
+        && filetype.regions(0, 1)?.as_contiguous().is_some();
+    let view = match is_whole {
+        true => None,
+        false => Some(View::new(displacement as u64, Datatype::clone(&filetype))?),
+    };
+    let etype_bytes = etype.size_bytes();
+    let (etype, filetype) = (mpi.dup_type(asked.etype)?, mpi.dup_type(asked.filetype)?);
+    Ok(FileView { mpi, displacement, etype, filetype, etype_bytes, representation, datarep, view })
+}
+
+fn check_types(etype: &Datatype, filetype: &Datatype) -> Result<()> {
+    let (etype_bytes, filetype_bytes) = (etype.size_bytes(), filetype.size_bytes());
+    if etype_bytes == 0 || filetype_bytes == 0 || filetype_bytes % etype_bytes != 0 {
+        let text = format!(
+            "a view with an etype of {etype_bytes} bytes and a filetype of {filetype_bytes}: the filetype must be \
+             made of etypes, at least one"
+        );
+        return Err(MpiError::new(Class::Arg, text));
+    }
+    Ok(())
+}
+
+/// What `MPI_File_get_view` tells.
+pub struct Seen {
+    /// Bytes from the beginning of the file.
+    pub displacement: i64,
+    /// A new handle.
+    pub etype: Handle,
+    /// A new handle.
+    pub filetype: Handle,
+    /// The data representation.
+    pub datarep: &'static CStr,
+}
+
+/// The view that is set. The handles are the program's to free.
+pub fn get_view(file: &MpiFile) -> Result<Seen> {
+    let view = file.view();
+    let (etype, filetype) = (copy(file.mpi, view.etype)?, copy(file.mpi, view.filetype)?);
+    Ok(Seen { displacement: view.displacement, etype, filetype, datarep: view.datarep })
+}
+
+/// A handle of a type for the program. For a duplicate of a named type that is the named type itself, which
+/// need not be freed and can be compared.
+fn copy(mpi: &'static Mpi, handle: Handle) -> Result<Handle> {
+    match crate::types::named_original(mpi, handle) {
+        Some(named) => Ok(named),
+        None => mpi.dup_type(handle),
+    }
+}
+
+/// Where an offset of the view is in the file, in bytes.
+pub fn byte_offset(file: &MpiFile, offset: i64) -> Result<i64> {
+    let view = file.view();
+    let regions = view.regions(view.position(offset)?, 1)?;
+    let first = regions.extents().next().map_or(0, |extent| extent.offset);
+    i64::try_from(first).map_err(|_| MpiError::new(Class::Arg, "an offset beyond 2^63"))
+}
+
+/// The extent of a type in the file (MPI 4.0, 14.5.1).
+pub fn type_extent(file: &MpiFile, datatype: Handle) -> Result<i64> {
+    let view = file.view();
+    match view.representation {
+        Representation::Native => Ok(file.mpi.type_sizes(datatype)?.extent_bytes),
+        Representation::External32 => Ok(external_datatype_of(file.mpi, datatype)?.extent_bytes()),
+    }
+}
