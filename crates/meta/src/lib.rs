@@ -20,6 +20,7 @@ mod cache;
 mod caller;
 mod codec;
 mod count;
+mod counters;
 mod engine;
 mod error;
 mod fsck;
@@ -45,6 +46,7 @@ pub use backup::{
     BackupError, BackupHead, BackupPage, BackupReader, BackupSize, BackupWriter, prepare_store, verify_backup,
 };
 pub use caller::{Caller, SessionId};
+pub use counters::{COUNTER_MAX, CounterChange, CounterId};
 pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Room, Scan, Syncer};
 pub use error::{EngineError, MetaError};
 pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};
