@@ -150,7 +150,7 @@ fn what_a_killed_process_wrote_is_found_by_the_close() {
     // Nobody wrote: nothing changes.
     let file = owner.open("/shared", &read_write()).unwrap();
     let shared = file.share().unwrap();
-    killed(|| drop(owner.import_shared(&shared).unwrap().read_at(&mut [0; 10], 0).unwrap()));
+    killed(|| assert_eq!(owner.import_shared(&shared).unwrap().read_at(&mut [0; 10], 0).unwrap(), 10));
     file.close().unwrap();
     let now = owner.stat("/shared", true).unwrap();
     assert_eq!((now.size, now.mtime), (attr.size, attr.mtime));

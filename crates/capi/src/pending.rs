@@ -13,6 +13,7 @@ pub struct weft_op {
     under_way: UnderWay,
 }
 
+#[allow(clippy::large_enum_variant, reason = "an operation is on the heap as it is")]
 enum UnderWay {
     /// A read or write, which comes to a number of bytes.
     Transfer(PendingRaw),

@@ -12,7 +12,7 @@
 //! again. They are of no use to others than the holder of the same key. [`Client::import`] takes one message:
 //! the metadata server must know who has a file open, for a file that is removed, and for the size of one that
 //! is written. A file that is *shared* stays open where it was opened for as long as others use it, and what
-//! they write is reported from there (`written.rs`), so nobody else has to be known.
+//! they write is reported from there (`shared.rs`), so nobody else has to be known.
 //!
 //! ```text
 //!   8 bytes        2         16          4        54             32               about 113     4 to 259

@@ -71,6 +71,7 @@ mod restore;
 #[cfg(test)]
 mod scripted;
 mod servers;
+mod shared;
 mod size;
 mod sizing;
 mod sparse;

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use weft_wire::messages::{Attr, OpenId, ReportRequest, SetAttrRequest, WriteReport};
+use weft_wire::messages::{Attr, OpenId, ReportRequest, SetAttrRequest, Time, WriteReport};
 
 use crate::batch;
 use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::inner::Inner;
-use crate::size::ask_size;
+use crate::size::{ask_size, time_key};
+use crate::written::WrittenEnd;
 
 /// A capability is renewed when it has less than this to live.
 const CAPABILITY_MARGIN: Duration = Duration::from_secs(3600);
@@ -52,6 +53,19 @@ impl Held {
         if self.is_end_unsure() {
             inner.keep_alive(self)?;
             self.note_end(ask_size(inner, &self.capability())?.file_bytes);
+        }
+        Ok(())
+    }
+
+    /// Asks the I/O servers how far others have written that are covered by it. `mtime` is the last time of
+    /// modification that is known: what is newer, they have written.
+    pub(crate) fn settle_others(&self, inner: &Inner, mtime: &Time) -> Result<(), Error> {
+        if self.is_for_writing() {
+            inner.keep_alive(self)?;
+            let size = ask_size(inner, &self.capability())?;
+            self.note_end(size.file_bytes);
+            let touch = time_key(&size.mtime) > time_key(mtime);
+            self.note_others(&WrittenEnd { end_bytes: size.file_bytes, touch, unsure: false });
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What a metadata operation can fail with. No errno here: the front doors (FUSE, C, NFS) translate once.
 
-use crate::counters::CounterChange;
+use crate::open_counter::CounterChange;
 use thiserror::Error;
 
 /// Why the engine could not do what was asked. After a failed commit or sync the engine refuses every later
@@ -124,7 +124,7 @@ pub enum MetaError {
     /// A counter would leave its range.
     #[error(
         "the counter is {before}, and {change} does not lead to a number from 0 to {}; it stays as it is",
-        crate::counters::COUNTER_MAX
+        crate::open_counter::COUNTER_MAX
     )]
     Counter {
         /// What it is.

@@ -23,7 +23,7 @@
 //! listing is continued by its last cookie whatever was created or removed meanwhile.
 
 use crate::caller::SessionId;
-use crate::counters::CounterId;
+use crate::open_counter::CounterId;
 
 pub(crate) const INODE: u8 = b'i';
 pub(crate) const NAME: u8 = b'n';

@@ -30,6 +30,7 @@ mod keys;
 mod lately;
 mod namespace;
 mod op;
+mod open_counter;
 mod opens;
 mod ops;
 mod permission;
@@ -46,7 +47,6 @@ pub use backup::{
     BackupError, BackupHead, BackupPage, BackupReader, BackupSize, BackupWriter, prepare_store, verify_backup,
 };
 pub use caller::{Caller, SessionId};
-pub use counters::{COUNTER_MAX, CounterChange, CounterId};
 pub use engine::{Batch, CommitSeq, Engine, FjallEngine, FjallOptions, MemEngine, Pair, Room, Scan, Syncer};
 pub use error::{EngineError, MetaError};
 pub use fsck::{Damage, FileState, Finding, Owner, Progress, SizeFound, Treatment};
@@ -54,6 +54,7 @@ pub use inode::{Attr, Kind, LayoutRequest, MODE_MASK, ROOT_INO, Timestamp};
 pub use issued::IssuedKeyRecord;
 pub use namespace::{Namespace, NamespaceOptions, Statfs};
 pub use op::{MayConflict, Op, run_again};
+pub use open_counter::{COUNTER_MAX, CounterChange, CounterId};
 pub use opens::ToRemove;
 pub use ops::append::AppendPlace;
 pub use ops::attr::{SetAttr, SetTime};

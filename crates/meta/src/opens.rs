@@ -2,8 +2,8 @@
 //! moment ago (`lately.rs`).
 
 use crate::caller::SessionId;
-use crate::counters::CounterId;
 use crate::lately::LatelyRemoved;
+use crate::open_counter::CounterId;
 use crate::replies::StoredReply;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, HashMap};

@@ -15,11 +15,12 @@
 
 use crate::MetaError;
 use crate::caller::SessionId;
-use crate::counters::{CounterChange, CounterId, encode_counter};
+use crate::counters::encode_counter;
 use crate::engine::Engine;
 use crate::keys;
 use crate::namespace::Namespace;
 use crate::op::Op;
+use crate::open_counter::{CounterChange, CounterId};
 use crate::opens::Effect;
 use crate::shard::shard_of;
 use std::ops::RangeInclusive;
