@@ -50,7 +50,7 @@ extern "C" {
 typedef struct weft_fs weft_fs;     /* a connected file system */
 typedef struct weft_file weft_file; /* an open file */
 typedef struct weft_dir weft_dir;   /* an open directory */
-typedef struct weft_op weft_op;     /* a read or write that is under way */
+typedef struct weft_op weft_op;     /* a read or write, or a change of a counter, that is under way */
 
 /* The library's version, "0.1.0". */
 const char *weft_version(void);
@@ -138,6 +138,67 @@ ssize_t weft_file_export(weft_file *file, void *buffer, size_t bytes);
  * do not matter. EINVAL where it is none, is cut short, or is of another cluster; EKEYEXPIRED where it is
  * too old, was changed, or is of another key; ESTALE where the file is gone. */
 weft_file *weft_file_import(weft_fs *fs, const void *buffer, size_t bytes);
+
+/* ---- One open for many processes ---------------------------------------------------------------------- */
+
+/* As weft_file_export and weft_file_import, and no process but the first asks the metadata server: its open
+ * covers the handles of all others. However many they are, there is one open and one close.
+ *
+ *     if (rank == 0) {
+ *         file = weft_open(fs, "/results", O_RDWR | O_CREAT, 0644);
+ *         weft_file_share(file, open_file, sizeof open_file);
+ *     }
+ *     MPI_Bcast(open_file, sizeof open_file, MPI_BYTE, 0, comm);
+ *     if (rank != 0)
+ *         file = weft_file_import_shared(fs, open_file, sizeof open_file);
+ *     ... weft_pwrite(file, ...) ...
+ *     struct weft_written written, all;
+ *     weft_get_written(file, &written);
+ *     MPI_Reduce(&written, &all, 3, MPI_UINT64_T, MPI_MAX, 0, comm);
+ *     rank == 0 ? weft_close_shared(file, &all) : weft_close(file);
+ *
+ * The process that shares the file closes it last. Handles that are used after that read and write what
+ * nobody keeps: the size of the file may then be too small, and data of a removed file goes. Where a process
+ * dies before it could tell what it wrote, weft_close asks the I/O servers for the end of the file. The first
+ * lock, or append, through a handle makes it an open of its own, with a message to the metadata server.
+ * weft_fdatasync of it makes durable what is on the I/O servers; weft_fsync also the metadata server's part. */
+
+/* As weft_file_export, for weft_file_import_shared too. */
+ssize_t weft_file_share(weft_file *file, void *buffer, size_t bytes);
+
+/* A handle that the open of another process covers, by what weft_file_share gave there. No server is asked;
+ * EINVAL where the bytes are not from weft_file_share. */
+weft_file *weft_file_import_shared(weft_fs *fs, const void *buffer, size_t bytes);
+
+/* What was written through a handle and is not reported. The greatest value of each member over all
+ * handles is what was written through all. */
+struct weft_written {
+    uint64_t end_bytes; /* end of the furthest byte that was written */
+    uint64_t touch;     /* 1: the time of modification is to be set */
+    uint64_t unsure;    /* 1: a write failed, and may have come further */
+};
+int weft_get_written(weft_file *file, struct weft_written *written);
+
+/* Notes what others have written, for the next weft_flush, weft_fsync or weft_close of the handle that was
+ * shared. */
+int weft_note_written(weft_file *file, const struct weft_written *others);
+
+/* Notes that another process has set the size of the file: an end beyond it is not reported. */
+int weft_note_size(weft_file *file, off_t bytes);
+
+/* As weft_close, of the handle that was shared, where `others` is all that others have written. It asks I/O
+ * servers for the end of the file only if that is unsure. */
+int weft_close_shared(weft_file *file, const struct weft_written *others);
+
+/* Adds to the counter of the open file, or sets it; returns what it was before, from 0 to 2^63 - 1. The
+ * metadata server keeps one counter for each open, from 0 on, for all handles that come from it: by
+ * weft_file_import and by weft_file_import_shared. Another open of the file has another counter. Each change
+ * is done once, whatever fails. -1 with EINVAL where the counter would leave its range; ESTALE once the file
+ * was closed where it was opened; EOPNOTSUPP from a metadata server that is too old.
+ *
+ *     weft_pwrite(file, record, bytes, weft_fetch_add(file, bytes));     a shared file pointer */
+int64_t weft_fetch_add(weft_file *file, int64_t add);
+int64_t weft_fetch_set(weft_file *file, int64_t value);
 
 /* At the cursor, through the view if one is set. */
 ssize_t weft_read(weft_file *file, void *buffer, size_t bytes);
@@ -400,6 +461,7 @@ weft_op *weft_start_read_typed(weft_file *file, void *memory, uint64_t memory_co
 weft_op *weft_start_write_typed(weft_file *file, const void *memory, uint64_t memory_count,
                                 const weft_type *memory_type, off_t offset, uint64_t file_count,
                                 const weft_type *file_type);
+weft_op *weft_start_fetch_add(weft_file *file, int64_t add);
 
 /* 1 when it has ended (*result is what the blocking call would have returned, with errno; *op becomes
  * NULL), 0 while it goes on, -1 where the call makes no sense. */

@@ -125,23 +125,43 @@ pub unsafe extern "C" fn weft_file_export(
     buffer: *mut c_void,
     bytes: size_t,
 ) -> ssize_t {
-    call("weft_file_export", || {
-        // SAFETY: as the caller promises.
-        let exported = unsafe { borrow(file)? }.file.export()?;
-        if bytes == 0 {
-            return Ok(exported.len() as ssize_t);
-        }
-        if buffer.is_null() {
-            return Err(Failure::new(libc::EFAULT, "the buffer is NULL"));
-        }
-        if bytes < exported.len() {
-            let text = format!("the buffer is of {bytes} bytes, and {} are needed", exported.len());
-            return Err(Failure::new(libc::ERANGE, text));
-        }
-        // SAFETY: as the caller promises.
-        unsafe { std::ptr::copy_nonoverlapping(exported.as_ptr(), buffer.cast(), exported.len()) };
-        Ok(exported.len() as ssize_t)
-    })
+    // SAFETY: as the caller promises.
+    call("weft_file_export", || unsafe { fill(&borrow(file)?.file.export()?, buffer, bytes) })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_file_export`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_file_share(
+    file: *const weft_file,
+    buffer: *mut c_void,
+    bytes: size_t,
+) -> ssize_t {
+    // SAFETY: as the caller promises.
+    call("weft_file_share", || unsafe { fill(&borrow(file)?.file.share()?, buffer, bytes) })
+}
+
+/// Copies the description of an open file to where C wants it.
+///
+/// # Safety
+/// `buffer` is valid for writing `bytes`.
+unsafe fn fill(description: &[u8], buffer: *mut c_void, bytes: size_t) -> Outcome<ssize_t> {
+    let needed = description.len();
+    if bytes == 0 {
+        return Ok(needed as ssize_t);
+    }
+    if buffer.is_null() {
+        return Err(Failure::new(libc::EFAULT, "the buffer is NULL"));
+    }
+    if bytes < needed {
+        let text = format!("the buffer is of {bytes} bytes, and {needed} are needed");
+        return Err(Failure::new(libc::ERANGE, text));
+    }
+    // SAFETY: as the caller promises.
+    unsafe { std::ptr::copy_nonoverlapping(description.as_ptr(), buffer.cast(), needed) };
+    Ok(needed as ssize_t)
 }
 
 /// See weft.h.
@@ -158,6 +178,23 @@ pub unsafe extern "C" fn weft_file_import(
         // SAFETY: as the caller promises.
         let (fs, exported) = unsafe { (borrow(fs)?, array(buffer.cast::<u8>(), bytes)?) };
         Ok(give(weft_file { file: fs.client.import(exported)?, client: fs.client.clone() }))
+    })
+}
+
+/// See weft.h.
+///
+/// # Safety
+/// As for `weft_file_import`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn weft_file_import_shared(
+    fs: *const weft_fs,
+    buffer: *const c_void,
+    bytes: size_t,
+) -> *mut weft_file {
+    call("weft_file_import_shared", || {
+        // SAFETY: as the caller promises.
+        let (fs, shared) = unsafe { (borrow(fs)?, array(buffer.cast::<u8>(), bytes)?) };
+        Ok(give(weft_file { file: fs.client.import_shared(shared)?, client: fs.client.clone() }))
     })
 }
 
@@ -263,7 +300,10 @@ on_file! {
         file.fallocate(mode, position(offset)?, position(bytes)?)?;
     }
     weft_fsync(file) { file.sync_data()?; }
-    weft_fdatasync(file) { file.sync_data()?; }
+    weft_fdatasync(file) {
+        // Size and name are the matter of the handle that was shared.
+        if file.is_covered() { file.sync_contents()?; } else { file.sync_data()?; }
+    }
     weft_flush(file) { file.flush()?; }
 }
 

@@ -20,6 +20,7 @@ mod locks;
 mod memory;
 mod names;
 mod pending;
+mod shared;
 mod types;
 
 pub use access::*;
@@ -33,4 +34,5 @@ pub use locks::*;
 pub use memory::*;
 pub use names::*;
 pub use pending::*;
+pub use shared::*;
 pub use types::*;

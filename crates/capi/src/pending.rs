@@ -5,17 +5,43 @@ use crate::handles::{array, give, result, take, weft_file};
 use crate::lists::Request;
 use libc::{off_t, size_t, ssize_t};
 use std::ffi::{c_int, c_void};
-use weft_client::{Direction, PendingRaw, finish_all};
+use weft_client::{Direction, PendingCall, PendingRaw, Progress, finish_all};
 
 /// An operation under way (`weft_op`).
 #[allow(non_camel_case_types)]
 pub struct weft_op {
-    pending: PendingRaw,
+    under_way: UnderWay,
+}
+
+#[allow(clippy::large_enum_variant, reason = "an operation is on the heap as it is")]
+enum UnderWay {
+    /// A read or write, which comes to a number of bytes.
+    Transfer(PendingRaw),
+    /// A change of the counter.
+    Count(PendingCall<u64>),
 }
 
 impl weft_op {
     pub(crate) fn started(pending: PendingRaw) -> *mut weft_op {
-        give(weft_op { pending })
+        give(weft_op { under_way: UnderWay::Transfer(pending) })
+    }
+
+    pub(crate) fn counting(pending: PendingCall<u64>) -> *mut weft_op {
+        give(weft_op { under_way: UnderWay::Count(pending) })
+    }
+
+    fn progress(&mut self) -> &mut dyn Progress {
+        match &mut self.under_way {
+            UnderWay::Transfer(pending) => pending,
+            UnderWay::Count(pending) => pending,
+        }
+    }
+
+    fn wait(self) -> Outcome<ssize_t> {
+        Ok(match self.under_way {
+            UnderWay::Transfer(pending) => pending.wait()? as ssize_t,
+            UnderWay::Count(pending) => pending.wait()? as ssize_t,
+        })
     }
 }
 
@@ -77,7 +103,7 @@ pub unsafe extern "C" fn weft_test(op: *mut *mut weft_op, outcome: *mut ssize_t)
         // SAFETY: as the caller promises.
         let place = unsafe { pointed(op)? };
         // SAFETY: as the caller promises.
-        if !unsafe { &mut **place }.pending.test() {
+        if !unsafe { &mut **place }.progress().test() {
             return Ok(0);
         }
         // SAFETY: as the caller promises.
@@ -101,7 +127,7 @@ pub unsafe extern "C" fn weft_wait(op: *mut *mut weft_op) -> ssize_t {
         let place = unsafe { pointed(op)? };
         // SAFETY: as the caller promises; the handle is forgotten at once.
         let op = unsafe { take(std::mem::replace(place, std::ptr::null_mut()))? };
-        Ok(op.pending.wait()? as ssize_t)
+        op.wait()
     })
 }
 
@@ -118,7 +144,7 @@ pub unsafe extern "C" fn weft_wait_all(
     let driven: c_int = call("weft_wait_all", || {
         // SAFETY: as the caller promises; no two are the same.
         let under_way = unsafe { array(ops, count)?.iter().filter_map(|op| op.as_mut()) };
-        finish_all(under_way.map(|op| &mut op.pending));
+        finish_all(under_way.map(|op| op.progress()));
         Ok(0)
     });
     let mut failed = driven < 0;

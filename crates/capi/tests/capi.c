@@ -400,6 +400,59 @@ static void test_export(void) {
     CHECK(weft_disconnect(other) == 0);
 }
 
+static void test_share(void) {
+    char shared[WEFT_FILE_EXPORT_MAX] = {0}, back[8];
+    struct weft_written written, all = {0, 0, 0};
+    struct stat status;
+    weft_file *file = weft_creat(fs, "/share", 0600, NULL);
+    CHECK(weft_file_export(file, shared, sizeof shared) > 0);
+    weft_fs *other = weft_connect(url, NULL);
+    CHECK(other != NULL);
+    FAILS_WITH(EINVAL, weft_file_import_shared(other, shared, sizeof shared));
+    CHECK(strstr(weft_last_error(), "not shared") != NULL);
+    ssize_t bytes = weft_file_share(file, NULL, 0);
+    CHECK(bytes > 0 && bytes <= WEFT_FILE_EXPORT_MAX);
+    FAILS_WITH(ERANGE, weft_file_share(file, shared, (size_t)bytes - 1));
+    CHECK(weft_file_share(file, shared, sizeof shared) == bytes);
+    weft_file *under = weft_file_import_shared(other, shared, sizeof shared);
+    CHECK(under != NULL && weft_get_written(under, &written) == 0 && written.end_bytes == 0 && written.touch == 0);
+    CHECK(weft_pwrite(under, "shared", 6, 94) == 6 && weft_fdatasync(under) == 0 && weft_fsync(under) == 0);
+    CHECK(weft_pread(file, back, 6, 94) == 6 && memcmp(back, "shared", 6) == 0);
+    CHECK(weft_get_written(under, &all) == 0 && all.end_bytes == 100 && all.touch == 1 && all.unsure == 0);
+    FAILS_WITH(EINVAL, weft_get_written(under, NULL));
+    CHECK(weft_note_written(file, &all) == 0 && weft_flush(file) == 0);
+    FAILS_WITH(EINVAL, weft_note_written(file, NULL));
+    CHECK(weft_ftruncate(file, 50) == 0 && weft_note_size(under, 50) == 0);
+    CHECK(weft_get_written(under, &all) == 0 && all.end_bytes == 50);
+    CHECK(weft_close(under) == 0 && weft_close_shared(file, &all) == 0);
+    CHECK(weft_stat(fs, "/share", &status) == 0 && status.st_size == 50);
+    CHECK(weft_disconnect(other) == 0);
+}
+
+static void test_counter(void) {
+    char shared[WEFT_FILE_EXPORT_MAX] = {0};
+    weft_file *file = weft_creat(fs, "/counter", 0600, NULL);
+    CHECK(weft_file_share(file, shared, sizeof shared) > 0);
+    weft_file *opened = weft_file_import(fs, shared, sizeof shared);
+    weft_file *under = weft_file_import_shared(fs, shared, sizeof shared);
+    CHECK(weft_fetch_add(file, 10) == 0 && weft_fetch_add(opened, 5) == 10 && weft_fetch_add(under, -3) == 15);
+    CHECK(weft_fetch_set(under, 100) == 12);
+    FAILS_WITH(EINVAL, weft_fetch_add(file, -101));
+    CHECK(strstr(weft_last_error(), "the counter is 100") != NULL);
+    FAILS_WITH(EINVAL, weft_fetch_add(file, INT64_MAX));
+    FAILS_WITH(EINVAL, weft_fetch_set(file, -1));
+    weft_op *ops[3] = {weft_start_fetch_add(file, 1), weft_start_fetch_add(under, 1), weft_start_pwrite(file, "x", 1, 0)};
+    ssize_t before[3];
+    CHECK(weft_wait_all(3, ops, before) == 0 && before[0] + before[1] == 201 && before[2] == 1);
+    weft_op *op = weft_start_fetch_add(opened, 0);
+    while (weft_test(&op, &before[0]) == 0)
+        usleep(100);
+    CHECK(op == NULL && before[0] == 102);
+    weft_file *another = weft_open(fs, "/counter", O_RDONLY, 0);
+    CHECK(weft_fetch_add(another, 0) == 0 && weft_close(another) == 0);
+    CHECK(weft_close(under) == 0 && weft_close(opened) == 0 && weft_close(file) == 0);
+}
+
 static void test_names(void) {
     struct stat status;
     CHECK(weft_mkdir(fs, "/names", 0755) == 0);
@@ -649,7 +702,7 @@ int main(int argc, char **argv) {
         {"large", test_large}, {"lists", test_lists},
         {"allocations", test_allocations}, {"access", test_access},
         {"view", test_view}, {"types", test_types}, {"nonblocking", test_nonblocking},
-        {"export", test_export},
+        {"export", test_export}, {"share", test_share}, {"counter", test_counter},
         {"names", test_names}, {"directories", test_directories},
         {"xattrs", test_xattrs}, {"space", test_space},
         {"memory", test_memory},

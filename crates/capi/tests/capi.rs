@@ -55,7 +55,7 @@ fn every_function_works_from_c() {
     let cluster = Cluster::start(3);
     let program = cluster.scratch("bin").join("capi");
     compile("tests/capi.c", &program, false);
-    assert_eq!(run(&cluster, &program).lines().filter(|line| line.starts_with("ok ")).count(), 18);
+    assert_eq!(run(&cluster, &program).lines().filter(|line| line.starts_with("ok ")).count(), 20);
 }
 
 #[test]

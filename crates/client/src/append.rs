@@ -27,6 +27,7 @@ impl OpenFile {
     /// Where `bytes` bytes to be appended belong: nobody else is given a byte of it.
     pub(crate) fn append_place(&self, bytes: u64) -> Result<u64, Error> {
         let begin = Instant::now();
+        self.inner.count_covered(&self.held)?;
         loop {
             let epoch = self.append_epoch.load(Ordering::Relaxed);
             let file_bytes = self.live_bytes()?;

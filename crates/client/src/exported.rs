@@ -3,37 +3,43 @@
 //! ```text
 //!   process 0      open ──► File::export ──► bytes ──── MPI_Bcast, a pipe, … ────► processes 1 to n
 //!   each of them   Client::import ──► Reopen: capability, this session ──► metadata server: open there too
+//!
+//!   process 0      open ──► File::share ───► bytes ───────────────────────────────► processes 1 to n
+//!   each of them   Client::import_shared, and no message: the open of process 0 covers it
 //! ```
 //!
 //! The bytes carry the file's capability, so that neither the path is walked nor permissions are checked
-//! again. They are of no use to others than the holder of the same key. Importing takes one message: the
-//! metadata server must know who has a file open, for a file that is removed, and for the size of one that is
-//! written.
+//! again. They are of no use to others than the holder of the same key. [`Client::import`] takes one message:
+//! the metadata server must know who has a file open, for a file that is removed, and for the size of one that
+//! is written. A file that is *shared* stays open where it was opened for as long as others use it, and what
+//! they write is reported from there (`shared.rs`), so nobody else has to be known.
 //!
 //! ```text
-//!   8 bytes        2         16          4        54             4 to 259
-//!   "weftfile"     version   cluster     flags    capability     name, for errors
+//!   8 bytes        2         16          4        54             32               about 113     4 to 259
+//!   "weftfile"     version   cluster     flags    capability     whose counter    attributes    name, for errors
 //! ```
 
-use weft_wire::messages::{OpenId, ReopenRequest};
+use weft_wire::messages::{Attr, OpenId, ReopenRequest, rights};
 use weft_wire::security::Capability;
 use weft_wire::{Op, Reader, Wire, Writer};
 
 use crate::error::{Error, ErrorKind};
-use crate::held::Held;
+use crate::held::{CounterOf, Held};
 use crate::open_file::OpenFile;
+use crate::wait::lock;
 use crate::{Client, File, Result, batch};
 
 /// What [`File::export`] returns has no more bytes than this.
 pub const EXPORT_BYTES_MAX: usize = 512;
 
 const MAGIC: &[u8; 8] = b"weftfile";
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// What is kept of a name: its end.
 const NAME_BYTES_MAX: usize = 255;
 /// Flags.
 const SYNC: u32 = 1;
 const APPENDS: u32 = 2;
+const SHARED: u32 = 4;
 
 /// What is exported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +47,8 @@ struct Exported {
     cluster_id: [u8; 16],
     flags: u32,
     capability: Capability,
+    counter: CounterOf,
+    attr: Attr,
     name: String,
 }
 
@@ -56,6 +64,10 @@ impl Exported {
         self.cluster_id.put(&mut out);
         self.flags.put(&mut out);
         self.capability.put(&mut out);
+        self.counter.session.put(&mut out);
+        self.counter.run.put(&mut out);
+        self.counter.number.put(&mut out);
+        self.attr.put(&mut out);
         let name = self.name.as_bytes();
         name[name.len().saturating_sub(NAME_BYTES_MAX)..].to_vec().put(&mut out);
         out.into_bytes()
@@ -79,6 +91,12 @@ impl Exported {
                 cluster_id: Wire::get(&mut input)?,
                 flags: Wire::get(&mut input)?,
                 capability: Wire::get(&mut input)?,
+                counter: CounterOf {
+                    session: Wire::get(&mut input)?,
+                    run: Wire::get(&mut input)?,
+                    number: Wire::get(&mut input)?,
+                },
+                attr: Wire::get(&mut input)?,
                 name: String::from_utf8_lossy(&Vec::<u8>::get(&mut input)?).into_owned(),
             })
         };
@@ -94,11 +112,34 @@ impl File {
     /// # Errors
     /// If the metadata server must be asked for a new capability, and cannot be.
     pub fn export(&self) -> Result<Vec<u8>> {
+        self.describe(0)
+    }
+
+    /// As [`File::export`], for [`Client::import_shared`] too: other processes use the file under this open,
+    /// without one of their own. This handle stays open until they have closed theirs. What they wrote is
+    /// reported by [`File::close_shared`]; [`File::close`] asks the I/O servers for it.
+    ///
+    /// # Errors
+    /// As [`File::export`].
+    pub fn share(&self) -> Result<Vec<u8>> {
+        let shared = self.describe(SHARED)?;
+        self.open.held.note_covers(true);
+        Ok(shared)
+    }
+
+    fn describe(&self, flags: u32) -> Result<Vec<u8>> {
         let open = self.open();
         open.inner.keep_alive(&open.held).map_err(|error| error.on(&open.name))?;
-        let flags = if open.sync { SYNC } else { 0 } | if open.appends { APPENDS } else { 0 };
-        let (cluster_id, capability) = (open.inner.cluster_id, open.held.capability());
-        Ok(Exported { cluster_id, flags, capability, name: open.name.clone() }.to_bytes())
+        let flags = flags | if open.sync { SYNC } else { 0 } | if open.appends { APPENDS } else { 0 };
+        let exported = Exported {
+            cluster_id: open.inner.cluster_id,
+            flags,
+            capability: open.held.capability(),
+            counter: open.held.counter(),
+            attr: lock(&open.attr).clone(),
+            name: open.name.clone(),
+        };
+        Ok(exported.to_bytes())
     }
 
     /// The right to this open file, for [`Client::adopt`] in another process of the same user.
@@ -117,12 +158,45 @@ impl Client {
     /// cluster; [`Status::Capability`](weft_wire::Status::Capability) where it is too old, was changed, or is
     /// another key's; [`Status::Stale`](weft_wire::Status::Stale) where the file is gone.
     pub fn import(&self, bytes: &[u8]) -> Result<File> {
-        let Exported { cluster_id, flags, capability, name } = Exported::from_bytes(bytes)?;
-        if cluster_id != self.inner.cluster_id {
-            let text = "the file was exported by a client of another cluster than this one is connected to";
+        let Exported { flags, capability, counter, name, .. } = self.exported(bytes)?;
+        self.open_held(capability, &name, flags & SYNC != 0, flags & APPENDS != 0, Some(counter))
+    }
+
+    /// Takes part in an open that another process has, by what [`File::share`] gave there, without asking
+    /// anybody: that open covers this handle for as long as it lasts. Reads and writes, sizes, syncs of
+    /// contents and the counter work as with any handle. The first lock, append, and renewal of a capability
+    /// that expires make it an open of its own, as [`Client::import`] does at once.
+    ///
+    /// It is closed without a message. What was written through it is reported by the process that has shared
+    /// the file, or not at all: that one closes its handle last. A handle that is used after that reads and
+    /// writes data files that nobody keeps: the size of a file may be too small then, and data of a file
+    /// without a name is removed.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] where the bytes are not what [`File::share`] gave in this cluster. Whether they
+    /// are too old, or another key's, the first read or write says.
+    pub fn import_shared(&self, bytes: &[u8]) -> Result<File> {
+        let Exported { flags, capability, counter, attr, name, .. } = self.exported(bytes)?;
+        if flags & SHARED == 0 {
+            let text = "the file was exported, but not shared: import it, or share it where it is open";
             return Err(refused(text).on(&name));
         }
-        self.open_held(capability, &name, flags & SYNC != 0, flags & APPENDS != 0)
+        let (access, id) = (capability.rights, self.inner.open_id(0));
+        let size_live = attr.size_live || access & rights::WRITE != 0;
+        let attr = Attr { ino: capability.ino, layout: Some(capability.layout), size_live, ..attr };
+        let held = Held::new(capability, access, id, self.inner.session().id());
+        let held = held.counting_with(counter).under_anothers();
+        let flags = (flags & SYNC != 0, false, flags & APPENDS != 0);
+        Ok(File::new(OpenFile::new(&self.inner, &self.caller, held, name, flags, attr)))
+    }
+
+    fn exported(&self, bytes: &[u8]) -> Result<Exported> {
+        let exported = Exported::from_bytes(bytes)?;
+        if exported.cluster_id != self.inner.cluster_id {
+            let text = "the file was exported by a client of another cluster than this one is connected to";
+            return Err(refused(text).on(&exported.name));
+        }
+        Ok(exported)
     }
 
     /// As [`Client::import`], by what [`File::pass`] gave. `name` is for errors; `sync` as in
@@ -135,18 +209,29 @@ impl Client {
         let capability = Capability::from_bytes(pass).map_err(|error| {
             Error::new(Op::Reopen.name(), ErrorKind::Invalid, error.to_string()).on(&name)
         })?;
-        self.open_held(capability, name, sync, false)
+        self.open_held(capability, name, sync, false, None)
     }
 
-    /// Opens a file of which a capability is at hand.
-    fn open_held(&self, capability: Capability, name: &str, sync: bool, appends: bool) -> Result<File> {
+    /// Opens a file of which a capability is at hand, with the counter of another open or its own.
+    fn open_held(
+        &self,
+        capability: Capability,
+        name: &str,
+        sync: bool,
+        appends: bool,
+        counter: Option<CounterOf>,
+    ) -> Result<File> {
         let inner = &self.inner;
         let open = || {
             let (access, id) = (capability.rights, inner.open_id(0));
             let request = ReopenRequest { capability: capability.clone(), id: id.clone() };
             let reply = batch::ask(inner, inner.meta(), &request)?;
             let id = OpenId { run: reply.run, ..id };
-            let held = Held::new(reply.capability.unwrap_or(capability), access, id);
+            let capability = reply.capability.unwrap_or(capability);
+            let mut held = Held::new(capability, access, id, inner.session().id());
+            if let Some(counter) = counter {
+                held = held.counting_with(counter);
+            }
             let open =
                 OpenFile::new(inner, &self.caller, held, name.into(), (sync, false, appends), reply.attr);
             inner.count(&open.held)?;
@@ -162,7 +247,9 @@ mod tests {
 
     fn exported(name: &str) -> Exported {
         let capability = Capability::sample(&mut 7);
-        Exported { cluster_id: [9; 16], flags: SYNC | APPENDS, capability, name: name.into() }
+        let counter = CounterOf { session: [4; 16], run: 6, number: 5 };
+        let attr = Attr::sample(&mut 9);
+        Exported { cluster_id: [9; 16], flags: SYNC | APPENDS, capability, counter, attr, name: name.into() }
     }
 
     #[test]
@@ -174,7 +261,7 @@ mod tests {
         let mut seed = 1;
         let capability = Capability { ino: u64::MAX, rights: u32::MAX, ..Capability::sample(&mut seed) };
         let long = Exported { capability, ..exported(&"x".repeat(5000)) }.to_bytes();
-        assert!(long.len() + 30 < EXPORT_BYTES_MAX, "{} bytes", long.len());
+        assert!(long.len() < EXPORT_BYTES_MAX, "{} bytes", long.len());
         assert_eq!(Exported::from_bytes(&long).unwrap().name.len(), NAME_BYTES_MAX);
     }
 
@@ -185,9 +272,9 @@ mod tests {
             let error = Exported::from_bytes(&bytes[..length]).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid, "{length}: {error}");
         }
-        bytes[MAGIC.len()] = 2;
+        bytes[MAGIC.len()] = 1;
         let error = Exported::from_bytes(&bytes).unwrap_err().to_string();
-        assert!(error.contains("exported in format 2"), "{error}");
+        assert!(error.contains("exported in format 1"), "{error}");
         assert!(Exported::from_bytes(b"a text").unwrap_err().to_string().contains("no exported file"));
     }
 

@@ -10,6 +10,7 @@ use weft_wire::security::Capability;
 
 use crate::losses::Losses;
 use crate::wait::lock;
+use crate::written::WrittenEnd;
 
 /// One open of a file.
 pub(crate) struct Held {
@@ -21,6 +22,15 @@ pub(crate) struct Held {
     /// See [`OpenId`].
     number: u64,
     run: AtomicU64,
+    /// The session that it was opened in, and its run then.
+    session: [u8; 16],
+    first_run: u64,
+    /// The open that its counter belongs to, once that is asked for.
+    counter: OnceLock<CounterOf>,
+    /// The open of another process covers it: it does not count itself.
+    covered: AtomicBool,
+    /// Others are covered by it, and may have written what is not known here.
+    covers: AtomicBool,
     written: Mutex<Written>,
     /// Shared by all opens of the file in this process.
     losses: OnceLock<Arc<Losses>>,
@@ -28,6 +38,15 @@ pub(crate) struct Held {
     /// Something was locked through it, and some of that was lost.
     locks: AtomicBool,
     locks_lost: AtomicBool,
+}
+
+/// The open that a counter belongs to, as servers know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CounterOf {
+    pub session: [u8; 16],
+    /// The run of that session in which it was opened.
+    pub run: u64,
+    pub number: u64,
 }
 
 /// What was written and not yet reported.
@@ -41,7 +60,8 @@ struct Written {
 }
 
 impl Held {
-    pub(crate) fn new(capability: Capability, access: u32, id: OpenId) -> Held {
+    /// An open of the session `session`.
+    pub(crate) fn new(capability: Capability, access: u32, id: OpenId, session: [u8; 16]) -> Held {
         Held {
             ino: capability.ino,
             layout: capability.layout,
@@ -49,12 +69,50 @@ impl Held {
             capability: Mutex::new(capability),
             number: id.number,
             run: AtomicU64::new(id.run),
+            session,
+            first_run: id.run,
+            counter: OnceLock::new(),
+            covered: AtomicBool::new(false),
+            covers: AtomicBool::new(false),
             written: Mutex::default(),
             losses: OnceLock::new(),
             losses_at_open: AtomicU64::new(0),
             locks: AtomicBool::new(false),
             locks_lost: AtomicBool::new(false),
         }
+    }
+
+    /// One whose counter is that of another open.
+    pub(crate) fn counting_with(self, counter: CounterOf) -> Held {
+        Held { counter: OnceLock::from(counter), ..self }
+    }
+
+    /// One that does not count at the metadata server, for the open of another process covers it.
+    pub(crate) fn under_anothers(self) -> Held {
+        Held { covered: AtomicBool::new(true), ..self }
+    }
+
+    /// Whether the open of another process covers it.
+    pub(crate) fn is_covered(&self) -> bool {
+        self.covered.load(Ordering::Acquire)
+    }
+
+    /// Whether others that are covered by it may have written what is not known here.
+    pub(crate) fn covers_others(&self) -> bool {
+        self.covers.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_covers(&self, covers: bool) {
+        self.covers.store(covers, Ordering::Release);
+    }
+
+    /// The open that its counter belongs to.
+    pub(crate) fn counter(&self) -> CounterOf {
+        *self.counter.get_or_init(|| CounterOf {
+            session: self.capability().holder.session(&self.session),
+            run: self.first_run,
+            number: self.number,
+        })
     }
 
     pub(crate) fn capability(&self) -> Capability {
@@ -82,6 +140,7 @@ impl Held {
             *lock(&self.capability) = capability;
         }
         self.run.store(reply.run, Ordering::Release);
+        self.covered.store(false, Ordering::Release);
     }
 
     /// The losses of the file; of this open alone as long as nobody has added it to [`HeldFiles`].
@@ -124,6 +183,21 @@ impl Held {
     pub(crate) fn note_failed_write(&self) {
         let mut written = lock(&self.written);
         (written.unreported, written.touch, written.unsure) = (true, true, true);
+    }
+
+    /// What was written through it, for who reports it.
+    pub(crate) fn written_end(&self) -> WrittenEnd {
+        let Written { end_bytes, touch, unsure, .. } = *lock(&self.written);
+        WrittenEnd { end_bytes, touch, unsure }
+    }
+
+    /// Notes what others have written that are covered by it.
+    pub(crate) fn note_others(&self, others: &WrittenEnd) {
+        let mut written = lock(&self.written);
+        written.end_bytes = written.end_bytes.max(others.end_bytes);
+        written.unreported |= *others != WrittenEnd::default();
+        written.touch |= others.touch;
+        written.unsure |= others.unsure;
     }
 
     /// The end of what was written through it, as far as is known here.
@@ -223,7 +297,7 @@ mod tests {
             layout,
             signature: [0; 16],
         };
-        Held::new(capability, 2, OpenId { run: 1, number: 1 })
+        Held::new(capability, 2, OpenId { run: 1, number: 1 }, [3; 16])
     }
 
     #[test]
@@ -246,6 +320,40 @@ mod tests {
         held.note_end(150);
         assert_eq!(held.take_report(), Some(WriteReport { end_bytes: 150, touch: false }));
         assert_eq!(held.take_report(), None);
+    }
+
+    #[test]
+    fn what_others_wrote_is_reported_with_what_was_written_here() {
+        let held = held();
+        held.note_others(&WrittenEnd::default());
+        assert_eq!(held.take_report(), None, "nobody wrote");
+        held.note_write(100);
+        held.note_others(&WrittenEnd { end_bytes: 70, touch: true, unsure: false });
+        assert_eq!(held.take_report(), Some(WriteReport { end_bytes: 100, touch: true }));
+        held.note_others(&WrittenEnd { end_bytes: 300, touch: true, unsure: false });
+        assert_eq!(held.take_report(), Some(WriteReport { end_bytes: 300, touch: true }));
+        held.note_others(&WrittenEnd { end_bytes: 0, touch: true, unsure: true });
+        assert!(held.is_end_unsure(), "a write of another failed: the servers are to be asked");
+        assert_eq!(held.written_end(), WrittenEnd { end_bytes: 300, touch: true, unsure: true });
+    }
+
+    #[test]
+    fn a_handle_under_anothers_open_is_one_of_its_own_once_it_was_opened_again() {
+        let held = held().under_anothers();
+        assert!(held.is_covered() && held.reopening().id.run == 1);
+        let reply = OpenReply { run: 9, capability: None, ..weft_wire::Wire::sample(&mut 0) };
+        held.reopened(reply);
+        assert!(!held.is_covered() && held.id().run == 9);
+    }
+
+    #[test]
+    fn a_counter_is_named_by_the_open_it_came_from() {
+        let own = held();
+        own.reopened(OpenReply { run: 9, capability: None, ..weft_wire::Wire::sample(&mut 0) });
+        assert_eq!((own.counter().run, own.counter().number), (1, 1));
+        assert_ne!(own.counter().session, [3; 16], "servers know the session by another name");
+        let other = CounterOf { session: [5; 16], run: 4, number: 8 };
+        assert_eq!(held().counting_with(other).counter(), other);
     }
 
     #[test]

@@ -42,6 +42,7 @@ mod client;
 mod closing;
 mod connect;
 mod copy;
+mod counter;
 mod directory;
 mod explain;
 mod explain_rdma;
@@ -70,6 +71,7 @@ mod restore;
 #[cfg(test)]
 mod scripted;
 mod servers;
+mod shared;
 mod size;
 mod sizing;
 mod sparse;
@@ -78,6 +80,7 @@ mod transfer;
 mod typed;
 mod url;
 mod window;
+mod written;
 
 use weft_rpc::{
     batch, call, deadline, dial, error, fork, greet, lane, rdma, rpc, server, session, traffic, wait, waits,
@@ -110,3 +113,4 @@ pub use traffic::Traffic;
 pub use typed::{Elements, Place};
 pub use url::{PORT_DEFAULT, Url, UrlError};
 pub use window::Direction;
+pub use written::WrittenEnd;

@@ -158,6 +158,7 @@ impl OpenFile {
     ) -> Result<(), Error> {
         self.check_locks()?;
         let wanted = self.file_lock(owner, target, kind == LockKind::Exclusive)?;
+        self.inner.count_covered(&self.held)?;
         let book = &self.inner.locks;
         loop {
             let claims = book.claims();
@@ -259,6 +260,7 @@ impl OpenFile {
     ) -> Result<Option<LockHolder>, Error> {
         self.check_locks()?;
         let lock = self.file_lock(owner, target, kind == LockKind::Exclusive)?;
+        self.inner.count_covered(&self.held)?;
         let request = GetLockRequest { lock, hold_ms: self.hold_ms() };
         loop {
             let reply = batch::ask(&self.inner, self.inner.meta(), &request)?;

@@ -302,8 +302,14 @@ impl OpenFile {
         }
         self.unlock_at_close();
         self.leave_to_sync_all();
-        let settled = self.held.settle_end(inner);
+        let settled = match self.held.covers_others() && !self.held.is_covered() {
+            true => self.held.settle_others(inner, &lock(&self.attr).mtime.clone()),
+            false => self.held.settle_end(inner),
+        };
         inner.held.remove(&self.held);
+        if self.held.is_covered() {
+            return Ok(None);
+        }
         // Without a report that is true the open is better left to end with the session: the size stays
         // marked as unknown.
         settled?;

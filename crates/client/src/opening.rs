@@ -64,7 +64,8 @@ impl Client {
             };
             return Err(Error::new("Open", ErrorKind::Status(status), "only files have contents here"));
         };
-        let held = Held::new(capability, access, self.inner.open_id(reply.run));
+        let (id, session) = (self.inner.open_id(reply.run), self.inner.session().id());
+        let held = Held::new(capability, access, id, session);
         let flags = (options.sync, reply.created, options.append);
         let open = OpenFile::new(&self.inner, &self.caller, held, name, flags, reply.attr);
         self.inner.count(&open.held)?;

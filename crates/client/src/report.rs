@@ -2,13 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
-use weft_wire::messages::{Attr, OpenId, ReportRequest, SetAttrRequest, WriteReport};
+use weft_wire::messages::{Attr, OpenId, ReportRequest, SetAttrRequest, Time, WriteReport};
 
 use crate::batch;
 use crate::error::{Error, ErrorKind};
 use crate::held::Held;
 use crate::inner::Inner;
-use crate::size::ask_size;
+use crate::size::{ask_size, time_key};
+use crate::written::WrittenEnd;
 
 /// A capability is renewed when it has less than this to live.
 const CAPABILITY_MARGIN: Duration = Duration::from_secs(3600);
@@ -29,6 +30,9 @@ impl Held {
     }
 
     fn send_report(&self, inner: &Inner) -> Result<Option<Attr>, Error> {
+        if self.is_covered() {
+            return Ok(None);
+        }
         let Some(report) = self.take_report() else { return Ok(None) };
         let request = ReportRequest { ino: self.ino, report };
         match batch::ask(inner, inner.meta(), &request) {
@@ -40,11 +44,28 @@ impl Held {
         }
     }
 
-    /// After a failed write, asks the I/O servers how far it came.
+    /// After a failed write, asks the I/O servers how far it came. What is covered by another's open is left
+    /// to who reports it.
     pub(crate) fn settle_end(&self, inner: &Inner) -> Result<(), Error> {
+        if self.is_covered() {
+            return Ok(());
+        }
         if self.is_end_unsure() {
             inner.keep_alive(self)?;
             self.note_end(ask_size(inner, &self.capability())?.file_bytes);
+        }
+        Ok(())
+    }
+
+    /// Asks the I/O servers how far others have written that are covered by it. `mtime` is the last time of
+    /// modification that is known: what is newer, they have written.
+    pub(crate) fn settle_others(&self, inner: &Inner, mtime: &Time) -> Result<(), Error> {
+        if self.is_for_writing() {
+            inner.keep_alive(self)?;
+            let size = ask_size(inner, &self.capability())?;
+            self.note_end(size.file_bytes);
+            let touch = time_key(&size.mtime) > time_key(mtime);
+            self.note_others(&WrittenEnd { end_bytes: size.file_bytes, touch, unsure: false });
         }
         Ok(())
     }
@@ -61,7 +82,8 @@ impl Held {
 /// Changes attributes of the inode `ino` and, before that and in the same request, reports what was written
 /// to it.
 pub(crate) fn report_with(inner: &Inner, ino: u64, change: SetAttrRequest) -> Result<Attr, Error> {
-    let opens = inner.held.of(ino);
+    let mut opens = inner.held.of(ino);
+    opens.retain(|held| !held.is_covered());
     opens.iter().try_for_each(|held| held.settle_end_if_possible(inner))?;
     let reports: Vec<_> = opens.iter().filter_map(|held| Some((held, held.take_report()?))).collect();
     let report = reports.iter().map(|(_, report)| report.clone()).reduce(|one, other| WriteReport {
@@ -91,6 +113,12 @@ impl Inner {
     pub(crate) fn count(&self, held: &Held) -> Result<(), Error> {
         let run = self.session().server(self.meta()).run();
         if held.id().run == run { Ok(()) } else { self.reopen(held) }
+    }
+
+    /// Counts an open at the metadata server, which another's covers, for what only an open of this session
+    /// may do.
+    pub(crate) fn count_covered(&self, held: &Held) -> Result<(), Error> {
+        if held.is_covered() { self.reopen(held) } else { Ok(()) }
     }
 
     fn reopen(&self, held: &Held) -> Result<(), Error> {

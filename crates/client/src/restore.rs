@@ -9,7 +9,7 @@ use weft_transport::Link;
 
 use crate::error::Error;
 use crate::greet::ask;
-use crate::held::HeldFiles;
+use crate::held::{Held, HeldFiles};
 use crate::lock_book::LockBook;
 use crate::session::Session;
 
@@ -28,7 +28,8 @@ impl Restore for Reopener {
         timeout: Duration,
     ) -> Result<(), Error> {
         let deadline = Instant::now() + timeout;
-        for held in self.held.all().into_iter().filter(|held| held.id().run != run) {
+        let is_lost = |held: &Held| held.id().run != run && !held.is_covered();
+        for held in self.held.all().into_iter().filter(|held| is_lost(held)) {
             match ask(link, session.next_request_id(), &held.reopening(), deadline) {
                 Ok(reply) => held.reopened(reply),
                 // The file is gone; whoever uses it will get the error.

@@ -10,8 +10,8 @@ use weft_layout::{Extent, Layout, Regions};
 use weft_transport::{Bulk, Completion, Link, LinkError, LinkKind, Segment};
 use weft_wire::limits::LANES_PER_SERVER_MAX;
 use weft_wire::messages::{
-    Attr, ClusterMapReply, Empty, Endpoint, IoWork, OpenId, OpenReply, PingReply, PingRequest, ProveReply,
-    ReadReply, RemovedReply, ServerInfo, endpoint, rights, server_role,
+    Attr, ClusterMapReply, Empty, Endpoint, FetchAddReply, IoWork, LockReply, LockState, OpenId, OpenReply,
+    PingReply, PingRequest, ProveReply, ReadReply, RemovedReply, ServerInfo, endpoint, rights, server_role,
 };
 use weft_wire::security::{Capability, Key};
 use weft_wire::{Header, Op, Status, Wire, flags};
@@ -128,6 +128,8 @@ impl Link for ScriptedLink {
             Op::Ping => PingReply { echo: PingRequest::from_bytes(body).unwrap().echo }.to_bytes(),
             Op::Unlink => RemovedReply { parent: None }.to_bytes(),
             Op::Read => read_reply(READ_BYTES).to_bytes(),
+            Op::Lock => LockReply { state: LockState::Granted }.to_bytes(),
+            Op::FetchAdd => FetchAddReply { before: 5 }.to_bytes(),
             Op::Reopen => OpenReply { run: 1, capability: None, ..OpenReply::sample(&mut 0) }.to_bytes(),
             _ => Empty {}.to_bytes(),
         };
@@ -229,15 +231,15 @@ fn read_reply(filled_bytes: u64) -> ReadReply {
 
 /// A file that nobody had to open.
 fn some_file(client: &Client) -> File {
+    some_file_until(client, u64::MAX)
+}
+
+/// One whose capability ends then.
+fn some_file_until(client: &Client, expires_s: u64) -> File {
     let layout = Layout::new(65536, 0, 1, 1).unwrap();
-    let capability = Capability {
-        ino: 7,
-        rights: rights::READ,
-        expires_s: u64::MAX,
-        layout,
-        ..Capability::sample(&mut 0)
-    };
-    let held = Held::new(capability, rights::READ, OpenId { run: 1, number: 1 });
+    let capability =
+        Capability { ino: 7, rights: rights::READ, expires_s, layout, ..Capability::sample(&mut 0) };
+    let held = Held::new(capability, rights::READ, OpenId { run: 1, number: 1 }, [2; 16]);
     let attr = Attr { ino: 7, layout: Some(layout), ..Attr::sample(&mut 0) };
     File::new(OpenFile::new(&client.inner, &client.caller, held, "/f".into(), (false, false, false), attr))
 }
@@ -305,6 +307,89 @@ fn an_exported_file_is_imported_with_one_message() {
     let imported = client.import(&exported).unwrap();
     assert_eq!(lock(&script.log)[asked..].iter().map(|header| header.op).collect::<Vec<_>>(), [Op::Reopen]);
     assert_eq!(imported.ino(), 7);
+}
+
+/// What a server is asked while `run` runs.
+fn asked(script: &Script, run: impl FnOnce()) -> Vec<Op> {
+    let before = lock(&script.log).len();
+    run();
+    lock(&script.log)[before..].iter().map(|header| header.op).collect()
+}
+
+fn read(file: &File) {
+    assert!(wait_all(start_reads(file, 1)).remove(0).is_ok());
+}
+
+#[test]
+fn a_shared_file_is_imported_used_and_closed_without_a_message_to_the_metadata_server() {
+    let (client, script) = client(&[], |_| {});
+    let file = some_file(&client);
+    let used = asked(&script, || {
+        let imported = client.import_shared(&file.share().unwrap()).unwrap();
+        assert!(imported.is_covered() && imported.ino() == 7);
+        read(&imported);
+        assert!(imported.flush().unwrap().is_none());
+        imported.close().unwrap();
+    });
+    assert_eq!(used, [Op::Read]);
+    let refused = client.import_shared(&file.export().unwrap()).unwrap_err();
+    assert!(refused.kind() == ErrorKind::Invalid && refused.to_string().contains("not shared"), "{refused}");
+}
+
+#[test]
+fn a_lock_or_the_renewal_of_its_capability_makes_a_shared_file_an_open_of_its_own() {
+    use crate::{LockKind, LockTarget, LockWait};
+    let (client, script) = client(&[], |_| {});
+    let shared = some_file(&client).share().unwrap();
+    let locked = asked(&script, || {
+        let imported = client.import_shared(&shared).unwrap();
+        for _ in 0..2 {
+            imported.lock(LockTarget::range(..), LockKind::Exclusive, LockWait::Never).unwrap();
+        }
+        assert!(!imported.is_covered());
+        imported.close().unwrap();
+        client.ping("meta0", &[]).unwrap();
+    });
+    assert_eq!(locked, [Op::Reopen, Op::Lock, Op::Lock, Op::Unlock, Op::Close, Op::Ping]);
+
+    let soon = std::time::SystemTime::now() + Duration::from_secs(1800);
+    let soon_s = soon.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let shared = some_file_until(&client, soon_s).share().unwrap();
+    let renewed = asked(&script, || {
+        let imported = client.import_shared(&shared).unwrap();
+        read(&imported);
+        imported.close().unwrap();
+        client.ping("meta0", &[]).unwrap();
+    });
+    assert_eq!(renewed, [Op::Reopen, Op::Read, Op::Close, Op::Ping]);
+}
+
+#[test]
+fn a_change_of_a_counter_that_was_lost_is_repeated_with_its_number_and_slot() {
+    let (client, script) = client(&[], |_| {});
+    let file = some_file(&client);
+    lock(&script.acts).extend([Act::Break, Act::Answer]);
+    assert_eq!(file.fetch_add(3).unwrap(), 5);
+    assert_eq!(file.start_fetch_add(3).wait().unwrap(), 5);
+    assert_eq!(file.fetch_set(u64::MAX).unwrap_err().status(), Some(Status::Invalid));
+    let log = lock(&script.log);
+    let [first, again, next] = &log[..] else { panic!("{log:?}") };
+    assert_eq!((first.request_id, first.slot), (again.request_id, again.slot));
+    assert_eq!((first.flags, again.flags, next.op), (0, flags::RETRY, Op::FetchAdd));
+}
+
+#[test]
+fn a_server_of_an_older_release_is_not_asked_what_it_does_not_know() {
+    let (client, script) = client(&[], |_| {});
+    client.inner.session().server(client.inner.meta()).set_version(1);
+    let file = some_file(&client);
+    let used = asked(&script, || {
+        let error = file.fetch_add(1).unwrap_err();
+        assert_eq!(error.status(), Some(Status::Unsupported));
+        let text = error.to_string();
+        assert!(text.contains("version 2 is needed; upgrade it") && text.contains("meta0"), "{text}");
+    });
+    assert_eq!(used, []);
 }
 
 #[test]

@@ -31,7 +31,8 @@ pub(crate) struct LiveSize {
     pub mtime: Time,
 }
 
-fn time_key(time: &Time) -> (i64, u32) {
+/// Times are compared by it.
+pub(crate) fn time_key(time: &Time) -> (i64, u32) {
     (time.seconds, time.nanoseconds)
 }
 

@@ -1,5 +1,6 @@
 //! What a metadata operation can fail with. No errno here: the front doors (FUSE, C, NFS) translate once.
 
+use crate::open_counter::CounterChange;
 use thiserror::Error;
 
 /// Why the engine could not do what was asked. After a failed commit or sync the engine refuses every later
@@ -120,6 +121,20 @@ pub enum MetaError {
         /// Whose they were.
         shard: u16,
     },
+    /// A counter would leave its range.
+    #[error(
+        "the counter is {before}, and {change} does not lead to a number from 0 to {}; it stays as it is",
+        crate::open_counter::COUNTER_MAX
+    )]
+    Counter {
+        /// What it is.
+        before: u64,
+        /// What was asked for.
+        change: CounterChange,
+    },
+    /// A client has too many counters of one file.
+    #[error("one client has too many counters of this file; close those opens of it that are not needed")]
+    TooManyCounters,
     /// The store failed.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -9,6 +9,7 @@
 //!   g <ino>                    garbage: data files to remove on the I/O servers -> layout
 //!   u <ino>                    orphan: no name any more, but open somewhere, or lately removed
 //!   t <ino>                    tail of the appends to a file that is open for writing
+//!   c <ino> <session 16> <number 8>   counter of the open that has this number in its session
 //!   r <session 16> <shard 2> <slot 2>   last request of a session's slot, with its reply
 //!   w <session 16> <shard 2>   a session that watches; without the shard where that is 0
 //!   v <server id 2>            an I/O server, and which storage it has
@@ -22,6 +23,7 @@
 //! listing is continued by its last cookie whatever was created or removed meanwhile.
 
 use crate::caller::SessionId;
+use crate::open_counter::CounterId;
 
 pub(crate) const INODE: u8 = b'i';
 pub(crate) const NAME: u8 = b'n';
@@ -31,6 +33,7 @@ pub(crate) const REMOVED: u8 = b'd';
 pub(crate) const GARBAGE: u8 = b'g';
 pub(crate) const ORPHAN: u8 = b'u';
 pub(crate) const APPEND_TAIL: u8 = b't';
+pub(crate) const COUNTER: u8 = b'c';
 pub(crate) const REPLY: u8 = b'r';
 pub(crate) const WATCHER: u8 = b'w';
 pub(crate) const SERVER: u8 = b'v';
@@ -107,6 +110,22 @@ pub(crate) fn append_tail(ino: u64) -> [u8; 9] {
     numbered(APPEND_TAIL, ino)
 }
 
+pub(crate) fn counter(id: &CounterId) -> [u8; 33] {
+    let mut key = [COUNTER; 33];
+    key[1..9].copy_from_slice(&id.ino.to_be_bytes());
+    key[9..25].copy_from_slice(&id.session.0);
+    key[25..].copy_from_slice(&id.number.to_be_bytes());
+    key
+}
+
+/// The open that a counter's key names; `None` if it is not as long as such a key.
+pub(crate) fn counter_of(key: &[u8]) -> Option<CounterId> {
+    let key: &[u8; 33] = key.try_into().ok()?;
+    let session = SessionId(key[9..25].try_into().ok()?);
+    let number = u64::from_be_bytes(key[25..].try_into().ok()?);
+    Some(CounterId { ino: number_of(key)?, session, number })
+}
+
 pub(crate) fn reply(shard: u16, session: SessionId, slot: u16) -> [u8; 21] {
     let mut key = [REPLY; 21];
     key[..19].copy_from_slice(&replies_of(shard, session));
@@ -180,7 +199,9 @@ pub(crate) fn after_prefix(prefix: &[u8]) -> Vec<u8> {
 pub(crate) fn readable(key: &[u8]) -> String {
     let kind = key.first().map_or('?', |byte| char::from(*byte));
     match number_of(key) {
-        Some(number) if matches!(key[0], INODE | NAME | ORDER | XATTR | GARBAGE | ORPHAN | APPEND_TAIL) => {
+        Some(number)
+            if matches!(key[0], INODE | NAME | ORDER | XATTR | GARBAGE | ORPHAN | APPEND_TAIL | COUNTER) =>
+        {
             format!("{kind}:{number}:{}", hex(&key[9..]))
         }
         _ => format!("{kind}:{}", hex(key.get(1..).unwrap_or_default())),

@@ -14,6 +14,7 @@ use crate::cache::{Clock, FastClock};
 use crate::caller::{Caller, SessionId};
 use crate::codec::{Reader, Writer};
 use crate::count::{InodeCount, put_count};
+use crate::counters::stored_counters;
 use crate::engine::{Batch, CommitSeq, Engine, Syncer};
 use crate::fsck::Audit;
 use crate::inode::{Entry, Inode, Kind, ROOT_INO, Timestamp};
@@ -73,6 +74,8 @@ pub struct Statfs {
     pub lately_removed: u64,
     /// Sessions that hold files or replies.
     pub sessions: u64,
+    /// Counters of open files.
+    pub counters: u64,
 }
 
 /// All names and attributes of one file system.
@@ -185,7 +188,7 @@ impl<E: Engine> Namespace<E> {
         let cookie_lease = read_counted(&engine, keys::SUPER_COOKIE_LEASE, COOKIES_END)?;
         let locks_noted = engine.get(keys::SUPER_LOCKS)?.is_some();
         Ok(Namespace {
-            opens: Opens::with_tails(stored_tails(&engine)?),
+            opens: Opens::with_stored(stored_tails(&engine)?, stored_counters(&engine)?),
             locks_noted,
             incarnation: incarnation as u32,
             grace: restarted,
@@ -276,6 +279,7 @@ impl<E: Engine> Namespace<E> {
             open_files: open_files as u64,
             lately_removed: self.opens.lately_removed.len() as u64,
             sessions: sessions as u64,
+            counters: self.opens.counters.len() as u64,
         }
     }
 

@@ -3,9 +3,10 @@
 
 use crate::caller::SessionId;
 use crate::lately::LatelyRemoved;
+use crate::open_counter::CounterId;
 use crate::replies::StoredReply;
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// What one session holds of one file.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,12 @@ impl Handles {
 
     /// How many of any kind.
     pub fn holders(self) -> u32 {
-        self.readers + self.writers + self.truncations
+        self.opens() + self.truncations
+    }
+
+    /// How many to read or to write.
+    pub fn opens(self) -> u32 {
+        self.readers + self.writers
     }
 
     fn count(&mut self, hold: Hold) -> &mut u32 {
@@ -95,6 +101,7 @@ impl Holding {
             Effect::SetUnclean { unclean, .. } => self.unclean = *unclean,
             Effect::SessionGone { .. }
             | Effect::SetTail { .. }
+            | Effect::SetCounter { .. }
             | Effect::Keep { .. }
             | Effect::LetGo { .. }
             | Effect::RemoveData => {}
@@ -126,6 +133,10 @@ pub(crate) enum Effect {
         ino: u64,
         tail: Option<u64>,
     },
+    SetCounter {
+        id: CounterId,
+        value: Option<u64>,
+    },
     Keep {
         ino: u64,
         bytes: u64,
@@ -146,6 +157,7 @@ impl Effect {
             }
             Effect::SessionGone { .. }
             | Effect::SetTail { .. }
+            | Effect::SetCounter { .. }
             | Effect::Keep { .. }
             | Effect::LetGo { .. }
             | Effect::RemoveData => None,
@@ -178,15 +190,17 @@ pub(crate) struct Opens {
     pub sessions: HashMap<SessionId, Session>,
     /// Ends of the places given out for appends (`ops/append.rs`).
     pub tails: FxHashMap<u64, u64>,
+    /// Counters that are not 0, or were once (`ops/counter.rs`).
+    pub counters: BTreeMap<CounterId, u64>,
     pub lately_removed: LatelyRemoved,
     /// What the remover of data files does not know of yet.
     pub to_remove: ToRemove,
 }
 
 impl Opens {
-    /// Nothing is open; these tails are left from before.
-    pub fn with_tails(tails: FxHashMap<u64, u64>) -> Opens {
-        Opens { tails, ..Opens::default() }
+    /// Nothing is open; these tails and counters are left from before.
+    pub fn with_stored(tails: FxHashMap<u64, u64>, counters: BTreeMap<CounterId, u64>) -> Opens {
+        Opens { tails, counters, ..Opens::default() }
     }
 
     pub fn file(&self, ino: u64) -> Option<&OpenFile> {
@@ -205,6 +219,11 @@ impl Opens {
     /// Whether an inode without a name has to stay: it is open, or was removed a moment ago.
     pub fn is_held(&self, ino: u64) -> bool {
         self.files.contains_key(&ino) || self.lately_removed.contains(ino)
+    }
+
+    /// Whether the session has it open, to read or to write.
+    pub fn is_opened_by(&self, ino: u64, session: SessionId) -> bool {
+        self.file(ino).is_some_and(|file| file.held_by(session).opens() > 0)
     }
 
     pub fn has_writers(&self, ino: u64) -> bool {
@@ -241,6 +260,10 @@ impl Opens {
             Effect::SetTail { ino, tail } => match tail {
                 Some(tail) => drop(self.tails.insert(ino, tail)),
                 None => drop(self.tails.remove(&ino)),
+            },
+            Effect::SetCounter { id, value } => match value {
+                Some(value) => drop(self.counters.insert(id, value)),
+                None => drop(self.counters.remove(&id)),
             },
             Effect::Keep { ino, bytes } => {
                 self.lately_removed.add(ino, bytes);

@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod attr;
+pub(crate) mod counter;
 pub(crate) mod create;
 pub(crate) mod garbage;
 pub(crate) mod layout;

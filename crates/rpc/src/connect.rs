@@ -88,9 +88,10 @@ impl Rpc {
         let timeout = self.options.connect_timeout();
         let info = server.info();
         let mut greet = |link: &mut dyn Link| {
-            let proven = self.identity.greet(link, session.id, deadline::left(timeout))?;
-            Expected { cluster_id: &self.cluster_id, name: &info.name }.check(&proven)?;
-            Ok(proven)
+            let greeted = self.identity.greet(link, session.id, deadline::left(timeout))?;
+            Expected { cluster_id: &self.cluster_id, name: &info.name }.check(&greeted.proven)?;
+            server.set_version(greeted.version);
+            Ok(greeted.proven)
         };
         let mut dialled = self.dial.dial(&info, wish, &mut greet)?;
         if server.role == Role::Meta {

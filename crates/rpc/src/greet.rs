@@ -107,17 +107,12 @@ impl Identity {
     ///
     /// # Errors
     /// As for [`Handshake::poll`].
-    pub fn greet(
-        &self,
-        link: &mut dyn Link,
-        session: [u8; 16],
-        timeout: Duration,
-    ) -> Result<ProveReply, Error> {
+    pub fn greet(&self, link: &mut dyn Link, session: [u8; 16], timeout: Duration) -> Result<Greeted, Error> {
         let deadline = Instant::now() + timeout;
         let mut handshake = Handshake::begin(self, session, link)?;
         loop {
             if let Some(proven) = handshake.poll(link)? {
-                return Ok(proven);
+                return Ok(Greeted { proven, version: handshake.version });
             }
             let slept = sleep_on(link, deadline);
             slept.map_err(|cause| lost(handshake.op(), &*link, cause))?;
@@ -164,6 +159,16 @@ pub struct Handshake {
     hello: Vec<u8>,
     secrets: Vec<Key>,
     step: Step,
+    version: u8,
+}
+
+/// What a server said when it was greeted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Greeted {
+    /// The last of its replies.
+    pub proven: ProveReply,
+    /// The version of the protocol that is used with it: the newest that both sides speak.
+    pub version: u8,
 }
 
 enum Step {
@@ -180,7 +185,8 @@ impl Handshake {
     pub fn begin(identity: &Identity, session: [u8; 16], link: &mut dyn Link) -> Result<Handshake, Error> {
         let hello = identity.hello(session)?;
         let step = Step::Hello(Exchange::begin(link, 1, &hello)?);
-        Ok(Handshake { hello: body::encode(&hello), secrets: identity.secrets.clone(), step })
+        let (hello, secrets) = (body::encode(&hello), identity.secrets.clone());
+        Ok(Handshake { hello, secrets, step, version: VERSIONS.0 })
     }
 
     /// Goes on as far as it can without waiting. `None`: to be called again when the link's descriptor is
@@ -193,6 +199,7 @@ impl Handshake {
         if let Step::Hello(exchange) = &mut self.step {
             let Some(reply) = exchange.poll(link)? else { return Ok(None) };
             let prove = self.prove(&reply).map_err(|error| error.at_server(link.peer()))?;
+            self.version = reply.version;
             self.step = Step::Prove(Exchange::begin(link, 2, &prove)?);
         }
         let Step::Prove(exchange) = &mut self.step else { return Ok(None) };

@@ -5,11 +5,12 @@
 //!                                  └ better ones are tried now and then: another transport, a new address
 //! ```
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use weft_transport::LinkKind;
+use weft_wire::VERSIONS;
 use weft_wire::limits::LANES_PER_SERVER_MAX;
 use weft_wire::messages::{ProveReply, ServerInfo, endpoint, server_role};
 
@@ -54,6 +55,8 @@ pub struct Server {
     pub(crate) health: Health,
     /// What it said when this session first reached it.
     first_proven: OnceLock<ProveReply>,
+    /// The version of the protocol that the last connection to it uses.
+    version: AtomicU8,
     /// When other servers may next be asked whether this one has moved.
     pub(crate) ask_others_at: Mutex<Option<Instant>>,
 }
@@ -120,6 +123,7 @@ impl Server {
             better: Mutex::default(),
             health: Health::default(),
             first_proven: OnceLock::new(),
+            version: AtomicU8::new(VERSIONS.1),
             ask_others_at: Mutex::default(),
         }
     }
@@ -156,6 +160,16 @@ impl Server {
     /// The run of this session at a metadata server, as of the last connection; 0 before the first.
     pub fn run(&self) -> u64 {
         lock(&self.arriving).run
+    }
+
+    /// The version of the protocol that the last connection to it uses; before the first one, the newest.
+    pub fn version(&self) -> u8 {
+        self.version.load(Ordering::Relaxed)
+    }
+
+    /// Notes the version of the protocol that a new connection to it uses.
+    pub fn set_version(&self, version: u8) {
+        self.version.store(version, Ordering::Relaxed);
     }
 
     /// Since when it is dead and why, if it is.

@@ -84,6 +84,11 @@ impl Session {
         session
     }
 
+    /// What it is named by in greetings. Whoever has the same key and knows it can go on with the session.
+    pub fn id(&self) -> [u8; 16] {
+        self.id
+    }
+
     /// The newest map that was seen.
     pub fn map(&self) -> Arc<ClusterMapReply> {
         lock(&self.map).clone()

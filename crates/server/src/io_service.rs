@@ -96,7 +96,7 @@ impl<D: Disk> Service for IoService<D> {
             | Report | Reopen | Mkdir | Mknod | Symlink | Readlink | Link | Unlink | Rmdir | Rename
             | ReadDir | Access | GetXattr | SetXattr | ListXattrs | RemoveXattr | SetLayout
             | TruncateBegin | TruncateCommit | Settle | FileCount | Lock | Unlock | GetLock | Append
-            | ClaimLocks | SyncMeta | Watch => node.not_here(op, "a metadata server"),
+            | ClaimLocks | FetchAdd | SyncMeta | Watch => node.not_here(op, "a metadata server"),
         }
     }
 }

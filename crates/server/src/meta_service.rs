@@ -37,6 +37,7 @@ impl<E: Engine + 'static> MetaService<E> {
             ("open_files", counts.open_files),
             ("lately_removed", counts.lately_removed),
             ("sessions", counts.sessions),
+            ("file_counters", counts.counters),
             ("locks_held", locks_held as u64),
             ("lock_waits", lock_waits as u64),
             ("watching_clients", watchers as u64),
@@ -191,6 +192,7 @@ impl<E: Engine + 'static> Service for MetaService<E> {
             GetLock => meta.get_lock(call, session.decode(op, body)?).await,
             Append => meta.append(call, session.decode(op, body)?).await,
             ClaimLocks => meta.claim_locks(call, session.decode(op, body)?),
+            FetchAdd => meta.fetch_add(call, session.decode(op, body)?).await,
             SyncMeta => meta.sync_all().await.map(|()| Answer::of(&Empty {})),
             Watch => self.watch(call, session.decode(op, body)?).await,
             NotedLayouts | VouchEmpty | Read | Write | Sync | SyncAll | Size | Truncate | Punch

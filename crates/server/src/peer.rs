@@ -141,7 +141,7 @@ impl Dialler {
     fn dial(&self) -> Result<Box<dyn Link>, Error> {
         let session = random()?;
         let mut greet = |link: &mut dyn Link| {
-            let proven = self.identity.greet(link, session, GREETING_TIMEOUT)?;
+            let proven = self.identity.greet(link, session, GREETING_TIMEOUT)?.proven;
             self.check(&proven).map(|()| proven)
         };
         over_any_transport(&self.server, &self.identity, &mut greet)

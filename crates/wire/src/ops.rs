@@ -255,6 +255,8 @@ ops! {
     0x220 Append: Metadata, Meta, false, AppendRequest -> AppendReply;
     /// After a reconnection: claim the locks that this client held.
     0x221 ClaimLocks: Metadata, Meta, true, ClaimLocksRequest -> ClaimLocksReply;
+    /// Change the counter of an open, and return what it was.
+    0x222 FetchAdd: Metadata, Meta, false, FetchAddRequest -> FetchAddReply;
     /// Start a check of the file system, or report its progress and findings.
     0x230 Check: Metadata, Meta, true, CheckRequest -> CheckReply;
     /// Repair one finding of a check, if it still holds.
@@ -274,6 +276,14 @@ impl Op {
     pub fn only_reads(self) -> bool {
         use Op::*;
         matches!(self, Lookup | GetAttr | Readlink | ReadDir | Access | GetXattr | ListXattrs | FileCount)
+    }
+
+    /// The version of the protocol that brought it. It is sent only to servers that speak this version.
+    pub fn since(self) -> u8 {
+        match self {
+            Op::FetchAdd => 2,
+            _ => 1,
+        }
     }
 
     /// Whether a server refuses it if the sender's map is older than its own. Operations that only release or
@@ -297,5 +307,10 @@ mod tests {
         }
         assert!(Op::ALL.windows(2).all(|pair| (pair[0] as u16) < pair[1] as u16));
         assert_eq!(Op::from_u16(0), None);
+    }
+
+    #[test]
+    fn every_operation_came_with_a_version_that_this_build_speaks() {
+        assert!(Op::ALL.iter().all(|op| (1..=crate::VERSIONS.1).contains(&op.since())));
     }
 }

@@ -5,7 +5,8 @@
 /// | version | reason |
 /// | --- | --- |
 /// | 1 | the first |
-pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 2 } else { 1 });
+/// | 2 | [`FetchAdd`](crate::Op::FetchAdd): counters of open files |
+pub const VERSIONS: (u8, u8) = (1, if cfg!(feature = "next") { 3 } else { 2 });
 
 /// The version that two peers use: the newest that both speak, or `None`.
 ///

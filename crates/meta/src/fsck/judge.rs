@@ -14,6 +14,7 @@
 use super::counts::Audit;
 use super::damage::Damage;
 use crate::count::decode_removed;
+use crate::counters::decode_counter;
 use crate::engine::Engine;
 use crate::inode::{Entry, Inode, Kind, MODE_MASK, ROOT_INO, SIZE_MAX, decode_layout};
 use crate::namespace::Namespace;
@@ -155,6 +156,10 @@ impl<'a, E: Engine> Judge<'a, E> {
             }
             keys::APPEND_TAIL if is_numbered => {
                 decode_tail(key, value)?;
+                Ok(Vec::new())
+            }
+            keys::COUNTER if keys::counter_of(key).is_some() => {
+                decode_counter(key, value)?;
                 Ok(Vec::new())
             }
             keys::REPLY => {

@@ -539,10 +539,12 @@ fn damaged_records_are_found_or_refused() {
     run(&mut sound, |op| op.open(&Caller::root(), session, at("a/b/g"), flags));
     let mut records: Vec<_> = sound.engine.scan(&[0], &[255]).collect::<Result<_, _>>().unwrap();
     // Of kinds that this tree has none of.
-    let others: [&[u8]; 5] = [
+    let counter = keys::counter(&crate::CounterId { ino: 5, session, number: 3 });
+    let others: [&[u8]; 6] = [
         &keys::reply(0, session, 0),
         &keys::server(1),
         &keys::append_tail(5),
+        &counter,
         &keys::run(7),
         &keys::issued(&[9; 16]),
     ];

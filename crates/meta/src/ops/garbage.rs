@@ -85,6 +85,7 @@ impl<E: Engine> Op<'_, E> {
             self.effect(Effect::RemoveData);
         }
         self.drop_tail(inode.ino);
+        self.drop_counters_of(inode.ino);
         self.delete_inode(inode.ino);
         Ok(())
     }
@@ -158,6 +159,7 @@ impl<E: Engine> Namespace<E> {
     pub fn reap_orphans(&mut self, shard: u16) -> Result<usize, MetaError> {
         self.grace = false;
         self.drop_old_tails(shard)?;
+        self.drop_old_counters(shard)?;
         let mut reaped = 0;
         let (mut from, to) = keys_of(keys::ORPHAN, shard);
         loop {

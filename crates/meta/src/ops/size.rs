@@ -151,6 +151,9 @@ impl<E: Engine> Op<'_, E> {
         let last_writer = write && file.total.writers == 1;
         let last_holder = self.is_last_hold(ino, 1, file.total.holders());
         self.effect(Effect::Release { ino, session, hold });
+        if file.held.opens() == 1 {
+            self.drop_counters_by(ino, session);
+        }
         let Some(mut inode) = self.inode(ino)? else { return Ok(()) };
         let before = inode.clone();
         let reported = match report.filter(|_| write) {
@@ -199,6 +202,9 @@ impl<E: Engine> Op<'_, E> {
     }
 
     fn abandon(&mut self, session: SessionId, ino: u64) -> Result<(), MetaError> {
+        if !self.ns.grace {
+            self.drop_counters_by(ino, session);
+        }
         let Some(file) = self.open_file(ino) else { return Ok(()) };
         let held = file.held_by(session);
         let last_writers = held.writers > 0 && held.writers == file.total.writers;

@@ -220,7 +220,27 @@ impl Call {
         Some((id, self.lease.as_ref().map_or(0, SlotLease::number)))
     }
 
+    /// Why the server cannot be asked for this, if it runs a release of before the operation.
+    fn too_new_for_server(&self, rpc: &Rpc) -> Option<Error> {
+        let server = rpc.session().server(self.server);
+        let version = server.version();
+        if version >= self.op.since() {
+            return None;
+        }
+        let text = format!(
+            "it runs an older release, which cannot do this: it speaks version {version} of the protocol, and version {} \
+             is needed; upgrade it",
+            self.op.since()
+        );
+        let error = Error::new(self.op.name(), ErrorKind::Status(Status::Unsupported), text);
+        Some(error.at_server(server.describe(None)))
+    }
+
     pub(crate) fn start(&mut self, rpc: &Rpc, lane: &Arc<Lane>) {
+        if let Some(error) = self.too_new_for_server(rpc) {
+            self.state = State::Done(Err(error));
+            return;
+        }
         let Some((request_id, slot)) = self.number(rpc) else {
             self.state = State::Ready { not_before: Some(Instant::now() + BLOCKED_PAUSE) };
             return;

@@ -52,7 +52,7 @@ impl FirstServer<'_> {
 }
 
 fn fetch_over(link: &mut dyn Link, identity: &Identity, timeout: Duration) -> Result<ClusterMapReply, Error> {
-    let proven = identity.greet(link, random()?, timeout)?;
+    let proven = identity.greet(link, random()?, timeout)?.proven;
     let map = ask(link, 3, &ClusterMapRequest {}, Instant::now() + timeout)?;
     check_map(&map, &proven.cluster_id).map_err(|error| error.at_server(link.peer()))?;
     Ok(map)

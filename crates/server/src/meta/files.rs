@@ -4,10 +4,14 @@ use super::effects::Failure;
 use super::translate as t;
 use super::{Call, MetaPart};
 use crate::answer::{Answer, Refusal};
-use weft_meta::{Engine, MayConflict, MetaError, NewFile, Op, OpenFlags, Opened, SessionId, Timestamp};
+use crate::spent;
+use weft_meta::{
+    CounterChange, CounterId, Engine, MayConflict, MetaError, NewFile, Op, OpenFlags, Opened, SessionId,
+    Timestamp,
+};
 use weft_wire::Status;
 use weft_wire::limits::CLOSES_PER_MESSAGE_MAX;
-use weft_wire::messages::*;
+use weft_wire::messages::{CounterChange as WireChange, *};
 use weft_wire::security::Capability;
 
 impl<E: Engine + 'static> MetaPart<E> {
@@ -71,6 +75,7 @@ impl<E: Engine + 'static> MetaPart<E> {
                     continue;
                 }
                 effects.close(&file.id);
+                op.drop_counter(CounterId { ino: file.ino, session: call.session, number: file.id.number });
                 match close_one(op, call.session, now, file) {
                     Err(failure) if failure.is_conflict() => return Err(failure),
                     Err(failure) => effects.refuse_part(failure.into()),
@@ -100,6 +105,40 @@ impl<E: Engine + 'static> MetaPart<E> {
             let AppendRequest { ino, bytes, file_bytes, epoch } = request;
             let place = op.append_place(call.session, ino, bytes, file_bytes, epoch)?;
             Ok(AppendReply { offset: place.offset, epoch: place.epoch })
+        })
+        .await
+    }
+
+    /// Changes the counter of an open, which may be another client's.
+    pub async fn fetch_add(&self, call: &Call, request: FetchAddRequest) -> Result<Answer, Refusal> {
+        let FetchAddRequest { capability, session, open, change, amount } = request;
+        self.check(&capability, 0)?;
+        if t::access(capability.rights)? == (false, false) {
+            return Err(Refusal::new(Status::Invalid, "a capability without rights"));
+        }
+        let id = CounterId { ino: capability.ino, session: SessionId(session), number: open.number };
+        let change = match (change, u64::try_from(amount)) {
+            (WireChange::Add, _) => CounterChange::Add(amount),
+            (WireChange::Set, Ok(value)) => CounterChange::Set(value),
+            (WireChange::Set, Err(_)) => {
+                return Err(Refusal::new(
+                    Status::Invalid,
+                    format!("a counter is never {amount}: it is from 0 on"),
+                ));
+            }
+        };
+        spent::note_ino(id.ino);
+        self.change(call, |op, _, _| {
+            let begins = self.sessions.may_begin_counter(id.session, open.run);
+            let before = op.fetch_counter(id, change, begins).map_err(|error| match error {
+                MetaError::Stale => Failure::from(Refusal::new(
+                    Status::Stale,
+                    "the open that the counter belongs to has ended, or its client was given up as lost; the counter \
+                     is gone with it",
+                )),
+                error => error.into(),
+            })?;
+            Ok(FetchAddReply { before })
         })
         .await
     }

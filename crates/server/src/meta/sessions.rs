@@ -12,7 +12,8 @@ pub(crate) const SESSION_GRACE: Duration = Duration::from_secs(10);
 impl<E: Engine + 'static> MetaPart<E> {
     /// Notes a connection of this client. Returns the run of its session.
     pub fn session_connected(&self, session: SessionId, boot_id: [u8; 16]) -> u64 {
-        self.sessions.connected(session, boot_id)
+        let in_grace = self.namespace.borrow().in_grace();
+        self.sessions.connected(session, boot_id, in_grace)
     }
 
     /// Notes the end of one; when it was the last and none comes within the grace, the session is over.

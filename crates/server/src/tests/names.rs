@@ -5,6 +5,7 @@ use crate::config::SyncMode;
 use crate::meta::SESSION_GRACE;
 use weft_storage::FaultPlan;
 use weft_wire::messages::*;
+use weft_wire::security::Capability;
 use weft_wire::{Header, Op, Status};
 
 fn a_repeated_request_is_answered_and_not_done_again<W: Way>() {
@@ -138,6 +139,47 @@ fn an_open_counts_once_however_often_it_is_told<W: Way>() {
     assert_eq!(close(&mut client, run - 1, 2), Some(0));
 }
 
+fn a_counter_is_changed_by_whoever_has_a_capability_and_ends_with_its_open<W: Way>() {
+    let cluster = Cluster::<W>::start(1);
+    let mut client = cluster.meta();
+    let made = client.call(&create("f", rights::WRITE)).unwrap();
+    let (capability, run) = (made.capability.unwrap(), client.run);
+    let session = capability.holder.session(&[7; 16]);
+    let request = |capability: &Capability, session, change, amount| FetchAddRequest {
+        capability: capability.clone(),
+        session,
+        open: OpenId { run, number: 3 },
+        change,
+        amount,
+    };
+    let add = |amount| request(&capability, session, CounterChange::Add, amount);
+    assert_eq!(client.call(&add(10)).unwrap().before, 0);
+    let mut other = Client::proven(W::connect(&cluster.meta), [8; 16]);
+    assert_eq!(other.call(&add(5)).unwrap().before, 10);
+    let set = request(&capability, session, CounterChange::Set, 7);
+    assert_eq!(other.call(&set).unwrap().before, 15);
+    assert_eq!(client.gauge("file_counters"), Some(1));
+
+    // A repeated request gets its first reply.
+    let header = Header { slot: 9, ..Header::request(Op::FetchAdd, 700) };
+    let replies = [(); 2].map(|()| client.call_as(header, &add(1)).unwrap().before);
+    assert_eq!((replies, client.call(&add(0)).unwrap().before), ([7, 7], 8));
+
+    let mut refused = |request: FetchAddRequest| client.call(&request).unwrap_err();
+    assert_eq!(refused(add(-9)).status, Status::Invalid);
+    assert!(refused(add(-9)).text.contains("the counter is 8, and adding -9"));
+    assert_eq!(refused(request(&capability, session, CounterChange::Set, -1)).status, Status::Invalid);
+    let forged = Capability { ino: capability.ino + 1, ..capability.clone() };
+    assert_eq!(refused(request(&forged, session, CounterChange::Add, 1)).status, Status::Capability);
+    assert_eq!(refused(request(&capability, [1; 16], CounterChange::Add, 1)).status, Status::Stale);
+    let id = OpenId { run: client.run, number: 3 };
+    let file = ClosedFile { ino: made.attr.ino, access: rights::WRITE, report: None, id };
+    client.call(&CloseRequest { files: vec![file] }).unwrap();
+    assert_eq!(client.gauge("file_counters"), Some(0));
+    let ended = client.call(&add(1)).unwrap_err();
+    assert!(ended.status == Status::Stale && ended.text.contains("has ended"), "{}", ended.text);
+}
+
 fn a_change_of_attributes_has_a_report_with_it<W: Way>() {
     let cluster = Cluster::<W>::start(1);
     let mut client = cluster.meta();
@@ -243,5 +285,5 @@ fn what_was_replaced_can_be_opened_by_number_for_a_moment<W: Way>() {
 }
 
 over_all_ways! {
-    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size many_opens_end_together an_open_counts_once_however_often_it_is_told a_change_of_attributes_has_a_report_with_it a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back what_was_replaced_can_be_opened_by_number_for_a_moment
+    a_repeated_request_is_answered_and_not_done_again names_are_made_found_listed_moved_and_removed in_sync_mode_changes_are_acknowledged_too the_last_report_settles_the_size many_opens_end_together an_open_counts_once_however_often_it_is_told a_counter_is_changed_by_whoever_has_a_capability_and_ends_with_its_open a_change_of_attributes_has_a_report_with_it a_truncation_is_begun_and_committed what_a_client_held_that_stays_away_is_given_back what_was_replaced_can_be_opened_by_number_for_a_moment
 }

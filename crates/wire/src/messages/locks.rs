@@ -1,5 +1,7 @@
-//! Locks, and offsets for appends: what the metadata server decides between clients.
+//! Locks, offsets for appends, and counters: what the metadata server decides between clients.
 
+use super::open::OpenId;
+use crate::claims::Capability;
 use crate::codec::{DecodeError, Reader, Wire, Writer};
 
 macro_rules! byte_enum {
@@ -50,6 +52,16 @@ byte_enum! {
         Owner = 1,
         /// The wait for the given lock.
         Wait = 2,
+    }
+}
+
+byte_enum! {
+    /// How a counter changes.
+    CounterChange, "unknown change of a counter" {
+        /// The amount is added to it.
+        Add = 0,
+        /// The amount is what it is from now on.
+        Set = 1,
     }
 }
 
@@ -155,5 +167,26 @@ crate::message! {
         pub offset: Option<u64>,
         /// The current epoch.
         pub epoch: u64,
+    }
+
+    /// See [`crate::Op::FetchAdd`].
+    pub struct FetchAddRequest {
+        /// The file, proved by the capability of any open of it.
+        pub capability: Capability,
+        /// The session of the open whose counter it is, as servers know it
+        /// ([`Holder::session`](crate::security::Holder::session)).
+        pub session: [u8; 16],
+        /// That open, as of when it was made.
+        pub open: OpenId,
+        /// What is done with the amount.
+        pub change: CounterChange,
+        /// The amount.
+        pub amount: i64,
+    }
+
+    /// Reply to [`FetchAddRequest`].
+    pub struct FetchAddReply {
+        /// What the counter was before: from 0 to `i64::MAX`.
+        pub before: u64,
     }
 }
