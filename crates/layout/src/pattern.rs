@@ -152,7 +152,7 @@ fn region_of(nest: Nest) -> Region {
     Region::Strided { offset, block_bytes, levels: loops.into_iter().rev().collect() }
 }
 
-fn is_ascending(regions: &Regions) -> bool {
+pub(crate) fn is_ascending(regions: &Regions) -> bool {
     let mut end = 0;
     regions.parts.iter().all(|part| {
         let Some(span) = part.span() else { return true };
