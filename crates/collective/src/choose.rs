@@ -55,6 +55,8 @@ pub struct Conditions {
     pub processors: u32,
     /// Servers of the file.
     pub servers: u32,
+    /// Bytes of a strip of the file.
+    pub strip_bytes: u32,
     /// Which way.
     pub direction: Direction,
     /// Bytes of a buffer of data sieving.
@@ -230,6 +232,15 @@ impl Model<'_> {
         self.totals.pieces.max(self.totals.memory_pieces) as f64
     }
 
+    /// On how many servers a piece is, on the average.
+    fn servers_of_a_piece(&self) -> f64 {
+        let strips = 1.0
+            + self.totals.bytes as f64
+                / self.pieces().max(1.0)
+                / f64::from(self.conditions.strip_bytes.max(1));
+        strips.min(f64::from(self.conditions.servers)).max(1.0)
+    }
+
     fn multiple(&self) -> (f64, u64) {
         let (totals, costs) = (self.totals, self.costs);
         let work_ns = self.pieces() * costs.request_work_ns + totals.bytes as f64 * costs.byte_ns;
@@ -240,7 +251,8 @@ impl Model<'_> {
 
     fn list(&self) -> (f64, u64) {
         let (totals, costs) = (self.totals, self.costs);
-        let requests = totals.active.saturating_mul(self.conditions.servers.into()).min(totals.bytes);
+        let touched = (self.pieces() * self.servers_of_a_piece()) as u64;
+        let requests = totals.active.saturating_mul(self.conditions.servers.into()).min(touched);
         let byte_ns = if self.is_fine() { costs.list_byte_ns } else { costs.byte_ns };
         let moved = |pieces: u64, bytes: u64| pieces as f64 * costs.list_piece_ns + bytes as f64 * byte_ns;
         let work_ns = moved(self.pieces() as u64, totals.bytes) + requests as f64 * costs.request_work_ns;
@@ -322,6 +334,7 @@ mod tests {
         nodes: 1,
         processors: 2,
         servers: 4,
+        strip_bytes: 64 << 10,
         direction: Direction::Write,
         sieve_bytes: 4 << 20,
         options: Options { buffer_bytes: 4 << 20, aggregators_max: usize::MAX, read_gap_bytes_max: 2048 },
@@ -378,13 +391,14 @@ mod tests {
     fn what_was_measured_decides() {
         let totals = interleaved(1 << 20, 8);
         let mut learned = Learned::new();
-        let choose = |learned: &Learned| choose(&totals, &CONDITIONS, &Costs::default(), learned);
+        let conditions = Conditions { allowed: [false, false, true, true], ..CONDITIONS };
+        let choose = |learned: &Learned| choose(&totals, &conditions, &Costs::default(), learned);
         let mut methods = Vec::new();
         for _ in 0..20 {
             let choice = choose(&learned);
             methods.push(choice.method);
-            // On this machine two-phase takes six times as long as it should, list I/O as long as it should.
-            let slow = if choice.method == Method::TwoPhase { 6.0 } else { 1.0 };
+            // On this machine two-phase takes twelve times as long as it should, list I/O as long as it should.
+            let slow = if choice.method == Method::TwoPhase { 12.0 } else { 1.0 };
             let expected = choice.prediction(choice.method).unwrap().model_ns;
             learned.observe(&choice, (expected * slow) as u64);
         }

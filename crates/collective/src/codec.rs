@@ -425,7 +425,7 @@ mod tests {
         weft_test_fuzz::run("collective-announcement", &[right], |bytes| {
             let Ok(announcement) = Announcement::decode(bytes) else { return };
             let Announced::Regions { regions, ascends } = announcement.bytes else { return };
-            if regions.piece_count() > 1 << 12 || regions.total_bytes() > 1 << 30 {
+            if regions.piece_count() > 1 << 12 || regions.total_bytes() > 1 << 24 {
                 return;
             }
             let layout = Layout::new(4096, 0, 3, 3).expect("a good layout");

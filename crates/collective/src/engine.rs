@@ -191,11 +191,11 @@ fn checked<'a, E, P: std::error::Error>(
     }
 }
 
+/// What all processes access, and in which rounds, by rank.
+type All = (Vec<Announced>, Vec<RoundSet>);
+
 /// Tells all processes what this one accesses, and returns what they do, and in which rounds.
-fn announce<E, P: Peers>(
-    peers: &mut P,
-    own: &Announcement,
-) -> Result<(Vec<Announced>, Vec<RoundSet>), CollectiveError<E, P::Error>> {
+fn announce<E, P: Peers>(peers: &mut P, own: &Announcement) -> Result<All, CollectiveError<E, P::Error>> {
     let (mut announced, mut rounds_of) = (Vec::new(), Vec::new());
     for (rank, bytes) in (0..).zip(peers.allgather(&own.encode())?) {
         let decoded = Announcement::decode(&bytes).map_err(|_| CollectiveError::Protocol { rank })?;

@@ -29,7 +29,7 @@ impl Class {
 /// All processes keep the same: they note times that are reduced over all of them ([`Totals::last_ns`]). A
 /// ratio stays within 1/16 and 16. The better one of the first two times sets it, as the first one is often
 /// that of a cold start; every later one moves it by a quarter of the distance. A method that was not measured
-/// is taken to be off like those that were.
+/// is taken to be off a little in the direction of those that were.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Learned {
     ratios: [[Ratio; 4]; CLASSES],
@@ -54,6 +54,9 @@ impl Learned {
     const BOUND: f64 = 4.0;
     /// Share of a later observation in the ratio.
     const GAIN: f64 = 0.25;
+    /// Share of the others' ratios in that of a method that was not measured. If it were all, a wrong model
+    /// would keep its favourite; if it were none, a slow machine would make every other method look good.
+    const SHARED: f64 = 0.25;
 
     /// Nothing yet.
     pub fn new() -> Learned {
@@ -81,8 +84,9 @@ impl Learned {
         let ratios = &self.ratios[class.0];
         let known = || ratios.iter().filter(|ratio| ratio.times > 0);
         let mean = || known().map(|ratio| ratio.log).sum::<f64>() / known().count().max(1) as f64;
+        let partly = || mean() * Self::SHARED;
         let own = Some(ratios[method as usize]).filter(|ratio| ratio.times > 0);
-        own.map_or_else(mean, |ratio| ratio.log).exp2()
+        own.map_or_else(partly, |ratio| ratio.log).exp2()
     }
 
     /// Whether a method was measured often enough.

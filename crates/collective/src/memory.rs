@@ -1,6 +1,6 @@
 //! Moves runs of an area from and to the memory of a process, or a message.
 
-use weft_layout::{Regions, StridedRuns};
+use weft_layout::{Regions, StridedRun, StridedRuns};
 
 use crate::copy::copy_pieces;
 use crate::walk::AreaRun;
@@ -93,7 +93,7 @@ impl Pieces {
 /// As for [`Memory::transfer`]; the first piece is at `area`.
 unsafe fn transfer_user(
     direction: Direction,
-    mut area: *mut u8,
+    area: *mut u8,
     run: &AreaRun,
     base: *mut u8,
     memory: &mut StridedRuns<'_>,
@@ -103,45 +103,71 @@ unsafe fn transfer_user(
     while left > 0 {
         let Some(blocks) = memory.peek() else { return };
         let here = base.wrapping_add(blocks.offset as usize);
-        // SAFETY: the caller's promise: as many pieces are left on both sides.
-        unsafe {
-            let piece = area.add(within as usize);
-            if within == 0 && blocks.bytes >= run.bytes {
-                let sides = Pieces { area: piece, area_stride: run.stride_bytes, memory: here };
-                let bytes = run.bytes as usize;
-                let count;
-                if blocks.bytes == run.bytes {
-                    count = left.min(blocks.count);
-                    sides.copy(direction, blocks.stride_bytes, bytes, count as usize);
-                    memory.advance_blocks(count);
-                } else {
-                    count = left.min(blocks.bytes / run.bytes);
-                    sides.copy(direction, bytes as i64, bytes, count as usize);
-                    memory.advance_bytes(count * run.bytes);
-                }
-                left -= count;
-                area = area.wrapping_add((count * run.stride_bytes) as usize);
-                continue;
-            }
-            let room = run.bytes - within;
-            let moved;
-            if blocks.bytes <= room {
-                let count = blocks.count.min(room / blocks.bytes);
-                let sides = Pieces { area: piece, area_stride: blocks.bytes, memory: here };
-                sides.copy(direction, blocks.stride_bytes, blocks.bytes as usize, count as usize);
-                memory.advance_blocks(count);
-                moved = count * blocks.bytes;
-            } else {
-                Pieces { area: piece, area_stride: 0, memory: here }.copy(direction, 0, room as usize, 1);
-                memory.advance_bytes(room);
-                moved = room;
-            }
-            within += moved;
-            if within == run.bytes {
-                within = 0;
-                left -= 1;
-                area = area.wrapping_add(run.stride_bytes as usize);
-            }
+        let piece = area.wrapping_add(((run.count - left) * run.stride_bytes + within) as usize);
+        if within == 0 && blocks.bytes >= run.bytes {
+            let sides = Pieces { area: piece, area_stride: run.stride_bytes, memory: here };
+            // SAFETY: the caller's promise: as many pieces are left on both sides.
+            left -= unsafe { whole_pieces(direction, &sides, run.bytes, left, &blocks, memory) };
+            continue;
+        }
+        let sides = Pieces { area: piece, area_stride: blocks.bytes, memory: here };
+        // SAFETY: as above; so many bytes of the piece are left.
+        within += unsafe { within_piece(direction, &sides, run.bytes - within, &blocks, memory) };
+        if within == run.bytes {
+            (left, within) = (left - 1, 0);
         }
     }
+}
+
+/// Moves whole pieces, each from or to one block of memory, `left` at most. Returns their number.
+///
+/// # Safety
+/// As for [`copy_pieces`].
+#[inline]
+unsafe fn whole_pieces(
+    direction: Direction,
+    sides: &Pieces,
+    bytes: u64,
+    left: u64,
+    blocks: &StridedRun,
+    memory: &mut StridedRuns<'_>,
+) -> u64 {
+    if blocks.bytes == bytes {
+        let count = left.min(blocks.count);
+        // SAFETY: the caller's promise.
+        unsafe { sides.copy(direction, blocks.stride_bytes, bytes as usize, count as usize) };
+        memory.advance_blocks(count);
+        return count;
+    }
+    let count = left.min(blocks.bytes / bytes);
+    // SAFETY: the caller's promise.
+    unsafe { sides.copy(direction, bytes as i64, bytes as usize, count as usize) };
+    memory.advance_bytes(count * bytes);
+    count
+}
+
+/// Moves blocks of memory, or a part of one, from or to adjacent bytes of a piece that has room for `room`.
+/// Returns the number of bytes.
+///
+/// # Safety
+/// As for [`copy_pieces`].
+#[inline]
+unsafe fn within_piece(
+    direction: Direction,
+    sides: &Pieces,
+    room: u64,
+    blocks: &StridedRun,
+    memory: &mut StridedRuns<'_>,
+) -> u64 {
+    if blocks.bytes > room {
+        // SAFETY: the caller's promise.
+        unsafe { sides.copy(direction, 0, room as usize, 1) };
+        memory.advance_bytes(room);
+        return room;
+    }
+    let count = blocks.count.min(room / blocks.bytes);
+    // SAFETY: the caller's promise.
+    unsafe { sides.copy(direction, blocks.stride_bytes, blocks.bytes as usize, count as usize) };
+    memory.advance_blocks(count);
+    count * blocks.bytes
 }
