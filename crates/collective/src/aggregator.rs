@@ -207,7 +207,7 @@ impl<'a, S: Store> Aggregator<'a, S> {
         gap_bytes_max: u64,
     ) {
         for (index, (slot, wanted)) in self.slots.iter_mut().enumerate() {
-            let sides = sides(&self.plan.rounds, *slot, round, wanted.extents(gap_bytes_max));
+            let sides = sides(&self.plan.rounds, *slot, round, wanted, gap_bytes_max);
             wanted.clear();
             if sides.bytes == 0 || self.ended.error.is_some() {
                 continue;

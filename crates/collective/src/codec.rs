@@ -69,13 +69,13 @@ pub enum DecodeError {
 }
 
 impl Announcement {
-    /// Of a process with `regions`, or none.
-    pub fn of(regions: &Regions, intervals: Vec<(u64, u64)>) -> Announcement {
-        if regions.is_empty() {
+    /// Of a process with `regions` in the rounds of `intervals`; `ascends`: they are ascending.
+    pub fn of(regions: &Regions, ascends: bool, intervals: Vec<(u64, u64)>) -> Announcement {
+        if intervals.is_empty() {
             return Announcement { intervals: Vec::new(), bytes: Announced::Nothing };
         }
         let bytes = match is_short(regions) {
-            true => Announced::Regions { regions: regions.clone(), ascends: regions.is_ascending() },
+            true => Announced::Regions { regions: regions.clone(), ascends },
             false => Announced::Lists,
         };
         Announcement { intervals, bytes }
@@ -383,17 +383,21 @@ mod tests {
 
     #[test]
     fn announcements_survive() {
-        for regions in [sample(), Regions::default(), Regions::contiguous(0, 1)] {
-            let announced = Announcement::of(&regions, vec![(0, 3), (9, 9), (1 << 40, 1 << 50)]);
+        for regions in [sample(), Regions::contiguous(0, 1)] {
+            let announced =
+                Announcement::of(&regions, regions.is_ascending(), vec![(0, 3), (9, 9), (1 << 40, 1 << 50)]);
             assert_eq!(Announcement::decode(&announced.encode()), Ok(announced));
         }
+        let nothing = Announcement::of(&Regions::default(), true, Vec::new());
+        assert_eq!(nothing.bytes, Announced::Nothing);
+        assert_eq!(Announcement::decode(&nothing.encode()), Ok(nothing));
     }
 
     #[test]
     fn what_is_long_is_sent_round_by_round() {
         let list =
             |count: u64| Regions::list((0..count).map(|at| Extent::new(at * 99, 5)).collect::<Vec<_>>());
-        let kind = |regions: &Regions| Announcement::of(regions, vec![(0, 1)]).bytes;
+        let kind = |regions: &Regions| Announcement::of(regions, true, vec![(0, 1)]).bytes;
         assert!(matches!(kind(&list(1000)), Announced::Regions { ascends: true, .. }));
         assert_eq!(kind(&list(5000)), Announced::Lists);
         assert_eq!(kind(&Regions::repeat(0, 2, 1 << 20, list(5000))), Announced::Lists);
@@ -421,7 +425,7 @@ mod tests {
 
     #[test]
     fn damaged_announcements_are_refused_or_can_be_walked() {
-        let right = Announcement::of(&sample(), vec![(0, 300)]).encode();
+        let right = Announcement::of(&sample(), false, vec![(0, 300)]).encode();
         weft_test_fuzz::run("collective-announcement", &[right], |bytes| {
             let Ok(announcement) = Announcement::decode(bytes) else { return };
             let Announced::Regions { regions, ascends } = announcement.bytes else { return };

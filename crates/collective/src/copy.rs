@@ -1,5 +1,8 @@
 //! Copies equal pieces at equal distances, without a call per piece where they are small.
 
+/// Larger pieces are copied by a call each.
+const SMALL_BYTES_MAX: usize = 128;
+
 /// Copies `count` pieces of `bytes` each, at distances of `to_stride` and `from_stride`.
 ///
 /// # Safety
@@ -15,7 +18,7 @@ pub(crate) unsafe fn copy_pieces(
     count: usize,
 ) {
     let is_dense = to_stride == bytes as isize && from_stride == bytes as isize;
-    if count == 1 || is_dense {
+    if is_dense || (count == 1 && bytes > SMALL_BYTES_MAX) {
         // SAFETY: the caller's promise; the pieces are adjacent on both sides.
         return unsafe { std::ptr::copy_nonoverlapping(from, to, bytes * count) };
     }
@@ -53,7 +56,7 @@ impl Sides {
                 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 40 48 64,
                 match bytes {
                     33..=64 => self.ends::<32>(bytes),
-                    65..=128 => self.ends::<64>(bytes),
+                    65..=SMALL_BYTES_MAX => self.ends::<64>(bytes),
                     _ => self.any(bytes),
                 }
             )

@@ -8,7 +8,7 @@
 
 use weft_layout::{Extent, Level, Region, Regions};
 
-use crate::rounds::Rounds;
+use crate::rounds::{Rounds, Window};
 use crate::walk::AreaRun;
 
 /// Equal extents at equal distances from this many on are one part of a request.
@@ -44,11 +44,36 @@ impl Cover {
         if run.stride_bytes == run.bytes {
             return self.add_extent(run.area_offset, run.total_bytes());
         }
+        match run.stride_bytes < 64 && run.count > 1 {
+            true => self.add_tiny(run),
+            false => {
+                let mut offset = run.area_offset;
+                for _ in 0..run.count {
+                    self.add_extent(offset, run.bytes);
+                    offset += run.stride_bytes;
+                }
+            }
+        }
+    }
+
+    /// Adds a run of which several pieces are in most words: a word is read and written once.
+    fn add_tiny(&mut self, run: &AreaRun) {
+        let piece = !0u64 >> (64 - run.bytes);
+        let (mut at, mut word) = (run.area_offset / 64, 0u64);
         let mut offset = run.area_offset;
         for _ in 0..run.count {
-            self.add_extent(offset, run.bytes);
+            if offset / 64 != at {
+                self.words[at as usize] |= word;
+                (at, word) = (offset / 64, 0);
+            }
+            word |= piece << (offset % 64);
+            if offset % 64 + run.bytes > 64 {
+                self.words[at as usize] |= word;
+                (at, word) = (at + 1, piece >> (64 - offset % 64));
+            }
             offset += run.stride_bytes;
         }
+        self.words[at as usize] |= word;
     }
 
     fn use_words(&mut self, start: u64, end: u64) {
@@ -74,45 +99,41 @@ impl Cover {
         }
     }
 
-    /// The extents of the set, ascending. Gaps of up to `gap_bytes_max` between them are filled.
-    pub fn extents(&self, gap_bytes_max: u64) -> impl Iterator<Item = Extent> {
-        let mut next = self.next_in(self.used.start as u64 * 64);
-        std::iter::from_fn(move || {
-            let start = next?;
-            loop {
-                let end = self.next_out(next?);
-                next = self.next_in(end);
-                if next.is_none_or(|next| next - end > gap_bytes_max) {
-                    return Some(Extent::new(start, end - start));
+    /// Calls `each` with the extents of the set, ascending. Gaps of up to `gap_bytes_max` between them are
+    /// filled.
+    pub fn extents(&self, gap_bytes_max: u64, mut each: impl FnMut(Extent)) {
+        let mut held = Extent::default();
+        let (mut start, mut is_in) = (0, false);
+        let mut end_at = |start: u64, end: u64| {
+            if held.bytes > 0 && start - held.end() <= gap_bytes_max {
+                held.bytes = end - held.offset;
+            } else {
+                if held.bytes > 0 {
+                    each(held);
                 }
+                held = Extent::new(start, end - start);
             }
-        })
-    }
-
-    /// The first byte of the set from `offset` on.
-    fn next_in(&self, offset: u64) -> Option<u64> {
-        let mut at = (offset / 64) as usize;
-        let mut word = *self.words[..self.used.end].get(at)? & (!0 << (offset % 64));
-        while word == 0 {
-            at += 1;
-            word = *self.words[..self.used.end].get(at)?;
-        }
-        Some(at as u64 * 64 + u64::from(word.trailing_zeros()))
-    }
-
-    /// The first byte from `offset` on that is not in the set.
-    fn next_out(&self, offset: u64) -> u64 {
-        let words = &self.words[..self.used.end];
-        let mut at = (offset / 64) as usize;
-        let mut word = words[at] | !(!0 << (offset % 64));
-        while word == !0 {
-            at += 1;
-            match words.get(at) {
-                Some(next) => word = *next,
-                None => return at as u64 * 64,
+        };
+        for (at, word) in self.used.clone().zip(&self.words[self.used.clone()]) {
+            // A bit for each place where the set begins or ends.
+            let mut changes = word ^ (word << 1 | u64::from(is_in));
+            while changes != 0 {
+                let offset = at as u64 * 64 + u64::from(changes.trailing_zeros());
+                changes &= changes - 1;
+                if is_in {
+                    end_at(start, offset);
+                } else {
+                    start = offset;
+                }
+                is_in = !is_in;
             }
         }
-        at as u64 * 64 + u64::from(word.trailing_ones())
+        if is_in {
+            end_at(start, self.used.end as u64 * 64);
+        }
+        if held.bytes > 0 {
+            each(held);
+        }
     }
 }
 
@@ -127,22 +148,75 @@ pub(crate) struct Sides {
     pub bytes: u64,
 }
 
-/// The access to `extents` of the area of `slot` in `round`.
-pub(crate) fn sides(rounds: &Rounds, slot: u16, round: u64, extents: impl Iterator<Item = Extent>) -> Sides {
+/// The access to the bytes of `cover`, and to gaps of up to `gap_bytes_max`, in the area of `slot` in `round`.
+pub(crate) fn sides(rounds: &Rounds, slot: u16, round: u64, cover: &Cover, gap_bytes_max: u64) -> Sides {
+    let mut window = rounds.window_at(slot, round, 0);
     let (mut memory, mut file) = (Collected::default(), Collected::default());
     let mut bytes = 0;
-    for mut extent in extents {
+    let mut pending = Equal::default();
+    cover.extents(gap_bytes_max, |mut extent| {
         bytes += extent.bytes;
-        memory.push(extent);
         while extent.bytes > 0 {
-            let window = rounds.window_at(slot, round, extent.offset);
-            let start = window.start + (extent.offset - window.area_offset);
-            let here = extent.bytes.min(window.end - start);
-            file.push(Extent::new(start, here));
+            let window_bytes = window.end - window.start;
+            if extent.offset - window.area_offset >= window_bytes {
+                close(std::mem::take(&mut pending), &window, &mut memory, &mut file);
+                window = rounds.window_at(slot, round, extent.offset);
+                continue;
+            }
+            let here = extent.bytes.min(window.area_offset + window_bytes - extent.offset);
+            if !pending.join(Extent::new(extent.offset, here)) {
+                close(std::mem::take(&mut pending), &window, &mut memory, &mut file);
+                pending.join(Extent::new(extent.offset, here));
+            }
             extent = Extent::new(extent.offset + here, extent.bytes - here);
         }
-    }
+    });
+    close(pending, &window, &mut memory, &mut file);
     Sides { memory: memory.finish(), file: file.finish(), bytes }
+}
+
+/// Adds equal extents of a window to both sides.
+fn close(equal: Equal, window: &Window, memory: &mut Collected, file: &mut Collected) {
+    let first = Extent::new(
+        window.start + (equal.first.offset.saturating_sub(window.area_offset)),
+        equal.first.bytes,
+    );
+    memory.push(equal);
+    file.push(Equal { first, ..equal });
+}
+
+/// Equal extents at equal distances.
+#[derive(Debug, Clone, Copy, Default)]
+struct Equal {
+    first: Extent,
+    stride_bytes: u64,
+    count: u64,
+}
+
+impl Equal {
+    /// Adds the next extent if it is equal and at the same distance, or touches a single one. Returns whether
+    /// it did.
+    #[inline]
+    fn join(&mut self, extent: Extent) -> bool {
+        let distance = extent.offset - self.first.offset;
+        match self.count {
+            0 => self.first = extent,
+            1 if self.first.end() == extent.offset => {
+                self.first.bytes += extent.bytes;
+                return true;
+            }
+            1 if self.first.bytes == extent.bytes => self.stride_bytes = distance,
+            count if self.first.bytes == extent.bytes && distance == count * self.stride_bytes => {}
+            _ => return false,
+        }
+        self.count += 1;
+        true
+    }
+
+    fn extents(self) -> impl Iterator<Item = Extent> {
+        (0..self.count)
+            .map(move |at| Extent::new(self.first.offset + at * self.stride_bytes, self.first.bytes))
+    }
 }
 
 /// Ascending extents, collected as regions: regular ones as loops.
@@ -150,47 +224,34 @@ pub(crate) fn sides(rounds: &Rounds, slot: u16, round: u64, extents: impl Iterat
 struct Collected {
     parts: Vec<Region>,
     list: Vec<Extent>,
-    /// Equal extents at equal distances, at the end.
-    first: Extent,
-    stride_bytes: u64,
-    count: u64,
+    /// At the end.
+    last: Equal,
 }
 
 impl Collected {
-    fn push(&mut self, extent: Extent) {
-        let distance = extent.offset - self.first.offset;
-        let continues = match self.count {
-            0 => {
-                self.first = extent;
-                true
+    fn push(&mut self, equal: Equal) {
+        if equal.count >= LOOP_EXTENTS_MIN {
+            self.close_last();
+            self.last = equal;
+            return;
+        }
+        for extent in equal.extents() {
+            if !self.last.join(extent) {
+                self.close_last();
+                self.last.join(extent);
             }
-            1 if self.first.end() == extent.offset => {
-                self.first.bytes += extent.bytes;
-                return;
-            }
-            1 if self.first.bytes == extent.bytes => {
-                self.stride_bytes = distance;
-                true
-            }
-            count => self.first.bytes == extent.bytes && distance == count * self.stride_bytes,
-        };
-        if continues {
-            self.count += 1;
-        } else {
-            self.close_loop();
-            (self.first, self.count) = (extent, 1);
         }
     }
 
-    fn close_loop(&mut self) {
-        let Extent { offset, bytes } = self.first;
-        if self.count < LOOP_EXTENTS_MIN {
-            let step = self.stride_bytes;
-            self.list.extend((0..self.count).map(|at| Extent::new(offset + at * step, bytes)));
+    fn close_last(&mut self) {
+        let equal = std::mem::take(&mut self.last);
+        if equal.count < LOOP_EXTENTS_MIN {
+            self.list.extend(equal.extents());
             return;
         }
         self.close_list();
-        let level = Level { count: self.count, stride_bytes: self.stride_bytes as i64 };
+        let level = Level { count: equal.count, stride_bytes: equal.stride_bytes as i64 };
+        let Extent { offset, bytes } = equal.first;
         self.parts.push(Region::Strided { offset, block_bytes: bytes, levels: vec![level] });
     }
 
@@ -204,7 +265,7 @@ impl Collected {
     }
 
     fn finish(mut self) -> Regions {
-        self.close_loop();
+        self.close_last();
         self.close_list();
         Regions { parts: self.parts }
     }
@@ -218,17 +279,28 @@ mod tests {
     use weft_layout::Layout;
 
     fn run() -> impl Strategy<Value = AreaRun> {
-        (0u64..2000, 1u64..300, 0u64..100, 1u64..12).prop_map(|(area_offset, bytes, gap, count)| AreaRun {
-            area_offset,
-            bytes,
-            stride_bytes: bytes + gap,
-            count,
-            stream_offset: 0,
-        })
+        (0u64..2000, prop_oneof![1u64..20, 1u64..300], 0u64..100, 1u64..40).prop_map(
+            |(area_offset, bytes, gap, count)| AreaRun {
+                area_offset,
+                bytes,
+                stride_bytes: bytes + gap,
+                count,
+                stream_offset: 0,
+            },
+        )
     }
 
     fn bytes_of(regions: &Regions) -> Vec<u64> {
         regions.extents().flat_map(|extent| extent.offset..extent.end()).collect()
+    }
+
+    fn covering(area_bytes: u64, extents: &[Extent]) -> Cover {
+        let mut cover = Cover::new(area_bytes);
+        for Extent { offset, bytes } in extents {
+            let (area_offset, bytes) = (*offset, *bytes);
+            cover.add(&AreaRun { area_offset, bytes, stride_bytes: 0, count: 1, stream_offset: 0 });
+        }
+        cover
     }
 
     proptest! {
@@ -255,7 +327,9 @@ mod tests {
                     _ => expected.push(Extent::new(offset, 1)),
                 }
             }
-            prop_assert_eq!(cover.extents(gap_bytes_max).collect::<Vec<_>>(), expected);
+            let mut extents = Vec::new();
+            cover.extents(gap_bytes_max, |extent| extents.push(extent));
+            prop_assert_eq!(extents, expected);
         }
 
         #[test]
@@ -276,7 +350,7 @@ mod tests {
             };
             let extents: Vec<Extent> =
                 gaps.iter().map(place).filter(|extent| extent.end() <= range.bytes).collect();
-            let sides = sides(&rounds, slot, round, extents.iter().copied());
+            let sides = sides(&rounds, slot, round, &covering(range.bytes, &extents), 0);
             let memory = bytes_of(&sides.memory);
             prop_assert_eq!(&memory, &bytes_of(&Regions::list(extents)));
             prop_assert_eq!(sides.bytes, memory.len() as u64);
@@ -289,9 +363,12 @@ mod tests {
     fn a_regular_cover_is_a_few_parts() {
         let layout = Layout::new(65536, 0, 4, 4).unwrap();
         let rounds = Rounds::new(&layout, 1 << 20);
-        let full = sides(&rounds, 1, 3, [Extent::new(0, 1 << 20)].into_iter());
+        let cover = |extents: &[Extent]| sides(&rounds, 1, 3, &covering(1 << 20, extents), 0);
+        let full = cover(&[Extent::new(0, 1 << 20)]);
         assert_eq!((full.memory.part_count(), full.file.part_count()), (1, 1));
-        let every_second = (0..10_000u64).map(|at| Extent::new(at * 48, 24));
-        assert!(sides(&rounds, 1, 3, every_second).memory.part_count() == 1);
+        let every_second: Vec<Extent> = (0..20_000u64).map(|at| Extent::new(at * 48, 24)).collect();
+        // A loop, and a list of the piece that is cut, for each of 15 strips.
+        let regular = cover(&every_second);
+        assert!(regular.memory.part_count() <= 30 && regular.file.part_count() <= 30);
     }
 }

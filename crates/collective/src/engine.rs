@@ -1,6 +1,6 @@
 //! The entrance: one two-phase access of all processes.
 
-use weft_layout::Regions;
+use weft_layout::{Extent, Regions};
 
 use crate::aggregator::{Aggregator, Told};
 use crate::codec::{Announced, Announcement};
@@ -17,7 +17,8 @@ use crate::two_phase::TwoPhase;
 /// How two-phase accesses are done; the same in all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Bytes of one buffer of an aggregator; it has two. Rounded to strips or pages.
+    /// Bytes of one buffer of an aggregator; it has two. Rounded to strips or pages. Buffers of all
+    /// aggregators that stay in the caches are best: pieces of several processes meet in the same lines.
     pub buffer_bytes: u64,
     /// Aggregators at most. There are not more than servers or processes.
     pub aggregators_max: usize,
@@ -27,7 +28,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { buffer_bytes: 4 << 20, aggregators_max: usize::MAX, read_gap_bytes_max: 2048 }
+        Options { buffer_bytes: 1 << 20, aggregators_max: usize::MAX, read_gap_bytes_max: 2048 }
     }
 }
 
@@ -107,14 +108,15 @@ impl Collective {
         let nodes: Vec<u32> = (0..peers.size()).map(|rank| peers.node_of(rank)).collect();
         let plan =
             Plan::new(&store.layout(), &nodes, self.options.aggregators_max, self.options.buffer_bytes);
-        let announcement = Announcement::of(request.file, plan.rounds.intervals_of(request.file));
+        let ascends = request.file.is_ascending();
+        let intervals = plan.rounds.intervals_of(request.file, ascends);
+        let announcement = Announcement::of(request.file, ascends, intervals);
         let (announced, rounds_of) = announce(peers, &announcement)?;
         let rounds = RoundSet::union(rounds_of.iter().flat_map(RoundSet::intervals).copied().collect());
         refuse_sparse(&plan, &rounds, totals)?;
 
         let windows = self.windows(peers, &plan)?;
         let rank = peers.rank();
-        let ascends = request.file.is_ascending();
         let told = announced.iter().zip(0..).map(|(announced, of)| match announced {
             Announced::Nothing => Told::Nothing,
             _ if of == rank => Told::Regions(request.file, ascends),
@@ -125,7 +127,7 @@ impl Collective {
         let aggregator = index.and_then(|index| Some(Aggregator::new(&plan, index, windows[index]?, told)));
         let sends_lists = announcement.bytes == Announced::Lists;
         let own = (announcement.bytes != Announced::Nothing)
-            .then(|| Own::new(&plan, request.base, request.memory, request.file, sends_lists));
+            .then(|| Own::new(&plan, &request, ascends, sends_lists));
         let mut access = TwoPhase {
             peers,
             store,
@@ -135,9 +137,10 @@ impl Collective {
             windows,
             own,
             aggregator,
-            dense: totals.span.filter(|span| totals.bytes >= span.bytes / 2),
+            dense: dense_span(direction, totals),
             gap_bytes_max: self.options.read_gap_bytes_max,
             sending: Vec::new(),
+            spare: Vec::new(),
             nonsense_from: None,
         };
         access.run(direction, &rounds)?;
@@ -216,6 +219,11 @@ fn refuse_sparse<E, P: std::error::Error>(
         true => Ok(()),
         false => Err(CollectiveError::Sparse { rounds: rounds.count(), bytes: totals.bytes }),
     }
+}
+
+/// The span of all bytes, if it is read as a whole: what is wanted is at least half of it.
+fn dense_span(direction: Direction, totals: &Totals) -> Option<Extent> {
+    totals.span.filter(|span| direction == Direction::Read && totals.bytes >= span.bytes / 2)
 }
 
 /// Where the file ended for reads.

@@ -1,9 +1,8 @@
 //! The part of a process that has bytes to move: it copies them from and to areas on its node, and packs
 //! messages for aggregators on others.
 
-use weft_layout::Regions;
-
 use crate::codec::RunWriter;
+use crate::engine::Request;
 use crate::memory::{Direction, Memory};
 use crate::plan::Plan;
 use crate::walk::{AreaRun, ShareWalk};
@@ -23,15 +22,9 @@ struct OwnSlot<'a> {
 }
 
 impl<'a> Own<'a> {
-    /// A request that moves bytes between `file` and `memory`, whose offsets count from `base`.
-    pub fn new(
-        plan: &Plan,
-        base: *mut u8,
-        memory: &'a Regions,
-        file: &'a Regions,
-        sends_lists: bool,
-    ) -> Own<'a> {
-        let ascends = file.is_ascending();
+    /// The bytes of `request`; `ascends`: those of the file are ascending.
+    pub fn new(plan: &Plan, request: &Request<'a>, ascends: bool, sends_lists: bool) -> Own<'a> {
+        let Request { base, memory, file } = *request;
         let walk = |slot| ShareWalk::new(&plan.layout, &plan.rounds, slot, file, ascends);
         let memory = Memory::user(base, memory);
         let slot = |slot| OwnSlot {

@@ -92,8 +92,9 @@ impl Rounds {
         Extent { offset, bytes: layout.local_size(slot, last.end) - offset }
     }
 
-    /// The rounds that may have bytes of `regions`, in ascending intervals of first and last one.
-    pub fn intervals_of(&self, regions: &Regions) -> Vec<(u64, u64)> {
+    /// The rounds that may have bytes of `regions`, in ascending intervals of first and last one; `ascends`:
+    /// the regions are ascending.
+    pub fn intervals_of(&self, regions: &Regions, ascends: bool) -> Vec<(u64, u64)> {
         let Some(span) = regions.span() else { return Vec::new() };
         let group = |offset: u64| offset / self.group_bytes();
         let (first, last) = (group(span.offset), group(span.end() - 1));
@@ -102,7 +103,6 @@ impl Rounds {
         }
         let mut groups: Vec<(u64, u64)> = Vec::new();
         let mut runs = regions.strided_runs();
-        let ascends = regions.is_ascending();
         while let Some(run) = runs.peek().filter(|_| ascends) {
             let (begin, end) = (group(run.offset), group(run.offset + run.bytes - 1));
             let is_last = groups.len() + 1 == INTERVALS_MAX;
@@ -233,7 +233,8 @@ mod tests {
                 extents.sort_by_key(|extent| extent.offset);
                 extents.dedup_by(|next, before| before.end() > next.offset);
             }
-            let set = RoundSet::union(rounds.intervals_of(&Regions::list(extents.clone())));
+            let regions = Regions::list(extents.clone());
+            let set = RoundSet::union(rounds.intervals_of(&regions, regions.is_ascending()));
             prop_assert_eq!(set.iter().count() as u64, set.count());
             for round in 0..300 {
                 prop_assert_eq!(set.has(round), set.iter().any(|has| has == round));
@@ -249,8 +250,8 @@ mod tests {
     fn far_places_do_not_add_the_rounds_between_them() {
         let rounds = Rounds::new(&Layout::new(4096, 0, 2, 2).unwrap(), 8192);
         let far = Regions::list([Extent::new(0, 1), Extent::new(1 << 60, 1)]);
-        assert_eq!(RoundSet::union(rounds.intervals_of(&far)).count(), 2);
+        assert_eq!(RoundSet::union(rounds.intervals_of(&far, true)).count(), 2);
         let many = Regions::list((0..1000u64).map(|at| Extent::new(at << 40, 1)).collect::<Vec<_>>());
-        assert_eq!(rounds.intervals_of(&many).len(), INTERVALS_MAX);
+        assert_eq!(rounds.intervals_of(&many, true).len(), INTERVALS_MAX);
     }
 }

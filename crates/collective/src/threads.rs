@@ -192,8 +192,8 @@ impl ThreadPeers<'_> {
 /// Threads cannot lose each other.
 impl Peers for ThreadPeers<'_> {
     type Error = Infallible;
-    type Sending = Vec<u8>;
-    type Receiving = (Way, u64, usize);
+    type Sending = ();
+    type Receiving = (Way, u64, Vec<u8>);
 
     fn rank(&self) -> u32 {
         self.rank
@@ -227,14 +227,14 @@ impl Peers for ThreadPeers<'_> {
         Ok(all.iter().map(|(_, bytes)| bytes.clone()).collect())
     }
 
-    fn isend(&mut self, to: u32, tag: u32, bytes: Vec<u8>) -> Result<Vec<u8>, Infallible> {
+    fn isend(&mut self, to: u32, tag: u32, bytes: Vec<u8>) -> Result<(), Infallible> {
         assert!(to != self.rank && tag < 16, "a message from {} to {to} with tag {tag}", self.rank);
         let mut mail = lock(&self.world.mail);
         let way = mail.entry((self.rank, to, tag)).or_default();
-        way.arrived.insert(way.sent, bytes.clone());
+        way.arrived.insert(way.sent, bytes);
         way.sent += 1;
         self.world.mail_came.notify_all();
-        Ok(bytes)
+        Ok(())
     }
 
     fn irecv(&mut self, from: u32, tag: u32, buffer: Vec<u8>) -> Result<Self::Receiving, Infallible> {
@@ -242,20 +242,23 @@ impl Peers for ThreadPeers<'_> {
         let way = (from, self.rank, tag);
         let expected = &mut mail.entry(way).or_default().expected;
         *expected += 1;
-        Ok((way, *expected - 1, buffer.len()))
+        Ok((way, *expected - 1, buffer))
     }
 
-    fn sent(&mut self, sending: Vec<u8>) -> Result<Vec<u8>, Infallible> {
-        Ok(sending)
+    fn sent(&mut self, _: ()) -> Result<Vec<u8>, Infallible> {
+        Ok(Vec::new())
     }
 
-    fn received(&mut self, (way, number, bytes_max): Self::Receiving) -> Result<Vec<u8>, Infallible> {
+    fn received(&mut self, (way, number, mut buffer): Self::Receiving) -> Result<Vec<u8>, Infallible> {
         let mail = lock(&self.world.mail);
         let message = wait_until(mail, &self.world.mail_came, |mail| {
             mail.get_mut(&way).and_then(|mail| mail.arrived.remove(&number))
         });
-        assert!(message.len() <= bytes_max, "{} bytes from {way:?}, room for {bytes_max}", message.len());
-        Ok(message)
+        let room = buffer.len();
+        assert!(message.len() <= room, "{} bytes from {way:?}, room for {room}", message.len());
+        buffer.truncate(message.len());
+        buffer.copy_from_slice(&message);
+        Ok(buffer)
     }
 
     fn node_barrier(&mut self) -> Result<(), Infallible> {

@@ -28,6 +28,9 @@ use crate::store::Store;
 /// Lists of a round that are longer come in a second message.
 const LIST_MESSAGE_BYTES: usize = 64 << 10;
 
+/// Buffers that are kept for later messages.
+const SPARE_MAX: usize = 64;
+
 /// What messages are about.
 mod tag {
     pub const LISTS: u32 = 1;
@@ -49,12 +52,14 @@ pub(crate) struct TwoPhase<'c, 'a, P: Peers, S: Store> {
     pub own: Option<Own<'a>>,
     /// The part of this process as an aggregator, if it is one.
     pub aggregator: Option<Aggregator<'a, S>>,
-    /// Bytes of the file that are read as a whole, if all of them are.
+    /// Bytes of the file that are read as a whole, whoever wants them.
     pub dense: Option<Extent>,
     /// Gaps that are read rather than left out.
     pub gap_bytes_max: u64,
     /// Messages that may not have been sent yet.
     pub sending: Vec<P::Sending>,
+    /// Buffers of earlier messages.
+    pub spare: Vec<Vec<u8>>,
     /// A process that sent what cannot be understood.
     pub nonsense_from: Option<u32>,
 }
@@ -139,8 +144,9 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
             return Ok(expected);
         }
         for rank in (0..self.peers.size()).filter(|rank| *rank != me) {
-            if self.sends_lists(rank) && self.has_bytes(rank, round) {
-                expected.push((rank, self.peers.irecv(rank, tag::LISTS, vec![0; LIST_MESSAGE_BYTES])?));
+            if self.sends_lists(rank, me) && self.has_bytes(rank, round) {
+                let buffer = spare(&mut self.spare, LIST_MESSAGE_BYTES as u64);
+                expected.push((rank, self.peers.irecv(rank, tag::LISTS, buffer)?));
             }
         }
         Ok(expected)
@@ -150,10 +156,11 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
     fn send_lists(&mut self, round: u64) -> Result<(), P::Error> {
         let me = self.peers.rank();
         let has_bytes = self.has_bytes(me, round);
-        let Some(own) = self.own.as_mut().filter(|own| own.sends_lists() && has_bytes) else {
-            return Ok(());
-        };
-        for (number, rank) in self.plan.aggregators.iter().enumerate().filter(|(_, rank)| **rank != me) {
+        for (number, rank) in self.plan.aggregators.iter().enumerate() {
+            if !has_bytes || !self.sends_lists(me, *rank) {
+                continue;
+            }
+            let Some(own) = &mut self.own else { return Ok(()) };
             let lists = own.lists(self.plan.slots_of(number), round);
             let mut first = (lists.len() as u64).to_le_bytes().to_vec();
             let (begin, rest) = lists.split_at(lists.len().min(LIST_MESSAGE_BYTES - first.len()));
@@ -214,7 +221,8 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
                 self.progress();
                 continue;
             }
-            let mut message = Vec::new();
+            let mut message = self.spare.pop().unwrap_or_default();
+            message.clear();
             for slot in self.plan.slots_of(number) {
                 // SAFETY: the caller promised the memory.
                 unsafe { own.pack(slot, round, &mut message) };
@@ -239,7 +247,7 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
             if self.peers.node_of(rank) != node {
                 let bytes = aggregator.bytes_of(rank, round);
                 if bytes > 0 || matches!(self.announced[rank as usize], Announced::Lists) {
-                    let buffer = vec![0; bytes as usize];
+                    let buffer = spare(&mut self.spare, bytes);
                     expected.push((rank, bytes, self.peers.irecv(rank, tag::BYTES, buffer)?));
                 }
             }
@@ -256,6 +264,7 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
             // SAFETY: the message has all bytes. The areas are those of this aggregator, and since the last
             // barrier of the node nobody touches them but processes that write their bytes.
             unsafe { aggregator.move_message(direction, rank, round, buffer, message.as_mut_ptr()) };
+            self.spare.push(message);
         }
         aggregator.forget_lists(round);
         Ok(())
@@ -272,7 +281,8 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
             }
             let bytes = own.bytes_in(self.plan.slots_of(number), round);
             if bytes > 0 || own.sends_lists() {
-                expected.push((number, self.peers.irecv(*rank, tag::BYTES, vec![0; bytes as usize])?));
+                let buffer = spare(&mut self.spare, bytes);
+                expected.push((number, self.peers.irecv(*rank, tag::BYTES, buffer)?));
             }
         }
         Ok(expected)
@@ -290,7 +300,7 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
             if bytes == 0 && !matches!(self.announced[rank as usize], Announced::Lists) {
                 continue;
             }
-            let mut message = vec![0; bytes as usize];
+            let mut message = spare(&mut self.spare, bytes);
             let direction = Direction::Read;
             // SAFETY: the message has room for all bytes; the areas are read by all and written by nobody.
             unsafe { aggregator.move_message(direction, rank, round, buffer, message.as_mut_ptr()) };
@@ -331,6 +341,7 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
             if !is_complete || !rest.is_empty() {
                 self.nonsense_from = Some(self.plan.aggregators[number]);
             }
+            self.spare.push(message);
         }
         Ok(())
     }
@@ -363,7 +374,10 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
     fn finish_sending(&mut self, keep: usize) -> Result<(), P::Error> {
         let over = self.sending.len().saturating_sub(keep);
         for sending in self.sending.drain(..over) {
-            self.peers.sent(sending)?;
+            let buffer = self.peers.sent(sending)?;
+            if self.spare.len() < SPARE_MAX {
+                self.spare.push(buffer);
+            }
         }
         Ok(())
     }
@@ -372,8 +386,10 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
         self.rounds_of[rank as usize].has(round)
     }
 
-    fn sends_lists(&self, rank: u32) -> bool {
-        matches!(self.announced[rank as usize], Announced::Lists)
+    /// Whether process `rank` sends its lists to the aggregator `to`.
+    fn sends_lists(&self, rank: u32, to: u32) -> bool {
+        let is_near = self.peers.node_of(rank) == self.peers.node_of(to);
+        rank != to && needs_lists(self.announced, self.dense, rank, is_near)
     }
 
     /// The aggregators, each process beginning with another one.
@@ -381,4 +397,17 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
         let (count, first) = (self.plan.aggregators.len(), self.peers.rank() as usize);
         (0..count).map(move |step| (first + step) % count)
     }
+}
+
+/// Whether an aggregator must be told what process `rank` has in each round. Where all is read, those of its
+/// own node, which copy by themselves, need not tell it.
+fn needs_lists(announced: &[Announced], dense: Option<Extent>, rank: u32, is_near: bool) -> bool {
+    matches!(announced[rank as usize], Announced::Lists) && !(is_near && dense.is_some())
+}
+
+/// A buffer of `bytes`, one that was used before if there is one.
+fn spare(spare: &mut Vec<Vec<u8>>, bytes: u64) -> Vec<u8> {
+    let mut buffer = spare.pop().unwrap_or_default();
+    buffer.resize(bytes as usize, 0);
+    buffer
 }
