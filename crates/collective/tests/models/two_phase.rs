@@ -292,3 +292,84 @@ fn each_message_between_nodes_has_all_bytes_of_a_round() {
     let extent = Extent::new(0, 16 << 12);
     assert_eq!(file.bytes().len() as u64, extent.bytes);
 }
+
+/// Pieces of 3 bytes at uneven places, more than are announced, and more than one message of lists in a round.
+fn long_list(rank: u64) -> Part {
+    let place = |at: u64| Extent::new(at * 20 + rank * 7 + at * at % 4, 3);
+    let list: Vec<Extent> = (0..40_000).map(place).collect();
+    Part { file: Regions::list(list), memory: Regions::contiguous(0, 120_000), memory_bytes: 120_000 }
+}
+
+/// The number of messages of two processes with long lists.
+fn messages_of_lists(nodes: [u32; 2], direction: Direction) -> u64 {
+    let layout = Layout::new(1 << 20, 0, 2, 2).unwrap();
+    let file = VectorFile::new(layout, Random(7).bytes(900_000));
+    let (before, options) = (file.bytes(), Options { buffer_bytes: 1 << 20, ..Options::default() });
+    let world = World::new(&nodes);
+    let moved = world.run(|mut peers| {
+        let part = long_list(peers.rank().into());
+        let mut memory = filled(&part, peers.rank());
+        let collective = &mut Collective::new(options);
+        access(collective, &mut peers, &file, direction, Ok(&part), &mut memory, None).unwrap();
+        memory
+    });
+    let after = file.bytes();
+    for (rank, memory) in (0..).zip(moved) {
+        let of_file: Vec<u8> = bytes_of(&long_list(rank).file).into_iter().map(|at| after[at]).collect();
+        assert!(memory == of_file);
+    }
+    assert_eq!(before == after, direction == Direction::Read);
+    world.messages()
+}
+
+#[test]
+fn long_lists_are_sent_where_they_are_needed() {
+    // All is in the share of slot 0, whose aggregator is process 0, and in one round. Process 1 sends lists in
+    // two messages to both aggregators' processes but itself; between nodes also the bytes. Process 0 does so
+    // with the other aggregator, which has nothing in this round but cannot know.
+    assert_eq!(messages_of_lists([0, 0], Direction::Write), 3);
+    assert_eq!(messages_of_lists([0, 1], Direction::Write), 5);
+    // What is read is a third of the span: lists are needed too.
+    assert_eq!(messages_of_lists([0, 1], Direction::Read), 5);
+    assert_eq!(messages_of_lists([0, 0], Direction::Read), 3);
+}
+
+#[test]
+fn lists_are_not_sent_to_near_aggregators_that_read_all() {
+    let layout = Layout::new(4096, 0, 2, 2).unwrap();
+    let file = VectorFile::new(layout, Random(8).bytes(200_000));
+    let world = World::new(&[0, 0]);
+    world.run(|mut peers| {
+        let rank = u64::from(peers.rank());
+        let list: Vec<Extent> = (0..20_000).map(|at| Extent::new(at * 10 + rank * 5, 4 - at % 2)).collect();
+        let file_side = Regions::list(list);
+        let memory = Regions::contiguous(0, file_side.total_bytes());
+        let part = Part { memory_bytes: file_side.total_bytes() as usize, file: file_side, memory };
+        let mut memory = filled(&part, peers.rank());
+        let collective = &mut Collective::new(Options::default());
+        access(collective, &mut peers, &file, Direction::Read, Ok(&part), &mut memory, None).unwrap();
+        let bytes = file.bytes();
+        assert!(memory == bytes_of(&part.file).into_iter().map(|at| bytes[at]).collect::<Vec<u8>>());
+    });
+    assert_eq!(world.messages(), 0);
+}
+
+#[test]
+fn after_a_fault_an_aggregator_begins_nothing() {
+    for late in [false, true] {
+        let (layout, options, _) = plain(0);
+        let file = VectorFile::new(layout, Vec::new());
+        file.fail_at(0, late);
+        World::new(&[0]).run(|mut peers| {
+            let file_side = Regions::contiguous(0, 1 << 20);
+            let part = Part { file: file_side.clone(), memory: file_side, memory_bytes: 1 << 20 };
+            let mut memory = filled(&part, 0);
+            let collective = &mut Collective::new(options);
+            let outcome =
+                access(collective, &mut peers, &file, Direction::Write, Ok(&part), &mut memory, None);
+            assert!(matches!(outcome, Err(CollectiveError::Own(Fault(0)))));
+        });
+        // One process serves both slots, and waits for the first round before it begins the second.
+        assert_eq!(file.accesses().len(), if late { 2 } else { 1 });
+    }
+}
