@@ -67,6 +67,14 @@ pub struct Conditions {
     pub allowed: [bool; 4],
 }
 
+impl Conditions {
+    /// The conditions of an access of one process that is not collective: there is no two-phase.
+    pub fn alone(self) -> Conditions {
+        let [multiple, sieve, _, list] = self.allowed;
+        Conditions { processes: 1, nodes: 1, allowed: [multiple, sieve, false, list], ..self }
+    }
+}
+
 /// What steps cost, in nanoseconds of a processor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
@@ -105,10 +113,10 @@ impl Default for Costs {
             list_piece_ns: 50.0,
             list_byte_ns: 0.25,
             copy_piece_ns: 5.0,
-            copy_byte_ns: 0.1,
+            copy_byte_ns: 0.14,
             lock_ns: 60_000.0,
             exchange_piece_ns: 6.0,
-            message_byte_ns: 0.6,
+            message_byte_ns: 0.3,
             round_ns: 20_000.0,
             agree_ns: 40_000.0,
         }
@@ -385,6 +393,14 @@ mod tests {
             assert_eq!(Method::named(method.name()), Some(method));
         }
         assert_eq!(chosen(&totals, &Conditions { allowed: [false; 4], ..CONDITIONS }), Method::List);
+    }
+
+    #[test]
+    fn a_process_alone_does_not_exchange() {
+        let one = Totals { active: 1, ..interleaved(1 << 18, 8) };
+        let choice = choose(&one, &CONDITIONS.alone(), &Costs::default(), &Learned::new());
+        assert_eq!(choice.prediction(Method::TwoPhase), None);
+        assert_ne!(choice.method, Method::Multiple, "{choice}");
     }
 
     #[test]

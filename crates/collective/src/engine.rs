@@ -111,7 +111,7 @@ impl Collective {
         let ascends = request.file.is_ascending();
         let intervals = plan.rounds.intervals_of(request.file, ascends);
         let announcement = Announcement::of(request.file, ascends, intervals);
-        let (announced, rounds_of) = announce(peers, &announcement)?;
+        let (announced, rounds_of) = announce(peers, &plan, &announcement)?;
         let rounds = RoundSet::union(rounds_of.iter().flat_map(RoundSet::intervals).copied().collect());
         refuse_sparse(&plan, &rounds, totals)?;
 
@@ -198,10 +198,17 @@ fn checked<'a, E, P: std::error::Error>(
 type All = (Vec<Announced>, Vec<RoundSet>);
 
 /// Tells all processes what this one accesses, and returns what they do, and in which rounds.
-fn announce<E, P: Peers>(peers: &mut P, own: &Announcement) -> Result<All, CollectiveError<E, P::Error>> {
+fn announce<E, P: Peers>(
+    peers: &mut P,
+    plan: &Plan,
+    own: &Announcement,
+) -> Result<All, CollectiveError<E, P::Error>> {
     let (mut announced, mut rounds_of) = (Vec::new(), Vec::new());
     for (rank, bytes) in (0..).zip(peers.allgather(&own.encode())?) {
-        let decoded = Announcement::decode(&bytes).map_err(|_| CollectiveError::Protocol { rank })?;
+        let decoded = Announcement::decode(&bytes).ok();
+        let is_valid =
+            |decoded: &Announcement| decoded.intervals.iter().all(|(_, last)| *last <= plan.rounds.last());
+        let decoded = decoded.filter(is_valid).ok_or(CollectiveError::Protocol { rank })?;
         announced.push(decoded.bytes);
         rounds_of.push(RoundSet::union(decoded.intervals));
     }

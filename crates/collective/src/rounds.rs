@@ -14,7 +14,7 @@
 //!
 //! With one slot the whole area is one piece of the file.
 
-use weft_layout::{Extent, Layout, Regions};
+use weft_layout::{Extent, Layout, OFFSET_LIMIT, Regions};
 
 /// Areas are whole pages of the data file.
 const AREA_UNIT_BYTES: u64 = 4096;
@@ -121,6 +121,11 @@ impl Rounds {
         }
         let rounds = |(first, last)| (first * self.parts, last * self.parts + self.parts - 1);
         groups.into_iter().map(rounds).collect()
+    }
+
+    /// The last round that a file can have.
+    pub fn last(&self) -> u64 {
+        (OFFSET_LIMIT - 1) / self.group_bytes() * self.parts + self.parts - 1
     }
 
     /// The rounds of a span that is within one group.
@@ -243,6 +248,16 @@ mod tests {
                     prop_assert!(set.has(round) || !touched);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn the_last_round_has_the_last_byte() {
+        for area in [4096, 1 << 20, 1 << 30] {
+            let rounds = Rounds::new(&Layout::new(1 << 20, 0, 7, 7).unwrap(), area);
+            let last = rounds.intervals_of(&Regions::contiguous(OFFSET_LIMIT - 1, 1), true)[0].1;
+            assert!(last <= rounds.last() && rounds.last() - last < rounds.parts);
+            assert!((0..7).all(|slot| rounds.windows(slot, rounds.last()).all(|window| window.start > 0)));
         }
     }
 

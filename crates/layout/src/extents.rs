@@ -14,7 +14,6 @@ use std::ops::Range;
 
 use crate::joined::{Joined, Run};
 use crate::region::{Extent, Level, Order, Region, Regions};
-use crate::strided_runs::StridedRun;
 
 /// The form of a part of a request, for walking.
 #[derive(Debug, Clone)]
@@ -332,6 +331,21 @@ impl OpenRepeat<'_> {
         self.stream_end += iterations * self.bytes;
         self.origin = self.origin.wrapping_add(iterations.wrapping_mul(self.stride_bytes as u64));
     }
+}
+
+/// Equal blocks at equal distances, adjacent in the request stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StridedRun {
+    /// Position of the first block in the request stream.
+    pub stream_offset: u64,
+    /// Where the first block begins.
+    pub offset: u64,
+    /// Bytes in a block.
+    pub bytes: u64,
+    /// Distance from one block to the next; may be negative or zero.
+    pub stride_bytes: i64,
+    /// Number of blocks.
+    pub count: u64,
 }
 
 /// A position in the blocks of some regions, in request order.

@@ -39,8 +39,6 @@
 use thiserror::Error;
 
 use crate::extents::{Extents, Form, Repetition};
-use crate::pattern::is_ascending;
-use crate::strided_runs::StridedRuns;
 use crate::window::Cutter;
 
 /// Every offset and every count of bytes is below this: the range of a signed 64-bit file offset.
@@ -441,17 +439,6 @@ impl Regions {
     pub fn as_contiguous(&self) -> Option<Extent> {
         let extent = self.extents().next().unwrap_or_default();
         (extent.bytes == self.total_bytes()).then_some(extent)
-    }
-
-    /// Whether the bytes are in ascending order, each at most once. `false` for a list that has an empty
-    /// extent out of order. O(1) per part, except for lists.
-    pub fn is_ascending(&self) -> bool {
-        is_ascending(self)
-    }
-
-    /// The blocks in request order, in runs of equal ones at equal distances.
-    pub fn strided_runs(&self) -> StridedRuns<'_> {
-        StridedRuns::new(self)
     }
 
     /// The extents in request order, with adjacent ones joined.

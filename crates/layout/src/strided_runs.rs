@@ -1,23 +1,8 @@
 //! Walks [`Regions`] in runs of equal blocks at equal distances, so that a loop over millions of small blocks
 //! is a few steps.
 
-use crate::extents::Cursor;
+use crate::extents::{Cursor, StridedRun};
 use crate::region::Regions;
-
-/// Equal blocks at equal distances, adjacent in the request stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct StridedRun {
-    /// Position of the first block in the request stream.
-    pub stream_offset: u64,
-    /// Where the first block begins.
-    pub offset: u64,
-    /// Bytes in a block.
-    pub bytes: u64,
-    /// Distance from one block to the next; may be negative or zero.
-    pub stride_bytes: i64,
-    /// Number of blocks.
-    pub count: u64,
-}
 
 /// A position in some [`Regions`], at or within a block.
 ///
@@ -69,6 +54,13 @@ impl<'a> StridedRuns<'a> {
     #[inline]
     pub fn skip_below(&mut self, offset: u64) {
         self.0.skip_below(offset);
+    }
+}
+
+impl Regions {
+    /// The blocks in request order, in runs of equal ones at equal distances.
+    pub fn strided_runs(&self) -> StridedRuns<'_> {
+        StridedRuns::new(self)
     }
 }
 

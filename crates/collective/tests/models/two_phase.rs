@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use weft_collective::threads::{Fault, ThreadPeers, VectorFile, World};
 use weft_collective::{Collective, CollectiveError, Direction, Options, Peers, Request, Summary, Totals};
 use weft_layout::{Extent, Layout, Level, Regions};
-use weft_test_random::{Random, seeds};
+use weft_test_random::{Random, seed, seeds};
 
 use crate::generate::{Part, Scene, scene};
 
@@ -303,7 +303,7 @@ fn long_list(rank: u64) -> Part {
 /// The number of messages of two processes with long lists.
 fn messages_of_lists(nodes: [u32; 2], direction: Direction) -> u64 {
     let layout = Layout::new(1 << 20, 0, 2, 2).unwrap();
-    let file = VectorFile::new(layout, Random(7).bytes(900_000));
+    let file = VectorFile::new(layout, Random(seed()).bytes(900_000));
     let (before, options) = (file.bytes(), Options { buffer_bytes: 1 << 20, ..Options::default() });
     let world = World::new(&nodes);
     let moved = world.run(|mut peers| {
@@ -337,7 +337,7 @@ fn long_lists_are_sent_where_they_are_needed() {
 #[test]
 fn lists_are_not_sent_to_near_aggregators_that_read_all() {
     let layout = Layout::new(4096, 0, 2, 2).unwrap();
-    let file = VectorFile::new(layout, Random(8).bytes(200_000));
+    let file = VectorFile::new(layout, Random(seed()).bytes(200_000));
     let world = World::new(&[0, 0]);
     world.run(|mut peers| {
         let rank = u64::from(peers.rank());
