@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 /// The only edges there may be: a crate, and what of ours it may use.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-layout", &[]),
+    ("weft-collective", &["layout"]),
     ("weft-host", &[]),
     ("weft-log", &[]),
     ("weft-wire", &["layout"]),

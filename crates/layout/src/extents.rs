@@ -210,6 +210,24 @@ impl NestCursor {
         skipped
     }
 
+    /// In an ascending nest: skips the blocks that end at or below `offset`. Returns how many bytes of the
+    /// stream that was. O(loops).
+    fn skip_below(&mut self, offset: u64) -> u64 {
+        let Some((innermost, outer)) = self.nest.loops.split_first() else { return 0 };
+        let (mut first, mut below) = (self.nest.offset, 0);
+        for level in self.nest.loops.iter().rev() {
+            let step = level.stride_bytes.unsigned_abs().max(1);
+            let index = (offset.saturating_sub(first) / step).min(level.count - 1);
+            below = below * level.count + index;
+            first += index * step;
+        }
+        below += u64::from(first + self.nest.block_bytes <= offset);
+        let indices = outer.iter().zip(&self.outer_indices).rev();
+        let runs_passed = indices.fold(0, |runs, (level, index)| runs * level.count + index);
+        let passed = runs_passed * innermost.count + (innermost.count - self.run_left);
+        self.skip_blocks(below.saturating_sub(passed)) * self.nest.block_bytes
+    }
+
     /// Skips blocks in `gap`, up to the end of the current run, at once. Returns how many bytes of the stream
     /// that was.
     fn skip_in(&mut self, gap: &Range<u64>) -> u64 {
@@ -260,6 +278,24 @@ impl PartCursor<'_> {
             }
         }
     }
+
+    /// In an ascending part: skips the blocks that end at or below `offset`, and returns their bytes.
+    fn skip_below(&mut self, offset: u64) -> u64 {
+        match self {
+            PartCursor::Nest(nest) => nest.skip_below(offset),
+            PartCursor::List { extents, origin } => {
+                let below = |extent: &Extent| extent.end().wrapping_add(*origin) <= offset;
+                let mut bytes = 0;
+                while let Some((extent, after)) = extents.as_slice().split_first()
+                    && (extent.bytes == 0 || below(extent))
+                {
+                    bytes += extent.bytes;
+                    *extents = after.iter();
+                }
+                bytes
+            }
+        }
+    }
 }
 
 /// A repeat that a cursor has entered.
@@ -295,6 +331,21 @@ impl OpenRepeat<'_> {
         self.stream_end += iterations * self.bytes;
         self.origin = self.origin.wrapping_add(iterations.wrapping_mul(self.stride_bytes as u64));
     }
+}
+
+/// Equal blocks at equal distances, adjacent in the request stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StridedRun {
+    /// Position of the first block in the request stream.
+    pub stream_offset: u64,
+    /// Where the first block begins.
+    pub offset: u64,
+    /// Bytes in a block.
+    pub bytes: u64,
+    /// Distance from one block to the next; may be negative or zero.
+    pub stride_bytes: i64,
+    /// Number of blocks.
+    pub count: u64,
 }
 
 /// A position in the blocks of some regions, in request order.
@@ -366,6 +417,45 @@ impl<'a> Cursor<'a> {
             }
         }
         self.load_block();
+    }
+
+    /// The current block and those that follow it at equal distances, as far as they are of its size.
+    #[inline]
+    pub(crate) fn run(&self) -> Option<StridedRun> {
+        let block = self.block()?;
+        let (stride_bytes, more) = match &self.part {
+            PartCursor::Nest(nest) if nest.nest.block_bytes == block.bytes => {
+                (nest.stride_bytes, nest.run_left)
+            }
+            _ => (0, 0),
+        };
+        let Extent { offset, bytes } = block;
+        Some(StridedRun { stream_offset: self.stream_offset, offset, bytes, stride_bytes, count: 1 + more })
+    }
+
+    /// Advances over `blocks` blocks of the current run.
+    #[inline]
+    pub(crate) fn advance_blocks(&mut self, blocks: u64) {
+        if let (PartCursor::Nest(nest), 2..) = (&mut self.part, blocks) {
+            self.stream_offset += nest.skip_blocks(blocks - 1) * nest.nest.block_bytes;
+        }
+        self.advance();
+    }
+
+    /// In ascending regions: skips the blocks that end at or below `offset`. O(loops) in a regular part, one
+    /// step per extent in a list, and one step for all whole iterations of a repeat.
+    pub(crate) fn skip_below(&mut self, offset: u64) {
+        while self.block.bytes > 0 && self.block.end() <= offset {
+            let gap = 0..offset;
+            let mut below = self.repeats.iter().map(|repeat| repeat.iterations_in(&gap)).enumerate();
+            if let Some((depth, iterations)) = below.find(|(_, iterations)| *iterations > 0) {
+                self.skip_iterations(depth, iterations);
+            } else {
+                self.stream_offset += self.block.bytes;
+                self.stream_offset += self.part.skip_below(offset);
+            }
+            self.load_block();
+        }
     }
 
     /// Skips `bytes` of the stream: O(loops) within a regular part, one step per extent in a list, and one

@@ -40,12 +40,13 @@ pub mod region;
 mod share_bytes;
 pub mod sparse;
 pub mod stream;
+mod strided_runs;
 pub mod striping;
 pub mod view;
 mod window;
 
 pub use datatype::{Datatype, DatatypeError};
-pub use extents::Extents;
+pub use extents::{Extents, StridedRun};
 pub use own_blocks::OutOfSteps;
 pub use partition::{Partition, PartitionError};
 pub use region::{Extent, Level, OFFSET_LIMIT, Order, Region, RegionError, Regions};
@@ -55,6 +56,7 @@ pub use stream::{
     LocalRun, LocalRuns, MemoryRuns, Piece, Pieces, StreamError, StreamRun, StreamRuns, local_runs,
     local_runs_from, memory_runs, memory_runs_from, pieces, pieces_from, stream_runs, stream_runs_from,
 };
+pub use strided_runs::StridedRuns;
 pub use striping::{Layout, LayoutError, STRIP_BYTES_MAX, STRIP_BYTES_UNIT};
 pub use view::{View, ViewError};
 pub use window::Cutter;

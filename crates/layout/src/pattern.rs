@@ -117,6 +117,14 @@ impl Pattern {
     }
 }
 
+impl Regions {
+    /// Whether the bytes are in ascending order, each at most once. `false` for a list that has an empty
+    /// extent out of order. O(1) per part, except for lists.
+    pub fn is_ascending(&self) -> bool {
+        is_ascending(self)
+    }
+}
+
 /// `regions`, the lowest byte at 0, repeated by `level`.
 pub(crate) fn repeat(regions: &Regions, level: Level) -> Region {
     match &regions.parts[..] {

@@ -196,7 +196,7 @@ impl Region {
         match Form::of(self) {
             Form::Nest(nest) if nest.block_bytes == 0 => None,
             Form::Nest(nest) => reach(nest.offset, nest.block_bytes, &nest.loops),
-            Form::List(extents) => extents.iter().filter(|extent| extent.bytes > 0).copied().reduce(around),
+            Form::List(extents) => span_of_list(extents),
             Form::Repeat(Repetition { count: 0, .. }) => None,
             Form::Repeat(Repetition { offset, count, stride_bytes, body }) => {
                 let span = body.span()?;
@@ -508,6 +508,16 @@ fn reach(offset: u64, block_bytes: u64, levels: &[Level]) -> Option<Extent> {
     }
     let within = lowest >= 0 && highest_end <= i128::from(OFFSET_LIMIT);
     within.then(|| Extent { offset: lowest as u64, bytes: (highest_end - lowest) as u64 })
+}
+
+fn span_of_list(extents: &[Extent]) -> Option<Extent> {
+    let (mut first, mut end) = (u64::MAX, 0);
+    for extent in extents {
+        // What is empty may be anywhere.
+        first = first.min(if extent.bytes > 0 { extent.offset } else { u64::MAX });
+        end = end.max(if extent.bytes > 0 { extent.end() } else { 0 });
+    }
+    (first < end).then(|| Extent { offset: first, bytes: end - first })
 }
 
 fn around(a: Extent, b: Extent) -> Extent {

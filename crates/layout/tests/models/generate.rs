@@ -79,6 +79,64 @@ fn list(unit_bytes: u64) -> impl Strategy<Value = Region> {
     vec(extent, 0..10).prop_map(Region::List)
 }
 
+/// Up to four parts of every form, in ascending order without overlaps.
+pub fn ascending() -> impl Strategy<Value = Regions> {
+    vec(ascending_body(), 1..4).prop_map(|bodies| {
+        let mut parts = Vec::new();
+        let mut end = 0;
+        for (gap, body) in bodies {
+            let bytes = body.span().map_or(0, |span| span.end());
+            parts.push(Region::Repeat { offset: end + gap, count: 1, stride_bytes: 0, body: body.clone() });
+            parts.extend(moved(&body, end + gap + bytes));
+            end += gap + 2 * bytes;
+        }
+        Regions { parts }
+    })
+}
+
+/// The parts of `regions` with all offsets increased.
+fn moved(regions: &Regions, by: u64) -> Vec<Region> {
+    let mut parts = regions.parts.clone();
+    for part in &mut parts {
+        match part {
+            Region::Contiguous(extent) => extent.offset += by,
+            Region::Strided { offset, .. }
+            | Region::Subarray { offset, .. }
+            | Region::Repeat { offset, .. } => *offset += by,
+            Region::List(extents) => extents.iter_mut().for_each(|extent| extent.offset += by),
+        }
+    }
+    parts
+}
+
+/// A gap before it, and one ascending part, perhaps repeated.
+fn ascending_body() -> impl Strategy<Value = (u64, Regions)> {
+    let list = vec((0u64..60, 1u64..40), 0..12).prop_map(|gaps| {
+        let mut end = 0;
+        let place = |(gap, bytes): (u64, u64)| {
+            end += gap + bytes;
+            Extent { offset: end - bytes, bytes }
+        };
+        Regions::list(gaps.into_iter().map(place).collect::<Vec<_>>())
+    });
+    let nest = (0u64..50, 1u64..40, vec((1u64..5, 0u64..50), 0..=3)).prop_map(|(offset, block, loops)| {
+        let mut span = block;
+        let mut levels = Vec::new();
+        for (count, gap) in loops {
+            levels.insert(0, Level { count, stride_bytes: (span + gap) as i64 });
+            span += (span + gap) * (count - 1);
+        }
+        Regions::strided(offset, block, levels)
+    });
+    let part = prop_oneof![list, nest].prop_recursive(2, 4, 2, |inner| {
+        (inner, 0u64..60, 0u64..4, 0u64..60).prop_map(|(body, offset, count, gap)| {
+            let stride_bytes = body.span().map_or(0, |span| span.bytes) + gap;
+            Regions::repeat(offset, count, stride_bytes as i64, body)
+        })
+    });
+    (0u64..5000, part)
+}
+
 /// The offset of every byte, in request order.
 pub fn bytes_of(regions: &Regions) -> Vec<u64> {
     let mut offsets = Vec::new();

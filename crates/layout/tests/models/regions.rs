@@ -4,7 +4,7 @@ use weft_layout::{
     Extent, Layout, Level, OFFSET_LIMIT, Order, Region, RegionError, Regions, local_runs, pieces,
 };
 
-use crate::generate::{bytes_of, joined, region, regions};
+use crate::generate::{ascending, bytes_of, joined, region, regions};
 
 proptest! {
     #![proptest_config(weft_test_random::cases(128))]
@@ -25,6 +25,55 @@ proptest! {
         prop_assert_eq!(regions.extents().collect::<Vec<_>>(), expected);
         let span = bytes.iter().min().map(|&first| Extent::new(first, bytes.iter().max().unwrap() + 1 - first));
         prop_assert_eq!(regions.span(), span);
+    }
+
+    #[test]
+    fn runs_are_the_bytes_in_order(regions in regions(), steps in vec(1u64..200, 1..30)) {
+        let bytes = bytes_of(&regions);
+        let mut runs = regions.strided_runs();
+        let mut walked: Vec<u64> = Vec::new();
+        for step in steps.iter().cycle() {
+            let Some(run) = runs.peek() else { break };
+            prop_assert_eq!(run.stream_offset, walked.len() as u64);
+            let all = Regions::strided(
+                run.offset, run.bytes, [Level { count: run.count, stride_bytes: run.stride_bytes }]);
+            let taken = match step % 2 {
+                0 => (run.bytes * run.count).min(*step),
+                _ => run.bytes * run.count.min(*step),
+            };
+            walked.extend(&bytes_of(&all)[..taken as usize]);
+            match step % 2 {
+                0 => runs.advance_bytes(taken),
+                _ => runs.advance_blocks(taken / run.bytes),
+            }
+        }
+        prop_assert_eq!(walked, bytes);
+    }
+
+    #[test]
+    fn ascending_regions_are_told_and_skipped(regions in ascending(), skips in vec((0u64..9000, 0u64..30), 1..9)) {
+        let bytes = bytes_of(&regions);
+        prop_assert!(regions.is_ascending());
+        prop_assert!(bytes.is_sorted_by(|a, b| a < b));
+        let mut runs = regions.strided_runs();
+        let mut below = 0;
+        for (forward, taken) in skips {
+            below += forward;
+            let before = runs.stream_offset();
+            runs.skip_below(below);
+            let next = before.max(bytes.iter().filter(|offset| **offset < below).count() as u64);
+            match runs.peek() {
+                Some(run) => prop_assert!((run.stream_offset..run.stream_offset + run.bytes).contains(&next)),
+                None => prop_assert_eq!(next, bytes.len() as u64),
+            }
+            runs.advance_bytes(taken);
+        }
+    }
+
+    #[test]
+    fn no_others_are_called_ascending(regions in regions()) {
+        let ascends = bytes_of(&regions).is_sorted_by(|a, b| a < b);
+        prop_assert!(ascends || !regions.is_ascending());
     }
 
     #[test]

@@ -1,0 +1,450 @@
+//! Which method an access uses, and what each of them is expected to cost.
+//!
+//! A pure function of what the processes have together, so all of them choose alike. Costs are processor time
+//! that processes and servers share, or the time of the process that has most, whichever is longer; and what
+//! nobody can share: rounds, requests that wait for each other, locks.
+
+use std::fmt;
+
+use crate::engine::Options;
+use crate::learn::{Class, Learned};
+use crate::memory::Direction;
+use crate::summary::Totals;
+
+/// A way to access pieces of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// Each process: one access for each piece.
+    Multiple,
+    /// Each process: few large accesses around its pieces, and copies (data sieving).
+    Sieve,
+    /// All processes: exchange, then few large accesses.
+    TwoPhase,
+    /// Each process: one access that lists all pieces.
+    List,
+}
+
+impl Method {
+    /// All of them, in the order of predictions.
+    pub const ALL: [Method; 4] = [Method::Multiple, Method::Sieve, Method::TwoPhase, Method::List];
+
+    /// Its name in hints and logs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Multiple => "multiple",
+            Method::Sieve => "sieve",
+            Method::TwoPhase => "two_phase",
+            Method::List => "list",
+        }
+    }
+
+    /// The method with this name.
+    pub fn named(name: &str) -> Option<Method> {
+        Method::ALL.into_iter().find(|method| method.name() == name)
+    }
+}
+
+/// Under what conditions an access is made; the same in all processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Conditions {
+    /// Processes that take part; 1 for an access that is not collective.
+    pub processes: u32,
+    /// Nodes that they are on.
+    pub nodes: u32,
+    /// Processors that they and the servers share, over all nodes.
+    pub processors: u32,
+    /// Servers of the file.
+    pub servers: u32,
+    /// Bytes of a strip of the file.
+    pub strip_bytes: u32,
+    /// Which way.
+    pub direction: Direction,
+    /// Bytes of a buffer of data sieving.
+    pub sieve_bytes: u64,
+    /// How two-phase accesses are done.
+    pub options: Options,
+    /// Which methods may be used, in the order of [`Method::ALL`].
+    pub allowed: [bool; 4],
+}
+
+impl Conditions {
+    /// The conditions of an access of one process that is not collective: there is no two-phase.
+    pub fn alone(self) -> Conditions {
+        let [multiple, sieve, _, list] = self.allowed;
+        Conditions { processes: 1, nodes: 1, allowed: [multiple, sieve, false, list], ..self }
+    }
+}
+
+/// What steps cost, in nanoseconds of a processor.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Costs {
+    /// A request to a server, from its start to its end.
+    pub request_ns: f64,
+    /// The part of it in which a processor works.
+    pub request_work_ns: f64,
+    /// A byte between a client and a file.
+    pub byte_ns: f64,
+    /// A piece of list I/O, at the client and the server.
+    pub list_piece_ns: f64,
+    /// A byte of it, where pieces are small.
+    pub list_byte_ns: f64,
+    /// A piece that data sieving copies.
+    pub copy_piece_ns: f64,
+    /// A byte that is copied in memory.
+    pub copy_byte_ns: f64,
+    /// A lock of a range of the file.
+    pub lock_ns: f64,
+    /// A piece that two-phase brings to its area and marks there.
+    pub exchange_piece_ns: f64,
+    /// A byte of a message to another node.
+    pub message_byte_ns: f64,
+    /// A round of two-phase: barriers, and what begins and ends accesses.
+    pub round_ns: f64,
+    /// What processes tell each other at the start and at the end.
+    pub agree_ns: f64,
+}
+
+impl Default for Costs {
+    fn default() -> Costs {
+        Costs {
+            request_ns: 30_000.0,
+            request_work_ns: 12_000.0,
+            byte_ns: 0.2,
+            list_piece_ns: 50.0,
+            list_byte_ns: 0.25,
+            copy_piece_ns: 5.0,
+            copy_byte_ns: 0.14,
+            lock_ns: 60_000.0,
+            exchange_piece_ns: 6.0,
+            message_byte_ns: 0.3,
+            round_ns: 20_000.0,
+            agree_ns: 40_000.0,
+        }
+    }
+}
+
+/// What a method is expected to cost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction {
+    /// By [`Costs`] alone, in nanoseconds.
+    pub model_ns: f64,
+    /// With what was learned.
+    pub ns: f64,
+    /// Requests to servers, of all processes.
+    pub requests: u64,
+}
+
+/// Why a method was chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It is the cheapest.
+    Cheapest,
+    /// It is not much more expensive, and was not measured yet.
+    Tried,
+}
+
+/// The method of an access, with what was expected of all.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Choice {
+    /// The method.
+    pub method: Method,
+    /// Why.
+    pub reason: Reason,
+    /// In the order of [`Method::ALL`]; `None` where a method cannot be used.
+    pub predictions: [Option<Prediction>; 4],
+    /// What the access is like, for [`Learned`].
+    pub(crate) class: Class,
+}
+
+impl Choice {
+    /// What was expected of `method`.
+    pub fn prediction(&self, method: Method) -> Option<Prediction> {
+        self.predictions[method as usize]
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for method in Method::ALL {
+            write!(f, "{:<10}", method.name())?;
+            match self.prediction(method) {
+                None => write!(f, "cannot be used")?,
+                Some(Prediction { ns, requests, .. }) => {
+                    write!(f, "{:>12.3} ms {:>9} requests", ns / 1e6, requests)?;
+                }
+            }
+            match self.reason {
+                _ if method != self.method => writeln!(f)?,
+                Reason::Cheapest => writeln!(f, "  chosen")?,
+                Reason::Tried => writeln!(f, "  chosen, to measure it")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Methods that were never measured are tried if they are expected to cost at most this much more.
+const TRIED_UP_TO: f64 = 1.5;
+
+/// The cheapest method for an access of `totals`. List I/O where no method is allowed.
+pub fn choose(totals: &Totals, conditions: &Conditions, costs: &Costs, learned: &Learned) -> Choice {
+    let class = Class::of(totals, conditions.direction);
+    let model = Model { totals, conditions, costs };
+    let predictions = Method::ALL.map(|method| {
+        let is_allowed = conditions.allowed[method as usize];
+        let (model_ns, requests) = is_allowed.then(|| model.cost(method))??;
+        let ns = model_ns * learned.factor(class, method);
+        Some(Prediction { model_ns, ns, requests })
+    });
+    let cost = |method: &Method| predictions[*method as usize].map_or(f64::INFINITY, |it| it.ns);
+    let mut by_cost = Method::ALL;
+    by_cost.reverse();
+    by_cost.sort_by(|a, b| cost(a).total_cmp(&cost(b)));
+    let best = by_cost[0];
+    let is_new =
+        |method: &&Method| cost(method) <= TRIED_UP_TO * cost(&best) && !learned.knows(class, **method);
+    let tried =
+        by_cost[1..].iter().find(is_new).filter(|_| learned.knows(class, best) && cost(&best).is_finite());
+    let (method, reason) = match tried {
+        Some(method) => (*method, Reason::Tried),
+        None => (best, Reason::Cheapest),
+    };
+    Choice { method, reason, predictions, class }
+}
+
+struct Model<'a> {
+    totals: &'a Totals,
+    conditions: &'a Conditions,
+    costs: &'a Costs,
+}
+
+impl Model<'_> {
+    /// Nanoseconds and requests of a method; `None` if it cannot be used.
+    fn cost(&self, method: Method) -> Option<(f64, u64)> {
+        match method {
+            Method::Multiple => Some(self.multiple()),
+            Method::Sieve => Some(self.sieve()),
+            Method::TwoPhase => self.two_phase(),
+            Method::List => Some(self.list()),
+        }
+    }
+
+    /// Work that is shared by all processors, or that of the process that has most.
+    fn shared(&self, work_ns: f64, longest_ns: f64) -> f64 {
+        let workers = self.conditions.processors.min(self.conditions.processes + self.conditions.servers);
+        (work_ns / f64::from(workers.max(1))).max(longest_ns)
+    }
+
+    /// Pieces of the side that has more of them.
+    fn pieces(&self) -> f64 {
+        self.totals.pieces.max(self.totals.memory_pieces) as f64
+    }
+
+    /// On how many servers a piece is, on the average.
+    fn servers_of_a_piece(&self) -> f64 {
+        let strips = 1.0
+            + self.totals.bytes as f64
+                / self.pieces().max(1.0)
+                / f64::from(self.conditions.strip_bytes.max(1));
+        strips.min(f64::from(self.conditions.servers)).max(1.0)
+    }
+
+    fn multiple(&self) -> (f64, u64) {
+        let (totals, costs) = (self.totals, self.costs);
+        let work_ns = self.pieces() * costs.request_work_ns + totals.bytes as f64 * costs.byte_ns;
+        let longest_ns =
+            totals.pieces_max as f64 * costs.request_ns + totals.bytes_max as f64 * costs.byte_ns;
+        (self.shared(work_ns, longest_ns), self.pieces() as u64)
+    }
+
+    fn list(&self) -> (f64, u64) {
+        let (totals, costs) = (self.totals, self.costs);
+        let touched = (self.pieces() * self.servers_of_a_piece()) as u64;
+        let requests = totals.active.saturating_mul(self.conditions.servers.into()).min(touched);
+        let byte_ns = if self.is_fine() { costs.list_byte_ns } else { costs.byte_ns };
+        let moved = |pieces: u64, bytes: u64| pieces as f64 * costs.list_piece_ns + bytes as f64 * byte_ns;
+        let work_ns = moved(self.pieces() as u64, totals.bytes) + requests as f64 * costs.request_work_ns;
+        let longest_ns = moved(totals.pieces_max, totals.bytes_max) / 2.0 + costs.request_ns;
+        (self.shared(work_ns, longest_ns), requests)
+    }
+
+    /// Whether pieces are below a page on the average.
+    fn is_fine(&self) -> bool {
+        (self.totals.bytes as f64) < 4096.0 * self.pieces()
+    }
+
+    fn sieve(&self) -> (f64, u64) {
+        let (totals, costs) = (self.totals, self.costs);
+        let spans_bytes = totals.spans_bytes as f64;
+        let buffers = totals.spans_bytes.div_ceil(self.conditions.sieve_bytes.max(1)).max(totals.active);
+        let has_gaps = totals.spans_bytes > totals.bytes;
+        let rewrites = has_gaps && self.conditions.direction == Direction::Write;
+        let passes = if rewrites { 2 } else { 1 };
+        let requests = buffers.saturating_mul(passes * u64::from(self.conditions.servers));
+        let copies_ns = self.pieces() * costs.copy_piece_ns + totals.bytes as f64 * costs.copy_byte_ns;
+        let work_ns =
+            passes as f64 * spans_bytes * costs.byte_ns + requests as f64 * costs.request_work_ns + copies_ns;
+        if !rewrites {
+            return (self.shared(work_ns, costs.request_ns), requests);
+        }
+        let locks_ns = buffers as f64 * (costs.lock_ns + 2.0 * costs.request_ns);
+        let span_bytes = totals.span.map_or(0, |span| span.bytes);
+        // Processes whose spans overlap wait for each other's locks.
+        let longest_ns = match totals.spans_bytes > span_bytes {
+            true => work_ns + locks_ns,
+            false => locks_ns / totals.active.max(1) as f64,
+        };
+        (self.shared(work_ns + locks_ns, longest_ns), requests)
+    }
+
+    fn two_phase(&self) -> Option<(f64, u64)> {
+        let (totals, costs, conditions) = (self.totals, self.costs, self.conditions);
+        if !totals.ascends {
+            return None;
+        }
+        let span_bytes = totals.span.map_or(0, |span| span.bytes);
+        let aggregators = (conditions.processes as usize)
+            .min(conditions.servers as usize)
+            .min(conditions.options.aggregators_max)
+            .max(1) as u64;
+        let round_bytes = (conditions.options.buffer_bytes * aggregators).max(4096);
+        let rounds = span_bytes.div_ceil(round_bytes);
+        let requests = rounds.saturating_mul(conditions.servers.into());
+        let density = (totals.bytes as f64 / span_bytes.max(1) as f64).min(1.0);
+        let holes = match conditions.direction {
+            Direction::Write => totals.pieces as f64 * (1.0 - density),
+            Direction::Read => 0.0,
+        };
+        let accessed_bytes = match conditions.direction {
+            Direction::Read if density >= 0.5 => span_bytes,
+            _ => totals.bytes.min(span_bytes),
+        };
+        let remote = 1.0 - 1.0 / f64::from(conditions.nodes.max(1));
+        let byte_ns = costs.copy_byte_ns + remote * (costs.message_byte_ns + costs.copy_byte_ns);
+        let moved = |pieces: f64, bytes: u64| pieces * costs.exchange_piece_ns + bytes as f64 * byte_ns;
+        let work_ns = moved(self.pieces(), totals.bytes)
+            + accessed_bytes as f64 * costs.byte_ns
+            + holes * costs.list_piece_ns
+            + requests as f64 * costs.request_work_ns;
+        let longest_ns = moved(totals.pieces_max as f64, totals.bytes_max) + costs.request_ns;
+        let rounds_ns = rounds as f64 * costs.round_ns + costs.agree_ns;
+        Some((self.shared(work_ns, longest_ns) + rounds_ns, requests))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_layout::Extent;
+
+    const CONDITIONS: Conditions = Conditions {
+        processes: 4,
+        nodes: 1,
+        processors: 2,
+        servers: 4,
+        strip_bytes: 64 << 10,
+        direction: Direction::Write,
+        sieve_bytes: 4 << 20,
+        options: Options { buffer_bytes: 4 << 20, aggregators_max: usize::MAX, read_gap_bytes_max: 2048 },
+        allowed: [true; 4],
+    };
+
+    /// Four processes with pieces of `piece_bytes` each in turn.
+    fn interleaved(pieces: u64, piece_bytes: u64) -> Totals {
+        let bytes = 4 * pieces * piece_bytes;
+        Totals {
+            active: 4,
+            pieces: 4 * pieces,
+            memory_pieces: 4,
+            bytes,
+            spans_bytes: 4 * (bytes - 3 * piece_bytes),
+            pieces_max: pieces,
+            bytes_max: bytes / 4,
+            span: Some(Extent::new(0, bytes)),
+            ascends: true,
+            last_ns: 0,
+        }
+    }
+
+    fn chosen(totals: &Totals, conditions: &Conditions) -> Method {
+        choose(totals, conditions, &Costs::default(), &Learned::new()).method
+    }
+
+    #[test]
+    fn tiny_interleaved_pieces_are_exchanged() {
+        assert_eq!(chosen(&interleaved(1 << 20, 8), &CONDITIONS), Method::TwoPhase);
+    }
+
+    #[test]
+    fn large_or_few_pieces_are_not() {
+        assert_eq!(chosen(&interleaved(16, 1 << 20), &CONDITIONS), Method::List);
+        assert_eq!(chosen(&interleaved(2, 64), &CONDITIONS), Method::List);
+    }
+
+    #[test]
+    fn what_is_not_allowed_or_possible_is_not_chosen() {
+        let totals = interleaved(1 << 20, 8);
+        let descending = Totals { ascends: false, ..totals };
+        assert_eq!(choose(&descending, &CONDITIONS, &Costs::default(), &Learned::new()).predictions[2], None);
+        for method in Method::ALL {
+            let mut allowed = [false; 4];
+            allowed[method as usize] = true;
+            assert_eq!(chosen(&totals, &Conditions { allowed, ..CONDITIONS }), method);
+            assert_eq!(Method::named(method.name()), Some(method));
+        }
+        assert_eq!(chosen(&totals, &Conditions { allowed: [false; 4], ..CONDITIONS }), Method::List);
+    }
+
+    #[test]
+    fn a_process_alone_does_not_exchange() {
+        let one = Totals { active: 1, ..interleaved(1 << 18, 8) };
+        let choice = choose(&one, &CONDITIONS.alone(), &Costs::default(), &Learned::new());
+        assert_eq!(choice.prediction(Method::TwoPhase), None);
+        assert_ne!(choice.method, Method::Multiple, "{choice}");
+    }
+
+    #[test]
+    fn what_was_measured_decides() {
+        let totals = interleaved(1 << 20, 8);
+        let mut learned = Learned::new();
+        let conditions = Conditions { allowed: [false, false, true, true], ..CONDITIONS };
+        let choose = |learned: &Learned| choose(&totals, &conditions, &Costs::default(), learned);
+        let mut methods = Vec::new();
+        for _ in 0..20 {
+            let choice = choose(&learned);
+            methods.push(choice.method);
+            // On this machine two-phase takes twelve times as long as it should, list I/O as long as it should.
+            let slow = if choice.method == Method::TwoPhase { 12.0 } else { 1.0 };
+            let expected = choice.prediction(choice.method).unwrap().model_ns;
+            learned.observe(&choice, (expected * slow) as u64);
+        }
+        assert_eq!(methods[0], Method::TwoPhase);
+        assert_eq!(methods[15..], [Method::List; 5], "{methods:?}");
+    }
+
+    #[test]
+    fn a_method_that_is_nearly_as_cheap_is_measured_too() {
+        let totals = interleaved(4, 1 << 20);
+        let costs = Costs { list_piece_ns: 0.0, ..Costs::default() };
+        let mut learned = Learned::new();
+        let mut tried = Vec::new();
+        for _ in 0..50 {
+            let choice = choose(&totals, &CONDITIONS, &costs, &learned);
+            if choice.reason == Reason::Tried {
+                tried.push(choice.method);
+            }
+            learned.observe(&choice, choice.prediction(choice.method).unwrap().model_ns as u64);
+        }
+        for method in &tried {
+            assert_eq!(tried.iter().filter(|other| *other == method).count(), 2);
+        }
+        assert!(!tried.is_empty());
+    }
+
+    #[test]
+    fn a_choice_is_a_line_for_each_method() {
+        let text = choose(&interleaved(100, 8), &CONDITIONS, &Costs::default(), &Learned::new()).to_string();
+        assert_eq!(text.lines().count(), 4);
+        assert_eq!(text.lines().filter(|line| line.ends_with("chosen")).count(), 1);
+    }
+}
