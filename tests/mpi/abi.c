@@ -146,7 +146,6 @@ static void sizes(void) {
     SIZE(MPI_Offset);
     SIZE(MPI_Aint);
     SIZE(MPI_Count);
-    SIZE(MPI_Fint);
     SIZE(MPI_File);
     SIZE(MPI_Datatype);
     SIZE(MPI_Comm);

@@ -93,7 +93,7 @@ static void write_and_read(enum method method, const struct view *view, int memo
     /* Each asks for more than its part, so that the last meets the end. */
     memcpy(text, "read ", 5);
     if (uses_shared_pointer(method)) MUST(MPI_File_seek_shared(file, 0, MPI_SEEK_SET));
-    int wanted = EACH + 6, from = rank * (uses_shared_pointer(method) ? wanted : EACH);
+    int wanted = is_left_out("eof") ? EACH : EACH + 6, from = rank * (uses_shared_pointer(method) ? wanted : EACH);
     int there = size * EACH - from;
     there = there > wanted ? wanted : there < 0 ? 0 : there;
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) memory[i] = -9;
@@ -177,6 +177,7 @@ static void ignored_statuses(void) {
 
 /* The file ends within an element: the bytes that are there are counted. */
 static void end_within_an_element(void) {
+    if (is_left_out("eof")) return;
     static const enum method methods[] = {AT, AT_ALL, PLAIN, ALL, IAT};
     fresh(file_name);
     unsigned char bytes[35];

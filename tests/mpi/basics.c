@@ -242,6 +242,7 @@ static void sizes(void) {
     MPI_File file = open_fresh(file_name);
     MUST(MPI_File_get_size(file, &bytes));
     EQUAL(bytes, 0);
+    barrier();
     MUST(MPI_File_set_size(file, 1000));
     MUST(MPI_File_get_size(file, &bytes));
     EQUAL(bytes, 1000);
@@ -324,6 +325,7 @@ static void what_a_file_says_of_itself(void) {
     MUST(MPI_File_get_atomicity(file, &atomic));
     EQUAL(atomic, 0);
     MUST(MPI_File_close(&file));
+    barrier();
     fresh(file_name);
 }
 
@@ -488,6 +490,13 @@ static void prefixes(void) {
 
 /* Handles as Fortran has them. */
 static void conversions(void) {
+#ifdef MPI_ABI_VERSION
+    /* Fortran's numbers are made by other names in the ABI of MPI 5. */
+    MPI_File file = open_fresh(file_name);
+    CHECK(MPI_File_fromint(MPI_File_toint(file)) == file);
+    CHECK(MPI_File_fromint(MPI_File_toint(MPI_FILE_NULL)) == MPI_FILE_NULL);
+    close_and_delete(&file, file_name);
+#else
     MPI_File file = open_fresh(file_name);
     MPI_Fint number = MPI_File_c2f(file);
     CHECK(MPI_File_f2c(number) == file);
@@ -497,6 +506,7 @@ static void conversions(void) {
     CHECK(MPI_File_c2f(other) != number);
     MUST(MPI_File_close(&other));
     close_and_delete(&file, file_name);
+#endif
 }
 
 /* A file is open many times at once, and opened and closed often. */
