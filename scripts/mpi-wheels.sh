@@ -33,7 +33,7 @@ environment() {
 
 sources() {
     mkdir -p "$1"
-    "$dir/mpich/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary :all: --dest "$1" "$2"
+    "$dir/mpich/bin/pip" download --quiet --disable-pip-version-check --no-deps --no-binary mpi4py --dest "$1" "$2"
     tar xzf "$1"/*.tar.gz -C "$1" --strip-components 1
     rm "$1"/*.tar.gz
 }

@@ -64,7 +64,10 @@ static void check_file(const struct view *view, int count, int salt) {
         memcpy(should + place(view, number), &value, sizeof value);
     }
     EQUAL(raw_read(file_name, 0, is, end + 10), end);
-    SAME(is, should, end);
+    if (is_left_out("holes")) /* what nobody wrote may be anything */
+        for (int number = 0; number < count; number++)
+            SAME(is + place(view, number), should + place(view, number), sizeof(int));
+    else SAME(is, should, end);
     free(is);
     free(should);
 }
@@ -324,7 +327,7 @@ static void uneven_shares(void) {
     COUNTS(&status, MPI_BYTE, bytes);
     MUST(MPI_File_sync(file));
     barrier();
-    MUST(MPI_File_read_at_all(file, at, read, bytes + (rank == size - 1 ? 100 : 0), MPI_BYTE, &status));
+    MUST(MPI_File_read_at_all(file, at, read, bytes + (rank == size - 1 && !is_left_out("eof") ? 100 : 0), MPI_BYTE, &status));
     COUNTS(&status, MPI_BYTE, bytes);
     SAME(read, data, bytes);
     free(data);

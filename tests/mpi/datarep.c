@@ -160,8 +160,10 @@ static void external32_through_views(void) {
     COUNTS(&status, MPI_INT, 12);
     MUST(MPI_File_read_all(file, read + 12, 12, MPI_INT, &status));
     SAME(read, values, sizeof values);
-    MUST(MPI_File_read_at(file, 20, read, 10, MPI_INT, &status));
-    COUNTS(&status, MPI_INT, 4);
+    if (!is_left_out("eof")) {
+        MUST(MPI_File_read_at(file, 20, read, 10, MPI_INT, &status));
+        COUNTS(&status, MPI_INT, 4);
+    }
     MUST(MPI_Type_free(&vector));
     free(raw);
     close_and_delete(&file, file_name);

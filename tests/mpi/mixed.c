@@ -37,6 +37,7 @@ static void two_file_systems(void) {
     }
     for (int i = 0; i < 2; i++) {
         MUST(MPI_File_sync(files[i]));
+        barrier();
         MPI_Offset bytes;
         MUST(MPI_File_get_size(files[i], &bytes));
         EQUAL(bytes, 8 * BYTES * size);
@@ -150,10 +151,16 @@ static void threads_on_their_own_files(void) {
 /* Each thread of each rank has a communicator, and calls collectives on a file of that. */
 static MPI_Comm teams[THREADS];
 
+static void *open_collectively(void *argument) {
+    struct worker *worker = argument;
+    worker->file = open_by(teams[worker->number], worker->name, MPI_MODE_CREATE | MPI_MODE_RDWR);
+    return NULL;
+}
+
 static void *work_collectively(void *argument) {
     struct worker *worker = argument;
     unsigned char data[PIECE], read[PIECE];
-    MPI_File file = open_by(teams[worker->number], worker->name, MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MPI_File file = worker->file;
     for (int turn = 0; turn < 10; turn++) {
         MPI_Offset at = ((MPI_Offset)turn * size + rank) * PIECE;
         fill(data, at, PIECE, (unsigned)worker->number);
@@ -163,11 +170,11 @@ static void *work_collectively(void *argument) {
         MUST(MPI_File_write_ordered(file, data, 1, MPI_BYTE, MPI_STATUS_IGNORE));
         MUST(MPI_File_seek_shared(file, (MPI_Offset)1 << 20, MPI_SEEK_SET));
     }
-    MUST(MPI_File_close(&file));
     return NULL;
 }
 
-static void threads_with_collectives(void) {
+/* One thread opens and closes the files, or each thread its own. */
+static void with_teams(int each_opens) {
     static struct worker workers[THREADS];
     for (int i = 0; i < THREADS; i++) {
         MUST(MPI_Comm_dup(MPI_COMM_WORLD, &teams[i]));
@@ -175,13 +182,21 @@ static void threads_with_collectives(void) {
         snprintf(workers[i].name, sizeof workers[i].name, "%s.%d", file_name, i);
         fresh(workers[i].name);
     }
+    if (each_opens) run_threads(open_collectively, workers);
+    else
+        for (int i = 0; i < THREADS; i++) open_collectively(&workers[i]);
     run_threads(work_collectively, workers);
     for (int i = 0; i < THREADS; i++) {
+        MUST(MPI_File_close(&workers[i].file));
         MUST(MPI_Comm_free(&teams[i]));
         fresh(workers[i].name);
     }
 }
 
+static void threads_with_collectives(void) { with_teams(0); }
+static void threads_that_open_collectively(void) { with_teams(1); }
+
 #define CASE(name) {#name, name}
 RUN(MPI_THREAD_MULTIPLE, CASE(two_file_systems), CASE(forks), CASE(threads_on_one_file),
-    CASE(threads_on_their_own_files), CASE(threads_with_collectives))
+    CASE(threads_on_their_own_files), CASE(threads_with_collectives),
+    CASE(threads_that_open_collectively))

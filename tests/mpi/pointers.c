@@ -78,8 +78,10 @@ static void ends_of_views(void) {
         MUST(MPI_File_set_view(file, 4, MPI_INT, type, "native", MPI_INFO_NULL));
         MUST(MPI_File_seek(file, 0, MPI_SEEK_END));
         EQUAL(position(file), ends[i].offset);
-        MUST(MPI_File_seek_shared(file, 0, MPI_SEEK_END));
-        EQUAL(shared_position(file), ends[i].offset);
+        if (!is_left_out("shared_end")) {
+            MUST(MPI_File_seek_shared(file, 0, MPI_SEEK_END));
+            EQUAL(shared_position(file), ends[i].offset);
+        }
         barrier();
     }
     MUST(MPI_Type_free(&vector));
@@ -113,11 +115,16 @@ static void shared_pointer(void) {
     MUST(MPI_File_seek_shared(file, 3, MPI_SEEK_CUR));
     EQUAL(shared_position(file), 5);
     barrier();
-    MUST(MPI_File_seek_shared(file, -1, MPI_SEEK_END));
-    EQUAL(shared_position(file), size - 1);
+    if (!is_left_out("shared_end")) {
+        MUST(MPI_File_seek_shared(file, -1, MPI_SEEK_END));
+        EQUAL(shared_position(file), size - 1);
+    }
     barrier();
-    FAILS_BY(MPI_File_seek_shared(file, -1, MPI_SEEK_SET), MPI_ERR_ARG);
-    EQUAL(shared_position(file), size - 1);
+    if (!is_left_out("shared_before_start")) {
+        MUST(MPI_File_seek_shared(file, 2, MPI_SEEK_SET));
+        FAILS_BY(MPI_File_seek_shared(file, -1, MPI_SEEK_SET), MPI_ERR_ARG);
+        EQUAL(shared_position(file), 2);
+    }
     barrier();
     /* A new view begins at its start. */
     MUST(MPI_File_set_view(file, 40, MPI_INT, MPI_INT, "native", MPI_INFO_NULL));
@@ -218,7 +225,7 @@ static void ordered_by_rank(void) {
     MPI_Status status;
     MUST(MPI_File_read_ordered(file, values, share, MPI_INT, &status));
     int there = total - from < 0 ? 0 : total - from < share ? total - from : share;
-    COUNTS(&status, MPI_INT, there);
+    if (!is_left_out("eof")) COUNTS(&status, MPI_INT, there);
     for (int i = 0; i < there; i++) EQUAL(values[i], from + i);
     close_and_delete(&file, file_name);
 }

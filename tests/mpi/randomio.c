@@ -3,7 +3,8 @@
  *   mpirun -n 8 randomio FILE [ROUNDS [SECONDS]]
  *
  * WEFT_TEST_SEED begins with that seed; what fails says its own. Words in WEFT_MPI_TEST_SKIP leave out what an MPI cannot:
- * eof (reads over the end), atomic, shared (pointers), darray, large (counts), pairs, hints. */
+ * eof (reads over the end), holes (what they read as), atomic, shared (pointers), darray, large (counts), pairs,
+ * memory (types other than the element), elements (types other than MPI's own), structs (as views), hints. */
 #include <time.h>
 
 #include "methods.h"
@@ -24,14 +25,19 @@ struct part {
     int64_t offset, count; /* in elements of the view, in items of memory */
 };
 
-static unsigned char model[FILE_MAX + 64], is_there[FILE_MAX];
+static unsigned char model[FILE_MAX + 64], is_there[FILE_MAX], ever_there[FILE_MAX];
 static int64_t model_end;
 static MPI_Comm team;
 static int members;
 static struct type *element;
+/* Of the element: MPI libraries round extents that are no multiples as they like. */
+static int alignment;
 
 static struct type *random_base(struct random *random) {
-    switch (below(random, is_left_out("pairs") ? 4 : 6)) {
+    static const int alignments[] = {1, 2, 4, 8, 4, 8};
+    int kind = below(random, is_left_out("pairs") ? 4 : 6);
+    alignment = alignments[kind];
+    switch (kind) {
     case 0: return plain(MPI_BYTE, 1, "byte");
     case 1: return plain(MPI_SHORT, 2, "short");
     case 2: return plain(MPI_INT, 4, "int");
@@ -43,7 +49,7 @@ static struct type *random_base(struct random *random) {
 
 static struct type *random_element(struct random *random) {
     struct type *base = random_base(random);
-    switch (below(random, 4)) {
+    switch (is_left_out("elements") ? 3 : below(random, 4)) {
     case 0: return contiguous_of(between(random, 1, 3), base);
     case 1: return one_in(random, 2) ? resized_of(0, 2 * extent_of(&base->map), base) : dup_of(base);
     default: return base;
@@ -104,10 +110,11 @@ static int64_t last_byte(const struct part *part, int64_t bytes) {
 
 /* Chooses memory, and how much from where: as much as fits. */
 static void choose_access(struct random *random, enum sharing sharing, int process, struct part *part) {
-    struct shape shape = {.unit = 1, .bytes_max = STREAM_MAX / 2, .extent_max = 20000};
+    struct shape shape = {.unit = alignment, .bytes_max = STREAM_MAX / 2, .extent_max = 20000};
     int depth = between(random, 0, 3), tries = 6;
     int64_t limit = sharing == REGIONS ? (process + 1) * (int64_t)(FILE_MAX / members) : FILE_MAX;
     part->memory = random_type(random, &shape, element, depth);
+    if (is_left_out("memory")) part->memory = element;
     int items_max = (int)(STREAM_MAX / part->memory->map.bytes), reach = between(random, 0, 200);
     part->count = between(random, one_in(random, 8) ? 0 : 1, items_max < 20 ? items_max : 20);
     part->offset = below(random, reach + 1);
@@ -138,7 +145,7 @@ static void write_to_model(const struct part *part, unsigned salt, int64_t low) 
         int64_t at = part->start + nth_byte(&part->view->map, part->offset * element->map.bytes + i);
         CHECK(at >= 0 && at < FILE_MAX);
         CHECK(!is_there[at]); /* two ranks, or twice by one: the test is wrong */
-        is_there[at] = 1;
+        is_there[at] = ever_there[at] = 1;
         model[at] = pattern(nth_byte(&part->memory->map, i) - low, salt);
         if (at >= model_end) model_end = at + 1;
     }
@@ -153,6 +160,9 @@ static void check_file(MPI_File raw) {
     EQUAL(bytes, model_end);
     MUST(MPI_File_read_at(raw, 0, is, FILE_MAX + 64, MPI_BYTE, &status));
     COUNTS(&status, MPI_BYTE, (int)model_end);
+    if (is_left_out("holes")) /* what nobody wrote may be anything */
+        for (int64_t i = 0; i < model_end; i++)
+            if (!ever_there[i]) model[i] = is[i];
     SAME(is, model, model_end);
 }
 
@@ -201,6 +211,7 @@ static void write_once(MPI_File file, MPI_File raw, enum method method, int is_l
     MUST(MPI_File_sync(file));
     if (rank == 0) check_file(raw);
     MPI_Barrier(team);
+    if (is_left_out("holes")) MUST(MPI_Bcast(model, FILE_MAX, MPI_BYTE, 0, team));
 }
 
 static void read_once(MPI_File file, enum method method, int is_large, const struct part *part) {
@@ -256,6 +267,8 @@ static MPI_File begin_file(struct random *random, MPI_File *raw) {
     memset(model, 0, sizeof model);
     fill(model, 0, (size_t)background, (unsigned)next_random(random));
     model_end = background;
+    memset(ever_there, 0, sizeof ever_there);
+    memset(ever_there, 1, (size_t)background);
     if (rank == 0) {
         *raw = open_by(MPI_COMM_SELF, file_name, MPI_MODE_RDWR);
         if (background) MUST(MPI_File_write_at(*raw, 0, model, background, MPI_BYTE, MPI_STATUS_IGNORE));
@@ -290,6 +303,7 @@ static void play(uint64_t seed) {
         snprintf(text, sizeof text, "WEFT_TEST_SEED=%llu: %d ranks, %s, view from %lld: %s", (unsigned long long)seed,
                  members, sharing_names[sharing], (long long)parts[rank].start, parts[rank].view->text);
         case_name = text;
+        check_map(parts[rank].view);
         MUST(MPI_File_set_view(file, parts[rank].start, element->mpi, parts[rank].view->mpi, "native", MPI_INFO_NULL));
         int accesses = between(&random, 1, 4);
         size_t length = strlen(text);
@@ -307,6 +321,7 @@ static void play(uint64_t seed) {
             const struct part *part = &parts[rank];
             snprintf(text + length, sizeof text - length, "; %s%s of %lld x %s at %lld", writes ? "write" : "read",
                      method_names[method], (long long)part->count, part->memory->text, (long long)part->offset);
+            check_map(part->memory);
             if (writes) write_once(file, raw, method, is_large, parts, seed, turn);
             else {
                 /* For the shared pointer all have to move it as they said they would. */

@@ -101,8 +101,8 @@ static struct type *random_struct(struct random *random, const struct shape *sha
         blocks[i] = between(random, 1, 2);
         int64_t low = parts[i]->map.lower;
         at += below(random, 3) * shape->unit;
-        /* Parts may begin before their lower bound in no view, and in memory they are apart by what they span. */
-        places[i] = at - (shape->is_view ? 0 : low);
+        places[i] = at - low;
+        if (places[i] < 0 && shape->is_view) at -= places[i], places[i] = 0;
         at += blocks[i] * extent_of(&parts[i]->map);
         for (int j = 0; j < parts[i]->map.count; j++) {
             const struct piece *piece = &parts[i]->map.pieces[j];
@@ -111,7 +111,8 @@ static struct type *random_struct(struct random *random, const struct shape *sha
         }
         at = (at + shape->unit - 1) / shape->unit * shape->unit;
     }
-    return resized_of(0, at + below(random, 3) * shape->unit, struct_of(count, blocks, places, parts));
+    struct type *type = resized_of(0, at + below(random, 3) * shape->unit, struct_of(count, blocks, places, parts));
+    return fits(type, shape) ? type : leaf;
 }
 
 /* A tree of types over `leaf`, which is itself one as the shape says. */
@@ -119,6 +120,7 @@ static struct type *random_type(struct random *random, const struct shape *shape
     if (depth == 0 || pieces_made_count > TYPES_MAX - 40 || types_made_count > TYPES_MAX - 40) return leaf;
     int64_t blocks[8], places[8];
     int kind = below(random, 13), count, many = between(random, 1, 4), block = between(random, 1, 3);
+    if (kind == 0 && shape->is_view && is_left_out("structs")) kind = 1;
     if (kind == 0) return random_struct(random, shape, leaf, depth - 1);
     struct type *of = random_type(random, shape, leaf, depth - 1), *type;
     int64_t extent = extent_of(&of->map), gap = below(random, 4);

@@ -365,4 +365,28 @@ static UNUSED struct memory memory_for(const struct map *map, int64_t count) {
     return memory;
 }
 
+/* MPI packs by the same map: it is right, whatever reading and writing do. */
+static UNUSED void check_map(const struct type *type) {
+    enum { ITEMS = 3 };
+    const struct map *map = &type->map;
+    struct memory memory = memory_for(map, ITEMS);
+    MPI_Aint lower, extent;
+    int bytes = 0, packed = 0;
+    MUST(MPI_Type_get_extent(type->mpi, &lower, &extent));
+    EQUAL(extent, extent_of(map));
+    EQUAL(lower, map->lower);
+    fill(memory.all, 0, (size_t)memory.bytes, 6);
+    MUST(MPI_Type_size(type->mpi, &bytes));
+    EQUAL(bytes, map->bytes);
+    MUST(MPI_Pack_size(ITEMS, type->mpi, MPI_COMM_SELF, &bytes));
+    unsigned char *is = allocate((size_t)bytes), *should = allocate((size_t)bytes);
+    MUST(MPI_Pack(memory.start, ITEMS, type->mpi, is, bytes, &packed, MPI_COMM_SELF));
+    EQUAL(packed, ITEMS * map->bytes);
+    for (int64_t i = 0; i < packed; i++) should[i] = memory.start[nth_byte(map, i)];
+    SAME(is, should, packed);
+    free(is);
+    free(should);
+    free(memory.all);
+}
+
 #endif
