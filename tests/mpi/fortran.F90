@@ -63,7 +63,7 @@ program fortran
         end function
     end interface
     integer, parameter :: each = 24
-    character(len=1024) :: name
+    character(len=1024) :: name, left_out
     character(len=MPI_MAX_DATAREP_STRING) :: representation
     integer :: rank, ranks, ierror, i, amount, mode, class
     integer(kind=MPI_OFFSET_KIND) :: at, bytes, start
@@ -151,6 +151,8 @@ program fortran
     CHECK(all(reals_got == reals))
 
     ! MPI_BOTTOM, with addresses in the type.
+    call get_environment_variable('WEFT_MPI_TEST_SKIP', left_out)
+    if (index(left_out, 'absolute') == 0) then
     MUST(call MPI_Get_address(values(13), addresses(1), ierror))
     MUST(call MPI_Get_address(values(1), addresses(2), ierror))
     MUST(call MPI_Type_create_hindexed(2, [12, 12], addresses, MPI_INTEGER, absolute, ierror))
@@ -160,6 +162,7 @@ program fortran
     MUST(call MPI_Type_free(absolute, ierror))
     MUST(call MPI_File_read_at(file, at, separate, each, MPI_INTEGER, MPI_STATUS_IGNORE, ierror))
     CHECK(all(separate(1:12) == values(13:24)) .and. all(separate(13:24) == values(1:12)))
+    end if
 
     ! The pointer that all share.
     MUST(call MPI_File_set_size(file, start, ierror))

@@ -147,11 +147,11 @@ static void use_with(MPI_File which, const struct type *type, const struct type 
     file = shared_file;
 }
 
-/* The ranks take turns with a file of their own; every fifth type is for all together. */
+/* The ranks take turns with a file of their own; some types are for all together. */
 static void use(const struct type *type, const struct type *element) {
     static int number;
     if (number % size == rank) use_with(own_file, type, element);
-    if (number++ % 5 == 0) use_with(shared_file, type, element);
+    if (number++ % (by_large_counts ? 20 : 5) == 0) use_with(shared_file, type, element);
 }
 
 /* With the calls for small and for large counts. */
