@@ -11,6 +11,9 @@ package_of() {
         ip) echo iproute2 ;;
         mkfs.ext4) echo e2fsprogs ;;
         mkfs.xfs) echo xfsprogs ;;
+        mpich) echo mpich libmpich-dev ;;
+        openmpi) echo openmpi-bin libopenmpi-dev ;;
+        venv) echo python3-venv ;;
         *) echo "$1" ;;
     esac
 }
@@ -19,6 +22,9 @@ is_here() {
     case $1 in
         fuse) command -v fusermount3 ;;
         sqlite) command -v sqlite3 ;;
+        mpich) command -v mpicc.mpich ;;
+        openmpi) command -v mpicc.openmpi ;;
+        venv) python3 -c 'import venv, ensurepip' 2>/dev/null && echo here ;;
         *) command -v "$1" ;;
     esac >/dev/null
 }

@@ -10,6 +10,14 @@ if [ "$(id -u)" = 0 ] && [ -e /dev/loop-control ]; then
     scripts/need.sh mkfs.ext4 mkfs.xfs || exit 1
 fi
 
+# MPI libraries, for the tests of MPI-IO: Debian's, and newer ones. Where they were made they must work.
+scripts/need.sh mpich openmpi gfortran venv || exit 1
+if scripts/mpi-wheels.sh target/mpi; then
+    export WEFT_TEST_MPI=$PWD/target/mpi
+else
+    echo "scripts/mpi-wheels.sh failed: tests with newer MPI libraries are skipped" >&2
+fi
+
 passed=0 failed=0
 log=$(mktemp)
 # Tests use these directories, in memory and on the disk. The first one also marks all processes that are started

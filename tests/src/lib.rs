@@ -14,6 +14,7 @@ mod counts;
 pub mod guest;
 mod load;
 mod locker;
+pub mod mpi;
 pub mod pattern;
 mod ports;
 pub mod raw;

@@ -34,6 +34,12 @@ pub enum Need {
     IoUring,
     /// A kernel that can offer FUSE requests over io_uring, and root to switch it on.
     FuseOverIoUring,
+    /// Debian's MPICH, with its compilers.
+    Mpich,
+    /// Debian's Open MPI, with its compilers.
+    OpenMpi,
+    /// A Fortran compiler, for MPI programs.
+    Fortran,
 }
 
 impl Need {
@@ -58,6 +64,9 @@ impl Need {
             Need::LoopDevices => is_root() && Path::new("/dev/loop-control").exists(),
             Need::SystemdAnalyze => succeeds("systemd-analyze", &["--version"]),
             Need::IoUring => has_io_uring(),
+            Need::Mpich => succeeds("mpicc.mpich", &["-show"]),
+            Need::OpenMpi => succeeds("mpicc.openmpi", &["--showme"]),
+            Need::Fortran => succeeds("gfortran", &["--version"]),
             Need::FuseOverIoUring => {
                 is_root() && Path::new("/sys/module/fuse/parameters/enable_uring").exists()
             }
@@ -74,6 +83,9 @@ impl fmt::Display for Need {
             Need::LoopDevices => "root and /dev/loop-control",
             Need::SystemdAnalyze => "systemd-analyze (package systemd)",
             Need::IoUring => "a kernel that offers io_uring to this user",
+            Need::Mpich => "mpicc.mpich (packages mpich, libmpich-dev)",
+            Need::OpenMpi => "mpicc.openmpi (packages openmpi-bin, libopenmpi-dev)",
+            Need::Fortran => "gfortran",
             Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",
         })
     }

@@ -1,0 +1,249 @@
+/* Prints what the header of this MPI says, one NAME=VALUE a line: numbers, and "@SYMBOL" for a handle that is the address
+ * of an object of the library. Needs no mpirun. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <mpi.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+static void number(const char *name, long long value) { printf("%s=%lld\n", name, value); }
+
+#define NUMBER(name) number(#name, (long long)(name))
+#define SIZE(name) number("sizeof " #name, (long long)sizeof(name))
+
+/* Handles are numbers, or small numbers as pointers, or addresses. */
+static void handle(const char *name, intptr_t value) {
+    Dl_info info;
+    if ((value > 65536 || value < -65536) && sizeof(MPI_Datatype) == sizeof(void *)) {
+        if (dladdr((void *)value, &info) && info.dli_sname) printf("%s=@%s\n", name, info.dli_sname);
+        else printf("%s=@?\n", name);
+    } else {
+        number(name, value);
+    }
+}
+
+#define HANDLE(name) handle(#name, (intptr_t)(name))
+
+static void modes(void) {
+    NUMBER(MPI_MODE_CREATE);
+    NUMBER(MPI_MODE_RDONLY);
+    NUMBER(MPI_MODE_WRONLY);
+    NUMBER(MPI_MODE_RDWR);
+    NUMBER(MPI_MODE_DELETE_ON_CLOSE);
+    NUMBER(MPI_MODE_UNIQUE_OPEN);
+    NUMBER(MPI_MODE_EXCL);
+    NUMBER(MPI_MODE_APPEND);
+    NUMBER(MPI_MODE_SEQUENTIAL);
+    NUMBER(MPI_SEEK_SET);
+    NUMBER(MPI_SEEK_CUR);
+    NUMBER(MPI_SEEK_END);
+    NUMBER(MPI_DISPLACEMENT_CURRENT);
+    NUMBER(MPI_ORDER_C);
+    NUMBER(MPI_ORDER_FORTRAN);
+    NUMBER(MPI_DISTRIBUTE_BLOCK);
+    NUMBER(MPI_DISTRIBUTE_CYCLIC);
+    NUMBER(MPI_DISTRIBUTE_NONE);
+    NUMBER(MPI_DISTRIBUTE_DFLT_DARG);
+    NUMBER(MPI_UNDEFINED);
+    NUMBER(MPI_ANY_SOURCE);
+    NUMBER(MPI_ANY_TAG);
+    NUMBER(MPI_PROC_NULL);
+    NUMBER(MPI_THREAD_SINGLE);
+    NUMBER(MPI_THREAD_FUNNELED);
+    NUMBER(MPI_THREAD_SERIALIZED);
+    NUMBER(MPI_THREAD_MULTIPLE);
+    NUMBER(MPI_COMM_TYPE_SHARED);
+    NUMBER(MPI_IDENT);
+    NUMBER(MPI_CONGRUENT);
+    NUMBER(MPI_TYPECLASS_INTEGER);
+    NUMBER(MPI_TYPECLASS_REAL);
+    NUMBER(MPI_TYPECLASS_COMPLEX);
+    NUMBER(MPI_MAX_ERROR_STRING);
+    NUMBER(MPI_MAX_INFO_KEY);
+    NUMBER(MPI_MAX_INFO_VAL);
+    NUMBER(MPI_MAX_DATAREP_STRING);
+    NUMBER(MPI_MAX_OBJECT_NAME);
+    NUMBER(MPI_MAX_LIBRARY_VERSION_STRING);
+    NUMBER(MPI_KEYVAL_INVALID);
+    NUMBER(MPI_TAG_UB);
+}
+
+static void combiners(void) {
+    NUMBER(MPI_COMBINER_NAMED);
+    NUMBER(MPI_COMBINER_DUP);
+    NUMBER(MPI_COMBINER_CONTIGUOUS);
+    NUMBER(MPI_COMBINER_VECTOR);
+    NUMBER(MPI_COMBINER_HVECTOR);
+    NUMBER(MPI_COMBINER_INDEXED);
+    NUMBER(MPI_COMBINER_HINDEXED);
+    NUMBER(MPI_COMBINER_INDEXED_BLOCK);
+    NUMBER(MPI_COMBINER_HINDEXED_BLOCK);
+    NUMBER(MPI_COMBINER_STRUCT);
+    NUMBER(MPI_COMBINER_SUBARRAY);
+    NUMBER(MPI_COMBINER_DARRAY);
+    NUMBER(MPI_COMBINER_F90_REAL);
+    NUMBER(MPI_COMBINER_F90_COMPLEX);
+    NUMBER(MPI_COMBINER_F90_INTEGER);
+    NUMBER(MPI_COMBINER_RESIZED);
+#if MPI_VERSION > 4 || (MPI_VERSION == 4 && MPI_SUBVERSION >= 1)
+    NUMBER(MPI_COMBINER_VALUE_INDEX);
+#endif
+}
+
+static void error_classes(void) {
+    NUMBER(MPI_SUCCESS);
+    NUMBER(MPI_ERR_BUFFER);
+    NUMBER(MPI_ERR_COUNT);
+    NUMBER(MPI_ERR_TYPE);
+    NUMBER(MPI_ERR_TAG);
+    NUMBER(MPI_ERR_COMM);
+    NUMBER(MPI_ERR_RANK);
+    NUMBER(MPI_ERR_REQUEST);
+    NUMBER(MPI_ERR_ROOT);
+    NUMBER(MPI_ERR_GROUP);
+    NUMBER(MPI_ERR_OP);
+    NUMBER(MPI_ERR_TOPOLOGY);
+    NUMBER(MPI_ERR_DIMS);
+    NUMBER(MPI_ERR_ARG);
+    NUMBER(MPI_ERR_UNKNOWN);
+    NUMBER(MPI_ERR_TRUNCATE);
+    NUMBER(MPI_ERR_OTHER);
+    NUMBER(MPI_ERR_INTERN);
+    NUMBER(MPI_ERR_IN_STATUS);
+    NUMBER(MPI_ERR_PENDING);
+    NUMBER(MPI_ERR_ACCESS);
+    NUMBER(MPI_ERR_AMODE);
+    NUMBER(MPI_ERR_ASSERT);
+    NUMBER(MPI_ERR_BAD_FILE);
+    NUMBER(MPI_ERR_BASE);
+    NUMBER(MPI_ERR_CONVERSION);
+    NUMBER(MPI_ERR_DISP);
+    NUMBER(MPI_ERR_DUP_DATAREP);
+    NUMBER(MPI_ERR_FILE_EXISTS);
+    NUMBER(MPI_ERR_FILE_IN_USE);
+    NUMBER(MPI_ERR_FILE);
+    NUMBER(MPI_ERR_INFO_KEY);
+    NUMBER(MPI_ERR_INFO_NOKEY);
+    NUMBER(MPI_ERR_INFO_VALUE);
+    NUMBER(MPI_ERR_INFO);
+    NUMBER(MPI_ERR_IO);
+    NUMBER(MPI_ERR_KEYVAL);
+    NUMBER(MPI_ERR_NAME);
+    NUMBER(MPI_ERR_NO_MEM);
+    NUMBER(MPI_ERR_NOT_SAME);
+    NUMBER(MPI_ERR_NO_SPACE);
+    NUMBER(MPI_ERR_NO_SUCH_FILE);
+    NUMBER(MPI_ERR_QUOTA);
+    NUMBER(MPI_ERR_READ_ONLY);
+    NUMBER(MPI_ERR_UNSUPPORTED_DATAREP);
+    NUMBER(MPI_ERR_UNSUPPORTED_OPERATION);
+    NUMBER(MPI_ERR_LASTCODE);
+}
+
+static void sizes(void) {
+    SIZE(MPI_Status);
+    SIZE(MPI_Offset);
+    SIZE(MPI_Aint);
+    SIZE(MPI_Count);
+    SIZE(MPI_File);
+    SIZE(MPI_Datatype);
+    SIZE(MPI_Comm);
+    SIZE(MPI_Group);
+    SIZE(MPI_Request);
+    SIZE(MPI_Info);
+    SIZE(MPI_Errhandler);
+    SIZE(MPI_Op);
+    SIZE(MPI_Win);
+    number("offsetof MPI_SOURCE", offsetof(MPI_Status, MPI_SOURCE));
+    number("offsetof MPI_TAG", offsetof(MPI_Status, MPI_TAG));
+    number("offsetof MPI_ERROR", offsetof(MPI_Status, MPI_ERROR));
+    number("MPI_BOTTOM", (intptr_t)MPI_BOTTOM);
+    number("MPI_IN_PLACE", (intptr_t)MPI_IN_PLACE);
+    number("MPI_STATUS_IGNORE", (intptr_t)MPI_STATUS_IGNORE);
+    number("MPI_STATUSES_IGNORE", (intptr_t)MPI_STATUSES_IGNORE);
+    NUMBER(MPI_VERSION);
+    NUMBER(MPI_SUBVERSION);
+}
+
+static void handles(void) {
+    HANDLE(MPI_FILE_NULL);
+    HANDLE(MPI_COMM_NULL);
+    HANDLE(MPI_COMM_WORLD);
+    HANDLE(MPI_COMM_SELF);
+    HANDLE(MPI_GROUP_NULL);
+    HANDLE(MPI_REQUEST_NULL);
+    HANDLE(MPI_INFO_NULL);
+    HANDLE(MPI_ERRHANDLER_NULL);
+    HANDLE(MPI_ERRORS_ARE_FATAL);
+    HANDLE(MPI_ERRORS_RETURN);
+    HANDLE(MPI_OP_NULL);
+    HANDLE(MPI_SUM);
+    HANDLE(MPI_MAX);
+    HANDLE(MPI_MIN);
+    HANDLE(MPI_LAND);
+    HANDLE(MPI_LOR);
+    HANDLE(MPI_BAND);
+    HANDLE(MPI_BOR);
+    HANDLE(MPI_WIN_NULL);
+}
+
+static void datatypes(void) {
+    HANDLE(MPI_DATATYPE_NULL);
+    HANDLE(MPI_CHAR);
+    HANDLE(MPI_SIGNED_CHAR);
+    HANDLE(MPI_UNSIGNED_CHAR);
+    HANDLE(MPI_BYTE);
+    HANDLE(MPI_PACKED);
+    HANDLE(MPI_WCHAR);
+    HANDLE(MPI_SHORT);
+    HANDLE(MPI_UNSIGNED_SHORT);
+    HANDLE(MPI_INT);
+    HANDLE(MPI_UNSIGNED);
+    HANDLE(MPI_LONG);
+    HANDLE(MPI_UNSIGNED_LONG);
+    HANDLE(MPI_LONG_LONG);
+    HANDLE(MPI_LONG_LONG_INT);
+    HANDLE(MPI_UNSIGNED_LONG_LONG);
+    HANDLE(MPI_FLOAT);
+    HANDLE(MPI_DOUBLE);
+    HANDLE(MPI_LONG_DOUBLE);
+    HANDLE(MPI_INT8_T);
+    HANDLE(MPI_INT16_T);
+    HANDLE(MPI_INT32_T);
+    HANDLE(MPI_INT64_T);
+    HANDLE(MPI_UINT8_T);
+    HANDLE(MPI_UINT16_T);
+    HANDLE(MPI_UINT32_T);
+    HANDLE(MPI_UINT64_T);
+    HANDLE(MPI_AINT);
+    HANDLE(MPI_OFFSET);
+    HANDLE(MPI_COUNT);
+    HANDLE(MPI_C_BOOL);
+    HANDLE(MPI_C_FLOAT_COMPLEX);
+    HANDLE(MPI_C_DOUBLE_COMPLEX);
+    HANDLE(MPI_C_LONG_DOUBLE_COMPLEX);
+    HANDLE(MPI_FLOAT_INT);
+    HANDLE(MPI_DOUBLE_INT);
+    HANDLE(MPI_LONG_INT);
+    HANDLE(MPI_SHORT_INT);
+    HANDLE(MPI_2INT);
+    HANDLE(MPI_LONG_DOUBLE_INT);
+    HANDLE(MPI_INTEGER);
+    HANDLE(MPI_REAL);
+    HANDLE(MPI_DOUBLE_PRECISION);
+    HANDLE(MPI_COMPLEX);
+    HANDLE(MPI_DOUBLE_COMPLEX);
+    HANDLE(MPI_LOGICAL);
+    HANDLE(MPI_CHARACTER);
+}
+
+int main(void) {
+    modes();
+    combiners();
+    error_classes();
+    sizes();
+    handles();
+    datatypes();
+    return 0;
+}

@@ -1,0 +1,95 @@
+//! What the MPI libraries' own MPI-IO does wrong on a local file of Linux, found by the programs of `tests/mpi`.
+//!
+//! A row is a program, a case or a word that the program knows (`WEFT_MPI_TEST_SKIP`), and what happens. Error classes that
+//! differ are not here: the programs tell them (`WEFT_MPI_TEST_LENIENT`).
+
+type Bug = (&'static str, &'static str, &'static str);
+
+pub(super) const MPICH_4_0: &[Bug] = &[
+    ("all", "eof", "reads over the end with gaps, and collective ones, count what was asked for"),
+    ("all", "holes", "collective writes with gaps leave what was in a buffer in bytes that nobody wrote"),
+    ("all", "pairs", "MPI_SHORT_INT and its like: MPI_Type_get_contents fails, or their gap is ignored"),
+    ("types", "large", "types made with large counts cannot be used"),
+    ("types", "resized", "a piece that is not at 0 is read from the buffer's begin"),
+    ("types", "only_memory", "the same"),
+    ("types", "nested", "indexed blocks of a subarray are misread"),
+    ("pointers", "shared_before_start", "a shared seek before the start hangs"),
+    ("pointers", "each_open_has_its_own", "two opens of a file share one pointer"),
+    ("datarep", "internal", "MPI_File_get_view says native"),
+    ("datarep", "external32_of_structures", "crashes"),
+    ("datarep", "external32_through_views", "bytes are not swapped in some routines"),
+    ("bad", "a_wrong_view_on_one_rank", "hangs"),
+    ("bad", "a_wrong_argument_on_one_rank", "hangs"),
+    ("bad", "ranks_that_differ", "hangs"),
+    ("bad", "absurd_hints", "aborts"),
+    ("mixed", "threads_with_collectives", "hangs: threads hold a lock while they wait for other processes"),
+    ("mixed", "threads_that_open_collectively", "the same"),
+    ("randomio", "memory large structs shared atomic hints elements", "wrong bytes, hangs"),
+];
+
+pub(super) const MPICH_5_0: &[Bug] = &[
+    ("all", "eof", "reads over the end with gaps, and collective ones, count what was asked for"),
+    ("all", "holes", "collective writes with gaps leave what was in a buffer in bytes that nobody wrote"),
+    ("basics", "null_files", "MPI_File_sync of no file crashes, with the ABI of MPI 5"),
+    ("pointers", "shared_before_start", "a shared seek before the start hangs"),
+    ("pointers", "each_open_has_its_own", "two opens of a file share one pointer"),
+    ("datarep", "internal", "MPI_File_get_view says native"),
+    ("datarep", "external32_of_structures", "crashes"),
+    ("datarep", "of_users", "crashes"),
+    ("bad", "a_wrong_view_on_one_rank", "hangs"),
+    ("bad", "a_wrong_argument_on_one_rank", "hangs"),
+    ("bad", "ranks_that_differ", "hangs"),
+    ("bad", "absurd_hints", "aborts"),
+    ("mixed", "threads_with_collectives", "hangs: threads hold a lock while they wait for other processes"),
+    ("mixed", "threads_that_open_collectively", "the same"),
+    ("randomio", "memory large structs shared atomic hints pairs elements", "wrong bytes, failed assertions"),
+];
+
+pub(super) const OPEN_MPI_4_1: &[Bug] = &[
+    ("all", "eof", "collective reads over the end count what was asked for; nonblocking ones hang"),
+    ("all", "holes", "collective writes with gaps leave what was in a buffer in bytes that nobody wrote"),
+    ("basics", "null_files", "crashes"),
+    ("basics", "error_handlers", "a negative offset is no error"),
+    ("basics", "preallocating", "the size grows by what is asked for, on each call"),
+    ("basics", "prefixes", "ufs: is part of the name"),
+    ("all", "absolute", "MPI_BOTTOM is not understood"),
+    ("types", "far_out", "wrong bytes beyond 4 GiB"),
+    ("pointers", "shared_end", "MPI_SEEK_END of the shared pointer does not know the view"),
+    ("pointers", "each_open_has_its_own", "two opens of a file share one pointer"),
+    ("consistency", "atomic_strided", "atomic mode does not cover views with gaps"),
+    ("datarep", "internal", "refused"),
+    ("datarep", "of_users", "MPI_Register_datarep fails with no class"),
+    ("bad", "wrong_arguments", "crashes"),
+    ("bad", "a_wrong_view_on_one_rank", "a negative displacement is no error"),
+    ("bad", "a_wrong_argument_on_one_rank", "hangs"),
+    ("bad", "ranks_that_differ", "hangs"),
+    ("bad", "split_collectives_out_of_order", "crashes"),
+    ("bad", "absurd_hints", "wrong bytes after cb_buffer_size=-5"),
+    ("bad", "impossible_names", "crashes"),
+    ("bad", "a_name_that_differs", "hangs"),
+    ("mixed", "threads_on_one_file", "crashes"),
+    ("randomio", "memory large structs shared atomic hints pairs elements", "wrong bytes, refused views"),
+];
+
+pub(super) const OPEN_MPI_5_0: &[Bug] = &[
+    ("all", "eof", "collective reads over the end count what was asked for; nonblocking ones hang"),
+    ("all", "holes", "collective writes with gaps leave what was in a buffer in bytes that nobody wrote"),
+    ("basics", "null_files", "crashes"),
+    ("basics", "preallocating", "the size grows by what is asked for, on each call"),
+    ("basics", "prefixes", "ufs: is part of the name"),
+    ("all", "absolute", "MPI_BOTTOM is not understood"),
+    ("types", "far_out", "wrong bytes beyond 4 GiB"),
+    ("pointers", "shared_end", "MPI_SEEK_END of the shared pointer does not know the view"),
+    ("pointers", "each_open_has_its_own", "two opens of a file share one pointer"),
+    ("datarep", "internal", "refused"),
+    ("datarep", "external32_through_views", "hangs"),
+    ("datarep", "of_users", "MPI_Register_datarep fails with no class"),
+    ("bad", "wrong_arguments", "crashes"),
+    ("bad", "a_wrong_view_on_one_rank", "a negative displacement is no error"),
+    ("bad", "a_wrong_argument_on_one_rank", "hangs"),
+    ("bad", "ranks_that_differ", "hangs"),
+    ("bad", "split_collectives_out_of_order", "crashes"),
+    ("bad", "absurd_hints", "internal error after cb_buffer_size=-5"),
+    ("bad", "a_name_that_differs", "hangs"),
+    ("randomio", "memory large structs shared atomic hints pairs elements", "wrong bytes, refused views"),
+];

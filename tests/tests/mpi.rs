@@ -1,0 +1,174 @@
+//! MPI-IO: programs that use it (`tests/mpi`), with each MPI library of this machine, on Weft.
+//!
+//! `WEFT_TEST_MPI_OWN=1 cargo test -p weft-tests --test mpi` runs them with each library's own MPI-IO on a local directory, which
+//! proves the programs. `WEFT_TEST_MPI_PROGRAMS="types randomio"` runs only these.
+
+use std::time::Duration;
+use weft_test_needs::Need;
+use weft_tests::mpi::{Constant, Ended, Job, Mpi, Place, constants, is_own};
+use weft_tests::{Cluster, Served, temporary_dir};
+
+/// The programs for four processes.
+const PROGRAMS: &[&str] =
+    &["basics", "access", "types", "pointers", "consistency", "datarep", "bad", "mixed", "randomio"];
+
+fn cluster() -> Option<Cluster> {
+    (!is_own()).then(|| Cluster::start(4))
+}
+
+fn is_wanted(program: &str) -> bool {
+    std::env::var("WEFT_TEST_MPI_PROGRAMS").map_or(true, |names| names.split(' ').any(|name| name == program))
+}
+
+fn job(mpi: Mpi, program: &str, place: &Place) -> Ended {
+    let mut job = Job::new(mpi, program, place);
+    if program == "randomio" {
+        job.arguments(["200", "5"]).env("WEFT_TEST_SEED", weft_test_random::seed().to_string());
+    }
+    job.run()
+}
+
+/// Each program by itself; tells all that failed.
+#[track_caller]
+fn all_programs(mpi: Mpi) {
+    if !mpi.is_met() {
+        return;
+    }
+    let (cluster, dir) = (cluster(), temporary_dir());
+    let place = Place::of_mode(&cluster, dir.path());
+    let mut complaints = Vec::new();
+    for program in PROGRAMS.iter().filter(|program| is_wanted(program)) {
+        let ended = job(mpi, program, &place);
+        println!("{program}: {:.1} s", ended.took.as_secs_f64());
+        complaints.extend(ended.complaint());
+    }
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn programs_with_mpich_of_debian() {
+    all_programs(Mpi::DebianMpich);
+}
+
+#[test]
+fn programs_with_open_mpi_of_debian() {
+    all_programs(Mpi::DebianOpenMpi);
+}
+
+#[test]
+fn programs_with_mpich_5() {
+    all_programs(Mpi::Mpich5);
+}
+
+#[test]
+fn programs_with_the_abi_of_mpi_5() {
+    all_programs(Mpi::Mpich5Abi);
+}
+
+#[test]
+fn programs_with_open_mpi_5() {
+    all_programs(Mpi::OpenMpi5);
+}
+
+#[test]
+fn fortran_in_its_three_bindings() {
+    if !Need::Fortran.is_met() {
+        return;
+    }
+    let (cluster, dir) = (cluster(), temporary_dir());
+    for mpi in [Mpi::DebianMpich, Mpi::DebianOpenMpi].into_iter().filter(|mpi| mpi.is_met()) {
+        for program in ["fortran1", "fortran2", "fortran3"] {
+            job(mpi, program, &Place::of_mode(&cluster, dir.path())).expect_ok();
+        }
+    }
+}
+
+/// mpi4py's own tests of MPI-IO, by one process and by three.
+#[test]
+fn the_tests_of_mpi4py() {
+    let (cluster, dir) = (cluster(), temporary_dir());
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/mpi/mpi4py_io.py");
+    for mpi in [Mpi::Mpich5, Mpi::OpenMpi5].into_iter().filter(|mpi| mpi.is_met()) {
+        let tests = weft_tests::mpi::mpi4py_tests();
+        for processes in [1, 3] {
+            let words =
+                [mpi.python().expect("a wheel has Python").into(), script.into(), tests.clone().into()];
+            let place = Place::of_mode(&cluster, dir.path());
+            let mut job = Job::of(mpi, "mpi4py", &words, &place, processes, Some("mpi4py"));
+            job.arguments((!is_own()).then_some("--all"));
+            job.run().expect_ok();
+        }
+    }
+}
+
+/// A path below a mount is a file of Weft, too.
+#[test]
+fn a_mount_is_taken_natively() {
+    if is_own() || !Mpi::DebianMpich.is_met() {
+        return;
+    }
+    let cluster = Cluster::start(2);
+    let mount = cluster.mount();
+    for program in ["basics", "pointers"] {
+        let dir = mount.join(program);
+        std::fs::create_dir(&dir).expect("a directory in the mount");
+        Job::new(Mpi::DebianMpich, program, &Place::Below(&cluster, &dir)).run().expect_ok();
+    }
+}
+
+/// One process dies in the middle of a collective write: the job ends, and the file can be used.
+#[test]
+fn a_process_that_dies_ends_the_job_and_leaves_the_file_usable() {
+    let (cluster, dir) = (cluster(), temporary_dir());
+    for mpi in [Mpi::DebianMpich, Mpi::OpenMpi5].into_iter().filter(|mpi| mpi.is_met()) {
+        let place = Place::of_mode(&cluster, dir.path());
+        let mut dying = Job::new(mpi, "failing", &place);
+        dying.arguments(["die"]).limit(Duration::from_secs(60));
+        let ended = dying.run();
+        let status = ended.status.unwrap_or_else(|| panic!("the job hangs: {}", ended.said));
+        assert!(!status.success() && ended.said.contains("writing"), "{}", ended.said);
+        let mut later = Job::new(mpi, "failing", &place);
+        later.arguments(["usable"]).limit(Duration::from_secs(60));
+        later.run().expect_ok();
+    }
+}
+
+/// An I/O server is killed and started again in the middle of collective writes: each call ends, right or with an error.
+#[test]
+fn a_server_that_dies_ends_no_job() {
+    if is_own() {
+        return;
+    }
+    for mpi in [Mpi::DebianMpich, Mpi::DebianOpenMpi].into_iter().filter(|mpi| mpi.is_met()) {
+        let mut cluster = Served::start(3);
+        let mut job = Job::new(mpi, "failing", &Place::Served(&cluster));
+        job.arguments(["write", "6"]).limit(Duration::from_secs(100));
+        let ended = job.run_and("writing", || {
+            cluster.kill("io1");
+            std::thread::sleep(Duration::from_millis(500));
+            cluster.spawn("io1");
+            cluster.wait_ready("io1");
+        });
+        ended.expect_ok();
+    }
+}
+
+/// What the headers say of handles' sizes and of the status, which the library relies on.
+#[test]
+fn the_headers_are_as_the_library_has_them() {
+    for mpi in Mpi::ALL.into_iter().filter(|mpi| mpi.is_met()) {
+        let known = constants(mpi);
+        let number = |name: &str| match known.iter().find(|(known, _)| known == name) {
+            Some((_, Constant::Number(number))) => *number,
+            other => panic!("{}: {name}: {other:?}", mpi.name()),
+        };
+        let is_number = matches!(mpi, Mpi::DebianMpich | Mpi::Mpich5);
+        assert_eq!(number("sizeof MPI_Datatype"), if is_number { 4 } else { 8 }, "{}", mpi.name());
+        assert_eq!(number("sizeof MPI_File"), 8, "{}", mpi.name());
+        assert_eq!(number("sizeof MPI_Offset"), 8, "{}", mpi.name());
+        assert_eq!(
+            number("sizeof MPI_Status"),
+            if mpi == Mpi::Mpich5Abi { 32 } else { number("sizeof MPI_Status") }
+        );
+    }
+}
