@@ -8,7 +8,7 @@
 //! clock: they cost a few nanoseconds and are exact to a tick. What goes on at the same time (a unit comes in while the one before is
 //! written) counts for both.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fmt;
 use std::pin::{Pin, pin};
 use weft_log::coarse_ms;
@@ -68,7 +68,7 @@ pub(crate) struct Request {
 }
 
 thread_local! {
-    static CURRENT: Cell<Option<Request>> = const { Cell::new(None) };
+    static CURRENT: RefCell<Option<Request>> = const { RefCell::new(None) };
 }
 
 impl Request {
@@ -152,10 +152,11 @@ pub(crate) async fn serving<F: Future>(
 }
 
 fn change(change: impl FnOnce(&mut Request)) {
-    if let Some(mut request) = CURRENT.get() {
-        change(&mut request);
-        CURRENT.set(Some(request));
-    }
+    CURRENT.with_borrow_mut(|current| {
+        if let Some(request) = current {
+            change(request);
+        }
+    });
 }
 
 /// Waits for `work`, which the current request needs.
@@ -188,17 +189,18 @@ pub(crate) fn note_ino(ino: u64) {
 
 /// The inode of the current request; 0: not known.
 pub(crate) fn ino() -> u64 {
-    CURRENT.get().map_or(0, |request| request.ino)
+    CURRENT.with_borrow(|current| current.as_ref().map_or(0, |request| request.ino))
 }
 
 /// Id of the current request; 0: there is none.
 pub(crate) fn trace() -> u64 {
-    CURRENT.get().map_or(0, |request| request.trace)
+    CURRENT.with_borrow(|current| current.as_ref().map_or(0, |request| request.trace))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::time::Duration;
     use weft_reactor::{Reactor, ReactorOptions};
 

@@ -66,6 +66,11 @@ impl Effects {
         self.refusal = None;
     }
 
+    /// Whether the client watches.
+    pub fn watches(&self) -> bool {
+        self.watches
+    }
+
     /// The reply shows an inode, or what a name in a directory leads to (or that it leads nowhere).
     pub fn lease(&mut self, at: Option<&At>, ino: Option<u64>) {
         let dir = at.filter(|at| !at.path.is_empty()).map(|at| at.dir);

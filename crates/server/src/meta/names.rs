@@ -147,7 +147,7 @@ impl<E: Engine + 'static> MetaPart<E> {
     ) -> Result<AttrReply, Failure> {
         effects.lease(at, Some(attr.ino));
         let mut reply = self.attr_reply(op, attr)?;
-        if self.watchers.watches(call.session) && op.knows_size(call.session, attr.ino) {
+        if effects.watches() && op.knows_size(call.session, attr.ino) {
             reply.attr.size_live = false;
         }
         Ok(reply)

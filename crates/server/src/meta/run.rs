@@ -121,7 +121,9 @@ impl<E: Engine + 'static> MetaPart<E> {
     }
 
     fn apply(&self, session: SessionId, effects: &mut Effects) {
-        self.watchers.grant(session, effects.leased.drain(..));
+        if effects.watches() {
+            self.watchers.grant(session, effects.leased.drain(..));
+        }
         self.sessions.count_opens(session, &effects.reopened, &effects.closed);
     }
 }
