@@ -9,11 +9,13 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::time::Instant;
 
 use weft_client::Direction;
 use weft_layout::Regions;
 
 use crate::abi::Handle;
+use crate::collective;
 use crate::error::{Class, MpiError, Result};
 use crate::external::{Elements, Staged};
 use crate::file::{MpiFile, Split, SplitKind, SplitPointer};
@@ -125,10 +127,17 @@ fn split_pointer(pointer: Pointer) -> SplitPointer {
 
 /// Carries out a blocking access; bytes of the program's data.
 fn carry_out(file: &Arc<MpiFile>, access: &Access, job: Result<Job>) -> Result<u64> {
-    match access.is_collective && crate::collective::is_exchange_possible(file) {
-        true => crate::collective::carry_out(file, job),
-        false => job?.run(file),
-    }
+    let bytes = match access.is_collective {
+        true => collective::carry_out(file, access.direction, job)?,
+        false => {
+            let (job, begin) = (job?, Instant::now());
+            let bytes = job.run(file)?;
+            file.stats.note_alone(begin.elapsed().as_nanos() as u64);
+            bytes
+        }
+    };
+    file.stats.note(access.direction, bytes);
+    Ok(bytes)
 }
 
 /// Checks the arguments, and finds the memory.

@@ -1,17 +1,179 @@
-//! Collective accesses.
+//! Collective accesses: what all processes access is known from one reduction, and decides whether they
+//! exchange data (NC 2.3).
+//!
+//! ```text
+//!   carry_out ─► Summary, one reduction ─► choose ─┬─► list      each process by itself
+//!                                                  └─► two-phase weft-collective, over peers and store
+//! ```
+//!
+//! The choice is made alike in all processes, from the same numbers: the reduction has also how long the
+//! access before took, so that what was measured corrects what is expected.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use crate::error::Result;
+use weft_client::Direction;
+use weft_collective::{CollectiveError, Conditions, Costs, Method, Request, Summary, choose};
+use weft_layout::Regions;
+
+use crate::engine::Engine;
+use crate::error::{Class, MpiError, Result};
 use crate::file::MpiFile;
+use crate::hints::{self, Hints, Switch};
 use crate::job::Job;
+use crate::report;
+use crate::store::{FileStore, StoreError};
+use crate::sync::lock;
 
-/// Whether processes may exchange data.
-pub fn is_exchange_possible(_file: &MpiFile) -> bool {
-    false
+/// Whether processes may, or must, exchange data in an access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Exchange {
+    Never,
+    IfFaster,
+    Always,
 }
 
-/// Carries out an access of all processes.
-pub fn carry_out(file: &Arc<MpiFile>, job: Result<Job>) -> Result<u64> {
-    job?.run(file)
+fn exchange(hints: &Hints, direction: Direction) -> Exchange {
+    let switch = match direction {
+        Direction::Read => hints.cb_read,
+        Direction::Write => hints.cb_write,
+    };
+    match (hints.method, switch) {
+        (hints::Method::TwoPhase, _) => Exchange::Always,
+        (hints::Method::Auto, Switch::Enable) => Exchange::Always,
+        (hints::Method::Auto, Switch::Automatic) => Exchange::IfFaster,
+        _ => Exchange::Never,
+    }
+}
+
+/// Carries out a collective access: the bytes of the program's data. `job` is an error where this process's
+/// arguments are wrong; it takes part all the same.
+///
+/// # Errors
+/// That of the job, or of any process where they have exchanged data.
+pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) -> Result<u64> {
+    let hints = lock(&file.hints).clone();
+    let exchange = exchange(&hints, direction);
+    if exchange == Exchange::Never || file.size == 1 || file.is_atomic() {
+        return job?.run(file);
+    }
+    let mut engine = lock(&file.engine);
+    if engine.is_none() {
+        *engine = Some(Engine::new(file.mpi, file.comm, (file.rank, file.size), &hints)?);
+    }
+    let engine = engine.as_mut().expect("made above");
+    let nothing = Regions::default();
+    let (memory, regions) = job.as_ref().map_or((&nothing, &nothing), |job| (&job.memory, &job.file));
+    let last_ns = engine.last.as_ref().map_or(0, |(_, ns)| *ns);
+    let totals = Summary::new(memory, regions, last_ns, file.size as u32).reduce(&mut engine.peers)?;
+    if let Some((choice, _)) = engine.last.take()
+        && totals.last_ns > 0
+    {
+        engine.learned.observe(&choice, totals.last_ns);
+    }
+    if totals.active == 0 {
+        return job.map(|_| 0);
+    }
+    let conditions = conditions(file, engine, &hints, direction, exchange);
+    let choice = choose(&totals, &conditions, &Costs::default(), &engine.learned);
+    if file.rank == 0 && (hints.explain || report::is_on()) {
+        eprintln!("weft-mpi: {}: {choice}", file.place.path);
+    }
+    let begin = Instant::now();
+    let result = match choice.method {
+        Method::TwoPhase => two_phase(file, engine, direction, job, &totals),
+        _ => job.and_then(|job| job.run(file)),
+    };
+    let spent_ns = begin.elapsed().as_nanos() as u64;
+    file.stats.note_collective(choice.method == Method::TwoPhase, spent_ns);
+    engine.last = Some((choice, spent_ns.max(1)));
+    result
+}
+
+fn conditions(
+    file: &MpiFile,
+    engine: &Engine,
+    hints: &Hints,
+    direction: Direction,
+    exchange: Exchange,
+) -> Conditions {
+    let layout = file.file.layout();
+    Conditions {
+        processes: file.size as u32,
+        nodes: engine.peers.node_count(),
+        processors: engine.peers.processor_count(),
+        servers: u32::from(layout.server_count()),
+        strip_bytes: layout.strip_bytes(),
+        direction: to_engine(direction),
+        sieve_bytes: hints.sieve_bytes,
+        options: engine.collective.options(),
+        allowed: [false, false, true, exchange == Exchange::IfFaster],
+    }
+}
+
+fn to_engine(direction: Direction) -> weft_collective::Direction {
+    match direction {
+        Direction::Read => weft_collective::Direction::Read,
+        Direction::Write => weft_collective::Direction::Write,
+    }
+}
+
+fn two_phase(
+    file: &Arc<MpiFile>,
+    engine: &mut Engine,
+    direction: Direction,
+    job: Result<Job>,
+    totals: &weft_collective::Totals,
+) -> Result<u64> {
+    let mut store = FileStore { file: &file.file };
+    let request = match &job {
+        Ok(job) => Ok(Request { base: std::ptr::null_mut(), memory: &job.memory, file: &job.file }),
+        Err(error) => Err(StoreError(error.clone())),
+    };
+    let Engine { peers, collective, .. } = engine;
+    // SAFETY: the program's memory is this call's until it returns, by the rules of MPI; the windows are those
+    // of the engine, which is locked.
+    let moved =
+        unsafe { collective.two_phase(peers, &mut store, to_engine(direction), request, totals, None) };
+    match moved {
+        Ok(bytes) => job?.finish(bytes),
+        // All processes are told so, before anything was moved.
+        Err(CollectiveError::Sparse { .. }) => job?.run(file),
+        Err(error) => Err(translated(error)),
+    }
+}
+
+fn translated(error: CollectiveError<StoreError, MpiError>) -> MpiError {
+    match error {
+        CollectiveError::Own(StoreError(error)) | CollectiveError::Peers(error) => error,
+        CollectiveError::Other { rank, code } => {
+            let text = format!("process {rank} failed in this collective access; its own error says why");
+            MpiError::new(Class::from_u64(u64::from(code)), text)
+        }
+        error => MpiError::new(Class::Intern, error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_say_whether_processes_exchange_data() {
+        let of = |entries: &[(&str, &str)], direction| {
+            let mut hints = Hints::default();
+            for (key, value) in entries {
+                hints.set(key, value).unwrap();
+            }
+            exchange(&hints, direction)
+        };
+        assert_eq!(of(&[], Direction::Read), Exchange::IfFaster);
+        assert_eq!(of(&[("romio_cb_write", "disable")], Direction::Write), Exchange::Never);
+        assert_eq!(of(&[("romio_cb_write", "disable")], Direction::Read), Exchange::IfFaster);
+        assert_eq!(of(&[("romio_cb_read", "enable")], Direction::Read), Exchange::Always);
+        assert_eq!(of(&[("romio_no_indep_rw", "true")], Direction::Write), Exchange::Always);
+        assert_eq!(of(&[("weft_method", "two_phase")], Direction::Write), Exchange::Always);
+        let list = [("weft_method", "list"), ("romio_cb_write", "enable")];
+        assert_eq!(of(&list, Direction::Write), Exchange::Never);
+    }
 }

@@ -146,6 +146,14 @@ impl MpiError {
     }
 }
 
+impl std::fmt::Display for MpiError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for MpiError {}
+
 impl From<Error> for MpiError {
     fn from(error: Error) -> MpiError {
         MpiError::new(class_of(&error), error.to_string())

@@ -8,10 +8,12 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use weft_client::{Client, Direction, File};
 
 use crate::abi::Handle;
+use crate::engine::Engine;
 use crate::error::{Class, MpiError, Result};
 use crate::hints::Hints;
 use crate::mpi::{Mpi, Reduce};
 use crate::place::Place;
+use crate::stats::Stats;
 use crate::sync::lock;
 use crate::view::FileView;
 
@@ -73,6 +75,12 @@ pub struct MpiFile {
     is_atomic: AtomicBool,
     /// The split collective that is under way.
     pub split: Mutex<Option<Split>>,
+    /// What collective accesses keep; made by the first one.
+    pub engine: Mutex<Option<Engine>>,
+    /// Whether this process has used the shared pointer since it was last set to 0.
+    pub has_moved_shared: AtomicBool,
+    /// Counters.
+    pub stats: Stats,
 }
 
 /// What an open file begins with.
@@ -118,6 +126,9 @@ impl MpiFile {
             position: Mutex::new(opened.position),
             is_atomic: AtomicBool::new(false),
             split: Mutex::default(),
+            engine: Mutex::default(),
+            has_moved_shared: AtomicBool::new(false),
+            stats: Stats::default(),
         })
     }
 
@@ -154,7 +165,12 @@ impl MpiFile {
 
     /// The result of all processes: an error where any has one, of the class that any has.
     pub fn agree(&self, result: Result<()>) -> Result<()> {
-        agree(self.mpi, self.comm, result)
+        self.agree_and_any(result, false).map(|_| ())
+    }
+
+    /// As [`MpiFile::agree`]; whether `flag` is set in any process.
+    pub fn agree_and_any(&self, result: Result<()>, flag: bool) -> Result<bool> {
+        agree(self.mpi, self.comm, result, flag)
     }
 }
 
@@ -183,17 +199,18 @@ pub fn share(mpi: &Mpi, comm: Handle, rank: usize, root: usize, result: Result<u
     }
 }
 
-/// An error where any process has one.
-pub fn agree(mpi: &Mpi, comm: Handle, result: Result<()>) -> Result<()> {
-    let mut class = [result.as_ref().err().map_or(0, |error| error.class as u64)];
-    mpi.allreduce(&mut class, Reduce::Max, comm)?;
-    match (result, class[0]) {
+/// An error where any process has one; else whether `flag` is set in any.
+pub fn agree(mpi: &Mpi, comm: Handle, result: Result<()>, flag: bool) -> Result<bool> {
+    let class = result.as_ref().err().map_or(0, |error| error.class as u64);
+    let mut maxima = [class, u64::from(flag)];
+    mpi.allreduce(&mut maxima, Reduce::Max, comm)?;
+    match (result, maxima) {
         (Err(error), _) => Err(error),
-        (Ok(()), 0) => Ok(()),
-        (Ok(()), class) => Err(MpiError::new(
-            Class::from_u64(class),
-            "another process of the communicator failed; see its error",
-        )),
+        (Ok(()), [0, any]) => Ok(any != 0),
+        (Ok(()), [class, _]) => {
+            let text = "another process of the communicator failed; its own error says why";
+            Err(MpiError::new(Class::from_u64(class), text))
+        }
     }
 }
 

@@ -90,7 +90,7 @@ functions! {
     isend "PMPI_Isend" (*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     irecv "PMPI_Irecv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     wait "PMPI_Wait" (*mut Handle, *mut c_void);
-    test "PMPI_Test" (*mut Handle, *mut c_int, *mut c_void);
+    get_count "PMPI_Get_count" (*const c_void, Handle, *mut c_int);
 
     win_allocate_shared "PMPI_Win_allocate_shared"
         (isize, c_int, Handle, Handle, *mut *mut c_void, *mut Handle);

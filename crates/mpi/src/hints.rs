@@ -260,6 +260,25 @@ impl Hints {
     }
 }
 
+/// Room for [`Hints::to_text`].
+pub const HINTS_BYTES_MAX: usize = 1024;
+
+impl Hints {
+    /// All of them, as [`Hints::from_text`] reads them.
+    pub fn to_text(&self) -> String {
+        let text: String = self.entries().iter().map(|(key, value)| format!("{key} {value}\n")).collect();
+        debug_assert!(text.len() <= HINTS_BYTES_MAX);
+        text
+    }
+
+    /// Hints of another process.
+    pub fn from_text(text: &str) -> Hints {
+        let mut hints = Hints::default();
+        hints.set_all(entries_of(text));
+        hints
+    }
+}
+
 /// The nearest strip size that is allowed.
 fn strip(bytes: u64) -> Option<u32> {
     let unit = u64::from(weft_layout::STRIP_BYTES_UNIT);
@@ -297,6 +316,35 @@ mod tests {
             assert!(told.contains(&(key.to_string(), value.to_string())), "{key}: {told:?}");
         }
         assert!(told.contains(&("romio_visibility_immediate".into(), "true".into())));
+    }
+
+    #[test]
+    fn hints_come_back_from_their_text() {
+        let mut hints = Hints::default();
+        hints.set_all([
+            ("weft_method", "list"),
+            ("cb_nodes", "4000000000"),
+            ("romio_cb_read", "disable"),
+            ("weft_explain", "true"),
+            ("cb_buffer_size", "1073741824"),
+            ("ind_rd_buffer_size", "1073741824"),
+            ("striping_factor", "65535"),
+            ("striping_unit", "1073741824"),
+            ("start_iodevice", "65535"),
+        ]);
+        let text = hints.to_text();
+        assert!(text.len() <= HINTS_BYTES_MAX, "{}", text.len());
+        assert_eq!(Hints::from_text(&text), hints);
+        assert_eq!(Hints::from_text(&Hints::default().to_text()), Hints::default());
+    }
+
+    #[test]
+    fn whatever_a_text_has_the_hints_are_within_bounds() {
+        weft_test_fuzz::run("mpi-hints", &[Hints::default().to_text().into_bytes()], |bytes| {
+            let hints = Hints::from_text(&String::from_utf8_lossy(bytes));
+            assert!((BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&hints.cb_buffer_bytes));
+            assert!(hints.to_text().len() <= HINTS_BYTES_MAX);
+        });
     }
 
     #[test]

@@ -25,7 +25,8 @@
 //! | every read and write | [`access`], [`job`] |
 //! | reads and writes that go on: requests, split collectives | [`request`], [`split`] |
 //! | conversion to external32 | [`external`] |
-//! | hints | [`hints`] |
+//! | choosing a way together, exchanging data | [`collective`], [`engine`], [`peers`], [`store`] |
+//! | hints, counters | [`hints`], [`stats`] |
 //!
 //! No lock is held while processes wait for each other or for a server, but the program's own order of calls
 //! on one file: two threads that use the individual pointer of one file take turns.
@@ -35,6 +36,7 @@ pub mod access;
 pub mod clients;
 pub mod close;
 pub mod collective;
+pub mod engine;
 pub mod entry;
 pub mod error;
 pub mod external;
@@ -46,6 +48,7 @@ pub mod hints;
 pub mod job;
 pub mod mpi;
 pub mod open;
+pub mod peers;
 pub mod place;
 pub mod pointers;
 pub mod report;
@@ -53,6 +56,8 @@ pub mod request;
 pub mod settings;
 pub mod sizes;
 pub mod split;
+pub mod stats;
+pub mod store;
 pub mod sync;
 pub mod types;
 pub mod view;

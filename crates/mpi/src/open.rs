@@ -53,7 +53,7 @@ struct Told {
     path: String,
     amode: c_int,
     position: u64,
-    /// See [`File::export`].
+    /// See [`File::share`].
     exported: Vec<u8>,
 }
 
@@ -101,9 +101,11 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         MpiFile::new(opened)
     };
     let file = here();
-    let outcome = agree(mpi, comm, file.as_ref().map(|_| ()).map_err(Clone::clone));
+    let outcome = agree(mpi, comm, file.as_ref().map(|_| ()).map_err(Clone::clone), false);
     match (outcome, file) {
-        (Ok(()), Ok(file)) => {
+        (Ok(_), Ok(file)) => {
+            // Of hints, too, those of process 0 count: processes that choose differently would wait for each other.
+            crate::settings::set_info(&file, mpi.handles.info_null)?;
             report(|| format!("{} is open in {size} processes: {}", told.path, transport(&file.client)));
             Ok(Some(file::add(file)))
         }
@@ -116,7 +118,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
             mpi.free_comm(comm);
             Err(error)
         }
-        (Ok(()), Err(error)) => Err(error),
+        (Ok(_), Err(error)) => Err(error),
     }
 }
 
@@ -171,7 +173,7 @@ fn open_first(
     }
     let file = client.open(place.path.as_str(), &options)?;
     let position = if has(numbers.mode_append) { file.stat()?.size } else { 0 };
-    let exported = file.export()?;
+    let exported = if world.1 > 1 { file.share()? } else { Vec::new() };
     let (cluster, path) = (place.cluster.to_string(), place.path.clone());
     let told = Told { cluster, path, amode: asked.amode, position, exported };
     Ok(Some((told, place, client, file)))
@@ -202,7 +204,7 @@ fn open_under(told: &Told, world: (usize, usize)) -> Result<(Place, Client, File
     let cluster =
         Url::parse(&told.cluster).map_err(|error| MpiError::new(Class::Intern, error.to_string()))?;
     let client = client(&cluster, world)?;
-    let file = client.import(&told.exported)?;
+    let file = client.import_shared(&told.exported)?;
     Ok((Place { cluster, path: told.path.clone(), has_mount: false }, client, file))
 }
 

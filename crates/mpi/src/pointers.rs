@@ -4,6 +4,7 @@
 //! and no lock: an access adds its etypes and begins where the counter was.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 
 use crate::error::{Class, MpiError, Result};
 use crate::file::{MpiFile, share};
@@ -69,7 +70,10 @@ fn target(file: &MpiFile, current: i64, offset: i64, whence: c_int) -> Result<i6
 /// The shared pointer before an access of this many etypes, which moves it on.
 pub fn advance_shared(file: &MpiFile, etypes: u64) -> Result<i64> {
     let etypes = i64::try_from(etypes).map_err(|_| too_far())?;
-    todo_fetch_add(file, etypes)
+    if etypes > 0 {
+        file.has_moved_shared.store(true, Ordering::Release);
+    }
+    i64::try_from(file.file.fetch_add(etypes)?).map_err(|_| too_far())
 }
 
 /// Where this process's part of an ordered access begins: behind the parts of all processes of lower rank.
@@ -97,24 +101,18 @@ pub fn seek_shared(file: &MpiFile, offset: i64, whence: c_int) -> Result<()> {
         refuse_sequential(file, "MPI_File_seek_shared")?;
         let current = if whence == numbers.seek_cur { shared_position(file)? } else { 0 };
         let target = target(file, current, offset, whence)?;
-        todo_fetch_set(file, target)?;
+        file.has_moved_shared.store(true, Ordering::Release);
+        file.file.fetch_set(target as u64)?;
         Ok(0)
     })?;
     Ok(())
 }
 
-/// Moves the shared pointer to the beginning of a new view, collectively.
-pub fn reset_shared(file: &MpiFile) -> Result<()> {
-    file.in_first(|| {
-        todo_fetch_set(file, 0)?;
-        Ok(0)
-    })?;
-    Ok(())
-}
-
-fn todo_fetch_add(_file: &MpiFile, _etypes: i64) -> Result<i64> {
-    Err(MpiError::new(Class::UnsupportedOperation, "shared"))
-}
-fn todo_fetch_set(_file: &MpiFile, _to: i64) -> Result<()> {
-    Ok(())
+/// Moves the shared pointer to the beginning of a new view, collectively, if `has_moved` in any process.
+pub fn reset_shared(file: &MpiFile, has_moved: bool) -> Result<()> {
+    if !has_moved {
+        return Ok(());
+    }
+    file.has_moved_shared.store(false, Ordering::Release);
+    file.in_first(|| Ok(file.file.fetch_set(0)?)).map(|_| ())
 }

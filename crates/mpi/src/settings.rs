@@ -3,6 +3,8 @@
 use crate::abi::Handle;
 use crate::error::Result;
 use crate::file::MpiFile;
+use crate::hints::{HINTS_BYTES_MAX, Hints};
+use crate::mpi::Mpi;
 use crate::sync::lock;
 
 /// A new handle of the group of processes that opened the file.
@@ -19,16 +21,23 @@ pub fn info(file: &MpiFile) -> Result<Handle> {
     file.mpi.new_info(&entries)
 }
 
-/// Changes hints, collectively. The layout of a file that exists stays.
+/// Changes hints, collectively. Those of process 0 count, so that all processes choose alike. The layout of a
+/// file that exists stays.
 pub fn set_info(file: &MpiFile, info: Handle) -> Result<()> {
-    let access = {
-        let mut hints = lock(&file.hints);
-        hints.set_info(file.mpi, info);
-        *hints = hints.clone().in_force(&file.file.layout());
-        hints.access()
-    };
-    file.file.set_access(access);
+    let mut hints = lock(&file.hints).clone();
+    hints.set_info(file.mpi, info);
+    let hints = in_first(file.mpi, file.comm, file.rank, hints)?.in_force(&file.file.layout());
+    file.file.set_access(hints.access());
+    *lock(&file.hints) = hints;
     Ok(())
+}
+
+/// The hints of process 0.
+pub fn in_first(mpi: &Mpi, comm: Handle, rank: usize, hints: Hints) -> Result<Hints> {
+    let mut text = hints.to_text().into_bytes();
+    text.resize(HINTS_BYTES_MAX, b'\n');
+    mpi.bcast(&mut text, 0, comm)?;
+    Ok(if rank == 0 { hints } else { Hints::from_text(&String::from_utf8_lossy(&text)) })
 }
 
 /// Switches atomic mode, collectively.

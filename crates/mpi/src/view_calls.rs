@@ -1,6 +1,7 @@
 //! Setting and showing views.
 
 use std::ffi::CStr;
+use std::sync::atomic::Ordering;
 
 use weft_layout::{Datatype, View};
 
@@ -32,13 +33,13 @@ pub struct Asked {
 /// In all processes where any has one; the view stays as it was.
 pub fn set_view(file: &MpiFile, asked: &Asked) -> Result<()> {
     let view = new_view(file, asked);
-    file.agree(view.as_ref().map(|_| ()).map_err(Clone::clone))?;
+    let has_moved = file.has_moved_shared.load(Ordering::Acquire);
+    let has_moved = file.agree_and_any(view.as_ref().map(|_| ()).map_err(Clone::clone), has_moved)?;
     let view = view?;
-    lock(&file.hints).set_info(file.mpi, asked.info);
-    file.file.set_access(lock(&file.hints).access());
+    crate::settings::set_info(file, asked.info)?;
     file.replace_view(view);
     *lock(&file.position) = 0;
-    crate::pointers::reset_shared(file)
+    crate::pointers::reset_shared(file, has_moved)
 }
 
 fn new_view(file: &MpiFile, asked: &Asked) -> Result<FileView> {

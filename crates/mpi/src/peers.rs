@@ -1,0 +1,245 @@
+//! The processes of an open file, as the engine of collective accesses sees them: an MPI communicator.
+
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+
+use weft_collective::Peers;
+
+use crate::abi::Handle;
+use crate::error::{Class, MpiError, Result};
+use crate::mpi::{Mpi, Reduce, count};
+
+/// See [`Peers`].
+pub struct MpiPeers {
+    mpi: &'static Mpi,
+    comm: Handle,
+    rank: usize,
+    size: usize,
+    /// The processes of this node.
+    node: Handle,
+    /// Of each process of the node, its rank in `comm`.
+    node_ranks: Vec<usize>,
+    /// Of each process, the least rank of its node.
+    nodes: Vec<u32>,
+    window: Option<Handle>,
+}
+
+/// Up to so many processes send all numbers to all, which is one operation for sums and maxima.
+const GATHERED_MAX: usize = 128;
+/// Windows begin at multiples of this.
+const ALIGNMENT: usize = 64;
+
+impl MpiPeers {
+    /// Collective: the processes of `comm`, which stays the caller's.
+    pub fn new(mpi: &'static Mpi, comm: Handle, rank: usize, size: usize) -> Result<MpiPeers> {
+        let node = mpi.node_of(comm, rank)?;
+        let (_, node_size) = mpi.rank_and_size(node)?;
+        let node_ranks = gather(mpi, &[rank as u64], node, node_size)?;
+        let node_ranks: Vec<usize> = node_ranks.into_iter().map(|rank| rank as usize).collect();
+        let least = node_ranks.iter().copied().min().unwrap_or(rank);
+        let nodes = gather(mpi, &[least as u64], comm, size)?;
+        let nodes = nodes.into_iter().map(|node| node as u32).collect();
+        Ok(MpiPeers { mpi, comm, rank, size, node, node_ranks, nodes, window: None })
+    }
+
+    /// How many nodes there are.
+    pub fn node_count(&self) -> u32 {
+        self.nodes.iter().collect::<BTreeSet<_>>().len() as u32
+    }
+
+    /// The processors of all nodes, if they are alike.
+    pub fn processor_count(&self) -> u32 {
+        let here = std::thread::available_parallelism().map_or(1, usize::from);
+        here as u32 * self.node_count()
+    }
+
+    /// Collective: gives back windows and communicators.
+    pub fn free(mut self) {
+        self.free_window();
+        self.mpi.free_comm(self.node);
+    }
+
+    fn free_window(&mut self) {
+        if let Some(mut window) = self.window.take() {
+            // SAFETY: it was made here, and its memory is not used any more.
+            unsafe {
+                (self.mpi.f.win_unlock_all)(window);
+                (self.mpi.f.win_free)(&mut window);
+            }
+        }
+    }
+
+    fn synchronise(&self) -> Result<()> {
+        match self.window {
+            // SAFETY: it is a window of this library's.
+            Some(window) => self.mpi.check("MPI_Win_sync", unsafe { (self.mpi.f.win_sync)(window) }),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for a message; its bytes.
+    fn wait(&self, request: Handle) -> Result<usize> {
+        let mut request = request;
+        let mut status = [0u64; 8];
+        let mut bytes: c_int = 0;
+        let status = status.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the status is larger than that of any MPI; its error is this call's.
+        self.mpi.check("MPI_Wait", unsafe { (self.mpi.f.wait)(&mut request, status) })?;
+        // SAFETY: as above.
+        unsafe { (self.mpi.f.get_count)(status, self.mpi.handles.byte, &mut bytes) };
+        Ok(usize::try_from(bytes).unwrap_or(0))
+    }
+}
+
+/// The numbers of all processes, by rank; all have as many.
+fn gather(mpi: &Mpi, own: &[u64], comm: Handle, size: usize) -> Result<Vec<u64>> {
+    let mut all = vec![0u64; own.len() * size];
+    let (numbers, kind) = (count(own.len())?, mpi.handles.uint64);
+    let (from, to) = (own.as_ptr().cast(), all.as_mut_ptr().cast());
+    // SAFETY: there are this many numbers here, and room for those of all.
+    let code = unsafe { (mpi.f.allgather)(from, numbers, kind, to, numbers, kind, comm) };
+    mpi.check("MPI_Allgather", code)?;
+    Ok(all)
+}
+
+impl Peers for MpiPeers {
+    type Error = MpiError;
+    type Sending = (Handle, Vec<u8>);
+    type Receiving = (Handle, Vec<u8>);
+
+    fn rank(&self) -> u32 {
+        self.rank as u32
+    }
+
+    fn size(&self) -> u32 {
+        self.size as u32
+    }
+
+    fn node_of(&self, rank: u32) -> u32 {
+        self.nodes[rank as usize]
+    }
+
+    fn allreduce(&mut self, sums: &mut [u64], maxima: &mut [u64]) -> Result<()> {
+        if sums.is_empty() {
+            return self.mpi.allreduce(maxima, Reduce::Max, self.comm);
+        }
+        if self.size > GATHERED_MAX {
+            self.mpi.allreduce(sums, Reduce::Sum, self.comm)?;
+            return self.mpi.allreduce(maxima, Reduce::Max, self.comm);
+        }
+        let own = [&*sums, &*maxima].concat();
+        let all = gather(self.mpi, &own, self.comm, self.size)?;
+        sums.fill(0);
+        for numbers in all.chunks_exact(own.len()) {
+            let (theirs_sums, theirs_maxima) = numbers.split_at(sums.len());
+            for (sum, theirs) in sums.iter_mut().zip(theirs_sums) {
+                *sum = sum.wrapping_add(*theirs);
+            }
+            for (maximum, theirs) in maxima.iter_mut().zip(theirs_maxima) {
+                *maximum = (*maximum).max(*theirs);
+            }
+        }
+        Ok(())
+    }
+
+    fn allgather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let lengths = gather(self.mpi, &[own.len() as u64], self.comm, self.size)?;
+        let counts: Result<Vec<c_int>> = lengths.iter().map(|length| count(*length as usize)).collect();
+        let counts = counts?;
+        let mut places = Vec::with_capacity(self.size);
+        let mut total = 0usize;
+        for length in &lengths {
+            places.push(count(total)?);
+            total += *length as usize;
+        }
+        let mut all = vec![0u8; total];
+        let (byte, mpi) = (self.mpi.handles.byte, self.mpi);
+        // SAFETY: there is room for the bytes of all, at their places.
+        let code = unsafe {
+            (mpi.f.allgatherv)(
+                own.as_ptr().cast(),
+                count(own.len())?,
+                byte,
+                all.as_mut_ptr().cast(),
+                counts.as_ptr(),
+                places.as_ptr(),
+                byte,
+                self.comm,
+            )
+        };
+        mpi.check("MPI_Allgatherv", code)?;
+        let mut rest = all.as_slice();
+        let take = |length: &u64| {
+            let (first, behind) = rest.split_at(*length as usize);
+            rest = behind;
+            first.to_vec()
+        };
+        Ok(lengths.iter().map(take).collect())
+    }
+
+    fn isend(&mut self, to: u32, tag: u32, bytes: Vec<u8>) -> Result<(Handle, Vec<u8>)> {
+        let mut request = Handle(0);
+        let (data, length) = (bytes.as_ptr().cast(), count(bytes.len())?);
+        let (byte, to, tag) = (self.mpi.handles.byte, to as c_int, tag as c_int);
+        // SAFETY: the bytes stay where they are until the message is sent.
+        let code = unsafe { (self.mpi.f.isend)(data, length, byte, to, tag, self.comm, &mut request) };
+        self.mpi.check("MPI_Isend", code)?;
+        Ok((request, bytes))
+    }
+
+    fn irecv(&mut self, from: u32, tag: u32, mut buffer: Vec<u8>) -> Result<(Handle, Vec<u8>)> {
+        let mut request = Handle(0);
+        let (data, length) = (buffer.as_mut_ptr().cast(), count(buffer.len())?);
+        let (byte, from, tag) = (self.mpi.handles.byte, from as c_int, tag as c_int);
+        // SAFETY: the buffer stays where it is until the message is received.
+        let code = unsafe { (self.mpi.f.irecv)(data, length, byte, from, tag, self.comm, &mut request) };
+        self.mpi.check("MPI_Irecv", code)?;
+        Ok((request, buffer))
+    }
+
+    fn sent(&mut self, (request, bytes): (Handle, Vec<u8>)) -> Result<Vec<u8>> {
+        self.wait(request)?;
+        Ok(bytes)
+    }
+
+    fn received(&mut self, (request, mut buffer): (Handle, Vec<u8>)) -> Result<Vec<u8>> {
+        let bytes = self.wait(request)?;
+        buffer.truncate(bytes);
+        Ok(buffer)
+    }
+
+    fn node_barrier(&mut self) -> Result<()> {
+        self.synchronise()?;
+        self.mpi.barrier(self.node)?;
+        self.synchronise()
+    }
+
+    fn share(&mut self, own_bytes: usize) -> Result<Vec<(u32, NonNull<u8>)>> {
+        self.free_window();
+        let (mut base, mut window) = (ptr::null_mut::<c_void>(), Handle(0));
+        let bytes = own_bytes.next_multiple_of(ALIGNMENT) + ALIGNMENT;
+        let (none, node, f) = (self.mpi.handles.info_null, self.node, &self.mpi.f);
+        // SAFETY: the base and the window are written.
+        let code = unsafe { (f.win_allocate_shared)(bytes as isize, 1, none, node, &mut base, &mut window) };
+        self.mpi.check("MPI_Win_allocate_shared", code).map_err(|error| {
+            let text = format!("{bytes} bytes of memory for processes of this node: {}", error.text);
+            MpiError::new(Class::NoMem, text)
+        })?;
+        self.window = Some(window);
+        // SAFETY: it was made above.
+        self.mpi.check("MPI_Win_lock_all", unsafe { (f.win_lock_all)(0, window) })?;
+        let mut shared = Vec::with_capacity(self.node_ranks.len());
+        for (of, rank) in self.node_ranks.iter().enumerate() {
+            let (mut bytes, mut unit, mut base) = (0isize, 0, ptr::null_mut::<c_void>());
+            // SAFETY: all are written.
+            let code = unsafe { (f.win_shared_query)(window, of as c_int, &mut bytes, &mut unit, &mut base) };
+            self.mpi.check("MPI_Win_shared_query", code)?;
+            let base = base.cast::<u8>();
+            // Mappings begin at pages, so this is the same place in all processes.
+            let aligned = base.wrapping_add(base.align_offset(ALIGNMENT));
+            shared.push((*rank as u32, NonNull::new(aligned).unwrap_or(NonNull::dangling())));
+        }
+        Ok(shared)
+    }
+}
