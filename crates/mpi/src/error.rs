@@ -1,13 +1,13 @@
 //! Errors of this library, and their one translation to the error classes of MPI (MPI 4.0, 14.7).
 
 use std::collections::HashMap;
-use std::ffi::{CString, c_int};
+use std::ffi::{CStr, CString, c_int};
 use std::sync::Mutex;
 
 use weft_client::{Error, ErrorKind};
 use weft_wire::Status;
 
-use crate::abi::Numbers;
+use crate::abi::{Family, Handle, Numbers};
 use crate::mpi::Mpi;
 
 /// What every function here returns.
@@ -240,16 +240,52 @@ impl Mpi {
         (unsafe { (self.f.add_error_code)(class, &mut code) } == 0).then_some(())?;
         // SAFETY: the text is copied.
         unsafe { (self.f.add_error_string)(code, text.as_ptr()) };
-        Some(code)
+        self.tells(code, &text).then_some(code)
+    }
+
+    /// Whether `MPI_Error_string` has the text of a code. MPICH 4.0 mixes up codes that were added to classes of
+    /// the standard.
+    fn tells(&self, code: c_int, text: &CStr) -> bool {
+        let mut told = vec![0u8; self.numbers().max_error_string_bytes as usize + 1];
+        let mut length = 0;
+        // SAFETY: the buffer is as long as the longest text.
+        let result = unsafe { (self.f.error_string)(code, told.as_mut_ptr().cast(), &mut length) };
+        result == 0
+            && CStr::from_bytes_until_nul(&told).is_ok_and(|told| told.to_bytes().ends_with(text.to_bytes()))
     }
 
     /// Hands an error to the error handler of a file, or of `MPI_FILE_NULL`; what the function returns.
     pub fn raise(&self, file: usize, error: &MpiError) -> c_int {
         crate::report::report(|| format!("error: {}", error.text));
         let code = self.code(error);
-        // SAFETY: the handle is one of this MPI's.
-        unsafe { (self.f.file_call_errhandler)(file, code) };
+        if self.abi.family == Family::OpenMpi && file == self.handles.file_null.0 {
+            self.raise_without_file(code);
+        } else {
+            // SAFETY: the handle is one of this MPI's.
+            unsafe { (self.f.file_call_errhandler)(file, code) };
+        }
         code
+    }
+
+    /// Open MPI calls the handler of `MPI_FILE_NULL` for its own errors only: a file that has the same handler
+    /// stands in for it.
+    fn raise_without_file(&self, code: c_int) {
+        let mut handler = Handle(0);
+        // SAFETY: it is written.
+        let found = unsafe { (self.f.file_get_errhandler)(self.handles.file_null.0, &mut handler) };
+        if found != 0 || handler == self.handles.errors_return {
+            return;
+        }
+        if let Ok(mut file) = self.open_shadow() {
+            // SAFETY: the file was opened above; the handler is the program's.
+            unsafe {
+                (self.f.file_set_errhandler)(file, handler);
+                (self.f.file_call_errhandler)(file, code);
+                (self.f.file_close)(&mut file);
+            }
+        }
+        // SAFETY: the handle was made above.
+        unsafe { (self.f.errhandler_free)(&mut handler) };
     }
 }
 

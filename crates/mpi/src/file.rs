@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use weft_client::{Client, Direction, File};
@@ -79,6 +79,8 @@ pub struct MpiFile {
     pub engine: Mutex<Option<Engine>>,
     /// Whether this process has used the shared pointer since it was last set to 0.
     pub has_moved_shared: AtomicBool,
+    /// The file was at least so long when somebody looked.
+    pub known_bytes: AtomicU64,
     /// Counters.
     pub stats: Stats,
 }
@@ -128,6 +130,7 @@ impl MpiFile {
             split: Mutex::default(),
             engine: Mutex::default(),
             has_moved_shared: AtomicBool::new(false),
+            known_bytes: AtomicU64::new(0),
             stats: Stats::default(),
         })
     }

@@ -1,5 +1,7 @@
 //! Sizes of files, and durability.
 
+use std::sync::atomic::Ordering;
+
 use crate::error::{Class, MpiError, Result};
 use crate::file::MpiFile;
 
@@ -31,6 +33,7 @@ pub fn set_size(file: &MpiFile, bytes: i64) -> Result<()> {
         Ok(bytes)
     })?;
     file.file.note_size(bytes);
+    file.known_bytes.fetch_min(bytes, Ordering::AcqRel);
     Ok(())
 }
 

@@ -27,8 +27,18 @@ pub struct FileView {
     pub representation: Representation,
     /// Its name.
     pub datarep: &'static CStr,
-    /// The bytes that are seen; `None`: all from the displacement on.
-    pub view: Option<View>,
+    /// The bytes that are seen.
+    pub seen: Seen,
+}
+
+/// Which bytes a view shows.
+pub enum Seen {
+    /// All from the displacement on.
+    All,
+    /// Those of a filetype.
+    Part(View),
+    /// None: the filetype has no bytes, as that of a process without a share of an array.
+    Nothing,
 }
 
 impl FileView {
@@ -44,25 +54,30 @@ impl FileView {
             etype_bytes: 1,
             representation: Representation::Native,
             datarep: c"native",
-            view: None,
+            seen: Seen::All,
         })
     }
 
     /// Where bytes of the view are in the file.
     pub fn regions(&self, position: u64, bytes: u64) -> Result<Regions> {
-        match &self.view {
-            Some(view) => Ok(view.regions(position, bytes)?),
-            None => {
+        match &self.seen {
+            Seen::Part(view) => Ok(view.regions(position, bytes)?),
+            Seen::Nothing if bytes == 0 => Ok(Regions::default()),
+            Seen::Nothing => {
+                let text = format!("{bytes} bytes of a view whose filetype has none");
+                Err(MpiError::new(Class::Arg, text))
+            }
+            Seen::All => {
                 let offset = position.checked_add(self.displacement as u64);
                 let end = offset.and_then(|offset| offset.checked_add(bytes));
                 match (offset, end) {
                     (Some(offset), Some(end)) if end <= i64::MAX as u64 => {
                         Ok(Regions::contiguous(offset, bytes))
                     }
-                    _ => Err(MpiError::new(
-                        Class::Arg,
-                        format!("{bytes} bytes at {position} exceed offset 2^63"),
-                    )),
+                    _ => {
+                        let text = format!("{bytes} bytes at {position} exceed offset 2^63");
+                        Err(MpiError::new(Class::Arg, text))
+                    }
                 }
             }
         }
@@ -70,9 +85,10 @@ impl FileView {
 
     /// How many bytes of a file of this size the view shows.
     pub fn visible_bytes(&self, file_bytes: u64) -> u64 {
-        match &self.view {
-            Some(view) => view.view_size(file_bytes),
-            None => file_bytes.saturating_sub(self.displacement as u64),
+        match &self.seen {
+            Seen::Part(view) => view.view_size(file_bytes),
+            Seen::Nothing => 0,
+            Seen::All => file_bytes.saturating_sub(self.displacement as u64),
         }
     }
 
