@@ -171,6 +171,20 @@ impl MpiFile {
         self.agree_and_any(result, false).map(|_| ())
     }
 
+    /// That all processes give the same arguments, which MPI demands. They wait for each other.
+    pub fn same(&self, what: &str, arguments: &[i64]) -> Result<()> {
+        let arguments = arguments.iter().map(|argument| *argument as u64);
+        let mut extremes: Vec<u64> = arguments.flat_map(|argument| [argument, !argument]).collect();
+        self.mpi.allreduce(&mut extremes, Reduce::Max, self.comm)?;
+        match extremes.chunks_exact(2).all(|pair| pair[0] == !pair[1]) {
+            true => Ok(()),
+            false => {
+                let text = format!("{what} with other arguments in other processes; they must be the same");
+                Err(MpiError::new(Class::NotSame, text))
+            }
+        }
+    }
+
     /// As [`MpiFile::agree`]; whether `flag` is set in any process.
     pub fn agree_and_any(&self, result: Result<()>, flag: bool) -> Result<bool> {
         agree(self.mpi, self.comm, result, flag)

@@ -98,6 +98,7 @@ pub fn shared_position(file: &MpiFile) -> Result<i64> {
 /// Moves the shared pointer, collectively.
 pub fn seek_shared(file: &MpiFile, offset: i64, whence: c_int) -> Result<()> {
     let numbers = file.mpi.numbers();
+    file.same("MPI_File_seek_shared", &[offset, i64::from(whence)])?;
     file.in_first(|| {
         refuse_sequential(file, "MPI_File_seek_shared")?;
         let current = if whence == numbers.seek_cur { advance_shared(file, 0)? } else { 0 };

@@ -25,6 +25,7 @@ fn checked(file: &MpiFile, what: &str, bytes: i64) -> Result<u64> {
 
 /// Cuts or extends the file, collectively.
 pub fn set_size(file: &MpiFile, bytes: i64) -> Result<()> {
+    file.same("MPI_File_set_size", &[bytes])?;
     // What others have written before they called this must not count after it.
     crate::close::reduce_written(file)?;
     let bytes = file.in_first(|| {
@@ -39,6 +40,7 @@ pub fn set_size(file: &MpiFile, bytes: i64) -> Result<()> {
 
 /// Reserves space, collectively; the file gets at least so large.
 pub fn preallocate(file: &MpiFile, bytes: i64) -> Result<()> {
+    file.same("MPI_File_preallocate", &[bytes])?;
     file.in_first(|| {
         let bytes = checked(file, "MPI_File_preallocate", bytes)?;
         if bytes > 0 {

@@ -36,6 +36,8 @@ pub fn set_view(file: &MpiFile, asked: &Asked) -> Result<()> {
     let has_moved = file.has_moved_shared.load(Ordering::Acquire);
     let has_moved = file.agree_and_any(view.as_ref().map(|_| ()).map_err(Clone::clone), has_moved)?;
     let view = view?;
+    let kind = view.datarep.to_bytes().first().map_or(0, |letter| i64::from(*letter));
+    file.same("MPI_File_set_view, data representation or etype,", &[kind, view.etype_bytes as i64])?;
     crate::settings::set_info(file, asked.info)?;
     file.replace_view(view);
     *lock(&file.position) = 0;
