@@ -246,6 +246,7 @@ pub fn of_handle(handle: usize) -> Option<Arc<MpiFile>> {
 /// Adds an open file.
 pub fn add(file: MpiFile) -> usize {
     let handle = file.shadow;
+    lock(&CLOSED).retain(|closed| *closed != handle);
     table().write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(handle, Arc::new(file));
     handle
 }
@@ -253,4 +254,23 @@ pub fn add(file: MpiFile) -> usize {
 /// Takes a file out.
 pub fn remove(handle: usize) {
     table().write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&handle);
+    let mut closed = lock(&CLOSED);
+    if closed.len() == CLOSED_MAX {
+        closed.remove(0);
+    }
+    closed.push(handle);
+}
+
+/// Handles that were closed last. The program's MPI may give one to another file, whose opening clears them.
+static CLOSED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+const CLOSED_MAX: usize = 64;
+
+/// Whether a handle was one of Weft's.
+pub fn was_closed(handle: usize) -> bool {
+    lock(&CLOSED).contains(&handle)
+}
+
+/// The program's MPI opens a file.
+pub fn forget_closed() {
+    lock(&CLOSED).clear();
 }

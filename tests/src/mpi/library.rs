@@ -142,7 +142,9 @@ impl Mpi {
             // Handlers of MPI_FILE_NULL are called for errors of the MPI's own only, so another file stands in. User-defined
             // representations cannot be registered. Lower bounds of types with negative strides are wrong.
             Mpi::DebianOpenMpi | Mpi::OpenMpi5 => "null_files handler_file of_users memory",
-            _ => "null_files",
+            // A second registration of a representation ends the program.
+            Mpi::Mpich5 => "null_files of_users",
+            Mpi::Mpich5Abi => "null_files",
         }
     }
 }
