@@ -64,7 +64,8 @@ fn make_install_puts_everything_in_its_place() {
     for (name, library) in [("weft", "-lweft"), ("weft-mpi", "-lweft_mpi")] {
         let text = fs::read_to_string(at(&format!("opt/weft/lib/pkgconfig/{name}.pc"))).expect("it is there");
         assert!(text.starts_with("prefix=/opt/weft\n") && !text.contains('@'), "{text}");
-        let libraries = text.lines().find_map(|line| line.strip_prefix("Libs: ")).expect("it links something");
+        let libraries =
+            text.lines().find_map(|line| line.strip_prefix("Libs: ")).expect("it links something");
         assert!(libraries.split(' ').any(|word| word == library), "{libraries}");
         let said = text.lines().find_map(|line| line.strip_prefix("Version: ")).expect("it has a version");
         assert!(version(weft).trim().ends_with(said) && !said.is_empty(), "{said}");
