@@ -145,7 +145,12 @@ entry! { "MPI_File_open", (comm, name, amode, info, to) {
             file::forget_closed();
             None
         }
-        Err(error) => Some(mpi.raise(mpi.handles.file_null.0, &error)),
+        Err(error) => {
+            // The Fortran bindings convert the handle also where there is none.
+            // SAFETY: as above.
+            unsafe { ptr::write(to as *mut usize, mpi.handles.file_null.0) };
+            Some(mpi.raise(mpi.handles.file_null.0, &error))
+        }
     }
 } }
 entry! { "MPI_File_close", (to) {

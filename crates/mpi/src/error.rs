@@ -1,7 +1,7 @@
 //! Errors of this library, and their one translation to the error classes of MPI (MPI 4.0, 14.7).
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CString, c_int};
 use std::sync::Mutex;
 
 use weft_client::{Error, ErrorKind};
@@ -203,6 +203,8 @@ fn class_of_status(status: Status) -> Class {
 /// Codes that were made for errors. MPI has no way to free one, so their number is bounded.
 static CODES: Mutex<Option<HashMap<(Class, String), c_int>>> = Mutex::new(None);
 const CODES_MAX: usize = 256;
+/// The bit by which MPICH tells codes that were added from its own.
+const MPICH_DYNAMIC: c_int = 0x4000_0000;
 
 impl Mpi {
     /// The code of an error, for which `MPI_Error_class` gives its class and `MPI_Error_string` its text; once
@@ -238,20 +240,11 @@ impl Mpi {
         let mut code = 0;
         // SAFETY: it is written.
         (unsafe { (self.f.add_error_code)(class, &mut code) } == 0).then_some(())?;
+        // MPICH 4.0 gives codes that it takes for its own, and looks for their texts beyond its tables.
+        (self.abi.family != Family::Mpich || code & MPICH_DYNAMIC != 0).then_some(())?;
         // SAFETY: the text is copied.
         unsafe { (self.f.add_error_string)(code, text.as_ptr()) };
-        self.tells(code, &text).then_some(code)
-    }
-
-    /// Whether `MPI_Error_string` has the text of a code. MPICH 4.0 mixes up codes that were added to classes of
-    /// the standard.
-    fn tells(&self, code: c_int, text: &CStr) -> bool {
-        let mut told = vec![0u8; self.numbers().max_error_string_bytes as usize + 1];
-        let mut length = 0;
-        // SAFETY: the buffer is as long as the longest text.
-        let result = unsafe { (self.f.error_string)(code, told.as_mut_ptr().cast(), &mut length) };
-        result == 0
-            && CStr::from_bytes_until_nul(&told).is_ok_and(|told| told.to_bytes().ends_with(text.to_bytes()))
+        Some(code)
     }
 
     /// Hands an error to the error handler of a file, or of `MPI_FILE_NULL`; what the function returns.

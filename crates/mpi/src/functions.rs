@@ -126,7 +126,6 @@ functions! {
 
     add_error_code "PMPI_Add_error_code" (c_int, *mut c_int);
     add_error_string "PMPI_Add_error_string" (c_int, *const c_char);
-    error_string "PMPI_Error_string" (c_int, *mut c_char, *mut c_int);
     errhandler_free "PMPI_Errhandler_free" (*mut Handle);
     file_call_errhandler "PMPI_File_call_errhandler" (usize, c_int);
     file_get_errhandler "PMPI_File_get_errhandler" (usize, *mut Handle);

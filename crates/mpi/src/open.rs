@@ -106,7 +106,9 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         (Ok(_), Ok(file)) => {
             // Of hints, too, those of process 0 count: processes that choose differently would wait for each other.
             crate::settings::set_info(&file, mpi.handles.info_null)?;
-            report(|| format!("{} is open in {size} processes: {}", told.path, transport(&file.client)));
+            if rank == 0 {
+                report(|| format!("{} is open in {size} processes: {}", told.path, transport(&file.client)));
+            }
             Ok(Some(file::add(file)))
         }
         (Err(error), file) => {
