@@ -10,7 +10,7 @@
 //! All arguments are integers or pointers, so each is taken as a whole register, whatever the width of
 //! handles in the program's MPI is ([`crate::abi`]), and handed on unchanged where the file is not Weft's.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,8 +29,17 @@ fn own(name: &'static CStr, cache: &AtomicUsize) -> usize {
     if known != 0 {
         return known;
     }
-    let of_library = || mpi().and_then(|mpi| mpi.library.function(name)).or_else(|| find::in_any(name));
-    let Some(address) = find::next(name).or_else(of_library) else {
+    let found = |name: &CStr| {
+        let of_library = || mpi().and_then(|mpi| mpi.library.function(name)).or_else(|| find::in_any(name));
+        find::next(name).or_else(of_library)
+    };
+    // A program may look whether there is a function for large counts, and finds this library's. An MPI without
+    // it has the one for usual counts, which takes its arguments in the same registers.
+    let for_usual_counts = || {
+        let shorter = name.to_bytes().strip_suffix(b"_c").and_then(|shorter| CString::new(shorter).ok())?;
+        found(&shorter)
+    };
+    let Some(address) = found(name).or_else(for_usual_counts) else {
         eprintln!(
             "weft-mpi: the program calls {}, which no loaded library has; is it linked to an MPI?",
             name.to_string_lossy()
@@ -98,6 +107,19 @@ macro_rules! entry {
         };
     };
     (@word $argument:ident) => { usize };
+}
+
+/// Refuses a count that an MPI without functions for large counts cannot take.
+fn too_large(file: usize, count: i64) -> Option<c_int> {
+    if i32::try_from(count).is_ok() || file::of_handle(file).is_some() {
+        return None;
+    }
+    let mpi = mpi()?;
+    if mpi.library.function(c"PMPI_File_read_c").is_some() {
+        return None;
+    }
+    let text = format!("{count} elements: {} takes at most 2^31 - 1 in one call", mpi.abi.name);
+    Some(mpi.raise(file, &MpiError::new(Class::Count, text)))
 }
 
 /// The result of a function on a file: raises an error with the file's handler.
@@ -325,6 +347,9 @@ macro_rules! accesses {
             }, $completion)
         } }
         entry! { concat!($name, "_c"), ($($argument),*) {
+            if let Some(code) = too_large($fh, $count as i64) {
+                return Some(code);
+            }
             let file = weft_file!($fh);
             access(&file, Access {
                 direction: Direction::$direction,
