@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
-use weft_layout::{Datatype, View};
+use weft_layout::Datatype;
 
 use crate::abi::Handle;
 use crate::error::{Class, MpiError, Result};
@@ -84,14 +84,7 @@ fn new_view(file: &MpiFile, asked: &Asked) -> Result<FileView> {
     };
     let (etype, filetype) = (read(asked.etype)?, read(asked.filetype)?);
     check_types(&etype, &filetype)?;
-    let is_whole = filetype.true_extent() == (0, filetype.size_bytes())
-        && i64::try_from(filetype.size_bytes()) == Ok(filetype.extent_bytes())
-        && filetype.regions(0, 1)?.as_contiguous().is_some();
-    let seen = match () {
-        () if filetype.size_bytes() == 0 => Seen::Nothing,
-        () if is_whole => Seen::All,
-        () => Seen::Part(View::new(displacement as u64, Datatype::clone(&filetype))?),
-    };
+    let seen = Seen::through(&filetype, displacement as u64)?;
     let etype_bytes = etype.size_bytes();
     let (etype, filetype) = (mpi.dup_type(asked.etype)?, mpi.dup_type(asked.filetype)?);
     Ok(FileView { mpi, displacement, etype, filetype, etype_bytes, representation, datarep, seen })

@@ -98,6 +98,11 @@ impl Mpi {
         matches!(self, Mpi::Mpich5 | Mpi::OpenMpi5).then(|| self.in_wheel("python"))
     }
 
+    /// A program of `tests/mpi`, compiled for it.
+    pub fn program(self, name: &str) -> PathBuf {
+        super::jobs::compiled(self, name)
+    }
+
     fn is_open_mpi(self) -> bool {
         matches!(self, Mpi::DebianOpenMpi | Mpi::OpenMpi5)
     }
