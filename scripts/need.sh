@@ -26,7 +26,7 @@ is_here() {
         sqlite) command -v sqlite3 ;;
         mpich) command -v mpicc.mpich ;;
         openmpi) command -v mpicc.openmpi ;;
-        h5py) /usr/bin/python3 -c 'import mpi4py, h5py; assert h5py.get_config().mpi' 2>/dev/null && echo here ;;
+        h5py) /usr/bin/python3 -c 'import mpi4py, h5py._debian_h5py_mpi' 2>/dev/null && echo here ;;
         pnetcdf) ls /usr/include/pnetcdf.h 2>/dev/null ;;
         venv) python3 -c 'import venv, ensurepip' 2>/dev/null && echo here ;;
         *) command -v "$1" ;;
