@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 use weft_test_needs::Need;
-use weft_tests::mpi::{Constant, Ended, Job, Mpi, Place, constants, is_own};
+use weft_tests::mpi::{Ended, Job, Mpi, Place, constants, differences, is_own};
 use weft_tests::{Cluster, Served, temporary_dir};
 
 /// The programs for four processes.
@@ -175,22 +175,25 @@ fn a_server_that_dies_ends_no_job() {
     }
 }
 
-/// What the headers say of handles' sizes and of the status, which the library relies on.
+/// The tables of constants are what the headers say.
 #[test]
 fn the_headers_are_as_the_library_has_them() {
+    use weft_mpi::abi::{MPICH, OPEN_MPI, STANDARD};
     for mpi in Mpi::ALL.into_iter().filter(|mpi| mpi.is_met()) {
-        let known = constants(mpi);
-        let number = |name: &str| match known.iter().find(|(known, _)| known == name) {
-            Some((_, Constant::Number(number))) => *number,
-            other => panic!("{}: {name}: {other:?}", mpi.name()),
+        let abi = match mpi {
+            Mpi::DebianMpich | Mpi::Mpich5 => MPICH,
+            Mpi::Mpich5Abi => STANDARD,
+            Mpi::DebianOpenMpi | Mpi::OpenMpi5 => OPEN_MPI,
         };
-        let is_number = matches!(mpi, Mpi::DebianMpich | Mpi::Mpich5);
-        assert_eq!(number("sizeof MPI_Datatype"), if is_number { 4 } else { 8 }, "{}", mpi.name());
-        assert_eq!(number("sizeof MPI_File"), 8, "{}", mpi.name());
-        assert_eq!(number("sizeof MPI_Offset"), 8, "{}", mpi.name());
-        assert_eq!(
-            number("sizeof MPI_Status"),
-            if mpi == Mpi::Mpich5Abi { 32 } else { number("sizeof MPI_Status") }
-        );
+        let mut table = abi.numbers.named();
+        table.extend([
+            ("sizeof MPI_Datatype", abi.handle_bytes as i64),
+            ("sizeof MPI_Comm", abi.handle_bytes as i64),
+            ("sizeof MPI_Status", abi.status_bytes as i64),
+            ("sizeof MPI_File", 8),
+            ("sizeof MPI_Offset", 8),
+        ]);
+        let differences = differences(&constants(mpi), &table);
+        assert!(differences.is_empty(), "{}: {}", mpi.name(), differences.join("; "));
     }
 }
