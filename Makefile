@@ -35,6 +35,8 @@ build:
 PREFIX ?= /usr/local
 BUILT ?= target/release
 UNITS = $(DESTDIR)$(PREFIX)/lib/systemd/system
+PACKAGES = $(DESTDIR)$(PREFIX)/lib/pkgconfig
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 install: build
 	install -D $(BUILT)/weft $(DESTDIR)$(PREFIX)/bin/weft
 	install -D $(BUILT)/weft-bench $(DESTDIR)$(PREFIX)/bin/weft-bench
@@ -42,6 +44,12 @@ install: build
 	ln -sf $(PREFIX)/bin/weft $(DESTDIR)/sbin/mount.weft
 	install -D $(BUILT)/libweft.so $(DESTDIR)$(PREFIX)/lib/libweft.so
 	install -D $(BUILT)/libweft_preload.so $(DESTDIR)$(PREFIX)/lib/libweft_preload.so
+	install -D $(BUILT)/libweft_mpi.so $(DESTDIR)$(PREFIX)/lib/libweft_mpi.so
+	install -d $(PACKAGES)
+	for name in weft weft-mpi; do \
+	    sed 's,@PREFIX@,$(PREFIX),; s,@VERSION@,$(VERSION),' packaging/$$name.pc.in > $(PACKAGES)/$$name.pc; \
+	    chmod 644 $(PACKAGES)/$$name.pc; \
+	done
 	install -D -m 644 crates/capi/include/weft.h $(DESTDIR)$(PREFIX)/include/weft.h
 	install -D -m 644 packaging/weft@.service $(UNITS)/weft@.service
 	sed -i 's,/usr/local/,$(PREFIX)/,' $(UNITS)/weft@.service

@@ -14,6 +14,8 @@ package_of() {
         mpich) echo mpich libmpich-dev ;;
         openmpi) echo openmpi-bin libopenmpi-dev ;;
         venv) echo python3-venv ;;
+        h5py) echo python3-h5py-mpi python3-mpi4py ;;
+        pnetcdf) echo libpnetcdf-dev ;;
         *) echo "$1" ;;
     esac
 }
@@ -24,6 +26,8 @@ is_here() {
         sqlite) command -v sqlite3 ;;
         mpich) command -v mpicc.mpich ;;
         openmpi) command -v mpicc.openmpi ;;
+        h5py) /usr/bin/python3 -c 'import mpi4py, h5py; assert h5py.get_config().mpi' 2>/dev/null && echo here ;;
+        pnetcdf) ls /usr/include/pnetcdf.h 2>/dev/null ;;
         venv) python3 -c 'import venv, ensurepip' 2>/dev/null && echo here ;;
         *) command -v "$1" ;;
     esac >/dev/null

@@ -31,21 +31,6 @@ static void wrong_arguments(void) {
     close_and_delete(&file, file_name);
 }
 
-static void types_that_are_not_committed(void) {
-    file = open_fresh(file_name);
-    MPI_Datatype type;
-    int values[8] = {0};
-    MPI_Status status;
-    MUST(MPI_Type_contiguous(2, MPI_INT, &type));
-    FAILS_BY(MPI_File_write_at(file, 0, values, 1, type, &status), MPI_ERR_TYPE);
-    FAILS_BY(MPI_File_write_at_all(file, 0, values, 1, type, &status), MPI_ERR_TYPE);
-    FAILS_BY(MPI_File_read(file, values, 1, type, &status), MPI_ERR_TYPE);
-    FAILS_BY(MPI_File_set_view(file, 0, MPI_INT, type, "native", MPI_INFO_NULL), MPI_ERR_TYPE, MPI_ERR_ARG);
-    MUST(MPI_Type_free(&type));
-    still_good();
-    close_and_delete(&file, file_name);
-}
-
 /* Amounts that are no multiple of the view's element. */
 static void parts_of_elements(void) {
     file = open_fresh(file_name);
@@ -258,7 +243,7 @@ static void a_name_that_differs(void) {
 }
 
 #define CASE(name) {#name, name}
-RUN(MPI_THREAD_SINGLE, CASE(wrong_arguments), CASE(types_that_are_not_committed), CASE(parts_of_elements),
+RUN(MPI_THREAD_SINGLE, CASE(wrong_arguments), CASE(parts_of_elements),
     CASE(wrong_views), CASE(forbidden_file_types), CASE(overlapping_file_types), CASE(a_wrong_view_on_one_rank),
     CASE(a_wrong_argument_on_one_rank), CASE(ranks_that_differ), CASE(split_collectives_out_of_order),
     CASE(freed_handles), CASE(absurd_hints), CASE(impossible_names), CASE(directories), CASE(a_name_that_differs))

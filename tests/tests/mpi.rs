@@ -3,6 +3,7 @@
 //! `WEFT_TEST_MPI_OWN=1 cargo test -p weft-tests --test mpi` runs them with each library's own MPI-IO on a local directory, which
 //! proves the programs. `WEFT_TEST_MPI_PROGRAMS="types randomio"` runs only these.
 
+use std::ffi::OsString;
 use std::time::Duration;
 use weft_test_needs::Need;
 use weft_tests::mpi::{Constant, Ended, Job, Mpi, Place, constants, is_own};
@@ -98,6 +99,27 @@ fn the_tests_of_mpi4py() {
             job.arguments((!is_own()).then_some("--all"));
             job.run().expect_ok();
         }
+    }
+}
+
+/// Libraries that use MPI-IO below, and look at their files by usual system calls besides: `weft run` takes both.
+#[test]
+fn hdf5_and_pnetcdf_under_weft_run() {
+    let mpi = Mpi::DebianOpenMpi;
+    if is_own() || !mpi.is_met() || !Need::Hdf5AndPnetcdf.is_met() {
+        return;
+    }
+    let cluster = Cluster::start(4);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/mpi/h5py_io.py");
+    let pnetcdf = mpi.program("pnetcdf").display().to_string();
+    for program in [&["/usr/bin/python3", script, "/weft/a.h5"][..], &[&pnetcdf, "/weft/a.nc"]] {
+        let weft = weft_tests::weft_bin();
+        weft_tests::preload_library();
+        weft_tests::mpi::mpi_library();
+        let words = [weft.as_os_str(), "run".as_ref(), "--".as_ref()];
+        let words: Vec<_> =
+            words.into_iter().chain(program.iter().map(|word| word.as_ref())).map(OsString::from).collect();
+        Job::of(mpi, program[0], &words, &Place::Weft(&cluster), 4, None).run().expect_ok();
     }
 }
 

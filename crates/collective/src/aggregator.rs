@@ -88,9 +88,10 @@ impl<'a, S: Store> Aggregator<'a, S> {
         Aggregator { plan, slots, window, sources, pending: Vec::new(), ended }
     }
 
-    /// How many slots it serves.
-    pub fn slot_count(&self) -> usize {
-        self.slots.len()
+    /// The bytes of each slot's area that are used in `round`.
+    pub fn rooms(&self, round: u64) -> Vec<u64> {
+        let range = |slot| self.plan.rounds.local_range(&self.plan.layout, slot, round);
+        self.slots.iter().map(|(slot, _)| range(*slot).bytes).collect()
     }
 
     /// Notes the lists of process `rank` for `round`.

@@ -185,20 +185,17 @@ impl<'a> RunWriter<'a> {
     }
 }
 
-/// The runs of `slots` slots in a round, which are within areas of `area_bytes`.
-pub(crate) fn decode_runs(
-    bytes: &[u8],
-    slots: usize,
-    area_bytes: u64,
-) -> Result<Vec<Vec<AreaRun>>, DecodeError> {
+/// The runs of slots in a round. `rooms` has the bytes of each slot's area that are used in this round; runs
+/// are within them.
+pub(crate) fn decode_runs(bytes: &[u8], rooms: &[u64]) -> Result<Vec<Vec<AreaRun>>, DecodeError> {
     let mut input = Reader(bytes);
-    let mut all = Vec::with_capacity(slots);
-    for _ in 0..slots {
+    let mut all = Vec::with_capacity(rooms.len());
+    for room in rooms {
         let count = input.count(3)?;
         let mut runs = Vec::with_capacity(count);
         let (mut end, mut stream_offset) = (0u64, 0);
         for _ in 0..count {
-            let run = input.run(end, stream_offset, area_bytes)?;
+            let run = input.run(end, stream_offset, *room)?;
             end = run.area_end();
             stream_offset += run.total_bytes();
             runs.push(run);
@@ -353,13 +350,13 @@ impl Reader<'_> {
     }
 
     /// A run in an area, the one before it ending at `end`. Its pieces do not overlap.
-    fn run(&mut self, end: u64, stream_offset: u64, area_bytes: u64) -> Result<AreaRun, DecodeError> {
+    fn run(&mut self, end: u64, stream_offset: u64, room: u64) -> Result<AreaRun, DecodeError> {
         let area_offset = end.wrapping_add(unzigzag(self.varint()?) as u64);
         let bytes = self.varint()?;
         let count = self.varint()?.saturating_add(1);
         let stride_bytes = if count > 1 { self.varint()? } else { 0 };
         let run = AreaRun { area_offset, bytes, stride_bytes, count, stream_offset };
-        if bytes == 0 || run.area_end() > area_bytes || (count > 1 && stride_bytes < bytes) {
+        if bytes == 0 || run.area_end() > room || (count > 1 && stride_bytes < bytes) {
             return Err(DecodeError::Value(area_offset));
         }
         Ok(run)
@@ -418,9 +415,9 @@ mod tests {
             slot.iter().for_each(|run| writer.push(run));
             writer.finish();
         }
-        assert_eq!(decode_runs(&out, 2, 4096), Ok(runs));
-        assert!(decode_runs(&out, 2, 199).is_err(), "beyond the area");
-        assert!(decode_runs(&out, 1, 4096).is_err(), "a slot too many");
+        assert_eq!(decode_runs(&out, &[200, 0]), Ok(runs));
+        assert!(decode_runs(&out, &[199, 4096]).is_err(), "beyond what is used");
+        assert!(decode_runs(&out, &[4096]).is_err(), "a slot too many");
     }
 
     #[test]
@@ -444,10 +441,12 @@ mod tests {
     #[test]
     fn damaged_rounds_are_refused_or_within_the_area() {
         let right = vec![1, 20, 5, 3, 30, 2, 8, 4, 0, 9, 4, 0];
-        assert!(decode_runs(&right, 2, 4096).is_ok());
+        assert!(decode_runs(&right, &[4096, 40]).is_ok());
         weft_test_fuzz::run("collective-runs", &[right], |bytes| {
-            let Ok(slots) = decode_runs(bytes, 2, 4096) else { return };
-            assert!(slots.iter().flatten().all(|run| run.area_end() <= 4096 && run.bytes > 0));
+            let Ok(slots) = decode_runs(bytes, &[4096, 40]) else { return };
+            for (runs, room) in slots.iter().zip([4096, 40]) {
+                assert!(runs.iter().all(|run| run.area_end() <= room && run.bytes > 0));
+            }
         });
     }
 }

@@ -155,15 +155,17 @@ pub(crate) fn sides(rounds: &Rounds, slot: u16, round: u64, cover: &Cover, gap_b
     let mut bytes = 0;
     let mut pending = Equal::default();
     cover.extents(gap_bytes_max, |mut extent| {
-        bytes += extent.bytes;
         while extent.bytes > 0 {
-            let window_bytes = window.end - window.start;
-            if extent.offset - window.area_offset >= window_bytes {
+            if extent.offset >= window.area_end() {
                 close(std::mem::take(&mut pending), &window, &mut memory, &mut file);
                 window = rounds.window_at(slot, round, extent.offset);
-                continue;
             }
-            let here = extent.bytes.min(window.area_offset + window_bytes - extent.offset);
+            // What is not used in this round belongs to no byte of the file.
+            let here = extent.bytes.min(window.area_end().saturating_sub(extent.offset));
+            if here == 0 {
+                return;
+            }
+            bytes += here;
             if !pending.join(Extent::new(extent.offset, here)) {
                 close(std::mem::take(&mut pending), &window, &mut memory, &mut file);
                 pending.join(Extent::new(extent.offset, here));
@@ -357,6 +359,15 @@ mod tests {
             let local: Vec<u64> = memory.iter().map(|at| layout.logical_offset(slot, range.offset + at)).collect();
             prop_assert_eq!(bytes_of(&sides.file), local);
         }
+    }
+
+    #[test]
+    fn what_a_round_does_not_use_is_left_out() {
+        // Strips of three pages in rounds of two: the second round has one page.
+        let rounds = Rounds::new(&Layout::new(3 * 4096, 0, 2, 2).unwrap(), 2 * 4096);
+        let sides = sides(&rounds, 0, 1, &covering(8192, &[Extent::new(4000, 200), Extent::new(8000, 9)]), 0);
+        assert_eq!((sides.bytes, sides.memory), (96, Regions::contiguous(4000, 96)));
+        assert_eq!(sides.file, Regions::contiguous(2 * 4096 + 4000, 96));
     }
 
     #[test]

@@ -43,6 +43,13 @@ pub(crate) struct Window {
     pub area_offset: u64,
 }
 
+impl Window {
+    /// Where it ends in the area.
+    pub fn area_end(&self) -> u64 {
+        self.area_offset + (self.end - self.start)
+    }
+}
+
 impl Rounds {
     /// Rounds with areas of at most `area_bytes_max`, but at least a page.
     pub fn new(layout: &Layout, area_bytes_max: u64) -> Rounds {

@@ -178,9 +178,8 @@ impl<P: Peers, S: Store> TwoPhase<'_, '_, P, S> {
         for (rank, receiving) in expected {
             let message = self.peers.received(receiving)?;
             let lists = self.whole_lists(rank, message)?;
-            let area_bytes = self.plan.rounds.area_bytes();
             let Some(aggregator) = &mut self.aggregator else { continue };
-            match lists.and_then(|lists| decode_runs(&lists, aggregator.slot_count(), area_bytes).ok()) {
+            match lists.and_then(|lists| decode_runs(&lists, &aggregator.rooms(round)).ok()) {
                 Some(lists) => aggregator.take_lists(rank, round, lists),
                 None => self.nonsense_from = Some(rank),
             }

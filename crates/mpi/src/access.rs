@@ -9,6 +9,7 @@
 
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use weft_client::Direction;
@@ -160,7 +161,7 @@ fn prepare(file: &MpiFile, access: &Access) -> Result<Prepared> {
         Representation::Native => (datatype.regions(access.buffer as u64, count)?, memory_bytes, None),
         Representation::External32 => {
             let data = Elements { buffer: access.buffer, count, datatype: access.datatype };
-            let staged = Staged::new(file.mpi, access.direction, data, memory_bytes)?;
+            let staged = Staged::new(file.mpi, access.direction, data)?;
             (staged.memory(), staged.bytes(), Some(staged))
         }
     };
@@ -196,9 +197,30 @@ fn check_mode(file: &MpiFile, access: &Access) -> Result<()> {
 
 fn place(file: &MpiFile, direction: Direction, prepared: Prepared, offset: i64) -> Result<Job> {
     let Prepared { view, memory, bytes, staged } = prepared;
-    let regions = view.regions(view.position(offset)?, bytes).map_err(|mut error| {
+    let position = view.position(offset)?;
+    let regions = view.regions(position, bytes).map_err(|mut error| {
         error.text = format!("{}: {}", file.place.path, error.text);
         error
     })?;
-    Ok(Job { direction, memory, file: regions, staged })
+    let job = Job { direction, memory, file: regions, staged };
+    match direction {
+        Direction::Read => before_the_end(file, job, &view, position),
+        Direction::Write => Ok(job),
+    }
+}
+
+/// A read without what is beyond the end of the file, so that the program's memory stays as it is there. The
+/// size is asked for where the file may be shorter than the read; it seldom is, as files seldom shrink.
+fn before_the_end(file: &MpiFile, job: Job, view: &FileView, position: u64) -> Result<Job> {
+    let end = job.file.span().map_or(0, |span| span.end());
+    if end <= file.known_bytes.load(Ordering::Acquire) {
+        return Ok(job);
+    }
+    let file_bytes = crate::sizes::size(file)? as u64;
+    file.known_bytes.store(file_bytes, Ordering::Release);
+    if end <= file_bytes {
+        return Ok(job);
+    }
+    let bytes = view.visible_bytes(file_bytes).saturating_sub(position).min(job.file.total_bytes());
+    Ok(Job { memory: job.memory.window(0, bytes), file: job.file.window(0, bytes), ..job })
 }

@@ -84,7 +84,7 @@ fn show_stats(file: &MpiFile) -> Result<()> {
     let mut sums: [u64; stats::COUNT] = file.stats.numbers(&file.file.io_stats());
     file.mpi.allreduce(&mut sums, Reduce::Sum, file.comm)?;
     if file.rank == 0 {
-        eprint!("{}", Stats::lines(&file.place.path, file.size, &sums));
+        crate::report::say(Stats::lines(&file.place.path, file.size, &sums).trim_end());
     }
     Ok(())
 }

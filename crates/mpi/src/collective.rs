@@ -55,7 +55,10 @@ pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) ->
     let hints = lock(&file.hints).clone();
     let exchange = exchange(&hints, direction);
     if exchange == Exchange::Never || file.size == 1 || file.is_atomic() {
-        return job?.run(file);
+        let begin = Instant::now();
+        let bytes = job?.run(file)?;
+        file.stats.note_collective(false, begin.elapsed().as_nanos() as u64);
+        return Ok(bytes);
     }
     let mut engine = lock(&file.engine);
     if engine.is_none() {
@@ -77,7 +80,7 @@ pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) ->
     let conditions = conditions(file, engine, &hints, direction, exchange);
     let choice = choose(&totals, &conditions, &Costs::default(), &engine.learned);
     if file.rank == 0 && (hints.explain || report::is_on()) {
-        eprintln!("weft-mpi: {}: {choice}", file.place.path);
+        report::say(&format!("weft-mpi: {}: ways of this collective access:\n{choice}", file.place.path));
     }
     let begin = Instant::now();
     let result = match choice.method {

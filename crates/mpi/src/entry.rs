@@ -10,12 +10,13 @@
 //! All arguments are integers or pointers, so each is taken as a whole register, whatever the width of
 //! handles in the program's MPI is ([`crate::abi`]), and handed on unchanged where the file is not Weft's.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::access::{self, Access, Completion, Pointer};
+use crate::error::{Class, MpiError};
 use crate::file::{self, MpiFile, SplitKind, SplitPointer};
 use crate::find;
 use crate::mpi::{Mpi, mpi};
@@ -28,8 +29,17 @@ fn own(name: &'static CStr, cache: &AtomicUsize) -> usize {
     if known != 0 {
         return known;
     }
-    let of_library = || mpi().and_then(|mpi| mpi.library.function(name)).or_else(|| find::in_any(name));
-    let Some(address) = find::next(name).or_else(of_library) else {
+    let found = |name: &CStr| {
+        let of_library = || mpi().and_then(|mpi| mpi.library.function(name)).or_else(|| find::in_any(name));
+        find::next(name).or_else(of_library)
+    };
+    // A program may look whether there is a function for large counts, and finds this library's. An MPI without
+    // it has the one for usual counts, which takes its arguments in the same registers.
+    let for_usual_counts = || {
+        let shorter = name.to_bytes().strip_suffix(b"_c").and_then(|shorter| CString::new(shorter).ok())?;
+        found(&shorter)
+    };
+    let Some(address) = found(name).or_else(for_usual_counts) else {
         eprintln!(
             "weft-mpi: the program calls {}, which no loaded library has; is it linked to an MPI?",
             name.to_string_lossy()
@@ -40,9 +50,22 @@ fn own(name: &'static CStr, cache: &AtomicUsize) -> usize {
     address
 }
 
-/// Weft's file of a handle.
-fn weft_file(handle: usize) -> Option<Arc<MpiFile>> {
-    file::of_handle(handle)
+/// Weft's file of a handle. Where it is not Weft's, the body of an entry ends: the program's own MPI goes on. A
+/// handle of Weft's that was closed is an error here, as the MPI would look at memory that is not a file any more.
+macro_rules! weft_file {
+    ($handle:expr) => {
+        match file::of_handle($handle) {
+            Some(file) => file,
+            None if file::was_closed($handle) => return closed_handle(),
+            None => return None,
+        }
+    };
+}
+
+fn closed_handle() -> Option<c_int> {
+    let mpi = mpi()?;
+    let error = MpiError::new(Class::File, "a handle of a file that was closed");
+    Some(mpi.raise(mpi.handles.file_null.0, &error))
 }
 
 /// Exports a function and its profiling twin. The body says what happens in Weft; `None` where it is the
@@ -86,6 +109,19 @@ macro_rules! entry {
     (@word $argument:ident) => { usize };
 }
 
+/// Refuses a count that an MPI without functions for large counts cannot take.
+fn too_large(file: usize, count: i64) -> Option<c_int> {
+    if i32::try_from(count).is_ok() || file::of_handle(file).is_some() {
+        return None;
+    }
+    let mpi = mpi()?;
+    if mpi.library.function(c"PMPI_File_read_c").is_some() {
+        return None;
+    }
+    let text = format!("{count} elements: {} takes at most 2^31 - 1 in one call", mpi.abi.name);
+    Some(mpi.raise(file, &MpiError::new(Class::Count, text)))
+}
+
 /// The result of a function on a file: raises an error with the file's handler.
 fn finish(file: &MpiFile, result: crate::error::Result<()>) -> Option<c_int> {
     Some(match result {
@@ -127,14 +163,22 @@ entry! { "MPI_File_open", (comm, name, amode, info, to) {
             unsafe { ptr::write(to as *mut usize, handle) };
             Some(0)
         }
-        Ok(None) => None,
-        Err(error) => Some(mpi.raise(mpi.handles.file_null.0, &error)),
+        Ok(None) => {
+            file::forget_closed();
+            None
+        }
+        Err(error) => {
+            // The Fortran bindings convert the handle also where there is none.
+            // SAFETY: as above.
+            unsafe { ptr::write(to as *mut usize, mpi.handles.file_null.0) };
+            Some(mpi.raise(mpi.handles.file_null.0, &error))
+        }
     }
 } }
 entry! { "MPI_File_close", (to) {
     // SAFETY: the program's handle.
     let handle = unsafe { ptr::read(to as *const usize) };
-    let file = weft_file(handle)?;
+    let file = weft_file!(handle);
     let (mpi, result) = (file.mpi, close::close(file));
     // SAFETY: as above.
     unsafe { ptr::write(to as *mut usize, mpi.handles.file_null.0) };
@@ -152,24 +196,24 @@ entry! { "MPI_File_delete", (name, _info) {
     }
 } }
 
-entry! { "MPI_File_get_size", (fh, to) { let file = weft_file(fh)?; finish_with(&file, sizes::size(&file), to) } }
-entry! { "MPI_File_set_size", (fh, bytes) { let file = weft_file(fh)?; finish(&file, sizes::set_size(&file, bytes as i64)) } }
-entry! { "MPI_File_preallocate", (fh, bytes) { let file = weft_file(fh)?; finish(&file, sizes::preallocate(&file, bytes as i64)) } }
-entry! { "MPI_File_sync", (fh) { let file = weft_file(fh)?; finish(&file, sizes::sync(&file)) } }
+entry! { "MPI_File_get_size", (fh, to) { let file = weft_file!(fh); finish_with(&file, sizes::size(&file), to) } }
+entry! { "MPI_File_set_size", (fh, bytes) { let file = weft_file!(fh); finish(&file, sizes::set_size(&file, bytes as i64)) } }
+entry! { "MPI_File_preallocate", (fh, bytes) { let file = weft_file!(fh); finish(&file, sizes::preallocate(&file, bytes as i64)) } }
+entry! { "MPI_File_sync", (fh) { let file = weft_file!(fh); finish(&file, sizes::sync(&file)) } }
 
-entry! { "MPI_File_get_group", (fh, to) { let file = weft_file(fh)?; finish_handle(&file, settings::group(&file), to) } }
-entry! { "MPI_File_get_amode", (fh, to) { let file = weft_file(fh)?; finish_with(&file, Ok(file.amode), to) } }
-entry! { "MPI_File_get_info", (fh, to) { let file = weft_file(fh)?; finish_handle(&file, settings::info(&file), to) } }
+entry! { "MPI_File_get_group", (fh, to) { let file = weft_file!(fh); finish_handle(&file, settings::group(&file), to) } }
+entry! { "MPI_File_get_amode", (fh, to) { let file = weft_file!(fh); finish_with(&file, Ok(file.amode), to) } }
+entry! { "MPI_File_get_info", (fh, to) { let file = weft_file!(fh); finish_handle(&file, settings::info(&file), to) } }
 entry! { "MPI_File_set_info", (fh, info) {
-    let file = weft_file(fh)?;
+    let file = weft_file!(fh);
     let info = handle_of(file.mpi, info);
     finish(&file, settings::set_info(&file, info))
 } }
-entry! { "MPI_File_set_atomicity", (fh, flag) { let file = weft_file(fh)?; finish(&file, settings::set_atomicity(&file, flag as c_int != 0)) } }
-entry! { "MPI_File_get_atomicity", (fh, to) { let file = weft_file(fh)?; finish_with(&file, Ok(c_int::from(file.is_atomic())), to) } }
+entry! { "MPI_File_set_atomicity", (fh, flag) { let file = weft_file!(fh); finish(&file, settings::set_atomicity(&file, flag as c_int != 0)) } }
+entry! { "MPI_File_get_atomicity", (fh, to) { let file = weft_file!(fh); finish_with(&file, Ok(c_int::from(file.is_atomic())), to) } }
 
 entry! { "MPI_File_set_view", (fh, displacement, etype, filetype, datarep, info) {
-    let file = weft_file(fh)?;
+    let file = weft_file!(fh);
     let mpi = file.mpi;
     let asked = view_calls::Asked {
         displacement: displacement as i64,
@@ -181,7 +225,7 @@ entry! { "MPI_File_set_view", (fh, displacement, etype, filetype, datarep, info)
     finish(&file, view_calls::set_view(&file, &asked))
 } }
 entry! { "MPI_File_get_view", (fh, displacement, etype, filetype, datarep) {
-    let file = weft_file(fh)?;
+    let file = weft_file!(fh);
     let result = view_calls::get_view(&file).map(|seen| {
         // SAFETY: the program's places for the results; that of the representation has room for its name.
         unsafe {
@@ -194,22 +238,22 @@ entry! { "MPI_File_get_view", (fh, displacement, etype, filetype, datarep) {
     });
     finish(&file, result)
 } }
-entry! { "MPI_File_get_byte_offset", (fh, offset, to) { let file = weft_file(fh)?; finish_with(&file, view_calls::byte_offset(&file, offset as i64), to) } }
+entry! { "MPI_File_get_byte_offset", (fh, offset, to) { let file = weft_file!(fh); finish_with(&file, view_calls::byte_offset(&file, offset as i64), to) } }
 entry! { "MPI_File_get_type_extent", (fh, datatype, to) {
-    let file = weft_file(fh)?;
+    let file = weft_file!(fh);
     let datatype = handle_of(file.mpi, datatype);
     finish_with(&file, view_calls::type_extent(&file, datatype), to)
 } }
 entry! { "MPI_File_get_type_extent_c", (fh, datatype, to) {
-    let file = weft_file(fh)?;
+    let file = weft_file!(fh);
     let datatype = handle_of(file.mpi, datatype);
     finish_with(&file, view_calls::type_extent(&file, datatype), to)
 } }
 
-entry! { "MPI_File_seek", (fh, offset, whence) { let file = weft_file(fh)?; finish(&file, pointers::seek(&file, offset as i64, whence as c_int)) } }
-entry! { "MPI_File_get_position", (fh, to) { let file = weft_file(fh)?; finish_with(&file, pointers::position(&file), to) } }
-entry! { "MPI_File_seek_shared", (fh, offset, whence) { let file = weft_file(fh)?; finish(&file, pointers::seek_shared(&file, offset as i64, whence as c_int)) } }
-entry! { "MPI_File_get_position_shared", (fh, to) { let file = weft_file(fh)?; finish_with(&file, pointers::shared_position(&file), to) } }
+entry! { "MPI_File_seek", (fh, offset, whence) { let file = weft_file!(fh); finish(&file, pointers::seek(&file, offset as i64, whence as c_int)) } }
+entry! { "MPI_File_get_position", (fh, to) { let file = weft_file!(fh); finish_with(&file, pointers::position(&file), to) } }
+entry! { "MPI_File_seek_shared", (fh, offset, whence) { let file = weft_file!(fh); finish(&file, pointers::seek_shared(&file, offset as i64, whence as c_int)) } }
+entry! { "MPI_File_get_position_shared", (fh, to) { let file = weft_file!(fh); finish_with(&file, pointers::shared_position(&file), to) } }
 
 /// Writes a handle in the width of its family.
 ///
@@ -282,7 +326,7 @@ macro_rules! accesses {
     };
     (@end $pointer:ident $name:literal $direction:ident $is_collective:literal) => {
         entry! { $name, (fh, buffer, status) {
-            let file = weft_file(fh)?;
+            let file = weft_file!(fh);
             let split = SplitKind { direction: Direction::$direction, pointer: SplitPointer::$pointer };
             // SAFETY: the program's status.
             finish(&file, unsafe { split::end(&file, split, buffer, status as *mut c_void) })
@@ -291,7 +335,7 @@ macro_rules! accesses {
     (@both $name:literal $fh:ident $buffer:ident $count:ident $datatype:ident ($($argument:ident),*)
         $direction:ident ($pointer:expr) $is_collective:literal ($completion:expr)) => {
         entry! { $name, ($($argument),*) {
-            let file = weft_file($fh)?;
+            let file = weft_file!($fh);
             access(&file, Access {
                 direction: Direction::$direction,
                 pointer: $pointer,
@@ -303,7 +347,10 @@ macro_rules! accesses {
             }, $completion)
         } }
         entry! { concat!($name, "_c"), ($($argument),*) {
-            let file = weft_file($fh)?;
+            if let Some(code) = too_large($fh, $count as i64) {
+                return Some(code);
+            }
+            let file = weft_file!($fh);
             access(&file, Access {
                 direction: Direction::$direction,
                 pointer: $pointer,

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use weft_client::{Error, ErrorKind};
 use weft_wire::Status;
 
-use crate::abi::Numbers;
+use crate::abi::{Family, Handle, Numbers};
 use crate::mpi::Mpi;
 
 /// What every function here returns.
@@ -203,6 +203,8 @@ fn class_of_status(status: Status) -> Class {
 /// Codes that were made for errors. MPI has no way to free one, so their number is bounded.
 static CODES: Mutex<Option<HashMap<(Class, String), c_int>>> = Mutex::new(None);
 const CODES_MAX: usize = 256;
+/// The bit by which MPICH tells codes that were added from its own.
+const MPICH_DYNAMIC: c_int = 0x4000_0000;
 
 impl Mpi {
     /// The code of an error, for which `MPI_Error_class` gives its class and `MPI_Error_string` its text; once
@@ -238,6 +240,8 @@ impl Mpi {
         let mut code = 0;
         // SAFETY: it is written.
         (unsafe { (self.f.add_error_code)(class, &mut code) } == 0).then_some(())?;
+        // MPICH 4.0 gives codes that it takes for its own, and looks for their texts beyond its tables.
+        (self.abi.family != Family::Mpich || code & MPICH_DYNAMIC != 0).then_some(())?;
         // SAFETY: the text is copied.
         unsafe { (self.f.add_error_string)(code, text.as_ptr()) };
         Some(code)
@@ -247,9 +251,34 @@ impl Mpi {
     pub fn raise(&self, file: usize, error: &MpiError) -> c_int {
         crate::report::report(|| format!("error: {}", error.text));
         let code = self.code(error);
-        // SAFETY: the handle is one of this MPI's.
-        unsafe { (self.f.file_call_errhandler)(file, code) };
+        if self.abi.family == Family::OpenMpi && file == self.handles.file_null.0 {
+            self.raise_without_file(code);
+        } else {
+            // SAFETY: the handle is one of this MPI's.
+            unsafe { (self.f.file_call_errhandler)(file, code) };
+        }
         code
+    }
+
+    /// Open MPI calls the handler of `MPI_FILE_NULL` for its own errors only: a file that has the same handler
+    /// stands in for it.
+    fn raise_without_file(&self, code: c_int) {
+        let mut handler = Handle(0);
+        // SAFETY: it is written.
+        let found = unsafe { (self.f.file_get_errhandler)(self.handles.file_null.0, &mut handler) };
+        if found != 0 || handler == self.handles.errors_return {
+            return;
+        }
+        if let Ok(mut file) = self.open_shadow() {
+            // SAFETY: the file was opened above; the handler is the program's.
+            unsafe {
+                (self.f.file_set_errhandler)(file, handler);
+                (self.f.file_call_errhandler)(file, code);
+                (self.f.file_close)(&mut file);
+            }
+        }
+        // SAFETY: the handle was made above.
+        unsafe { (self.f.errhandler_free)(&mut handler) };
     }
 }
 

@@ -1,7 +1,10 @@
 //! The data representation external32 (MPI 4.0, 14.5.2): data passes through a buffer, and the program's MPI
 //! converts it.
+//!
+//! MPI is given elementary types only: several releases of MPICH crash when they convert structures.
 
 use std::ffi::c_int;
+use std::ptr;
 
 use weft_client::Direction;
 use weft_layout::Regions;
@@ -9,7 +12,7 @@ use weft_layout::Regions;
 use crate::abi::Handle;
 use crate::error::{Class, MpiError, Result};
 use crate::mpi::Mpi;
-use crate::types::external_datatype_of;
+use crate::types::{Leaf, datatype_of, external_datatype_of, leaves_of};
 
 /// Data of a program.
 #[derive(Debug, Clone, Copy)]
@@ -26,33 +29,26 @@ pub struct Elements {
 pub struct Staged {
     mpi: &'static Mpi,
     data: Vec<u8>,
-    /// The program's memory.
-    buffer: usize,
-    datatype: Handle,
-    /// Bytes of an element in the file and in memory.
+    /// The program's memory, and its elements one by one.
+    native: Regions,
+    leaves: Vec<Leaf>,
+    /// Bytes of an element of the program's in the file and in memory.
     external_bytes: u64,
-    memory_bytes: u64,
+    native_bytes: u64,
 }
 
 impl Staged {
     /// A buffer for an access, with the program's data converted in it if that is to be written.
-    pub fn new(
-        mpi: &'static Mpi,
-        direction: Direction,
-        elements: Elements,
-        memory_bytes: u64,
-    ) -> Result<Staged> {
+    pub fn new(mpi: &'static Mpi, direction: Direction, elements: Elements) -> Result<Staged> {
         let Elements { buffer, count, datatype } = elements;
+        let leaves = leaves_of(mpi, datatype)?;
         let external_bytes = external_datatype_of(mpi, datatype)?.size_bytes();
+        let native = datatype_of(mpi, datatype)?;
+        let native_bytes = native.size_bytes();
+        let native = native.regions(buffer as u64, count)?;
         let bytes = external_bytes.checked_mul(count).and_then(|bytes| usize::try_from(bytes).ok());
         let bytes = bytes.ok_or_else(|| MpiError::new(Class::Count, "more than 2^63 bytes in one access"))?;
-        let mut data = Vec::new();
-        data.try_reserve_exact(bytes).map_err(|_| {
-            MpiError::new(Class::NoMem, format!("{bytes} bytes for a conversion to external32"))
-        })?;
-        data.resize(bytes, 0);
-        let memory_bytes = memory_bytes.checked_div(count).unwrap_or(0);
-        let mut staged = Staged { mpi, data, buffer, datatype, external_bytes, memory_bytes };
+        let mut staged = Staged { mpi, data: zeros(bytes)?, native, leaves, external_bytes, native_bytes };
         if direction == Direction::Write {
             staged.pack(count)?;
         }
@@ -71,52 +67,54 @@ impl Staged {
 
     /// Takes what was moved: converts what was read into the program's memory. Bytes of the program's data.
     pub fn finish(&mut self, direction: Direction, bytes: u64) -> Result<u64> {
-        if self.external_bytes == 0 {
-            return Ok(0);
-        }
-        let whole = bytes / self.external_bytes;
+        // Of an element that the end of the file cuts nothing is converted.
+        let whole = bytes.checked_div(self.external_bytes).unwrap_or(0);
         if direction == Direction::Read {
             self.unpack(whole)?;
         }
-        Ok(whole * self.memory_bytes)
+        Ok(whole * self.native_bytes)
     }
 
-    /// Elements are converted in parts whose number fits into an `int`.
-    fn parts(count: u64) -> impl Iterator<Item = c_int> {
+    /// The elementary types of `count` elements, in parts whose number fits into an `int`.
+    fn parts(&self, count: u64) -> Vec<(Handle, c_int)> {
         const PART: u64 = c_int::MAX as u64;
-        (0..count.div_ceil(PART)).map(move |part| (count - part * PART).min(PART) as c_int)
-    }
-
-    fn extent_bytes(&self) -> Result<i64> {
-        Ok(self.mpi.type_sizes(self.datatype)?.extent_bytes)
+        let whole = match self.leaves[..] {
+            [leaf] => vec![Leaf { count: leaf.count.saturating_mul(count), ..leaf }],
+            _ => (0..count).flat_map(|_| self.leaves.iter().copied()).collect(),
+        };
+        let parts = |leaf: Leaf| {
+            (0..leaf.count.div_ceil(PART))
+                .map(move |part| (leaf.datatype, (leaf.count - part * PART).min(PART) as c_int))
+        };
+        whole.into_iter().flat_map(parts).collect()
     }
 
     fn pack(&mut self, count: u64) -> Result<()> {
-        let (extent, bytes, mut at, mut done) = (self.extent_bytes()?, self.data.len() as isize, 0, 0i64);
-        for part in Staged::parts(count) {
-            let from = (self.buffer as i64 + done * extent) as *const _;
-            // SAFETY: the program's memory, as its datatype says; the buffer has room for all of it.
+        let native = gathered(&self.native)?;
+        let (bytes, mut at, mut from) = (self.data.len() as isize, 0, 0usize);
+        for (datatype, part) in self.parts(count) {
+            // SAFETY: the elements are in the gathered memory; the buffer has room for all of them.
             let code = unsafe {
                 (self.mpi.f.pack_external)(
                     c"external32".as_ptr(),
-                    from,
+                    native.as_ptr().add(from).cast(),
                     part,
-                    self.datatype,
+                    datatype,
                     self.data.as_mut_ptr().cast(),
                     bytes,
                     &mut at,
                 )
             };
-            self.check("MPI_Pack_external", code)?;
-            done += i64::from(part);
+            check("MPI_Pack_external", code)?;
+            from += self.native_of(datatype, part)?;
         }
         Ok(())
     }
 
     fn unpack(&mut self, count: u64) -> Result<()> {
-        let (extent, bytes, mut at, mut done) = (self.extent_bytes()?, self.data.len() as isize, 0, 0i64);
-        for part in Staged::parts(count) {
-            let to = (self.buffer as i64 + done * extent) as *mut _;
+        let mut native = zeros((count * self.native_bytes) as usize)?;
+        let (bytes, mut at, mut to) = (self.data.len() as isize, 0, 0usize);
+        for (datatype, part) in self.parts(count) {
             // SAFETY: as above.
             let code = unsafe {
                 (self.mpi.f.unpack_external)(
@@ -124,21 +122,57 @@ impl Staged {
                     self.data.as_ptr().cast(),
                     bytes,
                     &mut at,
-                    to,
+                    native.as_mut_ptr().add(to).cast(),
                     part,
-                    self.datatype,
+                    datatype,
                 )
             };
-            self.check("MPI_Unpack_external", code)?;
-            done += i64::from(part);
+            check("MPI_Unpack_external", code)?;
+            to += self.native_of(datatype, part)?;
         }
+        scatter(&native, &self.native);
         Ok(())
     }
 
-    fn check(&self, what: &str, code: c_int) -> Result<()> {
-        match code {
-            0 => Ok(()),
-            _ => Err(MpiError::new(Class::Conversion, format!("{what} failed with error code {code}"))),
-        }
+    fn native_of(&self, datatype: Handle, count: c_int) -> Result<usize> {
+        Ok(self.mpi.type_sizes(datatype)?.size_bytes as usize * count as usize)
+    }
+}
+
+fn zeros(bytes: usize) -> Result<Vec<u8>> {
+    let mut data = Vec::new();
+    data.try_reserve_exact(bytes)
+        .map_err(|_| MpiError::new(Class::NoMem, format!("{bytes} bytes for a conversion to external32")))?;
+    data.resize(bytes, 0);
+    Ok(data)
+}
+
+/// The bytes of the program's memory, one after the other.
+fn gathered(memory: &Regions) -> Result<Vec<u8>> {
+    let mut data = zeros(memory.total_bytes() as usize)?;
+    let mut to = 0;
+    for extent in memory.extents() {
+        let bytes = extent.bytes as usize;
+        // SAFETY: the program's memory, as its datatype says, which it does not change meanwhile.
+        unsafe { ptr::copy_nonoverlapping(extent.offset as *const u8, data[to..].as_mut_ptr(), bytes) };
+        to += bytes;
+    }
+    Ok(data)
+}
+
+/// Puts bytes into the program's memory, as far as there are any.
+fn scatter(mut data: &[u8], memory: &Regions) {
+    for extent in memory.extents() {
+        let (here, rest) = data.split_at(data.len().min(extent.bytes as usize));
+        // SAFETY: as above; it is this call's alone.
+        unsafe { ptr::copy_nonoverlapping(here.as_ptr(), extent.offset as *mut u8, here.len()) };
+        data = rest;
+    }
+}
+
+fn check(what: &str, code: c_int) -> Result<()> {
+    match code {
+        0 => Ok(()),
+        _ => Err(MpiError::new(Class::Conversion, format!("{what} failed with error code {code}"))),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use weft_client::{Client, Direction, File};
@@ -79,6 +79,8 @@ pub struct MpiFile {
     pub engine: Mutex<Option<Engine>>,
     /// Whether this process has used the shared pointer since it was last set to 0.
     pub has_moved_shared: AtomicBool,
+    /// The file was at least so long when somebody looked.
+    pub known_bytes: AtomicU64,
     /// Counters.
     pub stats: Stats,
 }
@@ -128,6 +130,7 @@ impl MpiFile {
             split: Mutex::default(),
             engine: Mutex::default(),
             has_moved_shared: AtomicBool::new(false),
+            known_bytes: AtomicU64::new(0),
             stats: Stats::default(),
         })
     }
@@ -166,6 +169,20 @@ impl MpiFile {
     /// The result of all processes: an error where any has one, of the class that any has.
     pub fn agree(&self, result: Result<()>) -> Result<()> {
         self.agree_and_any(result, false).map(|_| ())
+    }
+
+    /// That all processes give the same arguments, which MPI demands. They wait for each other.
+    pub fn same(&self, what: &str, arguments: &[i64]) -> Result<()> {
+        let arguments = arguments.iter().map(|argument| *argument as u64);
+        let mut extremes: Vec<u64> = arguments.flat_map(|argument| [argument, !argument]).collect();
+        self.mpi.allreduce(&mut extremes, Reduce::Max, self.comm)?;
+        match extremes.chunks_exact(2).all(|pair| pair[0] == !pair[1]) {
+            true => Ok(()),
+            false => {
+                let text = format!("{what} with other arguments in other processes; they must be the same");
+                Err(MpiError::new(Class::NotSame, text))
+            }
+        }
     }
 
     /// As [`MpiFile::agree`]; whether `flag` is set in any process.
@@ -229,6 +246,7 @@ pub fn of_handle(handle: usize) -> Option<Arc<MpiFile>> {
 /// Adds an open file.
 pub fn add(file: MpiFile) -> usize {
     let handle = file.shadow;
+    lock(&CLOSED).retain(|closed| *closed != handle);
     table().write().unwrap_or_else(|poisoned| poisoned.into_inner()).insert(handle, Arc::new(file));
     handle
 }
@@ -236,4 +254,23 @@ pub fn add(file: MpiFile) -> usize {
 /// Takes a file out.
 pub fn remove(handle: usize) {
     table().write().unwrap_or_else(|poisoned| poisoned.into_inner()).remove(&handle);
+    let mut closed = lock(&CLOSED);
+    if closed.len() == CLOSED_MAX {
+        closed.remove(0);
+    }
+    closed.push(handle);
+}
+
+/// Handles that were closed last. The program's MPI may give one to another file, whose opening clears them.
+static CLOSED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+const CLOSED_MAX: usize = 64;
+
+/// Whether a handle was one of Weft's.
+pub fn was_closed(handle: usize) -> bool {
+    lock(&CLOSED).contains(&handle)
+}
+
+/// The program's MPI opens a file.
+pub fn forget_closed() {
+    lock(&CLOSED).clear();
 }

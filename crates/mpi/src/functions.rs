@@ -126,7 +126,10 @@ functions! {
 
     add_error_code "PMPI_Add_error_code" (c_int, *mut c_int);
     add_error_string "PMPI_Add_error_string" (c_int, *const c_char);
+    errhandler_free "PMPI_Errhandler_free" (*mut Handle);
     file_call_errhandler "PMPI_File_call_errhandler" (usize, c_int);
+    file_get_errhandler "PMPI_File_get_errhandler" (usize, *mut Handle);
+    file_set_errhandler "PMPI_File_set_errhandler" (usize, Handle);
 
     info_create "PMPI_Info_create" (*mut Handle);
     info_free "PMPI_Info_free" (*mut Handle);

@@ -112,7 +112,7 @@ impl Default for Hints {
             ds_read: Switch::Automatic,
             ds_write: Switch::Disable,
             cb_nodes: 0,
-            cb_buffer_bytes: 4 << 20,
+            cb_buffer_bytes: 1 << 20,
             sieve_bytes: AccessOptions::default().sieve_bytes,
             server_count: None,
             strip_bytes: None,

@@ -199,6 +199,16 @@ impl Mpi {
         Ok(info)
     }
 
+    /// A file of this MPI, of this process alone, whose handle stands for one of Weft's.
+    pub fn open_shadow(&self) -> Result<usize> {
+        let (comm, info, mode) = (self.handles.comm_self, self.handles.info_null, self.numbers().mode_rdwr);
+        let mut shadow = 0;
+        // SAFETY: the name is a string; the handle is written.
+        let code = unsafe { (self.f.file_open)(comm, c"/dev/null".as_ptr(), mode, info, &mut shadow) };
+        self.check("MPI_File_open of /dev/null", code)?;
+        Ok(shadow)
+    }
+
     /// Bytes of data, and lower bound and extent, of a datatype.
     pub fn type_sizes(&self, datatype: Handle) -> Result<TypeSizes> {
         let refused = |code| match code {

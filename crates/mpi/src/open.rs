@@ -92,7 +92,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
             Some(first) => first,
             None => open_under(&told, (rank, size))?,
         };
-        let shadow = open_shadow(mpi)?;
+        let shadow = mpi.open_shadow()?;
         let position = told.position as i64;
         let (rank_and_size, amode) = ((rank, size), asked.amode);
         let hints = hints.in_force(&file.layout());
@@ -106,7 +106,9 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         (Ok(_), Ok(file)) => {
             // Of hints, too, those of process 0 count: processes that choose differently would wait for each other.
             crate::settings::set_info(&file, mpi.handles.info_null)?;
-            report(|| format!("{} is open in {size} processes: {}", told.path, transport(&file.client)));
+            if rank == 0 {
+                report(|| format!("{} is open in {size} processes: {}", told.path, transport(&file.client)));
+            }
             Ok(Some(file::add(file)))
         }
         (Err(error), file) => {
@@ -173,6 +175,9 @@ fn open_first(
     }
     let file = client.open(place.path.as_str(), &options)?;
     let position = if has(numbers.mode_append) { file.stat()?.size } else { 0 };
+    if position > 0 {
+        file.fetch_set(position)?;
+    }
     let exported = if world.1 > 1 { file.share()? } else { Vec::new() };
     let (cluster, path) = (place.cluster.to_string(), place.path.clone());
     let told = Told { cluster, path, amode: asked.amode, position, exported };
@@ -206,17 +211,6 @@ fn open_under(told: &Told, world: (usize, usize)) -> Result<(Place, Client, File
     let client = client(&cluster, world)?;
     let file = client.import_shared(&told.exported)?;
     Ok((Place { cluster, path: told.path.clone(), has_mount: false }, client, file))
-}
-
-/// A file of the program's own MPI, of this process alone, whose handle stands for Weft's.
-fn open_shadow(mpi: &Mpi) -> Result<usize> {
-    let (comm, info) = (mpi.handles.comm_self, mpi.handles.info_null);
-    let mut shadow = 0;
-    // SAFETY: the name is a string; the handle is written.
-    let code =
-        unsafe { (mpi.f.file_open)(comm, c"/dev/null".as_ptr(), mpi.numbers().mode_rdwr, info, &mut shadow) };
-    mpi.check("MPI_File_open of /dev/null", code)?;
-    Ok(shadow)
 }
 
 /// The process's file mode creation mask. The system call that reads it also sets it, so another thread could

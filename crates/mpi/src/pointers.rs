@@ -15,7 +15,7 @@ fn refuse_sequential(file: &MpiFile, what: &str) -> Result<()> {
         return Ok(());
     }
     let text =
-        format!("{what} of a file of MPI_MODE_SEQUENTIAL, which has no individual pointer and no seeks");
+        format!("{what} of a file of MPI_MODE_SEQUENTIAL, which is accessed from the shared pointer on");
     Err(MpiError::new(Class::UnsupportedOperation, text))
 }
 
@@ -91,15 +91,17 @@ pub fn advance_ordered(file: &MpiFile, etypes: u64) -> Result<i64> {
 
 /// Where the shared pointer is.
 pub fn shared_position(file: &MpiFile) -> Result<i64> {
+    refuse_sequential(file, "MPI_File_get_position_shared")?;
     advance_shared(file, 0)
 }
 
 /// Moves the shared pointer, collectively.
 pub fn seek_shared(file: &MpiFile, offset: i64, whence: c_int) -> Result<()> {
     let numbers = file.mpi.numbers();
+    file.same("MPI_File_seek_shared", &[offset, i64::from(whence)])?;
     file.in_first(|| {
         refuse_sequential(file, "MPI_File_seek_shared")?;
-        let current = if whence == numbers.seek_cur { shared_position(file)? } else { 0 };
+        let current = if whence == numbers.seek_cur { advance_shared(file, 0)? } else { 0 };
         let target = target(file, current, offset, whence)?;
         file.has_moved_shared.store(true, Ordering::Release);
         file.file.fetch_set(target as u64)?;

@@ -37,6 +37,9 @@ struct Progress {
 impl State {
     /// Notes the end, and tells MPI of it.
     fn complete(&self, progress: &mut Progress, result: Result<u64>) -> c_int {
+        if let Ok(bytes) = result {
+            self.file.stats.note(progress.job.direction, bytes);
+        }
         progress.result = Some(result);
         // SAFETY: the request is this state's, and is completed once.
         progress.request.map_or(0, |request| unsafe { (self.file.mpi.f.grequest_complete)(request) })
@@ -69,6 +72,9 @@ pub fn start(file: &Arc<MpiFile>, job: Job) -> Result<Handle> {
         (Some(pending), job, None)
     } else {
         let (result, job) = job.run_and_keep(file);
+        if let Ok(bytes) = result {
+            file.stats.note(job.direction, bytes);
+        }
         (None, job, Some(result))
     };
     let is_over = result.is_some();

@@ -43,7 +43,7 @@ pub fn in_first(mpi: &Mpi, comm: Handle, rank: usize, hints: Hints) -> Result<Hi
 /// Switches atomic mode, collectively.
 pub fn set_atomicity(file: &MpiFile, is_atomic: bool) -> Result<()> {
     // Accesses from before it must not be under way in any process.
-    file.mpi.barrier(file.comm)?;
+    file.same("MPI_File_set_atomicity", &[i64::from(is_atomic)])?;
     file.switch_atomic(is_atomic);
     Ok(())
 }

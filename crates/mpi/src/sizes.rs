@@ -1,5 +1,7 @@
 //! Sizes of files, and durability.
 
+use std::sync::atomic::Ordering;
+
 use crate::error::{Class, MpiError, Result};
 use crate::file::MpiFile;
 
@@ -23,6 +25,7 @@ fn checked(file: &MpiFile, what: &str, bytes: i64) -> Result<u64> {
 
 /// Cuts or extends the file, collectively.
 pub fn set_size(file: &MpiFile, bytes: i64) -> Result<()> {
+    file.same("MPI_File_set_size", &[bytes])?;
     // What others have written before they called this must not count after it.
     crate::close::reduce_written(file)?;
     let bytes = file.in_first(|| {
@@ -31,11 +34,13 @@ pub fn set_size(file: &MpiFile, bytes: i64) -> Result<()> {
         Ok(bytes)
     })?;
     file.file.note_size(bytes);
+    file.known_bytes.fetch_min(bytes, Ordering::AcqRel);
     Ok(())
 }
 
 /// Reserves space, collectively; the file gets at least so large.
 pub fn preallocate(file: &MpiFile, bytes: i64) -> Result<()> {
+    file.same("MPI_File_preallocate", &[bytes])?;
     file.in_first(|| {
         let bytes = checked(file, "MPI_File_preallocate", bytes)?;
         if bytes > 0 {

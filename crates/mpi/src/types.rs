@@ -378,6 +378,95 @@ pub fn external_bytes(mpi: &Mpi, handle: Handle) -> Result<u64> {
     Ok(bytes as u64)
 }
 
+/// Elements of one elementary type, one after the other in the stream of a type's bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leaf {
+    /// The elementary type.
+    pub datatype: Handle,
+    /// How many.
+    pub count: u64,
+}
+
+/// So many runs of elements describe a type at most.
+const LEAVES_MAX: usize = 1 << 20;
+
+/// The elementary types of an instance of a type, in the order of its bytes.
+///
+/// # Errors
+/// [`Class::Type`] where there are too many runs, or a pair as MPI_SHORT_INT among them.
+pub fn leaves_of(mpi: &'static Mpi, handle: Handle) -> Result<Vec<Leaf>> {
+    leaves(mpi, handle, 0)
+}
+
+fn leaves(mpi: &'static Mpi, handle: Handle, depth: usize) -> Result<Vec<Leaf>> {
+    let unusable = |text: &str| MpiError::new(Class::Type, format!("external32 of {text}"));
+    let contents = Contents::read(mpi, handle)?;
+    let numbers = mpi.numbers();
+    let elementary = [
+        numbers.combiner_named,
+        numbers.combiner_f90_real,
+        numbers.combiner_f90_complex,
+        numbers.combiner_f90_integer,
+    ];
+    if elementary.contains(&contents.combiner) {
+        let sizes = mpi.type_sizes(handle)?;
+        if i64::try_from(sizes.size_bytes) != Ok(sizes.extent_bytes) {
+            return Err(unusable("a pair of values with a gap in a structure"));
+        }
+        return Ok(vec![Leaf { datatype: handle, count: 1 }]);
+    }
+    let is_too_deep = depth > DEPTH_MAX;
+    let parts: Vec<Result<Vec<Leaf>>> = match is_too_deep {
+        true => Vec::new(),
+        false => contents.types.iter().map(|part| leaves(mpi, *part, depth + 1)).collect(),
+    };
+    let sizes: Vec<Result<u64>> =
+        contents.types.iter().map(|part| Ok(mpi.type_sizes(*part)?.size_bytes)).collect();
+    for part in contents.types.iter().filter(|part| !is_predefined(mpi, **part)) {
+        mpi.free_type(*part);
+    }
+    let parts: Vec<Vec<Leaf>> = parts.into_iter().collect::<Result<_>>()?;
+    let sizes: Vec<u64> = sizes.into_iter().collect::<Result<_>>()?;
+    let mut all = Vec::new();
+    if contents.combiner == numbers.combiner_struct {
+        let mut values = Values::of(&contents);
+        let count = values.count()?;
+        for (count, part) in values.counts(count)?.into_iter().zip(&parts) {
+            repeat_leaves(&mut all, part, count)?;
+        }
+    } else if let (Some(part), Some(bytes)) = (parts.first(), sizes.first()) {
+        let count = mpi.type_sizes(handle)?.size_bytes.checked_div(*bytes).unwrap_or(0);
+        repeat_leaves(&mut all, part, count)?;
+    } else {
+        return Err(unusable("a type without elements, or nested too deeply"));
+    }
+    Ok(all)
+}
+
+fn repeat_leaves(all: &mut Vec<Leaf>, part: &[Leaf], count: u64) -> Result<()> {
+    if let [leaf] = part {
+        push_leaf(all, Leaf { count: leaf.count.saturating_mul(count), ..*leaf });
+        return Ok(());
+    }
+    for _ in 0..count {
+        part.iter().for_each(|leaf| push_leaf(all, *leaf));
+        if all.len() > LEAVES_MAX {
+            let text =
+                format!("external32 of a type with more than {LEAVES_MAX} changes of elementary types");
+            return Err(MpiError::new(Class::Type, text));
+        }
+    }
+    Ok(())
+}
+
+fn push_leaf(all: &mut Vec<Leaf>, leaf: Leaf) {
+    match all.last_mut() {
+        Some(last) if last.datatype == leaf.datatype => last.count = last.count.saturating_add(leaf.count),
+        _ if leaf.count == 0 => {}
+        _ => all.push(leaf),
+    }
+}
+
 /// Reads the types that a type is made of, and gives back the handles of those.
 fn elements(
     mpi: &'static Mpi,
@@ -669,6 +758,18 @@ mod tests {
         assert_eq!(places(5, &[2, 3]), [1, 2]);
         assert_eq!(places(3, &[2, 3]), [1, 0]);
         assert_eq!(places(0, &[1, 1, 1]), [0, 0, 0]);
+    }
+
+    #[test]
+    fn runs_of_one_elementary_type_are_one() {
+        let (int, byte) = (Handle(1), Handle(2));
+        let mut all = Vec::new();
+        repeat_leaves(&mut all, &[Leaf { datatype: int, count: 2 }], 3).unwrap();
+        let pair = [Leaf { datatype: int, count: 1 }, Leaf { datatype: byte, count: 4 }];
+        repeat_leaves(&mut all, &pair, 2).unwrap();
+        let counts: Vec<_> = all.iter().map(|leaf| (leaf.datatype.0, leaf.count)).collect();
+        assert_eq!(counts, [(1, 7), (2, 4), (1, 1), (2, 4)]);
+        assert!(repeat_leaves(&mut all, &pair, u64::MAX).is_err());
     }
 
     #[test]

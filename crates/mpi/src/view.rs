@@ -4,7 +4,7 @@
 
 use std::ffi::CStr;
 
-use weft_layout::{Regions, View};
+use weft_layout::{Datatype, Regions, View, ViewError};
 
 use crate::abi::Handle;
 use crate::error::{Class, MpiError, Result};
@@ -27,8 +27,21 @@ pub struct FileView {
     pub representation: Representation,
     /// Its name.
     pub datarep: &'static CStr,
-    /// The bytes that are seen; `None`: all from the displacement on.
-    pub view: Option<View>,
+    /// The bytes that are seen.
+    pub seen: Seen,
+}
+
+/// Which bytes a view shows.
+pub enum Seen {
+    /// All from the displacement on.
+    All,
+    /// Those of a filetype, again and again.
+    Part(View),
+    /// Those of a filetype once, of so many bytes: it reaches beyond its extent, as filetypes of PnetCDF do that are
+    /// made of several subarrays, so its repetitions would overlap.
+    Once(View, u64),
+    /// None: the filetype has no bytes, as that of a process without a share of an array.
+    Nothing,
 }
 
 impl FileView {
@@ -44,25 +57,40 @@ impl FileView {
             etype_bytes: 1,
             representation: Representation::Native,
             datarep: c"native",
-            view: None,
+            seen: Seen::All,
         })
     }
 
     /// Where bytes of the view are in the file.
     pub fn regions(&self, position: u64, bytes: u64) -> Result<Regions> {
-        match &self.view {
-            Some(view) => Ok(view.regions(position, bytes)?),
-            None => {
+        match &self.seen {
+            Seen::Part(view) => Ok(view.regions(position, bytes)?),
+            Seen::Once(view, all) if position.checked_add(bytes).is_some_and(|end| end <= *all) => {
+                Ok(view.regions(position, bytes)?)
+            }
+            Seen::Once(_, all) => {
+                let text = format!(
+                    "{bytes} bytes at {position} of a view whose filetype has {all} bytes and reaches beyond its extent: \
+                     its repetitions would overlap; resize it"
+                );
+                Err(MpiError::new(Class::Arg, text))
+            }
+            Seen::Nothing if bytes == 0 => Ok(Regions::default()),
+            Seen::Nothing => {
+                let text = format!("{bytes} bytes of a view whose filetype has none");
+                Err(MpiError::new(Class::Arg, text))
+            }
+            Seen::All => {
                 let offset = position.checked_add(self.displacement as u64);
                 let end = offset.and_then(|offset| offset.checked_add(bytes));
                 match (offset, end) {
                     (Some(offset), Some(end)) if end <= i64::MAX as u64 => {
                         Ok(Regions::contiguous(offset, bytes))
                     }
-                    _ => Err(MpiError::new(
-                        Class::Arg,
-                        format!("{bytes} bytes at {position} exceed offset 2^63"),
-                    )),
+                    _ => {
+                        let text = format!("{bytes} bytes at {position} exceed offset 2^63");
+                        Err(MpiError::new(Class::Arg, text))
+                    }
                 }
             }
         }
@@ -70,9 +98,11 @@ impl FileView {
 
     /// How many bytes of a file of this size the view shows.
     pub fn visible_bytes(&self, file_bytes: u64) -> u64 {
-        match &self.view {
-            Some(view) => view.view_size(file_bytes),
-            None => file_bytes.saturating_sub(self.displacement as u64),
+        match &self.seen {
+            Seen::Part(view) => view.view_size(file_bytes),
+            Seen::Once(view, all) => view.view_size(file_bytes).min(*all),
+            Seen::Nothing => 0,
+            Seen::All => file_bytes.saturating_sub(self.displacement as u64),
         }
     }
 
@@ -85,6 +115,31 @@ impl FileView {
     }
 }
 
+impl Seen {
+    /// What a filetype shows from a displacement on.
+    pub fn through(filetype: &Datatype, displacement: u64) -> Result<Seen> {
+        let all_bytes = filetype.size_bytes();
+        if all_bytes == 0 {
+            return Ok(Seen::Nothing);
+        }
+        let is_whole = filetype.true_extent() == (0, all_bytes)
+            && i64::try_from(all_bytes) == Ok(filetype.extent_bytes())
+            && filetype.regions(0, 1)?.as_contiguous().is_some();
+        if is_whole {
+            return Ok(Seen::All);
+        }
+        match View::new(displacement, filetype.clone()) {
+            Ok(view) => Ok(Seen::Part(view)),
+            Err(ViewError::Overlapping { span_bytes, .. }) => {
+                let span_bytes = i64::try_from(span_bytes).unwrap_or(i64::MAX);
+                let apart = Datatype::resized(filetype.lower_bound_bytes(), span_bytes, filetype)?;
+                Ok(Seen::Once(View::new(displacement, apart)?, all_bytes))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
 impl Drop for FileView {
     fn drop(&mut self) {
         let mut is_finalized = 0;
@@ -94,5 +149,31 @@ impl Drop for FileView {
             self.mpi.free_type(self.etype);
             self.mpi.free_type(self.filetype);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filetype_beyond_its_extent_is_seen_once() {
+        let (int, header) = (Datatype::bytes(4).unwrap(), Datatype::bytes(100).unwrap());
+        let rows = Datatype::vector(8, 2, 4, &int).unwrap();
+        let both = Datatype::structure(&[(0, 1, &header), (480, 1, &rows)]).unwrap();
+        let short = Datatype::resized(0, 128, &both).unwrap();
+        let Seen::Once(view, bytes) = Seen::through(&short, 10).unwrap() else { panic!("it is seen again") };
+        assert_eq!(bytes, 100 + 64);
+        assert_eq!(view.file_offset(100), Some(10 + 480));
+    }
+
+    #[test]
+    fn a_filetype_without_gaps_shows_all_and_one_without_bytes_nothing() {
+        let int = Datatype::bytes(4).unwrap();
+        assert!(matches!(Seen::through(&int, 0), Ok(Seen::All)));
+        assert!(matches!(Seen::through(&Datatype::contiguous(5, &int).unwrap(), 3), Ok(Seen::All)));
+        assert!(matches!(Seen::through(&Datatype::bytes(0).unwrap(), 3), Ok(Seen::Nothing)));
+        let gaps = Datatype::resized(0, 12, &int).unwrap();
+        assert!(matches!(Seen::through(&gaps, 0), Ok(Seen::Part(_))));
     }
 }

@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::Ordering;
 
-use weft_layout::{Datatype, View};
+use weft_layout::Datatype;
 
 use crate::abi::Handle;
 use crate::error::{Class, MpiError, Result};
@@ -11,7 +11,7 @@ use crate::file::MpiFile;
 use crate::mpi::Mpi;
 use crate::sync::lock;
 use crate::types::{Representation, datatype_of, external_datatype_of};
-use crate::view::FileView;
+use crate::view::{FileView, Seen};
 
 /// What a program asks for.
 pub struct Asked {
@@ -36,6 +36,8 @@ pub fn set_view(file: &MpiFile, asked: &Asked) -> Result<()> {
     let has_moved = file.has_moved_shared.load(Ordering::Acquire);
     let has_moved = file.agree_and_any(view.as_ref().map(|_| ()).map_err(Clone::clone), has_moved)?;
     let view = view?;
+    let kind = view.datarep.to_bytes().first().map_or(0, |letter| i64::from(*letter));
+    file.same("MPI_File_set_view, data representation or etype,", &[kind, view.etype_bytes as i64])?;
     crate::settings::set_info(file, asked.info)?;
     file.replace_view(view);
     *lock(&file.position) = 0;
@@ -61,7 +63,7 @@ fn new_view(file: &MpiFile, asked: &Asked) -> Result<FileView> {
     let displacement = match asked.displacement {
         displacement if displacement == i64::from(mpi.numbers().displacement_current) && is_sequential => {
             // The shared pointer's place in the view so far.
-            let at = crate::pointers::shared_position(file)?;
+            let at = crate::pointers::advance_shared(file, 0)?;
             byte_offset(file, at)?
         }
         displacement if displacement >= 0 && !is_sequential => displacement,
@@ -82,24 +84,18 @@ fn new_view(file: &MpiFile, asked: &Asked) -> Result<FileView> {
     };
     let (etype, filetype) = (read(asked.etype)?, read(asked.filetype)?);
     check_types(&etype, &filetype)?;
-    let is_whole = filetype.true_extent() == (0, filetype.size_bytes())
-        && i64::try_from(filetype.size_bytes()) == Ok(filetype.extent_bytes())
-        && filetype.regions(0, 1)?.as_contiguous().is_some();
-    let view = match is_whole {
-        true => None,
-        false => Some(View::new(displacement as u64, Datatype::clone(&filetype))?),
-    };
+    let seen = Seen::through(&filetype, displacement as u64)?;
     let etype_bytes = etype.size_bytes();
     let (etype, filetype) = (mpi.dup_type(asked.etype)?, mpi.dup_type(asked.filetype)?);
-    Ok(FileView { mpi, displacement, etype, filetype, etype_bytes, representation, datarep, view })
+    Ok(FileView { mpi, displacement, etype, filetype, etype_bytes, representation, datarep, seen })
 }
 
 fn check_types(etype: &Datatype, filetype: &Datatype) -> Result<()> {
     let (etype_bytes, filetype_bytes) = (etype.size_bytes(), filetype.size_bytes());
-    if etype_bytes == 0 || filetype_bytes == 0 || filetype_bytes % etype_bytes != 0 {
+    if filetype_bytes.checked_rem(etype_bytes) != Some(0) {
         let text = format!(
             "a view with an etype of {etype_bytes} bytes and a filetype of {filetype_bytes}: the filetype must be \
-             made of etypes, at least one"
+             made of etypes"
         );
         return Err(MpiError::new(Class::Arg, text));
     }
@@ -107,7 +103,7 @@ fn check_types(etype: &Datatype, filetype: &Datatype) -> Result<()> {
 }
 
 /// What `MPI_File_get_view` tells.
-pub struct Seen {
+pub struct Told {
     /// Bytes from the beginning of the file.
     pub displacement: i64,
     /// A new handle.
@@ -119,10 +115,10 @@ pub struct Seen {
 }
 
 /// The view that is set. The handles are the program's to free.
-pub fn get_view(file: &MpiFile) -> Result<Seen> {
+pub fn get_view(file: &MpiFile) -> Result<Told> {
     let view = file.view();
     let (etype, filetype) = (copy(file.mpi, view.etype)?, copy(file.mpi, view.filetype)?);
-    Ok(Seen { displacement: view.displacement, etype, filetype, datarep: view.datarep })
+    Ok(Told { displacement: view.displacement, etype, filetype, datarep: view.datarep })
 }
 
 /// A handle of a type for the program. For a duplicate of a named type that is the named type itself, which

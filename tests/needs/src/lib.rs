@@ -40,6 +40,8 @@ pub enum Need {
     OpenMpi,
     /// A Fortran compiler, for MPI programs.
     Fortran,
+    /// HDF5 for Python with MPI, and PnetCDF: those of Debian, with Open MPI.
+    Hdf5AndPnetcdf,
 }
 
 impl Need {
@@ -67,6 +69,10 @@ impl Need {
             Need::Mpich => succeeds("mpicc.mpich", &["-show"]),
             Need::OpenMpi => succeeds("mpicc.openmpi", &["--showme"]),
             Need::Fortran => succeeds("gfortran", &["--version"]),
+            Need::Hdf5AndPnetcdf => {
+                let h5py = "import mpi4py, h5py; assert h5py.get_config().mpi";
+                succeeds("/usr/bin/python3", &["-c", h5py]) && Path::new("/usr/include/pnetcdf.h").exists()
+            }
             Need::FuseOverIoUring => {
                 is_root() && Path::new("/sys/module/fuse/parameters/enable_uring").exists()
             }
@@ -86,6 +92,7 @@ impl fmt::Display for Need {
             Need::Mpich => "mpicc.mpich (packages mpich, libmpich-dev)",
             Need::OpenMpi => "mpicc.openmpi (packages openmpi-bin, libopenmpi-dev)",
             Need::Fortran => "gfortran",
+            Need::Hdf5AndPnetcdf => "h5py with MPI and PnetCDF (packages python3-h5py-mpi, libpnetcdf-dev)",
             Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",
         })
     }

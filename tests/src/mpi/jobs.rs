@@ -67,6 +67,9 @@ pub(super) fn compiled(mpi: Mpi, name: &str) -> PathBuf {
         }
     };
     command.arg("-o").arg(&fresh).args(["-lpthread", "-ldl"]).current_dir(&dir);
+    if name == "pnetcdf" {
+        command.arg("-lpnetcdf");
+    }
     expect_success(&format!("compiling {name} for {}", mpi.name()), &command.output().expect("a compiler"));
     std::fs::rename(&fresh, &program).expect("a new program takes the old one's name");
     program

@@ -11,6 +11,8 @@ use std::process::Command;
 use weft_cli_common::place::WeftPath;
 
 const LIBRARY: &str = "libweft_preload.so";
+/// Does nothing until a program calls a function on files of MPI.
+const MPI_LIBRARY: &str = "libweft_mpi.so";
 
 /// Runs a program that accesses a Weft file system as a directory, without a mount and without root.
 ///
@@ -20,10 +22,13 @@ const LIBRARY: &str = "libweft_preload.so";
 /// It uses LD_PRELOAD. So it works for dynamically linked programs only, and not for those that gain
 /// privileges when they start (set-user-id). `weft mount` works for all programs. docs/preload.md lists what
 /// works and all limits.
+///
+/// Programs that use MPI-IO reach the servers by the functions of MPI themselves: `weft help mpi`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   weft run -- bash -c 'cd /weft; tar xf ~/source.tar; make -C source'
-  weft run --url weft://node1:7400/data --at /data -- python3 analyse.py /data/in")]
+  weft run --url weft://node1:7400/data --at /data -- python3 analyse.py /data/in
+  mpirun -n 4 weft run -- ./simulation /weft/out")]
 pub struct Args {
     /// The file system, or a directory in it [default: WEFT_URL].
     #[arg(long, value_name = "URL")]
@@ -61,13 +66,14 @@ pub fn run(args: Args) -> Result<()> {
     if let Some(program) = &program {
         check_dynamic(program)?;
     }
-    let library = library()?;
+    let mut libraries = vec![library()?];
+    libraries.extend(mpi_library()?);
     let mut prefix = args.at.clone().into_os_string();
     prefix.push("=");
     prefix.push(place.display());
     let mut command = Command::new(&args.program[0]);
     command.args(&args.program[1..]);
-    command.env("LD_PRELOAD", with_library(&library, std::env::var_os("LD_PRELOAD").as_deref()));
+    command.env("LD_PRELOAD", with_libraries(&libraries, std::env::var_os("LD_PRELOAD").as_deref()));
     command.env("WEFT_PREFIX", prefix).env("WEFT_URL", place.display());
     if let Some(key) = &args.key {
         let key =
@@ -81,32 +87,46 @@ pub fn run(args: Args) -> Result<()> {
     Err(error).with_context(|| format!("cannot run {}", args.program[0].display()))
 }
 
-/// The value of LD_PRELOAD: the library, before all others.
-fn with_library(library: &Path, others: Option<&OsStr>) -> OsString {
-    let mut all = library.as_os_str().to_os_string();
-    if let Some(others) = others.filter(|others| !others.is_empty()) {
-        all.push(":");
-        all.push(others);
-    }
-    all
+/// The value of LD_PRELOAD: the libraries, before all others.
+fn with_libraries(libraries: &[PathBuf], others: Option<&OsStr>) -> OsString {
+    let others = others.filter(|others| !others.is_empty());
+    let all: Vec<_> = libraries.iter().map(|library| library.as_os_str()).chain(others).collect();
+    all.join(OsStr::new(":"))
 }
 
-/// The path of the library: in the program's directory, in the lib directory beside that, or as WEFT_PRELOAD
-/// says.
+/// The path of the library: what WEFT_PRELOAD says, or where it is installed.
 fn library() -> Result<PathBuf> {
     if let Some(given) = std::env::var_os("WEFT_PRELOAD").filter(|given| !given.is_empty()) {
         return Ok(PathBuf::from(given));
     }
-    let program = std::env::current_exe().context("cannot find the path of this program")?;
-    let beside = program.parent().unwrap_or(Path::new("/"));
-    let candidates = [beside.join(LIBRARY), beside.join("../lib").join(LIBRARY)];
-    match candidates.iter().find(|candidate| candidate.exists()) {
-        Some(found) => Ok(found.canonicalize()?),
+    let beside = own_directory()?;
+    match installed(&beside, LIBRARY) {
+        Some(found) => Ok(found),
         None => bail!(
             "{LIBRARY} is neither in {} nor in ../lib; install it there, or set WEFT_PRELOAD to its path",
             beside.display()
         ),
     }
+}
+
+/// The path of the library for MPI programs: what WEFT_MPI_LIBRARY says, or where it is installed. Other
+/// programs do without, so it may be missing.
+fn mpi_library() -> Result<Option<PathBuf>> {
+    match std::env::var_os("WEFT_MPI_LIBRARY").filter(|given| !given.is_empty()) {
+        Some(given) => Ok(Some(PathBuf::from(given))),
+        None => Ok(installed(&own_directory()?, MPI_LIBRARY)),
+    }
+}
+
+fn own_directory() -> Result<PathBuf> {
+    let program = std::env::current_exe().context("cannot find the path of this program")?;
+    Ok(program.parent().unwrap_or(Path::new("/")).to_path_buf())
+}
+
+/// A library in the program's directory, or in the lib directory beside that.
+fn installed(beside: &Path, name: &str) -> Option<PathBuf> {
+    let candidates = [beside.join(name), beside.join("../lib").join(name)];
+    candidates.iter().find_map(|candidate| candidate.canonicalize().ok())
 }
 
 /// The file that will be executed, if it is a local one.
@@ -169,8 +189,24 @@ mod tests {
 
     #[test]
     fn other_preloaded_libraries_stay() {
-        let library = Path::new("/l/libweft_preload.so");
-        assert_eq!(with_library(library, Some(OsStr::new("/x.so"))), "/l/libweft_preload.so:/x.so");
-        assert_eq!(with_library(library, None), "/l/libweft_preload.so");
+        let libraries = [PathBuf::from("/l/libweft_preload.so"), PathBuf::from("/l/libweft_mpi.so")];
+        let all = "/l/libweft_preload.so:/l/libweft_mpi.so";
+        assert_eq!(with_libraries(&libraries, Some(OsStr::new("/x.so"))), format!("{all}:/x.so").as_str());
+        assert_eq!(with_libraries(&libraries, None), all);
+        assert_eq!(with_libraries(&libraries[..1], Some(OsStr::new(""))), "/l/libweft_preload.so");
+    }
+
+    #[test]
+    fn a_library_is_found_beside_the_program_or_in_lib_or_not_at_all() {
+        let root = std::env::temp_dir().join(format!("weft-run-{}", std::process::id()));
+        let (bin, lib) = (root.join("bin"), root.join("lib"));
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::create_dir_all(&lib).unwrap();
+        assert_eq!(installed(&bin, MPI_LIBRARY), None);
+        std::fs::write(lib.join(MPI_LIBRARY), "").unwrap();
+        assert_eq!(installed(&bin, MPI_LIBRARY), lib.join(MPI_LIBRARY).canonicalize().ok());
+        std::fs::write(bin.join(MPI_LIBRARY), "").unwrap();
+        assert_eq!(installed(&bin, MPI_LIBRARY), bin.join(MPI_LIBRARY).canonicalize().ok());
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }

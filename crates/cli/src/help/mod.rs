@@ -24,6 +24,7 @@ pub const SUBJECTS: &[Subject] = subjects! {
     "transports": "how data travels",
     "rdma": "InfiniBand, RoCE, iWARP",
     "pieces": "reading and writing many small pieces",
+    "mpi": "MPI-IO with the MPI that you have",
     "keys": "who may connect, and as whom",
     "semantics": "what Weft guarantees",
     "cluster": "a cluster on several machines",
