@@ -80,16 +80,18 @@ functions! {
     comm_group "PMPI_Comm_group" (Handle, *mut Handle);
     comm_split_type "PMPI_Comm_split_type" (Handle, c_int, c_int, Handle, *mut Handle);
 
-    barrier "PMPI_Barrier" (Handle);
-    bcast "PMPI_Bcast" (*mut c_void, c_int, Handle, c_int, Handle);
-    allreduce "PMPI_Allreduce" (*const c_void, *mut c_void, c_int, Handle, Handle, Handle);
-    allgather "PMPI_Allgather" (*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle);
-    allgatherv "PMPI_Allgatherv"
-        (*const c_void, c_int, Handle, *mut c_void, *const c_int, *const c_int, Handle, Handle);
-    exscan "PMPI_Exscan" (*const c_void, *mut c_void, c_int, Handle, Handle, Handle);
+    ibarrier "PMPI_Ibarrier" (Handle, *mut Handle);
+    ibcast "PMPI_Ibcast" (*mut c_void, c_int, Handle, c_int, Handle, *mut Handle);
+    iallreduce "PMPI_Iallreduce"
+        (*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle);
+    iallgather "PMPI_Iallgather"
+        (*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle, *mut Handle);
+    iallgatherv "PMPI_Iallgatherv"
+        (*const c_void, c_int, Handle, *mut c_void, *const c_int, *const c_int, Handle, Handle, *mut Handle);
+    iexscan "PMPI_Iexscan" (*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle);
     isend "PMPI_Isend" (*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     irecv "PMPI_Irecv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
-    wait "PMPI_Wait" (*mut Handle, *mut c_void);
+    test "PMPI_Test" (*mut Handle, *mut c_int, *mut c_void);
     get_count "PMPI_Get_count" (*const c_void, Handle, *mut c_int);
 
     win_allocate_shared "PMPI_Win_allocate_shared"

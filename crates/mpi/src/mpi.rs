@@ -3,6 +3,7 @@
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::ptr;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use crate::abi::{Abi, Family, Handle, Handles, Numbers};
 use crate::error::{Class, MpiError, Result};
@@ -48,6 +49,12 @@ fn load() -> std::result::Result<Mpi, String> {
     let handles = handles.map_err(|name| lacks(&name.to_string_lossy()))?;
     Ok(Mpi { abi, handles, f, library })
 }
+
+/// So often who waits only lets others run.
+const YIELDS: u32 = 50;
+/// Then it sleeps, longer each time.
+const SLEEP_MIN: Duration = Duration::from_micros(20);
+const SLEEP_MAX: Duration = Duration::from_micros(200);
 
 /// Elementwise, over the processes of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,10 +120,39 @@ impl Mpi {
         unsafe { (self.f.comm_free)(&mut comm) };
     }
 
+    /// Starts an operation of all processes, and waits for its end. What it uses lives until then.
+    pub fn collective(&self, what: &str, start: impl FnOnce(&mut Handle) -> c_int) -> Result<()> {
+        let mut request = Handle(0);
+        self.check(what, start(&mut request))?;
+        self.wait(request, self.abi.status_ignore as *mut c_void)
+    }
+
+    /// Waits for the end of what is under way. Blocking functions of MPI wait at full speed: where processes
+    /// are more than processors, they take the time of those that they wait for.
+    pub fn wait(&self, mut request: Handle, status: *mut c_void) -> Result<()> {
+        let mut asleep = SLEEP_MIN;
+        for turn in 0u32.. {
+            let mut is_done = 0;
+            // SAFETY: all are written; the caller's status, if it is one, is one of this MPI.
+            let code = unsafe { (self.f.test)(&mut request, &mut is_done, status) };
+            self.check("MPI_Test", code)?;
+            if is_done != 0 {
+                break;
+            }
+            if turn < YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(asleep);
+                asleep = (asleep * 5 / 4).min(SLEEP_MAX);
+            }
+        }
+        Ok(())
+    }
+
     /// Waits for all processes.
     pub fn barrier(&self, comm: Handle) -> Result<()> {
         // SAFETY: no memory is passed.
-        self.check("MPI_Barrier", unsafe { (self.f.barrier)(comm) })
+        self.collective("MPI_Ibarrier", |request| unsafe { (self.f.ibarrier)(comm, request) })
     }
 
     /// Bytes of process `root` to all.
@@ -124,8 +160,9 @@ impl Mpi {
         let count = count(bytes.len())?;
         let buffer = bytes.as_mut_ptr().cast();
         // SAFETY: the buffer has this many bytes.
-        let code = unsafe { (self.f.bcast)(buffer, count, self.handles.byte, root as c_int, comm) };
-        self.check("MPI_Bcast", code)
+        self.collective("MPI_Ibcast", |request| unsafe {
+            (self.f.ibcast)(buffer, count, self.handles.byte, root as c_int, comm, request)
+        })
     }
 
     /// Each number, reduced over the processes; all get the results.
@@ -137,8 +174,9 @@ impl Mpi {
         let (count, values) = (count(values.len())?, values.as_mut_ptr().cast());
         let (in_place, kind) = (self.abi.in_place(), self.handles.uint64);
         // SAFETY: there are this many numbers.
-        let code = unsafe { (self.f.allreduce)(in_place, values, count, kind, op, comm) };
-        self.check("MPI_Allreduce", code)
+        self.collective("MPI_Iallreduce", |request| unsafe {
+            (self.f.iallreduce)(in_place, values, count, kind, op, comm, request)
+        })
     }
 
     /// The sum of `value` over all processes of lower rank.
@@ -146,7 +184,9 @@ impl Mpi {
         let (mut below, kind, op) = (0u64, self.handles.uint64, self.handles.sum);
         let (from, to) = (ptr::from_ref(&value).cast(), ptr::from_mut(&mut below).cast());
         // SAFETY: both are one number.
-        self.check("MPI_Exscan", unsafe { (self.f.exscan)(from, to, 1, kind, op, comm) })?;
+        self.collective("MPI_Iexscan", |request| unsafe {
+            (self.f.iexscan)(from, to, 1, kind, op, comm, request)
+        })?;
         // What rank 0 gets is undefined.
         Ok(if rank == 0 { 0 } else { below })
     }

@@ -80,13 +80,11 @@ impl MpiPeers {
 
     /// Waits for a message; its bytes.
     fn wait(&self, request: Handle) -> Result<usize> {
-        let mut request = request;
         let mut status = [0u64; 8];
         let mut bytes: c_int = 0;
         let status = status.as_mut_ptr().cast::<c_void>();
-        // SAFETY: the status is larger than that of any MPI; its error is this call's.
-        self.mpi.check("MPI_Wait", unsafe { (self.mpi.f.wait)(&mut request, status) })?;
-        // SAFETY: as above.
+        self.mpi.wait(request, status)?;
+        // SAFETY: the status is larger than that of any MPI, and was written.
         unsafe { (self.mpi.f.get_count)(status, self.mpi.handles.byte, &mut bytes) };
         Ok(usize::try_from(bytes).unwrap_or(0))
     }
@@ -98,8 +96,9 @@ fn gather(mpi: &Mpi, own: &[u64], comm: Handle, size: usize) -> Result<Vec<u64>>
     let (numbers, kind) = (count(own.len())?, mpi.handles.uint64);
     let (from, to) = (own.as_ptr().cast(), all.as_mut_ptr().cast());
     // SAFETY: there are this many numbers here, and room for those of all.
-    let code = unsafe { (mpi.f.allgather)(from, numbers, kind, to, numbers, kind, comm) };
-    mpi.check("MPI_Allgather", code)?;
+    mpi.collective("MPI_Iallgather", |request| unsafe {
+        (mpi.f.iallgather)(from, numbers, kind, to, numbers, kind, comm, request)
+    })?;
     Ok(all)
 }
 
@@ -154,21 +153,21 @@ impl Peers for MpiPeers {
             total += *length as usize;
         }
         let mut all = vec![0u8; total];
-        let (byte, mpi) = (self.mpi.handles.byte, self.mpi);
+        let (byte, mpi, own_count) = (self.mpi.handles.byte, self.mpi, count(own.len())?);
         // SAFETY: there is room for the bytes of all, at their places.
-        let code = unsafe {
-            (mpi.f.allgatherv)(
+        mpi.collective("MPI_Iallgatherv", |request| unsafe {
+            (mpi.f.iallgatherv)(
                 own.as_ptr().cast(),
-                count(own.len())?,
+                own_count,
                 byte,
                 all.as_mut_ptr().cast(),
                 counts.as_ptr(),
                 places.as_ptr(),
                 byte,
                 self.comm,
+                request,
             )
-        };
-        mpi.check("MPI_Allgatherv", code)?;
+        })?;
         let mut rest = all.as_slice();
         let take = |length: &u64| {
             let (first, behind) = rest.split_at(*length as usize);
