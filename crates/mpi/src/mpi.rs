@@ -50,6 +50,8 @@ fn load() -> std::result::Result<Mpi, String> {
     Ok(Mpi { abi, handles, f, library })
 }
 
+/// Room for a status of any MPI.
+pub const STATUS_WORDS: usize = 8;
 /// So often who waits only lets others run.
 const YIELDS: u32 = 50;
 /// Then it sleeps, longer each time.
@@ -124,12 +126,16 @@ impl Mpi {
     pub fn collective(&self, what: &str, start: impl FnOnce(&mut Handle) -> c_int) -> Result<()> {
         let mut request = Handle(0);
         self.check(what, start(&mut request))?;
-        self.wait(request, self.abi.status_ignore as *mut c_void)
+        self.wait_for(request, self.abi.status_ignore as *mut c_void)
     }
 
     /// Waits for the end of what is under way. Blocking functions of MPI wait at full speed: where processes
     /// are more than processors, they take the time of those that they wait for.
-    pub fn wait(&self, mut request: Handle, status: *mut c_void) -> Result<()> {
+    pub fn wait(&self, request: Handle, status: &mut [u64; STATUS_WORDS]) -> Result<()> {
+        self.wait_for(request, status.as_mut_ptr().cast())
+    }
+
+    fn wait_for(&self, mut request: Handle, status: *mut c_void) -> Result<()> {
         let mut asleep = SLEEP_MIN;
         for turn in 0u32.. {
             let mut is_done = 0;

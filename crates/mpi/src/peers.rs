@@ -8,7 +8,7 @@ use weft_collective::Peers;
 
 use crate::abi::Handle;
 use crate::error::{Class, MpiError, Result};
-use crate::mpi::{Mpi, Reduce, count};
+use crate::mpi::{Mpi, Reduce, STATUS_WORDS, count};
 
 /// See [`Peers`].
 pub struct MpiPeers {
@@ -80,12 +80,10 @@ impl MpiPeers {
 
     /// Waits for a message; its bytes.
     fn wait(&self, request: Handle) -> Result<usize> {
-        let mut status = [0u64; 8];
-        let mut bytes: c_int = 0;
-        let status = status.as_mut_ptr().cast::<c_void>();
-        self.mpi.wait(request, status)?;
-        // SAFETY: the status is larger than that of any MPI, and was written.
-        unsafe { (self.mpi.f.get_count)(status, self.mpi.handles.byte, &mut bytes) };
+        let (mut status, mut bytes) = ([0u64; STATUS_WORDS], 0);
+        self.mpi.wait(request, &mut status)?;
+        // SAFETY: the status was written.
+        unsafe { (self.mpi.f.get_count)(status.as_ptr().cast(), self.mpi.handles.byte, &mut bytes) };
         Ok(usize::try_from(bytes).unwrap_or(0))
     }
 }
