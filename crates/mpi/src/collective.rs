@@ -134,6 +134,7 @@ fn two_phase(
         Err(error) => Err(StoreError(error.clone())),
     };
     let Engine { peers, collective, .. } = engine;
+    peers.find_node()?;
     // SAFETY: the program's memory is this call's until it returns, by the rules of MPI; the windows are those
     // of the engine, which is locked.
     let moved =
