@@ -63,6 +63,16 @@ impl MpiPeers {
         Ok(())
     }
 
+    /// Whether that was done.
+    pub fn has_node(&self) -> bool {
+        self.node.is_some()
+    }
+
+    /// All processes.
+    pub fn process_count(&self) -> u32 {
+        self.size as u32
+    }
+
     fn node(&self) -> Result<&Node> {
         self.node
             .as_ref()
