@@ -61,6 +61,8 @@ pub struct Conditions {
     pub direction: Direction,
     /// Bytes of a buffer of data sieving.
     pub sieve_bytes: u64,
+    /// What the first exchange costs beyond the others, in nanoseconds; 0 once it is paid.
+    pub setup_ns: u64,
     /// How two-phase accesses are done.
     pub options: Options,
     /// Which methods may be used, in the order of [`Method::ALL`].
@@ -102,6 +104,9 @@ pub struct Costs {
     pub round_ns: f64,
     /// What processes tell each other at the start and at the end.
     pub agree_ns: f64,
+    /// Either of these where a process waits for its turn on a processor: once for each process that there is
+    /// on the average on one.
+    pub crowded_ns: f64,
 }
 
 impl Default for Costs {
@@ -119,6 +124,7 @@ impl Default for Costs {
             message_byte_ns: 0.3,
             round_ns: 20_000.0,
             agree_ns: 40_000.0,
+            crowded_ns: 300_000.0,
         }
     }
 }
@@ -327,8 +333,12 @@ impl Model<'_> {
             + holes * costs.list_piece_ns
             + requests as f64 * costs.request_work_ns;
         let longest_ns = moved(totals.pieces_max as f64, totals.bytes_max) + costs.request_ns;
-        let rounds_ns = rounds as f64 * costs.round_ns + costs.agree_ns;
-        Some((self.shared(work_ns, longest_ns) + rounds_ns, requests))
+        let crowd = f64::from(conditions.processes) / f64::from(conditions.processors.max(1));
+        let waits_ns = match crowd > 1.0 {
+            true => (rounds as f64 + 2.0) * costs.crowded_ns * crowd,
+            false => rounds as f64 * costs.round_ns + costs.agree_ns,
+        };
+        Some((self.shared(work_ns, longest_ns) + waits_ns + conditions.setup_ns as f64, requests))
     }
 }
 
@@ -345,6 +355,7 @@ mod tests {
         strip_bytes: 64 << 10,
         direction: Direction::Write,
         sieve_bytes: 4 << 20,
+        setup_ns: 0,
         options: Options { buffer_bytes: 4 << 20, aggregators_max: usize::MAX, read_gap_bytes_max: 2048 },
         allowed: [true; 4],
     };
@@ -373,6 +384,15 @@ mod tests {
     #[test]
     fn tiny_interleaved_pieces_are_exchanged() {
         assert_eq!(chosen(&interleaved(1 << 20, 8), &CONDITIONS), Method::TwoPhase);
+    }
+
+    #[test]
+    fn processes_that_crowd_or_exchange_once_do_so_for_more() {
+        let totals = interleaved(1 << 13, 8);
+        let roomy = Conditions { processors: 4, ..CONDITIONS };
+        assert_eq!(chosen(&totals, &roomy), Method::TwoPhase);
+        assert_eq!(chosen(&totals, &CONDITIONS), Method::List);
+        assert_eq!(chosen(&totals, &Conditions { setup_ns: 10_000_000, ..roomy }), Method::List);
     }
 
     #[test]

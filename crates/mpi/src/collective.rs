@@ -82,6 +82,7 @@ pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) ->
     if file.rank == 0 && (hints.explain || report::is_on()) {
         report::say(&format!("weft-mpi: {}: ways of this collective access:\n{choice}", file.place.path));
     }
+    engine.miss(&choice, conditions.setup_ns);
     let begin = Instant::now();
     let result = match choice.method {
         Method::TwoPhase => two_phase(file, engine, direction, job, &totals),
@@ -109,6 +110,7 @@ fn conditions(
         strip_bytes: layout.strip_bytes(),
         direction: to_engine(direction),
         sieve_bytes: hints.sieve_bytes,
+        setup_ns: engine.setup_ns(),
         options: engine.collective.options(),
         allowed: [false, false, true, exchange == Exchange::IfFaster],
     }
@@ -134,6 +136,7 @@ fn two_phase(
         Err(error) => Err(StoreError(error.clone())),
     };
     let Engine { peers, collective, .. } = engine;
+    peers.find_node()?;
     // SAFETY: the program's memory is this call's until it returns, by the rules of MPI; the windows are those
     // of the engine, which is locked.
     let moved =

@@ -1,6 +1,6 @@
 //! What the processes of a file keep from one collective access to the next.
 
-use weft_collective::{Choice, Collective, Learned, Options};
+use weft_collective::{Choice, Collective, Learned, Method, Options};
 
 use crate::abi::Handle;
 use crate::error::Result;
@@ -18,7 +18,14 @@ pub struct Engine {
     pub learned: Learned,
     /// The choice before, and how long it took here.
     pub last: Option<(Choice, u64)>,
+    /// What exchanges would have saved so far, had they been prepared, in nanoseconds.
+    missed_ns: f64,
 }
+
+/// What the first exchange of a file takes beyond the others: MPI makes a communicator and shared memory.
+const SETUP_NS: f64 = 2e6;
+/// The same where a process waits for its turn on a processor: MPI's own waiting keeps it from those that work.
+const CROWDED_SETUP_NS: f64 = 100e6;
 
 impl Engine {
     /// Collective: for the processes of `comm`.
@@ -29,7 +36,32 @@ impl Engine {
         hints: &Hints,
     ) -> Result<Engine> {
         let peers = MpiPeers::new(mpi, comm, rank_and_size.0, rank_and_size.1)?;
-        Ok(Engine { peers, collective: Collective::new(options(hints)), learned: Learned::new(), last: None })
+        Ok(Engine {
+            peers,
+            collective: Collective::new(options(hints)),
+            learned: Learned::new(),
+            last: None,
+            missed_ns: 0.0,
+        })
+    }
+
+    /// What the first exchange is to be charged with: less, the more would have been saved by having done it.
+    /// So it is done once it would have paid for itself.
+    pub fn setup_ns(&self) -> u64 {
+        if self.peers.has_node() {
+            return 0;
+        }
+        let crowded = self.peers.process_count() > self.peers.processor_count();
+        let setup_ns = if crowded { CROWDED_SETUP_NS } else { SETUP_NS };
+        (setup_ns - self.missed_ns).max(0.0) as u64
+    }
+
+    /// Notes a choice that was charged with this.
+    pub fn miss(&mut self, choice: &Choice, setup_ns: u64) {
+        let of = |method| choice.prediction(method).map(|prediction| prediction.ns);
+        if let (Some(list_ns), Some(exchange_ns)) = (of(Method::List), of(Method::TwoPhase)) {
+            self.missed_ns += (list_ns + setup_ns as f64 - exchange_ns).max(0.0);
+        }
     }
 
     /// Collective: gives back what MPI must be told of.

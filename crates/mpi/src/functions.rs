@@ -74,7 +74,7 @@ functions! {
 
     comm_rank "PMPI_Comm_rank" (Handle, *mut c_int);
     comm_size "PMPI_Comm_size" (Handle, *mut c_int);
-    comm_dup "PMPI_Comm_dup" (Handle, *mut Handle);
+    comm_idup "PMPI_Comm_idup" (Handle, *mut Handle, *mut Handle);
     comm_free "PMPI_Comm_free" (*mut Handle);
     comm_test_inter "PMPI_Comm_test_inter" (Handle, *mut c_int);
     comm_group "PMPI_Comm_group" (Handle, *mut Handle);

@@ -101,8 +101,7 @@ impl Mpi {
     /// A communicator of the same processes, whose messages do not mix with the program's.
     pub fn dup(&self, comm: Handle) -> Result<Handle> {
         let mut dup = Handle(0);
-        // SAFETY: it is written.
-        self.check("MPI_Comm_dup", unsafe { (self.f.comm_dup)(comm, &mut dup) })?;
+        self.collective("MPI_Comm_idup", |request| unsafe { (self.f.comm_idup)(comm, &mut dup, request) })?;
         Ok(dup)
     }
 

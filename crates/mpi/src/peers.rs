@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ptr::{self, NonNull};
 
 use weft_collective::Peers;
@@ -16,13 +17,17 @@ pub struct MpiPeers {
     comm: Handle,
     rank: usize,
     size: usize,
-    /// The processes of this node.
-    node: Handle,
-    /// Of each process of the node, its rank in `comm`.
-    node_ranks: Vec<usize>,
-    /// Of each process, the least rank of its node.
+    /// The processes of this node, once they have to share memory.
+    node: Option<Node>,
+    /// Of each process, the least rank of its host, or of its node once that is known.
     nodes: Vec<u32>,
     window: Option<Handle>,
+}
+
+struct Node {
+    comm: Handle,
+    /// Of each process of the node, its rank in the communicator of all.
+    ranks: Vec<usize>,
 }
 
 /// Up to so many processes send all numbers to all, which is one operation for sums and maxima.
@@ -33,14 +38,45 @@ const ALIGNMENT: usize = 64;
 impl MpiPeers {
     /// Collective: the processes of `comm`, which stays the caller's.
     pub fn new(mpi: &'static Mpi, comm: Handle, rank: usize, size: usize) -> Result<MpiPeers> {
-        let node = mpi.node_of(comm, rank)?;
+        let hosts = gather(mpi, &[this_host()], comm, size)?;
+        let first = |host: &u64| hosts.iter().position(|other| other == host).unwrap_or(rank) as u32;
+        let nodes = hosts.iter().map(first).collect();
+        Ok(MpiPeers { mpi, comm, rank, size, node: None, nodes, window: None })
+    }
+
+    /// Collective: finds out which processes can share memory, before they first do. It is slow: MPI makes a
+    /// communicator.
+    pub fn find_node(&mut self) -> Result<()> {
+        if self.node.is_some() {
+            return Ok(());
+        }
+        let mpi = self.mpi;
+        mpi.barrier(self.comm)?;
+        let node = mpi.node_of(self.comm, self.rank)?;
         let (_, node_size) = mpi.rank_and_size(node)?;
-        let node_ranks = gather(mpi, &[rank as u64], node, node_size)?;
-        let node_ranks: Vec<usize> = node_ranks.into_iter().map(|rank| rank as usize).collect();
-        let least = node_ranks.iter().copied().min().unwrap_or(rank);
-        let nodes = gather(mpi, &[least as u64], comm, size)?;
-        let nodes = nodes.into_iter().map(|node| node as u32).collect();
-        Ok(MpiPeers { mpi, comm, rank, size, node, node_ranks, nodes, window: None })
+        let ranks = gather(mpi, &[self.rank as u64], node, node_size)?;
+        let ranks: Vec<usize> = ranks.into_iter().map(|rank| rank as usize).collect();
+        let least = ranks.iter().copied().min().unwrap_or(self.rank);
+        let nodes = gather(mpi, &[least as u64], self.comm, self.size)?;
+        self.nodes = nodes.into_iter().map(|node| node as u32).collect();
+        self.node = Some(Node { comm: node, ranks });
+        Ok(())
+    }
+
+    /// Whether that was done.
+    pub fn has_node(&self) -> bool {
+        self.node.is_some()
+    }
+
+    /// All processes.
+    pub fn process_count(&self) -> u32 {
+        self.size as u32
+    }
+
+    fn node(&self) -> Result<&Node> {
+        self.node
+            .as_ref()
+            .ok_or_else(|| MpiError::new(Class::Intern, "the processes of the node are not known"))
     }
 
     /// How many nodes there are.
@@ -57,7 +93,9 @@ impl MpiPeers {
     /// Collective: gives back windows and communicators.
     pub fn free(mut self) {
         self.free_window();
-        self.mpi.free_comm(self.node);
+        if let Some(node) = self.node {
+            self.mpi.free_comm(node.comm);
+        }
     }
 
     fn free_window(&mut self) {
@@ -86,6 +124,15 @@ impl MpiPeers {
         unsafe { (self.mpi.f.get_count)(status.as_ptr().cast(), self.mpi.handles.byte, &mut bytes) };
         Ok(usize::try_from(bytes).unwrap_or(0))
     }
+}
+
+/// A number that other hosts do not have.
+fn this_host() -> u64 {
+    let mut hash = DefaultHasher::new();
+    for path in ["/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/hostname"] {
+        std::fs::read(path).unwrap_or_default().hash(&mut hash);
+    }
+    hash.finish()
 }
 
 /// The numbers of all processes, by rank; all have as many.
@@ -208,7 +255,7 @@ impl Peers for MpiPeers {
 
     fn node_barrier(&mut self) -> Result<()> {
         self.synchronise()?;
-        self.mpi.barrier(self.node)?;
+        self.mpi.barrier(self.node()?.comm)?;
         self.synchronise()
     }
 
@@ -216,7 +263,7 @@ impl Peers for MpiPeers {
         self.free_window();
         let (mut base, mut window) = (ptr::null_mut::<c_void>(), Handle(0));
         let bytes = own_bytes.next_multiple_of(ALIGNMENT) + ALIGNMENT;
-        let (none, node, f) = (self.mpi.handles.info_null, self.node, &self.mpi.f);
+        let (none, node, f) = (self.mpi.handles.info_null, self.node()?.comm, &self.mpi.f);
         // SAFETY: the base and the window are written.
         let code = unsafe { (f.win_allocate_shared)(bytes as isize, 1, none, node, &mut base, &mut window) };
         self.mpi.check("MPI_Win_allocate_shared", code).map_err(|error| {
@@ -226,8 +273,8 @@ impl Peers for MpiPeers {
         self.window = Some(window);
         // SAFETY: it was made above.
         self.mpi.check("MPI_Win_lock_all", unsafe { (f.win_lock_all)(0, window) })?;
-        let mut shared = Vec::with_capacity(self.node_ranks.len());
-        for (of, rank) in self.node_ranks.iter().enumerate() {
+        let mut shared = Vec::with_capacity(self.node()?.ranks.len());
+        for (of, rank) in self.node()?.ranks.iter().enumerate() {
             let (mut bytes, mut unit, mut base) = (0isize, 0, ptr::null_mut::<c_void>());
             // SAFETY: all are written.
             let code = unsafe { (f.win_shared_query)(window, of as c_int, &mut bytes, &mut unit, &mut base) };
