@@ -21,6 +21,8 @@ pub struct MpiPeers {
     node: Option<Node>,
     /// Of each process, the least rank of its host, or of its node once that is known.
     nodes: Vec<u32>,
+    /// Of all hosts.
+    processors: u32,
     window: Option<Handle>,
 }
 
@@ -38,10 +40,15 @@ const ALIGNMENT: usize = 64;
 impl MpiPeers {
     /// Collective: the processes of `comm`, which stays the caller's.
     pub fn new(mpi: &'static Mpi, comm: Handle, rank: usize, size: usize) -> Result<MpiPeers> {
-        let hosts = gather(mpi, &[this_host()], comm, size)?;
-        let first = |host: &u64| hosts.iter().position(|other| other == host).unwrap_or(rank) as u32;
-        let nodes = hosts.iter().map(first).collect();
-        Ok(MpiPeers { mpi, comm, rank, size, node: None, nodes, window: None })
+        let gathered = gather(mpi, &[this_host(), online_processors()], comm, size)?;
+        let hosts: Vec<u64> = gathered.iter().copied().step_by(2).collect();
+        let first = |host: &u64| hosts.iter().position(|other| other == host).unwrap_or(rank);
+        let firsts: Vec<usize> = hosts.iter().map(first).collect();
+        let of_first =
+            |(rank, first): (usize, &usize)| (rank == *first).then(|| gathered[2 * rank + 1] as u32);
+        let processors = firsts.iter().enumerate().filter_map(of_first).sum();
+        let nodes = firsts.into_iter().map(|first| first as u32).collect();
+        Ok(MpiPeers { mpi, comm, rank, size, node: None, nodes, processors, window: None })
     }
 
     /// Collective: finds out which processes can share memory, before they first do. It is slow: MPI makes a
@@ -84,10 +91,9 @@ impl MpiPeers {
         self.nodes.iter().collect::<BTreeSet<_>>().len() as u32
     }
 
-    /// The processors of all nodes, if they are alike.
+    /// The processors of all hosts. The same number in all processes, which decide by it.
     pub fn processor_count(&self) -> u32 {
-        let here = std::thread::available_parallelism().map_or(1, usize::from);
-        here as u32 * self.node_count()
+        self.processors
     }
 
     /// Collective: gives back windows and communicators.
@@ -133,6 +139,13 @@ fn this_host() -> u64 {
         std::fs::read(path).unwrap_or_default().hash(&mut hash);
     }
     hash.finish()
+}
+
+/// The processors of this host, whichever this process is bound to.
+fn online_processors() -> u64 {
+    // SAFETY: no preconditions.
+    let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u64::try_from(count).unwrap_or(1).max(1)
 }
 
 /// The numbers of all processes, by rank; all have as many.
