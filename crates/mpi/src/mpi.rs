@@ -99,6 +99,7 @@ impl Mpi {
     /// A communicator of the same processes, whose messages do not mix with the program's.
     pub fn dup(&self, comm: Handle) -> Result<Handle> {
         let mut dup = Handle(0);
+        // SAFETY: it is written, at the latest when the operation ends.
         self.collective("MPI_Comm_idup", |request| unsafe { (self.f.comm_idup)(comm, &mut dup, request) })?;
         Ok(dup)
     }
