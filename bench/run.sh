@@ -75,6 +75,11 @@ measure meta meta
 measure meta-sync meta --sync
 echo "== bench/mount.sh"
 bench/mount.sh | tee "$figures/mount.txt"
+if command -v mpicc.mpich >/dev/null; then
+    cargo build --release --locked --quiet -p weft-capi -p weft-mpi
+    echo "== bench/mpi.sh"
+    bench/mpi.sh | tee "$figures/mpi.txt"
+fi
 echo "== bench/programs.sh"
 WEFT_JSON=$figures/programs.json bench/programs.sh | tee "$figures/programs.txt"
 
