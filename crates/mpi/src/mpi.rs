@@ -50,6 +50,9 @@ fn load() -> std::result::Result<Mpi, String> {
     Ok(Mpi { abi, handles, f, library })
 }
 
+/// Room for a status of any MPI.
+pub type Status = [u64; 8];
+
 /// So often who waits only lets others run.
 const YIELDS: u32 = 50;
 /// Then it sleeps, longer each time.
@@ -124,16 +127,17 @@ impl Mpi {
     pub fn collective(&self, what: &str, start: impl FnOnce(&mut Handle) -> c_int) -> Result<()> {
         let mut request = Handle(0);
         self.check(what, start(&mut request))?;
-        self.wait(request, self.abi.status_ignore as *mut c_void)
+        self.wait(request, &mut Status::default())
     }
 
     /// Waits for the end of what is under way. Blocking functions of MPI wait at full speed: where processes
     /// are more than processors, they take the time of those that they wait for.
-    pub fn wait(&self, mut request: Handle, status: *mut c_void) -> Result<()> {
+    pub fn wait(&self, mut request: Handle, status: &mut Status) -> Result<()> {
+        let status = ptr::from_mut(status).cast::<c_void>();
         let mut asleep = SLEEP_MIN;
         for turn in 0u32.. {
             let mut is_done = 0;
-            // SAFETY: all are written; the caller's status, if it is one, is one of this MPI.
+            // SAFETY: all are written, and the status has room for that of any MPI.
             let code = unsafe { (self.f.test)(&mut request, &mut is_done, status) };
             self.check("MPI_Test", code)?;
             if is_done != 0 {

@@ -9,7 +9,7 @@ use weft_collective::Peers;
 
 use crate::abi::Handle;
 use crate::error::{Class, MpiError, Result};
-use crate::mpi::{Mpi, Reduce, count};
+use crate::mpi::{Mpi, Reduce, Status, count};
 
 /// See [`Peers`].
 pub struct MpiPeers {
@@ -118,10 +118,10 @@ impl MpiPeers {
 
     /// Waits for a message; its bytes.
     fn wait(&self, request: Handle) -> Result<usize> {
-        let mut status = [0u64; 8];
+        let mut status = Status::default();
         let mut bytes: c_int = 0;
-        let status = status.as_mut_ptr().cast::<c_void>();
-        self.mpi.wait(request, status)?;
+        self.mpi.wait(request, &mut status)?;
+        let status = status.as_ptr().cast::<c_void>();
         // SAFETY: the status is larger than that of any MPI, and was written.
         unsafe { (self.mpi.f.get_count)(status, self.mpi.handles.byte, &mut bytes) };
         Ok(usize::try_from(bytes).unwrap_or(0))
