@@ -189,7 +189,7 @@ entry! { "MPI_File_close", (to) {
 } }
 entry! { "MPI_File_delete", (name, _info) {
     let mpi = mpi()?;
-    match open::delete(mpi, &text(name)) {
+    match open::delete(&text(name)) {
         Ok(true) => Some(0),
         Ok(false) => None,
         Err(error) => Some(mpi.raise(mpi.handles.file_null.0, &error)),

@@ -68,9 +68,7 @@ macro_rules! functions {
 }
 
 functions! {
-    initialized "PMPI_Initialized" (*mut c_int);
     finalized "PMPI_Finalized" (*mut c_int);
-    query_thread "PMPI_Query_thread" (*mut c_int);
 
     comm_rank "PMPI_Comm_rank" (Handle, *mut c_int);
     comm_size "PMPI_Comm_size" (Handle, *mut c_int);
@@ -107,7 +105,6 @@ functions! {
     type_get_envelope "PMPI_Type_get_envelope" (Handle, *mut c_int, *mut c_int, *mut c_int, *mut c_int);
     type_get_contents "PMPI_Type_get_contents"
         (Handle, c_int, c_int, c_int, *mut c_int, *mut isize, *mut c_void);
-    type_get_name "PMPI_Type_get_name" (Handle, *mut c_char, *mut c_int);
     type_dup "PMPI_Type_dup" (Handle, *mut Handle);
     type_free "PMPI_Type_free" (*mut Handle);
     type_create_keyval "PMPI_Type_create_keyval"
@@ -134,7 +131,6 @@ functions! {
     file_set_errhandler "PMPI_File_set_errhandler" (usize, Handle);
 
     info_create "PMPI_Info_create" (*mut Handle);
-    info_free "PMPI_Info_free" (*mut Handle);
     info_set "PMPI_Info_set" (Handle, *const c_char, *const c_char);
     info_get "PMPI_Info_get" (Handle, *const c_char, c_int, *mut c_char, *mut c_int);
 

@@ -289,13 +289,6 @@ impl Mpi {
         unsafe { (self.f.type_free)(&mut datatype) };
     }
 
-    /// Whether threads of the program may call MPI at any time.
-    pub fn is_thread_multiple(&self) -> bool {
-        let mut level = 0;
-        // SAFETY: it is written.
-        unsafe { (self.f.query_thread)(&mut level) == 0 && level == self.numbers().thread_multiple }
-    }
-
     /// Whether requests can have a function that moves them on (MPICH and its family).
     pub fn has_pollable_requests(&self) -> bool {
         self.abi.family != Family::OpenMpi && self.f.pollable_grequest_start.is_some()

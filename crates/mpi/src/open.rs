@@ -302,7 +302,7 @@ fn split_fields(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
 }
 
 /// Removes a file; whether the name is Weft's.
-pub fn delete(_mpi: &'static Mpi, name: &[u8]) -> Result<bool> {
+pub fn delete(name: &[u8]) -> Result<bool> {
     let Some(place) = place_of(name, &Process)? else { return Ok(false) };
     let client = match client(&place.cluster, (0, 1)) {
         Ok(client) => client,

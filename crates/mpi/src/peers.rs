@@ -135,9 +135,7 @@ impl MpiPeers {
 /// A number that other hosts do not have.
 fn this_host() -> u64 {
     let mut hash = DefaultHasher::new();
-    for path in ["/proc/sys/kernel/random/boot_id", "/proc/sys/kernel/hostname"] {
-        std::fs::read(path).unwrap_or_default().hash(&mut hash);
-    }
+    (weft_host::boot_id(), weft_host::name()).hash(&mut hash);
     hash.finish()
 }
 

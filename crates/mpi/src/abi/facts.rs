@@ -63,7 +63,6 @@ numbers! {
     mode_create "MPI_MODE_CREATE";
     mode_excl "MPI_MODE_EXCL";
     mode_delete_on_close "MPI_MODE_DELETE_ON_CLOSE";
-    mode_unique_open "MPI_MODE_UNIQUE_OPEN";
     mode_sequential "MPI_MODE_SEQUENTIAL";
     mode_append "MPI_MODE_APPEND";
     seek_set "MPI_SEEK_SET";
@@ -85,17 +84,12 @@ numbers! {
     combiner_f90_complex "MPI_COMBINER_F90_COMPLEX";
     combiner_f90_integer "MPI_COMBINER_F90_INTEGER";
     combiner_resized "MPI_COMBINER_RESIZED";
-    order_c "MPI_ORDER_C";
     order_fortran "MPI_ORDER_FORTRAN";
-    distribute_block "MPI_DISTRIBUTE_BLOCK";
     distribute_cyclic "MPI_DISTRIBUTE_CYCLIC";
     distribute_none "MPI_DISTRIBUTE_NONE";
     distribute_dflt_darg "MPI_DISTRIBUTE_DFLT_DARG";
     displacement_current "MPI_DISPLACEMENT_CURRENT";
     comm_type_shared "MPI_COMM_TYPE_SHARED";
-    thread_multiple "MPI_THREAD_MULTIPLE";
-    undefined "MPI_UNDEFINED";
-    any_source "MPI_ANY_SOURCE";
     max_info_value_bytes "MPI_MAX_INFO_VAL";
     max_error_string_bytes "MPI_MAX_ERROR_STRING";
 }
@@ -138,16 +132,12 @@ macro_rules! predefined {
 
 predefined! {
     comm_self "MPI_COMM_SELF";
-    comm_null "MPI_COMM_NULL";
     datatype_null "MPI_DATATYPE_NULL";
     byte "MPI_BYTE";
-    int64 "MPI_INT64_T";
     uint64 "MPI_UINT64_T";
     max "MPI_MAX";
-    min "MPI_MIN";
     sum "MPI_SUM";
     info_null "MPI_INFO_NULL";
-    request_null "MPI_REQUEST_NULL";
     file_null "MPI_FILE_NULL";
     errors_return "MPI_ERRORS_RETURN";
 }
@@ -163,8 +153,6 @@ pub struct Abi {
     pub handle_bytes: usize,
     /// Bytes of an `MPI_Status`.
     pub status_bytes: usize,
-    /// Where `MPI_ERROR` is in it.
-    pub status_error_offset: usize,
     /// `MPI_STATUS_IGNORE`.
     pub status_ignore: usize,
     /// `MPI_IN_PLACE`.
