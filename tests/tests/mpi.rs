@@ -139,6 +139,62 @@ fn a_mount_is_taken_natively() {
     }
 }
 
+/// What `WEFT_MPI_STATS` says before `what`, of each file, in the order in which they were closed.
+fn counts(said: &str, what: &str) -> Vec<u64> {
+    let before = said.lines().filter_map(|line| line.split_once(what)).map(|(before, _)| before.trim());
+    before.map(|text| text.rsplit(' ').next().unwrap_or(text).parse().expect("a number")).collect()
+}
+
+/// Runs cases of `agreement` with both kinds of MPI, and what they counted.
+fn agreement(cases: &[&str], check: impl Fn(&str)) {
+    if is_own() {
+        return;
+    }
+    let cluster = Cluster::start(4);
+    for mpi in [Mpi::DebianMpich, Mpi::DebianOpenMpi].into_iter().filter(|mpi| mpi.is_met()) {
+        let mut job = Job::new(mpi, "agreement", &Place::Weft(&cluster));
+        job.arguments(cases.iter().copied()).env("WEFT_MPI_STATS", "1").limit(Duration::from_secs(60));
+        let ended = job.run();
+        check(&ended.said);
+        ended.expect_ok();
+    }
+}
+
+/// A collective call in contiguous or coarse views returns whatever other processes do; each of them is counted.
+#[test]
+fn collective_calls_in_coarse_views_do_not_wait_for_others() {
+    let cases = [
+        "straight_without_a_view",
+        "straight_from_pieces_of_memory",
+        "straight_in_views_of_large_blocks",
+        "straight_past_a_rank_that_fails",
+    ];
+    agreement(&cases, |said| {
+        assert_eq!(said.matches("closed by 4 processes").count(), cases.len(), "{said}");
+        assert!(counts(said, " agreements").iter().all(|count| *count == 0), "{said}");
+    });
+}
+
+#[test]
+fn processes_agree_where_the_view_of_one_shows_small_pieces() {
+    // Six calls by four processes.
+    let case = ["agreed_where_one_view_is_fine"];
+    agreement(&case, |said| assert_eq!(counts(said, " agreements"), [24], "{said}"));
+}
+
+/// Smaller buffers take more rounds, each with a request to each server; with one process there are as many rounds,
+/// of smaller parts.
+#[test]
+fn hints_that_change_count_from_the_next_exchange_on() {
+    agreement(&["hints_that_change"], |said| {
+        let requests = counts(said, ", of ");
+        let [same, info, view, nodes, list] = requests[..] else { panic!("{said}") };
+        assert!(info > same + 40 && view == info && nodes > same, "{requests:?}: {said}");
+        assert!(list > same, "{requests:?}");
+        assert_eq!(counts(said, " by exchange"), [8, 8, 8, 8, 4], "{said}");
+    });
+}
+
 /// One process dies in the middle of a collective write: the job ends, and the file can be used.
 #[test]
 fn a_process_that_dies_ends_the_job_and_leaves_the_file_usable() {

@@ -218,6 +218,15 @@ pub fn choose(totals: &Totals, conditions: &Conditions, costs: &Costs, learned: 
     Choice { method, reason, predictions, class }
 }
 
+/// Mean bytes of pieces from which on they are coarse.
+const COARSE_PIECE_BYTES: u64 = 64 << 10;
+
+/// Whether so many pieces of so many bytes are so large that list I/O is always the method of choice. Then
+/// processes need not tell each other what they access.
+pub fn is_coarse(pieces: u64, bytes: u64) -> bool {
+    pieces <= 1 || bytes / pieces >= COARSE_PIECE_BYTES
+}
+
 struct Model<'a> {
     totals: &'a Totals,
     conditions: &'a Conditions,
@@ -399,6 +408,41 @@ mod tests {
     fn large_or_few_pieces_are_not() {
         assert_eq!(chosen(&interleaved(16, 1 << 20), &CONDITIONS), Method::List);
         assert_eq!(chosen(&interleaved(2, 64), &CONDITIONS), Method::List);
+    }
+
+    #[test]
+    fn coarse_pieces_are_never_exchanged() {
+        for (processes, processors) in [(2, 2), (4, 2), (4, 64), (64, 2), (64, 16), (1024, 1024), (4096, 64)]
+        {
+            for (pieces, piece_bytes) in [(1, 8), (1, 1 << 20), (1, 64 << 10), (100, 64 << 10), (16, 1 << 20)]
+            {
+                let bytes = u64::from(processes) * pieces * piece_bytes;
+                let totals = Totals {
+                    active: processes.into(),
+                    pieces: u64::from(processes) * pieces,
+                    memory_pieces: processes.into(),
+                    bytes,
+                    pieces_max: pieces,
+                    bytes_max: pieces * piece_bytes,
+                    span: Some(Extent::new(0, bytes)),
+                    ..interleaved(1, 1)
+                };
+                assert!(is_coarse(pieces, pieces * piece_bytes));
+                for (direction, nodes) in [(Direction::Write, 1), (Direction::Read, 1), (Direction::Write, 2)]
+                {
+                    let conditions = Conditions {
+                        processes,
+                        processors,
+                        nodes,
+                        direction,
+                        allowed: [false, false, true, true],
+                        ..CONDITIONS
+                    };
+                    assert_eq!(chosen(&totals, &conditions), Method::List, "{conditions:?} {totals:?}");
+                }
+            }
+        }
+        assert!(!is_coarse(2, 1 << 10) && is_coarse(0, 0));
     }
 
     #[test]

@@ -80,6 +80,11 @@ impl Collective {
         self.options
     }
 
+    /// Changes the options from the next access on; the same in all processes.
+    pub fn set_options(&mut self, options: Options) {
+        self.options = options;
+    }
+
     /// Collective: reads or writes the requests of all processes in two phases. `totals` are those of all
     /// requests. A process that cannot take part gives its error as the request; all processes then get an
     /// error. A process with nothing to do gives empty regions.

@@ -54,7 +54,7 @@ pub mod threads;
 mod two_phase;
 mod walk;
 
-pub use choose::{Choice, Conditions, Costs, Method, Prediction, Reason, choose};
+pub use choose::{Choice, Conditions, Costs, Method, Prediction, Reason, choose, is_coarse};
 pub use codec::DecodeError;
 pub use engine::{Collective, Options, Outcome, Request};
 pub use error::{CollectiveError, INVALID_REQUEST};

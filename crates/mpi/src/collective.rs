@@ -2,12 +2,17 @@
 //! exchange data (NC 2.3).
 //!
 //! ```text
-//!   carry_out ─► Summary, one reduction ─► choose ─┬─► list      each process by itself
-//!                                                  └─► two-phase weft-collective, over peers and store
+//!   carry_out ─┬─► needs no agreement ─────────────────┬─► list      each process by itself
+//!              └─► Summary, one reduction ─► choose ───┤
+//!                                                      └─► two-phase weft-collective, over peers and store
 //! ```
 //!
 //! The choice is made alike in all processes, from the same numbers: the reduction has also how long the
 //! access before took, so that what was measured corrects what is expected.
+//!
+//! Where list I/O is the choice whatever they access, they tell each other nothing. That is known from what
+//! was agreed before: hints, atomic mode, and whether a view shows small pieces to any process. Nothing else
+//! may decide it: a process that would wait for an agreement of which others know nothing waits for ever.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +21,7 @@ use weft_client::Direction;
 use weft_collective::{CollectiveError, Conditions, Costs, Method, Request, Summary, choose};
 use weft_layout::Regions;
 
-use crate::engine::Engine;
+use crate::engine::{Engine, options};
 use crate::error::{Class, MpiError, Result};
 use crate::file::MpiFile;
 use crate::hints::{self, Hints, Switch};
@@ -46,6 +51,16 @@ fn exchange(hints: &Hints, direction: Direction) -> Exchange {
     }
 }
 
+/// Whether processes have to tell each other what they access; from what is the same in all of them.
+fn needs_agreement(exchange: Exchange, processes: usize, is_atomic: bool, is_fine: bool) -> bool {
+    match exchange {
+        _ if processes == 1 || is_atomic => false,
+        Exchange::Never => false,
+        Exchange::IfFaster => is_fine,
+        Exchange::Always => true,
+    }
+}
+
 /// Carries out a collective access: the bytes of the program's data. `job` is an error where this process's
 /// arguments are wrong; it takes part all the same.
 ///
@@ -54,7 +69,13 @@ fn exchange(hints: &Hints, direction: Direction) -> Exchange {
 pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) -> Result<u64> {
     let hints = lock(&file.hints).clone();
     let exchange = exchange(&hints, direction);
-    if exchange == Exchange::Never || file.size == 1 || file.is_atomic() {
+    if !needs_agreement(exchange, file.size, file.is_atomic(), file.view().is_fine) {
+        if file.rank == 0 && (hints.explain || report::is_on()) {
+            let path = &file.place.path;
+            report::say(&format!(
+                "weft-mpi: {path}: this collective access goes by list, without an agreement"
+            ));
+        }
         let begin = Instant::now();
         let bytes = job?.run(file)?;
         file.stats.note_collective(false, begin.elapsed().as_nanos() as u64);
@@ -62,9 +83,12 @@ pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) ->
     }
     let mut engine = lock(&file.engine);
     if engine.is_none() {
-        *engine = Some(Engine::new(file.mpi, file.comm, (file.rank, file.size), &hints)?);
+        *engine = Some(Engine::new(file.mpi, file.comm, (file.rank, file.size))?);
     }
     let engine = engine.as_mut().expect("made above");
+    // Hints may have changed since the access before.
+    engine.collective.set_options(options(&hints));
+    file.stats.note_agreement();
     let nothing = Regions::default();
     let (memory, regions) = job.as_ref().map_or((&nothing, &nothing), |job| (&job.memory, &job.file));
     let last_ns = engine.last.as_ref().map_or(0, |(_, ns)| *ns);
@@ -181,5 +205,19 @@ mod tests {
         assert_eq!(of(&[("weft_method", "two_phase")], Direction::Write), Exchange::Always);
         let list = [("weft_method", "list"), ("romio_cb_write", "enable")];
         assert_eq!(of(&list, Direction::Write), Exchange::Never);
+    }
+
+    #[test]
+    fn processes_agree_only_where_they_may_exchange() {
+        for (exchange, is_fine, needs) in [
+            (Exchange::Never, true, false),
+            (Exchange::IfFaster, false, false),
+            (Exchange::IfFaster, true, true),
+            (Exchange::Always, false, true),
+        ] {
+            assert_eq!(needs_agreement(exchange, 4, false, is_fine), needs, "{exchange:?} {is_fine}");
+            assert!(!needs_agreement(exchange, 1, false, is_fine));
+            assert!(!needs_agreement(exchange, 4, true, is_fine));
+        }
     }
 }

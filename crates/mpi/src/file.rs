@@ -168,26 +168,23 @@ impl MpiFile {
 
     /// The result of all processes: an error where any has one, of the class that any has.
     pub fn agree(&self, result: Result<()>) -> Result<()> {
-        self.agree_and_any(result, false).map(|_| ())
+        agree(self.mpi, self.comm, result, [], "", &[]).map(|[]| ())
     }
 
     /// That all processes give the same arguments, which MPI demands. They wait for each other.
     pub fn same(&self, what: &str, arguments: &[i64]) -> Result<()> {
-        let arguments = arguments.iter().map(|argument| *argument as u64);
-        let mut extremes: Vec<u64> = arguments.flat_map(|argument| [argument, !argument]).collect();
-        self.mpi.allreduce(&mut extremes, Reduce::Max, self.comm)?;
-        match extremes.chunks_exact(2).all(|pair| pair[0] == !pair[1]) {
-            true => Ok(()),
-            false => {
-                let text = format!("{what} with other arguments in other processes; they must be the same");
-                Err(MpiError::new(Class::NotSame, text))
-            }
-        }
+        agree(self.mpi, self.comm, Ok(()), [], what, arguments).map(|[]| ())
     }
 
-    /// As [`MpiFile::agree`]; whether `flag` is set in any process.
-    pub fn agree_and_any(&self, result: Result<()>, flag: bool) -> Result<bool> {
-        agree(self.mpi, self.comm, result, flag)
+    /// As [`MpiFile::agree`] and [`MpiFile::same`], by one reduction; which of `flags` are set in any process.
+    pub fn agree_on<const FLAGS: usize>(
+        &self,
+        result: Result<()>,
+        flags: [bool; FLAGS],
+        what: &str,
+        arguments: &[i64],
+    ) -> Result<[bool; FLAGS]> {
+        agree(self.mpi, self.comm, result, flags, what, arguments)
     }
 }
 
@@ -216,19 +213,30 @@ pub fn share(mpi: &Mpi, comm: Handle, rank: usize, root: usize, result: Result<u
     }
 }
 
-/// An error where any process has one; else whether `flag` is set in any.
-pub fn agree(mpi: &Mpi, comm: Handle, result: Result<()>, flag: bool) -> Result<bool> {
-    let class = result.as_ref().err().map_or(0, |error| error.class as u64);
-    let mut maxima = [class, u64::from(flag)];
+/// An error where any process has one, or where `arguments` are not the same in all; else which of `flags` are
+/// set in any process. All processes have as many.
+pub fn agree<const FLAGS: usize>(
+    mpi: &Mpi,
+    comm: Handle,
+    result: Result<()>,
+    flags: [bool; FLAGS],
+    what: &str,
+    arguments: &[i64],
+) -> Result<[bool; FLAGS]> {
+    let mut maxima = vec![result.as_ref().err().map_or(0, |error| error.class as u64)];
+    maxima.extend(flags.map(u64::from));
+    maxima.extend(arguments.iter().flat_map(|argument| [*argument as u64, !*argument as u64]));
     mpi.allreduce(&mut maxima, Reduce::Max, comm)?;
-    match (result, maxima) {
-        (Err(error), _) => Err(error),
-        (Ok(()), [0, any]) => Ok(any != 0),
-        (Ok(()), [class, _]) => {
-            let text = "another process of the communicator failed; its own error says why";
-            Err(MpiError::new(Class::from_u64(class), text))
-        }
+    result?;
+    if maxima[0] != 0 {
+        let text = "another process of the communicator failed; its own error says why";
+        return Err(MpiError::new(Class::from_u64(maxima[0]), text));
     }
+    if !maxima[1 + FLAGS..].chunks_exact(2).all(|pair| pair[0] == !pair[1]) {
+        let text = format!("{what} with other arguments in other processes; they must be the same");
+        return Err(MpiError::new(Class::NotSame, text));
+    }
+    Ok(std::array::from_fn(|index| maxima[1 + index] != 0))
 }
 
 type Table = RwLock<HashMap<usize, Arc<MpiFile>>>;

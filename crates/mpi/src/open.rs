@@ -101,7 +101,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         MpiFile::new(opened)
     };
     let file = here();
-    let outcome = agree(mpi, comm, file.as_ref().map(|_| ()).map_err(Clone::clone), false);
+    let outcome = agree(mpi, comm, file.as_ref().map(|_| ()).map_err(Clone::clone), [], "", &[]);
     match (outcome, file) {
         (Ok(_), Ok(file)) => {
             // Of hints, too, those of process 0 count: processes that choose differently would wait for each other.

@@ -24,12 +24,22 @@ pub fn info(file: &MpiFile) -> Result<Handle> {
 /// Changes hints, collectively. Those of process 0 count, so that all processes choose alike. The layout of a
 /// file that exists stays.
 pub fn set_info(file: &MpiFile, info: Handle) -> Result<()> {
-    let mut hints = lock(&file.hints).clone();
-    hints.set_info(file.mpi, info);
+    let hints = with_info(file, info);
     let hints = in_first(file.mpi, file.comm, file.rank, hints)?.in_force(&file.file.layout());
     file.file.set_access(hints.access());
     *lock(&file.hints) = hints;
     Ok(())
+}
+
+/// Whether an info changes hints of this process.
+pub fn changes(file: &MpiFile, info: Handle) -> bool {
+    with_info(file, info).in_force(&file.file.layout()) != *lock(&file.hints)
+}
+
+fn with_info(file: &MpiFile, info: Handle) -> Hints {
+    let mut hints = lock(&file.hints).clone();
+    hints.set_info(file.mpi, info);
+    hints
 }
 
 /// The hints of process 0.

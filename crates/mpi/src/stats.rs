@@ -13,10 +13,11 @@ pub struct Stats {
     lists: AtomicU64,
     exchanges: AtomicU64,
     collective_ns: AtomicU64,
+    agreements: AtomicU64,
 }
 
 /// Numbers that are summed over processes.
-pub const COUNT: usize = 13;
+pub const COUNT: usize = 14;
 
 impl Stats {
     /// Whether the user asked for them.
@@ -42,6 +43,11 @@ impl Stats {
         self.collective_ns.fetch_add(ns, Relaxed);
     }
 
+    /// Notes that processes told each other what they access.
+    pub fn note_agreement(&self) {
+        self.agreements.fetch_add(1, Relaxed);
+    }
+
     /// The numbers of this process.
     pub fn numbers(&self, io: &IoStats) -> [u64; COUNT] {
         let of = |number: &AtomicU64| number.load(Relaxed);
@@ -54,6 +60,7 @@ impl Stats {
             of(&self.lists),
             of(&self.exchanges),
             of(&self.collective_ns),
+            of(&self.agreements),
             io.requests,
             io.request_bytes,
             io.moved_bytes,
@@ -64,13 +71,14 @@ impl Stats {
 
     /// The sums of all processes, as lines.
     pub fn lines(path: &str, processes: usize, sums: &[u64; COUNT]) -> String {
-        let [reads, read, writes, written, alone_ns, lists, exchanges, collective_ns, requests, ..] = *sums;
-        let [.., request_bytes, moved, server_reads, server_writes] = *sums;
+        let [reads, read, writes, written, alone_ns, lists, exchanges, collective_ns, ..] = *sums;
+        let [.., agreements, requests, request_bytes, moved, server_reads, server_writes] = *sums;
         let seconds = |ns: u64| ns as f64 / 1e9;
         format!(
             "weft-mpi: {path}: closed by {processes} processes; sums over them:\n\
              weft-mpi:   reads {reads} of {read} bytes, writes {writes} of {written} bytes\n\
-             weft-mpi:   independent {:.3} s; collective {:.3} s: {lists} by list, {exchanges} by exchange\n\
+             weft-mpi:   independent {:.3} s; collective {:.3} s: {lists} by list, {exchanges} by exchange; \
+             {agreements} agreements\n\
              weft-mpi:   requests to I/O servers {requests}, of {request_bytes} bytes without data; data {moved} \
              bytes\n\
              weft-mpi:   accesses of servers: {server_reads} reads, {server_writes} writes\n",
@@ -89,9 +97,13 @@ mod tests {
         let stats = Stats::default();
         stats.note(Direction::Write, 100);
         stats.note_collective(true, 5_000_000);
+        stats.note_agreement();
         let io = IoStats { requests: 4, ..IoStats::default() };
         let lines = Stats::lines("/a", 2, &stats.numbers(&io));
-        assert!(lines.contains("writes 1 of 100 bytes") && lines.contains("1 by exchange"), "{lines}");
+        assert!(
+            lines.contains("writes 1 of 100 bytes") && lines.contains("1 by exchange; 1 agreements"),
+            "{lines}"
+        );
         assert!(lines.contains("requests to I/O servers 4"), "{lines}");
     }
 }

@@ -29,6 +29,8 @@ pub struct FileView {
     pub datarep: &'static CStr,
     /// The bytes that are seen.
     pub seen: Seen,
+    /// Whether the pieces of any process are so small that an exchange could pay. Agreed when the view is set.
+    pub is_fine: bool,
 }
 
 /// Which bytes a view shows.
@@ -58,6 +60,7 @@ impl FileView {
             representation: Representation::Native,
             datarep: c"native",
             seen: Seen::All,
+            is_fine: false,
         })
     }
 
@@ -116,6 +119,16 @@ impl FileView {
 }
 
 impl Seen {
+    /// Whether the pieces of a filetype are so small that an exchange could pay.
+    pub fn is_fine(&self, filetype: &Datatype) -> Result<bool> {
+        match self {
+            Seen::All | Seen::Nothing => Ok(false),
+            Seen::Part(_) | Seen::Once(..) => {
+                Ok(!weft_collective::is_coarse(filetype.regions(0, 1)?.piece_count(), filetype.size_bytes()))
+            }
+        }
+    }
+
     /// What a filetype shows from a displacement on.
     pub fn through(filetype: &Datatype, displacement: u64) -> Result<Seen> {
         let all_bytes = filetype.size_bytes();

@@ -33,12 +33,21 @@ pub struct Asked {
 /// In all processes where any has one; the view stays as it was.
 pub fn set_view(file: &MpiFile, asked: &Asked) -> Result<()> {
     let view = new_view(file, asked);
-    let has_moved = file.has_moved_shared.load(Ordering::Acquire);
-    let has_moved = file.agree_and_any(view.as_ref().map(|_| ()).map_err(Clone::clone), has_moved)?;
-    let view = view?;
-    let kind = view.datarep.to_bytes().first().map_or(0, |letter| i64::from(*letter));
-    file.same("MPI_File_set_view, data representation or etype,", &[kind, view.etype_bytes as i64])?;
-    crate::settings::set_info(file, asked.info)?;
+    let kind = |view: &FileView| view.datarep.to_bytes().first().map_or(0, |letter| i64::from(*letter));
+    let arguments = view.as_ref().map_or([0, 0], |view| [kind(view), view.etype_bytes as i64]);
+    let flags = [
+        file.has_moved_shared.load(Ordering::Acquire),
+        view.as_ref().is_ok_and(|view| view.is_fine),
+        file.rank == 0 && crate::settings::changes(file, asked.info),
+    ];
+    let result = view.as_ref().map(|_| ()).map_err(Clone::clone);
+    let what = "MPI_File_set_view, data representation or etype,";
+    let [has_moved, is_fine, has_hints] = file.agree_on(result, flags, what, &arguments)?;
+    if has_hints {
+        crate::settings::set_info(file, asked.info)?;
+    }
+    let mut view = view?;
+    view.is_fine = is_fine;
     file.replace_view(view);
     *lock(&file.position) = 0;
     crate::pointers::reset_shared(file, has_moved)
@@ -85,9 +94,10 @@ fn new_view(file: &MpiFile, asked: &Asked) -> Result<FileView> {
     let (etype, filetype) = (read(asked.etype)?, read(asked.filetype)?);
     check_types(&etype, &filetype)?;
     let seen = Seen::through(&filetype, displacement as u64)?;
+    let is_fine = seen.is_fine(&filetype)?;
     let etype_bytes = etype.size_bytes();
     let (etype, filetype) = (mpi.dup_type(asked.etype)?, mpi.dup_type(asked.filetype)?);
-    Ok(FileView { mpi, displacement, etype, filetype, etype_bytes, representation, datarep, seen })
+    Ok(FileView { mpi, displacement, etype, filetype, etype_bytes, representation, datarep, seen, is_fine })
 }
 
 fn check_types(etype: &Datatype, filetype: &Datatype) -> Result<()> {
