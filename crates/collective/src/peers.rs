@@ -51,10 +51,10 @@ pub trait Peers {
 
     /// Collective over this node: waits until all its processes are here. What a process wrote to
     /// [windows](Peers::share) before, all see after it: besides the barrier this takes a fence of memory on
-    /// both sides (in MPI: `MPI_Win_sync`, `MPI_Barrier`, `MPI_Win_sync`).
+    /// both sides.
     fn node_barrier(&mut self) -> Result<(), Self::Error>;
 
-    /// Collective over this node: memory of `own_bytes` of each process, aligned to 64 bytes, that all processes of the node
+    /// Collective: memory of `own_bytes` of each process, aligned to 64 bytes, that all processes of its node
     /// can read and write. Returns the windows of all processes of this node as rank and address here.
     /// A window of 0 bytes may have any address. Windows stay until the [`Peers`] are dropped, or until the
     /// next call, which replaces them.

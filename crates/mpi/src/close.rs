@@ -27,9 +27,7 @@ pub fn close(file: Arc<MpiFile>) -> Result<()> {
     let is_deleted = file.has_mode(mpi.numbers().mode_delete_on_close);
     let (client, path) = (file.client.clone(), file.place.path.clone());
     show_stats(&file)?;
-    if let Some(engine) = lock(&file.engine).take() {
-        engine.free();
-    }
+    drop(lock(&file.engine).take());
     let others = written_by_all(&file)?;
     let close = || {
         close_first(file, &others)?;

@@ -159,8 +159,8 @@ fn two_phase(
         Ok(job) => Ok(Request { base: std::ptr::null_mut(), memory: &job.memory, file: &job.file }),
         Err(error) => Err(StoreError(error.clone())),
     };
+    engine.has_exchanged = true;
     let Engine { peers, collective, .. } = engine;
-    peers.find_node()?;
     // SAFETY: the program's memory is this call's until it returns, by the rules of MPI; the windows are those
     // of the engine, which is locked.
     let moved =

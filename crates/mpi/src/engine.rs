@@ -18,14 +18,14 @@ pub struct Engine {
     pub learned: Learned,
     /// The choice before, and how long it took here.
     pub last: Option<(Choice, u64)>,
+    /// Whether there was an exchange.
+    pub has_exchanged: bool,
     /// What exchanges would have saved so far, had they been prepared, in nanoseconds.
     missed_ns: f64,
 }
 
-/// What the first exchange of a file takes beyond the others: MPI makes a communicator and shared memory.
+/// What the first exchange of a file takes beyond the others, as processes of a node make shared memory.
 const SETUP_NS: f64 = 2e6;
-/// The same where a process waits for its turn on a processor: MPI's own waiting keeps it from those that work.
-const CROWDED_SETUP_NS: f64 = 100e6;
 
 impl Engine {
     /// Collective: for the processes of `comm`.
@@ -36,6 +36,7 @@ impl Engine {
             collective: Collective::new(Options::default()),
             learned: Learned::new(),
             last: None,
+            has_exchanged: false,
             missed_ns: 0.0,
         })
     }
@@ -43,12 +44,10 @@ impl Engine {
     /// What the first exchange is to be charged with: less, the more would have been saved by having done it.
     /// So it is done once it would have paid for itself.
     pub fn setup_ns(&self) -> u64 {
-        if self.peers.has_node() {
-            return 0;
+        match self.has_exchanged {
+            true => 0,
+            false => (SETUP_NS - self.missed_ns).max(0.0) as u64,
         }
-        let crowded = self.peers.process_count() > self.peers.processor_count();
-        let setup_ns = if crowded { CROWDED_SETUP_NS } else { SETUP_NS };
-        (setup_ns - self.missed_ns).max(0.0) as u64
     }
 
     /// Notes a choice that was charged with this.
@@ -57,11 +56,6 @@ impl Engine {
         if let (Some(list_ns), Some(exchange_ns)) = (of(Method::List), of(Method::TwoPhase)) {
             self.missed_ns += (list_ns + setup_ns as f64 - exchange_ns).max(0.0);
         }
-    }
-
-    /// Collective: gives back what MPI must be told of.
-    pub fn free(self) {
-        self.peers.free();
     }
 }
 

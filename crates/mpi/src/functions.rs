@@ -76,7 +76,6 @@ functions! {
     comm_free "PMPI_Comm_free" (*mut Handle);
     comm_test_inter "PMPI_Comm_test_inter" (Handle, *mut c_int);
     comm_group "PMPI_Comm_group" (Handle, *mut Handle);
-    comm_split_type "PMPI_Comm_split_type" (Handle, c_int, c_int, Handle, *mut Handle);
 
     ibarrier "PMPI_Ibarrier" (Handle, *mut Handle);
     ibcast "PMPI_Ibcast" (*mut c_void, c_int, Handle, c_int, Handle, *mut Handle);
@@ -89,16 +88,9 @@ functions! {
     iexscan "PMPI_Iexscan" (*const c_void, *mut c_void, c_int, Handle, Handle, Handle, *mut Handle);
     isend "PMPI_Isend" (*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     irecv "PMPI_Irecv" (*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    iprobe "PMPI_Iprobe" (c_int, c_int, Handle, *mut c_int, *mut c_void);
     test "PMPI_Test" (*mut Handle, *mut c_int, *mut c_void);
     get_count "PMPI_Get_count" (*const c_void, Handle, *mut c_int);
-
-    win_allocate_shared "PMPI_Win_allocate_shared"
-        (isize, c_int, Handle, Handle, *mut *mut c_void, *mut Handle);
-    win_shared_query "PMPI_Win_shared_query" (Handle, c_int, *mut isize, *mut c_int, *mut *mut c_void);
-    win_lock_all "PMPI_Win_lock_all" (c_int, Handle);
-    win_unlock_all "PMPI_Win_unlock_all" (Handle);
-    win_sync "PMPI_Win_sync" (Handle);
-    win_free "PMPI_Win_free" (*mut Handle);
 
     type_size "PMPI_Type_size_x" (Handle, *mut i64);
     type_get_extent "PMPI_Type_get_extent_x" (Handle, *mut i64, *mut i64);

@@ -25,7 +25,7 @@
 //! | every read and write | [`access`], [`job`] |
 //! | reads and writes that go on: requests, split collectives | [`request`], [`split`] |
 //! | conversion to external32 | [`external`] |
-//! | choosing a way together, exchanging data | [`collective`], [`engine`], [`peers`], [`store`] |
+//! | choosing a way together, exchanging data | [`collective`], [`engine`], [`peers`], [`board`], [`store`] |
 //! | hints, counters | [`hints`], [`stats`] |
 //!
 //! No lock is held while processes wait for each other or for a server, but the program's own order of calls
@@ -33,6 +33,7 @@
 
 pub mod abi;
 pub mod access;
+pub mod board;
 pub mod clients;
 pub mod close;
 pub mod collective;
@@ -54,6 +55,7 @@ pub mod pointers;
 pub mod report;
 pub mod request;
 pub mod settings;
+pub mod shared;
 pub mod sizes;
 pub mod split;
 pub mod stats;

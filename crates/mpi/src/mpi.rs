@@ -106,13 +106,11 @@ impl Mpi {
         Ok(dup)
     }
 
-    /// The processes of `comm` that share memory with this one.
-    pub fn node_of(&self, comm: Handle, rank: usize) -> Result<Handle> {
-        let (kind, none, mut node) = (self.numbers().comm_type_shared, self.handles.info_null, Handle(0));
-        // SAFETY: it is written.
-        let code = unsafe { (self.f.comm_split_type)(comm, kind, rank as c_int, none, &mut node) };
-        self.check("MPI_Comm_split_type", code)?;
-        Ok(node)
+    /// Moves messages of this process on, as every function of MPI that waits has to. `comm` has none to it.
+    pub fn progress(&self, comm: Handle, rank: usize) {
+        let (mut is_there, ignored) = (0, self.abi.status_ignore as *mut c_void);
+        // SAFETY: the flag is written.
+        unsafe { (self.f.iprobe)(rank as c_int, 0, comm, &mut is_there, ignored) };
     }
 
     /// Gives a communicator back.

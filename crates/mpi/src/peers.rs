@@ -1,15 +1,25 @@
-//! The processes of an open file, as the engine of collective accesses sees them: an MPI communicator.
+//! The processes of an open file, as the engine of collective accesses sees them: an MPI communicator, and
+//! shared memory within a node.
+//!
+//! MPI can make shared memory, too. But that takes a tenth of a second where processes are more than
+//! processors, as its blocking functions wait at full speed.
 
 use std::collections::BTreeSet;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::ptr::{self, NonNull};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering;
 
 use weft_collective::Peers;
 
 use crate::abi::Handle;
+use crate::board::{self, Board, TOLD_BYTES_MAX};
 use crate::error::{Class, MpiError, Result};
 use crate::mpi::{Mpi, Reduce, STATUS_WORDS, count};
+use crate::report::report;
+use crate::shared::{self, Shared};
 
 /// See [`Peers`].
 pub struct MpiPeers {
@@ -17,73 +27,62 @@ pub struct MpiPeers {
     comm: Handle,
     rank: usize,
     size: usize,
-    /// The processes of this node, once they have to share memory.
-    node: Option<Node>,
-    /// Of each process, the least rank of its host, or of its node once that is known.
+    /// Of each process, the least rank of its node.
     nodes: Vec<u32>,
     /// Of all hosts.
     processors: u32,
-    window: Option<Handle>,
-}
-
-struct Node {
-    comm: Handle,
-    /// Of each process of the node, its rank in the communicator of all.
-    ranks: Vec<usize>,
+    /// Of the processes of this node; `None` where this one is alone on it.
+    board: Option<Board>,
+    windows: Vec<Shared>,
 }
 
 /// Up to so many processes send all numbers to all, which is one operation for sums and maxima.
 const GATHERED_MAX: usize = 128;
-/// Windows begin at multiples of this.
-const ALIGNMENT: usize = 64;
 
 impl MpiPeers {
     /// Collective: the processes of `comm`, which stays the caller's.
     pub fn new(mpi: &'static Mpi, comm: Handle, rank: usize, size: usize) -> Result<MpiPeers> {
-        let gathered = gather(mpi, &[this_host(), online_processors()], comm, size)?;
-        let hosts: Vec<u64> = gathered.iter().copied().step_by(2).collect();
-        let first = |host: &u64| hosts.iter().position(|other| other == host).unwrap_or(rank);
-        let firsts: Vec<usize> = hosts.iter().map(first).collect();
-        let of_first =
-            |(rank, first): (usize, &usize)| (rank == *first).then(|| gathered[2 * rank + 1] as u32);
-        let processors = firsts.iter().enumerate().filter_map(of_first).sum();
-        let nodes = firsts.into_iter().map(|first| first as u32).collect();
-        Ok(MpiPeers { mpi, comm, rank, size, node: None, nodes, processors, window: None })
-    }
-
-    /// Collective: finds out which processes can share memory, before they first do. It is slow: MPI makes a
-    /// communicator.
-    pub fn find_node(&mut self) -> Result<()> {
-        if self.node.is_some() {
-            return Ok(());
+        let key = weft_host::random::<8>().map_or(0, u64::from_ne_bytes);
+        let file = shared::file(board::bytes(size));
+        let fd = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
+        let mut shared = Shared::of(this_process(), fd, board::bytes(size));
+        if let Ok(shared) = &shared {
+            Board::key(shared).store(key, Ordering::Release);
         }
-        let mpi = self.mpi;
-        mpi.barrier(self.comm)?;
-        let node = mpi.node_of(self.comm, self.rank)?;
-        let (_, node_size) = mpi.rank_and_size(node)?;
-        let ranks = gather(mpi, &[self.rank as u64], node, node_size)?;
-        let ranks: Vec<usize> = ranks.into_iter().map(|rank| rank as usize).collect();
-        let least = ranks.iter().copied().min().unwrap_or(self.rank);
-        let nodes = gather(mpi, &[least as u64], self.comm, self.size)?;
-        self.nodes = nodes.into_iter().map(|node| node as u32).collect();
-        self.node = Some(Node { comm: node, ranks });
-        Ok(())
-    }
-
-    /// Whether that was done.
-    pub fn has_node(&self) -> bool {
-        self.node.is_some()
-    }
-
-    /// All processes.
-    pub fn process_count(&self) -> u32 {
-        self.size as u32
-    }
-
-    fn node(&self) -> Result<&Node> {
-        self.node
-            .as_ref()
-            .ok_or_else(|| MpiError::new(Class::Intern, "the processes of the node are not known"))
+        let own = [this_host(), online_processors(), this_process(), fd, key];
+        let all = gather(mpi, &own, comm, size)?;
+        let all: Vec<&[u64]> = all.chunks_exact(own.len()).collect();
+        let first = |own: &&[u64]| all.iter().position(|other| other[0] == own[0]).unwrap_or(rank);
+        let firsts: Vec<usize> = all.iter().map(first).collect();
+        let of_first = |(rank, first): (usize, &usize)| (rank == *first).then(|| all[rank][1] as u32);
+        let processors = firsts.iter().enumerate().filter_map(of_first).sum();
+        if firsts[rank] != rank {
+            let first = all[firsts[rank]];
+            shared = Shared::of(first[2], first[3], board::bytes(size)).and_then(|shared| {
+                let is_meant = Board::key(&shared).load(Ordering::Acquire) == first[4];
+                if is_meant { Ok(shared) } else { Err(io::ErrorKind::InvalidData.into()) }
+            });
+        }
+        let mut failed = [u64::from(shared.is_err())];
+        mpi.allreduce(&mut failed, Reduce::Max, comm)?;
+        // All have mapped it.
+        drop(file);
+        let mut nodes: Vec<u32> = firsts.iter().map(|first| *first as u32).collect();
+        let mut board = None;
+        match shared {
+            Ok(shared) if failed[0] == 0 => {
+                let index = nodes[..rank].iter().filter(|node| **node == nodes[rank]).count();
+                let count = nodes.iter().filter(|node| **node == nodes[rank]).count();
+                board = (count > 1).then(|| Board::new(shared, index, count));
+            }
+            shared => {
+                if let Err(error) = shared {
+                    report(|| format!("processes of this host share no memory: {error}; they send messages"));
+                }
+                nodes = (0..size as u32).collect();
+            }
+        }
+        Ok(MpiPeers { mpi, comm, rank, size, nodes, processors, board, windows: Vec::new() })
     }
 
     /// How many nodes there are.
@@ -96,29 +95,15 @@ impl MpiPeers {
         self.processors
     }
 
-    /// Collective: gives back windows and communicators.
-    pub fn free(mut self) {
-        self.free_window();
-        if let Some(node) = self.node {
-            self.mpi.free_comm(node.comm);
-        }
-    }
-
-    fn free_window(&mut self) {
-        if let Some(mut window) = self.window.take() {
-            // SAFETY: it was made here, and its memory is not used any more.
-            unsafe {
-                (self.mpi.f.win_unlock_all)(window);
-                (self.mpi.f.win_free)(&mut window);
+    /// Tells all processes by the board, if all are on this node; see [`Board::exchange`].
+    fn exchange_here(&mut self, own: &[u8], each: impl FnMut(usize, &[u8])) -> bool {
+        let (mpi, comm, rank) = (self.mpi, self.comm, self.rank);
+        match self.board.as_mut().filter(|board| board.count() == self.size) {
+            Some(board) => {
+                board.exchange(own, || mpi.progress(comm, rank), each);
+                true
             }
-        }
-    }
-
-    fn synchronise(&self) -> Result<()> {
-        match self.window {
-            // SAFETY: it is a window of this library's.
-            Some(window) => self.mpi.check("MPI_Win_sync", unsafe { (self.mpi.f.win_sync)(window) }),
-            None => Ok(()),
+            None => false,
         }
     }
 
@@ -132,10 +117,26 @@ impl MpiPeers {
     }
 }
 
-/// A number that other hosts do not have.
+fn this_process() -> u64 {
+    u64::from(std::process::id())
+}
+
+/// Adds numbers of a process to sums, and takes maxima.
+fn reduce(sums: &mut [u64], maxima: &mut [u64], theirs: impl IntoIterator<Item = u64>) {
+    let mut theirs = theirs.into_iter();
+    for (sum, theirs) in sums.iter_mut().zip(&mut theirs) {
+        *sum = sum.wrapping_add(theirs);
+    }
+    for (maximum, theirs) in maxima.iter_mut().zip(&mut theirs) {
+        *maximum = (*maximum).max(theirs);
+    }
+}
+
+/// A number that other hosts do not have, nor containers whose processes have numbers of their own.
 fn this_host() -> u64 {
     let mut hash = DefaultHasher::new();
-    (weft_host::boot_id(), weft_host::name()).hash(&mut hash);
+    let numbers = std::fs::read_link("/proc/self/ns/pid").ok();
+    (weft_host::boot_id(), weft_host::name(), numbers).hash(&mut hash);
     hash.finish()
 }
 
@@ -176,6 +177,17 @@ impl Peers for MpiPeers {
     }
 
     fn allreduce(&mut self, sums: &mut [u64], maxima: &mut [u64]) -> Result<()> {
+        let own: Vec<u8> = sums.iter().chain(&*maxima).flat_map(|number| number.to_ne_bytes()).collect();
+        let (mut all_sums, mut all_maxima) = (vec![0; sums.len()], vec![0; maxima.len()]);
+        let number = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
+        let add = |_: usize, told: &[u8]| {
+            reduce(&mut all_sums, &mut all_maxima, told.chunks_exact(8).map(number));
+        };
+        if own.len() <= TOLD_BYTES_MAX && self.exchange_here(&own, add) {
+            sums.copy_from_slice(&all_sums);
+            maxima.copy_from_slice(&all_maxima);
+            return Ok(());
+        }
         if sums.is_empty() {
             return self.mpi.allreduce(maxima, Reduce::Max, self.comm);
         }
@@ -187,18 +199,20 @@ impl Peers for MpiPeers {
         let all = gather(self.mpi, &own, self.comm, self.size)?;
         sums.fill(0);
         for numbers in all.chunks_exact(own.len()) {
-            let (theirs_sums, theirs_maxima) = numbers.split_at(sums.len());
-            for (sum, theirs) in sums.iter_mut().zip(theirs_sums) {
-                *sum = sum.wrapping_add(*theirs);
-            }
-            for (maximum, theirs) in maxima.iter_mut().zip(theirs_maxima) {
-                *maximum = (*maximum).max(*theirs);
-            }
+            reduce(sums, maxima, numbers.iter().copied());
         }
         Ok(())
     }
 
     fn allgather(&mut self, own: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let (mut told, mut fits) = (Vec::with_capacity(self.size), true);
+        let add = |length: usize, bytes: &[u8]| {
+            fits &= length <= TOLD_BYTES_MAX;
+            told.push(bytes.to_vec());
+        };
+        if self.exchange_here(own, add) && fits {
+            return Ok(told);
+        }
         let lengths = gather(self.mpi, &[own.len() as u64], self.comm, self.size)?;
         let counts: Result<Vec<c_int>> = lengths.iter().map(|length| count(*length as usize)).collect();
         let counts = counts?;
@@ -265,36 +279,65 @@ impl Peers for MpiPeers {
     }
 
     fn node_barrier(&mut self) -> Result<()> {
-        self.synchronise()?;
-        self.mpi.barrier(self.node()?.comm)?;
-        self.synchronise()
+        let (mpi, comm, rank) = (self.mpi, self.comm, self.rank);
+        if let Some(board) = &mut self.board {
+            board.exchange(&[], || mpi.progress(comm, rank), |_, _| {});
+        }
+        Ok(())
     }
 
     fn share(&mut self, own_bytes: usize) -> Result<Vec<(u32, NonNull<u8>)>> {
-        self.free_window();
-        let (mut base, mut window) = (ptr::null_mut::<c_void>(), Handle(0));
-        let bytes = own_bytes.next_multiple_of(ALIGNMENT) + ALIGNMENT;
-        let (none, node, f) = (self.mpi.handles.info_null, self.node()?.comm, &self.mpi.f);
-        // SAFETY: the base and the window are written.
-        let code = unsafe { (f.win_allocate_shared)(bytes as isize, 1, none, node, &mut base, &mut window) };
-        self.mpi.check("MPI_Win_allocate_shared", code).map_err(|error| {
-            let text = format!("{bytes} bytes of memory for processes of this node: {}", error.text);
-            MpiError::new(Class::NoMem, text)
-        })?;
-        self.window = Some(window);
-        // SAFETY: it was made above.
-        self.mpi.check("MPI_Win_lock_all", unsafe { (f.win_lock_all)(0, window) })?;
-        let mut shared = Vec::with_capacity(self.node()?.ranks.len());
-        for (of, rank) in self.node()?.ranks.iter().enumerate() {
-            let (mut bytes, mut unit, mut base) = (0isize, 0, ptr::null_mut::<c_void>());
-            // SAFETY: all are written.
-            let code = unsafe { (f.win_shared_query)(window, of as c_int, &mut bytes, &mut unit, &mut base) };
-            self.mpi.check("MPI_Win_shared_query", code)?;
-            let base = base.cast::<u8>();
-            // Mappings begin at pages, so this is the same place in all processes.
-            let aligned = base.wrapping_add(base.align_offset(ALIGNMENT));
-            shared.push((*rank as u32, NonNull::new(aligned).unwrap_or(NonNull::dangling())));
+        self.windows.clear();
+        let file = (own_bytes > 0).then(|| shared::file(own_bytes));
+        let fd = match &file {
+            Some(Ok(file)) => file.as_raw_fd() as u64,
+            _ => u64::MAX,
+        };
+        let told = [own_bytes as u64, this_process(), fd].map(u64::to_ne_bytes).concat();
+        let told = self.allgather(&told)?;
+        let mut shared = Vec::new();
+        let mut failed = match &file {
+            Some(Err(error)) => Some(error.to_string()),
+            _ => None,
+        };
+        for (rank, told) in told.iter().enumerate() {
+            let number = |at: usize| u64::from_ne_bytes(told[8 * at..][..8].try_into().expect("8 bytes"));
+            if number(0) == 0 || self.nodes[rank] != self.nodes[self.rank] {
+                continue;
+            }
+            match Shared::of(number(1), number(2), number(0) as usize) {
+                Ok(window) => {
+                    shared.push((rank as u32, window.base()));
+                    self.windows.push(window);
+                }
+                Err(error) => failed = failed.or(Some(error.to_string())),
+            }
         }
-        Ok(shared)
+        let mut any = [u64::from(failed.is_some())];
+        self.allreduce(&mut [], &mut any)?;
+        // All have mapped it.
+        drop(file);
+        if any[0] == 0 {
+            return Ok(shared);
+        }
+        self.windows.clear();
+        let reason = failed.unwrap_or("another process has failed".into());
+        let text =
+            format!("memory that processes of a node share: {reason}; a smaller cb_buffer_size takes less");
+        Err(MpiError::new(Class::NoMem, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_processes_are_reduced_elementwise() {
+        let (mut sums, mut maxima) = ([0u64; 2], [0u64; 2]);
+        for theirs in [[1, u64::MAX, 5, 3], [2, 3, 4, 8]] {
+            reduce(&mut sums, &mut maxima, theirs);
+        }
+        assert_eq!((sums, maxima), ([3, 2], [5, 8]));
     }
 }

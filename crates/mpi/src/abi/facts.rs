@@ -89,7 +89,6 @@ numbers! {
     distribute_none "MPI_DISTRIBUTE_NONE";
     distribute_dflt_darg "MPI_DISTRIBUTE_DFLT_DARG";
     displacement_current "MPI_DISPLACEMENT_CURRENT";
-    comm_type_shared "MPI_COMM_TYPE_SHARED";
     max_info_value_bytes "MPI_MAX_INFO_VAL";
     max_error_string_bytes "MPI_MAX_ERROR_STRING";
 }

@@ -65,7 +65,6 @@ pub const MPICH: Abi = Abi {
         distribute_none: 123,
         distribute_dflt_darg: -49_767,
         displacement_current: -54_278_278,
-        comm_type_shared: 1,
         max_info_value_bytes: 1024,
         max_error_string_bytes: 512,
     },

@@ -65,7 +65,6 @@ pub const OPEN_MPI: Abi = Abi {
         distribute_none: 2,
         distribute_dflt_darg: -1,
         displacement_current: -54_278_278,
-        comm_type_shared: 0,
         max_info_value_bytes: 256,
         max_error_string_bytes: 256,
     },

@@ -65,7 +65,6 @@ pub const STANDARD: Abi = Abi {
         distribute_none: 16,
         distribute_dflt_darg: 19,
         displacement_current: -1,
-        comm_type_shared: 221,
         max_info_value_bytes: 1024,
         max_error_string_bytes: 512,
     },
