@@ -17,7 +17,7 @@ use crate::shared::Shared;
 
 /// Bytes that a process can tell in a phase.
 pub const TOLD_BYTES_MAX: usize = SLOT_BYTES - 8;
-const SLOT_BYTES: usize = 1024;
+const SLOT_BYTES: usize = 2048;
 const ARRIVED_AT: usize = 64;
 const PHASE_AT: usize = 128;
 const SLOTS_AT: usize = 192;

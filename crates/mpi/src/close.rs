@@ -12,10 +12,10 @@ use std::sync::Arc;
 use weft_client::WrittenEnd;
 
 use crate::error::Result;
-use crate::file::{self, MpiFile};
-use crate::mpi::Reduce;
+use crate::file::{self, MpiFile, peers};
 use crate::stats::{self, Stats};
 use crate::sync::lock;
+use crate::teams;
 
 /// Closes a file in all processes. The handle is gone also where it fails.
 ///
@@ -23,12 +23,12 @@ use crate::sync::lock;
 /// To be raised with the handler of `MPI_FILE_NULL`, as the file has none any more.
 pub fn close(file: Arc<MpiFile>) -> Result<()> {
     file::remove(file.shadow);
-    let (mpi, comm, rank, mut shadow) = (file.mpi, file.comm, file.rank, file.shadow);
+    let (mpi, rank, mut shadow) = (file.mpi, file.rank, file.shadow);
     let is_deleted = file.has_mode(mpi.numbers().mode_delete_on_close);
     let (client, path) = (file.client.clone(), file.place.path.clone());
     show_stats(&file)?;
-    drop(lock(&file.engine).take());
     let others = written_by_all(&file)?;
+    let mut team = lock(&file.team).take();
     let close = || {
         close_first(file, &others)?;
         if is_deleted {
@@ -37,10 +37,10 @@ pub fn close(file: Arc<MpiFile>) -> Result<()> {
         Ok(0)
     };
     let result = if rank == 0 { close() } else { Ok(0) };
-    let result = file::share(mpi, comm, rank, 0, result);
+    let result = file::peers(&mut team).and_then(|peers| file::share(peers, rank, 0, result));
     // SAFETY: the shadow is this file's, and the program's handle is not valid any more.
     unsafe { (mpi.f.file_close)(&mut shadow) };
-    mpi.free_comm(comm);
+    team.into_iter().for_each(teams::give_back);
     result.map(|_| ())
 }
 
@@ -59,7 +59,7 @@ fn close_first(file: Arc<MpiFile>, others: &WrittenEnd) -> Result<()> {
 fn written_by_all(file: &MpiFile) -> Result<WrittenEnd> {
     let own = file.file.written_end();
     let mut maxima = [own.end_bytes, u64::from(own.touch), u64::from(own.unsure)];
-    file.mpi.allreduce(&mut maxima, Reduce::Max, file.comm)?;
+    peers(&mut lock(&file.team))?.max(&mut maxima)?;
     let [end_bytes, touch, unsure] = maxima;
     Ok(WrittenEnd { end_bytes, touch: touch != 0, unsure: unsure != 0 })
 }
@@ -74,13 +74,11 @@ pub fn reduce_written(file: &MpiFile) -> Result<()> {
 }
 
 fn show_stats(file: &MpiFile) -> Result<()> {
-    // All processes of a program have the same environment, but process 0 decides.
-    let are_wanted = file.in_first(|| Ok(u64::from(Stats::are_wanted())))?;
-    if are_wanted == 0 {
+    if !file.shows_stats {
         return Ok(());
     }
     let mut sums: [u64; stats::COUNT] = file.stats.numbers(&file.file.io_stats());
-    file.mpi.allreduce(&mut sums, Reduce::Sum, file.comm)?;
+    peers(&mut lock(&file.team))?.sum(&mut sums)?;
     if file.rank == 0 {
         crate::report::say(Stats::lines(&file.place.path, file.size, &sums).trim_end());
     }

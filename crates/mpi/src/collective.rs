@@ -23,9 +23,10 @@ use weft_layout::Regions;
 
 use crate::engine::{Engine, options};
 use crate::error::{Class, MpiError, Result};
-use crate::file::MpiFile;
+use crate::file::{self, MpiFile};
 use crate::hints::{self, Hints, Switch};
 use crate::job::Job;
+use crate::peers::MpiPeers;
 use crate::report;
 use crate::store::{FileStore, StoreError};
 use crate::sync::lock;
@@ -81,18 +82,16 @@ pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) ->
         file.stats.note_collective(false, begin.elapsed().as_nanos() as u64);
         return Ok(bytes);
     }
-    let mut engine = lock(&file.engine);
-    if engine.is_none() {
-        *engine = Some(Engine::new(file.mpi, file.comm, (file.rank, file.size))?);
-    }
-    let engine = engine.as_mut().expect("made above");
+    let (mut engine, mut team) = (lock(&file.engine), lock(&file.team));
+    let peers = file::peers(&mut team)?;
+    let engine = &mut *engine;
     // Hints may have changed since the access before.
     engine.collective.set_options(options(&hints));
     file.stats.note_agreement();
     let nothing = Regions::default();
     let (memory, regions) = job.as_ref().map_or((&nothing, &nothing), |job| (&job.memory, &job.file));
     let last_ns = engine.last.as_ref().map_or(0, |(_, ns)| *ns);
-    let totals = Summary::new(memory, regions, last_ns, file.size as u32).reduce(&mut engine.peers)?;
+    let totals = Summary::new(memory, regions, last_ns, file.size as u32).reduce(peers)?;
     if let Some((choice, _)) = engine.last.take()
         && totals.last_ns > 0
     {
@@ -101,7 +100,7 @@ pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) ->
     if totals.active == 0 {
         return job.map(|_| 0);
     }
-    let conditions = conditions(file, engine, &hints, direction, exchange);
+    let conditions = conditions(file, (&*engine, &*peers), &hints, direction, exchange);
     let choice = choose(&totals, &conditions, &Costs::default(), &engine.learned);
     if file.rank == 0 && (hints.explain || report::is_on()) {
         report::say(&format!("weft-mpi: {}: ways of this collective access:\n{choice}", file.place.path));
@@ -109,7 +108,7 @@ pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) ->
     engine.miss(&choice, conditions.setup_ns);
     let begin = Instant::now();
     let result = match choice.method {
-        Method::TwoPhase => two_phase(file, engine, direction, job, &totals),
+        Method::TwoPhase => two_phase(file, (engine, peers), direction, job, &totals),
         _ => job.and_then(|job| job.run(file)),
     };
     let spent_ns = begin.elapsed().as_nanos() as u64;
@@ -120,7 +119,7 @@ pub fn carry_out(file: &Arc<MpiFile>, direction: Direction, job: Result<Job>) ->
 
 fn conditions(
     file: &MpiFile,
-    engine: &Engine,
+    (engine, peers): (&Engine, &MpiPeers),
     hints: &Hints,
     direction: Direction,
     exchange: Exchange,
@@ -128,8 +127,8 @@ fn conditions(
     let layout = file.file.layout();
     Conditions {
         processes: file.size as u32,
-        nodes: engine.peers.node_count(),
-        processors: engine.peers.processor_count(),
+        nodes: peers.node_count(),
+        processors: peers.processor_count(),
         servers: u32::from(layout.server_count()),
         strip_bytes: layout.strip_bytes(),
         direction: to_engine(direction),
@@ -149,7 +148,7 @@ fn to_engine(direction: Direction) -> weft_collective::Direction {
 
 fn two_phase(
     file: &Arc<MpiFile>,
-    engine: &mut Engine,
+    (engine, peers): (&mut Engine, &mut MpiPeers),
     direction: Direction,
     job: Result<Job>,
     totals: &weft_collective::Totals,
@@ -160,7 +159,7 @@ fn two_phase(
         Err(error) => Err(StoreError(error.clone())),
     };
     engine.has_exchanged = true;
-    let Engine { peers, collective, .. } = engine;
+    let collective = &mut engine.collective;
     // SAFETY: the program's memory is this call's until it returns, by the rules of MPI; the windows are those
     // of the engine, which is locked.
     let moved =

@@ -2,16 +2,10 @@
 
 use weft_collective::{Choice, Collective, Learned, Method, Options};
 
-use crate::abi::Handle;
-use crate::error::Result;
 use crate::hints::Hints;
-use crate::mpi::Mpi;
-use crate::peers::MpiPeers;
 
 /// See the module.
 pub struct Engine {
-    /// The processes.
-    pub peers: MpiPeers,
     /// Two-phase accesses.
     pub collective: Collective,
     /// How far predictions were from what was measured.
@@ -27,20 +21,19 @@ pub struct Engine {
 /// What the first exchange of a file takes beyond the others, as processes of a node make shared memory.
 const SETUP_NS: f64 = 2e6;
 
-impl Engine {
-    /// Collective: for the processes of `comm`.
-    pub fn new(mpi: &'static Mpi, comm: Handle, rank_and_size: (usize, usize)) -> Result<Engine> {
-        let peers = MpiPeers::new(mpi, comm, rank_and_size.0, rank_and_size.1)?;
-        Ok(Engine {
-            peers,
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine {
             collective: Collective::new(Options::default()),
             learned: Learned::new(),
             last: None,
             has_exchanged: false,
             missed_ns: 0.0,
-        })
+        }
     }
+}
 
+impl Engine {
     /// What the first exchange is to be charged with: less, the more would have been saved by having done it.
     /// So it is done once it would have paid for itself.
     pub fn setup_ns(&self) -> u64 {

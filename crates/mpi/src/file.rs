@@ -7,14 +7,15 @@ use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use weft_client::{Client, Direction, File};
 
-use crate::abi::Handle;
 use crate::engine::Engine;
 use crate::error::{Class, MpiError, Result};
 use crate::hints::Hints;
-use crate::mpi::{Mpi, Reduce};
+use crate::mpi::Mpi;
+use crate::peers::MpiPeers;
 use crate::place::Place;
 use crate::stats::Stats;
 use crate::sync::lock;
+use crate::teams::Team;
 use crate::view::FileView;
 
 /// The kinds of pointers by which split collectives begin.
@@ -53,8 +54,9 @@ pub struct MpiFile {
     pub mpi: &'static Mpi,
     /// The program's handle: a file of its own MPI.
     pub shadow: usize,
-    /// The processes that opened it, with messages of their own.
-    pub comm: Handle,
+    /// The processes that opened it, until it is closed. Locked while they wait for each other, as collective
+    /// calls on one file have an order.
+    pub team: Mutex<Option<Team>>,
     /// This one.
     pub rank: usize,
     /// Their number.
@@ -75,14 +77,16 @@ pub struct MpiFile {
     is_atomic: AtomicBool,
     /// The split collective that is under way.
     pub split: Mutex<Option<Split>>,
-    /// What collective accesses keep; made by the first one.
-    pub engine: Mutex<Option<Engine>>,
+    /// What collective accesses keep.
+    pub engine: Mutex<Engine>,
     /// Whether this process has used the shared pointer since it was last set to 0.
     pub has_moved_shared: AtomicBool,
     /// The file was at least so long when somebody looked.
     pub known_bytes: AtomicU64,
     /// Counters.
     pub stats: Stats,
+    /// Whether they are shown when it is closed: as process 0 was asked.
+    pub shows_stats: bool,
 }
 
 /// What an open file begins with.
@@ -92,7 +96,7 @@ pub struct Opened {
     /// See [`MpiFile`].
     pub shadow: usize,
     /// See [`MpiFile`].
-    pub comm: Handle,
+    pub shows_stats: bool,
     /// Rank and number of processes.
     pub rank_and_size: (usize, usize),
     /// See [`MpiFile`].
@@ -116,7 +120,8 @@ impl MpiFile {
         Ok(MpiFile {
             mpi: opened.mpi,
             shadow: opened.shadow,
-            comm: opened.comm,
+            team: Mutex::default(),
+            shows_stats: opened.shows_stats,
             rank: opened.rank_and_size.0,
             size: opened.rank_and_size.1,
             amode: opened.amode,
@@ -163,17 +168,17 @@ impl MpiFile {
     /// Carries out a part of a collective operation in process 0 alone, and tells its result to all.
     pub fn in_first(&self, body: impl FnOnce() -> Result<u64>) -> Result<u64> {
         let result = if self.rank == 0 { body() } else { Ok(0) };
-        share(self.mpi, self.comm, self.rank, 0, result)
+        self.share(0, result)
     }
 
     /// The result of all processes: an error where any has one, of the class that any has.
     pub fn agree(&self, result: Result<()>) -> Result<()> {
-        agree(self.mpi, self.comm, result, [], "", &[]).map(|[]| ())
+        self.agree_on(result, [], "", &[]).map(|[]| ())
     }
 
     /// That all processes give the same arguments, which MPI demands. They wait for each other.
     pub fn same(&self, what: &str, arguments: &[i64]) -> Result<()> {
-        agree(self.mpi, self.comm, Ok(()), [], what, arguments).map(|[]| ())
+        self.agree_on(Ok(()), [], what, arguments).map(|[]| ())
     }
 
     /// As [`MpiFile::agree`] and [`MpiFile::same`], by one reduction; which of `flags` are set in any process.
@@ -184,12 +189,23 @@ impl MpiFile {
         what: &str,
         arguments: &[i64],
     ) -> Result<[bool; FLAGS]> {
-        agree(self.mpi, self.comm, result, flags, what, arguments)
+        agree(peers(&mut lock(&self.team))?, result, flags, what, arguments)
+    }
+
+    /// Tells the result of process `root` to all.
+    pub fn share(&self, root: usize, result: Result<u64>) -> Result<u64> {
+        share(peers(&mut lock(&self.team))?, self.rank, root, result)
     }
 }
 
+/// The processes of an open file.
+pub fn peers(team: &mut Option<Team>) -> Result<&mut MpiPeers> {
+    let peers = team.as_mut().map(|team| &mut team.peers);
+    peers.ok_or_else(|| MpiError::new(Class::File, "the file is being closed by another thread"))
+}
+
 /// Tells the result of process `root` to all.
-pub fn share(mpi: &Mpi, comm: Handle, rank: usize, root: usize, result: Result<u64>) -> Result<u64> {
+pub fn share(peers: &mut MpiPeers, rank: usize, root: usize, result: Result<u64>) -> Result<u64> {
     let text = result.as_ref().err().map_or(String::new(), |error| error.text.clone());
     let mut header = [0u8; 24];
     if rank == root {
@@ -199,14 +215,14 @@ pub fn share(mpi: &Mpi, comm: Handle, rank: usize, root: usize, result: Result<u
             place.copy_from_slice(&number.to_ne_bytes());
         }
     }
-    mpi.bcast(&mut header, root, comm)?;
+    peers.bcast(&mut header, root)?;
     let number = |at: usize| u64::from_ne_bytes(header[8 * at..][..8].try_into().expect("8 bytes"));
     if number(0) == 0 {
         return Ok(number(1));
     }
     let mut text = text.into_bytes();
     text.resize(number(2) as usize, 0);
-    mpi.bcast(&mut text, root, comm)?;
+    peers.bcast(&mut text, root)?;
     match result {
         Err(error) => Err(error),
         Ok(_) => Err(MpiError::new(Class::from_u64(number(0)), String::from_utf8_lossy(&text))),
@@ -216,8 +232,7 @@ pub fn share(mpi: &Mpi, comm: Handle, rank: usize, root: usize, result: Result<u
 /// An error where any process has one, or where `arguments` are not the same in all; else which of `flags` are
 /// set in any process. All processes have as many.
 pub fn agree<const FLAGS: usize>(
-    mpi: &Mpi,
-    comm: Handle,
+    peers: &mut MpiPeers,
     result: Result<()>,
     flags: [bool; FLAGS],
     what: &str,
@@ -226,7 +241,7 @@ pub fn agree<const FLAGS: usize>(
     let mut maxima = vec![result.as_ref().err().map_or(0, |error| error.class as u64)];
     maxima.extend(flags.map(u64::from));
     maxima.extend(arguments.iter().flat_map(|argument| [*argument as u64, !*argument as u64]));
-    mpi.allreduce(&mut maxima, Reduce::Max, comm)?;
+    peers.max(&mut maxima)?;
     result?;
     if maxima[0] != 0 {
         let text = "another process of the communicator failed; its own error says why";

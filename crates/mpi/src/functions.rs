@@ -76,6 +76,10 @@ functions! {
     comm_free "PMPI_Comm_free" (*mut Handle);
     comm_test_inter "PMPI_Comm_test_inter" (Handle, *mut c_int);
     comm_group "PMPI_Comm_group" (Handle, *mut Handle);
+    comm_create_keyval "PMPI_Comm_create_keyval"
+        (CopyAttribute, DeleteAttribute, *mut c_int, *mut c_void);
+    comm_set_attr "PMPI_Comm_set_attr" (Handle, c_int, *mut c_void);
+    comm_get_attr "PMPI_Comm_get_attr" (Handle, c_int, *mut *mut c_void, *mut c_int);
 
     ibarrier "PMPI_Ibarrier" (Handle, *mut Handle);
     ibcast "PMPI_Ibcast" (*mut c_void, c_int, Handle, c_int, Handle, *mut Handle);

@@ -20,12 +20,13 @@
 //! | --- | --- |
 //! | is the name one of Weft's? | [`place`] |
 //! | one open at the metadata server, whatever the number of processes | [`open`], [`close`] |
+//! | what processes keep for the next file | [`teams`], [`peers`], [`board`], [`shared`] |
 //! | an MPI datatype becomes one of `weft-layout`, as it is built, and is never flattened | [`types`] |
 //! | what a view shows, and offsets in it | [`view`], [`view_calls`], [`pointers`] |
 //! | every read and write | [`access`], [`job`] |
 //! | reads and writes that go on: requests, split collectives | [`request`], [`split`] |
 //! | conversion to external32 | [`external`] |
-//! | choosing a way together, exchanging data | [`collective`], [`engine`], [`peers`], [`board`], [`store`] |
+//! | choosing a way together, exchanging data | [`collective`], [`engine`], [`store`] |
 //! | hints, counters | [`hints`], [`stats`] |
 //!
 //! No lock is held while processes wait for each other or for a server, but the program's own order of calls
@@ -61,6 +62,7 @@ pub mod split;
 pub mod stats;
 pub mod store;
 pub mod sync;
+pub mod teams;
 pub mod types;
 pub mod view;
 pub mod view_calls;

@@ -22,6 +22,9 @@ use crate::hints::Hints;
 use crate::mpi::Mpi;
 use crate::place::{Place, Process, place_of};
 use crate::report::report;
+use crate::stats::Stats;
+use crate::sync::lock;
+use crate::teams::{self, Chosen};
 
 /// What a program asks for.
 pub struct Asked {
@@ -55,6 +58,10 @@ struct Told {
     position: u64,
     /// See [`File::share`].
     exported: Vec<u8>,
+    team: Chosen,
+    /// As [`Hints::to_text`]. Those of process 0 count: others that choose differently would wait for ever.
+    hints: String,
+    shows_stats: bool,
 }
 
 /// Opens a file; `None` where the name is not Weft's.
@@ -67,10 +74,9 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         return Ok(None);
     }
     let (rank, size) = mpi.rank_and_size(asked.comm)?;
-    let hints = Hints::given(mpi, asked.info);
     let mut first = None;
     let answer = if rank == 0 {
-        let (answer, opened) = match open_first(mpi, asked, &hints, (rank, size)) {
+        let (answer, opened) = match open_first(mpi, asked, &Hints::given(mpi, asked.info), (rank, size)) {
             Ok(Some((told, place, client, file))) => (Answer::Open(told), Some((place, client, file))),
             Ok(None) => (Answer::Other, None),
             Err(error) => (Answer::Failed(error.class, error.text), None),
@@ -85,7 +91,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         Answer::Failed(class, text) => return Err(MpiError::new(class, text)),
         Answer::Open(told) => told,
     };
-    let comm = if size > 1 { mpi.dup(asked.comm)? } else { mpi.dup(mpi.handles.comm_self)? };
+    let team = teams::take(mpi, asked.comm, (rank, size), told.team)?;
     let here = || {
         check_same(asked.amode, told.amode)?;
         let (place, client, file) = match first {
@@ -95,17 +101,18 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         let shadow = mpi.open_shadow()?;
         let position = told.position as i64;
         let (rank_and_size, amode) = ((rank, size), asked.amode);
-        let hints = hints.in_force(&file.layout());
-        let opened = Opened { mpi, shadow, comm, rank_and_size, amode, client, file, place, hints, position };
+        let hints = Hints::from_text(&told.hints).in_force(&file.layout());
+        let shows_stats = told.shows_stats;
+        let opened =
+            Opened { mpi, shadow, rank_and_size, amode, client, file, place, hints, position, shows_stats };
         opened.file.set_access(opened.hints.access());
         MpiFile::new(opened)
     };
-    let file = here();
-    let outcome = agree(mpi, comm, file.as_ref().map(|_| ()).map_err(Clone::clone), [], "", &[]);
+    let (file, mut team) = (here(), team);
+    let outcome = agree(&mut team.peers, file.as_ref().map(|_| ()).map_err(Clone::clone), [], "", &[]);
     match (outcome, file) {
         (Ok(_), Ok(file)) => {
-            // Of hints, too, those of process 0 count: processes that choose differently would wait for each other.
-            crate::settings::set_info(&file, mpi.handles.info_null)?;
+            *lock(&file.team) = Some(team);
             if rank == 0 {
                 report(|| format!("{} is open in {size} processes: {}", told.path, transport(&file.client)));
             }
@@ -117,7 +124,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
                 // SAFETY: it was opened above, and nobody else knows it.
                 unsafe { (mpi.f.file_close)(&mut shadow) };
             }
-            mpi.free_comm(comm);
+            teams::give_back(team);
             Err(error)
         }
         (Ok(_), Err(error)) => Err(error),
@@ -145,7 +152,7 @@ fn check_same(amode: c_int, first: c_int) -> Result<()> {
 /// In process 0.
 #[allow(clippy::type_complexity)]
 fn open_first(
-    mpi: &Mpi,
+    mpi: &'static Mpi,
     asked: &Asked,
     hints: &Hints,
     world: (usize, usize),
@@ -180,7 +187,9 @@ fn open_first(
     }
     let exported = if world.1 > 1 { file.share()? } else { Vec::new() };
     let (cluster, path) = (place.cluster.to_string(), place.path.clone());
-    let told = Told { cluster, path, amode: asked.amode, position, exported };
+    let team = if world.1 > 1 { teams::choose(mpi, asked.comm) } else { Chosen { number: 0, is_new: true } };
+    let (hints, shows_stats) = (hints.to_text(), Stats::are_wanted());
+    let told = Told { cluster, path, amode: asked.amode, position, exported, team, hints, shows_stats };
     Ok(Some((told, place, client, file)))
 }
 
@@ -221,16 +230,25 @@ fn umask() -> u32 {
     line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o022)
 }
 
+/// Answers up to this length take one message.
+const FIRST_BYTES: usize = 2040;
+
 fn broadcast(mpi: &Mpi, comm: Handle, rank: usize, size: usize, answer: Option<Answer>) -> Result<Answer> {
     if let (1, Some(answer)) = (size, &answer) {
         return Ok(answer.clone());
     }
     let mut bytes = answer.as_ref().map_or(Vec::new(), Answer::to_bytes);
-    let mut length = (bytes.len() as u64).to_ne_bytes();
-    mpi.bcast(&mut length, 0, comm)?;
-    bytes.resize(u64::from_ne_bytes(length) as usize, 0);
-    if !bytes.is_empty() {
-        mpi.bcast(&mut bytes, 0, comm)?;
+    let mut first = (bytes.len() as u64).to_ne_bytes().to_vec();
+    first.extend(bytes.iter().take(FIRST_BYTES));
+    first.resize(8 + FIRST_BYTES, 0);
+    mpi.bcast(&mut first, 0, comm)?;
+    let (length, first) = first.split_at(8);
+    let length = u64::from_ne_bytes(length.try_into().expect("8 bytes")) as usize;
+    bytes.resize(length, 0);
+    let known = length.min(FIRST_BYTES);
+    bytes[..known].copy_from_slice(&first[..known]);
+    if length > known {
+        mpi.bcast(&mut bytes[known..], 0, comm)?;
     }
     match answer {
         Some(answer) if rank == 0 => Ok(answer),
@@ -255,25 +273,38 @@ impl Answer {
                 &told.amode.to_ne_bytes(),
                 &told.position.to_ne_bytes(),
                 &told.exported,
+                &told.team.number.to_ne_bytes(),
+                &[u8::from(told.team.is_new)],
+                told.hints.as_bytes(),
+                &[u8::from(told.shows_stats)],
             ]),
         }
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Answer> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).ok();
+        let flag = |byte: u8| (byte < 2).then_some(byte == 1);
         match split_fields(bytes)?[..] {
             [] => Some(Answer::Other),
             [class, message] => {
                 let class = u64::from_ne_bytes(class.try_into().ok()?);
                 Some(Answer::Failed(Class::from_u64(class), text(message)?))
             }
-            [cluster, path, amode, position, exported] => Some(Answer::Open(Told {
-                cluster: text(cluster)?,
-                path: text(path)?,
-                amode: c_int::from_ne_bytes(amode.try_into().ok()?),
-                position: u64::from_ne_bytes(position.try_into().ok()?),
-                exported: exported.to_vec(),
-            })),
+            [cluster, path, amode, position, exported, number, [is_new], hints, [shows_stats]] => {
+                Some(Answer::Open(Told {
+                    cluster: text(cluster)?,
+                    path: text(path)?,
+                    amode: c_int::from_ne_bytes(amode.try_into().ok()?),
+                    position: u64::from_ne_bytes(position.try_into().ok()?),
+                    exported: exported.to_vec(),
+                    team: Chosen {
+                        number: u64::from_ne_bytes(number.try_into().ok()?),
+                        is_new: flag(*is_new)?,
+                    },
+                    hints: text(hints)?,
+                    shows_stats: flag(*shows_stats)?,
+                }))
+            }
             _ => None,
         }
     }
@@ -319,7 +350,9 @@ mod tests {
 
     fn told() -> Told {
         let exported = vec![1, 2, 3];
-        Told { cluster: "weft://a:1/".into(), path: "/x".into(), amode: 9, position: 7, exported }
+        let (cluster, path) = ("weft://a:1/".into(), "/x".into());
+        let (team, hints) = (Chosen { number: 4, is_new: true }, Hints::default().to_text());
+        Told { cluster, path, amode: 9, position: 7, exported, team, hints, shows_stats: false }
     }
 
     #[test]

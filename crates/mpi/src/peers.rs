@@ -40,7 +40,13 @@ pub struct MpiPeers {
 const GATHERED_MAX: usize = 128;
 
 impl MpiPeers {
-    /// Collective: the processes of `comm`, which stays the caller's.
+    /// This process, for a file that no other has opened.
+    pub fn alone(mpi: &'static Mpi) -> MpiPeers {
+        let (comm, processors) = (mpi.handles.comm_self, online_processors() as u32);
+        MpiPeers { mpi, comm, rank: 0, size: 1, nodes: vec![0], processors, board: None, windows: Vec::new() }
+    }
+
+    /// Collective: the processes of `comm`, which is theirs alone.
     pub fn new(mpi: &'static Mpi, comm: Handle, rank: usize, size: usize) -> Result<MpiPeers> {
         let key = weft_host::random::<8>().map_or(0, u64::from_ne_bytes);
         let file = shared::file(board::bytes(size));
@@ -85,6 +91,64 @@ impl MpiPeers {
         Ok(MpiPeers { mpi, comm, rank, size, nodes, processors, board, windows: Vec::new() })
     }
 
+    /// The communicator.
+    pub fn comm(&self) -> Handle {
+        self.comm
+    }
+
+    /// Collective: frees the communicator, and all that is shared.
+    pub fn free(self) {
+        if self.size > 1 {
+            self.mpi.free_comm(self.comm);
+        }
+    }
+
+    /// Frees the memory of [`Peers::share`].
+    pub fn free_windows(&mut self) {
+        self.windows.clear();
+    }
+
+    /// Collective: each number becomes the greatest of all processes.
+    pub fn max(&mut self, numbers: &mut [u64]) -> Result<()> {
+        self.allreduce(&mut [], numbers)
+    }
+
+    /// Collective: each number becomes the sum of all processes.
+    pub fn sum(&mut self, numbers: &mut [u64]) -> Result<()> {
+        self.allreduce(numbers, &mut [])
+    }
+
+    /// Collective: the sum of `value` over all processes of lower rank.
+    pub fn sum_below(&mut self, value: u64) -> Result<u64> {
+        let (rank, mut index, mut below) = (self.rank, 0, 0u64);
+        let add = |_: usize, told: &[u8]| {
+            if index < rank {
+                below = below.wrapping_add(number_at(told, 0));
+            }
+            index += 1;
+        };
+        match self.exchange_here(&value.to_ne_bytes(), add) {
+            true => Ok(below),
+            false => self.mpi.sum_below(value, self.rank, self.comm),
+        }
+    }
+
+    /// Collective: bytes of process `root`, of which all know the number.
+    pub fn bcast(&mut self, bytes: &mut [u8], root: usize) -> Result<()> {
+        let (is_root, mut index, length) = (self.rank == root, 0, bytes.len());
+        let own = if is_root { bytes.to_vec() } else { Vec::new() };
+        let take = |_: usize, told: &[u8]| {
+            if index == root && !is_root {
+                bytes.copy_from_slice(told);
+            }
+            index += 1;
+        };
+        if length <= TOLD_BYTES_MAX && self.exchange_here(&own, take) {
+            return Ok(());
+        }
+        self.mpi.bcast(bytes, root, self.comm)
+    }
+
     /// How many nodes there are.
     pub fn node_count(&self) -> u32 {
         self.nodes.iter().collect::<BTreeSet<_>>().len() as u32
@@ -96,7 +160,11 @@ impl MpiPeers {
     }
 
     /// Tells all processes by the board, if all are on this node; see [`Board::exchange`].
-    fn exchange_here(&mut self, own: &[u8], each: impl FnMut(usize, &[u8])) -> bool {
+    fn exchange_here(&mut self, own: &[u8], mut each: impl FnMut(usize, &[u8])) -> bool {
+        if self.size == 1 {
+            each(own.len(), own);
+            return true;
+        }
         let (mpi, comm, rank) = (self.mpi, self.comm, self.rank);
         match self.board.as_mut().filter(|board| board.count() == self.size) {
             Some(board) => {
@@ -115,6 +183,11 @@ impl MpiPeers {
         unsafe { (self.mpi.f.get_count)(status.as_ptr().cast(), self.mpi.handles.byte, &mut bytes) };
         Ok(usize::try_from(bytes).unwrap_or(0))
     }
+}
+
+/// A number of those that a process has told.
+fn number_at(told: &[u8], index: usize) -> u64 {
+    u64::from_ne_bytes(told[8 * index..][..8].try_into().expect("8 bytes"))
 }
 
 fn this_process() -> u64 {
@@ -179,9 +252,8 @@ impl Peers for MpiPeers {
     fn allreduce(&mut self, sums: &mut [u64], maxima: &mut [u64]) -> Result<()> {
         let own: Vec<u8> = sums.iter().chain(&*maxima).flat_map(|number| number.to_ne_bytes()).collect();
         let (mut all_sums, mut all_maxima) = (vec![0; sums.len()], vec![0; maxima.len()]);
-        let number = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("8 bytes"));
         let add = |_: usize, told: &[u8]| {
-            reduce(&mut all_sums, &mut all_maxima, told.chunks_exact(8).map(number));
+            reduce(&mut all_sums, &mut all_maxima, (0..told.len() / 8).map(|index| number_at(told, index)));
         };
         if own.len() <= TOLD_BYTES_MAX && self.exchange_here(&own, add) {
             sums.copy_from_slice(&all_sums);
@@ -301,7 +373,7 @@ impl Peers for MpiPeers {
             _ => None,
         };
         for (rank, told) in told.iter().enumerate() {
-            let number = |at: usize| u64::from_ne_bytes(told[8 * at..][..8].try_into().expect("8 bytes"));
+            let number = |index| number_at(told, index);
             if number(0) == 0 || self.nodes[rank] != self.nodes[self.rank] {
                 continue;
             }

@@ -7,7 +7,7 @@ use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
 use crate::error::{Class, MpiError, Result};
-use crate::file::{MpiFile, share};
+use crate::file::{MpiFile, peers};
 use crate::sync::lock;
 
 fn refuse_sequential(file: &MpiFile, what: &str) -> Result<()> {
@@ -79,13 +79,13 @@ pub fn advance_shared(file: &MpiFile, etypes: u64) -> Result<i64> {
 /// Where this process's part of an ordered access begins: behind the parts of all processes of lower rank.
 /// The last process moves the shared pointer, once for all.
 pub fn advance_ordered(file: &MpiFile, etypes: u64) -> Result<i64> {
-    let below = file.mpi.sum_below(etypes, file.rank, file.comm)?;
+    let below = peers(&mut lock(&file.team))?.sum_below(etypes)?;
     let last = file.size - 1;
     let begin = match file.rank == last {
         true => below.checked_add(etypes).ok_or_else(too_far).and_then(|all| advance_shared(file, all)),
         false => Ok(0),
     };
-    let begin = share(file.mpi, file.comm, file.rank, last, begin.map(|begin| begin as u64))?;
+    let begin = file.share(last, begin.map(|begin| begin as u64))?;
     i64::try_from(begin + below).map_err(|_| too_far())
 }
 

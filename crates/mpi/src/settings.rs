@@ -2,16 +2,16 @@
 
 use crate::abi::Handle;
 use crate::error::Result;
-use crate::file::MpiFile;
+use crate::file::{MpiFile, peers};
 use crate::hints::{HINTS_BYTES_MAX, Hints};
-use crate::mpi::Mpi;
 use crate::sync::lock;
 
 /// A new handle of the group of processes that opened the file.
 pub fn group(file: &MpiFile) -> Result<Handle> {
     let mut group = Handle(0);
+    let comm = peers(&mut lock(&file.team))?.comm();
     // SAFETY: it is written.
-    file.mpi.check("MPI_Comm_group", unsafe { (file.mpi.f.comm_group)(file.comm, &mut group) })?;
+    file.mpi.check("MPI_Comm_group", unsafe { (file.mpi.f.comm_group)(comm, &mut group) })?;
     Ok(group)
 }
 
@@ -25,7 +25,10 @@ pub fn info(file: &MpiFile) -> Result<Handle> {
 /// file that exists stays.
 pub fn set_info(file: &MpiFile, info: Handle) -> Result<()> {
     let hints = with_info(file, info);
-    let hints = in_first(file.mpi, file.comm, file.rank, hints)?.in_force(&file.file.layout());
+    let mut text = hints.to_text().into_bytes();
+    text.resize(HINTS_BYTES_MAX, b'\n');
+    peers(&mut lock(&file.team))?.bcast(&mut text, 0)?;
+    let hints = Hints::from_text(&String::from_utf8_lossy(&text)).in_force(&file.file.layout());
     file.file.set_access(hints.access());
     *lock(&file.hints) = hints;
     Ok(())
@@ -40,14 +43,6 @@ fn with_info(file: &MpiFile, info: Handle) -> Hints {
     let mut hints = lock(&file.hints).clone();
     hints.set_info(file.mpi, info);
     hints
-}
-
-/// The hints of process 0.
-pub fn in_first(mpi: &Mpi, comm: Handle, rank: usize, hints: Hints) -> Result<Hints> {
-    let mut text = hints.to_text().into_bytes();
-    text.resize(HINTS_BYTES_MAX, b'\n');
-    mpi.bcast(&mut text, 0, comm)?;
-    Ok(if rank == 0 { hints } else { Hints::from_text(&String::from_utf8_lossy(&text)) })
 }
 
 /// Switches atomic mode, collectively.
