@@ -54,8 +54,9 @@ static double start_together(void) {
     double start = 0;
     MPI(MPI_Ibarrier(MPI_COMM_WORLD, &request));
     wait_asleep(&request);
-    if (rank == 0) start = now() + 300e-6 + 20e-6 * size;
-    MPI(MPI_Bcast(&start, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD));
+    if (rank == 0) start = now() + 300e-6 + 100e-6 * size;
+    MPI(MPI_Ibcast(&start, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD, &request));
+    wait_asleep(&request);
     struct timespec until = { (time_t)start, (long)((start - (time_t)start) * 1e9) };
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL);
     return start;

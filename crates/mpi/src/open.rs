@@ -231,9 +231,15 @@ fn umask() -> u32 {
 }
 
 /// Answers up to this length take one message.
-const FIRST_BYTES: usize = 2040;
+const FIRST_BYTES: usize = crate::board::TOLD_BYTES_MAX - 8;
 
-fn broadcast(mpi: &Mpi, comm: Handle, rank: usize, size: usize, answer: Option<Answer>) -> Result<Answer> {
+fn broadcast(
+    mpi: &'static Mpi,
+    comm: Handle,
+    rank: usize,
+    size: usize,
+    answer: Option<Answer>,
+) -> Result<Answer> {
     if let (1, Some(answer)) = (size, &answer) {
         return Ok(answer.clone());
     }
@@ -241,14 +247,14 @@ fn broadcast(mpi: &Mpi, comm: Handle, rank: usize, size: usize, answer: Option<A
     let mut first = (bytes.len() as u64).to_ne_bytes().to_vec();
     first.extend(bytes.iter().take(FIRST_BYTES));
     first.resize(8 + FIRST_BYTES, 0);
-    mpi.bcast(&mut first, 0, comm)?;
+    teams::tell(mpi, comm, &mut first)?;
     let (length, first) = first.split_at(8);
     let length = u64::from_ne_bytes(length.try_into().expect("8 bytes")) as usize;
     bytes.resize(length, 0);
     let known = length.min(FIRST_BYTES);
     bytes[..known].copy_from_slice(&first[..known]);
     if length > known {
-        mpi.bcast(&mut bytes[known..], 0, comm)?;
+        teams::tell(mpi, comm, &mut bytes[known..])?;
     }
     match answer {
         Some(answer) if rank == 0 => Ok(answer),

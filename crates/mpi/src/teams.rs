@@ -2,12 +2,13 @@
 //! board in shared memory. Making both takes longer than to open a file.
 //!
 //! ```text
-//!   open    process 0 takes a free team of the communicator, or a number for a new one, and tells the number
-//!           others take the same
-//!   close   gives the team back
+//!   open    process 0 chooses a free team of the communicator, or a number for a new one, and tells it by the door
+//!           all take that team
+//!   close   all give it back
 //! ```
 //!
-//! A file that is open has its team for itself. The teams of a communicator that is freed, or of all when MPI
+//! A file that is open has its team for itself. The door is used by one open after the other: MPI forbids two
+//! at once on one communicator. The teams of a communicator that is freed, or of all when MPI
 //! is finalized, are freed: attributes of the program's communicators say when.
 
 use std::collections::HashMap;
@@ -51,6 +52,7 @@ struct Pool {
 
 #[derive(Default)]
 struct Home {
+    door: Option<MpiPeers>,
     next_number: u64,
     free: Vec<(u64, MpiPeers)>,
 }
@@ -91,11 +93,46 @@ pub fn take(mpi: &'static Mpi, comm: Handle, rank_and_size: (usize, usize), chos
         (false, None) => return Err(lost()),
         (true, _) if size == 1 => MpiPeers::alone(mpi),
         (true, _) => {
+            make_door(mpi, comm, home, rank_and_size)?;
             let own = mpi.dup(comm)?;
             MpiPeers::new(mpi, own, rank, size).inspect_err(|_| mpi.free_comm(own))?
         }
     };
     Ok(Team { peers, home, number })
+}
+
+/// Collective: makes the door where there is none yet. Its communicator is the program's.
+fn make_door(
+    mpi: &'static Mpi,
+    comm: Handle,
+    home: Option<usize>,
+    (rank, size): (usize, usize),
+) -> Result<()> {
+    let Some(home) =
+        home.filter(|home| pool(|pool| pool.homes.get(home).is_some_and(|home| home.door.is_none())))
+    else {
+        return Ok(());
+    };
+    keep_door(home, MpiPeers::new(mpi, comm, rank, size)?);
+    Ok(())
+}
+
+fn keep_door(home: usize, door: MpiPeers) {
+    pool(|pool| {
+        if let Some(home) = pool.homes.get_mut(&home) {
+            home.door = Some(door);
+        }
+    });
+}
+
+/// Collective: bytes of process 0 to all processes of `comm`; by the door once there is one.
+pub fn tell(mpi: &'static Mpi, comm: Handle, bytes: &mut [u8]) -> Result<()> {
+    let home = home_of(mpi, comm);
+    let door = home.and_then(|home| pool(|pool| pool.homes.get_mut(&home)?.door.take()));
+    let (Some(home), Some(mut door)) = (home, door) else { return mpi.bcast(bytes, 0, comm) };
+    let told = door.bcast(bytes, 0);
+    keep_door(home, door);
+    told
 }
 
 fn lost() -> MpiError {
