@@ -1,6 +1,8 @@
 /* Collective calls that need no agreement of the processes, those that do, and hints that change between them.
  *
  *   mpirun -n 4 agreement FILE [CASE ...]      tests/tests/mpi.rs counts agreements and requests */
+#include <sys/resource.h>
+
 #include "check.h"
 
 enum { PIECE = 3000, BLOCK = 64 << 10 };
@@ -155,7 +157,132 @@ static void hints_that_change(void) {
     exchange_with("list", "weft_method", "list", 0);
 }
 
+/* An exchange of these processes by a new file, which all of them check. */
+static void exchange_by(MPI_Comm comm, MPI_File file, unsigned salt) {
+    int own, all;
+    MPI_Comm_rank(comm, &own);
+    MPI_Comm_size(comm, &all);
+    enum { COUNT = 500, BYTES = 12 };
+    unsigned char data[COUNT * BYTES], found[COUNT * BYTES];
+    MPI_Datatype pieces;
+    MUST(MPI_Type_vector(COUNT, BYTES, BYTES * all, MPI_BYTE, &pieces));
+    MUST(MPI_Type_commit(&pieces));
+    fill(data, own, sizeof data, salt);
+    MUST(MPI_File_set_view(file, own * BYTES, MPI_BYTE, pieces, "native", MPI_INFO_NULL));
+    MUST(MPI_File_write_at_all(file, 0, data, sizeof data, MPI_BYTE, MPI_STATUS_IGNORE));
+    int other = (own + 1) % all;
+    MUST(MPI_File_set_view(file, other * BYTES, MPI_BYTE, pieces, "native", MPI_INFO_NULL));
+    MUST(MPI_File_read_at_all(file, 0, found, sizeof found, MPI_BYTE, MPI_STATUS_IGNORE));
+    fill(data, other, sizeof data, salt);
+    SAME(found, data, sizeof data);
+    MUST(MPI_Type_free(&pieces));
+}
+
+static MPI_File open_for_exchange(MPI_Comm comm, const char *name) {
+    MPI_Info info = info_of(NULL, NULL);
+    MPI_File file;
+    MUST(MPI_File_open(comm, (char *)name, MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file));
+    MUST(MPI_Info_free(&info));
+    return file;
+}
+
+/* Lines of a file of /proc with this word. */
+static int lines_with(const char *path, const char *word) {
+    char line[4096];
+    int count = 0;
+    FILE *file = fopen(path, "r");
+    CHECK(file);
+    while (fgets(line, sizeof line, file)) count += strstr(line, word) != NULL;
+    fclose(file);
+    return count;
+}
+
+/* Files one after the other and at once, by communicators that come and go. Nothing of one that is gone is left. */
+static void files_of_many_communicators(void) {
+    const char *maps = "/proc/self/maps";
+    int before = -1;
+    for (unsigned turn = 0; turn < 30; turn++) {
+        MPI_Comm part, same;
+        MUST(MPI_Comm_split(MPI_COMM_WORLD, (rank + (int)turn) % 2, -rank, &part));
+        MUST(MPI_Comm_dup(part, &same));
+        char name[2048];
+        snprintf(name, sizeof name, "%s.%u", file_name, (rank + turn) % 2);
+        MPI_File first = open_for_exchange(part, name), second = open_for_exchange(part, name);
+        exchange_by(part, first, turn);
+        exchange_by(part, second, turn + 100);
+        MUST(MPI_File_close(&first));
+        MPI_File third = open_for_exchange(same, name);
+        first = open_for_exchange(part, name);
+        exchange_by(same, third, turn + 200);
+        exchange_by(part, first, turn + 300);
+        MUST(MPI_File_close(&second));
+        MUST(MPI_File_close(&third));
+        int early = turn % 2; /* the communicator goes while a file is open */
+        if (early) MUST(MPI_Comm_free(&part));
+        MUST(MPI_File_close(&first));
+        if (!early) MUST(MPI_Comm_free(&part));
+        MUST(MPI_Comm_free(&same));
+        int now = lines_with(maps, "memfd:weft-mpi");
+        if (before >= 0) EQUAL(now, before);
+        before = now;
+    }
+    barrier();
+    fresh(beside("0"));
+    fresh(beside("1"));
+}
+
+/* One rank can make no larger file in memory, until this is called with 0. */
+static void limit_files_of(int whose, int is_limited) {
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    limit.rlim_cur = is_limited ? 8192 : limit.rlim_max; /* MPI itself makes small ones */
+    signal(SIGXFSZ, SIG_IGN);
+    if (rank == whose) CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+}
+
+/* The connections are made before. */
+static MPI_File connected(void) {
+    static unsigned char data[1 << 20];
+    MPI_File file = open_by(MPI_COMM_SELF, beside("own"), MPI_MODE_CREATE | MPI_MODE_RDWR);
+    MUST(MPI_File_write_at(file, 0, data, sizeof data, MPI_BYTE, MPI_STATUS_IGNORE));
+    return file;
+}
+
+/* The first rank cannot share memory: all of them send messages. */
+static void exchange_without_shared_memory(void) {
+    MPI_File file = connected();
+    MPI_Comm comm;
+    MUST(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+    limit_files_of(0, 1);
+    for (unsigned turn = 0; turn < 3; turn++) {
+        MPI_File shared = open_for_exchange(comm, file_name);
+        exchange_by(comm, shared, turn);
+        MUST(MPI_File_write_ordered(shared, &turn, 1, MPI_INT, MPI_STATUS_IGNORE));
+        MUST(MPI_File_close(&shared));
+    }
+    limit_files_of(0, 0);
+    MUST(MPI_Comm_free(&comm));
+    MUST(MPI_File_close(&file));
+    fresh(beside("own"));
+    fresh(file_name);
+}
+
+/* A rank has no memory to share for an exchange: all of them fail, and can go on when it has. */
+static void exchange_without_memory(void) {
+    MPI_File file = connected(), shared = open_for_exchange(MPI_COMM_WORLD, file_name);
+    unsigned char data = 1;
+    limit_files_of(1, 1);
+    FAILS_BY(MPI_File_write_at_all(shared, rank, &data, 1, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_NO_MEM);
+    limit_files_of(1, 0);
+    exchange_by(MPI_COMM_WORLD, shared, 1);
+    MUST(MPI_File_close(&file));
+    close_and_delete(&shared, file_name);
+    fresh(beside("own"));
+}
+
 #define CASE(name) {#name, name}
 RUN(MPI_THREAD_SINGLE, CASE(straight_without_a_view), CASE(straight_from_pieces_of_memory),
     CASE(straight_in_views_of_large_blocks), CASE(straight_past_a_rank_that_fails),
-    CASE(agreed_where_one_view_is_fine), CASE(hints_that_change))
+    CASE(agreed_where_one_view_is_fine), CASE(hints_that_change),
+    CASE(files_of_many_communicators), CASE(exchange_without_shared_memory),
+    CASE(exchange_without_memory))

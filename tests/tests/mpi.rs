@@ -153,7 +153,10 @@ fn agreement(cases: &[&str], check: impl Fn(&str)) {
     let cluster = Cluster::start(4);
     for mpi in [Mpi::DebianMpich, Mpi::DebianOpenMpi].into_iter().filter(|mpi| mpi.is_met()) {
         let mut job = Job::new(mpi, "agreement", &Place::Weft(&cluster));
-        job.arguments(cases.iter().copied()).env("WEFT_MPI_STATS", "1").limit(Duration::from_secs(60));
+        job.arguments(cases.iter().copied())
+            .env("WEFT_MPI_STATS", "1")
+            .env("WEFT_MPI_LOG", "1")
+            .limit(Duration::from_secs(60));
         let ended = job.run();
         check(&ended.said);
         ended.expect_ok();
@@ -192,6 +195,31 @@ fn hints_that_change_count_from_the_next_exchange_on() {
         assert!(info > same + 40 && view == info && nodes > same, "{requests:?}: {said}");
         assert!(list > same, "{requests:?}");
         assert_eq!(counts(said, " by exchange"), [8, 8, 8, 8, 4], "{said}");
+    });
+}
+
+#[test]
+fn what_is_kept_for_the_next_file_goes_with_its_communicator() {
+    agreement(&["files_of_many_communicators"], |said| {
+        let exchanges = counts(said, " by exchange;");
+        // Four files in each turn, of two groups of two processes, with a write and a read by each.
+        assert!(exchanges.len() == 30 * 2 * 4 && exchanges.iter().all(|count| *count == 4), "{said}");
+    });
+}
+
+#[test]
+fn processes_that_cannot_share_memory_exchange_by_messages() {
+    agreement(&["exchange_without_shared_memory"], |said| {
+        let exchanges = counts(said, " by exchange;");
+        assert_eq!(exchanges.iter().filter(|count| **count == 12).count(), 3, "{said}");
+        assert!(said.contains("share no memory"), "{said}");
+    });
+}
+
+#[test]
+fn all_processes_fail_where_one_has_no_memory_to_share() {
+    agreement(&["exchange_without_memory"], |said| {
+        assert!(said.contains("cb_buffer_size takes less"), "{said}")
     });
 }
 

@@ -187,7 +187,10 @@ mod tests {
             while late && has_progressed.load(Ordering::Acquire) < 3 {
                 std::thread::yield_now();
             }
-            board.exchange(&[], || drop(has_progressed.fetch_add(1, Ordering::AcqRel)), |_, _| {});
+            let progress = || {
+                has_progressed.fetch_add(1, Ordering::AcqRel);
+            };
+            board.exchange(&[], progress, |_, _| {});
         });
     }
 }

@@ -51,7 +51,10 @@ impl MpiPeers {
         let key = weft_host::random::<8>().map_or(0, u64::from_ne_bytes);
         let file = shared::file(board::bytes(size));
         let fd = file.as_ref().map_or(u64::MAX, |file| file.as_raw_fd() as u64);
-        let mut shared = Shared::of(this_process(), fd, board::bytes(size));
+        let mut shared = match &file {
+            Ok(_) => Shared::of(this_process(), fd, board::bytes(size)),
+            Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+        };
         if let Ok(shared) = &shared {
             Board::key(shared).store(key, Ordering::Release);
         }
@@ -360,24 +363,25 @@ impl Peers for MpiPeers {
 
     fn share(&mut self, own_bytes: usize) -> Result<Vec<(u32, NonNull<u8>)>> {
         self.windows.clear();
-        let file = (own_bytes > 0).then(|| shared::file(own_bytes));
-        let fd = match &file {
-            Some(Ok(file)) => file.as_raw_fd() as u64,
-            _ => u64::MAX,
-        };
+        let is_shared = own_bytes > 0 && self.board.is_some();
+        let file = if is_shared { shared::file(own_bytes).map(Some) } else { Ok(None) };
+        let fd = file.as_ref().ok().and_then(Option::as_ref).map_or(u64::MAX, |file| file.as_raw_fd() as u64);
         let told = [own_bytes as u64, this_process(), fd].map(u64::to_ne_bytes).concat();
         let told = self.allgather(&told)?;
+        let mut failed = file.as_ref().err().map(io::Error::to_string);
         let mut shared = Vec::new();
-        let mut failed = match &file {
-            Some(Err(error)) => Some(error.to_string()),
-            _ => None,
-        };
         for (rank, told) in told.iter().enumerate() {
-            let number = |index| number_at(told, index);
-            if number(0) == 0 || self.nodes[rank] != self.nodes[self.rank] {
+            let [bytes, process, fd] = [0, 1, 2].map(|index| number_at(told, index));
+            if bytes == 0 || self.nodes[rank] != self.nodes[self.rank] {
                 continue;
             }
-            match Shared::of(number(1), number(2), number(0) as usize) {
+            let window = match (&self.board, fd) {
+                (None, _) => Shared::own(bytes as usize),
+                // It has failed there, which all are told below.
+                (Some(_), u64::MAX) => continue,
+                (Some(_), fd) => Shared::of(process, fd, bytes as usize),
+            };
+            match window {
                 Ok(window) => {
                     shared.push((rank as u32, window.base()));
                     self.windows.push(window);

@@ -47,9 +47,18 @@ impl Shared {
             // Another file than was meant: the process is one of another namespace.
             return Err(io::ErrorKind::InvalidData.into());
         }
-        let (protection, number) = (libc::PROT_READ | libc::PROT_WRITE, fd.as_raw_fd());
+        Shared::mapped(bytes, libc::MAP_SHARED, fd.as_raw_fd())
+    }
+
+    /// Memory of this process alone.
+    pub fn own(bytes: usize) -> io::Result<Shared> {
+        Shared::mapped(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+    }
+
+    fn mapped(bytes: usize, flags: libc::c_int, fd: libc::c_int) -> io::Result<Shared> {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, libc::MAP_SHARED, number, 0) };
+        let base = unsafe { libc::mmap(ptr::null_mut(), bytes, protection, flags, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
