@@ -27,6 +27,7 @@
 //! | conversion to external32 | [`external`] |
 //! | choosing a way together, exchanging data | [`collective`], [`engine`], [`peers`], [`store`] |
 //! | hints, counters | [`hints`], [`stats`] |
+//! | making and freeing handles of the program's MPI | [`turns`] |
 //!
 //! No lock is held while processes wait for each other or for a server, but the program's own order of calls
 //! on one file: two threads that use the individual pointer of one file take turns.
@@ -59,6 +60,7 @@ pub mod split;
 pub mod stats;
 pub mod store;
 pub mod sync;
+pub mod turns;
 pub mod types;
 pub mod view;
 pub mod view_calls;

@@ -10,6 +10,7 @@ use crate::error::{Class, MpiError, Result};
 use crate::find::{self, Library};
 use crate::functions::Functions;
 use crate::report::report;
+use crate::turns::turn;
 
 /// An MPI that is known and loaded.
 pub struct Mpi {
@@ -101,9 +102,26 @@ impl Mpi {
     /// A communicator of the same processes, whose messages do not mix with the program's.
     pub fn dup(&self, comm: Handle) -> Result<Handle> {
         let mut dup = Handle(0);
-        // SAFETY: the new handle is written until the operation ends.
-        self.collective("MPI_Comm_idup", |request| unsafe { (self.f.comm_idup)(comm, &mut dup, request) })?;
+        self.collective("MPI_Comm_idup", |request| {
+            let _turn = turn();
+            // SAFETY: the new handle is written until the operation ends.
+            unsafe { (self.f.comm_idup)(comm, &mut dup, request) }
+        })?;
         Ok(dup)
+    }
+
+    /// A communicator of this process alone that the program does not know. It stays.
+    pub fn own_comm(&self) -> Result<Handle> {
+        static OWN: OnceLock<Handle> = OnceLock::new();
+        let _turn = turn();
+        if let Some(own) = OWN.get() {
+            return Ok(*own);
+        }
+        let mut own = Handle(0);
+        // SAFETY: it is written.
+        let code = unsafe { (self.f.comm_split)(self.handles.comm_self, 0, 0, &mut own) };
+        self.check("MPI_Comm_split", code)?;
+        Ok(*OWN.get_or_init(|| own))
     }
 
     /// The processes of `comm` that share memory with this one.
@@ -117,7 +135,7 @@ impl Mpi {
 
     /// Gives a communicator back.
     pub fn free_comm(&self, comm: Handle) {
-        let mut comm = comm;
+        let (mut comm, _turn) = (comm, turn());
         // SAFETY: it is one that was made here.
         unsafe { (self.f.comm_free)(&mut comm) };
     }
@@ -247,12 +265,19 @@ impl Mpi {
 
     /// A file of this MPI, of this process alone, whose handle stands for one of Weft's.
     pub fn open_shadow(&self) -> Result<usize> {
-        let (comm, info, mode) = (self.handles.comm_self, self.handles.info_null, self.numbers().mode_rdwr);
-        let mut shadow = 0;
+        let (comm, info, mode) = (self.own_comm()?, self.handles.info_null, self.numbers().mode_rdwr);
+        let (mut shadow, _turn) = (0, turn());
         // SAFETY: the name is a string; the handle is written.
         let code = unsafe { (self.f.file_open)(comm, c"/dev/null".as_ptr(), mode, info, &mut shadow) };
         self.check("MPI_File_open of /dev/null", code)?;
         Ok(shadow)
+    }
+
+    /// Gives the file back, whose handle nobody uses any more.
+    pub fn close_shadow(&self, shadow: usize) {
+        let (mut shadow, _turn) = (shadow, turn());
+        // SAFETY: it was opened by `open_shadow`.
+        unsafe { (self.f.file_close)(&mut shadow) };
     }
 
     /// Bytes of data, and lower bound and extent, of a datatype.
@@ -276,7 +301,7 @@ impl Mpi {
 
     /// A handle of the same datatype, which stays when the program frees its own.
     pub fn dup_type(&self, datatype: Handle) -> Result<Handle> {
-        let mut dup = Handle(0);
+        let (mut dup, _turn) = (Handle(0), turn());
         // SAFETY: it is written.
         self.check("MPI_Type_dup", unsafe { (self.f.type_dup)(datatype, &mut dup) })?;
         Ok(dup)
@@ -284,7 +309,7 @@ impl Mpi {
 
     /// Gives a datatype back that was made here.
     pub fn free_type(&self, datatype: Handle) {
-        let mut datatype = datatype;
+        let (mut datatype, _turn) = (datatype, turn());
         // SAFETY: it is one that was made here.
         unsafe { (self.f.type_free)(&mut datatype) };
     }

@@ -85,7 +85,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         Answer::Failed(class, text) => return Err(MpiError::new(class, text)),
         Answer::Open(told) => told,
     };
-    let comm = if size > 1 { mpi.dup(asked.comm)? } else { mpi.dup(mpi.handles.comm_self)? };
+    let comm = mpi.dup(if size > 1 { asked.comm } else { mpi.own_comm()? })?;
     let here = || {
         check_same(asked.amode, told.amode)?;
         let (place, client, file) = match first {
@@ -113,9 +113,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         }
         (Err(error), file) => {
             if let Ok(file) = file {
-                let mut shadow = file.shadow;
-                // SAFETY: it was opened above, and nobody else knows it.
-                unsafe { (mpi.f.file_close)(&mut shadow) };
+                mpi.close_shadow(file.shadow);
             }
             mpi.free_comm(comm);
             Err(error)
