@@ -37,6 +37,8 @@ pub mod access;
 pub mod clients;
 pub mod close;
 pub mod collective;
+#[cfg(test)]
+mod double;
 pub mod engine;
 pub mod entry;
 pub mod error;
