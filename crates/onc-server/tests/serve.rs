@@ -207,7 +207,7 @@ fn replies_leave_when_they_are_ready_and_no_more_calls_run_than_may() {
     let limits = Limits { calls_per_connection: 3, ..Limits::default() };
     let most = with_server(limits, |address| {
         let mut stream = connect(address);
-        let times = [120u32, 5, 60, 1, 1, 1];
+        let times = [1500u32, 5, 400, 1, 1, 1];
         let calls = times.iter().enumerate();
         let records =
             calls.map(|(xid, ms)| in_fragments(&call(xid as u32, LATER, Writer::new().u32(*ms)), 1));
