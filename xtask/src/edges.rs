@@ -24,6 +24,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-rpc", &["host", "wire", "transport", "verbs", "log"]),
     ("weft-client", &["layout", "rpc", "wire", "transport", "verbs", "log"]),
     ("weft-fuse-wire", &[]),
+    ("weft-onc-rpc", &[]),
+    ("weft-onc-server", &["onc-rpc", "reactor"]),
     ("weft-gateway", &["client", "wire"]),
     ("weft-mpi", &["client", "collective", "host", "layout", "wire"]),
     ("weft-fuse", &["client", "fuse-wire", "gateway", "host", "layout", "wire", "log"]),
