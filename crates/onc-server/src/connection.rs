@@ -52,10 +52,10 @@ pub(crate) async fn serve<S: Service>(
     let ended = async { first_of(failed.wait(), dismissed).await };
     let reading = read_calls(inner, member, &stream, &readiness, &queue);
     let outcome = first_of(reading, ended).await.unwrap_or(Ok(()));
-    // What is under way is still answered, unless nobody takes it.
+    // What is under way is still done, and answered if anybody takes it.
     let all = inner.limits.calls_per_connection;
     let was_busy = member.calls.available() < all;
-    first_of(member.calls.acquire(all), failed.wait()).await;
+    let _all = member.calls.acquire(all).await;
     queue.end();
     let sent = writer.await;
     if was_busy && sent.is_ok() {

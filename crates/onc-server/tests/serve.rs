@@ -81,7 +81,10 @@ fn what_cannot_be_served_is_answered_with_why() {
         assert_eq!(ask(call(1, NULL, Writer::new())), Ok(()));
         assert_eq!(ask(call(1, 99, Writer::new())), Err(Refusal::NoProcedure));
         assert_eq!(ask(call(1, ECHO, Writer::new())), Err(Refusal::Arguments));
-        assert_eq!(ask(call(1, ECHO, Writer::new().u32(1).u32(u32::MAX))), Err(Refusal::Arguments));
+        for bytes in [5, 8, 9, u32::MAX] {
+            let beyond = Writer::new().u32(1).u32(bytes).fixed(&[7; 4]);
+            assert_eq!(ask(call(1, ECHO, beyond)), Err(Refusal::Arguments), "{bytes} bytes of 4");
+        }
         let with = |at: usize, byte: u8| {
             let mut message = call(1, NULL, Writer::new());
             message[at] = byte;
@@ -141,17 +144,18 @@ fn a_payload_is_copied_only_as_far_as_it_came_with_its_head() {
 fn a_stopped_server_answers_what_is_under_way_and_takes_no_more() {
     with_server(Limits { calls_per_connection: 2, ..Limits::default() }, |address, watch| {
         let (mut busy, mut idle) = (connect(address), connect(address));
-        let calls = [(1, 300), (2, 500)].map(|(xid, ms)| call(xid, LATER, Writer::new().u32(ms)));
+        let large = |xid| call(xid, LARGE, Writer::new().u32(1 << 20).u32(300));
         // What comes behind them is not read whole, and lies in the socket when it is closed.
-        let behind = echo(3, &pattern(40000));
-        let records = [&calls[0], &calls[1], &behind].map(|message| in_fragments(message, 1));
-        busy.write_all(&records.concat()).unwrap();
+        let records = [large(1), large(2), echo(3, &pattern(40_000))];
+        busy.write_all(&records.map(|message| in_fragments(&message, 1)).concat()).unwrap();
         watch.wait("the calls", |counts| counts.connections == 2 && counts.received_bytes > 0);
         watch.stop();
         assert!(is_ended(&mut idle));
-        std::thread::sleep(Duration::from_millis(700));
+        // Most of the replies wait in the server's socket.
+        std::thread::sleep(Duration::from_millis(600));
         for xid in [1, 2] {
-            assert_eq!(receive(&mut busy).0.xid, xid);
+            let (header, results) = receive(&mut busy);
+            assert_eq!((header.xid, results.len()), (xid, 4 + (1 << 20)));
         }
         assert!(is_ended(&mut busy));
         assert!(TcpStream::connect(address).is_err(), "nobody listens");

@@ -24,7 +24,7 @@ pub const NULL: u32 = 0;
 pub const ECHO: u32 = 1;
 /// Milliseconds: answered after so long, with them.
 pub const LATER: u32 = 2;
-/// Bytes: answered with so many.
+/// Bytes, and milliseconds if any: answered with so many, after so long.
 pub const LARGE: u32 = 3;
 
 #[derive(Default)]
@@ -79,6 +79,7 @@ async fn answer(call: Call) -> Reply {
         }
         (PROGRAM, LARGE) => {
             let Ok(bytes) = reader.u32() else { return refused };
+            sleep(Duration::from_millis(reader.u32().unwrap_or(0).into())).await;
             Reply::Results(Results {
                 before: Writer::new().u32(bytes).into_bytes(),
                 data: vec![7; bytes as usize],
