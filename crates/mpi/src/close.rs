@@ -23,7 +23,7 @@ use crate::teams;
 /// To be raised with the handler of `MPI_FILE_NULL`, as the file has none any more.
 pub fn close(file: Arc<MpiFile>) -> Result<()> {
     file::remove(file.shadow);
-    let (mpi, rank, mut shadow) = (file.mpi, file.rank, file.shadow);
+    let (mpi, rank, shadow) = (file.mpi, file.rank, file.shadow);
     let is_deleted = file.has_mode(mpi.numbers().mode_delete_on_close);
     let (client, path) = (file.client.clone(), file.place.path.clone());
     show_stats(&file)?;
@@ -38,8 +38,7 @@ pub fn close(file: Arc<MpiFile>) -> Result<()> {
     };
     let result = if rank == 0 { close() } else { Ok(0) };
     let result = file::peers(&mut team).and_then(|peers| file::share(peers, rank, 0, result));
-    // SAFETY: the shadow is this file's, and the program's handle is not valid any more.
-    unsafe { (mpi.f.file_close)(&mut shadow) };
+    mpi.close_shadow(shadow);
     team.into_iter().for_each(teams::give_back);
     result.map(|_| ())
 }

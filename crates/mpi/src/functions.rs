@@ -80,6 +80,7 @@ functions! {
         (CopyAttribute, DeleteAttribute, *mut c_int, *mut c_void);
     comm_set_attr "PMPI_Comm_set_attr" (Handle, c_int, *mut c_void);
     comm_get_attr "PMPI_Comm_get_attr" (Handle, c_int, *mut *mut c_void, *mut c_int);
+    comm_split "PMPI_Comm_split" (Handle, c_int, c_int, *mut Handle);
 
     ibarrier "PMPI_Ibarrier" (Handle, *mut Handle);
     ibcast "PMPI_Ibcast" (*mut c_void, c_int, Handle, c_int, Handle, *mut Handle);

@@ -120,9 +120,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         }
         (Err(error), file) => {
             if let Ok(file) = file {
-                let mut shadow = file.shadow;
-                // SAFETY: it was opened above, and nobody else knows it.
-                unsafe { (mpi.f.file_close)(&mut shadow) };
+                mpi.close_shadow(file.shadow);
             }
             teams::give_back(team);
             Err(error)
@@ -173,7 +171,7 @@ fn open_first(
         .read(has(numbers.mode_rdonly) || has(numbers.mode_rdwr))
         .write(has(numbers.mode_wronly) || has(numbers.mode_rdwr))
         .create(has(numbers.mode_create))
-        .mode(0o666 & !umask());
+        .mode(0o666 & !weft_host::umask().unwrap_or(0o022));
     if has(numbers.mode_create) {
         options = options.create_new(has(numbers.mode_excl)).create(true);
         if let Some(wish) = hints.layout_wish(client.map().servers.len()) {
@@ -220,14 +218,6 @@ fn open_under(told: &Told, world: (usize, usize)) -> Result<(Place, Client, File
     let client = client(&cluster, world)?;
     let file = client.import_shared(&told.exported)?;
     Ok((Place { cluster, path: told.path.clone(), has_mount: false }, client, file))
-}
-
-/// The process's file mode creation mask. The system call that reads it also sets it, so another thread could
-/// create a file in between with none; the kernel's text has it without that.
-fn umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o022)
 }
 
 /// Answers up to this length take one message.

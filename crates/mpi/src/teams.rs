@@ -22,6 +22,7 @@ use crate::error::{Class, MpiError, Result};
 use crate::mpi::Mpi;
 use crate::peers::MpiPeers;
 use crate::sync::lock;
+use crate::turns;
 
 /// The processes of an open file.
 pub struct Team {
@@ -240,7 +241,7 @@ unsafe extern "C" fn is_freed(
     _extra: *mut c_void,
 ) -> c_int {
     let home = pool(|pool| pool.homes.remove(&(value as usize)));
-    free_all(home.into_iter().collect());
+    turns::without(|| free_all(home.into_iter().collect()));
     0
 }
 
@@ -256,7 +257,7 @@ unsafe extern "C" fn is_finalized(
         homes.sort_unstable_by_key(|(home, _)| *home);
         homes.into_iter().map(|(_, home)| home).collect()
     });
-    free_all(homes);
+    turns::without(|| free_all(homes));
     0
 }
 
