@@ -1,6 +1,6 @@
 //! What the processes of a file keep from one collective access to the next.
 
-use weft_collective::{Choice, Collective, Learned, Method, Options};
+use weft_collective::{Choice, Collective, Costs, Learned, Method, Options};
 
 use crate::abi::Handle;
 use crate::error::Result;
@@ -21,11 +21,6 @@ pub struct Engine {
     /// What exchanges would have saved so far, had they been prepared, in nanoseconds.
     missed_ns: f64,
 }
-
-/// What the first exchange of a file takes beyond the others: MPI makes a communicator and shared memory.
-const SETUP_NS: f64 = 2e6;
-/// The same where a process waits for its turn on a processor: MPI's own waiting keeps it from those that work.
-const CROWDED_SETUP_NS: f64 = 100e6;
 
 impl Engine {
     /// Collective: for the processes of `comm`.
@@ -51,9 +46,8 @@ impl Engine {
         if self.peers.has_node() {
             return 0;
         }
-        let crowded = self.peers.process_count() > self.peers.processor_count();
-        let setup_ns = if crowded { CROWDED_SETUP_NS } else { SETUP_NS };
-        (setup_ns - self.missed_ns).max(0.0) as u64
+        let (processes, processors) = (self.peers.process_count(), self.peers.processor_count());
+        (Costs::default().first_exchange_ns(processes, processors) - self.missed_ns).max(0.0) as u64
     }
 
     /// Notes a choice that was charged with this.
