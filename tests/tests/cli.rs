@@ -671,6 +671,77 @@ fn servers_explain_what_they_would_do_and_what_it_cost() {
     assert!(said.contains("line 2: `x 6`"), "{said}");
 }
 
+/// Block columns, pieces in turn, and pieces that are described for one process are the same pieces.
+#[test]
+fn methods_of_mpi_are_explained_for_any_file() {
+    let run = |arguments: &[&str]| Command::new(weft_bin()).arg("explain").args(arguments).output().unwrap();
+    let of = |arguments: &[&str]| json(&expect_success("weft explain", &run(arguments)));
+    let common = ["--json", "--mpi", "--servers", "4", "--strip-bytes", "64K", "--processors", "2"];
+    let four = |pieces: &[&str]| of(&[&common, pieces].concat());
+    let columns = four(&["--array", "1000,16:f64", "--grid", "1,4"]);
+    let interleaved = four(&["--processes", "4", "--interleaved", "32:1000"]);
+    let shifted = four(&["--processes", "4", "--stride", "0:32:128:1000", "--shift", "32"]);
+    assert_eq!((columns["pieces"].as_u64(), columns["bytes"].as_u64()), (Some(4000), Some(128_000)));
+    assert_eq!(columns, interleaved);
+    assert_eq!(columns, shifted);
+    assert_eq!((columns["memory_pieces"].as_u64(), columns["nodes"].as_u64()), (Some(4), Some(1)));
+    for way in ["read", "write"] {
+        let methods = columns[way]["methods"].as_array().unwrap();
+        let of = |name: &str| methods.iter().find(|it| it["method"] == name).unwrap();
+        let automatic = methods.iter().filter(|it| it["automatic"] == true);
+        let best = automatic.min_by_key(|it| it["expected_ns"].as_u64().unwrap()).unwrap();
+        assert_eq!(best["method"], columns[way]["chosen"], "{columns}");
+        assert_eq!(of("multiple")["requests"], 4000);
+        assert!(!columns[way]["reason"].as_str().unwrap().is_empty());
+    }
+    // Very many tiny pieces are worth the first exchange, and a few are not.
+    let many = four(&["--processes", "4", "--interleaved", "8:10000000"]);
+    assert_eq!(many["write"]["chosen"], "two_phase", "{many}");
+    let later = four(&["--processes", "4", "--interleaved", "8:4096"]);
+    assert_eq!(
+        (later["read"]["chosen"].as_str(), later["read"]["later"].as_str()),
+        (Some("list"), Some("two_phase"))
+    );
+    assert!(later["read"]["later_after_calls"].as_u64().unwrap() > 1, "{later}");
+
+    // Each process has one piece: none waits for another, whatever an exchange would cost.
+    let blocks = four(&["--processes", "4", "--bytes", "1K", "--shift", "1K"]);
+    let two_phase = &blocks["write"]["methods"][2];
+    assert_eq!(blocks["write"]["chosen"], "list");
+    assert_eq!(two_phase["automatic"], false);
+    assert!(blocks["write"]["reason"].as_str().unwrap().contains("none waits"), "{blocks}");
+
+    let spread = four(&["--processes", "4", "--per-node", "2", "--interleaved", "32:10", "--in-place"]);
+    assert_eq!((spread["nodes"].as_u64(), spread["processors"].as_u64()), (Some(2), Some(4)));
+    assert_eq!(spread["memory_pieces"], 40);
+    let alone = four(&["--processes", "1", "--bytes", "1M", "--shift", "0"]);
+    assert_eq!(alone["read"]["methods"][2]["expected_ns"], Value::Null, "nobody to exchange with");
+
+    let said = complaint(&run(&["--mpi", "--servers", "4", "--processes", "4", "--bytes", "1M"]));
+    assert!(said.contains("--shift"), "{said}");
+    let said = complaint(&run(&["--mpi", "--servers", "4", "--array", "9,2:1", "--grid", "1,4"]));
+    assert!(said.contains("dimension 1") && said.contains("4 blocks"), "{said}");
+}
+
+#[test]
+fn methods_of_mpi_are_explained_for_a_file_that_is_there() {
+    let cluster = Cluster::start(3);
+    let url = format!("{}file", cluster.url());
+    let dir = cluster.scratch("explain-mpi");
+    sh_in(&dir, "head -c 100000 /dev/urandom > file");
+    cluster.weft(&["cp", "-q", "--strip-bytes", "16K", text(&dir.join("file")), &url]);
+    let pieces = ["--mpi", "--array", "100,100:8", "--grid", "2,2"];
+    let answer = explained(&cluster, &url, &pieces);
+    assert_eq!(
+        (answer["layout"]["strip_bytes"].as_u64(), answer["layout"]["servers"].as_u64()),
+        (Some(16384), Some(3))
+    );
+    let table = cluster.weft(&[&["explain", &url], &pieces[..]].concat());
+    for word in ["read:", "write:", "two_phase", "chosen", "by hint only", "times as long"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+}
+
 #[test]
 fn cost_models_are_measured_once_kept_and_renewed() {
     let mut cluster = Cluster::start(2);

@@ -34,7 +34,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-cli-common", &["host", "server", "client", "layout", "log", "wire"]),
     ("weft-bench-args", &["cli-common"]),
     ("weft-bench", &["bench-args", "cli-common", "server", "client", "layout", "transport", "verbs", "wire"]),
-    ("weft-cli", &["bench-args", "cli-common", "server", "client", "fuse", "layout", "log", "wire"]),
+    (
+        "weft-cli",
+        &["bench-args", "cli-common", "server", "client", "collective", "fuse", "layout", "log", "wire"],
+    ),
     ("xtask", &[]),
 ];
 

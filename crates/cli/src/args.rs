@@ -173,6 +173,9 @@ mod tests {
             "weft explain weft:/x --stride 0:64:256:100000 --write --sync",
             "weft explain weft:/x --list -",
             "weft explain weft:/x --bytes 1M --rdma --in-place --transport tcp",
+            "weft explain weft:/x --mpi --array 4096,4096:f64 --grid 1,4 --json",
+            "weft explain --servers 4 --strip-bytes 64K --mpi --processes 64 --per-node 16 --interleaved 4K:9",
+            "weft explain weft:/x --mpi --processes 8 --processors 4 --stride 0:64:512:9 --shift 64 --in-place",
             "weft calibrate weft:/ --measure --json",
             "weft fsck weft:/ --repair --json",
             "weft scrub weft:/ --rate 50M --json",
@@ -226,6 +229,13 @@ mod tests {
             "weft explain weft:/x",
             "weft explain weft:/x --bytes 1 --list f",
             "weft explain weft:/x --bytes 1 --write --run",
+            "weft explain weft:/x --bytes 1 --mpi",
+            "weft explain weft:/x --bytes 1 --processes 4",
+            "weft explain weft:/x --mpi --processes 4 --grid 2,2 --array 9,9:1",
+            "weft explain weft:/x --mpi --processes 4 --array 9,9:1",
+            "weft explain weft:/x --mpi --processes 4 --interleaved 4K:9 --write",
+            "weft explain weft:/x --servers 4 --mpi --processes 4 --interleaved 4K:9",
+            "weft explain --servers 4 --bytes 1",
             "weft nothing",
         ] {
             assert!(parse(line).is_err(), "{line}");

@@ -62,6 +62,38 @@ impl Subarray {
         Ok(subarray)
     }
 
+    /// Parses a whole array, `DIMS:ELEMENT[:ORDER]`.
+    pub fn parse_whole(text: &str) -> Result<Subarray, String> {
+        let Some((dims, rest)) = text.split_once(':') else {
+            return Err("has one field; write DIMS:ELEMENT[:C|F], for example 1000,1000:f64".into());
+        };
+        let starts = vec!["0"; dims.split(',').count()].join(",");
+        Subarray::parse(&format!("{dims}:{starts}:{dims}:{rest}"))
+    }
+
+    /// Of a whole array that is divided into `grid` blocks along its dimensions, block `number`, the last
+    /// dimension varying fastest. Blocks that cannot be equal differ by one.
+    pub fn block(&self, grid: &[u32], number: u64) -> Result<Subarray, String> {
+        if grid.len() != self.dims.len() {
+            return Err(format!("a grid of {} numbers for {} dimensions", grid.len(), self.dims.len()));
+        }
+        let (mut block, mut rest) = (self.clone(), number);
+        for (axis, parts) in grid.iter().map(|parts| u64::from(*parts)).enumerate().rev() {
+            let dim = self.dims[axis];
+            if parts == 0 || parts > dim {
+                return Err(format!(
+                    "dimension {axis}: its size {dim} cannot be divided into {parts} blocks"
+                ));
+            }
+            let border = |index: u64| (u128::from(dim) * u128::from(index) / u128::from(parts)) as u64;
+            let index = rest % parts;
+            rest /= parts;
+            block.starts[axis] = border(index);
+            block.counts[axis] = border(index + 1) - border(index);
+        }
+        Ok(block)
+    }
+
     fn check(&self) -> Result<(), String> {
         let axes = self.dims.len();
         if self.starts.len() != axes || self.counts.len() != axes {
@@ -257,6 +289,21 @@ mod tests {
     fn offsets(text: &str) -> Vec<u64> {
         let part = Part::array(100, &Subarray::parse(text).unwrap()).unwrap();
         (0..part.bytes()).map(|position| part.file_offset(position)).collect()
+    }
+
+    #[test]
+    fn a_grid_divides_an_array() {
+        let array = Subarray::parse_whole("5,8:4").unwrap();
+        let whole = array.block(&[1, 1], 0).unwrap();
+        assert_eq!(whole, array);
+        let blocks: Vec<_> = (0..4).map(|number| array.block(&[2, 2], number).unwrap()).collect();
+        assert_eq!(blocks[1], Subarray::parse("5,8:0,4:2,4:4").unwrap());
+        assert_eq!(blocks[2], Subarray::parse("5,8:2,0:3,4:4").unwrap());
+        let bytes: u64 = blocks.iter().map(|block| block.regions(0).total_bytes()).sum();
+        assert_eq!(bytes, 5 * 8 * 4);
+        assert!(array.block(&[2], 0).unwrap_err().contains("1 numbers for 2"));
+        assert!(array.block(&[6, 1], 0).unwrap_err().contains("cannot be divided"));
+        assert!(Subarray::parse_whole("5").unwrap_err().contains("DIMS:ELEMENT"));
     }
 
     #[test]

@@ -70,6 +70,13 @@ impl Summary {
         Ok(self.as_totals())
     }
 
+    /// What the processes of both have together.
+    pub fn and(self, other: Summary) -> Summary {
+        let sum = |index: usize| self.sums[index].saturating_add(other.sums[index]);
+        let maximum = |index: usize| self.maxima[index].max(other.maxima[index]);
+        Summary { sums: std::array::from_fn(sum), maxima: std::array::from_fn(maximum) }
+    }
+
     /// What a process has by itself.
     pub fn as_totals(&self) -> Totals {
         let [active, pieces, memory_pieces, bytes, spans_bytes] = self.sums;
@@ -95,6 +102,18 @@ impl Summary {
 mod tests {
     use super::*;
     use weft_layout::Level;
+
+    #[test]
+    fn several_have_their_sums_and_maxima() {
+        let of = |offset, bytes| {
+            let regions = Regions::contiguous(offset, bytes);
+            Summary::new(&regions, &regions, 0, 3)
+        };
+        let nothing = Summary::new(&Regions::default(), &Regions::default(), 0, 3);
+        let totals = of(500, 10).and(of(100, 30)).and(nothing).as_totals();
+        assert_eq!((totals.active, totals.pieces, totals.bytes, totals.bytes_max), (2, 2, 40, 30));
+        assert_eq!((totals.span, totals.spans_bytes), (Some(Extent::new(100, 410)), 40));
+    }
 
     #[test]
     fn one_process_has_what_it_has() {

@@ -335,6 +335,14 @@ impl Regions {
         Region::Contiguous(Extent { offset, bytes }).into()
     }
 
+    /// The same regions, `bytes` further on; `None` if they would reach beyond 2^64.
+    pub fn shifted(&self, bytes: u64) -> Option<Regions> {
+        self.span().map_or(Some(0), |span| span.offset.checked_add(span.bytes)?.checked_add(bytes))?;
+        let mut shifted = self.clone();
+        shifted.parts.iter_mut().for_each(|part| part.shift(bytes));
+        Some(shifted)
+    }
+
     /// A list of extents.
     pub fn list(extents: impl Into<Vec<Extent>>) -> Regions {
         Region::List(extents.into()).into()

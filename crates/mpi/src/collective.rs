@@ -135,7 +135,10 @@ fn conditions(
         sieve_bytes: hints.sieve_bytes,
         setup_ns: engine.setup_ns(),
         options: engine.collective.options(),
-        allowed: [false, false, true, exchange == Exchange::IfFaster],
+        allowed: match exchange {
+            Exchange::IfFaster => Method::AUTOMATIC,
+            _ => Method::ALL.map(|method| method == Method::TwoPhase),
+        },
     }
 }
 

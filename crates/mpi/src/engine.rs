@@ -1,6 +1,6 @@
 //! What the processes of a file keep from one collective access to the next.
 
-use weft_collective::{Choice, Collective, Learned, Method, Options};
+use weft_collective::{Choice, Collective, Costs, Learned, Method, Options};
 
 use crate::hints::Hints;
 
@@ -25,12 +25,9 @@ struct SetUp {
     missed_ns: f64,
 }
 
-/// What the first exchange of a file takes beyond the others, as processes of a node make shared memory.
-const SETUP_NS: f64 = 2e6;
-
 impl SetUp {
     fn charge_ns(&self) -> u64 {
-        (SETUP_NS - self.missed_ns).max(0.0) as u64
+        (Costs::default().setup_ns - self.missed_ns).max(0.0) as u64
     }
 
     /// Notes what an access was expected to take in both ways; the exchange was charged with `charge_ns`.
@@ -80,10 +77,11 @@ mod tests {
     fn an_exchange_is_prepared_once_that_would_have_paid_for_itself() {
         let mut setup = SetUp::default();
         let charge_ns = setup.charge_ns();
-        assert_eq!(charge_ns, SETUP_NS as u64);
+        let setup_ns = Costs::default().setup_ns;
+        assert_eq!(charge_ns, setup_ns as u64);
         // What was charged is no part of what an exchange takes once it is prepared: it would have saved half.
         let exchange_ns = 1e6 + charge_ns as f64;
-        setup.miss(1e6 + SETUP_NS / 2.0, exchange_ns, charge_ns);
+        setup.miss(1e6 + setup_ns / 2.0, exchange_ns, charge_ns);
         assert_eq!(setup.charge_ns(), charge_ns / 2);
         // An access for which an exchange is slower changes nothing.
         setup.miss(1e6, 5e6, setup.charge_ns());

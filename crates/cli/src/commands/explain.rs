@@ -1,5 +1,6 @@
 //! `weft explain`
 
+mod mpi;
 mod rdma;
 mod runs;
 
@@ -11,7 +12,7 @@ use weft_cli_common::connections::{ConnectArgs, Connections, at};
 use weft_cli_common::place::WeftPath;
 use weft_cli_common::{output, size};
 use weft_client::{File, OpenOptions, RdmaPlan, ServerPlan, TransportInUse};
-use weft_layout::{Extent, Level, Regions};
+use weft_layout::{Extent, Layout, Level, Regions};
 use weft_wire::limits::REGION_LEVELS_MAX;
 use weft_wire::messages::io_flags;
 
@@ -31,21 +32,30 @@ const MEMORY_BASE: u64 = 1 << 32;
 ///
 /// Servers choose by a cost model that they measured (`weft calibrate`) and by what is in their page caches
 /// now. Nothing is read or written unless you give --run.
+///
+/// With --mpi it shows instead how the processes of an MPI program would read and write such pieces in a
+/// collective call: what each method is expected to cost, and which one is used. See `weft help mpi`.
 #[derive(Debug, clap::Args)]
 #[command(
-    group(clap::ArgGroup::new("pieces").required(true).args(["bytes", "subarray", "stride", "list"])),
+    group(clap::ArgGroup::new("pieces").required(true).args([
+        "bytes", "subarray", "stride", "list", "array", "interleaved",
+    ])),
     after_help = "\
 Examples:
   weft explain weft:/a --subarray 4096,4096:0,0:4096,1024:4   the first quarter of each row
   weft explain weft:/a --stride 0:64:256:100000 --write       64 of each 256 bytes, written
   weft explain weft:/a --list pieces.txt --run                also show the real cost
   weft explain weft:/a --subarray 1000,1000:0,500:10,10:f64 --in-place
-                                                              rows of an array, over RDMA"
+                                                              rows of an array, over RDMA
+  weft explain weft:/a --mpi --array 4096,4096:f64 --grid 1,4 block columns of 4 MPI processes
+  weft explain --servers 4 --mpi --processes 64 --per-node 16 --interleaved 4K:1000
+                                                              pieces in turn, of no file yet
+  weft explain weft:/a --mpi --processes 8 --stride 0:64:512:1000 --shift 64"
 )]
 pub struct Args {
     /// The file.
-    #[arg(value_name = "URL")]
-    place: String,
+    #[arg(value_name = "URL", required_unless_present = "servers")]
+    place: Option<String>,
     /// The offset of the range, array or pattern in the file.
     #[arg(long, value_name = "SIZE", value_parser = size::parse_bytes, default_value = "0")]
     offset: u64,
@@ -71,7 +81,7 @@ pub struct Args {
     /// Also explain RDMA on the client's side. This is the default if a server is reached by RDMA.
     #[arg(long)]
     rdma: bool,
-    /// For RDMA: assume that memory has the same pieces as the file, as when a program holds the whole array,
+    /// For RDMA and --mpi: assume that memory has the same pieces as the file, as when a program holds the whole array,
     /// instead of one piece.
     #[arg(long)]
     in_place: bool,
@@ -83,6 +93,9 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     connect: ConnectArgs,
+    // Last, for its heading is that of all options after it.
+    #[command(flatten)]
+    mpi: mpi::MpiArgs,
 }
 
 /// Blocks of equal size at equal distances.
@@ -112,11 +125,17 @@ impl Stride {
 
 /// Explains a request and, with --run, executes it.
 pub fn run(args: Args) -> Result<()> {
-    let place = WeftPath::from_argument(&args.place)?;
     let regions = regions(&args)?;
+    if let Some(layout) = args.mpi.layout()? {
+        return explain_mpi(&args, None, &layout, &regions);
+    }
+    let place = WeftPath::from_argument(args.place.as_deref().context("which file?")?)?;
     let client = Connections::new(&args.connect).client(&place.url)?;
     let options = OpenOptions::new().read(!args.write).write(args.write).sync(args.sync);
     let file = client.open(at(&place.path), &options)?;
+    if args.mpi.mpi {
+        return explain_mpi(&args, Some(place.display()), &file.layout(), &regions);
+    }
     let over_rdma =
         |used: &TransportInUse| used.transport.as_ref().is_some_and(|text| text.starts_with("verbs"));
     let rdma = if args.rdma || args.in_place || client.transports().iter().any(over_rdma) {
@@ -146,6 +165,14 @@ pub fn run(args: Args) -> Result<()> {
         runs::print(&runs)?;
     }
     Ok(())
+}
+
+fn explain_mpi(args: &Args, name: Option<String>, layout: &Layout, regions: &Regions) -> Result<()> {
+    let explained = mpi::explain(&args.mpi, name, layout, (args.offset, regions), args.in_place)?;
+    match args.json {
+        true => output::print_json(&explained.as_json()),
+        false => explained.print(),
+    }
 }
 
 fn regions(args: &Args) -> Result<Regions> {

@@ -38,7 +38,7 @@ impl<'a> Cuts<'a> {
         if common.movement == Movement::Pack
             || common.packs_pieces(bytes, pieces.saturating_add(memory.piece_count()))
         {
-            bytes_max = bytes_max.min(PACK_WINDOW_BYTES);
+            bytes_max = bytes_max.min(packed_window_bytes(bytes));
         }
         Cuts { file: file.cutter(), memory: memory.cutter(), bytes_max, halves: Vec::new() }
     }
@@ -67,6 +67,13 @@ impl<'a> Cuts<'a> {
             self.halves.push(half(0, middle));
         }
     }
+}
+
+/// Bytes of each window of a pattern of `bytes` that is packed: all about as large, so that no request is for
+/// a small rest.
+fn packed_window_bytes(bytes: u64) -> u64 {
+    let windows = (bytes.saturating_add(PACK_WINDOW_BYTES / 2) / PACK_WINDOW_BYTES).max(1);
+    bytes.div_ceil(windows)
 }
 
 /// The shares of a pattern, or `None` where it says more than one request may.

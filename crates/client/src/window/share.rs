@@ -22,8 +22,8 @@ use crate::access::Movement;
 use crate::call::BulkRequest;
 use crate::reach::Reach;
 
-/// Windows that are packed are of about this size: what is copied is still in a processor's cache when it is
-/// moved.
+/// Windows that are packed are of about this size, three quarters to one and a half of it where the request is
+/// longer: what is copied is still in a processor's cache when it is moved.
 pub(super) const PACK_WINDOW_BYTES: u64 = 1 << 20;
 /// Shares begin at multiples of this in a buffer.
 const PACK_ALIGN_BYTES: usize = 64;

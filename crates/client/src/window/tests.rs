@@ -179,6 +179,26 @@ fn small_pieces_are_packed_in_windows_that_fit_a_buffer() {
 }
 
 #[test]
+fn a_packed_pattern_has_no_window_for_a_small_rest() {
+    let requests = |bytes: u64| {
+        let file = Regions::strided(0, 64, [Level { count: bytes / 64, stride_bytes: 200 }]);
+        let memory = Regions::contiguous(0, bytes);
+        let windows = windows(
+            common(layout(1), Movement::Auto, SHARE_BYTES_MAX),
+            &AccessOptions::default(),
+            &memory,
+            &file,
+        );
+        let mut each: Vec<u64> = windows.iter().map(|window| window.shares[0].bytes).collect();
+        each.sort_unstable();
+        (each.len(), each[0] >> 10, each[each.len() - 1] >> 10)
+    };
+    assert_eq!(requests(1152 << 10), (1, 1152, 1152));
+    assert_eq!(requests(1536 << 10), (2, 768, 768));
+    assert_eq!(requests(10 << 20), (10, 1024, 1024));
+}
+
+#[test]
 fn sides_that_do_not_match_are_refused() {
     let memory = Regions::contiguous(0, 6);
     let error = check(&Regions::contiguous(0, 5), Memory::Regions(&memory)).unwrap_err();

@@ -25,6 +25,9 @@ proptest! {
         prop_assert_eq!(regions.extents().collect::<Vec<_>>(), expected);
         let span = bytes.iter().min().map(|&first| Extent::new(first, bytes.iter().max().unwrap() + 1 - first));
         prop_assert_eq!(regions.span(), span);
+        let shifted = regions.shifted(1000).unwrap();
+        prop_assert_eq!(bytes_of(&shifted), bytes.iter().map(|byte| byte + 1000).collect::<Vec<_>>());
+        prop_assert_eq!(regions.shifted(u64::MAX).is_some(), bytes.is_empty());
     }
 
     #[test]
