@@ -25,7 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-client", &["layout", "rpc", "wire", "transport", "verbs", "log"]),
     ("weft-fuse-wire", &[]),
     ("weft-gateway", &["client", "wire"]),
-    ("weft-nfs", &["client", "gateway", "layout", "reactor", "wire"]),
+    ("weft-nfs", &["client", "gateway", "layout", "onc-rpc", "reactor", "wire"]),
     ("weft-mpi", &["client", "collective", "host", "layout", "wire"]),
     ("weft-fuse", &["client", "fuse-wire", "gateway", "layout", "wire", "log"]),
     ("weft-capi", &["client", "layout", "wire", "log"]),

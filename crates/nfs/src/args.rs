@@ -1,11 +1,11 @@
 //! Arguments of procedures, from the bytes of a call (RFC 1813, 2 and 3.3). Names and data are not copied, and
 //! nothing is allocated whose length the message only claims.
 
-use crate::xdr::{Reader, XdrError};
 use nfs3_types::nfs3::{
     NFS3_FHSIZE, Nfs3Option, createhow3, createverf3, devicedata3, mknoddata3, nfstime3, sattr3, set_atime,
     set_mtime, specdata3, stable_how,
 };
+use weft_onc_rpc::xdr::{Reader, XdrError};
 
 use crate::procedures::Place;
 

@@ -27,7 +27,7 @@ use crate::procedures::{Files, IO_BYTES_MAX, SpaceCache};
 use crate::target::Sender;
 use crate::weft::Weft;
 use crate::workers::Workers;
-use crate::xdr::{Reader, XdrError};
+use weft_onc_rpc::xdr::{Reader, XdrError};
 
 /// The program number of NFS.
 pub const NFS_PROGRAM: u32 = nfs3_types::nfs3::PROGRAM;

@@ -34,7 +34,6 @@ mod testing;
 mod verifier;
 mod weft;
 mod workers;
-mod xdr;
 
 pub use credential::Credential;
 pub use export::{ExportOptions, Rule};

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::xdr::{Reader, Writer, XdrError};
 use nfs3_types::nfs3::nfsstat3;
 use weft_client::At;
+use weft_onc_rpc::xdr::{Reader, Writer, XdrError};
 use weft_wire::messages::FileKind;
 
 use crate::handle::Handle;

@@ -12,7 +12,7 @@ use crate::credential::Credential;
 use crate::export::Rule;
 use crate::network::Network;
 use crate::testing::Cluster;
-use crate::xdr::Writer;
+use weft_onc_rpc::xdr::Writer;
 
 fn sender() -> Sender {
     let peer = SocketAddr::from(([127, 0, 0, 1], 700));
