@@ -7,7 +7,7 @@ use nfs3_types::nfs3::{
 };
 use weft_onc_rpc::xdr::{Reader, XdrError};
 
-use crate::procedures::Place;
+use crate::place::Place;
 
 /// Takes one kind of value.
 type Taken<T> = Result<T, XdrError>;

@@ -25,7 +25,9 @@ mod handle;
 mod mount;
 mod network;
 mod opens;
+mod place;
 mod procedures;
+mod space;
 mod status;
 mod target;
 #[cfg(test)]

@@ -15,9 +15,9 @@ use weft_client::{At, Client, OpenOptions, SetAttr, SetTime};
 use weft_wire::Status;
 use weft_wire::messages::{Attr, FileKind, Time};
 
-use super::remove::Place;
 use super::{Files, by_handle, by_name, new_name};
 use crate::attributes::{changes_of, device_of, mode_of, post_op, size_of, wcc};
+use crate::place::Place;
 use crate::target::{Sender, Target};
 
 /// How often a name that comes and goes is tried.

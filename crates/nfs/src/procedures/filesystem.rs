@@ -1,8 +1,5 @@
 //! FSSTAT, FSINFO and PATHCONF (RFC 1813, 3.3.18 to 3.3.20).
 
-use std::cell::RefCell;
-use std::time::{Duration, Instant};
-
 use nfs3_types::nfs3::{
     FSF3_CANSETTIME, FSF3_HOMOGENEOUS, FSF3_LINK, FSF3_SYMLINK, FSINFO3res, FSINFO3resfail, FSINFO3resok,
     FSSTAT3res, FSSTAT3resfail, FSSTAT3resok, Nfs3Option, Nfs3Result, PATHCONF3res, PATHCONF3resfail,
@@ -12,22 +9,17 @@ use weft_client::StatFs;
 use weft_layout::OFFSET_LIMIT;
 use weft_wire::limits::NAME_BYTES_MAX;
 
-use super::{DIRECTORY_BYTES_MAX, Files, IO_BYTES_MAX, by_handle};
+use super::limits::{DIRECTORY_BYTES_MAX, IO_BYTES_MAX};
+use super::{Files, by_handle};
 use crate::attributes::post_op;
 use crate::target::Sender;
 
-/// How long the servers' space counts after they were asked.
-const SPACE_VALID: Duration = Duration::from_secs(1);
 /// Inodes that there can be, as far as clients are told: the store has no fixed number.
 const FILES_FREE: u64 = 1 << 40;
 /// READs and WRITEs had best begin and end at these.
 const MULTIPLE_BYTES: u32 = 4096;
 /// Hard links to one file.
 const LINKS_MAX: u32 = 65_000;
-
-/// The space of the file system, as the servers have said a moment ago.
-#[derive(Default)]
-pub(crate) struct SpaceCache(RefCell<Option<(Instant, StatFs)>>);
 
 impl Files {
     async fn attributes_of(&self, sender: &Sender, object: &[u8]) -> Result<fattr3, nfsstat3> {
@@ -61,14 +53,12 @@ impl Files {
     }
 
     async fn statfs(&self) -> Result<StatFs, nfsstat3> {
-        if let Some((at, space)) = &*self.space.0.borrow()
-            && at.elapsed() < SPACE_VALID
-        {
-            return Ok(*space);
+        if let Some(space) = self.space.get() {
+            return Ok(space);
         }
         let client = self.client.clone();
         let space = self.workers.run(move || client.statfs()).await.map_err(by_handle)?;
-        *self.space.0.borrow_mut() = Some((Instant::now(), space));
+        self.space.set(space);
         Ok(space)
     }
 

@@ -10,7 +10,8 @@ use nfs3_types::nfs3::{
 use weft_client::Pending;
 use weft_layout::OFFSET_LIMIT;
 
-use super::{Files, IO_BYTES_MAX, by_handle};
+use super::limits::IO_BYTES_MAX;
+use super::{Files, by_handle};
 use crate::attributes::wcc;
 use crate::opens::{Access, Opened};
 use crate::target::Sender;

@@ -21,13 +21,11 @@ use nfs3_types::xdr_codec::List;
 use weft_wire::limits::DIRECTORY_PAGE_ENTRIES_MAX;
 use weft_wire::messages::Entry;
 
+use super::limits::DIRECTORY_BYTES_MAX;
 use super::{Files, by_handle, by_name};
 use crate::attributes::post_op;
 use crate::handle::HANDLE_BYTES;
 use crate::target::{Sender, Target};
-
-/// What clients are told to ask for at a time, and most that they get.
-pub(crate) const DIRECTORY_BYTES_MAX: u32 = 256 << 10;
 
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;

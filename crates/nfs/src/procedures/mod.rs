@@ -10,6 +10,7 @@ mod attributes;
 mod create;
 mod filesystem;
 mod io;
+pub(crate) mod limits;
 mod listing;
 mod lookup;
 mod remove;
@@ -29,17 +30,11 @@ use weft_wire::messages::Attr;
 use crate::export::{Export, Exports};
 use crate::handle::HandleKeys;
 use crate::opens::Opens;
+use crate::space::SpaceCache;
 use crate::status::{Named, status_of};
 use crate::target::{Sender, Target};
 use crate::weft::Weft;
 use crate::workers::Workers;
-
-pub(crate) use filesystem::SpaceCache;
-pub(crate) use listing::DIRECTORY_BYTES_MAX;
-pub(crate) use remove::Place;
-
-/// Data of one READ or WRITE at most.
-pub(crate) const IO_BYTES_MAX: u32 = 1 << 20;
 
 /// What all procedures use.
 pub(crate) struct Files {

@@ -8,14 +8,8 @@ use weft_client::At;
 
 use super::{Files, by_name, new_name, old_name};
 use crate::attributes::{post_op, wcc};
+use crate::place::Place;
 use crate::target::{Sender, Target};
-
-/// A name in a directory that is given by handle.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Place<'a> {
-    pub(crate) dir: &'a [u8],
-    pub(crate) name: &'a [u8],
-}
 
 impl Files {
     /// REMOVE.

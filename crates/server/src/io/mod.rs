@@ -73,8 +73,9 @@ pub(crate) struct IoPart<D: Disk> {
     methods: MethodCounters,
 }
 
+/// Another number for each start of a machine.
 fn boot_number(boot_id: [u8; 16]) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|at| boot_id[at]))
+    u64::from_le_bytes(std::array::from_fn(|at| boot_id[at] ^ boot_id[at + 8]))
 }
 
 impl<D: Disk> IoPart<D> {

@@ -2,7 +2,7 @@
 
 use super::files::create;
 use super::*;
-use crate::procedures::remove::Place;
+use crate::place::Place;
 use nfs3_types::nfs3::{createhow3, ftype3};
 
 async fn mkdir(gateway: &Gateway, dir: &[u8], name: &str) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! Attributes, contents, creation, durability.
 
 use super::*;
-use crate::procedures::remove::Place;
+use crate::place::Place;
 use nfs3_types::nfs3::{
     createhow3, createverf3, devicedata3, ftype3, mknoddata3, nfstime3, set_atime, set_mtime, specdata3,
     stable_how,

@@ -2,7 +2,7 @@
 
 use super::files::{create, create_as};
 use super::*;
-use crate::procedures::remove::Place;
+use crate::place::Place;
 use nfs3_types::nfs3::{
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
     createhow3, stable_how,
