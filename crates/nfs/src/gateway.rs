@@ -51,24 +51,24 @@ pub struct GatewayOptions {
 
 /// One call, without its record marks and its head.
 #[derive(Debug)]
-pub struct Call<'a> {
+pub(crate) struct Call<'a> {
     /// The client's number of it.
-    pub xid: u32,
+    pub(crate) xid: u32,
     /// Which program.
-    pub program: u32,
+    pub(crate) program: u32,
     /// Of which version.
-    pub version: u32,
+    pub(crate) version: u32,
     /// Which procedure.
-    pub procedure: u32,
+    pub(crate) procedure: u32,
     /// Arguments; those of a WRITE end before its data, if that is in `payload`.
-    pub args: &'a [u8],
+    pub(crate) args: &'a [u8],
     /// The data of a WRITE.
-    pub payload: Option<Vec<u8>>,
+    pub(crate) payload: Option<Vec<u8>>,
 }
 
 /// What a call is answered with.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The results: these bytes, and behind them the data of a READ, without their padding.
     Done {
         /// All but the data.
@@ -161,7 +161,7 @@ impl Gateway {
     }
 
     /// Does a call.
-    pub async fn call(&self, sender: &Sender, call: Call<'_>) -> Outcome {
+    pub(crate) async fn call(&self, sender: &Sender, call: Call<'_>) -> Outcome {
         self.count(|counts| counts.calls += 1);
         match call.program {
             NFS_PROGRAM | MOUNT_PROGRAM if call.version != VERSION => Outcome::NoVersion,

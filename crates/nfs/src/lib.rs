@@ -27,6 +27,7 @@ mod network;
 mod opens;
 mod place;
 mod procedures;
+mod serve;
 mod space;
 mod status;
 mod target;
@@ -39,11 +40,10 @@ mod workers;
 
 pub use credential::Credential;
 pub use export::{ExportOptions, Rule};
-pub use gateway::{
-    Call, Gateway, GatewayCounts, GatewayOptions, MOUNT_PROGRAM, NFS_PROGRAM, Outcome, VERSION,
-};
+pub use gateway::{Gateway, GatewayCounts, GatewayOptions, MOUNT_PROGRAM, NFS_PROGRAM, VERSION};
 pub use handle::{HANDLE_BYTES, Handle, HandleKeys};
 pub use network::{Network, NetworkError};
+pub use serve::{PORT_DEFAULT, Serving};
 pub use target::Sender;
 pub use weft::{Weft, both};
 pub use workers::Workers;

@@ -1,6 +1,5 @@
 //! Who calls (RFC 5531, 8.2 and 14; AUTH_SYS is in appendix A).
 
-use crate::reply::AuthStat;
 use crate::xdr::{Reader, Writer, XdrError};
 
 /// Bytes of the body of a credential or verifier (RFC 5531, 8.2).
@@ -12,6 +11,18 @@ pub const MACHINE_BYTES_MAX: usize = 255;
 
 const NONE: u32 = 0;
 const SYS: u32 = 1;
+
+/// Why a credential does not do (RFC 5531, 9).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum AuthStat {
+    /// It is malformed.
+    BadCredential = 1,
+    /// The caller must begin anew; here: its flavour is not known.
+    RejectedCredential = 2,
+    /// The flavour is too weak for the call.
+    TooWeak = 5,
+}
 
 /// What a call says of who makes it.
 #[derive(Debug, Clone, PartialEq, Eq)]

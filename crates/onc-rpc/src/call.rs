@@ -1,8 +1,7 @@
 //! The head of a call (RFC 5531, 9).
 
-use crate::RPC_VERSION;
-use crate::auth::{BODY_BYTES_MAX, Credential};
-use crate::reply::{AuthStat, Refusal};
+use crate::auth::{AuthStat, BODY_BYTES_MAX, Credential};
+use crate::reply::{RPC_VERSION, Refusal};
 use crate::xdr::{Reader, Writer, XdrError};
 
 /// Bytes of a call's head at most: six words, a credential and a verifier.

@@ -19,9 +19,6 @@ pub mod record;
 pub mod reply;
 pub mod xdr;
 
-pub use auth::{AuthSys, Credential};
+pub use auth::{AuthStat, AuthSys, Credential};
 pub use call::{CallError, CallHeader};
-pub use reply::{AuthStat, Refusal};
-
-/// The version of the protocol (RFC 5531, 9).
-pub const RPC_VERSION: u32 = 2;
+pub use reply::{RPC_VERSION, Refusal};

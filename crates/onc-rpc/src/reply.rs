@@ -1,8 +1,10 @@
 //! The head of a reply (RFC 5531, 9).
 
-use crate::RPC_VERSION;
-use crate::auth::BODY_BYTES_MAX;
+use crate::auth::{AuthStat, BODY_BYTES_MAX};
 use crate::xdr::{Reader, Writer, XdrError};
+
+/// The version of the protocol (RFC 5531, 9).
+pub const RPC_VERSION: u32 = 2;
 
 const REPLY: u32 = 1;
 const ACCEPTED: u32 = 0;
@@ -34,18 +36,6 @@ pub enum Refusal {
     RpcVersion,
     /// The caller may not call, as it says who it is.
     Auth(AuthStat),
-}
-
-/// Why a credential does not do (RFC 5531, 9).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum AuthStat {
-    /// It is malformed.
-    BadCredential = 1,
-    /// The caller must begin anew; here: its flavour is not known.
-    RejectedCredential = 2,
-    /// The flavour is too weak for the call.
-    TooWeak = 5,
 }
 
 /// The head of a reply with results, which follow.

@@ -147,6 +147,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(weft_test_random::cases(256))]
+
         #[test]
         fn what_is_written_is_read(number: u32, long: u64, fixed: [u8; 6], data: Vec<u8>) {
             let writer = Writer::with_capacity(40).u32(number).u64(long).fixed(&fixed);

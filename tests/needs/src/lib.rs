@@ -42,6 +42,8 @@ pub enum Need {
     Fortran,
     /// HDF5 for Python with MPI, and PnetCDF: those of Debian, with Open MPI.
     Hdf5AndPnetcdf,
+    /// The programs of libnfs.
+    Libnfs,
 }
 
 impl Need {
@@ -74,6 +76,7 @@ impl Need {
                 let h5py = "import mpi4py, h5py._debian_h5py_mpi";
                 succeeds("/usr/bin/python3", &["-c", h5py]) && Path::new("/usr/include/pnetcdf.h").exists()
             }
+            Need::Libnfs => Path::new("/usr/bin/nfs-ls").exists(),
             Need::FuseOverIoUring => {
                 is_root() && Path::new("/sys/module/fuse/parameters/enable_uring").exists()
             }
@@ -94,6 +97,7 @@ impl fmt::Display for Need {
             Need::OpenMpi => "mpicc.openmpi (packages openmpi-bin, libopenmpi-dev)",
             Need::Fortran => "gfortran",
             Need::Hdf5AndPnetcdf => "h5py with MPI and PnetCDF (packages python3-h5py-mpi, libpnetcdf-dev)",
+            Need::Libnfs => "nfs-ls (package libnfs-utils)",
             Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",
         })
     }

@@ -75,7 +75,8 @@ pub(crate) struct IoPart<D: Disk> {
 
 /// Another number for each start of a machine.
 fn boot_number(boot_id: [u8; 16]) -> u64 {
-    u64::from_le_bytes(std::array::from_fn(|at| boot_id[at] ^ boot_id[at + 8]))
+    let half = |begin: usize| u64::from_le_bytes(std::array::from_fn(|at| boot_id[begin + at]));
+    half(0).rotate_left(17) ^ half(8)
 }
 
 impl<D: Disk> IoPart<D> {
