@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -63,15 +63,30 @@ fn user_key(cluster: &Served, uid: u32) -> PathBuf {
     issue(cluster, &format!("{uid}.key"), uid, &["--uid", &number, "--gid", &number])
 }
 
-fn revoke(cluster: &Served, key: &std::path::Path) -> String {
+fn revoke(cluster: &Served, key: &Path) -> String {
     let id = id_text(&read_key_file(key).unwrap().info.id);
     weft_tests::expect_success("weft key revoke", &key_command(cluster, &["revoke", &id]))
 }
 
+/// `weft` with its library where every user reaches them, wherever this repository is.
+fn weft_for_all(cluster: &Served) -> PathBuf {
+    let directory = cluster.scratch().join("bin");
+    let copy = |program: &Path| {
+        let to = directory.join(program.file_name().expect("a file"));
+        if !to.exists() {
+            fs::copy(program, &to).expect("room");
+        }
+        to
+    };
+    fs::create_dir_all(&directory).expect("an own directory");
+    copy(weft_tests::preload_library());
+    copy(weft_bin())
+}
+
 /// `weft`, or another program, of a user who has nothing but this environment.
-fn as_user(uid: u32, words: &[&str]) -> Command {
+fn as_user(cluster: &Served, uid: u32, words: &[&str]) -> Command {
     let mut command = match words[0] {
-        "weft" => Command::new(weft_bin()),
+        "weft" => Command::new(weft_for_all(cluster)),
         other => Command::new(other),
     };
     command.args(&words[1..]).env("HOME", "/nonexistent").current_dir("/");
@@ -94,7 +109,7 @@ fn succeeds(mut command: Command) -> String {
     weft_tests::expect_success(&format!("{command:?}"), &command.output().expect("it can be run"))
 }
 
-fn client_with(cluster: &Served, key: &std::path::Path) -> Result<Client, weft_client::Error> {
+fn client_with(cluster: &Served, key: &Path) -> Result<Client, weft_client::Error> {
     let options = ConnectOptions {
         key: Some(read_key_file(key).expect("a key")),
         retry_timeout_ms: 5_000,
@@ -106,21 +121,23 @@ fn client_with(cluster: &Served, key: &std::path::Path) -> Result<Client, weft_c
 #[test]
 fn the_holder_of_a_user_key_is_that_user_however_it_looks() {
     let cluster = cluster(2);
-    weft_tests::preload_library();
     let key = user_key(&cluster, ALICE);
-    let weft = weft_bin().to_str().unwrap().to_string();
+    let weft = weft_for_all(&cluster).to_str().unwrap().to_string();
     let (roots, hers) = (cluster.at("/roots"), cluster.at("/hers"));
     let with_key = |mut command: Command| {
         command.env("WEFT_KEY_FILE", &key);
         command
     };
-    refused(with_key(as_user(ALICE, &["weft", "cat", &roots])), "permission denied");
-    refused(with_key(as_user(ALICE, &["unshare", "-Ur", &weft, "cat", &roots])), "permission denied");
-    refused(with_key(as_user(0, &["weft", "cat", &roots])), "permission denied");
+    refused(with_key(as_user(&cluster, ALICE, &["weft", "cat", &roots])), "permission denied");
+    refused(
+        with_key(as_user(&cluster, ALICE, &["unshare", "-Ur", &weft, "cat", &roots])),
+        "permission denied",
+    );
+    refused(with_key(as_user(&cluster, 0, &["weft", "cat", &roots])), "permission denied");
     // The key in the URL, and a program that knows nothing of Weft.
     let url = format!("{}?key-file={}", cluster.url(), key.display());
     let run = ["unshare", "-Ur", &weft, "run", "--url", &url, "--", "cat", "/weft/roots"];
-    refused(as_user(ALICE, &run), "permission denied");
+    refused(as_user(&cluster, ALICE, &run), "permission denied");
     let text = cluster.scratch().join("text");
     fs::write(&text, "of alice").unwrap();
     for (number, uid) in [ALICE, 0, BOB].into_iter().enumerate() {
@@ -129,11 +146,11 @@ fn the_holder_of_a_user_key_is_that_user_however_it_looks() {
             std::os::unix::fs::chown(&key, Some(BOB), None).unwrap();
         }
         let place = format!("{hers}{number}");
-        succeeds(with_key(as_user(uid, &["weft", "cp", text.to_str().unwrap(), &place])));
+        succeeds(with_key(as_user(&cluster, uid, &["weft", "cp", text.to_str().unwrap(), &place])));
         let attr = cluster.client(Transport::Tcp).stat(format!("/hers{number}").as_str(), true).unwrap();
         assert_eq!((attr.uid, attr.gid), (ALICE, ALICE), "written by a process of {uid}");
     }
-    refused(with_key(as_user(BOB, &["weft", "fsck", &cluster.url()])), "administrators");
+    refused(with_key(as_user(&cluster, BOB, &["weft", "fsck", &cluster.url()])), "administrators");
 }
 
 #[test]
@@ -157,6 +174,7 @@ fn root_of_a_host_is_squashed_by_the_servers_unless_its_key_says_otherwise() {
         assert_eq!(fs::read(mount.join("roots")).is_err(), squash);
         mount.sh(&format!("echo x > {name}-by-root"));
         let mut write = as_user(
+            &cluster,
             ALICE,
             &[
                 "sh",
@@ -182,19 +200,20 @@ fn without_a_key_a_process_on_the_servers_host_is_who_the_kernel_says() {
     let text = cluster.scratch().join("text");
     fs::write(&text, "x").unwrap();
     fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();
-    refused(as_user(ALICE, &["weft", "cat", &at("/roots")]), "permission denied");
-    let weft = weft_bin().to_str().unwrap();
-    refused(as_user(ALICE, &["unshare", "-Ur", weft, "cat", &at("/roots")]), "permission denied");
-    succeeds(as_user(ALICE, &["weft", "cp", text.to_str().unwrap(), &at("/hers")]));
+    refused(as_user(&cluster, ALICE, &["weft", "cat", &at("/roots")]), "permission denied");
+    let weft = weft_for_all(&cluster);
+    let weft = weft.to_str().unwrap();
+    refused(as_user(&cluster, ALICE, &["unshare", "-Ur", weft, "cat", &at("/roots")]), "permission denied");
+    succeeds(as_user(&cluster, ALICE, &["weft", "cp", text.to_str().unwrap(), &at("/hers")]));
     let attr = cluster.client(Transport::Tcp).stat("/hers", true).unwrap();
     assert_eq!((attr.uid, attr.gid), (ALICE, ALICE));
-    assert_eq!(succeeds(as_user(ALICE, &["weft", "cat", &at("/hers")])), "x");
-    assert_eq!(succeeds(as_user(0, &["weft", "cat", &at("/roots")])), "secret");
-    succeeds(as_user(0, &["weft", "fsck", &at("/")]));
-    refused(as_user(ALICE, &["weft", "fsck", &at("/")]), "administrators");
+    assert_eq!(succeeds(as_user(&cluster, ALICE, &["weft", "cat", &at("/hers")])), "x");
+    assert_eq!(succeeds(as_user(&cluster, 0, &["weft", "cat", &at("/roots")])), "secret");
+    succeeds(as_user(&cluster, 0, &["weft", "fsck", &at("/")]));
+    refused(as_user(&cluster, ALICE, &["weft", "fsck", &at("/")]), "administrators");
     // Not over TCP, whether a client thinks so or not.
-    refused(as_user(0, &["weft", "cat", &cluster.at("/roots")]), "there is no key");
-    refused(as_user(0, &["weft", "cat", "--transport", "tcp", &at("/roots")]), "without a key");
+    refused(as_user(&cluster, 0, &["weft", "cat", &cluster.at("/roots")]), "there is no key");
+    refused(as_user(&cluster, 0, &["weft", "cat", "--transport", "tcp", &at("/roots")]), "without a key");
     for name in cluster.names() {
         let mut raw = Raw::tcp(cluster.address(&name)).unwrap();
         let nobody = HelloRequest { role: peer_role::PROCESS, ..hello() };
@@ -241,16 +260,19 @@ fn key_files_that_others_may_read_are_refused_everywhere() {
     let url = cluster.url();
     for mode in [0o644, 0o640, 0o660] {
         fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
-        refused(as_user(ALICE, &["weft", "ls", &url, "--key", path]), "chmod 600");
-        let mut command = as_user(ALICE, &["weft", "ls", &url]);
+        refused(as_user(&cluster, ALICE, &["weft", "ls", &url, "--key", path]), "chmod 600");
+        let mut command = as_user(&cluster, ALICE, &["weft", "ls", &url]);
         command.env("WEFT_KEY_FILE", path);
         refused(command, "chmod 600");
-        refused(as_user(ALICE, &["weft", "ls", &format!("{url}?key-file={path}")]), "chmod 600");
+        refused(as_user(&cluster, ALICE, &["weft", "ls", &format!("{url}?key-file={path}")]), "chmod 600");
         let dir = cluster.scratch().join("mount-point");
         fs::create_dir_all(&dir).unwrap();
-        refused(as_user(0, &["weft", "mount", &url, dir.to_str().unwrap(), "--key", path]), "chmod 600");
+        refused(
+            as_user(&cluster, 0, &["weft", "mount", &url, dir.to_str().unwrap(), "--key", path]),
+            "chmod 600",
+        );
         let run = ["weft", "run", "--url", &url, "--key", path, "--", "cat", "/weft/roots"];
-        let output = as_user(ALICE, &run).output().unwrap();
+        let output = as_user(&cluster, ALICE, &run).output().unwrap();
         assert!(!output.status.success());
     }
     // Where it is found by the name of the server.
@@ -262,7 +284,7 @@ fn key_files_that_others_may_read_are_refused_everywhere() {
     fs::set_permissions(&installed, fs::Permissions::from_mode(0o600)).unwrap();
     std::os::unix::fs::chown(&installed, Some(ALICE), None).unwrap();
     let find = |url: &str| {
-        let mut command = as_user(ALICE, &["weft", "ls", url]);
+        let mut command = as_user(&cluster, ALICE, &["weft", "ls", url]);
         command.env("HOME", cluster.scratch().join("home"));
         command
     };

@@ -25,7 +25,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-client", &["layout", "rpc", "wire", "transport", "verbs", "log"]),
     ("weft-fuse-wire", &[]),
     ("weft-onc-rpc", &[]),
-    ("weft-onc-server", &["onc-rpc", "reactor"]),
+    ("weft-onc-server", &["log", "onc-rpc", "reactor"]),
     ("weft-gateway", &["client", "wire"]),
     ("weft-nfs", &["client", "gateway", "layout", "onc-rpc", "onc-server", "reactor", "wire"]),
     ("weft-mpi", &["client", "collective", "host", "layout", "wire"]),

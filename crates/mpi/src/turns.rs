@@ -1,9 +1,10 @@
 //! One thread at a time makes and frees handles of the program's MPI.
 //!
-//! A communicator or a datatype that is duplicated passes its attributes on, and ROMIO keeps some on those that it
-//! has used: it counts its references to them, without a lock, in the functions that copy and delete them. MPICH
-//! runs these functions in several threads at once. A reference that is not counted is memory that is freed too
-//! early, and changed after that.
+//! A communicator that is duplicated passes its attributes on, and ROMIO keeps one on those that it has used: it
+//! counts its references to it, without a lock, in the functions that copy and delete it. MPICH runs these
+//! functions in several threads at once. A reference that is not counted is memory that is freed too early, and
+//! changed after that. Datatypes have attributes as well; whether ROMIO counts there is not known here, so they
+//! are treated alike.
 //!
 //! ```text
 //!   what every process has for itself     used as it is: MPI_BYTE

@@ -1,204 +1,133 @@
-//! Connections: accepting, one task that reads, one that writes, and one for each call.
+//! A connection: one task that reads, one that writes, and one for each call.
 
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
-use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use weft_onc_rpc::reply;
-use weft_reactor::{Event, Interest, Readiness, Semaphore, sleep, spawn};
+use weft_onc_rpc::{CallHeader, reply};
+use weft_reactor::{Event, Interest, Permit, Readiness, spawn, timeout, yield_now};
 
+use crate::counts::add;
 use crate::incoming::{Incoming, Reader};
+use crate::limits::Patience;
 use crate::outgoing::{Outgoing, Queue};
+use crate::server::{Inner, Member, first_of};
 use crate::service::{Call, Reply, Service};
 
-/// What a server allows.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Connections at once; what comes beyond is closed.
-    pub connections: usize,
-    /// Calls under way on one connection; what comes beyond is not read.
-    pub calls_per_connection: usize,
-    /// Bytes of all calls and their replies together. At least twice a record.
-    pub memory_bytes: usize,
-    /// Bytes of a record.
-    pub record_bytes: usize,
-    /// Time for a record once it has begun, and for the peer to take some of its replies.
-    pub stall: Duration,
-}
+/// A peer that is silent is asked by the kernel whether it is still there: after so long, so often, so many
+/// times.
+const KEEPALIVE: [(i32, i32); 3] =
+    [(libc::TCP_KEEPIDLE, 60), (libc::TCP_KEEPINTVL, 10), (libc::TCP_KEEPCNT, 6)];
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            connections: 4096,
-            calls_per_connection: 128,
-            memory_bytes: 256 << 20,
-            record_bytes: (1 << 20) + (64 << 10),
-            stall: Duration::from_secs(60),
-        }
-    }
-}
+/// How long a peer has to take the last replies and to end its side.
+const PARTING: Duration = Duration::from_secs(1);
 
-/// A pause after a connection could not be accepted for want of descriptors or memory.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Serves calls. Clones are the same server.
-pub struct Server<S> {
-    inner: Rc<Inner<S>>,
-}
-
-struct Inner<S> {
-    service: Rc<S>,
-    limits: Limits,
-    memory: Semaphore,
-    next: Cell<u64>,
-    peers: RefCell<BTreeMap<u64, SocketAddr>>,
-    stopping: Event,
-}
-
-impl<S> Clone for Server<S> {
-    fn clone(&self) -> Server<S> {
-        Server { inner: self.inner.clone() }
-    }
-}
-
-impl<S: Service> Server<S> {
-    /// A server that listens nowhere yet.
-    pub fn new(service: Rc<S>, limits: Limits) -> Server<S> {
-        let inner = Inner {
-            service,
-            memory: Semaphore::new(limits.memory_bytes),
-            limits,
-            next: Cell::new(0),
-            peers: RefCell::default(),
-            stopping: Event::new(),
-        };
-        Server { inner: Rc::new(inner) }
-    }
-
-    /// Who is connected: the number of each connection, and its peer.
-    pub fn peers(&self) -> Vec<(u64, SocketAddr)> {
-        self.inner.peers.borrow().iter().map(|(number, peer)| (*number, *peer)).collect()
-    }
-
-    /// Accepts connections until [`Server::stop`].
-    ///
-    /// # Errors
-    /// The listener cannot be waited for.
-    pub async fn listen(&self, listener: TcpListener) -> io::Result<()> {
-        listener.set_nonblocking(true)?;
-        let readiness = Readiness::new(&listener)?;
-        let stopping = &self.inner.stopping;
-        let accepting = async {
-            loop {
-                match readiness.io(Interest::Read, || listener.accept()).await {
-                    Ok((stream, peer)) => self.accept(stream, peer),
-                    Err(error) => {
-                        tracing::warn!("a connection cannot be accepted: {error}");
-                        sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-            }
-        };
-        first_of(accepting, stopping.wait()).await;
-        Ok(())
-    }
-
-    /// Ends listening, and reading from all connections. Calls under way are still answered.
-    pub fn stop(&self) {
-        self.inner.stopping.set();
-    }
-
-    fn accept(&self, stream: TcpStream, peer: SocketAddr) {
-        let count = self.inner.peers.borrow().len();
-        if count >= self.inner.limits.connections {
-            tracing::warn!("{peer} is refused: there are {count} connections");
-            return;
-        }
-        let number = self.inner.next.replace(self.inner.next.get() + 1);
-        self.inner.peers.borrow_mut().insert(number, peer);
-        let inner = self.inner.clone();
-        spawn(async move {
-            if let Err(error) = serve(&inner, stream, peer, number).await {
-                tracing::debug!("{peer}: {error}");
-            }
-            inner.peers.borrow_mut().remove(&number);
-        });
-    }
-}
-
-/// Waits for whichever ends first, and drops the other.
-async fn first_of<A, B>(one: impl Future<Output = A>, other: impl Future<Output = B>) {
-    let (mut one, mut other) = (std::pin::pin!(one), std::pin::pin!(other));
-    std::future::poll_fn(|cx| match one.as_mut().poll(cx).is_ready() || other.as_mut().poll(cx).is_ready() {
-        true => std::task::Poll::Ready(()),
-        false => std::task::Poll::Pending,
-    })
-    .await
-}
-
-async fn serve<S: Service>(
+/// Serves a connection to its end.
+pub(crate) async fn serve<S: Service>(
     inner: &Rc<Inner<S>>,
     stream: TcpStream,
-    peer: SocketAddr,
-    number: u64,
+    member: &Rc<Member>,
 ) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;
+    keep_alive(&stream)?;
     let stream = Rc::new(stream);
     let readiness = Rc::new(Readiness::new(&*stream)?);
     let queue = Rc::new(Queue::default());
-    let stall = inner.limits.stall;
     let failed = Rc::new(Event::new());
     let writer = spawn({
-        let (stream, readiness, queue, failed) =
-            (stream.clone(), readiness.clone(), queue.clone(), failed.clone());
+        let (inner, stream, readiness) = (inner.clone(), stream.clone(), readiness.clone());
+        let (queue, failed) = (queue.clone(), failed.clone());
         async move {
-            let sent = queue.send(&stream, &readiness, stall).await;
+            let patience = Patience::new(&inner.limits, &inner.memory);
+            let sent = queue.send(&stream, &readiness, patience, &inner.counters).await;
+            queue.close();
             failed.set();
             sent
         }
     });
-    let calls = Semaphore::new(inner.limits.calls_per_connection);
-    let mut reader = Reader::new(&stream, &readiness, &inner.limits, &inner.memory);
-    let reading = async {
-        loop {
-            let turn = calls.acquire(1).await;
-            match reader.next(&*inner.service).await? {
-                Incoming::End => return Ok(()),
-                Incoming::Answered(reply) => queue.push(Outgoing::new(reply, Vec::new(), vec![turn])),
-                Incoming::Call { header, arguments, payload, memory } => {
-                    let (service, queue, xid) = (inner.service.clone(), queue.clone(), header.xid);
-                    let call = Call { peer, connection: number, header, arguments, payload };
-                    spawn(async move {
-                        let held = vec![turn, memory];
-                        match service.call(call).await {
-                            Reply::Results(results) => {
-                                let mut head = reply::success(xid).into_bytes();
-                                head.extend_from_slice(&results.before);
-                                queue.push(Outgoing::new(head, results.data, held));
-                            }
-                            Reply::Refused(refusal) => {
-                                queue.push(Outgoing::new(reply::refused(xid, refusal), Vec::new(), held));
-                            }
-                            Reply::Nothing => drop(held),
-                        }
-                    });
-                }
-            }
+    let dismissed = async { first_of(inner.stopping.wait(), member.leaves.wait()).await };
+    let ended = async { first_of(failed.wait(), dismissed).await };
+    let reading = read_calls(inner, member, &stream, &readiness, &queue);
+    let outcome = first_of(reading, ended).await.unwrap_or(Ok(()));
+    // What is under way is still done, and answered if anybody takes it.
+    let all = inner.limits.calls_per_connection;
+    let was_busy = member.calls.available() < all;
+    let _all = member.calls.acquire(all).await;
+    queue.end();
+    let sent = writer.await;
+    if was_busy && sent.is_ok() {
+        part(&stream, &readiness).await;
+    }
+    outcome.and(sent)
+}
+
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    let set = |level, name, value: i32| {
+        let bytes = size_of::<i32>() as u32;
+        // SAFETY: the kernel reads an integer of four bytes, which lives for the call.
+        let result = unsafe {
+            libc::setsockopt(stream.as_raw_fd(), level, name, std::ptr::from_ref(&value).cast(), bytes)
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    KEEPALIVE.iter().try_for_each(|(name, value)| set(libc::IPPROTO_TCP, *name, *value))
+}
+
+/// Ends this side, and throws away what still comes: closed with bytes unread, TCP would reset the connection
+/// and lose replies that are on their way.
+async fn part(stream: &TcpStream, readiness: &Readiness) {
+    let _ = stream.shutdown(Shutdown::Write);
+    let mut source = stream;
+    let mut room = [0; 1024];
+    let discarding = async {
+        while let Ok(1..) = readiness.io(Interest::Read, || source.read(&mut room)).await {
+            yield_now().await;
         }
     };
-    let outcome: RefCell<io::Result<()>> = RefCell::new(Ok(()));
-    let reading = async { *outcome.borrow_mut() = reading.await };
-    let ended = async { first_of(failed.wait(), inner.stopping.wait()).await };
-    first_of(reading, ended).await;
-    if !failed.is_set() {
-        // What is under way is still answered.
-        let _all = calls.acquire(inner.limits.calls_per_connection).await;
-        queue.end();
+    let _ = timeout(PARTING, discarding).await;
+}
+
+async fn read_calls<S: Service>(
+    inner: &Rc<Inner<S>>,
+    member: &Member,
+    stream: &TcpStream,
+    readiness: &Readiness,
+    queue: &Rc<Queue>,
+) -> io::Result<()> {
+    let mut reader = Reader::new(stream, readiness, inner, member);
+    loop {
+        let turn = member.calls.acquire(1).await;
+        match reader.next(&*inner.service).await? {
+            Incoming::End => return Ok(()),
+            Incoming::Answered(reply) => {
+                add(&inner.counters.refused_calls, 1);
+                queue.push(Outgoing::new(reply, Vec::new(), vec![turn]));
+            }
+            Incoming::Call { header, arguments, payload, memory } => {
+                let call = Call { peer: member.peer, connection: member.number, header, arguments, payload };
+                spawn(answer(inner.clone(), queue.clone(), call, vec![turn, memory]));
+            }
+        }
     }
-    writer.await?;
-    outcome.into_inner()
+}
+
+async fn answer<S: Service>(inner: Rc<Inner<S>>, queue: Rc<Queue>, call: Call, held: Vec<Permit>) {
+    let CallHeader { xid, program, version, procedure, .. } = call.header;
+    match inner.service.clone().call(call).await {
+        Reply::Results(results) => {
+            inner.counters.answered((program, version, procedure));
+            let mut head = reply::success(xid).into_bytes();
+            head.extend_from_slice(&results.before);
+            queue.push(Outgoing::new(head, results.data, held));
+        }
+        Reply::Refused(refusal) => {
+            add(&inner.counters.refused_calls, 1);
+            queue.push(Outgoing::new(reply::refused(xid, refusal), Vec::new(), held));
+        }
+        Reply::Nothing => {}
+    }
 }

@@ -4,11 +4,13 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use weft_onc_rpc::record::{MARK_BYTES, Mark};
 use weft_onc_rpc::xdr::padding;
-use weft_reactor::{Interest, Notify, Permit, Readiness, timeout};
+use weft_reactor::{Interest, Notify, Permit, Readiness};
+
+use crate::counts::{Counters, add};
+use crate::limits::Patience;
 
 /// Replies in one system call: two pieces and padding each.
 const REPLIES_AT_ONCE: usize = 64;
@@ -49,12 +51,16 @@ pub(crate) struct Queue {
     sent: Cell<usize>,
     more: Notify,
     ends: Cell<bool>,
+    /// Nobody sends any more.
+    is_closed: Cell<bool>,
 }
 
 impl Queue {
     pub(crate) fn push(&self, reply: Outgoing) {
-        self.ready.borrow_mut().push_back(reply);
-        self.more.notify();
+        if !self.is_closed.get() {
+            self.ready.borrow_mut().push_back(reply);
+            self.more.notify();
+        }
     }
 
     /// No more replies will come.
@@ -63,15 +69,23 @@ impl Queue {
         self.more.notify();
     }
 
+    /// Drops all replies, and those that will come, with what they hold.
+    pub(crate) fn close(&self) {
+        self.is_closed.set(true);
+        let dropped = self.ready.take();
+        drop(dropped);
+    }
+
     /// Sends replies until the queue is ended and empty.
     ///
     /// # Errors
-    /// The stream is broken, or its peer takes nothing for `longest`.
+    /// The stream is broken, or its peer is out of patience's bounds.
     pub(crate) async fn send(
         &self,
         stream: &TcpStream,
         readiness: &Readiness,
-        longest: Duration,
+        mut patience: Patience<'_>,
+        counters: &Counters,
     ) -> io::Result<()> {
         loop {
             if self.ready.borrow().is_empty() {
@@ -79,11 +93,17 @@ impl Queue {
                     return Ok(());
                 }
                 self.more.notified().await;
+                patience.begin();
                 continue;
             }
             let sending = readiness.io(Interest::Write, || self.send_some(stream));
-            let sent = timeout(longest, sending).await;
-            self.note_sent(sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?);
+            let sent = patience.wait(sending).await.map_err(|error| match error.kind() {
+                io::ErrorKind::TimedOut => io::Error::new(error.kind(), "it does not take its replies"),
+                _ => error,
+            })?;
+            add(&counters.sends, 1);
+            add(&counters.sent_bytes, sent);
+            self.note_sent(sent);
         }
     }
 
@@ -112,5 +132,21 @@ impl Queue {
             ready.pop_front();
         }
         self.sent.set(sent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_its_mark_its_head_its_data_and_padding_and_the_data_stay_where_they_are() {
+        let data = vec![9; 4093];
+        let address = data.as_ptr();
+        let reply = Outgoing::new(vec![1; 24], data, Vec::new());
+        let [front, data, padding] = reply.pieces();
+        assert_eq!(front[..MARK_BYTES], Mark { is_last: true, bytes: 24 + 4096 }.to_bytes());
+        assert_eq!((front.len(), data.len(), padding), (MARK_BYTES + 24, 4093, &[0; 3][..]));
+        assert_eq!(data.as_ptr(), address);
     }
 }

@@ -6,11 +6,14 @@
 //!                             │ at most what the limit of descriptors allows, and half of it of one peer: the newest is refused
 //! ```
 //!
+//! Who is older was accepted earlier. A thread may begin a session later than another thread begins one that was
+//! accepted after it, so each connection brings its place in the order of all.
+//!
 //! A peer is a host, or a user of this host. A stranger that is let go was silent for longer than all others of its peer: an
 //! honest client proves itself within a few round trips.
 
 use crate::answer::Refusal;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
@@ -44,31 +47,36 @@ pub(crate) struct Crowd {
     state: Arc<Mutex<State>>,
 }
 
+/// The place of a connection among all that were accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place(u64);
+
 #[derive(Default)]
 struct State {
     /// Oldest first.
-    strangers: VecDeque<(u64, String)>,
+    strangers: BTreeMap<Place, String>,
     /// Of those who wait to be told to leave.
-    wakers: HashMap<u64, Waker>,
-    next_number: u64,
+    wakers: HashMap<Place, Waker>,
+    accepted: u64,
     guests: HashMap<String, usize>,
 }
 
 impl State {
     fn count(&self, peer: &str) -> usize {
-        self.strangers.iter().filter(|(_, other)| other == peer).count()
+        self.strangers.values().filter(|other| *other == peer).count()
     }
 
     /// Lets the oldest stranger of a peer go.
     fn let_go(&mut self, peer: &str) {
-        let oldest = self.strangers.iter().position(|(_, other)| other == peer);
-        let Some((number, _)) = oldest.and_then(|at| self.strangers.remove(at)) else { return };
-        self.wakers.remove(&number).into_iter().for_each(Waker::wake);
+        let oldest = self.strangers.iter().find(|(_, other)| *other == peer);
+        let Some(place) = oldest.map(|(place, _)| *place) else { return };
+        self.strangers.remove(&place);
+        self.wakers.remove(&place).into_iter().for_each(Waker::wake);
     }
 
     fn peer_with_most_strangers(&self) -> Option<String> {
         let mut counts: HashMap<&str, usize> = HashMap::new();
-        self.strangers.iter().for_each(|(_, peer)| *counts.entry(peer).or_default() += 1);
+        self.strangers.values().for_each(|peer| *counts.entry(peer).or_default() += 1);
         counts.into_iter().max_by_key(|(_, count)| *count).map(|(peer, _)| peer.to_owned())
     }
 }
@@ -85,22 +93,28 @@ impl Crowd {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a connection that has proved nothing yet. The oldest one may have to leave for it.
-    pub fn enter(&self, peer: &str) -> Stranger {
+    /// Gives a connection that was accepted its place, before it goes to its thread.
+    pub fn accept(&self) -> Place {
+        let mut state = self.lock();
+        state.accepted += 1;
+        Place(state.accepted)
+    }
+
+    /// Notes a connection that has proved nothing yet. If there are too many, the oldest one has to leave, which
+    /// may be this one.
+    pub fn enter(&self, peer: &str, place: Place) -> Stranger {
         let mut state = self.lock();
         let leaves = match state.count(peer) >= STRANGERS_PER_PEER_MAX {
             true => Some(peer.to_owned()),
             false if state.strangers.len() >= STRANGERS_MAX => state.peer_with_most_strangers(),
             false => None,
         };
+        state.strangers.insert(place, peer.to_owned());
         if let Some(peer) = &leaves {
             state.let_go(peer);
         }
-        let number = state.next_number;
-        state.next_number += 1;
-        state.strangers.push_back((number, peer.to_owned()));
         drop(state);
-        Stranger { crowd: self.clone(), number }
+        Stranger { crowd: self.clone(), place }
     }
 
     /// Notes a connection that has proved itself.
@@ -132,7 +146,7 @@ impl Crowd {
 /// A connection that has proved nothing, until this is dropped.
 pub(crate) struct Stranger {
     crowd: Crowd,
-    number: u64,
+    place: Place,
 }
 
 impl Stranger {
@@ -140,8 +154,8 @@ impl Stranger {
     pub async fn leaves(&self) {
         poll_fn(|context| {
             let mut state = self.crowd.lock();
-            if state.strangers.iter().any(|(number, _)| *number == self.number) {
-                state.wakers.insert(self.number, context.waker().clone());
+            if state.strangers.contains_key(&self.place) {
+                state.wakers.insert(self.place, context.waker().clone());
                 return Poll::Pending;
             }
             Poll::Ready(())
@@ -153,8 +167,8 @@ impl Stranger {
 impl Drop for Stranger {
     fn drop(&mut self) {
         let mut state = self.crowd.lock();
-        state.strangers.retain(|(number, _)| *number != self.number);
-        state.wakers.remove(&self.number);
+        state.strangers.remove(&self.place);
+        state.wakers.remove(&self.place);
     }
 }
 
@@ -182,15 +196,36 @@ mod tests {
     use weft_reactor::{Reactor, ReactorOptions};
 
     fn has_left(stranger: &Stranger) -> bool {
-        let state = stranger.crowd.lock();
-        !state.strangers.iter().any(|(number, _)| *number == stranger.number)
+        !stranger.crowd.lock().strangers.contains_key(&stranger.place)
+    }
+
+    impl Crowd {
+        fn enter_at_once(&self, peer: &str) -> Stranger {
+            self.enter(peer, self.accept())
+        }
+    }
+
+    #[test]
+    fn who_was_accepted_first_is_the_oldest_whichever_thread_is_faster() {
+        let crowd = Crowd::new(0);
+        let early: Vec<Place> = (0..STRANGERS_PER_PEER_MAX + 9).map(|_| crowd.accept()).collect();
+        let newest = crowd.enter_at_once("one");
+        let early: Vec<Stranger> = early.into_iter().map(|place| crowd.enter("one", place)).collect();
+        assert!(!has_left(&newest));
+        let left = early.iter().take_while(|stranger| has_left(stranger)).count();
+        assert_eq!((left, early.iter().filter(|stranger| has_left(stranger)).count()), (10, 10));
+        let late = crowd.enter("one", early[0].place);
+        assert!(has_left(&late) && !has_left(&newest), "it came too late to stay");
+        let reactor = Reactor::new(ReactorOptions::default()).unwrap();
+        reactor.run(late.leaves());
     }
 
     #[test]
     fn the_oldest_stranger_of_a_peer_leaves_for_a_new_one() {
         let crowd = Crowd::new(0);
-        let other = crowd.enter("other");
-        let mut of_one: Vec<Stranger> = (0..STRANGERS_PER_PEER_MAX).map(|_| crowd.enter("one")).collect();
+        let other = crowd.enter_at_once("other");
+        let mut of_one: Vec<Stranger> =
+            (0..STRANGERS_PER_PEER_MAX).map(|_| crowd.enter_at_once("one")).collect();
         assert!(!of_one.iter().any(has_left));
         let reactor = Reactor::new(ReactorOptions::default()).unwrap();
         reactor.run(async {
@@ -198,22 +233,22 @@ mod tests {
             let leaving = weft_reactor::spawn(async move { first.leaves().await });
             weft_reactor::yield_now().await;
             assert!(!leaving.is_finished());
-            let newest = crowd.enter("one");
+            let newest = crowd.enter_at_once("one");
             assert!(!has_left(&newest) && !has_left(&other) && !of_one.iter().any(has_left));
             leaving.await;
         });
         drop(of_one.pop());
-        let _newest = crowd.enter("one");
+        let _newest = crowd.enter_at_once("one");
         assert!(!of_one.iter().any(has_left), "one had gone by itself");
     }
 
     #[test]
     fn with_many_peers_who_has_most_strangers_loses_one() {
         let crowd = Crowd::new(0);
-        let many: Vec<Stranger> = (0..40).map(|_| crowd.enter("many")).collect();
+        let many: Vec<Stranger> = (0..40).map(|_| crowd.enter_at_once("many")).collect();
         let few: Vec<Stranger> =
-            (0..STRANGERS_MAX - 40).map(|at| crowd.enter(&format!("peer {}", at / 4))).collect();
-        let _new = crowd.enter("new");
+            (0..STRANGERS_MAX - 40).map(|at| crowd.enter_at_once(&format!("peer {}", at / 4))).collect();
+        let _new = crowd.enter_at_once("new");
         assert!(has_left(&many[0]) && !few.iter().any(has_left));
     }
 

@@ -24,6 +24,7 @@ use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 use weft_reactor::{Mailbox, Reactor, ReactorOptions, mailbox};
 use weft_storage::calibrate::Calibration;
@@ -65,18 +66,23 @@ pub(crate) fn run<F: Fabric, D: Disk>(
         let members = std::thread::Builder::new().name("weft-member".into());
         let member = members.spawn_scoped(scope, || member::run(member))?;
         let mut others = Vec::new();
+        let (ready, all_ready) = std::sync::mpsc::channel();
         for number in 1..threads {
             let (sender, arrivals) = mailbox(HANDED_OVER_MAX);
-            let thread = thread(number);
+            let (thread, ready) = (thread(number), ready.clone());
             std::thread::Builder::new()
                 .name(format!("weft-io-{number}"))
-                .spawn_scoped(scope, move || thread.run_other(arrivals))?;
+                .spawn_scoped(scope, move || thread.run_other(arrivals, ready))?;
             others.push(sender);
         }
         let first = thread(0);
         let served = Reactor::new(options)?.run(async {
             run.follow_keys();
-            accept_and_serve(first.host()?, &run.stop, doors, others).await
+            let host = first.host()?;
+            // Clients that come before might take the descriptors that the other threads need.
+            drop(ready);
+            all_ready.into_iter().for_each(drop);
+            accept_and_serve(host, &run.stop, doors, others).await
         });
         run.stop.stop();
         let refused = member.join().unwrap_or_default();
@@ -138,12 +144,14 @@ impl<D: Disk> IoThread<D> {
         Ok(Host { service, transports })
     }
 
-    fn run_other<F: Fabric>(self, mut arrivals: Mailbox<Arrival<F>>) {
+    /// Drops `ready` when it has all that it needs, or has failed.
+    fn run_other<F: Fabric>(self, mut arrivals: Mailbox<Arrival<F>>, ready: Sender<()>) {
         let (stop, name) = (self.stop.clone(), self.shared.name.clone());
         let served = Reactor::new(self.options).and_then(|reactor| {
             reactor.run(async {
                 let host = self.host()?;
                 let service = host.service.clone();
+                drop(ready);
                 weft_reactor::spawn(async move {
                     while let Some(arrival) = arrivals.receive().await {
                         host.serve(arrival);

@@ -13,7 +13,7 @@
 use crate::answer::{Answer, Refusal};
 use crate::both::{Either, either};
 use crate::counters::shortened;
-use crate::crowd::{self, Guest};
+use crate::crowd::{self, Guest, Place};
 use crate::identity::{Identity, Session};
 use crate::log;
 use crate::node::Node;
@@ -48,12 +48,12 @@ enum HandshakeError {
     Refused(Refusal),
 }
 
-/// Serves a connection to its end.
-pub(crate) async fn serve<C: ServerConn, S: Service>(service: Rc<S>, conn: C) {
+/// Serves a connection to its end, which has this place among all.
+pub(crate) async fn serve<C: ServerConn, S: Service>(service: Rc<S>, conn: C, place: Place) {
     let node = service.node();
     let limit = Duration::from_millis(HANDSHAKE_TIMEOUT_MS);
     let peer = crowd::name_of(&conn.peer());
-    let stranger = node.shared.crowd.enter(&peer);
+    let stranger = node.shared.crowd.enter(&peer, place);
     let greeted = match either(weft_reactor::timeout(limit, greet(&service, &conn)), stranger.leaves()).await
     {
         Either::First(greeted) => greeted.unwrap_or(Err(HandshakeError::Timeout)),

@@ -28,6 +28,8 @@ pub enum Need {
     MountNamespaces,
     /// Loop devices, used by root.
     LoopDevices,
+    /// The program `rpcinfo`.
+    Rpcinfo,
     /// The program `systemd-analyze`.
     SystemdAnalyze,
     /// A kernel that offers io_uring.
@@ -66,6 +68,7 @@ impl Need {
                 succeeds("unshare", &[flags, "true"])
             }
             Need::LoopDevices => is_root() && Path::new("/dev/loop-control").exists(),
+            Need::Rpcinfo => Path::new("/usr/sbin/rpcinfo").exists(),
             Need::SystemdAnalyze => succeeds("systemd-analyze", &["--version"]),
             Need::IoUring => has_io_uring(),
             Need::Mpich => succeeds("mpicc.mpich", &["-show"]),
@@ -91,6 +94,7 @@ impl fmt::Display for Need {
             Need::NetworkNamespaces => "root and ip (package iproute2), for network namespaces",
             Need::MountNamespaces => "mount namespaces, as root or in a user namespace",
             Need::LoopDevices => "root and /dev/loop-control",
+            Need::Rpcinfo => "rpcinfo (package rpcbind)",
             Need::SystemdAnalyze => "systemd-analyze (package systemd)",
             Need::IoUring => "a kernel that offers io_uring to this user",
             Need::Mpich => "mpicc.mpich (packages mpich, libmpich-dev)",

@@ -7,6 +7,7 @@ use weft_layout::{Extent, Regions};
 use weft_power_cut::{Shared, noise, written, zeroed};
 use weft_test_random::Random;
 
+const STRIP_BYTES: usize = super::STRIP_BYTES as usize;
 const CHANGES: u64 = 60;
 const FILE_BYTES: u64 = 30_000;
 const OPEN_FILES: usize = 4;
@@ -87,8 +88,11 @@ impl Work<'_> {
             }
             9 => {
                 let bytes = self.random.below(FILE_BYTES);
-                let mut new = old;
+                let mut new = old.clone();
                 new.resize(bytes as usize, 0);
+                if let Some(torn) = torn(&old, &new) {
+                    self.history.change(number, Some(torn));
+                }
                 self.history.change(number, Some(new));
                 file.truncate(bytes).unwrap();
                 false
@@ -185,6 +189,16 @@ impl Work<'_> {
         }
         drop(open);
     }
+}
+
+/// What a power cut may leave of a file that is cut to end within a hole, where two servers have it: the server
+/// with the new end may have less than that, and has to grow. If the cut keeps what the other server did and loses
+/// that, the file ends with its last byte that was written, or with the strip before.
+fn torn(old: &[u8], new: &[u8]) -> Option<Vec<u8>> {
+    let strip = new.len() / STRIP_BYTES * STRIP_BYTES;
+    let written = new.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 1);
+    let kept = strip.max(written);
+    (new.len() < old.len() && kept < new.len()).then(|| new[..kept].to_vec())
 }
 
 fn range(random: &mut Random) -> Extent {

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! This file is the list of transports: a further one has a file of its own, a field in [`Doors`], a variant of
-//! [`Arrival`], and, where it keeps something on each thread, a field in [`PerThread`].
+//! [`By`], and, where it keeps something on each thread, a field in [`PerThread`].
 
 mod addresses;
 mod rdma;
@@ -17,6 +17,7 @@ mod sockets;
 pub(crate) use rdma_report::RdmaReport;
 
 use crate::config::{ClusterConfig, ServerConfig};
+use crate::crowd::Place;
 use crate::error::ServerError;
 use crate::key_ring::KeyRing;
 use crate::log;
@@ -39,7 +40,13 @@ pub(crate) struct Doors<F: Fabric> {
 }
 
 /// A connection that was asked for, not yet of any thread.
-pub(crate) enum Arrival<F: Fabric> {
+pub(crate) struct Arrival<F: Fabric> {
+    place: Place,
+    by: By<F>,
+}
+
+/// The transport of a connection.
+enum By<F: Fabric> {
     Socket(Accepted),
     Rdma(VerbsAccepted<F>),
 }
@@ -108,15 +115,17 @@ impl<F: Fabric, S: Service> Host<F, S> {
 
     /// Begins a session with whoever has come.
     pub fn serve(&self, arrival: Arrival<F>) {
-        let service = self.service.clone();
-        let begun: Result<(), String> = match arrival {
-            Arrival::Socket(accepted) => sockets::serve(service, accepted).map_err(|error| error.to_string()),
-            Arrival::Rdma(accepted) => {
+        let (service, place) = (self.service.clone(), arrival.place);
+        let begun: Result<(), String> = match arrival.by {
+            By::Socket(accepted) => {
+                sockets::serve(service, accepted, place).map_err(|error| error.to_string())
+            }
+            By::Rdma(accepted) => {
                 let rdma =
                     self.transports.rdma.clone().expect("who listens with RDMA has it on every thread");
                 weft_reactor::spawn(async move {
                     match rdma.accept(accepted).await {
-                        Ok(conn) => session::serve(service, conn).await,
+                        Ok(conn) => session::serve(service, conn, place).await,
                         Err(error) => cannot_serve(&service.node().shared.name, &error.to_string()),
                     }
                 });
@@ -143,7 +152,8 @@ struct Turns<F: Fabric, S: Service> {
 }
 
 impl<F: Fabric, S: Service> Turns<F, S> {
-    fn give(&self, arrival: Arrival<F>) {
+    fn give(&self, by: By<F>) {
+        let arrival = Arrival { place: self.here.service.node().shared.crowd.accept(), by };
         let turn = self.next.get();
         self.next.set((turn + 1) % (self.others.len() + 1));
         match turn.checked_sub(1).and_then(|other| self.others.get(other)) {
@@ -169,13 +179,13 @@ pub(crate) fn accept_all<F: Fabric, S: Service>(
     let turns = Rc::new(Turns { here, others, next: Cell::new(0) });
     let sockets = doors.sockets.into_iter().map(|door| {
         let turns = turns.clone();
-        let give = move |accepted| turns.give(Arrival::Socket(accepted));
+        let give = move |accepted| turns.give(By::Socket(accepted));
         weft_reactor::spawn(sockets::accept(door, shared.clone(), give))
     });
     let mut accepting: Vec<_> = sockets.collect();
     accepting.extend(doors.rdma.into_iter().map(|door| {
         let turns = turns.clone();
-        let give = move |accepted| turns.give(Arrival::Rdma(accepted));
+        let give = move |accepted| turns.give(By::Rdma(accepted));
         weft_reactor::spawn(rdma::accept(door, shared.clone(), give))
     }));
     accepting

@@ -2,6 +2,7 @@
 
 use super::addresses::resolve;
 use crate::config::{ClusterConfig, ServerConfig};
+use crate::crowd::Place;
 use crate::error::ServerError;
 use crate::log;
 use crate::service::Service;
@@ -60,15 +61,15 @@ pub(super) async fn accept(door: Listening, shared: Arc<Shared>, give: impl Fn(A
 }
 
 /// Begins a session over a socket.
-pub(super) fn serve<S: Service>(service: Rc<S>, accepted: Accepted) -> io::Result<()> {
+pub(super) fn serve<S: Service>(service: Rc<S>, accepted: Accepted, place: Place) -> io::Result<()> {
     match accepted.network {
         Network::Tcp => {
             let conn = TcpConn::from_fd(accepted.fd, &TcpOptions::default())?;
-            weft_reactor::spawn(session::serve(service, conn));
+            weft_reactor::spawn(session::serve(service, conn, place));
         }
         Network::Unix => {
             let conn = ShmConn::from_fd(accepted.fd)?;
-            weft_reactor::spawn(session::serve(service, conn));
+            weft_reactor::spawn(session::serve(service, conn, place));
         }
     }
     Ok(())

@@ -54,7 +54,11 @@ impl Way for Memory {
     fn serve<S: Service>(mut hub: MemoryHub, service: Rc<S>, _pool: Option<&BufferPool>) {
         weft_reactor::spawn(async move {
             while let Some(end) = hub.accept().await {
-                weft_reactor::spawn(session::serve(service.clone(), MemoryConn::from_end(end)));
+                weft_reactor::spawn(session::serve(
+                    service.clone(),
+                    MemoryConn::from_end(end),
+                    service.node().shared.crowd.accept(),
+                ));
             }
         });
     }

@@ -1,0 +1,76 @@
+//! What a server has done.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+
+/// The number of a program, of its version, and of a procedure.
+pub type ProcedureKey = (u32, u32, u32);
+
+/// What a server has done so far, and what it holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Connections at the moment.
+    pub connections: usize,
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Connections that were closed at once, or while idle, because there were too many.
+    pub crowded_out: u64,
+    /// Connections that were closed because their peers broke the protocol or were too slow.
+    pub cut_off: u64,
+    /// Calls that had results, by procedure.
+    pub calls: BTreeMap<ProcedureKey, u64>,
+    /// Calls that were answered with why there are no results.
+    pub refused_calls: u64,
+    /// Bytes from peers, with all heads and marks.
+    pub received_bytes: u64,
+    /// Of the bytes of payloads, those that came with the heads of their calls and had to be copied.
+    pub copied_bytes: u64,
+    /// Bytes to peers.
+    pub sent_bytes: u64,
+    /// System calls that have sent them.
+    pub sends: u64,
+    /// Bytes of memory that calls and their replies hold at the moment.
+    pub memory_bytes: usize,
+}
+
+/// Numbers that only grow.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) accepted: Cell<u64>,
+    pub(crate) crowded_out: Cell<u64>,
+    pub(crate) cut_off: Cell<u64>,
+    pub(crate) refused_calls: Cell<u64>,
+    pub(crate) received_bytes: Cell<u64>,
+    pub(crate) copied_bytes: Cell<u64>,
+    pub(crate) sent_bytes: Cell<u64>,
+    pub(crate) sends: Cell<u64>,
+    calls: RefCell<BTreeMap<ProcedureKey, u64>>,
+}
+
+/// Adds to a number.
+pub(crate) fn add(to: &Cell<u64>, count: usize) {
+    to.set(to.get() + count as u64);
+}
+
+impl Counters {
+    /// A call has results. Only such calls have entries, so that no peer can make up procedures.
+    pub(crate) fn answered(&self, key: ProcedureKey) {
+        *self.calls.borrow_mut().entry(key).or_default() += 1;
+    }
+
+    pub(crate) fn snapshot(&self, connections: usize, memory_bytes: usize) -> Counts {
+        Counts {
+            connections,
+            memory_bytes,
+            accepted: self.accepted.get(),
+            crowded_out: self.crowded_out.get(),
+            cut_off: self.cut_off.get(),
+            calls: self.calls.borrow().clone(),
+            refused_calls: self.refused_calls.get(),
+            received_bytes: self.received_bytes.get(),
+            copied_bytes: self.copied_bytes.get(),
+            sent_bytes: self.sent_bytes.get(),
+            sends: self.sends.get(),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! A server: its listeners, and who is connected.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use weft_log::once_a_minute;
+use weft_reactor::{Event, Interest, Readiness, Semaphore, sleep, spawn};
+
+use crate::connection;
+use crate::counts::{Counters, Counts, add};
+use crate::limits::Limits;
+use crate::service::Service;
+
+/// A pause after a connection could not be accepted for want of descriptors or memory.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves calls. Clones are the same server.
+pub struct Server<S> {
+    inner: Rc<Inner<S>>,
+}
+
+pub(crate) struct Inner<S> {
+    pub(crate) service: Rc<S>,
+    pub(crate) limits: Limits,
+    pub(crate) memory: Semaphore,
+    pub(crate) counters: Counters,
+    pub(crate) stopping: Event,
+    next: Cell<u64>,
+    members: RefCell<BTreeMap<u64, Rc<Member>>>,
+}
+
+/// A connection, as others see it.
+pub(crate) struct Member {
+    pub(crate) peer: SocketAddr,
+    pub(crate) number: u64,
+    /// Since when no part of a record has come.
+    pub(crate) silent_since: Cell<Option<Instant>>,
+    /// Calls that may begin.
+    pub(crate) calls: Semaphore,
+    /// It must make room for another.
+    pub(crate) leaves: Event,
+}
+
+impl<S> Clone for Server<S> {
+    fn clone(&self) -> Server<S> {
+        Server { inner: self.inner.clone() }
+    }
+}
+
+impl<S: Service> Server<S> {
+    /// A server that listens nowhere yet.
+    pub fn new(service: Rc<S>, limits: Limits) -> Server<S> {
+        let inner = Inner {
+            service,
+            memory: Semaphore::new(limits.memory_bytes),
+            limits,
+            counters: Counters::default(),
+            stopping: Event::new(),
+            next: Cell::new(0),
+            members: RefCell::default(),
+        };
+        Server { inner: Rc::new(inner) }
+    }
+
+    /// Who is connected: the number of each connection, and its peer.
+    pub fn peers(&self) -> Vec<(u64, SocketAddr)> {
+        self.inner.members.borrow().values().map(|member| (member.number, member.peer)).collect()
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> Counts {
+        let held = self.inner.limits.memory_bytes.saturating_sub(self.inner.memory.available());
+        self.inner.counters.snapshot(self.inner.members.borrow().len(), held)
+    }
+
+    /// Accepts connections until [`Server::stop`].
+    ///
+    /// # Errors
+    /// The listener cannot be waited for.
+    pub async fn listen(&self, listener: TcpListener) -> io::Result<()> {
+        listener.set_nonblocking(true)?;
+        let readiness = Readiness::new(&listener)?;
+        let stopping = &self.inner.stopping;
+        let accepting = async {
+            loop {
+                match readiness.io(Interest::Read, || listener.accept()).await {
+                    Ok((stream, peer)) => self.accept(stream, peer),
+                    Err(error) => {
+                        if once_a_minute("accept calls") {
+                            tracing::warn!("a connection of a client cannot be accepted: {error}");
+                        }
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        };
+        first_of(accepting, stopping.wait()).await;
+        Ok(())
+    }
+
+    /// Ends listening, and reading from all connections. Calls under way are still answered; when all are,
+    /// there are no [`Server::peers`].
+    pub fn stop(&self) {
+        self.inner.stopping.set();
+    }
+
+    fn accept(&self, stream: TcpStream, peer: SocketAddr) {
+        let inner = &self.inner;
+        if inner.members.borrow().len() >= inner.limits.connections {
+            add(&inner.counters.crowded_out, 1);
+            let has_room = inner.dismiss_idlest();
+            if once_a_minute("too many connections of clients") {
+                let which = if has_room { "one that is idle" } else { "the new one" };
+                let count = inner.limits.connections;
+                tracing::warn!("{count} clients are connected, as many as may be: {which} is closed");
+            }
+            if !has_room {
+                return;
+            }
+        }
+        add(&inner.counters.accepted, 1);
+        let number = inner.next.replace(inner.next.get() + 1);
+        let member = Rc::new(Member {
+            peer,
+            number,
+            silent_since: Cell::new(Some(Instant::now())),
+            calls: Semaphore::new(inner.limits.calls_per_connection),
+            leaves: Event::new(),
+        });
+        inner.members.borrow_mut().insert(number, member.clone());
+        let inner = inner.clone();
+        spawn(async move {
+            if let Err(error) = connection::serve(&inner, stream, &member).await {
+                inner.note_end(peer, &error);
+            }
+            inner.members.borrow_mut().remove(&number);
+        });
+    }
+}
+
+impl<S> Inner<S> {
+    /// Takes the connection from the table that has been idle longest, which closes it. Whether there is one.
+    fn dismiss_idlest(&self) -> bool {
+        let mut members = self.members.borrow_mut();
+        // One turn is held by who waits for the next call.
+        let idle = members.values().filter(|member| {
+            member.calls.available() + 1 >= self.limits.calls_per_connection
+                && member.silent_since.get().is_some()
+        });
+        let Some(number) = idle.min_by_key(|member| member.silent_since.get()).map(|member| member.number)
+        else {
+            return false;
+        };
+        members.remove(&number).inspect(|member| member.leaves.set()).is_some()
+    }
+
+    /// Tells why a connection has ended, if the peer is to blame.
+    fn note_end(&self, peer: SocketAddr, error: &io::Error) {
+        match error.kind() {
+            io::ErrorKind::InvalidData | io::ErrorKind::TimedOut => {
+                add(&self.counters.cut_off, 1);
+                if once_a_minute(&format!("cut off {}", peer.ip())) {
+                    tracing::warn!("the connection of {peer} is closed: {error}");
+                }
+            }
+            _ => tracing::debug!("the connection of {peer} has ended: {error}"),
+        }
+    }
+}
+
+/// Waits for whichever ends first, and drops the other. The result of `one`, if it was that.
+pub(crate) async fn first_of<A, B>(
+    one: impl Future<Output = A>,
+    other: impl Future<Output = B>,
+) -> Option<A> {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    std::future::poll_fn(|cx| {
+        if let Poll::Ready(result) = one.as_mut().poll(cx) {
+            return Poll::Ready(Some(result));
+        }
+        other.as_mut().poll(cx).map(|_| None)
+    })
+    .await
+}
