@@ -89,10 +89,9 @@ impl LocalCluster {
     ) -> Result<()> {
         let begun = (|| {
             for name in &names {
-                let server = self.config.server(name)?.clone();
-                let log = log_of(&self.dir, name);
                 let process = self.spawn(name)?;
-                self.state.want(&server, log).process = process;
+                let log = log_of(&self.dir, name);
+                self.state.want(self.config.member(name)?, log).process = process;
             }
             self.state.save(&self.dir)?;
             self.wait_until_ready(&names, pause)

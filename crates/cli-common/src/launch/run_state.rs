@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use weft_server::{ClusterConfig, ServerConfig};
+use weft_server::ClusterConfig;
+use weft_server::config::Member;
 
 const RUN_FILE: &str = "run.json";
 
@@ -34,7 +35,7 @@ pub struct RunState {
 pub struct RunningServer {
     /// Name in the cluster file.
     pub name: String,
-    /// "meta" or "io".
+    /// "meta", "io" or "nfs".
     pub role: String,
     /// Where it listens.
     pub address: String,
@@ -116,12 +117,12 @@ impl RunState {
     }
 
     /// Records that a server should run, and clears its history.
-    pub fn want(&mut self, server: &ServerConfig, log: PathBuf) -> &mut RunningServer {
-        self.servers.retain(|other| other.name != server.name);
+    pub fn want(&mut self, server: Member<'_>, log: PathBuf) -> &mut RunningServer {
+        self.servers.retain(|other| other.name != server.name());
         self.servers.push(RunningServer {
-            name: server.name.clone(),
-            role: server.role.name().to_string(),
-            address: server.addresses[0].clone(),
+            name: server.name().to_owned(),
+            role: server.role_name().to_owned(),
+            address: server.addresses()[0].clone(),
             process: ProcessId::NONE,
             log,
             wanted: true,
@@ -153,9 +154,9 @@ impl RunState {
 pub fn find(
     config: &ClusterConfig,
     state: Option<&RunState>,
-    server: &ServerConfig,
+    server: Member<'_>,
 ) -> io::Result<Option<Found>> {
-    if let Some(noted) = state.and_then(|state| state.server(&server.name))
+    if let Some(noted) = state.and_then(|state| state.server(server.name()))
         && let Some(handle) = noted.process.handle()
     {
         return Ok(Some(Found { process: noted.process, handle, is_recorded: true }));

@@ -49,7 +49,7 @@ pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
     }
     let config = ClusterConfig::load(&file)?;
     for name in only {
-        config.server(name)?;
+        config.member(name)?;
     }
     let held = lock(dir, &mut |time| {
         std::thread::sleep(time);
@@ -69,10 +69,14 @@ pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
     });
     let mut down = Down::default();
     let mut running: Vec<(String, Found)> = Vec::new();
-    for server in config.servers.iter().filter(|server| only.is_empty() || only.contains(&server.name)) {
-        match find(&config, state.as_ref(), server) {
-            Ok(found) => running.extend(found.map(|found| (server.name.clone(), found))),
-            Err(error) => down.unknown.push((server.name.clone(), error.to_string())),
+    for member in config.members() {
+        let name = member.name().to_owned();
+        if !only.is_empty() && !only.contains(&name) {
+            continue;
+        }
+        match find(&config, state.as_ref(), member) {
+            Ok(found) => running.extend(found.map(|found| (name, found))),
+            Err(error) => down.unknown.push((name, error.to_string())),
         }
     }
     if let Some(state) = &mut state
