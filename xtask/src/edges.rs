@@ -24,6 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-rpc", &["host", "wire", "transport", "verbs", "log"]),
     ("weft-client", &["layout", "rpc", "wire", "transport", "verbs", "log"]),
     ("weft-fuse-wire", &[]),
+    ("weft-nfs-client", &[]),
     ("weft-gateway", &["client", "wire"]),
     ("weft-mpi", &["client", "collective", "host", "layout", "wire"]),
     ("weft-fuse", &["client", "fuse-wire", "gateway", "layout", "wire", "log"]),
@@ -32,7 +33,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-cli-common", &["host", "server", "client", "layout", "log", "wire"]),
     ("weft-bench-args", &["cli-common"]),
     ("weft-bench", &["bench-args", "cli-common", "server", "client", "layout", "transport", "verbs", "wire"]),
-    ("weft-cli", &["bench-args", "cli-common", "server", "client", "fuse", "layout", "log", "wire"]),
+    (
+        "weft-cli",
+        &["bench-args", "cli-common", "server", "client", "fuse", "layout", "log", "nfs-client", "wire"],
+    ),
     ("xtask", &[]),
 ];
 
