@@ -103,11 +103,7 @@ impl Session {
         let now = Instant::now();
         let mut session = Session {
             address,
-            server: if host == address.ip().to_string() {
-                address.to_string()
-            } else {
-                format!("{host} ({address})")
-            },
+            server: server_name(host, address),
             credential: options.encoded_credential(),
             options: options.clone(),
             state: State::Broken(now),
@@ -126,7 +122,7 @@ impl Session {
         let end =
             now + CONNECT_TIMEOUT.min(options.give_up_ms.map_or(CONNECT_TIMEOUT, Duration::from_millis));
         let refused = |why: String| {
-            let detail = format!("cannot connect: {why}; is it up, and is this its address and port?");
+            let detail = format!("cannot connect: {why}; check that it is up, and its address and port");
             Failure::new(ErrorKind::Unreachable, detail)
         };
         session.begin_connect(now);
@@ -430,6 +426,11 @@ fn first_xid() -> u32 {
     if filled == 4 { u32::from_ne_bytes(bytes) } else { std::process::id().rotate_left(16) }
 }
 
+/// A server's name for errors.
+fn server_name(host: &str, address: SocketAddr) -> String {
+    if host == address.ip().to_string() { address.to_string() } else { format!("{host} ({address})") }
+}
+
 /// Connects to the first address of a host that answers.
 pub(crate) fn connect_any(
     host: &str,
@@ -446,7 +447,7 @@ pub(crate) fn connect_any(
     for address in addresses {
         match Session::connect(host, address, options) {
             Ok(session) => return Ok(session),
-            Err(failure) => last = (failure, format!("{host} ({address})")),
+            Err(failure) => last = (failure, server_name(host, address)),
         }
     }
     Err(last)
