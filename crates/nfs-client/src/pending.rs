@@ -93,7 +93,12 @@ impl<T> PendingCall<T> {
         let Answer { reply, data_bytes, sends } = answer?;
         let malformed = |Malformed(what)| Failure::protocol(what);
         let mut reader = Reader::new(rpc::decode_reply(&reply)?);
-        if let Err(status) = results::status(&mut reader).map_err(malformed)? {
+        // NULL alone has no status.
+        let status = match self.what.procedure {
+            Procedure::Null => Ok(()),
+            _ => results::status(&mut reader).map_err(malformed)?,
+        };
+        if let Err(status) = status {
             return Err(self.refused(status, sends));
         }
         take(&mut reader, data_bytes).map_err(malformed)
