@@ -14,6 +14,16 @@ static const char *local(const char *name) {
     return path;
 }
 
+/* Whether nonblocking accesses to one of the two files are left out: those of the MPI's own to a local file. */
+static int waits_for(int file) {
+    int is_local = file == 1 || getenv("WEFT_MPI_TEST_LENIENT");
+    return is_local && is_left_out("local_nonblocking");
+}
+
+static enum method blocking(enum method method) {
+    return method == IAT ? AT : method == IAT_ALL ? AT_ALL : method == IPLAIN ? PLAIN : method;
+}
+
 /* Both at once, by all kinds of access, nonblocking ones under way together. */
 static void two_file_systems(void) {
     enum { BYTES = 5000 };
@@ -28,11 +38,17 @@ static void two_file_systems(void) {
         MPI_Offset at = ((MPI_Offset)round * size + rank) * BYTES;
         for (int i = 0; i < 2; i++) {
             fill(data[i], at, BYTES, round + 50u * (unsigned)i);
-            MUST(data_access(files[i], methods[round], 1, at, data[i], BYTES, MPI_BYTE, MPI_STATUS_IGNORE));
+            enum method method = waits_for(i) ? blocking(methods[round]) : methods[round];
+            MUST(data_access(files[i], method, 1, at, data[i], BYTES, MPI_BYTE, MPI_STATUS_IGNORE));
         }
+        /* Open MPI lets a process go on while another one still writes for it. */
+        if (waits_for(1)) barrier();
         MPI_Request requests[2];
-        for (int i = 0; i < 2; i++) MUST(MPI_File_iread_at(files[i], at, read[i], BYTES, MPI_BYTE, &requests[i]));
-        MUST(MPI_Waitall(2, requests, MPI_STATUSES_IGNORE));
+        int begun = 0;
+        for (int i = 0; i < 2; i++)
+            if (waits_for(i)) MUST(MPI_File_read_at(files[i], at, read[i], BYTES, MPI_BYTE, MPI_STATUS_IGNORE));
+            else MUST(MPI_File_iread_at(files[i], at, read[i], BYTES, MPI_BYTE, &requests[begun++]));
+        MUST(MPI_Waitall(begun, requests, MPI_STATUSES_IGNORE));
         SAME(read, data, sizeof data);
     }
     for (int i = 0; i < 2; i++) {
@@ -196,7 +212,94 @@ static void with_teams(int each_opens) {
 static void threads_with_collectives(void) { with_teams(0); }
 static void threads_that_open_collectively(void) { with_teams(1); }
 
+/* Attributes whose functions notice each other: MPI libraries count their own references in such functions, without a
+ * lock. */
+static int copies, inside, met;
+
+static void notice(void) {
+    if (__atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST) > 0) met = 1;
+    usleep(300);
+    __atomic_fetch_sub(&inside, 1, __ATOMIC_SEQ_CST);
+}
+
+static int copy_of_comm(MPI_Comm comm, int keyval, void *extra, void *value, void *copy, int *is_copied) {
+    (void)comm, (void)keyval, (void)extra, (void)value, (void)copy;
+    __atomic_fetch_add(&copies, 1, __ATOMIC_SEQ_CST);
+    notice();
+    *is_copied = 1;
+    return MPI_SUCCESS;
+}
+
+static int delete_of_comm(MPI_Comm comm, int keyval, void *value, void *extra) {
+    (void)comm, (void)keyval, (void)value, (void)extra;
+    notice();
+    return MPI_SUCCESS;
+}
+
+static int copy_of_type(MPI_Datatype type, int keyval, void *extra, void *value, void *copy, int *is_copied) {
+    (void)type;
+    return copy_of_comm(MPI_COMM_NULL, keyval, extra, value, copy, is_copied);
+}
+
+/* What every process has for itself is used without copies of it, which would have the program's attributes. */
+static void attributes_of_predefined_handles(void) {
+    int of_comm, of_type;
+    MUST(MPI_Comm_create_keyval(copy_of_comm, MPI_COMM_NULL_DELETE_FN, &of_comm, NULL));
+    MUST(MPI_Type_create_keyval(copy_of_type, MPI_TYPE_NULL_DELETE_FN, &of_type, NULL));
+    MUST(MPI_Comm_set_attr(MPI_COMM_SELF, of_comm, NULL));
+    MUST(MPI_Type_set_attr(MPI_BYTE, of_type, NULL));
+    MUST(MPI_Type_set_attr(MPI_INT, of_type, NULL));
+    copies = 0;
+    char name[2048], datarep[MPI_MAX_DATAREP_STRING];
+    snprintf(name, sizeof name, "%s.%d", file_name, rank);
+    MPI_File file = open_by(MPI_COMM_SELF, name, MPI_MODE_CREATE | MPI_MODE_RDWR | MPI_MODE_DELETE_ON_CLOSE);
+    MUST(MPI_File_set_view(file, 0, MPI_INT, MPI_INT, "native", MPI_INFO_NULL));
+    MUST(MPI_File_write_at_all(file, 0, &rank, 1, MPI_INT, MPI_STATUS_IGNORE));
+    MPI_Offset displacement;
+    MPI_Datatype etype, filetype;
+    MUST(MPI_File_get_view(file, &displacement, &etype, &filetype, datarep));
+    CHECK(etype == MPI_INT && filetype == MPI_INT);
+    MUST(MPI_File_close(&file));
+    if (copies > 0) DIFFERS("attributes were copied %d times", copies);
+    MUST(MPI_Comm_delete_attr(MPI_COMM_SELF, of_comm));
+    MUST(MPI_Type_delete_attr(MPI_BYTE, of_type));
+    MUST(MPI_Type_delete_attr(MPI_INT, of_type));
+    MUST(MPI_Comm_free_keyval(&of_comm));
+    MUST(MPI_Type_free_keyval(&of_type));
+}
+
+static void *open_and_close_collectively(void *argument) {
+    struct worker *worker = argument;
+    for (int turn = 0; turn < 5; turn++) {
+        open_collectively(worker);
+        MUST(MPI_File_close(&worker->file));
+    }
+    return NULL;
+}
+
+/* Threads that open and close files at once do not copy and delete attributes at once. */
+static void attributes_and_threads(void) {
+    static struct worker workers[THREADS];
+    int keyval;
+    MUST(MPI_Comm_create_keyval(copy_of_comm, delete_of_comm, &keyval, NULL));
+    for (int i = 0; i < THREADS; i++) {
+        MUST(MPI_Comm_dup(MPI_COMM_WORLD, &teams[i]));
+        MUST(MPI_Comm_set_attr(teams[i], keyval, NULL));
+        workers[i] = (struct worker){.number = i};
+        snprintf(workers[i].name, sizeof workers[i].name, "%s.%d", file_name, i);
+    }
+    met = 0;
+    run_threads(open_and_close_collectively, workers);
+    if (met) DIFFERS("attributes of %d communicators were copied or deleted at once", THREADS);
+    for (int i = 0; i < THREADS; i++) {
+        MUST(MPI_Comm_free(&teams[i]));
+        fresh(workers[i].name);
+    }
+    MUST(MPI_Comm_free_keyval(&keyval));
+}
+
 #define CASE(name) {#name, name}
 RUN(MPI_THREAD_MULTIPLE, CASE(two_file_systems), CASE(forks), CASE(threads_on_one_file),
     CASE(threads_on_their_own_files), CASE(threads_with_collectives),
-    CASE(threads_that_open_collectively))
+    CASE(threads_that_open_collectively), CASE(attributes_of_predefined_handles),
+    CASE(attributes_and_threads))

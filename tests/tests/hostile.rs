@@ -882,8 +882,12 @@ fn strangers_leave_descriptors_for_others() {
         .collect();
     let start = Instant::now();
     for name in cluster.names() {
-        let mut raw = Raw::tcp(cluster.address(&name)).expect("it listens");
-        raw.greet(&cluster.key()).expect("who knows the key is served at once");
+        // Strangers whose connections come about late may send it away again, as the oldest; then it comes back.
+        let served = |_: &u32| {
+            let mut raw = Raw::tcp(cluster.address(&name)).expect("it listens");
+            raw.greet(&cluster.key()).is_ok()
+        };
+        (1..=5).find(served).expect("who knows the key is served at once");
     }
     assert!(
         start.elapsed() < Duration::from_millis(HANDSHAKE_TIMEOUT_MS) / 2,

@@ -41,7 +41,7 @@ pub(crate) fn attach(options: &MountOptions) -> Result<(Attached, OwnedFd), Moun
         Ok(connection) => (connection, None),
         Err(_) => by_helper(options)?,
     };
-    let mounts = umount::mounts();
+    let mounts = weft_host::mounts();
     let mount = mounts.into_iter().rev().find(|mount| mount.dir == options.dir);
     let device = mount.map(|mount| mount.device).unwrap_or_default();
     let helper = helper.filter(|_| options.auto_unmount);
@@ -175,8 +175,8 @@ fn receive_descriptor(socket: &UnixStream) -> Option<OwnedFd> {
 
 impl Attached {
     fn is_there(&self) -> bool {
-        let is_ours = |mount: &umount::MountLine| mount.dir == self.dir && mount.device == self.device;
-        umount::mounts().iter().any(|mount| mount.is_weft() && is_ours(mount))
+        let is_ours = |mount: &weft_host::Mount| mount.dir == self.dir && mount.device == self.device;
+        weft_host::mounts().iter().any(|mount| mount.is_weft() && is_ours(mount))
     }
 
     /// Takes the mount away from its users.

@@ -90,7 +90,7 @@ fn usable_mount_point(dir: &Path) -> Result<PathBuf, MountError> {
         Some(libc::ENOENT) => unusable("it does not exist; make it with mkdir first".into()),
         _ => unusable(error.to_string()),
     })?;
-    if umount::mounts().iter().any(|mount| mount.dir == resolved && mount.is_weft()) {
+    if weft_host::mounts().iter().any(|mount| mount.dir == resolved && mount.is_weft()) {
         return Err(unusable("a Weft file system is mounted there already".into()));
     }
     if !resolved.is_dir() {

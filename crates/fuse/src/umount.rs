@@ -14,10 +14,11 @@
 
 use crate::options::MountError;
 use std::ffi::CString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weft_host::{Mount, mounts};
 
 /// A mount that is alive answers in this time, if its servers do.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -46,7 +47,7 @@ pub fn umount_by_force(dir: &Path) -> Result<(), MountError> {
 }
 
 /// Ends the connection of a mount, so that nobody waits on it any more.
-fn abort(mount: &MountLine) -> Result<(), MountError> {
+fn abort(mount: &Mount) -> Result<(), MountError> {
     let failed = |reason: String| MountError::Unmount { dir: mount.dir.clone(), reason };
     let path = c_path(&mount.dir)?;
     // SAFETY: `path` is a string that ends with a zero and lives through the call.
@@ -120,7 +121,7 @@ fn fusermount(dir: &Path, lazy: bool) -> Result<(), MountError> {
 
 /// The mount point as the kernel has it. Does not look at the mount itself, which may hang or be dead, unless `dir` is a
 /// symbolic link.
-fn find_mount(dir: &Path) -> Result<MountLine, MountError> {
+fn find_mount(dir: &Path) -> Result<Mount, MountError> {
     let absolute = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
     let resolved = match (absolute.parent().map(Path::canonicalize), absolute.file_name()) {
         (Some(Ok(parent)), Some(name)) => parent.join(name),
@@ -160,62 +161,6 @@ fn is_dead(dir: &Path) -> bool {
     false
 }
 
-/// A line of `/proc/self/mountinfo`.
-pub(crate) struct MountLine {
-    /// `major:minor` of the device.
-    pub(crate) device: String,
-    /// Mount point.
-    pub(crate) dir: PathBuf,
-    fs_type: String,
-}
-
-impl MountLine {
-    pub(crate) fn is_weft(&self) -> bool {
-        self.fs_type == "fuse.weft"
-    }
-}
-
-/// What is mounted in this process's view, in order of mounting.
-pub(crate) fn mounts() -> Vec<MountLine> {
-    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    text.split(|byte| *byte == b'\n').filter_map(parse_mount_line).collect()
-}
-
-// Not fuzzed: the text is the kernel's.
-/// `36 35 98:0 /root /mnt rw,noatime master:1 - ext4 /dev/root rw`: see proc(5).
-fn parse_mount_line(line: &[u8]) -> Option<MountLine> {
-    let mut fields = line.split(|byte| *byte == b' ');
-    let device = fields.nth(2)?;
-    let dir = fields.nth(1)?;
-    let fs_type = fields.skip_while(|field| *field != b"-").nth(1)?;
-    Some(MountLine {
-        device: String::from_utf8_lossy(device).into_owned(),
-        dir: PathBuf::from(std::ffi::OsString::from_vec(unescape(dir))),
-        fs_type: String::from_utf8_lossy(fs_type).into_owned(),
-    })
-}
-
-/// Undoes the kernel's `\040` for space, tab, newline and backslash.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut plain = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, after)) = rest.split_first() {
-        let code =
-            after.get(..3).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                plain.push(byte);
-                rest = &after[3..];
-            }
-            None => {
-                plain.push(first);
-                rest = after;
-            }
-        }
-    }
-    plain
-}
-
 /// Processes with something open, mapped or their working directory under `dir`, by reading links only.
 fn users_of(dir: &Path) -> Vec<String> {
     let Ok(processes) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -249,15 +194,6 @@ fn uses(process: &Path, dir: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mount_line_is_read() {
-        let line = b"36 35 0:52 / /mnt/a\\040b rw,nosuid - fuse.weft weft://h:7000/ rw,user_id=0";
-        let mount = parse_mount_line(line).unwrap();
-        assert_eq!((mount.device.as_str(), mount.dir.as_path()), ("0:52", Path::new("/mnt/a b")));
-        assert!(mount.is_weft());
-        assert!(parse_mount_line(b"36 35 0:52").is_none());
-    }
 
     #[test]
     fn what_is_not_mounted_is_not_unmounted() {

@@ -1,5 +1,5 @@
-//! What a process asks of its host: the host's name, the present boot, random bytes, the time, and locked
-//! files.
+//! What a process asks of its host: the host's name, the present boot, random bytes, the time, locked files,
+//! what is mounted, and its own umask.
 //!
 //! ```text
 //!   name()       "node7"
@@ -12,6 +12,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+mod mounts;
+
+pub use mounts::{Mount, mounts, mounts_in};
 
 /// The name of this host.
 pub fn name() -> String {
@@ -75,6 +79,19 @@ pub fn unix_s() -> u64 {
     since_1970().as_secs()
 }
 
+/// The umask of this process. The system call that reads it also sets it, so another thread could make a file in
+/// between with none; the kernel's text has it without that. `None` where there is no `/proc`.
+pub fn umask() -> Option<u32> {
+    umask_in(&std::fs::read("/proc/self/status").ok()?)
+}
+
+// Not fuzzed: the text is the kernel's.
+fn umask_in(status: &[u8]) -> Option<u32> {
+    let mut lines = status.split(|byte| *byte == b'\n');
+    let digits = lines.find_map(|line| line.strip_prefix(b"Umask:"))?;
+    u32::from_str_radix(std::str::from_utf8(digits).ok()?.trim(), 8).ok()
+}
+
 /// Why a file was not locked.
 #[derive(Debug)]
 pub enum LockError {
@@ -114,6 +131,13 @@ mod tests {
         let mut many = vec![0; 1 << 16];
         fill_random(&mut many).unwrap();
         assert!(!many.ends_with(&[0; 16]) && boot_id() == boot_id() && !name().is_empty());
+    }
+
+    #[test]
+    fn the_umask_is_read_whatever_the_name_of_the_program() {
+        assert_eq!(umask_in(b"Name:\ta\xff\nUmask:\t0027\nState:\tR\n"), Some(0o027));
+        assert_eq!(umask_in(b"Name:\tUmask: 1\nUmask:\tx\n"), None);
+        assert!(umask().is_some_and(|mask| mask <= 0o777));
     }
 
     #[test]

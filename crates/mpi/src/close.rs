@@ -23,7 +23,7 @@ use crate::sync::lock;
 /// To be raised with the handler of `MPI_FILE_NULL`, as the file has none any more.
 pub fn close(file: Arc<MpiFile>) -> Result<()> {
     file::remove(file.shadow);
-    let (mpi, comm, rank, mut shadow) = (file.mpi, file.comm, file.rank, file.shadow);
+    let (mpi, comm, rank, shadow) = (file.mpi, file.comm, file.rank, file.shadow);
     let is_deleted = file.has_mode(mpi.numbers().mode_delete_on_close);
     let (client, path) = (file.client.clone(), file.place.path.clone());
     show_stats(&file)?;
@@ -40,8 +40,7 @@ pub fn close(file: Arc<MpiFile>) -> Result<()> {
     };
     let result = if rank == 0 { close() } else { Ok(0) };
     let result = file::share(mpi, comm, rank, 0, result);
-    // SAFETY: the shadow is this file's, and the program's handle is not valid any more.
-    unsafe { (mpi.f.file_close)(&mut shadow) };
+    mpi.close_shadow(shadow);
     mpi.free_comm(comm);
     result.map(|_| ())
 }

@@ -9,6 +9,7 @@ use weft_wire::Status;
 
 use crate::abi::{Family, Handle, Numbers};
 use crate::mpi::Mpi;
+use crate::sync::lock;
 
 /// What every function here returns.
 pub type Result<T> = std::result::Result<T, MpiError>;
@@ -214,17 +215,20 @@ impl Mpi {
             return code;
         }
         let class = error.class.code(self.numbers());
-        let mut codes = CODES.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        let codes = codes.get_or_insert_default();
         let key = (error.class, error.text.clone());
-        if let Some(code) = codes.get(&key) {
-            return *code;
+        {
+            let mut codes = lock(&CODES);
+            let codes = codes.get_or_insert_default();
+            if let Some(code) = codes.get(&key) {
+                return *code;
+            }
+            if codes.len() >= CODES_MAX {
+                return class;
+            }
         }
-        if codes.len() >= CODES_MAX {
-            return class;
-        }
+        // Without the lock: MPI may wait for a thread that is in it and asks for a code here.
         match self.new_code(class, &error.text) {
-            Some(code) => *codes.entry(key).or_insert(code),
+            Some(code) => *lock(&CODES).get_or_insert_default().entry(key).or_insert(code),
             None => class,
         }
     }
@@ -269,13 +273,13 @@ impl Mpi {
         if found != 0 || handler == self.handles.errors_return {
             return;
         }
-        if let Ok(mut file) = self.open_shadow() {
+        if let Ok(file) = self.open_shadow() {
             // SAFETY: the file was opened above; the handler is the program's.
             unsafe {
                 (self.f.file_set_errhandler)(file, handler);
                 (self.f.file_call_errhandler)(file, code);
-                (self.f.file_close)(&mut file);
             }
+            self.close_shadow(file);
         }
         // SAFETY: the handle was made above.
         unsafe { (self.f.errhandler_free)(&mut handler) };

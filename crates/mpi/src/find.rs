@@ -33,6 +33,12 @@ impl Library {
         (!handle.is_null()).then(|| Library { path: path.to_owned(), handle })
     }
 
+    /// That of a test's double: every library of the process.
+    #[cfg(test)]
+    pub(crate) fn none() -> Library {
+        Library { path: CString::default(), handle: libc::RTLD_DEFAULT }
+    }
+
     /// The address of a function.
     pub fn function(&self, name: &CStr) -> Option<usize> {
         symbol(self.handle, name)

@@ -76,6 +76,7 @@ functions! {
     comm_free "PMPI_Comm_free" (*mut Handle);
     comm_test_inter "PMPI_Comm_test_inter" (Handle, *mut c_int);
     comm_group "PMPI_Comm_group" (Handle, *mut Handle);
+    comm_split "PMPI_Comm_split" (Handle, c_int, c_int, *mut Handle);
     comm_split_type "PMPI_Comm_split_type" (Handle, c_int, c_int, Handle, *mut Handle);
 
     ibarrier "PMPI_Ibarrier" (Handle, *mut Handle);

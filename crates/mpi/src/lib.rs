@@ -27,6 +27,7 @@
 //! | conversion to external32 | [`external`] |
 //! | choosing a way together, exchanging data | [`collective`], [`engine`], [`peers`], [`store`] |
 //! | hints, counters | [`hints`], [`stats`] |
+//! | making and freeing handles of the program's MPI | [`turns`] |
 //!
 //! No lock is held while processes wait for each other or for a server, but the program's own order of calls
 //! on one file: two threads that use the individual pointer of one file take turns.
@@ -36,6 +37,8 @@ pub mod access;
 pub mod clients;
 pub mod close;
 pub mod collective;
+#[cfg(test)]
+mod double;
 pub mod engine;
 pub mod entry;
 pub mod error;
@@ -59,6 +62,7 @@ pub mod split;
 pub mod stats;
 pub mod store;
 pub mod sync;
+pub mod turns;
 pub mod types;
 pub mod view;
 pub mod view_calls;

@@ -10,6 +10,7 @@ use crate::error::{Class, MpiError, Result};
 use crate::find::{self, Library};
 use crate::functions::Functions;
 use crate::report::report;
+use crate::turns::turn;
 
 /// An MPI that is known and loaded.
 pub struct Mpi {
@@ -58,6 +59,13 @@ const YIELDS: u32 = 50;
 const SLEEP_MIN: Duration = Duration::from_micros(20);
 const SLEEP_MAX: Duration = Duration::from_micros(200);
 
+/// How long who waits sleeps before each look; 0: it lets others run.
+fn pauses() -> impl Iterator<Item = Duration> {
+    let longer = |asleep: &Duration| Some((*asleep * 5 / 4).min(SLEEP_MAX));
+    let sleeps = std::iter::successors(Some(SLEEP_MIN), longer);
+    std::iter::repeat_n(Duration::ZERO, YIELDS as usize).chain(sleeps)
+}
+
 /// Elementwise, over the processes of a communicator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduce {
@@ -101,9 +109,26 @@ impl Mpi {
     /// A communicator of the same processes, whose messages do not mix with the program's.
     pub fn dup(&self, comm: Handle) -> Result<Handle> {
         let mut dup = Handle(0);
-        // SAFETY: the new handle is written until the operation ends.
-        self.collective("MPI_Comm_idup", |request| unsafe { (self.f.comm_idup)(comm, &mut dup, request) })?;
+        self.collective("MPI_Comm_idup", |request| {
+            let _turn = turn();
+            // SAFETY: the new handle is written until the operation ends.
+            unsafe { (self.f.comm_idup)(comm, &mut dup, request) }
+        })?;
         Ok(dup)
+    }
+
+    /// A communicator of this process alone that the program does not know. It stays.
+    pub fn own_comm(&self) -> Result<Handle> {
+        static OWN: OnceLock<Handle> = OnceLock::new();
+        let _turn = turn();
+        if let Some(own) = OWN.get() {
+            return Ok(*own);
+        }
+        let mut own = Handle(0);
+        // SAFETY: it is written.
+        let code = unsafe { (self.f.comm_split)(self.handles.comm_self, 0, 0, &mut own) };
+        self.check("MPI_Comm_split", code)?;
+        Ok(*OWN.get_or_init(|| own))
     }
 
     /// The processes of `comm` that share memory with this one.
@@ -117,7 +142,7 @@ impl Mpi {
 
     /// Gives a communicator back.
     pub fn free_comm(&self, comm: Handle) {
-        let mut comm = comm;
+        let (mut comm, _turn) = (comm, turn());
         // SAFETY: it is one that was made here.
         unsafe { (self.f.comm_free)(&mut comm) };
     }
@@ -136,8 +161,7 @@ impl Mpi {
     }
 
     fn wait_for(&self, mut request: Handle, status: *mut c_void) -> Result<()> {
-        let mut asleep = SLEEP_MIN;
-        for turn in 0u32.. {
+        for pause in pauses() {
             let mut is_done = 0;
             // SAFETY: all are written; the caller's status, if it is one, is one of this MPI.
             let code = unsafe { (self.f.test)(&mut request, &mut is_done, status) };
@@ -145,11 +169,10 @@ impl Mpi {
             if is_done != 0 {
                 break;
             }
-            if turn < YIELDS {
+            if pause.is_zero() {
                 std::thread::yield_now();
             } else {
-                std::thread::sleep(asleep);
-                asleep = (asleep * 5 / 4).min(SLEEP_MAX);
+                std::thread::sleep(pause);
             }
         }
         Ok(())
@@ -247,12 +270,19 @@ impl Mpi {
 
     /// A file of this MPI, of this process alone, whose handle stands for one of Weft's.
     pub fn open_shadow(&self) -> Result<usize> {
-        let (comm, info, mode) = (self.handles.comm_self, self.handles.info_null, self.numbers().mode_rdwr);
-        let mut shadow = 0;
+        let (comm, info, mode) = (self.own_comm()?, self.handles.info_null, self.numbers().mode_rdwr);
+        let (mut shadow, _turn) = (0, turn());
         // SAFETY: the name is a string; the handle is written.
         let code = unsafe { (self.f.file_open)(comm, c"/dev/null".as_ptr(), mode, info, &mut shadow) };
         self.check("MPI_File_open of /dev/null", code)?;
         Ok(shadow)
+    }
+
+    /// Gives the file back, whose handle nobody uses any more.
+    pub fn close_shadow(&self, shadow: usize) {
+        let (mut shadow, _turn) = (shadow, turn());
+        // SAFETY: it was opened by `open_shadow`.
+        unsafe { (self.f.file_close)(&mut shadow) };
     }
 
     /// Bytes of data, and lower bound and extent, of a datatype.
@@ -276,7 +306,7 @@ impl Mpi {
 
     /// A handle of the same datatype, which stays when the program frees its own.
     pub fn dup_type(&self, datatype: Handle) -> Result<Handle> {
-        let mut dup = Handle(0);
+        let (mut dup, _turn) = (Handle(0), turn());
         // SAFETY: it is written.
         self.check("MPI_Type_dup", unsafe { (self.f.type_dup)(datatype, &mut dup) })?;
         Ok(dup)
@@ -284,7 +314,7 @@ impl Mpi {
 
     /// Gives a datatype back that was made here.
     pub fn free_type(&self, datatype: Handle) {
-        let mut datatype = datatype;
+        let (mut datatype, _turn) = (datatype, turn());
         // SAFETY: it is one that was made here.
         unsafe { (self.f.type_free)(&mut datatype) };
     }
@@ -310,4 +340,86 @@ pub struct TypeSizes {
 pub fn count(elements: usize) -> Result<c_int> {
     c_int::try_from(elements)
         .map_err(|_| MpiError::new(Class::Intern, format!("{elements} elements in one message: too many")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double;
+    use std::cell::RefCell;
+
+    thread_local! {
+        /// Looks until the operation is over, and the result of each look.
+        static LEFT: RefCell<(u32, c_int)> = const { RefCell::new((0, 0)) };
+        /// Requests and statuses of all looks.
+        static LOOKS: RefCell<Vec<(Handle, usize)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    unsafe extern "C" fn test(request: *mut Handle, is_done: *mut c_int, status: *mut c_void) -> c_int {
+        let (left, code) = LEFT.with_borrow_mut(|(left, code)| {
+            *left -= 1;
+            (*left, *code)
+        });
+        // SAFETY: as MPI_Test is called; a status that is not ignored has room for a number.
+        unsafe {
+            LOOKS.with_borrow_mut(|looks| looks.push((*request, status as usize)));
+            *is_done = c_int::from(left == 0);
+            if status as usize != crate::abi::MPICH.status_ignore {
+                *status.cast::<u64>() = 77;
+            }
+        }
+        code
+    }
+
+    fn mpi(looks: u32, code: c_int) -> &'static Mpi {
+        LEFT.set((looks, code));
+        LOOKS.take();
+        // SAFETY: it has the parameters of MPI_Test.
+        unsafe { double::mpi(&[("PMPI_Test", test as *const () as usize)]) }
+    }
+
+    fn start(request: &mut Handle) -> c_int {
+        *request = Handle(9);
+        0
+    }
+
+    #[test]
+    fn an_operation_of_all_is_looked_at_until_it_is_over() {
+        for looks in [1, 3, YIELDS + 5] {
+            let mpi = mpi(looks, 0);
+            mpi.collective("MPI_Ibarrier", start).unwrap();
+            assert_eq!(LOOKS.take(), vec![(Handle(9), mpi.abi.status_ignore); looks as usize]);
+        }
+    }
+
+    #[test]
+    fn what_fails_to_start_or_to_end_is_an_error_with_the_code_of_mpi() {
+        let not_started = mpi(1, 0).collective("MPI_Ibarrier", |_| 16).unwrap_err();
+        assert!(
+            not_started.text.contains("MPI_Ibarrier") && not_started.text.contains("16"),
+            "{not_started}"
+        );
+        assert_eq!(LOOKS.take(), []);
+        let mpi = mpi(5, 17);
+        let not_ended = mpi.collective("MPI_Ibarrier", start).unwrap_err();
+        assert!(not_ended.text.contains("MPI_Test") && mpi.code(&not_ended) == 17, "{not_ended}");
+        assert_eq!(LOOKS.take().len(), 1);
+    }
+
+    #[test]
+    fn who_waits_for_a_message_gets_its_status() {
+        let mut status = [0; STATUS_WORDS];
+        mpi(2, 0).wait(Handle(3), &mut status).unwrap();
+        assert_eq!(status[0], 77);
+        assert_eq!(LOOKS.take(), [(Handle(3), status.as_ptr() as usize); 2]);
+    }
+
+    #[test]
+    fn who_waits_lets_others_run_and_then_sleeps_longer_and_longer() {
+        let pauses: Vec<Duration> = pauses().take(YIELDS as usize + 40).collect();
+        let (yields, sleeps) = pauses.split_at(YIELDS as usize);
+        assert!(yields.iter().all(Duration::is_zero));
+        assert_eq!(sleeps[..2], [SLEEP_MIN, SLEEP_MIN * 5 / 4]);
+        assert!(sleeps.is_sorted() && sleeps.last() == Some(&SLEEP_MAX));
+    }
 }

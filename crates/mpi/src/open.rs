@@ -85,7 +85,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         Answer::Failed(class, text) => return Err(MpiError::new(class, text)),
         Answer::Open(told) => told,
     };
-    let comm = if size > 1 { mpi.dup(asked.comm)? } else { mpi.dup(mpi.handles.comm_self)? };
+    let comm = mpi.dup(if size > 1 { asked.comm } else { mpi.own_comm()? })?;
     let here = || {
         check_same(asked.amode, told.amode)?;
         let (place, client, file) = match first {
@@ -113,9 +113,7 @@ pub fn open(mpi: &'static Mpi, asked: &Asked) -> Result<Option<usize>> {
         }
         (Err(error), file) => {
             if let Ok(file) = file {
-                let mut shadow = file.shadow;
-                // SAFETY: it was opened above, and nobody else knows it.
-                unsafe { (mpi.f.file_close)(&mut shadow) };
+                mpi.close_shadow(file.shadow);
             }
             mpi.free_comm(comm);
             Err(error)
@@ -166,7 +164,7 @@ fn open_first(
         .read(has(numbers.mode_rdonly) || has(numbers.mode_rdwr))
         .write(has(numbers.mode_wronly) || has(numbers.mode_rdwr))
         .create(has(numbers.mode_create))
-        .mode(0o666 & !umask());
+        .mode(0o666 & !weft_host::umask().unwrap_or(0o022));
     if has(numbers.mode_create) {
         options = options.create_new(has(numbers.mode_excl)).create(true);
         if let Some(wish) = hints.layout_wish(client.map().servers.len()) {
@@ -211,14 +209,6 @@ fn open_under(told: &Told, world: (usize, usize)) -> Result<(Place, Client, File
     let client = client(&cluster, world)?;
     let file = client.import_shared(&told.exported)?;
     Ok((Place { cluster, path: told.path.clone(), has_mount: false }, client, file))
-}
-
-/// The process's file mode creation mask. The system call that reads it also sets it, so another thread could
-/// create a file in between with none; the kernel's text has it without that.
-fn umask() -> u32 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o022)
 }
 
 fn broadcast(mpi: &Mpi, comm: Handle, rank: usize, size: usize, answer: Option<Answer>) -> Result<Answer> {

@@ -298,3 +298,130 @@ impl Peers for MpiPeers {
         Ok(shared)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::double;
+    use std::cell::RefCell;
+
+    const ALL: Handle = Handle(100);
+    const NODE: Handle = Handle(101);
+
+    thread_local! {
+        /// The calls that this process, the second of four, has made of its MPI.
+        static CALLS: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn note(call: &'static str) {
+        CALLS.with_borrow_mut(|calls| calls.push(call));
+    }
+
+    unsafe extern "C" fn test(_request: *mut Handle, is_done: *mut c_int, _status: *mut c_void) -> c_int {
+        // SAFETY: as MPI_Test is called.
+        unsafe { *is_done = 1 };
+        0
+    }
+
+    unsafe extern "C" fn rank(comm: Handle, rank: *mut c_int) -> c_int {
+        // SAFETY: as MPI_Comm_rank is called.
+        unsafe { *rank = if comm == NODE { 0 } else { 1 } };
+        0
+    }
+
+    unsafe extern "C" fn size(comm: Handle, size: *mut c_int) -> c_int {
+        // SAFETY: as MPI_Comm_size is called.
+        unsafe { *size = if comm == NODE { 2 } else { 4 } };
+        0
+    }
+
+    extern "C" fn barrier(comm: Handle, _request: *mut Handle) -> c_int {
+        note(if comm == ALL { "barrier of all" } else { "barrier of the node" });
+        0
+    }
+
+    unsafe extern "C" fn split(
+        comm: Handle,
+        kind: c_int,
+        key: c_int,
+        _info: Handle,
+        node: *mut Handle,
+    ) -> c_int {
+        assert_eq!((comm, kind, key), (ALL, crate::abi::MPICH.numbers.comm_type_shared, 1));
+        note("split");
+        // SAFETY: as MPI_Comm_split_type is called.
+        unsafe { *node = NODE };
+        0
+    }
+
+    extern "C" fn free(comm: *mut Handle) -> c_int {
+        // SAFETY: as MPI_Comm_free is called.
+        note(if unsafe { *comm } == NODE { "free of the node" } else { "free of another" });
+        0
+    }
+
+    /// All four are on one host; the first and the third share memory, and the second and the fourth.
+    unsafe extern "C" fn gather(
+        from: *const u64,
+        count: c_int,
+        _kind: Handle,
+        to: *mut u64,
+        _to_count: c_int,
+        _to_kind: Handle,
+        comm: Handle,
+        _request: *mut Handle,
+    ) -> c_int {
+        // SAFETY: as MPI_Iallgather is called, with so many numbers of each process.
+        let (own, all) = unsafe {
+            let processes = if comm == NODE { 2 } else { 4 };
+            let count = count as usize;
+            (std::slice::from_raw_parts(from, count), std::slice::from_raw_parts_mut(to, count * processes))
+        };
+        match (comm, own) {
+            (NODE, [1]) => all.copy_from_slice(&[1, 3]),
+            (ALL, [1]) => all.copy_from_slice(&[0, 1, 0, 1]),
+            (ALL, [_host, _processors]) => all.copy_from_slice(&own.repeat(4)),
+            other => panic!("{other:?} is gathered"),
+        }
+        0
+    }
+
+    fn peers() -> MpiPeers {
+        let functions = [
+            ("PMPI_Test", test as *const () as usize),
+            ("PMPI_Comm_rank", rank as *const () as usize),
+            ("PMPI_Comm_size", size as *const () as usize),
+            ("PMPI_Ibarrier", barrier as *const () as usize),
+            ("PMPI_Comm_split_type", split as *const () as usize),
+            ("PMPI_Comm_free", free as *const () as usize),
+            ("PMPI_Iallgather", gather as *const () as usize),
+        ];
+        // SAFETY: each has the parameters of the function of its name.
+        MpiPeers::new(unsafe { double::mpi(&functions) }, ALL, 1, 4).unwrap()
+    }
+
+    #[test]
+    fn before_memory_is_shared_hosts_are_taken_for_nodes() {
+        let peers = peers();
+        assert!(!peers.has_node() && peers.node().is_err());
+        assert_eq!((peers.process_count(), peers.node_count()), (4, 1));
+        assert_eq!(u64::from(peers.processor_count()), online_processors());
+        peers.free();
+        assert_eq!(CALLS.take(), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn who_shares_memory_is_found_out_once_and_the_communicator_given_back() {
+        let mut peers = peers();
+        peers.find_node().unwrap();
+        peers.find_node().unwrap();
+        assert!(peers.has_node());
+        assert_eq!(peers.node().unwrap().ranks, [1, 3]);
+        assert_eq!((0..4).map(|rank| Peers::node_of(&peers, rank)).collect::<Vec<_>>(), [0, 1, 0, 1]);
+        assert_eq!(peers.node_count(), 2);
+        peers.node_barrier().unwrap();
+        peers.free();
+        // All come together first: MPI itself would wait at full speed.
+        assert_eq!(CALLS.take(), ["barrier of all", "split", "barrier of the node", "free of the node"]);
+    }
+}

@@ -152,46 +152,16 @@ impl Surroundings for Process {
     }
 
     fn mounts(&self) -> Vec<Mounted> {
-        mounts_in(&std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+        weft_host::mounts().iter().filter_map(mounted).collect()
     }
 }
 
-/// The mounts of Weft in a table of mounts (proc(5), /proc/pid/mountinfo).
-fn mounts_in(table: &str) -> Vec<Mounted> {
-    let mount = |line: &str| {
-        let (front, back) = line.split_once(" - ")?;
-        let mut kind_and_source = back.split(' ');
-        (kind_and_source.next()? == "fuse.weft").then_some(())?;
-        let url = unescaped(kind_and_source.next()?);
-        // Of a mount of a part of a mount the table says which part.
-        let mut fields = front.split(' ').skip(3);
-        let (root, point) = (unescaped(fields.next()?), unescaped(fields.next()?));
-        let url = Url::parse(&url).ok()?;
-        let url = url.with_path(&joined(url.path(), &root)).to_string();
-        Some(Mounted { point: PathBuf::from(point), url })
-    };
-    table.lines().filter_map(mount).collect()
-}
-
-/// A field in which spaces and the like are `\040`.
-fn unescaped(field: &str) -> String {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let Some((&first, behind)) = rest.split_first() {
-        let digits =
-            behind.get(..3).filter(|_| first == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &rest[4..];
-            }
-            None => {
-                bytes.push(first);
-                rest = behind;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+/// What a mount shows, if it is one of Weft's: of a mount of a part of a mount, that part.
+fn mounted(mount: &weft_host::Mount) -> Option<Mounted> {
+    mount.is_weft().then_some(())?;
+    let url = Url::parse(&mount.source).ok()?;
+    let url = url.with_path(&joined(url.path(), &mount.root.to_string_lossy())).to_string();
+    Some(Mounted { point: mount.dir.clone(), url })
 }
 
 #[cfg(test)]
@@ -262,11 +232,11 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_mounts_is_read() {
-        let table = "36 35 98:0 / /mnt/a\\040b rw,noatime - fuse.weft weft://h:7400/data rw\n\
+    fn mounts_of_weft_are_found_and_what_they_show() {
+        let table = b"36 35 98:0 / /mnt/a\\040b rw,noatime - fuse.weft weft://h:7400/data rw\n\
                      37 35 0:5 / / rw - ext4 /dev/x rw\n\
                      38 36 98:0 /part /bound rw shared:7 - fuse.weft weft://h:7400/data rw\n";
-        let mounts = mounts_in(table);
+        let mounts: Vec<_> = weft_host::mounts_in(table).iter().filter_map(mounted).collect();
         assert_eq!(mounts[0], Mounted { point: "/mnt/a b".into(), url: "weft://h:7400/data/".into() });
         assert_eq!(mounts[1], Mounted { point: "/bound".into(), url: "weft://h:7400/data/part".into() });
         assert_eq!(mounts.len(), 2);

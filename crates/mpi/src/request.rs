@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::file::MpiFile;
 use crate::job::Job;
 use crate::sync::lock;
+use crate::turns;
 
 /// An access under way, or over.
 struct State {
@@ -120,7 +121,9 @@ unsafe extern "C" fn query(state: *mut c_void, status: *mut c_void) -> c_int {
 
 unsafe extern "C" fn free(state: *mut c_void) -> c_int {
     // SAFETY: MPI passes what the request was made with, once.
-    drop(unsafe { Box::from_raw(state.cast::<State>()) });
+    let state = unsafe { Box::from_raw(state.cast::<State>()) };
+    // It may be the last that has the file.
+    turns::without(|| drop(state));
     0
 }
 

@@ -422,9 +422,7 @@ fn leaves(mpi: &'static Mpi, handle: Handle, depth: usize) -> Result<Vec<Leaf>> 
     };
     let sizes: Vec<Result<u64>> =
         contents.types.iter().map(|part| Ok(mpi.type_sizes(*part)?.size_bytes)).collect();
-    for part in contents.types.iter().filter(|part| !is_predefined(mpi, **part)) {
-        mpi.free_type(*part);
-    }
+    contents.types.iter().for_each(|part| release(mpi, *part));
     let parts: Vec<Vec<Leaf>> = parts.into_iter().collect::<Result<_>>()?;
     let sizes: Vec<u64> = sizes.into_iter().collect::<Result<_>>()?;
     let mut all = Vec::new();
@@ -491,11 +489,7 @@ fn elements(
             Err(error) => failed = failed.or(Some(error)),
         }
     }
-    for handle in &contents.types {
-        if !is_predefined(mpi, *handle) {
-            mpi.free_type(*handle);
-        }
-    }
+    contents.types.iter().for_each(|handle| release(mpi, *handle));
     failed.map_or(Ok(result), Err)
 }
 
@@ -527,18 +521,16 @@ fn is_predefined(mpi: &Mpi, handle: Handle) -> bool {
     code != 0 || unfreed.contains(&combiner)
 }
 
-/// The named type that a handle is a duplicate of.
-pub fn named_original(mpi: &'static Mpi, handle: Handle) -> Option<Handle> {
-    let contents = Contents::read(mpi, handle).ok()?;
-    if contents.combiner != mpi.numbers().combiner_dup {
-        return None;
+/// A handle of the same datatype that stays when the program frees its own; a predefined one is itself.
+pub fn keep_handle(mpi: &Mpi, handle: Handle) -> Result<Handle> {
+    if is_predefined(mpi, handle) { Ok(handle) } else { mpi.dup_type(handle) }
+}
+
+/// Gives back a handle of [`keep_handle`], or one of a type's contents.
+pub fn release(mpi: &Mpi, handle: Handle) {
+    if !is_predefined(mpi, handle) {
+        mpi.free_type(handle);
     }
-    let original = *contents.types.first()?;
-    if is_predefined(mpi, original) {
-        return Some(original);
-    }
-    mpi.free_type(original);
-    None
 }
 
 /// The type that a constructor makes; `None` for one that is not known.

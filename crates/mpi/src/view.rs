@@ -9,7 +9,7 @@ use weft_layout::{Datatype, Regions, View, ViewError};
 use crate::abi::Handle;
 use crate::error::{Class, MpiError, Result};
 use crate::mpi::Mpi;
-use crate::types::Representation;
+use crate::types::{self, Representation};
 
 /// A view that is set.
 pub struct FileView {
@@ -17,9 +17,9 @@ pub struct FileView {
     pub mpi: &'static Mpi,
     /// Bytes from the beginning of the file.
     pub displacement: i64,
-    /// A handle of its own.
+    /// Kept ([`types::keep_handle`]).
     pub etype: Handle,
-    /// A handle of its own.
+    /// Kept.
     pub filetype: Handle,
     /// Bytes of an etype in the file.
     pub etype_bytes: u64,
@@ -47,13 +47,11 @@ pub enum Seen {
 impl FileView {
     /// The view that a file is opened with.
     pub fn bytes(mpi: &'static Mpi) -> Result<FileView> {
-        let byte = mpi.handles.byte;
-        let (etype, filetype) = (mpi.dup_type(byte)?, mpi.dup_type(byte)?);
         Ok(FileView {
             mpi,
             displacement: 0,
-            etype,
-            filetype,
+            etype: mpi.handles.byte,
+            filetype: mpi.handles.byte,
             etype_bytes: 1,
             representation: Representation::Native,
             datarep: c"native",
@@ -146,8 +144,8 @@ impl Drop for FileView {
         // SAFETY: it is written. After MPI_Finalize nothing else of MPI may be called.
         let code = unsafe { (self.mpi.f.finalized)(&mut is_finalized) };
         if code == 0 && is_finalized == 0 {
-            self.mpi.free_type(self.etype);
-            self.mpi.free_type(self.filetype);
+            types::release(self.mpi, self.etype);
+            types::release(self.mpi, self.filetype);
         }
     }
 }

@@ -8,9 +8,8 @@ use weft_layout::Datatype;
 use crate::abi::Handle;
 use crate::error::{Class, MpiError, Result};
 use crate::file::MpiFile;
-use crate::mpi::Mpi;
 use crate::sync::lock;
-use crate::types::{Representation, datatype_of, external_datatype_of};
+use crate::types::{Representation, datatype_of, external_datatype_of, keep_handle};
 use crate::view::{FileView, Seen};
 
 /// What a program asks for.
@@ -86,7 +85,7 @@ fn new_view(file: &MpiFile, asked: &Asked) -> Result<FileView> {
     check_types(&etype, &filetype)?;
     let seen = Seen::through(&filetype, displacement as u64)?;
     let etype_bytes = etype.size_bytes();
-    let (etype, filetype) = (mpi.dup_type(asked.etype)?, mpi.dup_type(asked.filetype)?);
+    let (etype, filetype) = (keep_handle(mpi, asked.etype)?, keep_handle(mpi, asked.filetype)?);
     Ok(FileView { mpi, displacement, etype, filetype, etype_bytes, representation, datarep, seen })
 }
 
@@ -114,20 +113,11 @@ pub struct Told {
     pub datarep: &'static CStr,
 }
 
-/// The view that is set. The handles are the program's to free.
+/// The view that is set. The handles are the program's to free, but for those of predefined types.
 pub fn get_view(file: &MpiFile) -> Result<Told> {
     let view = file.view();
-    let (etype, filetype) = (copy(file.mpi, view.etype)?, copy(file.mpi, view.filetype)?);
+    let (etype, filetype) = (keep_handle(file.mpi, view.etype)?, keep_handle(file.mpi, view.filetype)?);
     Ok(Told { displacement: view.displacement, etype, filetype, datarep: view.datarep })
-}
-
-/// A handle of a type for the program. For a duplicate of a named type that is the named type itself, which
-/// need not be freed and can be compared.
-fn copy(mpi: &'static Mpi, handle: Handle) -> Result<Handle> {
-    match crate::types::named_original(mpi, handle) {
-        Some(named) => Ok(named),
-        None => mpi.dup_type(handle),
-    }
 }
 
 /// Where an offset of the view is in the file, in bytes.

@@ -20,7 +20,7 @@ fn current() -> mode_t {
     if known != UNKNOWN {
         return known;
     }
-    let mask = umask_of_kernel().unwrap_or(0o022);
+    let mask = weft_host::umask().unwrap_or(0o022);
     UMASK.store(mask, Ordering::Relaxed);
     mask
 }
@@ -28,11 +28,4 @@ fn current() -> mode_t {
 /// Records the umask that the program has set.
 pub(crate) fn note_umask(mask: mode_t) {
     UMASK.store(mask & 0o777, Ordering::Relaxed);
-}
-
-/// The umask according to the kernel, read without changing it.
-fn umask_of_kernel() -> Option<mode_t> {
-    let status = std::fs::read("/proc/self/status").ok()?;
-    let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"Umask:"))?;
-    mode_t::from_str_radix(std::str::from_utf8(line).ok()?.trim(), 8).ok()
 }

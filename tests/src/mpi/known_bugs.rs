@@ -91,5 +91,6 @@ pub(super) const OPEN_MPI_5_0: &[Bug] = &[
     ("bad", "split_collectives_out_of_order", "crashes"),
     ("bad", "absurd_hints", "internal error after cb_buffer_size=-5"),
     ("bad", "a_name_that_differs", "hangs"),
+    ("mixed", "threads_on_one_file", "crashes: threads with nonblocking accesses damage its list of them"),
     ("randomio", "memory large structs shared atomic hints pairs elements", "wrong bytes, refused views"),
 ];

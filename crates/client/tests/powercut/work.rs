@@ -7,6 +7,7 @@ use weft_layout::{Extent, Regions};
 use weft_power_cut::{Shared, noise, written, zeroed};
 use weft_test_random::Random;
 
+const STRIP_BYTES: usize = super::STRIP_BYTES as usize;
 const CHANGES: u64 = 60;
 const FILE_BYTES: u64 = 30_000;
 const OPEN_FILES: usize = 4;
@@ -89,6 +90,10 @@ impl Work<'_> {
                 let bytes = self.random.below(FILE_BYTES);
                 let mut new = old;
                 new.resize(bytes as usize, 0);
+                // Where the new end is in a hole of the server that has it, a cut may keep that the other one was
+                // cut and lose that this one has grown.
+                let torn = new[..new.len() - new.len() % STRIP_BYTES].to_vec();
+                self.history.change(number, Some(torn));
                 self.history.change(number, Some(new));
                 file.truncate(bytes).unwrap();
                 false

@@ -1,0 +1,25 @@
+//! A server of remote procedure calls over TCP, on one thread of a reactor. It knows no program: that is the
+//! [`Service`]'s business.
+//!
+//! ```text
+//!   listener ─► connection.rs: one task reads         incoming.rs: records, calls, where payloads begin
+//!                 │ a task for each call ─► Service::call
+//!                 └ one task writes                   outgoing.rs: replies, as they are ready
+//! ```
+//!
+//! A call's payload (the data of a WRITE) is received into a buffer of its own, which the service gets; the
+//! data of a reply (of a READ) is sent from the service's buffer. In between nothing copies them, except for
+//! what of a payload arrives with the head of its call: at most [`incoming::HEAD_ROOM_BYTES`].
+//!
+//! Bounded are: calls under way on a connection, the memory of all calls together, a record's length, and the
+//! time for which a peer may not take its replies or not complete a record. A connection on which nothing is
+//! under way holds no buffer.
+
+mod connection;
+mod incoming;
+mod outgoing;
+mod service;
+
+pub use connection::{Limits, Server};
+pub use incoming::HEAD_ROOM_BYTES;
+pub use service::{Call, Needs, Placed, Reply, Results, Service};
