@@ -24,6 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-rpc", &["host", "wire", "transport", "verbs", "log"]),
     ("weft-client", &["layout", "rpc", "wire", "transport", "verbs", "log"]),
     ("weft-fuse-wire", &[]),
+    ("weft-nfs-client", &[]),
     ("weft-onc-rpc", &[]),
     ("weft-onc-server", &["log", "onc-rpc", "reactor"]),
     ("weft-gateway", &["client", "wire"]),
@@ -35,7 +36,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-cli-common", &["host", "server", "client", "layout", "log", "wire"]),
     ("weft-bench-args", &["cli-common"]),
     ("weft-bench", &["bench-args", "cli-common", "server", "client", "layout", "transport", "verbs", "wire"]),
-    ("weft-cli", &["bench-args", "cli-common", "server", "client", "fuse", "layout", "log", "wire"]),
+    (
+        "weft-cli",
+        &["bench-args", "cli-common", "server", "client", "fuse", "layout", "log", "nfs-client", "wire"],
+    ),
     ("xtask", &[]),
 ];
 

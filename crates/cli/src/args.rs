@@ -104,6 +104,9 @@ commands! {
     Scrub => scrub::Args,
     /// Show or measure again what disk accesses cost on each I/O server.
     Calibrate => calibrate::Args,
+    /// List, copy and measure files of NFS servers, Weft's or others.
+    #[command(subcommand)]
+    Nfs => nfs::Command,
     /// Measure Weft's performance beside the limits of this machine.
     #[command(subcommand)]
     Bench => bench::Args,
@@ -192,6 +195,11 @@ mod tests {
             "weft bench subarray --array 1024",
             "weft bench subarray --tile --transport rdma --url weft:/",
             "weft bench random --piece 64 --uncached --dir /var/tmp",
+            "weft nfs ls -alR nfs://nas/export --json",
+            "weft nfs cp -r --depth 16 nfs://nas:2049/export/a?mountport=20048 . -q",
+            "weft nfs cat nfs://nas/export/a --uid 1000 --gid 1000 --group 27 --timeout 5",
+            "weft nfs stat nfs://nas/export/a --hard --json",
+            "weft nfs bench nfs://nas/export --bytes 64M --block 1M --depth 8 --small-depth 32 --json",
             "weft help striping",
             "weft help stripe set",
             "weft completions bash",
@@ -226,6 +234,9 @@ mod tests {
             "weft explain weft:/x",
             "weft explain weft:/x --bytes 1 --list f",
             "weft explain weft:/x --bytes 1 --write --run",
+            "weft nfs cp nfs://h/a",
+            "weft nfs ls nfs://h/a --hard --timeout 5",
+            "weft nfs bench nfs://h/a --depth 0",
             "weft nothing",
         ] {
             assert!(parse(line).is_err(), "{line}");

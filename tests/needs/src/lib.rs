@@ -46,6 +46,8 @@ pub enum Need {
     Hdf5AndPnetcdf,
     /// The programs of libnfs.
     Libnfs,
+    /// NFS-Ganesha with its VFS back end, rpcbind, and root to run both.
+    Ganesha,
 }
 
 impl Need {
@@ -80,6 +82,14 @@ impl Need {
                 succeeds("/usr/bin/python3", &["-c", h5py]) && Path::new("/usr/include/pnetcdf.h").exists()
             }
             Need::Libnfs => Path::new("/usr/bin/nfs-ls").exists(),
+            Need::Ganesha => {
+                let vfs = "/usr/lib/*/ganesha/libfsalvfs.so";
+                is_root()
+                    && succeeds(
+                        "sh",
+                        &["-c", &format!("ls {vfs} && command -v ganesha.nfsd rpcbind unshare")],
+                    )
+            }
             Need::FuseOverIoUring => {
                 is_root() && Path::new("/sys/module/fuse/parameters/enable_uring").exists()
             }
@@ -102,6 +112,7 @@ impl fmt::Display for Need {
             Need::Fortran => "gfortran",
             Need::Hdf5AndPnetcdf => "h5py with MPI and PnetCDF (packages python3-h5py-mpi, libpnetcdf-dev)",
             Need::Libnfs => "nfs-ls (package libnfs-utils)",
+            Need::Ganesha => "root and ganesha.nfsd (packages nfs-ganesha, nfs-ganesha-vfs, rpcbind)",
             Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",
         })
     }
