@@ -263,6 +263,11 @@ impl OpenFile {
         }
     }
 
+    /// From now on it is not closed when it is dropped.
+    pub(crate) fn forget_close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
     /// As [`OpenFile::close`]; but where nothing is to be reported, and nothing was locked, the message waits
     /// for others. Returns how many wait then.
     pub(crate) fn close_later(&self) -> Result<usize, Error> {
