@@ -158,6 +158,11 @@ impl File {
         }
     }
 
+    /// Whether locks through this open file were lost. Asks nobody: as far as is known.
+    pub fn has_lost_locks(&self) -> bool {
+        self.open.held.has_lost_locks()
+    }
+
     /// Drops the handle without a close: the file stays open and locked at the metadata server until the
     /// session ends, or is joined again by who goes on with it.
     pub fn leave_open(self) {

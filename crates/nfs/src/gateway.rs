@@ -21,6 +21,7 @@ use crate::args;
 use crate::duplicates::Duplicates;
 use crate::export::{ExportOptions, Exports};
 use crate::handle::HandleKeys;
+use crate::locks::{LockCounts, LockOptions, Locks};
 use crate::mount::{self, Mounts};
 use crate::opens::Opens;
 use crate::procedures::Files;
@@ -30,6 +31,7 @@ use crate::target::Sender;
 use crate::weft::Weft;
 use crate::workers::Workers;
 use weft_onc_rpc::xdr::{Reader, XdrError};
+use weft_onc_rpc::{nlm, nsm};
 
 /// The program number of NFS.
 pub const NFS_PROGRAM: u32 = nfs3_types::nfs3::PROGRAM;
@@ -37,6 +39,11 @@ pub const NFS_PROGRAM: u32 = nfs3_types::nfs3::PROGRAM;
 pub const MOUNT_PROGRAM: u32 = nfs3_types::mount::PROGRAM;
 /// The version of both.
 pub const VERSION: u32 = 3;
+
+/// What an answer about locks begins with where it is remembered.
+const RESULTS: u8 = 0;
+const NO_PROCEDURE: u8 = 1;
+const BAD_ARGUMENTS: u8 = 2;
 
 /// What a gateway is made of.
 #[derive(Debug, Clone)]
@@ -47,6 +54,8 @@ pub struct GatewayOptions {
     pub exports: Vec<ExportOptions>,
     /// Keys of the handles.
     pub handle_keys: HandleKeys,
+    /// How files are locked; without it clients lock by themselves (`nolock`).
+    pub locks: Option<LockOptions>,
 }
 
 /// One call, without its record marks and its head.
@@ -78,8 +87,13 @@ pub(crate) enum Outcome {
     },
     /// There is no such program.
     NoProgram,
-    /// There is the program, in another version.
-    NoVersion,
+    /// There is the program, in these versions.
+    Versions {
+        /// The lowest.
+        low: u32,
+        /// The highest.
+        high: u32,
+    },
     /// There is no such procedure.
     NoProcedure,
     /// The arguments are none.
@@ -99,6 +113,8 @@ pub struct GatewayCounts {
     pub open_inodes: usize,
     /// Operations of the cluster that are under way.
     pub under_way: usize,
+    /// Locks of clients.
+    pub locks: LockCounts,
 }
 
 /// Serves calls on the current reactor.
@@ -107,6 +123,7 @@ pub struct Gateway {
     mounts: Mounts,
     duplicates: Duplicates,
     counts: Cell<GatewayCounts>,
+    locks: Option<Rc<Locks>>,
 }
 
 /// Packs the result of a procedure.
@@ -125,7 +142,7 @@ impl Gateway {
     /// Begins to serve, on the current reactor.
     ///
     /// # Errors
-    /// Those of `epoll_create1`.
+    /// Those of `epoll_create1`, and of the directory of locks.
     pub fn new(options: &GatewayOptions) -> io::Result<Rc<Gateway>> {
         let client = options.client.clone();
         let (weft, workers) = (Weft::new()?, Workers::default());
@@ -134,8 +151,9 @@ impl Gateway {
         let exports = Rc::new(Exports::new(&client, &options.exports)).into();
         let (keys, space) = (options.handle_keys.clone(), SpaceCache::default());
         let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space });
+        let locks = options.locks.as_ref().map(|locks| Locks::start(&files, locks)).transpose()?;
         let (mounts, duplicates, counts) = (Mounts::default(), Duplicates::default(), Cell::default());
-        Ok(Rc::new(Gateway { files, mounts, duplicates, counts }))
+        Ok(Rc::new(Gateway { files, mounts, duplicates, counts, locks }))
     }
 
     /// From now on these are exported.
@@ -146,11 +164,16 @@ impl Gateway {
     /// What was done so far.
     pub fn counts(&self) -> GatewayCounts {
         let (open_inodes, under_way) = (self.files.opens.count(), self.files.weft.under_way());
-        GatewayCounts { open_inodes, under_way, ..self.counts.get() }
+        let locks = self.locks.as_ref().map(|locks| locks.counts()).unwrap_or_default();
+        GatewayCounts { open_inodes, under_way, locks, ..self.counts.get() }
     }
 
-    /// Makes durable what was written, and closes all files.
+    /// Makes durable what was written, and closes all files. Locks stay for a few seconds, for a gateway that
+    /// starts again.
     pub async fn close(&self) {
+        if let Some(locks) = &self.locks {
+            locks.stop().await;
+        }
         self.files.opens.close_everything().await;
     }
 
@@ -164,7 +187,9 @@ impl Gateway {
     pub(crate) async fn call(&self, sender: &Sender, call: Call<'_>) -> Outcome {
         self.count(|counts| counts.calls += 1);
         match call.program {
-            NFS_PROGRAM | MOUNT_PROGRAM if call.version != VERSION => Outcome::NoVersion,
+            NFS_PROGRAM | MOUNT_PROGRAM if call.version != VERSION => {
+                Outcome::Versions { low: VERSION, high: VERSION }
+            }
             MOUNT_PROGRAM => {
                 match mount::call(&self.files, &self.mounts, sender, call.procedure, call.args).await {
                     Ok(Some(head)) => Outcome::Done { head, data: Vec::new() },
@@ -176,7 +201,41 @@ impl Gateway {
                 let Ok(procedure) = Procedure::try_from(call.procedure) else { return Outcome::NoProcedure };
                 self.nfs(sender, procedure, call).await.unwrap_or(Outcome::BadArguments)
             }
+            nlm::PROGRAM | nsm::PROGRAM => match &self.locks {
+                Some(locks) => self.locks(locks, sender, call).await,
+                None => Outcome::NoProgram,
+            },
             _ => Outcome::NoProgram,
+        }
+    }
+
+    async fn locks(&self, locks: &Rc<Locks>, sender: &Sender, call: Call<'_>) -> Outcome {
+        let is_nlm = call.program == nlm::PROGRAM;
+        let served = if is_nlm { nlm::VERSION } else { nsm::VERSION };
+        if call.version != served {
+            return Outcome::Versions { low: served, high: served };
+        }
+        let (locks, sender, number, args) = (locks.clone(), *sender, call.procedure, call.args.to_vec());
+        let work = async move {
+            let results = match is_nlm {
+                true => locks.nlm(&sender, number, &args).await,
+                false => locks.nsm(&sender, number, &args).await,
+            };
+            // Only what has results is remembered by them; what has none begins with its reason.
+            match results {
+                Ok(Some(results)) => [&[RESULTS][..], &results].concat(),
+                Ok(None) => vec![NO_PROCEDURE],
+                Err(_) => vec![BAD_ARGUMENTS],
+            }
+        };
+        // Numbers of procedures of NFS are small: these are told from them by the program's.
+        let key = call.program.wrapping_add(number << 20);
+        let id = self.duplicates.id(sender.peer.ip(), call.xid, key, call.args);
+        let mut answer = self.duplicates.once(id, work).await;
+        match answer.first() {
+            Some(&RESULTS) => Outcome::Done { head: answer.split_off(1), data: Vec::new() },
+            Some(&NO_PROCEDURE) => Outcome::NoProcedure,
+            _ => Outcome::BadArguments,
         }
     }
 

@@ -296,7 +296,7 @@ impl Opens {
     }
 
     /// Whether the user may use what is open already.
-    async fn check(&self, target: &Target, access: Access) -> Result<(), nfsstat3> {
+    pub(crate) async fn check(&self, target: &Target, access: Access) -> Result<(), nfsstat3> {
         let at = At::ino(target.ino);
         match self.call(target.client.start_access(at, false, access.mask())).await {
             Ok(()) => Ok(()),

@@ -211,7 +211,7 @@ impl From<Outcome> for Reply {
         match outcome {
             Outcome::Done { head, data } => Reply::Results(Results { before: head, data }),
             Outcome::NoProgram => Reply::Refused(Refusal::NoProgram),
-            Outcome::NoVersion => Reply::Refused(Refusal::Versions { low: VERSION, high: VERSION }),
+            Outcome::Versions { low, high } => Reply::Refused(Refusal::Versions { low, high }),
             Outcome::NoProcedure => Reply::Refused(Refusal::NoProcedure),
             Outcome::BadArguments => Reply::Refused(Refusal::Arguments),
         }

@@ -20,6 +20,7 @@ fn serve(cluster: &Cluster) -> Serving {
         client: cluster.client(),
         exports: vec![ExportOptions { path: "/".into(), rules: vec![rule] }],
         handle_keys: HandleKeys::of_cluster(std::slice::from_ref(&cluster.key)),
+        locks: None,
     };
     Serving::start(options, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).unwrap()
 }
