@@ -177,6 +177,11 @@ impl Gateway {
         self.files.opens.close_everything().await;
     }
 
+    #[cfg(test)]
+    pub(crate) fn locks_for_tests(&self) -> &Rc<Locks> {
+        self.locks.as_ref().expect("it locks")
+    }
+
     fn count(&self, change: impl FnOnce(&mut GatewayCounts)) {
         let mut counts = self.counts.get();
         change(&mut counts);

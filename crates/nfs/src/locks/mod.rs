@@ -93,6 +93,7 @@ pub(crate) struct Locks {
     /// The number of this start.
     state: Cell<u32>,
     in_grace: Cell<bool>,
+    is_stopped: Cell<bool>,
     table: RefCell<Table>,
     entries: RefCell<HashMap<u64, Rc<Entry>>>,
     waits: RefCell<HashMap<u64, Rc<Wait>>>,
@@ -146,6 +147,7 @@ impl Locks {
             session: RefCell::new(session),
             state: Cell::new(left.state),
             in_grace: Cell::new(has_clients),
+            is_stopped: Cell::new(false),
             table: RefCell::default(),
             entries: RefCell::default(),
             waits: RefCell::default(),

@@ -75,6 +75,9 @@ impl Locks {
     async fn end_grace(self: &Rc<Self>) {
         let left = self.left.borrow().clone();
         for pair in left {
+            if self.is_stopped.get() {
+                return;
+            }
             self.give_back_unclaimed(pair).await;
         }
         self.left.borrow_mut().clear();
@@ -88,6 +91,9 @@ impl Locks {
         let begun = Instant::now();
         let mut pause = NOTIFY_AGAIN[0];
         while let Err(error) = self.notify_once(host).await {
+            if self.is_stopped.get() {
+                return;
+            }
             if begun.elapsed() >= NOTIFY_FOR {
                 let client = host.address;
                 tracing::warn!(%client, %error, "a client cannot be told that it has to reclaim its locks");
@@ -96,10 +102,10 @@ impl Locks {
             sleep(pause).await;
             pause = (pause * 2).min(NOTIFY_AGAIN[1]);
         }
-        while self.in_grace.get() {
+        while self.in_grace.get() && !self.is_stopped.get() {
             sleep(LOOK).await;
         }
-        if !self.table.borrow().knows(host) {
+        if !self.is_stopped.get() && !self.table.borrow().knows(host) {
             self.no_longer_monitored(host);
         }
     }
@@ -172,6 +178,9 @@ impl Locks {
     pub(super) async fn look_after(self: Rc<Self>) {
         loop {
             sleep(LOOK).await;
+            if self.is_stopped.get() {
+                return;
+            }
             if !self.table.borrow().is_empty() || !self.waits.borrow().is_empty() {
                 let client = self.session.borrow().client.clone();
                 // A server that is away is told of by whoever asks for a lock.
@@ -181,7 +190,7 @@ impl Locks {
                 entry.file.borrow().as_ref().is_some_and(|file| file.has_lost_locks())
             };
             if self.entries.borrow().values().any(is_lost) {
-                self.lost().await;
+                self.lose().await;
             }
             let idle = self.table.borrow_mut().take_idle(Instant::now());
             idle.iter().for_each(|host| self.no_longer_monitored(host));
@@ -214,7 +223,7 @@ impl Locks {
     }
 
     /// The metadata server has given the session up: all begins again, as after a restart.
-    async fn lost(self: &Rc<Self>) {
+    pub(super) async fn lose(self: &Rc<Self>) {
         tracing::error!(
             "the locks of NFS clients are lost: the metadata server was away, or without word of this \
              gateway, for too long. The clients are told to reclaim them"
@@ -232,6 +241,7 @@ impl Locks {
 
     /// Ends; what is locked stays so for the next start, for as long as the session does.
     pub(crate) async fn stop(&self) {
+        self.is_stopped.set(true);
         self.cancel_waits(|_| true);
         let begun = Instant::now();
         while !self.waits.borrow().is_empty() && begun.elapsed() < STOP_PATIENCE {
@@ -242,6 +252,7 @@ impl Locks {
                 file.leave();
             }
         }
+        self.store.borrow_mut().release();
     }
 }
 

@@ -36,7 +36,8 @@ pub(super) struct Store {
     held: File,
     records: usize,
     pairs: HashSet<Held>,
-    _lock: File,
+    /// Keeps other gateways out.
+    lock: Option<File>,
 }
 
 /// What an earlier start has left.
@@ -173,7 +174,7 @@ impl Store {
             held: pairs.iter().copied().collect(),
         };
         let directory = directory.to_path_buf();
-        let mut store = Store { directory, held, records: 0, pairs, _lock: lock };
+        let mut store = Store { directory, held, records: 0, pairs, lock: Some(lock) };
         store.compact()?;
         Ok((store, left))
     }
@@ -199,6 +200,11 @@ impl Store {
     /// It has none any more.
     pub(super) fn forget(&mut self, pair: Held) -> io::Result<()> {
         if self.pairs.remove(&pair) { self.append(b'-', pair) } else { Ok(()) }
+    }
+
+    /// Another gateway may go on with the directory.
+    pub(super) fn release(&mut self) {
+        self.lock = None;
     }
 
     fn append(&mut self, sign: u8, pair: Held) -> io::Result<()> {

@@ -70,7 +70,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Whether the client may have one lock more. It is known from then on.
+    /// Whether the client may have one lock more. It is known from then on if it may.
     pub(super) fn admit(&mut self, host: &Host, now: Instant) -> bool {
         if !self.clients.contains_key(host) {
             let of_address = self.clients.keys().filter(|known| known.address == host.address).count();
@@ -78,9 +78,12 @@ impl Table {
                 return false;
             }
         }
-        let client = self.clients.entry(host.clone()).or_insert(Client { waits: 0, used_at: now });
-        client.used_at = now;
-        self.counts.get(&host.address).copied().unwrap_or(0) < PER_ADDRESS_MAX && self.all < ALL_MAX
+        let of_address = self.counts.get(&host.address).copied().unwrap_or(0);
+        if of_address >= PER_ADDRESS_MAX || self.all >= ALL_MAX {
+            return false;
+        }
+        self.clients.entry(host.clone()).or_insert(Client { waits: 0, used_at: now }).used_at = now;
+        true
     }
 
     /// Clients that have had no locks for a while: they are forgotten.

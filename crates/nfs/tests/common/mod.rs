@@ -80,16 +80,22 @@ impl Cluster {
         self.dir.path()
     }
 
-    pub fn client(&self) -> Client {
-        let address = &self.config.servers[0].addresses[0];
-        let options = ConnectOptions {
+    pub fn url(&self) -> Url {
+        Url::parse(&format!("weft://{}/", self.config.servers[0].addresses[0])).unwrap()
+    }
+
+    pub fn connect_options(&self) -> ConnectOptions {
+        ConnectOptions {
             key: Some(IssuedKey::of_cluster(&self.key)),
             transport: Some(Transport::Tcp),
             retry_timeout_ms: 10_000,
             caller: Some(Caller { uid: 0, gid: 0, groups: Vec::new() }),
             ..ConnectOptions::default()
-        };
-        Client::connect(&Url::parse(&format!("weft://{address}/")).unwrap(), options).unwrap()
+        }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.url(), self.connect_options()).unwrap()
     }
 }
 
