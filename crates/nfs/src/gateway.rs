@@ -26,6 +26,7 @@ use crate::mount::{self, Mounts};
 use crate::opens::Opens;
 use crate::procedures::Files;
 use crate::procedures::limits::IO_BYTES_MAX;
+use crate::refusals::Refusals;
 use crate::space::SpaceCache;
 use crate::target::Sender;
 use crate::weft::Weft;
@@ -113,6 +114,8 @@ pub struct GatewayCounts {
     pub open_inodes: usize,
     /// Operations of the cluster that are under way.
     pub under_way: usize,
+    /// Calls of clients that no export is for, and mounts that failed.
+    pub refused: u64,
     /// Locks of clients.
     pub locks: LockCounts,
 }
@@ -150,7 +153,8 @@ impl Gateway {
         weft_reactor::spawn(opens.clone().look_after());
         let exports = Rc::new(Exports::new(&client, &options.exports)).into();
         let (keys, space) = (options.handle_keys.clone(), SpaceCache::default());
-        let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space });
+        let refusals = Refusals::default();
+        let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space, refusals });
         let locks = options.locks.as_ref().map(|locks| Locks::start(&files, locks)).transpose()?;
         let (mounts, duplicates, counts) = (Mounts::default(), Duplicates::default(), Cell::default());
         Ok(Rc::new(Gateway { files, mounts, duplicates, counts, locks }))
@@ -164,8 +168,9 @@ impl Gateway {
     /// What was done so far.
     pub fn counts(&self) -> GatewayCounts {
         let (open_inodes, under_way) = (self.files.opens.count(), self.files.weft.under_way());
+        let refused = self.files.refusals.count();
         let locks = self.locks.as_ref().map(|locks| locks.counts()).unwrap_or_default();
-        GatewayCounts { open_inodes, under_way, locks, ..self.counts.get() }
+        GatewayCounts { open_inodes, under_way, refused, locks, ..self.counts.get() }
     }
 
     /// Makes durable what was written, and closes all files. Locks stay for a few seconds, for a gateway that
