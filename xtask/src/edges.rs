@@ -28,10 +28,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-onc-rpc", &[]),
     ("weft-onc-server", &["log", "onc-rpc", "reactor"]),
     ("weft-gateway", &["client", "wire"]),
-    (
-        "weft-nfs",
-        &["client", "gateway", "host", "layout", "log", "onc-rpc", "onc-server", "reactor", "wire"],
-    ),
+    ("weft-nfs", &["client", "gateway", "host", "layout", "log", "onc-rpc", "onc-server", "reactor", "wire"]),
     ("weft-mpi", &["client", "collective", "host", "layout", "wire"]),
     ("weft-fuse", &["client", "fuse-wire", "gateway", "host", "layout", "wire", "log"]),
     ("weft-capi", &["client", "layout", "wire", "log"]),

@@ -180,8 +180,7 @@ impl Client {
     /// When it is waited for: where the server cannot be reached.
     pub fn start_unlock_owner(&self, ino: u64, owner: u64) -> PendingCall<()> {
         self.inner.locks.remove(ino, owner);
-        let lock =
-            FileLock { ino, owner, whole: true, exclusive: false, first: 0, last: LAST_BYTE, pid: 0 };
+        let lock = FileLock { ino, owner, whole: true, exclusive: false, first: 0, last: LAST_BYTE, pid: 0 };
         let request = UnlockRequest { lock, what: UnlockWhat::Owner };
         PendingCall::begin(&self.inner, &self.caller, Plan::new(request, &crate::At::ino(ino), |_| Ok(())))
     }

@@ -132,7 +132,12 @@ impl OpenFile {
         Err(Error::new("Lock", ErrorKind::Status(Status::LockLost), text))
     }
 
-    pub(crate) fn file_lock(&self, owner: LockOwner, target: LockTarget, exclusive: bool) -> Result<FileLock, Error> {
+    pub(crate) fn file_lock(
+        &self,
+        owner: LockOwner,
+        target: LockTarget,
+        exclusive: bool,
+    ) -> Result<FileLock, Error> {
         let (owner, pid) = match owner {
             LockOwner::File => (self.lock_owner, std::process::id()),
             LockOwner::Process => (PROCESS, std::process::id()),

@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use nfs3_types::nfs3::{
@@ -57,6 +58,8 @@ pub struct GatewayOptions {
     pub handle_keys: HandleKeys,
     /// How files are locked; without it clients lock by themselves (`nolock`).
     pub locks: Option<LockOptions>,
+    /// The port mapper that is told where the programs are.
+    pub rpcbind: Option<SocketAddr>,
 }
 
 /// One call, without its record marks and its head.

@@ -17,6 +17,7 @@
 mod args;
 mod attributes;
 mod credential;
+mod datagrams;
 mod descriptors;
 mod duplicates;
 mod export;
@@ -30,6 +31,7 @@ mod outbound;
 mod place;
 mod procedures;
 mod refusals;
+mod rpcbind;
 mod serve;
 mod space;
 mod status;
@@ -47,6 +49,7 @@ pub use gateway::{Gateway, GatewayCounts, GatewayOptions, MOUNT_PROGRAM, NFS_PRO
 pub use handle::{HANDLE_BYTES, Handle, HandleKeys};
 pub use locks::{GRACE_DEFAULT, LockCounts, LockOptions};
 pub use network::{Network, NetworkError};
+pub use rpcbind::LOCAL_MAPPER;
 pub use serve::{PORT_DEFAULT, Serving};
 pub use target::Sender;
 pub use weft::{Weft, both};

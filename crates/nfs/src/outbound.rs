@@ -124,7 +124,9 @@ pub(crate) async fn port_of(mapper: SocketAddr, program: u32, version: u32) -> i
     let procedure = mapper_procedure(portmap::GETPORT);
     let results = call(mapper, procedure, &mapping.write(Writer::new()).into_bytes()).await?;
     let port = portmap::decode_port(&results).map_err(|_| odd("the port mapper's reply has no port"))?;
-    port.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("program {program} has no port there")))
+    port.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::NotFound, format!("program {program} has no port there"))
+    })
 }
 
 /// [`portmap::SET`] or [`portmap::UNSET`]; whether the mapper has done it.
@@ -259,8 +261,7 @@ mod tests {
         let huge = Mark { is_last: true, bytes: 1 << 30 }.to_bytes().to_vec();
         let empty = fragment(false, b"").repeat(2);
         let other = fragment(true, &weft_onc_rpc::reply::success(2).into_bytes());
-        let refused =
-            fragment(true, &weft_onc_rpc::reply::refused(1, weft_onc_rpc::Refusal::NoProgram));
+        let refused = fragment(true, &weft_onc_rpc::reply::refused(1, weft_onc_rpc::Refusal::NoProgram));
         for records in [huge, empty, other, refused] {
             let error = run(call(answering(records), PING, b"")).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);

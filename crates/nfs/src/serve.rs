@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -17,9 +17,11 @@ use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox, sleep,
 
 use crate::args;
 use crate::credential::Credential;
+use crate::datagrams;
 use crate::export::ExportOptions;
 use crate::gateway::{Call, Gateway, GatewayCounts, GatewayOptions, NFS_PROGRAM, Outcome, VERSION};
 use crate::procedures::limits::{DIRECTORY_BYTES_MAX, IO_BYTES_MAX};
+use crate::rpcbind::Registration;
 use crate::target::Sender;
 
 /// The port where nothing else is said.
@@ -44,7 +46,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Serves NFS and MOUNT on these listeners, by a thread of its own.
+    /// Serves NFS, MOUNT, and locks if they are wanted, on these listeners, by a thread of its own.
     ///
     /// # Errors
     /// The thread cannot be started, or has no descriptors.
@@ -120,7 +122,11 @@ fn run(
         match Gateway::new(options) {
             Ok(gateway) => {
                 let server = Server::new(gateway.clone(), Limits::default());
+                let port = listeners.first().and_then(|listener| listener.local_addr().ok());
                 for listener in listeners {
+                    if options.locks.is_some() {
+                        serve_datagrams(&gateway, &listener);
+                    }
                     let server = server.clone();
                     spawn(async move {
                         if let Err(error) = server.listen(listener).await {
@@ -129,10 +135,37 @@ fn run(
                     });
                 }
                 let _ = started.send(Ok(()));
+                let (mapper, with_locks) = (options.rpcbind, options.locks.is_some());
+                let register = mapper
+                    .zip(port)
+                    .map(|(mapper, own)| spawn(Registration::begin(mapper, own.port(), with_locks)));
                 control(&gateway, &server, requests).await;
+                if let Some(registration) = register {
+                    registration.await.end().await;
+                }
                 end(&gateway, &server).await;
             }
             Err(error) => drop(started.send(Err(error))),
+        }
+    });
+}
+
+/// Serves lock calls in datagrams, too, where a listener is.
+fn serve_datagrams(gateway: &Rc<Gateway>, listener: &TcpListener) {
+    let socket = match listener.local_addr().and_then(UdpSocket::bind) {
+        Ok(socket) => socket,
+        Err(error) => {
+            tracing::warn!(
+                "lock calls and restarts of clients are not heard in datagrams: {error}. A client of Linux that \
+                 restarts keeps its locks until the gateway restarts, too"
+            );
+            return;
+        }
+    };
+    let gateway = gateway.clone();
+    spawn(async move {
+        if let Err(error) = datagrams::serve(gateway, socket).await {
+            tracing::error!(%error, "datagrams of lock calls cannot be waited for");
         }
     });
 }

@@ -21,6 +21,7 @@ fn serve(cluster: &Cluster) -> Serving {
         exports: vec![ExportOptions { path: "/".into(), rules: vec![rule] }],
         handle_keys: HandleKeys::of_cluster(std::slice::from_ref(&cluster.key)),
         locks: None,
+        rpcbind: None,
     };
     Serving::start(options, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).unwrap()
 }

@@ -36,6 +36,7 @@ pub(super) fn with_nfs(config: &ClusterConfig, address: Option<&str>) -> Result<
         addresses: vec![address],
         directory: PathBuf::from(NAME),
         key: None,
+        rpcbind: false,
     };
     let exports = if config.exports.is_empty() { vec![this_machine()] } else { Vec::new() };
     Ok(Some(config.with_gateway(&gateway, &exports)?))

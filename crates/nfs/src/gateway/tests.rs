@@ -27,6 +27,7 @@ fn options(cluster: &Cluster, path: &str) -> GatewayOptions {
         exports: vec![ExportOptions { path: path.into(), rules: vec![rule] }],
         handle_keys: HandleKeys::of_cluster(std::slice::from_ref(&cluster.key)),
         locks: None,
+        rpcbind: None,
     }
 }
 

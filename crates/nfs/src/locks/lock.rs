@@ -30,7 +30,9 @@ struct Subject {
 /// The status for a handle that leads nowhere, or access that is not allowed.
 fn status_of(status: nfsstat3) -> Status {
     match status {
-        nfsstat3::NFS3ERR_BADHANDLE | nfsstat3::NFS3ERR_STALE | nfsstat3::NFS3ERR_NOENT => Status::StaleHandle,
+        nfsstat3::NFS3ERR_BADHANDLE | nfsstat3::NFS3ERR_STALE | nfsstat3::NFS3ERR_NOENT => {
+            Status::StaleHandle
+        }
         nfsstat3::NFS3ERR_ROFS => Status::ReadOnly,
         // The client asks again.
         nfsstat3::NFS3ERR_JUKEBOX => Status::DeniedGracePeriod,

@@ -126,7 +126,8 @@ fn packed(cookie: Vec<u8>, status: Status) -> Vec<u8> {
 
 /// Whether a call of NLM comes without waiting for results, and of which procedure it is then.
 fn of_message(number: u32) -> Option<u32> {
-    let is_message = (procedure::TEST + procedure::TO_MSG..procedure::GRANTED + procedure::TO_MSG).contains(&number);
+    let is_message =
+        (procedure::TEST + procedure::TO_MSG..procedure::GRANTED + procedure::TO_MSG).contains(&number);
     is_message.then(|| number - procedure::TO_MSG)
 }
 
@@ -200,8 +201,7 @@ impl Locks {
             procedure::GRANTED => packed(TestArgs::read(from)?.cookie, Status::Denied),
             procedure::SHARE | procedure::UNSHARE => {
                 let args = ShareArgs::read(from)?;
-                let status =
-                    if number == procedure::SHARE { Status::DeniedNoLocks } else { Status::Granted };
+                let status = if number == procedure::SHARE { Status::DeniedNoLocks } else { Status::Granted };
                 nlm::write_share_result(&LockResult { cookie: args.cookie, status }, 0, Writer::new())
                     .into_bytes()
             }

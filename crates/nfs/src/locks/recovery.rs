@@ -186,9 +186,8 @@ impl Locks {
                 // A server that is away is told of by whoever asks for a lock.
                 let _ = self.files.workers.run(move || client.keep_locks()).await;
             }
-            let is_lost = |entry: &Rc<Entry>| {
-                entry.file.borrow().as_ref().is_some_and(|file| file.has_lost_locks())
-            };
+            let is_lost =
+                |entry: &Rc<Entry>| entry.file.borrow().as_ref().is_some_and(|file| file.has_lost_locks());
             if self.entries.borrow().values().any(is_lost) {
                 self.lose().await;
             }

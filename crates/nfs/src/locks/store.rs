@@ -143,13 +143,16 @@ impl Store {
         fs::create_dir_all(&clients_dir)?;
         let lock = weft_host::lock(&directory.join("lock")).map_err(|error| match error {
             weft_host::LockError::System(error) => error,
-            weft_host::LockError::Held(process) => {
-                odd(directory, &format!("process {process} uses it: give each gateway a directory of its own"))
-            }
+            weft_host::LockError::Held(process) => odd(
+                directory,
+                &format!("process {process} uses it: give each gateway a directory of its own"),
+            ),
         })?;
         let path = directory.join("state");
         let earlier = match fs::read_to_string(&path) {
-            Ok(text) => Some(parse_state(&text).ok_or_else(|| odd(&path, "it has not what a gateway writes"))?),
+            Ok(text) => {
+                Some(parse_state(&text).ok_or_else(|| odd(&path, "it has not what a gateway writes"))?)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };

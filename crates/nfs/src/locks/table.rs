@@ -93,8 +93,12 @@ impl Table {
             let is_old = now.saturating_duration_since(client.used_at) >= IDLE;
             is_old && client.waits == 0 && !locking.contains(host)
         };
-        let idle: Vec<Host> =
-            self.clients.iter().filter(|(host, client)| is_idle(host, client)).map(|one| one.0.clone()).collect();
+        let idle: Vec<Host> = self
+            .clients
+            .iter()
+            .filter(|(host, client)| is_idle(host, client))
+            .map(|one| one.0.clone())
+            .collect();
         idle.iter().for_each(|host| drop(self.clients.remove(host)));
         idle
     }

@@ -208,6 +208,7 @@ fn options(cluster: &Cluster, directory: &Path, mapper_port: u16) -> GatewayOpti
             grace: GRACE,
             mapper_port,
         }),
+        rpcbind: None,
     }
 }
 
@@ -254,7 +255,8 @@ impl Place<'_> {
 fn with_place(test: impl AsyncFnOnce(&Place<'_>)) {
     let cluster = Cluster::start(1, 4096);
     let client = cluster.client();
-    let file = client.open("/f", &OpenOptions::new().read(true).write(true).create(true).mode(0o600)).unwrap();
+    let file =
+        client.open("/f", &OpenOptions::new().read(true).write(true).create(true).mode(0o600)).unwrap();
     let export = ExportOptions { path: "/".into(), rules: Vec::new() }.id();
     let keys = HandleKeys::of_cluster(std::slice::from_ref(&cluster.key));
     let handle = keys.seal(Handle { export, ino: file.ino() }).data.to_vec();
@@ -571,9 +573,8 @@ fn what_is_no_call_is_told_so() {
     with_place(async |place| {
         let gateway = place.gateway();
         let host = Host::new(1, "node", &place.handle);
-        let call = async |program, number, args: &[u8]| {
-            host.call(&gateway, next_xid(), program, number, args).await
-        };
+        let call =
+            async |program, number, args: &[u8]| host.call(&gateway, next_xid(), program, number, args).await;
         let mut args = host.args(7, 0, 10);
         args.lock.host = vec![b'x'; nlm::NAME_BYTES_MAX + 1];
         let args = args.write(Writer::new()).into_bytes();

@@ -12,6 +12,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ use crate::target::Sender;
 
 /// How often a lock is asked for whose reply is not held back.
 const ASK_AGAIN: Duration = Duration::from_millis(50);
+/// How often it is looked whether a reply that is held back is still wanted.
+const LEAVE_AGAIN: Duration = Duration::from_millis(100);
 /// How long after the cluster could not be reached.
 const AFTER_ERROR: Duration = Duration::from_secs(1);
 /// How often a client is told that it has a lock, and the time in between.
@@ -147,7 +150,7 @@ impl Locks {
                 let _ = self.files.call(leave).await;
                 return true;
             }
-            match self.step(&wait.file, wanted, step).await {
+            match self.step_or_leave(wait, step).await {
                 Ok(LockState::Granted) => return true,
                 Ok(_) if step == LockStep::Hold => {}
                 Ok(_) => sleep(ASK_AGAIN).await,
@@ -156,6 +159,23 @@ impl Locks {
                 }
                 // The client asks again, and is told then.
                 Err(_) => return false,
+            }
+        }
+    }
+
+    /// Asks once. A cancellation may have come to the metadata server before the request: it is sent again.
+    async fn step_or_leave(&self, wait: &Wait, step: LockStep) -> Result<LockState, Status> {
+        let wanted = &wait.wanted;
+        let mut asking = pin!(self.step(&wait.file, wanted, step));
+        loop {
+            match timeout(LEAVE_AGAIN, asking.as_mut()).await {
+                Ok(outcome) => return outcome,
+                Err(_) if wait.cancelled.get() => {
+                    let leave =
+                        wait.file.start_lock_cancel_as(wanted.owner(), wanted.target(), wanted.kind());
+                    drop(self.files.weft.finish(leave));
+                }
+                Err(_) => {}
             }
         }
     }
@@ -195,7 +215,8 @@ impl Locks {
             return result.map(|result| result.status).map_err(io::Error::other);
         }
         self.call_back(&wait.channel, address, super::GRANTED_MSG, &args).await?;
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the client has not said whether it takes the lock");
+        let late =
+            |_| io::Error::new(io::ErrorKind::TimedOut, "the client has not said whether it takes the lock");
         timeout(PATIENCE, wait.answered.wait()).await.map_err(late)?;
         Ok(wait.said.get().unwrap_or(Status::Failed))
     }

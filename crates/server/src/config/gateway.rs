@@ -4,7 +4,8 @@
 //! [[gateway]]
 //! name = "nfs0"
 //! addresses = ["10.0.0.5:2049"]   # NFS and MOUNT, both on this port
-//! directory = "nfs0"              # its lock and its socket; it keeps no data
+//! directory = "nfs0"              # its lock, its socket, and which clients have locked files
+//! rpcbind = true                  # clients find it by themselves
 //!
 //! [[export]]
 //! path = "/projects"
@@ -29,12 +30,16 @@ pub struct GatewayConfig {
     pub name: String,
     /// `host:port`, one or more: it listens on all of them for NFS and MOUNT.
     pub addresses: Vec<String>,
-    /// Where it has its lock and its socket; relative to the cluster file.
+    /// Where it has its lock, its socket, and which clients have locked files; relative to the cluster file.
     pub directory: PathBuf,
     /// File with the key by which it is a client; `client.key` beside the cluster file where not given. The
     /// key must allow to act for any user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PathBuf>,
+    /// Whether it tells rpcbind of its host where it serves NFS, so that clients find it without options. It
+    /// needs the rights for that; for locks clients need it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub rpcbind: bool,
 }
 
 /// An `[[export]]` table: a directory that NFS clients may mount.
@@ -85,6 +90,10 @@ pub enum ExportSquash {
     Root,
     /// All.
     All,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 fn nobody() -> u32 {

@@ -21,7 +21,7 @@ use weft_cli_common::output;
 use weft_client::{Client, ConnectOptions, ErrorKind, Url};
 use weft_host::LockError;
 use weft_log::Filter;
-use weft_nfs::{GatewayOptions, HandleKeys, Serving};
+use weft_nfs::{GRACE_DEFAULT, GatewayOptions, HandleKeys, LOCAL_MAPPER, LockOptions, Serving};
 use weft_server::config::{GatewayConfig, Member};
 use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig};
 use weft_wire::Status;
@@ -140,13 +140,17 @@ impl Gateway {
         }
     }
 
-    /// Connects to the cluster, whose servers may not run yet.
-    fn connect(&self, signals: &BlockedSignals) -> Result<Connected> {
-        let options = ConnectOptions {
+    fn connect_options(&self) -> ConnectOptions {
+        ConnectOptions {
             key: Some(self.key.clone()),
             program: Some(format!("NFS gateway {}", self.name)),
             ..ConnectOptions::default()
-        };
+        }
+    }
+
+    /// Connects to the cluster, whose servers may not run yet.
+    fn connect(&self, signals: &BlockedSignals) -> Result<Connected> {
+        let options = self.connect_options();
         let (url, name) = (Url::parse(&url_of(&self.config))?, self.name.clone());
         let (answer, answered) = channel();
         // It may wait for long, and is left behind if a signal comes.
@@ -176,7 +180,20 @@ impl Gateway {
         };
         let listeners = addresses.iter().map(listen).collect::<Result<Vec<_>>>()?;
         let exports = self.exports.exports.clone();
-        let options = GatewayOptions { client, exports, handle_keys: self.handle_keys.clone() };
+        let options = GatewayOptions {
+            client,
+            exports,
+            handle_keys: self.handle_keys.clone(),
+            locks: Some(LockOptions {
+                directory: self.config.resolve(&self.own().directory).join("locks"),
+                url: Url::parse(&url_of(&self.config))?,
+                connect: self.connect_options(),
+                name: weft_host::name(),
+                grace: GRACE_DEFAULT,
+                mapper_port: LOCAL_MAPPER.port(),
+            }),
+            rpcbind: self.own().rpcbind.then_some(LOCAL_MAPPER),
+        };
         let serving = Serving::start(options, listeners).context("cannot start the gateway")?;
         for address in serving.addresses() {
             weft_log::info!(self.name, "listens on {address}");
