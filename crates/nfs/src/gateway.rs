@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use nfs3_types::nfs3::{
@@ -152,6 +153,11 @@ impl Gateway {
         let (open_inodes, under_way) = (self.files.opens.count(), self.files.weft.under_way());
         let refused = self.files.refusals.count();
         GatewayCounts { open_inodes, under_way, refused, ..self.counts.get() }
+    }
+
+    /// Which clients have said that they mount which paths.
+    pub fn mounts(&self) -> Vec<(IpAddr, String)> {
+        self.mounts.list()
     }
 
     /// Makes durable what was written, and closes all files.
