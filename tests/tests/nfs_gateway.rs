@@ -156,6 +156,30 @@ fn up_with_nfs_gives_both_sides_the_same_files() {
 }
 
 #[test]
+fn a_gateway_ends_in_order_with_its_cluster() {
+    let address = format!("127.0.0.1:{}", free_ports(1));
+    let mut cluster = Cluster::start_with(2, &["--nfs", &address]);
+    for run in 0..2 {
+        cluster.client().mkdir(format!("/open-{run}").as_str(), 0o1777).unwrap();
+        let url = NfsUrl::parse(&url_at(&address, "/")).unwrap();
+        let client = NfsClient::connect(&url, &hard()).unwrap_or_else(|error| panic!("{error}"));
+        let dir = client.resolve(&format!("/open-{run}")).unwrap().handle;
+        for number in 0..20 {
+            let name = format!("file-{number}");
+            client.create(&dir, name.as_bytes(), &CreateHow::Unchecked(mode(0o644))).unwrap();
+            let file = client.lookup(&dir, name.as_bytes()).unwrap().handle;
+            client.write_unstable(&file, 0, &[7; 300_000], 4).unwrap();
+        }
+        let down = cluster.command(&["down", "--dir", text(&cluster.storage())]).output().unwrap();
+        let said = expect_success("weft down", &down);
+        assert!(said.contains("stopped 4 servers") && !said.contains("by force"), "{said}");
+        let log = fs::read_to_string(cluster.storage().join("log/nfs0.log")).unwrap();
+        assert_eq!(log.matches("has stopped").count(), run + 1, "{log}");
+        cluster.up(2, &[]);
+    }
+}
+
+#[test]
 fn two_gateways_are_one_file_system_with_the_same_handles() {
     let gateways = Gateways::start(2, EVERYTHING);
     let (one, other) = (gateways.client("nfs0"), gateways.client("nfs1"));
