@@ -156,6 +156,30 @@ fn up_with_nfs_gives_both_sides_the_same_files() {
 }
 
 #[test]
+fn a_gateway_ends_in_order_with_its_cluster() {
+    let address = format!("127.0.0.1:{}", free_ports(1));
+    let mut cluster = Cluster::start_with(2, &["--nfs", &address]);
+    for run in 0..2 {
+        cluster.client().mkdir(format!("/open-{run}").as_str(), 0o1777).unwrap();
+        let url = NfsUrl::parse(&url_at(&address, "/")).unwrap();
+        let client = NfsClient::connect(&url, &hard()).unwrap_or_else(|error| panic!("{error}"));
+        let dir = client.resolve(&format!("/open-{run}")).unwrap().handle;
+        for number in 0..20 {
+            let name = format!("file-{number}");
+            client.create(&dir, name.as_bytes(), &CreateHow::Unchecked(mode(0o644))).unwrap();
+            let file = client.lookup(&dir, name.as_bytes()).unwrap().handle;
+            client.write_unstable(&file, 0, &[7; 300_000], 4).unwrap();
+        }
+        let down = cluster.command(&["down", "--dir", text(&cluster.storage())]).output().unwrap();
+        let said = expect_success("weft down", &down);
+        assert!(said.contains("stopped 4 servers") && !said.contains("by force"), "{said}");
+        let log = fs::read_to_string(cluster.storage().join("log/nfs0.log")).unwrap();
+        assert_eq!(log.matches("has stopped").count(), run + 1, "{log}");
+        cluster.up(2, &[]);
+    }
+}
+
+#[test]
 fn two_gateways_are_one_file_system_with_the_same_handles() {
     let gateways = Gateways::start(2, EVERYTHING);
     let (one, other) = (gateways.client("nfs0"), gateways.client("nfs1"));
@@ -312,8 +336,10 @@ fn exports_change_without_a_restart() {
 
 #[test]
 fn a_client_outside_is_refused_and_logged_once() {
-    let outside = "[[export]]\npath = \"/\"\nclients = [\"10.9.9.9\", \"no-such-host.invalid\"]\n";
+    let outside = "[[export]]\npath = \"/\"\nclients = [\"10.9.9.9\", \"no-such-host.invalid\"]\n\
+                   [[export]]\npath = \"/missing\"\nclients = [\"*\"]\n";
     let gateways = Gateways::start(1, outside);
+    gateways.wait_for_log("nfs0", "nobody can mount the export /missing now");
     gateways.wait_for_log("nfs0", "the client no-such-host.invalid has no address now");
     for _ in 0..20 {
         let refused = gateways.connect("nfs0", "/", &hard()).map(drop).unwrap_err().to_string();
@@ -334,6 +360,54 @@ fn a_client_outside_is_refused_and_logged_once() {
     gateways.export(&EVERYTHING.replace("squash", "insecure_ports = true\nsquash"));
     gateways.wait_for_log("nfs0", "any port");
     gateways.connect("nfs0", "/", &from_high).unwrap();
+}
+
+#[test]
+fn gateways_tell_what_they_export_and_to_whom() {
+    let mut gateways = Gateways::start(2, EVERYTHING);
+    let cluster = &gateways.cluster;
+    let config = cluster.config_path();
+    let ask = |what: &str| -> (bool, serde_json::Value, String) {
+        let mut command = Command::new(weft_bin());
+        let output = command.args(["nfs", what, "--json", "--config"]).arg(&config).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), serde_json::from_slice(&output.stdout).expect(&said), said)
+    };
+    let client = gateways.client("nfs1");
+    client.create(client.root(), b"file", &CreateHow::Unchecked(mode(0o644))).unwrap();
+    let file = client.lookup(client.root(), b"file").unwrap().handle;
+    client.write_all(&file, 0, &[1; 5000], 1).unwrap();
+
+    let (is_well, status, _) = ask("status");
+    assert!(is_well && status[0]["counts"]["written_bytes"] == 0, "{status}");
+    assert_eq!(status[1]["counts"]["written_bytes"], 5000, "{status}");
+    assert_eq!(status[1]["pid"], cluster.pid("nfs1"), "{status}");
+    let (_, clients, _) = ask("clients");
+    assert_eq!(clients[1]["clients"][0]["address"], "127.0.0.1", "{clients}");
+    assert_eq!(clients[1]["clients"][0]["mounts"][0], "/", "{clients}");
+    assert!(clients[1]["clients"][0]["connections"].as_u64() >= Some(1), "{clients}");
+    assert_eq!(clients[0]["clients"].as_array().map(Vec::len), Some(0), "{clients}");
+    let (_, exports, _) = ask("exports");
+    assert_eq!(
+        (&exports[0]["exports"][0]["path"], &exports[0]["exports"][0]["squash"]),
+        (&"/".into(), &"none".into())
+    );
+
+    let shown = cluster.weft(&["status", &cluster.url()]);
+    assert!(shown.contains("NFS gateways: nfs0 on ") && shown.contains("nfs1 on "), "{shown}");
+    let table = cluster.weft(&["nfs", "exports", "--config", text(&config)]);
+    assert!(table.contains("127.0.0.0/8") && table.contains("nfs0, nfs1"), "{table}");
+
+    gateways.cluster.kill("nfs0");
+    let (is_well, status, said) = ask("status");
+    assert!(!is_well && status[0]["answers"] == false && status[1]["answers"] == true, "{status}");
+    assert!(said.contains("not running: nfs0"), "{said}");
+    gateways.export(&EVERYTHING.replace("squash", "squish"));
+    gateways.wait_for_log("nfs1", "the exports stay as they are");
+    // The file that is wrong says where the gateways are no more.
+    let mut command = Command::new(weft_bin());
+    let output = command.args(["nfs", "exports", "--config"]).arg(&config).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stderr).contains("squish"), "{output:?}");
 }
 
 #[test]

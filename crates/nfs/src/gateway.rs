@@ -9,7 +9,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use nfs3_types::nfs3::{
@@ -174,6 +174,11 @@ impl Gateway {
         let refused = self.files.refusals.count();
         let locks = self.locks.as_ref().map(|locks| locks.counts()).unwrap_or_default();
         GatewayCounts { open_inodes, under_way, refused, locks, ..self.counts.get() }
+    }
+
+    /// Which clients have said that they mount which paths.
+    pub fn mounts(&self) -> Vec<(IpAddr, String)> {
+        self.mounts.list()
     }
 
     /// Makes durable what was written, and closes all files. Locks stay for a few seconds, for a gateway that

@@ -43,6 +43,12 @@ impl Mounts {
             mounts.insert((client, path.to_vec()));
         }
     }
+
+    /// Who mounts what.
+    pub(crate) fn list(&self) -> Vec<(IpAddr, String)> {
+        let mounts = self.0.borrow();
+        mounts.iter().map(|(client, path)| (*client, String::from_utf8_lossy(path).into_owned())).collect()
+    }
 }
 
 /// The results of a procedure; `None` if there is no such procedure.

@@ -36,7 +36,10 @@ impl Registration {
             match register(mapper, port, (program, version), in_datagrams).await {
                 Ok(()) => done.push((program, version)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    tracing::warn!("rpcbind at {mapper} does not take program {program}: {error}");
+                    tracing::warn!(
+                        "rpcbind at {mapper} does not take program {program}: {error}. Clients find that one; \
+                         stop it, or give clients port={port},mountport={port},nolock"
+                    );
                 }
                 Err(error) => {
                     tracing::warn!(

@@ -1,5 +1,6 @@
 //! The exports of a cluster file as the gateway takes them.
 
+use crate::gateway_state::Export;
 use std::net::{IpAddr, ToSocketAddrs};
 use weft_nfs::{ExportOptions, Identities, Network, Rule, Squash};
 use weft_server::config::{ExportAccess, ExportConfig, ExportSquash};
@@ -53,8 +54,8 @@ fn rule(export: &ExportConfig, clients: Network) -> Rule {
     }
 }
 
-/// An export in words.
-pub(super) fn about(export: &ExportConfig) -> String {
+/// An export as commands show it.
+pub(super) fn shown(export: &ExportConfig) -> Export {
     let access = match export.access {
         ExportAccess::ReadOnly => "ro",
         ExportAccess::ReadWrite => "rw",
@@ -64,8 +65,22 @@ pub(super) fn about(export: &ExportConfig) -> String {
         ExportSquash::Root => "root",
         ExportSquash::All => "all",
     };
-    let ports = if export.insecure_ports { ", any port" } else { "" };
-    format!("{} to {} ({access}, squash {squash}{ports})", export.path, export.clients.join(", "))
+    Export {
+        path: export.path.clone(),
+        clients: export.clients.clone(),
+        access: access.into(),
+        squash: squash.into(),
+        anonymous_uid: export.anonymous_uid,
+        anonymous_gid: export.anonymous_gid,
+        insecure_ports: export.insecure_ports,
+    }
+}
+
+/// An export in words.
+pub(super) fn about(export: &ExportConfig) -> String {
+    let Export { path, clients, access, squash, insecure_ports, .. } = shown(export);
+    let ports = if insecure_ports { ", any port" } else { "" };
+    format!("{path} to {} ({access}, squash {squash}{ports})", clients.join(", "))
 }
 
 /// The addresses of a host.

@@ -6,12 +6,15 @@
 //!                   └──────── another client key ────────────┘
 //! ```
 
-use super::exports::{Resolved, about, addresses_of, resolved};
+use super::exports::{Resolved, about, addresses_of, resolved, shown};
 use super::{levels, notify_systemd, refuse};
+use crate::gateway_state::{self, Counts, Desk, GATEWAY_PROGRAM, State};
 use anyhow::{Context, Result, anyhow, bail};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
@@ -26,6 +29,7 @@ use weft_server::config::{GatewayConfig, Member};
 use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig};
 use weft_wire::Status;
 use weft_wire::keys::{IssuedKey, KeyKind};
+use weft_wire::messages::FileKind;
 use weft_wire::security::Key;
 
 /// How often files are looked at for changes.
@@ -54,7 +58,9 @@ pub(super) fn run(start: Start, signals: &BlockedSignals) -> Result<()> {
         Err(error) => return refuse(&error),
     };
     weft_server::raise_limits();
-    let _lock = lock(&gateway.config.resolve(&gateway.own().directory))?;
+    let directory = gateway.config.resolve(&gateway.own().directory);
+    let _lock = lock(&directory)?;
+    let desk = Desk::open(&directory)?;
     loop {
         let client = match gateway.connect(signals)? {
             Connected::Client(client) => *client,
@@ -63,7 +69,7 @@ pub(super) fn run(start: Start, signals: &BlockedSignals) -> Result<()> {
         };
         let serving = gateway.serve(client)?;
         notify_systemd();
-        let next = gateway.look_after(&serving, signals);
+        let next = gateway.look_after(&serving, signals, &desk)?;
         serving.stop();
         match next {
             Next::End => {
@@ -100,6 +106,9 @@ struct Gateway {
     handle_keys: HandleKeys,
     exports: Resolved,
     resolved_at: Instant,
+    started_at: Instant,
+    /// Why the cluster file is not in force.
+    wrong_file: Option<String>,
     log_file: Option<PathBuf>,
     log_level: Option<Filter>,
 }
@@ -126,6 +135,8 @@ impl Gateway {
             handle_keys,
             exports,
             resolved_at: Instant::now(),
+            started_at: Instant::now(),
+            wrong_file: None,
             log_file,
             log_level,
         };
@@ -143,7 +154,7 @@ impl Gateway {
     fn connect_options(&self) -> ConnectOptions {
         ConnectOptions {
             key: Some(self.key.clone()),
-            program: Some(format!("NFS gateway {}", self.name)),
+            program: Some(format!("{GATEWAY_PROGRAM}{}", self.name)),
             ..ConnectOptions::default()
         }
     }
@@ -152,6 +163,7 @@ impl Gateway {
     fn connect(&self, signals: &BlockedSignals) -> Result<Connected> {
         let options = self.connect_options();
         let (url, name) = (Url::parse(&url_of(&self.config))?, self.name.clone());
+        let paths: Vec<_> = self.config.exports.iter().map(|export| export.path.clone()).collect();
         let (answer, answered) = channel();
         // It may wait for long, and is left behind if a signal comes.
         let connect = move || {
@@ -161,7 +173,11 @@ impl Gateway {
                         weft_log::warning!(name, "waits for the cluster: {error}");
                         std::thread::sleep(CONNECT_PAUSE);
                     }
-                    connected => return drop(answer.send(connected)),
+                    Err(error) => return drop(answer.send(Err(error))),
+                    Ok(client) => {
+                        say_missing(&client, &name, &paths);
+                        return drop(answer.send(Ok(client)));
+                    }
                 }
             }
         };
@@ -202,19 +218,22 @@ impl Gateway {
         Ok(serving)
     }
 
-    /// Waits for signals, and for changes of the files.
-    fn look_after(&mut self, serving: &Serving, signals: &BlockedSignals) -> Next {
+    /// Waits for signals, for who asks, and for changes of the files.
+    fn look_after(&mut self, serving: &Serving, signals: &BlockedSignals, desk: &Desk) -> Result<Next> {
+        let signalled = signals.descriptor().context("cannot wait for signals")?;
         loop {
-            match signals.wait_at_most(LOOK) {
+            wait_at_most(LOOK, [signalled.as_raw_fd(), desk.as_raw_fd()]);
+            match signals.wait_at_most(Duration::ZERO) {
                 Some(libc::SIGHUP) => {
                     if let Some(Err(error)) = self.log_file.as_deref().map(output::log_to) {
                         weft_log::warning!(self.name, "{error:#}");
                     }
                     self.config_file.forget();
                 }
-                Some(_) => return Next::End,
+                Some(_) => return Ok(Next::End),
                 None => {}
             }
+            desk.answer(|| self.state(serving));
             if self.config_file.has_changed() {
                 self.read_config();
                 self.resolve(serving);
@@ -226,8 +245,29 @@ impl Gateway {
                 self.read_cluster_keys();
             }
             if self.key_file.has_changed() && self.reads_another_key() {
-                return Next::Again;
+                return Ok(Next::Again);
             }
+        }
+    }
+
+    fn state(&self, serving: &Serving) -> State {
+        let counts = serving.counts();
+        State {
+            name: self.name.clone(),
+            pid: std::process::id(),
+            uptime_ms: self.started_at.elapsed().as_millis() as u64,
+            addresses: serving.addresses().iter().map(ToString::to_string).collect(),
+            exports: self.config.exports.iter().map(shown).collect(),
+            wrong_file: self.wrong_file.clone(),
+            clients: clients_of(&serving.clients(), serving.mounts()),
+            counts: Counts {
+                calls: counts.calls,
+                read_bytes: counts.read_bytes,
+                written_bytes: counts.written_bytes,
+                refused: counts.refused,
+                open_inodes: counts.open_inodes,
+                under_way: counts.under_way,
+            },
         }
     }
 
@@ -246,10 +286,14 @@ impl Gateway {
         });
         match found {
             Ok(new) => {
+                self.wrong_file = None;
                 self.config = new;
                 weft_log::set_filter(levels(self.log_level.as_ref(), &self.config));
             }
-            Err(error) => weft_log::warning!(self.name, "the exports stay as they are: {error:#}"),
+            Err(error) => {
+                weft_log::warning!(self.name, "the exports stay as they are: {error:#}");
+                self.wrong_file = Some(format!("{error:#}"));
+            }
         }
     }
 
@@ -305,6 +349,41 @@ impl Gateway {
             }
         }
     }
+}
+
+/// Logs which exports lead nowhere. Its requests also make the servers know this gateway from its start on.
+fn say_missing(client: &Client, name: &str, paths: &[String]) {
+    for path in paths {
+        match client.stat(path.as_str(), true) {
+            Ok(attr) if attr.kind == FileKind::Directory => {}
+            Ok(_) => weft_log::warning!(name, "the export {path} is no directory: nobody can mount it"),
+            Err(error) => weft_log::warning!(name, "nobody can mount the export {path} now: {error}"),
+        }
+    }
+}
+
+/// Waits until one of these can be read.
+fn wait_at_most(time: Duration, descriptors: [RawFd; 2]) {
+    let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: the array lives through the call, and its length is given.
+    unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time.as_millis() as i32) };
+}
+
+/// Connections and mounts, by client.
+fn clients_of(peers: &[SocketAddr], mounts: Vec<(IpAddr, String)>) -> Vec<gateway_state::Client> {
+    let mut clients: BTreeMap<IpAddr, (usize, Vec<String>)> = BTreeMap::new();
+    for peer in peers {
+        clients.entry(peer.ip().to_canonical()).or_default().0 += 1;
+    }
+    for (client, path) in mounts {
+        clients.entry(client.to_canonical()).or_default().1.push(path);
+    }
+    let client = |(address, (connections, mounts)): (IpAddr, _)| gateway_state::Client {
+        address: address.to_string(),
+        connections,
+        mounts,
+    };
+    clients.into_iter().map(client).collect()
 }
 
 /// Whether an attempt to connect may succeed later, with nothing changed here.
@@ -421,6 +500,22 @@ mod tests {
         assert!(followed.has_changed());
         std::fs::remove_file(&path).unwrap();
         assert!(!followed.has_changed());
+    }
+
+    #[test]
+    fn a_client_has_its_connections_and_mounts() {
+        let peers = ["10.0.0.1:700", "[::ffff:10.0.0.1]:701", "10.0.0.2:9"].map(|peer| peer.parse().unwrap());
+        let mounts =
+            vec![("10.0.0.1".parse().unwrap(), "/a".into()), ("10.0.0.3".parse().unwrap(), "/b".into())];
+        let clients = clients_of(&peers, mounts);
+        let seen: Vec<_> = clients
+            .iter()
+            .map(|client| (client.address.as_str(), client.connections, client.mounts.concat()))
+            .collect();
+        assert_eq!(
+            seen,
+            [("10.0.0.1", 2, "/a".into()), ("10.0.0.2", 1, "".into()), ("10.0.0.3", 0, "/b".into())]
+        );
     }
 
     #[test]
