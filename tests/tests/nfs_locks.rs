@@ -255,3 +255,22 @@ fn locks_outlive_a_gateway_that_is_killed() {
     assert_eq!(host.unlock(7, 0, 10), Status::Granted);
     assert!(place.take(0..10));
 }
+
+#[test]
+fn locks_outlive_a_metadata_server_that_is_killed() {
+    if !Need::Root.is_met() {
+        return;
+    }
+    let mut place = start();
+    let Some(mut host) = Host::start(24, place.gateway, &place.handle) else { return };
+    assert_eq!(host.try_lock(7, 0, 10), Status::Granted);
+    place.cluster.kill("meta0");
+    place.cluster.spawn("meta0");
+    place.cluster.wait_ready("meta0");
+    assert_eq!(host.try_lock(8, 50, 1), Status::DeniedGracePeriod, "others may come back for theirs");
+    // It is answered when the server knows who had what.
+    assert!(!place.take(0..10) && place.take(10..20));
+    assert_eq!(host.try_lock(8, 50, 1), Status::Granted);
+    assert_eq!(host.unlock(7, 0, 10), Status::Granted);
+    assert!(place.take(0..10));
+}
