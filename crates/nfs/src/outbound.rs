@@ -238,7 +238,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            stream.read(&mut [0; 1024]).unwrap();
+            stream.read_exact(&mut [0; 44]).unwrap();
             stream.write_all(&records).unwrap();
         });
         address

@@ -264,8 +264,8 @@ mod tests {
         let host = |name: &str| Host { address: [10, 0, 0, 1].into(), name: name.into() };
         let (one, other) = (host("node1"), host("Node2.site"));
         let both = || vec![one.clone(), other.clone()];
-        assert_eq!(restarted_of(both(), b"node1.site.example"), [one.clone()]);
-        assert_eq!(restarted_of(both(), b"NODE2"), [other.clone()]);
+        assert_eq!(restarted_of(both(), b"node1.site.example"), vec![one.clone()]);
+        assert_eq!(restarted_of(both(), b"NODE2"), vec![other.clone()]);
         assert_eq!(restarted_of(both(), b"10.0.0.1"), []);
         assert_eq!(restarted_of(vec![one.clone()], b"10.0.0.1"), [one]);
         assert_eq!(restarted_of(Vec::new(), b"node1"), []);

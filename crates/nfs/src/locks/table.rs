@@ -99,7 +99,9 @@ impl Table {
             .filter(|(host, client)| is_idle(host, client))
             .map(|one| one.0.clone())
             .collect();
-        idle.iter().for_each(|host| drop(self.clients.remove(host)));
+        for host in &idle {
+            self.clients.remove(host);
+        }
         idle
     }
 
