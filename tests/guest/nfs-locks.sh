@@ -69,11 +69,11 @@ echo 0123456789012345678901234567890 > /mnt/nfs/f
 
 step "each side's locks keep the other out"
 within 20 [ -e /mnt/weft/f ] || fail "the file is not there"
-lock /mnt/nfs/f try sleep 1000 & by_nfs=$!
+lock /mnt/nfs/f wait sleep 1000 & by_nfs=$!
 within 30 is_held /mnt/weft/f || fail "a lock by NFS does not hold on the mount"
 pkill -P $by_nfs && wait $by_nfs || true
 within 30 is_free /mnt/weft/f || fail "a lock by NFS is not given back"
-lock /mnt/weft/f try sleep 1000 & by_weft=$!
+lock /mnt/weft/f wait sleep 1000 & by_weft=$!
 within 30 is_held /mnt/nfs/f || fail "a lock of the mount does not hold by NFS"
 
 step "NFS waits for the mount"
