@@ -16,6 +16,8 @@ package_of() {
         venv) echo python3-venv ;;
         h5py) echo python3-h5py-mpi python3-mpi4py ;;
         pnetcdf) echo libpnetcdf-dev ;;
+        libnfs) echo libnfs-utils ;;
+        ganesha) echo nfs-ganesha nfs-ganesha-vfs rpcbind ;;
         *) echo "$1" ;;
     esac
 }
@@ -28,6 +30,8 @@ is_here() {
         openmpi) command -v mpicc.openmpi ;;
         h5py) /usr/bin/python3 -c 'import mpi4py, h5py._debian_h5py_mpi' 2>/dev/null && echo here ;;
         pnetcdf) ls /usr/include/pnetcdf.h 2>/dev/null ;;
+        libnfs) command -v nfs-ls ;;
+        ganesha) command -v ganesha.nfsd && command -v rpcbind && ls /usr/lib/*/ganesha/libfsalvfs.so ;;
         venv) python3 -c 'import venv, ensurepip' 2>/dev/null && echo here ;;
         *) command -v "$1" ;;
     esac >/dev/null

@@ -10,8 +10,13 @@ if [ "$(id -u)" = 0 ] && [ -e /dev/loop-control ]; then
     scripts/need.sh mkfs.ext4 mkfs.xfs || exit 1
 fi
 
+# An NFS server that is not Weft's, for the client of NFS. Without root the tests report that they are skipped.
+if [ "$(id -u)" = 0 ]; then
+    scripts/need.sh ganesha || exit 1
+fi
+
 # MPI libraries, for the tests of MPI-IO: Debian's, and newer ones. Where they were made they must work.
-scripts/need.sh mpich openmpi gfortran venv h5py pnetcdf || exit 1
+scripts/need.sh mpich openmpi gfortran venv h5py pnetcdf libnfs || exit 1
 if scripts/mpi-wheels.sh target/mpi; then
     export WEFT_TEST_MPI=$PWD/target/mpi
 else

@@ -14,14 +14,14 @@
 # server fails both). In a guest, the host's files are the root: programs that were built here run there as they are. What a guest
 # changes is gone with it, but for /share. /tmp, /run, /dev/shm and /share are its own: keep programs elsewhere, or in this repository.
 #
-# Everything that is kept is in target/guest. Another kernel: remove it.
+# Everything that is kept is in target/guest. Another kernel: remove it. Other modules are noticed.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 repository=$(cd "$here/../.." && pwd)
 kept=${WEFT_GUEST_DIR:-$here/../../target/guest}
 
 # Modules that guests may load; they and what they need are kept of the kernel's package. The rest would be fifty times as much.
-modules=(crc32_generic ib_uverbs rdma_ucm rdma_rxe fuse sch_netem sch_tbf veth dummy virtio_rng)
+modules=(crc32_generic ib_uverbs rdma_ucm rdma_rxe fuse sch_netem sch_tbf veth dummy virtio_rng nfsv3 rpcrdma)
 # Needed before the host's files are there.
 first_modules=(virtio_pci virtio_net 9pnet_virtio 9p overlay)
 
@@ -76,6 +76,7 @@ unpack_kernel() {
     depmod -b "$fresh" "$version"
     keep_modules "$fresh" "$version" "${modules[@]}" "${first_modules[@]}"
     depmod -b "$fresh" "$version"
+    echo "${modules[@]} ${first_modules[@]}" > "$fresh/modules"
     echo "$version" > "$fresh/version"
     rm -rf "$kept/kernel" && mv "$fresh" "$kept/kernel"
 }
@@ -126,7 +127,7 @@ prepare() {
     kept=$(cd "$kept" && pwd)
     exec 9> "$kept/lock"
     flock -w 600 9 || fail "another preparation of $kept does not end"
-    [ -e "$kept/kernel/version" ] || unpack_kernel
+    [ "$(cat "$kept/kernel/modules" 2>/dev/null)" = "${modules[*]} ${first_modules[*]}" ] || unpack_kernel
     [ "$kept/initrd.gz" -nt "$here/init" ] && [ "$kept/initrd.gz" -nt "$kept/kernel/version" ] || make_initrd
     exec 9>&-
     # Of runs that were killed.

@@ -11,6 +11,7 @@
 
 pub mod check;
 mod counts;
+pub mod ganesha;
 pub mod guest;
 mod load;
 mod locker;

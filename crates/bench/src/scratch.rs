@@ -149,6 +149,7 @@ impl Testbed {
     ) -> Result<Testbed> {
         let dir = scratch.path().join(format!("cluster-{io_servers}-{}", sync.name()));
         let options = StartOptions {
+            nfs: None,
             dir: dir.clone(),
             io_servers: Some(io_servers),
             port: None,

@@ -15,7 +15,7 @@ use clap::{CommandFactory, Parser, Subcommand};
     version,
     disable_help_subcommand = true,
     max_term_width = 90,
-    after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, mpi, keys, semantics, \
+    after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, mpi, nfs, keys, semantics, \
                   cluster, cluster-file, recovery, backup, logs, scripts, and every command."
 )]
 pub struct Cli {
@@ -104,6 +104,9 @@ commands! {
     Scrub => scrub::Args,
     /// Show or measure again what disk accesses cost on each I/O server.
     Calibrate => calibrate::Args,
+    /// List, copy and measure files of NFS servers, Weft's or others.
+    #[command(subcommand)]
+    Nfs => nfs::Command,
     /// Measure Weft's performance beside the limits of this machine.
     #[command(subcommand)]
     Bench => bench::Args,
@@ -195,6 +198,11 @@ mod tests {
             "weft bench subarray --array 1024",
             "weft bench subarray --tile --transport rdma --url weft:/",
             "weft bench random --piece 64 --uncached --dir /var/tmp",
+            "weft nfs ls -alR nfs://nas/export --json",
+            "weft nfs cp -r --depth 16 nfs://nas:2049/export/a?mountport=20048 . -q",
+            "weft nfs cat nfs://nas/export/a --uid 1000 --gid 1000 --group 27 --timeout 5",
+            "weft nfs stat nfs://nas/export/a --hard --json",
+            "weft nfs bench nfs://nas/export --bytes 64M --block 1M --depth 8 --small-depth 32 --json",
             "weft help striping",
             "weft help stripe set",
             "weft completions bash",
@@ -236,6 +244,9 @@ mod tests {
             "weft explain weft:/x --mpi --processes 4 --interleaved 4K:9 --write",
             "weft explain weft:/x --servers 4 --mpi --processes 4 --interleaved 4K:9",
             "weft explain --servers 4 --bytes 1",
+            "weft nfs cp nfs://h/a",
+            "weft nfs ls nfs://h/a --hard --timeout 5",
+            "weft nfs bench nfs://h/a --depth 0",
             "weft nothing",
         ] {
             assert!(parse(line).is_err(), "{line}");

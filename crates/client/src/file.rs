@@ -248,6 +248,13 @@ impl File {
         self.open.sync_data().map_err(|error| error.on(&self.open.name))
     }
 
+    /// As [`File::sync_data`], for who can write again what was lost: makes durable what the servers have.
+    /// Returns whether that is all that was acknowledged since the file was opened; if it is not, a server
+    /// may have lost writes. Then the file is to be opened anew before it is written again.
+    pub fn sync_what_is_left(&self) -> Result<bool> {
+        self.open.sync_what_is_left().map_err(|error| error.on(&self.open.name))
+    }
+
     /// The first part of [`File::sync_data`]: makes durable what was written to the I/O servers.
     /// [`File::flush`] and [`File::sync_attributes`] are the others.
     pub fn sync_contents(&self) -> Result<()> {

@@ -132,7 +132,12 @@ impl OpenFile {
         Err(Error::new("Lock", ErrorKind::Status(Status::LockLost), text))
     }
 
-    fn file_lock(&self, owner: LockOwner, target: LockTarget, exclusive: bool) -> Result<FileLock, Error> {
+    pub(crate) fn file_lock(
+        &self,
+        owner: LockOwner,
+        target: LockTarget,
+        exclusive: bool,
+    ) -> Result<FileLock, Error> {
         let (owner, pid) = match owner {
             LockOwner::File => (self.lock_owner, std::process::id()),
             LockOwner::Process => (PROCESS, std::process::id()),
@@ -223,7 +228,7 @@ impl OpenFile {
     }
 
     /// How long a server may be silent about a lock, so that it does not seem to be dead.
-    fn hold_ms(&self) -> u32 {
+    pub(crate) fn hold_ms(&self) -> u32 {
         let half = self.inner.options.reply_timeout_ms / 2;
         u32::try_from(half).unwrap_or(u32::MAX).min(LOCK_HOLD_MS_MAX)
     }

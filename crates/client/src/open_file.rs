@@ -154,6 +154,15 @@ impl OpenFile {
         self.sync_attributes()
     }
 
+    /// As [`OpenFile::sync_data`] of what the servers have; whether nothing was lost.
+    pub(crate) fn sync_what_is_left(&self) -> Result<bool, Error> {
+        let _operation = self.inner.operation();
+        sync_servers(&self.inner, &self.held)?;
+        self.flush()?;
+        self.sync_attributes()?;
+        Ok(self.held.lossy_slot().is_none())
+    }
+
     /// Makes durable what any client has written to the data files.
     pub(crate) fn sync_contents(&self) -> Result<(), Error> {
         sync_contents(&self.inner, &self.held)
@@ -254,6 +263,11 @@ impl OpenFile {
         }
     }
 
+    /// From now on it is not closed when it is dropped.
+    pub(crate) fn forget_close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
     /// As [`OpenFile::close`]; but where nothing is to be reported, and nothing was locked, the message waits
     /// for others. Returns how many wait then.
     pub(crate) fn close_later(&self) -> Result<usize, Error> {
@@ -351,6 +365,12 @@ pub(crate) fn sync_all_contents(inner: &Arc<Inner>) -> Result<(), Error> {
 
 /// Makes durable what any client has written to the data files of an open file.
 pub(crate) fn sync_contents(inner: &Arc<Inner>, held: &Held) -> Result<(), Error> {
+    sync_servers(inner, held)?;
+    check_losses(inner, held)
+}
+
+/// Makes durable what the servers have of the data files of an open file.
+pub(crate) fn sync_servers(inner: &Arc<Inner>, held: &Held) -> Result<(), Error> {
     inner.keep_alive(held)?;
     let capability = held.capability();
     let request = |_| SyncRequest { capability: capability.clone() };
@@ -370,10 +390,7 @@ pub(crate) fn sync_contents(inner: &Arc<Inner>, held: &Held) -> Result<(), Error
             }
         }
     }
-    match failed {
-        Some(error) => Err(error),
-        None => check_losses(inner, held),
-    }
+    failed.map_or(Ok(()), Err)
 }
 
 fn check_losses(inner: &Inner, held: &Held) -> Result<(), Error> {

@@ -3,8 +3,9 @@
 
 use weft_wire::Request;
 use weft_wire::messages::{
-    AccessRequest, Attr, AttrReply, LinkRequest, MkdirRequest, OpenReply, ReadDirReply, ReadDirRequest,
-    ReadlinkRequest, RenameRequest, RmdirRequest, SymlinkRequest, UnlinkRequest,
+    AccessRequest, Attr, AttrReply, FileKind, LinkRequest, MkdirRequest, MknodRequest, OpenReply,
+    ReadDirReply, ReadDirRequest, ReadlinkRequest, RenameRequest, RmdirRequest, SymlinkRequest,
+    UnlinkRequest,
 };
 
 use crate::calls::{PendingCall, Plan};
@@ -95,6 +96,19 @@ impl Client {
     pub fn start_mkdir<'a>(&self, at: impl Into<At<'a>>, mode: u32) -> PendingCall<Attr> {
         let at = at.into();
         let request = MkdirRequest { caller: self.caller_owned(), at: at.to_wire(), mode, layout: None };
+        self.start_attr(request, &at)
+    }
+
+    /// Begins [`Client::mknod`].
+    pub fn start_mknod<'a>(
+        &self,
+        at: impl Into<At<'a>>,
+        kind: FileKind,
+        mode: u32,
+        rdev: u32,
+    ) -> PendingCall<Attr> {
+        let at = at.into();
+        let request = MknodRequest { caller: self.caller_owned(), at: at.to_wire(), kind, mode, rdev };
         self.start_attr(request, &at)
     }
 

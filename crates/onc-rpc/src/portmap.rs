@@ -17,6 +17,8 @@ pub const GETPORT: u32 = 3;
 
 /// TCP's number.
 pub const TCP: u32 = 6;
+/// UDP's number.
+pub const UDP: u32 = 17;
 
 /// A program's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

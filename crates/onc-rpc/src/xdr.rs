@@ -63,6 +63,18 @@ impl<'a> Reader<'a> {
         Ok(u32::from_be_bytes(word.try_into().expect("four bytes")))
     }
 
+    /// A boolean.
+    ///
+    /// # Errors
+    /// [`XdrError::Wrong`] where it is neither 0 nor 1, else [`XdrError::Short`].
+    pub fn bool(&mut self) -> Result<bool, XdrError> {
+        match self.u32()? {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(XdrError::Wrong),
+        }
+    }
+
     /// An unsigned hyper integer.
     ///
     /// # Errors
@@ -117,6 +129,11 @@ impl Writer {
         self
     }
 
+    /// A boolean.
+    pub fn bool(self, value: bool) -> Writer {
+        self.u32(value.into())
+    }
+
     /// An unsigned hyper integer.
     pub fn u64(mut self, value: u64) -> Writer {
         self.bytes.extend_from_slice(&value.to_be_bytes());
@@ -169,6 +186,8 @@ mod tests {
         assert_eq!(Reader::new(b"\0\0\0\x05abcd").opaque(400), Err(XdrError::Short));
         assert_eq!(Reader::new(b"\0\0\0\x05abcde").opaque(400), Err(XdrError::Short), "without its padding");
         assert_eq!(Reader::new(b"\0\0\0").u32(), Err(XdrError::Short));
+        assert_eq!(Reader::new(b"\0\0\0\x01").bool(), Ok(true));
+        assert_eq!(Reader::new(b"\0\0\0\x02").bool(), Err(XdrError::Wrong));
         assert_eq!((padding(0), padding(1), padding(4), padding(7)), (0, 3, 0, 1));
     }
 }

@@ -138,6 +138,7 @@ impl<D: Disk> IoThread<D> {
         let methods = MethodCounters::among(&shared.counters);
         let keys = shared.keys.clone();
         let io = IoPart::new(self.files, pool, shared.id, keys, shared.sync, self.calibration, methods);
+        let io = io.in_boot(shared.data_boot_id);
         let service = IoService::new(Node::new(shared), io);
         weft_reactor::spawn(keep_house(Rc::downgrade(&service)));
         Ok(Host { service, transports })

@@ -81,7 +81,8 @@ impl<F: Fabric> Server<F> {
     }
 
     /// As [`Server::start_over`], on a machine whose present start has this identity: what another start has
-    /// left of a metadata store may be torn. For tests of power cuts.
+    /// left of a metadata store may be torn, and what was written to an I/O server and not synced may be lost.
+    /// For tests of power cuts.
     ///
     /// # Errors
     /// See [`ServerError`].
@@ -120,6 +121,7 @@ impl<F: Fabric> Server<F> {
         })?;
         let mut shared = Shared::new(config, &server, ring, disk, report, revoked, map);
         shared.confirmed = Confirmed::new(false);
+        shared.data_boot_id = boot_id;
         let shared = Arc::new(shared);
         Ok(Server {
             shared,

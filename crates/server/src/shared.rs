@@ -55,6 +55,8 @@ pub(crate) struct Shared {
     /// Tells this run from every other.
     pub epoch: u64,
     pub boot_id: [u8; 16],
+    /// The start of the machine for what was written and not synced; another one only in tests.
+    pub data_boot_id: [u8; 16],
     pub started: Instant,
     pub counters: Counters,
     pub clients: Clients,
@@ -92,6 +94,7 @@ impl Shared {
             revoked,
             epoch: since_1970().as_nanos() as u64,
             boot_id: weft_host::boot_id(),
+            data_boot_id: weft_host::boot_id(),
             started: Instant::now(),
             slow: Slow::new(config.cluster.slow_request_ms, &counters),
             counters,

@@ -44,6 +44,10 @@ pub enum Need {
     Fortran,
     /// HDF5 for Python with MPI, and PnetCDF: those of Debian, with Open MPI.
     Hdf5AndPnetcdf,
+    /// The programs of libnfs.
+    Libnfs,
+    /// NFS-Ganesha with its VFS back end, rpcbind, and root to run both.
+    Ganesha,
 }
 
 impl Need {
@@ -77,6 +81,15 @@ impl Need {
                 let h5py = "import mpi4py, h5py._debian_h5py_mpi";
                 succeeds("/usr/bin/python3", &["-c", h5py]) && Path::new("/usr/include/pnetcdf.h").exists()
             }
+            Need::Libnfs => Path::new("/usr/bin/nfs-ls").exists(),
+            Need::Ganesha => {
+                let vfs = "/usr/lib/*/ganesha/libfsalvfs.so";
+                is_root()
+                    && succeeds(
+                        "sh",
+                        &["-c", &format!("ls {vfs} && command -v ganesha.nfsd rpcbind unshare")],
+                    )
+            }
             Need::FuseOverIoUring => {
                 is_root() && Path::new("/sys/module/fuse/parameters/enable_uring").exists()
             }
@@ -98,6 +111,8 @@ impl fmt::Display for Need {
             Need::OpenMpi => "mpicc.openmpi (packages openmpi-bin, libopenmpi-dev)",
             Need::Fortran => "gfortran",
             Need::Hdf5AndPnetcdf => "h5py with MPI and PnetCDF (packages python3-h5py-mpi, libpnetcdf-dev)",
+            Need::Libnfs => "nfs-ls (package libnfs-utils)",
+            Need::Ganesha => "root and ganesha.nfsd (packages nfs-ganesha, nfs-ganesha-vfs, rpcbind)",
             Need::FuseOverIoUring => "root and a kernel with FUSE over io_uring (Linux 6.14)",
         })
     }

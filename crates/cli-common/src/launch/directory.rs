@@ -46,7 +46,7 @@ pub(super) fn load_or_make_config(dir: &Path, options: &StartOptions) -> Result<
         renew_client_key(dir)?;
         let config = ClusterConfig::load(&path)?;
         if options.bind.is_none() {
-            ports::check_here(config.servers.iter())?;
+            ports::check_here(config.members())?;
         }
         config
     } else {

@@ -6,6 +6,7 @@ use super::locking::lock;
 use super::options::{Lifetime, StartOptions};
 use super::readiness::{READY_POLL, READY_TIMEOUT, Readiness};
 use super::run_state::RunState;
+use super::start::add_gateway;
 use super::survey::{Survey, refuse_changes};
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -26,11 +27,12 @@ pub fn hand_over(options: &StartOptions) -> Result<Option<(RunState, News)>> {
     let held = lock(&dir, &mut pause)?;
     let Some(mut state) = RunState::load(&dir)? else { return Ok(None) };
     let Some(supervisor) = state.live_supervisor() else { return Ok(None) };
+    add_gateway(&file, options)?;
     let config = ClusterConfig::load(&file)?;
     let missing = match Survey::take(config.clone(), Some(&state), &options.only)? {
         Some(survey) if survey.missing.is_empty() => return Err(survey.already(&dir, &options.only)),
         Some(survey) => survey.missing,
-        None => config.servers.iter().map(|server| server.name.clone()).collect(),
+        None => config.members().map(|member| member.name().to_owned()).collect(),
     };
     refuse_changes(&config, options)?;
     if options.lifetime == Lifetime::WithParent {
@@ -42,7 +44,7 @@ pub fn hand_over(options: &StartOptions) -> Result<Option<(RunState, News)>> {
         );
     }
     for name in &missing {
-        state.want(config.server(name)?, log_of(&dir, name));
+        state.want(config.member(name)?, log_of(&dir, name));
     }
     state.url = url_of(&config);
     state.save(&dir)?;

@@ -19,12 +19,14 @@
 //!   cluster     the processes of this process              locking     the lock of the directory
 //!   run_state   run.json: what should run, what runs       holder      which process holds a server's lock
 //!   supervise   restarting servers that die                stop        weft down
+//!   gateway     adding an NFS gateway
 //!   hand_over   asking the supervisor to start servers     background  continuing in the background
 //! ```
 
 mod background;
 mod cluster;
 mod directory;
+mod gateway;
 mod hand_over;
 mod holder;
 mod locking;

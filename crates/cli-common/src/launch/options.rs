@@ -25,6 +25,8 @@ pub struct StartOptions {
     pub bind: Option<String>,
     /// When writes are acknowledged.
     pub sync: Option<SyncMode>,
+    /// Add an NFS gateway, if there is none, at this address; at port 2049 of this machine if empty.
+    pub nfs: Option<String>,
     /// Start only these servers; all if empty.
     pub only: Vec<String>,
     /// How long the servers run.

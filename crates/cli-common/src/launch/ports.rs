@@ -5,7 +5,8 @@ use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::time::{Duration, Instant};
-use weft_server::{ClusterConfig, ServerConfig, ServerRole};
+use weft_server::config::Member;
+use weft_server::{ClusterConfig, ServerRole};
 
 /// Held from the choice of ports until servers listen on them, so that two clusters that start at the same
 /// time do not choose the same ports. It is the name of an abstract Unix socket, which only one process of a
@@ -85,21 +86,21 @@ pub fn free_address(config: &ClusterConfig) -> Result<String> {
     Ok(format!("{host}:{}", free_range(&host, wanted, 1)?))
 }
 
-/// Whether a server's addresses are those of another machine.
-pub fn is_elsewhere(server: &ServerConfig) -> bool {
+/// Whether the addresses of a server or gateway are those of another machine.
+pub fn is_elsewhere(member: Member<'_>) -> bool {
     let is_here = |address: &String| {
         let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host);
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         TcpListener::bind((bare, 0)).is_ok()
     };
-    !server.addresses.iter().any(is_here)
+    !member.addresses().iter().any(is_here)
 }
 
-/// Refuses servers of other machines.
-pub fn check_here<'a>(servers: impl Iterator<Item = &'a ServerConfig>) -> Result<()> {
-    let names: Vec<_> = servers
-        .filter(|server| is_elsewhere(server))
-        .map(|server| format!("{} ({})", server.name, server.addresses[0]))
+/// Refuses servers and gateways of other machines.
+pub fn check_here<'a>(members: impl Iterator<Item = Member<'a>>) -> Result<()> {
+    let names: Vec<_> = members
+        .filter(|member| is_elsewhere(*member))
+        .map(|member| format!("{} ({})", member.name(), member.addresses()[0]))
         .collect();
     match names.as_slice() {
         [] => Ok(()),
@@ -116,6 +117,11 @@ fn meta_address(config: &ClusterConfig) -> Result<(String, u16)> {
         Some((host, port)) => Ok((host.to_string(), port.parse()?)),
         None => bail!("{address} is not host:port"),
     }
+}
+
+/// The first free port from `wanted` on.
+pub(super) fn free_port(host: &str, wanted: u16) -> Result<u16> {
+    free_range(host, wanted, 1)
 }
 
 fn free_range(host: &str, wanted: u16, count: u16) -> Result<u16> {
@@ -170,10 +176,10 @@ mod tests {
     #[test]
     fn servers_of_other_machines_are_known() {
         let mut config = cluster(7400);
-        assert!(check_here(config.servers.iter()).is_ok());
+        assert!(check_here(config.members()).is_ok());
         // An address of TEST-NET-1 (RFC 5737), which no machine has.
         config.servers[1].addresses = vec!["192.0.2.1:7401".into()];
-        let error = check_here(config.servers.iter()).unwrap_err().to_string();
+        let error = check_here(config.members()).unwrap_err().to_string();
         assert!(error.contains(&format!("{} (192.0.2.1:7401)", config.servers[1].name)), "{error}");
         assert!(!error.contains("127.0.0.1"), "{error}");
     }

@@ -8,6 +8,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 use weft_client::{Client, ConnectOptions, Url};
+use weft_server::config::Member;
 use weft_server::{CLIENT_KEY_FILE, ClusterConfig, ServerConfig};
 
 /// How long servers have to become ready.
@@ -27,7 +28,8 @@ pub(super) struct Readiness<'a> {
 impl Readiness<'_> {
     pub(super) fn new<'a>(config: &'a ClusterConfig, dir: &Path) -> Result<Readiness<'a>> {
         let key_file = dir.join(CLIENT_KEY_FILE);
-        let can_ask = key_file.exists() && !config.servers.iter().any(ports::is_elsewhere);
+        let can_ask =
+            key_file.exists() && !config.servers.iter().map(Member::Server).any(ports::is_elsewhere);
         let key = can_ask.then(|| weft_client::read_key_file(&key_file)).transpose()?;
         let options = key.map(|key| ConnectOptions {
             key: Some(key),
@@ -39,6 +41,16 @@ impl Readiness<'_> {
 
     /// Why one of these servers is not ready.
     pub(super) fn lacks(&self, names: &[String]) -> Option<String> {
+        let (gateways, servers): (Vec<_>, Vec<_>) = names
+            .iter()
+            .cloned()
+            .partition(|name| matches!(self.config.member(name), Ok(Member::Gateway(_))));
+        let lacks_servers = if servers.is_empty() { None } else { self.servers_lack(&servers) };
+        lacks_servers.or_else(|| self.does_not_listen(&gateways))
+    }
+
+    /// The same of servers, which can be asked.
+    fn servers_lack(&self, names: &[String]) -> Option<String> {
         let Some(options) = &self.options else { return self.does_not_listen(names) };
         match Client::connect(&self.url, options.clone()) {
             Ok(client) => {
@@ -55,13 +67,15 @@ impl Readiness<'_> {
 
     /// Whether a server runs or is being started.
     fn is_awaited(&self, server: &ServerConfig, names: &[String]) -> bool {
-        names.contains(&server.name) || !matches!(find(self.config, None, server), Ok(None))
+        names.contains(&server.name) || !matches!(find(self.config, None, Member::Server(server)), Ok(None))
     }
 
     fn does_not_listen(&self, names: &[String]) -> Option<String> {
-        self.config.servers.iter().filter(|server| names.contains(&server.name)).find_map(|server| {
-            let deaf = |error| format!("{} does not listen at {}: {error}", server.name, server.addresses[0]);
-            TcpStream::connect(&server.addresses[0]).err().map(deaf)
+        let meant = |member: &Member<'_>| names.iter().any(|name| name == member.name());
+        self.config.members().filter(meant).find_map(|member| {
+            let address = &member.addresses()[0];
+            let deaf = |error| format!("{} does not listen at {address}: {error}", member.name());
+            TcpStream::connect(address).err().map(deaf)
         })
     }
 }

@@ -5,13 +5,14 @@
 //! --only` reverts that.
 
 use super::holder::holder_of;
-use super::process::{Ending, ProcessHandle, ProcessId, end_all};
+use super::process::{Ending, ProcessHandle, ProcessId, end_clients_first};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use weft_server::{ClusterConfig, ServerConfig};
+use weft_server::ClusterConfig;
+use weft_server::config::Member;
 
 const RUN_FILE: &str = "run.json";
 
@@ -34,7 +35,7 @@ pub struct RunState {
 pub struct RunningServer {
     /// Name in the cluster file.
     pub name: String,
-    /// "meta" or "io".
+    /// "meta", "io" or "nfs".
     pub role: String,
     /// Where it listens.
     pub address: String,
@@ -116,12 +117,12 @@ impl RunState {
     }
 
     /// Records that a server should run, and clears its history.
-    pub fn want(&mut self, server: &ServerConfig, log: PathBuf) -> &mut RunningServer {
-        self.servers.retain(|other| other.name != server.name);
+    pub fn want(&mut self, server: Member<'_>, log: PathBuf) -> &mut RunningServer {
+        self.servers.retain(|other| other.name != server.name());
         self.servers.push(RunningServer {
-            name: server.name.clone(),
-            role: server.role.name().to_string(),
-            address: server.addresses[0].clone(),
+            name: server.name().to_owned(),
+            role: server.role_name().to_owned(),
+            address: server.addresses()[0].clone(),
             process: ProcessId::NONE,
             log,
             wanted: true,
@@ -139,8 +140,10 @@ impl RunState {
 
     /// Stops all servers. Kills those that still run after `timeout`, and returns how many.
     pub fn stop(&self, timeout: Duration) -> usize {
-        let handles: Vec<_> = self.servers.iter().filter_map(|server| server.process.handle()).collect();
-        let endings = end_all(&handles.iter().collect::<Vec<_>>(), timeout);
+        let running = self.servers.iter().filter_map(|server| Some((server, server.process.handle()?)));
+        let running: Vec<_> = running.collect();
+        let handles: Vec<_> = running.iter().map(|(_, handle)| handle).collect();
+        let endings = end_clients_first(&handles, |at| running[at].0.role == "nfs", timeout);
         endings.iter().filter(|ending| **ending != Ending::InOrder).count()
     }
 }
@@ -153,9 +156,9 @@ impl RunState {
 pub fn find(
     config: &ClusterConfig,
     state: Option<&RunState>,
-    server: &ServerConfig,
+    server: Member<'_>,
 ) -> io::Result<Option<Found>> {
-    if let Some(noted) = state.and_then(|state| state.server(&server.name))
+    if let Some(noted) = state.and_then(|state| state.server(server.name()))
         && let Some(handle) = noted.process.handle()
     {
         return Ok(Some(Found { process: noted.process, handle, is_recorded: true }));

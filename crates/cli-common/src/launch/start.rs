@@ -2,6 +2,7 @@
 
 use super::cluster::{LocalCluster, Watched};
 use super::directory::{CLUSTER_FILE, load_or_make_config, make_dir, make_new_storages, url_of};
+use super::gateway::with_nfs;
 use super::hand_over::hand_over;
 use super::locking::lock;
 use super::options::{Lifetime, StartOptions};
@@ -25,6 +26,7 @@ pub fn start(options: &StartOptions, pause: &mut dyn FnMut(Duration) -> bool) ->
     if state.as_ref().is_some_and(|state| state.live_supervisor().is_some()) {
         bail!("another `weft up` has just started the cluster in {}", dir.display());
     }
+    add_gateway(&dir.join(CLUSTER_FILE), options)?;
     let found = match dir.join(CLUSTER_FILE) {
         file if file.exists() => Survey::take(ClusterConfig::load(&file)?, state.as_ref(), &options.only)?,
         _ if !options.only.is_empty() => {
@@ -36,13 +38,28 @@ pub fn start(options: &StartOptions, pause: &mut dyn FnMut(Duration) -> bool) ->
         return resume(&dir, survey, state, options, pause);
     }
     let _ports = PortLock::take(2 * READY_TIMEOUT, pause)?;
-    let config = load_or_make_config(&dir, options)?;
+    load_or_make_config(&dir, options)?;
+    add_gateway(&dir.join(CLUSTER_FILE), options)?;
+    let config = ClusterConfig::load(&dir.join(CLUSTER_FILE))?;
     make_new_storages(&dir, &config)?;
     let state = RunState::new(url_of(&config))?;
     let mut cluster = LocalCluster::new(&dir, config, state, options)?;
-    let names = cluster.config.servers.iter().map(|server| server.name.clone()).collect();
+    let names = cluster.config.members().map(|member| member.name().to_owned()).collect();
     cluster.begin(names, pause)?;
     Ok(cluster)
+}
+
+/// Adds an NFS gateway to the cluster file, if that is asked for and there is a file.
+pub(super) fn add_gateway(file: &Path, options: &StartOptions) -> Result<()> {
+    let Some(address) = &options.nfs else { return Ok(()) };
+    if !file.exists() {
+        return Ok(());
+    }
+    let address = Some(address.as_str()).filter(|address| !address.is_empty());
+    if let Some(edited) = with_nfs(&ClusterConfig::load(file)?, address)? {
+        edited.save()?;
+    }
+    Ok(())
 }
 
 /// Starts missing servers of a cluster of which other servers may run.
@@ -89,6 +106,7 @@ pub fn start_one(dir: &Path, name: &str) -> Result<()> {
         port: None,
         bind: None,
         sync: None,
+        nfs: None,
         only: vec![name.to_owned()],
         lifetime: Lifetime::Detached,
         supervised: true,

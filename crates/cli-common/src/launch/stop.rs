@@ -3,12 +3,13 @@
 use super::cluster::STOP_TIMEOUT;
 use super::directory::CLUSTER_FILE;
 use super::locking::lock;
-use super::process::{Ending, ProcessHandle, end_all};
+use super::process::{Ending, ProcessHandle, end_clients_first};
 use super::run_state::{Found, RunState, find};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Duration;
 use weft_server::ClusterConfig;
+use weft_server::config::Member;
 
 /// The result of `weft down`.
 #[derive(Debug, Default)]
@@ -49,7 +50,7 @@ pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
     }
     let config = ClusterConfig::load(&file)?;
     for name in only {
-        config.server(name)?;
+        config.member(name)?;
     }
     let held = lock(dir, &mut |time| {
         std::thread::sleep(time);
@@ -69,10 +70,14 @@ pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
     });
     let mut down = Down::default();
     let mut running: Vec<(String, Found)> = Vec::new();
-    for server in config.servers.iter().filter(|server| only.is_empty() || only.contains(&server.name)) {
-        match find(&config, state.as_ref(), server) {
-            Ok(found) => running.extend(found.map(|found| (server.name.clone(), found))),
-            Err(error) => down.unknown.push((server.name.clone(), error.to_string())),
+    for member in config.members() {
+        let name = member.name().to_owned();
+        if !only.is_empty() && !only.contains(&name) {
+            continue;
+        }
+        match find(&config, state.as_ref(), member) {
+            Ok(found) => running.extend(found.map(|found| (name, found))),
+            Err(error) => down.unknown.push((name, error.to_string())),
         }
     }
     if let Some(state) = &mut state
@@ -93,7 +98,8 @@ pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
         down.supervisor = Some((supervisor.pid(), format!("it runs as {}: {error}", supervisor.user())));
     }
     let handles: Vec<&ProcessHandle> = running.iter().map(|(_, found)| &found.handle).collect();
-    let endings = end_all(&handles, STOP_TIMEOUT);
+    let is_client = |at: usize| matches!(config.member(&running[at].0), Ok(Member::Gateway(_)));
+    let endings = end_clients_first(&handles, is_client, STOP_TIMEOUT);
     down.servers = running
         .into_iter()
         .zip(endings)

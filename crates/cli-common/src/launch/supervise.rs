@@ -247,7 +247,7 @@ impl Supervisor<'_> {
             return;
         }
         let running =
-            self.cluster.config.server(name).ok().and_then(|server| {
+            self.cluster.config.member(name).ok().and_then(|server| {
                 find(&self.cluster.config, Some(&self.cluster.state), server).ok().flatten()
             });
         if let Some(found) = running {

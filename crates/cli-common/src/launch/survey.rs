@@ -6,6 +6,7 @@ use super::ports;
 use super::run_state::{Found, RunState, find};
 use anyhow::{Context, Result, bail};
 use std::path::Path;
+use weft_server::config::Member;
 use weft_server::{ClusterConfig, SyncMode};
 
 /// Which servers of a cluster run.
@@ -24,23 +25,24 @@ impl Survey {
         only: &[String],
     ) -> Result<Option<Survey>> {
         for name in only {
-            config.server(name)?;
+            config.member(name)?;
         }
         let (mut running, mut missing) = (Vec::new(), Vec::new());
-        for server in &config.servers {
-            let found = find(&config, state, server);
-            let found =
-                found.with_context(|| format!("cannot find out whether server {} runs", server.name))?;
+        for member in config.members() {
+            let name = member.name().to_owned();
+            let found = find(&config, state, member);
+            let found = found.with_context(|| format!("cannot find out whether server {name} runs"))?;
             match found {
-                Some(found) => running.push((server.name.clone(), found)),
-                None if only.is_empty() || only.contains(&server.name) => missing.push(server.name.clone()),
+                Some(found) => running.push((name, found)),
+                None if only.is_empty() || only.contains(&name) => missing.push(name),
                 None => {}
             }
         }
         if running.is_empty() && only.is_empty() {
             return Ok(None);
         }
-        ports::check_here(config.servers.iter().filter(|server| missing.contains(&server.name)))?;
+        let is_missing = |member: &Member<'_>| missing.iter().any(|name| name == member.name());
+        ports::check_here(config.members().filter(is_missing))?;
         Ok(Some(Survey { config, running, missing }))
     }
 

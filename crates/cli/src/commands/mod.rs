@@ -20,6 +20,7 @@ pub mod meta;
 pub mod mkdir;
 pub mod mount;
 pub mod mv;
+pub mod nfs;
 mod processes;
 pub mod rm;
 pub mod run;

@@ -38,10 +38,9 @@ pub fn run(dir: &Path, as_json: bool) -> Result<()> {
         id.handle().map(|_| id)
     });
     let rows: Vec<_> = config
-        .servers
-        .iter()
+        .members()
         .map(|server| {
-            let noted = state.as_ref().and_then(|state| state.server(&server.name));
+            let noted = state.as_ref().and_then(|state| state.server(server.name()));
             let found = find(&config, state.as_ref(), server);
             let state = match &found {
                 Ok(Some(_)) => "runs".into(),
@@ -51,9 +50,9 @@ pub fn run(dir: &Path, as_json: bool) -> Result<()> {
             };
             let found = found.ok().flatten();
             Row {
-                name: server.name.clone(),
-                role: server.role.name(),
-                address: server.addresses[0].clone(),
+                name: server.name().to_owned(),
+                role: server.role_name(),
+                address: server.addresses()[0].clone(),
                 supervised: supervisor.is_some() && found.as_ref().is_some_and(|found| found.is_recorded),
                 process: found.map(|found| found.process),
                 restarts: noted.map_or(0, |noted| noted.restarts),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use weft_cli_common::launch::{self, CLUSTER_FILE};
 use weft_cli_common::output;
+use weft_server::config::Member;
 use weft_server::{AdminError, CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig, ServerConfig, ServerRole};
 use weft_wire::keys::id_text;
 use weft_wire::messages::{ClusterMapReply, ServerInfo, endpoint, server_role, server_state};
@@ -236,7 +237,7 @@ fn add(args: &AddArgs) -> Result<()> {
     let server = new_server(args, &config)?;
     let name = server.name.clone();
     let edited = config.with_server(&server)?;
-    let is_here = args.cluster.dir.is_some() && !launch::is_elsewhere(&server);
+    let is_here = args.cluster.dir.is_some() && !launch::is_elsewhere(Member::Server(&server));
     if is_here && !weft_server::has_storage(&edited.config, &name)? {
         weft_server::format_storage(&edited.config, &name)?;
     }
@@ -337,7 +338,7 @@ fn move_server(args: &MoveArgs) -> Result<()> {
     };
     drop(held);
     let is_restarted = match &args.cluster.dir {
-        Some(dir) if launch::is_supervised(dir) && !launch::is_elsewhere(server) => {
+        Some(dir) if launch::is_supervised(dir) && !launch::is_elsewhere(Member::Server(server)) => {
             launch::restart_one(dir, &args.name)?;
             let key_file = dir.join(CLIENT_KEY_FILE);
             if server.role == ServerRole::Meta && key_file.exists() {

@@ -44,8 +44,13 @@ pub struct Args {
     /// Acknowledge them when the operating system has them, as by default. The cluster remembers this.
     #[arg(long, conflicts_with = "sync")]
     nosync: bool,
+    /// Serve NFS too, by a gateway at ADDRESS: `weft help nfs` [default: 127.0.0.1:2049, or the next free
+    /// port]. The cluster remembers this. Without exports in the cluster file, the programs of this machine
+    /// may mount everything.
+    #[arg(long, value_name = "ADDRESS", num_args = 0..=1, default_missing_value = "")]
+    nfs: Option<String>,
     /// Start only this server of a cluster; may be repeated.
-    #[arg(long, value_name = "SERVER", conflicts_with_all = ["io", "port", "bind", "sync", "nosync"])]
+    #[arg(long, value_name = "SERVER", conflicts_with_all = ["io", "port", "bind", "sync", "nosync", "nfs"])]
     only: Vec<String>,
     /// Return when the cluster is ready, and run it in the background.
     #[arg(long)]
@@ -74,6 +79,7 @@ pub fn run(args: Args) -> Result<()> {
             (_, true) => Some(SyncMode::Nosync),
             _ => None,
         },
+        nfs: args.nfs.clone(),
         only: args.only.clone(),
         lifetime: if args.detach { Lifetime::Detached } else { Lifetime::WithParent },
         supervised: true,

@@ -2,7 +2,10 @@
 
 use super::cluster::*;
 use super::error::ConfigError;
+use super::gateway::{ExportConfig, GatewayConfig};
+use super::member::Member;
 use std::collections::HashSet;
+use std::net::IpAddr;
 use weft_layout::Layout;
 use weft_wire::limits;
 
@@ -50,20 +53,37 @@ pub(super) fn check(config: &ClusterConfig) -> Result<(), ConfigError> {
     if let Some(Err(error)) = config.cluster.log.as_ref().map(|levels| levels.parse::<weft_log::Filter>()) {
         return wrong("cluster.log".into(), error.to_string(), "\"info\" is the default");
     }
+    check_members(config)?;
+    config.gateways.iter().try_for_each(|gateway| check_gateway(config, gateway))?;
+    config.exports.iter().try_for_each(|export| check_export(config, export))
+}
+
+/// Whether names and addresses are those of one process each.
+fn check_members(config: &ClusterConfig) -> Result<(), ConfigError> {
+    let wrong = |key: String, reason: String, cure: &str| {
+        Err(ConfigError::Value { path: config.path.clone(), key, reason, cure: cure.to_owned() })
+    };
     let mut names = HashSet::new();
     let (mut addresses, mut rdma_addresses) = (HashSet::new(), HashSet::new());
-    for server in &config.servers {
-        if !names.insert(server.name.as_str()) {
-            return wrong(format!("server {:?}", server.name), "the name is used twice".into(), "rename one");
+    for member in config.members() {
+        let (kind, name) = (kind_of(member), member.name());
+        if !names.insert(name) {
+            return wrong(format!("{kind} {name:?}"), "the name is used twice".into(), "rename one");
         }
-        check_server(config, server)?;
+        let for_rdma = match member {
+            Member::Server(server) => {
+                check_server(config, server)?;
+                server.addresses_for_rdma()
+            }
+            Member::Gateway(_) => &[],
+        };
         // RDMA has ports of its own: the same address may be in both.
         for (key, given, used) in [
-            ("addresses", server.addresses.as_slice(), &mut addresses),
-            ("rdma_addresses", server.addresses_for_rdma(), &mut rdma_addresses),
+            ("addresses", member.addresses(), &mut addresses),
+            ("rdma_addresses", for_rdma, &mut rdma_addresses),
         ] {
             if let Some(address) = given.iter().find(|address| !used.insert(address.as_str())) {
-                let key = format!("server {:?}: {key}", server.name);
+                let key = format!("{kind} {name:?}: {key}");
                 return wrong(key, format!("{address} is used twice"), "give each server its own port");
             }
         }
@@ -76,19 +96,10 @@ fn check_server(config: &ClusterConfig, server: &ServerConfig) -> Result<(), Con
         let key = format!("server {:?}: {key}", server.name);
         Err(ConfigError::Value { path: config.path.clone(), key, reason, cure: cure.to_owned() })
     };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    if server.name.is_empty() || server.name.len() > 64 || !server.name.chars().all(plain) {
-        let reason = "not 1 to 64 letters, digits, '-', '_' or '.'".into();
-        return wrong("name", reason, "choose a name like io0");
-    }
-    if server.addresses.is_empty() {
-        return wrong("addresses", "there is none".into(), "give one like \"node1:7401\"");
-    }
-    for (key, addresses) in [("addresses", &server.addresses), ("rdma_addresses", &server.rdma_addresses)] {
-        if let Some(address) = addresses.iter().find(|address| !is_host_and_port(address)) {
-            let reason = format!("{address:?} is not host:port");
-            return wrong(key, reason, "write it like \"node1:7401\"");
-        }
+    check_name_and_addresses(config, Member::Server(server))?;
+    if let Some(address) = server.rdma_addresses.iter().find(|address| !is_host_and_port(address)) {
+        let reason = format!("{address:?} is not host:port");
+        return wrong("rdma_addresses", reason, "write it like \"node1:7401\"");
     }
     if server.rdma == RdmaMode::Off && !server.rdma_addresses.is_empty() {
         let reason = "they are given, and rdma is \"off\"".into();
@@ -105,6 +116,84 @@ fn check_server(config: &ClusterConfig, server: &ServerConfig) -> Result<(), Con
         return wrong("buffers_bytes", reason, &format!("give at least {least}"));
     }
     Ok(())
+}
+
+fn kind_of(member: Member<'_>) -> &'static str {
+    match member {
+        Member::Server(_) => "server",
+        Member::Gateway(_) => "gateway",
+    }
+}
+
+fn check_name_and_addresses(config: &ClusterConfig, member: Member<'_>) -> Result<(), ConfigError> {
+    let (kind, name) = (kind_of(member), member.name());
+    let wrong = |key: &str, reason: String, cure: &str| {
+        let key = format!("{kind} {name:?}: {key}");
+        Err(ConfigError::Value { path: config.path.clone(), key, reason, cure: cure.to_owned() })
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
+        let reason = "not 1 to 64 letters, digits, '-', '_' or '.'".into();
+        return wrong("name", reason, "choose a name like io0");
+    }
+    if member.addresses().is_empty() {
+        return wrong("addresses", "there is none".into(), "give one like \"node1:7401\"");
+    }
+    match member.addresses().iter().find(|address| !is_host_and_port(address)) {
+        Some(address) => {
+            wrong("addresses", format!("{address:?} is not host:port"), "write it like \"node1:7401\"")
+        }
+        None => Ok(()),
+    }
+}
+
+fn check_gateway(config: &ClusterConfig, gateway: &GatewayConfig) -> Result<(), ConfigError> {
+    check_name_and_addresses(config, Member::Gateway(gateway))
+}
+
+fn check_export(config: &ClusterConfig, export: &ExportConfig) -> Result<(), ConfigError> {
+    let wrong = |key: &str, reason: String, cure: &str| {
+        let key = format!("export {:?}: {key}", export.path);
+        Err(ConfigError::Value { path: config.path.clone(), key, reason, cure: cure.to_owned() })
+    };
+    let is_plain = |part: &str| !part.is_empty() && part != "." && part != "..";
+    let below_root = export.path.strip_prefix('/');
+    if !below_root.is_some_and(|path| path.is_empty() || path.split('/').all(is_plain)) {
+        let reason = "not a path from the root, without \"..\" and a \"/\" at its end".into();
+        return wrong("path", reason, "write it like \"/projects\"");
+    }
+    if config.exports.iter().filter(|other| other.path == export.path).count() > 1 {
+        return wrong("path", "it is exported twice".into(), "write all its clients in one [[export]]");
+    }
+    if export.clients.is_empty() {
+        return wrong(
+            "clients",
+            "there is none".into(),
+            "write networks like \"10.0.0.0/8\", or \"*\" for all",
+        );
+    }
+    match export.clients.iter().find(|client| !is_client(client)) {
+        Some(client) => wrong(
+            "clients",
+            format!("{client:?} is no address, network or host name"),
+            "write it like \"10.0.0.7\", \"10.0.0.0/8\", \"login1\" or \"*\"",
+        ),
+        None => Ok(()),
+    }
+}
+
+/// Whether this is an address, a network, a host name or `*`.
+fn is_client(client: &str) -> bool {
+    if let Some((address, bits)) = client.split_once('/') {
+        let most = match address.parse::<IpAddr>() {
+            Ok(IpAddr::V4(_)) => 32,
+            Ok(IpAddr::V6(_)) => 128,
+            Err(_) => return false,
+        };
+        return bits.parse::<u8>().is_ok_and(|bits| bits <= most);
+    }
+    let of_name = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    client == "*" || client.parse::<IpAddr>().is_ok() || (!client.is_empty() && client.chars().all(of_name))
 }
 
 /// Whether an address is like "node1:7401".

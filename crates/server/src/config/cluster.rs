@@ -1,6 +1,8 @@
 //! What a cluster file says: its keys, their defaults, and what follows from them.
 
 use super::error::ConfigError;
+use super::gateway::{ExportConfig, GatewayConfig};
+use super::member::Member;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use weft_layout::Layout;
@@ -9,6 +11,8 @@ use weft_storage::Directory;
 
 /// Name of the store in a metadata server's directory.
 pub(crate) const NAMES_DIRECTORY: &str = "names";
+/// Name of the lock in a gateway's directory.
+const GATEWAY_LOCK_FILE: &str = "lock";
 /// Strip size of files for which nothing else is asked and nothing else is configured.
 pub const STRIP_BYTES_DEFAULT: u32 = 256 << 10;
 /// Bound of an I/O server's transfer buffers where the file gives none.
@@ -29,6 +33,12 @@ pub struct ClusterConfig {
     /// The servers; see the module's header about their order.
     #[serde(rename = "server", default)]
     pub servers: Vec<ServerConfig>,
+    /// The gateways for clients of other protocols.
+    #[serde(rename = "gateway", default, skip_serializing_if = "Vec::is_empty")]
+    pub gateways: Vec<GatewayConfig>,
+    /// What the gateways export.
+    #[serde(rename = "export", default, skip_serializing_if = "Vec::is_empty")]
+    pub exports: Vec<ExportConfig>,
     /// Where the file is; relative paths in it start there.
     #[serde(skip)]
     pub path: PathBuf,
@@ -264,6 +274,24 @@ impl ClusterConfig {
         })
     }
 
+    /// All processes that make the cluster: the servers, then the gateways.
+    pub fn members(&self) -> impl Iterator<Item = Member<'_>> {
+        let servers = self.servers.iter().map(Member::Server);
+        servers.chain(self.gateways.iter().map(Member::Gateway))
+    }
+
+    /// The server or gateway of this name.
+    ///
+    /// # Errors
+    /// [`ConfigError::NoSuchServer`], which names those that there are.
+    pub fn member(&self, name: &str) -> Result<Member<'_>, ConfigError> {
+        self.members().find(|member| member.name() == name).ok_or_else(|| ConfigError::NoSuchServer {
+            path: self.path.clone(),
+            name: name.to_owned(),
+            known: self.members().map(|member| member.name()).collect::<Vec<_>>().join(", "),
+        })
+    }
+
     /// Place of a server among those of its role: for an I/O server, its id in the ring.
     pub fn id_of(&self, server: &ServerConfig) -> u16 {
         let before = self.servers.iter().take_while(|other| other.name != server.name);
@@ -291,12 +319,17 @@ impl ClusterConfig {
         self.resolve(&server.directory)
     }
 
-    /// The file that a server holds locked (flock) as long as it runs; it is missing before the first start.
-    pub fn lock_file_of(&self, server: &ServerConfig) -> PathBuf {
-        let directory = self.directory_of(server);
-        match server.role {
-            ServerRole::Meta => FjallEngine::lock_file(&directory.join(NAMES_DIRECTORY)),
-            ServerRole::Io => Directory::lock_file(&directory),
+    /// The file that a member holds locked (flock) as long as it runs; it is missing before the first start.
+    pub fn lock_file_of(&self, member: Member<'_>) -> PathBuf {
+        match member {
+            Member::Gateway(gateway) => self.resolve(&gateway.directory).join(GATEWAY_LOCK_FILE),
+            Member::Server(server) => {
+                let directory = self.directory_of(server);
+                match server.role {
+                    ServerRole::Meta => FjallEngine::lock_file(&directory.join(NAMES_DIRECTORY)),
+                    ServerRole::Io => Directory::lock_file(&directory),
+                }
+            }
         }
     }
 

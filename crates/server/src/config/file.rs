@@ -3,6 +3,7 @@
 use super::check::check;
 use super::cluster::*;
 use super::error::ConfigError;
+use super::gateway::{ExportConfig, GatewayConfig};
 use serde::Serialize;
 use std::path::Path;
 use toml_edit::{DocumentMut, TomlError};
@@ -58,10 +59,32 @@ impl ClusterConfig {
         struct Tail<'a> {
             server: [&'a ServerConfig; 1],
         }
-        let table = toml::to_string(&Tail { server: [server] }).expect("a server can be written as TOML");
+        self.with_tail(&Tail { server: [server] })
+    }
+
+    fn with_tail(&self, tail: &impl Serialize) -> Result<EditedFile, ConfigError> {
+        let table = toml::to_string(tail).expect("strings, numbers and lists can be written as TOML");
         let text = self.text()?;
         let gap = if text.ends_with('\n') { "\n" } else { "\n\n" };
         self.edited(text + gap + &table)
+    }
+
+    /// The file with a gateway and exports at its end; all else of its text stays as it is.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn with_gateway(
+        &self,
+        gateway: &GatewayConfig,
+        exports: &[ExportConfig],
+    ) -> Result<EditedFile, ConfigError> {
+        #[derive(Serialize)]
+        struct Tail<'a> {
+            gateway: [&'a GatewayConfig; 1],
+            #[serde(skip_serializing_if = "<[_]>::is_empty")]
+            export: &'a [ExportConfig],
+        }
+        self.with_tail(&Tail { gateway: [gateway], export: exports })
     }
 
     /// The file with other addresses of a server; all else of its text stays as it is.

@@ -75,7 +75,8 @@ impl ClusterConfig {
             data_scrub_interval_s: DATA_SCRUB_INTERVAL_S_DEFAULT,
             data_scrub_bytes_per_s: DATA_SCRUB_BYTES_PER_S_DEFAULT,
         };
-        let config = ClusterConfig { cluster, servers, path: wanted.path.clone() };
+        let path = wanted.path.clone();
+        let config = ClusterConfig { cluster, servers, gateways: Vec::new(), exports: Vec::new(), path };
         check(&config)?;
         Ok(config)
     }

@@ -31,7 +31,9 @@ mod check;
 mod cluster;
 mod error;
 mod file;
+mod gateway;
 mod generate;
+mod member;
 
 pub(crate) use cluster::NAMES_DIRECTORY;
 pub use cluster::{
@@ -40,7 +42,9 @@ pub use cluster::{
 };
 pub use error::ConfigError;
 pub use file::EditedFile;
+pub use gateway::{ExportAccess, ExportConfig, ExportSquash, GatewayConfig, NOBODY};
 pub use generate::Generate;
+pub use member::Member;
 
 #[cfg(test)]
 mod tests {
@@ -135,6 +139,83 @@ mod tests {
         }
     }
 
+    /// A cluster file with a gateway and two exports.
+    const WITH_NFS: &str = r#"
+[[gateway]]
+name = "nfs0"
+addresses = ["0.0.0.0:2049"]
+directory = "nfs0"
+
+[[export]]
+path = "/"
+clients = ["10.0.0.0/8", "fd00::/8", "login1", "10.1.2.3"]
+
+[[export]]
+path = "/public/data"
+clients = ["*"]
+access = "ro"
+squash = "all"
+anonymous_uid = 99
+insecure_ports = true
+"#;
+
+    #[test]
+    fn gateways_and_exports_have_defaults_and_survive_the_file() {
+        let good = ClusterConfig::generate(&wanted()).unwrap().to_toml() + WITH_NFS;
+        let config = ClusterConfig::parse(&good, Path::new("/c/weft.toml")).unwrap();
+        assert_eq!(ClusterConfig::parse(&config.to_toml(), &config.path).unwrap(), config);
+        let [all, public] = config.exports.as_slice() else { panic!("two exports") };
+        assert_eq!((all.access, all.squash), (ExportAccess::ReadWrite, ExportSquash::Root));
+        assert_eq!((all.anonymous_uid, all.insecure_ports), (NOBODY, false));
+        assert_eq!((public.access, public.squash), (ExportAccess::ReadOnly, ExportSquash::All));
+        assert_eq!((public.anonymous_uid, public.anonymous_gid), (99, NOBODY));
+        let names: Vec<_> = config.members().map(|member| (member.name(), member.role_name())).collect();
+        assert_eq!(names[0], ("meta0", "meta"));
+        assert_eq!(names[4], ("nfs0", "nfs"));
+        let gateway = config.member("nfs0").unwrap();
+        assert_eq!(config.lock_file_of(gateway), Path::new("/c/nfs0/lock"));
+        assert!(config.server("nfs0").is_err(), "it keeps nothing");
+        assert!(config.member("nfs1").unwrap_err().to_string().contains("io2, nfs0"));
+    }
+
+    #[test]
+    fn wrong_gateways_and_exports_are_named_with_the_cure() {
+        let good = ClusterConfig::generate(&wanted()).unwrap().to_toml() + WITH_NFS;
+        for (from, to, said) in [
+            ("name = \"nfs0\"", "name = \"io0\"", "gateway \"io0\": the name is used twice"),
+            ("0.0.0.0:2049", "0.0.0.0", "gateway \"nfs0\": addresses: \"0.0.0.0\" is not host:port"),
+            ("0.0.0.0:2049", "127.0.0.1:7402", "gateway \"nfs0\": addresses: 127.0.0.1:7402 is used twice"),
+            ("[\"0.0.0.0:2049\"]", "[]", "gateway \"nfs0\": addresses: there is none"),
+            ("path = \"/\"", "path = \"public\"", "export \"public\": path: not a path from the root"),
+            ("path = \"/\"", "path = \"/a/../b\"", "export \"/a/../b\": path: not a path"),
+            ("path = \"/\"", "path = \"/a/\"", "export \"/a/\": path: not a path"),
+            ("path = \"/\"", "path = \"/public/data\"", "path: it is exported twice"),
+            ("10.0.0.0/8", "10.0.0.0/33", "clients: \"10.0.0.0/33\" is no address"),
+            ("login1", "login 1", "clients: \"login 1\" is no address"),
+            ("[\"*\"]", "[]", "clients: there is none"),
+            ("access = \"ro\"", "access = \"wo\"", "wo"),
+            ("squash = \"all\"", "squash = \"some\"", "some"),
+        ] {
+            let text = good.replacen(from, to, 1);
+            assert_ne!(text, good, "{from}");
+            let error = ClusterConfig::parse(&text, Path::new("/c.toml")).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_gateway_is_added_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("c.toml");
+        let config = ClusterConfig::generate(&Generate { path, ..wanted() }).unwrap();
+        config.save().unwrap();
+        let text = config.to_toml() + WITH_NFS;
+        let both = ClusterConfig::parse(&text, &config.path).unwrap();
+        let added = config.with_gateway(&both.gateways[0], &both.exports).unwrap();
+        assert_eq!(added.config, both);
+        assert!(config.with_gateway(&both.gateways[0], &[]).unwrap().config.exports.is_empty());
+    }
+
     #[test]
     fn clients_are_told_where_rdma_is_to_be_tried() {
         let mut server = ClusterConfig::generate(&wanted()).unwrap().servers.remove(1);
@@ -153,8 +234,9 @@ mod tests {
 
     #[test]
     fn damaged_cluster_files_are_refused_or_written_back_the_same() {
-        let config = ClusterConfig::generate(&wanted()).unwrap();
-        weft_test_fuzz::run("cluster-file", &[config.to_toml().into_bytes()], |bytes| {
+        let plain = ClusterConfig::generate(&wanted()).unwrap().to_toml();
+        let seeds = [plain.clone().into_bytes(), (plain + WITH_NFS).into_bytes()];
+        weft_test_fuzz::run("cluster-file", &seeds, |bytes| {
             let Ok(text) = std::str::from_utf8(bytes) else { return };
             if let Ok(config) = ClusterConfig::parse(text, &wanted().path) {
                 assert_eq!(ClusterConfig::parse(&config.to_toml(), &config.path).unwrap(), config);

@@ -73,6 +73,12 @@ pub(crate) struct IoPart<D: Disk> {
     methods: MethodCounters,
 }
 
+/// Another number for each start of a machine.
+fn boot_number(boot_id: [u8; 16]) -> u64 {
+    let half = |begin: usize| u64::from_le_bytes(std::array::from_fn(|at| boot_id[begin + at]));
+    half(0).rotate_left(17) ^ half(8)
+}
+
 impl<D: Disk> IoPart<D> {
     /// The part of the server with this id in the ring.
     pub fn new(
@@ -84,18 +90,22 @@ impl<D: Disk> IoPart<D> {
         calibration: Calibration,
         methods: MethodCounters,
     ) -> IoPart<D> {
-        let boot_id = weft_host::boot_id();
         IoPart {
             files,
             pool,
             id,
             keys,
             sync,
-            boot: u64::from_le_bytes(std::array::from_fn(|at| boot_id[at])),
+            boot: boot_number(weft_host::boot_id()),
             calibration,
             corrections: RefCell::default(),
             methods,
         }
+    }
+
+    /// As on a machine whose present start has this identity.
+    pub fn in_boot(self, boot_id: [u8; 16]) -> IoPart<D> {
+        IoPart { boot: boot_number(boot_id), ..self }
     }
 
     fn planner(&self, write: bool, sync: bool, wish: Option<Method>) -> Planner<'_> {

@@ -53,6 +53,11 @@ impl Key {
         Key(blake3::derive_key("weft 1 server connection", &self.0))
     }
 
+    /// The key that signs the file handles of NFS gateways.
+    pub fn nfs_handle_key(&self) -> Key {
+        Key(blake3::derive_key("weft 1 nfs file handle", &self.0))
+    }
+
     /// The key that signs capabilities.
     pub fn capability_key(&self) -> Key {
         Key(blake3::derive_key("weft 1 capability", &self.0))
@@ -77,8 +82,14 @@ mod tests {
     #[test]
     fn the_derived_keys_differ_and_a_key_survives_text() {
         let key = Key([5; 32]);
-        let derived =
-            [key.issuing_key(), key.knock_key(), key.server_key(), key.capability_key(), key.clone()];
+        let derived = [
+            key.issuing_key(),
+            key.knock_key(),
+            key.server_key(),
+            key.nfs_handle_key(),
+            key.capability_key(),
+            key.clone(),
+        ];
         for (at, one) in derived.iter().enumerate() {
             assert!(derived[at + 1..].iter().all(|other| other != one));
         }

@@ -1,0 +1,157 @@
+//! Exports: which directories clients may mount, who they are there, and what they may do.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use weft_client::Client;
+use weft_gateway::{Callers, Identities, Squash};
+
+use crate::credential::Credential;
+use crate::network::{Network, has_privileged_port};
+
+/// What some clients may do with an export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Which clients.
+    pub clients: Network,
+    /// They may change nothing.
+    pub read_only: bool,
+    /// They may come from ports that every user of their machines can use.
+    pub insecure: bool,
+    /// Who their users are here.
+    pub identities: Identities,
+}
+
+impl Rule {
+    /// What is usual: reading and writing, as root of the client nobody, and from ports of root only.
+    pub fn for_clients(clients: Network) -> Rule {
+        let identities = Identities { squash: Squash::Root, ..Identities::default() };
+        Rule { clients, read_only: false, insecure: false, identities }
+    }
+}
+
+/// A directory that clients may mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExportOptions {
+    /// Its path in the file system, which is also its name for clients.
+    pub path: String,
+    /// The first one for a client counts; a client without one is refused.
+    pub rules: Vec<Rule>,
+}
+
+impl ExportOptions {
+    /// The id of this export in handles: it stays the same as long as its path does.
+    pub fn id(&self) -> u64 {
+        let hash = blake3::derive_key("weft 1 nfs export id", normal_path(&self.path).as_bytes());
+        u64::from_be_bytes(hash[..8].try_into().expect("8 of 32 bytes"))
+    }
+}
+
+/// A path with one slash at its beginning and none at its end.
+pub(crate) fn normal_path(path: &str) -> String {
+    let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty() && *name != ".").collect();
+    format!("/{}", names.join("/"))
+}
+
+/// Why a client may not use an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    /// No rule is for it.
+    #[error("the export's clients do not include it")]
+    Outside,
+    /// Any program of the client may have sent this.
+    #[error(
+        "it uses port {0}; the export accepts ports below 1024 only, unless it has insecure_ports = true"
+    )]
+    Port(u16),
+}
+
+/// A rule in use.
+pub(crate) struct Admission {
+    pub(crate) rule: Rule,
+    pub(crate) callers: Callers<Credential>,
+}
+
+/// An export in use.
+pub(crate) struct Export {
+    pub(crate) id: u64,
+    pub(crate) path: String,
+    pub(crate) admissions: Vec<Rc<Admission>>,
+    /// The inode of its root, once that is known.
+    pub(crate) root: Cell<Option<u64>>,
+}
+
+impl Export {
+    fn new(client: &Client, options: &ExportOptions) -> Export {
+        let admit = |rule: &Rule| {
+            let callers = Callers::new(client, rule.identities.clone());
+            Rc::new(Admission { rule: rule.clone(), callers })
+        };
+        Export {
+            id: options.id(),
+            path: normal_path(&options.path),
+            admissions: options.rules.iter().map(admit).collect(),
+            root: Cell::new(None),
+        }
+    }
+
+    /// What a client may do, and as whom.
+    pub(crate) fn admit(&self, peer: SocketAddr) -> Result<&Rc<Admission>, Refused> {
+        let is_for = |admission: &&Rc<Admission>| admission.rule.clients.has(peer.ip());
+        match self.admissions.iter().find(is_for) {
+            None => Err(Refused::Outside),
+            Some(found) if found.rule.insecure || has_privileged_port(peer) => Ok(found),
+            Some(_) => Err(Refused::Port(peer.port())),
+        }
+    }
+}
+
+/// All exports.
+pub(crate) struct Exports {
+    list: Vec<Rc<Export>>,
+}
+
+impl Exports {
+    pub(crate) fn new(client: &Client, options: &[ExportOptions]) -> Exports {
+        let mut list: Vec<_> = options.iter().map(|one| Rc::new(Export::new(client, one))).collect();
+        // The longest path comes first, so that it is found before one that it lies in.
+        list.sort_by_key(|export| std::cmp::Reverse(export.path.len()));
+        Exports { list }
+    }
+
+    pub(crate) fn by_id(&self, id: u64) -> Option<&Rc<Export>> {
+        self.list.iter().find(|export| export.id == id)
+    }
+
+    /// The export that a path is in, and the names that lead from its root to it.
+    pub(crate) fn by_path<'a>(&self, path: &'a str) -> Option<(&Rc<Export>, Vec<&'a str>)> {
+        let names: Vec<&str> = path.split('/').filter(|name| !name.is_empty() && *name != ".").collect();
+        let names_of = |export: &Export| export.path.split('/').filter(|name| !name.is_empty()).count();
+        self.list.iter().find_map(|export| {
+            let own: Vec<&str> = export.path.split('/').filter(|name| !name.is_empty()).collect();
+            names.starts_with(&own).then(|| (export, names[names_of(export)..].to_vec()))
+        })
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Rc<Export>> {
+        self.list.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_the_paths() {
+        let id = |path: &str| ExportOptions { path: path.into(), rules: Vec::new() }.id();
+        assert_eq!(id("/a/b"), id("a//b/"));
+        assert_ne!(id("/a"), id("/b"));
+    }
+
+    #[test]
+    fn paths_have_one_form() {
+        assert_eq!(["", "/", "a", "/a//b/./"].map(normal_path), ["/", "/", "/a", "/a/b"]);
+    }
+}

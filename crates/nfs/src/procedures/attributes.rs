@@ -1,0 +1,160 @@
+//! GETATTR, SETATTR and ACCESS (RFC 1813, 3.3.1, 3.3.2 and 3.3.4).
+
+use nfs3_types::nfs3::{
+    ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
+    ACCESS3res, ACCESS3resfail, ACCESS3resok, GETATTR3res, GETATTR3resok, Nfs3Option, Nfs3Result,
+    SETATTR3res, SETATTR3resfail, SETATTR3resok, nfsstat3, nfstime3, sattr3,
+};
+use nfs3_types::xdr_codec::Void;
+use weft_client::{At, SetAttr};
+use weft_wire::Status;
+use weft_wire::messages::{Attr, FileKind};
+
+use super::{Files, by_handle, writable};
+use crate::attributes::{changes_of, post_op, size_of, time_of, wcc};
+use crate::opens::Access;
+use crate::target::{Sender, Target};
+
+const READ: u32 = 4;
+const WRITE: u32 = 2;
+const EXECUTE: u32 = 1;
+
+impl Files {
+    /// GETATTR.
+    pub(crate) async fn getattr(&self, sender: &Sender, object: &[u8]) -> GETATTR3res {
+        let attributes = async {
+            let target = self.target(sender, object)?;
+            let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
+            Ok(target.tell(attr))
+        };
+        match attributes.await {
+            Ok(obj_attributes) => Nfs3Result::Ok(GETATTR3resok { obj_attributes }),
+            Err(status) => Nfs3Result::Err((status, Void)),
+        }
+    }
+
+    /// SETATTR. `guard`: the time of status change that the client knows.
+    pub(crate) async fn setattr(
+        &self,
+        sender: &Sender,
+        object: &[u8],
+        wanted: &sattr3,
+        guard: Option<nfstime3>,
+    ) -> SETATTR3res {
+        let target = self.target(sender, object);
+        let mut before = None;
+        let done = match &target {
+            Ok(target) => self.set(target, wanted, guard, &mut before).await,
+            Err(status) => Err(*status),
+        };
+        let target = target.ok();
+        match done {
+            Ok(attr) => {
+                let after = match (attr, &target) {
+                    (Some(attr), Some(target)) => Some(target.tell(attr)),
+                    _ => self.after_on(&target).await,
+                };
+                Nfs3Result::Ok(SETATTR3resok { obj_wcc: wcc(before.as_ref(), after) })
+            }
+            Err(status) => {
+                let after = self.after_on(&target).await;
+                Nfs3Result::Err((status, SETATTR3resfail { obj_wcc: wcc(before.as_ref(), after) }))
+            }
+        }
+    }
+
+    async fn set(
+        &self,
+        target: &Target,
+        wanted: &sattr3,
+        guard: Option<nfstime3>,
+        before: &mut Option<Attr>,
+    ) -> Result<Option<Attr>, nfsstat3> {
+        if target.admission.rule.read_only {
+            return Err(nfsstat3::NFS3ERR_ROFS);
+        }
+        let changes = target.there(changes_of(wanted).ok_or(nfsstat3::NFS3ERR_INVAL)?);
+        if let Some(guard) = guard {
+            let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
+            let is_same = time_of(&attr.ctime) == guard;
+            *before = Some(attr);
+            if !is_same {
+                return Err(nfsstat3::NFS3ERR_NOT_SYNC);
+            }
+        }
+        if let Some(bytes) = size_of(wanted) {
+            self.truncate(target, bytes).await?;
+        }
+        if changes == SetAttr::default() {
+            return Ok(None);
+        }
+        // A time that is set is not to be overwritten by a report of what was written before.
+        self.opens.report(target.ino).await.map_err(by_handle)?;
+        let set = target.client.start_setattr(At::ino(target.ino), false, &changes);
+        let attr = self.call(set).await;
+        self.opens.forget_rights(target.ino);
+        attr.map(Some).map_err(by_handle)
+    }
+
+    /// Sets the size of a file.
+    pub(crate) async fn truncate(&self, target: &Target, bytes: u64) -> Result<(), nfsstat3> {
+        if bytes > weft_layout::OFFSET_LIMIT {
+            return Err(nfsstat3::NFS3ERR_FBIG);
+        }
+        let opened = self.opens.get(target, Access::Write).await?;
+        let file = opened.file.clone();
+        opened.entry.note_change();
+        let cut = self.workers.run(move || file.truncate(bytes)).await;
+        opened.entry.note_change();
+        self.opens.look_for_losses(&opened);
+        cut.map_err(by_handle)
+    }
+
+    /// ACCESS.
+    pub(crate) async fn access(&self, sender: &Sender, object: &[u8], wanted: u32) -> ACCESS3res {
+        let target = match self.target(sender, object) {
+            Ok(target) => target,
+            Err(status) => {
+                return Nfs3Result::Err((status, ACCESS3resfail { obj_attributes: Nfs3Option::None }));
+            }
+        };
+        match self.allowed(&target, wanted).await {
+            Ok((attr, access)) => {
+                let obj_attributes = post_op(Some(target.tell(attr)));
+                Nfs3Result::Ok(ACCESS3resok { obj_attributes, access })
+            }
+            Err(status) => Nfs3Result::Err((status, ACCESS3resfail { obj_attributes: Nfs3Option::None })),
+        }
+    }
+
+    async fn allowed(&self, target: &Target, wanted: u32) -> Result<(Attr, u32), nfsstat3> {
+        let ask = |mask| self.call(target.client.start_access(At::ino(target.ino), false, mask));
+        // All questions are sent before the first one is waited for.
+        let (read, write, execute) = (ask(READ), ask(WRITE), ask(EXECUTE));
+        let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
+        let [read, write, execute] = [read.await, write.await, execute.await].map(|answer| match answer {
+            Ok(()) => Ok(true),
+            Err(error) => match error.status() {
+                Some(Status::Access | Status::NotPermitted | Status::ReadOnly) => Ok(false),
+                _ => Err(by_handle(error)),
+            },
+        });
+        let (read, execute) = (read?, execute?);
+        let write = write? && !target.admission.rule.read_only;
+        let granted = match attr.kind {
+            FileKind::Directory => [
+                (ACCESS3_READ, read),
+                (ACCESS3_LOOKUP, execute),
+                (ACCESS3_MODIFY | ACCESS3_EXTEND | ACCESS3_DELETE, write && execute),
+            ],
+            _ => [(ACCESS3_READ, read), (ACCESS3_EXECUTE, execute), (ACCESS3_MODIFY | ACCESS3_EXTEND, write)],
+        };
+        let access = granted.iter().filter(|(_, is)| *is).fold(0, |bits, (bit, _)| bits | bit);
+        Ok((attr, access & wanted))
+    }
+
+    /// What a handle leads to, where the client may change it.
+    pub(super) fn target_to_change(&self, sender: &Sender, handle: &[u8]) -> Result<Target, nfsstat3> {
+        writable(self.target(sender, handle)?)
+    }
+}

@@ -1,0 +1,137 @@
+//! READ, WRITE and COMMIT (RFC 1813, 3.3.6, 3.3.7 and 3.3.21).
+//!
+//! Replies to READ and unstable WRITE have no attributes: to ask for them would cost as much as the operation
+//! itself, or more while the file is written, and clients ask when they need them.
+
+use nfs3_types::nfs3::{
+    COMMIT3res, COMMIT3resfail, COMMIT3resok, Nfs3Result, WRITE3res, WRITE3resfail, WRITE3resok, nfsstat3,
+    stable_how,
+};
+use weft_client::Pending;
+use weft_layout::OFFSET_LIMIT;
+
+use super::limits::IO_BYTES_MAX;
+use super::{Files, by_handle};
+use crate::attributes::wcc;
+use crate::opens::{Access, Opened};
+use crate::target::Sender;
+
+/// How often a durable write is done again whose server lost it before it was durable.
+const WRITES_MAX: usize = 4;
+
+/// What a READ has found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ReadDone {
+    pub(crate) data: Vec<u8>,
+    /// The file ends here.
+    pub(crate) eof: bool,
+}
+
+impl Files {
+    /// READ.
+    pub(crate) async fn read(
+        &self,
+        sender: &Sender,
+        file: &[u8],
+        offset: u64,
+        count: u32,
+    ) -> Result<ReadDone, nfsstat3> {
+        let target = self.target(sender, file)?;
+        let opened = self.opens.get(&target, Access::Read).await?;
+        let most = OFFSET_LIMIT.saturating_sub(offset).min(IO_BYTES_MAX.into());
+        let wanted = u64::from(count).min(most) as usize;
+        if wanted == 0 {
+            return Ok(ReadDone { data: Vec::new(), eof: offset >= OFFSET_LIMIT });
+        }
+        let pending = opened.file.start_read(vec![0; wanted], offset);
+        let (bytes, mut data) = self.finish_io(pending, &opened).await?;
+        data.truncate(bytes);
+        Ok(ReadDone { data, eof: bytes < wanted })
+    }
+
+    /// Waits for the end of a read or write. It goes on, and keeps its file open, if nobody waits any more.
+    async fn finish_io(&self, pending: Pending, opened: &Opened) -> Result<(usize, Vec<u8>), nfsstat3> {
+        let (weft, file) = (self.weft.clone(), opened.file.clone());
+        let task = weft_reactor::spawn(async move {
+            let done = weft.finish(pending).await.wait();
+            drop(file);
+            done
+        });
+        task.await.map_err(by_handle)
+    }
+
+    /// WRITE.
+    pub(crate) async fn write(
+        &self,
+        sender: &Sender,
+        file: &[u8],
+        offset: u64,
+        stable: stable_how,
+        data: Vec<u8>,
+    ) -> WRITE3res {
+        let count = data.len() as u32;
+        match self.write_data(sender, file, offset, stable, data).await {
+            Ok(committed) => Nfs3Result::Ok(WRITE3resok {
+                file_wcc: wcc(None, None),
+                count,
+                committed,
+                verf: self.opens.verifier.now(),
+            }),
+            Err(status) => {
+                let after = self.after_on(&self.target(sender, file).ok()).await;
+                Nfs3Result::Err((status, WRITE3resfail { file_wcc: wcc(None, after) }))
+            }
+        }
+    }
+
+    async fn write_data(
+        &self,
+        sender: &Sender,
+        file: &[u8],
+        offset: u64,
+        stable: stable_how,
+        mut data: Vec<u8>,
+    ) -> Result<stable_how, nfsstat3> {
+        let target = self.target_to_change(sender, file)?;
+        if offset.checked_add(data.len() as u64).is_none_or(|end| end > OFFSET_LIMIT) {
+            return Err(nfsstat3::NFS3ERR_FBIG);
+        }
+        for _ in 0..WRITES_MAX {
+            let opened = self.opens.get(&target, Access::Write).await?;
+            if data.is_empty() {
+                return Ok(stable);
+            }
+            // Before, so that a sync beside it does not take it for durable; and after, so that a report
+            // beside it does not take it for reported.
+            opened.entry.note_change();
+            let written = self.finish_io(opened.file.start_write(data, offset), &opened).await;
+            opened.entry.note_change();
+            self.opens.look_for_losses(&opened);
+            data = written?.1;
+            if stable == stable_how::UNSTABLE {
+                return Ok(stable_how::UNSTABLE);
+            }
+            drop(opened);
+            if self.opens.sync(target.ino).await? {
+                return Ok(stable_how::FILE_SYNC);
+            }
+        }
+        Err(nfsstat3::NFS3ERR_IO)
+    }
+
+    /// COMMIT. All of the file is made durable, whatever range is asked for.
+    pub(crate) async fn commit(&self, sender: &Sender, file: &[u8]) -> COMMIT3res {
+        let target = self.target_to_change(sender, file);
+        let synced = match &target {
+            Ok(target) => self.opens.sync(target.ino).await,
+            Err(status) => Err(*status),
+        };
+        let verf = self.opens.verifier.now();
+        let file_wcc = wcc(None, self.after_on(&target.ok()).await);
+        match synced {
+            // What was lost is written again by the client, which sees another verifier.
+            Ok(_) => Nfs3Result::Ok(COMMIT3resok { file_wcc, verf }),
+            Err(status) => Nfs3Result::Err((status, COMMIT3resfail { file_wcc })),
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! How much one call moves at most, as FSINFO tells clients (RFC 1813, 3.3.19).
+
+/// Data of one READ or WRITE.
+pub(crate) const IO_BYTES_MAX: u32 = 1 << 20;
+/// The result of one READDIR or READDIRPLUS.
+pub(crate) const DIRECTORY_BYTES_MAX: u32 = 256 << 10;

@@ -1,0 +1,151 @@
+//! The procedures of NFSv3 (RFC 1813, 3.3): from arguments to results, one file for each group of them.
+//!
+//! ```text
+//!   handle ─► Target: the export admits the client, its user is somebody here
+//!          ─► calls of weft-client, on behalf of that user, through the bridge
+//!          ─► attributes afterwards, and the result
+//! ```
+
+mod attributes;
+mod create;
+mod filesystem;
+mod io;
+pub(crate) mod limits;
+mod listing;
+mod lookup;
+mod remove;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Instant;
+
+use nfs3_types::nfs3::{fattr3, nfsstat3};
+use weft_client::{Client, PendingCall};
+use weft_wire::limits::NAME_BYTES_MAX;
+use weft_wire::messages::Attr;
+
+use crate::export::{Admission, Export, Exports};
+use crate::handle::HandleKeys;
+use crate::opens::Opens;
+use crate::refusals::Refusals;
+use crate::space::SpaceCache;
+use crate::status::{Named, status_of};
+use crate::target::{Sender, Target};
+use crate::weft::Weft;
+use crate::workers::Workers;
+
+/// What all procedures use.
+pub(crate) struct Files {
+    pub(crate) client: Client,
+    pub(crate) weft: Weft,
+    pub(crate) workers: Workers,
+    pub(crate) opens: Rc<Opens>,
+    pub(crate) keys: HandleKeys,
+    pub(crate) exports: RefCell<Rc<Exports>>,
+    pub(crate) space: SpaceCache,
+    pub(crate) refusals: Refusals,
+}
+
+/// A directory's export lets a client change it.
+fn writable(target: Target) -> Result<Target, nfsstat3> {
+    if target.admission.rule.read_only { Err(nfsstat3::NFS3ERR_ROFS) } else { Ok(target) }
+}
+
+/// A name of a directory entry that may be looked up.
+fn checked_name(name: &[u8]) -> Result<&[u8], nfsstat3> {
+    match name {
+        b"" => Err(nfsstat3::NFS3ERR_INVAL),
+        _ if name.len() > NAME_BYTES_MAX => Err(nfsstat3::NFS3ERR_NAMETOOLONG),
+        _ if name.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(nfsstat3::NFS3ERR_INVAL),
+        _ => Ok(name),
+    }
+}
+
+/// A name of something new.
+fn new_name(name: &[u8]) -> Result<&[u8], nfsstat3> {
+    match checked_name(name)? {
+        b"." | b".." => Err(nfsstat3::NFS3ERR_EXIST),
+        name => Ok(name),
+    }
+}
+
+/// A name of something that is to go.
+fn old_name(name: &[u8]) -> Result<&[u8], nfsstat3> {
+    match checked_name(name)? {
+        b"." => Err(nfsstat3::NFS3ERR_INVAL),
+        b".." => Err(nfsstat3::NFS3ERR_EXIST),
+        name => Ok(name),
+    }
+}
+
+fn by_handle(error: weft_client::Error) -> nfsstat3 {
+    status_of(&error, Named::Handle)
+}
+
+fn by_name(error: weft_client::Error) -> nfsstat3 {
+    status_of(&error, Named::Name)
+}
+
+impl Files {
+    /// What a handle leads to, for a client that may have it.
+    pub(crate) fn target(&self, sender: &Sender, handle: &[u8]) -> Result<Target, nfsstat3> {
+        let handle = self.keys.open(handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
+        let exports = self.exports.borrow();
+        let export = exports.by_id(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
+        let admission = self.admit(export, sender.peer)?;
+        Ok(Target::new(export, admission, sender, handle.ino))
+    }
+
+    /// What a client may do with an export. A refusal is logged.
+    pub(crate) fn admit<'a>(
+        &self,
+        export: &'a Export,
+        peer: SocketAddr,
+    ) -> Result<&'a Rc<Admission>, nfsstat3> {
+        export.admit(peer).map_err(|refused| {
+            let client = peer.ip().to_canonical();
+            if self.refusals.is_news(client, export.id, Instant::now()) {
+                tracing::warn!(%client, export = %export.path, "a client was refused: {refused}");
+            }
+            nfsstat3::NFS3ERR_ACCES
+        })
+    }
+
+    pub(crate) async fn call<T: 'static>(&self, call: PendingCall<T>) -> weft_client::Result<T> {
+        self.weft.finish(call).await.wait()
+    }
+
+    /// Attributes after an operation, if they are to be had.
+    pub(crate) async fn after(&self, target: &Target, ino: u64) -> Option<fattr3> {
+        let attr = self.opens.attr(target.root(), ino).await.ok()?;
+        Some(target.tell(attr))
+    }
+
+    /// As [`Files::after`], where there may be no target.
+    async fn after_on(&self, target: &Option<Target>) -> Option<fattr3> {
+        match target {
+            Some(target) => self.after(target, target.ino).await,
+            None => None,
+        }
+    }
+
+    /// Attributes in a reply that was asked for at `asked_at`, for the client.
+    async fn told(&self, target: &Target, asked_at: Instant, attr: Attr) -> weft_client::Result<fattr3> {
+        let attr = self.opens.brought_up_to_date(target.root(), asked_at, attr).await?;
+        Ok(target.tell(attr))
+    }
+
+    /// The inode of an export's root.
+    pub(crate) async fn root_of(&self, export: &Export) -> weft_client::Result<u64> {
+        if let Some(ino) = export.root.get() {
+            return Ok(ino);
+        }
+        let attr = self.call(self.client.start_stat(export.path.as_str(), true)).await?;
+        export.root.set(Some(attr.ino));
+        Ok(attr.ino)
+    }
+}

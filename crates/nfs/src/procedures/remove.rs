@@ -1,0 +1,94 @@
+//! REMOVE, RMDIR, RENAME and LINK (RFC 1813, 3.3.12 to 3.3.15).
+
+use nfs3_types::nfs3::{
+    LINK3res, LINK3resfail, LINK3resok, Nfs3Result, REMOVE3res, REMOVE3resfail, REMOVE3resok, RENAME3res,
+    RENAME3resfail, RENAME3resok, RMDIR3res, RMDIR3resfail, RMDIR3resok, nfsstat3,
+};
+use weft_client::At;
+
+use super::{Files, by_name, new_name, old_name};
+use crate::attributes::{post_op, wcc};
+use crate::place::Place;
+use crate::target::{Sender, Target};
+
+impl Files {
+    /// REMOVE.
+    pub(crate) async fn remove(&self, sender: &Sender, place: Place<'_>) -> REMOVE3res {
+        let target = self.target_to_change(sender, place.dir);
+        let removed = async {
+            let target = target.as_ref().map_err(|status| *status)?;
+            let at = At::child(target.ino, old_name(place.name)?);
+            self.call(target.client.start_unlink(at)).await.map_err(by_name)
+        };
+        let removed = removed.await;
+        let dir_wcc = wcc(None, self.after_on(&target.ok()).await);
+        match removed {
+            Ok(()) => Nfs3Result::Ok(REMOVE3resok { dir_wcc }),
+            Err(status) => Nfs3Result::Err((status, REMOVE3resfail { dir_wcc })),
+        }
+    }
+
+    /// RMDIR.
+    pub(crate) async fn rmdir(&self, sender: &Sender, place: Place<'_>) -> RMDIR3res {
+        let target = self.target_to_change(sender, place.dir);
+        let removed = async {
+            let target = target.as_ref().map_err(|status| *status)?;
+            let at = At::child(target.ino, old_name(place.name)?);
+            self.call(target.client.start_rmdir(at)).await.map_err(by_name)
+        };
+        let removed = removed.await;
+        let dir_wcc = wcc(None, self.after_on(&target.ok()).await);
+        match removed {
+            Ok(()) => Nfs3Result::Ok(RMDIR3resok { dir_wcc }),
+            Err(status) => Nfs3Result::Err((status, RMDIR3resfail { dir_wcc })),
+        }
+    }
+
+    /// RENAME.
+    pub(crate) async fn rename(&self, sender: &Sender, from: Place<'_>, to: Place<'_>) -> RENAME3res {
+        let (old, new) = (self.target_to_change(sender, from.dir), self.target_to_change(sender, to.dir));
+        let renamed = async {
+            let (old, new) = both(&old, &new)?;
+            let is_dots = |name: &[u8]| name == b"." || name == b"..";
+            if is_dots(from.name) || is_dots(to.name) {
+                return Err(nfsstat3::NFS3ERR_INVAL);
+            }
+            let (from, to) =
+                (At::child(old.ino, old_name(from.name)?), At::child(new.ino, new_name(to.name)?));
+            self.call(old.client.start_rename(from, to, 0)).await.map_err(by_name)
+        };
+        let renamed = renamed.await;
+        let fromdir_wcc = wcc(None, self.after_on(&old.ok()).await);
+        let todir_wcc = wcc(None, self.after_on(&new.ok()).await);
+        match renamed {
+            Ok(()) => Nfs3Result::Ok(RENAME3resok { fromdir_wcc, todir_wcc }),
+            Err(status) => Nfs3Result::Err((status, RENAME3resfail { fromdir_wcc, todir_wcc })),
+        }
+    }
+
+    /// LINK.
+    pub(crate) async fn link(&self, sender: &Sender, file: &[u8], place: Place<'_>) -> LINK3res {
+        let (object, dir) = (self.target_to_change(sender, file), self.target_to_change(sender, place.dir));
+        let linked = async {
+            let (object, dir) = both(&object, &dir)?;
+            let to = At::child(dir.ino, new_name(place.name)?);
+            self.call(object.client.start_link(At::ino(object.ino), false, to)).await.map_err(by_name)
+        };
+        let linked = linked.await;
+        let linkdir_wcc = wcc(None, self.after_on(&dir.ok()).await);
+        let file_attributes = post_op(self.after_on(&object.ok()).await);
+        match linked {
+            Ok(_) => Nfs3Result::Ok(LINK3resok { file_attributes, linkdir_wcc }),
+            Err(status) => Nfs3Result::Err((status, LINK3resfail { file_attributes, linkdir_wcc })),
+        }
+    }
+}
+
+/// Two targets of one export.
+fn both<'a>(
+    one: &'a Result<Target, nfsstat3>,
+    other: &'a Result<Target, nfsstat3>,
+) -> Result<(&'a Target, &'a Target), nfsstat3> {
+    let (one, other) = (one.as_ref().map_err(|status| *status)?, other.as_ref().map_err(|status| *status)?);
+    if one.export.id == other.export.id { Ok((one, other)) } else { Err(nfsstat3::NFS3ERR_XDEV) }
+}

@@ -1,0 +1,157 @@
+//! Names: listing, looking up, removing, moving.
+
+use super::files::create;
+use super::*;
+use crate::place::Place;
+use nfs3_types::nfs3::{createhow3, ftype3};
+
+async fn mkdir(gateway: &Gateway, dir: &[u8], name: &str) -> Vec<u8> {
+    let place = Place { dir, name: name.as_bytes() };
+    bytes(&gateway.files.mkdir(&root(), place, &mode(0o755)).await.unwrap().obj.unwrap())
+}
+
+/// All names, by replies of `count` bytes.
+async fn names(gateway: &Gateway, dir: &[u8], count: u32, plus: bool) -> Vec<(String, u64)> {
+    let (mut found, mut cookie) = (Vec::new(), 0);
+    loop {
+        let eof;
+        let before = found.len();
+        if plus {
+            let page = gateway.files.readdirplus(&root(), dir, cookie, (count, count)).await.unwrap();
+            assert!(nfs3_types::xdr_codec::Pack::packed_size(&page) <= count as usize);
+            eof = page.reply.eof;
+            for entry in page.reply.entries.0 {
+                cookie = entry.cookie;
+                let name = String::from_utf8(entry.name.0.to_vec()).unwrap();
+                if !name.starts_with('.') {
+                    assert_eq!(entry.name_attributes.unwrap().fileid, entry.fileid);
+                    let handle = entry.name_handle.unwrap();
+                    assert_eq!(gateway.files.keys.open(&handle.data).unwrap().ino, entry.fileid);
+                }
+                found.push((name, entry.fileid));
+            }
+        } else {
+            let page = gateway.files.readdir(&root(), dir, cookie, count).await.unwrap();
+            assert!(nfs3_types::xdr_codec::Pack::packed_size(&page) <= count as usize);
+            eof = page.reply.eof;
+            for entry in page.reply.entries.0 {
+                cookie = entry.cookie;
+                found.push((String::from_utf8(entry.name.0.to_vec()).unwrap(), entry.fileid));
+            }
+        }
+        if eof {
+            return found;
+        }
+        assert!(found.len() > before, "a page without names is the last one");
+    }
+}
+
+#[test]
+fn every_name_is_listed_once_whatever_the_size_of_replies() {
+    const FILES: usize = 2000;
+    let cluster = Cluster::start(1, 4096);
+    let client = cluster.client();
+    client.mkdir("/d", 0o755).unwrap();
+    let calls = (0..FILES)
+        .map(|at| client.start_mkdir(format!("/d/{at:0>width$}", width = 1 + at % 60).as_str(), 0o755));
+    let mut calls: Vec<_> = calls.collect();
+    weft_client::finish_all(&mut calls);
+    let made: std::collections::HashSet<u64> =
+        calls.into_iter().filter_map(|call| call.wait().ok()).map(|attr| attr.ino).collect();
+    with_gateway(&cluster, async |gateway| {
+        let top = gateway.root().await;
+        let (dir, attr) = gateway.find(&top, "d").await.unwrap();
+        let top_ino = gateway.attr(&top).await.unwrap().fileid;
+        for (count, plus) in
+            [(512, false), (4096, false), (1 << 20, false), (1024, true), (8192, true), (1 << 20, true)]
+        {
+            let found = names(&gateway, &dir, count, plus).await;
+            assert_eq!(found[0], (".".into(), attr.fileid));
+            assert_eq!(found[1], ("..".into(), top_ino));
+            assert_eq!(found.len(), made.len() + 2, "{count} {plus}");
+            let inos: std::collections::HashSet<u64> = found[2..].iter().map(|(_, ino)| *ino).collect();
+            assert_eq!(inos, made);
+        }
+        let small = gateway.files.readdir(&root(), &dir, 0, 130).await;
+        assert_eq!(status(&small), nfsstat3::NFS3ERR_TOOSMALL);
+        let small = gateway.files.readdirplus(&root(), &dir, 2, (4096, 200)).await;
+        assert_eq!(status(&small), nfsstat3::NFS3ERR_TOOSMALL);
+    });
+}
+
+#[test]
+fn a_listing_goes_on_while_names_come_and_go() {
+    let cluster = Cluster::start(1, 4096);
+    with_gateway(&cluster, async |gateway| {
+        let dir = gateway.root().await;
+        for at in 0..20 {
+            mkdir(&gateway, &dir, &format!("d{at}")).await;
+        }
+        let page = gateway.files.readdir(&root(), &dir, 0, 400).await.unwrap();
+        let last = page.reply.entries.0.last().unwrap();
+        let (name, cookie) = (last.name.0.to_vec(), last.cookie);
+        assert!(!page.reply.eof);
+        let before = page.reply.entries.0.len();
+        gateway.files.rmdir(&root(), Place { dir: &dir, name: &name }).await.unwrap();
+        mkdir(&gateway, &dir, "new").await;
+        let page = gateway.files.readdir(&root(), &dir, cookie, 65536).await.unwrap();
+        assert_eq!(before + page.reply.entries.0.len(), 2 + 20 + 1);
+    });
+}
+
+#[test]
+fn names_are_removed_moved_and_linked() {
+    let cluster = Cluster::start(1, 4096);
+    with_gateway(&cluster, async |gateway| {
+        let top = gateway.root().await;
+        let (a, b) = (mkdir(&gateway, &top, "a").await, mkdir(&gateway, &top, "b").await);
+        let file = create(&gateway, &a, "f", createhow3::GUARDED(mode(0o600))).await.unwrap();
+        let place = |dir, name: &'static str| Place { dir, name: name.as_bytes() };
+        let files = &gateway.files;
+        let linked = files.link(&root(), &file, place(&b, "g")).await.unwrap();
+        assert_eq!(linked.file_attributes.unwrap().nlink, 2);
+        assert_eq!(status(&files.link(&root(), &file, place(&b, "g")).await), nfsstat3::NFS3ERR_EXIST);
+        let moved = files.rename(&root(), place(&a, "f"), place(&b, "h")).await.unwrap();
+        assert!(moved.fromdir_wcc.after.is_some() && moved.todir_wcc.after.is_some());
+        assert_eq!(gateway.find(&a, "f").await.unwrap_err(), nfsstat3::NFS3ERR_NOENT);
+        assert_eq!(gateway.find(&b, "h").await.unwrap().0, file);
+        let missing = files.rename(&root(), place(&a, "f"), place(&b, "i")).await;
+        assert_eq!(status(&missing), nfsstat3::NFS3ERR_NOENT);
+        assert_eq!(status(&files.rmdir(&root(), place(&top, "b")).await), nfsstat3::NFS3ERR_NOTEMPTY);
+        assert_eq!(status(&files.remove(&root(), place(&top, "b")).await), nfsstat3::NFS3ERR_ISDIR);
+        assert_eq!(status(&files.rmdir(&root(), place(&b, "h")).await), nfsstat3::NFS3ERR_NOTDIR);
+        assert_eq!(status(&files.rmdir(&root(), place(&b, ".")).await), nfsstat3::NFS3ERR_INVAL);
+        assert_eq!(status(&files.rmdir(&root(), place(&b, "..")).await), nfsstat3::NFS3ERR_EXIST);
+        files.remove(&root(), place(&b, "h")).await.unwrap();
+        assert_eq!(gateway.attr(&file).await.unwrap().nlink, 1);
+        let removed = files.remove(&root(), place(&b, "g")).await.unwrap();
+        assert!(removed.dir_wcc.after.is_some());
+        files.rmdir(&root(), place(&top, "b")).await.unwrap();
+        assert_eq!(gateway.attr(&b).await.unwrap_err(), nfsstat3::NFS3ERR_STALE);
+        let made = create(&gateway, &b, "x", createhow3::GUARDED(mode(0o600))).await;
+        assert_eq!(made, Err(nfsstat3::NFS3ERR_STALE), "its directory is gone");
+    });
+}
+
+#[test]
+fn nothing_leads_out_of_an_export() {
+    let cluster = Cluster::start(1, 4096);
+    let client = cluster.client();
+    for path in ["/x", "/x/export", "/x/export/d", "/x/export/d/e", "/other"] {
+        client.mkdir(path, 0o755).unwrap();
+    }
+    with_exports(&cluster, &[export("/x/export", Squash::None)], async |gateway| {
+        let top = gateway.root().await;
+        assert_eq!(gateway.find(&top, "..").await.unwrap().0, top);
+        assert_eq!(gateway.find(&top, ".").await.unwrap().0, top);
+        let (d, attr) = gateway.find(&top, "d").await.unwrap();
+        let (e, _) = gateway.find(&d, "e").await.unwrap();
+        assert_eq!(attr.type_, ftype3::NF3DIR);
+        assert_eq!(gateway.find(&d, "..").await.unwrap().0, top);
+        assert_eq!(gateway.find(&e, "..").await.unwrap().0, d);
+        let listed = names(&gateway, &top, 4096, false).await;
+        assert_eq!(listed[0].1, listed[1].1, "its parent is itself");
+        client.rename("/x/export/d/e", "/other/e", 0).unwrap();
+        assert_eq!(gateway.find(&e, "..").await.unwrap_err(), nfsstat3::NFS3ERR_NOENT);
+    });
+}

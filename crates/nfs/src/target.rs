@@ -1,0 +1,76 @@
+//! What a call is about: an inode of an export, and on whose behalf.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use nfs3_types::nfs3::{fattr3, nfs_fh3};
+use weft_client::{Client, SetAttr};
+use weft_wire::messages::Attr;
+
+use crate::attributes::fattr_of;
+use crate::credential::Credential;
+use crate::export::{Admission, Export};
+use crate::handle::{Handle, HandleKeys};
+
+/// Who sent a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sender {
+    /// The client's address.
+    pub peer: SocketAddr,
+    /// Its user; `None` without AUTH_SYS.
+    pub credential: Option<Credential>,
+}
+
+/// An inode of an export, and who asks for it.
+pub(crate) struct Target {
+    pub(crate) export: Rc<Export>,
+    pub(crate) admission: Rc<Admission>,
+    pub(crate) credential: Credential,
+    /// Acts for the user.
+    pub(crate) client: Client,
+    pub(crate) ino: u64,
+}
+
+impl Target {
+    pub(crate) fn new(export: &Rc<Export>, admission: &Rc<Admission>, sender: &Sender, ino: u64) -> Target {
+        let (export, admission) = (export.clone(), admission.clone());
+        let identities = admission.callers.identities();
+        match sender.credential {
+            Some(credential) => {
+                let client = admission.callers.client(credential);
+                Target { export, credential, client, ino, admission }
+            }
+            None => {
+                let (uid, gid) = identities.anonymous;
+                let caller = weft_wire::messages::Caller { uid, gid, groups: Vec::new() };
+                let client = admission.callers.root().with_caller(caller);
+                Target { export, credential: Credential::new(uid, gid, &[]), client, ino, admission }
+            }
+        }
+    }
+
+    /// Acts for root.
+    pub(crate) fn root(&self) -> &Client {
+        self.admission.callers.root()
+    }
+
+    /// Attributes as the client is told them.
+    pub(crate) fn tell(&self, attr: Attr) -> fattr3 {
+        fattr_of(&self.admission.callers.identities().here(attr), self.export.id)
+    }
+
+    /// The handle of an inode in the same export.
+    pub(crate) fn handle(&self, keys: &HandleKeys, ino: u64) -> nfs_fh3 {
+        keys.seal(Handle { export: self.export.id, ino })
+    }
+
+    /// Changes with the owners' numbers of the file system.
+    pub(crate) fn there(&self, changes: SetAttr) -> SetAttr {
+        let identities = self.admission.callers.identities();
+        SetAttr {
+            uid: changes.uid.map(|uid| identities.users.there(uid)),
+            gid: changes.gid.map(|gid| identities.groups.there(gid)),
+            ..changes
+        }
+    }
+}
