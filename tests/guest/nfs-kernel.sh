@@ -10,7 +10,11 @@ dir=/tmp/cluster
 export HOME=/tmp/home
 mkdir -p "$HOME" /mnt/nfs
 
-step() { echo "== $*"; }
+# A tree of some files: an emulated gateway takes tens of milliseconds for a call.
+tree=/tmp/tree
+mkdir -p $tree/below
+cp $(ls -d /usr/include/linux/*.h | head -n 30) $tree/below
+step() { echo "== $SECONDS s: $*"; }
 fail() {
     echo "FAILED: $*"
     tail -n 30 "$dir"/log/*.log
@@ -30,12 +34,13 @@ mount -i -t nfs -o "$options" 127.0.0.1:/ /mnt/nfs || fail "mount"
 step "coreutils, find and tar"
 cd /mnt/nfs
 mkdir -p tree/deep/er
-cp -r /usr/include/linux tree/linux
-diff -r /usr/include/linux tree/linux || fail "the copied tree differs"
-tar -C tree -cf tree.tar linux
+cp -r $tree tree/headers
+diff -r $tree tree/headers || fail "the copied tree differs"
+tar -C tree -cf tree.tar headers
 mkdir again && tar -C again -xf tree.tar
-diff -r tree/linux again/linux || fail "what tar unpacked differs"
-[ "$(find again -type f | wc -l)" = "$(find /usr/include/linux -type f | wc -l)" ] || fail "find counts other files"
+diff -r tree/headers again/headers || fail "what tar unpacked differs"
+[ "$(find again -type f | wc -l)" = "$(find $tree -type f | wc -l)" ] || fail "find counts other files"
+step "a large file, links, attributes"
 dd if=/dev/urandom of=/tmp/random bs=1M count=20 status=none
 cp /tmp/random big && sync big && cmp /tmp/random big || fail "a file of 20 MiB differs"
 ln big hard && ln -s big soft && [ "$(stat -c %h big)" = 2 ] && cmp soft /tmp/random || fail "links"
@@ -44,16 +49,18 @@ truncate -s 12345678 big && [ "$(stat -c %s deep)" = 12345678 ] || fail "truncat
 touch -d 2001-02-03T04:05:06Z big && [ "$(stat -c %Y big)" = 981173106 ] || fail "times"
 mkfifo fifo && [ -p fifo ] || fail "a fifo"
 rm -r again tree.tar deep soft fifo && [ ! -e again ] || fail "rm"
-mkdir many && (cd many && seq 3000 | xargs touch) && [ "$(ls many | wc -l)" = 3000 ] || fail "a directory of 3000 names"
+step "a large directory"
+mkdir many && (cd many && seq 200 | xargs touch) && [ "$(ls many | wc -l)" = 200 ] || fail "a directory of 200 names"
 rm -r many
 
 if command -v git > /dev/null; then
     step "git"
-    git init -q repository && cd repository
+    git init -q --template= repository && cd repository
     git config user.email a@b && git config user.name A
-    cp -r ../tree/linux/netfilter . && git add . && git commit -qm one
-    echo x >> netfilter/x_tables.h && [ "$(git status --porcelain | wc -l)" = 1 ] || fail "git status"
-    git clone -q . ../clone && git fsck --strict > /dev/null || fail "git fsck"
+    for n in 1 2 3 4 5; do echo "file $n" > "$n"; done
+    git add . && git commit -qm one
+    echo x >> 3 && [ "$(git status --porcelain | wc -l)" = 1 ] || fail "git status"
+    git clone -q --template= . ../clone && git fsck --strict > /dev/null || fail "git fsck"
     cd ..
 fi
 
@@ -72,7 +79,7 @@ as 1000 sh -c 'echo secret > mine/secret && chmod 600 mine/secret' || fail "a us
 [ "$(stat -c %u:%g mine/secret)" = 1000:1000 ] || fail "the owner"
 
 step "the gateway is killed under load"
-(for n in $(seq 200); do echo "line $n" >> /mnt/nfs/log && sync /mnt/nfs/log; done) &
+(for n in $(seq 100); do echo "line $n" >> /mnt/nfs/log && sync /mnt/nfs/log; done) &
 writer=$!
 for _ in 1 2 3; do
     sleep 1
@@ -80,7 +87,7 @@ for _ in 1 2 3; do
     sleep 0.5
 done
 wait $writer || fail "the writer got an error"
-[ "$(cat /mnt/nfs/log)" = "$(seq -f 'line %g' 200)" ] || fail "lines are lost or doubled"
+[ "$(cat /mnt/nfs/log)" = "$(seq -f 'line %g' 100)" ] || fail "lines are lost or doubled"
 
 step "both sides see the same"
 "$weft" cat "$url"log | cmp - /mnt/nfs/log || fail "weft cat"

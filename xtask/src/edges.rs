@@ -38,7 +38,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-bench", &["bench-args", "cli-common", "server", "client", "layout", "transport", "verbs", "wire"]),
     (
         "weft-cli",
-        &["bench-args", "cli-common", "server", "client", "fuse", "layout", "log", "nfs-client", "wire"],
+        &[
+            "bench-args",
+            "cli-common",
+            "server",
+            "client",
+            "fuse",
+            "host",
+            "layout",
+            "log",
+            "nfs",
+            "nfs-client",
+            "wire",
+        ],
     ),
     ("xtask", &[]),
 ];

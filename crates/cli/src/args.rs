@@ -15,7 +15,7 @@ use clap::{CommandFactory, Parser, Subcommand};
     version,
     disable_help_subcommand = true,
     max_term_width = 90,
-    after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, mpi, keys, semantics, \
+    after_help = "Subjects of `weft help`: start, urls, striping, transports, rdma, pieces, mpi, nfs, keys, semantics, \
                   cluster, cluster-file, recovery, backup, logs, scripts, and every command."
 )]
 pub struct Cli {

@@ -7,6 +7,7 @@
 //!   adapters    the RDMA adapters that this process uses
 //!   part        ranges and subarrays of files: their description, reading and writing
 //!   copy/       copying files into, out of and between file systems
+//!   gateway_state  what a running NFS gateway tells
 //!   help/       the manual pages of `weft help SUBJECT`
 //!   exit        how a command ends when it fails
 //! ```
@@ -23,6 +24,7 @@ mod args;
 mod commands;
 mod copy;
 mod exit;
+mod gateway_state;
 mod help;
 mod mount_words;
 mod new_files;

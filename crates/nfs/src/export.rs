@@ -54,6 +54,19 @@ pub(crate) fn normal_path(path: &str) -> String {
     format!("/{}", names.join("/"))
 }
 
+/// Why a client may not use an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    /// No rule is for it.
+    #[error("the export's clients do not include it")]
+    Outside,
+    /// Any program of the client may have sent this.
+    #[error(
+        "it uses port {0}; the export accepts ports below 1024 only, unless it has insecure_ports = true"
+    )]
+    Port(u16),
+}
+
 /// A rule in use.
 pub(crate) struct Admission {
     pub(crate) rule: Rule,
@@ -84,10 +97,13 @@ impl Export {
     }
 
     /// What a client may do, and as whom.
-    pub(crate) fn admit(&self, peer: SocketAddr) -> Option<&Rc<Admission>> {
-        let address = peer.ip();
-        let found = self.admissions.iter().find(|admission| admission.rule.clients.has(address))?;
-        (found.rule.insecure || has_privileged_port(peer)).then_some(found)
+    pub(crate) fn admit(&self, peer: SocketAddr) -> Result<&Rc<Admission>, Refused> {
+        let is_for = |admission: &&Rc<Admission>| admission.rule.clients.has(peer.ip());
+        match self.admissions.iter().find(is_for) {
+            None => Err(Refused::Outside),
+            Some(found) if found.rule.insecure || has_privileged_port(peer) => Ok(found),
+            Some(_) => Err(Refused::Port(peer.port())),
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use nfs3_types::nfs3::{
@@ -25,6 +26,7 @@ use crate::mount::{self, Mounts};
 use crate::opens::Opens;
 use crate::procedures::Files;
 use crate::procedures::limits::IO_BYTES_MAX;
+use crate::refusals::Refusals;
 use crate::space::SpaceCache;
 use crate::target::Sender;
 use crate::weft::Weft;
@@ -99,6 +101,8 @@ pub struct GatewayCounts {
     pub open_inodes: usize,
     /// Operations of the cluster that are under way.
     pub under_way: usize,
+    /// Calls of clients that no export is for, and mounts that failed.
+    pub refused: u64,
 }
 
 /// Serves calls on the current reactor.
@@ -133,7 +137,8 @@ impl Gateway {
         weft_reactor::spawn(opens.clone().look_after());
         let exports = Rc::new(Exports::new(&client, &options.exports)).into();
         let (keys, space) = (options.handle_keys.clone(), SpaceCache::default());
-        let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space });
+        let refusals = Refusals::default();
+        let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space, refusals });
         let (mounts, duplicates, counts) = (Mounts::default(), Duplicates::default(), Cell::default());
         Ok(Rc::new(Gateway { files, mounts, duplicates, counts }))
     }
@@ -146,7 +151,13 @@ impl Gateway {
     /// What was done so far.
     pub fn counts(&self) -> GatewayCounts {
         let (open_inodes, under_way) = (self.files.opens.count(), self.files.weft.under_way());
-        GatewayCounts { open_inodes, under_way, ..self.counts.get() }
+        let refused = self.files.refusals.count();
+        GatewayCounts { open_inodes, under_way, refused, ..self.counts.get() }
+    }
+
+    /// Which clients have said that they mount which paths.
+    pub fn mounts(&self) -> Vec<(IpAddr, String)> {
+        self.mounts.list()
     }
 
     /// Makes durable what was written, and closes all files.

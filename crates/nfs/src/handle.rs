@@ -9,6 +9,8 @@
 //! from the cluster's key, an export's id from its path, and inode numbers are never used again. Since nobody
 //! else can make one, whoever has a handle was led to it from the root of its export.
 
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
 use nfs3_types::nfs3::nfs_fh3;
 use nfs3_types::xdr_codec::Opaque;
 use weft_wire::security::{Key, same_mac};
@@ -28,9 +30,9 @@ pub struct Handle {
     pub ino: u64,
 }
 
-/// The keys of handles: the first one makes them, all of them are accepted.
+/// The keys of handles: the first one makes them, all of them are accepted. Clones share them.
 #[derive(Debug, Clone)]
-pub struct HandleKeys(Vec<Key>);
+pub struct HandleKeys(Arc<RwLock<Vec<Key>>>);
 
 impl HandleKeys {
     /// The keys that belong to these keys of the cluster: the one that is in use first.
@@ -38,8 +40,19 @@ impl HandleKeys {
     /// # Panics
     /// Without any.
     pub fn of_cluster(keys: &[Key]) -> HandleKeys {
-        assert!(!keys.is_empty(), "a cluster has a key");
-        HandleKeys(keys.iter().map(Key::nfs_handle_key).collect())
+        HandleKeys(Arc::new(RwLock::new(handle_keys(keys))))
+    }
+
+    /// From now on, in all clones, those that belong to these keys of the cluster.
+    ///
+    /// # Panics
+    /// Without any.
+    pub fn replace(&self, keys: &[Key]) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = handle_keys(keys);
+    }
+
+    fn now(&self) -> RwLockReadGuard<'_, Vec<Key>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The bytes of a handle.
@@ -48,7 +61,7 @@ impl HandleKeys {
         bytes[0] = VERSION;
         bytes[4..12].copy_from_slice(&handle.export.to_be_bytes());
         bytes[12..20].copy_from_slice(&handle.ino.to_be_bytes());
-        let mac = mac_of(&self.0[0], &bytes[..SIGNED_BYTES]);
+        let mac = mac_of(&self.now()[0], &bytes[..SIGNED_BYTES]);
         bytes[SIGNED_BYTES..].copy_from_slice(&mac);
         nfs_fh3 { data: Opaque::owned(bytes.to_vec()) }
     }
@@ -58,12 +71,17 @@ impl HandleKeys {
         let bytes: &[u8; HANDLE_BYTES] = bytes.try_into().ok()?;
         let mac: [u8; MAC_BYTES] = bytes[SIGNED_BYTES..].try_into().ok()?;
         let is_ours = |key: &Key| same_mac(&mac_of(key, &bytes[..SIGNED_BYTES]), &mac);
-        if !self.0.iter().any(is_ours) || bytes[0] != VERSION {
+        if !self.now().iter().any(is_ours) || bytes[0] != VERSION {
             return None;
         }
         let number = |at: usize| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         Some(Handle { export: number(4), ino: number(12) })
     }
+}
+
+fn handle_keys(keys: &[Key]) -> Vec<Key> {
+    assert!(!keys.is_empty(), "a cluster has a key");
+    keys.iter().map(Key::nfs_handle_key).collect()
 }
 
 fn mac_of(key: &Key, signed: &[u8]) -> [u8; MAC_BYTES] {
@@ -87,6 +105,17 @@ mod tests {
         assert_eq!(keys(&[1]).open(&sealed.data), Some(HANDLE));
         assert_eq!(keys(&[2, 1]).open(&sealed.data), Some(HANDLE), "the cluster's key was changed");
         assert_eq!(keys(&[2]).open(&sealed.data), None);
+    }
+
+    #[test]
+    fn other_keys_count_in_all_clones() {
+        let (one, old) = (keys(&[1]), keys(&[1]).seal(HANDLE));
+        let clone = one.clone();
+        one.replace(&[Key([2; 32]), Key([1; 32])]);
+        assert_eq!(clone.seal(HANDLE), keys(&[2]).seal(HANDLE));
+        assert_eq!(clone.open(&old.data), Some(HANDLE));
+        one.replace(&[Key([2; 32])]);
+        assert_eq!(clone.open(&old.data), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Instant;
 
 use nfs3_types::nfs3::nfsstat3;
 use weft_client::At;
@@ -42,6 +43,12 @@ impl Mounts {
             mounts.insert((client, path.to_vec()));
         }
     }
+
+    /// Who mounts what.
+    pub(crate) fn list(&self) -> Vec<(IpAddr, String)> {
+        let mounts = self.0.borrow();
+        mounts.iter().map(|(client, path)| (*client, String::from_utf8_lossy(path).into_owned())).collect()
+    }
 }
 
 /// The results of a procedure; `None` if there is no such procedure.
@@ -61,10 +68,9 @@ pub(crate) async fn call(
             let found = find(files, sender, path).await;
             match &found {
                 Ok(_) => mounts.add(client, path),
-                Err(status) => {
-                    let path = String::from_utf8_lossy(path);
-                    tracing::warn!(%client, %path, %status, "a mount was refused");
-                }
+                // That no export is for this client was said already.
+                Err(nfsstat3::NFS3ERR_ACCES) => {}
+                Err(status) => say_refused(files, client, path, &status.to_string()),
             }
             match found {
                 Ok(handle) => {
@@ -89,12 +95,23 @@ pub(crate) async fn call(
     Ok(Some(results))
 }
 
+fn say_refused(files: &Files, client: IpAddr, path: &[u8], why: &str) {
+    let client = client.to_canonical();
+    if files.refusals.is_news(client, 0, Instant::now()) {
+        let path = String::from_utf8_lossy(path);
+        tracing::warn!(%client, %path, "a mount was refused: {why}");
+    }
+}
+
 /// The handle of a directory in an export. Symbolic links are not followed, as they may lead out of it.
 async fn find(files: &Files, sender: &Sender, path: &[u8]) -> Result<Vec<u8>, nfsstat3> {
     let path = std::str::from_utf8(path).map_err(|_| nfsstat3::NFS3ERR_NOENT)?;
     let exports = files.exports.borrow().clone();
-    let (export, names) = exports.by_path(path).ok_or(nfsstat3::NFS3ERR_ACCES)?;
-    export.admit(sender.peer).ok_or(nfsstat3::NFS3ERR_ACCES)?;
+    let Some((export, names)) = exports.by_path(path) else {
+        say_refused(files, sender.peer.ip(), path.as_bytes(), "it is in no export");
+        return Err(nfsstat3::NFS3ERR_ACCES);
+    };
+    files.admit(export, sender.peer)?;
     let of = |error: weft_client::Error| status_of(&error, Named::Name);
     // A directory of the same path may be another one by now.
     export.root.set(None);

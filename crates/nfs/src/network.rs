@@ -20,6 +20,12 @@ impl Network {
     /// Every address.
     pub const ANY: Network = Network { address: IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), prefix: None };
 
+    /// This address only.
+    pub fn of_address(address: IpAddr) -> Network {
+        let address = address.to_canonical();
+        Network { address, prefix: Some(if address.is_ipv4() { 32 } else { 128 }) }
+    }
+
     /// Whether an address belongs to it. IPv4 addresses within IPv6 count as what they are.
     pub fn has(&self, address: IpAddr) -> bool {
         let Some(prefix) = self.prefix else { return true };

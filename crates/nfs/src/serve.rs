@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -33,6 +33,7 @@ enum Control {
     Exports(Vec<ExportOptions>),
     Counts(mpsc::Sender<GatewayCounts>),
     Clients(mpsc::Sender<Vec<SocketAddr>>),
+    Mounts(mpsc::Sender<Vec<(IpAddr, String)>>),
     Stop,
 }
 
@@ -81,6 +82,13 @@ impl Serving {
     pub fn clients(&self) -> Vec<SocketAddr> {
         let (answer, answered) = mpsc::channel();
         let _ = self.control.send(Control::Clients(answer));
+        answered.recv().unwrap_or_default()
+    }
+
+    /// Which clients have said that they mount which paths. One that vanishes says nothing.
+    pub fn mounts(&self) -> Vec<(IpAddr, String)> {
+        let (answer, answered) = mpsc::channel();
+        let _ = self.control.send(Control::Mounts(answer));
         answered.recv().unwrap_or_default()
     }
 
@@ -145,6 +153,7 @@ async fn control(gateway: &Gateway, server: &Server<Gateway>, mut requests: Mail
             Control::Clients(answer) => {
                 drop(answer.send(server.peers().into_iter().map(|(_, peer)| peer).collect()))
             }
+            Control::Mounts(answer) => drop(answer.send(gateway.mounts())),
             Control::Stop => return,
         }
     }

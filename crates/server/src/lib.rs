@@ -84,6 +84,7 @@ pub use keys::{
     load_cluster_keys, random_cluster_key, write_cluster_keys,
 };
 pub use map::MapError;
+pub use process_limits::raise as raise_limits;
 pub use reload::Reloader;
 pub use server::Server;
 pub use slow::SlowRequestMs;

@@ -2,7 +2,7 @@
 
 /// Raises the soft limits of descriptors and of locked memory as far as they go: connections and data files
 /// need more descriptors than the usual, RDMA more locked memory.
-pub(crate) fn raise() {
+pub fn raise() {
     for resource in [libc::RLIMIT_NOFILE, libc::RLIMIT_MEMLOCK] {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: `limit` is live and writable. A limit that cannot be raised is kept.

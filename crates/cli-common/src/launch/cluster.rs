@@ -2,7 +2,7 @@
 
 use super::directory::log_of;
 use super::options::{Lifetime, StartOptions};
-use super::process::{ProcessHandle, ProcessId, end_all};
+use super::process::{ProcessHandle, ProcessId, end_clients_first};
 use super::readiness::{READY_POLL, READY_TIMEOUT, Readiness};
 use super::run_state::RunState;
 use super::signals;
@@ -13,6 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use weft_server::config::Member;
 use weft_server::{CLIENT_KEY_FILE, ClusterConfig};
 
 /// Time for servers to end before they are killed.
@@ -161,7 +162,9 @@ impl LocalCluster {
     /// Stops all servers that this process started, and forgets them.
     pub fn stop(&mut self) {
         let own: Vec<_> = self.watched.iter().filter(|server| server.child.is_some()).collect();
-        end_all(&own.iter().map(|server| &server.handle).collect::<Vec<_>>(), STOP_TIMEOUT);
+        let handles: Vec<_> = own.iter().map(|server| &server.handle).collect();
+        let is_client = |at: usize| matches!(self.config.member(&own[at].name), Ok(Member::Gateway(_)));
+        end_clients_first(&handles, is_client, STOP_TIMEOUT);
         for server in &mut self.watched {
             if let Some(child) = &mut server.child {
                 // It has ended; this only frees its number.

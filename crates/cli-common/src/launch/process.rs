@@ -133,6 +133,24 @@ pub fn end_all(handles: &[&ProcessHandle], timeout: Duration) -> Vec<Ending> {
     endings
 }
 
+/// Ends clients of a cluster before its servers, which they still need: those for which `is_client` holds, then
+/// the others, each as [`end_all`] does. Returns the outcomes in the order of `handles`.
+pub fn end_clients_first(
+    handles: &[&ProcessHandle],
+    is_client: impl Fn(usize) -> bool,
+    timeout: Duration,
+) -> Vec<Ending> {
+    let mut endings = vec![None; handles.len()];
+    for stage in [true, false] {
+        let meant: Vec<_> = (0..handles.len()).filter(|at| is_client(*at) == stage).collect();
+        let ended = end_all(&meant.iter().map(|at| handles[*at]).collect::<Vec<_>>(), timeout);
+        for (at, ending) in meant.into_iter().zip(ended) {
+            endings[at] = Some(ending);
+        }
+    }
+    endings.into_iter().flatten().collect()
+}
+
 /// Field 22 of /proc/PID/stat (proc(5)).
 fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -154,6 +172,26 @@ mod tests {
         let stat = "7 (a) b (c)) S 1 7 7 0 -1 4 1 0 0 0 5 6 0 0 20 0 1 0 4242 1000 99";
         assert_eq!(start_ticks_of(stat), Some(4242));
         assert_eq!(start_ticks_of("nothing"), None);
+    }
+
+    #[test]
+    fn clients_end_before_servers() {
+        let spawn = |script: &str| Command::new("sh").args(["-c", script]).spawn().unwrap();
+        // The client ends in order only as long as the server is there.
+        let mut server = spawn("exec sleep 60");
+        let pid = server.id();
+        let mut client = spawn(&format!(
+            "trap 'sleep 0.2; kill -0 {pid} && exit 0; exit 1' TERM; while :; do sleep 0.01; done"
+        ));
+        std::thread::sleep(Duration::from_millis(200));
+        let handles = [pid, client.id()].map(|pid| ProcessHandle::open(pid).unwrap());
+        // A child that has ended and was not waited for would still be found.
+        let waited = std::thread::spawn(move || server.wait().unwrap());
+        let handles: Vec<_> = handles.iter().collect();
+        let endings = end_clients_first(&handles, |at| at == 1, Duration::from_secs(5));
+        assert_eq!(endings, [Ending::InOrder, Ending::InOrder]);
+        assert!(client.wait().unwrap().success());
+        waited.join().unwrap();
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! --only` reverts that.
 
 use super::holder::holder_of;
-use super::process::{Ending, ProcessHandle, ProcessId, end_all};
+use super::process::{Ending, ProcessHandle, ProcessId, end_clients_first};
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -140,8 +140,10 @@ impl RunState {
 
     /// Stops all servers. Kills those that still run after `timeout`, and returns how many.
     pub fn stop(&self, timeout: Duration) -> usize {
-        let handles: Vec<_> = self.servers.iter().filter_map(|server| server.process.handle()).collect();
-        let endings = end_all(&handles.iter().collect::<Vec<_>>(), timeout);
+        let running = self.servers.iter().filter_map(|server| Some((server, server.process.handle()?)));
+        let running: Vec<_> = running.collect();
+        let handles: Vec<_> = running.iter().map(|(_, handle)| handle).collect();
+        let endings = end_clients_first(&handles, |at| running[at].0.role == "nfs", timeout);
         endings.iter().filter(|ending| **ending != Ending::InOrder).count()
     }
 }

@@ -3,12 +3,13 @@
 use super::cluster::STOP_TIMEOUT;
 use super::directory::CLUSTER_FILE;
 use super::locking::lock;
-use super::process::{Ending, ProcessHandle, end_all};
+use super::process::{Ending, ProcessHandle, end_clients_first};
 use super::run_state::{Found, RunState, find};
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::time::Duration;
 use weft_server::ClusterConfig;
+use weft_server::config::Member;
 
 /// The result of `weft down`.
 #[derive(Debug, Default)]
@@ -97,7 +98,8 @@ pub fn stop(dir: &Path, only: &[String]) -> Result<Down> {
         down.supervisor = Some((supervisor.pid(), format!("it runs as {}: {error}", supervisor.user())));
     }
     let handles: Vec<&ProcessHandle> = running.iter().map(|(_, found)| &found.handle).collect();
-    let endings = end_all(&handles, STOP_TIMEOUT);
+    let is_client = |at: usize| matches!(config.member(&running[at].0), Ok(Member::Gateway(_)));
+    let endings = end_clients_first(&handles, is_client, STOP_TIMEOUT);
     down.servers = running
         .into_iter()
         .zip(endings)

@@ -1,5 +1,8 @@
 //! `weft serve`
 
+mod exports;
+mod gateway;
+
 use crate::exit::Code;
 use anyhow::{Context, Result, anyhow, bail};
 use std::os::unix::net::UnixDatagram;
@@ -8,12 +11,13 @@ use std::sync::{Arc, OnceLock};
 use weft_cli_common::launch::BlockedSignals;
 use weft_cli_common::{PERMANENT, output};
 use weft_log::{Filter, Sink};
+use weft_server::config::Member;
 use weft_server::{
     CLUSTER_KEY_FILE, ClusterConfig, Reloader, Server, ServerError, ServerRole, SlowRequestMs, StopFlag,
 };
 use weft_wire::security::ClusterKeys;
 
-/// Runs one server of a cluster file in the foreground, until SIGTERM or SIGINT.
+/// Runs one server or NFS gateway of a cluster file in the foreground, until SIGTERM or SIGINT.
 ///
 /// It logs to standard error, one line per event, as systemd expects.
 ///
@@ -24,7 +28,8 @@ use weft_wire::security::ClusterKeys;
 ///
 /// SIGHUP reopens the file of --log-file, and applies the keys log and slow_request_ms of the cluster file. A
 /// metadata server also applies added servers, changed addresses, and the default layout of files. SIGHUP
-/// never ends a server.
+/// never ends a server. A gateway applies changed exports at SIGHUP and when the cluster file changes; a file
+/// that is wrong leaves the exports as they are.
 ///
 /// Exit codes: 0 stopped on request; 1 failed; 78 refused to start, and will refuse again until the cluster
 /// file, the keys or the directory are corrected.
@@ -33,7 +38,7 @@ pub struct Args {
     /// The cluster file.
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// The name of the server in the cluster file.
+    /// The name of the server or gateway in the cluster file.
     #[arg(long, value_name = "SERVER")]
     name: String,
     /// File with the cluster's secret [default: cluster.key beside the cluster file].
@@ -67,8 +72,15 @@ pub fn run(args: Args) -> Result<()> {
         output::log_to(log)?;
     }
     weft_log::start(&args.name, args.log_level.clone().unwrap_or_default(), Sink::standard_error());
-    let (config, key_file, keys) = match configuration(&args) {
-        Ok(all) => all,
+    let config = match ClusterConfig::load(&args.config) {
+        Ok(config) => config,
+        Err(error) => return refuse(&error.into()),
+    };
+    if let Ok(Member::Gateway(_)) = config.member(&args.name) {
+        return serve_gateway(args, config, &signals);
+    }
+    let (key_file, keys) = match key_of(&args, &config) {
+        Ok(keys) => keys,
         Err(error) => return refuse(&error),
     };
     weft_log::set_filter(levels(args.log_level.as_ref(), &config));
@@ -102,16 +114,27 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
-fn configuration(args: &Args) -> Result<(ClusterConfig, PathBuf, ClusterKeys)> {
-    let config = ClusterConfig::load(&args.config)?;
-    let role = config.server(&args.name)?.role;
+fn serve_gateway(args: Args, config: ClusterConfig, signals: &BlockedSignals) -> Result<()> {
+    if args.accept_older {
+        return refuse(&anyhow!(
+            "--accept-older is for a metadata server, but {} is an NFS gateway",
+            args.name
+        ));
+    }
+    let Args { name, cluster_key, log_file, log_level, .. } = args;
+    gateway::run(gateway::Start { config, name, cluster_key, log_file, log_level }, signals)
+}
+
+fn key_of(args: &Args, config: &ClusterConfig) -> Result<(PathBuf, ClusterKeys)> {
+    let Member::Server(server) = config.member(&args.name)? else { bail!("{} is no server", args.name) };
+    let role = server.role;
     if args.accept_older && role != ServerRole::Meta {
         bail!("--accept-older is for a metadata server, but {} is an I/O server", args.name);
     }
     let beside = || config.resolve(CLUSTER_KEY_FILE.as_ref());
     let key_file = args.cluster_key.clone().unwrap_or_else(beside);
     let keys = weft_server::load_cluster_keys(&key_file)?;
-    Ok((config, key_file, keys))
+    Ok((key_file, keys))
 }
 
 /// The text of a `ServerError` includes its causes.
@@ -121,6 +144,9 @@ fn whole(error: &ServerError) -> anyhow::Error {
 
 fn format(args: &Args) -> Result<()> {
     let config = ClusterConfig::load(&args.config)?;
+    if let Ok(Member::Gateway(_)) = config.member(&args.name) {
+        bail!("{} is an NFS gateway: it has no storage, and is started without --format", args.name);
+    }
     if let Err(error) = weft_server::format_storage(&config, &args.name) {
         return refuse(&whole(&error));
     }

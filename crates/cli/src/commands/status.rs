@@ -2,9 +2,11 @@
 
 use crate::adapters;
 use crate::exit::Failures;
+use crate::gateway_state::GATEWAY_PROGRAM;
 use crate::time_text::duration;
 use anyhow::Result;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use weft_cli_common::connections::{ConnectArgs, Connections, transport_of};
 use weft_cli_common::place::WeftPath;
@@ -14,6 +16,8 @@ use weft_wire::messages::{ClientInfo, Gauge, RdmaAdapter, RdmaStatus, StatusRepl
 
 /// Shows the servers of a file system: role, address, load, memory, space, and the transport to each from
 /// here.
+///
+/// It names the NFS gateways that are connected (`weft nfs status` says more of them).
 ///
 /// It also shows the RDMA adapters in use, here and on the servers, and why RDMA is not used. With --clients
 /// it lists the clients of each server and how they are connected.
@@ -62,7 +66,7 @@ pub fn run(args: Args) -> Result<()> {
     let client = Connections::new(&args.connect).client(&place.url)?;
     let mut failures = Failures::default();
     let mut rows = Vec::new();
-    for (server, answer) in client.server_status(args.clients || args.json) {
+    for (server, answer) in client.server_status(true) {
         let transport = transport_of(&client, &server.name);
         let status = failures.ok(answer);
         let address = server.address().to_string();
@@ -76,10 +80,13 @@ pub fn run(args: Args) -> Result<()> {
     if args.json {
         let servers: Vec<_> = rows.iter().map(as_json).collect();
         let rdma = adapters::as_json(&rdma);
-        output::print_json(&json!({ "url": place.url, "servers": servers, "rdma": rdma }))?;
+        let gateways: Vec<_> = gateways_of(&rows).iter().map(gateway_json).collect();
+        let all = json!({ "url": place.url, "servers": servers, "gateways": gateways, "rdma": rdma });
+        output::print_json(&all)?;
         return failures.result();
     }
     print_servers(&rows)?;
+    print_gateways(&rows)?;
     adapters::print(&rdma, &transports)?;
     print_reasons(&rows)?;
     print_scrubs(&rows)?;
@@ -144,6 +151,32 @@ fn print_servers(rows: &[Row]) -> Result<()> {
         output::print_line(format!("slow requests: {}; {what}", slow.join(", ")))?;
     }
     Ok(())
+}
+
+/// The NFS gateways, as they name themselves: name, host, process.
+fn gateways_of(rows: &[Row]) -> BTreeSet<(&str, &str, u32)> {
+    let clients = rows.iter().filter_map(|row| row.status.as_ref()).flat_map(|status| &status.client_list);
+    let gateways = clients.filter_map(|client| {
+        let name = client.program.strip_prefix(GATEWAY_PROGRAM)?;
+        Some((name, client.host.as_str(), client.process_id))
+    });
+    gateways.collect()
+}
+
+fn print_gateways(rows: &[Row]) -> Result<()> {
+    let gateways = gateways_of(rows);
+    if gateways.is_empty() {
+        return Ok(());
+    }
+    let gateway = |(name, host, pid): &(&str, &str, u32)| {
+        format!("{} on {} (process {pid})", output::visible(name), output::visible(host))
+    };
+    let gateways: Vec<_> = gateways.iter().map(gateway).collect();
+    output::print_line(format!("NFS gateways: {}", gateways.join(", ")))
+}
+
+fn gateway_json((name, host, pid): &(&str, &str, u32)) -> Value {
+    json!({ "name": name, "host": host, "pid": pid })
 }
 
 /// The adapters: name, link layer, and how many receives are promised to clients.

@@ -19,6 +19,7 @@ mod remove;
 mod tests;
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -27,9 +28,10 @@ use weft_client::{Client, PendingCall};
 use weft_wire::limits::NAME_BYTES_MAX;
 use weft_wire::messages::Attr;
 
-use crate::export::{Export, Exports};
+use crate::export::{Admission, Export, Exports};
 use crate::handle::HandleKeys;
 use crate::opens::Opens;
+use crate::refusals::Refusals;
 use crate::space::SpaceCache;
 use crate::status::{Named, status_of};
 use crate::target::{Sender, Target};
@@ -45,6 +47,7 @@ pub(crate) struct Files {
     pub(crate) keys: HandleKeys,
     pub(crate) exports: RefCell<Rc<Exports>>,
     pub(crate) space: SpaceCache,
+    pub(crate) refusals: Refusals,
 }
 
 /// A directory's export lets a client change it.
@@ -93,8 +96,23 @@ impl Files {
         let handle = self.keys.open(handle).ok_or(nfsstat3::NFS3ERR_BADHANDLE)?;
         let exports = self.exports.borrow();
         let export = exports.by_id(handle.export).ok_or(nfsstat3::NFS3ERR_STALE)?;
-        let admission = export.admit(sender.peer).ok_or(nfsstat3::NFS3ERR_ACCES)?;
+        let admission = self.admit(export, sender.peer)?;
         Ok(Target::new(export, admission, sender, handle.ino))
+    }
+
+    /// What a client may do with an export. A refusal is logged.
+    pub(crate) fn admit<'a>(
+        &self,
+        export: &'a Export,
+        peer: SocketAddr,
+    ) -> Result<&'a Rc<Admission>, nfsstat3> {
+        export.admit(peer).map_err(|refused| {
+            let client = peer.ip().to_canonical();
+            if self.refusals.is_news(client, export.id, Instant::now()) {
+                tracing::warn!(%client, export = %export.path, "a client was refused: {refused}");
+            }
+            nfsstat3::NFS3ERR_ACCES
+        })
     }
 
     pub(crate) async fn call<T: 'static>(&self, call: PendingCall<T>) -> weft_client::Result<T> {

@@ -1,8 +1,9 @@
-//! `weft nfs`: files of NFSv3 servers of anyone, without a mount.
+//! `weft nfs`: files of NFSv3 servers of anyone, without a mount; and the gateways of a cluster.
 
 mod bench;
 mod cat;
 mod cp;
+mod gateways;
 mod ls;
 mod place;
 mod rates;
@@ -10,9 +11,10 @@ mod stat;
 
 use anyhow::Result;
 
-/// List, copy and measure files of NFS servers, Weft's or others.
+/// List, copy and measure files of NFS servers, Weft's or others, and show Weft's NFS gateways.
 ///
-/// The servers speak NFS version 3 over TCP. Nothing is mounted, and root is not needed. A URL is
+/// exports, clients and status are for the gateways of a cluster on this machine; see `weft help nfs`. The other
+/// commands are for NFS servers of anyone, which speak NFS version 3 over TCP. Nothing is mounted, and root is not needed. A URL is
 /// nfs://HOST[:PORT]/PATH[?mountport=PORT], where PATH begins with that of an export. Without ports the
 /// server's portmapper is asked. nfs://HOST/ stands for all exports.
 #[derive(Debug, clap::Subcommand)]
@@ -39,6 +41,17 @@ Examples:
     /// reading and writing of 4 KiB; and how many files are created, looked up, asked for their attributes and
     /// removed a second. Each figure is the median of all runs. The server's cache is not emptied in between.
     Bench(bench::Args),
+    /// Show what the gateways of a cluster export: what is in force, which is that of the cluster file unless the
+    /// file is wrong.
+    Exports(gateways::Args),
+    /// Show who is connected to the gateways of a cluster, and what each client has said that it mounts.
+    ///
+    /// A client that vanished without unmounting is shown with its mounts and without a connection.
+    Clients(gateways::Args),
+    /// Show the gateways of a cluster: processes, clients, calls, bytes, open files.
+    ///
+    /// "under way" counts operations of the cluster, "refused" calls of clients that no export is for.
+    Status(gateways::Args),
 }
 
 /// Runs the command.
@@ -49,5 +62,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::Cp(args) => cp::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Bench(args) => bench::run(&args),
+        Command::Exports(args) => gateways::exports(&args),
+        Command::Clients(args) => gateways::clients(&args),
+        Command::Status(args) => gateways::status(&args),
     }
 }
