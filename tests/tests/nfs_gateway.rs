@@ -411,6 +411,48 @@ fn gateways_tell_what_they_export_and_to_whom() {
 }
 
 #[test]
+fn keys_are_replaced_while_a_gateway_serves() {
+    let gateways = Gateways::start(1, EVERYTHING);
+    let cluster = &gateways.cluster;
+    let client = gateways.client("nfs0");
+    let created = client.create(client.root(), b"file", &CreateHow::Unchecked(mode(0o644))).unwrap();
+    let file = created.handle.unwrap();
+    client.write_all(&file, 0, b"before", 1).unwrap();
+    let key = |arguments: &[&str]| {
+        let mut command = Command::new(weft_bin());
+        command.arg("key").args(arguments).arg("--config").arg(cluster.config_path());
+        expect_success("weft key", &command.output().unwrap());
+    };
+    let replace_client_key = |times: usize| {
+        let new = cluster.scratch().join("new.key");
+        key(&["issue", "--host", "gateway", "--no-root-squash", "--out", text(&new)]);
+        fs::rename(new, cluster.key_file()).unwrap();
+        wait_until("the gateway uses the new key", APPLY_TIME, || {
+            cluster.log("nfs0").matches("connects to the cluster with its new key").count() == times
+        });
+    };
+    replace_client_key(1);
+    client.write_all(&file, 6, b" and after", 1).unwrap();
+
+    for (step, times) in [("add", 1), ("switch", 2)] {
+        wait_until("the servers have taken over the step before", APPLY_TIME, || {
+            let mut command = Command::new(weft_bin());
+            command.args(["key", "rotate", step, "--config"]).arg(cluster.config_path());
+            command.output().unwrap().status.success()
+        });
+        wait_until("the gateway has read the keys", APPLY_TIME, || {
+            cluster.log("nfs0").matches("has read the cluster's keys again").count() == times
+        });
+        assert_eq!(client.getattr(&file).unwrap().size_bytes, 16, "{step}");
+    }
+    replace_client_key(2);
+    let by_name = client.lookup(client.root(), b"file").unwrap().handle;
+    assert_ne!(by_name.bytes(), file.bytes(), "it is signed with the new key");
+    assert_eq!(client.getattr(&by_name).unwrap().fileid, client.getattr(&file).unwrap().fileid);
+    assert_eq!(native_bytes(&gateways.native(), "/file"), b"before and after");
+}
+
+#[test]
 fn what_cannot_be_served_is_refused_with_the_reason() {
     let gateways = Gateways::start(1, EVERYTHING);
     let serve = |arguments: &[&str]| {

@@ -28,6 +28,12 @@ use std::time::Duration;
 use crate::batch::{self, Batch};
 use crate::rpc::Rpc;
 
+/// Whether what this thread begins is kept until it is about to wait ([`before_poll`]), and then leaves
+/// together, with few system calls. An event loop that begins many things in a row says so once.
+pub fn hold_requests(are_held: bool) {
+    weft_transport::hold_requests(are_held);
+}
+
 /// Something under way that moves when it is tested.
 pub trait Progress {
     /// Moves it forward without waiting for replies; whether it is over.

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 
 use weft_layout::{Region, Regions};
-use weft_transport::{Allocation, Completion};
+use weft_transport::{Allocation, Completion, are_requests_held};
 use weft_wire::messages::{DataSize, ReadReply, SizeRequest, WriteReply, io_flags};
 use weft_wire::security::Capability;
 use weft_wire::{Op, Wire, body};
@@ -123,6 +123,9 @@ impl<'a> Transfer<'a> {
             _kept: None,
         };
         transfer.batch.bulky = total_bytes > BULKY_BYTES;
+        if are_requests_held() && !transfer.batch.bulky {
+            transfer.batch.share();
+        }
         transfer.submit_windows();
         Ok(transfer)
     }

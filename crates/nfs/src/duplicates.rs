@@ -22,7 +22,9 @@ use std::time::{Duration, Instant};
 use weft_reactor::{Event, spawn};
 
 /// Calls that are remembered.
-const CALLS_MAX: usize = 8192;
+pub(crate) const CALLS_MAX: usize = 8192;
+/// WRITEs. There are many, and each is sent again soon or never.
+pub(crate) const WRITES_MAX: usize = 2048;
 /// How long a reply is. A client that is silent for longer has forgotten its call too.
 const REMEMBERED: Duration = Duration::from_secs(300);
 
@@ -42,8 +44,8 @@ struct Remembered {
 }
 
 /// What is remembered.
-#[derive(Default)]
 pub(crate) struct Duplicates {
+    calls_max: usize,
     hasher: RandomState,
     calls: RefCell<HashMap<CallId, Rc<Remembered>>>,
     /// In the order in which they began.
@@ -51,6 +53,12 @@ pub(crate) struct Duplicates {
 }
 
 impl Duplicates {
+    /// Remembers so many calls.
+    pub(crate) fn of(calls_max: usize) -> Duplicates {
+        let (hasher, calls, order) = Default::default();
+        Duplicates { calls_max, hasher, calls, order }
+    }
+
     /// The call of `client` with these arguments.
     pub(crate) fn id(&self, client: IpAddr, xid: u32, procedure: u32, args: &[u8]) -> CallId {
         CallId { client, xid, procedure, checksum: self.hasher.hash_one(args) }
@@ -91,7 +99,7 @@ impl Duplicates {
             order.push_back(id);
         }
         // Those that are under way are kept; there are at most as many as the server lets in.
-        for _ in CALLS_MAX..order.len() {
+        for _ in self.calls_max..order.len() {
             let Some(oldest) = order.pop_front() else { return };
             match calls.get(&oldest).is_some_and(|call| call.over.is_set()) {
                 true => drop(calls.remove(&oldest)),
@@ -116,7 +124,7 @@ mod tests {
 
     fn run(test: impl AsyncFnOnce(Duplicates, Rc<Cell<u32>>)) {
         let reactor = Reactor::new(ReactorOptions::default()).unwrap();
-        reactor.run(async { test(Duplicates::default(), Rc::default()).await });
+        reactor.run(async { test(Duplicates::of(CALLS_MAX), Rc::default()).await });
     }
 
     async fn count(counter: Rc<Cell<u32>>) -> Vec<u8> {

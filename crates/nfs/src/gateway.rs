@@ -19,7 +19,7 @@ use nfs3_types::xdr_codec::Pack;
 use weft_client::Client;
 
 use crate::args;
-use crate::duplicates::Duplicates;
+use crate::duplicates::{CALLS_MAX, Duplicates, WRITES_MAX};
 use crate::export::{ExportOptions, Exports};
 use crate::handle::HandleKeys;
 use crate::locks::{LockCounts, LockOptions, Locks};
@@ -128,7 +128,10 @@ pub struct Gateway {
     files: Rc<Files>,
     mounts: Mounts,
     duplicates: Duplicates,
-    counts: Cell<GatewayCounts>,
+    /// Of WRITEs, so many that they would displace the others. One that was sent again is not to be done when
+    /// the client has written there anew.
+    duplicate_writes: Duplicates,
+    counts: Rc<Cell<GatewayCounts>>,
     locks: Option<Rc<Locks>>,
 }
 
@@ -159,8 +162,9 @@ impl Gateway {
         let refusals = Refusals::default();
         let files = Rc::new(Files { client, weft, workers, opens, keys, exports, space, refusals });
         let locks = options.locks.as_ref().map(|locks| Locks::start(&files, locks)).transpose()?;
-        let (mounts, duplicates, counts) = (Mounts::default(), Duplicates::default(), Cell::default());
-        Ok(Rc::new(Gateway { files, mounts, duplicates, counts, locks }))
+        let (duplicates, duplicate_writes) = (Duplicates::of(CALLS_MAX), Duplicates::of(WRITES_MAX));
+        let (mounts, counts) = (Mounts::default(), Rc::default());
+        Ok(Rc::new(Gateway { files, mounts, duplicates, duplicate_writes, counts, locks }))
     }
 
     /// From now on these are exported.
@@ -196,9 +200,7 @@ impl Gateway {
     }
 
     fn count(&self, change: impl FnOnce(&mut GatewayCounts)) {
-        let mut counts = self.counts.get();
-        change(&mut counts);
-        self.counts.set(counts);
+        change_counts(&self.counts, change);
     }
 
     /// Does a call.
@@ -344,12 +346,24 @@ impl Gateway {
             return Err(XdrError::Short);
         }
         data.truncate(head.count as usize);
-        let result = self.files.write(sender, head.file, head.offset, head.stable, data).await;
-        if let Nfs3Result::Ok(written) = &result {
-            self.count(|counts| counts.written_bytes += u64::from(written.count));
-        }
-        Ok(done(&result))
+        let id = self.duplicate_writes.id(sender.peer.ip(), call.xid, call.procedure, call.args);
+        let (file, offset, stable) = (head.file.to_vec(), head.offset, head.stable);
+        let (files, sender, counts) = (self.files.clone(), *sender, self.counts.clone());
+        let work = async move {
+            let result = files.write(&sender, &file, offset, stable, data).await;
+            if let Nfs3Result::Ok(written) = &result {
+                change_counts(&counts, |counts| counts.written_bytes += u64::from(written.count));
+            }
+            packed(&result)
+        };
+        Ok(Outcome::Done { head: self.duplicate_writes.once(id, work).await, data: Vec::new() })
     }
+}
+
+fn change_counts(counts: &Cell<GatewayCounts>, change: impl FnOnce(&mut GatewayCounts)) {
+    let mut changed = counts.get();
+    change(&mut changed);
+    counts.set(changed);
 }
 
 /// Whether the arguments of a procedure that changes something can be read.

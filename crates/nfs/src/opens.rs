@@ -343,13 +343,6 @@ impl Opens {
         self.call(set).await.map(drop).map_err(handle)
     }
 
-    /// Keeps the file that a CREATE has opened to write, for the WRITEs that will follow.
-    pub(crate) fn adopt(&self, target: &Target, file: File) {
-        let entry = self.entry(file.ino());
-        entry.writer.borrow_mut().get_or_insert_with(|| self.kept(file));
-        entry.allow(target, Access::Write);
-    }
-
     /// Rights to it may have changed.
     pub(crate) fn forget_rights(&self, ino: u64) {
         if let Some(entry) = self.known(ino) {
@@ -473,6 +466,7 @@ impl Opens {
                 }
             })
             .await;
+            weft_onc_server::buffers::trim();
             let is_crowded = self.count() >= OPEN_MAX;
             self.close_idle(is_crowded).await;
         }

@@ -24,7 +24,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use weft_client::{Progress, after_poll, before_poll};
+use weft_client::{Progress, after_poll, before_poll, hold_requests};
 use weft_reactor::{Notify, sleep, spawn};
 
 use crate::descriptors::Descriptors;
@@ -66,6 +66,7 @@ impl Weft {
     pub fn new() -> io::Result<Weft> {
         let descriptors = Descriptors::new()?;
         let inner = Rc::new(Inner::default());
+        hold_requests(true);
         spawn(drive(inner.clone(), descriptors));
         Ok(Weft { inner })
     }

@@ -17,6 +17,7 @@ use weft_onc_rpc::reply;
 use weft_onc_rpc::xdr::padding;
 use weft_reactor::{Interest, Permit, Readiness, Semaphore, yield_now};
 
+use crate::buffers;
 use crate::counts::{Counters, add};
 use crate::limits::{Limits, Patience};
 use crate::server::{Inner, Member};
@@ -114,12 +115,22 @@ impl<'a> Reader<'a> {
                     self.readiness.clear(Interest::Read);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => break read?,
+                read => {
+                    self.note_empty(read.as_ref().is_ok_and(|bytes| *bytes < HEAD_ROOM_BYTES));
+                    break read?;
+                }
             }
         };
         self.member.silent_since.set(None);
         self.note_read(bytes).await;
         Ok(bytes)
+    }
+
+    /// A stream that gave less than there was room for has no more: that need not be asked.
+    fn note_empty(&self, is_empty: bool) {
+        if is_empty {
+            self.readiness.clear(Interest::Read);
+        }
     }
 
     async fn note_read(&mut self, bytes: usize) {
@@ -141,6 +152,7 @@ impl<'a> Reader<'a> {
         match self.patience.wait(reading).await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             bytes => {
+                self.note_empty(bytes < room.len());
                 self.note_read(bytes).await;
                 Ok(bytes)
             }
@@ -298,7 +310,7 @@ impl<'a> Reader<'a> {
         let begin = head_bytes + placed.at;
         self.want(begin).await?;
         let mut arguments = self.buffer[head_bytes..begin].to_vec();
-        let mut data = vec![0; placed.bytes];
+        let mut data = buffers::take(placed.bytes);
         let here = (self.buffer.len() - begin).min(placed.bytes);
         add(&self.counters.copied_bytes, here);
         data[..here].copy_from_slice(&self.buffer[begin..begin + here]);

@@ -16,6 +16,7 @@
 //! length, and the time for which a peer may not take its replies or not complete a record. That time is short
 //! while other calls wait for memory. A connection on which nothing is under way holds no buffer.
 
+pub mod buffers;
 mod connection;
 mod counts;
 mod incoming;

@@ -9,12 +9,19 @@ use weft_onc_rpc::record::{MARK_BYTES, Mark};
 use weft_onc_rpc::xdr::padding;
 use weft_reactor::{Interest, Notify, Permit, Readiness};
 
+use crate::buffers;
 use crate::counts::{Counters, add};
 use crate::limits::Patience;
 
 /// Replies in one system call: two pieces and padding each.
 const REPLIES_AT_ONCE: usize = 64;
 static PADDING: [u8; 4] = [0; 4];
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        buffers::give(std::mem::take(&mut self.data));
+    }
+}
 
 /// A reply, and what is given back when it has left.
 pub(crate) struct Outgoing {

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use weft_transport::Link;
+use weft_transport::{Link, are_requests_held};
 
 use crate::deadline::{self, Operation};
 use crate::dial::Wish;
@@ -58,7 +58,12 @@ impl Rpc {
     pub(crate) fn share_lane(&self, index: usize) -> Option<LaneUse> {
         let server = self.session().server(index);
         let wish = Wish { traffic: self.traffic(server.role, false), rail: None };
-        if server.health.is_failing() { None } else { server.pick(&wish, true) }
+        match server.health.is_failing() {
+            true => None,
+            // What leaves together does so on one connection.
+            false if are_requests_held() => server.pick_busiest(&wish),
+            false => server.pick(&wish, true),
+        }
     }
 
     fn traffic(&self, role: Role, bulky: bool) -> Traffic {

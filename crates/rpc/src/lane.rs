@@ -221,6 +221,20 @@ impl Lane {
         }
     }
 
+    /// Sends what was kept for this moment; see [`weft_transport::hold_requests`].
+    pub(crate) fn flush(&self) {
+        if !self.wants_write() {
+            return;
+        }
+        let mut state = lock(&self.state);
+        let Some(link) = &mut state.link else { return };
+        let flushed = link.flush();
+        self.wants_write.store(link.wants_write(), Ordering::Relaxed);
+        if let Err(error) = flushed {
+            self.fail(&mut state, &error.to_string());
+        }
+    }
+
     fn receive(
         &self,
         state: &mut LaneState,

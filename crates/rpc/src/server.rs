@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use weft_transport::LinkKind;
 use weft_wire::VERSIONS;
-use weft_wire::limits::LANES_PER_SERVER_MAX;
+use weft_wire::limits::{CREDITS_PER_CONNECTION, LANES_PER_SERVER_MAX};
 use weft_wire::messages::{ProveReply, ServerInfo, endpoint, server_role};
 
 use crate::dial::{Dialled, Fallback, Wish};
@@ -187,6 +187,14 @@ impl Server {
         let least = lanes.iter().filter(suits).min_by_key(|lane| lane.users())?;
         let take = share || least.users() == 0 || count >= LANES_PER_SERVER_MAX;
         take.then(|| LaneUse::new(least))
+    }
+
+    /// The lane that suits and that most use, as long as the server takes more requests on it.
+    pub(crate) fn pick_busiest(&self, wish: &Wish) -> Option<LaneUse> {
+        let lanes = self.lanes();
+        let suits = |lane: &&Arc<Lane>| lane.is_alive() && lane.traffic() == wish.traffic;
+        let has_room = |lane: &&Arc<Lane>| lane.users() < usize::from(CREDITS_PER_CONNECTION);
+        lanes.iter().filter(suits).filter(has_room).max_by_key(|lane| lane.users()).map(LaneUse::new)
     }
 
     /// Any lane.

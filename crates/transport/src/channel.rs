@@ -21,6 +21,7 @@ use weft_wire::{HEADER_BYTES, Header, Kind};
 use crate::error::{FrameError, LinkError};
 use crate::frame_limits::FrameLimits;
 use crate::framing::{CLIENT_BUFFER_BYTES, FrameReader};
+use crate::held::are_requests_held;
 use crate::link::{Completion, OWN_REQUEST_IDS};
 use crate::runs::{Cursor, IoVecs, MemoryRuns};
 use crate::segment::Segment;
@@ -224,7 +225,7 @@ impl Channel {
             pieces_left,
             passed,
         });
-        if self.outgoing.len() == 1 { self.flush() } else { Ok(()) }
+        if self.outgoing.len() == 1 && !are_requests_held() { self.flush() } else { Ok(()) }
     }
 
     /// Sends and receives what can be without waiting.
@@ -245,11 +246,11 @@ impl Channel {
         self.fail(LinkError::Stream { peer: self.peer.clone(), source: source.into() })
     }
 
-    fn flush(&mut self) -> Result<(), LinkError> {
-        while let Some(message) = self.outgoing.front_mut() {
-            let pieces_before = message.pieces_left;
-            match send_some(self.fd.as_fd(), message) {
-                Ok(()) => {}
+    /// Sends what is queued, as far as the socket takes it.
+    pub(crate) fn flush(&mut self) -> Result<(), LinkError> {
+        while !self.outgoing.is_empty() {
+            match send_some(self.fd.as_fd(), &mut self.outgoing) {
+                Ok(pieces_bytes) => self.moved_bytes += pieces_bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 // The server may have said why before it closed: that is read first.
@@ -259,9 +260,9 @@ impl Channel {
                 }
                 Err(error) => return Err(self.stream_error(error)),
             }
-            self.moved_bytes += pieces_before - message.pieces_left;
-            if message.head_sent == message.head.len() && message.pieces_left == 0 {
-                let request_id = message.request_id;
+            while let Some(request_id) =
+                self.outgoing.front().filter(|first| first.left() == 0).map(|first| first.request_id)
+            {
                 self.outgoing.pop_front();
                 self.note_sent(request_id);
             }
@@ -422,22 +423,129 @@ impl Channel {
     }
 }
 
-/// One `sendmsg` of what is left of a message.
-fn send_some(fd: BorrowedFd<'_>, message: &mut Outgoing) -> io::Result<()> {
+/// One `sendmsg` of what is left of the messages at the front. How much of it was the callers' pieces.
+fn send_some(fd: BorrowedFd<'_>, outgoing: &mut VecDeque<Outgoing>) -> io::Result<u64> {
     let mut pieces = IoVecs::new();
-    let head = &message.head[message.head_sent..];
-    pieces.push(head.as_ptr().cast_mut(), head.len());
-    let passed = message.passed.as_ref().map(Segment::fd);
-    if message.pieces_left > 0 {
-        message.cursor.gather(&message.pieces, message.pieces_left.min(SEND_BYTES_MAX), &mut pieces);
+    let mut passed = None;
+    for (number, message) in outgoing.iter().enumerate() {
+        // A descriptor goes with the first byte of its message.
+        if message.passed.is_some() && number > 0 {
+            break;
+        }
+        passed = passed.or(message.passed.as_ref());
+        let head = &message.head[message.head_sent..];
+        let wanted = pieces.bytes() as u64 + message.left();
+        pieces.push(head.as_ptr().cast_mut(), head.len());
+        let most = message.pieces_left.min(SEND_BYTES_MAX.saturating_sub(pieces.bytes() as u64));
+        if most > 0 {
+            message.cursor.gather(&message.pieces, most, &mut pieces);
+        }
+        if passed.is_some() || pieces.is_full() || pieces.bytes() as u64 != wanted {
+            break;
+        }
     }
-    // SAFETY: the head is live, and the caller of `start` keeps the pieces valid.
-    let sent = unsafe { send(fd, pieces.as_slice(), passed, false) }?;
-    message.passed = None;
-    let of_head = sent.min(message.head.len() - message.head_sent);
-    message.head_sent += of_head;
-    let of_pieces = (sent - of_head) as u64;
-    message.cursor.advance(&message.pieces, of_pieces);
-    message.pieces_left -= of_pieces;
-    Ok(())
+    // SAFETY: the heads are live, and the callers of `start` keep the pieces valid.
+    let sent = unsafe { send(fd, pieces.as_slice(), passed.map(Segment::fd), false) }?;
+    let (mut left, mut of_pieces) = (sent, 0);
+    for message in outgoing.iter_mut() {
+        if left == 0 {
+            break;
+        }
+        message.passed = None;
+        let of_head = left.min(message.head.len() - message.head_sent);
+        message.head_sent += of_head;
+        let here = (left - of_head).min(message.pieces_left as usize);
+        message.cursor.advance(&message.pieces, here as u64);
+        message.pieces_left -= here as u64;
+        of_pieces += here as u64;
+        left -= of_head + here;
+    }
+    Ok(of_pieces)
+}
+
+impl Outgoing {
+    /// Bytes that are left to send.
+    fn left(&self) -> u64 {
+        (self.head.len() - self.head_sent) as u64 + self.pieces_left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::held::hold_requests;
+    use crate::socket::owned;
+    use weft_wire::Op;
+    use weft_wire::messages::MemoryRun;
+
+    /// Two ends that keep apart what was sent by different system calls.
+    fn packets() -> [OwnedFd; 2] {
+        let mut fds = [0; 2];
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) }, 0);
+        // SAFETY: new descriptors that nobody else owns.
+        fds.map(|fd| unsafe { owned(fd) }.unwrap())
+    }
+
+    /// What one system call has sent, if anything was sent.
+    fn packet(fd: &OwnedFd) -> Option<Vec<u8>> {
+        let mut room = vec![0; 64 << 10];
+        // SAFETY: a live buffer of the length given.
+        let bytes = unsafe { libc::recv(fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
+        usize::try_from(bytes).ok().map(|bytes| room[..bytes].to_vec())
+    }
+
+    fn start(channel: &mut Channel, request_id: u64, data: &[u8]) {
+        let header = Header::request(Op::Ping, request_id);
+        let bytes = data.len() as u64;
+        let address = data.as_ptr() as u64;
+        let runs = vec![MemoryRun { segment: 0, address, bytes, stride_bytes: 0, count: 1 }];
+        let payload = if data.is_empty() { Payload::None } else { Payload::Pieces(runs, bytes) };
+        // SAFETY: the data are the test's, and live longer.
+        unsafe { channel.start(header, b"body", payload, (MemoryRuns::new(), 0), None) }.unwrap();
+    }
+
+    #[test]
+    fn requests_that_are_held_leave_together() {
+        let [ours, theirs] = packets();
+        let mut channel = Channel::new(ours, "a test".into(), true);
+        start(&mut channel, 1, b"");
+        let alone = packet(&theirs).expect("it is sent at once");
+        hold_requests(true);
+        let data = [7; 5000];
+        (2..=4).for_each(|number| start(&mut channel, number, &data[..if number == 3 { 5000 } else { 0 }]));
+        hold_requests(false);
+        assert_eq!(packet(&theirs), None);
+        channel.flush().unwrap();
+        let together = packet(&theirs).expect("they are sent");
+        assert_eq!((together.len(), packet(&theirs)), (3 * alone.len() + 5000, None));
+        assert!(!channel.wants_write() && together[2 * alone.len()..][..5000] == data);
+    }
+
+    #[test]
+    fn what_a_socket_does_not_take_is_sent_later() {
+        let (mut ours, mut theirs) =
+            std::os::unix::net::UnixStream::pair().map(|(a, b)| (Some(a), b)).unwrap();
+        let ours = ours.take().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut channel = Channel::new(ours.into(), "a test".into(), true);
+        let data: Vec<u8> = (0..900_000u32).map(|at| (at % 251) as u8).collect();
+        hold_requests(true);
+        (1..=3).for_each(|number| start(&mut channel, number, &data));
+        hold_requests(false);
+        let reading = std::thread::spawn(move || {
+            let mut all = Vec::new();
+            std::io::Read::read_to_end(&mut theirs, &mut all).unwrap();
+            all
+        });
+        while channel.wants_write() {
+            channel.flush().unwrap();
+        }
+        drop(channel);
+        let all = reading.join().unwrap();
+        let one = HEADER_BYTES + 4 + data.len();
+        assert_eq!(all.len(), 3 * one);
+        all.chunks(one).for_each(|message| assert!(message[HEADER_BYTES + 4..] == data));
+    }
 }

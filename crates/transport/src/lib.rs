@@ -33,6 +33,7 @@ mod channel;
 mod error;
 mod frame_limits;
 mod framing;
+mod held;
 mod link;
 mod listen;
 mod memory;
@@ -49,6 +50,7 @@ mod together;
 mod verbs;
 
 pub use error::{ConnError, FrameError, LinkError, RunsError};
+pub use held::{are_requests_held, hold_requests};
 pub use link::{Allocation, Bulk, BulkMemory, Completion, Link, LinkKind, LinkTraits, OWN_REQUEST_IDS};
 pub use listen::{Accepted, Acceptor, ListenError, Listening, Network, listen_tcp, listen_unix};
 pub use memory::{MemoryBulk, MemoryConn, MemoryConnector, MemoryEnd, MemoryFaults, MemoryHub, MemoryLink};

@@ -196,6 +196,13 @@ pub trait Link: Send {
     /// # Errors
     /// The link has failed and so have all its requests under way.
     fn progress(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError>;
+    /// Sends what [`hold_requests`](crate::hold_requests) has kept, as far as the network takes it.
+    ///
+    /// # Errors
+    /// As [`Link::progress`].
+    fn flush(&mut self) -> Result<(), LinkError> {
+        Ok(())
+    }
     /// As [`Link::progress`], for a caller that looks again soon, and calls `progress` before it waits for
     /// [`Link::fd`]: where [`Link::must_arm`], nothing is armed, and wake-ups are left to those who wait.
     ///

@@ -9,9 +9,9 @@ use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use weft_reactor::{Interest, LocalLock, Notify, Readiness, timeout};
+use weft_reactor::{Interest, LocalLock, Notify, Readiness, timeout, yield_now};
 use weft_wire::limits::STALL_TIMEOUT_MS;
-use weft_wire::{HEADER_BYTES, Header};
+use weft_wire::{HEADER_BYTES, Header, Kind};
 
 use crate::error::{ConnError, FrameError};
 use crate::frame_limits::FrameLimits;
@@ -46,10 +46,25 @@ pub(crate) struct ServerStream {
     pub(crate) owner: Cell<PayloadOwner>,
     pub(crate) payload_free: Notify,
     writing: LocalLock<()>,
+    gathered: RefCell<Gathered>,
     proven: Cell<bool>,
     closed: Cell<bool>,
     stall_timeout: Cell<Duration>,
     peer: RefCell<PeerInfo>,
+}
+
+/// Longest message that waits for others to leave with it.
+const GATHERED_BYTES_MAX: usize = 8 << 10;
+
+/// Short messages that leave together, where several requests are under way.
+#[derive(Default)]
+struct Gathered {
+    bytes: Vec<u8>,
+    /// Messages that were put in so far, and those of them that have left.
+    put: u64,
+    sent: u64,
+    /// Requests that came and have no reply yet.
+    under_way: u32,
 }
 
 /// Cuts the connection if a message is left half written: nothing after it could be understood.
@@ -78,6 +93,7 @@ impl ServerStream {
             owner: Cell::new(PayloadOwner::Nobody),
             payload_free: Notify::new(),
             writing: LocalLock::new(()),
+            gathered: RefCell::default(),
             proven: Cell::new(false),
             closed: Cell::new(false),
             stall_timeout: Cell::new(Duration::from_millis(STALL_TIMEOUT_MS)),
@@ -194,7 +210,10 @@ impl ServerStream {
                 return Err(self.closed_error());
             }
             match self.next_message(remote_memory) {
-                Ok(Some(message)) => return Ok(message),
+                Ok(Some(message)) => {
+                    self.gathered.borrow_mut().under_way += 1;
+                    return Ok(message);
+                }
                 Ok(None) => {
                     let begun = !self.reader.borrow().is_idle();
                     deadline =
@@ -335,15 +354,58 @@ impl ServerStream {
         header.body_bytes = body.len() as u32;
         header.payload_bytes = payload_bytes as u64;
         let head = header.encode();
-        let _turn = self.writing.lock().await;
-        let mut message = WholeMessage { stream: self, whole: false };
         let total = HEADER_BYTES + body.len() + payload_bytes;
+        let is_gathered = total <= GATHERED_BYTES_MAX && {
+            let gathered = self.gathered.borrow();
+            gathered.under_way > 1 || !gathered.bytes.is_empty()
+        };
+        if header.kind == Kind::Reply {
+            let mut gathered = self.gathered.borrow_mut();
+            gathered.under_way = gathered.under_way.saturating_sub(1);
+        }
+        let number = is_gathered.then(|| {
+            let mut gathered = self.gathered.borrow_mut();
+            gathered.bytes.extend_from_slice(&head);
+            gathered.bytes.extend_from_slice(body);
+            payload.iter().for_each(|part| gathered.bytes.extend_from_slice(part));
+            gathered.put += 1;
+            gathered.put
+        });
+        if is_gathered {
+            // Others that are ready put theirs in.
+            yield_now().await;
+        }
+        let _turn = self.writing.lock().await;
+        self.send_gathered(number.unwrap_or(u64::MAX)).await?;
+        if is_gathered {
+            return Ok(());
+        }
+        let mut message = WholeMessage { stream: self, whole: false };
         let mut done = 0;
         while done < total {
             let parts = [head.as_slice(), body].into_iter().chain(payload.iter().map(Deref::deref));
             done += self.send_once(parts, done, false).await?;
         }
         message.whole = true;
+        Ok(())
+    }
+
+    /// Sends what was gathered, in the turn of who calls it, unless the message of this number has left.
+    async fn send_gathered(&self, number: u64) -> Result<(), ConnError> {
+        let (bytes, put) = {
+            let mut gathered = self.gathered.borrow_mut();
+            if gathered.sent >= number || gathered.bytes.is_empty() {
+                return if self.closed.get() { Err(self.closed_error()) } else { Ok(()) };
+            }
+            (std::mem::take(&mut gathered.bytes), gathered.put)
+        };
+        let mut messages = WholeMessage { stream: self, whole: false };
+        let mut done = 0;
+        while done < bytes.len() {
+            done += self.send_once([bytes.as_slice()].into_iter(), done, false).await?;
+        }
+        messages.whole = true;
+        self.gathered.borrow_mut().sent = put;
         Ok(())
     }
 
@@ -385,6 +447,7 @@ impl ServerStream {
         let head = header.encode();
         let bytes = header.payload_bytes;
         let _turn = self.writing.lock().await;
+        self.send_gathered(u64::MAX).await?;
         let mut message = WholeMessage { stream: self, whole: false };
         let mut done = 0;
         while done < HEADER_BYTES {
@@ -411,5 +474,60 @@ impl ServerStream {
         }
         message.whole = true;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Rc;
+    use weft_reactor::{Reactor, ReactorOptions, spawn};
+    use weft_wire::Op;
+
+    #[test]
+    fn replies_that_are_ready_at_the_same_time_leave_together() {
+        let mut fds = [0; 2];
+        // What different system calls have sent is kept apart.
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: room for two descriptors.
+        assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) }, 0);
+        // SAFETY: new descriptors that nobody else owns.
+        let [ours, theirs] = fds.map(|fd| unsafe { crate::socket::owned(fd) }.unwrap());
+        let packet = |bytes: usize| {
+            let mut room = vec![0u8; 4096];
+            // SAFETY: a live buffer of the length given.
+            let read = unsafe { libc::recv(theirs.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
+            assert_eq!(read, bytes as isize);
+        };
+        let reactor = Reactor::new(ReactorOptions::default()).unwrap();
+        reactor.run(async {
+            let peer = PeerInfo {
+                transport: "shm".into(),
+                address: "a test".into(),
+                process_id: None,
+                user_id: None,
+                group_ids: Vec::new(),
+            };
+            let stream = Rc::new(ServerStream::new(ours, true, peer).unwrap());
+            let requests: Vec<u8> =
+                (1..=3).flat_map(|number| Header::request(Op::Ping, number).encode()).collect();
+            // SAFETY: a live buffer of the length given.
+            let sent = unsafe { libc::send(theirs.as_raw_fd(), requests.as_ptr().cast(), requests.len(), 0) };
+            assert_eq!(sent, requests.len() as isize);
+            let mut answers = Vec::new();
+            for _ in 0..3 {
+                let (header, _) = stream.message(false).await.unwrap();
+                let (stream, header) = (stream.clone(), Header { kind: Kind::Reply, ..header });
+                answers.push(spawn(async move { stream.send_message(header, b"body", &[]).await }));
+            }
+            for answer in answers {
+                answer.await.unwrap();
+            }
+            packet(3 * (HEADER_BYTES + 4));
+            // Nobody else waits for this one.
+            let header = Header { kind: Kind::Reply, ..Header::request(Op::Ping, 4) };
+            stream.send_message(header, b"body", &[]).await.unwrap();
+            packet(HEADER_BYTES + 4);
+        });
     }
 }

@@ -185,6 +185,10 @@ impl Link for TcpLink {
         unsafe { self.channel.start(header, body, payload, memory, None) }
     }
 
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.channel.flush()
+    }
+
     fn progress(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
         self.channel.progress(done)
     }

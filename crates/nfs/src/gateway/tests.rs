@@ -128,6 +128,30 @@ fn a_call_that_comes_twice_is_done_once() {
 }
 
 #[test]
+fn a_write_that_comes_twice_is_done_once() {
+    with_gateway("/", async |cluster, gateway| {
+        let top = mount(gateway, "/").await.unwrap();
+        let options = weft_client::OpenOptions::new().write(true).create(true);
+        cluster.client().open("/f", &options).unwrap().close().unwrap();
+        let args = Writer::new().opaque(&top).opaque(b"f").into_bytes();
+        let found: LOOKUP3res = result(call(gateway, 2, NFS_PROGRAM, 3, &args).await);
+        let file = found.unwrap().object.data.to_vec();
+        let write =
+            |text: &[u8]| Writer::new().opaque(&file).u32(0).u32(0).u32(5).u32(0).opaque(text).into_bytes();
+        let (first, second) = (write(b"first"), write(b"again"));
+        let twice = [3, 3].map(|xid| call(gateway, xid, NFS_PROGRAM, 7, &first));
+        let [one, other] = twice;
+        let (one, other) = crate::weft::both(one, other).await;
+        assert_eq!((bytes(one), gateway.counts().written_bytes), (bytes(other), 5));
+        bytes(call(gateway, 4, NFS_PROGRAM, 7, &second).await);
+        bytes(call(gateway, 3, NFS_PROGRAM, 7, &first).await);
+        let args = Writer::new().opaque(&file).u32(0).u32(0).u32(100).into_bytes();
+        let read: READ3res<'static> = result(call(gateway, 5, NFS_PROGRAM, 6, &args).await);
+        assert_eq!(read.unwrap().data.0.as_ref(), b"again", "an old repetition comes too late");
+    });
+}
+
+#[test]
 fn data_go_both_ways_whether_they_are_in_the_arguments_or_beside_them() {
     with_gateway("/", async |cluster, gateway| {
         let top = mount(gateway, "/").await.unwrap();

@@ -11,7 +11,7 @@ use nfs3_types::nfs3::{
     MKNOD3resfail, MKNOD3resok, Nfs3Option, Nfs3Result, SYMLINK3res, SYMLINK3resfail, SYMLINK3resok,
     createhow3, createverf3, fattr3, mknoddata3, nfs_fh3, nfsstat3, sattr3, specdata3, wcc_data,
 };
-use weft_client::{At, Client, OpenOptions, SetAttr, SetTime};
+use weft_client::{At, Client, SetAttr, SetTime};
 use weft_wire::Status;
 use weft_wire::messages::{Attr, FileKind, Time};
 
@@ -91,15 +91,14 @@ impl Files {
     ) -> Result<Option<Attr>, nfsstat3> {
         changes_of(wanted).ok_or(nfsstat3::NFS3ERR_INVAL)?;
         let mode = mode_of(wanted).unwrap_or(0);
-        let options = OpenOptions::new().read(true).write(true).create_new(true).mode(mode);
-        let file = match self.call(target.client.start_open(At::child(target.ino, name), &options)).await {
-            Ok(file) => file,
+        // It is not opened: a file that is open to be written costs more to ask about.
+        let made = target.client.start_mknod(At::child(target.ino, name), FileKind::File, mode, 0);
+        let attr = match self.call(made).await {
+            Ok(attr) => attr,
             Err(error) if error.status() == Some(Status::Exists) => return Ok(None),
             Err(error) => return Err(by_name(error)),
         };
-        let attr = file.attr();
         let child = self.child(target, attr.ino);
-        self.opens.adopt(&child, file);
         if let Some(bytes) = size_of(wanted).filter(|bytes| *bytes > 0) {
             self.truncate(&child, bytes).await?;
         }

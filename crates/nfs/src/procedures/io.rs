@@ -9,6 +9,7 @@ use nfs3_types::nfs3::{
 };
 use weft_client::Pending;
 use weft_layout::OFFSET_LIMIT;
+use weft_onc_server::buffers;
 
 use super::limits::IO_BYTES_MAX;
 use super::{Files, by_handle};
@@ -43,7 +44,7 @@ impl Files {
         if wanted == 0 {
             return Ok(ReadDone { data: Vec::new(), eof: offset >= OFFSET_LIMIT });
         }
-        let pending = opened.file.start_read(vec![0; wanted], offset);
+        let pending = opened.file.start_read(buffers::take(wanted), offset);
         let (bytes, mut data) = self.finish_io(pending, &opened).await?;
         data.truncate(bytes);
         Ok(ReadDone { data, eof: bytes < wanted })
@@ -109,10 +110,12 @@ impl Files {
             self.opens.look_for_losses(&opened);
             data = written?.1;
             if stable == stable_how::UNSTABLE {
+                buffers::give(data);
                 return Ok(stable_how::UNSTABLE);
             }
             drop(opened);
             if self.opens.sync(target.ino).await? {
+                buffers::give(data);
                 return Ok(stable_how::FILE_SYNC);
             }
         }

@@ -43,8 +43,13 @@ impl Batch {
     /// One that takes a connection that others use rather than to wait while one is made.
     pub fn sharing() -> Batch {
         let mut batch = Batch::default();
-        batch.shares = true;
+        batch.share();
         batch
+    }
+
+    /// From now on it is as one that [`Batch::sharing`] makes.
+    pub fn share(&mut self) {
+        self.shares = true;
     }
 
     /// Adds a request.

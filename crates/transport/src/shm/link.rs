@@ -449,6 +449,10 @@ impl Link for ShmLink {
         unsafe { self.start_described(header, body, named) }
     }
 
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.channel.flush()
+    }
+
     fn progress(&mut self, done: &mut Vec<Completion>) -> Result<(), LinkError> {
         let from = done.len();
         let result = self.channel.progress(done);

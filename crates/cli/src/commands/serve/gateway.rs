@@ -36,8 +36,10 @@ use weft_wire::security::Key;
 const LOOK: Duration = Duration::from_secs(1);
 /// How often a signal is looked for while the cluster does not answer.
 const CONNECT_POLL: Duration = Duration::from_millis(20);
-/// How long to wait after a failed attempt to connect.
-const CONNECT_PAUSE: Duration = Duration::from_secs(1);
+/// How long to wait after a failed attempt to connect, at first and at most.
+const CONNECT_PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(1)];
+/// How long the cluster may be silent until the log says so: its servers may just be starting.
+const CONNECT_QUIET: Duration = Duration::from_secs(5);
 /// How often names of hosts are resolved again.
 const RESOLVE: Duration = Duration::from_secs(60);
 
@@ -167,11 +169,16 @@ impl Gateway {
         let (answer, answered) = channel();
         // It may wait for long, and is left behind if a signal comes.
         let connect = move || {
+            let ([mut pause, pause_max], mut told_at) = (CONNECT_PAUSES, Instant::now());
             loop {
                 match Client::connect(&url, options.clone()) {
                     Err(error) if may_pass(&error) => {
-                        weft_log::warning!(name, "waits for the cluster: {error}");
-                        std::thread::sleep(CONNECT_PAUSE);
+                        if told_at.elapsed() >= CONNECT_QUIET {
+                            weft_log::warning!(name, "waits for the cluster: {error}");
+                            told_at = Instant::now();
+                        }
+                        std::thread::sleep(pause);
+                        pause = (2 * pause).min(pause_max);
                     }
                     Err(error) => return drop(answer.send(Err(error))),
                     Ok(client) => {
