@@ -8,7 +8,8 @@
 //!   REMOVE x, xid 7  ─► known: OK                not NOENT
 //! ```
 //!
-//! A call is known by its client's address, its number, what it asks, and a checksum of its arguments.
+//! A call is known by its client's address, its number, what it asks, and a checksum of its arguments and
+//! data.
 
 use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
@@ -62,6 +63,18 @@ impl Duplicates {
     /// The call of `client` with these arguments.
     pub(crate) fn id(&self, client: IpAddr, xid: u32, procedure: u32, args: &[u8]) -> CallId {
         CallId { client, xid, procedure, checksum: self.hasher.hash_one(args) }
+    }
+
+    /// The call of `client` with these arguments, and this payload beside them.
+    pub(crate) fn id_of_write(
+        &self,
+        client: IpAddr,
+        xid: u32,
+        procedure: u32,
+        (args, payload): (&[u8], &[u8]),
+    ) -> CallId {
+        let checksum = self.hasher.hash_one((args, crc32c::crc32c(payload)));
+        CallId { client, xid, procedure, checksum }
     }
 
     /// Does `work`, unless this call is known: then its reply is that of the first time.

@@ -346,7 +346,8 @@ impl Gateway {
             return Err(XdrError::Short);
         }
         data.truncate(head.count as usize);
-        let id = self.duplicate_writes.id(sender.peer.ip(), call.xid, call.procedure, call.args);
+        let said = (call.args, data.as_slice());
+        let id = self.duplicate_writes.id_of_write(sender.peer.ip(), call.xid, call.procedure, said);
         let (file, offset, stable) = (head.file.to_vec(), head.offset, head.stable);
         let (files, sender, counts) = (self.files.clone(), *sender, self.counts.clone());
         let work = async move {

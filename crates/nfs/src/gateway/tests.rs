@@ -151,6 +151,34 @@ fn a_write_that_comes_twice_is_done_once() {
     });
 }
 
+/// A client that was started anew may count its calls from where it did before.
+#[test]
+fn a_write_of_other_data_is_another_write() {
+    with_gateway("/", async |cluster, gateway| {
+        let top = mount(gateway, "/").await.unwrap();
+        let options = weft_client::OpenOptions::new().write(true).create(true);
+        cluster.client().open("/f", &options).unwrap().close().unwrap();
+        let args = Writer::new().opaque(&top).opaque(b"f").into_bytes();
+        let found: LOOKUP3res = result(call(gateway, 2, NFS_PROGRAM, 3, &args).await);
+        let file = found.unwrap().object.data.to_vec();
+        let args = Writer::new().opaque(&file).u32(0).u32(0).u32(5).u32(0).u32(5).into_bytes();
+        for data in [b"first", b"again"] {
+            let beside = Call {
+                xid: 3,
+                program: NFS_PROGRAM,
+                version: VERSION,
+                procedure: 7,
+                args: &args,
+                payload: Some(data.to_vec()),
+            };
+            bytes(gateway.call(&sender(), beside).await);
+        }
+        let args = Writer::new().opaque(&file).u32(0).u32(0).u32(100).into_bytes();
+        let read: READ3res<'static> = result(call(gateway, 5, NFS_PROGRAM, 6, &args).await);
+        assert_eq!(read.unwrap().data.0.as_ref(), b"again");
+    });
+}
+
 #[test]
 fn data_go_both_ways_whether_they_are_in_the_arguments_or_beside_them() {
     with_gateway("/", async |cluster, gateway| {
