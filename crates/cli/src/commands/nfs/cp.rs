@@ -24,7 +24,7 @@ const ATTEMPTS_MAX: usize = 5;
 /// Options of `cp`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sources and the target, each as nfs://HOST[:PORT]/PATH or a local path.
+    /// The sources and the target, each as `nfs://HOST[:PORT]/PATH` or a local path.
     #[arg(required = true, num_args = 2.., value_name = "PLACE")]
     places: Vec<String>,
     /// Copy directories and everything in them; symbolic links are copied as links.

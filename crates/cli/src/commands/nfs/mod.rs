@@ -15,7 +15,7 @@ use anyhow::Result;
 ///
 /// exports, clients and status are for the gateways of a cluster on this machine; see `weft help nfs`. The other
 /// commands are for NFS servers of anyone, which speak NFS version 3 over TCP. Nothing is mounted, and root is not needed. A URL is
-/// nfs://HOST[:PORT]/PATH[?mountport=PORT], where PATH begins with that of an export. Without ports the
+/// `nfs://HOST[:PORT]/PATH[?mountport=PORT]`, where PATH begins with that of an export. Without ports the
 /// server's portmapper is asked. nfs://HOST/ stands for all exports.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
