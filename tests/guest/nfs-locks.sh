@@ -6,7 +6,7 @@
 #   2 the kernel waits for the mount, and is called    4 what was reclaimed is given back
 set -euo pipefail
 weft=$WEFT_BIN
-dir=/tmp/cluster
+dir=/tmp/nfs-locks
 export HOME=/tmp/home
 mkdir -p "$HOME" /mnt/nfs /mnt/weft
 step() { echo "== $SECONDS s: $*"; }

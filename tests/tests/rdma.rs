@@ -6,8 +6,8 @@
 //!   test transport ... ok (90 tests)   │
 //!   test whole-random ... ok           │     the whole system, servers and clients as processes
 //!   test model ... ok                  │     requests of all shapes against a model
-//!   test nfs-kernel ... ok               │     the kernel's NFS client on a gateway: tests/guest/nfs-kernel.sh
-//!   test nfs-locks ... ok                │     its locks against a mount's: tests/guest/nfs-locks.sh
+//!   test nfs-kernel ... ok             │     slow: the kernel's NFS client on a gateway, tests/guest/nfs-kernel.sh
+//!   test nfs-locks ... ok              │     slow: its locks against a mount's, tests/guest/nfs-locks.sh
 //!   test tools ... ok (8 tests)        │     slow: tests that are there for all transports, over RDMA
 //!   test verbs-flood ... ok            ├─   one boot: `alone`
 //!   test verbs-removal ... ok          ┘
@@ -56,10 +56,12 @@ fn alone() -> Vec<Job> {
         model("model").env("PROPTEST_CASES", "10"),
         Job::new("nfs-kernel", "/bin/bash", &[concat!(env!("CARGO_MANIFEST_DIR"), "/guest/nfs-kernel.sh")])
             .uses_weft()
-            .seconds(400),
+            .seconds(400)
+            .slow(),
         Job::new("nfs-locks", "/bin/bash", &[concat!(env!("CARGO_MANIFEST_DIR"), "/guest/nfs-locks.sh")])
             .uses_weft()
-            .seconds(400),
+            .seconds(400)
+            .slow(),
         model("model-all").slow(),
         black_box("mount", &["a_large_"]).slow(),
         black_box("tools", &["without_rdma_libraries", "nothing_needs_root", "measurements"]).slow(),

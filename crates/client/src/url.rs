@@ -203,6 +203,9 @@ fn read_server(server: &str) -> Result<(String, u16), String> {
     if host.is_empty() {
         return Err("there is no server in it".to_string());
     }
+    if host.contains(['[', ']']) {
+        return Err("brackets belong around an IPv6 address".to_string());
+    }
     let port = match port {
         None => PORT_DEFAULT,
         Some(port) => match port.parse() {
@@ -266,6 +269,8 @@ mod tests {
             ("weft://h:x/", "`x` is not a port"),
             ("weft://::1/", "brackets"),
             ("weft://[::1/", "closing bracket"),
+            ("weft://[[l1]:7/", "around an IPv6 address"),
+            ("weft://l]1/", "around an IPv6 address"),
             ("weft://h/?transport=pigeon", "pigeon"),
             ("weft://h/?colour=red", "unknown option"),
             ("weft://h/?rdma-colour=red", "no RDMA option `colour`"),

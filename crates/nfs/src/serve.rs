@@ -32,7 +32,7 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 const REQUESTS_MAX: usize = 64;
 
 enum Control {
-    Exports(Vec<ExportOptions>),
+    Exports(Vec<ExportOptions>, mpsc::Sender<()>),
     Counts(mpsc::Sender<GatewayCounts>),
     Clients(mpsc::Sender<Vec<SocketAddr>>),
     Mounts(mpsc::Sender<Vec<(IpAddr, String)>>),
@@ -70,7 +70,10 @@ impl Serving {
 
     /// From now on these are exported.
     pub fn set_exports(&self, exports: Vec<ExportOptions>) {
-        let _ = self.control.send(Control::Exports(exports));
+        let (answer, answered) = mpsc::channel();
+        let _ = self.control.send(Control::Exports(exports, answer));
+        // Nothing comes once the thread has ended.
+        let _ = answered.recv();
     }
 
     /// What was done so far; nothing once the thread has ended.
@@ -181,7 +184,10 @@ fn serve_datagrams(gateway: &Rc<Gateway>, listener: &TcpListener) {
 async fn control(gateway: &Gateway, server: &Server<Gateway>, mut requests: Mailbox<Control>) {
     while let Some(request) = requests.receive().await {
         match request {
-            Control::Exports(exports) => gateway.set_exports(&exports),
+            Control::Exports(exports, answer) => {
+                gateway.set_exports(&exports);
+                let _ = answer.send(());
+            }
             Control::Counts(answer) => drop(answer.send(gateway.counts())),
             Control::Clients(answer) => {
                 drop(answer.send(server.peers().into_iter().map(|(_, peer)| peer).collect()))
