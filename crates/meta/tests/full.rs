@@ -132,6 +132,29 @@ fn a_disk_that_others_fill_stops_growth_only_while_it_is_full() {
     assert_eq!(contents(&open(&disk)), model);
 }
 
+/// A worker that meets the full disk tells by the next commit, when there is room again.
+#[test]
+fn growth_goes_on_though_a_worker_tells_late_that_the_disk_was_full() {
+    let test = "growth_goes_on_though_a_worker_tells_late_that_the_disk_was_full";
+    let Some(disk) = on_small_disk(test, 48 * MIB) else { return };
+    let mut engine = open(&disk);
+    let mut model = Model::new();
+    for round in 0..5u64 {
+        wait_until("there is room", || engine.has_room(Room::Growth));
+        fill(&disk);
+        // A table in memory is full, and there is no room to write it out. The journal has blocks ahead.
+        (0..4).for_each(|number| assert!(commit(&mut engine, &mut model, number, Some(vec![0; 100 << 10]))));
+        std::thread::sleep(Duration::from_millis(200));
+        empty(&disk);
+        wait_until("there is room again", || engine.has_room(Room::Growth));
+        for number in 0..100 {
+            assert!(put(&mut engine, &mut model, round * 1000 + number, 300), "round {round}: {number}");
+        }
+    }
+    drop(engine);
+    assert_eq!(contents(&open(&disk)), model);
+}
+
 /// Nobody asks for room first, so that fjall's workers, and commits, meet the full disk.
 #[test]
 fn what_a_full_disk_refuses_leaves_nothing_behind() {

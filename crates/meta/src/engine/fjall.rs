@@ -320,18 +320,18 @@ impl Engine for FjallEngine {
         }
         self.need_ahead(bytes)?;
         let mut written = self.write(batch);
-        if let Err(error) = &written
-            && self.found_full(error)
-        {
-            self.reopen(Mode::JournalOnly)?;
-            self.tried = Some(Instant::now());
-            self.need_ahead(bytes)?;
-            written = self.write(batch);
-            if written.as_ref().is_err_and(is_full) {
-                // Without blocks ahead it may have been written in part.
-                self.reopen(Mode::JournalOnly)?;
-                return Err(EngineError::Full);
+        for mode in [Mode::Working, Mode::JournalOnly] {
+            if let Err(error) = &written
+                && self.found_full(error)
+                && (mode == Mode::JournalOnly || !is_full(error) && self.is_roomy())
+            {
+                written = self.write_anew(batch, bytes, mode)?;
             }
+        }
+        if written.as_ref().is_err_and(is_full) {
+            // Without blocks ahead it may have been written in part.
+            self.reopen(Mode::JournalOnly)?;
+            return Err(EngineError::Full);
         }
         if let Err(error) = written {
             self.poison();

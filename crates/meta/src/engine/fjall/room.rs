@@ -296,6 +296,22 @@ impl FjallEngine {
         writes.commit()
     }
 
+    /// Opens fjall anew after it found the disk full, and writes a batch again. With workers where there is room by now: a
+    /// worker tells late, by the next commit, that it found the disk full, and others may have emptied it meanwhile.
+    pub(super) fn write_anew(
+        &mut self,
+        batch: &Batch,
+        bytes: u64,
+        mode: Mode,
+    ) -> Result<Result<(), fjall::Error>, EngineError> {
+        self.reopen(mode)?;
+        if mode == Mode::JournalOnly {
+            self.tried = Some(Instant::now());
+        }
+        self.need_ahead(bytes)?;
+        Ok(self.write(batch))
+    }
+
     /// Whether a commit failed since the disk is full. A worker that found it so only leaves fjall poisoned, and there may be room
     /// again by now.
     pub(super) fn found_full(&mut self, error: &fjall::Error) -> bool {
