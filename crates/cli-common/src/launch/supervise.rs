@@ -214,15 +214,14 @@ impl Supervisor<'_> {
         let (due, later): (Vec<_>, Vec<_>) = self.due.drain(..).partition(|(when, _)| *when <= now);
         self.due = later;
         for (_, name) in due {
-            if self.change(|this| this.start(&name, true)).is_none() {
-                return;
-            }
+            let Some(outcome) = self.change(|this| this.start(&name, true)) else { return };
+            self.log_all(outcome);
         }
     }
 
     /// Starts servers that should run and do not: run.json, and maybe the cluster file, have changed.
     fn look_again(&mut self) {
-        self.change(|this| {
+        let outcomes = self.change(|this| {
             match ClusterConfig::load(&this.cluster.config.path) {
                 Ok(config) => this.cluster.config = config,
                 Err(error) => this.log(&format!("continues with the previous cluster file: {error}")),
@@ -233,42 +232,45 @@ impl Supervisor<'_> {
                 servers.filter(|server| server.wanted && !server.given_up && server.last_end.is_none());
             let missing: Vec<_> =
                 missing.map(|server| server.name.clone()).filter(|name| !watched.contains(name)).collect();
-            for name in missing {
+            let start = |name: String| {
                 this.deaths.remove(&name);
                 this.due.retain(|(_, due)| *due != name);
-                this.start(&name, false);
-            }
+                this.start(&name, false)
+            };
+            missing.into_iter().filter_map(start).collect::<Vec<_>>()
         });
+        self.log_all(outcomes.into_iter().flatten());
     }
 
-    /// Starts a server that should run, unless somebody else has started it. The caller holds the lock.
-    fn start(&mut self, name: &str, is_restart: bool) {
+    fn log_all(&self, texts: impl IntoIterator<Item = String>) {
+        texts.into_iter().for_each(|text| self.log(&text));
+    }
+
+    /// Starts a server that should run, unless somebody else has started it. The caller holds the lock, and logs
+    /// what is returned once run.json says it, too: who reads the log may ask `weft status` next.
+    #[must_use]
+    fn start(&mut self, name: &str, is_restart: bool) -> Option<String> {
         if !self.cluster.state.server(name).is_some_and(|server| server.wanted) {
-            return;
+            return None;
         }
         let running =
             self.cluster.config.member(name).ok().and_then(|server| {
                 find(&self.cluster.config, Some(&self.cluster.state), server).ok().flatten()
             });
         if let Some(found) = running {
-            self.log(&format!(
+            return Some(format!(
                 "server {name} already runs as process {} and is not supervised, since it was started otherwise",
                 found.process.pid
             ));
-            return;
         }
         let spawned = self.cluster.spawn(name);
         let log = log_of(&self.cluster.dir, name);
-        let Some(server) = self.cluster.state.server_mut(name) else { return };
-        match spawned {
+        let server = self.cluster.state.server_mut(name)?;
+        Some(match spawned {
             Ok(process) => {
                 server.process = process;
                 server.restarts += u32::from(is_restart);
-                self.log(&format!(
-                    "server {name} was started as process {}; see {}",
-                    process.pid,
-                    log.display()
-                ));
+                format!("server {name} was started as process {}; see {}", process.pid, log.display())
             }
             Err(error) => {
                 let text = format!("cannot be started: {error:#}");
@@ -277,17 +279,17 @@ impl Supervisor<'_> {
                     self.deaths.entry(name.to_string()).or_default().count(Instant::now(), Duration::ZERO);
                 server.given_up = delay.is_none();
                 self.due.extend(delay.map(|delay| (Instant::now() + delay, name.to_string())));
-                self.log(&format!("server {name} {text}"));
+                format!("server {name} {text}")
             }
-        }
+        })
     }
 
     /// Ends the supervisor if no server runs or will be restarted.
     fn end_without_servers(mut self) -> Result<()> {
         let text = "no supervised server is running any more";
         if self.is_in_background() {
-            self.log(&format!("{text}; the supervisor ends"));
             self.change(|this| this.cluster.state.supervisor = None);
+            self.log(&format!("{text}; the supervisor ends"));
             return Ok(());
         }
         self.cluster.stop();
