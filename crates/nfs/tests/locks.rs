@@ -1,6 +1,7 @@
 //! A gateway that registers with a port mapper, and lock calls over TCP and in datagrams.
 
 mod common;
+mod serving;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -10,10 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::Cluster;
 use weft_client::OpenOptions;
-use weft_gateway::Squash;
-use weft_nfs::{
-    ExportOptions, GRACE_DEFAULT, GatewayOptions, Handle, HandleKeys, LockOptions, Network, Rule, Serving,
-};
+use weft_nfs::{ExportOptions, GRACE_DEFAULT, GatewayOptions, Handle, HandleKeys, LockOptions, Serving};
 use weft_onc_rpc::nlm::{self, Lock, LockArgs, LockResult, Status, procedure};
 use weft_onc_rpc::portmap::{self, GETPORT, SET, TCP, UDP, UNSET};
 use weft_onc_rpc::record::Mark;
@@ -62,24 +60,16 @@ fn mapper(registered: Arc<Mutex<Registered>>) -> SocketAddr {
 }
 
 fn serve(cluster: &Cluster, rpcbind: Option<SocketAddr>) -> Serving {
-    let mut rule = Rule::for_clients(Network::ANY);
-    rule.insecure = true;
-    rule.identities.squash = Squash::None;
-    let options = GatewayOptions {
-        client: cluster.client(),
-        exports: vec![ExportOptions { path: "/".into(), rules: vec![rule] }],
-        handle_keys: HandleKeys::of_cluster(std::slice::from_ref(&cluster.key)),
-        locks: Some(LockOptions {
-            directory: cluster.directory().join("locks"),
-            url: cluster.url(),
-            connect: cluster.connect_options(),
-            name: "gateway".into(),
-            grace: GRACE_DEFAULT,
-            mapper_port: portmap::PORT,
-        }),
-        rpcbind,
+    let locks = LockOptions {
+        directory: cluster.directory().join("locks"),
+        url: cluster.url(),
+        connect: cluster.connect_options(),
+        name: "gateway".into(),
+        grace: GRACE_DEFAULT,
+        mapper_port: portmap::PORT,
     };
-    Serving::start(options, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).unwrap()
+    let options = serving::options(cluster.client(), &cluster.key, "/");
+    serving::serve(GatewayOptions { locks: Some(locks), rpcbind, ..options })
 }
 
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
