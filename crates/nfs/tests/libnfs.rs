@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use common::Cluster;
 use weft_client::OpenOptions;
 use weft_gateway::Squash;
-use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Network, Rule, Serving};
+use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Listeners, Network, Rule, Serving};
 use weft_test_needs::Need;
 use weft_test_random::{Random, seed};
 
@@ -23,7 +23,8 @@ fn serve(cluster: &Cluster) -> Serving {
         locks: None,
         rpcbind: None,
     };
-    Serving::start(options, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).unwrap()
+    let listeners = Listeners::tcp(vec![TcpListener::bind("127.0.0.1:0").unwrap()]);
+    Serving::start(options, listeners).unwrap()
 }
 
 fn url(serving: &Serving, path: &str) -> String {

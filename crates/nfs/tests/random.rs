@@ -13,7 +13,7 @@ use common::Cluster;
 use cutting::Cutting;
 use pair::Pair;
 use weft_gateway::Squash;
-use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Network, Rule, Serving};
+use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Listeners, Network, Rule, Serving};
 use weft_nfs_client::{ConnectOptions, Credential, NfsClient, NfsUrl, SetAttr, Stable};
 use weft_test_random::seed;
 
@@ -35,7 +35,8 @@ fn serve(cluster: &Cluster) -> Serving {
         locks: None,
         rpcbind: None,
     };
-    Serving::start(options, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).unwrap()
+    let listeners = Listeners::tcp(vec![TcpListener::bind("127.0.0.1:0").unwrap()]);
+    Serving::start(options, listeners).unwrap()
 }
 
 fn connect(port: u16) -> NfsClient {
