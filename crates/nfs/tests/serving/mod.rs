@@ -7,7 +7,7 @@ use std::net::TcpListener;
 
 use weft_client::Client;
 use weft_gateway::Squash;
-use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Network, Rule, Serving};
+use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Listeners, Network, Rule, Serving};
 use weft_wire::security::Key;
 
 /// Of a gateway without locks that is registered nowhere.
@@ -26,5 +26,5 @@ pub fn options(client: Client, key: &Key, path: &str) -> GatewayOptions {
 
 /// Serves at a free port of this host.
 pub fn serve(options: GatewayOptions) -> Serving {
-    Serving::start(options, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).unwrap()
+    Serving::start(options, Listeners::tcp(vec![TcpListener::bind("127.0.0.1:0").unwrap()])).unwrap()
 }
