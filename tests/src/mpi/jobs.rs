@@ -67,8 +67,14 @@ pub(super) fn compiled(mpi: Mpi, name: &str) -> PathBuf {
         }
     };
     command.arg("-o").arg(&fresh).args(["-lpthread", "-ldl"]).current_dir(&dir);
-    if name == "pnetcdf" {
-        command.arg("-lpnetcdf");
+    match name {
+        "pnetcdf" => drop(command.arg("-lpnetcdf")),
+        "netcdf" => {
+            // Debian keeps the headers of its builds for several MPIs apart.
+            let libraries = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+            command.arg(format!("-I{libraries}/netcdf/mpi/include")).arg("-lnetcdf_mpi");
+        }
+        _ => {}
     }
     expect_success(&format!("compiling {name} for {}", mpi.name()), &command.output().expect("a compiler"));
     std::fs::rename(&fresh, &program).expect("a new program takes the old one's name");
