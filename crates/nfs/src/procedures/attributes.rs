@@ -6,7 +6,7 @@ use nfs3_types::nfs3::{
     SETATTR3res, SETATTR3resfail, SETATTR3resok, nfsstat3, nfstime3, sattr3,
 };
 use nfs3_types::xdr_codec::Void;
-use weft_client::{At, SetAttr};
+use weft_client::{At, SetAttr, SetTime};
 use weft_wire::Status;
 use weft_wire::messages::{Attr, FileKind};
 
@@ -18,6 +18,17 @@ use crate::target::{Sender, Target};
 const READ: u32 = 4;
 const WRITE: u32 = 2;
 const EXECUTE: u32 = 1;
+
+/// Changes beside a size, without the time that a new size sets by itself. Kernels ask for it with every
+/// truncation, and alone it would need the owner.
+fn without_own_time(changes: SetAttr, wanted: &sattr3) -> SetAttr {
+    match (size_of(wanted), &changes) {
+        (Some(_), SetAttr { atime: None, mtime: Some(SetTime::Now), .. }) => {
+            SetAttr { mtime: None, ..changes }
+        }
+        _ => changes,
+    }
+}
 
 impl Files {
     /// GETATTR.
@@ -73,7 +84,8 @@ impl Files {
         if target.admission.rule.read_only {
             return Err(nfsstat3::NFS3ERR_ROFS);
         }
-        let changes = target.there(changes_of(wanted).ok_or(nfsstat3::NFS3ERR_INVAL)?);
+        let changes = without_own_time(changes_of(wanted).ok_or(nfsstat3::NFS3ERR_INVAL)?, wanted);
+        let changes = target.there(changes);
         if let Some(guard) = guard {
             let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
             let is_same = time_of(&attr.ctime) == guard;
