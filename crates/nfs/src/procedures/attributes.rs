@@ -36,7 +36,7 @@ impl Files {
         let attributes = async {
             let target = self.target(sender, object)?;
             let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
-            Ok(target.tell(attr))
+            Ok(self.tell(&target, attr).await)
         };
         match attributes.await {
             Ok(obj_attributes) => Nfs3Result::Ok(GETATTR3resok { obj_attributes }),
@@ -62,7 +62,7 @@ impl Files {
         match done {
             Ok(attr) => {
                 let after = match (attr, &target) {
-                    (Some(attr), Some(target)) => Some(target.tell(attr)),
+                    (Some(attr), Some(target)) => Some(self.tell(target, attr).await),
                     _ => self.after_on(&target).await,
                 };
                 Nfs3Result::Ok(SETATTR3resok { obj_wcc: wcc(before.as_ref(), after) })
@@ -132,7 +132,7 @@ impl Files {
         };
         match self.allowed(&target, wanted).await {
             Ok((attr, access)) => {
-                let obj_attributes = post_op(Some(target.tell(attr)));
+                let obj_attributes = post_op(Some(self.tell(&target, attr).await));
                 Nfs3Result::Ok(ACCESS3resok { obj_attributes, access })
             }
             Err(status) => Nfs3Result::Err((status, ACCESS3resfail { obj_attributes: Nfs3Option::None })),

@@ -239,3 +239,30 @@ fn the_file_system_is_described() {
         }
     });
 }
+
+#[test]
+fn holes_take_no_space() {
+    let cluster = Cluster::start(2, 4096);
+    with_gateway(&cluster, async |gateway| {
+        let dir = gateway.root().await;
+        let file = create(&gateway, &dir, "f", createhow3::GUARDED(mode(0o600))).await.unwrap();
+        let used = async || {
+            let by_handle = gateway.attr(&file).await.unwrap();
+            assert_eq!(gateway.find(&dir, "f").await.unwrap().1.used, by_handle.used, "by its name");
+            let listed = gateway.files.readdirplus(&root(), &dir, 0, (8192, 32768)).await.unwrap();
+            let entry = listed.reply.entries.0.into_iter().find(|entry| entry.name.as_ref() == b"f").unwrap();
+            assert_eq!(entry.name_attributes.unwrap().used, by_handle.used, "in a listing");
+            (by_handle.size, by_handle.used)
+        };
+        assert_eq!(used().await, (0, 0));
+        write(&gateway, &file, 0, b"small", stable_how::FILE_SYNC).await;
+        assert_eq!(used().await, (5, 4096));
+        let longer = sattr3 { size: Nfs3Option::Some(1 << 30), ..sattr3::default() };
+        gateway.files.setattr(&root(), &file, &longer, None).await.unwrap();
+        let (size, sparse_bytes) = used().await;
+        assert_eq!((size, sparse_bytes < 1 << 20), (1 << 30, true), "{sparse_bytes}");
+        write(&gateway, &file, 1 << 28, &vec![1; 8 << 20], stable_how::FILE_SYNC).await;
+        let (_, with_data_bytes) = used().await;
+        assert!((8 << 20..10 << 20).contains(&with_data_bytes), "{with_data_bytes}");
+    });
+}
