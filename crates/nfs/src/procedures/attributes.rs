@@ -45,6 +45,10 @@ impl Files {
     }
 
     /// SETATTR. `guard`: the time of status change that the client knows.
+    ///
+    /// Attributes from before the change would have to be of the same transaction as it (RFC 1813, 2.6): a
+    /// client takes all that is new after them for its own change. What was read for the guard is not, so it
+    /// is told only where nothing was changed.
     pub(crate) async fn setattr(
         &self,
         sender: &Sender,
@@ -53,9 +57,9 @@ impl Files {
         guard: Option<nfstime3>,
     ) -> SETATTR3res {
         let target = self.target(sender, object);
-        let mut before = None;
+        let mut unchanged = None;
         let done = match &target {
-            Ok(target) => self.set(target, wanted, guard, &mut before).await,
+            Ok(target) => self.set(target, wanted, guard, &mut unchanged).await,
             Err(status) => Err(*status),
         };
         let target = target.ok();
@@ -65,11 +69,14 @@ impl Files {
                     (Some(attr), Some(target)) => Some(self.tell(target, attr).await),
                     _ => self.after_on(&target).await,
                 };
-                Nfs3Result::Ok(SETATTR3resok { obj_wcc: wcc(before.as_ref(), after) })
+                Nfs3Result::Ok(SETATTR3resok { obj_wcc: wcc(None, after) })
             }
             Err(status) => {
-                let after = self.after_on(&target).await;
-                Nfs3Result::Err((status, SETATTR3resfail { obj_wcc: wcc(before.as_ref(), after) }))
+                let after = match (&unchanged, &target) {
+                    (Some(attr), Some(target)) => Some(self.tell(target, attr.clone()).await),
+                    _ => self.after_on(&target).await,
+                };
+                Nfs3Result::Err((status, SETATTR3resfail { obj_wcc: wcc(unchanged.as_ref(), after) }))
             }
         }
     }
@@ -79,7 +86,7 @@ impl Files {
         target: &Target,
         wanted: &sattr3,
         guard: Option<nfstime3>,
-        before: &mut Option<Attr>,
+        unchanged: &mut Option<Attr>,
     ) -> Result<Option<Attr>, nfsstat3> {
         if target.admission.rule.read_only {
             return Err(nfsstat3::NFS3ERR_ROFS);
@@ -88,9 +95,8 @@ impl Files {
         let changes = target.there(changes);
         if let Some(guard) = guard {
             let attr = self.opens.attr(target.root(), target.ino).await.map_err(by_handle)?;
-            let is_same = time_of(&attr.ctime) == guard;
-            *before = Some(attr);
-            if !is_same {
+            if time_of(&attr.ctime) != guard {
+                *unchanged = Some(attr);
                 return Err(nfsstat3::NFS3ERR_NOT_SYNC);
             }
         }
