@@ -7,9 +7,6 @@ use nfs3_types::nfs3::{
 use weft_client::{SetAttr, SetTime};
 use weft_wire::messages::{Attr, FileKind, Time};
 
-/// Space is counted in these.
-const BLOCK_BYTES: u64 = 512;
-
 /// A time; those before 1970 are 1970, and those after 2106 the last that there is.
 pub(crate) fn time_of(time: &Time) -> nfstime3 {
     match u32::try_from(time.seconds) {
@@ -31,8 +28,8 @@ fn kind_of(kind: FileKind) -> ftype3 {
     }
 }
 
-/// Attributes in the file system `fsid`.
-pub(crate) fn fattr_of(attr: &Attr, fsid: u64) -> fattr3 {
+/// Attributes in the file system `fsid`, of what takes `used_bytes`.
+pub(crate) fn fattr_of(attr: &Attr, used_bytes: u64, fsid: u64) -> fattr3 {
     let rdev = u64::from(attr.rdev);
     fattr3 {
         type_: kind_of(attr.kind),
@@ -41,7 +38,7 @@ pub(crate) fn fattr_of(attr: &Attr, fsid: u64) -> fattr3 {
         uid: attr.uid,
         gid: attr.gid,
         size: attr.size,
-        used: attr.size.div_ceil(BLOCK_BYTES) * BLOCK_BYTES,
+        used: used_bytes,
         rdev: specdata3 { specdata1: libc::major(rdev), specdata2: libc::minor(rdev) },
         fsid,
         fileid: attr.ino,

@@ -53,7 +53,9 @@ impl Files {
             (_, Err(status)) => Err(status),
         };
         let result = match (&target, made) {
-            (Ok(target), Ok(attr)) => Ok((target.handle(&self.keys, attr.ino), target.tell(attr))),
+            (Ok(target), Ok(attr)) => {
+                Ok((target.handle(&self.keys, attr.ino), self.tell(target, attr).await))
+            }
             (_, Err(status)) => Err(status),
             (Err(status), _) => Err(*status),
         };

@@ -35,6 +35,7 @@ use crate::refusals::Refusals;
 use crate::space::SpaceCache;
 use crate::status::{Named, status_of};
 use crate::target::{Sender, Target};
+use crate::used::Used;
 use crate::weft::Weft;
 use crate::workers::Workers;
 
@@ -47,6 +48,7 @@ pub(crate) struct Files {
     pub(crate) keys: HandleKeys,
     pub(crate) exports: RefCell<Rc<Exports>>,
     pub(crate) space: SpaceCache,
+    pub(crate) used: Used,
     pub(crate) refusals: Refusals,
 }
 
@@ -122,7 +124,13 @@ impl Files {
     /// Attributes after an operation, if they are to be had.
     pub(crate) async fn after(&self, target: &Target, ino: u64) -> Option<fattr3> {
         let attr = self.opens.attr(target.root(), ino).await.ok()?;
-        Some(target.tell(attr))
+        Some(self.tell(target, attr).await)
+    }
+
+    /// Attributes as the client is told them.
+    async fn tell(&self, target: &Target, attr: Attr) -> fattr3 {
+        let used_bytes = self.used.of(target.root(), &attr).await;
+        target.tell(attr, used_bytes)
     }
 
     /// As [`Files::after`], where there may be no target.
@@ -136,7 +144,7 @@ impl Files {
     /// Attributes in a reply that was asked for at `asked_at`, for the client.
     async fn told(&self, target: &Target, asked_at: Instant, attr: Attr) -> weft_client::Result<fattr3> {
         let attr = self.opens.brought_up_to_date(target.root(), asked_at, attr).await?;
-        Ok(target.tell(attr))
+        Ok(self.tell(target, attr).await)
     }
 
     /// The inode of an export's root.
