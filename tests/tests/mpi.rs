@@ -266,6 +266,20 @@ fn a_server_that_dies_ends_no_job() {
     }
 }
 
+/// A full disk of one server is an error of each rank that has written there, by each method, until there is room.
+#[test]
+fn a_full_disk_is_an_error_on_every_rank() {
+    if is_own() {
+        return;
+    }
+    for mpi in [Mpi::DebianMpich, Mpi::DebianOpenMpi].into_iter().filter(|mpi| mpi.is_met()) {
+        let Some(cluster) = Served::start_with_small_disk(24 << 20) else { return };
+        let mut job = Job::new(mpi, "failing", &Place::Served(&cluster));
+        job.arguments(["full"]).limit(Duration::from_secs(100));
+        job.run().expect_ok();
+    }
+}
+
 /// The tables of constants are what the headers say.
 #[test]
 fn the_headers_are_as_the_library_has_them() {
