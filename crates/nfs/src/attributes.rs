@@ -5,7 +5,7 @@ use nfs3_types::nfs3::{
     wcc_data,
 };
 use weft_client::{SetAttr, SetTime};
-use weft_wire::messages::{Attr, FileKind, Time};
+use weft_wire::messages::{Attr, DirState, FileKind, Time};
 
 /// A time; those before 1970 are 1970, and those after 2106 the last that there is.
 pub(crate) fn time_of(time: &Time) -> nfstime3 {
@@ -53,14 +53,19 @@ pub(crate) fn post_op(attr: Option<fattr3>) -> post_op_attr {
     attr.map_or(Nfs3Option::None, Nfs3Option::Some)
 }
 
-/// What is known before and after an operation.
-pub(crate) fn wcc(before: Option<&Attr>, after: Option<fattr3>) -> wcc_data {
-    let before = before.map(|attr| wcc_attr {
-        size: attr.size,
-        mtime: time_of(&attr.mtime),
-        ctime: time_of(&attr.ctime),
-    });
+/// What is known before and after an operation, both of one transaction.
+pub(crate) fn wcc(before: Option<wcc_attr>, after: Option<fattr3>) -> wcc_data {
     wcc_data { before: before.map_or(Nfs3Option::None, Nfs3Option::Some), after: post_op(after) }
+}
+
+/// A file before an operation.
+pub(crate) fn before_of(attr: &Attr) -> wcc_attr {
+    wcc_attr { size: attr.size, mtime: time_of(&attr.mtime), ctime: time_of(&attr.ctime) }
+}
+
+/// A directory before an operation.
+pub(crate) fn dir_before_of(state: &DirState) -> wcc_attr {
+    wcc_attr { size: state.size, mtime: time_of(&state.mtime), ctime: time_of(&state.ctime) }
 }
 
 fn time_from(time: nfstime3) -> SetTime {

@@ -11,7 +11,7 @@ use weft_wire::Status;
 use weft_wire::messages::{Attr, FileKind};
 
 use super::{Files, by_handle, writable};
-use crate::attributes::{changes_of, post_op, size_of, time_of, wcc};
+use crate::attributes::{before_of, changes_of, post_op, size_of, time_of, wcc};
 use crate::opens::Access;
 use crate::target::{Sender, Target};
 
@@ -76,7 +76,10 @@ impl Files {
                     (Some(attr), Some(target)) => Some(self.tell(target, attr.clone()).await),
                     _ => self.after_on(&target).await,
                 };
-                Nfs3Result::Err((status, SETATTR3resfail { obj_wcc: wcc(unchanged.as_ref(), after) }))
+                Nfs3Result::Err((
+                    status,
+                    SETATTR3resfail { obj_wcc: wcc(unchanged.as_ref().map(before_of), after) },
+                ))
             }
         }
     }

@@ -23,11 +23,12 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use nfs3_types::nfs3::{fattr3, nfsstat3};
+use nfs3_types::nfs3::{fattr3, nfsstat3, wcc_data};
 use weft_client::{Client, PendingCall};
 use weft_wire::limits::NAME_BYTES_MAX;
-use weft_wire::messages::Attr;
+use weft_wire::messages::{Attr, DirChange};
 
+use crate::attributes::{dir_before_of, wcc};
 use crate::export::{Admission, Export, Exports};
 use crate::handle::HandleKeys;
 use crate::opens::Opens;
@@ -131,6 +132,18 @@ impl Files {
     async fn tell(&self, target: &Target, attr: Attr) -> fattr3 {
         let used_bytes = self.used.of(target.root(), &attr).await;
         target.tell(attr, used_bytes)
+    }
+
+    /// A directory before and after a change of its names. Where the change does not say, or has failed, only
+    /// what it is now is known.
+    async fn dir_wcc(&self, target: Option<&Target>, change: Option<DirChange>) -> wcc_data {
+        match (target, change) {
+            (Some(target), Some(DirChange { before, after })) => {
+                wcc(Some(dir_before_of(&before)), Some(self.tell(target, after).await))
+            }
+            (Some(target), None) => wcc(None, self.after(target, target.ino).await),
+            (None, _) => wcc(None, None),
+        }
     }
 
     /// As [`Files::after`], where there may be no target.
