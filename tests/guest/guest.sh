@@ -21,7 +21,7 @@ repository=$(cd "$here/../.." && pwd)
 kept=${WEFT_GUEST_DIR:-$here/../../target/guest}
 
 # Modules that guests may load; they and what they need are kept of the kernel's package. The rest would be fifty times as much.
-modules=(crc32_generic ib_uverbs rdma_ucm rdma_rxe fuse sch_netem sch_tbf veth dummy virtio_rng nfsv3 rpcrdma)
+modules=(crc32_generic ib_uverbs rdma_ucm rdma_rxe fuse sch_netem sch_tbf veth dummy virtio_rng nfsv3 nfsd rpcrdma)
 # Needed before the host's files are there.
 first_modules=(virtio_pci virtio_net 9pnet_virtio 9p overlay)
 

@@ -24,7 +24,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weft-rpc", &["host", "wire", "transport", "verbs", "log"]),
     ("weft-client", &["layout", "rpc", "wire", "transport", "verbs", "log"]),
     ("weft-fuse-wire", &[]),
-    ("weft-nfs-client", &[]),
+    ("weft-nfs-client", &["host", "onc-rpc", "rdma", "transport", "verbs"]),
     ("weft-onc-rpc", &[]),
     ("weft-onc-server", &["log", "onc-rpc", "reactor"]),
     ("weft-gateway", &["client", "wire"]),

@@ -1,5 +1,5 @@
 //! What a process asks of its host: the host's name, the present boot, random bytes, the time, locked files,
-//! what is mounted, and its own umask.
+//! what is mounted, its own umask, and connections that are begun without waiting.
 //!
 //! ```text
 //!   name()       "node7"
@@ -13,8 +13,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+mod connect;
 mod mounts;
 
+pub use connect::{begin_connect, is_connected, raw_address};
 pub use mounts::{Mount, mounts, mounts_in};
 
 /// The name of this host.

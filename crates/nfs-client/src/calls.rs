@@ -1,44 +1,49 @@
 //! The procedures of NFSv3 (RFC 1813, 3.3), each in two forms: `start_…` begins a call, the other waits for it.
 
+use weft_onc_rpc::xdr::{Reader, Writer};
+
 use crate::client::{NfsClient, READDIR_BYTES_MAX};
-use crate::error::Result;
+use crate::error::{Decoded, Result};
 use crate::incoming::Memory;
+use crate::link::Data;
 use crate::pending::{PendingCall, PendingRead, PendingWrite, Take, What};
 use crate::procedure::Procedure;
 use crate::results;
-use crate::rpc;
 use crate::types::*;
-use crate::xdr::Writer;
 
 /// Entries with attributes and handles are so much larger than without.
 const PLUS_FACTOR: u32 = 4;
-
-/// The memory of a call: data to send, data to receive.
-struct Data {
-    payload: Memory,
-    sink: Memory,
-}
-
-const NO_DATA: Data = Data { payload: Memory::NONE, sink: Memory::NONE };
 
 fn what(procedure: Procedure, on: &FileHandle, name: Option<&[u8]>) -> What {
     What { procedure, path: on.path().clone(), name: name.map(Box::from) }
 }
 
-fn name_in(writer: &mut Writer, dir: &FileHandle, name: &[u8]) {
-    writer.opaque(dir.bytes());
-    writer.opaque(name);
+fn name_in(writer: Writer, dir: &FileHandle, name: &[u8]) -> Writer {
+    writer.opaque(dir.bytes()).opaque(name)
 }
 
 impl NfsClient {
     fn start<T>(
         &self,
         what: What,
-        arguments: impl FnOnce(&mut Writer),
-        take: impl FnOnce(&mut crate::xdr::Reader<'_>) -> crate::xdr::Result<T> + 'static,
+        arguments: impl FnOnce(Writer) -> Writer,
+        take: impl FnOnce(&mut Reader<'_>) -> Decoded<T> + 'static,
     ) -> PendingCall<T> {
         // SAFETY: no memory of the caller's.
-        unsafe { self.start_with(what, arguments, NO_DATA, Box::new(|reader, _| take(reader))) }
+        unsafe { self.start_with(what, arguments, Data::NONE, Box::new(|reader, _| take(reader))) }
+    }
+
+    /// A call whose reply may have so many bytes besides the usual.
+    fn start_long<T>(
+        &self,
+        what: What,
+        reply_bytes: usize,
+        arguments: impl FnOnce(Writer) -> Writer,
+        take: impl FnOnce(&mut Reader<'_>) -> Decoded<T> + 'static,
+    ) -> PendingCall<T> {
+        let data = Data::with_reply(reply_bytes);
+        // SAFETY: no memory of the caller's.
+        unsafe { self.start_with(what, arguments, data, Box::new(|reader, _| take(reader))) }
     }
 
     /// # Safety
@@ -46,15 +51,14 @@ impl NfsClient {
     unsafe fn start_with<T>(
         &self,
         what: What,
-        arguments: impl FnOnce(&mut Writer),
+        arguments: impl FnOnce(Writer) -> Writer,
         data: Data,
         take: Take<T>,
     ) -> PendingCall<T> {
         let mut session = self.session.borrow_mut();
-        let mut writer = rpc::begin_call(what.procedure.target(), session.credential());
-        arguments(&mut writer);
+        let head = arguments(session.head_of(what.procedure.target())).into_bytes();
         // SAFETY: as the caller promises; a pending call that is dropped is cancelled.
-        let number = unsafe { session.begin(writer.bytes, data.payload, data.sink, true) };
+        let number = unsafe { session.begin(head, data, true) };
         drop(session);
         PendingCall::new(&self.session, number, what, take)
     }
@@ -62,7 +66,7 @@ impl NfsClient {
     /// NULL: does nothing; shows that the server answers.
     pub fn start_null(&self) -> PendingCall<()> {
         let what = what(Procedure::Null, self.root(), None);
-        self.start(what, |_| (), |_| Ok(()))
+        self.start(what, |writer| writer, |_| Ok(()))
     }
 
     /// GETATTR: attributes.
@@ -78,10 +82,8 @@ impl NfsClient {
         set: &SetAttr,
         if_ctime: Option<Time>,
     ) -> PendingCall<Change> {
-        let arguments = |writer: &mut Writer| {
-            writer.opaque(file.bytes());
-            set.write(writer);
-            writer.option(if_ctime, |writer, time| time.write(writer));
+        let arguments = |writer: Writer| {
+            set.write(writer.opaque(file.bytes())).option(if_ctime, |writer, time| time.write(writer))
         };
         self.start(what(Procedure::SetAttr, file, None), arguments, Change::read)
     }
@@ -95,17 +97,14 @@ impl NfsClient {
 
     /// ACCESS: which of these rights ([`Access`]) the user has.
     pub fn start_access(&self, file: &FileHandle, rights: u32) -> PendingCall<Access> {
-        let arguments = |writer: &mut Writer| {
-            writer.opaque(file.bytes());
-            writer.u32(rights);
-        };
+        let arguments = |writer: Writer| writer.opaque(file.bytes()).u32(rights);
         self.start(what(Procedure::Access, file, None), arguments, results::access)
     }
 
     /// READLINK: the target of a symbolic link.
     pub fn start_readlink(&self, link: &FileHandle) -> PendingCall<Vec<u8>> {
         let what = what(Procedure::ReadLink, link, None);
-        self.start(what, |writer| writer.opaque(link.bytes()), results::link_target)
+        self.start_long(what, PATH_BYTES_MAX, |writer| writer.opaque(link.bytes()), results::link_target)
     }
 
     /// READ into memory of the caller's, at most what the server gives at once ([`NfsClient::info`]).
@@ -121,12 +120,8 @@ impl NfsClient {
         bytes: usize,
     ) -> PendingCall<Read> {
         let bytes = bytes.min(self.info.read_bytes_max as usize);
-        let arguments = |writer: &mut Writer| {
-            writer.opaque(file.bytes());
-            writer.u64(offset);
-            writer.u32(bytes as u32);
-        };
-        let data = Data { payload: Memory::NONE, sink: Memory { start, bytes } };
+        let arguments = |writer: Writer| writer.opaque(file.bytes()).u64(offset).u32(bytes as u32);
+        let data = Data { sink: Memory { start, bytes }, ..Data::NONE };
         let take: Take<Read> = Box::new(move |reader, came| results::read(reader, came, bytes));
         // SAFETY: as the caller promises.
         unsafe { self.start_with(what(Procedure::Read, file, None), arguments, data, take) }
@@ -153,14 +148,10 @@ impl NfsClient {
         stable: Stable,
     ) -> PendingCall<Written> {
         let bytes = bytes.min(self.info.write_bytes_max as usize);
-        let arguments = |writer: &mut Writer| {
-            writer.opaque(file.bytes());
-            writer.u64(offset);
-            writer.u32(bytes as u32);
-            writer.u32(stable.number());
-            writer.u32(bytes as u32);
+        let arguments = |writer: Writer| {
+            writer.opaque(file.bytes()).u64(offset).u32(bytes as u32).u32(stable.number()).u32(bytes as u32)
         };
-        let data = Data { payload: Memory { start: start.cast_mut(), bytes }, sink: Memory::NONE };
+        let data = Data { payload: Memory { start: start.cast_mut(), bytes }, ..Data::NONE };
         let take: Take<Written> = Box::new(move |reader, _| results::written(reader, bytes));
         // SAFETY: as the caller promises.
         unsafe { self.start_with(what(Procedure::Write, file, None), arguments, data, take) }
@@ -181,11 +172,7 @@ impl NfsClient {
 
     /// COMMIT: brings unstable data to stable storage; `bytes` 0 means to the end.
     pub fn start_commit(&self, file: &FileHandle, offset: u64, bytes: u32) -> PendingCall<Committed> {
-        let arguments = |writer: &mut Writer| {
-            writer.opaque(file.bytes());
-            writer.u64(offset);
-            writer.u32(bytes);
-        };
+        let arguments = |writer: Writer| writer.opaque(file.bytes()).u64(offset).u32(bytes);
         self.start(what(Procedure::Commit, file, None), arguments, results::committed)
     }
 
@@ -194,31 +181,19 @@ impl NfsClient {
         procedure: Procedure,
         dir: &FileHandle,
         name: &[u8],
-        arguments: impl FnOnce(&mut Writer),
+        arguments: impl FnOnce(Writer) -> Writer,
     ) -> PendingCall<Created> {
         let path = dir.path_of(name);
-        let arguments = |writer: &mut Writer| {
-            name_in(writer, dir, name);
-            arguments(writer);
-        };
+        let arguments = |writer: Writer| arguments(name_in(writer, dir, name));
         self.start(what(procedure, dir, Some(name)), arguments, |reader| results::created(reader, path))
     }
 
     /// CREATE: a regular file.
     pub fn start_create(&self, dir: &FileHandle, name: &[u8], how: &CreateHow) -> PendingCall<Created> {
         self.start_create_of(Procedure::Create, dir, name, |writer| match how {
-            CreateHow::Unchecked(set) => {
-                writer.u32(0);
-                set.write(writer);
-            }
-            CreateHow::Guarded(set) => {
-                writer.u32(1);
-                set.write(writer);
-            }
-            CreateHow::Exclusive(verifier) => {
-                writer.u32(2);
-                writer.fixed(verifier);
-            }
+            CreateHow::Unchecked(set) => set.write(writer.u32(0)),
+            CreateHow::Guarded(set) => set.write(writer.u32(1)),
+            CreateHow::Exclusive(verifier) => writer.u32(2).fixed(verifier),
         })
     }
 
@@ -235,10 +210,7 @@ impl NfsClient {
         target: &[u8],
         set: &SetAttr,
     ) -> PendingCall<Created> {
-        self.start_create_of(Procedure::SymLink, dir, name, |writer| {
-            set.write(writer);
-            writer.opaque(target);
-        })
+        self.start_create_of(Procedure::SymLink, dir, name, |writer| set.write(writer).opaque(target))
     }
 
     /// MKNOD: a device, a socket or a named pipe.
@@ -256,11 +228,10 @@ impl NfsClient {
             Node::Fifo => (FileKind::Fifo, None),
         };
         self.start_create_of(Procedure::MkNod, dir, name, |writer| {
-            writer.u32(kind as u32);
-            set.write(writer);
-            if let Some((major, minor)) = device {
-                writer.u32(major);
-                writer.u32(minor);
+            let writer = set.write(writer.u32(kind as u32));
+            match device {
+                Some((major, minor)) => writer.u32(major).u32(minor),
+                None => writer,
             }
         })
     }
@@ -283,10 +254,7 @@ impl NfsClient {
         from: (&FileHandle, &[u8]),
         to: (&FileHandle, &[u8]),
     ) -> PendingCall<(Change, Change)> {
-        let arguments = |writer: &mut Writer| {
-            name_in(writer, from.0, from.1);
-            name_in(writer, to.0, to.1);
-        };
+        let arguments = |writer: Writer| name_in(name_in(writer, from.0, from.1), to.0, to.1);
         self.start(what(Procedure::Rename, from.0, Some(from.1)), arguments, results::renamed)
     }
 
@@ -297,34 +265,26 @@ impl NfsClient {
         dir: &FileHandle,
         name: &[u8],
     ) -> PendingCall<(Option<Attr>, Change)> {
-        let arguments = |writer: &mut Writer| {
-            writer.opaque(file.bytes());
-            name_in(writer, dir, name);
-        };
+        let arguments = |writer: Writer| name_in(writer.opaque(file.bytes()), dir, name);
         self.start(what(Procedure::Link, dir, Some(name)), arguments, results::linked)
     }
 
     /// READDIR: names, in at most so many bytes.
     pub fn start_readdir(&self, dir: &FileHandle, from: Cookie, bytes: u32) -> PendingCall<Page> {
-        let arguments = |writer: &mut Writer| {
-            writer.opaque(dir.bytes());
-            writer.u64(from.cookie);
-            writer.fixed(&from.verifier);
-            writer.u32(bytes.min(READDIR_BYTES_MAX));
-        };
-        self.start_page(Procedure::ReadDir, dir, from, arguments)
+        let bytes = bytes.min(READDIR_BYTES_MAX);
+        let arguments =
+            |writer: Writer| writer.opaque(dir.bytes()).u64(from.cookie).fixed(&from.verifier).u32(bytes);
+        self.start_page(Procedure::ReadDir, dir, from, bytes, arguments)
     }
 
     /// READDIRPLUS: names with attributes and handles. `bytes` limits the names, as of READDIR.
     pub fn start_readdirplus(&self, dir: &FileHandle, from: Cookie, bytes: u32) -> PendingCall<Page> {
-        let arguments = |writer: &mut Writer| {
-            writer.opaque(dir.bytes());
-            writer.u64(from.cookie);
-            writer.fixed(&from.verifier);
-            writer.u32(bytes.min(READDIR_BYTES_MAX));
-            writer.u32(bytes.saturating_mul(PLUS_FACTOR).min(READDIR_BYTES_MAX));
+        let with_all = bytes.saturating_mul(PLUS_FACTOR).min(READDIR_BYTES_MAX);
+        let bytes = bytes.min(READDIR_BYTES_MAX);
+        let arguments = |writer: Writer| {
+            writer.opaque(dir.bytes()).u64(from.cookie).fixed(&from.verifier).u32(bytes).u32(with_all)
         };
-        self.start_page(Procedure::ReadDirPlus, dir, from, arguments)
+        self.start_page(Procedure::ReadDirPlus, dir, from, with_all, arguments)
     }
 
     fn start_page(
@@ -332,11 +292,12 @@ impl NfsClient {
         procedure: Procedure,
         dir: &FileHandle,
         from: Cookie,
-        arguments: impl FnOnce(&mut Writer),
+        bytes: u32,
+        arguments: impl FnOnce(Writer) -> Writer,
     ) -> PendingCall<Page> {
         let is_plus = matches!(procedure, Procedure::ReadDirPlus);
         let of = dir.clone();
-        self.start(what(procedure, dir, None), arguments, move |reader| {
+        self.start_long(what(procedure, dir, None), bytes as usize, arguments, move |reader| {
             results::page(reader, &of, is_plus, from)
         })
     }

@@ -4,14 +4,18 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use weft_verbs::{Fabric, RdmaCore};
+
 use crate::error::{ErrorKind, Failure, Result};
+use crate::link::Way;
 use crate::mount::{self, Export, NFS_PROGRAM};
 use crate::options::ConnectOptions;
 use crate::pending::PendingCall;
+use crate::rdma::{RdmaStatus, RdmaWay};
 use crate::session::{Shared, connect_any};
 use crate::status::Status;
 use crate::types::*;
-use crate::url::NfsUrl;
+use crate::url::{NfsUrl, Transport};
 
 /// Most bytes of one READ or WRITE, whatever the server offers.
 const TRANSFER_BYTES_MAX: u32 = 4 << 20;
@@ -43,6 +47,9 @@ pub struct NfsClient {
     pub(crate) info: FsInfo,
 }
 
+/// Where NFS over RDMA is served (RFC 8267, 6).
+const RDMA_PORT: u16 = 20_049;
+
 /// What a server says of itself that says nothing.
 const INFO_DEFAULT: FsInfo = FsInfo {
     read_bytes_max: TRANSFER_BYTES_DEFAULT,
@@ -56,13 +63,34 @@ const INFO_DEFAULT: FsInfo = FsInfo {
 };
 
 /// NFS and MOUNT of a server. Both may be one connection.
-fn connect_both(url: &NfsUrl, options: &ConnectOptions) -> Result<(Shared, Shared)> {
-    let port = url.port.map_or_else(|| mount::port_of(&url.host, NFS_PROGRAM, options), Ok)?;
-    let session = connect_any(&url.host, port, options)
+fn connect_both(
+    url: &NfsUrl,
+    options: &ConnectOptions,
+    way: &dyn Fn() -> Box<dyn Way>,
+) -> Result<(Shared, Shared)> {
+    let port = match (url.port, url.transport) {
+        (Some(port), _) => port,
+        (None, Transport::Tcp) => mount::port_of(&url.host, NFS_PROGRAM, options)?,
+        (None, Transport::Rdma) => RDMA_PORT,
+    };
+    let session = connect_any(&url.host, port, options, way)
         .map_err(|(failure, server)| failure.of("connect to NFS", server))?;
     let session = Rc::new(RefCell::new(session));
     let mount = mount::connect(url, &session, port, options)?;
     Ok((session, mount))
+}
+
+/// How connections to a URL's server are made.
+fn way_of<'a>(url: &NfsUrl, options: &'a ConnectOptions) -> Result<Box<dyn Fn() -> Box<dyn Way> + 'a>> {
+    if url.transport == Transport::Tcp {
+        return Ok(Box::new(|| options.tcp()));
+    }
+    let fabric = RdmaCore::load().map_err(|error| {
+        let why = format!("{error}; without transport=rdma the server is reached over TCP");
+        Failure::new(ErrorKind::Unreachable, why).of("use RDMA", "")
+    })?;
+    let memory = url.rdma_memory;
+    Ok(Box::new(move || Box::new(RdmaWay::new(fabric.clone(), memory))))
 }
 
 impl NfsClient {
@@ -71,7 +99,26 @@ impl NfsClient {
     /// # Errors
     /// If the server cannot be reached, or refuses.
     pub fn connect(url: &NfsUrl, options: &ConnectOptions) -> Result<NfsClient> {
-        let (session, mount) = connect_both(url, options)?;
+        let way = way_of(url, options)?;
+        NfsClient::connect_by(url, options, &*way)
+    }
+
+    /// The same over RDMA with an adapter of this fabric, whatever transport the URL names.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn connect_rdma<F: Fabric>(url: &NfsUrl, options: &ConnectOptions, fabric: &F) -> Result<NfsClient> {
+        let url = NfsUrl { transport: Transport::Rdma, ..url.clone() };
+        let way = || -> Box<dyn Way> { Box::new(RdmaWay::new(fabric.clone(), url.rdma_memory)) };
+        NfsClient::connect_by(&url, options, &way)
+    }
+
+    fn connect_by(
+        url: &NfsUrl,
+        options: &ConnectOptions,
+        way: &dyn Fn() -> Box<dyn Way>,
+    ) -> Result<NfsClient> {
+        let (session, mount) = connect_both(url, options, way)?;
         let root = mount::mount_above(&mount, &url.path)?;
         let export = root.path().to_string();
         let mut client = NfsClient { session, mount: Some(mount), root, export, info: INFO_DEFAULT };
@@ -88,7 +135,7 @@ impl NfsClient {
     /// # Errors
     /// If the server cannot be reached, or does not say.
     pub fn exports(url: &NfsUrl, options: &ConnectOptions) -> Result<Vec<Export>> {
-        let (_, mount) = connect_both(url, options)?;
+        let (_, mount) = connect_both(url, options, &*way_of(url, options)?)?;
         mount::list_exports(&mount)
     }
 
@@ -100,6 +147,11 @@ impl NfsClient {
     /// Name and address of the server.
     pub fn server(&self) -> String {
         self.session.borrow().server().to_string()
+    }
+
+    /// RDMA of its connections, if it is over RDMA.
+    pub fn rdma_status(&self) -> Option<RdmaStatus> {
+        self.session.borrow().rdma_status()
     }
 
     /// What the server said of itself, with sizes that can be used.

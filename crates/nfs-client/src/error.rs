@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use weft_onc_rpc::xdr::XdrError;
+
 use crate::status::Status;
 
 /// What every call returns.
@@ -40,6 +42,28 @@ pub enum ErrorKind {
     Local(i32),
     /// The server's answer makes no sense.
     Protocol,
+}
+
+/// What of an answer is not as it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Malformed(pub &'static str);
+
+/// What decoding an answer gives.
+pub(crate) type Decoded<T> = std::result::Result<T, Malformed>;
+
+impl From<XdrError> for Malformed {
+    fn from(error: XdrError) -> Malformed {
+        Malformed(match error {
+            XdrError::Short => "it ends too early",
+            XdrError::Wrong => "it has a value that cannot be",
+        })
+    }
+}
+
+impl From<Malformed> for Failure {
+    fn from(Malformed(what): Malformed) -> Failure {
+        Failure::protocol(what)
+    }
 }
 
 /// Why a call failed, before it is known what it was.

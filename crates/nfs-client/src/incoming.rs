@@ -12,7 +12,10 @@
 //! A record may be in any number of fragments. Records for calls that nobody waits for are passed over.
 
 use rustc_hash::FxHashMap;
+use weft_onc_rpc::record::{MARK_BYTES, Mark};
+use weft_onc_rpc::xdr::Reader;
 
+use crate::error::Failure;
 use crate::rpc::{self, Payload};
 
 /// Longest head of a reply: a listing of the largest size that is asked for, with room to spare.
@@ -37,6 +40,16 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) const NONE: Memory = Memory { start: std::ptr::null_mut(), bytes: 0 };
+
+    /// # Safety
+    /// It is readable, and nobody writes to it, as long as the slice is used.
+    pub(crate) unsafe fn as_slice<'a>(self) -> &'a [u8] {
+        match self.bytes {
+            0 => &[],
+            // SAFETY: as the caller promises.
+            bytes => unsafe { std::slice::from_raw_parts(self.start, bytes) },
+        }
+    }
 }
 
 /// A reply as it came.
@@ -47,6 +60,15 @@ pub(crate) struct Reply {
     pub head: Vec<u8>,
     /// How much data of a READ came, if there were any.
     pub data_bytes: Option<usize>,
+    /// Why there is none: the call could not be sent, or its transport's header was refused.
+    pub failure: Option<Failure>,
+}
+
+impl Reply {
+    /// That the call has failed below RPC.
+    pub(crate) fn failed(xid: u32, failure: Failure) -> Reply {
+        Reply { xid, head: Vec::new(), data_bytes: None, failure: Some(failure) }
+    }
 }
 
 enum Step {
@@ -77,7 +99,7 @@ pub(crate) struct Incoming {
     step: Step,
     head: Vec<u8>,
     /// What came of the next record mark.
-    mark: [u8; 4],
+    mark: [u8; MARK_BYTES],
     mark_bytes: usize,
     fragment_left: usize,
     is_last: bool,
@@ -97,7 +119,7 @@ impl Incoming {
             large_expected: 0,
             step: Step::Head,
             head: Vec::new(),
-            mark: [0; 4],
+            mark: [0; MARK_BYTES],
             mark_bytes: 0,
             fragment_left: 0,
             is_last: false,
@@ -203,17 +225,17 @@ impl Incoming {
     }
 
     fn take_mark(&mut self) -> Result<bool, &'static str> {
-        let count = (4 - self.mark_bytes).min(self.to - self.from);
+        let count = (MARK_BYTES - self.mark_bytes).min(self.to - self.from);
         let mark = &mut self.mark[self.mark_bytes..][..count];
         mark.copy_from_slice(&self.buffer[self.from..][..count]);
         self.from += count;
         self.mark_bytes += count;
-        if self.mark_bytes < 4 {
+        if self.mark_bytes < MARK_BYTES {
             return Ok(false);
         }
-        let mark = u32::from_be_bytes(self.mark);
+        let mark = Mark::of(self.mark);
         self.mark_bytes = 0;
-        (self.is_last, self.fragment_left) = (mark >> 31 == 1, (mark & !(1 << 31)) as usize);
+        (self.is_last, self.fragment_left) = (mark.is_last, mark.bytes as usize);
         self.in_record = true;
         self.fragments += 1;
         self.record_bytes += self.fragment_left;
@@ -238,7 +260,7 @@ impl Incoming {
 
     /// How long the head has to be before more can be said; or another step begins.
     fn wanted_of_head(&mut self) -> usize {
-        let Ok(xid) = rpc::xid_of(&self.head) else { return 4 };
+        let Ok(xid) = Reader::new(&self.head).u32() else { return 4 };
         let Some(memory) = self.expected.get(&xid).copied() else {
             self.step = Step::Skip;
             return 0;
@@ -266,7 +288,7 @@ impl Incoming {
         let ended = match std::mem::replace(&mut self.step, Step::Head) {
             Step::Skip => None,
             Step::Head => {
-                let xid = rpc::xid_of(&head).map_err(|_| "a record is too short for a reply")?;
+                let xid = Reader::new(&head).u32().map_err(|_| "a record is too short for a reply")?;
                 self.expected.contains_key(&xid).then_some((xid, None))
             }
             Step::Data { xid, placed, .. } | Step::Padding { xid, placed } => Some((xid, Some(placed))),
@@ -274,7 +296,7 @@ impl Incoming {
         (self.in_record, self.fragments, self.record_bytes) = (false, 0, 0);
         if let Some((xid, data_bytes)) = ended {
             self.no_longer(xid);
-            replies.push(Reply { xid, head, data_bytes });
+            replies.push(Reply { xid, head, data_bytes, failure: None });
         }
         Ok(())
     }
@@ -291,8 +313,8 @@ mod tests {
         let mut stream = Vec::new();
         let fragments: Vec<&[u8]> = bytes.chunks(fragment_bytes).collect();
         for (number, fragment) in fragments.iter().enumerate() {
-            let last = if number + 1 == fragments.len() { 1 << 31 } else { 0 };
-            stream.extend((fragment.len() as u32 | last).to_be_bytes());
+            let is_last = number + 1 == fragments.len();
+            stream.extend(Mark { is_last, bytes: fragment.len() as u32 }.to_bytes());
             stream.extend(*fragment);
         }
         stream
@@ -360,7 +382,10 @@ mod tests {
                 assert!(memory[xid].starts_with(&data[xid]), "the data are in the caller's memory");
                 assert_eq!(memory[xid][data[xid].len()], 0, "and nothing behind them");
             }
-            assert_eq!(replies[6], Reply { xid: 50, head: accepted(50, b"plain"), data_bytes: None });
+            assert_eq!(
+                replies[6],
+                Reply { xid: 50, head: accepted(50, b"plain"), data_bytes: None, failure: None }
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! A client of NFSv3 servers (RFC 1813) in user space, over TCP: any server's, not only Weft's.
+//! A client of NFSv3 servers (RFC 1813) in user space, over TCP and RDMA: any server's, not only Weft's.
 //!
 //! ```text
 //!   client, calls   NfsClient: one method per procedure; paths; many READs and WRITEs at once
@@ -6,8 +6,9 @@
 //!   session         all calls of a connection: matched by xid, sent again when the connection was lost
 //!   link, tcp       the connection behind a seam: writev from, and readv into the caller's memory
 //!   incoming        the stream of replies taken apart, without I/O
+//!   rdma            the same over RDMA: the server reads and writes the caller's memory
 //!   mount           MOUNT and portmap: from a path to its handle
-//!   results, rpc, xdr, types, status, procedure, url, options, error
+//!   results, rpc, types, status, procedure, url, options, error
 //! ```
 //!
 //! What always holds
@@ -20,8 +21,6 @@
 //!   a new connection; never more than a few times in a row.
 //! - A lost connection is made again, and calls are sent again with the same number, so that a server that remembers its
 //!   replies does nothing twice. Nothing waits longer than [`ConnectOptions::give_up_ms`], unless there is no such limit.
-//!
-//! RDMA will be another implementation of `link::Link`: a message names the memory of its data, and a reply says how much came.
 
 mod calls;
 mod client;
@@ -32,6 +31,7 @@ mod mount;
 mod options;
 mod pending;
 mod procedure;
+mod rdma;
 mod results;
 mod rpc;
 mod session;
@@ -39,14 +39,14 @@ mod status;
 mod tcp;
 mod types;
 mod url;
-mod xdr;
 
 pub use client::{Located, NfsClient};
 pub use error::{Error, ErrorKind, Result};
 pub use mount::Export;
 pub use options::{ConnectOptions, GIVE_UP_MS_DEFAULT, SILENCE_MS_DEFAULT, own_credential};
 pub use pending::{PendingCall, PendingRead, PendingWrite, wait_all};
-pub use rpc::{Credential, GROUPS_MAX};
+pub use rdma::{RdmaMemory, RdmaStatus, RdmaTotals};
 pub use status::Status;
 pub use types::*;
-pub use url::NfsUrl;
+pub use url::{NfsUrl, Transport};
+pub use weft_onc_rpc::AuthSys;

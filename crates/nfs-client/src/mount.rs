@@ -3,21 +3,21 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use crate::error::{Error, ErrorKind, Failure, Result};
-use crate::incoming::Memory;
+use weft_onc_rpc::portmap::{self, Mapping};
+use weft_onc_rpc::xdr::{Reader, Writer};
+
+use crate::error::{Decoded, Error, ErrorKind, Failure, Malformed, Result};
+use crate::link::Data;
 use crate::options::ConnectOptions;
 use crate::results;
 use crate::rpc::{self, Target};
 use crate::session::{Session, Shared, connect_any};
 use crate::status::Status;
 use crate::types::{FileHandle, NAME_BYTES_MAX, PATH_BYTES_MAX};
-use crate::url::NfsUrl;
-use crate::xdr::{self, Malformed, Reader, Writer};
+use crate::url::{NfsUrl, Transport};
 
-/// Where a portmapper is.
-const PORTMAP_PORT: u16 = 111;
-const PORTMAP: Target = Target { program: 100_000, version: 2, procedure: 3 };
-const TCP: u32 = 6;
+const GETPORT: Target =
+    Target { program: portmap::PROGRAM, version: portmap::VERSION, procedure: portmap::GETPORT };
 pub(crate) const NFS_PROGRAM: u32 = 100_003;
 pub(crate) const MOUNT_PROGRAM: u32 = 100_005;
 const VERSION: u32 = 3;
@@ -28,6 +28,8 @@ const EXPORT: Target = Target { program: MOUNT_PROGRAM, version: VERSION, proced
 const AUTH_SYS: u32 = 1;
 /// How many flavors of an export are looked at.
 const FLAVORS_MAX: u32 = 64;
+/// Longest list of exports that a server may write over RDMA.
+const EXPORTS_BYTES_MAX: usize = 128 << 10;
 /// Most exports that are taken from a server.
 const EXPORTS_MAX: usize = 65_536;
 
@@ -40,27 +42,28 @@ pub struct Export {
     pub clients: Vec<Vec<u8>>,
 }
 
-fn begin(session: &mut Session, target: Target, arguments: impl FnOnce(&mut Writer)) -> u64 {
-    let mut writer = rpc::begin_call(target, session.credential());
-    arguments(&mut writer);
+fn begin(
+    session: &mut Session,
+    target: Target,
+    reply_bytes: usize,
+    arguments: impl FnOnce(Writer) -> Writer,
+) -> u64 {
+    let head = arguments(session.head_of(target)).into_bytes();
     // SAFETY: no memory of the caller's.
-    unsafe { session.begin(writer.bytes, Memory::NONE, Memory::NONE, false) }
+    unsafe { session.begin(head, Data::with_reply(reply_bytes), false) }
 }
 
-/// A call of another program than NFS, to its end.
+/// A call of another program than NFS, to its end, whose reply may have so many bytes besides the usual.
 fn ask(
     session: &mut Session,
     target: Target,
-    arguments: impl FnOnce(&mut Writer),
+    reply_bytes: usize,
+    arguments: impl FnOnce(Writer) -> Writer,
 ) -> std::result::Result<Vec<u8>, Failure> {
-    let number = begin(session, target, arguments);
+    let number = begin(session, target, reply_bytes, arguments);
     session.wait(number);
     let answer = session.take(number).unwrap_or_else(|| Err(Failure::protocol("there is no answer")))?;
     rpc::decode_reply(&answer.reply).map(<[u8]>::to_vec)
-}
-
-fn malformed(Malformed(what): Malformed) -> Failure {
-    Failure::protocol(what)
 }
 
 /// The port of a program, from the host's portmapper.
@@ -68,19 +71,17 @@ pub(crate) fn port_of(host: &str, program: u32, options: &ConnectOptions) -> Res
     let name = if program == NFS_PROGRAM { "NFS" } else { "MOUNT" };
     let advice = "give `nfs://HOST:PORT/PATH?mountport=PORT`";
     let operation = || format!("ask the portmapper for the port of {name}");
-    let connected = connect_any(host, PORTMAP_PORT, options);
+    let connected = connect_any(host, portmap::PORT, options, &|| options.tcp());
     let mut session = connected.map_err(|(failure, server)| {
         let failure = Failure { detail: format!("{}; or {advice}", failure.detail), ..failure };
         failure.of(operation(), server)
     })?;
-    let arguments = |writer: &mut Writer| {
-        [program, VERSION, TCP, 0].into_iter().for_each(|word| writer.u32(word));
-    };
-    let port = ask(&mut session, PORTMAP, arguments)
-        .and_then(|results| Reader::new(&results).u32().map_err(malformed));
-    match port.map(u16::try_from) {
-        Ok(Ok(port)) if port > 0 => Ok(port),
-        Ok(_) => {
+    let mapping = Mapping { program, version: VERSION, protocol: portmap::TCP, port: 0 };
+    let port = ask(&mut session, GETPORT, 0, |writer| mapping.write(writer))
+        .and_then(|results| Ok(portmap::decode_port(&results).map_err(Malformed::from)?));
+    match port {
+        Ok(Some(port)) => Ok(port),
+        Ok(None) => {
             let why = format!("{name} version {VERSION} over TCP is not registered there; {advice}");
             Err(Failure::new(ErrorKind::Unreachable, why).of(operation(), session.server()))
         }
@@ -88,30 +89,31 @@ pub(crate) fn port_of(host: &str, program: u32, options: &ConnectOptions) -> Res
     }
 }
 
-/// A connection to the server's MOUNT program: at the port that the URL names, at that of NFS where both are one program, or
-/// where the portmapper says. `nfs` is the connection to NFS.
+/// A connection to the server's MOUNT program: at the port that the URL names, by the connection to NFS (`nfs`) where both
+/// are served there, or where the portmapper says. It is over TCP, unless it is that of NFS.
 pub(crate) fn connect(url: &NfsUrl, nfs: &Shared, nfs_port: u16, options: &ConnectOptions) -> Result<Shared> {
+    let is_rdma = url.transport == Transport::Rdma;
     let port = match url.mount_port {
         Some(port) => port,
-        None if url.port.is_none() => port_of(&url.host, MOUNT_PROGRAM, options)?,
+        None if url.port.is_none() && !is_rdma => port_of(&url.host, MOUNT_PROGRAM, options)?,
         None => {
             let null = Target { procedure: 0, ..MNT };
-            match ask(&mut nfs.borrow_mut(), null, |_| ()) {
-                Ok(_) => nfs_port,
+            match ask(&mut nfs.borrow_mut(), null, 0, |writer| writer) {
+                Ok(_) => return Ok(nfs.clone()),
                 Err(_) => port_of(&url.host, MOUNT_PROGRAM, options)?,
             }
         }
     };
-    if port == nfs_port {
+    if port == nfs_port && !is_rdma {
         return Ok(nfs.clone());
     }
-    let connected = connect_any(&url.host, port, options);
+    let connected = connect_any(&url.host, port, options, &|| options.tcp());
     let session = connected.map_err(|(failure, server)| failure.of("connect to MOUNT", server))?;
     Ok(Rc::new(RefCell::new(session)))
 }
 
 /// Results of MNT behind the status: the handle, and whether the export takes AUTH_SYS.
-pub(crate) fn mounted(reader: &mut Reader<'_>, path: &str) -> xdr::Result<(FileHandle, bool)> {
+pub(crate) fn mounted(reader: &mut Reader<'_>, path: &str) -> Decoded<(FileHandle, bool)> {
     let handle = FileHandle::read(reader, path.into())?;
     let flavors = reader.u32()?;
     // A server that names none, as some do, has to be tried.
@@ -125,19 +127,20 @@ pub(crate) fn mounted(reader: &mut Reader<'_>, path: &str) -> xdr::Result<(FileH
 /// The handle of a directory that is exported, or is in one.
 pub(crate) fn mount(mount: &Shared, path: &str) -> Result<FileHandle> {
     let mut session = mount.borrow_mut();
-    let results = ask(&mut session, MNT, |writer| writer.opaque(path.as_bytes())).and_then(|results| {
-        let mut reader = Reader::new(&results);
-        if let Err(status) = results::status(&mut reader).map_err(malformed)? {
-            return Err(refused(status));
-        }
-        match mounted(&mut reader, path).map_err(malformed)? {
-            (handle, true) => Ok(handle),
-            (_, false) => {
-                let why = "it is exported for Kerberos only, which this client does not offer";
-                Err(Failure::new(ErrorKind::Refused(libc::EACCES), why))
+    let results = ask(&mut session, MNT, 4 * FLAVORS_MAX as usize, |writer| writer.opaque(path.as_bytes()))
+        .and_then(|results| {
+            let mut reader = Reader::new(&results);
+            if let Err(status) = results::status(&mut reader)? {
+                return Err(refused(status));
             }
-        }
-    });
+            match mounted(&mut reader, path)? {
+                (handle, true) => Ok(handle),
+                (_, false) => {
+                    let why = "it is exported for Kerberos only, which this client does not offer";
+                    Err(Failure::new(ErrorKind::Refused(libc::EACCES), why))
+                }
+            }
+        });
     results.map_err(|failure| failure.of(format!("MNT {path}"), session.server()))
 }
 
@@ -154,13 +157,13 @@ fn refused(status: Status) -> Failure {
 /// Tells the server that a directory is used no more, and does not wait: servers only list it.
 pub(crate) fn unmount(mount: &Shared, path: &str) {
     let mut session = mount.borrow_mut();
-    let number = begin(&mut session, UMNT, |writer| writer.opaque(path.as_bytes()));
+    let number = begin(&mut session, UMNT, 0, |writer| writer.opaque(path.as_bytes()));
     session.send();
     session.cancel(number);
 }
 
 /// Results of EXPORT.
-pub(crate) fn exports(reader: &mut Reader<'_>) -> xdr::Result<Vec<Export>> {
+pub(crate) fn exports(reader: &mut Reader<'_>) -> Decoded<Vec<Export>> {
     let mut exports = Vec::new();
     while reader.bool()? {
         let path = reader.opaque(PATH_BYTES_MAX)?.to_vec();
@@ -179,8 +182,8 @@ pub(crate) fn exports(reader: &mut Reader<'_>) -> xdr::Result<Vec<Export>> {
 /// What a server exports.
 pub(crate) fn list_exports(mount: &Shared) -> Result<Vec<Export>> {
     let mut session = mount.borrow_mut();
-    let results = ask(&mut session, EXPORT, |_| ());
-    let listed = results.and_then(|results| exports(&mut Reader::new(&results)).map_err(malformed));
+    let results = ask(&mut session, EXPORT, EXPORTS_BYTES_MAX, |writer| writer);
+    let listed = results.and_then(|results| Ok(exports(&mut Reader::new(&results))?));
     listed.map_err(|failure| failure.of("list exports", session.server()))
 }
 
@@ -238,11 +241,8 @@ mod tests {
     #[test]
     fn an_export_that_wants_kerberos_is_told_from_others() {
         let reply = |flavors: &[u32]| {
-            let mut writer = Writer::default();
-            writer.opaque(b"handle");
-            writer.u32(flavors.len() as u32);
-            flavors.iter().for_each(|flavor| writer.u32(*flavor));
-            writer.bytes
+            let writer = Writer::new().opaque(b"handle").u32(flavors.len() as u32);
+            flavors.iter().fold(writer, |writer, flavor| writer.u32(*flavor)).into_bytes()
         };
         let takes_sys = |flavors: &[u32]| mounted(&mut Reader::new(&reply(flavors)), "/x").unwrap().1;
         assert!(takes_sys(&[390_003, 1]) && takes_sys(&[]) && takes_sys(&[0]) && !takes_sys(&[390_003]));

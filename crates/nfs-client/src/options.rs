@@ -1,8 +1,9 @@
 //! How a client connects, and how long it tries.
 
-use std::ffi::CStr;
+use weft_onc_rpc::AuthSys;
 
-use crate::rpc::Credential;
+use crate::link::Way;
+use crate::tcp::TcpWay;
 
 /// Most silence of a server before the connection counts as dead.
 pub const SILENCE_MS_DEFAULT: u64 = 15_000;
@@ -13,7 +14,7 @@ pub const GIVE_UP_MS_DEFAULT: u64 = 60_000;
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
     /// Whom calls are for; without one, for the user of this process.
-    pub credential: Option<Credential>,
+    pub credential: Option<AuthSys>,
     /// A server that owes answers and sends nothing for so long is connected to anew, and the calls are sent again with the
     /// same numbers.
     pub silence_ms: u64,
@@ -36,27 +37,21 @@ impl Default for ConnectOptions {
 }
 
 impl ConnectOptions {
-    /// The credential to send, encoded.
-    pub(crate) fn encoded_credential(&self) -> Vec<u8> {
-        self.credential.as_ref().map_or_else(|| own_credential().encoded(), Credential::encoded)
-    }
-
-    pub(crate) fn is_from_reserved_port(&self) -> bool {
+    /// Connections over TCP.
+    pub(crate) fn tcp(&self) -> Box<dyn Way> {
         // SAFETY: asks for a number.
-        self.from_reserved_port.unwrap_or_else(|| unsafe { libc::geteuid() } == 0)
+        let from_reserved_port = self.from_reserved_port.unwrap_or_else(|| unsafe { libc::geteuid() } == 0);
+        Box::new(TcpWay { from_reserved_port })
     }
 }
 
 /// The user of this process.
-pub fn own_credential() -> Credential {
+pub fn own_credential() -> AuthSys {
     let mut groups = [0; 64];
-    let mut name = [0u8; 256];
-    // SAFETY: both buffers are live and of the lengths given; the last byte of the name stays zero. The rest asks for numbers.
+    // SAFETY: the buffer is live and of the length given. The rest asks for numbers.
     let (uid, gid, count) = unsafe {
-        libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1);
         (libc::geteuid(), libc::getegid(), libc::getgroups(groups.len() as i32, groups.as_mut_ptr()))
     };
     let count = usize::try_from(count).unwrap_or(0);
-    let machine = CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned());
-    Credential { machine: machine.unwrap_or_default(), uid, gid, groups: groups[..count].to_vec() }
+    AuthSys { stamp: 0, machine: weft_host::name().into_bytes(), uid, gid, groups: groups[..count].to_vec() }
 }

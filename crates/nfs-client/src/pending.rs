@@ -12,17 +12,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::{Error, ErrorKind, Failure, Result};
+use weft_onc_rpc::xdr::Reader;
+
+use crate::error::{Decoded, Error, ErrorKind, Failure, Result};
 use crate::procedure::Procedure;
 use crate::results;
 use crate::rpc;
 use crate::session::{self, Answer, Shared};
 use crate::status::Status;
 use crate::types::{Read, Stable, Written};
-use crate::xdr::{Malformed, Reader};
 
 /// What becomes of results: from their bytes, and the data of a READ that came.
-pub(crate) type Take<T> = Box<dyn FnOnce(&mut Reader<'_>, Option<usize>) -> crate::xdr::Result<T>>;
+pub(crate) type Take<T> = Box<dyn FnOnce(&mut Reader<'_>, Option<usize>) -> Decoded<T>>;
 
 /// What a call is, for errors.
 pub(crate) struct What {
@@ -91,17 +92,16 @@ impl<T> PendingCall<T> {
         take: Take<T>,
     ) -> std::result::Result<T, Failure> {
         let Answer { reply, data_bytes, sends } = answer?;
-        let malformed = |Malformed(what)| Failure::protocol(what);
         let mut reader = Reader::new(rpc::decode_reply(&reply)?);
         // NULL alone has no status.
         let status = match self.what.procedure {
             Procedure::Null => Ok(()),
-            _ => results::status(&mut reader).map_err(malformed)?,
+            _ => results::status(&mut reader)?,
         };
         if let Err(status) = status {
             return Err(self.refused(status, sends));
         }
-        take(&mut reader, data_bytes).map_err(malformed)
+        Ok(take(&mut reader, data_bytes)?)
     }
 
     fn refused(&self, status: Status, sends: u32) -> Failure {

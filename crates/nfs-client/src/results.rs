@@ -2,19 +2,21 @@
 
 use std::sync::Arc;
 
+use weft_onc_rpc::xdr::Reader;
+
+use crate::error::{Decoded, Malformed};
 use crate::status::Status;
 use crate::types::*;
-use crate::xdr::{Malformed, Reader, Result};
 
 /// The status that all results begin with.
-pub(crate) fn status(reader: &mut Reader<'_>) -> Result<std::result::Result<(), Status>> {
+pub(crate) fn status(reader: &mut Reader<'_>) -> Decoded<Result<(), Status>> {
     Ok(match reader.u32()? {
         0 => Ok(()),
         other => Err(Status(other)),
     })
 }
 
-pub(crate) fn found(reader: &mut Reader<'_>, path: Arc<str>) -> Result<Found> {
+pub(crate) fn found(reader: &mut Reader<'_>, path: Arc<str>) -> Decoded<Found> {
     Ok(Found {
         handle: FileHandle::read(reader, path)?,
         attr: Attr::read_option(reader)?,
@@ -22,18 +24,18 @@ pub(crate) fn found(reader: &mut Reader<'_>, path: Arc<str>) -> Result<Found> {
     })
 }
 
-pub(crate) fn access(reader: &mut Reader<'_>) -> Result<Access> {
+pub(crate) fn access(reader: &mut Reader<'_>) -> Decoded<Access> {
     let attr = Attr::read_option(reader)?;
     Ok(Access { allowed: reader.u32()?, attr })
 }
 
-pub(crate) fn link_target(reader: &mut Reader<'_>) -> Result<Vec<u8>> {
+pub(crate) fn link_target(reader: &mut Reader<'_>) -> Decoded<Vec<u8>> {
     Attr::read_option(reader)?;
     Ok(reader.opaque(PATH_BYTES_MAX)?.to_vec())
 }
 
 /// Of READ; `data_bytes` came into the caller's memory, which has room for `room_bytes`.
-pub(crate) fn read(reader: &mut Reader<'_>, data_bytes: Option<usize>, room_bytes: usize) -> Result<Read> {
+pub(crate) fn read(reader: &mut Reader<'_>, data_bytes: Option<usize>, room_bytes: usize) -> Decoded<Read> {
     let attr = Attr::read_option(reader)?;
     let (count, is_end, length) = (reader.u32()? as usize, reader.bool()?, reader.u32()? as usize);
     let bytes = data_bytes.unwrap_or(0);
@@ -46,7 +48,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, data_bytes: Option<usize>, room_byte
     Ok(Read { bytes, is_end, attr })
 }
 
-pub(crate) fn written(reader: &mut Reader<'_>, sent_bytes: usize) -> Result<Written> {
+pub(crate) fn written(reader: &mut Reader<'_>, sent_bytes: usize) -> Decoded<Written> {
     let change = Change::read(reader)?;
     let bytes = reader.u32()? as usize;
     if bytes > sent_bytes {
@@ -58,14 +60,14 @@ pub(crate) fn written(reader: &mut Reader<'_>, sent_bytes: usize) -> Result<Writ
         2 => Stable::File,
         _ => return Err(Malformed("it names no known way of keeping data")),
     };
-    Ok(Written { bytes, stable, verifier: reader.fixed()?, change })
+    Ok(Written { bytes, stable, verifier: reader.array()?, change })
 }
 
-pub(crate) fn committed(reader: &mut Reader<'_>) -> Result<Committed> {
-    Ok(Committed { change: Change::read(reader)?, verifier: reader.fixed()? })
+pub(crate) fn committed(reader: &mut Reader<'_>) -> Decoded<Committed> {
+    Ok(Committed { change: Change::read(reader)?, verifier: reader.array()? })
 }
 
-pub(crate) fn created(reader: &mut Reader<'_>, path: Arc<str>) -> Result<Created> {
+pub(crate) fn created(reader: &mut Reader<'_>, path: Arc<str>) -> Decoded<Created> {
     Ok(Created {
         handle: reader.option(|reader| FileHandle::read(reader, path))?,
         attr: Attr::read_option(reader)?,
@@ -73,18 +75,18 @@ pub(crate) fn created(reader: &mut Reader<'_>, path: Arc<str>) -> Result<Created
     })
 }
 
-pub(crate) fn renamed(reader: &mut Reader<'_>) -> Result<(Change, Change)> {
+pub(crate) fn renamed(reader: &mut Reader<'_>) -> Decoded<(Change, Change)> {
     Ok((Change::read(reader)?, Change::read(reader)?))
 }
 
-pub(crate) fn linked(reader: &mut Reader<'_>) -> Result<(Option<Attr>, Change)> {
+pub(crate) fn linked(reader: &mut Reader<'_>) -> Decoded<(Option<Attr>, Change)> {
     Ok((Attr::read_option(reader)?, Change::read(reader)?))
 }
 
 /// Of READDIR, or with attributes and handles of READDIRPLUS.
-pub(crate) fn page(reader: &mut Reader<'_>, dir: &FileHandle, is_plus: bool, from: Cookie) -> Result<Page> {
+pub(crate) fn page(reader: &mut Reader<'_>, dir: &FileHandle, is_plus: bool, from: Cookie) -> Decoded<Page> {
     let dir_attr = Attr::read_option(reader)?;
-    let verifier = reader.fixed()?;
+    let verifier = reader.array()?;
     let (mut entries, mut cookie) = (Vec::new(), from.cookie);
     while reader.bool()? {
         let fileid = reader.u64()?;
@@ -108,7 +110,7 @@ pub(crate) fn page(reader: &mut Reader<'_>, dir: &FileHandle, is_plus: bool, fro
     Ok(Page { entries, next: Cookie { cookie, verifier }, is_end, dir_attr })
 }
 
-pub(crate) fn fs_stat(reader: &mut Reader<'_>) -> Result<FsStat> {
+pub(crate) fn fs_stat(reader: &mut Reader<'_>) -> Decoded<FsStat> {
     Attr::read_option(reader)?;
     Ok(FsStat {
         total_bytes: reader.u64()?,
@@ -121,7 +123,7 @@ pub(crate) fn fs_stat(reader: &mut Reader<'_>) -> Result<FsStat> {
     })
 }
 
-pub(crate) fn fs_info(reader: &mut Reader<'_>) -> Result<FsInfo> {
+pub(crate) fn fs_info(reader: &mut Reader<'_>) -> Decoded<FsInfo> {
     Attr::read_option(reader)?;
     let mut word = || reader.u32();
     let (read_bytes_max, read_bytes_best, _) = (word()?, word()?, word()?);
@@ -138,7 +140,7 @@ pub(crate) fn fs_info(reader: &mut Reader<'_>) -> Result<FsInfo> {
     })
 }
 
-pub(crate) fn path_conf(reader: &mut Reader<'_>) -> Result<PathConf> {
+pub(crate) fn path_conf(reader: &mut Reader<'_>) -> Decoded<PathConf> {
     Attr::read_option(reader)?;
     Ok(PathConf {
         links_max: reader.u32()?,
@@ -155,29 +157,19 @@ mod tests {
     use super::*;
     use crate::rpc::decode_reply;
     use crate::rpc::tests::{accepted, read_results};
-    use crate::xdr::Writer;
+    use weft_onc_rpc::xdr::Writer;
 
     fn dir() -> FileHandle {
         FileHandle::new(b"dir", "/export".into()).unwrap()
     }
 
     fn listing(names: &[&[u8]], is_plus: bool, is_end: bool) -> Vec<u8> {
-        let mut writer = Writer::default();
-        writer.u32(0);
-        writer.fixed(&[9; 8]);
-        for (number, name) in names.iter().enumerate() {
-            writer.u32(1);
-            writer.u64(number as u64);
-            writer.opaque(name);
-            writer.u64(number as u64 + 100);
-            if is_plus {
-                writer.u32(0);
-                writer.option(Some(name), |writer, name| writer.opaque(name));
-            }
-        }
-        writer.u32(0);
-        writer.u32(is_end.into());
-        writer.bytes
+        let begin = Writer::new().u32(0).fixed(&[9; 8]);
+        let all = names.iter().enumerate().fold(begin, |writer, (number, name)| {
+            let writer = writer.u32(1).u64(number as u64).opaque(name).u64(number as u64 + 100);
+            if is_plus { writer.u32(0).u32(1).opaque(name) } else { writer }
+        });
+        all.u32(0).bool(is_end).into_bytes()
     }
 
     #[test]
@@ -219,21 +211,15 @@ mod tests {
 
     #[test]
     fn a_handle_of_more_than_64_bytes_is_refused() {
-        let mut writer = Writer::default();
-        writer.opaque(&[1; HANDLE_BYTES_MAX + 1]);
-        writer.bytes.extend([0; 8]);
-        assert!(found(&mut Reader::new(&writer.bytes), "/x".into()).is_err());
+        let bytes = Writer::new().opaque(&[1; HANDLE_BYTES_MAX + 1]).u64(0).into_bytes();
+        assert!(found(&mut Reader::new(&bytes), "/x".into()).is_err());
     }
 
     #[test]
     fn a_server_cannot_take_more_than_was_sent() {
-        let mut writer = Writer::default();
-        [0, 0, 7, 2, 1, 1].into_iter().for_each(|word| writer.u32(word));
-        assert!(written(&mut Reader::new(&writer.bytes), 6).is_err());
-        assert_eq!(
-            written(&mut Reader::new(&writer.bytes), 7).map(|written| written.stable),
-            Ok(Stable::File)
-        );
+        let bytes = [0, 0, 7, 2, 1, 1].into_iter().fold(Writer::new(), Writer::u32).into_bytes();
+        assert!(written(&mut Reader::new(&bytes), 6).is_err());
+        assert_eq!(written(&mut Reader::new(&bytes), 7).map(|written| written.stable), Ok(Stable::File));
     }
 
     #[test]

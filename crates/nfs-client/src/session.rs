@@ -16,14 +16,16 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
+use weft_onc_rpc::xdr::Writer;
+use weft_onc_rpc::{CallHeader, Credential};
 
 use crate::error::{ErrorKind, Failure};
-use crate::incoming::{Memory, Reply};
-use crate::link::{Link, Lost, Message};
-use crate::options::ConnectOptions;
-use crate::rpc;
+use crate::incoming::Reply;
+use crate::link::{Begun, Connecting, Data, Link, Lost, Message, Way};
+use crate::options::{ConnectOptions, own_credential};
+use crate::rdma::RdmaStatus;
+use crate::rpc::{self, Target};
 use crate::status::Status;
-use crate::tcp::{Connecting, TcpLink};
 
 /// How often timers are looked at.
 const TIMERS: Duration = Duration::from_millis(20);
@@ -54,8 +56,7 @@ pub(crate) struct Answer {
 struct Call {
     xid: u32,
     head: Rc<Vec<u8>>,
-    payload: Memory,
-    sink: Memory,
+    data: Data,
     end: Option<Instant>,
     sends: u32,
     /// The server asked for more time: when it is sent again.
@@ -67,7 +68,7 @@ struct Call {
 
 enum State {
     Connected(Box<dyn Link>),
-    Connecting(Connecting, Instant),
+    Connecting(Box<dyn Connecting>, Instant),
     Broken(Instant),
 }
 
@@ -76,8 +77,10 @@ pub(crate) struct Session {
     address: SocketAddr,
     /// For errors: the name as given, and the address.
     server: String,
-    credential: Vec<u8>,
+    /// The head of all calls, but for their number and procedure.
+    header: CallHeader,
     options: ConnectOptions,
+    way: Box<dyn Way>,
     state: State,
     calls: FxHashMap<u64, Call>,
     by_xid: FxHashMap<u32, u64>,
@@ -99,13 +102,16 @@ impl Session {
         host: &str,
         address: SocketAddr,
         options: &ConnectOptions,
+        way: Box<dyn Way>,
     ) -> Result<Session, Failure> {
         let now = Instant::now();
+        let credential = Credential::Sys(options.credential.clone().unwrap_or_else(own_credential));
         let mut session = Session {
             address,
             server: server_name(host, address),
-            credential: options.encoded_credential(),
+            header: CallHeader { xid: 0, program: 0, version: 0, procedure: 0, credential },
             options: options.clone(),
+            way,
             state: State::Broken(now),
             calls: FxHashMap::default(),
             by_xid: FxHashMap::default(),
@@ -137,33 +143,33 @@ impl Session {
         }
     }
 
+    /// RDMA of its connections, if it is over RDMA.
+    pub(crate) fn rdma_status(&self) -> Option<RdmaStatus> {
+        self.way.rdma_status()
+    }
+
     pub(crate) fn server(&self) -> &str {
         &self.server
     }
 
-    pub(crate) fn credential(&self) -> &[u8] {
-        &self.credential
+    /// The head of a call; arguments follow.
+    pub(crate) fn head_of(&mut self, Target { program, version, procedure }: Target) -> Writer {
+        (self.header.program, self.header.version, self.header.procedure) = (program, version, procedure);
+        self.header.write()
     }
 
     /// Begins a call; its number. It is sent at once where no other is under way, else with the next step.
     ///
     /// # Safety
-    /// `payload` stays readable and `sink` writable until the answer was taken, or the call cancelled.
-    pub(crate) unsafe fn begin(
-        &mut self,
-        mut head: Vec<u8>,
-        payload: Memory,
-        sink: Memory,
-        is_nfs: bool,
-    ) -> u64 {
+    /// The payload stays readable and the sink writable until the answer was taken, or the call cancelled.
+    pub(crate) unsafe fn begin(&mut self, mut head: Vec<u8>, data: Data, is_nfs: bool) -> u64 {
         let now = Instant::now();
         let (number, xid) = (self.next_number, self.fresh_xid());
         self.next_number += 1;
-        rpc::end_call(&mut head, payload.bytes);
         rpc::set_xid(&mut head, xid);
         let end = self.options.give_up_ms.map(|give_up_ms| now + Duration::from_millis(give_up_ms));
         let head = Rc::new(head);
-        let call = Call { xid, head, payload, sink, end, sends: 0, again_at: None, is_nfs, answer: None };
+        let call = Call { xid, head, data, end, sends: 0, again_at: None, is_nfs, answer: None };
         self.calls.insert(number, call);
         self.by_xid.insert(xid, number);
         self.open += 1;
@@ -191,8 +197,7 @@ impl Session {
             return;
         };
         call.sends += 1;
-        let message =
-            Message { xid: call.xid, head: call.head.clone(), payload: call.payload, sink: call.sink };
+        let message = Message { xid: call.xid, head: call.head.clone(), data: call.data };
         // SAFETY: as who began the call has promised; a call that ends is cancelled before.
         unsafe { link.submit(message) };
     }
@@ -271,6 +276,9 @@ impl Session {
         let Some(number) = self.by_xid.get(&reply.xid).copied() else { return };
         let Some(call) = self.calls.get_mut(&number) else { return };
         (self.garbage, self.backoff) = (0, *BACKOFF.start());
+        if let Some(failure) = reply.failure {
+            return self.answer(number, Err(failure));
+        }
         if call.is_nfs && is_jukebox(&reply.head) {
             call.again_at = Some(now + JUKEBOX_PAUSE);
             return;
@@ -301,20 +309,24 @@ impl Session {
     }
 
     fn begin_connect(&mut self, now: Instant) {
-        match Connecting::begin(self.address, self.options.is_from_reserved_port()) {
-            Ok(connecting) => self.state = State::Connecting(connecting, now + CONNECT_TIMEOUT),
-            Err(error) => self.lose(Lost::new(error.to_string())),
+        let longest = self.options.give_up_ms.map_or(CONNECT_TIMEOUT, Duration::from_millis);
+        match self.way.begin(self.address, CONNECT_TIMEOUT.min(longest)) {
+            Ok(Begun::Made(link)) => self.connected(link, Instant::now()),
+            Ok(Begun::Connecting(connecting)) => {
+                self.state = State::Connecting(connecting, now + CONNECT_TIMEOUT);
+            }
+            Err(lost) => self.lose(lost),
         }
     }
 
     fn check_connect(&mut self, now: Instant) {
         match std::mem::replace(&mut self.state, State::Broken(now)) {
             State::Broken(retry_at) if now >= retry_at => self.begin_connect(now),
-            State::Connecting(connecting, end) => match connecting.finish() {
-                Ok(Ok(fd)) => self.connected(Box::new(TcpLink::new(fd)), now),
-                Ok(Err(error)) => self.lose(Lost::new(error.to_string())),
-                Err(_) if now >= end => self.lose(Lost::new("no answer to the attempt to connect")),
-                Err(connecting) => self.state = State::Connecting(connecting, end),
+            State::Connecting(mut connecting, end) => match connecting.finish() {
+                Some(Ok(link)) => self.connected(link, now),
+                Some(Err(lost)) => self.lose(lost),
+                None if now >= end => self.lose(Lost::new("no answer to the attempt to connect")),
+                None => self.state = State::Connecting(connecting, end),
             },
             state => self.state = state,
         }
@@ -381,7 +393,7 @@ impl Session {
         match &self.state {
             State::Connected(link) => {
                 let events = libc::POLLIN | if link.wants_write() { libc::POLLOUT } else { 0 };
-                (entry(link.fd(), events), SLEEP_MAX)
+                (entry(link.fd(), events), if link.is_ready() { Duration::ZERO } else { SLEEP_MAX })
             }
             State::Connecting(connecting, _) => (entry(connecting.fd(), libc::POLLOUT), SLEEP_MAX),
             State::Broken(retry_at) => {
@@ -420,10 +432,7 @@ fn is_jukebox(reply: &[u8]) -> bool {
 /// Numbers of this process must differ from those that another one, or an earlier one, has used a moment ago: servers take
 /// an equal number for a repetition.
 fn first_xid() -> u32 {
-    let mut bytes = [0; 4];
-    // SAFETY: the kernel writes at most 4 bytes to `bytes`.
-    let filled = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    if filled == 4 { u32::from_ne_bytes(bytes) } else { std::process::id().rotate_left(16) }
+    weft_host::random().map_or_else(|_| std::process::id().rotate_left(16), u32::from_ne_bytes)
 }
 
 /// A server's name for errors.
@@ -436,6 +445,7 @@ pub(crate) fn connect_any(
     host: &str,
     port: u16,
     options: &ConnectOptions,
+    way: &dyn Fn() -> Box<dyn Way>,
 ) -> Result<Session, (Failure, String)> {
     use std::net::ToSocketAddrs;
     let named = format!("{host}:{port}");
@@ -445,7 +455,7 @@ pub(crate) fn connect_any(
     let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(unknown)?.collect();
     let mut last = unknown(io::ErrorKind::NotFound.into());
     for address in addresses {
-        match Session::connect(host, address, options) {
+        match Session::connect(host, address, options, way()) {
             Ok(session) => return Ok(session),
             Err(failure) => last = (failure, server_name(host, address)),
         }

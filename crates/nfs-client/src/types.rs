@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::xdr::{Malformed, Reader, Result, Writer};
+use weft_onc_rpc::xdr::{Reader, Writer};
+
+use crate::error::{Decoded, Malformed};
 
 /// Most bytes of a handle (NFS3_FHSIZE).
 pub const HANDLE_BYTES_MAX: usize = 64;
@@ -45,7 +47,7 @@ impl FileHandle {
         format!("{}/{name}", self.path.trim_end_matches('/')).into()
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>, path: Arc<str>) -> Result<FileHandle> {
+    pub(crate) fn read(reader: &mut Reader<'_>, path: Arc<str>) -> Decoded<FileHandle> {
         let bytes = reader.opaque(HANDLE_BYTES_MAX)?;
         FileHandle::new(bytes, path).ok_or(Malformed("a handle is too long"))
     }
@@ -86,7 +88,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    fn read(reader: &mut Reader<'_>) -> Result<FileKind> {
+    fn read(reader: &mut Reader<'_>) -> Decoded<FileKind> {
         Ok(match reader.u32()? {
             1 => FileKind::File,
             2 => FileKind::Directory,
@@ -110,13 +112,12 @@ pub struct Time {
 }
 
 impl Time {
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Time> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Decoded<Time> {
         Ok(Time { seconds: reader.u32()?, nanoseconds: reader.u32()? })
     }
 
-    pub(crate) fn write(self, writer: &mut Writer) {
-        writer.u32(self.seconds);
-        writer.u32(self.nanoseconds);
+    pub(crate) fn write(self, writer: Writer) -> Writer {
+        writer.u32(self.seconds).u32(self.nanoseconds)
     }
 }
 
@@ -155,7 +156,7 @@ pub struct Attr {
 pub(crate) const ATTR_BYTES: usize = 84;
 
 impl Attr {
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Attr> {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Decoded<Attr> {
         Ok(Attr {
             kind: FileKind::read(reader)?,
             mode: reader.u32()?,
@@ -174,7 +175,7 @@ impl Attr {
     }
 
     /// Attributes that may be missing (`post_op_attr`).
-    pub(crate) fn read_option(reader: &mut Reader<'_>) -> Result<Option<Attr>> {
+    pub(crate) fn read_option(reader: &mut Reader<'_>) -> Decoded<Option<Attr>> {
         reader.option(Attr::read)
     }
 }
@@ -190,6 +191,12 @@ pub struct Before {
     pub ctime: Time,
 }
 
+impl Before {
+    fn read(reader: &mut Reader<'_>) -> Decoded<Before> {
+        Ok(Before { size_bytes: reader.u64()?, mtime: Time::read(reader)?, ctime: Time::read(reader)? })
+    }
+}
+
 /// A file before and after a change, as far as the server says (`wcc_data`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Change {
@@ -200,11 +207,8 @@ pub struct Change {
 }
 
 impl Change {
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Change> {
-        let before = reader.option(|reader| {
-            Ok(Before { size_bytes: reader.u64()?, mtime: Time::read(reader)?, ctime: Time::read(reader)? })
-        })?;
-        Ok(Change { before, after: Attr::read_option(reader)? })
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Decoded<Change> {
+        Ok(Change { before: reader.option(Before::read)?, after: Attr::read_option(reader)? })
     }
 }
 
@@ -221,14 +225,11 @@ pub enum SetTime {
 }
 
 impl SetTime {
-    fn write(self, writer: &mut Writer) {
+    fn write(self, writer: Writer) -> Writer {
         match self {
             SetTime::Keep => writer.u32(0),
             SetTime::Now => writer.u32(1),
-            SetTime::At(time) => {
-                writer.u32(2);
-                time.write(writer);
-            }
+            SetTime::At(time) => time.write(writer.u32(2)),
         }
     }
 }
@@ -251,13 +252,10 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    pub(crate) fn write(&self, writer: &mut Writer) {
-        writer.option(self.mode, Writer::u32);
-        writer.option(self.uid, Writer::u32);
-        writer.option(self.gid, Writer::u32);
-        writer.option(self.size_bytes, Writer::u64);
-        self.atime.write(writer);
-        self.mtime.write(writer);
+    pub(crate) fn write(&self, writer: Writer) -> Writer {
+        let writer = writer.option(self.mode, Writer::u32).option(self.uid, Writer::u32);
+        let writer = writer.option(self.gid, Writer::u32).option(self.size_bytes, Writer::u64);
+        self.mtime.write(self.atime.write(writer))
     }
 }
 

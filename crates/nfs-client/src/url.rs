@@ -1,16 +1,31 @@
-//! `nfs://HOST[:PORT]/PATH[?mountport=PORT]`
+//! `nfs://HOST[:PORT]/PATH[?OPTION=VALUE[&…]]`
 
 use crate::error::{Error, ErrorKind, Failure};
+use crate::rdma::RdmaMemory;
+
+/// What carries calls of NFS.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// RDMA. MOUNT is asked over TCP, unless it is served at the same place.
+    Rdma,
+}
 
 /// A place on an NFS server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NfsUrl {
     /// Name or address, without the brackets of IPv6.
     pub host: String,
-    /// Port of NFS; without one, the portmapper knows.
+    /// Port of NFS; without one, the portmapper knows, or over RDMA it is 20049.
     pub port: Option<u16>,
     /// Port of MOUNT. Without one it is that of NFS if the server has both there, else the portmapper knows.
     pub mount_port: Option<u16>,
+    /// What carries calls of NFS.
+    pub transport: Transport,
+    /// How memory becomes known to the adapter over RDMA.
+    pub rdma_memory: RdmaMemory,
     /// From the root of the server, with an export in front. Begins with a slash and has none at its end.
     pub path: String,
 }
@@ -22,17 +37,18 @@ impl NfsUrl {
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<NfsUrl, Error> {
         let wrong = |why: &str| {
-            let detail = format!("{why}; write nfs://HOST[:PORT]/PATH[?mountport=PORT]");
+            let detail = format!(
+                "{why}; write nfs://HOST[:PORT]/PATH[?mountport=PORT&transport=rdma&rdma-memory=HOW]"
+            );
             Failure::new(ErrorKind::Invalid, detail).of(format!("`{text}`"), "")
         };
         let rest = text.strip_prefix("nfs://").ok_or_else(|| wrong("it does not begin with nfs://"))?;
         let (place, words) = rest.split_once('?').unwrap_or((rest, ""));
         let (host, path) = place.split_at(place.find('/').unwrap_or(place.len()));
         let (host, port) = host_and_port(host).ok_or_else(|| wrong("its host or port cannot be one"))?;
-        let mut mount_port = None;
+        let mut options = Options::default();
         for word in words.split('&').filter(|word| !word.is_empty()) {
-            let port = word.strip_prefix("mountport=").and_then(port_from);
-            mount_port = Some(port.ok_or_else(|| wrong(&format!("it has `{word}`")))?);
+            options.set(word).ok_or_else(|| wrong(&format!("it has `{word}`")))?;
         }
         let path = unescaped(path)
             .ok_or_else(|| wrong("its path is not UTF-8, or a % is not followed by two digits"))?;
@@ -40,7 +56,31 @@ impl NfsUrl {
         if parts.contains(&"..") || path.contains('\0') {
             return Err(wrong("its path has `..` or a zero byte"));
         }
-        Ok(NfsUrl { host: host.into(), port, mount_port, path: format!("/{}", parts.join("/")) })
+        let Options { mount_port, transport, rdma_memory } = options;
+        let path = format!("/{}", parts.join("/"));
+        Ok(NfsUrl { host: host.into(), port, mount_port, transport, rdma_memory, path })
+    }
+}
+
+/// What is behind the question mark.
+#[derive(Default)]
+struct Options {
+    mount_port: Option<u16>,
+    transport: Transport,
+    rdma_memory: RdmaMemory,
+}
+
+impl Options {
+    /// Takes one; `None` if there is no such option.
+    fn set(&mut self, word: &str) -> Option<()> {
+        match word.split_once('=')? {
+            ("mountport", port) => self.mount_port = Some(port_from(port)?),
+            ("transport", "tcp") => self.transport = Transport::Tcp,
+            ("transport", "rdma") => self.transport = Transport::Rdma,
+            ("rdma-memory", name) => self.rdma_memory = RdmaMemory::of(name)?,
+            _ => return None,
+        }
+        Some(())
     }
 }
 
@@ -80,7 +120,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> (String, Option<u16>, Option<u16>, String) {
-        let NfsUrl { host, port, mount_port, path } = NfsUrl::parse(text).unwrap();
+        let NfsUrl { host, port, mount_port, path, .. } = NfsUrl::parse(text).unwrap();
         (host, port, mount_port, path)
     }
 
@@ -96,6 +136,20 @@ mod tests {
     }
 
     #[test]
+    fn urls_name_the_transport() {
+        let of = |text: &str| {
+            let url = NfsUrl::parse(text).unwrap();
+            (url.transport, url.rdma_memory)
+        };
+        assert_eq!(of("nfs://h/"), (Transport::Tcp, RdmaMemory::Cached));
+        assert_eq!(of("nfs://h/?transport=rdma"), (Transport::Rdma, RdmaMemory::Cached));
+        for (memory, name) in RdmaMemory::ALL {
+            let text = format!("nfs://h/x?transport=rdma&rdma-memory={name}&mountport=1");
+            assert_eq!(of(&text), (Transport::Rdma, memory));
+        }
+    }
+
+    #[test]
     fn what_is_no_url_is_refused() {
         for text in [
             "weft://h/",
@@ -107,6 +161,8 @@ mod tests {
             "nfs://[::1]x/",
             "nfs://h/?mountport=",
             "nfs://h/?proto=udp",
+            "nfs://h/?transport=udp",
+            "nfs://h/?rdma-memory=much",
             "nfs://h/a/../b",
             "nfs://h/%",
             "nfs://h/%zz",

@@ -14,6 +14,10 @@
 //! One thread runs all calls. Only what `weft-client` cannot begin without waiting is done by other threads
 //! (`workers.rs`): reports of what was written, syncs, truncation and closing.
 
+// What tests share names this crate as they do.
+#[cfg(test)]
+extern crate self as weft_nfs;
+
 mod args;
 mod attributes;
 mod credential;
@@ -33,6 +37,9 @@ mod procedures;
 mod refusals;
 mod rpcbind;
 mod serve;
+#[cfg(test)]
+#[path = "../tests/serving/mod.rs"]
+mod serving;
 mod space;
 mod status;
 mod target;

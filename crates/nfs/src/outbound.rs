@@ -2,9 +2,7 @@
 //! port mapper of this host. Each has a connection of its own, and ends by a deadline.
 
 use std::io::{self, Read, Write};
-use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use weft_onc_rpc::portmap::{self, Mapping};
@@ -18,8 +16,6 @@ use weft_reactor::{Interest, Readiness, timeout};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a reply; none that is asked for here has more.
 const REPLY_BYTES_MAX: usize = 4096;
-/// Ports that only root may use, from which some servers want to be called.
-const RESERVED_PORTS: std::ops::RangeInclusive<u16> = 600..=1023;
 
 /// Which procedure is called.
 #[derive(Debug, Clone, Copy)]
@@ -48,18 +44,16 @@ async fn call_from(
     reserved: bool,
 ) -> io::Result<Vec<u8>> {
     let late = |_| io::Error::new(io::ErrorKind::TimedOut, "no reply in time");
-    timeout(PATIENCE, exchange(connect(to, reserved)?, procedure, arguments)).await.map_err(late)?
+    timeout(PATIENCE, exchange(weft_host::begin_connect(to, reserved)?, procedure, arguments))
+        .await
+        .map_err(late)?
 }
 
 async fn exchange(stream: TcpStream, procedure: Procedure, arguments: &[u8]) -> io::Result<Vec<u8>> {
     let readiness = Readiness::new(&stream)?;
-    let connected = || match stream.peer_addr() {
-        Ok(_) => Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotConnected => match stream.take_error()? {
-            Some(error) => Err(error),
-            None => Err(io::ErrorKind::WouldBlock.into()),
-        },
-        Err(error) => Err(error),
+    let connected = || match weft_host::is_connected(&stream)? {
+        true => Ok(()),
+        false => Err(io::ErrorKind::WouldBlock.into()),
     };
     readiness.io(Interest::Write, connected).await?;
     let Procedure { program, version, number } = procedure;
@@ -156,82 +150,6 @@ fn arguments_of(mapper: SocketAddr, mapping: &Mapping) -> Vec<u8> {
         false => mapping.write(writer),
     };
     arguments.into_bytes()
-}
-
-/// Begins a connection; `reserved`: from a port of root's, if one can be had.
-fn connect(to: SocketAddr, reserved: bool) -> io::Result<TcpStream> {
-    let family = if to.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: a call without memory.
-    let fd = unsafe { libc::socket(family, kind, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new, and nobody else has it.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    if reserved {
-        bind_reserved(&socket, to.is_ipv4());
-    }
-    let (address, bytes) = address_of(to);
-    // SAFETY: the kernel reads `bytes` bytes of `address`, which lives for the call and has at least so many.
-    let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), bytes) };
-    if result != 0 {
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() != Some(libc::EINPROGRESS) {
-            return Err(error);
-        }
-    }
-    Ok(TcpStream::from(socket))
-}
-
-/// Tries some ports; without one the kernel chooses.
-fn bind_reserved(socket: &OwnedFd, is_ipv4: bool) {
-    let any: IpAddr = match is_ipv4 {
-        true => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        false => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    };
-    for port in RESERVED_PORTS.rev() {
-        let (address, bytes) = address_of(SocketAddr::new(any, port));
-        // SAFETY: as for `connect`.
-        let result = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), bytes) };
-        if result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EADDRINUSE) {
-            return;
-        }
-    }
-}
-
-/// As the kernel takes it, and how many bytes of it count.
-fn address_of(address: SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
-    // SAFETY: zeros are an address of no family.
-    let mut storage: libc::sockaddr_storage = unsafe { zeroed() };
-    let bytes = match address {
-        SocketAddr::V4(address) => {
-            let place = (&raw mut storage).cast::<libc::sockaddr_in>();
-            let value = libc::sockaddr_in {
-                sin_family: libc::AF_INET as u16,
-                sin_port: address.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: the storage is large enough for any address, and aligned for it.
-            unsafe { place.write(value) };
-            size_of::<libc::sockaddr_in>()
-        }
-        SocketAddr::V6(address) => {
-            let place = (&raw mut storage).cast::<libc::sockaddr_in6>();
-            let value = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as u16,
-                sin6_port: address.port().to_be(),
-                sin6_flowinfo: address.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
-                sin6_scope_id: address.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe { place.write(value) };
-            size_of::<libc::sockaddr_in6>()
-        }
-    };
-    (storage, bytes as libc::socklen_t)
 }
 
 #[cfg(test)]

@@ -1,29 +1,18 @@
 //! A gateway, and the programs of libnfs, another implementation of NFS.
 
 mod common;
+mod serving;
 
-use std::net::TcpListener;
 use std::process::{Command, Output};
 
 use common::Cluster;
 use weft_client::OpenOptions;
-use weft_gateway::Squash;
-use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Network, Rule, Serving};
+use weft_nfs::Serving;
 use weft_test_needs::Need;
 use weft_test_random::{Random, seed};
 
 fn serve(cluster: &Cluster) -> Serving {
-    let mut rule = Rule::for_clients(Network::ANY);
-    rule.insecure = true;
-    rule.identities.squash = Squash::None;
-    let options = GatewayOptions {
-        client: cluster.client(),
-        exports: vec![ExportOptions { path: "/".into(), rules: vec![rule] }],
-        handle_keys: HandleKeys::of_cluster(std::slice::from_ref(&cluster.key)),
-        locks: None,
-        rpcbind: None,
-    };
-    Serving::start(options, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).unwrap()
+    serving::serve(serving::options(cluster.client(), &cluster.key, "/"))
 }
 
 fn url(serving: &Serving, path: &str) -> String {

@@ -1,6 +1,7 @@
 //! A gateway that registers with a port mapper, and lock calls over TCP and in datagrams.
 
 mod common;
+mod serving;
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -11,10 +12,8 @@ use std::time::{Duration, Instant};
 
 use common::Cluster;
 use weft_client::OpenOptions;
-use weft_gateway::Squash;
 use weft_nfs::{
-    ExportOptions, GRACE_DEFAULT, GatewayOptions, Handle, HandleKeys, LOCAL_MAPPER, LockOptions, Network,
-    Rule, Serving,
+    ExportOptions, GRACE_DEFAULT, GatewayOptions, Handle, HandleKeys, LOCAL_MAPPER, LockOptions, Serving,
 };
 use weft_onc_rpc::nlm::{self, Lock, LockArgs, LockResult, Status, procedure};
 use weft_onc_rpc::portmap::{self, GETPORT, SET, TCP, UDP, UNSET};
@@ -69,24 +68,16 @@ fn serve(cluster: &Cluster, rpcbind: Option<SocketAddr>) -> Serving {
 }
 
 fn serve_at(cluster: &Cluster, rpcbind: Option<SocketAddr>, address: &str) -> Serving {
-    let mut rule = Rule::for_clients(Network::ANY);
-    rule.insecure = true;
-    rule.identities.squash = Squash::None;
-    let options = GatewayOptions {
-        client: cluster.client(),
-        exports: vec![ExportOptions { path: "/".into(), rules: vec![rule] }],
-        handle_keys: HandleKeys::of_cluster(std::slice::from_ref(&cluster.key)),
-        locks: Some(LockOptions {
-            directory: cluster.directory().join("locks"),
-            url: cluster.url(),
-            connect: cluster.connect_options(),
-            name: "gateway".into(),
-            grace: GRACE_DEFAULT,
-            mapper_port: portmap::PORT,
-        }),
-        rpcbind,
+    let locks = LockOptions {
+        directory: cluster.directory().join("locks"),
+        url: cluster.url(),
+        connect: cluster.connect_options(),
+        name: "gateway".into(),
+        grace: GRACE_DEFAULT,
+        mapper_port: portmap::PORT,
     };
-    Serving::start(options, vec![TcpListener::bind(address).unwrap()]).unwrap()
+    let options = serving::options(cluster.client(), &cluster.key, "/");
+    serving::serve_at(GatewayOptions { locks: Some(locks), rpcbind, ..options }, address)
 }
 
 fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {

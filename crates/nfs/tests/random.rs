@@ -6,15 +6,13 @@
 mod common;
 mod cutting;
 mod pair;
-
-use std::net::TcpListener;
+mod serving;
 
 use common::Cluster;
 use cutting::Cutting;
 use pair::Pair;
-use weft_gateway::Squash;
-use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Network, Rule, Serving};
-use weft_nfs_client::{ConnectOptions, Credential, NfsClient, NfsUrl, SetAttr, Stable};
+use weft_nfs::Serving;
+use weft_nfs_client::{AuthSys, ConnectOptions, NfsClient, NfsUrl, SetAttr, Stable};
 use weft_test_random::seed;
 
 /// Clients that use one directory by turns, or each its own at once.
@@ -25,22 +23,12 @@ fn steps() -> usize {
 }
 
 fn serve(cluster: &Cluster) -> Serving {
-    let mut rule = Rule::for_clients(Network::ANY);
-    rule.insecure = true;
-    rule.identities.squash = Squash::None;
-    let options = GatewayOptions {
-        client: cluster.client(),
-        exports: vec![ExportOptions { path: "/".into(), rules: vec![rule] }],
-        handle_keys: HandleKeys::of_cluster(std::slice::from_ref(&cluster.key)),
-        locks: None,
-        rpcbind: None,
-    };
-    Serving::start(options, vec![TcpListener::bind("127.0.0.1:0").unwrap()]).unwrap()
+    serving::serve(serving::options(cluster.client(), &cluster.key, "/"))
 }
 
 fn connect(port: u16) -> NfsClient {
     let url = NfsUrl::parse(&format!("nfs://127.0.0.1:{port}/?mountport={port}")).unwrap();
-    let root = Credential { machine: "random".into(), uid: 0, gid: 0, groups: Vec::new() };
+    let root = AuthSys { machine: b"random".to_vec(), ..AuthSys::default() };
     let options = ConnectOptions { credential: Some(root), ..ConnectOptions::default() };
     // A connection that is lost while it is being made is not made again.
     (0..20).find_map(|_| NfsClient::connect(&url, &options).ok()).expect("the gateway answers")

@@ -20,8 +20,25 @@ pub enum AuthStat {
     BadCredential = 1,
     /// The caller must begin anew; here: its flavour is not known.
     RejectedCredential = 2,
+    /// The verifier is malformed.
+    BadVerifier = 3,
+    /// The verifier has expired, or was used before.
+    RejectedVerifier = 4,
     /// The flavour is too weak for the call.
     TooWeak = 5,
+    /// Any other reason.
+    Failed = 7,
+    /// Kerberos is wanted (RPCSEC_GSS_CREDPROBLEM, RFC 2203).
+    Kerberos = 13,
+}
+
+impl AuthStat {
+    /// From the wire; what is not known is [`AuthStat::Failed`].
+    pub fn of(number: u32) -> AuthStat {
+        use AuthStat::*;
+        let known = [BadCredential, RejectedCredential, BadVerifier, RejectedVerifier, TooWeak, Kerberos];
+        known.into_iter().find(|stat| *stat as u32 == number).unwrap_or(Failed)
+    }
 }
 
 /// What a call says of who makes it.
@@ -38,13 +55,13 @@ pub enum Credential {
 pub struct AuthSys {
     /// An arbitrary number of the client.
     pub stamp: u32,
-    /// The client's host.
+    /// The client's host; of its name at most [`MACHINE_BYTES_MAX`] are sent.
     pub machine: Vec<u8>,
     /// Its user.
     pub uid: u32,
     /// The user's group.
     pub gid: u32,
-    /// Further groups, at most [`GROUPS_MAX`].
+    /// Further groups, of which the first [`GROUPS_MAX`] are sent.
     pub groups: Vec<u32>,
 }
 
@@ -86,8 +103,10 @@ impl AuthSys {
     }
 
     fn to_bytes(&self) -> Vec<u8> {
-        let writer = Writer::new().u32(self.stamp).opaque(&self.machine).u32(self.uid).u32(self.gid);
-        let writer = writer.u32(self.groups.len() as u32);
-        self.groups.iter().fold(writer, |writer, group| writer.u32(*group)).into_bytes()
+        let machine = &self.machine[..self.machine.len().min(MACHINE_BYTES_MAX)];
+        let groups = &self.groups[..self.groups.len().min(GROUPS_MAX)];
+        let writer = Writer::new().u32(self.stamp).opaque(machine).u32(self.uid).u32(self.gid);
+        let writer = writer.u32(groups.len() as u32);
+        groups.iter().fold(writer, |writer, group| writer.u32(*group)).into_bytes()
     }
 }

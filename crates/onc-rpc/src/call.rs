@@ -72,7 +72,7 @@ impl CallHeader {
 
     /// On the wire; the arguments follow.
     pub fn write(&self) -> Writer {
-        let writer = Writer::new().u32(self.xid).u32(CALL).u32(RPC_VERSION);
+        let writer = Writer::with_capacity(256).u32(self.xid).u32(CALL).u32(RPC_VERSION);
         let writer = writer.u32(self.program).u32(self.version).u32(self.procedure);
         Credential::None.write(self.credential.write(writer))
     }
@@ -97,6 +97,16 @@ mod tests {
     const GOLDEN: &[u8] = b"\x01\x02\x03\x04\0\0\0\0\0\0\0\x02\0\x01\x86\xa3\0\0\0\x03\0\0\0\x07\
         \0\0\0\x01\0\0\0\x24\0\0\0\x01\0\0\0\x05node7\0\0\0\0\0\x03\xe8\0\0\0\x64\0\0\0\x02\0\0\0\x04\0\0\0\x1b\
         \0\0\0\0\0\0\0\0";
+
+    #[test]
+    fn what_is_too_much_for_a_credential_is_not_sent() {
+        let sys = AuthSys { machine: vec![b'm'; 300], groups: (0..20).collect(), ..AuthSys::default() };
+        let bytes = CallHeader { credential: Credential::Sys(sys), ..header() }.write().into_bytes();
+        let Ok((CallHeader { credential: Credential::Sys(seen), .. }, _)) = CallHeader::decode(&bytes) else {
+            panic!("it is a call")
+        };
+        assert_eq!((seen.machine, seen.groups), (vec![b'm'; 255], (0..16).collect()));
+    }
 
     #[test]
     fn a_call_is_as_the_rfc_has_it() {

@@ -99,11 +99,7 @@ impl ReplyHeader {
                     reader.u64()?;
                     Err(Refusal::RpcVersion)
                 }
-                1 => Err(match reader.u32()? {
-                    1 => Refusal::Auth(AuthStat::BadCredential),
-                    5 => Refusal::Auth(AuthStat::TooWeak),
-                    _ => Refusal::Auth(AuthStat::RejectedCredential),
-                }),
+                1 => Err(Refusal::Auth(AuthStat::of(reader.u32()?))),
                 _ => return Err(XdrError::Wrong),
             },
             _ => return Err(XdrError::Wrong),
@@ -141,7 +137,11 @@ mod tests {
             Refusal::RpcVersion,
             Refusal::Auth(AuthStat::BadCredential),
             Refusal::Auth(AuthStat::RejectedCredential),
+            Refusal::Auth(AuthStat::BadVerifier),
+            Refusal::Auth(AuthStat::RejectedVerifier),
             Refusal::Auth(AuthStat::TooWeak),
+            Refusal::Auth(AuthStat::Failed),
+            Refusal::Auth(AuthStat::Kerberos),
         ] {
             let bytes = refused(9, refusal);
             let header = ReplyHeader { xid: 9, outcome: Err(refusal) };

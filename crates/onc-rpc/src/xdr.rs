@@ -93,6 +93,25 @@ impl<'a> Reader<'a> {
         Ok(data)
     }
 
+    /// Opaque data of a length that the program knows.
+    ///
+    /// # Errors
+    /// [`XdrError::Short`].
+    pub fn array<const BYTES: usize>(&mut self) -> Result<[u8; BYTES], XdrError> {
+        self.fixed(BYTES)?.try_into().map_err(|_| XdrError::Short)
+    }
+
+    /// A value that may be missing.
+    ///
+    /// # Errors
+    /// Those of `bool` and `read`.
+    pub fn option<T, E: From<XdrError>>(
+        &mut self,
+        read: impl FnOnce(&mut Self) -> Result<T, E>,
+    ) -> Result<Option<T>, E> {
+        if self.bool()? { read(self).map(Some) } else { Ok(None) }
+    }
+
     /// Opaque data or a string, of at most `bytes_max`.
     ///
     /// # Errors
@@ -152,6 +171,15 @@ impl Writer {
         self.u32(data.len() as u32).fixed(data)
     }
 
+    /// A value that may be missing.
+    pub fn option<T>(self, value: Option<T>, write: impl FnOnce(Writer, T) -> Writer) -> Writer {
+        let writer = self.bool(value.is_some());
+        match value {
+            Some(value) => write(writer, value),
+            None => writer,
+        }
+    }
+
     /// The bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
@@ -167,14 +195,17 @@ mod tests {
         #![proptest_config(weft_test_random::cases(256))]
 
         #[test]
-        fn what_is_written_is_read(number: u32, long: u64, fixed: [u8; 6], data: Vec<u8>) {
-            let writer = Writer::with_capacity(40).u32(number).u64(long).fixed(&fixed);
+        fn what_is_written_is_read(number: u32, long: u64, fixed: [u8; 6], data: Vec<u8>, some: Option<u32>) {
+            let writer = Writer::with_capacity(40).u32(number).u64(long).fixed(&fixed).fixed(&fixed);
+            let writer = writer.option(some, Writer::u32);
             let bytes = writer.opaque(&data).into_bytes();
             prop_assert_eq!(bytes.len() % 4, 0);
             let mut reader = Reader::new(&bytes);
             prop_assert_eq!(reader.u32(), Ok(number));
             prop_assert_eq!(reader.u64(), Ok(long));
             prop_assert_eq!(reader.fixed(6), Ok(&fixed[..]));
+            prop_assert_eq!(reader.array(), Ok(fixed));
+            prop_assert_eq!(reader.option(Reader::u32), Ok(some));
             prop_assert_eq!(reader.opaque(data.len()), Ok(&data[..]));
             prop_assert_eq!(reader.position(), bytes.len());
         }

@@ -1,4 +1,5 @@
-//! The server's end of RDMA, below any protocol: ports, channels of work, and a trait for what stands above.
+//! RDMA below any protocol. Of a server: ports, channels of work, and a trait for what stands above. Of a client:
+//! [`Requester`], one connection.
 //!
 //! ```text
 //!   a thread
@@ -53,6 +54,7 @@ mod pool;
 mod port;
 mod ports;
 mod protocol;
+mod requester;
 mod schedule;
 mod shares;
 mod slots;
@@ -71,6 +73,7 @@ pub use pool::Slot;
 pub use port::{BOUNCE_BYTES, Port, PortStatus, RECEIVE};
 pub use ports::Ports;
 pub use protocol::{Check, Connection, Protocol, Refusal};
+pub use requester::{Requester, Tag};
 pub use schedule::Turn;
 pub use shares::{Shares, WINDOW_MIN};
 pub use slots::Slots;

@@ -263,26 +263,8 @@ impl Address {
 
     /// Of a TCP address.
     pub(crate) fn internet(address: SocketAddr) -> Address {
-        match address {
-            SocketAddr::V4(v4) => {
-                // SAFETY: plain data.
-                let mut raw: libc::sockaddr_in = unsafe { zeroed() };
-                raw.sin_family = libc::AF_INET as _;
-                raw.sin_port = v4.port().to_be();
-                raw.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-                Address::of(raw, size_of::<libc::sockaddr_in>(), None)
-            }
-            SocketAddr::V6(v6) => {
-                // SAFETY: plain data.
-                let mut raw: libc::sockaddr_in6 = unsafe { zeroed() };
-                raw.sin6_family = libc::AF_INET6 as _;
-                raw.sin6_port = v6.port().to_be();
-                raw.sin6_addr.s6_addr = v6.ip().octets();
-                raw.sin6_flowinfo = v6.flowinfo();
-                raw.sin6_scope_id = v6.scope_id();
-                Address::of(raw, size_of::<libc::sockaddr_in6>(), None)
-            }
-        }
+        let (storage, bytes) = weft_host::raw_address(address);
+        Address { storage, bytes, _keep: None }
     }
 
     /// Of a Unix socket's path. One that does not fit an address is reached through its directory's descriptor.

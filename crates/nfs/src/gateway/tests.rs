@@ -4,31 +4,17 @@ use std::net::SocketAddr;
 
 use nfs3_types::nfs3::{LOOKUP3res, MKDIR3res, READ3res, REMOVE3res, RMDIR3res, WRITE3res};
 use nfs3_types::xdr_codec::Unpack;
-use weft_gateway::Squash;
 use weft_reactor::{Reactor, ReactorOptions};
 
 use super::*;
 use crate::credential::Credential;
-use crate::export::Rule;
-use crate::network::Network;
+use crate::serving::options;
 use crate::testing::Cluster;
 use weft_onc_rpc::xdr::Writer;
 
 fn sender() -> Sender {
     let peer = SocketAddr::from(([127, 0, 0, 1], 700));
     Sender { peer, credential: Some(Credential::new(0, 0, &[])) }
-}
-
-fn options(cluster: &Cluster, path: &str) -> GatewayOptions {
-    let mut rule = Rule::for_clients(Network::ANY);
-    rule.identities.squash = Squash::None;
-    GatewayOptions {
-        client: cluster.client(),
-        exports: vec![ExportOptions { path: path.into(), rules: vec![rule] }],
-        handle_keys: HandleKeys::of_cluster(std::slice::from_ref(&cluster.key)),
-        locks: None,
-        rpcbind: None,
-    }
 }
 
 fn with_gateway(path: &str, test: impl AsyncFnOnce(&Cluster, &Gateway)) {
@@ -38,7 +24,7 @@ fn with_gateway(path: &str, test: impl AsyncFnOnce(&Cluster, &Gateway)) {
     client.mkdir("/home/user", 0o755).unwrap();
     let reactor = Reactor::new(ReactorOptions::default()).unwrap();
     reactor.run(async {
-        let gateway = Gateway::new(&options(&cluster, path)).unwrap();
+        let gateway = Gateway::new(&options(cluster.client(), &cluster.key, path)).unwrap();
         test(&cluster, &gateway).await;
         gateway.close().await;
     });

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Instant;
 
 use weft_client::{File, LockKind, LockTarget, LockWait, OpenOptions};
-use weft_gateway::Squash;
 use weft_onc_rpc::CallHeader;
 use weft_onc_rpc::nlm::{Holder, Lock};
 use weft_onc_rpc::record::Mark;
@@ -20,7 +19,7 @@ use crate::credential::Credential;
 use crate::export::{ExportOptions, Rule};
 use crate::gateway::{Call, Gateway, GatewayOptions, Outcome};
 use crate::handle::{Handle, HandleKeys};
-use crate::network::Network;
+use crate::serving;
 use crate::testing::Cluster;
 
 const GRACE: Duration = Duration::from_secs(2);
@@ -193,23 +192,18 @@ fn free_port() -> u16 {
 }
 
 fn options(cluster: &Cluster, directory: &Path, mapper_port: u16) -> GatewayOptions {
-    let mut rule = Rule::for_clients(Network::ANY);
-    rule.identities.squash = Squash::None;
-    let read_only = Rule { read_only: true, clients: "127.0.0.9".parse().unwrap(), ..rule.clone() };
-    GatewayOptions {
-        client: cluster.client(),
-        exports: vec![ExportOptions { path: "/".into(), rules: vec![read_only, rule] }],
-        handle_keys: HandleKeys::of_cluster(std::slice::from_ref(&cluster.key)),
-        locks: Some(LockOptions {
-            directory: directory.to_path_buf(),
-            url: cluster.url(),
-            connect: cluster.connect_options(),
-            name: "gateway".into(),
-            grace: GRACE,
-            mapper_port,
-        }),
-        rpcbind: None,
-    }
+    let mut options = serving::options(cluster.client(), &cluster.key, "/");
+    let rules = &mut options.exports[0].rules;
+    rules.insert(0, Rule { read_only: true, clients: "127.0.0.9".parse().unwrap(), ..rules[0].clone() });
+    let locks = LockOptions {
+        directory: directory.to_path_buf(),
+        url: cluster.url(),
+        connect: cluster.connect_options(),
+        name: "gateway".into(),
+        grace: GRACE,
+        mapper_port,
+    };
+    GatewayOptions { locks: Some(locks), ..options }
 }
 
 /// What a test has.

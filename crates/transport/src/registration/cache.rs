@@ -150,6 +150,19 @@ impl<D: Device> RegistrationCache<D> {
         unsafe { self.pin_wanted(&wanted) }
     }
 
+    /// See [`RegistrationCache::pin`], for one piece.
+    ///
+    /// # Errors
+    /// The same.
+    ///
+    /// # Safety
+    /// The same.
+    pub unsafe fn pin_piece(&self, address: u64, bytes: u64, write: bool) -> Result<Pinned<D>, PinError> {
+        let run = MemoryRun { segment: 0, address, bytes, stride_bytes: 0, count: 1 };
+        // SAFETY: as the caller promises.
+        unsafe { self.pin(&[run], &[], write) }
+    }
+
     /// See [`RegistrationCache::pin`].
     ///
     /// # Safety

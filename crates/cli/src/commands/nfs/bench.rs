@@ -3,9 +3,11 @@
 use super::place::ConnectArgs;
 use super::rates::{Scattered, keep_under_way, median, per_second};
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 use weft_cli_common::{output, size};
-use weft_nfs_client::{CreateHow, Error, FileHandle, NfsClient, NfsUrl, PendingCall, SetAttr, Stable};
+use weft_nfs_client::{
+    CreateHow, Error, FileHandle, NfsClient, NfsUrl, PendingCall, RdmaStatus, SetAttr, Stable,
+};
 
 /// What random accesses read and write.
 const SMALL_BYTES: usize = 4096;
@@ -95,6 +97,7 @@ fn report(args: &Args, client: &NfsClient, samples: &[Vec<f64>]) -> Result<()> {
             "depth": args.depth,
             "small_depth": args.small_depth,
             "figures": figures.collect::<Vec<_>>(),
+            "rdma": client.rdma_status().map(|status| rdma_json(&status)),
         }));
     }
     let mut table = output::table(&["MEASURED", "MEDIAN", "", "LEAST", "MOST"], &[1, 3, 4]);
@@ -104,7 +107,53 @@ fn report(args: &Args, client: &NfsClient, samples: &[Vec<f64>]) -> Result<()> {
         let [median, least, most] = [median(samples), least, most].map(|value| format!("{value:.0}"));
         table.add_row([(*name).to_string(), median, (*unit).to_string(), least, most]);
     }
-    output::print_table(&table)
+    output::print_table(&table)?;
+    if let Some(status) = client.rdma_status() {
+        output::print_line(rdma_text(&status))?;
+    }
+    Ok(())
+}
+
+fn rdma_json(status: &RdmaStatus) -> Value {
+    let RdmaStatus { device, memory, totals, registrations, .. } = status;
+    json!({
+        "device": device,
+        "memory": memory.name(),
+        "connections": totals.connections,
+        "calls": totals.calls,
+        "long_calls": totals.long_calls,
+        "long_replies": totals.long_replies,
+        "read_chunk_bytes": totals.read_chunk_bytes,
+        "write_chunk_bytes": totals.write_chunk_bytes,
+        "copied_bytes": totals.copied_bytes,
+        "credits": totals.credits,
+        "registrations": registrations.registrations,
+        "registered_pages": registrations.registered_pages,
+        "registration_hits": registrations.hits,
+        "windows_bound": totals.windows_bound,
+        "ended_by_server": totals.ended_by_server,
+    })
+}
+
+fn rdma_text(status: &RdmaStatus) -> String {
+    let RdmaStatus { device, memory, totals, registrations, .. } = status;
+    let mib = |bytes: u64| bytes as f64 / MIB;
+    format!(
+        "\nRDMA, {device}, memory {}: {} calls, {} at a time\n  \
+         the server read {:.0} MiB and wrote {:.0} MiB; {:.0} MiB were copied\n  \
+         {} registrations of {} pages, {} calls found theirs; {} windows bound, {} ended by the server",
+        memory.name(),
+        totals.calls,
+        totals.credits,
+        mib(totals.read_chunk_bytes),
+        mib(totals.write_chunk_bytes),
+        mib(totals.copied_bytes),
+        registrations.registrations,
+        registrations.registered_pages,
+        registrations.hits,
+        totals.windows_bound,
+        totals.ended_by_server,
+    )
 }
 
 /// A directory for the measurement.

@@ -14,9 +14,10 @@ use anyhow::Result;
 /// List, copy and measure files of NFS servers, Weft's or others, and show Weft's NFS gateways.
 ///
 /// exports, clients and status are for the gateways of a cluster on this machine; see `weft help nfs`. The other
-/// commands are for NFS servers of anyone, which speak NFS version 3 over TCP. Nothing is mounted, and root is not needed. A URL is
-/// `nfs://HOST[:PORT]/PATH[?mountport=PORT]`, where PATH begins with that of an export. Without ports the
-/// server's portmapper is asked. nfs://HOST/ stands for all exports.
+/// commands are for NFS servers of anyone, which speak NFS version 3 over TCP or RDMA. Nothing is mounted, and root is not
+/// needed. A URL is `nfs://HOST[:PORT]/PATH[?mountport=PORT&transport=rdma&rdma-memory=HOW]`, where PATH begins with that of
+/// an export. Without ports the server's portmapper is asked; over RDMA NFS is at port 20049. nfs://HOST/ stands for all
+/// exports. `weft help nfs` has the ways in which memory is used over RDMA (HOW).
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
     /// List directories, or the exports of a server.
@@ -40,6 +41,8 @@ Examples:
     /// In a new directory, which is removed in the end: sequential writing (with the COMMIT) and reading; random
     /// reading and writing of 4 KiB; and how many files are created, looked up, asked for their attributes and
     /// removed a second. Each figure is the median of all runs. The server's cache is not emptied in between.
+    ///
+    /// Over RDMA it also tells how data moved, and how much memory was registered for that.
     Bench(bench::Args),
     /// Show what the gateways of a cluster export: what is in force, which is that of the cluster file unless the
     /// file is wrong.

@@ -130,14 +130,14 @@ impl<F: Fabric> Inner<F> {
             let last = part.read && part.next == part.chain.links.len();
             let signalled = self.budget.post(bytes) || last;
             let pieces = part.chain.pieces(link).iter().copied();
-            part.last_work = self.add(batch, work, pieces, Freed::Lent(bytes), signalled);
+            part.last_work = self.requester.add(batch, work, pieces, Freed::Lent(bytes), signalled);
         }
         true
     }
 
     /// Gives a part back of which all work is posted; false if that has to wait.
     fn give_back(&mut self, part: &LentPart, batch: &mut Batch) -> bool {
-        let is_under_way = self.posted.front().is_some_and(|(first, _)| *first <= part.last_work);
+        let is_under_way = self.requester.is_under_way(part.last_work);
         if (part.read && is_under_way) || !self.credits.may_send() || !self.has_room() {
             return false;
         }
@@ -145,7 +145,7 @@ impl<F: Fabric> Inner<F> {
         let bytes = self.fill(slot, PartKind::GiveBack, |_| 0);
         let piece = self.sends.piece(slot, bytes);
         let work = Work::SendInvalidate { remote_key: part.remote_key };
-        let number = self.add(batch, work, [piece], Freed::Send(slot), true);
+        let number = self.requester.add(batch, work, [piece], Freed::Send(slot), true);
         if let Some(pending) = self.pending.iter_mut().find(|one| one.request_id == part.request_id) {
             // The caller's memory may be sent from again until all of this is acknowledged.
             pending.waits_for = Some(number);

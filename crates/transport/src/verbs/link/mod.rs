@@ -6,8 +6,7 @@
 //!   progress: completions ─► parts ─► reply ─► Completion;   receives posted again, credits told
 //! ```
 //!
-//! The descriptor is an epoll set of three: the completion queue's (armed whenever something is under way),
-//! the connection's and the adapter's.
+//! The queue pair, its work and its descriptors are a [`Requester`]'s.
 
 mod lend;
 mod receive;
@@ -19,13 +18,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::time::Duration;
 
-use weft_rdma::{RECEIVE, Slots, WINDOW_MIN};
+use weft_rdma::{RECEIVE, Requester, Slots, Tag, WINDOW_MIN};
 use weft_verbs::{
-    Access, CompletionQueue, Device, DeviceEvent, Endpoint, EndpointOptions, EndpointState, Fabric,
-    MemoryPiece, Receives, VerbsError, Work,
+    Access, Device, Endpoint, EndpointOptions, Fabric, MemoryPiece, Receives, VerbsError, Work,
 };
 use weft_wire::limits::CREDITS_PER_CONNECTION;
 use weft_wire::security::Key;
@@ -45,22 +43,14 @@ use crate::link::{Bulk, Completion, Link, LinkKind, LinkTraits};
 use crate::registration::Pinned;
 use crate::runs::MemoryRuns;
 use crate::segment::{KnownSegments, Segment};
-use crate::socket::{checked, owned};
 
 use lend::{LentPart, Moved};
 use windows::Windows;
 
 /// Work that may wait in a link's send queue, or less if the adapter has not so much room.
 const SEND_DEPTH: u32 = 64;
-/// Of so many messages one reports its end, with which all before it is known to have ended.
-const SIGNAL_EVERY: u64 = 4;
-/// Work without a message among it of which one piece reports its end.
-const SIGNAL_WORK_EVERY: u64 = 16;
 /// Of so many looks by who watches one takes everything in.
 const WATCHED_MAX: u32 = 256;
-/// Completions taken at once.
-const POLLED: usize = 32;
-
 /// What is still to be sent.
 struct Outgoing {
     request_id: u64,
@@ -118,10 +108,19 @@ enum Freed {
     Local,
 }
 
+impl Tag for Freed {
+    fn is_local(&self) -> bool {
+        matches!(self, Freed::Local)
+    }
+
+    fn is_message(&self) -> bool {
+        matches!(self, Freed::Send(_) | Freed::Staging(_))
+    }
+}
+
 struct Inner<F: Fabric> {
     // The order of dropping: with the endpoint all work has ended, and only then registrations may.
-    endpoint: F::Endpoint,
-    queue: F::Queue,
+    requester: Requester<F, Freed>,
     pending: Vec<Pending<F::Device>>,
     /// Windows without a valid key.
     windows_free: Vec<<F::Device as Device>::Window>,
@@ -132,15 +131,10 @@ struct Inner<F: Fabric> {
     budget: Budget,
     /// The server lends.
     lends: bool,
-    /// Local work is posted only when all other work has ended ([`weft_verbs::DeviceLimits::binds_alone`]),
-    /// of which all is reported.
-    binds_alone: bool,
     receives: Slots<F::Device>,
     sends: Slots<F::Device>,
     staging: Slots<F::Device>,
     adapter: Adapter<F>,
-    epoll: OwnedFd,
-    armed: bool,
     /// Times that it was watched, round and round.
     watched: u32,
     address: SocketAddr,
@@ -150,14 +144,6 @@ struct Inner<F: Fabric> {
     fast_free: Vec<u16>,
     staging_free: Vec<usize>,
     sends_free: Vec<usize>,
-    /// Posted and not known to have ended, in order.
-    posted: VecDeque<(u64, Freed)>,
-    /// Number of the next piece of work.
-    next_work: u64,
-    signalled_work: u64,
-    /// Messages since then.
-    unsignalled_messages: u64,
-    send_depth: u64,
     credits: Credits,
     assembler: Assembler,
     outgoing: VecDeque<Outgoing>,
@@ -165,8 +151,6 @@ struct Inner<F: Fabric> {
     request_credits: u16,
     request_credits_max: u16,
     segments: KnownSegments,
-    /// Why the link can no longer be used.
-    broken: Option<String>,
     failed: bool,
 }
 
@@ -181,7 +165,7 @@ impl<F: Fabric> Drop for VerbsLink<F> {
         if std::process::id() != self.process {
             return; // a forked child: connection and registrations are the parent's
         }
-        self.inner.endpoint.disconnect();
+        self.inner.requester.disconnect("the link is dropped");
         self.inner.drop_windows();
         // SAFETY: dropped once, here.
         unsafe { ManuallyDrop::drop(&mut self.inner) };
@@ -222,26 +206,22 @@ impl<F: Fabric> VerbsLink<F> {
         // SAFETY: the slots are registered, and the link's until it is dropped, after its endpoint.
         unsafe { endpoint.post_receive(&posts) }.map_err(failed)?;
         let accepting = ask(&mut endpoint, address, receive_count as u16, options, timeout)?;
-        let epoll = epoll_of(&[queue.fd(), endpoint.event_fd(), device.event_fd()])
+        let requester = Requester::new(endpoint, queue, send_depth, adapter.windows)
             .map_err(|source| LinkError::Local { what: "make an epoll set", source })?;
         let (sends_free, staging_free) =
             ((0..sends.count()).collect(), (0..options.fast_buffers.into()).collect());
         let inner = Inner {
-            endpoint,
-            queue,
+            requester,
             pending: Vec::new(),
             windows_free: Vec::new(),
             ending: VecDeque::new(),
             lent: VecDeque::new(),
             budget: Budget::default(),
             lends: accepting.lent_max > 0,
-            binds_alone: adapter.windows && limits.binds_alone,
             receives,
             sends,
             staging,
             adapter,
-            epoll,
-            armed: false,
             watched: 0,
             address,
             peer: format!("server {address}"),
@@ -250,11 +230,6 @@ impl<F: Fabric> VerbsLink<F> {
             fast_free: (0..accepting.fast.count).collect(),
             staging_free,
             sends_free,
-            posted: VecDeque::new(),
-            next_work: 1,
-            signalled_work: 0,
-            unsignalled_messages: 0,
-            send_depth: send_depth.into(),
             credits: Credits::new(accepting.receives, receive_count),
             assembler: Assembler::default(),
             outgoing: VecDeque::new(),
@@ -262,7 +237,6 @@ impl<F: Fabric> VerbsLink<F> {
             request_credits: 1,
             request_credits_max: 1,
             segments: KnownSegments::default(),
-            broken: None,
             failed: false,
         };
         Ok(VerbsLink { inner: ManuallyDrop::new(Box::new(inner)), process: std::process::id() })
@@ -275,7 +249,7 @@ impl<F: Fabric> VerbsLink<F> {
 
     /// The number of its queue pair, by which the adapter's tools name it.
     pub fn queue_pair(&self) -> u32 {
-        self.inner.endpoint.queue_pair()
+        self.inner.requester.queue_pair()
     }
 
     fn see(
@@ -320,17 +294,6 @@ fn ask<E: Endpoint>(
     Ok(accepting)
 }
 
-fn epoll_of(fds: &[RawFd]) -> io::Result<OwnedFd> {
-    // SAFETY: no memory is passed, and the result is new.
-    let epoll = unsafe { owned(libc::epoll_create1(libc::EPOLL_CLOEXEC)) }?;
-    for (at, fd) in fds.iter().enumerate() {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: at as u64 };
-        // SAFETY: a live event.
-        checked(unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, *fd, &mut event) } as isize)?;
-    }
-    Ok(epoll)
-}
-
 impl<F: Fabric> Inner<F> {
     fn stream_error(&self, text: String) -> LinkError {
         LinkError::Stream { peer: self.peer.clone(), source: FrameError::Io(io::Error::other(text)) }
@@ -348,48 +311,18 @@ impl<F: Fabric> Inner<F> {
         self.stream_error(error.to_string())
     }
 
-    /// Looks at the three descriptors without waiting.
-    fn look(&mut self) -> Result<(), LinkError> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 3];
-        // SAFETY: room for the number of events given.
-        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), 3, 0) };
-        for event in events.iter().take(count.max(0) as usize) {
-            match event.u64 {
-                0 => {
-                    self.queue.take_wakeups().map_err(|error| self.posted_error(error))?;
-                    self.armed = false;
-                }
-                1 => {
-                    if let EndpointState::Ended(cause) = self.endpoint.state() {
-                        self.broken.get_or_insert(cause);
-                    }
-                }
-                _ => {
-                    let fatal = self.adapter.device.events().into_iter().find_map(|event| match event {
-                        DeviceEvent::Fatal(cause) => Some(cause),
-                        _ => None,
-                    });
-                    if let Some(cause) = fatal {
-                        self.broken.get_or_insert(cause);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
     fn progress(&mut self) -> Result<(), LinkError> {
-        self.look()?;
+        self.requester.look().map_err(|error| self.posted_error(error))?;
         self.poll()?;
         self.flush()?;
         let waits = !self.pending.is_empty() || !self.outgoing.is_empty();
-        if waits && !self.armed && self.broken.is_none() {
-            self.queue.arm().map_err(|error| self.posted_error(error))?;
-            self.armed = true;
-            // What ended before the queue was armed is not told by the descriptor.
-            if self.poll()? {
-                self.flush()?;
-            }
+        let is_new = waits && self.requester.ended().is_none() && {
+            let armed = self.requester.arm();
+            armed.map_err(|error| self.posted_error(error))?
+        };
+        // What ended before the queue was armed is not told by the descriptor.
+        if is_new && self.poll()? {
+            self.flush()?;
         }
         self.check_broken()
     }
@@ -406,9 +339,9 @@ impl<F: Fabric> Inner<F> {
         self.check_broken()
     }
 
-    fn check_broken(&mut self) -> Result<(), LinkError> {
-        match self.broken.take() {
-            Some(cause) => Err(self.stream_error(cause)),
+    fn check_broken(&self) -> Result<(), LinkError> {
+        match self.requester.ended() {
+            Some(cause) => Err(self.stream_error(cause.to_string())),
             None => Ok(()),
         }
     }
@@ -433,7 +366,7 @@ impl<F: Fabric> Link for VerbsLink<F> {
     }
 
     fn fd(&self) -> RawFd {
-        self.inner.epoll.as_raw_fd()
+        self.inner.requester.fd()
     }
 
     fn wants_write(&self) -> bool {

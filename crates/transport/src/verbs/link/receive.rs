@@ -1,7 +1,7 @@
 //! From what has ended to completions.
 
 use weft_rdma::RECEIVE;
-use weft_verbs::{CompletionQueue, Endpoint, Fabric, MemoryPiece, WorkDone, WorkKind, WorkStatus};
+use weft_verbs::{Fabric, MemoryPiece, WorkDone, WorkKind, WorkStatus};
 use weft_wire::Kind;
 use weft_wire::messages::MemoryRun;
 
@@ -17,11 +17,9 @@ use super::*;
 impl<F: Fabric> Inner<F> {
     /// Takes all that has ended. Says whether there was anything.
     pub(super) fn poll(&mut self) -> Result<bool, LinkError> {
-        let mut done = Vec::with_capacity(POLLED);
         let mut any = false;
         loop {
-            done.clear();
-            self.queue.poll(&mut done, POLLED).map_err(|error| self.posted_error(error))?;
+            let done = self.requester.poll().map_err(|error| self.posted_error(error))?;
             if done.is_empty() {
                 return Ok(any);
             }
@@ -30,9 +28,9 @@ impl<F: Fabric> Inner<F> {
             for one in &done {
                 self.take_done(one, &mut posts)?;
             }
-            if self.broken.is_none() && !posts.is_empty() {
+            if self.requester.ended().is_none() && !posts.is_empty() {
                 // SAFETY: what was in these slots has been taken out; they are the adapter's again.
-                let posted = unsafe { self.endpoint.post_receive(&posts) };
+                let posted = unsafe { self.requester.post_receives(&posts) };
                 posted.map_err(|error| self.posted_error(error))?;
                 posts.iter().for_each(|_| self.credits.dealt_with());
             }
@@ -41,7 +39,7 @@ impl<F: Fabric> Inner<F> {
 
     fn take_done(&mut self, done: &WorkDone, posts: &mut Vec<(u64, MemoryPiece)>) -> Result<(), LinkError> {
         if done.status != WorkStatus::Ok {
-            self.broken.get_or_insert_with(|| match done.status {
+            self.requester.note_end(match done.status {
                 WorkStatus::Flushed => "the connection has ended".to_string(),
                 status => format!("RDMA work failed: {status:?}"),
             });

@@ -1,7 +1,7 @@
 //! What is waiting to be sent, as far as credits, slots and the queue allow.
 
 use weft_rdma::Batch;
-use weft_verbs::{Fabric, MemoryPiece, Work};
+use weft_verbs::{Fabric, Work};
 
 use crate::error::LinkError;
 use crate::runs::Cursor;
@@ -31,15 +31,15 @@ impl<F: Fabric> Inner<F> {
         {
             self.fill(slot, PartKind::Credits, |_| 0);
             let piece = self.sends.piece(slot, ENVELOPE_BYTES);
-            self.add(&mut batch, Work::Send, [piece], Freed::Send(slot), false);
+            self.requester.add(&mut batch, Work::Send, [piece], Freed::Send(slot), false);
         }
         // SAFETY: slots stay registered and are not used again until their work has ended; of the caller's
         // memory the completion waits.
-        unsafe { batch.post(&mut self.endpoint) }.map_err(|error| self.posted_error(error))
+        unsafe { self.requester.post(&batch) }.map_err(|error| self.posted_error(error))
     }
 
     pub(super) fn has_room(&self) -> bool {
-        (self.posted.len() as u64) < self.send_depth
+        self.requester.has_room_for(1)
     }
 
     /// Adds parts of a message to the batch. Returns what is left of it, and whether more may be sent.
@@ -91,7 +91,7 @@ impl<F: Fabric> Inner<F> {
         let kind = if message.sent == 0 { PartKind::First } else { PartKind::Further };
         let bytes = self.fill(slot, kind, |room| message.take(total, room));
         let piece = self.sends.piece(slot, bytes);
-        self.add(batch, Work::Send, [piece], Freed::Send(slot), false);
+        self.requester.add(batch, Work::Send, [piece], Freed::Send(slot), false);
         true
     }
 
@@ -110,7 +110,8 @@ impl<F: Fabric> Inner<F> {
         envelope.copy_from_slice(&Envelope { credits, kind: PartKind::First }.encode());
         let bytes = ENVELOPE_BYTES + message.take(total, rest);
         let piece = self.staging.piece(staging, bytes);
-        self.add(batch, self.fast_work(buffer), [piece], Freed::Staging(staging), false);
+        let work = self.fast_work(buffer);
+        self.requester.add(batch, work, [piece], Freed::Staging(staging), false);
     }
 
     /// Envelope and head from a send slot, data from where the caller has it.
@@ -124,36 +125,13 @@ impl<F: Fabric> Inner<F> {
         });
         message.sent = message.head.len() as u64 + message.data_bytes;
         let pieces = [self.sends.piece(slot, bytes)].into_iter().chain(pieces);
-        let work = self.add(batch, self.fast_work(buffer), pieces, Freed::Send(slot), true);
+        let fast = self.fast_work(buffer);
+        let work = self.requester.add(batch, fast, pieces, Freed::Send(slot), true);
         let request_id = message.request_id;
         if let Some(pending) = self.pending.iter_mut().find(|pending| pending.request_id == request_id) {
             pending.waits_for = Some(work);
         }
         true
-    }
-
-    pub(super) fn add(
-        &mut self,
-        batch: &mut Batch,
-        work: Work,
-        pieces: impl IntoIterator<Item = MemoryPiece>,
-        freed: Freed,
-        signalled: bool,
-    ) -> u64 {
-        let number = self.next_work;
-        self.next_work += 1;
-        self.unsignalled_messages += u64::from(matches!(freed, Freed::Send(_) | Freed::Staging(_)));
-        let most = self.send_depth / 2;
-        let signalled = signalled
-            || (self.binds_alone && !matches!(freed, Freed::Local))
-            || self.unsignalled_messages >= SIGNAL_EVERY.min(most)
-            || number - self.signalled_work >= SIGNAL_WORK_EVERY.min(most);
-        if signalled {
-            (self.signalled_work, self.unsignalled_messages) = (number, 0);
-        }
-        self.posted.push_back((number, freed));
-        batch.add(number, work, pieces, signalled);
-        number
     }
 
     fn note_sent(&mut self, request_id: u64) {
@@ -165,14 +143,12 @@ impl<F: Fabric> Inner<F> {
 
     /// Work up to this number has ended.
     pub(super) fn note_ended(&mut self, number: u64) {
-        while let Some((first, _)) = self.posted.front()
-            && *first <= number
-        {
-            match self.posted.pop_front() {
-                Some((_, Freed::Send(slot))) => self.sends_free.push(slot),
-                Some((_, Freed::Staging(slot))) => self.staging_free.push(slot),
-                Some((_, Freed::Lent(bytes))) => self.budget.ended(bytes),
-                Some((_, Freed::Local)) | None => {}
+        for freed in self.requester.take_ended(number) {
+            match freed {
+                Freed::Send(slot) => self.sends_free.push(slot),
+                Freed::Staging(slot) => self.staging_free.push(slot),
+                Freed::Lent(bytes) => self.budget.ended(bytes),
+                Freed::Local => {}
             }
         }
         for at in (0..self.pending.len()).rev() {

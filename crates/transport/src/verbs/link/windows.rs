@@ -93,20 +93,15 @@ impl<F: Fabric> Inner<F> {
         Ok((Windows::Lent(windows), binds))
     }
 
-    /// Whether binds and invalidations may be posted now.
-    fn takes_local_work(&self) -> bool {
-        !self.binds_alone || self.posted.iter().all(|(_, freed)| matches!(freed, Freed::Local))
-    }
-
     /// Adds binds to the batch; false if there is no room for all and for a message behind them.
     pub(super) fn bind(&mut self, binds: &mut VecDeque<Work>, batch: &mut Batch) -> bool {
-        if !binds.is_empty() && !self.takes_local_work() {
+        if !binds.is_empty() && !self.requester.takes_local_work() {
             return false;
         }
         while self.has_room()
             && let Some(work) = binds.pop_front()
         {
-            self.add(batch, work, [], Freed::Local, false);
+            self.requester.add(batch, work, [], Freed::Local, false);
         }
         self.has_room()
     }
@@ -147,14 +142,14 @@ impl<F: Fabric> Inner<F> {
 
     /// Adds the work that ends keys of answered requests; false if it has to wait until other work has ended.
     pub(super) fn end_keys(&mut self, batch: &mut Batch) -> bool {
-        if !self.ending.is_empty() && !self.takes_local_work() {
+        if !self.ending.is_empty() && !self.requester.takes_local_work() {
             return false;
         }
         while self.has_room()
             && let Some((request_id, key)) = self.ending.pop_front()
         {
             let last = self.ending.front().is_none_or(|(next, _)| *next != request_id);
-            let work = self.add(batch, Work::Invalidate { key }, [], Freed::Local, last);
+            let work = self.requester.add(batch, Work::Invalidate { key }, [], Freed::Local, last);
             let pending = self.pending.iter_mut().find(|pending| pending.request_id == request_id);
             if let Some(pending) = pending.filter(|_| last) {
                 pending.waits_for = Some(work);
