@@ -34,8 +34,12 @@ pub struct State {
     pub pid: u32,
     /// How long it has served, in milliseconds.
     pub uptime_ms: u64,
-    /// Where it listens.
+    /// Where it listens over TCP.
     pub addresses: Vec<String>,
+    /// Where it listens over RDMA.
+    pub rdma_addresses: Vec<String>,
+    /// Addresses for RDMA where it cannot listen, each with the reason.
+    pub rdma_lacks: Vec<String>,
     /// What it exports.
     pub exports: Vec<Export>,
     /// Why the cluster file, as it is now, is not in force.
@@ -66,12 +70,14 @@ pub struct Export {
 }
 
 /// A client of a gateway.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {
     /// Its address.
     pub address: String,
     /// Its connections.
     pub connections: usize,
+    /// Those of them that are over RDMA.
+    pub rdma_connections: usize,
     /// What it has said that it mounts. One that vanishes says nothing.
     pub mounts: Vec<String>,
 }
@@ -85,6 +91,10 @@ pub struct Counts {
     pub read_bytes: u64,
     /// Bytes that WRITEs have written.
     pub written_bytes: u64,
+    /// Bytes that were read from the memory of clients by RDMA.
+    pub rdma_read_bytes: u64,
+    /// Bytes that were written to it.
+    pub rdma_written_bytes: u64,
     /// Calls of clients that no export is for, and mounts that failed.
     pub refused: u64,
     /// Files that are open at the moment.
@@ -167,9 +177,16 @@ mod tests {
             pid: 7,
             uptime_ms: 8,
             addresses: vec!["127.0.0.1:2049".into()],
+            rdma_addresses: Vec::new(),
+            rdma_lacks: vec!["ib0:20049: there is none".into()],
             exports: Vec::new(),
             wrong_file: Some("line 3".into()),
-            clients: vec![Client { address: "::1".into(), connections: 2, mounts: vec!["/a".into()] }],
+            clients: vec![Client {
+                address: "::1".into(),
+                connections: 2,
+                rdma_connections: 1,
+                mounts: vec!["/a".into()],
+            }],
             counts: Counts { calls: 9, ..Counts::default() },
         }
     }

@@ -201,14 +201,14 @@ impl File {
         let file = Regions::contiguous(offset, buffer.len() as u64);
         let memory = memory_of(buffer.as_mut_slice());
         // SAFETY: what is pending keeps the buffer, and gives it back when the transfer is over.
-        Pending::new(unsafe { self.start_raw(Direction::Read, 0, memory, None, file) }, buffer)
+        unsafe { self.start_raw(Direction::Read, 0, memory, None, file) }.keeping(buffer)
     }
 
     /// Begins to write all of `buffer` from `offset` on.
     pub fn start_write(&self, buffer: Vec<u8>, offset: u64) -> Pending {
         let file = Regions::contiguous(offset, buffer.len() as u64);
         // SAFETY: as above.
-        Pending::new(unsafe { self.start_raw(Direction::Write, 0, memory_of(&buffer), None, file) }, buffer)
+        unsafe { self.start_raw(Direction::Write, 0, memory_of(&buffer), None, file) }.keeping(buffer)
     }
 
     /// Begins a [`File::read_raw`].

@@ -19,17 +19,13 @@ use crate::transfer::Transfer;
 
 /// A read or write under way that owns its buffer. Dropping it waits for its end.
 #[must_use = "dropping it waits"]
-pub struct Pending {
+pub struct Pending<B = Vec<u8>> {
     // The transfer comes first, for it must be over when the buffer is freed.
     raw: PendingRaw,
-    buffer: Vec<u8>,
+    buffer: B,
 }
 
-impl Pending {
-    pub(crate) fn new(raw: PendingRaw, buffer: Vec<u8>) -> Pending {
-        Pending { raw, buffer }
-    }
-
+impl<B> Pending<B> {
     /// Moves it forward without waiting; whether it is over.
     pub fn test(&mut self) -> bool {
         self.raw.test()
@@ -39,7 +35,7 @@ impl Pending {
     ///
     /// # Errors
     /// Those of [`crate::File::read_at`] and [`crate::File::write_at`].
-    pub fn wait(self) -> Result<(usize, Vec<u8>), Error> {
+    pub fn wait(self) -> Result<(usize, B), Error> {
         let bytes = self.raw.wait()?;
         Ok((bytes as usize, self.buffer))
     }
@@ -53,6 +49,11 @@ pub struct PendingRaw {
 }
 
 impl PendingRaw {
+    /// Keeps `buffer`, which owns the memory, until the operation is over.
+    pub fn keeping<B>(self, buffer: B) -> Pending<B> {
+        Pending { raw: self, buffer }
+    }
+
     /// Sends what can be sent without waiting.
     pub(crate) fn new(mut begun: Result<Transfer<'static>, Error>) -> PendingRaw {
         if let Ok(transfer) = &mut begun {
@@ -99,7 +100,7 @@ impl Progress for PendingRaw {
     }
 }
 
-impl Progress for Pending {
+impl<B> Progress for Pending<B> {
     fn test(&mut self) -> bool {
         self.raw.test()
     }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use weft_log::once_a_minute;
 use weft_onc_rpc::{CallError, CallHeader, Refusal, nlm, nsm, reply};
-use weft_onc_server::{Call, Reply, Service};
+use weft_onc_server::{Buffers, Call, Reply, Service};
 use weft_reactor::{Interest, Readiness, Semaphore, spawn};
 
 use crate::gateway::Gateway;
@@ -66,7 +66,8 @@ async fn answer(
     if header.program != nlm::PROGRAM && header.program != nsm::PROGRAM {
         return Some(reply::refused(xid, Refusal::NoProgram));
     }
-    let call = Call { peer, connection: 0, header, arguments, payload: None };
+    let (payload, buffers) = (None, Buffers::default());
+    let call = Call { peer, connection: 0, header, arguments, payload, buffers };
     match Service::call(gateway, call).await {
         Reply::Results(results) => {
             let mut reply = reply::success(xid).into_bytes();

@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 
 use nfs3_types::nfs3::{
-    NFS_PROGRAM as Procedure, Nfs3Result, READ3res, READ3resfail, nfsstat3, post_op_attr,
+    NFS_PROGRAM as Procedure, Nfs3Result, READ3res, READ3resfail, READLINK3res, nfsstat3, post_op_attr,
 };
 use nfs3_types::xdr_codec::Pack;
 use weft_client::Client;
@@ -35,6 +35,7 @@ use crate::weft::Weft;
 use crate::workers::Workers;
 use weft_onc_rpc::xdr::{Reader, XdrError};
 use weft_onc_rpc::{nlm, nsm};
+use weft_onc_server::{Buffer, Buffers};
 
 /// The program number of NFS.
 pub const NFS_PROGRAM: u32 = nfs3_types::nfs3::PROGRAM;
@@ -77,7 +78,9 @@ pub(crate) struct Call<'a> {
     /// Arguments; those of a WRITE end before its data, if that is in `payload`.
     pub(crate) args: &'a [u8],
     /// The data of a WRITE.
-    pub(crate) payload: Option<Vec<u8>>,
+    pub(crate) payload: Option<Buffer>,
+    /// Where the data of a READ are read into.
+    pub(crate) buffers: Buffers,
 }
 
 /// What a call is answered with.
@@ -88,7 +91,7 @@ pub(crate) enum Outcome {
         /// All but the data.
         head: Vec<u8>,
         /// The data.
-        data: Vec<u8>,
+        data: Buffer,
     },
     /// There is no such program.
     NoProgram,
@@ -114,6 +117,10 @@ pub struct GatewayCounts {
     pub read_bytes: u64,
     /// Bytes that WRITEs have written.
     pub written_bytes: u64,
+    /// Bytes that were read from the memory of clients by RDMA: data of WRITEs, long calls.
+    pub rdma_read_bytes: u64,
+    /// Bytes that were written to it: data of READs, long replies.
+    pub rdma_written_bytes: u64,
     /// Inodes that are open at the moment.
     pub open_inodes: usize,
     /// Operations of the cluster that are under way.
@@ -145,7 +152,7 @@ fn packed(result: &impl Pack) -> Vec<u8> {
 }
 
 fn done(result: &impl Pack) -> Outcome {
-    Outcome::Done { head: packed(result), data: Vec::new() }
+    Outcome::Done { head: packed(result), data: Buffer::default() }
 }
 
 impl Gateway {
@@ -214,7 +221,7 @@ impl Gateway {
             }
             MOUNT_PROGRAM => {
                 match mount::call(&self.files, &self.mounts, sender, call.procedure, call.args).await {
-                    Ok(Some(head)) => Outcome::Done { head, data: Vec::new() },
+                    Ok(Some(head)) => Outcome::Done { head, data: Buffer::default() },
                     Ok(None) => Outcome::NoProcedure,
                     Err(_) => Outcome::BadArguments,
                 }
@@ -255,7 +262,7 @@ impl Gateway {
         let id = self.duplicates.id(sender.peer.ip(), call.xid, key, call.args);
         let mut answer = self.duplicates.once(id, work).await;
         match answer.first() {
-            Some(&RESULTS) => Outcome::Done { head: answer.split_off(1), data: Vec::new() },
+            Some(&RESULTS) => Outcome::Done { head: answer.split_off(1), data: Buffer::default() },
             Some(&NO_PROCEDURE) => Outcome::NoProcedure,
             _ => Outcome::BadArguments,
         }
@@ -264,7 +271,7 @@ impl Gateway {
     async fn nfs(&self, sender: &Sender, procedure: Procedure, call: Call<'_>) -> Result<Outcome, XdrError> {
         let (files, from) = (&self.files, &mut Reader::new(call.args));
         Ok(match procedure {
-            Procedure::NFSPROC3_NULL => Outcome::Done { head: Vec::new(), data: Vec::new() },
+            Procedure::NFSPROC3_NULL => Outcome::Done { head: Vec::new(), data: Buffer::default() },
             Procedure::NFSPROC3_GETATTR => done(&files.getattr(sender, args::handle(from)?).await),
             Procedure::NFSPROC3_LOOKUP => {
                 let place = args::place(from)?;
@@ -274,10 +281,10 @@ impl Gateway {
                 let (object, wanted) = (args::handle(from)?, from.u32()?);
                 done(&files.access(sender, object, wanted).await)
             }
-            Procedure::NFSPROC3_READLINK => done(&files.readlink(sender, args::handle(from)?).await),
+            Procedure::NFSPROC3_READLINK => readlink(files.readlink(sender, args::handle(from)?).await),
             Procedure::NFSPROC3_READ => {
                 let (file, offset, count) = (args::handle(from)?, from.u64()?, from.u32()?);
-                self.read(sender, file, offset, count).await
+                self.read(sender, file, (offset, count), &call.buffers).await
             }
             Procedure::NFSPROC3_WRITE => self.write(sender, call).await?,
             Procedure::NFSPROC3_READDIR => {
@@ -305,13 +312,13 @@ impl Gateway {
                 let (files, sender, arguments) = (files.clone(), *sender, call.args.to_vec());
                 let work = async move { change(&files, &sender, procedure, &arguments).await };
                 let head = self.duplicates.once(id, async { work.await.unwrap_or_default() }).await;
-                Outcome::Done { head, data: Vec::new() }
+                Outcome::Done { head, data: Buffer::default() }
             }
         })
     }
 
-    async fn read(&self, sender: &Sender, file: &[u8], offset: u64, count: u32) -> Outcome {
-        match self.files.read(sender, file, offset, count).await {
+    async fn read(&self, sender: &Sender, file: &[u8], part: (u64, u32), buffers: &Buffers) -> Outcome {
+        match self.files.read(sender, file, part, buffers).await {
             Ok(read) => {
                 let bytes = read.data.len() as u32;
                 self.count(|counts| counts.read_bytes += u64::from(bytes));
@@ -341,14 +348,14 @@ impl Gateway {
         }
         let mut data = match call.payload {
             Some(data) => data,
-            None => from.fixed(head.data_bytes as usize)?.to_vec(),
+            None => from.fixed(head.data_bytes as usize)?.to_vec().into(),
         };
         // The count says how much of the data is meant (RFC 1813, 3.3.7).
         if data.len() < head.count as usize {
             return Err(XdrError::Short);
         }
         data.truncate(head.count as usize);
-        let said = (call.args, data.as_slice());
+        let said = (call.args, &data[..]);
         let id = self.duplicate_writes.id_of_write(sender.peer.ip(), call.xid, call.procedure, said);
         let (file, offset, stable) = (head.file.to_vec(), head.offset, head.stable);
         let (files, sender, counts) = (self.files.clone(), *sender, self.counts.clone());
@@ -359,7 +366,7 @@ impl Gateway {
             }
             packed(&result)
         };
-        Ok(Outcome::Done { head: self.duplicate_writes.once(id, work).await, data: Vec::new() })
+        Ok(Outcome::Done { head: self.duplicate_writes.once(id, work).await, data: Buffer::default() })
     }
 }
 
@@ -367,6 +374,16 @@ fn change_counts(counts: &Cell<GatewayCounts>, change: impl FnOnce(&mut GatewayC
     let mut changed = counts.get();
     change(&mut changed);
     counts.set(changed);
+}
+
+/// A path is data: a client over RDMA may have said where it wants it (RFC 8267, 3).
+fn readlink(result: READLINK3res<'_>) -> Outcome {
+    let Nfs3Result::Ok(read) = &result else { return done(&result) };
+    let path = read.data.0.to_vec();
+    let mut head = packed(&nfsstat3::NFS3_OK);
+    head.extend(packed(&read.symlink_attributes));
+    head.extend(packed(&(path.len() as u32)));
+    Outcome::Done { head, data: path.into() }
 }
 
 /// Whether the arguments of a procedure that changes something can be read.

@@ -12,8 +12,11 @@ use std::time::{Duration, Instant};
 use nfs3_types::nfs3::NFS_PROGRAM as Procedure;
 use weft_onc_rpc::xdr::{Reader, XdrError};
 use weft_onc_rpc::{CallHeader, Credential as Shown, Refusal};
-use weft_onc_server::{Limits, Needs, Placed, Reply, Results, Server, Service};
+use weft_onc_server::{
+    Counts, Limits, Needs, Peer, Placed, Rdma, RdmaListener, Reply, Results, Server, Service,
+};
 use weft_reactor::{MailSender, Mailbox, Reactor, ReactorOptions, mailbox, sleep, spawn};
+use weft_verbs::{Fabric, RdmaCore, VerbsError};
 
 use crate::args;
 use crate::credential::Credential;
@@ -34,9 +37,35 @@ const REQUESTS_MAX: usize = 64;
 enum Control {
     Exports(Vec<ExportOptions>, mpsc::Sender<()>),
     Counts(mpsc::Sender<GatewayCounts>),
-    Clients(mpsc::Sender<Vec<SocketAddr>>),
+    Clients(mpsc::Sender<Vec<Peer>>),
     Mounts(mpsc::Sender<Vec<(IpAddr, String)>>),
     Stop,
+}
+
+/// The port of NFS over RDMA where nothing else is said (RFC 5666, 8).
+pub const RDMA_PORT_DEFAULT: u16 = 20049;
+
+/// Where a gateway listens.
+pub struct Listeners<F: Fabric = RdmaCore> {
+    /// For NFS, MOUNT and locks over TCP.
+    pub tcp: Vec<TcpListener>,
+    /// For NFS over RDMA; clients mount and lock over TCP.
+    pub rdma: Vec<RdmaListener<F>>,
+}
+
+impl Listeners {
+    /// Over TCP alone.
+    pub fn tcp(tcp: Vec<TcpListener>) -> Listeners {
+        Listeners { tcp, rdma: Vec::new() }
+    }
+}
+
+/// Listens on an address of an adapter.
+///
+/// # Errors
+/// RDMA cannot be used here, no adapter has the address, or it is in use.
+pub fn listen_rdma(address: SocketAddr) -> Result<RdmaListener<RdmaCore>, VerbsError> {
+    RdmaListener::bind(&RdmaCore::load()?, address)
 }
 
 /// A gateway that is serving. Dropping it stops it.
@@ -44,6 +73,7 @@ pub struct Serving {
     control: MailSender<Control>,
     thread: Option<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
+    rdma_addresses: Vec<SocketAddr>,
 }
 
 impl Serving {
@@ -51,21 +81,27 @@ impl Serving {
     ///
     /// # Errors
     /// The thread cannot be started, or has no descriptors.
-    pub fn start(options: GatewayOptions, listeners: Vec<TcpListener>) -> io::Result<Serving> {
-        let addresses = listeners.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+    pub fn start<F: Fabric>(options: GatewayOptions, listeners: Listeners<F>) -> io::Result<Serving> {
+        let addresses = listeners.tcp.iter().map(TcpListener::local_addr).collect::<io::Result<Vec<_>>>()?;
+        let rdma_addresses = listeners.rdma.iter().map(RdmaListener::address).collect();
         let (control, requests) = mailbox(REQUESTS_MAX);
         let (started, starts) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("nfs-gateway".into())
             .spawn(move || run(&options, listeners, requests, &started))?;
-        let serving = Serving { control, thread: Some(thread), addresses };
+        let serving = Serving { control, thread: Some(thread), addresses, rdma_addresses };
         starts.recv().map_err(|_| io::Error::other("the gateway's thread has ended"))??;
         Ok(serving)
     }
 
-    /// Where it listens.
+    /// Where it listens over TCP.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Where it listens over RDMA.
+    pub fn rdma_addresses(&self) -> &[SocketAddr] {
+        &self.rdma_addresses
     }
 
     /// From now on these are exported.
@@ -84,7 +120,7 @@ impl Serving {
     }
 
     /// Who is connected.
-    pub fn clients(&self) -> Vec<SocketAddr> {
+    pub fn clients(&self) -> Vec<Peer> {
         let (answer, answered) = mpsc::channel();
         let _ = self.control.send(Control::Clients(answer));
         answered.recv().unwrap_or_default()
@@ -118,9 +154,9 @@ impl Drop for Serving {
     }
 }
 
-fn run(
+fn run<F: Fabric>(
     options: &GatewayOptions,
-    listeners: Vec<TcpListener>,
+    listeners: Listeners<F>,
     requests: Mailbox<Control>,
     started: &mpsc::Sender<io::Result<()>>,
 ) {
@@ -134,17 +170,12 @@ fn run(
             Ok(gateway) => {
                 let server = Server::new(gateway.clone(), Limits::default());
                 let places: Vec<_> =
-                    listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect();
-                for listener in listeners {
-                    if options.locks.is_some() {
-                        serve_datagrams(&gateway, &listener);
-                    }
-                    let server = server.clone();
-                    spawn(async move {
-                        if let Err(error) = server.listen(listener).await {
-                            tracing::error!(%error, "a listener of NFS cannot be waited for");
-                        }
-                    });
+                    listeners.tcp.iter().filter_map(|listener| listener.local_addr().ok()).collect();
+                if options.locks.is_some() {
+                    listeners.tcp.iter().for_each(|listener| serve_datagrams(&gateway, listener));
+                }
+                if let Err(error) = listen(&server, listeners) {
+                    return drop(started.send(Err(error)));
                 }
                 let _ = started.send(Ok(()));
                 let mappers = options.rpcbind.map_or_else(Vec::new, |by_ipv4| mappers_for(by_ipv4, &places));
@@ -159,6 +190,26 @@ fn run(
             Err(error) => drop(started.send(Err(error))),
         }
     });
+}
+
+fn listen<F: Fabric>(server: &Server<Gateway>, listeners: Listeners<F>) -> io::Result<()> {
+    for listener in listeners.tcp {
+        let server = server.clone();
+        spawn(async move {
+            if let Err(error) = server.listen(listener).await {
+                tracing::error!(%error, "a listener of NFS cannot be waited for");
+            }
+        });
+    }
+    if listeners.rdma.is_empty() {
+        return Ok(());
+    }
+    let rdma = Rdma::new(&Limits::default())?;
+    for listener in listeners.rdma {
+        let (server, rdma) = (server.clone(), rdma.clone());
+        spawn(async move { server.listen_rdma(&rdma, listener).await });
+    }
+    Ok(())
 }
 
 /// Serves lock calls in datagrams, too, where a listener is.
@@ -188,10 +239,12 @@ async fn control(gateway: &Gateway, server: &Server<Gateway>, mut requests: Mail
                 gateway.set_exports(&exports);
                 let _ = answer.send(());
             }
-            Control::Counts(answer) => drop(answer.send(gateway.counts())),
-            Control::Clients(answer) => {
-                drop(answer.send(server.peers().into_iter().map(|(_, peer)| peer).collect()))
+            Control::Counts(answer) => {
+                let Counts { rdma_read_bytes, rdma_written_bytes, .. } = server.counts();
+                let counts = GatewayCounts { rdma_read_bytes, rdma_written_bytes, ..gateway.counts() };
+                let _ = answer.send(counts);
             }
+            Control::Clients(answer) => drop(answer.send(server.peers())),
             Control::Mounts(answer) => drop(answer.send(gateway.mounts())),
             Control::Stop => return,
         }
@@ -247,8 +300,8 @@ impl Service for Gateway {
             };
             let sender = Sender { peer: call.peer, credential };
             let CallHeader { xid, program, version, procedure, .. } = call.header;
-            let (args, payload) = (&call.arguments[..], call.payload);
-            let call = Call { xid, program, version, procedure, args, payload };
+            let (args, payload, buffers) = (&call.arguments[..], call.payload, call.buffers);
+            let call = Call { xid, program, version, procedure, args, payload, buffers };
             Gateway::call(&self, &sender, call).await.into()
         })
     }

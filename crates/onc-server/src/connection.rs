@@ -1,4 +1,4 @@
-//! A connection: one task that reads, one that writes, and one for each call.
+//! A connection over TCP: one task that reads, one that writes, and one for each call.
 
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
@@ -9,6 +9,7 @@ use std::time::Duration;
 use weft_onc_rpc::{CallHeader, reply};
 use weft_reactor::{Event, Interest, Permit, Readiness, spawn, timeout, yield_now};
 
+use crate::buffers::{Buffer, Buffers};
 use crate::counts::add;
 use crate::incoming::{Incoming, Reader};
 use crate::limits::Patience;
@@ -105,10 +106,12 @@ async fn read_calls<S: Service>(
             Incoming::End => return Ok(()),
             Incoming::Answered(reply) => {
                 add(&inner.counters.refused_calls, 1);
-                queue.push(Outgoing::new(reply, Vec::new(), vec![turn]));
+                queue.push(Outgoing::new(reply, Buffer::default(), vec![turn]));
             }
             Incoming::Call { header, arguments, payload, memory } => {
-                let call = Call { peer: member.peer, connection: member.number, header, arguments, payload };
+                let (peer, connection) = (member.peer, member.number);
+                let buffers = Buffers::default();
+                let call = Call { peer, connection, header, arguments, payload, buffers };
                 spawn(answer(inner.clone(), queue.clone(), call, vec![turn, memory]));
             }
         }
@@ -126,7 +129,7 @@ async fn answer<S: Service>(inner: Rc<Inner<S>>, queue: Rc<Queue>, call: Call, h
         }
         Reply::Refused(refusal) => {
             add(&inner.counters.refused_calls, 1);
-            queue.push(Outgoing::new(reply::refused(xid, refusal), Vec::new(), held));
+            queue.push(Outgoing::new(reply::refused(xid, refusal), Buffer::default(), held));
         }
         Reply::Nothing => {}
     }

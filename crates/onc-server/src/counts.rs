@@ -21,13 +21,18 @@ pub struct Counts {
     pub calls: BTreeMap<ProcedureKey, u64>,
     /// Calls that were answered with why there are no results.
     pub refused_calls: u64,
-    /// Bytes from peers, with all heads and marks.
+    /// Bytes from peers, with all heads and marks, without what was read by RDMA.
     pub received_bytes: u64,
-    /// Of the bytes of payloads, those that came with the heads of their calls and had to be copied.
+    /// Of the bytes of payloads, those that had to be copied: what came with the heads of their calls and,
+    /// over RDMA, what left with the heads of replies or did not lie in registered memory.
     pub copied_bytes: u64,
-    /// Bytes to peers.
+    /// Bytes that were read from the memory of peers by RDMA.
+    pub rdma_read_bytes: u64,
+    /// Bytes that were written to it.
+    pub rdma_written_bytes: u64,
+    /// Bytes to peers, without what was written by RDMA.
     pub sent_bytes: u64,
-    /// System calls that have sent them.
+    /// System calls and, over RDMA, messages that have sent them.
     pub sends: u64,
     /// Bytes of memory that calls and their replies hold at the moment.
     pub memory_bytes: usize,
@@ -42,6 +47,8 @@ pub(crate) struct Counters {
     pub(crate) refused_calls: Cell<u64>,
     pub(crate) received_bytes: Cell<u64>,
     pub(crate) copied_bytes: Cell<u64>,
+    pub(crate) rdma_read_bytes: Cell<u64>,
+    pub(crate) rdma_written_bytes: Cell<u64>,
     pub(crate) sent_bytes: Cell<u64>,
     pub(crate) sends: Cell<u64>,
     calls: RefCell<BTreeMap<ProcedureKey, u64>>,
@@ -69,6 +76,8 @@ impl Counters {
             refused_calls: self.refused_calls.get(),
             received_bytes: self.received_bytes.get(),
             copied_bytes: self.copied_bytes.get(),
+            rdma_read_bytes: self.rdma_read_bytes.get(),
+            rdma_written_bytes: self.rdma_written_bytes.get(),
             sent_bytes: self.sent_bytes.get(),
             sends: self.sends.get(),
         }

@@ -17,7 +17,7 @@ use weft_onc_rpc::reply;
 use weft_onc_rpc::xdr::padding;
 use weft_reactor::{Interest, Permit, Readiness, Semaphore, yield_now};
 
-use crate::buffers;
+use crate::buffers::{Buffer, Buffers};
 use crate::counts::{Counters, add};
 use crate::limits::{Limits, Patience};
 use crate::server::{Inner, Member};
@@ -35,7 +35,7 @@ const TURN_BYTES: usize = 256 << 10;
 /// What a stream's next record is.
 pub(crate) enum Incoming {
     /// A call, with the memory that it and its reply take.
-    Call { header: CallHeader, arguments: Vec<u8>, payload: Option<Vec<u8>>, memory: Permit },
+    Call { header: CallHeader, arguments: Vec<u8>, payload: Option<Buffer>, memory: Permit },
     /// A call that is answered without the service.
     Answered(Vec<u8>),
     /// The peer has ended the stream, between two records.
@@ -263,7 +263,7 @@ impl<'a> Reader<'a> {
                 }
                 Needs::More => (None, 0),
             };
-            let payload = payload.filter(|placed| is_within(*placed, bytes - head_bytes));
+            let payload = payload.filter(|placed| placed.is_within(bytes - head_bytes));
             let memory = match memory {
                 Some(memory) => memory,
                 None => self.reserve(bytes.saturating_add(reply_bytes)).await,
@@ -310,7 +310,7 @@ impl<'a> Reader<'a> {
         let begin = head_bytes + placed.at;
         self.want(begin).await?;
         let mut arguments = self.buffer[head_bytes..begin].to_vec();
-        let mut data = buffers::take(placed.bytes);
+        let mut data = Buffers::default().take(placed.bytes);
         let here = (self.buffer.len() - begin).min(placed.bytes);
         add(&self.counters.copied_bytes, here);
         data[..here].copy_from_slice(&self.buffer[begin..begin + here]);
@@ -322,10 +322,4 @@ impl<'a> Reader<'a> {
         self.buffer.drain(..after);
         Ok(Incoming::Call { header, arguments, payload: Some(data), memory })
     }
-}
-
-/// Whether a payload lies, with its padding, within so many bytes of arguments.
-fn is_within(placed: Placed, bytes: usize) -> bool {
-    let padded = placed.bytes.checked_add(padding(placed.bytes));
-    padded.and_then(|padded| padded.checked_add(placed.at)).is_some_and(|end| end <= bytes)
 }

@@ -9,7 +9,7 @@ use weft_onc_rpc::record::{MARK_BYTES, Mark};
 use weft_onc_rpc::xdr::padding;
 use weft_reactor::{Interest, Notify, Permit, Readiness};
 
-use crate::buffers;
+use crate::buffers::Buffer;
 use crate::counts::{Counters, add};
 use crate::limits::Patience;
 
@@ -17,23 +17,17 @@ use crate::limits::Patience;
 const REPLIES_AT_ONCE: usize = 64;
 static PADDING: [u8; 4] = [0; 4];
 
-impl Drop for Outgoing {
-    fn drop(&mut self) {
-        buffers::give(std::mem::take(&mut self.data));
-    }
-}
-
 /// A reply, and what is given back when it has left.
 pub(crate) struct Outgoing {
     /// With its mark.
     front: Vec<u8>,
-    data: Vec<u8>,
+    data: Buffer,
     _held: Vec<Permit>,
 }
 
 impl Outgoing {
     /// The reply `head`, then `data` and its padding.
-    pub(crate) fn new(head: Vec<u8>, data: Vec<u8>, held: Vec<Permit>) -> Outgoing {
+    pub(crate) fn new(head: Vec<u8>, data: Buffer, held: Vec<Permit>) -> Outgoing {
         let bytes = (head.len() + data.len() + padding(data.len())) as u32;
         let mut front = Vec::with_capacity(MARK_BYTES + head.len());
         front.extend_from_slice(&Mark { is_last: true, bytes }.to_bytes());
@@ -150,7 +144,7 @@ mod tests {
     fn a_reply_is_its_mark_its_head_its_data_and_padding_and_the_data_stay_where_they_are() {
         let data = vec![9; 4093];
         let address = data.as_ptr();
-        let reply = Outgoing::new(vec![1; 24], data, Vec::new());
+        let reply = Outgoing::new(vec![1; 24], data.into(), Vec::new());
         let [front, data, padding] = reply.pieces();
         assert_eq!(front[..MARK_BYTES], Mark { is_last: true, bytes: 24 + 4096 }.to_bytes());
         assert_eq!((front.len(), data.len(), padding), (MARK_BYTES + 24, 4093, &[0; 3][..]));

@@ -23,7 +23,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves calls. Clones are the same server.
 pub struct Server<S> {
-    inner: Rc<Inner<S>>,
+    pub(crate) inner: Rc<Inner<S>>,
 }
 
 pub(crate) struct Inner<S> {
@@ -36,10 +36,31 @@ pub(crate) struct Inner<S> {
     members: RefCell<BTreeMap<u64, Rc<Member>>>,
 }
 
+/// Who is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// The connection, a number of its own.
+    pub number: u64,
+    /// Its other end.
+    pub address: SocketAddr,
+    /// What carries its calls.
+    pub transport: Transport,
+}
+
+/// What carries calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// A byte stream.
+    Tcp,
+    /// RPC-over-RDMA, version 1.
+    Rdma,
+}
+
 /// A connection, as others see it.
 pub(crate) struct Member {
     pub(crate) peer: SocketAddr,
     pub(crate) number: u64,
+    transport: Transport,
     /// Since when no part of a record has come.
     pub(crate) silent_since: Cell<Option<Instant>>,
     /// Calls that may begin.
@@ -69,9 +90,14 @@ impl<S: Service> Server<S> {
         Server { inner: Rc::new(inner) }
     }
 
-    /// Who is connected: the number of each connection, and its peer.
-    pub fn peers(&self) -> Vec<(u64, SocketAddr)> {
-        self.inner.members.borrow().values().map(|member| (member.number, member.peer)).collect()
+    /// Who is connected.
+    pub fn peers(&self) -> Vec<Peer> {
+        let peer = |member: &Rc<Member>| Peer {
+            number: member.number,
+            address: member.peer,
+            transport: member.transport,
+        };
+        self.inner.members.borrow().values().map(peer).collect()
     }
 
     /// What was done so far.
@@ -80,7 +106,7 @@ impl<S: Service> Server<S> {
         self.inner.counters.snapshot(self.inner.members.borrow().len(), held)
     }
 
-    /// Accepts connections until [`Server::stop`].
+    /// Accepts connections over TCP until [`Server::stop`].
     ///
     /// # Errors
     /// The listener cannot be waited for.
@@ -112,40 +138,52 @@ impl<S: Service> Server<S> {
     }
 
     fn accept(&self, stream: TcpStream, peer: SocketAddr) {
-        let inner = &self.inner;
-        if inner.members.borrow().len() >= inner.limits.connections {
-            add(&inner.counters.crowded_out, 1);
-            let has_room = inner.dismiss_idlest();
-            if once_a_minute("too many connections of clients") {
-                let which = if has_room { "one that is idle" } else { "the new one" };
-                let count = inner.limits.connections;
-                tracing::warn!("{count} clients are connected, as many as may be: {which} is closed");
-            }
-            if !has_room {
-                return;
-            }
-        }
-        add(&inner.counters.accepted, 1);
-        let number = inner.next.replace(inner.next.get() + 1);
-        let member = Rc::new(Member {
-            peer,
-            number,
-            silent_since: Cell::new(Some(Instant::now())),
-            calls: Semaphore::new(inner.limits.calls_per_connection),
-            leaves: Event::new(),
-        });
-        inner.members.borrow_mut().insert(number, member.clone());
-        let inner = inner.clone();
+        let Some(member) = self.inner.admit(peer, Transport::Tcp) else { return };
+        let inner = self.inner.clone();
         spawn(async move {
-            if let Err(error) = connection::serve(&inner, stream, &member).await {
-                inner.note_end(peer, &error);
-            }
-            inner.members.borrow_mut().remove(&number);
+            let served = connection::serve(&inner, stream, &member).await;
+            inner.part_with(&member, served);
         });
     }
 }
 
 impl<S> Inner<S> {
+    /// Puts a connection into the table; `None` if there is no room for it.
+    pub(crate) fn admit(&self, peer: SocketAddr, transport: Transport) -> Option<Rc<Member>> {
+        let count = self.limits.connections;
+        if self.members.borrow().len() >= count {
+            add(&self.counters.crowded_out, 1);
+            let has_room = self.dismiss_idlest();
+            if once_a_minute("too many connections of clients") {
+                let which = if has_room { "one that is idle" } else { "the new one" };
+                tracing::warn!("{count} clients are connected, as many as may be: {which} is closed");
+            }
+            if !has_room {
+                return None;
+            }
+        }
+        add(&self.counters.accepted, 1);
+        let number = self.next.replace(self.next.get() + 1);
+        let member = Rc::new(Member {
+            peer,
+            number,
+            transport,
+            silent_since: Cell::new(Some(Instant::now())),
+            calls: Semaphore::new(self.limits.calls_per_connection),
+            leaves: Event::new(),
+        });
+        self.members.borrow_mut().insert(number, member.clone());
+        Some(member)
+    }
+
+    /// Takes a connection out of the table that has ended like this.
+    pub(crate) fn part_with(&self, member: &Member, served: io::Result<()>) {
+        if let Err(error) = served {
+            self.note_end(member.peer, &error);
+        }
+        self.members.borrow_mut().remove(&member.number);
+    }
+
     /// Takes the connection from the table that has been idle longest, which closes it. Whether there is one.
     fn dismiss_idlest(&self) -> bool {
         let mut members = self.members.borrow_mut();

@@ -5,7 +5,10 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 
+use weft_onc_rpc::xdr::padding;
 use weft_onc_rpc::{CallHeader, Refusal};
+
+use crate::buffers::{Buffer, Buffers};
 
 /// What serves programs.
 pub trait Service: 'static {
@@ -39,6 +42,14 @@ pub struct Placed {
     pub bytes: usize,
 }
 
+impl Placed {
+    /// Whether it lies, with its padding, within so many bytes of arguments.
+    pub(crate) fn is_within(self, bytes: usize) -> bool {
+        let padded = self.bytes.checked_add(padding(self.bytes));
+        padded.and_then(|padded| padded.checked_add(self.at)).is_some_and(|end| end <= bytes)
+    }
+}
+
 /// A call, whole.
 #[derive(Debug)]
 pub struct Call {
@@ -51,7 +62,9 @@ pub struct Call {
     /// Its arguments, without the payload.
     pub arguments: Vec<u8>,
     /// The payload, where [`Needs`] named one.
-    pub payload: Option<Vec<u8>>,
+    pub payload: Option<Buffer>,
+    /// Where the data of its reply are best read into.
+    pub buffers: Buffers,
 }
 
 /// What a call is answered.
@@ -70,12 +83,12 @@ pub enum Reply {
 pub struct Results {
     /// Encoded, a multiple of four bytes.
     pub before: Vec<u8>,
-    /// Sent as they are; the length is in `before`.
-    pub data: Vec<u8>,
+    /// Sent as they are; the length is in `before`. A client may have said where in its memory it wants them.
+    pub data: Buffer,
 }
 
 impl From<Vec<u8>> for Reply {
     fn from(before: Vec<u8>) -> Reply {
-        Reply::Results(Results { before, data: Vec::new() })
+        Reply::Results(Results { before, data: Buffer::default() })
     }
 }

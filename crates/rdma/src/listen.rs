@@ -81,6 +81,13 @@ pub struct Asked<F: Fabric, A> {
     pub(crate) said: A,
 }
 
+impl<F: Fabric, A> Asked<F, A> {
+    /// Who.
+    pub fn peer(&self) -> SocketAddr {
+        self.endpoint.peer()
+    }
+}
+
 impl<F: Fabric, C: Check> Acceptor<F, C> {
     /// The next connection. Who does not pass the check is refused within.
     ///

@@ -34,6 +34,7 @@ pub(super) fn with_nfs(config: &ClusterConfig, address: Option<&str>) -> Result<
     let gateway = GatewayConfig {
         name: NAME.into(),
         addresses: vec![address],
+        rdma_addresses: Vec::new(),
         directory: PathBuf::from(NAME),
         key: None,
         rpcbind: false,

@@ -31,7 +31,8 @@ fn with_gateway(path: &str, test: impl AsyncFnOnce(&Cluster, &Gateway)) {
 }
 
 async fn call(gateway: &Gateway, xid: u32, program: u32, procedure: u32, args: &[u8]) -> Outcome {
-    let call = Call { xid, program, version: VERSION, procedure, args, payload: None };
+    let (payload, buffers) = (None, Buffers::default());
+    let call = Call { xid, program, version: VERSION, procedure, args, payload, buffers };
     gateway.call(&sender(), call).await
 }
 
@@ -155,7 +156,8 @@ fn a_write_of_other_data_is_another_write() {
                 version: VERSION,
                 procedure: 7,
                 args: &args,
-                payload: Some(data.to_vec()),
+                payload: Some(data.to_vec().into()),
+                buffers: Buffers::default(),
             };
             bytes(gateway.call(&sender(), beside).await);
         }
@@ -185,7 +187,8 @@ fn data_go_both_ways_whether_they_are_in_the_arguments_or_beside_them() {
             version: VERSION,
             procedure: 7,
             args: &args,
-            payload: Some(b"XYZxx".to_vec()),
+            payload: Some(b"XYZxx".to_vec().into()),
+            buffers: Buffers::default(),
         };
         let written: WRITE3res = result(gateway.call(&sender(), beside).await);
         assert_eq!(written.unwrap().count, 3);
@@ -206,7 +209,15 @@ fn what_is_not_served_is_said() {
         assert_eq!(call(gateway, 1, 100_000, 0, &[]).await, Outcome::NoProgram);
         assert_eq!(call(gateway, 1, NFS_PROGRAM, 22, &[]).await, Outcome::NoProcedure);
         assert_eq!(call(gateway, 1, MOUNT_PROGRAM, 6, &[]).await, Outcome::NoProcedure);
-        let old = Call { xid: 1, program: NFS_PROGRAM, version: 2, procedure: 0, args: &[], payload: None };
+        let old = Call {
+            xid: 1,
+            program: NFS_PROGRAM,
+            version: 2,
+            procedure: 0,
+            args: &[],
+            payload: None,
+            buffers: Buffers::default(),
+        };
         assert_eq!(gateway.call(&sender(), old).await, Outcome::Versions { low: VERSION, high: VERSION });
         for procedure in 1..22 {
             for args in [&[][..], &[0, 0, 0, 65], &[0xff; 40]] {

@@ -46,7 +46,8 @@ impl Host {
         let credential = Some(Credential::new(self.uid, self.uid, &[]));
         let sender = Sender { peer: SocketAddr::new(self.address, 700), credential };
         let version = if program == nlm::PROGRAM { nlm::VERSION } else { nsm::VERSION };
-        let call = Call { xid, program, version, procedure: number, args, payload: None };
+        let (payload, buffers) = (None, weft_onc_server::Buffers::default());
+        let call = Call { xid, program, version, procedure: number, args, payload, buffers };
         gateway.call(&sender, call).await
     }
 
@@ -97,7 +98,7 @@ impl Host {
     async fn notify(&self, gateway: &Gateway, name: &str) {
         let change = nsm::Change { host: name.into(), state: 3 }.write(Writer::new()).into_bytes();
         let outcome = self.call(gateway, next_xid(), nsm::PROGRAM, nsm::procedure::NOTIFY, &change).await;
-        assert_eq!(outcome, Outcome::Done { head: Vec::new(), data: Vec::new() });
+        assert_eq!(outcome, Outcome::Done { head: Vec::new(), data: Vec::new().into() });
     }
 }
 
@@ -579,7 +580,7 @@ fn what_is_no_call_is_told_so() {
         assert_eq!(call(nlm::PROGRAM, 24, b"").await, Outcome::NoProcedure);
         assert_eq!(call(nsm::PROGRAM, 7, b"").await, Outcome::NoProcedure);
         assert_eq!(call(nsm::PROGRAM, nsm::procedure::NOTIFY, b"").await, Outcome::BadArguments);
-        let null = Outcome::Done { head: Vec::new(), data: Vec::new() };
+        let null = Outcome::Done { head: Vec::new(), data: Vec::new().into() };
         assert_eq!(call(nlm::PROGRAM, 0, b"").await, null);
         let share = ShareArgs { cookie: vec![1, 2], ..ShareArgs::default() };
         let refused = host.nlm(&gateway, procedure::SHARE, share.write(Writer::new())).await;

@@ -7,9 +7,9 @@ use nfs3_types::nfs3::{
     COMMIT3res, COMMIT3resfail, COMMIT3resok, Nfs3Result, WRITE3res, WRITE3resfail, WRITE3resok, nfsstat3,
     stable_how,
 };
-use weft_client::Pending;
-use weft_layout::OFFSET_LIMIT;
-use weft_onc_server::buffers;
+use weft_client::{File, Pending};
+use weft_layout::{OFFSET_LIMIT, Regions};
+use weft_onc_server::{Buffer, Buffers};
 
 use super::limits::IO_BYTES_MAX;
 use super::{Files, by_handle};
@@ -23,35 +23,58 @@ const WRITES_MAX: usize = 4;
 /// What a READ has found.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReadDone {
-    pub(crate) data: Vec<u8>,
+    pub(crate) data: Buffer,
     /// The file ends here.
     pub(crate) eof: bool,
 }
 
+/// Memory that is a buffer's, from its beginning on.
+fn memory_of(buffer: &[u8]) -> Regions {
+    Regions::contiguous(0, buffer.len() as u64)
+}
+
+fn start_read(file: &File, mut buffer: Buffer, offset: u64) -> Pending<Buffer> {
+    let (base, memory) = (buffer.as_mut_ptr(), memory_of(&buffer));
+    let from = Regions::contiguous(offset, buffer.len() as u64);
+    // SAFETY: what is pending keeps the buffer, whose memory stays where it is, until the read is over.
+    unsafe { file.start_read_raw(base, &memory, &from) }.keeping(buffer)
+}
+
+fn start_write(file: &File, buffer: Buffer, offset: u64) -> Pending<Buffer> {
+    let (base, memory) = (buffer.as_ptr(), memory_of(&buffer));
+    let to = Regions::contiguous(offset, buffer.len() as u64);
+    // SAFETY: as above; nobody changes the buffer meanwhile.
+    unsafe { file.start_write_raw(base, &memory, &to) }.keeping(buffer)
+}
+
 impl Files {
-    /// READ.
+    /// READ of `count` bytes at `offset`, into a buffer of these.
     pub(crate) async fn read(
         &self,
         sender: &Sender,
         file: &[u8],
-        offset: u64,
-        count: u32,
+        (offset, count): (u64, u32),
+        buffers: &Buffers,
     ) -> Result<ReadDone, nfsstat3> {
         let target = self.target(sender, file)?;
         let opened = self.opens.get(&target, Access::Read).await?;
         let most = OFFSET_LIMIT.saturating_sub(offset).min(IO_BYTES_MAX.into());
         let wanted = u64::from(count).min(most) as usize;
         if wanted == 0 {
-            return Ok(ReadDone { data: Vec::new(), eof: offset >= OFFSET_LIMIT });
+            return Ok(ReadDone { data: Buffer::default(), eof: offset >= OFFSET_LIMIT });
         }
-        let pending = opened.file.start_read(buffers::take(wanted), offset);
+        let pending = start_read(&opened.file, buffers.take(wanted), offset);
         let (bytes, mut data) = self.finish_io(pending, &opened).await?;
         data.truncate(bytes);
         Ok(ReadDone { data, eof: bytes < wanted })
     }
 
     /// Waits for the end of a read or write. It goes on, and keeps its file open, if nobody waits any more.
-    async fn finish_io(&self, pending: Pending, opened: &Opened) -> Result<(usize, Vec<u8>), nfsstat3> {
+    async fn finish_io(
+        &self,
+        pending: Pending<Buffer>,
+        opened: &Opened,
+    ) -> Result<(usize, Buffer), nfsstat3> {
         let (weft, file) = (self.weft.clone(), opened.file.clone());
         let task = weft_reactor::spawn(async move {
             let done = weft.finish(pending).await.wait();
@@ -68,7 +91,7 @@ impl Files {
         file: &[u8],
         offset: u64,
         stable: stable_how,
-        data: Vec<u8>,
+        data: Buffer,
     ) -> WRITE3res {
         let count = data.len() as u32;
         match self.write_data(sender, file, offset, stable, data).await {
@@ -91,7 +114,7 @@ impl Files {
         file: &[u8],
         offset: u64,
         stable: stable_how,
-        mut data: Vec<u8>,
+        mut data: Buffer,
     ) -> Result<stable_how, nfsstat3> {
         let target = self.target_to_change(sender, file)?;
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > OFFSET_LIMIT) {
@@ -105,17 +128,15 @@ impl Files {
             // Before, so that a sync beside it does not take it for durable; and after, so that a report
             // beside it does not take it for reported.
             opened.entry.note_change();
-            let written = self.finish_io(opened.file.start_write(data, offset), &opened).await;
+            let written = self.finish_io(start_write(&opened.file, data, offset), &opened).await;
             opened.entry.note_change();
             self.opens.look_for_losses(&opened);
             data = written?.1;
             if stable == stable_how::UNSTABLE {
-                buffers::give(data);
                 return Ok(stable_how::UNSTABLE);
             }
             drop(opened);
             if self.opens.sync(target.ino).await? {
-                buffers::give(data);
                 return Ok(stable_how::FILE_SYNC);
             }
         }

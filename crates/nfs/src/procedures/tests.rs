@@ -16,6 +16,7 @@ use crate::handle::Handle;
 use crate::network::Network;
 use crate::testing::Cluster;
 use weft_gateway::Squash;
+use weft_onc_server::Buffers;
 use weft_reactor::{Reactor, ReactorOptions};
 use weft_wire::security::Key;
 

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 
 use weft_client::Client;
 use weft_gateway::Squash;
-use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Network, Rule, Serving};
+use weft_nfs::{ExportOptions, GatewayOptions, HandleKeys, Listeners, Network, Rule, Serving};
 use weft_wire::security::Key;
 
 /// Of a gateway without locks that is registered nowhere.
@@ -31,5 +31,6 @@ pub fn serve(options: GatewayOptions) -> Serving {
 
 /// Serves at this address and port.
 pub fn serve_at(options: GatewayOptions, address: &str) -> Serving {
-    Serving::start(options, vec![TcpListener::bind(address).unwrap()]).unwrap()
+    let listeners = Listeners::tcp(vec![TcpListener::bind(address).unwrap()]);
+    Serving::start(options, listeners).unwrap()
 }

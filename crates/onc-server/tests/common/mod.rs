@@ -1,4 +1,4 @@
-//! A server with a small program, and clients that are plain sockets.
+//! A server with a small program, and clients of TCP that are plain sockets.
 #![allow(dead_code)]
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use weft_onc_rpc::reply::ReplyHeader;
 use weft_onc_rpc::xdr::{Reader, Writer};
 use weft_onc_rpc::{CallHeader, Credential, Refusal};
 use weft_onc_server::{Call, Counts, Limits, Needs, Placed, Reply, Results, Server, Service};
-use weft_reactor::{Reactor, ReactorOptions, sleep, spawn};
+use weft_reactor::{JoinHandle, Reactor, ReactorOptions, sleep, spawn};
 
 pub const PROGRAM: u32 = 0x2000_0001;
 pub const NULL: u32 = 0;
@@ -26,6 +26,9 @@ pub const ECHO: u32 = 1;
 pub const LATER: u32 = 2;
 /// Bytes, and milliseconds if any: answered with so many, after so long.
 pub const LARGE: u32 = 3;
+
+/// Opaque data: answered with their length.
+pub const SINK: u32 = 4;
 
 #[derive(Default)]
 pub struct Echo {
@@ -42,6 +45,9 @@ impl Service for Echo {
                 (Ok(_), Ok(bytes)) => known(Some(Placed { at: 8, bytes: bytes as usize }), bytes as usize),
                 _ => Needs::More,
             },
+            SINK => reader
+                .u32()
+                .map_or(Needs::More, |bytes| known(Some(Placed { at: 4, bytes: bytes as usize }), 0)),
             LARGE => reader.u32().map_or(Needs::More, |bytes| known(None, bytes as usize)),
             _ => known(None, 0),
         }
@@ -80,10 +86,13 @@ async fn answer(call: Call) -> Reply {
         (PROGRAM, LARGE) => {
             let Ok(bytes) = reader.u32() else { return refused };
             sleep(Duration::from_millis(reader.u32().unwrap_or(0).into())).await;
-            Reply::Results(Results {
-                before: Writer::new().u32(bytes).into_bytes(),
-                data: vec![7; bytes as usize],
-            })
+            let mut data = call.buffers.take(bytes as usize);
+            data.fill(7);
+            Reply::Results(Results { before: Writer::new().u32(bytes).into_bytes(), data })
+        }
+        (PROGRAM, SINK) => {
+            let bytes = call.payload.map_or(0, |data| data.len());
+            Writer::new().u32(bytes as u32).into_bytes().into()
         }
         (PROGRAM, _) => Reply::Refused(Refusal::NoProcedure),
         _ => Reply::Refused(Refusal::NoProgram),
@@ -120,20 +129,29 @@ impl Watch {
 /// Nothing takes longer.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Runs a server, and `client` in a thread, until that has ended and nobody is connected. The most calls that
-/// were under way at once.
+/// Runs a server over TCP, and `client` in a thread, until that has ended and nobody is connected. The most
+/// calls that were under way at once.
 pub fn with_server(limits: Limits, client: impl FnOnce(SocketAddr, Watch) + Send + 'static) -> usize {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
+    let listen = |server: Server<Echo>| spawn(async move { server.listen(listener).await.unwrap() });
+    run(limits, listen, move |watch| client(address, watch))
+}
+
+/// The same for a server that listens as `listen` has it.
+pub fn run(
+    limits: Limits,
+    listen: impl FnOnce(Server<Echo>) -> JoinHandle<()>,
+    client: impl FnOnce(Watch) + Send + 'static,
+) -> usize {
     let watch = Watch::default();
     let watched = watch.clone();
-    let thread = std::thread::spawn(move || client(address, watched));
+    let thread = std::thread::spawn(move || client(watched));
     let reactor = Reactor::new(ReactorOptions::default()).unwrap();
     let service = Rc::new(Echo::default());
     reactor.run(async {
         let server = Server::new(service.clone(), limits);
-        let listening = server.clone();
-        let listens = spawn(async move { listening.listen(listener).await });
+        let listens = listen(server.clone());
         while !thread.is_finished() {
             *watch.counts.lock().unwrap() = server.counts();
             if watch.stops.load(Ordering::SeqCst) {
@@ -142,7 +160,7 @@ pub fn with_server(limits: Limits, client: impl FnOnce(SocketAddr, Watch) + Send
             sleep(Duration::from_millis(2)).await;
         }
         server.stop();
-        listens.await.unwrap();
+        listens.await;
         let begun = Instant::now();
         while !server.peers().is_empty() {
             assert!(begun.elapsed() < PATIENCE, "{:?} are still connected", server.peers());

@@ -148,7 +148,16 @@ fn check_name_and_addresses(config: &ClusterConfig, member: Member<'_>) -> Resul
 }
 
 fn check_gateway(config: &ClusterConfig, gateway: &GatewayConfig) -> Result<(), ConfigError> {
-    check_name_and_addresses(config, Member::Gateway(gateway))
+    check_name_and_addresses(config, Member::Gateway(gateway))?;
+    match gateway.rdma_addresses.iter().find(|address| !is_host_and_port(address)) {
+        None => Ok(()),
+        Some(address) => Err(ConfigError::Value {
+            path: config.path.clone(),
+            key: format!("gateway {:?}: rdma_addresses", gateway.name),
+            reason: format!("{address:?} is not host:port"),
+            cure: "write it like \"node1:20049\"".into(),
+        }),
+    }
 }
 
 fn check_export(config: &ClusterConfig, export: &ExportConfig) -> Result<(), ConfigError> {

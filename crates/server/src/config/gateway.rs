@@ -4,6 +4,7 @@
 //! [[gateway]]
 //! name = "nfs0"
 //! addresses = ["10.0.0.5:2049"]   # NFS and MOUNT, both on this port
+//! rdma_addresses = ["10.0.0.5:20049"]   # NFS over RDMA, for clients that can
 //! directory = "nfs0"              # its lock, its socket, and which clients have locked files
 //! rpcbind = true                  # clients find it by themselves
 //!
@@ -30,6 +31,10 @@ pub struct GatewayConfig {
     pub name: String,
     /// `host:port`, one or more: it listens on all of them for NFS and MOUNT.
     pub addresses: Vec<String>,
+    /// `host:port` of RDMA adapters where it serves NFS, too; none where not given. Clients mount and lock by
+    /// `addresses`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rdma_addresses: Vec<String>,
     /// Where it has its lock, its socket, and which clients have locked files; relative to the cluster file.
     pub directory: PathBuf,
     /// File with the key by which it is a client; `client.key` beside the cluster file where not given. The

@@ -144,6 +144,7 @@ mod tests {
 [[gateway]]
 name = "nfs0"
 addresses = ["0.0.0.0:2049"]
+rdma_addresses = ["10.0.0.5:20049"]
 directory = "nfs0"
 
 [[export]]
@@ -169,6 +170,7 @@ insecure_ports = true
         assert_eq!((all.anonymous_uid, all.insecure_ports), (NOBODY, false));
         assert_eq!((public.access, public.squash), (ExportAccess::ReadOnly, ExportSquash::All));
         assert_eq!((public.anonymous_uid, public.anonymous_gid), (99, NOBODY));
+        assert_eq!(config.gateways[0].rdma_addresses, ["10.0.0.5:20049"]);
         let names: Vec<_> = config.members().map(|member| (member.name(), member.role_name())).collect();
         assert_eq!(names[0], ("meta0", "meta"));
         assert_eq!(names[4], ("nfs0", "nfs"));
@@ -186,6 +188,7 @@ insecure_ports = true
             ("0.0.0.0:2049", "0.0.0.0", "gateway \"nfs0\": addresses: \"0.0.0.0\" is not host:port"),
             ("0.0.0.0:2049", "127.0.0.1:7402", "gateway \"nfs0\": addresses: 127.0.0.1:7402 is used twice"),
             ("[\"0.0.0.0:2049\"]", "[]", "gateway \"nfs0\": addresses: there is none"),
+            ("10.0.0.5:20049", "ib0", "gateway \"nfs0\": rdma_addresses: \"ib0\" is not host:port"),
             ("path = \"/\"", "path = \"public\"", "export \"public\": path: not a path from the root"),
             ("path = \"/\"", "path = \"/a/../b\"", "export \"/a/../b\": path: not a path"),
             ("path = \"/\"", "path = \"/a/\"", "export \"/a/\": path: not a path"),

@@ -1,6 +1,6 @@
 //! `weft nfs exports`, `clients` and `status`: what the gateways of a cluster on this machine say.
 
-use crate::gateway_state::{Export, State, ask};
+use crate::gateway_state::{Client, Export, State, ask};
 use crate::time_text::duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -141,19 +141,30 @@ pub fn clients(args: &Args) -> Result<()> {
         output::print_json(&values.collect::<Vec<_>>())?;
         return check(&rows);
     }
-    let mut table = output::table(&["gateway", "client", "connections", "mounts"], &[2]);
+    let mut table = output::table(&["gateway", "client", "connections", "transport", "mounts"], &[2]);
     for row in &rows {
         for client in row.state.iter().flat_map(|state| &state.clients) {
             table.add_row([
                 row.name.clone(),
                 client.address.clone(),
                 client.connections.to_string(),
+                transport_of(client).into(),
                 output::visible(&client.mounts.join(", ")),
             ]);
         }
     }
     output::print_table(&table)?;
     check(&rows)
+}
+
+/// What carries the calls of a client.
+fn transport_of(client: &Client) -> &'static str {
+    match (client.connections - client.rdma_connections, client.rdma_connections) {
+        (0, 0) => "",
+        (_, 0) => "tcp",
+        (0, _) => "rdma",
+        _ => "tcp, rdma",
+    }
 }
 
 /// Runs `weft nfs status`.
@@ -184,9 +195,11 @@ pub fn status(args: &Args) -> Result<()> {
             continue;
         };
         let counts = &state.counts;
+        let over_rdma = state.rdma_addresses.iter().map(|address| format!("{address} (rdma)"));
+        let addresses: Vec<_> = std::iter::once(row.address.clone()).chain(over_rdma).collect();
         table.add_row([
             row.name.clone(),
-            row.address.clone(),
+            addresses.join(", "),
             state.pid.to_string(),
             duration(state.uptime_ms),
             state.clients.len().to_string(),
@@ -200,6 +213,11 @@ pub fn status(args: &Args) -> Result<()> {
         ]);
     }
     output::print_table(&table)?;
+    for row in &rows {
+        for lack in row.state.iter().flat_map(|state| &state.rdma_lacks) {
+            output::print_line(format!("{} does not serve NFS over RDMA at {lack}", row.name))?;
+        }
+    }
     print_wrong_files(&rows)?;
     check(&rows)
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,10 @@ use weft_cli_common::output;
 use weft_client::{Client, ConnectOptions, ErrorKind, Url};
 use weft_host::LockError;
 use weft_log::Filter;
-use weft_nfs::{GRACE_DEFAULT, GatewayOptions, HandleKeys, LOCAL_MAPPER, LockOptions, Serving};
+use weft_nfs::{
+    GRACE_DEFAULT, GatewayOptions, HandleKeys, LOCAL_MAPPER, Listeners, LockOptions, Peer, RdmaListener,
+    Serving, Transport, listen_rdma,
+};
 use weft_server::config::{GatewayConfig, Member};
 use weft_server::{CLIENT_KEY_FILE, CLUSTER_KEY_FILE, ClusterConfig};
 use weft_wire::Status;
@@ -111,6 +114,8 @@ struct Gateway {
     started_at: Instant,
     /// Why the cluster file is not in force.
     wrong_file: Option<String>,
+    /// Why it does not serve RDMA where it should.
+    rdma_lacks: Vec<String>,
     log_file: Option<PathBuf>,
     log_level: Option<Filter>,
 }
@@ -139,6 +144,7 @@ impl Gateway {
             resolved_at: Instant::now(),
             started_at: Instant::now(),
             wrong_file: None,
+            rdma_lacks: Vec::new(),
             log_file,
             log_level,
         };
@@ -196,12 +202,8 @@ impl Gateway {
         })
     }
 
-    fn serve(&self, client: Client) -> Result<Serving> {
-        let addresses = &self.own().addresses;
-        let listen = |address: &String| {
-            TcpListener::bind(address).with_context(|| format!("{} cannot listen at {address}", self.name))
-        };
-        let listeners = addresses.iter().map(listen).collect::<Result<Vec<_>>>()?;
+    fn serve(&mut self, client: Client) -> Result<Serving> {
+        let listeners = self.listen()?;
         let exports = self.exports.exports.clone();
         let options = GatewayOptions {
             client,
@@ -221,8 +223,33 @@ impl Gateway {
         for address in serving.addresses() {
             weft_log::info!(self.name, "listens on {address}");
         }
+        for address in serving.rdma_addresses() {
+            weft_log::info!(self.name, "listens on {address} for clients over RDMA");
+        }
         self.say_exports();
         Ok(serving)
+    }
+
+    /// Listens as the cluster file has it. Without RDMA it serves all the same, and says why.
+    fn listen(&mut self) -> Result<Listeners> {
+        let (mut listeners, mut lacks) = (Listeners::tcp(Vec::new()), Vec::new());
+        for address in &self.own().addresses {
+            let listener = TcpListener::bind(address);
+            listeners
+                .tcp
+                .push(listener.with_context(|| format!("{} cannot listen at {address}", self.name))?);
+        }
+        for address in &self.own().rdma_addresses {
+            match listen_at(address) {
+                Ok(found) => listeners.rdma.extend(found),
+                Err(error) => lacks.push(format!("{address}: {error:#}")),
+            }
+        }
+        for lack in &lacks {
+            weft_log::warning!(self.name, "does not serve NFS over RDMA at {lack}");
+        }
+        self.rdma_lacks = lacks;
+        Ok(listeners)
     }
 
     /// Waits for signals, for who asks, and for changes of the files.
@@ -264,6 +291,8 @@ impl Gateway {
             pid: std::process::id(),
             uptime_ms: self.started_at.elapsed().as_millis() as u64,
             addresses: serving.addresses().iter().map(ToString::to_string).collect(),
+            rdma_addresses: serving.rdma_addresses().iter().map(ToString::to_string).collect(),
+            rdma_lacks: self.rdma_lacks.clone(),
             exports: self.config.exports.iter().map(shown).collect(),
             wrong_file: self.wrong_file.clone(),
             clients: clients_of(&serving.clients(), serving.mounts()),
@@ -271,6 +300,8 @@ impl Gateway {
                 calls: counts.calls,
                 read_bytes: counts.read_bytes,
                 written_bytes: counts.written_bytes,
+                rdma_read_bytes: counts.rdma_read_bytes,
+                rdma_written_bytes: counts.rdma_written_bytes,
                 refused: counts.refused,
                 open_inodes: counts.open_inodes,
                 under_way: counts.under_way,
@@ -282,10 +313,12 @@ impl Gateway {
     fn read_config(&mut self) {
         let found = ClusterConfig::load(&self.config.path).map_err(anyhow::Error::from).and_then(|new| {
             match new.member(&self.name)? {
-                Member::Gateway(own) if own.addresses != self.own().addresses => weft_log::warning!(
-                    self.name,
-                    "the cluster file has other addresses: they count when this gateway is started again"
-                ),
+                Member::Gateway(own) if addresses_of_gateway(own) != addresses_of_gateway(self.own()) => {
+                    weft_log::warning!(
+                        self.name,
+                        "the cluster file has other addresses: they count when this gateway is started again"
+                    )
+                }
                 Member::Gateway(_) => {}
                 Member::Server(_) => bail!("{} is a server in it", self.name),
             }
@@ -376,21 +409,37 @@ fn wait_at_most(time: Duration, descriptors: [RawFd; 2]) {
     unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time.as_millis() as i32) };
 }
 
+fn addresses_of_gateway(gateway: &GatewayConfig) -> (&[String], &[String]) {
+    (&gateway.addresses, &gateway.rdma_addresses)
+}
+
+/// Listens over RDMA at all addresses of a name.
+fn listen_at(address: &str) -> Result<Vec<RdmaListener<weft_nfs::RdmaCore>>> {
+    let found = address.to_socket_addrs().context("the name has no address")?;
+    found.map(|address| Ok(listen_rdma(address)?)).collect()
+}
+
 /// Connections and mounts, by client.
-fn clients_of(peers: &[SocketAddr], mounts: Vec<(IpAddr, String)>) -> Vec<gateway_state::Client> {
-    let mut clients: BTreeMap<IpAddr, (usize, Vec<String>)> = BTreeMap::new();
-    for peer in peers {
-        clients.entry(peer.ip().to_canonical()).or_default().0 += 1;
-    }
-    for (client, path) in mounts {
-        clients.entry(client.to_canonical()).or_default().1.push(path);
-    }
-    let client = |(address, (connections, mounts)): (IpAddr, _)| gateway_state::Client {
-        address: address.to_string(),
-        connections,
-        mounts,
+fn clients_of(peers: &[Peer], mounts: Vec<(IpAddr, String)>) -> Vec<gateway_state::Client> {
+    let mut clients: BTreeMap<IpAddr, gateway_state::Client> = BTreeMap::new();
+    let mut client = |address: IpAddr, change: &dyn Fn(&mut gateway_state::Client)| {
+        let address = address.to_canonical();
+        let new = || gateway_state::Client { address: address.to_string(), ..Default::default() };
+        change(clients.entry(address).or_insert_with(new));
     };
-    clients.into_iter().map(client).collect()
+    for peer in peers {
+        client(peer.address.ip(), &|client| match peer.transport {
+            Transport::Tcp => client.connections += 1,
+            Transport::Rdma => {
+                client.connections += 1;
+                client.rdma_connections += 1;
+            }
+        });
+    }
+    for (address, path) in mounts {
+        client(address, &|client| client.mounts.push(path.clone()));
+    }
+    clients.into_values().collect()
 }
 
 /// Whether an attempt to connect may succeed later, with nothing changed here.
@@ -511,17 +560,27 @@ mod tests {
 
     #[test]
     fn a_client_has_its_connections_and_mounts() {
-        let peers = ["10.0.0.1:700", "[::ffff:10.0.0.1]:701", "10.0.0.2:9"].map(|peer| peer.parse().unwrap());
+        let peer =
+            |address: &str, transport| Peer { number: 0, address: address.parse().unwrap(), transport };
+        let peers = [
+            peer("10.0.0.1:700", Transport::Tcp),
+            peer("[::ffff:10.0.0.1]:701", Transport::Rdma),
+            peer("10.0.0.2:9", Transport::Tcp),
+        ];
         let mounts =
             vec![("10.0.0.1".parse().unwrap(), "/a".into()), ("10.0.0.3".parse().unwrap(), "/b".into())];
         let clients = clients_of(&peers, mounts);
         let seen: Vec<_> = clients
             .iter()
-            .map(|client| (client.address.as_str(), client.connections, client.mounts.concat()))
+            .map(|client| {
+                let connections = (client.connections, client.rdma_connections);
+                (client.address.as_str(), connections, client.mounts.concat())
+            })
             .collect();
+        let expected = [("10.0.0.1", (2, 1), "/a"), ("10.0.0.2", (1, 0), ""), ("10.0.0.3", (0, 0), "/b")];
         assert_eq!(
             seen,
-            [("10.0.0.1", 2, "/a".into()), ("10.0.0.2", 1, "".into()), ("10.0.0.3", 0, "/b".into())]
+            expected.map(|(address, connections, mounts)| (address, connections, mounts.into()))
         );
     }
 

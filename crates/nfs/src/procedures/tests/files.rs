@@ -31,7 +31,7 @@ pub(super) async fn create_as(
 }
 
 async fn write(gateway: &Gateway, file: &[u8], offset: u64, data: &[u8], stable: stable_how) -> [u8; 8] {
-    let written = gateway.files.write(&root(), file, offset, stable, data.to_vec()).await.unwrap();
+    let written = gateway.files.write(&root(), file, offset, stable, data.to_vec().into()).await.unwrap();
     assert_eq!(written.count as usize, data.len());
     let least = if stable == stable_how::UNSTABLE { stable_how::UNSTABLE } else { stable_how::FILE_SYNC };
     assert_eq!(written.committed, least);
@@ -39,8 +39,8 @@ async fn write(gateway: &Gateway, file: &[u8], offset: u64, data: &[u8], stable:
 }
 
 async fn read(gateway: &Gateway, file: &[u8], offset: u64, count: u32) -> (Vec<u8>, bool) {
-    let done = gateway.files.read(&root(), file, offset, count).await.unwrap();
-    (done.data, done.eof)
+    let done = gateway.files.read(&root(), file, (offset, count), &Buffers::default()).await.unwrap();
+    (done.data.to_vec(), done.eof)
 }
 
 #[test]
@@ -64,7 +64,8 @@ fn what_was_written_is_read_and_seen_by_others_at_once() {
         assert_eq!(read(&gateway, &file, 50_010, 100).await, (vec![], true));
         assert_eq!(read(&gateway, &file, u64::MAX, 100).await, (vec![], true));
         assert_eq!(read(&gateway, &file, 0, 0).await, (vec![], false));
-        let far = gateway.files.write(&root(), &file, u64::MAX - 1, stable_how::UNSTABLE, vec![1; 4]).await;
+        let far =
+            gateway.files.write(&root(), &file, u64::MAX - 1, stable_how::UNSTABLE, vec![1; 4].into()).await;
         assert_eq!(status(&far), nfsstat3::NFS3ERR_FBIG);
     });
 }
@@ -181,8 +182,14 @@ fn special_files_and_links_are_made() {
         let link = bytes(&link.obj.unwrap());
         assert_eq!(gateway.files.readlink(&root(), &link).await.unwrap().data.0.as_ref(), b"some/where");
         assert_eq!(status(&gateway.files.readlink(&root(), &dir).await), nfsstat3::NFS3ERR_INVAL);
-        assert_eq!(gateway.files.read(&root(), &link, 0, 1).await, Err(nfsstat3::NFS3ERR_INVAL));
-        assert_eq!(gateway.files.read(&root(), &dir, 0, 1).await, Err(nfsstat3::NFS3ERR_ISDIR));
+        assert_eq!(
+            gateway.files.read(&root(), &link, (0, 1), &Buffers::default()).await,
+            Err(nfsstat3::NFS3ERR_INVAL)
+        );
+        assert_eq!(
+            gateway.files.read(&root(), &dir, (0, 1), &Buffers::default()).await,
+            Err(nfsstat3::NFS3ERR_ISDIR)
+        );
     });
 }
 

@@ -34,10 +34,16 @@ fn rights_are_those_that_the_servers_give() {
         let script = create_as(&gateway, &who, &dir, "s", createhow3::GUARDED(mode(0o711))).await.unwrap();
         assert_eq!(allowed(&gateway, &sender(USER + 1), &script).await, ACCESS3_EXECUTE);
         let other = sender(USER + 1);
-        assert!(gateway.files.read(&other, &script, 0, 1).await.is_ok(), "who executes, reads");
-        let written = gateway.files.write(&other, &script, 0, stable_how::UNSTABLE, vec![1]).await;
+        assert!(
+            gateway.files.read(&other, &script, (0, 1), &Buffers::default()).await.is_ok(),
+            "who executes, reads"
+        );
+        let written = gateway.files.write(&other, &script, 0, stable_how::UNSTABLE, vec![1].into()).await;
         assert_eq!(status(&written), nfsstat3::NFS3ERR_ACCES);
-        assert_eq!(gateway.files.read(&other, &file, 0, 1).await, Err(nfsstat3::NFS3ERR_ACCES));
+        assert_eq!(
+            gateway.files.read(&other, &file, (0, 1), &Buffers::default()).await,
+            Err(nfsstat3::NFS3ERR_ACCES)
+        );
     });
 }
 
@@ -51,15 +57,18 @@ fn an_owner_reads_and_writes_whatever_the_mode() {
         let who = sender(USER);
         let file = create_as(&gateway, &who, &dir, "f", createhow3::GUARDED(mode(0o444))).await.unwrap();
         let write = async |who: &Sender| {
-            status(&gateway.files.write(who, &file, 0, stable_how::UNSTABLE, b"abc".to_vec()).await)
+            status(&gateway.files.write(who, &file, 0, stable_how::UNSTABLE, b"abc".to_vec().into()).await)
         };
         assert_eq!(write(&who).await, nfsstat3::NFS3_OK);
         gateway.files.opens.close_everything().await;
         assert_eq!(write(&who).await, nfsstat3::NFS3_OK, "not only while it is open from the creation");
         assert_eq!(write(&sender(USER + 1)).await, nfsstat3::NFS3ERR_ACCES);
         gateway.files.setattr(&who, &file, &mode(0), None).await.unwrap();
-        assert_eq!(gateway.files.read(&who, &file, 0, 9).await.unwrap().data, b"abc");
-        assert!(gateway.files.read(&sender(USER + 1), &file, 0, 9).await.is_err());
+        assert_eq!(
+            gateway.files.read(&who, &file, (0, 9), &Buffers::default()).await.unwrap().data[..],
+            b"abc"[..]
+        );
+        assert!(gateway.files.read(&sender(USER + 1), &file, (0, 9), &Buffers::default()).await.is_err());
     });
 }
 
@@ -70,7 +79,8 @@ fn rights_that_were_taken_away_end_at_once() {
         let top = gateway.root().await;
         let file = create(&gateway, &top, "f", createhow3::GUARDED(mode(0o666))).await.unwrap();
         let who = sender(USER);
-        let read = async || gateway.files.read(&who, &file, 0, 1).await.map(|done| done.eof);
+        let read =
+            async || gateway.files.read(&who, &file, (0, 1), &Buffers::default()).await.map(|done| done.eof);
         assert_eq!(read().await, Ok(true));
         gateway.files.setattr(&root(), &file, &mode(0o600), None).await.unwrap();
         assert_eq!(read().await, Err(nfsstat3::NFS3ERR_ACCES));
@@ -84,7 +94,7 @@ fn a_write_ends_set_id_bits() {
         let top = gateway.root().await;
         let file = create(&gateway, &top, "f", createhow3::GUARDED(mode(0o4777))).await.unwrap();
         let who = sender(USER);
-        gateway.files.write(&who, &file, 0, stable_how::UNSTABLE, vec![1]).await.unwrap();
+        gateway.files.write(&who, &file, 0, stable_how::UNSTABLE, vec![1].into()).await.unwrap();
         assert_eq!(gateway.attr(&file).await.unwrap().mode, 0o777);
     });
 }

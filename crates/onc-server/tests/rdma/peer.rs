@@ -1,0 +1,164 @@
+//! A client of RPC-over-RDMA as small as can be, on a pretended adapter: it sends any header with any bytes
+//! behind it, and offers its memory.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use weft_onc_rpc::rdma::{Body, Chunks, PrivateData, RdmaHeader, ReadSegment, Segment};
+use weft_onc_rpc::reply::ReplyHeader;
+use weft_verbs::{
+    Access, CompletionQueue, Device, Endpoint, EndpointOptions, EndpointState, Fabric, MemoryPiece, Receives,
+    Registration, SendWork, TrafficClass, Window, Work, WorkKind, WorkStatus,
+};
+use weft_verbs_double::{Pretend, PretendDevice, PretendEndpoint, PretendQueue, PretendWindow};
+
+use crate::common::PATIENCE;
+
+const MESSAGE_BYTES: usize = 4096;
+const RECEIVES: usize = 64;
+/// Messages to be sent are here, …
+const SENDS: usize = RECEIVES * MESSAGE_BYTES;
+/// … and what is offered to the server from here on.
+const HEAP: usize = SENDS + 2 * MESSAGE_BYTES;
+const HEAP_BYTES: usize = 4 << 20;
+
+/// What a usual client says of itself.
+pub fn usual() -> PrivateData {
+    let bytes = MESSAGE_BYTES as u32;
+    PrivateData { takes_invalidation: false, send_bytes: bytes, receive_bytes: bytes }
+}
+
+pub struct Peer {
+    // A window goes before the endpoint.
+    window: Option<PretendWindow>,
+    pub endpoint: PretendEndpoint,
+    queue: PretendQueue,
+    pub registration: <PretendDevice as Device>::Registration,
+    memory: Box<[u8]>,
+}
+
+/// A message of the server's.
+#[derive(Debug)]
+pub struct Received {
+    pub header: RdmaHeader,
+    pub rest: Vec<u8>,
+    pub kind: WorkKind,
+}
+
+impl Received {
+    /// The lists of a reply that is inline, with the head and the results behind.
+    pub fn reply(&self) -> (Chunks, ReplyHeader, &[u8]) {
+        let Body::Message(chunks) = &self.header.body else { panic!("{self:?}") };
+        let (header, bytes) = ReplyHeader::decode(&self.rest).unwrap();
+        (chunks.clone(), header, &self.rest[bytes..])
+    }
+}
+
+impl Peer {
+    pub fn connect(host: &Pretend, at: SocketAddr, said: &[u8]) -> Peer {
+        let mut endpoint = host.resolve(at, TrafficClass::default(), PATIENCE).unwrap();
+        let device = endpoint.device();
+        let queue = device.completion_queue(512).unwrap();
+        let options =
+            EndpointOptions { send_depth: 64, pieces: 1, inline_bytes: 0, reads_out: 0, reads_in: 16 };
+        endpoint.create_queue_pair(&options, &queue, Receives::Own(RECEIVES as u32)).unwrap();
+        let memory = vec![0; HEAP + HEAP_BYTES].into_boxed_slice();
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::WINDOW_BIND;
+        // SAFETY: the memory is this peer's, and outlives the registration.
+        let registration =
+            unsafe { device.register(memory.as_ptr() as usize, memory.len(), access) }.unwrap();
+        let mut peer = Peer { window: None, endpoint, queue, registration, memory };
+        (0..RECEIVES).for_each(|slot| peer.post_receive(slot));
+        peer.endpoint.connect(said, PATIENCE).unwrap();
+        peer
+    }
+
+    fn piece(&self, at: usize, bytes: usize) -> MemoryPiece {
+        let address = self.memory.as_ptr() as u64 + at as u64;
+        MemoryPiece { address, bytes: bytes as u32, local_key: self.registration.local_key() }
+    }
+
+    fn post_receive(&mut self, slot: usize) {
+        let piece = self.piece(slot * MESSAGE_BYTES, MESSAGE_BYTES);
+        // SAFETY: this part of the memory is for receives.
+        unsafe { self.endpoint.post_receive(&[(slot as u64, piece)]) }.unwrap();
+    }
+
+    fn post(&mut self, work: Work, pieces: &[MemoryPiece]) {
+        let work = SendWork { id: 1 << 40, work, pieces, signalled: true, fenced: false, inline: false };
+        // SAFETY: the pretended adapter takes the bytes at once.
+        unsafe { self.endpoint.post_send(&[work]) }.unwrap();
+    }
+
+    pub fn send_bytes(&mut self, message: &[u8]) {
+        self.memory[SENDS..SENDS + message.len()].copy_from_slice(message);
+        let piece = self.piece(SENDS, message.len());
+        self.post(Work::Send, &[piece]);
+    }
+
+    pub fn send(&mut self, header: &RdmaHeader, rest: &[u8]) {
+        self.send_bytes(&[header.write().into_bytes(), rest.to_vec()].concat());
+    }
+
+    /// Sends a call that is inline but for what is in chunks.
+    pub fn call(&mut self, xid: u32, chunks: Chunks, rest: &[u8]) {
+        self.send(&RdmaHeader { xid, credits: 32, body: Body::Message(chunks) }, rest);
+    }
+
+    /// Memory that is offered.
+    pub fn segment(&self, at: usize, bytes: usize) -> Segment {
+        let offset = self.memory.as_ptr() as u64 + (HEAP + at) as u64;
+        Segment { handle: self.registration.remote_key(), bytes: bytes as u32, offset }
+    }
+
+    /// Memory that is offered to be read.
+    pub fn read_segment(&self, position: usize, at: usize, bytes: usize) -> ReadSegment {
+        ReadSegment { position: position as u32, segment: self.segment(at, bytes) }
+    }
+
+    /// The same by a key of its own, which ends when the server says so.
+    pub fn windowed(&mut self, segment: Segment) -> Segment {
+        let device = self.endpoint.device();
+        let window = self.window.insert(device.window().unwrap());
+        let handle = window.next_key();
+        let work = Work::Bind {
+            window_key: handle,
+            local_key: self.registration.local_key(),
+            address: segment.offset,
+            bytes: segment.bytes.into(),
+            access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+        };
+        self.post(work, &[]);
+        Segment { handle, ..segment }
+    }
+
+    pub fn put(&mut self, at: usize, data: &[u8]) {
+        self.memory[HEAP + at..][..data.len()].copy_from_slice(data);
+    }
+
+    pub fn get(&self, at: usize, bytes: usize) -> Vec<u8> {
+        self.memory[HEAP + at..][..bytes].to_vec()
+    }
+
+    /// The next message; `None` once the connection has ended.
+    pub fn receive(&mut self) -> Option<Received> {
+        let (deadline, mut done) = (Instant::now() + PATIENCE, Vec::new());
+        while Instant::now() < deadline {
+            self.queue.poll(&mut done, 1).unwrap();
+            match done.pop() {
+                Some(end) if end.status != WorkStatus::Ok => return None,
+                Some(end) if end.kind != WorkKind::Sent => {
+                    let at = end.id as usize * MESSAGE_BYTES;
+                    let message = self.memory[at..at + end.bytes as usize].to_vec();
+                    self.post_receive(end.id as usize);
+                    let (header, bytes) = RdmaHeader::decode(&message).unwrap();
+                    return Some(Received { header, rest: message[bytes..].to_vec(), kind: end.kind });
+                }
+                Some(_) => {}
+                None if matches!(self.endpoint.state(), EndpointState::Ended(_)) => return None,
+                None => std::thread::sleep(Duration::from_micros(100)),
+            }
+        }
+        panic!("no reply");
+    }
+}
